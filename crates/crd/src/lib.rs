@@ -1,0 +1,33 @@
+//! The Kubernetes types that Isthmus speaks.
+//!
+//! Ours is [`InferencePoolImport`], derived from Rust types: `cargo xtask crds` writes its CRD to `config/crd`.
+//! The others are generated from the CRDs that their projects publish, one module per kind. Beside them stand the
+//! annotations and labels ([`annotations`]) and the pure helpers for conditions ([`conditions`]).
+//!
+//! This crate knows no client and no clock: it says what an object looks like, not how it travels.
+//!
+//! ```text
+//!  published CRDs ── kopium ──► inference_pool, gateway, gateway_class,      ┐
+//!                               http_route, reference_grant, backend_tls_policy ├─► controller, EPP, gateway
+//!  Rust types (import) ── cargo xtask crds ──► config/crd, chart              ┘
+//! ```
+
+pub mod annotations;
+pub mod backend_tls_policy;
+pub mod conditions;
+pub mod gateway;
+pub mod gateway_class;
+pub mod http_route;
+pub mod import;
+pub mod inference_pool;
+pub mod reference_grant;
+mod schema;
+
+pub use conditions::Condition;
+pub use import::{
+    ClusterName, ControllerParent, ControllerStatus, EndpointPicker, FailureMode, ImportedCluster,
+    InferencePoolImport, InferencePoolImportSpec, InferencePoolImportStatus, Listener,
+    ListenerProtocol, Parent, ParentReference, PortRef, RoutingMode, SecretReference,
+    ServiceEndpoints, ServicePort, ServiceType, TargetPort,
+};
+pub use schema::crd_yaml;

@@ -1,0 +1,24 @@
+//! The boundary of an Isthmus program: what every one of them does alike towards its surroundings.
+//!
+//! Flags and environment come in ([`run`], [`Program`]), logs go out ([`LogArgs`]), signals ask it to end
+//! ([`Shutdown`]), an exit code says how it ended ([`ConfigError`] is 64), and the admin port tells how it is
+//! ([`Health`], [`admin`]). It knows nothing of what the program does.
+//!
+//! ```text
+//!  argv, env ─► run ─► Args ─► log ─► runtime ─► body(args, shutdown) ─► exit code
+//!  SIGTERM ────────────────────────────► Shutdown{drain, now} ▲
+//!  GET /healthz /readyz /metrics ◄── admin ◄── Health, Registry ┘
+//! ```
+
+pub mod admin;
+mod args;
+mod health;
+mod logs;
+mod run;
+mod shutdown;
+
+pub use args::{parse, parse_from};
+pub use health::Health;
+pub use logs::{LogArgs, LogFormat};
+pub use run::{ConfigError, Program, run};
+pub use shutdown::Shutdown;

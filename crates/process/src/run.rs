@@ -1,0 +1,126 @@
+//! From `main` to an exit code.
+
+use std::{future::Future, process::ExitCode};
+
+use clap::Parser;
+use tracing::error;
+
+use crate::{LogArgs, Shutdown, args};
+
+/// `EX_USAGE` of `sysexits.h`: the program was configured wrongly, so a restart will not help.
+pub(crate) const EX_USAGE: u8 = 64;
+
+/// What a program's flags offer to the boundary.
+pub trait Program: Parser {
+    /// The flags for logs.
+    fn log(&self) -> &LogArgs;
+}
+
+/// A value from the outside that cannot be used; the program ends with exit code 64 before it opens a port.
+#[derive(Debug, thiserror::Error)]
+#[error("{value}: expected {expected}, for example {example}")]
+pub struct ConfigError {
+    value: String,
+    expected: String,
+    example: String,
+}
+
+// === impl ConfigError ===
+
+impl ConfigError {
+    /// `value` says which value is wrong and how (`--members: /x: no such directory`), `expected` what it should be,
+    /// `example` one that works.
+    pub fn new(
+        value: impl Into<String>,
+        expected: impl Into<String>,
+        example: impl Into<String>,
+    ) -> Self {
+        Self {
+            value: value.into(),
+            expected: expected.into(),
+            example: example.into(),
+        }
+    }
+}
+
+/// Runs a program: flags, logs, signals, a multi-threaded runtime, `body`, exit code.
+///
+/// The code is 0 when `body` returns `Ok`, 64 for wrong flags or when the error's chain holds a [`ConfigError`], else 1.
+pub fn run<A, F, Fut>(body: F) -> ExitCode
+where
+    A: Program,
+    F: FnOnce(A, Shutdown) -> Fut,
+    Fut: Future<Output = anyhow::Result<()>>,
+{
+    let args = match args::parse::<A>() {
+        Ok(args) => args,
+        Err(code) => return code,
+    };
+    args.log().init();
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            error!(%error, "cannot start the async runtime");
+            return ExitCode::FAILURE;
+        }
+    };
+    let result = runtime.block_on(async {
+        let shutdown = Shutdown::on_signals()?;
+        body(args, shutdown).await
+    });
+    // a blocking task that hangs must not hold up the end
+    runtime.shutdown_background();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error!("{error:#}");
+            exit_code(&error)
+        }
+    }
+}
+
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    if error
+        .chain()
+        .any(<dyn std::error::Error>::is::<ConfigError>)
+    {
+        ExitCode::from(EX_USAGE)
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn a_config_error_anywhere_in_the_chain_is_64() {
+        let error = Err::<(), _>(ConfigError::new("--x: 7", "a file", "--x /etc/x"))
+            .context("reading the configuration")
+            .expect_err("an error");
+        assert_eq!(
+            format!("{:?}", exit_code(&error)),
+            format!("{:?}", ExitCode::from(64))
+        );
+        let text = format!("{error:#}");
+        assert_eq!(
+            text,
+            "reading the configuration: --x: 7: expected a file, for example --x /etc/x"
+        );
+    }
+
+    #[test]
+    fn any_other_error_is_1() {
+        let error = anyhow::anyhow!("port taken");
+        assert_eq!(
+            format!("{:?}", exit_code(&error)),
+            format!("{:?}", ExitCode::FAILURE)
+        );
+    }
+}

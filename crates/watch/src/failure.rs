@@ -1,0 +1,92 @@
+//! Why a watch failed, in words that fit a metric label, a condition and a log line.
+
+use std::fmt;
+
+use kube::runtime::watcher;
+
+/// One failed list or watch; a retry follows by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchFailure {
+    reason: &'static str,
+    /// HTTP status, where the server gave one.
+    pub status: Option<u16>,
+    /// What went wrong, for a person.
+    pub message: String,
+}
+
+// === impl WatchFailure ===
+
+impl WatchFailure {
+    /// Stable: metric label and condition reason alike.
+    pub fn reason(&self) -> &'static str {
+        self.reason
+    }
+
+    /// Whether the server does not know the kind (404 on the list): its CRD is absent.
+    pub fn is_kind_missing(&self) -> bool {
+        self.status == Some(404)
+    }
+
+    /// Whether the credentials were refused (401) or do not suffice (403).
+    pub fn is_denied(&self) -> bool {
+        matches!(self.status, Some(401 | 403))
+    }
+
+    pub(crate) fn from_watcher(error: &watcher::Error) -> Self {
+        let (reason, status) = match error {
+            watcher::Error::InitialListFailed(cause)
+            | watcher::Error::WatchStartFailed(cause)
+            | watcher::Error::WatchFailed(cause) => classify(cause),
+            watcher::Error::WatchError(status) => by_status(status.code),
+            watcher::Error::NoResourceVersion => ("NoResourceVersion", None),
+        };
+        Self {
+            reason,
+            status,
+            message: chain(error),
+        }
+    }
+}
+
+impl fmt::Display for WatchFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+fn classify(error: &kube::Error) -> (&'static str, Option<u16>) {
+    match error {
+        kube::Error::Api(status) => by_status(status.code),
+        kube::Error::HyperError(_) | kube::Error::Service(_) => ("ConnectionLost", None),
+        kube::Error::Auth(_) => ("AuthFailed", None),
+        kube::Error::SerdeError(_) | kube::Error::ReadEvents(_) => ("BadStream", None),
+        _ => ("WatchFailed", None),
+    }
+}
+
+fn by_status(code: u16) -> (&'static str, Option<u16>) {
+    let reason = match code {
+        401 | 403 => "AuthFailed",
+        404 => "KindMissing",
+        410 => "Expired",
+        429 => "Throttled",
+        500..=599 => "ServerError",
+        _ => "WatchFailed",
+    };
+    (reason, Some(code))
+}
+
+/// The error and its causes on one line, without repeating what a cause already says.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text.push_str(": ");
+            text.push_str(&inner_text);
+        }
+        cause = inner.source();
+    }
+    text
+}

@@ -1,0 +1,18 @@
+//! Guarded Kubernetes watches: a stream of [`Update`]s that never ends.
+//!
+//! A list is passed on only when it is complete, as one [`Update::Reset`]: what is not in it is gone, which finds the
+//! deletions that a broken watch missed. An object that does not decode is an [`Update::Odd`] and not the end of the
+//! watch. A failure is told ([`Update::Failed`]) and retried after a backoff with jitter; it proves nothing about any
+//! object. The crate keeps no store: the index that reads the stream does.
+//!
+//! ```text
+//!  API server ─ list, watch ─► kube watcher ─ guard ─► Reset | Apply | Delete | Odd | Failed ─► index
+//!                                   ▲───── backoff 0.5-30 s ─────┘
+//! ```
+
+mod failure;
+mod stream;
+
+pub use failure::WatchFailure;
+pub use kube::runtime::watcher::Config;
+pub use stream::{OddObject, Update, metadata, objects};

@@ -1,0 +1,183 @@
+//! The stream of updates and its backoff.
+
+use std::{fmt::Debug, pin::Pin, time::Duration};
+
+use futures::{Stream, StreamExt, stream};
+use kube::{
+    Api, Resource,
+    core::{DeserializeGuard, PartialObjectMeta},
+    runtime::watcher::{self, Config, Event},
+};
+use rand::RngExt;
+use serde::de::DeserializeOwned;
+use tracing::{debug, warn};
+
+use crate::WatchFailure;
+
+/// One change of a watched kind.
+#[derive(Clone, Debug)]
+pub enum Update<K> {
+    /// A complete list: what is not in it, and is not told as [`Update::Odd`] just before it, is gone.
+    Reset(Vec<K>),
+    /// Added or changed.
+    Apply(K),
+    /// Deleted; its last state.
+    Delete(K),
+    /// An object that does not decode. It exists: treat it as unknown, not as absent.
+    Odd(OddObject),
+    /// The list or watch broke; a retry follows after a backoff.
+    Failed(WatchFailure),
+}
+
+/// An object that could not be decoded into its type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OddObject {
+    /// Its namespace, empty for a cluster-scoped kind.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// What does not fit.
+    pub error: String,
+}
+
+/// Shortest wait after a failure.
+const BACKOFF_MIN: Duration = Duration::from_millis(500);
+/// Longest wait after failures in a row.
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+
+/// Watches whole objects: `objects::<Pod>(Api::namespaced(client, "ml"), Config::default())`.
+pub fn objects<K>(
+    api: Api<DeserializeGuard<K>>,
+    config: Config,
+) -> impl Stream<Item = Update<K>> + Send
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    updates(watcher::watcher(api, config), |guard| match guard.0 {
+        Ok(object) => Ok(object),
+        Err(invalid) => Err(OddObject {
+            namespace: invalid.metadata.namespace.unwrap_or_default(),
+            name: invalid.metadata.name.unwrap_or_default(),
+            error: invalid.error,
+        }),
+    })
+}
+
+/// Watches metadata alone, for kinds of which nothing else is needed.
+pub fn metadata<K>(
+    api: Api<PartialObjectMeta<K>>,
+    config: Config,
+) -> impl Stream<Item = Update<PartialObjectMeta<K>>> + Send
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    updates(watcher::watcher(api, config), Ok)
+}
+
+struct State<S, K> {
+    events: Pin<Box<S>>,
+    /// The list being received.
+    list: Vec<K>,
+    listing: bool,
+    /// Failures since the last sign of life.
+    failures: u32,
+    kind: String,
+}
+
+fn updates<S, W, K>(
+    events: S,
+    decode: impl Fn(W) -> Result<K, OddObject> + Send + Sync,
+) -> impl Stream<Item = Update<K>> + Send
+where
+    S: Stream<Item = Result<Event<W>, watcher::Error>> + Send,
+    W: Send,
+    K: Resource<DynamicType = ()> + Send,
+{
+    let state = State {
+        events: Box::pin(events),
+        list: Vec::new(),
+        listing: false,
+        failures: 0,
+        kind: K::kind(&()).into_owned(),
+    };
+    let decode = std::sync::Arc::new(decode);
+    stream::unfold(state, move |mut state| {
+        let decode = decode.clone();
+        async move {
+            if state.failures > 0 && !state.listing {
+                let wait = backoff(state.failures, &mut rand::rng());
+                tokio::time::sleep(wait).await;
+            }
+            loop {
+                let event = state.events.next().await?;
+                let update = match event {
+                    Ok(Event::Init) => {
+                        state.list = Vec::new();
+                        state.listing = true;
+                        None
+                    }
+                    Ok(Event::InitApply(object)) => match decode(object) {
+                        Ok(object) => {
+                            state.list.push(object);
+                            None
+                        }
+                        Err(odd) => Some(odd_update(&state.kind, odd)),
+                    },
+                    Ok(Event::InitDone) => {
+                        state.listing = false;
+                        state.failures = 0;
+                        Some(Update::Reset(std::mem::take(&mut state.list)))
+                    }
+                    Ok(Event::Apply(object)) => {
+                        state.failures = 0;
+                        Some(match decode(object) {
+                            Ok(object) => Update::Apply(object),
+                            Err(odd) => odd_update(&state.kind, odd),
+                        })
+                    }
+                    Ok(Event::Delete(object)) => {
+                        state.failures = 0;
+                        Some(match decode(object) {
+                            Ok(object) => Update::Delete(object),
+                            Err(odd) => odd_update(&state.kind, odd),
+                        })
+                    }
+                    Err(error) => {
+                        state.listing = false;
+                        state.list = Vec::new();
+                        state.failures = state.failures.saturating_add(1);
+                        let failure = WatchFailure::from_watcher(&error);
+                        debug!(kind = state.kind, reason = failure.reason(), error = %failure, "watch failed");
+                        Some(Update::Failed(failure))
+                    }
+                };
+                if let Some(update) = update {
+                    return Some((update, state));
+                }
+            }
+        }
+    })
+}
+
+fn odd_update<K>(kind: &str, odd: OddObject) -> Update<K> {
+    warn!(
+        kind,
+        namespace = odd.namespace,
+        name = odd.name,
+        error = odd.error,
+        "skipping an object that does not decode"
+    );
+    Update::Odd(odd)
+}
+
+/// Wait before the retry after this many failures in a row: full jitter over a doubling span, never under
+/// [`BACKOFF_MIN`], so that many watches that broke together do not return together.
+fn backoff(failures: u32, rng: &mut impl rand::Rng) -> Duration {
+    let span = BACKOFF_MIN
+        .saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX))
+        .min(BACKOFF_MAX);
+    BACKOFF_MIN.max(span.mul_f64(rng.random::<f64>()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+use http::{Request, Response};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Client, client::Body};
+use rand::{SeedableRng, rngs::StdRng};
+use serde_json::{Value, json};
+use tower_test::mock::{self, Handle};
+
+use super::*;
+
+type Server = Handle<Request<Body>, Response<Body>>;
+
+fn mk_client() -> (Client, Server) {
+    let (service, handle) = mock::pair::<Request<Body>, Response<Body>>();
+    (Client::new(service, "default"), handle)
+}
+
+/// Answers the next request, whose path and query must hold `part`.
+async fn answer(server: &mut Server, part: &str, status: u16, body: String) {
+    let (request, send) = server.next_request().await.expect("a request");
+    let uri = request.uri().to_string();
+    assert!(uri.contains(part), "{uri} lacks {part}");
+    send.send_response(
+        Response::builder()
+            .status(status)
+            .body(Body::from(body.into_bytes()))
+            .expect("a response"),
+    );
+}
+
+fn pod(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ml", "resourceVersion": "1"}})
+}
+
+fn list(items: &[Value]) -> String {
+    json!({"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": items})
+        .to_string()
+}
+
+fn names(update: &Update<Pod>) -> String {
+    let name = |pod: &Pod| pod.metadata.name.clone().unwrap_or_default();
+    match update {
+        Update::Reset(pods) => format!(
+            "reset {}",
+            pods.iter().map(name).collect::<Vec<_>>().join(",")
+        ),
+        Update::Apply(pod) => format!("apply {}", name(pod)),
+        Update::Delete(pod) => format!("delete {}", name(pod)),
+        Update::Odd(odd) => format!("odd {}/{}", odd.namespace, odd.name),
+        Update::Failed(failure) => format!("failed {}", failure.reason()),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_odd_object_ends_neither_list_nor_watch() {
+    let (client, mut server) = mk_client();
+    let mut updates = Box::pin(objects::<Pod>(Api::all(client), Config::default()));
+    let mut odd = pod("odd");
+    odd["spec"] = json!("not a spec");
+    let script = async {
+        answer(
+            &mut server,
+            "/api/v1/pods?",
+            200,
+            list(&[pod("a"), odd.clone(), pod("b")]),
+        )
+        .await;
+        let events = [
+            json!({"type": "MODIFIED", "object": odd}),
+            json!({"type": "DELETED", "object": pod("a")}),
+        ];
+        let lines = events.map(|event| event.to_string()).join("\n") + "\n";
+        answer(&mut server, "watch=true", 200, lines).await;
+    };
+    let seen = async {
+        let mut seen = Vec::new();
+        while seen.len() < 4 {
+            seen.push(names(&updates.next().await.expect("never ends")));
+        }
+        seen
+    };
+    let ((), seen) = tokio::join!(script, seen);
+    assert_eq!(seen, ["odd ml/odd", "reset a,b", "odd ml/odd", "delete a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_list_is_told_and_retried_after_a_wait() {
+    let (client, mut server) = mk_client();
+    let mut updates = Box::pin(objects::<Pod>(Api::all(client), Config::default()));
+    let start = tokio::time::Instant::now();
+    let script = async {
+        answer(&mut server, "/pods", 403, json!({"apiVersion":"v1","kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":"no"}).to_string()).await;
+        answer(&mut server, "/pods", 200, list(&[pod("a")])).await;
+    };
+    let seen = async {
+        let failed = updates.next().await.expect("never ends");
+        let Update::Failed(failure) = &failed else {
+            panic!("{failed:?}");
+        };
+        assert!(failure.is_denied());
+        assert_eq!(failure.reason(), "AuthFailed");
+        names(&updates.next().await.expect("never ends"))
+    };
+    let ((), seen) = tokio::join!(script, seen);
+    assert_eq!(seen, "reset a");
+    assert!(start.elapsed() >= BACKOFF_MIN, "{:?}", start.elapsed());
+}
+
+#[test]
+fn backoff_grows_within_its_bounds() {
+    let mut rng = StdRng::seed_from_u64(1);
+    for failures in 1..80 {
+        let wait = backoff(failures, &mut rng);
+        assert!(
+            wait >= BACKOFF_MIN && wait <= BACKOFF_MAX,
+            "{failures}: {wait:?}"
+        );
+    }
+    let longest = (0..100).map(|_| backoff(20, &mut rng)).max();
+    assert!(longest > Some(Duration::from_secs(20)));
+}
