@@ -1,2 +1,54 @@
-//! xtask
-fn main() {}
+//! `cargo xtask …`: the one command runner of Isthmus.
+//!
+//! It starts cargo, Go and our own programs, and links none of our crates, so its first build takes seconds.
+#![allow(clippy::print_stdout, reason = "a terminal program")]
+
+mod command;
+mod crds;
+mod demo;
+mod lock;
+mod progress;
+mod test;
+mod tools;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Builds, shows and tests Isthmus
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version)]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Bring up two real clusters and send requests from one to the other
+    Demo(demo::Args),
+    /// Run all checks: format, lints, unit tests, docs, end-to-end tests
+    Test(test::Args),
+    /// Find or build etcd, kube-apiserver, kube-controller-manager, kubectl and Envoy
+    Tools,
+    /// Write config/crd and the Rust types of foreign CRDs anew
+    Crds,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let result = match args.task {
+        Task::Demo(args) => demo::run_demo(&args),
+        Task::Test(args) => test::run_tests(&args),
+        Task::Tools => tools::ensure().map(|tools| print!("{tools}")),
+        Task::Crds => crds::run_all(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Running other programs, with errors that say what ran and how it ended.
+
+use std::{
+    ffi::OsStr,
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{progress::Step, workspace};
+
+/// A cargo command in the checkout.
+pub(crate) fn cargo(args: &[&str]) -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(args).current_dir(workspace::root());
+    command
+}
+
+/// Runs to the end; its output goes where ours goes.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command
+        .status()
+        .with_context(|| format!("starting {}", shown(command)))?;
+    if !status.success() {
+        bail!("{} ended with {status}", shown(command));
+    }
+    Ok(())
+}
+
+/// Runs to the end and gives its standard output.
+pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>> {
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("starting {}", shown(command)))?;
+    if !output.status.success() {
+        bail!("{} ended with {}", shown(command), output.status);
+    }
+    Ok(output.stdout)
+}
+
+/// Runs to the end as a step; each line it writes to standard error is the step's detail, and the last lines are in the
+/// error when it fails.
+pub(crate) fn run_as_step(what: &str, command: &mut Command) -> Result<()> {
+    const KEPT_LINES: usize = 30;
+    let mut step = Step::begin(what);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("starting {}", shown(command)))?;
+    let mut last = std::collections::VecDeque::with_capacity(KEPT_LINES);
+    if let Some(stderr) = child.stderr.take() {
+        for line in BufReader::new(stderr).lines() {
+            let line = line.context("reading what it says")?;
+            step.at(&line);
+            if last.len() == KEPT_LINES {
+                last.pop_front();
+            }
+            last.push_back(line);
+        }
+    }
+    let status = child.wait().context("waiting for it to end")?;
+    if !status.success() {
+        let tail = Vec::from(last).join("\n");
+        bail!("{} ended with {status}:\n{tail}", shown(command));
+    }
+    step.done();
+    Ok(())
+}
+
+/// The first file of this name on `PATH`.
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+}
+
+fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words
+        .map(OsStr::to_string_lossy)
+        .collect::<Vec<_>>()
+        .join(" ")
+}

@@ -1,0 +1,42 @@
+//! `cargo xtask demo`: builds what the demo needs and hands over to it.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::{
+    command::{cargo, run},
+    tools, workspace,
+};
+
+/// Programs that run in clusters, as packages.
+pub(crate) const PROGRAMS: [&str; 4] = ["epp", "gateway", "mci-controller", "model-server-sim"];
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Leave the clusters up until Ctrl-C, and print kubeconfigs and addresses
+    #[arg(long)]
+    keep: bool,
+}
+
+pub(crate) fn run_demo(args: &Args) -> Result<()> {
+    println!("Preparing (the first time takes some minutes)");
+    tools::ensure()?;
+    build(&["--package", "testbed", "--bin", "demo"])?;
+    let mut demo = Command::new(workspace::quick_release().join("demo"));
+    demo.env("ISTHMUS_BIN_DIR", workspace::quick_release());
+    if args.keep {
+        demo.arg("--keep");
+    }
+    run(&mut demo)
+}
+
+/// Builds the programs, and `more`, in the `quick-release` profile.
+pub(crate) fn build(more: &[&str]) -> Result<()> {
+    let mut command = cargo(&["build", "--locked", "--profile", "quick-release"]);
+    for program in PROGRAMS {
+        command.args(["--package", program]);
+    }
+    command.args(more);
+    run(&mut command)
+}

