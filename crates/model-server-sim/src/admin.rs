@@ -1,0 +1,141 @@
+//! `/admin`: what a test sets and sees of the simulator itself.
+
+mod knobs;
+mod log;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Json,
+    extract::{Request, State},
+    http::{StatusCode, request::Parts},
+    response::{IntoResponse, Response},
+};
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::{sync::watch, time::timeout};
+use xxhash_rust::xxh64::xxh64;
+
+pub use self::knobs::{Fail, FakeMetrics, Knobs, LatencyKnobs};
+use self::{knobs::KnobBoard, log::RequestLog};
+use crate::{
+    api::{ApiError, read_body},
+    engine::Latency,
+    server::App,
+};
+
+/// 64 KiB: a hundred times the largest sensible configuration.
+const CONFIG_BODY_LIMIT: usize = 64 * 1024;
+
+/// 1 h: a hung request whose client never leaves ends then.
+const LONGEST_HANG: Duration = Duration::from_secs(60 * 60);
+
+/// Knobs and request log of one server.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    board: Mutex<KnobBoard>,
+    /// The knobs in force; requests that hang wait for a change.
+    knobs: watch::Sender<Knobs>,
+    log: Mutex<RequestLog>,
+    seed: u64,
+    /// Requests for which chance has decided whether they fail.
+    draws: AtomicU64,
+}
+
+// === impl Admin ===
+
+impl Admin {
+    /// Starts with these knobs; `seed` decides which requests fail.
+    pub(crate) fn new(knobs: Knobs, seed: u64) -> Self {
+        Self {
+            board: Mutex::new(KnobBoard::new(&knobs)),
+            knobs: watch::Sender::new(knobs),
+            log: Mutex::new(RequestLog::default()),
+            seed,
+            draws: AtomicU64::new(0),
+        }
+    }
+
+    /// The knobs in force.
+    pub(crate) fn knobs(&self) -> Knobs {
+        self.knobs.borrow().clone()
+    }
+
+    /// Keeps what a test may want to see of a request.
+    pub(crate) fn record(&self, parts: &Parts, body: &[u8]) {
+        self.log.lock().push(parts, body, Timestamp::now());
+    }
+
+    /// Does to a request what the knobs say: lets it hang, rejects it or fails it.
+    ///
+    /// # Errors
+    /// [`ApiError::ToldToReject`] and [`ApiError::ToldToFail`].
+    pub(crate) async fn disturb(&self) -> Result<(), ApiError> {
+        let mut knobs = self.knobs.subscribe();
+        // An error or the end of the hour means: hang no longer. The sender lives as long as `self`.
+        let _ = timeout(LONGEST_HANG, knobs.wait_for(|knobs| !knobs.hang)).await;
+        let knobs = self.knobs();
+        if knobs.reject {
+            return Err(ApiError::ToldToReject);
+        }
+        match knobs.fail {
+            Some(fail) if self.draw() < fail.rate => {
+                // Validated when it was set.
+                let status =
+                    StatusCode::from_u16(fail.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                Err(ApiError::ToldToFail(status))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Evenly spread over [0, 1); the same row of numbers for the same seed.
+    fn draw(&self) -> f64 {
+        let draw = self.draws.fetch_add(1, Ordering::Relaxed);
+        let bits = xxh64(&draw.to_le_bytes(), self.seed) >> 11;
+        bits as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Changes the knobs as the patch says; gives back what holds now.
+    fn patch(&self, patch: &Value, apply: impl FnOnce(&Knobs)) -> Result<Knobs, ApiError> {
+        let mut board = self.board.lock();
+        let knobs = board
+            .patch(patch)
+            .map_err(|error| ApiError::InvalidConfig(error.to_string()))?;
+        apply(&knobs);
+        self.knobs.send_replace(knobs.clone());
+        Ok(knobs)
+    }
+}
+
+/// `GET /admin/config`
+pub(crate) async fn get_config(State(app): State<Arc<App>>) -> Response {
+    Json(app.admin.knobs()).into_response()
+}
+
+/// `POST /admin/config`: a JSON merge patch; `null` takes a change back.
+pub(crate) async fn post_config(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let body = read_body(request.into_body(), CONFIG_BODY_LIMIT).await?;
+    let patch = serde_json::from_slice(&body)
+        .map_err(|error| ApiError::InvalidConfig(error.to_string()))?;
+    let knobs = app.admin.patch(&patch, |knobs| {
+        app.engine.set_latency(Latency::from(&knobs.latency));
+    })?;
+    tracing::info!(?knobs, "configuration changed");
+    Ok(Json(knobs).into_response())
+}
+
+/// `GET /admin/requests`: the last 1000, oldest first.
+pub(crate) async fn requests(State(app): State<Arc<App>>) -> Response {
+    Json(app.admin.log.lock().entries()).into_response()
+}

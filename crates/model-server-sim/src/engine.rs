@@ -1,0 +1,17 @@
+//! The simulated engine: a FIFO queue, a bounded batch and KV blocks, in time.
+//!
+//! [`Scheduler`] decides and is pure; [`Engine`] lets it act on tokio's clock and tells each
+//! [`Sequence`] how far it is; [`Stats`] counts what happened.
+
+mod driver;
+mod moment;
+mod scheduler;
+mod stats;
+
+pub(crate) use self::driver::Snapshot;
+pub use self::{
+    driver::{Cancelled, Engine, Progress, Sequence},
+    moment::Moment,
+    scheduler::{Event, Finish, Latency, Limits, Rejected, Scheduler, SequenceId, Work},
+    stats::{Histogram, Stats},
+};

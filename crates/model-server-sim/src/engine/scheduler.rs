@@ -1,0 +1,380 @@
+//! What runs, what waits, and when the next token is due: pure, with time as a parameter.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    num::{NonZeroU32, NonZeroUsize},
+    time::Duration,
+};
+
+use super::Moment;
+
+/// The bounds of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Sequences that make tokens at the same time.
+    pub max_running: NonZeroUsize,
+    /// Sequences that wait for a place; one more is [`Rejected::QueueFull`].
+    pub max_waiting: usize,
+    /// Tokens in one KV-cache block.
+    pub block_tokens: NonZeroU32,
+    /// Blocks of the KV cache.
+    pub blocks: NonZeroU32,
+}
+
+/// How long tokens take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Latency {
+    /// From the start of a sequence (not from its arrival) to its first token.
+    pub first_token: Duration,
+    /// Added to that for each prompt token.
+    pub prefill_per_token: Duration,
+    /// From one token to the next.
+    pub inter_token: Duration,
+}
+
+/// Why a sequence ended by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// The text was complete.
+    Stop,
+    /// The request's or the model's token limit was reached.
+    Length,
+}
+
+/// A sequence to be computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens that will be made: known here, because the text is made up before it is "computed".
+    pub output_tokens: NonZeroU32,
+    /// How it will end.
+    pub finish: Finish,
+}
+
+/// Names one sequence; later ones are greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SequenceId(u64);
+
+/// What happened to a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It left the queue.
+    Started {
+        /// Which one.
+        id: SequenceId,
+        /// Time from arrival to start.
+        queued: Duration,
+    },
+    /// It made its first token.
+    FirstToken {
+        /// Which one.
+        id: SequenceId,
+        /// Tokens of its prompt.
+        prompt_tokens: u32,
+        /// Time from arrival to this token.
+        since_arrival: Duration,
+        /// Time from start to this token.
+        prefill: Duration,
+    },
+    /// It made another token.
+    Token {
+        /// Which one.
+        id: SequenceId,
+        /// Tokens made so far.
+        produced: u32,
+        /// Time since the token before.
+        since_last: Duration,
+    },
+    /// It made its last token (told before, as a token) and gave its place back.
+    Finished {
+        /// Which one.
+        id: SequenceId,
+        /// How it ended.
+        finish: Finish,
+        /// Time from arrival to the end.
+        since_arrival: Duration,
+        /// Time from the first token to the end.
+        decode: Duration,
+    },
+    /// It was cancelled, waiting or running, and gave its place back.
+    Aborted {
+        /// Which one.
+        id: SequenceId,
+        /// Time from arrival to the end.
+        since_arrival: Duration,
+    },
+}
+
+/// Why work is not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    /// Everything runs and the queue is full: later there may be room.
+    #[error("{waiting} requests are waiting already, which is the limit: try again later")]
+    QueueFull {
+        /// Length of the queue.
+        waiting: usize,
+    },
+    /// It would never fit into the KV cache.
+    #[error(
+        "prompt and output need {needed} KV-cache blocks, the cache has {blocks}: shorten the prompt or the output"
+    )]
+    TooLarge {
+        /// Blocks for prompt and output.
+        needed: u32,
+        /// Blocks that exist.
+        blocks: u32,
+    },
+}
+
+/// The queue, the batch and the KV blocks.
+///
+/// Sequences start in order of arrival. One starts when there is a place in the batch and the blocks for
+/// its whole prompt and output can be reserved; so the cache never runs out under a running sequence, and
+/// nothing is preempted. Reported usage counts only blocks that hold tokens.
+#[derive(Debug)]
+pub struct Scheduler {
+    limits: Limits,
+    latency: Latency,
+    next_id: u64,
+    waiting: VecDeque<Waiting>,
+    running: BTreeMap<SequenceId, Running>,
+    /// When each running sequence makes its next token.
+    due: BTreeSet<(Moment, SequenceId)>,
+    reserved_blocks: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    id: SequenceId,
+    work: Work,
+    blocks: u32,
+    arrived: Moment,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    waited: Waiting,
+    started: Moment,
+    first_token: Moment,
+    last_token: Moment,
+    next_token: Moment,
+    produced: u32,
+}
+
+// === impl Latency ===
+
+impl Latency {
+    /// From the start of a sequence to its first token.
+    pub fn first_token(&self, prompt_tokens: u32) -> Duration {
+        self.first_token
+            .saturating_add(self.prefill_per_token.saturating_mul(prompt_tokens))
+    }
+}
+
+// === impl Rejected ===
+
+impl Rejected {
+    /// Stable: metric label and error code alike.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::QueueFull { .. } => "queue-full",
+            Self::TooLarge { .. } => "too-large",
+        }
+    }
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// An idle engine.
+    pub fn new(limits: Limits, latency: Latency) -> Self {
+        Self {
+            limits,
+            latency,
+            next_id: 0,
+            waiting: VecDeque::new(),
+            running: BTreeMap::new(),
+            due: BTreeSet::new(),
+            reserved_blocks: 0,
+        }
+    }
+
+    /// From now on tokens take this long. A token whose moment is already set keeps it.
+    pub fn set_latency(&mut self, latency: Latency) {
+        self.latency = latency;
+    }
+
+    /// Adds work, after everything due until `now` has happened; `events` receives what happened.
+    ///
+    /// # Errors
+    /// [`Rejected`] if it must wait and the queue is full, or if it can never fit.
+    pub fn submit(
+        &mut self,
+        work: Work,
+        now: Moment,
+        events: &mut Vec<Event>,
+    ) -> Result<SequenceId, Rejected> {
+        self.advance(now, events);
+        let blocks = self.blocks_of(work.prompt_tokens, work.output_tokens.get());
+        if blocks > self.limits.blocks.get() {
+            return Err(Rejected::TooLarge {
+                needed: blocks,
+                blocks: self.limits.blocks.get(),
+            });
+        }
+        let id = SequenceId(self.next_id);
+        self.waiting.push_back(Waiting {
+            id,
+            work,
+            blocks,
+            arrived: now,
+        });
+        self.start_waiting(now, events);
+        // First in, first out: if anything still waits beyond the limit, it is the one just added.
+        if self.waiting.len() > self.limits.max_waiting {
+            self.waiting.pop_back();
+            return Err(Rejected::QueueFull {
+                waiting: self.waiting.len(),
+            });
+        }
+        self.next_id += 1;
+        Ok(id)
+    }
+
+    /// Lets everything happen that is due until `now`, each thing at its own moment.
+    pub fn advance(&mut self, now: Moment, events: &mut Vec<Event>) {
+        while let Some(&(at, id)) = self.due.first()
+            && at <= now
+        {
+            self.due.pop_first();
+            self.make_token(id, at, events);
+        }
+    }
+
+    /// Ends a sequence whose client has gone; nothing happens if it has ended already.
+    pub fn cancel(&mut self, id: SequenceId, now: Moment, events: &mut Vec<Event>) {
+        self.advance(now, events);
+        let waited = if let Some(running) = self.running.remove(&id) {
+            self.due.remove(&(running.next_token, id));
+            self.reserved_blocks -= running.waited.blocks;
+            running.waited
+        } else if let Some(place) = self.waiting.iter().position(|waiting| waiting.id == id)
+            && let Some(waiting) = self.waiting.remove(place)
+        {
+            waiting
+        } else {
+            return;
+        };
+        events.push(Event::Aborted {
+            id,
+            since_arrival: now.since(waited.arrived),
+        });
+        self.start_waiting(now, events);
+    }
+
+    /// When the next token is made; `None` if nothing runs.
+    pub fn next_due(&self) -> Option<Moment> {
+        self.due.first().map(|&(at, _)| at)
+    }
+
+    /// Sequences that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Sequences that make tokens.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Share of the KV cache that holds tokens of running sequences: 0 to 1.
+    pub fn kv_usage(&self) -> f64 {
+        let used: u32 = self
+            .running
+            .values()
+            .map(|running| self.blocks_of(running.waited.work.prompt_tokens, running.produced))
+            .sum();
+        f64::from(used) / f64::from(self.limits.blocks.get())
+    }
+
+    fn make_token(&mut self, id: SequenceId, at: Moment, events: &mut Vec<Event>) {
+        let Some(running) = self.running.get_mut(&id) else {
+            return;
+        };
+        let work = running.waited.work;
+        let since_last = at.since(running.last_token);
+        let since_arrival = at.since(running.waited.arrived);
+        running.produced += 1;
+        running.last_token = at;
+        if running.produced == 1 {
+            running.first_token = at;
+            let prefill = at.since(running.started);
+            let prompt_tokens = work.prompt_tokens;
+            events.push(Event::FirstToken {
+                id,
+                prompt_tokens,
+                since_arrival,
+                prefill,
+            });
+        } else {
+            events.push(Event::Token {
+                id,
+                produced: running.produced,
+                since_last,
+            });
+        }
+        if running.produced < work.output_tokens.get() {
+            running.next_token = at.plus(self.latency.inter_token);
+            self.due.insert((running.next_token, id));
+            return;
+        }
+        let decode = at.since(running.first_token);
+        self.reserved_blocks -= running.waited.blocks;
+        self.running.remove(&id);
+        events.push(Event::Finished {
+            id,
+            finish: work.finish,
+            since_arrival,
+            decode,
+        });
+        self.start_waiting(at, events);
+    }
+
+    /// Starts waiting sequences in order while the first of them fits.
+    fn start_waiting(&mut self, now: Moment, events: &mut Vec<Event>) {
+        while let Some(&first) = self.waiting.front()
+            && self.running.len() < self.limits.max_running.get()
+            && first.blocks <= self.limits.blocks.get() - self.reserved_blocks
+        {
+            self.waiting.pop_front();
+            self.reserved_blocks += first.blocks;
+            let next_token = now.plus(self.latency.first_token(first.work.prompt_tokens));
+            self.due.insert((next_token, first.id));
+            self.running.insert(
+                first.id,
+                Running {
+                    waited: first,
+                    started: now,
+                    first_token: now,
+                    last_token: now,
+                    next_token,
+                    produced: 0,
+                },
+            );
+            events.push(Event::Started {
+                id: first.id,
+                queued: now.since(first.arrived),
+            });
+        }
+    }
+
+    fn blocks_of(&self, prompt_tokens: u32, output_tokens: u32) -> u32 {
+        prompt_tokens
+            .saturating_add(output_tokens)
+            .div_ceil(self.limits.block_tokens.get())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,38 @@
+//! A simulated vLLM server.
+//!
+//! Owns what a client, an endpoint picker and a scraper can see of a model server: the OpenAI API with
+//! its streams, the queue and the bounded batch behind it, and the metrics page. It holds no model: the
+//! text is made up (or echoed), the time it takes comes from flags. It must not know anything of
+//! Kubernetes, of the endpoint picker, or of the programs that it serves as a stand-in for.
+//!
+//! ```text
+//!            listen (HTTP/1.1, h2c)
+//!               │
+//!   /v1/…  ──► api ── Work ──► engine::Engine ── submit, cancel ──► engine::Scheduler (pure)
+//!               ▲                    │ one task: sleeps until the next token is due
+//!               └── Progress ◄───────┤
+//!   /metrics ◄─ metrics ◄── Stats ◄──┘
+//!   /admin/… ── admin (knobs and the request log)
+//! ```
+
+mod admin;
+mod api;
+mod args;
+mod duration;
+mod engine;
+mod listen;
+mod metrics;
+mod server;
+mod text;
+
+pub use crate::{
+    admin::{Fail, FakeMetrics, Knobs, LatencyKnobs},
+    args::{Args, Identity, Mode, Settings},
+    duration::{DurationError, HumanDuration},
+    engine::{
+        Cancelled, Engine, Event, Finish, Histogram, Latency, Limits, Moment, Progress, Rejected,
+        Scheduler, Sequence, SequenceId, Stats, Work,
+    },
+    listen::listen,
+    server::{ServeError, Server, serve},
+};

@@ -1,0 +1,99 @@
+//! Connections: HTTP/1.1 and HTTP/2 without TLS on one port, and how they end.
+
+use std::{io, time::Duration};
+
+use axum::Router;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+    service::TowerToHyperService,
+};
+use process::Shutdown;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Connections at a time; more wait in the kernel's backlog. Twice what all waiting and running requests
+/// of the defaults (1005) would take with a connection each, rounded up to a power of two.
+const MAX_CONNECTIONS: usize = 2048;
+
+/// Requests at a time on one HTTP/2 connection: the queue of the defaults fits through one proxy.
+const MAX_STREAMS: u32 = 2048;
+
+/// 30 s for the headers of an HTTP/1.1 request, counted from when the connection is free for it; so also
+/// how long such a connection may be idle: longer than a scraper's or a proxy's pause between requests.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// 100 ms: a pause after a failed accept, so that a lack of file descriptors does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves connections until `shutdown.drain`; then refuses new ones and lets the open ones finish their
+/// requests for `drain_timeout` or until `shutdown.now`, and cuts the rest.
+pub async fn listen(
+    listener: TcpListener,
+    router: Router,
+    shutdown: &Shutdown,
+    drain_timeout: Duration,
+) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = shutdown.drain.cancelled() => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(connection(stream, router.clone(), shutdown.drain.clone()));
+                }
+                Err(error) => accept_failed(&error).await,
+            },
+        }
+    }
+    drop(listener);
+    let finished = async { while connections.join_next().await.is_some() {} };
+    tokio::select! {
+        result = timeout(drain_timeout, finished) => if result.is_ok() { return },
+        () = shutdown.now.cancelled() => {}
+    }
+    tracing::warn!(
+        connections = connections.len(),
+        "cutting connections that are still open"
+    );
+    connections.shutdown().await;
+}
+
+async fn accept_failed(error: &io::Error) {
+    tracing::warn!(%error, "a connection could not be accepted");
+    sleep(ACCEPT_PAUSE).await;
+}
+
+async fn connection(stream: TcpStream, router: Router, drain: CancellationToken) {
+    // Tokens are small and must leave at once; without the option they only come later.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "TCP_NODELAY could not be set");
+    }
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS);
+    let service = TowerToHyperService::new(router);
+    let serving = builder.serve_connection(TokioIo::new(stream), service);
+    let mut serving = std::pin::pin!(serving);
+    let result = tokio::select! {
+        result = serving.as_mut() => result,
+        () = drain.cancelled() => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "a connection ended with an error");
+    }
+}

@@ -1,0 +1,224 @@
+//! One simulated server: its routes and its life.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use axum::{
+    Json, Router,
+    extract::State,
+    http::{HeaderName, HeaderValue, StatusCode, header},
+    middleware::map_response,
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use jiff::Timestamp;
+use process::Shutdown;
+use serde::Serialize;
+use tokio::{net::TcpListener, task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+use xxhash_rust::xxh64::xxh64;
+
+use crate::{
+    admin::{self, Admin},
+    api,
+    args::Settings,
+    engine::{Engine, Latency},
+    listen::listen,
+    metrics::{self, Facts},
+};
+
+const POD: HeaderName = HeaderName::from_static("x-inference-pod");
+const NAMESPACE: HeaderName = HeaderName::from_static("x-inference-namespace");
+const PORT: HeaderName = HeaderName::from_static("x-inference-port");
+
+/// A simulated server without its port.
+#[derive(Clone, Debug)]
+pub struct Server {
+    app: Arc<App>,
+}
+
+/// Why a server ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The listener has no address.
+    #[error("the listening socket has no address")]
+    Listener(#[source] io::Error),
+    /// The engine's task ended while requests were served: a bug.
+    #[error("the engine ended while the server was running: this is a bug, please report it")]
+    EngineEnded,
+}
+
+/// What every handler sees.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) settings: Settings,
+    pub(crate) engine: Engine,
+    pub(crate) admin: Admin,
+    pub(crate) started: Timestamp,
+    /// When the simulated loading of the model ends.
+    loaded: Instant,
+    draining: CancellationToken,
+    /// Answers made.
+    answers: AtomicU64,
+}
+
+/// Serves until the drain is over: after `shutdown.drain` nothing new is accepted and what was begun may
+/// finish within the drain timeout, or until `shutdown.now`.
+///
+/// # Errors
+/// [`ServeError`] when it could not start, or when a part of it ended by itself.
+pub async fn serve(
+    listener: TcpListener,
+    settings: Settings,
+    shutdown: Shutdown,
+) -> Result<(), ServeError> {
+    let port = listener.local_addr().map_err(ServeError::Listener)?.port();
+    let drain_timeout = settings.drain_timeout;
+    let server = Server::new(settings, shutdown.drain.clone());
+    let stop = CancellationToken::new();
+    let mut engine = JoinSet::new();
+    engine.spawn(server.engine().run(stop.clone()));
+    tokio::select! {
+        () = listen(listener, server.router(port), &shutdown, drain_timeout) => {
+            stop.cancel();
+            engine.join_next().await;
+            Ok(())
+        }
+        _ = engine.join_next() => Err(ServeError::EngineEnded),
+    }
+}
+
+// === impl ServeError ===
+
+impl ServeError {
+    /// Stable: log field.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Listener(_) => "listener",
+            Self::EngineEnded => "engine-ended",
+        }
+    }
+}
+
+// === impl Server ===
+
+impl Server {
+    /// A server whose simulated start begins now. It is not ready while `draining` is cancelled.
+    pub fn new(settings: Settings, draining: CancellationToken) -> Self {
+        let latency = Latency::from(&settings.knobs.latency);
+        let app = App {
+            engine: Engine::new(settings.limits, latency),
+            admin: Admin::new(settings.knobs.clone(), settings.seed),
+            started: Timestamp::now(),
+            loaded: Instant::now() + settings.startup_duration,
+            draining,
+            answers: AtomicU64::new(0),
+            settings,
+        };
+        Self { app: Arc::new(app) }
+    }
+
+    /// The engine: nothing is answered unless somebody runs it ([`Engine::run`]).
+    pub fn engine(&self) -> Engine {
+        self.app.engine.clone()
+    }
+
+    /// All routes; every response names the pod and `port`.
+    pub fn router(&self, port: u16) -> Router {
+        let identity = &self.app.settings.identity;
+        let (pod, namespace) = (identity.pod.clone(), identity.namespace.clone());
+        Router::new()
+            .route("/v1/chat/completions", post(api::chat))
+            .route("/v1/completions", post(api::completions))
+            .route("/v1/models", get(api::models))
+            .route("/health", get(alive))
+            .route("/health/ready", get(ready))
+            .route("/metrics", get(metrics_page))
+            .route(
+                "/admin/config",
+                get(admin::get_config).post(admin::post_config),
+            )
+            .route("/admin/requests", get(admin::requests))
+            .fallback(api::not_found)
+            .method_not_allowed_fallback(api::method_not_allowed)
+            .with_state(self.app.clone())
+            .layer(map_response(move |mut response: Response| {
+                let headers = response.headers_mut();
+                headers.insert(POD, pod.clone());
+                headers.insert(NAMESPACE, namespace.clone());
+                headers.insert(PORT, HeaderValue::from(port));
+                std::future::ready(response)
+            }))
+    }
+}
+
+// === impl App ===
+
+impl App {
+    /// The simulated loading of the model is over.
+    pub(crate) fn started_up(&self) -> bool {
+        Instant::now() >= self.loaded
+    }
+
+    /// Differs from answer to answer and from pod to pod; the same row for the same seed.
+    pub(crate) fn next_id(&self) -> String {
+        let number = self.answers.fetch_add(1, Ordering::Relaxed).to_le_bytes();
+        let pod = xxh64(self.settings.identity.pod.as_bytes(), self.settings.seed);
+        format!("{:016x}", xxh64(&number, pod))
+    }
+}
+
+/// `GET /health`: the process serves.
+async fn alive() -> StatusCode {
+    StatusCode::OK
+}
+
+/// `GET /health/ready`: requests may be sent here.
+async fn ready(State(app): State<Arc<App>>) -> Response {
+    #[derive(Serialize)]
+    struct Readiness {
+        ready: bool,
+        started_up: bool,
+        draining: bool,
+        switched_off: bool,
+    }
+    let started_up = app.started_up();
+    let draining = app.draining.is_cancelled();
+    let switched_off = !app.admin.knobs().ready;
+    let ready = started_up && !draining && !switched_off;
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (
+        status,
+        Json(Readiness {
+            ready,
+            started_up,
+            draining,
+            switched_off,
+        }),
+    )
+        .into_response()
+}
+
+/// `GET /metrics`
+async fn metrics_page(State(app): State<Arc<App>>) -> Response {
+    let settings = &app.settings;
+    let facts = Facts {
+        model_name: settings.served_models.first().unwrap_or(&settings.model),
+        block_size: settings.limits.block_tokens,
+        blocks: settings.limits.blocks,
+        legacy_names: settings.legacy_metric_names,
+        process_start: app.started.as_duration().as_secs_f64(),
+        fake: app.admin.knobs().metrics,
+    };
+    let page = metrics::render(&facts, &app.engine.snapshot());
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], page).into_response()
+}

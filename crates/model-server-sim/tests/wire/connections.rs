@@ -1,0 +1,194 @@
+//! Real connections on the loopback interface: protocols, clients that leave, and the drain.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{Request, StatusCode, Version};
+use http_body_util::{BodyExt, Full};
+use hyper::{body::Bytes, client::conn::http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use model_server_sim::serve;
+use process::Shutdown;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+    time::timeout,
+};
+
+use crate::support::mk_settings;
+
+/// Far above what loopback needs, far below a hanging CI.
+const LIMIT: Duration = Duration::from_secs(20);
+
+struct Running {
+    address: std::net::SocketAddr,
+    shutdown: Shutdown,
+    tasks: JoinSet<()>,
+}
+
+async fn start(flags: &[&str]) -> Running {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let (settings, shutdown) = (mk_settings(flags), Shutdown::manual());
+    let mut tasks = JoinSet::new();
+    let serving = serve(listener, settings, shutdown.clone());
+    tasks.spawn(async { serving.await.expect("an orderly end") });
+    Running {
+        address,
+        shutdown,
+        tasks,
+    }
+}
+
+fn chat(extra: &str) -> String {
+    format!(r#"{{"model":"m",{extra}"messages":[{{"role":"user","content":"hi"}}]}}"#)
+}
+
+async fn send_http1(running: &Running, method: &str, path: &str, body: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(running.address)
+        .await
+        .expect("a connection");
+    let length = body.len();
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nhost: sim\r\ncontent-length: {length}\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    stream
+}
+
+/// Reads until `wanted` was seen; gives back everything read.
+async fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
+    let mut seen = String::new();
+    let reading = async {
+        let mut buffer = [0; 4096];
+        while !seen.contains(wanted) {
+            let count = stream.read(&mut buffer).await.expect("readable");
+            assert!(count > 0, "the connection ended before {wanted:?}: {seen}");
+            seen.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        }
+    };
+    timeout(LIMIT, reading)
+        .await
+        .unwrap_or_else(|_| panic!("no {wanted:?} in time"));
+    seen
+}
+
+async fn until_running(running: &Running, wanted: usize) {
+    let line = format!("vllm:num_requests_running{{model_name=\"m\",engine=\"0\"}} {wanted}\n");
+    let waiting = async {
+        loop {
+            let mut stream = send_http1(running, "GET", "/metrics", "").await;
+            if read_until(&mut stream, "process_start_time_seconds ")
+                .await
+                .contains(&line)
+            {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LIMIT, waiting)
+        .await
+        .expect("the number of running requests in time");
+}
+
+#[tokio::test]
+async fn http2_without_tls_is_spoken() {
+    let mut running = start(&[]).await;
+    let stream = TcpStream::connect(running.address)
+        .await
+        .expect("a connection");
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+        .await
+        .expect("HTTP/2");
+    running
+        .tasks
+        .spawn(async { connection.await.expect("an orderly end") });
+    let uri = format!("http://{}/v1/chat/completions", running.address);
+    let body = Full::new(Bytes::from(chat(r#""stream":true,"max_tokens":2,"#)));
+    let request = Request::post(uri).body(body).expect("valid");
+    let response = timeout(LIMIT, sender.send_request(request))
+        .await
+        .expect("in time")
+        .expect("sent");
+    assert_eq!(
+        (response.version(), response.status()),
+        (Version::HTTP_2, StatusCode::OK)
+    );
+    assert_eq!(
+        response.headers()["x-inference-port"],
+        running.address.port().to_string().as_str()
+    );
+    let body = Body::new(response.into_body())
+        .collect()
+        .await
+        .expect("a body")
+        .to_bytes();
+    assert!(body.ends_with(b"data: [DONE]\n\n"));
+}
+
+#[tokio::test]
+async fn clients_that_close_their_connection_free_their_places() {
+    let running = start(&["--time-to-first-token", "1h"]).await;
+    let mut stream = send_http1(
+        &running,
+        "POST",
+        "/v1/chat/completions",
+        &chat(r#""stream":true,"#),
+    )
+    .await;
+    read_until(&mut stream, "text/event-stream").await;
+    let whole = send_http1(&running, "POST", "/v1/chat/completions", &chat("")).await;
+    until_running(&running, 2).await;
+    drop(stream);
+    until_running(&running, 1).await;
+    drop(whole);
+    until_running(&running, 0).await;
+}
+
+#[tokio::test]
+async fn a_drain_finishes_what_was_begun_and_takes_nothing_new() {
+    let mut running = start(&["--inter-token-latency", "20ms"]).await;
+    let body = chat(r#""stream":true,"max_tokens":10,"#);
+    let mut stream = send_http1(&running, "POST", "/v1/chat/completions", &body).await;
+    read_until(&mut stream, "assistant").await;
+    running.shutdown.drain.cancel();
+    read_until(&mut stream, "[DONE]").await;
+    timeout(LIMIT, running.tasks.join_next())
+        .await
+        .expect("it ended")
+        .expect("one")
+        .expect("no panic");
+    assert!(TcpStream::connect(running.address).await.is_err());
+}
+
+#[tokio::test]
+async fn a_drain_cuts_what_takes_too_long() {
+    let mut running = start(&["--time-to-first-token", "1h", "--drain-timeout", "10ms"]).await;
+    let mut stream = send_http1(&running, "POST", "/v1/chat/completions", &chat("")).await;
+    until_running(&running, 1).await;
+    running.shutdown.drain.cancel();
+    timeout(LIMIT, running.tasks.join_next())
+        .await
+        .expect("it ended")
+        .expect("one")
+        .expect("no panic");
+    let end = timeout(LIMIT, stream.read(&mut [0; 16]))
+        .await
+        .expect("the end in time");
+    assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_at_once() {
+    let mut running = start(&["--time-to-first-token", "1h", "--drain-timeout", "1h"]).await;
+    let _stream = send_http1(&running, "POST", "/v1/chat/completions", &chat("")).await;
+    until_running(&running, 1).await;
+    running.shutdown.drain.cancel();
+    running.shutdown.now.cancel();
+    timeout(LIMIT, running.tasks.join_next())
+        .await
+        .expect("it ended")
+        .expect("one")
+        .expect("no panic");
+}

@@ -1,0 +1,8 @@
+//! The simulator as its clients see it.
+#![cfg(test)]
+
+mod admin;
+mod completions;
+mod connections;
+mod errors;
+mod support;
