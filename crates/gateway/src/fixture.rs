@@ -1,0 +1,205 @@
+//! A small world for tests: one Gateway, one route to a pool and an import, one to a Service.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use crate::model::{EppTls, Settings};
+use crate::select::denied;
+use crate::world::{
+    BackendRef, Endpoints, Gateway, GatewayClass, HttpRoute, ImportedCluster, InferencePool,
+    InferencePoolImport, Infra, Key, Listener, ParentRef, PathMatch, PickerRef, RemotePicker,
+    RouteMatch, RouteRule, RoutesFrom, Service, ServicePort, Slice, World,
+};
+use crate::xds::Options;
+
+pub(crate) const CONTROLLER: &str = "isthmus.dev/gateway";
+
+pub(crate) fn mk_settings() -> Settings {
+    Settings {
+        controller: CONTROLLER.into(),
+        epp_tls: EppTls::Plaintext,
+        pod_cidrs: BTreeMap::from([("east".into(), vec!["10.2.0.0/16".parse().unwrap()])]),
+        deny_cidrs: denied(&[]),
+    }
+}
+
+pub(crate) fn mk_options() -> Options {
+    Options {
+        health_service: "envoy.service.ext_proc.v3.ExternalProcessor".into(),
+        stream_idle_timeout: Duration::from_secs(300),
+        retry_body_limit: 8 << 20,
+        bind_address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        deny_cidrs: denied(&[]),
+    }
+}
+
+pub(crate) fn key(name: &str) -> Key {
+    Key::new("ns", name)
+}
+
+pub(crate) fn mk_world() -> World {
+    let mut world = World::default();
+    world.classes.insert(
+        "isthmus".into(),
+        GatewayClass {
+            generation: 1,
+            controller: CONTROLLER.into(),
+            parameters: None,
+        },
+    );
+    world.namespaces.insert("ns".into(), BTreeMap::new());
+    world.gateways.insert(key("gw"), mk_gateway("gw", vec![mk_listener("http", 80, None)]));
+    world.infra.insert(
+        key("gw"),
+        Infra {
+            addresses: vec!["10.1.200.1".into()],
+            available: 1,
+        },
+    );
+    world.services.insert(key("web"), mk_service(&[("http", 8080)]));
+    world.services.insert(key("epp"), mk_service(&[("grpc", 9002), ("health", 9003)]));
+    world.pools.insert(key("llm"), mk_pool());
+    world.imports.insert(key("llm"), mk_import(&[("east", "10.2.0.9")]));
+    let chat = mk_rule("/v1", vec![mk_ref("pool", "llm", 50), mk_ref("import", "llm", 50)]);
+    add_route(&mut world, mk_route("chat", vec![chat]));
+    let web = mk_rule("/", vec![mk_ref("service", "web", 1)]);
+    add_route(&mut world, mk_route("web", vec![web]));
+    world
+}
+
+pub(crate) fn add_route(world: &mut World, route: HttpRoute) {
+    world.routes.insert(route.key.clone(), route);
+}
+
+pub(crate) fn mk_gateway(name: &str, listeners: Vec<Listener>) -> Gateway {
+    Gateway {
+        key: key(name),
+        uid: format!("uid-{name}"),
+        generation: 1,
+        class: "isthmus".into(),
+        listeners,
+        ..Gateway::default()
+    }
+}
+
+pub(crate) fn mk_listener(name: &str, port: u16, hostname: Option<&str>) -> Listener {
+    Listener {
+        name: name.into(),
+        port,
+        protocol: "HTTP".into(),
+        hostname: hostname.map(Into::into),
+        from: RoutesFrom::Same,
+        kinds: Vec::new(),
+    }
+}
+
+pub(crate) fn mk_service(ports: &[(&str, u16)]) -> Service {
+    let port = |(name, port): &(&str, u16)| ServicePort {
+        name: (*name).into(),
+        port: *port,
+        app_protocol: None,
+        tcp: true,
+    };
+    Service {
+        external_name: false,
+        ports: ports.iter().map(port).collect(),
+    }
+}
+
+pub(crate) fn mk_pool() -> InferencePool {
+    InferencePool {
+        generation: 1,
+        selector: BTreeMap::from([("app".into(), "llm".into())]),
+        target_ports: vec![8000],
+        picker: Some(PickerRef {
+            kind: "Service".into(),
+            name: "epp".into(),
+            port: Some(9002),
+            ..PickerRef::default()
+        }),
+        ..InferencePool::default()
+    }
+}
+
+/// One accepted entry in `EndpointMode` per (cluster, address of its EPP).
+pub(crate) fn mk_import(clusters: &[(&str, &str)]) -> InferencePoolImport {
+    let entry = |(name, address): &(&str, &str)| ImportedCluster {
+        name: (*name).into(),
+        target_ports: vec![8000],
+        picker: Some(RemotePicker {
+            addresses: vec![(*address).into()],
+            port: Some(9002),
+            ..RemotePicker::default()
+        }),
+        accepted: true,
+        ..ImportedCluster::default()
+    };
+    InferencePoolImport {
+        generation: 1,
+        clusters: clusters.iter().map(entry).collect(),
+    }
+}
+
+pub(crate) fn mk_route(name: &str, rules: Vec<RouteRule>) -> HttpRoute {
+    HttpRoute {
+        key: key(name),
+        generation: 1,
+        parents: vec![ParentRef {
+            name: "gw".into(),
+            ..ParentRef::default()
+        }],
+        rules,
+        ..HttpRoute::default()
+    }
+}
+
+pub(crate) fn mk_rule(prefix: &str, backends: Vec<BackendRef>) -> RouteRule {
+    RouteRule {
+        matches: vec![RouteMatch {
+            path: PathMatch::Prefix(prefix.into()),
+            ..RouteMatch::default()
+        }],
+        backends,
+        ..RouteRule::default()
+    }
+}
+
+/// `kind`: service, pool or import.
+pub(crate) fn mk_ref(kind: &str, name: &str, weight: u32) -> BackendRef {
+    let (group, kind, port) = match kind {
+        "pool" => ("inference.networking.k8s.io", "InferencePool", None),
+        "import" => ("inference.networking.x-k8s.io", "InferencePoolImport", None),
+        _ => ("", "Service", Some(8080)),
+    };
+    BackendRef {
+        group: group.into(),
+        kind: kind.into(),
+        name: name.into(),
+        port,
+        weight,
+        ..BackendRef::default()
+    }
+}
+
+pub(crate) fn mk_endpoints() -> Endpoints {
+    let mut endpoints = Endpoints::default();
+    add_slice(&mut endpoints, "epp", "10.1.0.9", &[("grpc", 9002), ("health", 9003)]);
+    add_slice(&mut endpoints, "web", "10.1.0.7", &[("http", 3000)]);
+    let pods = [("a", [10, 1, 0, 1]), ("b", [10, 1, 0, 2])];
+    let pods = pods.map(|(name, ip)| (name.to_owned(), IpAddr::from(ip)));
+    endpoints.pods.insert(key("llm"), pods.into_iter().collect());
+    endpoints
+}
+
+pub(crate) fn add_slice(endpoints: &mut Endpoints, service: &str, ip: &str, ports: &[(&str, u16)]) {
+    let name = key(&format!("{service}-1"));
+    let slice = Slice {
+        service: key(service),
+        ports: ports.iter().map(|(n, p)| ((*n).into(), *p)).collect(),
+        ready: vec![ip.parse().unwrap()],
+    };
+    let names = endpoints.by_service.entry(key(service)).or_default();
+    names.insert(name.clone());
+    endpoints.slices.insert(name, slice);
+}

@@ -1,0 +1,212 @@
+//! `parameters.yaml` of the ConfigMap that a Gateway or its class names.
+
+use serde::Deserialize;
+
+use crate::world::{Gateway, GatewayClass, Key, ParametersRef, World};
+
+/// The key of the ConfigMap.
+pub(crate) const FILE: &str = "parameters.yaml";
+
+/// As written; what is absent comes from the class, then from the defaults.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct RawParameters {
+    image: Option<String>,
+    replicas: Option<i32>,
+    concurrency: Option<u32>,
+    service_type: Option<ServiceType>,
+    drain_seconds: Option<u32>,
+}
+
+/// How the Service of a Gateway is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub(crate) enum ServiceType {
+    LoadBalancer,
+    NodePort,
+    ClusterIP,
+}
+
+/// How a Gateway's Envoys run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Parameters {
+    /// `None`: `--envoy-image`.
+    pub(crate) image: Option<String>,
+    pub(crate) replicas: i32,
+    /// Worker threads; `None`: one per CPU.
+    pub(crate) concurrency: Option<u32>,
+    pub(crate) service_type: ServiceType,
+    /// How long a stopped Envoy serves on, while Services forget it.
+    pub(crate) drain_seconds: u32,
+}
+
+/// The Gateway's own parameters over its class's, over the defaults.
+pub(crate) fn of_gateway(world: &World, gateway: &Gateway) -> Result<Parameters, String> {
+    let class = world.classes.get(&gateway.class);
+    let of_class = class.map(|class| read_class(world, class)).transpose()?;
+    let own = match &gateway.parameters {
+        Some(reference) => read(world, reference, Some(&gateway.key.namespace))?,
+        None => RawParameters::default(),
+    };
+    check(own.over(of_class.unwrap_or_default()))
+}
+
+pub(crate) fn of_class(world: &World, class: &GatewayClass) -> Result<Parameters, String> {
+    check(read_class(world, class)?)
+}
+
+/// The ConfigMaps that the world's classes and Gateways name.
+pub(crate) fn wanted_maps(world: &World, controller: &str) -> Vec<Key> {
+    let ours = |class: &GatewayClass| class.controller == controller;
+    let of_classes = world
+        .classes
+        .values()
+        .filter(|class| ours(class))
+        .filter_map(|class| {
+            let reference = class.parameters.as_ref()?;
+            Some(Key::new(reference.namespace.as_ref()?, &reference.name))
+        });
+    let of_gateways = world
+        .gateways
+        .values()
+        .filter(|gateway| world.classes.get(&gateway.class).is_some_and(ours))
+        .filter_map(|gateway| {
+            let reference = gateway.parameters.as_ref()?;
+            Some(Key::new(&gateway.key.namespace, &reference.name))
+        });
+    of_classes.chain(of_gateways).collect()
+}
+
+fn read_class(world: &World, class: &GatewayClass) -> Result<RawParameters, String> {
+    match &class.parameters {
+        Some(reference) => read(world, reference, None),
+        None => Ok(RawParameters::default()),
+    }
+}
+
+fn read(
+    world: &World,
+    reference: &ParametersRef,
+    namespace: Option<&str>,
+) -> Result<RawParameters, String> {
+    if !reference.group.is_empty() || reference.kind != "ConfigMap" {
+        return Err(format!(
+            "parametersRef is {}/{}: only a core ConfigMap is supported",
+            reference.group, reference.kind
+        ));
+    }
+    let Some(namespace) = namespace.or(reference.namespace.as_deref()) else {
+        return Err("parametersRef names no namespace".to_owned());
+    };
+    let key = Key::new(namespace, &reference.name);
+    let Some(text) = world.parameters.get(&key) else {
+        return Err(format!("ConfigMap {key} with key {FILE} does not exist"));
+    };
+    serde_yaml::from_str(text).map_err(|error| format!("ConfigMap {key}, {FILE}: {error}"))
+}
+
+fn check(raw: RawParameters) -> Result<Parameters, String> {
+    let RawParameters {
+        image,
+        replicas,
+        concurrency,
+        service_type,
+        drain_seconds,
+    } = raw;
+    let replicas = replicas.unwrap_or(2);
+    if !(0..=1000).contains(&replicas) {
+        return Err(format!("replicas is {replicas}: expected 0 to 1000"));
+    }
+    if concurrency == Some(0) {
+        return Err("concurrency is 0: expected 1 or more, or leave it out".to_owned());
+    }
+    let drain_seconds = drain_seconds.unwrap_or(30);
+    if drain_seconds > 3600 {
+        return Err(format!("drainSeconds is {drain_seconds}: expected 0 to 3600"));
+    }
+    Ok(Parameters {
+        image,
+        replicas,
+        concurrency,
+        service_type: service_type.unwrap_or(ServiceType::LoadBalancer),
+        drain_seconds,
+    })
+}
+
+// === impl RawParameters ===
+
+impl RawParameters {
+    fn over(self, below: Self) -> Self {
+        Self {
+            image: self.image.or(below.image),
+            replicas: self.replicas.or(below.replicas),
+            concurrency: self.concurrency.or(below.concurrency),
+            service_type: self.service_type.or(below.service_type),
+            drain_seconds: self.drain_seconds.or(below.drain_seconds),
+        }
+    }
+}
+
+// === impl ServiceType ===
+
+impl ServiceType {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::LoadBalancer => "LoadBalancer",
+            Self::NodePort => "NodePort",
+            Self::ClusterIP => "ClusterIP",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_world(class: &str, own: Option<&str>) -> (World, Gateway) {
+        let reference = |namespace: Option<&str>, name: &str| ParametersRef {
+            group: String::new(),
+            kind: "ConfigMap".into(),
+            namespace: namespace.map(Into::into),
+            name: name.into(),
+        };
+        let mut world = World::default();
+        let parameters = Some(reference(Some("system"), "class"));
+        world.classes.insert(
+            "c".into(),
+            GatewayClass {
+                parameters,
+                ..GatewayClass::default()
+            },
+        );
+        world.parameters.insert(Key::new("system", "class"), class.into());
+        if let Some(own) = own {
+            world.parameters.insert(Key::new("ns", "own"), own.into());
+        }
+        let gateway = Gateway {
+            key: Key::new("ns", "g"),
+            class: "c".into(),
+            parameters: Some(reference(None, "own")),
+            ..Gateway::default()
+        };
+        (world, gateway)
+    }
+
+    #[test]
+    fn gateway_parameters_go_over_the_classs_field_by_field() {
+        let (world, gateway) = mk_world("replicas: 5\nimage: a", Some("replicas: 1"));
+        let found = of_gateway(&world, &gateway).unwrap();
+        assert_eq!((found.replicas, found.image.as_deref()), (1, Some("a")));
+        assert_eq!(found.drain_seconds, 30);
+    }
+
+    #[test]
+    fn missing_map_unknown_field_and_bad_value_are_named() {
+        let (world, gateway) = mk_world("{}", None);
+        assert!(of_gateway(&world, &gateway).unwrap_err().contains("ns/own"));
+        for (text, part) in [("replica: 1", "replica"), ("replicas: -1", "0 to 1000")] {
+            let (world, gateway) = mk_world("{}", Some(text));
+            let error = of_gateway(&world, &gateway).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! The importing gateway: from Gateway API objects, `InferencePool`s and `InferencePoolImport`s of
+//! one cluster to the configuration of its Envoys, and back to status.
+//!
+//! It must not know what an EPP decides, nor speak to other clusters' API servers.
+//!
+//! ```text
+//!  API server ─ watch ─► index ─► World ─► model::build ─┬─► xds::translate ─► Snapshot ─► ADS ─► Envoys
+//!       ▲                   └────► Endpoints ────────────┼──────────▲                       │ NACK
+//!       │                                                ├─► infra::plan ─► writer          │
+//!       └── status writer ◄── status::diff ◄─────────────┴─► WantedStatus ◄─────────────────┘
+//! ```
+//!
+//! Everything between `World` and what is written or sent is pure.
+
+#[cfg(test)]
+mod fixture;
+mod infra;
+mod metrics;
+mod model;
+mod moment;
+mod select;
+mod world;
+mod xds;

@@ -1,0 +1,220 @@
+//! Metrics, one struct per module that counts.
+
+use std::sync::atomic::AtomicI64;
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::model::Import;
+use crate::select;
+use crate::xds::Kind;
+use crate::xds::ads::server::Proxy;
+use crate::xds::proto::discovery::DeltaDiscoveryResponse;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TypeLabel {
+    r#type: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WriteLabel {
+    kind: &'static str,
+    result: WriteResult,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ProxyLabel {
+    gateway: String,
+    version: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ImportLabel {
+    namespace: String,
+    name: String,
+    state: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ShareLabel {
+    namespace: String,
+    name: String,
+    cluster: String,
+}
+
+/// How a write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum WriteResult {
+    Written,
+    /// The object is gone.
+    Gone,
+    Failed,
+}
+
+/// Counted on ADS streams.
+#[derive(Clone, Default)]
+pub(crate) struct AdsMetrics {
+    responses: Family<TypeLabel, Counter>,
+    bytes: Family<TypeLabel, Counter>,
+    nacks: Family<TypeLabel, Counter>,
+}
+
+/// Counted where objects are written.
+#[derive(Clone, Default)]
+pub(crate) struct WriteMetrics {
+    writes: Family<WriteLabel, Counter>,
+}
+
+/// Set when the model is built.
+#[derive(Clone)]
+pub(crate) struct ModelMetrics {
+    build: Histogram,
+    proxies: Family<ProxyLabel, Gauge<i64, AtomicI64>>,
+    clusters: Family<ImportLabel, Gauge<i64, AtomicI64>>,
+    shares: Family<ShareLabel, Gauge<i64, AtomicI64>>,
+}
+
+// === impl AdsMetrics ===
+
+impl AdsMetrics {
+    pub(crate) fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let Self { responses, bytes, nacks } = metrics.clone();
+        registry.register("gateway_xds_responses", "ADS responses sent to Envoys", responses);
+        registry.register_with_unit(
+            "gateway_xds",
+            "Size of ADS responses sent to Envoys",
+            Unit::Bytes,
+            bytes,
+        );
+        registry.register("gateway_xds_nacks", "Resources that Envoys refused", nacks);
+        metrics
+    }
+
+    pub(crate) fn sent(&self, response: &DeltaDiscoveryResponse) {
+        let kind = Kind::of_type_url(&response.type_url).map_or("other", Kind::as_str);
+        let label = TypeLabel { r#type: kind };
+        self.responses.get_or_create(&label).inc();
+        let size = prost::Message::encoded_len(response);
+        let size = u64::try_from(size).unwrap_or(u64::MAX);
+        self.bytes.get_or_create(&label).inc_by(size);
+    }
+
+    pub(crate) fn refused(&self, kind: Kind) {
+        let label = TypeLabel { r#type: kind.as_str() };
+        self.nacks.get_or_create(&label).inc();
+    }
+}
+
+// === impl WriteMetrics ===
+
+impl WriteMetrics {
+    /// `what`: `status` or `infra`.
+    pub(crate) fn register(registry: &mut Registry, what: &str) -> Self {
+        let metrics = Self::default();
+        registry.register(
+            format!("gateway_{what}_writes"),
+            format!("Writes of {what} to the API server"),
+            metrics.writes.clone(),
+        );
+        metrics
+    }
+
+    pub(crate) fn count(&self, kind: &'static str, result: WriteResult) {
+        self.writes.get_or_create(&WriteLabel { kind, result }).inc();
+    }
+}
+
+impl EncodeLabelValue for WriteResult {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let text = match self {
+            Self::Written => "written",
+            Self::Gone => "gone",
+            Self::Failed => "failed",
+        };
+        text.encode(encoder)
+    }
+}
+
+// === impl ModelMetrics ===
+
+impl ModelMetrics {
+    pub(crate) fn register(registry: &mut Registry) -> Self {
+        // From a small cluster's tenths of a millisecond to ten times the figure for 1000 routes.
+        let buckets = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.2];
+        let metrics = Self {
+            build: Histogram::new(buckets),
+            proxies: Family::default(),
+            clusters: Family::default(),
+            shares: Family::default(),
+        };
+        let Self { build, proxies, clusters, shares } = metrics.clone();
+        registry.register_with_unit(
+            "gateway_build_duration",
+            "Time from the world to the snapshots of all Gateways",
+            Unit::Seconds,
+            build,
+        );
+        registry.register("gateway_proxies", "Connected Envoys", proxies);
+        registry.register(
+            "gateway_import_clusters",
+            "Exporting clusters of imports in use, by state: usable, Draining or why not",
+            clusters,
+        );
+        registry.register(
+            "gateway_import_share",
+            "Share of new requests of an import that each exporting cluster gets, in permille",
+            shares,
+        );
+        metrics
+    }
+
+    pub(crate) fn built(&self, took: Duration) {
+        self.build.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn connected(&self, proxies: &[Proxy]) {
+        self.proxies.clear();
+        for proxy in proxies {
+            let label = ProxyLabel {
+                gateway: proxy.gateway.to_string(),
+                version: proxy.version.clone(),
+            };
+            self.proxies.get_or_create(&label).inc();
+        }
+    }
+
+    pub(crate) fn imports<'a>(&self, imports: impl Iterator<Item = &'a Import>) {
+        self.clusters.clear();
+        self.shares.clear();
+        for import in imports {
+            let (namespace, name) = (&import.key.namespace, &import.key.name);
+            for cluster in &import.clusters {
+                let state = match &cluster.state {
+                    Ok(usable) if usable.draining => "Draining",
+                    Ok(_) => "usable",
+                    Err(why) => why.reason(),
+                };
+                let label = ImportLabel {
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                    state: state.to_owned(),
+                };
+                self.clusters.get_or_create(&label).inc();
+            }
+            for (cluster, _, share) in select::shares(import) {
+                let label = ShareLabel {
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                    cluster: cluster.to_owned(),
+                };
+                self.shares.get_or_create(&label).set(share.unwrap_or(0).into());
+            }
+        }
+    }
+}

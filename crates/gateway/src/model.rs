@@ -1,0 +1,240 @@
+//! The routing model (pure): what each Gateway serves, and the status that says so.
+//!
+//! ```text
+//! World ── listeners ── attach ── refs ── rules ── vhosts ──► GatewayModel   (what Envoy does)
+//!              └───────────┴────────┴────────────────────────► WantedStatus  (what users read)
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::select::{Cidr, Ineligible};
+use crate::world::{Key, RouteFilter, RouteMatch, World};
+
+mod attach;
+mod backends;
+mod build;
+mod gateways;
+mod hostname;
+mod order;
+mod refs;
+mod rules;
+mod status;
+mod vhosts;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use backends::{is_h2c, wants_tls};
+pub(crate) use build::build;
+pub(crate) use hostname::Hostname;
+pub(crate) use order::prefix_of;
+pub(crate) use status::{
+    ClassStatus, Cond, GatewayStatus, ListenerStatus, ParentStatus, Truth, WantedStatus,
+};
+
+/// What the model needs to know besides the world.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// The name in `GatewayClass.spec.controllerName`.
+    pub(crate) controller: String,
+    pub(crate) epp_tls: EppTls,
+    /// Where remote EPPs may send requests, by exporting cluster; key `*`: any.
+    pub(crate) pod_cidrs: BTreeMap<String, Vec<Cidr>>,
+    /// Addresses that no import may name, this host and its link included.
+    pub(crate) deny_cidrs: Vec<Cidr>,
+}
+
+/// How EPPs are spoken to when nothing at the EPP says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum EppTls {
+    /// TLS without checking the certificate, which EPPs sign themselves by default.
+    Unverified,
+    /// HTTP/2 without TLS.
+    Plaintext,
+}
+
+/// One Gateway's traffic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GatewayModel {
+    pub(crate) key: Key,
+    /// By listener port.
+    pub(crate) ports: BTreeMap<u16, PortModel>,
+    pub(crate) services: BTreeMap<(Key, u16), ServiceBackend>,
+    pub(crate) pools: BTreeMap<Key, Arc<Pool>>,
+    pub(crate) imports: BTreeMap<Key, Arc<Import>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PortModel {
+    /// The port Envoy binds.
+    pub(crate) bind: u16,
+    /// Most specific domain first.
+    pub(crate) vhosts: Vec<VirtualHost>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct VirtualHost {
+    pub(crate) domain: Hostname,
+    /// In order: the first that matches answers.
+    pub(crate) rules: Vec<Arc<Rule>>,
+}
+
+/// One match of one rule of a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rule {
+    pub(crate) id: RuleId,
+    /// The route's, in seconds since 1970; older routes win ties.
+    pub(crate) created: i64,
+    pub(crate) matcher: RouteMatch,
+    pub(crate) filters: Vec<RouteFilter>,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) action: Action,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RuleId {
+    pub(crate) route: Key,
+    /// Index of the rule in the route.
+    pub(crate) rule: usize,
+    /// Index of the match in the rule.
+    pub(crate) index: usize,
+}
+
+/// `None`: not said; zero: no limit, not even on idleness.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Timeouts {
+    pub(crate) request: Option<Duration>,
+    pub(crate) backend: Option<Duration>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// At least one entry, each weight above zero.
+    Forward(Vec<Weighted>),
+    Redirect(crate::world::Redirect),
+    /// Answered by Envoy itself.
+    Status(u16),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Weighted {
+    pub(crate) weight: u32,
+    pub(crate) filters: Vec<RouteFilter>,
+    pub(crate) backend: Backend,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Backend {
+    Service(Key, u16),
+    Pool(Key),
+    Import(Key),
+    /// Answers 500 for its share.
+    Invalid,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServiceBackend {
+    /// Name of the Service port; empty where unnamed.
+    pub(crate) port_name: String,
+    pub(crate) http2: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pool {
+    pub(crate) key: Key,
+    pub(crate) http2: bool,
+    pub(crate) fail_open: bool,
+    pub(crate) target_ports: Vec<u16>,
+    /// `None`: nothing may be picked, every request gets 503.
+    pub(crate) epp: Option<Epp>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Epp {
+    pub(crate) addresses: EppAddresses,
+    /// Sent as `:authority`.
+    pub(crate) authority: String,
+    pub(crate) tls: bool,
+    /// Whether a gRPC health port is known; its number stands with the addresses.
+    pub(crate) grpc_health: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum EppAddresses {
+    /// The pods behind a Service port, and the name of its health port.
+    Slices {
+        service: Key,
+        port_name: String,
+        health_name: Option<String>,
+    },
+    Ips {
+        addresses: Vec<SocketAddr>,
+        health: Option<u16>,
+    },
+    Dns {
+        hosts: Vec<(String, u16)>,
+        health: Option<u16>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Import {
+    pub(crate) key: Key,
+    /// Sorted by name.
+    pub(crate) clusters: Vec<Imported>,
+}
+
+/// One exporting cluster of an import.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Imported {
+    pub(crate) name: String,
+    pub(crate) state: Result<Usable, Ineligible>,
+}
+
+/// An exporting cluster in `EndpointMode` that requests can be sent to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Usable {
+    pub(crate) epp: Epp,
+    pub(crate) http2: bool,
+    /// Where its EPP may send requests.
+    pub(crate) cidrs: Vec<Cidr>,
+    pub(crate) ports: Vec<u16>,
+    /// Existing streams go on, nothing new is sent.
+    pub(crate) draining: bool,
+}
+
+// === impl Action ===
+
+impl Action {
+    pub(crate) fn backends(&self) -> &[Weighted] {
+        match self {
+            Self::Forward(backends) => backends,
+            Self::Redirect(_) | Self::Status(_) => &[],
+        }
+    }
+}
+
+// === impl GatewayModel ===
+
+impl GatewayModel {
+    /// Every rule once, whichever vhosts hold it.
+    pub(crate) fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
+        let mut seen = BTreeSet::new();
+        self.ports
+            .values()
+            .flat_map(|port| &port.vhosts)
+            .flat_map(|vhost| &vhost.rules)
+            .filter(move |rule| seen.insert(rule.id.clone()))
+    }
+}
+
+/// The Gateway of a world, if it is ours by class and controller.
+fn is_ours(world: &World, settings: &Settings, class: &str) -> bool {
+    world
+        .classes
+        .get(class)
+        .is_some_and(|class| class.controller == settings.controller)
+}

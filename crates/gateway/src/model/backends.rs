@@ -1,0 +1,109 @@
+//! Pools, imports and Services that rules name, as Envoy needs them.
+
+use std::sync::Arc;
+
+use crate::select;
+use crate::world::{InferencePoolImport, Key, World};
+
+use super::refs::{find_port, picker};
+use super::{
+    Backend, Epp, EppAddresses, EppTls, GatewayModel, Import, Imported, Pool, ServiceBackend,
+    Settings,
+};
+
+/// `appProtocol` of plaintext HTTP/2.
+const H2C: &str = "kubernetes.io/h2c";
+
+/// Names of a Service port that serves gRPC health, as charts have them.
+const HEALTH_PORT_NAMES: [&str; 2] = ["health", "grpc-health"];
+
+/// Adds what `backend` needs to the model, once.
+pub(crate) fn include(
+    model: &mut GatewayModel,
+    world: &World,
+    settings: &Settings,
+    backend: &Backend,
+) {
+    match backend {
+        Backend::Service(key, port) => {
+            let found = world.services.get(key).and_then(|s| find_port(s, *port));
+            if let Some(found) = found {
+                let service = ServiceBackend {
+                    port_name: found.name.clone(),
+                    http2: is_h2c(found.app_protocol.as_deref()),
+                };
+                model.services.insert((key.clone(), *port), service);
+            }
+        }
+        Backend::Pool(key) => {
+            if !model.pools.contains_key(key)
+                && let Some(pool) = make_pool(world, settings, key)
+            {
+                model.pools.insert(key.clone(), Arc::new(pool));
+            }
+        }
+        Backend::Import(key) => {
+            if !model.imports.contains_key(key)
+                && let Some(import) = world.imports.get(key)
+            {
+                let import = make_import(key, import, settings);
+                model.imports.insert(key.clone(), Arc::new(import));
+            }
+        }
+        Backend::Invalid => {}
+    }
+}
+
+fn make_pool(world: &World, settings: &Settings, key: &Key) -> Option<Pool> {
+    let pool = world.pools.get(key)?;
+    let found = picker(world, key, pool).and_then(Result::ok);
+    let epp = found.map(|(service_key, service, port)| {
+        let health = service.ports.iter().find(|candidate| match &pool.health_port {
+            Some(wanted) => candidate.name == *wanted || candidate.port.to_string() == *wanted,
+            None => HEALTH_PORT_NAMES.contains(&candidate.name.as_str()),
+        });
+        Epp {
+            authority: format!("{}.{}.svc", service_key.name, service_key.namespace),
+            tls: wants_tls(settings, port.app_protocol.as_deref()),
+            grpc_health: health.is_some(),
+            addresses: EppAddresses::Slices {
+                port_name: port.name.clone(),
+                health_name: health.map(|port| port.name.clone()),
+                service: service_key,
+            },
+        }
+    });
+    Some(Pool {
+        key: key.clone(),
+        http2: is_h2c(pool.app_protocol.as_deref()),
+        fail_open: pool.picker.as_ref().is_some_and(|picker| picker.fail_open),
+        target_ports: pool.target_ports.clone(),
+        epp,
+    })
+}
+
+pub(crate) fn make_import(key: &Key, import: &InferencePoolImport, settings: &Settings) -> Import {
+    let mut clusters: Vec<Imported> = import
+        .clusters
+        .iter()
+        .map(|cluster| Imported {
+            name: cluster.name.clone(),
+            state: select::usable(cluster, settings),
+        })
+        .collect();
+    clusters.sort_by(|a, b| a.name.cmp(&b.name));
+    clusters.dedup_by(|a, b| a.name == b.name);
+    Import {
+        key: key.clone(),
+        clusters,
+    }
+}
+
+pub(crate) fn is_h2c(app_protocol: Option<&str>) -> bool {
+    app_protocol == Some(H2C)
+}
+
+/// An EPP whose port says plaintext HTTP/2 is taken at its word.
+pub(crate) fn wants_tls(settings: &Settings, app_protocol: Option<&str>) -> bool {
+    settings.epp_tls == EppTls::Unverified && !is_h2c(app_protocol)
+}

@@ -1,0 +1,270 @@
+//! The world in, models and status out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crd::conditions::{ACCEPTED, PARTIALLY_INVALID, PROGRAMMED, RESOLVED_REFS};
+
+use crate::select;
+use crate::world::{HttpRoute, Key, ParentRef, World};
+use crate::xds::{Kind, names};
+
+use super::attach::{Attachment, attach};
+use super::gateways::{OurGateway, ours};
+use super::refs::{GATEWAY_GROUP, picker};
+use super::rules::{Rules, make_rules};
+use super::vhosts::{PortListener, make_vhosts};
+use super::{
+    Backend, Cond, GatewayModel, Hostname, ParentStatus, PortModel, Rule, Settings, Truth,
+    WantedStatus, backends, gateways, status,
+};
+
+/// Per listener of a Gateway: the rules attached, by host.
+type Attached = BTreeMap<usize, BTreeMap<Hostname, Vec<Arc<Rule>>>>;
+
+/// By pool or import: the Gateways with routes to it, and whether such a route is accepted.
+type Users = BTreeMap<Key, BTreeMap<Key, bool>>;
+
+/// What every accepted Gateway of ours serves, and the status of all objects we report on.
+pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, WantedStatus) {
+    let mut gateways = ours(world, settings);
+    let mut attached: BTreeMap<Key, Attached> = BTreeMap::new();
+    let (mut pools, mut imports) = (Users::new(), Users::new());
+    let mut wanted = WantedStatus {
+        classes: status::classes(world, settings),
+        ..WantedStatus::default()
+    };
+    for (key, route) in &world.routes {
+        let attachments = attach(world, &gateways, route);
+        let rules = if attachments.is_empty() {
+            Rules::default()
+        } else {
+            make_rules(world, route)
+        };
+        let parents = attachments
+            .iter()
+            .map(|one| parent_status(world, route, &rules, one))
+            .collect();
+        wanted.routes.insert(key.clone(), parents);
+        for one in &attachments {
+            note_users(&mut pools, &mut imports, &rules, one);
+            if let Ok(listeners) = &one.listeners
+                && let Some(gateway) = gateways.get_mut(&one.gateway)
+            {
+                let target = attached.entry(one.gateway.clone()).or_default();
+                for (index, hosts) in listeners {
+                    gateway.listeners[*index].attached.insert(key.clone());
+                    note_rules(target.entry(*index).or_default(), hosts, &rules.rules);
+                }
+            }
+        }
+    }
+    let models = gateways
+        .iter()
+        .filter(|(_, gateway)| gateway.accepted())
+        .map(|(key, gateway)| {
+            let attached = attached.remove(key).unwrap_or_default();
+            make_model(world, settings, gateway, attached)
+        })
+        .collect();
+    for (key, gateway) in &gateways {
+        let status = gateways::status::of(world, gateway);
+        wanted.gateways.insert(key.clone(), status);
+    }
+    wanted.pools = pool_status(world, &pools);
+    wanted.imports = import_status(world, settings, &imports);
+    (models, wanted)
+}
+
+/// A route may name a listener twice, by two parentRefs: its rules count once.
+fn note_rules(
+    target: &mut BTreeMap<Hostname, Vec<Arc<Rule>>>,
+    hosts: &[Hostname],
+    rules: &[Arc<Rule>],
+) {
+    for host in hosts {
+        let there = target.entry(host.clone()).or_default();
+        let known: BTreeSet<_> = there.iter().map(|rule| rule.id.clone()).collect();
+        let new = rules.iter().filter(|rule| !known.contains(&rule.id));
+        there.extend(new.cloned());
+    }
+}
+
+fn note_users(pools: &mut Users, imports: &mut Users, rules: &Rules, one: &Attachment<'_>) {
+    for backend in &rules.named {
+        let users = match backend {
+            Backend::Pool(key) => pools.entry(key.clone()),
+            Backend::Import(key) => imports.entry(key.clone()),
+            Backend::Service(..) | Backend::Invalid => continue,
+        };
+        let accepted = users.or_default().entry(one.gateway.clone()).or_default();
+        *accepted |= one.listeners.is_ok() && rules.any_supported;
+    }
+}
+
+fn make_model(
+    world: &World,
+    settings: &Settings,
+    gateway: &OurGateway<'_>,
+    mut attached: Attached,
+) -> GatewayModel {
+    let mut model = GatewayModel {
+        key: gateway.gateway.key.clone(),
+        ports: BTreeMap::new(),
+        services: BTreeMap::new(),
+        pools: BTreeMap::new(),
+        imports: BTreeMap::new(),
+    };
+    for (port, bind) in &gateway.binds {
+        let listeners: Vec<PortListener> = gateway
+            .listeners
+            .iter()
+            .enumerate()
+            .filter(|(_, one)| one.problem.is_none() && one.listener.port == *port)
+            .map(|(index, one)| PortListener {
+                hostname: one.hostname.clone(),
+                routes: attached.remove(&index).unwrap_or_default(),
+            })
+            .collect();
+        let vhosts = make_vhosts(&listeners);
+        model.ports.insert(*port, PortModel { bind: *bind, vhosts });
+    }
+    let named: BTreeSet<Backend> = model
+        .rules()
+        .flat_map(|rule| rule.action.backends())
+        .map(|weighted| weighted.backend.clone())
+        .collect();
+    for backend in &named {
+        backends::include(&mut model, world, settings, backend);
+    }
+    model
+}
+
+fn parent_status(
+    world: &World,
+    route: &HttpRoute,
+    rules: &Rules,
+    one: &Attachment<'_>,
+) -> ParentStatus {
+    let generation = route.generation;
+    let accepted = match &one.listeners {
+        Err(why) => Cond::no(ACCEPTED, why.reason(), why.to_string(), generation),
+        Ok(_) if !rules.any_supported && !rules.unsupported.is_empty() => {
+            let message = rules.unsupported.join("; ");
+            Cond::no(ACCEPTED, "UnsupportedValue", message, generation)
+        }
+        Ok(_) => Cond::yes(ACCEPTED, generation),
+    };
+    let partly = rules.any_supported && !rules.unsupported.is_empty() && one.listeners.is_ok();
+    let resolved = match &rules.bad_ref {
+        Some(bad) => Cond::no(RESOLVED_REFS, bad.reason(), bad.to_string(), generation),
+        None => Cond::yes(RESOLVED_REFS, generation),
+    };
+    let mut conditions = vec![accepted, resolved];
+    if partly {
+        let message = rules.unsupported.join("; ");
+        let reason = "UnsupportedValue";
+        let invalid = Cond::new(PARTIALLY_INVALID, Truth::True, reason, message, generation);
+        conditions.push(invalid);
+    }
+    if let Some(message) = rejected(world, rules, &one.gateway) {
+        conditions.push(Cond::no(PROGRAMMED, "ProxyRejected", message, generation));
+    }
+    ParentStatus {
+        parent: one.parent.clone(),
+        conditions,
+    }
+}
+
+/// What Envoys of the Gateway say against a cluster that the route uses.
+fn rejected(world: &World, rules: &Rules, gateway: &Key) -> Option<String> {
+    let rejections = world.rejections.get(gateway)?;
+    let of_clusters = rejections
+        .iter()
+        .filter(|one| matches!(one.kind, Kind::Cluster | Kind::Endpoints));
+    let mut hits = of_clusters.filter(|one| {
+        rules
+            .named
+            .iter()
+            .any(|backend| names::is_of_backend(&one.name, backend))
+    });
+    hits.next().map(|one| format!("{}: {}", one.name, one.message))
+}
+
+fn pool_status(world: &World, users: &Users) -> BTreeMap<Key, Vec<ParentStatus>> {
+    let status = world.pools.iter().map(|(key, pool)| {
+        let generation = pool.generation;
+        let resolved = match picker(world, key, pool) {
+            Some(Err(bad)) => {
+                Cond::no(RESOLVED_REFS, "InvalidExtensionRef", bad.to_string(), generation)
+            }
+            Some(Ok(_)) | None => Cond::yes(RESOLVED_REFS, generation),
+        };
+        let parents = users.get(key).into_iter().flatten();
+        let parents = parents.map(|(gateway, route_accepted)| {
+            let accepted = if pool.picker.is_none() {
+                let message = "spec.endpointPickerRef is missing: requests get 503";
+                Cond::no(ACCEPTED, "EndpointPickerRefMissing", message, generation)
+            } else {
+                route_condition(*route_accepted, generation)
+            };
+            ParentStatus {
+                parent: gateway_ref(gateway),
+                conditions: vec![accepted, resolved.clone()],
+            }
+        });
+        (key.clone(), parents.collect())
+    });
+    status.collect()
+}
+
+fn import_status(
+    world: &World,
+    settings: &Settings,
+    users: &Users,
+) -> BTreeMap<Key, Vec<ParentStatus>> {
+    let status = world.imports.iter().map(|(key, object)| {
+        let generation = object.generation;
+        let Some(users) = users.get(key) else {
+            return (key.clone(), Vec::new());
+        };
+        let import = backends::make_import(key, object, settings);
+        let message = select::summary(&import);
+        let usable = import.clusters.iter().any(|one| one.state.is_ok());
+        let programmed = if usable {
+            Cond::new(PROGRAMMED, Truth::True, PROGRAMMED, message, generation)
+        } else {
+            Cond::no(PROGRAMMED, "NoUsableCluster", message, generation)
+        };
+        let parents = users.iter().map(|(gateway, route_accepted)| ParentStatus {
+            parent: gateway_ref(gateway),
+            conditions: vec![
+                route_condition(*route_accepted, generation),
+                Cond::yes(RESOLVED_REFS, generation),
+                programmed.clone(),
+            ],
+        });
+        (key.clone(), parents.collect())
+    });
+    status.collect()
+}
+
+fn route_condition(accepted: bool, generation: i64) -> Cond {
+    if accepted {
+        Cond::yes(ACCEPTED, generation)
+    } else {
+        let message = "no HTTPRoute with this backend is accepted by the Gateway";
+        Cond::no(ACCEPTED, "HTTPRouteNotAccepted", message, generation)
+    }
+}
+
+fn gateway_ref(key: &Key) -> ParentRef {
+    ParentRef {
+        group: Some(GATEWAY_GROUP.to_owned()),
+        kind: Some("Gateway".to_owned()),
+        namespace: Some(key.namespace.clone()),
+        name: key.name.clone(),
+        section: None,
+        port: None,
+    }
+}

@@ -1,0 +1,119 @@
+//! Status of a Gateway and its listeners.
+
+use crd::conditions::{ACCEPTED, CONFLICTED, PROGRAMMED, RESOLVED_REFS};
+
+use crate::model::{Cond, GatewayStatus, ListenerStatus, Truth};
+use crate::world::{Infra, Rejection, World};
+use crate::xds::{Kind, names};
+
+use super::{OurGateway, OurListener};
+
+pub(crate) fn of(world: &World, ours: &OurGateway<'_>) -> GatewayStatus {
+    let gateway = ours.gateway;
+    let infra = world.infra.get(&gateway.key).cloned().unwrap_or_default();
+    let rejections = world
+        .rejections
+        .get(&gateway.key)
+        .map_or(&[][..], Vec::as_slice);
+    let listeners = ours
+        .listeners
+        .iter()
+        .map(|one| listener(ours, one, &infra, rejections))
+        .collect();
+    GatewayStatus {
+        addresses: infra.addresses.clone(),
+        conditions: vec![accepted(ours), programmed(ours, &infra, rejections)],
+        listeners,
+    }
+}
+
+fn accepted(ours: &OurGateway<'_>) -> Cond {
+    let generation = ours.gateway.generation;
+    let working = ours.listeners.iter().filter(|one| one.problem.is_none());
+    let (working, all) = (working.count(), ours.listeners.len());
+    let listeners = format!("{working} of {all} listeners are valid: see their conditions");
+    if let Some(problem) = &ours.bad_parameters {
+        Cond::no(ACCEPTED, "InvalidParameters", problem.clone(), generation)
+    } else if ours.gateway.wants_addresses {
+        let message = "spec.addresses is not supported: leave it empty";
+        Cond::no(ACCEPTED, "UnsupportedAddress", message, generation)
+    } else if working == all {
+        Cond::yes(ACCEPTED, generation)
+    } else if working > 0 {
+        Cond::new(ACCEPTED, Truth::True, "ListenersNotValid", listeners, generation)
+    } else {
+        Cond::no(ACCEPTED, "ListenersNotValid", listeners, generation)
+    }
+}
+
+fn programmed(ours: &OurGateway<'_>, infra: &Infra, rejections: &[Rejection]) -> Cond {
+    let generation = ours.gateway.generation;
+    let refused = rejections
+        .iter()
+        .find(|one| matches!(one.kind, Kind::Listener | Kind::Routes));
+    if !ours.accepted() {
+        let message = "the Gateway is not accepted";
+        Cond::no(PROGRAMMED, "Invalid", message, generation)
+    } else if let Some(refused) = refused {
+        let message = format!("Envoy refused {}: {}", refused.name, refused.message);
+        Cond::no(PROGRAMMED, "Invalid", message, generation)
+    } else if infra.addresses.is_empty() {
+        let message = "its Service has no load balancer address yet";
+        Cond::no(PROGRAMMED, "AddressNotAssigned", message, generation)
+    } else if infra.available < 1 {
+        let message = "no Envoy is available yet";
+        Cond::no(PROGRAMMED, "Pending", message, generation)
+    } else {
+        Cond::yes(PROGRAMMED, generation)
+    }
+}
+
+fn listener(
+    ours: &OurGateway<'_>,
+    one: &OurListener<'_>,
+    infra: &Infra,
+    rejections: &[Rejection],
+) -> ListenerStatus {
+    let generation = ours.gateway.generation;
+    let conflict = one.problem.filter(|problem| problem.is_conflict());
+    let accepted = match one.problem.filter(|problem| !problem.is_conflict()) {
+        Some(problem) => Cond::no(ACCEPTED, problem.reason(), problem.message(), generation),
+        None => Cond::yes(ACCEPTED, generation),
+    };
+    let conflicted = match conflict {
+        Some(problem) => Cond::new(
+            CONFLICTED,
+            Truth::True,
+            problem.reason(),
+            problem.message(),
+            generation,
+        ),
+        None => Cond::no(CONFLICTED, "NoConflicts", "", generation),
+    };
+    let resolved = if one.odd_kinds {
+        let message = "allowedRoutes.kinds names kinds other than HTTPRoute";
+        Cond::no(RESOLVED_REFS, "InvalidRouteKinds", message, generation)
+    } else {
+        Cond::yes(RESOLVED_REFS, generation)
+    };
+    let table = names::edge(one.listener.port);
+    let refused = rejections.iter().find(|rejection| {
+        matches!(rejection.kind, Kind::Listener | Kind::Routes) && rejection.name == table
+    });
+    let programmed = if let Some(refused) = refused {
+        let message = format!("Envoy refused it: {}", refused.message);
+        Cond::no(PROGRAMMED, "Invalid", message, generation)
+    } else if one.problem.is_some() || !one.serves_http_routes || !ours.accepted() {
+        Cond::no(PROGRAMMED, "Invalid", "it cannot serve routes", generation)
+    } else if infra.available < 1 || infra.addresses.is_empty() {
+        Cond::no(PROGRAMMED, "Pending", "no Envoy serves it yet", generation)
+    } else {
+        Cond::yes(PROGRAMMED, generation)
+    };
+    ListenerStatus {
+        name: one.listener.name.clone(),
+        attached: i32::try_from(one.attached.len()).unwrap_or(i32::MAX),
+        serves_http_routes: one.serves_http_routes,
+        conditions: vec![accepted, conflicted, resolved, programmed],
+    }
+}

@@ -1,0 +1,155 @@
+//! Following a backend reference.
+
+use crate::world::{BackendRef, InferencePool, Key, Service, ServicePort, World};
+
+use super::Backend;
+
+pub(crate) const POOL_GROUP: &str = "inference.networking.k8s.io";
+pub(crate) const IMPORT_GROUP: &str = "inference.networking.x-k8s.io";
+pub(crate) const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
+
+/// Why a backend reference leads nowhere; its share of the requests gets 500.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadRef {
+    #[error("{group}/{kind} is not a backend kind: use Service, InferencePool or InferencePoolImport")]
+    InvalidKind { group: String, kind: String },
+    #[error("{kind} {key} is in another namespace: a ReferenceGrant there must allow it")]
+    NotPermitted { kind: String, key: Key },
+    #[error("{kind} {key} does not exist")]
+    NotFound { kind: String, key: Key },
+    #[error("Service {key} is of type ExternalName, which cannot be a backend")]
+    ExternalName { key: Key },
+    #[error("Service {key} has no TCP port {port}")]
+    NoSuchPort { key: Key, port: u16 },
+    #[error("the reference to Service {key} names no port")]
+    PortMissing { key: Key },
+}
+
+impl BadRef {
+    /// Stable: the reason of condition `ResolvedRefs`.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::InvalidKind { .. } => "InvalidKind",
+            Self::NotPermitted { .. } => "RefNotPermitted",
+            Self::NotFound { .. }
+            | Self::ExternalName { .. }
+            | Self::NoSuchPort { .. }
+            | Self::PortMissing { .. } => "BackendNotFound",
+        }
+    }
+}
+
+pub(crate) fn resolve(
+    world: &World,
+    route_namespace: &str,
+    backend: &BackendRef,
+) -> Result<Backend, BadRef> {
+    let namespace = backend.namespace.as_deref().unwrap_or(route_namespace);
+    let key = Key::new(namespace, &backend.name);
+    let (group, kind) = (backend.group.as_str(), backend.kind.as_str());
+    let known = matches!(
+        (group, kind),
+        ("", "Service") | (POOL_GROUP, "InferencePool") | (IMPORT_GROUP, "InferencePoolImport")
+    );
+    if !known {
+        return Err(BadRef::InvalidKind {
+            group: group.into(),
+            kind: kind.into(),
+        });
+    }
+    if namespace != route_namespace && !is_granted(world, route_namespace, group, kind, &key) {
+        return Err(BadRef::NotPermitted {
+            kind: kind.into(),
+            key,
+        });
+    }
+    let not_found = || BadRef::NotFound {
+        kind: kind.into(),
+        key: key.clone(),
+    };
+    match kind {
+        "Service" => {
+            let service = world.services.get(&key).ok_or_else(not_found)?;
+            if service.external_name {
+                return Err(BadRef::ExternalName { key });
+            }
+            let Some(port) = backend.port else {
+                return Err(BadRef::PortMissing { key });
+            };
+            match find_port(service, port) {
+                Some(_) => Ok(Backend::Service(key, port)),
+                None => Err(BadRef::NoSuchPort { key, port }),
+            }
+        }
+        "InferencePool" if world.pools.contains_key(&key) => Ok(Backend::Pool(key)),
+        "InferencePoolImport" if world.imports.contains_key(&key) => Ok(Backend::Import(key)),
+        _ => Err(not_found()),
+    }
+}
+
+pub(crate) fn find_port(service: &Service, number: u16) -> Option<&ServicePort> {
+    service
+        .ports
+        .iter()
+        .find(|port| port.tcp && port.port == number)
+}
+
+/// Why a pool's `endpointPickerRef` cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadPicker {
+    #[error("endpointPickerRef is {group}/{kind}: only a core Service can be one")]
+    NotAService { group: String, kind: String },
+    #[error("Service {0} of endpointPickerRef does not exist")]
+    NoService(Key),
+    #[error("Service {0} of endpointPickerRef is of type ExternalName, which is not allowed")]
+    ExternalName(Key),
+    #[error("Service {service} of endpointPickerRef has no TCP port {port:?}")]
+    NoPort { service: Key, port: Option<u16> },
+}
+
+/// The EPP Service and port of the pool; `None`: the pool names no EPP.
+pub(crate) fn picker<'a>(
+    world: &'a World,
+    key: &Key,
+    pool: &InferencePool,
+) -> Option<Result<(Key, &'a Service, &'a ServicePort), BadPicker>> {
+    let picker = pool.picker.as_ref()?;
+    let service_key = Key::new(&key.namespace, &picker.name);
+    if !picker.group.is_empty() || picker.kind != "Service" {
+        return Some(Err(BadPicker::NotAService {
+            group: picker.group.clone(),
+            kind: picker.kind.clone(),
+        }));
+    }
+    let Some(service) = world.services.get(&service_key) else {
+        return Some(Err(BadPicker::NoService(service_key)));
+    };
+    if service.external_name {
+        return Some(Err(BadPicker::ExternalName(service_key)));
+    }
+    let port = picker.port.and_then(|port| find_port(service, port));
+    Some(match port {
+        Some(port) => Ok((service_key, service, port)),
+        None => Err(BadPicker::NoPort {
+            service: service_key,
+            port: picker.port,
+        }),
+    })
+}
+
+/// Whether a `ReferenceGrant` in the target's namespace lets HTTPRoutes of `from` name it.
+fn is_granted(world: &World, from: &str, group: &str, kind: &str, to: &Key) -> bool {
+    let here = world
+        .grants
+        .iter()
+        .filter(|(grant, _)| grant.namespace == to.namespace);
+    here.map(|(_, grant)| grant).any(|grant| {
+        grant
+            .from
+            .iter()
+            .any(|(g, k, ns)| g == GATEWAY_GROUP && k == "HTTPRoute" && ns == from)
+            && grant.to.iter().any(|(g, k, name)| {
+                g == group && k == kind && name.as_ref().is_none_or(|name| *name == to.name)
+            })
+    })
+}

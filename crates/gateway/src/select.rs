@@ -1,0 +1,163 @@
+//! Which exporting clusters of an import may be sent to, and their shares (pure).
+//!
+//! An entry is remote input: its addresses pass a deny list, its picks later Envoy's own filter.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::model::{Epp, EppAddresses, Import, Settings, Usable};
+use crate::world::{ImportedCluster, RemotePicker};
+
+mod address;
+
+pub(crate) use address::{Cidr, ClusterCidr, denied};
+
+/// Shares of an import's clusters add up to about this.
+pub(crate) const WHOLE: u32 = 1000;
+
+/// Why an entry gets no requests.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Ineligible {
+    #[error("the exporting side does not accept it")]
+    NotAccepted,
+    #[error("not ready: {0}")]
+    NotReady(String),
+    #[error("ParentMode is not supported yet")]
+    ParentModeUnsupported,
+    #[error("it names no endpoint picker")]
+    EndpointPickerMissing,
+    #[error("its endpoint picker has no address and port")]
+    AddressNotAssigned,
+    #[error("address {0} is not allowed")]
+    AddressDenied(String),
+}
+
+impl Ineligible {
+    /// Stable: what conditions and metrics say.
+    pub(crate) fn reason(&self) -> &str {
+        match self {
+            Self::NotAccepted => "NotAccepted",
+            Self::NotReady(reason) => reason,
+            Self::ParentModeUnsupported => "ParentModeUnsupported",
+            Self::EndpointPickerMissing => "EndpointPickerRefMissing",
+            Self::AddressNotAssigned => "AddressNotAssigned",
+            Self::AddressDenied(_) => "AddressDenied",
+        }
+    }
+}
+
+/// Whether requests can go to the entry, and how.
+pub(crate) fn usable(cluster: &ImportedCluster, settings: &Settings) -> Result<Usable, Ineligible> {
+    if !cluster.accepted {
+        return Err(Ineligible::NotAccepted);
+    }
+    let draining = cluster.not_ready.as_deref() == Some("Draining");
+    if let Some(reason) = cluster.not_ready.as_ref().filter(|_| !draining) {
+        return Err(Ineligible::NotReady(reason.clone()));
+    }
+    if cluster.parent_mode {
+        return Err(Ineligible::ParentModeUnsupported);
+    }
+    let picker = cluster
+        .picker
+        .as_ref()
+        .ok_or(Ineligible::EndpointPickerMissing)?;
+    let cidrs = settings
+        .pod_cidrs
+        .get(&cluster.name)
+        .or_else(|| settings.pod_cidrs.get("*"));
+    Ok(Usable {
+        epp: epp(picker, settings)?,
+        http2: crate::model::is_h2c(cluster.app_protocol.as_deref()),
+        cidrs: cidrs.cloned().unwrap_or_default(),
+        ports: cluster.target_ports.clone(),
+        draining,
+    })
+}
+
+/// The EPP at the addresses that are allowed; all of them denied is a denial.
+fn epp(picker: &RemotePicker, settings: &Settings) -> Result<Epp, Ineligible> {
+    let port = picker.port.ok_or(Ineligible::AddressNotAssigned)?;
+    let given = if picker.endpoints.is_empty() {
+        &picker.addresses
+    } else {
+        &picker.endpoints
+    };
+    let mut ips = Vec::new();
+    let mut names = Vec::new();
+    let mut denied = None;
+    for text in given {
+        match text.parse::<IpAddr>() {
+            Ok(ip) if address::is_allowed(ip, &settings.deny_cidrs) => ips.push(ip),
+            Err(_) if address::is_hostname(text) => names.push(text.clone()),
+            _ => denied = denied.or(Some(text.clone())),
+        }
+    }
+    let first = ips.first().map(ToString::to_string);
+    let Some(host) = first.or_else(|| names.first().cloned()) else {
+        return Err(denied.map_or(Ineligible::AddressNotAssigned, Ineligible::AddressDenied));
+    };
+    // STRICT_DNS takes names and addresses alike, EDS addresses only.
+    let addresses = if names.is_empty() {
+        let mut addresses: Vec<_> = ips.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        EppAddresses::Ips {
+            addresses,
+            health: picker.health_port,
+        }
+    } else {
+        let all = ips.iter().map(ToString::to_string).chain(names);
+        EppAddresses::Dns {
+            hosts: all.map(|host| (host, port)).collect(),
+            health: picker.health_port,
+        }
+    };
+    let v6 = host.contains(':');
+    Ok(Epp {
+        authority: if v6 {
+            format!("[{host}]:{port}")
+        } else {
+            format!("{host}:{port}")
+        },
+        tls: crate::model::wants_tls(settings, picker.app_protocol.as_deref()),
+        grpc_health: picker.health_port.is_some(),
+        addresses,
+    })
+}
+
+/// Share of each cluster that gets new requests, in the import's order: equal ones. A cluster that
+/// drains has none.
+pub(crate) fn shares(import: &Import) -> Vec<(&str, &Usable, Option<u32>)> {
+    let usable = import
+        .clusters
+        .iter()
+        .filter_map(|cluster| Some((cluster.name.as_str(), cluster.state.as_ref().ok()?)));
+    let usable: Vec<_> = usable.collect();
+    let active = usable.iter().filter(|(_, one)| !one.draining).count();
+    // At most 256 clusters in an import, so each share is 3 or more.
+    let share = u32::try_from(active).ok().and_then(|n| WHOLE.checked_div(n));
+    usable
+        .into_iter()
+        .map(|(name, one)| (name, one, share.filter(|_| !one.draining)))
+        .collect()
+}
+
+/// For people: `east 500, south 500; north NotReady`.
+pub(crate) fn summary(import: &Import) -> String {
+    let shares = shares(import);
+    let used = shares.iter().map(|(name, _, share)| match share {
+        Some(share) => format!("{name} {share}"),
+        None => format!("{name} Draining"),
+    });
+    let used: Vec<_> = used.collect();
+    let unused = import.clusters.iter().filter_map(|cluster| {
+        let why = cluster.state.as_ref().err()?;
+        Some(format!("{} {}", cluster.name, why.reason()))
+    });
+    let unused: Vec<_> = unused.collect();
+    match (used.is_empty(), unused.is_empty()) {
+        (_, true) => used.join(", "),
+        (true, false) => unused.join(", "),
+        (false, false) => format!("{}; {}", used.join(", "), unused.join(", ")),
+    }
+}

@@ -1,0 +1,377 @@
+//! What the Kubernetes API says, projected to what routing needs: plain values, no kube types.
+//!
+//! The watch adapters build these with [`project`]; the model reads nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+pub(crate) mod project;
+
+/// Namespace and name of one object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Key {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+/// Everything the model may look at, at one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct World {
+    pub(crate) classes: BTreeMap<String, GatewayClass>,
+    pub(crate) gateways: BTreeMap<Key, Gateway>,
+    pub(crate) routes: BTreeMap<Key, HttpRoute>,
+    pub(crate) services: BTreeMap<Key, Service>,
+    pub(crate) pools: BTreeMap<Key, InferencePool>,
+    pub(crate) imports: BTreeMap<Key, InferencePoolImport>,
+    pub(crate) grants: BTreeMap<Key, ReferenceGrant>,
+    /// Labels by namespace.
+    pub(crate) namespaces: BTreeMap<String, Labels>,
+    /// `parameters.yaml` of the ConfigMaps that Gateways and classes name; absent: no such map or key.
+    pub(crate) parameters: BTreeMap<Key, String>,
+    /// What runs for each Gateway.
+    pub(crate) infra: BTreeMap<Key, Infra>,
+    /// What Envoys refused, by Gateway.
+    pub(crate) rejections: BTreeMap<Key, Vec<Rejection>>,
+}
+
+pub(crate) type Labels = BTreeMap<String, String>;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GatewayClass {
+    pub(crate) generation: i64,
+    pub(crate) controller: String,
+    pub(crate) parameters: Option<ParametersRef>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ParametersRef {
+    pub(crate) group: String,
+    pub(crate) kind: String,
+    /// The class's reference may name none, which is an error there.
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Gateway {
+    pub(crate) key: Key,
+    pub(crate) uid: String,
+    pub(crate) generation: i64,
+    pub(crate) class: String,
+    pub(crate) listeners: Vec<Listener>,
+    /// `spec.addresses` is not empty.
+    pub(crate) wants_addresses: bool,
+    pub(crate) labels: Labels,
+    pub(crate) annotations: Labels,
+    pub(crate) parameters: Option<ParametersRef>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Listener {
+    pub(crate) name: String,
+    pub(crate) port: u16,
+    pub(crate) protocol: String,
+    /// `None`: any host.
+    pub(crate) hostname: Option<String>,
+    pub(crate) from: RoutesFrom,
+    /// (group, kind) of `allowedRoutes.kinds`; empty: the protocol's own.
+    pub(crate) kinds: Vec<(String, String)>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum RoutesFrom {
+    #[default]
+    Same,
+    All,
+    Selector(LabelSelector),
+    None,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LabelSelector {
+    pub(crate) labels: Labels,
+    pub(crate) expressions: Vec<LabelExpression>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LabelExpression {
+    pub(crate) key: String,
+    /// In, NotIn, Exists, DoesNotExist; anything else matches nothing.
+    pub(crate) operator: String,
+    pub(crate) values: BTreeSet<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HttpRoute {
+    pub(crate) key: Key,
+    pub(crate) generation: i64,
+    /// Seconds since 1970.
+    pub(crate) created: i64,
+    pub(crate) parents: Vec<ParentRef>,
+    pub(crate) hostnames: Vec<String>,
+    pub(crate) rules: Vec<RouteRule>,
+}
+
+/// As the route says it, absent fields kept absent: status repeats it verbatim.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ParentRef {
+    pub(crate) group: Option<String>,
+    pub(crate) kind: Option<String>,
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: String,
+    pub(crate) section: Option<String>,
+    pub(crate) port: Option<u16>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RouteRule {
+    pub(crate) matches: Vec<RouteMatch>,
+    pub(crate) filters: Vec<RouteFilter>,
+    pub(crate) backends: Vec<BackendRef>,
+    /// Gateway API durations (`10s`, `1m30s`), unparsed.
+    pub(crate) request_timeout: Option<String>,
+    pub(crate) backend_timeout: Option<String>,
+    /// Names of fields of this rule that are set and not supported (`retry`, `sessionPersistence`).
+    pub(crate) unsupported: Vec<&'static str>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RouteMatch {
+    pub(crate) path: PathMatch,
+    pub(crate) method: Option<String>,
+    pub(crate) headers: Vec<ValueMatch>,
+    pub(crate) query: Vec<ValueMatch>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PathMatch {
+    Exact(String),
+    Prefix(String),
+    Regex(String),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ValueMatch {
+    pub(crate) name: String,
+    pub(crate) value: String,
+    pub(crate) regex: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RouteFilter {
+    RequestHeaders(HeaderEdit),
+    ResponseHeaders(HeaderEdit),
+    Redirect(Redirect),
+    /// The type's name.
+    Unsupported(String),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HeaderEdit {
+    pub(crate) set: Vec<(String, String)>,
+    pub(crate) add: Vec<(String, String)>,
+    pub(crate) remove: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Redirect {
+    pub(crate) scheme: Option<String>,
+    pub(crate) hostname: Option<String>,
+    pub(crate) port: Option<u16>,
+    pub(crate) full_path: Option<String>,
+    pub(crate) prefix: Option<String>,
+    /// 301, 302, 303, 307 or 308.
+    pub(crate) code: u16,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BackendRef {
+    pub(crate) group: String,
+    pub(crate) kind: String,
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: String,
+    pub(crate) port: Option<u16>,
+    pub(crate) weight: u32,
+    pub(crate) filters: Vec<RouteFilter>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Service {
+    pub(crate) external_name: bool,
+    pub(crate) ports: Vec<ServicePort>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ServicePort {
+    /// Empty where the Service has one unnamed port; EndpointSlices then have it empty too.
+    pub(crate) name: String,
+    pub(crate) port: u16,
+    pub(crate) app_protocol: Option<String>,
+    pub(crate) tcp: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct InferencePool {
+    pub(crate) generation: i64,
+    pub(crate) selector: Labels,
+    pub(crate) target_ports: Vec<u16>,
+    pub(crate) app_protocol: Option<String>,
+    pub(crate) picker: Option<PickerRef>,
+    /// Annotation `isthmus.dev/health-port`, number or Service port name.
+    pub(crate) health_port: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PickerRef {
+    pub(crate) group: String,
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    pub(crate) port: Option<u16>,
+    pub(crate) fail_open: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct InferencePoolImport {
+    pub(crate) generation: i64,
+    pub(crate) clusters: Vec<ImportedCluster>,
+}
+
+/// One entry of an import's `clusters`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ImportedCluster {
+    pub(crate) name: String,
+    pub(crate) parent_mode: bool,
+    pub(crate) target_ports: Vec<u16>,
+    pub(crate) app_protocol: Option<String>,
+    pub(crate) picker: Option<RemotePicker>,
+    pub(crate) accepted: bool,
+    /// Condition Ready is False, with its reason.
+    pub(crate) not_ready: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RemotePicker {
+    pub(crate) fail_open: bool,
+    /// IPs of ready EPP pods.
+    pub(crate) endpoints: Vec<String>,
+    pub(crate) addresses: Vec<String>,
+    pub(crate) port: Option<u16>,
+    pub(crate) app_protocol: Option<String>,
+    pub(crate) health_port: Option<u16>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReferenceGrant {
+    /// (group, kind, namespace)
+    pub(crate) from: Vec<(String, String, String)>,
+    /// (group, kind, name)
+    pub(crate) to: Vec<(String, String, Option<String>)>,
+}
+
+/// What runs for one Gateway, as seen in the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Infra {
+    /// IPs and hostnames of the LoadBalancer Service (its clusterIP where its type is ClusterIP).
+    pub(crate) addresses: Vec<String>,
+    /// Available replicas of the Deployment.
+    pub(crate) available: i32,
+}
+
+/// A resource that an Envoy of the Gateway refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rejection {
+    pub(crate) kind: crate::xds::Kind,
+    pub(crate) name: String,
+    pub(crate) message: String,
+}
+
+/// Endpoints, apart from the rest of the world: pod churn changes these alone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Endpoints {
+    /// By EndpointSlice.
+    pub(crate) slices: BTreeMap<Key, Slice>,
+    /// Names of the slices of each Service.
+    pub(crate) by_service: BTreeMap<Key, BTreeSet<Key>>,
+    /// IPs of the ready pods of each pool.
+    pub(crate) pods: BTreeMap<Key, BTreeMap<String, IpAddr>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Slice {
+    pub(crate) service: Key,
+    /// Port number by port name.
+    pub(crate) ports: BTreeMap<String, u16>,
+    pub(crate) ready: Vec<IpAddr>,
+}
+
+// === impl Key ===
+
+impl Key {
+    pub(crate) fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+// === impl LabelSelector ===
+
+impl LabelSelector {
+    pub(crate) fn matches(&self, labels: &Labels) -> bool {
+        self.labels.iter().all(|(k, v)| labels.get(k) == Some(v))
+            && self.expressions.iter().all(|e| e.matches(labels))
+    }
+}
+
+impl LabelExpression {
+    fn matches(&self, labels: &Labels) -> bool {
+        let value = labels.get(&self.key);
+        match self.operator.as_str() {
+            "In" => value.is_some_and(|v| self.values.contains(v)),
+            "NotIn" => value.is_none_or(|v| !self.values.contains(v)),
+            "Exists" => value.is_some(),
+            "DoesNotExist" => value.is_none(),
+            _ => false,
+        }
+    }
+}
+
+// === impl PathMatch ===
+
+impl Default for PathMatch {
+    fn default() -> Self {
+        Self::Prefix("/".into())
+    }
+}
+
+// === impl Endpoints ===
+
+impl Endpoints {
+    /// Ready addresses of the Service's port named `port_name`, sorted, each once.
+    pub(crate) fn of_service(&self, service: &Key, port_name: &str) -> Vec<SocketAddr> {
+        let slices = self.by_service.get(service).into_iter().flatten();
+        let found: BTreeSet<SocketAddr> = slices
+            .filter_map(|name| self.slices.get(name))
+            .filter_map(|slice| slice.ports.get(port_name).map(|port| (slice, *port)))
+            .flat_map(|(slice, port)| slice.ready.iter().map(move |ip| SocketAddr::new(*ip, port)))
+            .collect();
+        found.into_iter().collect()
+    }
+
+    /// Each ready pod of the pool at each of its ports, sorted.
+    pub(crate) fn of_pool(&self, pool: &Key, ports: &[u16]) -> Vec<SocketAddr> {
+        let pods = self.pods.get(pool).into_iter().flat_map(BTreeMap::values);
+        let found: BTreeSet<SocketAddr> = pods
+            .flat_map(|ip| ports.iter().map(move |port| SocketAddr::new(*ip, *port)))
+            .collect();
+        found.into_iter().collect()
+    }
+}

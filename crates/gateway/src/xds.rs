@@ -1,0 +1,132 @@
+//! The routing model as Envoy resources (pure), and the server that keeps Envoys at them.
+//!
+//! ```text
+//! GatewayModel ── translate ──► Plan ── assign(Endpoints) ──► Snapshot ──► ads (one state machine per Envoy)
+//! ```
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::select::Cidr;
+
+pub(crate) mod ads;
+mod cluster;
+mod endpoints;
+mod extproc;
+mod filters;
+mod http;
+mod listener;
+pub(crate) mod names;
+pub(crate) mod proto;
+mod route;
+mod translate;
+
+#[cfg(test)]
+mod real;
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub(crate) use endpoints::{Assignment, assign};
+pub(crate) use translate::{Plan, translate};
+
+/// What of Envoy's configuration does not come from the cluster's objects.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// Service name asked for in gRPC health checks of EPPs.
+    pub(crate) health_service: String,
+    /// Streams without a byte for this long end.
+    pub(crate) stream_idle_timeout: Duration,
+    /// Request bodies up to this many bytes can be retried.
+    pub(crate) retry_body_limit: u64,
+    /// What edges bind.
+    pub(crate) bind_address: IpAddr,
+    /// Where no remote EPP may send requests, this host and its link included.
+    pub(crate) deny_cidrs: Vec<Cidr>,
+}
+
+/// The resource types we serve, in the order that adds are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Cluster,
+    Endpoints,
+    Listener,
+    Routes,
+}
+
+/// One encoded resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Resource {
+    /// xxh3 of the bytes: equal content has equal version, also after a restart.
+    pub(crate) version: u64,
+    pub(crate) bytes: Bytes,
+    /// A cluster that waits for its assignment by EDS.
+    pub(crate) needs_endpoints: bool,
+}
+
+/// All resources of one Gateway, by type and name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    pub(crate) clusters: BTreeMap<String, Arc<Resource>>,
+    pub(crate) endpoints: BTreeMap<String, Arc<Resource>>,
+    pub(crate) listeners: BTreeMap<String, Arc<Resource>>,
+    pub(crate) routes: BTreeMap<String, Arc<Resource>>,
+}
+
+// === impl Kind ===
+
+impl Kind {
+    pub(crate) const ALL: [Self; 4] = [Self::Cluster, Self::Endpoints, Self::Listener, Self::Routes];
+
+    pub(crate) fn type_url(self) -> &'static str {
+        match self {
+            Self::Cluster => "type.googleapis.com/envoy.config.cluster.v3.Cluster",
+            Self::Endpoints => "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+            Self::Listener => "type.googleapis.com/envoy.config.listener.v3.Listener",
+            Self::Routes => "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
+        }
+    }
+
+    pub(crate) fn of_type_url(url: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.type_url() == url)
+    }
+
+    /// For metrics and people.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Cluster => "cds",
+            Self::Endpoints => "eds",
+            Self::Listener => "lds",
+            Self::Routes => "rds",
+        }
+    }
+}
+
+// === impl Resource ===
+
+impl Resource {
+    pub(crate) fn new(message: &impl prost::Message, needs_endpoints: bool) -> Arc<Self> {
+        let bytes = Bytes::from(message.encode_to_vec());
+        Arc::new(Self {
+            version: xxhash_rust::xxh3::xxh3_64(&bytes),
+            bytes,
+            needs_endpoints,
+        })
+    }
+}
+
+// === impl Snapshot ===
+
+impl Snapshot {
+    pub(crate) fn of(&self, kind: Kind) -> &BTreeMap<String, Arc<Resource>> {
+        match kind {
+            Kind::Cluster => &self.clusters,
+            Kind::Endpoints => &self.endpoints,
+            Kind::Listener => &self.listeners,
+            Kind::Routes => &self.routes,
+        }
+    }
+}

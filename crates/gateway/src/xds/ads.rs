@@ -1,0 +1,410 @@
+//! One Envoy's delta ADS stream as a state machine (pure): what it has, what it shall have, what to
+//! send next.
+//!
+//! Nothing is queued: each step compares what Envoy acknowledged with the newest snapshot. One
+//! response per type is in flight. Adds make before break, removals break after:
+//!
+//! ```text
+//! clusters ─► endpoints ─► listeners ─► routes of hops ─► endpoints of imports ─► routes of edges
+//!                                 then: listeners removed ─► clusters removed, after a delay
+//! ```
+//!
+//! Envoy holds back its ACK of clusters until they have endpoints, so endpoints never wait for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::moment::Moment;
+
+use super::{Kind, Resource, Snapshot};
+
+pub(crate) mod server;
+mod state;
+
+#[cfg(test)]
+mod tests;
+
+use state::{InFlight, TypeState};
+
+/// A step waits this long for the ACK of the one before: a slow Envoy delays itself, not for ever.
+const ACK_LIMIT: Duration = Duration::from_secs(2);
+
+/// Resources per response, so that one response stays small against the others on the connection.
+const BATCH: usize = 500;
+
+/// What happens to the stream.
+#[derive(Clone, Debug)]
+pub(crate) enum Input {
+    Request(Request),
+    /// The newest snapshot of the Envoy's Gateway.
+    Snapshot(Arc<Snapshot>),
+    /// The moment of [`Ads::wake_at`] has come.
+    Tick,
+}
+
+/// What Envoy says, decoded.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Request {
+    pub(crate) kind: Option<Kind>,
+    pub(crate) subscribe: Vec<String>,
+    pub(crate) unsubscribe: Vec<String>,
+    /// Versions Envoy has from an earlier stream.
+    pub(crate) initial: BTreeMap<String, u64>,
+    pub(crate) nonce: Option<u64>,
+    /// Why Envoy refuses the response with that nonce.
+    pub(crate) error: Option<String>,
+}
+
+/// What to do, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Send(Response),
+    /// Envoy refused it; it is not sent again unchanged.
+    Refused(Refusal),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Response {
+    pub(crate) kind: Kind,
+    pub(crate) nonce: u64,
+    pub(crate) resources: Vec<(String, Arc<Resource>)>,
+    pub(crate) removed: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) kind: Kind,
+    pub(crate) name: String,
+    pub(crate) version: u64,
+    pub(crate) message: String,
+}
+
+/// The stream of one Envoy.
+#[derive(Clone, Debug)]
+pub(crate) struct Ads {
+    /// How long clusters outlive their last route.
+    removal_delay: Duration,
+    snapshot: Option<Arc<Snapshot>>,
+    types: [TypeState; 4],
+    nonce: u64,
+    /// Assignments to send again, because their cluster was sent: Envoy waits 15 s otherwise.
+    repush: BTreeSet<String>,
+    /// Clusters sent whose endpoints are not acknowledged yet, since when.
+    awaited: BTreeMap<String, Moment>,
+    /// Clusters that Envoy has and the snapshot has not, since when.
+    doomed: BTreeMap<String, Moment>,
+    quarantine: BTreeSet<(Kind, String, u64)>,
+}
+
+// === impl Ads ===
+
+impl Ads {
+    /// `quarantine`: what Envoys of the Gateway refused before.
+    pub(crate) fn new(removal_delay: Duration, quarantine: BTreeSet<(Kind, String, u64)>) -> Self {
+        Self {
+            removal_delay,
+            snapshot: None,
+            types: Default::default(),
+            nonce: 0,
+            repush: BTreeSet::new(),
+            awaited: BTreeMap::new(),
+            doomed: BTreeMap::new(),
+            quarantine,
+        }
+    }
+
+    pub(crate) fn on(&mut self, input: Input, now: Moment) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        match input {
+            Input::Request(request) => self.request(request, &mut effects),
+            Input::Snapshot(snapshot) => {
+                self.quarantine.retain(|(kind, name, version)| {
+                    snapshot.of(*kind).get(name).is_some_and(|r| r.version == *version)
+                });
+                self.snapshot = Some(snapshot);
+            }
+            Input::Tick => {}
+        }
+        self.advance(now, &mut effects);
+        effects
+    }
+
+    /// When something can be sent that cannot be sent now, if nothing else happens.
+    pub(crate) fn wake_at(&self, now: Moment) -> Option<Moment> {
+        let acks = self.types.iter().filter_map(|state| state.in_flight.as_ref());
+        let acks = acks.map(|sent| sent.at.plus(ACK_LIMIT));
+        let awaited = self.awaited.values().map(|since| since.plus(ACK_LIMIT));
+        let doomed = self.doomed.values().map(|since| since.plus(self.removal_delay));
+        acks.chain(awaited).chain(doomed).filter(|at| *at > now).min()
+    }
+
+    /// Versions Envoy acknowledged, for `/debug/xds`.
+    pub(crate) fn acknowledged(&self, kind: Kind) -> BTreeMap<String, u64> {
+        let known = &self.types[kind as usize].known;
+        let held = known.iter().filter_map(|(name, version)| Some((name.clone(), (*version)?)));
+        held.collect()
+    }
+
+    /// Whether Envoy has all of the snapshot it can have.
+    pub(crate) fn is_current(&self) -> bool {
+        let idle = self.types.iter().all(|state| state.in_flight.is_none());
+        idle && self.awaited.is_empty()
+            && Kind::ALL.iter().all(|kind| self.pending(*kind, |_| true).is_empty())
+    }
+
+    fn request(&mut self, request: Request, effects: &mut Vec<Effect>) {
+        let Some(kind) = request.kind else { return };
+        if let Some(nonce) = request.nonce {
+            self.answered(kind, nonce, request.error, effects);
+        }
+        self.types[kind as usize].subscribe(
+            kind,
+            request.subscribe,
+            request.unsubscribe,
+            request.initial,
+        );
+    }
+
+    fn answered(
+        &mut self,
+        kind: Kind,
+        nonce: u64,
+        error: Option<String>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let state = &mut self.types[kind as usize];
+        let Some(sent) = state.in_flight.take_if(|sent| sent.nonce == nonce) else {
+            return; // stale
+        };
+        let refused = match &error {
+            None => BTreeSet::new(),
+            Some(message) => state.refused(&sent, message),
+        };
+        let unclear = error.is_some() && refused.is_empty() && !sent.resources.is_empty();
+        for (name, version) in sent.resources {
+            if kind == Kind::Endpoints {
+                self.awaited.remove(&name);
+            }
+            if refused.contains(&name) {
+                self.quarantine.insert((kind, name.clone(), version));
+                state.one_by_one.remove(&name);
+                if kind == Kind::Cluster {
+                    self.awaited.remove(&name);
+                    self.repush.remove(&name);
+                }
+                effects.push(Effect::Refused(Refusal {
+                    kind,
+                    message: error.clone().unwrap_or_default(),
+                    name,
+                    version,
+                }));
+            } else if unclear {
+                state.one_by_one.insert(name);
+            } else {
+                state.one_by_one.remove(&name);
+                state.acknowledge(name, version);
+            }
+        }
+        for name in sent.removed {
+            state.forget(name);
+        }
+    }
+
+    fn advance(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        if self.snapshot.is_none() {
+            return;
+        }
+        self.note_doomed(now);
+        self.send_pending(Kind::Cluster, |_| true, now, effects);
+        let hops_settled = |ads: &Self| {
+            ads.pending(Kind::Listener, |_| true).is_empty()
+                && ads.settled(Kind::Listener, now)
+                && ads.pending(Kind::Routes, |name| !is_edge(name)).is_empty()
+                && ads.settled(Kind::Routes, now)
+        };
+        // New hops first, then the import that names them.
+        let imports_too = hops_settled(self);
+        let (known, repush) = (
+            self.types[Kind::Endpoints as usize].known.clone(),
+            self.repush.clone(),
+        );
+        let first = |name: &str| {
+            let is_update = known.contains_key(name) && !repush.contains(name);
+            imports_too || !is_update || !name.starts_with("import/")
+        };
+        self.send_pending(Kind::Endpoints, first, now, effects);
+        let backends_settled = self.settled(Kind::Cluster, now)
+            && self.settled(Kind::Endpoints, now)
+            && self.awaited.values().all(|since| since.plus(ACK_LIMIT) <= now);
+        if !backends_settled {
+            return;
+        }
+        self.send_pending(Kind::Listener, |_| true, now, effects);
+        let held = self.types[Kind::Routes as usize].known.clone();
+        let first = |name: &str| !is_edge(name) || !held.contains_key(name);
+        self.send_pending(Kind::Routes, first, now, effects);
+        let imports_settled = self.pending(Kind::Endpoints, |_| true).is_empty();
+        if !hops_settled(self) || !imports_settled {
+            return;
+        }
+        self.send_pending(Kind::Routes, |_| true, now, effects);
+        if !self.settled(Kind::Routes, now) || !self.pending(Kind::Routes, |_| true).is_empty() {
+            return;
+        }
+        let gone = self.gone(Kind::Listener);
+        self.remove(Kind::Listener, gone, now, effects);
+        if !self.settled(Kind::Listener, now) {
+            return;
+        }
+        let due = |since: &Moment| since.plus(self.removal_delay) <= now;
+        let due: Vec<String> = self
+            .doomed
+            .iter()
+            .filter(|(_, since)| due(since))
+            .map(|(name, _)| name.clone())
+            .collect();
+        self.remove(Kind::Cluster, due, now, effects);
+    }
+
+    fn note_doomed(&mut self, now: Moment) {
+        let gone: BTreeSet<String> = self.gone(Kind::Cluster).into_iter().collect();
+        self.doomed.retain(|name, _| gone.contains(name));
+        for name in gone {
+            self.doomed.entry(name).or_insert(now);
+        }
+        if let Some(snapshot) = &self.snapshot {
+            self.awaited.retain(|name, _| snapshot.clusters.contains_key(name));
+            self.repush.retain(|name| snapshot.clusters.contains_key(name));
+        }
+    }
+
+    /// What Envoy has and the snapshot has not.
+    fn gone(&self, kind: Kind) -> Vec<String> {
+        let Some(snapshot) = &self.snapshot else {
+            return Vec::new();
+        };
+        let known = self.types[kind as usize].known.iter();
+        let gone = known.filter(|(name, held)| {
+            held.is_some() && !snapshot.of(kind).contains_key(name.as_str())
+        });
+        gone.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Nothing of the type is on its way, or for longer than we wait.
+    fn settled(&self, kind: Kind, now: Moment) -> bool {
+        let sent = self.types[kind as usize].in_flight.as_ref();
+        sent.is_none_or(|sent| sent.at.plus(ACK_LIMIT) <= now)
+    }
+
+    /// Resources to send, quarantined ones left out; `None`: Envoy asked for one there is not.
+    fn pending(
+        &self,
+        kind: Kind,
+        wanted: impl Fn(&str) -> bool,
+    ) -> BTreeMap<String, Option<Arc<Resource>>> {
+        let Some(snapshot) = &self.snapshot else {
+            return BTreeMap::new();
+        };
+        let (state, all) = (&self.types[kind as usize], snapshot.of(kind));
+        let mut pending = BTreeMap::new();
+        let candidates: Vec<&String> = if state.wildcard {
+            all.keys().collect()
+        } else {
+            state.subscribed.iter().collect()
+        };
+        for name in candidates.into_iter().filter(|name| wanted(name)) {
+            let known = state.known.get(name);
+            match all.get(name) {
+                Some(resource) => {
+                    let again = kind == Kind::Endpoints && self.repush.contains(name);
+                    let has = known == Some(&Some(resource.version));
+                    let id = (kind, name.clone(), resource.version);
+                    if (again || !has) && !self.quarantine.contains(&id) {
+                        pending.insert(name.clone(), Some(Arc::clone(resource)));
+                    }
+                }
+                None if known.is_none() => {
+                    pending.insert(name.clone(), None);
+                }
+                None => {}
+            }
+        }
+        pending
+    }
+
+    fn send_pending(
+        &mut self,
+        kind: Kind,
+        wanted: impl Fn(&str) -> bool,
+        now: Moment,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.types[kind as usize].in_flight.is_some() {
+            return;
+        }
+        let mut pending = self.pending(kind, wanted);
+        let suspects = &self.types[kind as usize].one_by_one;
+        if let Some(suspect) = pending.keys().find(|name| suspects.contains(*name)).cloned() {
+            pending.retain(|name, _| *name == suspect);
+        }
+        let (mut resources, mut removed) = (Vec::new(), Vec::new());
+        for (name, resource) in pending.into_iter().take(BATCH) {
+            match resource {
+                Some(resource) => resources.push((name, resource)),
+                None => removed.push(name),
+            }
+        }
+        for (name, resource) in &resources {
+            match kind {
+                Kind::Cluster if resource.needs_endpoints => {
+                    self.repush.insert(name.clone());
+                    self.awaited.insert(name.clone(), now);
+                }
+                Kind::Endpoints => {
+                    self.repush.remove(name);
+                }
+                _ => {}
+            }
+        }
+        self.send(kind, resources, removed, now, effects);
+    }
+
+    fn remove(&mut self, kind: Kind, names: Vec<String>, now: Moment, effects: &mut Vec<Effect>) {
+        if self.types[kind as usize].in_flight.is_none() {
+            self.send(kind, Vec::new(), names, now, effects);
+        }
+    }
+
+    fn send(
+        &mut self,
+        kind: Kind,
+        resources: Vec<(String, Arc<Resource>)>,
+        removed: Vec<String>,
+        now: Moment,
+        effects: &mut Vec<Effect>,
+    ) {
+        if resources.is_empty() && removed.is_empty() {
+            return;
+        }
+        self.nonce += 1;
+        let versions = resources.iter().map(|(name, r)| (name.clone(), r.version));
+        self.types[kind as usize].in_flight = Some(InFlight {
+            nonce: self.nonce,
+            resources: versions.collect(),
+            removed: removed.clone(),
+            at: now,
+        });
+        effects.push(Effect::Send(Response {
+            kind,
+            nonce: self.nonce,
+            resources,
+            removed,
+        }));
+    }
+}
+
+/// Edges route to imports, whose hops have tables of their own.
+fn is_edge(name: &str) -> bool {
+    name.starts_with("edge/")
+}

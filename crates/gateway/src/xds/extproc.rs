@@ -1,0 +1,111 @@
+//! The ext_proc filter: off by default, on where a route or weighted cluster names an EPP.
+
+use std::collections::HashMap;
+
+use crate::model::Epp;
+
+use super::filters;
+use super::names::LB_NAMESPACE;
+use super::proto::{any, boolean, core, ext_proc, google, hcm, kinds, matcher, mutation_rules, uint32};
+
+/// Name of the filter, and of its overrides.
+const NAME: &str = "envoy.filters.http.ext_proc";
+
+/// Metadata that only the EPP may see: which endpoints a client wants.
+const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
+
+/// What no EPP may change: who the caller is and what we tell ourselves.
+const UNTOUCHABLE: &str = "^(authorization|cookie|x-forwarded-.*|x-isthmus-.*)$";
+
+/// Disabled until an override enables it.
+pub(crate) fn filter() -> hcm::HttpFilter {
+    use ext_proc::processing_mode::{BodySendMode, HeaderSendMode};
+    let (send, full_duplex) = (
+        i32::from(HeaderSendMode::Send),
+        i32::from(BodySendMode::FullDuplexStreamed),
+    );
+    let config = ext_proc::ExternalProcessor {
+        grpc_service: Some(core::GrpcService {
+            target_specifier: Some(envoy_grpc("none", "")),
+            ..core::GrpcService::default()
+        }),
+        processing_mode: Some(ext_proc::ProcessingMode {
+            request_header_mode: send,
+            request_body_mode: full_duplex,
+            request_trailer_mode: send,
+            response_header_mode: send,
+            response_body_mode: full_duplex,
+            response_trailer_mode: send,
+        }),
+        route_cache_action: ext_proc::external_processor::RouteCacheAction::Retain.into(),
+        status_on_error: Some(kinds::HttpStatus {
+            code: kinds::StatusCode::ServiceUnavailable.into(),
+        }),
+        mutation_rules: Some(mutation_rules::HeaderMutationRules {
+            disallow_expression: Some(matcher::RegexMatcher {
+                regex: UNTOUCHABLE.to_owned(),
+                ..matcher::RegexMatcher::default()
+            }),
+            ..mutation_rules::HeaderMutationRules::default()
+        }),
+        // Without receiving_namespaces Envoy drops picks.
+        metadata_options: Some(ext_proc::MetadataOptions {
+            forwarding_namespaces: namespaces(&[LB_NAMESPACE, SUBSET_NAMESPACE]),
+            receiving_namespaces: namespaces(&[LB_NAMESPACE]),
+            ..ext_proc::MetadataOptions::default()
+        }),
+        ..ext_proc::ExternalProcessor::default()
+    };
+    hcm::HttpFilter {
+        disabled: true,
+        ..filters::http_filter(NAME, &config)
+    }
+}
+
+/// Asks the EPP behind `cluster`. With `fail_open` a request goes on when it does not answer,
+/// which holds until the first body byte was sent to it.
+pub(crate) fn enabled(cluster: &str, epp: &Epp, fail_open: bool) -> HashMap<String, google::Any> {
+    let retry = core::RetryPolicy {
+        retry_on: "connect-failure,refused-stream,reset,unavailable".to_owned(),
+        num_retries: Some(uint32(1)),
+        retry_host_predicate: vec![core::retry_policy::RetryHostPredicate {
+            name: filters::OTHER_HOST.to_owned(),
+            config_type: Some(
+                core::retry_policy::retry_host_predicate::ConfigType::TypedConfig(
+                    filters::other_host(),
+                ),
+            ),
+        }],
+        host_selection_retry_max_attempts: 3,
+        ..core::RetryPolicy::default()
+    };
+    let overrides = ext_proc::ExtProcOverrides {
+        failure_mode_allow: Some(boolean(fail_open)),
+        grpc_service: Some(core::GrpcService {
+            target_specifier: Some(envoy_grpc(cluster, &epp.authority)),
+            retry_policy: Some(retry),
+            ..core::GrpcService::default()
+        }),
+        ..ext_proc::ExtProcOverrides::default()
+    };
+    let per_route = ext_proc::ExtProcPerRoute {
+        r#override: Some(ext_proc::ext_proc_per_route::Override::Overrides(overrides)),
+    };
+    HashMap::from([(NAME.to_owned(), any(&per_route))])
+}
+
+/// Without an authority Envoy sends the cluster's name, whose slashes HTTP/2 servers refuse.
+fn envoy_grpc(cluster: &str, authority: &str) -> core::grpc_service::TargetSpecifier {
+    core::grpc_service::TargetSpecifier::EnvoyGrpc(core::grpc_service::EnvoyGrpc {
+        cluster_name: cluster.to_owned(),
+        authority: authority.to_owned(),
+        ..core::grpc_service::EnvoyGrpc::default()
+    })
+}
+
+fn namespaces(names: &[&str]) -> Option<ext_proc::metadata_options::MetadataNamespaces> {
+    Some(ext_proc::metadata_options::MetadataNamespaces {
+        untyped: names.iter().map(ToString::to_string).collect(),
+        ..ext_proc::metadata_options::MetadataNamespaces::default()
+    })
+}

@@ -1,0 +1,130 @@
+//! Listeners: the edge that clients reach, and hops, internal listeners for one backend.
+
+use crate::model::PortModel;
+
+use super::names::{FAILOVER, PICK, SERVED, SUBSET};
+use super::proto::{
+    accesslog, ads, address, any, boolean, cidr, core, duration, early_header_mutation, extension,
+    hcm, header, listener, mutation_rules, uint32,
+};
+use super::{Options, extproc, filters};
+
+use hcm::http_connection_manager::{InternalAddressConfig, RouteSpecifier, ServerHeaderTransformation};
+use listener::listener::{InternalListenerConfig, ListenerSpecifier};
+
+/// What a hop's answer becomes when Envoy itself made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hop {
+    /// In front of pods that only the EPP knows: also tells the EPP where requests went.
+    UnknownPods,
+    /// In front of a local pool.
+    Pool,
+}
+
+pub(crate) fn edge(name: &str, port: &PortModel, options: &Options) -> listener::Listener {
+    let manager = hcm::HttpConnectionManager {
+        use_remote_address: Some(boolean(true)),
+        // Nobody counts as internal, else clients with private addresses could send x-envoy-*.
+        internal_address_config: Some(InternalAddressConfig {
+            cidr_ranges: vec![cidr(std::net::Ipv4Addr::BROADCAST.into(), 32)],
+            ..InternalAddressConfig::default()
+        }),
+        normalize_path: Some(boolean(true)),
+        early_header_mutation_extensions: vec![strip()],
+        http_filters: vec![extproc::filter(), filters::router()],
+        ..manager(name, options)
+    };
+    listener::Listener {
+        name: name.to_owned(),
+        address: Some(address(options.bind_address.to_string(), port.bind)),
+        filter_chains: vec![chain(&manager)],
+        ..listener::Listener::default()
+    }
+}
+
+pub(crate) fn hop(name: &str, hop: Hop, options: &Options) -> listener::Listener {
+    let mut http_filters = vec![extproc::filter()];
+    let mut marked = vec![(503, 503), (508, 508)];
+    if hop == Hop::UnknownPods {
+        http_filters.extend(filters::served());
+        marked.push((403, 502)); // the pick was refused
+    }
+    http_filters.push(filters::router());
+    let manager = hcm::HttpConnectionManager {
+        generate_request_id: Some(boolean(false)),
+        skip_xff_append: true,
+        local_reply_config: Some(hcm::LocalReplyConfig {
+            mappers: marked.into_iter().map(|(from, to)| mark(from, to)).collect(),
+            ..hcm::LocalReplyConfig::default()
+        }),
+        http_filters,
+        ..manager(name, options)
+    };
+    listener::Listener {
+        name: name.to_owned(),
+        listener_specifier: Some(ListenerSpecifier::InternalListener(
+            InternalListenerConfig::default(),
+        )),
+        filter_chains: vec![chain(&manager)],
+        ..listener::Listener::default()
+    }
+}
+
+fn manager(name: &str, options: &Options) -> hcm::HttpConnectionManager {
+    hcm::HttpConnectionManager {
+        stat_prefix: name.to_owned(),
+        stream_idle_timeout: Some(duration(options.stream_idle_timeout)),
+        server_header_transformation: ServerHeaderTransformation::PassThrough.into(),
+        route_specifier: Some(RouteSpecifier::Rds(hcm::Rds {
+            config_source: Some(ads()),
+            route_config_name: name.to_owned(),
+        })),
+        ..hcm::HttpConnectionManager::default()
+    }
+}
+
+fn chain(manager: &hcm::HttpConnectionManager) -> listener::FilterChain {
+    listener::FilterChain {
+        filters: vec![listener::Filter {
+            name: "envoy.filters.network.http_connection_manager".to_owned(),
+            config_type: Some(listener::filter::ConfigType::TypedConfig(any(manager))),
+        }],
+        ..listener::FilterChain::default()
+    }
+}
+
+/// Clients cannot steer: what only EPPs and we may say is removed before anything reads it.
+fn strip() -> core::TypedExtensionConfig {
+    let mutations = [PICK, SUBSET, SERVED, FAILOVER].map(|name| mutation_rules::HeaderMutation {
+        action: Some(mutation_rules::header_mutation::Action::Remove(name.to_owned())),
+    });
+    let strip = early_header_mutation::HeaderMutation {
+        mutations: mutations.to_vec(),
+    };
+    extension("envoy.http.early_header_mutation.header_mutation", &strip)
+}
+
+/// Envoy's own answer `from` becomes `to`, marked as not the model's.
+fn mark(from: u32, to: u32) -> hcm::ResponseMapper {
+    use core::header_value_option::HeaderAppendAction::OverwriteIfExistsOrAdd;
+    let is_from = accesslog::ComparisonFilter {
+        op: accesslog::comparison_filter::Op::Eq.into(),
+        value: Some(core::RuntimeUInt32 {
+            default_value: from,
+            runtime_key: format!("isthmus.mark.{from}"),
+        }),
+    };
+    let filter = accesslog::access_log_filter::FilterSpecifier::StatusCodeFilter(
+        accesslog::StatusCodeFilter {
+            comparison: Some(is_from),
+        },
+    );
+    hcm::ResponseMapper {
+        filter: Some(accesslog::AccessLogFilter {
+            filter_specifier: Some(filter),
+        }),
+        status_code: Some(uint32(to)),
+        headers_to_add: vec![header(FAILOVER, "1", OverwriteIfExistsOrAdd)],
+        ..hcm::ResponseMapper::default()
+    }
+}

@@ -1,0 +1,78 @@
+//! Names of listeners and clusters: one place, since status and Envoy must mean the same.
+
+use crate::model::Backend;
+use crate::world::Key;
+
+/// The pick, as dynamic metadata of namespace [`LB_NAMESPACE`].
+pub(crate) const PICK: &str = "x-gateway-destination-endpoint";
+/// Clients could narrow the pick with it; metadata of that name is for Envoy alone.
+pub(crate) const SUBSET: &str = "x-gateway-destination-endpoint-subset";
+/// Where the request went.
+pub(crate) const SERVED: &str = "x-gateway-destination-endpoint-served";
+/// Inside Envoy: this is not the model's answer, try another cluster.
+pub(crate) const FAILOVER: &str = "x-isthmus-failover";
+/// Metadata namespace of picks.
+pub(crate) const LB_NAMESPACE: &str = "envoy.lb";
+
+/// The listener that clients reach, and its routes.
+pub(crate) fn edge(port: u16) -> String {
+    format!("edge/{port}")
+}
+
+/// The internal listener of one exporting cluster of an import.
+pub(crate) fn hop(import: &Key, cluster: &str) -> String {
+    format!("hop/{import}/{cluster}")
+}
+
+/// The internal listener of a local pool; no cluster can be called `@pool`.
+pub(crate) fn hop_pool(pool: &Key) -> String {
+    format!("hop/{pool}/@pool")
+}
+
+pub(crate) fn service(key: &Key, port: u16) -> String {
+    format!("svc/{key}/{port}")
+}
+
+pub(crate) fn pool(key: &Key) -> String {
+    format!("pool/{key}")
+}
+
+/// The way to a pool through its [`hop_pool`].
+pub(crate) fn hopped(key: &Key) -> String {
+    format!("hopped/{key}")
+}
+
+pub(crate) fn epp(pool: &Key) -> String {
+    format!("epp/{pool}")
+}
+
+pub(crate) fn import(key: &Key) -> String {
+    format!("import/{key}")
+}
+
+pub(crate) fn epp_of(import: &Key, cluster: &str) -> String {
+    format!("epp/{import}/{cluster}")
+}
+
+/// Endpoints that the EPP of one exporting cluster picks.
+pub(crate) fn pods(import: &Key, cluster: &str) -> String {
+    format!("pods/{import}/{cluster}")
+}
+
+/// No cluster has this name, which makes the answer 500.
+pub(crate) const INVALID: &str = "invalid-backend";
+
+/// Whether the cluster of this name serves the backend.
+pub(crate) fn is_of_backend(cluster: &str, backend: &Backend) -> bool {
+    match backend {
+        Backend::Service(key, port) => cluster == service(key, *port),
+        Backend::Pool(key) => [pool(key), hopped(key), epp(key)].iter().any(|n| n == cluster),
+        Backend::Import(key) => {
+            cluster == import(key)
+                || [epp_of(key, ""), pods(key, "")]
+                    .iter()
+                    .any(|prefix| cluster.starts_with(prefix))
+        }
+        Backend::Invalid => false,
+    }
+}

@@ -1,0 +1,388 @@
+//! Route tables: rules in order at the edge, one backend at a hop.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::model::{
+    Action, Backend, Epp, GatewayModel, PortModel, Rule, VirtualHost, Weighted, prefix_of,
+};
+use crate::select;
+use crate::world::{HeaderEdit, PathMatch, Redirect, RouteFilter, RouteMatch};
+
+use super::names::{self, FAILOVER};
+use super::proto::{core, duration, exactly, google, header, kinds, matcher, route, uint32};
+use super::{Options, extproc, filters};
+
+use route::route_action::{ClusterNotFoundResponseCode, ClusterSpecifier};
+use route::weighted_cluster::ClusterWeight;
+
+/// Says how often the edge tried, to hops.
+const ATTEMPT: &str = "x-envoy-attempt-count";
+
+/// Choices of a host that was not yet tried, before one tried is taken: at a share of 2 % ten
+/// choices lose most retries, a hundred none.
+const HOST_CHOICES: i64 = 100;
+
+/// The attempt that fails open at the hop of a local pool: the last, there being one retry.
+const LAST_ATTEMPT: i64 = 2;
+
+pub(crate) fn edge(
+    name: &str,
+    model: &GatewayModel,
+    port: &PortModel,
+    options: &Options,
+) -> route::RouteConfiguration {
+    let vhosts = port.vhosts.iter().map(|vhost| edge_host(model, vhost, options));
+    route::RouteConfiguration {
+        name: name.to_owned(),
+        virtual_hosts: vhosts.collect(),
+        ignore_port_in_host_matching: true,
+        ..route::RouteConfiguration::default()
+    }
+}
+
+/// All requests go to `cluster`, after the EPP picked. With `fail_open` the last attempt goes on
+/// without it.
+pub(crate) fn hop(
+    name: &str,
+    cluster: &str,
+    epp: Option<(&str, &Epp)>,
+    fail_open: bool,
+) -> route::RouteConfiguration {
+    let to = |headers: Vec<route::HeaderMatcher>, open: bool| route::Route {
+        r#match: Some(route::RouteMatch {
+            headers,
+            ..prefix("/")
+        }),
+        action: Some(route::route::Action::Route(route::RouteAction {
+            timeout: Some(duration(Duration::ZERO)),
+            cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.to_owned())),
+            ..route::RouteAction::default()
+        })),
+        typed_per_filter_config: epp
+            .map(|(name, epp)| extproc::enabled(name, epp, open))
+            .unwrap_or_default(),
+        ..route::Route::default()
+    };
+    let mut routes = Vec::new();
+    if fail_open {
+        let last = route::header_matcher::HeaderMatchSpecifier::RangeMatch(kinds::Int64Range {
+            start: LAST_ATTEMPT,
+            end: 100, // more than any number of attempts
+        });
+        routes.push(to(vec![header_match(ATTEMPT, last)], true));
+    }
+    routes.push(to(Vec::new(), false));
+    let vhost = route::VirtualHost {
+        name: "*".to_owned(),
+        domains: vec!["*".to_owned()],
+        routes,
+        request_headers_to_remove: vec![ATTEMPT.to_owned()],
+        // A model's own is forged; ours is added after this.
+        response_headers_to_remove: vec![FAILOVER.to_owned()],
+        ..route::VirtualHost::default()
+    };
+    route::RouteConfiguration {
+        name: name.to_owned(),
+        virtual_hosts: vec![vhost],
+        ..route::RouteConfiguration::default()
+    }
+}
+
+fn edge_host(model: &GatewayModel, vhost: &VirtualHost, options: &Options) -> route::VirtualHost {
+    let domain = vhost.domain.to_string();
+    let routes = vhost.rules.iter().map(|rule| edge_route(model, rule, options));
+    route::VirtualHost {
+        name: domain.clone(),
+        domains: vec![domain],
+        routes: routes.collect(),
+        include_request_attempt_count: true,
+        ..route::VirtualHost::default()
+    }
+}
+
+fn edge_route(model: &GatewayModel, rule: &Rule, options: &Options) -> route::Route {
+    let edits = Edits::of(&rule.filters);
+    let mut made = route::Route {
+        name: format!("{}/{}/{}", rule.id.route, rule.id.rule, rule.id.index),
+        r#match: Some(make_match(&rule.matcher)),
+        request_headers_to_add: edits.request_add,
+        request_headers_to_remove: edits.request_remove,
+        response_headers_to_add: edits.response_add,
+        response_headers_to_remove: edits.response_remove,
+        ..route::Route::default()
+    };
+    made.action = Some(match &rule.action {
+        Action::Status(code) => direct(u32::from(*code)),
+        Action::Redirect(to) => route::route::Action::Redirect(redirect(to, &rule.matcher)),
+        Action::Forward(backends) => {
+            made.response_headers_to_remove.push(FAILOVER.to_owned());
+            made.request_body_buffer_limit = Some(google::UInt64Value {
+                value: options.retry_body_limit,
+            });
+            route::route::Action::Route(forward(model, rule, backends, options))
+        }
+    });
+    made
+}
+
+fn forward(
+    model: &GatewayModel,
+    rule: &Rule,
+    backends: &[Weighted],
+    options: &Options,
+) -> route::RouteAction {
+    let limited = [rule.timeouts.request, rule.timeouts.backend]
+        .into_iter()
+        .flatten()
+        .any(|limit| !limit.is_zero());
+    let clusters = backends.iter().map(|one| weigh(model, one, limited)).collect();
+    let request = rule.timeouts.request;
+    // A limit above the idle timeout, or none at all, means that silence is wanted as well.
+    let idle = request.filter(|limit| limit.is_zero() || *limit > options.stream_idle_timeout);
+    route::RouteAction {
+        timeout: Some(duration(request.unwrap_or(Duration::ZERO))),
+        idle_timeout: idle.map(duration),
+        cluster_not_found_response_code: ClusterNotFoundResponseCode::InternalServerError.into(),
+        retry_policy: Some(retry(model, rule, backends, limited)),
+        cluster_specifier: Some(ClusterSpecifier::WeightedClusters(route::WeightedCluster {
+            clusters,
+            ..route::WeightedCluster::default()
+        })),
+        ..route::RouteAction::default()
+    }
+}
+
+fn weigh(model: &GatewayModel, one: &Weighted, limited: bool) -> ClusterWeight {
+    let mut per_filter = HashMap::new();
+    let name = match &one.backend {
+        Backend::Service(key, port) => names::service(key, *port),
+        // A time limit ends a hung EPP only from outside a hop.
+        Backend::Pool(key) if limited => names::hopped(key),
+        Backend::Pool(key) => {
+            if let Some(pool) = model.pools.get(key)
+                && let Some(epp) = &pool.epp
+            {
+                per_filter = extproc::enabled(&names::epp(key), epp, pool.fail_open);
+            }
+            names::pool(key)
+        }
+        Backend::Import(key) => names::import(key),
+        Backend::Invalid => names::INVALID.to_owned(),
+    };
+    let edits = Edits::of(&one.filters);
+    ClusterWeight {
+        name,
+        weight: Some(uint32(one.weight)),
+        typed_per_filter_config: per_filter,
+        request_headers_to_add: edits.request_add,
+        request_headers_to_remove: edits.request_remove,
+        response_headers_to_add: edits.response_add,
+        response_headers_to_remove: edits.response_remove,
+        ..ClusterWeight::default()
+    }
+}
+
+fn retry(
+    model: &GatewayModel,
+    rule: &Rule,
+    backends: &[Weighted],
+    limited: bool,
+) -> route::RetryPolicy {
+    // For each backend behind hops, how many there are.
+    let candidates = backends.iter().filter_map(|one| match &one.backend {
+        Backend::Import(key) => {
+            let import = model.imports.get(key)?;
+            Some(select::shares(import).len())
+        }
+        Backend::Pool(_) if limited => Some(1),
+        _ => None,
+    });
+    let per_try = rule.timeouts.backend.filter(|limit| !limit.is_zero());
+    let base = route::RetryPolicy {
+        per_try_timeout: per_try.map(duration),
+        ..route::RetryPolicy::default()
+    };
+    let Some(candidates) = candidates.max() else {
+        return route::RetryPolicy {
+            retry_on: "connect-failure,refused-stream".to_owned(),
+            num_retries: Some(uint32(2)),
+            ..base
+        };
+    };
+    let retries = candidates.saturating_sub(1).clamp(1, 4);
+    let present = route::header_matcher::HeaderMatchSpecifier::PresentMatch(true);
+    route::RetryPolicy {
+        retry_on: "connect-failure,refused-stream,retriable-headers".to_owned(),
+        retriable_headers: vec![header_match(FAILOVER, present)],
+        num_retries: Some(uint32(u32::try_from(retries).unwrap_or(4))),
+        retry_host_predicate: vec![route::retry_policy::RetryHostPredicate {
+            name: filters::OTHER_HOST.to_owned(),
+            config_type: Some(
+                route::retry_policy::retry_host_predicate::ConfigType::TypedConfig(
+                    filters::other_host(),
+                ),
+            ),
+        }],
+        host_selection_retry_max_attempts: HOST_CHOICES,
+        ..base
+    }
+}
+
+fn make_match(wanted: &RouteMatch) -> route::RouteMatch {
+    let path = match &wanted.path {
+        PathMatch::Exact(path) => route::RouteMatch {
+            path_specifier: Some(route::route_match::PathSpecifier::Path(path.clone())),
+            ..route::RouteMatch::default()
+        },
+        PathMatch::Prefix(path) | PathMatch::Regex(path) => prefix(path),
+    };
+    let exact = |text: &str| {
+        route::header_matcher::HeaderMatchSpecifier::StringMatch(exactly(text))
+    };
+    let mut headers: Vec<_> = wanted
+        .headers
+        .iter()
+        .map(|one| header_match(&one.name, exact(&one.value)))
+        .collect();
+    if let Some(method) = &wanted.method {
+        headers.push(header_match(":method", exact(method)));
+    }
+    let query = wanted.query.iter().map(|one| route::QueryParameterMatcher {
+        name: one.name.clone(),
+        query_parameter_match_specifier: Some(
+            route::query_parameter_matcher::QueryParameterMatchSpecifier::StringMatch(exactly(
+                &one.value,
+            )),
+        ),
+    });
+    route::RouteMatch {
+        headers,
+        query_parameters: query.collect(),
+        ..path
+    }
+}
+
+/// Whole path elements: `/v1` and `/v1/` match `/v1`, `/v1/x` and not `/v1x`.
+fn prefix(path: &str) -> route::RouteMatch {
+    use route::route_match::PathSpecifier;
+    let path = prefix_of(path);
+    let specifier = if path.is_empty() {
+        PathSpecifier::Prefix("/".to_owned())
+    } else {
+        PathSpecifier::PathSeparatedPrefix(path.to_owned())
+    };
+    route::RouteMatch {
+        path_specifier: Some(specifier),
+        ..route::RouteMatch::default()
+    }
+}
+
+fn header_match(
+    name: &str,
+    specifier: route::header_matcher::HeaderMatchSpecifier,
+) -> route::HeaderMatcher {
+    route::HeaderMatcher {
+        name: name.to_owned(),
+        header_match_specifier: Some(specifier),
+        ..route::HeaderMatcher::default()
+    }
+}
+
+fn direct(status: u32) -> route::route::Action {
+    route::route::Action::DirectResponse(route::DirectResponseAction {
+        status,
+        ..route::DirectResponseAction::default()
+    })
+}
+
+fn redirect(to: &Redirect, matched: &RouteMatch) -> route::RedirectAction {
+    use route::redirect_action::{
+        PathRewriteSpecifier, RedirectResponseCode, SchemeRewriteSpecifier,
+    };
+    let code = match to.code {
+        301 => RedirectResponseCode::MovedPermanently,
+        303 => RedirectResponseCode::SeeOther,
+        307 => RedirectResponseCode::TemporaryRedirect,
+        308 => RedirectResponseCode::PermanentRedirect,
+        _ => RedirectResponseCode::Found,
+    };
+    let path = match (&to.full_path, &to.prefix, &matched.path) {
+        (Some(path), _, _) => Some(PathRewriteSpecifier::PathRedirect(path.clone())),
+        // A plain rewrite to `/` would leave the slash after the prefix: `//rest`.
+        (None, Some(new), PathMatch::Prefix(old)) if prefix_of(new).is_empty() => {
+            let old = prefix_of(old);
+            let regex = matcher::RegexMatcher {
+                regex: format!("^{}/*", escape(old)),
+                ..matcher::RegexMatcher::default()
+            };
+            Some(PathRewriteSpecifier::RegexRewrite(
+                matcher::RegexMatchAndSubstitute {
+                    pattern: Some(regex),
+                    substitution: "/".to_owned(),
+                },
+            ))
+        }
+        (None, Some(new), _) => Some(PathRewriteSpecifier::PrefixRewrite(new.clone())),
+        (None, None, _) => None,
+    };
+    route::RedirectAction {
+        host_redirect: to.hostname.clone().unwrap_or_default(),
+        port_redirect: to.port.unwrap_or_default().into(),
+        response_code: code.into(),
+        scheme_rewrite_specifier: to.scheme.clone().map(SchemeRewriteSpecifier::SchemeRedirect),
+        path_rewrite_specifier: path,
+        ..route::RedirectAction::default()
+    }
+}
+
+/// The text as a regular expression that matches it.
+fn escape(text: &str) -> String {
+    let escaped = text.chars().flat_map(|c| {
+        let special = !(c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '~'));
+        special.then_some('\\').into_iter().chain([c])
+    });
+    escaped.collect()
+}
+
+/// The header filters of a rule or backendRef, as Envoy has them.
+#[derive(Debug, Default)]
+struct Edits {
+    request_add: Vec<core::HeaderValueOption>,
+    request_remove: Vec<String>,
+    response_add: Vec<core::HeaderValueOption>,
+    response_remove: Vec<String>,
+}
+
+// === impl Edits ===
+
+impl Edits {
+    fn of(filters: &[RouteFilter]) -> Self {
+        let mut edits = Self::default();
+        for filter in filters {
+            let (edit, add, remove) = match filter {
+                RouteFilter::RequestHeaders(edit) => {
+                    (edit, &mut edits.request_add, &mut edits.request_remove)
+                }
+                RouteFilter::ResponseHeaders(edit) => {
+                    (edit, &mut edits.response_add, &mut edits.response_remove)
+                }
+                RouteFilter::Redirect(_) | RouteFilter::Unsupported(_) => continue,
+            };
+            add.extend(values(edit));
+            remove.extend(edit.remove.iter().cloned());
+        }
+        edits
+    }
+}
+
+fn values(edit: &HeaderEdit) -> impl Iterator<Item = core::HeaderValueOption> + '_ {
+    use core::header_value_option::HeaderAppendAction::{
+        AppendIfExistsOrAdd, OverwriteIfExistsOrAdd,
+    };
+    let set = edit.set.iter().map(|pair| (pair, OverwriteIfExistsOrAdd));
+    let add = edit.add.iter().map(|pair| (pair, AppendIfExistsOrAdd));
+    // Envoy would read % as the start of a variable.
+    set.chain(add)
+        .map(|((name, value), action)| header(name, &value.replace('%', "%%"), action))
+}

@@ -1,0 +1,153 @@
+//! One Gateway's model as Envoy resources, but for the endpoints that pods change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::model::{Backend, Epp, EppAddresses, GatewayModel, Import, Pool};
+use crate::select;
+
+use super::listener::{self, Hop};
+use super::proto::cluster::Cluster;
+use super::proto::listener::Listener;
+use super::proto::route::RouteConfiguration;
+use super::{Assignment, Options, Resource, cluster, names, route};
+
+/// The resources of one Gateway, and where its endpoints come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) clusters: BTreeMap<String, Arc<Resource>>,
+    pub(crate) listeners: BTreeMap<String, Arc<Resource>>,
+    pub(crate) routes: BTreeMap<String, Arc<Resource>>,
+    /// By EDS cluster.
+    pub(crate) assignments: BTreeMap<String, Assignment>,
+}
+
+pub(crate) fn translate(model: &GatewayModel, options: &Options) -> Plan {
+    let mut plan = Plan::default();
+    for (port, one) in &model.ports {
+        let name = names::edge(*port);
+        plan.listener(listener::edge(&name, one, options));
+        plan.table(route::edge(&name, model, one, options));
+    }
+    for ((key, port), service) in &model.services {
+        let source = Assignment::Service {
+            service: key.clone(),
+            port_name: service.port_name.clone(),
+        };
+        let made = cluster::service(names::service(key, *port), service.http2);
+        plan.cluster(made, Some(source));
+    }
+    let limited = limited_pools(model);
+    for pool in model.pools.values() {
+        plan.pool(pool, options);
+        if limited.contains(&pool.key) {
+            plan.pool_hop(pool, options);
+        }
+    }
+    for import in model.imports.values() {
+        plan.import(import, options);
+    }
+    plan
+}
+
+/// Pools in rules with a time limit, which are reached through a hop.
+fn limited_pools(model: &GatewayModel) -> BTreeSet<&crate::world::Key> {
+    let limited = model.rules().filter(|rule| {
+        let limits = [rule.timeouts.request, rule.timeouts.backend];
+        limits.into_iter().flatten().any(|limit| !limit.is_zero())
+    });
+    let backends = limited.flat_map(|rule| rule.action.backends());
+    backends
+        .filter_map(|weighted| match &weighted.backend {
+            Backend::Pool(key) => Some(key),
+            _ => None,
+        })
+        .collect()
+}
+
+// === impl Plan ===
+
+impl Plan {
+    fn pool(&mut self, pool: &Pool, options: &Options) {
+        let source = Assignment::Pool {
+            pool: pool.key.clone(),
+            ports: pool.target_ports.clone(),
+        };
+        self.cluster(cluster::pool(names::pool(&pool.key), pool), Some(source));
+        if let Some(epp) = &pool.epp {
+            self.epp(names::epp(&pool.key), epp, options);
+        }
+    }
+
+    fn pool_hop(&mut self, pool: &Pool, options: &Options) {
+        let name = names::hop_pool(&pool.key);
+        let hops = Assignment::Hops(vec![(name.clone(), Some(1))]);
+        self.cluster(cluster::hopped(names::hopped(&pool.key)), Some(hops));
+        self.listener(listener::hop(&name, Hop::Pool, options));
+        let epp_name = names::epp(&pool.key);
+        let epp = pool.epp.as_ref().map(|epp| (epp_name.as_str(), epp));
+        let to = names::pool(&pool.key);
+        self.table(route::hop(&name, &to, epp, pool.fail_open));
+    }
+
+    fn import(&mut self, import: &Import, options: &Options) {
+        let shares = select::shares(import);
+        let hops = shares
+            .iter()
+            .map(|(cluster, _, share)| (names::hop(&import.key, cluster), *share));
+        let hops = Assignment::Hops(hops.collect());
+        self.cluster(cluster::import(names::import(&import.key)), Some(hops));
+        for (cluster, usable, _) in shares {
+            let name = names::hop(&import.key, cluster);
+            let (epp, pods) = (
+                names::epp_of(&import.key, cluster),
+                names::pods(&import.key, cluster),
+            );
+            self.listener(listener::hop(&name, Hop::UnknownPods, options));
+            // Pods that nobody names cannot be invented: this hop always fails closed.
+            self.table(route::hop(&name, &pods, Some((&epp, &usable.epp)), false));
+            self.epp(epp, &usable.epp, options);
+            self.cluster(cluster::pods(pods, usable, options), None);
+        }
+    }
+
+    fn epp(&mut self, name: String, epp: &Epp, options: &Options) {
+        let source = match &epp.addresses {
+            EppAddresses::Slices {
+                service,
+                port_name,
+                health_name,
+            } => Some(Assignment::Epp {
+                service: service.clone(),
+                port_name: port_name.clone(),
+                health_name: health_name.clone(),
+            }),
+            EppAddresses::Ips { addresses, health } => Some(Assignment::Fixed {
+                addresses: addresses.clone(),
+                health: *health,
+            }),
+            EppAddresses::Dns { .. } => None,
+        };
+        self.cluster(cluster::epp(name, epp, options), source);
+    }
+
+    fn cluster(&mut self, made: Cluster, source: Option<Assignment>) {
+        let needs_endpoints = cluster::needs_endpoints(&made);
+        debug_assert_eq!(needs_endpoints, source.is_some(), "{}", made.name);
+        if let Some(source) = source {
+            self.assignments.insert(made.name.clone(), source);
+        }
+        let resource = Resource::new(&made, needs_endpoints);
+        self.clusters.insert(made.name, resource);
+    }
+
+    fn listener(&mut self, made: Listener) {
+        let resource = Resource::new(&made, false);
+        self.listeners.insert(made.name, resource);
+    }
+
+    fn table(&mut self, made: RouteConfiguration) {
+        let resource = Resource::new(&made, false);
+        self.routes.insert(made.name, resource);
+    }
+}
