@@ -35,7 +35,7 @@ use crate::{
 const CONFIG_BODY_LIMIT: usize = 64 * 1024;
 
 /// 1 h: a hung request whose client never leaves ends then.
-const LONGEST_HANG: Duration = Duration::from_secs(60 * 60);
+const LONGEST_HANG: Duration = Duration::from_hours(1);
 
 /// Knobs and request log of one server.
 #[derive(Debug)]

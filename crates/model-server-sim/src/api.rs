@@ -32,7 +32,7 @@ use self::{
 use crate::{args::Mode, engine::Work, server::App, text::Output};
 
 /// 60 s: what the endpoint picker gives a body too.
-const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+const BODY_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// `POST /v1/chat/completions`
 pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -135,6 +135,8 @@ async fn generate(app: &App, endpoint: Endpoint, request: Request) -> Result<Res
             Output::random(seed, tokens, finish)
         }
     };
+    // A long prompt must not stay in memory while it is "computed".
+    drop(body);
     let work = Work {
         prompt_tokens: request.prompt_tokens(),
         output_tokens: output.tokens(),

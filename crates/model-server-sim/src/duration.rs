@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// 24 h: no simulated delay is longer, and every sum of such delays stays far from overflow.
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+const LONGEST: Duration = Duration::from_hours(24);
 
 /// A duration between zero and 24 h, written with a unit (`20ms`, `1.5s`, `2m`); plain `0` needs none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -7,11 +7,13 @@ mod driver;
 mod moment;
 mod scheduler;
 mod stats;
+mod work;
 
 pub(crate) use self::driver::Snapshot;
 pub use self::{
     driver::{Cancelled, Engine, Progress, Sequence},
     moment::Moment,
-    scheduler::{Event, Finish, Latency, Limits, Rejected, Scheduler, SequenceId, Work},
+    scheduler::Scheduler,
     stats::{Histogram, Stats},
+    work::{Event, Finish, Latency, Limits, Rejected, SequenceId, Work},
 };

@@ -11,7 +11,7 @@ use hyper_util::{
 use process::Shutdown;
 use tokio::{
     net::{TcpListener, TcpStream},
-    task::JoinSet,
+    task::{JoinError, JoinSet},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -42,7 +42,7 @@ pub async fn listen(
     loop {
         tokio::select! {
             () = shutdown.drain.cancelled() => break,
-            Some(_) = connections.join_next() => {}
+            Some(ended) = connections.join_next() => log_panic(ended),
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                 Ok((stream, _)) => {
                     connections.spawn(connection(stream, router.clone(), shutdown.drain.clone()));
@@ -52,7 +52,11 @@ pub async fn listen(
         }
     }
     drop(listener);
-    let finished = async { while connections.join_next().await.is_some() {} };
+    let finished = async {
+        while let Some(ended) = connections.join_next().await {
+            log_panic(ended);
+        }
+    };
     tokio::select! {
         result = timeout(drain_timeout, finished) => if result.is_ok() { return },
         () = shutdown.now.cancelled() => {}
@@ -62,6 +66,13 @@ pub async fn listen(
         "cutting connections that are still open"
     );
     connections.shutdown().await;
+}
+
+/// One connection's panic must not end the others, but it is a bug that somebody should see.
+fn log_panic(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a connection's task failed");
+    }
 }
 
 async fn accept_failed(error: &io::Error) {

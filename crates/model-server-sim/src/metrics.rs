@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 pub(crate) use self::page::{CONTENT_TYPE, Page};
 use crate::{
     admin::FakeMetrics,
-    engine::{Histogram, Snapshot},
+    engine::{Histogram, Snapshot, Stats},
 };
 
 /// What the page tells besides the engine's own numbers.
@@ -88,7 +88,19 @@ pub(crate) fn render(facts: &Facts<'_>, engine: &Snapshot) -> String {
         page.sample("vllm:request_success_total", &labels, count as f64);
     }
 
-    let inter_token = if facts.legacy_names {
+    write_histograms(&mut page, facts.legacy_names, stats);
+
+    page.head(
+        "process_start_time_seconds",
+        "gauge",
+        "Start time of the process since unix epoch in seconds.",
+    );
+    page.sample("process_start_time_seconds", &[], facts.process_start);
+    page.finish()
+}
+
+fn write_histograms(page: &mut Page<'_>, legacy_names: bool, stats: &Stats) {
+    let inter_token = if legacy_names {
         "vllm:time_per_output_token_seconds"
     } else {
         "vllm:inter_token_latency_seconds"
@@ -128,14 +140,6 @@ pub(crate) fn render(facts: &Facts<'_>, engine: &Snapshot) -> String {
     for (name, help, histogram) in histograms {
         page.histogram(name, help, histogram);
     }
-
-    page.head(
-        "process_start_time_seconds",
-        "gauge",
-        "Start time of the process since unix epoch in seconds.",
-    );
-    page.sample("process_start_time_seconds", &[], facts.process_start);
-    page.finish()
 }
 
 #[cfg(test)]
@@ -143,8 +147,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::{Finish, Scheduler, Stats, Work};
-    use crate::engine::{Latency, Limits, Moment};
+    use crate::engine::{Finish, Latency, Limits, Moment, Scheduler, Work};
 
     fn mk_snapshot() -> Snapshot {
         let limits = Limits {
@@ -174,7 +177,9 @@ mod tests {
                 .expect("room");
         }
         scheduler.advance(Moment::from_millis(50), &mut events);
-        events.iter().for_each(|event| stats.observe(event));
+        for event in &events {
+            stats.observe(event);
+        }
         Snapshot {
             waiting: scheduler.waiting(),
             running: scheduler.running(),

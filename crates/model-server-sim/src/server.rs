@@ -182,7 +182,6 @@ async fn alive() -> StatusCode {
 async fn ready(State(app): State<Arc<App>>) -> Response {
     #[derive(Serialize)]
     struct Readiness {
-        ready: bool,
         started_up: bool,
         draining: bool,
         switched_off: bool,
@@ -199,7 +198,6 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
     (
         status,
         Json(Readiness {
-            ready,
             started_up,
             draining,
             switched_off,

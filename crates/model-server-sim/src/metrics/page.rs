@@ -1,6 +1,6 @@
 //! A page in the Prometheus text format.
 //!
-//! Written here because vLLM's page is in the format before OpenMetrics (counters are typed under their
+//! Written here because vLLM's page is in the format before `OpenMetrics` (counters are typed under their
 //! name with `_total`, `cache_config_info` is a gauge), which `prometheus-client` does not write.
 
 use std::fmt::Write;

@@ -1,10 +1,5 @@
 //! Starts servers for the wire tests and reads what they answer.
 #![cfg(test)]
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test program uses a part of it"
-)]
 
 use axum::{Router, body::Body, response::Response};
 use clap::Parser;
@@ -17,13 +12,13 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 /// A server without a port; its engine runs while this lives.
-pub struct Sim {
-    pub router: Router,
-    pub draining: CancellationToken,
+pub(crate) struct Sim {
+    pub(crate) router: Router,
+    pub(crate) draining: CancellationToken,
     _engine: JoinSet<()>,
 }
 
-pub fn mk_settings(flags: &[&str]) -> Settings {
+pub(crate) fn mk_settings(flags: &[&str]) -> Settings {
     let common = [
         "sim",
         "--model",
@@ -38,7 +33,7 @@ pub fn mk_settings(flags: &[&str]) -> Settings {
 }
 
 impl Sim {
-    pub fn start(flags: &[&str]) -> Self {
+    pub(crate) fn start(flags: &[&str]) -> Self {
         let draining = CancellationToken::new();
         let server = Server::new(mk_settings(flags), draining.clone());
         let mut engine = JoinSet::new();
@@ -50,7 +45,7 @@ impl Sim {
         }
     }
 
-    pub async fn send(&self, method: &str, path: &str, body: impl Into<Body>) -> Response {
+    pub(crate) async fn send(&self, method: &str, path: &str, body: impl Into<Body>) -> Response {
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -63,16 +58,16 @@ impl Sim {
             .expect("routers do not fail")
     }
 
-    pub async fn get(&self, path: &str) -> (StatusCode, Value) {
+    pub(crate) async fn get(&self, path: &str) -> (StatusCode, Value) {
         json(self.send("GET", path, Body::empty()).await).await
     }
 
-    pub async fn post(&self, path: &str, body: impl Into<Body>) -> (StatusCode, Value) {
+    pub(crate) async fn post(&self, path: &str, body: impl Into<Body>) -> (StatusCode, Value) {
         json(self.send("POST", path, body).await).await
     }
 
     /// The value of one sample of `/metrics`, by the beginning of its line.
-    pub async fn metric(&self, start: &str) -> f64 {
+    pub(crate) async fn metric(&self, start: &str) -> f64 {
         let page = text(self.send("GET", "/metrics", Body::empty()).await).await;
         let line = page.lines().find(|line| line.starts_with(start));
         let value = line
@@ -80,20 +75,9 @@ impl Sim {
             .and_then(|text| text.parse().ok());
         value.unwrap_or_else(|| panic!("no {start} in {page}"))
     }
-
-    /// Waits until a sample has this value.
-    pub async fn until(&self, start: &str, wanted: f64) {
-        for _ in 0..10_000 {
-            if (self.metric(start).await - wanted).abs() < 1e-9 {
-                return;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
-        panic!("{start} did not become {wanted}");
-    }
 }
 
-pub async fn text(response: Response) -> String {
+pub(crate) async fn text(response: Response) -> String {
     let body = response
         .into_body()
         .collect()
@@ -103,7 +87,7 @@ pub async fn text(response: Response) -> String {
     String::from_utf8(body.to_vec()).expect("UTF-8")
 }
 
-pub async fn json(response: Response) -> (StatusCode, Value) {
+pub(crate) async fn json(response: Response) -> (StatusCode, Value) {
     let status = response.status();
     let text = text(response).await;
     (
@@ -113,7 +97,7 @@ pub async fn json(response: Response) -> (StatusCode, Value) {
 }
 
 /// The next event of a stream, without `data: ` and the empty line; `None` at the end.
-pub async fn next_event(body: &mut Body) -> Option<String> {
+pub(crate) async fn next_event(body: &mut Body) -> Option<String> {
     let frame = body.frame().await?.expect("an unbroken stream");
     let data = frame.into_data().expect("data");
     let text = String::from_utf8(data.to_vec()).expect("UTF-8");

@@ -1,8 +1,14 @@
 //! Queue, batch and blocks in simulated time.
 
+use std::{
+    num::{NonZeroU32, NonZeroUsize},
+    time::Duration,
+};
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::engine::Finish;
 
 fn mk_scheduler(max_running: usize, max_waiting: usize, blocks: u32) -> Scheduler {
     let limits = Limits {

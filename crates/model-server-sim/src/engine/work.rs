@@ -1,0 +1,147 @@
+//! What the engine is given and what it tells.
+
+use std::{
+    num::{NonZeroU32, NonZeroUsize},
+    time::Duration,
+};
+
+/// The bounds of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Sequences that make tokens at the same time.
+    pub max_running: NonZeroUsize,
+    /// Sequences that wait for a place; one more is [`Rejected::QueueFull`].
+    pub max_waiting: usize,
+    /// Tokens in one KV-cache block.
+    pub block_tokens: NonZeroU32,
+    /// Blocks of the KV cache.
+    pub blocks: NonZeroU32,
+}
+
+/// How long tokens take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Latency {
+    /// From the start of a sequence (not from its arrival) to its first token.
+    pub first_token: Duration,
+    /// Added to that for each prompt token.
+    pub prefill_per_token: Duration,
+    /// From one token to the next.
+    pub inter_token: Duration,
+}
+
+/// Why a sequence ended by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// The text was complete.
+    Stop,
+    /// The request's or the model's token limit was reached.
+    Length,
+}
+
+/// A sequence to be computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens that will be made: known here, because the text is made up before it is "computed".
+    pub output_tokens: NonZeroU32,
+    /// How it will end.
+    pub finish: Finish,
+}
+
+/// Names one sequence; later ones are greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SequenceId(pub(super) u64);
+
+/// What happened to a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It left the queue.
+    Started {
+        /// Which one.
+        id: SequenceId,
+        /// Time from arrival to start.
+        queued: Duration,
+    },
+    /// It made its first token.
+    FirstToken {
+        /// Which one.
+        id: SequenceId,
+        /// Tokens of its prompt.
+        prompt_tokens: u32,
+        /// Time from arrival to this token.
+        since_arrival: Duration,
+        /// Time from start to this token.
+        prefill: Duration,
+    },
+    /// It made another token.
+    Token {
+        /// Which one.
+        id: SequenceId,
+        /// Tokens made so far.
+        produced: u32,
+        /// Time since the token before.
+        since_last: Duration,
+    },
+    /// It made its last token (told before, as a token) and gave its place back.
+    Finished {
+        /// Which one.
+        id: SequenceId,
+        /// How it ended.
+        finish: Finish,
+        /// Time from arrival to the end.
+        since_arrival: Duration,
+        /// Time from the first token to the end.
+        decode: Duration,
+    },
+    /// It was cancelled, waiting or running, and gave its place back.
+    Aborted {
+        /// Which one.
+        id: SequenceId,
+        /// Time from arrival to the end.
+        since_arrival: Duration,
+    },
+}
+
+/// Why work is not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    /// Everything runs and the queue is full: later there may be room.
+    #[error("{waiting} requests are waiting already, which is the limit: try again later")]
+    QueueFull {
+        /// Length of the queue.
+        waiting: usize,
+    },
+    /// It would never fit into the KV cache.
+    #[error(
+        "prompt and output need {needed} KV-cache blocks, the cache has {blocks}: shorten the prompt or the output"
+    )]
+    TooLarge {
+        /// Blocks for prompt and output.
+        needed: u32,
+        /// Blocks that exist.
+        blocks: u32,
+    },
+}
+
+// === impl Latency ===
+
+impl Latency {
+    /// From the start of a sequence to its first token.
+    pub fn first_token(&self, prompt_tokens: u32) -> Duration {
+        self.first_token
+            .saturating_add(self.prefill_per_token.saturating_mul(prompt_tokens))
+    }
+}
+
+// === impl Rejected ===
+
+impl Rejected {
+    /// Stable: metric label and error code alike.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::QueueFull { .. } => "queue-full",
+            Self::TooLarge { .. } => "too-large",
+        }
+    }
+}
