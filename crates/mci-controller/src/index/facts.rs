@@ -1,0 +1,114 @@
+//! What we keep of each object: the fields that decide, nothing else.
+//!
+//! Equal facts mean an event changed nothing for us, so `PartialEq` here is what keeps quiet events quiet.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use crd::{Condition, FailureMode, InferencePoolImportStatus, ServiceType};
+use jiff::Timestamp;
+
+use crate::name::Key;
+
+/// An InferencePool.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PoolFacts {
+    pub(crate) key: Key,
+    /// Distinguishes a recreated pool from the one before.
+    pub(crate) uid: String,
+    pub(crate) generation: i64,
+    /// The oldest pool is the reference of `Consistent`.
+    pub(crate) created: Timestamp,
+    /// Only those that concern the export.
+    pub(crate) annotations: BTreeMap<String, String>,
+    pub(crate) epp: Option<EppRef>,
+    /// At least one, in the pool's order.
+    pub(crate) target_ports: Vec<u16>,
+    /// Verbatim; absent where the pool's CRD has no such field.
+    pub(crate) app_protocol: Option<String>,
+    /// Conditions of our entry in `status.parents`; none: no such entry.
+    pub(crate) exported: Option<Vec<Condition>>,
+}
+
+/// `spec.endpointPickerRef`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EppRef {
+    pub(crate) group: String,
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    pub(crate) port: Option<u16>,
+    pub(crate) failure_mode: Option<FailureMode>,
+}
+
+/// A core Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServiceFacts {
+    pub(crate) key: Key,
+    pub(crate) type_: ServiceType,
+    /// Empty for a headless Service.
+    pub(crate) cluster_ips: Vec<String>,
+    pub(crate) headless: bool,
+    /// IPs and host names of the load balancer.
+    pub(crate) ingress: Vec<String>,
+    pub(crate) ports: Vec<PortFacts>,
+}
+
+/// One port of a Service or an EndpointSlice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PortFacts {
+    /// Empty for the only, unnamed port.
+    pub(crate) name: String,
+    pub(crate) number: u16,
+    pub(crate) protocol: Option<String>,
+    pub(crate) app_protocol: Option<String>,
+}
+
+/// An EndpointSlice of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SliceFacts {
+    pub(crate) key: Key,
+    /// Name of the Service, in the slice's namespace.
+    pub(crate) service: Arc<str>,
+    /// Addresses of ready endpoints, sorted.
+    pub(crate) ready: Vec<IpAddr>,
+    pub(crate) ports: Vec<PortFacts>,
+}
+
+/// A Namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamespaceFacts {
+    pub(crate) name: Arc<str>,
+    pub(crate) terminating: bool,
+}
+
+/// An import as its member's watch last showed it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LiveImport {
+    pub(crate) key: Key,
+    pub(crate) uid: String,
+    pub(crate) resource_version: String,
+    pub(crate) generation: i64,
+    pub(crate) claim: Claim,
+    /// Names in `status.clusters` that an apply of ours owns.
+    pub(crate) owned_entries: Vec<String>,
+    pub(crate) status: InferencePoolImportStatus,
+}
+
+/// Whose an import is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// All three ownership labels are ours.
+    Ours,
+    /// None of the labels is there and nobody else wrote the parts of the status that we would: ours to adopt.
+    Unclaimed,
+    /// Another controller's, or a user's: hands off.
+    Foreign,
+}
+
+/// What a GET of the pools CRD said, after a pool vanished (K8: a deleted CRD first deletes all its objects).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CrdCheck {
+    /// It is there and stays.
+    Serving { uid: String },
+    /// It is gone or going: the absence of a pool proves nothing.
+    Doubtful,
+}

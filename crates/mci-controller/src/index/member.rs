@@ -1,0 +1,284 @@
+//! What is known of one member. Nothing here is forgotten because the member is silent.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::facts::{LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts};
+use crate::{moment::Moment, name::Key};
+
+/// One member.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) link: Link,
+    /// Since when it has not been [`Link::Live`], and why; none while in contact.
+    pub(crate) silence: Option<Silence>,
+    /// Was in contact since the program's start.
+    pub(crate) met: bool,
+    /// Uid of its `kube-system` namespace.
+    pub(crate) uid: Option<String>,
+    pub(crate) pools: BTreeMap<Key, PoolRecord>,
+    pub(crate) pools_coverage: Coverage,
+    /// Pools that could not be read: known to exist, nothing else.
+    pub(crate) odd_pools: BTreeSet<Key>,
+    /// Uid of the pools CRD at the last complete list.
+    pub(crate) pools_crd: Option<String>,
+    pub(crate) services: Store<Key, ServiceFacts>,
+    pub(crate) slices: Store<Key, SliceFacts>,
+    pub(crate) namespaces: Store<Arc<str>, NamespaceFacts>,
+    pub(crate) imports: Store<Key, LiveImport>,
+    /// Whether the import CRD is served; none: not known yet.
+    pub(crate) import_crd: Option<bool>,
+}
+
+/// A pool, and what we doubt about it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PoolRecord {
+    pub(crate) facts: PoolFacts,
+    pub(crate) doubt: Option<Doubt>,
+}
+
+/// The pool vanished, but in a way that proves nothing: it is retained, marked `CRDMissing`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Doubt {
+    /// When the absence counts after all; none: not before its CRD is back.
+    pub(crate) ends: Option<Moment>,
+}
+
+/// A member's silence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Silence {
+    pub(crate) since: Moment,
+    pub(crate) fault: Fault,
+}
+
+/// Why a member is silent; also a condition reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    ConnectionLost,
+    AuthFailed,
+}
+
+/// Where the connection to a member stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Link {
+    Connecting,
+    Syncing,
+    Live,
+    /// One probe failed.
+    Suspect,
+    Lost,
+    /// Its credentials are not used, or it is not the cluster it should be.
+    Refused(Refusal),
+    /// Gone from the inventory; its imports are being taken away.
+    Removing,
+}
+
+/// Why a member is not used; also the reason of its condition `Active`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    BadCredentials,
+    InsecureCredentials,
+    DuplicateCluster,
+    IdentityChanged,
+}
+
+/// How an exporter's contact shows in its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    Reachable,
+    /// Silent: what it exports is kept as last known.
+    Lost(Fault),
+    /// Silent for so long that its readiness is unknown.
+    Stale(Fault),
+}
+
+/// What a list has told of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Coverage {
+    /// No complete list yet: absence means nothing.
+    #[default]
+    Never,
+    /// A list completed; watches keep it.
+    Listed,
+    /// Never listed: the server answers that it does not serve the kind.
+    NotServed,
+}
+
+/// Objects of one kind.
+#[derive(Clone, Debug)]
+pub(crate) struct Store<K, V> {
+    pub(crate) items: BTreeMap<K, V>,
+    pub(crate) coverage: Coverage,
+}
+
+/// A flip of contact is written only after this: a probe that fails twice may still be one hiccup (spec 4.4).
+pub(crate) const FLIP_DELAY: Duration = Duration::from_secs(2);
+
+// === impl Member ===
+
+impl Member {
+    pub(crate) fn new(now: Moment) -> Self {
+        Self {
+            link: Link::Connecting,
+            silence: Some(Silence {
+                since: now,
+                fault: Fault::ConnectionLost,
+            }),
+            met: false,
+            uid: None,
+            pools: BTreeMap::new(),
+            pools_coverage: Coverage::Never,
+            odd_pools: BTreeSet::new(),
+            pools_crd: None,
+            services: Store::default(),
+            slices: Store::default(),
+            namespaces: Store::default(),
+            imports: Store::default(),
+            import_crd: None,
+        }
+    }
+
+    /// Whether all that an entry is derived from has been listed; before that, what importers carry stands.
+    pub(crate) fn exports_known(&self) -> bool {
+        self.pools_coverage == Coverage::Listed
+            && self.services.coverage == Coverage::Listed
+            && self.slices.coverage == Coverage::Listed
+    }
+
+    /// Whether we know what is in it, so that a write can be compared with it.
+    pub(crate) fn imports_known(&self) -> bool {
+        self.namespaces.coverage == Coverage::Listed && self.imports.coverage == Coverage::Listed
+    }
+
+    /// Whether the start need not wait for it any longer.
+    pub(crate) fn settled(&self) -> bool {
+        match self.link {
+            Link::Live | Link::Suspect | Link::Refused(_) | Link::Removing => true,
+            Link::Connecting | Link::Syncing | Link::Lost => self.met,
+        }
+    }
+
+    pub(crate) fn in_contact(&self) -> bool {
+        matches!(self.link, Link::Live | Link::Suspect)
+    }
+
+    pub(crate) fn reach(&self, now: Moment, stale_after: Duration) -> Reach {
+        let Some(Silence { since, fault }) = self.silence else {
+            return Reach::Reachable;
+        };
+        let age = now.since(since);
+        if age >= stale_after {
+            Reach::Stale(fault)
+        } else if self.met && age < FLIP_DELAY {
+            Reach::Reachable
+        } else {
+            Reach::Lost(fault)
+        }
+    }
+
+    /// The EndpointSlices of a Service.
+    pub(crate) fn slices_of<'a>(
+        &'a self,
+        service: &'a Key,
+    ) -> impl Iterator<Item = &'a SliceFacts> + 'a {
+        self.slices
+            .items
+            .range(Key::first_of(&service.namespace)..)
+            .take_while(|(key, _)| key.namespace == service.namespace)
+            .map(|(_, slice)| slice)
+            .filter(|slice| slice.service == service.name)
+    }
+
+    /// Pools whose EPP is this Service.
+    pub(crate) fn pools_of_service(&self, service: &Key) -> impl Iterator<Item = &Key> {
+        self.pools
+            .range(Key::first_of(&service.namespace)..)
+            .take_while(|(key, _)| key.namespace == service.namespace)
+            .filter(|(_, record)| {
+                record
+                    .facts
+                    .epp
+                    .as_ref()
+                    .is_some_and(|epp| *epp.name == *service.name)
+            })
+            .map(|(key, _)| key)
+    }
+}
+
+// === impl Fault ===
+
+impl Fault {
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::ConnectionLost => "ConnectionLost",
+            Self::AuthFailed => "AuthFailed",
+        }
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::BadCredentials => "BadCredentials",
+            Self::InsecureCredentials => "InsecureCredentials",
+            Self::DuplicateCluster => "DuplicateCluster",
+            Self::IdentityChanged => "IdentityChanged",
+        }
+    }
+}
+
+// === impl Link ===
+
+impl Link {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Connecting => "Connecting",
+            Self::Syncing => "Syncing",
+            Self::Live => "Live",
+            Self::Suspect => "Suspect",
+            Self::Lost => "Lost",
+            Self::Refused(_) => "Refused",
+            Self::Removing => "Removing",
+        }
+    }
+}
+
+// === impl Store ===
+
+impl<K, V> Default for Store<K, V> {
+    fn default() -> Self {
+        Self {
+            items: BTreeMap::new(),
+            coverage: Coverage::Never,
+        }
+    }
+}
+
+impl<K: Ord + Clone, V: PartialEq> Store<K, V> {
+    /// A complete list: returns the keys of what appeared, changed or vanished.
+    pub(crate) fn reset(&mut self, items: BTreeMap<K, V>) -> BTreeSet<K> {
+        self.coverage = Coverage::Listed;
+        let changed = items
+            .iter()
+            .filter(|(key, item)| self.items.get(key) != Some(item))
+            .map(|(key, _)| key.clone());
+        let gone = self.items.keys().filter(|key| !items.contains_key(key));
+        let keys = changed.chain(gone.cloned()).collect();
+        self.items = items;
+        keys
+    }
+
+    /// Returns what was there before if the item says anything new.
+    pub(crate) fn apply(&mut self, key: K, item: V) -> bool {
+        if self.items.get(&key) == Some(&item) {
+            return false;
+        }
+        self.items.insert(key, item);
+        true
+    }
+}

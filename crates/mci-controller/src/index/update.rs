@@ -1,0 +1,92 @@
+//! What a member's tasks tell the index.
+
+use std::collections::BTreeSet;
+
+use super::{
+    facts::{CrdCheck, LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts},
+    member::{Fault, Refusal},
+};
+use crate::name::Key;
+
+/// One report.
+#[derive(Clone, Debug)]
+pub(crate) enum Update {
+    /// The server answered and said which cluster it is.
+    Connected {
+        uid: String,
+    },
+    /// Probe passed and every kind has completed its list since the connection was made.
+    Live,
+    /// One probe failed.
+    Suspect,
+    /// Contact is lost. Proves nothing about any object.
+    Lost(Fault),
+    /// Its credentials are not used, or its cluster is known under another name.
+    Refused(Refusal),
+    /// The server does not know this kind (404 on the list).
+    NotServed(Kind),
+    /// Whether the import CRD is there and stays.
+    ImportCrd(bool),
+    /// A complete list of pools, with what the CRD looked like afterwards.
+    PoolsListed {
+        pools: Vec<PoolFacts>,
+        /// Pools on the list that could not be read.
+        odd: BTreeSet<Key>,
+        crd: CrdCheck,
+    },
+    PoolApplied(PoolFacts),
+    /// A pool that could not be read: it is there, so what is known of it stays.
+    PoolOdd(Key),
+    PoolDeleted {
+        key: Key,
+        crd: CrdCheck,
+    },
+    Services(Change<ServiceFacts>),
+    Slices(Change<SliceFacts>),
+    Namespaces(Change<NamespaceFacts>),
+    Imports(Change<LiveImport>),
+}
+
+/// What a watch says of one kind.
+#[derive(Clone, Debug)]
+pub(crate) enum Change<T> {
+    /// A complete list: what is not in it is gone.
+    Listed(Vec<T>),
+    Applied(T),
+    /// For a Namespace, only the name counts.
+    Deleted(Key),
+}
+
+/// The kinds that a member must list before it is live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Pools,
+    Services,
+    Slices,
+    Namespaces,
+    Imports,
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// All of them.
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Pools,
+        Self::Services,
+        Self::Slices,
+        Self::Namespaces,
+        Self::Imports,
+    ];
+
+    /// As in URLs and RBAC rules.
+    pub(crate) fn plural(self) -> &'static str {
+        match self {
+            Self::Pools => "inferencepools",
+            Self::Services => "services",
+            Self::Slices => "endpointslices",
+            Self::Namespaces => "namespaces",
+            Self::Imports => "inferencepoolimports",
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Who the members are: kubeconfig files in a directory, one per member.
+//!
+//! ```text
+//!  directory ── scan each 2 s, by content hash ──► Tracker ──► InventoryEvent ──► member tasks, index
+//! ```
+//! A failed scan is never an empty inventory, and a file is gone only when two scans in a row lack it.
+
+pub(crate) mod kubeconfig;
+mod scan;
+mod tracker;
+
+pub(crate) use self::{
+    kubeconfig::{Credentials, KubeconfigError},
+    scan::{read_directory, watch_directory},
+    tracker::InventoryEvent,
+};

@@ -1,0 +1,208 @@
+//! Credentials out of a kubeconfig, and which of them we refuse (spec 5.2).
+//!
+//! A kubeconfig comes from outside: it must not run programs, read files, impersonate or speak in clear. No error here
+//! quotes the file, so no secret of it reaches a log.
+
+use std::{fmt, time::Duration};
+
+use kube::{
+    Config,
+    config::{AuthInfo, Cluster, KubeConfigOptions, Kubeconfig},
+};
+
+use crate::index::member::Refusal;
+
+/// Largest kubeconfig that is read, in bytes.
+pub(crate) const MAX_BYTES: usize = 1024 * 1024;
+/// How long a TCP and TLS handshake may take; the whole connect has 10 s.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a client is made of. `Debug` shows no secret.
+#[derive(Clone)]
+pub(crate) struct Credentials {
+    config: Config,
+    /// Hash of the file they came from.
+    pub(crate) hash: u64,
+}
+
+/// Why a kubeconfig is not used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum KubeconfigError {
+    #[error("the file is larger than 1 MiB: a kubeconfig of one cluster is expected")]
+    TooLarge,
+    #[error("the file cannot be read: {0}")]
+    Unreadable(std::io::ErrorKind),
+    #[error(
+        "the file is no kubeconfig{0}: YAML with clusters, users, contexts and current-context is expected"
+    )]
+    Malformed(Position),
+    #[error("current-context is missing, or names no context of the file: set it to one of them")]
+    NoContext,
+    #[error("the current context names no cluster of the file, or one without a server")]
+    NoCluster,
+    #[error("the server is no https:// URL")]
+    BadServer,
+    #[error("a certificate, key or token in the file is not valid")]
+    BadMaterial,
+    #[error("proxy-url is not supported: give an address that is reached directly")]
+    Proxy,
+    #[error("{0} is refused: give the token or the certificates as data in the file")]
+    Insecure(&'static str),
+}
+
+/// Where in the file, if that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Position(Option<(usize, usize)>);
+
+// === impl Credentials ===
+
+impl Credentials {
+    /// Reads and checks a kubeconfig; its current context counts, nothing else of it is ever used.
+    /// # Errors
+    /// Why it is refused.
+    pub(crate) async fn parse(
+        bytes: &[u8],
+        hash: u64,
+        allow_plain_http: bool,
+    ) -> Result<Self, KubeconfigError> {
+        if bytes.len() > MAX_BYTES {
+            return Err(KubeconfigError::TooLarge);
+        }
+        let kubeconfig: Kubeconfig = serde_yaml::from_slice(bytes).map_err(|error| {
+            let at = error.location();
+            KubeconfigError::Malformed(Position(at.map(|at| (at.line(), at.column()))))
+        })?;
+        let (cluster, user) = select(&kubeconfig)?;
+        check_cluster(cluster, allow_plain_http)?;
+        if let Some(user) = user {
+            check_user(user)?;
+        }
+        let has_proxy = cluster.proxy_url.is_some();
+        let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .map_err(|_| KubeconfigError::BadMaterial)?;
+        if has_proxy {
+            return Err(KubeconfigError::Proxy);
+        }
+        // kube takes proxies from the environment too: a member's address is meant as it is
+        config.proxy_url = None;
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        // the layer repeats 429, 503 and 504 inside one call, past every deadline of ours
+        config.default_retry = false;
+        Ok(Self { config, hash })
+    }
+
+    /// # Errors
+    /// [`KubeconfigError::BadMaterial`] when certificates or keys do not decode.
+    pub(crate) fn client(&self) -> Result<kube::Client, KubeconfigError> {
+        kube::Client::try_from(self.config.clone()).map_err(|_| KubeconfigError::BadMaterial)
+    }
+
+    /// The API server's URL, for people.
+    pub(crate) fn server(&self) -> String {
+        self.config.cluster_url.to_string()
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Credentials({})", self.server())
+    }
+}
+
+fn select(kubeconfig: &Kubeconfig) -> Result<(&Cluster, Option<&AuthInfo>), KubeconfigError> {
+    let context = kubeconfig
+        .current_context
+        .as_ref()
+        .and_then(|name| kubeconfig.contexts.iter().find(|one| one.name == *name))
+        .and_then(|one| one.context.as_ref())
+        .ok_or(KubeconfigError::NoContext)?;
+    let cluster = kubeconfig
+        .clusters
+        .iter()
+        .find(|one| one.name == context.cluster)
+        .and_then(|one| one.cluster.as_ref())
+        .ok_or(KubeconfigError::NoCluster)?;
+    let user = context.user.as_ref().and_then(|name| {
+        let named = kubeconfig.auth_infos.iter().find(|one| one.name == *name);
+        named.and_then(|one| one.auth_info.as_ref())
+    });
+    Ok((cluster, user))
+}
+
+fn check_cluster(cluster: &Cluster, allow_plain_http: bool) -> Result<(), KubeconfigError> {
+    let server = cluster
+        .server
+        .as_deref()
+        .ok_or(KubeconfigError::NoCluster)?;
+    let url: http::Uri = server.parse().map_err(|_| KubeconfigError::BadServer)?;
+    match url.scheme_str() {
+        Some("https") => {}
+        Some("http") if allow_plain_http => {}
+        Some("http") => return Err(KubeconfigError::Insecure("an http:// server")),
+        _ => return Err(KubeconfigError::BadServer),
+    }
+    if cluster.insecure_skip_tls_verify == Some(true) {
+        return Err(KubeconfigError::Insecure("insecure-skip-tls-verify"));
+    }
+    if cluster.certificate_authority.is_some() {
+        return Err(KubeconfigError::Insecure(
+            "certificate-authority (a file path)",
+        ));
+    }
+    Ok(())
+}
+
+fn check_user(user: &AuthInfo) -> Result<(), KubeconfigError> {
+    let refused = [
+        (user.exec.is_some(), "exec"),
+        (user.auth_provider.is_some(), "auth-provider"),
+        (user.token_file.is_some(), "tokenFile"),
+        (
+            user.client_certificate.is_some(),
+            "client-certificate (a file path)",
+        ),
+        (user.client_key.is_some(), "client-key (a file path)"),
+        (
+            user.username.is_some() || user.password.is_some(),
+            "basic authentication",
+        ),
+        (
+            user.impersonate.is_some()
+                || user.impersonate_uid.is_some()
+                || user.impersonate_groups.is_some()
+                || user.impersonate_user_extra.is_some(),
+            "impersonation",
+        ),
+    ];
+    match refused.iter().find(|(present, _)| *present) {
+        Some((_, what)) => Err(KubeconfigError::Insecure(what)),
+        None => Ok(()),
+    }
+}
+
+// === impl KubeconfigError ===
+
+impl KubeconfigError {
+    /// How the member shows it.
+    pub(crate) fn refusal(&self) -> Refusal {
+        match self {
+            Self::Insecure(_) => Refusal::InsecureCredentials,
+            _ => Refusal::BadCredentials,
+        }
+    }
+}
+
+// === impl Position ===
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some((line, column)) => write!(f, " (line {line}, column {column})"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

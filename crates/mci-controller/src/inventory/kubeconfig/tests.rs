@@ -1,0 +1,111 @@
+use rstest::rstest;
+
+use super::*;
+
+/// A kubeconfig with these lines under `cluster` and `user`.
+pub(super) fn mk(cluster: &str, user: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: it\n\
+         contexts: [{{name: it, context: {{cluster: c, user: u}}}}]\n\
+         clusters: [{{name: c, cluster: {{{cluster}}}}}]\n\
+         users: [{{name: u, user: {{{user}}}}}]\n"
+    )
+}
+
+const SERVER: &str = "server: 'https://192.0.2.1:6443'";
+const SECRET: &str = "s3cr3t-t0ken";
+
+async fn parse(text: &str) -> Result<Credentials, KubeconfigError> {
+    Credentials::parse(text.as_bytes(), 1, false).await
+}
+
+#[tokio::test]
+async fn a_token_in_the_file_is_taken_and_never_shown() {
+    let credentials = parse(&mk(SERVER, &format!("token: {SECRET}")))
+        .await
+        .expect("taken");
+    assert_eq!(credentials.server(), "https://192.0.2.1:6443/");
+    assert!(!format!("{credentials:?}").contains(SECRET));
+}
+
+#[rstest]
+#[case::exec(
+    "",
+    "exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/evil, interactiveMode: Never}"
+)]
+#[case::auth_provider("", "auth-provider: {name: gcp, config: {}}")]
+#[case::token_file("", "tokenFile: /etc/shadow")]
+#[case::certificate_path("", "client-certificate: /etc/cert.pem")]
+#[case::key_path("", "client-key: /etc/key.pem")]
+#[case::basic("", "username: root, password: x")]
+#[case::impersonation("", "as: root")]
+#[case::impersonated_groups("", "as-groups: ['system:masters']")]
+#[case::skip_verify(", insecure-skip-tls-verify: true", "token: x")]
+#[case::ca_path(", certificate-authority: /etc/ca.pem", "token: x")]
+#[tokio::test]
+async fn what_could_harm_is_refused(#[case] cluster: &str, #[case] user: &str) {
+    let error = parse(&mk(&format!("{SERVER}{cluster}"), user))
+        .await
+        .expect_err("refused");
+    assert_eq!(error.refusal(), Refusal::InsecureCredentials, "{error}");
+}
+
+#[rstest]
+#[case::not_yaml("]{ garbage")]
+#[case::a_list("[1, 2]")]
+#[case::empty("")]
+#[case::no_context("clusters: []\nusers: []\ncontexts: []\n")]
+#[case::dangling_context("current-context: nowhere\nclusters: []\nusers: []\ncontexts: []\n")]
+#[tokio::test]
+async fn garbage_is_refused(#[case] text: &str) {
+    let error = parse(text).await.expect_err("refused");
+    assert_eq!(error.refusal(), Refusal::BadCredentials, "{error}");
+}
+
+#[tokio::test]
+async fn no_error_quotes_the_file() {
+    // a token where a number or map is expected makes serde quote it
+    let text = format!("current-context: [{SECRET}]\nusers: {SECRET}\n");
+    let error = parse(&text).await.expect_err("refused");
+    assert!(!format!("{error} {error:?}").contains(SECRET), "{error:?}");
+    let bad_ca = format!("{SERVER}, certificate-authority-data: '{SECRET}'");
+    let error = parse(&mk(&bad_ca, "token: x")).await.expect_err("refused");
+    assert_eq!(error, KubeconfigError::BadMaterial);
+}
+
+#[tokio::test]
+async fn clear_text_needs_the_flag() {
+    let text = mk("server: 'http://192.0.2.1:8080'", "token: x");
+    let error = parse(&text).await.expect_err("refused");
+    assert_eq!(error.refusal(), Refusal::InsecureCredentials);
+    let allowed = Credentials::parse(text.as_bytes(), 1, true).await;
+    assert!(allowed.is_ok());
+}
+
+#[tokio::test]
+async fn a_megabyte_is_the_limit() {
+    let mut text = mk(SERVER, "token: x");
+    text.push_str(&format!("# {}", "x".repeat(MAX_BYTES)));
+    assert_eq!(
+        parse(&text).await.expect_err("refused"),
+        KubeconfigError::TooLarge
+    );
+}
+
+#[tokio::test]
+async fn proxies_are_refused_by_name() {
+    let text = mk(
+        &format!("{SERVER}, proxy-url: 'http://192.0.2.9:3128'"),
+        "token: x",
+    );
+    assert_eq!(
+        parse(&text).await.expect_err("refused"),
+        KubeconfigError::Proxy
+    );
+}
+
+#[tokio::test]
+async fn unknown_fields_are_no_fault() {
+    let text = mk(SERVER, "token: x, future-field: 7");
+    assert!(parse(&text).await.is_ok());
+}

@@ -1,0 +1,179 @@
+//! Reads the directory, again and again.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tokio::{
+    io::AsyncReadExt,
+    sync::mpsc,
+    time::{MissedTickBehavior, interval, timeout},
+};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{
+    kubeconfig::{Credentials, KubeconfigError, MAX_BYTES},
+    tracker::{Found, InventoryEvent, Tracker},
+};
+
+/// Time between scans: a file that goes is noticed after two, so within 4 s.
+const SCAN_PERIOD: Duration = Duration::from_secs(2);
+/// A directory on a dead network file system must not hold the task for ever.
+const SCAN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Tells the inventory's changes until the receiver is gone. An unreadable directory changes nothing.
+pub(crate) async fn watch_directory(
+    directory: PathBuf,
+    allow_plain_http: bool,
+    events: mpsc::Sender<InventoryEvent>,
+) {
+    let mut tracker = Tracker::default();
+    let mut ticks = interval(SCAN_PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut failing = false;
+    loop {
+        ticks.tick().await;
+        let scan = read_directory(&directory, &tracker, allow_plain_http);
+        let outcome = timeout(SCAN_TIMEOUT, scan)
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        match outcome {
+            Ok((files, found)) => {
+                failing = false;
+                for event in tracker.scan(&files, found) {
+                    if events.send(event).await.is_err() {
+                        return;
+                    }
+                }
+            }
+            Err(error) => {
+                if !failing {
+                    tracing::warn!(directory = %directory.display(), %error,
+                        "cannot read the kubeconfig directory: all members stay");
+                }
+                failing = true;
+            }
+        }
+    }
+}
+
+/// All files of a directory, sorted, and the credentials of those that are new to the tracker.
+/// # Errors
+/// When the directory itself cannot be read; a file that cannot is a refused member.
+pub(crate) async fn read_directory(
+    directory: &Path,
+    tracker: &Tracker,
+    allow_plain_http: bool,
+) -> io::Result<(Vec<String>, Vec<Found>)> {
+    let mut files = Vec::new();
+    let mut entries = tokio::fs::read_dir(directory).await?;
+    while let Some(entry) = entries.next_entry().await? {
+        let Ok(file) = entry.file_name().into_string() else {
+            continue;
+        };
+        // a mounted Secret has its data in `..data`, and links to it: follow the links, skip the dots
+        let is_file = tokio::fs::metadata(entry.path())
+            .await
+            .is_ok_and(|metadata| metadata.is_file());
+        if !file.starts_with('.') && is_file {
+            files.push(file);
+        }
+    }
+    files.sort();
+    let mut found = Vec::new();
+    for file in &files {
+        let content = read_file(&directory.join(file)).await;
+        let hash = match &content {
+            Ok(bytes) => xxh3_64(bytes),
+            Err(_) => 0,
+        };
+        if tracker.knows(file, hash) {
+            continue;
+        }
+        let credentials = match content {
+            Ok(bytes) => Credentials::parse(&bytes, hash, allow_plain_http).await,
+            Err(error) => Err(KubeconfigError::Unreadable(error.kind())),
+        };
+        found.push(Found {
+            file: file.clone(),
+            hash,
+            credentials,
+        });
+    }
+    Ok((files, found))
+}
+
+/// At most one byte more than is allowed, so that what is too large shows without being read.
+async fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let file = tokio::fs::File::open(path).await?;
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX) + 1;
+    file.take(limit).read_to_end(&mut bytes).await?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "current-context: it\n\
+        contexts: [{name: it, context: {cluster: c, user: u}}]\n\
+        clusters: [{name: c, cluster: {server: 'https://192.0.2.1:6443'}}]\n\
+        users: [{name: u, user: {token: x}}]\n";
+
+    #[tokio::test]
+    async fn one_bad_file_leaves_the_others_alone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let write = |name: &str, text: &str| {
+            std::fs::write(directory.path().join(name), text).expect("written");
+        };
+        write("east.yaml", GOOD);
+        write("west.yaml", "]{ garbage");
+        write(".hidden", GOOD);
+        std::fs::create_dir(directory.path().join("folder")).expect("made");
+        let mut tracker = Tracker::default();
+        let (files, found) = read_directory(directory.path(), &tracker, false)
+            .await
+            .expect("readable");
+        assert_eq!(files, ["east.yaml", "west.yaml"]);
+        let good: Vec<bool> = found.iter().map(|one| one.credentials.is_ok()).collect();
+        assert_eq!(good, [true, false]);
+        tracker.scan(&files, found);
+        let (_, again) = read_directory(directory.path(), &tracker, false)
+            .await
+            .expect("readable");
+        assert!(again.is_empty(), "nothing changed, nothing is told");
+        write("east.yaml", &GOOD.replace("token: x", "token: y"));
+        let (_, rotated) = read_directory(directory.path(), &tracker, false)
+            .await
+            .expect("readable");
+        assert_eq!(rotated.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unreadable_directory_removes_nobody() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("members");
+        std::fs::create_dir(&path).expect("made");
+        std::fs::write(path.join("east.yaml"), GOOD).expect("written");
+        let (sender, mut events) = mpsc::channel(16);
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(watch_directory(path.clone(), false, sender));
+        assert!(matches!(
+            events.recv().await,
+            Some(InventoryEvent::Upsert(..))
+        ));
+        assert!(matches!(events.recv().await, Some(InventoryEvent::Scanned)));
+        std::fs::remove_dir_all(&path).expect("removed");
+        let quiet = timeout(Duration::from_secs(60), async {
+            loop {
+                if let Some(InventoryEvent::Gone(name)) = events.recv().await {
+                    return name;
+                }
+            }
+        });
+        assert!(quiet.await.is_err(), "no member may go");
+    }
+}

@@ -1,0 +1,3 @@
+//! mci-controller
+
+fn main() {}

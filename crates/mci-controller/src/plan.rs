@@ -1,0 +1,316 @@
+//! What should be: from the world to imports and pool conditions. Pure; nothing here knows a client or a clock.
+//!
+//! ```text
+//!  World ── desired_for(key) ──► KeyPlan { imports: per importer, pools: per exporter }
+//!                                   │ diff with the live import        │ diff with the live condition
+//!                                   ▼                                  ▼
+//!                                 Step (create, apply, delete, …)    PoolStep
+//! ```
+
+mod address;
+pub(crate) mod diff;
+mod entry;
+pub(crate) mod export;
+mod exported;
+mod import;
+pub(crate) mod ledger;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crd::{
+    Condition, ImportedCluster, InferencePoolImportStatus,
+    conditions::{self},
+};
+
+pub(crate) use self::address::Rejection;
+use self::{
+    entry::{Derived, derive_entry, set_reach},
+    export::{Export, parse_export},
+};
+use crate::{
+    index::{
+        World,
+        facts::Claim,
+        member::{Coverage, Link, Member, PoolRecord, Reach},
+    },
+    moment::Moment,
+    name::{ClusterName, Key},
+};
+
+/// What the operator decided.
+#[derive(Clone, Debug)]
+pub(crate) struct Policy {
+    /// Label of our imports.
+    pub(crate) clusterset: String,
+    /// Label of our imports.
+    pub(crate) instance: String,
+    /// Name of our entry in `status.controllers` and in the pools' `status.parents`.
+    pub(crate) controller_name: String,
+    /// A member without the namespace counts against `Exported`.
+    pub(crate) strict_exported: bool,
+}
+
+/// What should be of one key, in every member.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct KeyPlan {
+    pub(crate) imports: BTreeMap<ClusterName, ImportPlan>,
+    /// Every member that has the pool.
+    pub(crate) pools: BTreeMap<ClusterName, PoolPlan>,
+    /// Addresses left out, by exporter.
+    pub(crate) rejected: Vec<(ClusterName, Rejection)>,
+}
+
+/// What should be of the import in one member.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ImportPlan {
+    /// Nothing can be decided or written there: what is there stays.
+    Hold(Hold),
+    /// No other member exports the key: an import of ours goes.
+    Absent,
+    /// It should say this.
+    Present(Arc<PlannedImport>),
+}
+
+/// Why nothing is written into a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Hold {
+    /// What is in it is not known yet, or it is not used.
+    Unreachable,
+    AuthFailed,
+    IdentityChanged,
+    /// It cannot hold imports.
+    CrdAbsent,
+    /// No such namespace there, or it is going.
+    NamespaceMissing,
+}
+
+/// The status of an import. Its conditions have no times yet: see [`ledger`].
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PlannedImport {
+    pub(crate) audience: Audience,
+    pub(crate) status: InferencePoolImportStatus,
+}
+
+/// Who reads the same body: normally all members that do not export share one, and each exporter has its own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Audience {
+    /// The member whose own entry is left out.
+    pub(crate) excluded: Option<ClusterName>,
+    /// The import's generation, as the top conditions repeat it.
+    pub(crate) generation: i64,
+    /// The member whose live import lends entries of members not heard of yet.
+    pub(crate) carrier: Option<ClusterName>,
+}
+
+/// What our entry in a pool's status should be.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum PoolPlan {
+    /// None: the pool asks for no export.
+    NoEntry,
+    /// `Exported`, without its time.
+    Exported {
+        condition: Condition,
+        /// No importer is still on its way to the plan.
+        settled: bool,
+    },
+}
+
+/// What we know of a member's export of a key.
+enum Standing<'a> {
+    No,
+    Yes(&'a PoolRecord, export::ExportRequest),
+    /// Not heard of it since the start: importers keep the entry that they have.
+    Unknown,
+}
+
+/// Whole plan: the fold of [`desired_for`] over every key.
+#[cfg(test)]
+pub(crate) fn desired(world: &World, policy: &Policy, now: Moment) -> BTreeMap<Key, KeyPlan> {
+    world
+        .all_keys()
+        .into_iter()
+        .map(|key| {
+            let plan = desired_for(world, policy, &key, now);
+            (key, plan)
+        })
+        .collect()
+}
+
+/// What should be of one key.
+pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment) -> KeyPlan {
+    let mut plan = KeyPlan::default();
+    let mut entries: BTreeMap<&ClusterName, ImportedCluster> = BTreeMap::new();
+    let mut created = BTreeMap::new();
+    let mut unknown: Vec<(&ClusterName, Reach)> = Vec::new();
+    for (name, member) in &world.members {
+        let reach = world.reach(member, now);
+        match standing(member, key) {
+            Standing::No => {}
+            Standing::Unknown => unknown.push((name, reach)),
+            Standing::Yes(record, request) => {
+                let Derived { entry, rejected } =
+                    derive_entry(name, member, record, &request, reach);
+                plan.rejected
+                    .extend(rejected.into_iter().map(|why| (name.clone(), why)));
+                entries.insert(name, entry);
+                created.insert(name.to_string(), record.facts.created);
+            }
+        }
+    }
+    let mut shared: BTreeMap<Audience, Arc<PlannedImport>> = BTreeMap::new();
+    for (name, member) in &world.members {
+        let import = match hold(member, key) {
+            Some(hold) => ImportPlan::Hold(hold),
+            None if member.link == Link::Removing => ImportPlan::Absent,
+            None => {
+                let carried = carry(member, key, name, &unknown);
+                let audience = Audience {
+                    excluded: entries.contains_key(name).then(|| name.clone()),
+                    generation: generation(member, key),
+                    carrier: (!carried.is_empty()).then(|| name.clone()),
+                };
+                match shared.get(&audience) {
+                    Some(planned) => ImportPlan::Present(planned.clone()),
+                    None => match import::make(policy, &audience, &entries, &created, carried) {
+                        None => ImportPlan::Absent,
+                        Some(planned) => {
+                            let planned = Arc::new(planned);
+                            shared.insert(audience, planned.clone());
+                            ImportPlan::Present(planned)
+                        }
+                    },
+                }
+            }
+        };
+        plan.imports.insert(name.clone(), import);
+    }
+    for (name, member) in &world.members {
+        if let Some(record) = member.pools.get(key) {
+            let pool = exported::judge(world, policy, name, member, record, &plan.imports);
+            plan.pools.insert(name.clone(), pool);
+        }
+    }
+    plan
+}
+
+/// Whether a member exports the key. Silence is no answer: what was known stands.
+fn standing<'a>(member: &'a Member, key: &Key) -> Standing<'a> {
+    if member.link == Link::Removing {
+        return Standing::No;
+    }
+    let Some(record) = member.pools.get(key) else {
+        let certain = member.pools_coverage == Coverage::Listed && !member.odd_pools.contains(key);
+        return if certain {
+            Standing::No
+        } else {
+            Standing::Unknown
+        };
+    };
+    match parse_export(&record.facts.annotations) {
+        Export::NotRequested | Export::Invalid(_) => Standing::No,
+        Export::Requested(_) if !member.exports_known() => Standing::Unknown,
+        Export::Requested(request) => Standing::Yes(record, request),
+    }
+}
+
+/// Why nothing may be written into this member for the key.
+fn hold(member: &Member, key: &Key) -> Option<Hold> {
+    use crate::index::member::{Fault, Refusal};
+    match member.link {
+        Link::Refused(Refusal::IdentityChanged) => return Some(Hold::IdentityChanged),
+        Link::Refused(_) => return Some(Hold::Unreachable),
+        _ => {}
+    }
+    if member.import_crd == Some(false) || member.imports.coverage == Coverage::NotServed {
+        return Some(Hold::CrdAbsent);
+    }
+    if !member.imports_known() {
+        let denied = member
+            .silence
+            .is_some_and(|silence| silence.fault == Fault::AuthFailed);
+        return Some(if denied {
+            Hold::AuthFailed
+        } else {
+            Hold::Unreachable
+        });
+    }
+    let namespace = member.namespaces.items.get(&*key.namespace);
+    match namespace {
+        Some(namespace) if !namespace.terminating => None,
+        _ => Some(Hold::NamespaceMissing),
+    }
+}
+
+/// Entries of members not heard of since the start, as this importer's own live import has them: a restart withdraws
+/// nothing (R27), and a forged import fools only its owner.
+pub(crate) fn carry(
+    importer: &Member,
+    key: &Key,
+    importer_name: &ClusterName,
+    unknown: &[(&ClusterName, Reach)],
+) -> Vec<ImportedCluster> {
+    let Some(live) = importer
+        .imports
+        .items
+        .get(key)
+        .filter(|live| live.claim == Claim::Ours)
+    else {
+        return Vec::new();
+    };
+    let mut carried = Vec::new();
+    for (name, reach) in unknown {
+        let entry = live
+            .status
+            .clusters
+            .iter()
+            .find(|entry| entry.name == name.as_str());
+        if let Some(entry) = entry
+            && *name != importer_name
+        {
+            let mut entry = entry.clone();
+            for service in entry
+                .endpoint_picker
+                .iter_mut()
+                .flat_map(|picker| &mut picker.service)
+            {
+                let addresses = service.addresses.iter().map(String::as_str);
+                service.addresses = address::sanitise(addresses).0;
+            }
+            set_reach(&mut entry, *reach, true);
+            carried.push(entry);
+        }
+    }
+    carried
+}
+
+/// The generation of the live import; a new one gets 1.
+fn generation(member: &Member, key: &Key) -> i64 {
+    let live = member.imports.items.get(key);
+    live.map_or(1, |live| live.generation)
+}
+
+/// Whether two entries say the same, whatever their times.
+fn same_entry(a: &ImportedCluster, b: &ImportedCluster) -> bool {
+    let bare = |entry: &ImportedCluster| ImportedCluster {
+        conditions: Vec::new(),
+        ..entry.clone()
+    };
+    conditions::same(&a.conditions, &b.conditions) && bare(a) == bare(b)
+}
+
+// === impl Hold ===
+
+impl Hold {
+    /// As messages of `Exported` say it.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::Unreachable => "Unreachable",
+            Self::AuthFailed => "AuthFailed",
+            Self::IdentityChanged => "IdentityChanged",
+            Self::CrdAbsent => "CRDAbsent",
+            Self::NamespaceMissing => "NamespaceMissing",
+        }
+    }
+}

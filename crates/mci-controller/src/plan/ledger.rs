@@ -1,0 +1,103 @@
+//! One book of transition times, so that the same content has the same bytes for every importer.
+
+use std::collections::BTreeMap;
+
+use crd::{Condition, InferencePoolImportStatus};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::{Audience, PlannedImport};
+use crate::name::{ClusterName, Key};
+
+/// When each condition got the status that it has. Bound: the conditions of all planned imports; a key's records go
+/// with its plan.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    keys: BTreeMap<Key, BTreeMap<(Scope, String), Record>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Scope {
+    /// Of an entry, by exporter.
+    Entry(String),
+    /// Of the import as a whole, by who reads it.
+    Import(Option<ClusterName>, Option<ClusterName>),
+}
+
+#[derive(Debug)]
+struct Record {
+    status: String,
+    since: Timestamp,
+}
+
+// === impl Ledger ===
+
+impl Ledger {
+    /// The planned status with its times. A condition not in the book yet takes the earliest time among the live
+    /// conditions that say the same, else `now`.
+    pub(crate) fn stamp(
+        &mut self,
+        key: &Key,
+        planned: &PlannedImport,
+        live: &[&InferencePoolImportStatus],
+        now: Timestamp,
+    ) -> InferencePoolImportStatus {
+        let mut status = planned.status.clone();
+        let book = self.keys.entry(key.clone()).or_default();
+        let Audience {
+            excluded, carrier, ..
+        } = &planned.audience;
+        let whole = Scope::Import(excluded.clone(), carrier.clone());
+        let top = status.conditions.iter_mut();
+        let ours = status
+            .controllers
+            .iter_mut()
+            .flat_map(|controller| &mut controller.conditions);
+        for condition in top.chain(ours) {
+            let known = live.iter().flat_map(|live| &live.conditions);
+            stamp_one(book, whole.clone(), condition, known, now);
+        }
+        for entry in &mut status.clusters {
+            for condition in &mut entry.conditions {
+                let known = live
+                    .iter()
+                    .flat_map(|live| &live.clusters)
+                    .filter(|one| one.name == entry.name)
+                    .flat_map(|one| &one.conditions);
+                let scope = Scope::Entry(entry.name.clone());
+                stamp_one(book, scope, condition, known, now);
+            }
+        }
+        status
+    }
+
+    /// Forgets a key that nothing is planned for.
+    pub(crate) fn forget(&mut self, key: &Key) {
+        self.keys.remove(key);
+    }
+}
+
+fn stamp_one<'a>(
+    book: &mut BTreeMap<(Scope, String), Record>,
+    scope: Scope,
+    condition: &mut Condition,
+    live: impl Iterator<Item = &'a Condition>,
+    now: Timestamp,
+) {
+    let place = (scope, condition.type_.clone());
+    let known = book
+        .get(&place)
+        .filter(|record| record.status == condition.status)
+        .map(|record| record.since);
+    let since = known.unwrap_or_else(|| {
+        let first = !book.contains_key(&place);
+        live.filter(|_| first)
+            .filter(|one| one.type_ == condition.type_ && one.status == condition.status)
+            .map(|one| one.last_transition_time.0)
+            .min()
+            .unwrap_or(now)
+    });
+    condition.last_transition_time = Time(since);
+    let status = condition.status.clone();
+    book.insert(place, Record { status, since });
+}
