@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 
-use crate::load::Load;
+use crate::{load::Load, snapshot::Member};
 
 /// Names one (pod, target port) for as long as the pod lives.
 ///
@@ -25,6 +25,7 @@ pub struct EndpointId {
 pub struct Endpoint {
     id: EndpointId,
     address: SocketAddr,
+    engine: Arc<str>,
     load: Load,
 }
 
@@ -46,11 +47,17 @@ impl fmt::Display for EndpointId {
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// An endpoint of which nothing is known yet.
-    pub fn new(id: EndpointId, address: SocketAddr) -> Self {
+    /// An endpoint of whose load nothing is known yet.
+    pub fn new(member: Member) -> Self {
+        let Member {
+            id,
+            address,
+            engine,
+        } = member;
         Self {
             id,
             address,
+            engine,
             load: Load::default(),
         }
     }
@@ -63,6 +70,11 @@ impl Endpoint {
     /// Where it listens. An IPv6 address prints bracketed, as the protocol wants it.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What it runs, as its pod says; empty: it does not say. Only the names of its metrics hang on it.
+    pub fn engine(&self) -> &str {
+        &self.engine
     }
 
     /// Its load, from scrapes and from our own picks.

@@ -15,6 +15,8 @@ pub struct Member {
     pub id: EndpointId,
     /// Where it serves requests and metrics.
     pub address: SocketAddr,
+    /// What it runs, as its pod says; may be empty.
+    pub engine: Arc<str>,
 }
 
 /// The members of the pool at one time, ordered by id. Immutable: a change makes the next one.
@@ -39,7 +41,7 @@ pub struct Averages {
 
 impl Snapshot {
     /// The snapshot that follows `self` when the members are `members`. A member with the same id and
-    /// address keeps its endpoint, and so its load. Of two members with one id the first is kept.
+    /// address and engine keeps its endpoint, and so its load. Of two members with one id the first is kept.
     #[must_use]
     pub fn next(&self, mut members: Vec<Member>) -> Self {
         members.sort();
@@ -89,8 +91,12 @@ impl Snapshot {
             .binary_search_by(|endpoint| endpoint.id().cmp(&member.id))
             .ok();
         match kept.and_then(|index| self.endpoints.get(index)) {
-            Some(endpoint) if endpoint.address() == member.address => Arc::clone(endpoint),
-            _ => Arc::new(Endpoint::new(member.id, member.address)),
+            Some(endpoint)
+                if endpoint.address() == member.address && endpoint.engine() == &*member.engine =>
+            {
+                Arc::clone(endpoint)
+            }
+            _ => Arc::new(Endpoint::new(member)),
         }
     }
 }
@@ -145,6 +151,7 @@ mod tests {
                 uid: uid.into(),
             },
             address: address.parse().unwrap(),
+            engine: "".into(),
         }
     }
 

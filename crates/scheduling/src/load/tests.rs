@@ -6,6 +6,7 @@ use super::*;
 use crate::{
     endpoint::{Endpoint, EndpointId},
     moment::Moment,
+    snapshot::Member,
 };
 
 fn mk_endpoint() -> Arc<Endpoint> {
@@ -15,7 +16,11 @@ fn mk_endpoint() -> Arc<Endpoint> {
         rank: 0,
         uid: "1".into(),
     };
-    Arc::new(Endpoint::new(id, "10.0.0.1:8000".parse().unwrap()))
+    Arc::new(Endpoint::new(Member {
+        id,
+        address: "10.0.0.1:8000".parse().unwrap(),
+        engine: "".into(),
+    }))
 }
 
 fn mk_page(waiting: f64, kv: f64) -> Scraped {

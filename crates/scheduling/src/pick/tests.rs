@@ -22,6 +22,7 @@ fn mk_snapshot(count: u8) -> Snapshot {
             uid: format!("uid-{index}").into(),
         },
         address: format!("10.0.0.{index}:8000").parse().unwrap(),
+        engine: "".into(),
     });
     Snapshot::default().next(members.collect())
 }

@@ -1,0 +1,328 @@
+//! Flags and their variables.
+
+use std::{path::PathBuf, str::FromStr, time::Duration};
+
+use clap::{ArgAction, Parser};
+use process::LogArgs;
+
+use crate::extproc::BodyMode;
+
+/// Endpoint picker of one InferencePool: an Envoy external processor that chooses the model server for
+/// each request, from live load.
+///
+/// It watches the pool and its pods, scrapes the pods' metrics, answers Envoy on --grpc-port, and tells its
+/// health on --grpc-health-port (grpc.health.v1) and --metrics-port (/metrics, /healthz, /readyz).
+///
+/// Every flag has an environment variable. Bad values end the program with exit code 64 before a port is
+/// opened. SIGTERM drains, a second SIGTERM ends at once.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "epp", version)]
+pub struct Args {
+    /// The pool, and how its members are read.
+    #[command(flatten)]
+    pub pool: PoolArgs,
+    /// What is listened on.
+    #[command(flatten)]
+    pub listen: ListenArgs,
+    /// How requests are handled.
+    #[command(flatten)]
+    pub requests: RequestArgs,
+    /// Logs.
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// Flags of the pool.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Pool")]
+pub struct PoolArgs {
+    /// Name of the InferencePool that this EPP picks for.
+    #[arg(long, env, value_name = "NAME")]
+    pub pool_name: String,
+    /// Namespace of the pool and its pods. Without it $NAMESPACE, else `default`.
+    #[arg(long, env, value_name = "NAMESPACE")]
+    pub pool_namespace: Option<String>,
+    /// The namespace this EPP runs in; only read where --pool-namespace is not given.
+    #[arg(
+        long,
+        env,
+        value_name = "NAMESPACE",
+        default_value = "default",
+        hide = true
+    )]
+    pub namespace: String,
+    /// API group of the pool; there is only one.
+    #[arg(long, env, value_name = "GROUP", default_value = "inference.networking.k8s.io",
+          value_parser = ["inference.networking.k8s.io"])]
+    pub pool_group: String,
+    /// Time between two scrapes of one endpoint's /metrics, such as 50ms or 1s; at least 10ms.
+    #[arg(long, env, value_name = "DURATION", default_value = "50ms", value_parser = parse_interval)]
+    pub refresh_metrics_interval: Span,
+    /// Age up to which scraped metrics are fresh, such as 2s. Older ones are used up to 10 s more.
+    #[arg(long, env, value_name = "DURATION", default_value = "2s")]
+    pub metrics_staleness_threshold: Span,
+}
+
+/// Flags of the ports.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Ports and TLS")]
+pub struct ListenArgs {
+    /// Port of ext_proc (and of gRPC health, for probes through the same way).
+    #[arg(long, env, value_name = "PORT", default_value_t = 9002)]
+    pub grpc_port: u16,
+    /// Port of gRPC health, in plaintext.
+    #[arg(long, env, value_name = "PORT", default_value_t = 9003)]
+    pub grpc_health_port: u16,
+    /// Port of /metrics, /healthz and /readyz, in plaintext HTTP.
+    #[arg(long, env, value_name = "PORT", default_value_t = 9090)]
+    pub metrics_port: u16,
+    /// Serve ext_proc over TLS. false: plaintext HTTP/2.
+    #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, default_value_t = true,
+          num_args = 0..=1, default_missing_value = "true")]
+    pub secure_serving: bool,
+    /// Directory with tls.crt and tls.key in PEM. Without it a self-signed P-256 certificate is made at start.
+    #[arg(long, env, value_name = "DIR")]
+    pub cert_path: Option<PathBuf>,
+    /// Largest message taken from Envoy, such as 16MiB.
+    #[arg(long, env, value_name = "SIZE", default_value = "16MiB")]
+    pub grpc_max_recv_msg_size: Size,
+    /// Largest message sent to Envoy, such as 16MiB.
+    #[arg(long, env, value_name = "SIZE", default_value = "16MiB")]
+    pub grpc_max_send_msg_size: Size,
+    /// Streams of one connection, which is one request each.
+    #[arg(long, env, value_name = "N", default_value_t = 50_000)]
+    pub max_streams: u32,
+    /// After SIGTERM: time for the open streams to end, such as 30s.
+    #[arg(long, env, value_name = "DURATION", default_value = "30s")]
+    pub drain_timeout: Span,
+}
+
+/// Flags of request handling.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Requests")]
+pub struct RequestArgs {
+    /// Body mode assumed where the proxy does not send its own.
+    #[arg(long, env, value_name = "MODE", default_value = "FULL_DUPLEX_STREAMED")]
+    pub default_body_mode: BodyMode,
+    /// Largest request body that is read, such as 64MiB; a larger one gets 413.
+    #[arg(long, env, value_name = "SIZE", default_value = "64MiB")]
+    pub max_request_body: Size,
+    /// What all request bodies being read may take together, such as 1GiB; beyond it requests get 429.
+    #[arg(long, env, value_name = "SIZE", default_value = "1GiB")]
+    pub max_buffered_bytes: Size,
+    /// Let the proxy choose its route anew after the pick.
+    #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, default_value_t = true,
+          num_args = 0..=1, default_missing_value = "true")]
+    pub clear_route_cache: bool,
+    /// Ignore the endpoint subset that the proxy sends.
+    #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, default_value_t = false,
+          num_args = 0..=1, default_missing_value = "true")]
+    pub disable_endpoint_subset_filter: bool,
+}
+
+/// A duration as the ecosystem writes it: `50ms`, `2s`, `1m30s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span(pub Duration);
+
+/// A number of bytes: `1024`, `16MiB`, `1GB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+// === impl Args ===
+
+impl process::Program for Args {
+    fn log(&self) -> &LogArgs {
+        &self.log
+    }
+}
+
+// === impl PoolArgs ===
+
+impl PoolArgs {
+    /// The pool's namespace.
+    pub fn namespace(&self) -> &str {
+        self.pool_namespace.as_deref().unwrap_or(&self.namespace)
+    }
+}
+
+// === impl Span ===
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bad = || {
+            format!("{text:?} is no duration: write a number and a unit, such as 50ms, 2s or 1m30s")
+        };
+        let (mut rest, mut total) = (text, 0.0);
+        if rest == "0" {
+            return Ok(Self(Duration::ZERO));
+        }
+        while !rest.is_empty() {
+            let digits = rest
+                .find(|c: char| !c.is_ascii_digit() && c != '.')
+                .ok_or_else(bad)?;
+            let (number, after) = rest.split_at(digits);
+            let unit = after
+                .find(|c: char| c.is_ascii_digit())
+                .unwrap_or(after.len());
+            let (unit, after) = after.split_at(unit);
+            let seconds = match unit {
+                "ns" => 1e-9,
+                "us" | "µs" => 1e-6,
+                "ms" => 1e-3,
+                "s" => 1.0,
+                "m" => 60.0,
+                "h" => 3600.0,
+                _ => return Err(bad()),
+            };
+            total += number.parse::<f64>().map_err(|_| bad())? * seconds;
+            rest = after;
+        }
+        let given = !text.is_empty();
+        Duration::try_from_secs_f64(total)
+            .ok()
+            .filter(|_| given)
+            .map(Self)
+            .ok_or_else(bad)
+    }
+}
+
+// === impl Size ===
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bad =
+            || format!("{text:?} is no size: write bytes or a unit, such as 65536, 64MiB or 1GB");
+        let digits = text
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let factor: u64 = match unit {
+            "" | "B" => 1,
+            "kB" | "KB" | "k" => 1000,
+            "Ki" | "KiB" => 1 << 10,
+            "M" | "MB" => 1_000_000,
+            "Mi" | "MiB" => 1 << 20,
+            "G" | "GB" => 1_000_000_000,
+            "Gi" | "GiB" => 1 << 30,
+            _ => return Err(bad()),
+        };
+        let bytes = number
+            .parse::<u64>()
+            .ok()
+            .and_then(|number| number.checked_mul(factor));
+        bytes.filter(|bytes| *bytes > 0).map(Self).ok_or_else(bad)
+    }
+}
+
+/// Each scrape costs the server a page: a hundred a second are the most.
+fn parse_interval(text: &str) -> Result<Span, String> {
+    let span: Span = text.parse()?;
+    if span.0 < Duration::from_millis(10) {
+        return Err(format!(
+            "{text:?} is too short: at least 10ms, such as 50ms"
+        ));
+    }
+    Ok(span)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use rstest::rstest;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_has_a_variable_of_its_name() {
+        for arg in Args::command()
+            .get_arguments()
+            .filter(|arg| arg.get_long() != Some("help"))
+        {
+            let Some(long) = arg.get_long().filter(|long| *long != "version") else {
+                continue;
+            };
+            let env = arg.get_env().map(|env| env.to_string_lossy().into_owned());
+            assert_eq!(env, Some(long.to_uppercase().replace('-', "_")), "--{long}");
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_the_ecosystems() {
+        let args = Args::try_parse_from(["epp", "--pool-name", "llm"]).unwrap();
+        assert_eq!(
+            (
+                args.listen.grpc_port,
+                args.listen.grpc_health_port,
+                args.listen.metrics_port
+            ),
+            (9002, 9003, 9090)
+        );
+        assert_eq!(
+            args.pool.refresh_metrics_interval,
+            Span(Duration::from_millis(50))
+        );
+        assert_eq!(
+            args.requests.default_body_mode,
+            BodyMode::FullDuplexStreamed
+        );
+        assert!(args.listen.secure_serving && args.requests.clear_route_cache);
+    }
+
+    #[rstest]
+    #[case(&["--secure-serving=false"], true)]
+    #[case(&["--secure-serving", "false"], true)]
+    #[case(&["--secure-serving"], true)]
+    #[case(&["--secure-serving=maybe"], false)]
+    #[case(&["--refresh-metrics-interval", "5ms"], false)]
+    #[case(&["--refresh-metrics-interval", "50"], false)]
+    #[case(&["--default-body-mode", "BUFFERED_PARTIAL"], true)]
+    #[case(&["--default-body-mode", "GRPC"], false)]
+    #[case(&["--pool-group", "inference.networking.x-k8s.io"], false)]
+    #[case(&["--max-request-body", "0"], false)]
+    #[case(&["--config-file", "/etc/epp.yaml"], false)]
+    fn values_are_checked(#[case] flags: &[&str], #[case] good: bool) {
+        let words = ["epp", "--pool-name", "llm"].iter().chain(flags);
+        assert_eq!(Args::try_parse_from(words).is_ok(), good, "{flags:?}");
+    }
+
+    #[rstest]
+    #[case("50ms", Some(50))]
+    #[case("1m30s", Some(90_000))]
+    #[case("1.5s", Some(1500))]
+    #[case("0", Some(0))]
+    #[case("", None)]
+    #[case("5", None)]
+    #[case("s", None)]
+    #[case("-1s", None)]
+    #[case("1d", None)]
+    fn durations_are_read_as_the_ecosystem_writes_them(
+        #[case] text: &str,
+        #[case] millis: Option<u64>,
+    ) {
+        assert_eq!(
+            text.parse::<Span>().ok().map(|span| span.0),
+            millis.map(Duration::from_millis)
+        );
+    }
+
+    #[rstest]
+    #[case("64MiB", Some(64 << 20))]
+    #[case("1GB", Some(1_000_000_000))]
+    #[case("4096", Some(4096))]
+    #[case("0", None)]
+    #[case("MiB", None)]
+    #[case("99999999999GiB", None)]
+    #[case("1TB", None)]
+    fn sizes_are_read_with_their_unit(#[case] text: &str, #[case] bytes: Option<u64>) {
+        assert_eq!(text.parse::<Size>().ok().map(|size| size.0), bytes);
+    }
+}

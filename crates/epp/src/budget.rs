@@ -1,0 +1,105 @@
+//! Memory that request bodies may take together.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+/// A number of bytes shared by all streams. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Budget(Arc<Counter>);
+
+#[derive(Debug)]
+struct Counter {
+    limit: u64,
+    used: AtomicU64,
+}
+
+/// Bytes taken from a [`Budget`], given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    budget: Budget,
+    bytes: u64,
+}
+
+/// A collected body with its reservation: the bytes count until the last slice of it is gone.
+pub(crate) struct Reserved {
+    pub(crate) body: Vec<u8>,
+    pub(crate) _reservation: Reservation,
+}
+
+// === impl Budget ===
+
+impl Budget {
+    /// A budget of `limit` bytes.
+    pub fn new(limit: u64) -> Self {
+        Self(Arc::new(Counter {
+            limit,
+            used: AtomicU64::new(0),
+        }))
+    }
+
+    /// Bytes in use.
+    pub fn used(&self) -> u64 {
+        self.0.used.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn reserve_none(&self) -> Reservation {
+        Reservation {
+            budget: self.clone(),
+            bytes: 0,
+        }
+    }
+}
+
+// === impl Reservation ===
+
+impl Reservation {
+    /// Takes `more` bytes; false, and nothing taken, when the limit would be passed.
+    pub(crate) fn grow(&mut self, more: usize) -> bool {
+        let more = u64::try_from(more).unwrap_or(u64::MAX);
+        let Counter { limit, used } = &*self.budget.0;
+        let take = |now: u64| now.checked_add(more).filter(|total| total <= limit);
+        let taken = used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .is_ok();
+        if taken {
+            self.bytes += more;
+        }
+        taken
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.budget.0.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+// === impl Reserved ===
+
+impl AsRef<[u8]> for Reserved {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_for_all_together_and_given_back() {
+        let budget = Budget::new(10);
+        let (mut one, mut two) = (budget.reserve_none(), budget.reserve_none());
+        assert!(one.grow(6));
+        assert!(!two.grow(5));
+        assert!(two.grow(4));
+        drop(one);
+        assert_eq!(budget.used(), 4);
+        assert!(two.grow(6));
+        assert!(!two.grow(usize::MAX));
+        drop(two);
+        assert_eq!(budget.used(), 0);
+    }
+}

@@ -1,0 +1,23 @@
+//! The Envoy side: one ext_proc stream per HTTP request.
+//!
+//! ```text
+//!  ProcessingRequest ─ wire ─► Input ─► Exchange ─► Output ─ wire ─► ProcessingResponse
+//!                                          ▲  │
+//!                               Decided ───┘  └─► Decide ─► director
+//! ```
+//!
+//! [`Exchange`] is the protocol, pure; the stream adapter moves messages and keeps the timer. The
+//! adapter is polled by the HTTP/2 server itself, so a stream needs no task and no channel: a peer that
+//! stops reading stops being read.
+
+mod exchange;
+mod message;
+mod service;
+mod stream;
+mod wire;
+
+pub use exchange::Limits;
+pub use message::BodyMode;
+pub use service::{ExtProc, Settings};
+
+pub(crate) use message::{Answer, Phase, Query, Route};

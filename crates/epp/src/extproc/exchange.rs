@@ -1,0 +1,320 @@
+//! The protocol of one stream, as a state machine without clock, client or task.
+//!
+//! The request half and the response half run side by side: a response may begin while the request is
+//! still coming (an early 413, a local reply). What ends the request half early is in the order of
+//! [`Exchange::on`]; how a body is collected and given back is in [`request`].
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use scheduling::{Endpoint, InFlight, Moment, Subset};
+use smallvec::{SmallVec, smallvec};
+
+use super::message::{
+    BodyMode, Chunk, Close, Context, Event, Input, Modes, Output, Phase, Reply, ResponseHead,
+    Streamed,
+};
+use crate::{budget::Budget, reject::Reject};
+
+mod request;
+
+use request::RequestHalf;
+
+/// Envoy refuses streamed bodies above 64 KiB; this leaves room for the message around them.
+pub(super) const MAX_STREAMED: usize = 62_000;
+
+/// Between the last answer and the peer's close. The peer closes at once; this only bounds a hung one.
+const PEER_CLOSE: Duration = Duration::from_secs(5);
+
+/// What one [`Input`] leads to: mostly one or two; a collected body gives one per 62,000 bytes.
+pub(super) type Outputs = SmallVec<[Output; 4]>;
+
+/// Bounds of a stream, the same for all.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Largest request body that is collected, in bytes.
+    pub max_body: u64,
+    /// Longest wait for the next part of a body that is collected.
+    pub body_timeout: Duration,
+    /// What all collected bodies may take together.
+    pub budget: Budget,
+    /// Holds where the proxy does not say its modes.
+    pub default_mode: BodyMode,
+}
+
+/// One stream. Dropping it, at any time, ends the request's count at its endpoint.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    limits: Limits,
+    modes: Modes,
+    subset: Option<Subset>,
+    /// How many endpoints the proxy can try, 1 to 8.
+    list: u8,
+    request: RequestHalf,
+    response: ResponseHalf,
+    picked: Option<Picked>,
+    deadline: Option<Moment>,
+    closed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ResponseHalf {
+    /// No message yet.
+    Awaited,
+    /// Headers are answered.
+    Open,
+    /// The last message is answered.
+    Over,
+}
+
+#[derive(Debug)]
+struct Picked {
+    endpoints: SmallVec<[Arc<Endpoint>; 1]>,
+    guard: InFlight,
+    served: bool,
+}
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// A stream that was just opened, by a proxy that can try `list` endpoints in order.
+    pub(super) fn new(limits: Limits, list: u8, now: Moment) -> Self {
+        let modes = Modes::both(limits.default_mode);
+        let deadline = Some(now.plus(limits.body_timeout));
+        Self {
+            limits,
+            modes,
+            subset: None,
+            list,
+            request: RequestHalf::Awaited,
+            response: ResponseHalf::Awaited,
+            picked: None,
+            deadline,
+            closed: false,
+        }
+    }
+
+    /// When [`Input::Timer`] is due; absent: there is nothing to wait for.
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        self.deadline
+    }
+
+    /// Which half is being worked on.
+    pub(super) fn phase(&self) -> Phase {
+        if self.response == ResponseHalf::Awaited {
+            Phase::Request
+        } else {
+            Phase::Response
+        }
+    }
+
+    /// Moves the request's count to the endpoint that really serves it.
+    pub(super) fn serve_from(&mut self, endpoint: Arc<Endpoint>) {
+        if let Some(picked) = &mut self.picked {
+            picked.guard.move_to(endpoint);
+        }
+    }
+
+    /// Takes an input and says what to do, in order. After an [`Output::Close`] nothing comes any more.
+    pub(super) fn on(&mut self, input: Input, now: Moment) -> Outputs {
+        if self.closed {
+            return Outputs::new();
+        }
+        match input {
+            Input::Context(context) => self.on_context(context),
+            Input::UnknownMode(mode) => self.violation(format!(
+                "body mode {mode} is not supported: use FULL_DUPLEX_STREAMED, STREAMED, BUFFERED, BUFFERED_PARTIAL or NONE"
+            )),
+            Input::RequestHeaders(head) => self.on_request_headers(head, now),
+            Input::RequestBody(chunk) => self.on_request_body(chunk, now),
+            Input::RequestTrailers => self.on_request_trailers(),
+            Input::Decided(decision) => self.on_decided(decision),
+            Input::ResponseHeaders(head) => self.on_response_headers(head, now),
+            Input::ResponseBody(chunk) => self.on_response_body(chunk, now),
+            Input::ResponseTrailers => self.on_response_trailers(now),
+            Input::Timer => self.on_timer(now),
+            Input::PeerClosed => self.close(Close::Done),
+            Input::Drain => self.on_drain(),
+        }
+    }
+
+    fn on_context(&mut self, Context { subset, served }: Context) -> Outputs {
+        if subset.is_some() {
+            self.subset = subset;
+        }
+        served
+            .map(|address| self.on_served(address))
+            .unwrap_or_default()
+    }
+
+    /// The first endpoint of the list needs no word; another one takes over the count.
+    fn on_served(&mut self, address: SocketAddr) -> Outputs {
+        let Some(picked) = self.picked.as_mut().filter(|picked| !picked.served) else {
+            return Outputs::new();
+        };
+        picked.served = true;
+        if picked.guard.endpoint().address() == address {
+            return Outputs::new();
+        }
+        let listed = picked
+            .endpoints
+            .iter()
+            .find(|endpoint| endpoint.address() == address)
+            .cloned();
+        let in_list = listed.is_some();
+        if let Some(endpoint) = listed {
+            picked.guard.move_to(endpoint);
+        }
+        smallvec![Output::Observe(Event::ServedElsewhere { address, in_list })]
+    }
+
+    fn on_response_headers(&mut self, head: ResponseHead, now: Moment) -> Outputs {
+        if self.response != ResponseHalf::Awaited {
+            return self.violation("response headers came twice".to_owned());
+        }
+        if let RequestHalf::Awaited = self.request {
+            self.modes = head.modes.unwrap_or(self.modes);
+            self.request = RequestHalf::Bypassed;
+        }
+        self.request.give_up();
+        self.deadline = None;
+        self.response = ResponseHalf::Open;
+        let mut outputs: Outputs = smallvec![
+            Output::Observe(Event::Responding(head.status)),
+            Output::Reply(Reply::Headers(Phase::Response, None)),
+        ];
+        if head.end || self.modes.response == BodyMode::None {
+            self.complete(now, &mut outputs);
+        }
+        outputs
+    }
+
+    fn on_response_body(&mut self, chunk: Chunk, now: Moment) -> Outputs {
+        let mut outputs = Outputs::new();
+        match self.response {
+            ResponseHalf::Awaited => {
+                return self.violation("a response body came before its headers".to_owned());
+            }
+            ResponseHalf::Over => return outputs,
+            ResponseHalf::Open => {}
+        }
+        let end = chunk.end;
+        answer_body(Phase::Response, self.modes.response, chunk, &mut outputs);
+        if end {
+            self.complete(now, &mut outputs);
+        }
+        outputs
+    }
+
+    fn on_response_trailers(&mut self, now: Moment) -> Outputs {
+        let mut outputs = Outputs::new();
+        match self.response {
+            ResponseHalf::Awaited => {
+                return self.violation("response trailers came before the headers".to_owned());
+            }
+            ResponseHalf::Over => return outputs,
+            ResponseHalf::Open => {}
+        }
+        outputs.push(Output::Reply(Reply::Trailers(Phase::Response)));
+        self.complete(now, &mut outputs);
+        outputs
+    }
+
+    fn on_timer(&mut self, now: Moment) -> Outputs {
+        if self.deadline.is_none_or(|deadline| now < deadline) {
+            return Outputs::new();
+        }
+        self.deadline = None;
+        match &self.request {
+            RequestHalf::Collecting(_) => self.reject(Reject::BodyTimeout {
+                seconds: self.limits.body_timeout.as_secs(),
+            }),
+            // A stream on which nothing ever came, or whose peer does not close it.
+            _ => self.close(Close::Done),
+        }
+    }
+
+    fn on_drain(&mut self) -> Outputs {
+        match (&self.request, self.response) {
+            (RequestHalf::Collecting(_) | RequestHalf::Deciding(_), _) => {
+                self.reject(Reject::ShuttingDown)
+            }
+            // Closing in order now would make the proxy drop the rest of the body.
+            (RequestHalf::Passing, ResponseHalf::Awaited) | (_, ResponseHalf::Open) => {
+                self.close(Close::Unavailable)
+            }
+            (_, ResponseHalf::Awaited | ResponseHalf::Over) => self.close(Close::Done),
+        }
+    }
+
+    /// The response is answered in full: the endpoint is free.
+    fn complete(&mut self, now: Moment, outputs: &mut Outputs) {
+        self.response = ResponseHalf::Over;
+        self.picked = None;
+        self.deadline = Some(now.plus(PEER_CLOSE));
+        outputs.push(Output::Observe(Event::Complete));
+    }
+
+    /// Answers the client in the server's stead. Once the response began that would reset the client.
+    fn reject(&mut self, reject: Reject) -> Outputs {
+        if self.response != ResponseHalf::Awaited {
+            return self.close(Close::Done);
+        }
+        let mut outputs: Outputs = smallvec![Output::Reply(Reply::Immediate(reject))];
+        outputs.extend(self.close(Close::Done));
+        outputs
+    }
+
+    fn violation(&mut self, what: String) -> Outputs {
+        self.close(Close::InvalidArgument(what))
+    }
+
+    fn close(&mut self, how: Close) -> Outputs {
+        self.closed = true;
+        self.picked = None;
+        self.request = RequestHalf::Over;
+        self.deadline = None;
+        smallvec![Output::Close(how)]
+    }
+}
+
+/// Answers a part of a body that may go on as it is.
+fn answer_body(phase: Phase, mode: BodyMode, chunk: Chunk, outputs: &mut Outputs) {
+    if mode == BodyMode::FullDuplexStreamed {
+        push_streamed(phase, Bytes::from(chunk.bytes), chunk.end, outputs);
+    } else {
+        outputs.push(Output::Reply(Reply::Body {
+            phase,
+            route: None,
+            streamed: None,
+        }));
+    }
+}
+
+/// Splits bytes into streamed replies. No bytes and no end: no reply, as none is counted in this mode.
+fn push_streamed(phase: Phase, mut bytes: Bytes, end: bool, outputs: &mut Outputs) {
+    while bytes.len() > MAX_STREAMED {
+        let streamed = Some(Streamed {
+            bytes: bytes.split_to(MAX_STREAMED),
+            end: false,
+        });
+        outputs.push(Output::Reply(Reply::Body {
+            phase,
+            route: None,
+            streamed,
+        }));
+    }
+    if end || !bytes.is_empty() {
+        let streamed = Some(Streamed { bytes, end });
+        outputs.push(Output::Reply(Reply::Body {
+            phase,
+            route: None,
+            streamed,
+        }));
+    }
+}
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

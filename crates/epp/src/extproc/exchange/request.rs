@@ -1,0 +1,344 @@
+//! The request half: collect what the decision needs, decide, give it back.
+
+use bytes::Bytes;
+use scheduling::{Facts, Moment};
+
+use super::{Exchange, Outputs, Picked, ResponseHalf, answer_body, push_streamed};
+use crate::{
+    body::{Api, Parsed},
+    budget::{Reservation, Reserved},
+    extproc::message::{Answer, BodyMode, Chunk, Output, Phase, Query, Reply, RequestHead, Route},
+    reject::Reject,
+};
+
+/// In STREAMED mode the proxy stops reading at its own buffer limit (1 MiB by default) until we answer:
+/// a quarter of it still catches nearly every prompt, and cannot deadlock.
+const STREAMED_HOLD: usize = 256 * 1024;
+
+/// 4 MiB: a million tokens. Beyond it a body grows by doubling, whatever length was declared.
+const MAX_RESERVE: usize = 4 * 1024 * 1024;
+
+#[derive(Debug)]
+pub(super) enum RequestHalf {
+    /// No message yet.
+    Awaited,
+    /// The body is needed for the decision and still coming.
+    Collecting(Held),
+    /// A decision was asked for; what comes meanwhile is held as well.
+    Deciding(Held),
+    /// Headers are answered with a pick; the rest is answered as it comes.
+    Passing,
+    /// The last message is answered, or nothing more needs one.
+    Over,
+    /// The stream began with a response: the request is none of ours.
+    Bypassed,
+}
+
+/// A request whose messages are not all answered.
+#[derive(Debug)]
+pub(super) struct Held {
+    head: RequestHead,
+    /// The format of the body, if it is to be read.
+    api: Option<Api>,
+    body: Vec<u8>,
+    reservation: Reservation,
+    /// Body messages that still need an answer each.
+    unanswered: usize,
+    end: End,
+    /// Headers are answered already, so the pick goes with the body.
+    headers_answered: bool,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    NotYet,
+    /// By headers or a body message.
+    ByMessage,
+    ByTrailers,
+}
+
+// === impl RequestHalf ===
+
+impl RequestHalf {
+    /// The response is here before the decision: what is held needs no answer any more.
+    pub(super) fn give_up(&mut self) {
+        if let Self::Collecting(_) | Self::Deciding(_) = self {
+            *self = Self::Over;
+        }
+    }
+}
+
+// === impl Exchange ===
+
+impl Exchange {
+    pub(super) fn on_request_headers(&mut self, head: RequestHead, now: Moment) -> Outputs {
+        let mut outputs = Outputs::new();
+        match self.request {
+            RequestHalf::Awaited => {}
+            RequestHalf::Bypassed => {
+                outputs.push(Output::Reply(Reply::Headers(Phase::Request, None)));
+                return outputs;
+            }
+            _ => return self.violation("request headers came twice".to_owned()),
+        }
+        self.modes = head.modes.unwrap_or(self.modes);
+        self.deadline = None;
+        if let Some(length) = head.content_length
+            && length > self.limits.max_body
+            && self.collects(&head)
+        {
+            return self.reject(Reject::BodyTooLarge {
+                limit: self.limits.max_body,
+            });
+        }
+        let mut held = Held {
+            api: Api::for_path(&head.path).filter(|_| self.collects(&head)),
+            end: if head.end {
+                End::ByMessage
+            } else {
+                End::NotYet
+            },
+            head,
+            body: Vec::new(),
+            reservation: self.limits.budget.reserve_none(),
+            unanswered: 0,
+            headers_answered: false,
+        };
+        if held.api.is_none() {
+            return self.decide(held, None);
+        }
+        if let BodyMode::Buffered | BodyMode::BufferedPartial = self.modes.request {
+            // Only now does the body come.
+            held.headers_answered = true;
+            outputs.push(Output::Reply(Reply::Headers(Phase::Request, None)));
+        }
+        self.deadline = Some(now.plus(self.limits.body_timeout));
+        self.request = RequestHalf::Collecting(held);
+        outputs
+    }
+
+    pub(super) fn on_request_body(&mut self, chunk: Chunk, now: Moment) -> Outputs {
+        let mut outputs = Outputs::new();
+        match std::mem::replace(&mut self.request, RequestHalf::Over) {
+            RequestHalf::Awaited => {
+                return self.violation("a request body came before its headers".to_owned());
+            }
+            // A second end of stream, seen above 1 MB, must not be echoed.
+            RequestHalf::Over => {}
+            RequestHalf::Collecting(mut held) => {
+                if let Err(reject) = held.take(chunk, &self.limits) {
+                    return self.reject(reject);
+                }
+                return self.collect(held, now);
+            }
+            RequestHalf::Deciding(mut held) => {
+                if let Err(reject) = held.take(chunk, &self.limits) {
+                    return self.reject(reject);
+                }
+                self.request = RequestHalf::Deciding(held);
+            }
+            state @ (RequestHalf::Passing | RequestHalf::Bypassed) => {
+                if !chunk.end {
+                    self.request = state;
+                }
+                answer_body(Phase::Request, self.modes.request, chunk, &mut outputs);
+            }
+        }
+        outputs
+    }
+
+    pub(super) fn on_request_trailers(&mut self) -> Outputs {
+        let mut outputs = Outputs::new();
+        match std::mem::replace(&mut self.request, RequestHalf::Over) {
+            RequestHalf::Awaited => {
+                return self.violation("request trailers came before the headers".to_owned());
+            }
+            RequestHalf::Over => {}
+            RequestHalf::Collecting(mut held) => {
+                held.end = End::ByTrailers;
+                return self.read_and_decide(held);
+            }
+            RequestHalf::Deciding(mut held) => {
+                held.end = End::ByTrailers;
+                self.request = RequestHalf::Deciding(held);
+            }
+            RequestHalf::Passing | RequestHalf::Bypassed => {
+                outputs.push(Output::Reply(Reply::Trailers(Phase::Request)));
+            }
+        }
+        outputs
+    }
+
+    pub(super) fn on_decided(&mut self, decision: Result<Answer, Reject>) -> Outputs {
+        let RequestHalf::Deciding(held) = std::mem::replace(&mut self.request, RequestHalf::Over)
+        else {
+            // The response came first; dropping the decision gives its place back.
+            return Outputs::new();
+        };
+        match decision {
+            Err(reject) => self.reject(reject),
+            Ok(Answer {
+                route,
+                endpoints,
+                guard,
+            }) => {
+                self.picked = Some(Picked {
+                    endpoints,
+                    guard,
+                    served: false,
+                });
+                if held.end == End::NotYet {
+                    self.request = RequestHalf::Passing;
+                }
+                held.answer(route, self.modes.request)
+            }
+        }
+    }
+
+    /// Whether the decision waits for the body of this request.
+    fn collects(&self, head: &RequestHead) -> bool {
+        let comes = match self.modes.request {
+            BodyMode::None => false,
+            BodyMode::Streamed => self.modes.body_before_headers_reply,
+            BodyMode::Buffered | BodyMode::BufferedPartial | BodyMode::FullDuplexStreamed => true,
+        };
+        comes && !head.end && Api::for_path(&head.path).is_some()
+    }
+
+    fn collect(&mut self, held: Held, now: Moment) -> Outputs {
+        let whole = match self.modes.request {
+            BodyMode::Buffered => true,
+            _ => held.end != End::NotYet,
+        };
+        if whole {
+            return self.read_and_decide(held);
+        }
+        let enough = match self.modes.request {
+            BodyMode::BufferedPartial => true,
+            BodyMode::Streamed => held.body.len() >= STREAMED_HOLD,
+            _ => false,
+        };
+        if enough {
+            return self.decide(held, None);
+        }
+        self.deadline = Some(now.plus(self.limits.body_timeout));
+        self.request = RequestHalf::Collecting(held);
+        Outputs::new()
+    }
+
+    fn read_and_decide(&mut self, held: Held) -> Outputs {
+        match held.api.map(|api| api.parse(&held.body)).transpose() {
+            Ok(parsed) => self.decide(held, parsed),
+            Err(error) => self.reject(Reject::BadRequest(error.to_string())),
+        }
+    }
+
+    fn decide(&mut self, mut held: Held, parsed: Option<Parsed>) -> Outputs {
+        self.deadline = None;
+        let (model, prompt_tokens) = parsed.map_or((None, 0), |parsed| {
+            (Some(parsed.model), parsed.prompt_tokens)
+        });
+        let query = Query {
+            facts: Facts {
+                subset: self.subset.take(),
+                list: self.list,
+            },
+            model,
+            prompt_tokens,
+            body_bytes: held.body.len(),
+            fairness_id: held.head.fairness_id.take(),
+            wants_request_id: !held.head.has_request_id,
+        };
+        debug_assert!(
+            self.response == ResponseHalf::Awaited,
+            "a response ends the collecting"
+        );
+        self.request = RequestHalf::Deciding(held);
+        smallvec::smallvec![Output::Decide(query)]
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    /// Holds one more message. The bytes are kept only where they must be given back or read.
+    fn take(&mut self, chunk: Chunk, limits: &super::Limits) -> Result<(), Reject> {
+        let Chunk { bytes, end } = chunk;
+        let total = self.body.len().saturating_add(bytes.len());
+        if u64::try_from(total).unwrap_or(u64::MAX) > limits.max_body {
+            return Err(Reject::BodyTooLarge {
+                limit: limits.max_body,
+            });
+        }
+        if !self.reservation.grow(bytes.len()) {
+            return Err(Reject::Saturated);
+        }
+        self.unanswered += 1;
+        if end {
+            self.end = End::ByMessage;
+        }
+        if self.body.is_empty() {
+            // Most bodies are one chunk and one empty end: no copy.
+            self.body = bytes;
+        } else if !bytes.is_empty() {
+            let declared =
+                usize::try_from(self.head.content_length.unwrap_or(0)).unwrap_or(usize::MAX);
+            let ahead = declared.min(MAX_RESERVE).saturating_sub(self.body.len());
+            if self.body.capacity() < self.body.len() + ahead {
+                self.body.reserve_exact(ahead);
+            }
+            self.body.extend_from_slice(&bytes);
+        }
+        Ok(())
+    }
+
+    /// All answers that are due once there is a pick, headers first.
+    fn answer(self, route: Route, mode: BodyMode) -> Outputs {
+        let Self {
+            body,
+            reservation,
+            mut unanswered,
+            end,
+            headers_answered,
+            ..
+        } = self;
+        let mut outputs = Outputs::new();
+        let phase = Phase::Request;
+        if headers_answered {
+            unanswered = unanswered.saturating_sub(1);
+            outputs.push(Output::Reply(Reply::Body {
+                phase,
+                route: Some(route),
+                streamed: None,
+            }));
+        } else {
+            outputs.push(Output::Reply(Reply::Headers(phase, Some(route))));
+        }
+        if mode == BodyMode::FullDuplexStreamed {
+            let ended_by_body = end == End::ByMessage && unanswered > 0;
+            let bytes = if body.is_empty() {
+                Bytes::new()
+            } else {
+                Bytes::from_owner(Reserved {
+                    body,
+                    _reservation: reservation,
+                })
+            };
+            push_streamed(phase, bytes, ended_by_body, &mut outputs);
+        } else {
+            let empty = || {
+                Output::Reply(Reply::Body {
+                    phase,
+                    route: None,
+                    streamed: None,
+                })
+            };
+            outputs.extend(std::iter::repeat_with(empty).take(unanswered));
+        }
+        if end == End::ByTrailers {
+            outputs.push(Output::Reply(Reply::Trailers(phase)));
+        }
+        outputs
+    }
+}

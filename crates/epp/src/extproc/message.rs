@@ -1,0 +1,240 @@
+//! What goes into and comes out of an exchange, in our words.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use bytes::Bytes;
+use scheduling::{Endpoint, Facts, InFlight, Subset};
+use smallvec::SmallVec;
+
+use crate::reject::Reject;
+
+/// How the proxy sends a body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum BodyMode {
+    /// Not at all.
+    None,
+    /// In chunks, each answered by itself.
+    Streamed,
+    /// In one message, when complete.
+    Buffered,
+    /// In one message, cut off at the proxy's limit.
+    BufferedPartial,
+    /// In chunks; answers come when and how we like.
+    #[default]
+    FullDuplexStreamed,
+}
+
+/// What the proxy says about its body modes in the first message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Modes {
+    /// Of the request.
+    pub request: BodyMode,
+    /// Of the response.
+    pub response: BodyMode,
+    /// In [`BodyMode::Streamed`]: chunks come before the headers are answered.
+    pub body_before_headers_reply: bool,
+}
+
+/// Something happened.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// Attributes that came with the next message; before the message itself.
+    Context(Context),
+    /// The first message named a mode that this EPP does not speak; its number.
+    UnknownMode(i32),
+    /// Request headers.
+    RequestHeaders(RequestHead),
+    /// A part of the request body.
+    RequestBody(Chunk),
+    /// The request's trailers, which end it.
+    RequestTrailers,
+    /// Response headers.
+    ResponseHeaders(ResponseHead),
+    /// A part of the response body.
+    ResponseBody(Chunk),
+    /// The response's trailers, which end it.
+    ResponseTrailers,
+    /// The answer to [`Output::Decide`].
+    Decided(Result<Answer, Reject>),
+    /// The moment of [`super::Exchange::deadline`] is here.
+    Timer,
+    /// The peer closed its side, reset the stream, or is gone.
+    PeerClosed,
+    /// The drain is over: this stream must end now.
+    Drain,
+}
+
+/// Attributes beside a message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Context {
+    /// The endpoints the proxy allows.
+    pub subset: Option<Subset>,
+    /// The endpoint that served the response.
+    pub served: Option<SocketAddr>,
+}
+
+/// What matters of the request headers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RequestHead {
+    /// Path with query.
+    pub path: String,
+    /// Declared size of the body, in bytes.
+    pub content_length: Option<u64>,
+    /// Whether `x-request-id` is there.
+    pub has_request_id: bool,
+    /// Whose share of the pool this is, for metrics.
+    pub fairness_id: Option<String>,
+    /// No body and no trailers follow.
+    pub end: bool,
+    /// Only in the first message of a stream; else the default mode holds.
+    pub modes: Option<Modes>,
+}
+
+/// What matters of the response headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ResponseHead {
+    /// HTTP status; 0 when absent or no number.
+    pub status: u16,
+    /// No body and no trailers follow.
+    pub end: bool,
+    /// As in [`RequestHead::modes`].
+    pub modes: Option<Modes>,
+}
+
+/// A part of a body.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Chunk {
+    /// Its bytes; may be none.
+    pub bytes: Vec<u8>,
+    /// Nothing follows, not even trailers.
+    pub end: bool,
+}
+
+/// Something must be done.
+#[derive(Debug)]
+pub(super) enum Output {
+    /// Send this to the proxy.
+    Reply(Reply),
+    /// Decide where the request goes, and come back with [`Input::Decided`].
+    Decide(Query),
+    /// Count this.
+    Observe(Event),
+    /// End the stream. The last output ever.
+    Close(Close),
+}
+
+/// One half of an HTTP exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Client to server.
+    Request,
+    /// Server to client.
+    Response,
+}
+
+/// A message for the proxy.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Reply {
+    /// To headers.
+    Headers(Phase, Option<Route>),
+    /// To a part of a body.
+    Body {
+        /// Whose.
+        phase: Phase,
+        /// The pick, in the mode where it comes with the body.
+        route: Option<Route>,
+        /// Bytes to pass on in full-duplex mode; absent: the proxy passes on its own.
+        streamed: Option<Streamed>,
+    },
+    /// To trailers.
+    Trailers(Phase),
+    /// Instead of passing the request on.
+    Immediate(Reject),
+}
+
+/// Bytes to pass on in full-duplex mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Streamed {
+    /// At most [`super::exchange::MAX_STREAMED`].
+    pub bytes: Bytes,
+    /// Nothing follows.
+    pub end: bool,
+}
+
+/// What the proxy is told about the way of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// `ip:port[,ip:port]`, best first.
+    pub destination: String,
+    /// `x-request-id` to set, where the request had none.
+    pub request_id: Option<String>,
+}
+
+/// Everything a decision needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// For the pick.
+    pub facts: Facts,
+    /// The model the client asks for, where the body was read.
+    pub model: Option<String>,
+    /// Tokens of the prompt, estimated; 0 where the body was not read.
+    pub prompt_tokens: usize,
+    /// Bytes of the body seen so far.
+    pub body_bytes: usize,
+    /// Whose share of the pool this is.
+    pub fairness_id: Option<String>,
+    /// The request has no `x-request-id`.
+    pub wants_request_id: bool,
+}
+
+/// A decision.
+#[derive(Debug)]
+pub struct Answer {
+    /// For the proxy.
+    pub route: Route,
+    /// The endpoints in it, best first.
+    pub endpoints: SmallVec<[Arc<Endpoint>; 1]>,
+    /// The request's place at the first of them.
+    pub guard: InFlight,
+}
+
+/// Something to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// The response began, with this status.
+    Responding(u16),
+    /// The response was served by another endpoint than the first of the list.
+    ServedElsewhere {
+        /// By which.
+        address: SocketAddr,
+        /// Whether it is in the list.
+        in_list: bool,
+    },
+    /// The exchange is complete.
+    Complete,
+}
+
+/// How the gRPC stream ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Close {
+    /// In order.
+    Done,
+    /// The peer broke the protocol; says how.
+    InvalidArgument(String),
+    /// This EPP goes away in the middle of a response, which cuts its client.
+    Unavailable,
+}
+
+// === impl Modes ===
+
+impl Modes {
+    /// The same mode both ways.
+    pub(super) fn both(mode: BodyMode) -> Self {
+        Self {
+            request: mode,
+            response: mode,
+            body_before_headers_reply: false,
+        }
+    }
+}

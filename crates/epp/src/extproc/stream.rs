@@ -1,0 +1,294 @@
+//! One gRPC stream: moves messages between the peer and its [`Exchange`].
+
+use std::{
+    collections::VecDeque,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use futures::Stream;
+use scheduling::Moment;
+use tokio::time::{Sleep, sleep_until};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tonic::{Code, Status};
+use tracing::debug;
+
+use super::{
+    exchange::Exchange,
+    message::{Close, Event, Input, Output, Query, Reply},
+    service::Shared,
+    wire,
+};
+use crate::{
+    metrics::{OpenStream, Running},
+    proto::{ProcessingRequest, ProcessingResponse},
+};
+
+/// The answers to one stream of requests. Dropped by the server when the peer resets the stream.
+pub(super) struct Replies<S> {
+    messages: S,
+    exchange: Exchange,
+    outputs: VecDeque<Output>,
+    /// The end, once the last output is out.
+    ended: Option<Result<(), Status>>,
+    timer: Option<Timer>,
+    drained: Pin<Box<WaitForCancellationFutureOwned>>,
+    shared: Arc<Shared>,
+    meter: Meter,
+}
+
+struct Timer {
+    at: Moment,
+    sleep: Pin<Box<Sleep>>,
+}
+
+/// What is measured of a stream; its drop is the end of it, on every path.
+struct Meter {
+    shared: Arc<Shared>,
+    opened: Moment,
+    /// When the last message came.
+    heard: Moment,
+    open: OpenStream,
+    running: Option<Running>,
+    end: &'static str,
+}
+
+// === impl Replies ===
+
+impl<S> Replies<S>
+where
+    S: Stream<Item = Result<ProcessingRequest, Status>> + Unpin,
+{
+    pub(super) fn new(messages: S, list: u8, shared: Arc<Shared>) -> Self {
+        let now = shared.director.clock.now();
+        let exchange = Exchange::new(shared.settings.limits.clone(), list, now);
+        let drained = Box::pin(shared.settings.drained.clone().cancelled_owned());
+        let meter = Meter {
+            open: shared.metrics.open_stream(),
+            opened: now,
+            heard: now,
+            running: None,
+            end: "reset",
+            shared: Arc::clone(&shared),
+        };
+        Self {
+            messages,
+            exchange,
+            outputs: VecDeque::new(),
+            ended: None,
+            timer: None,
+            drained,
+            shared,
+            meter,
+        }
+    }
+
+    fn feed(&mut self, input: Input) {
+        let now = self.shared.director.clock.now();
+        self.outputs.extend(self.exchange.on(input, now));
+        self.meter.open.enter(self.exchange.phase());
+    }
+
+    /// Works off outputs up to the next message for the peer.
+    fn next_reply(&mut self) -> Option<ProcessingResponse> {
+        while let Some(output) = self.outputs.pop_front() {
+            match output {
+                Output::Reply(reply) => {
+                    self.meter.reply(&reply);
+                    return Some(wire::message(reply, self.shared.settings.clear_route_cache));
+                }
+                Output::Decide(query) => {
+                    let decision = self.meter.decide(query);
+                    self.feed(Input::Decided(decision));
+                }
+                Output::Observe(event) => self.observe(event),
+                Output::Close(close) => self.ended = Some(self.meter.close(close)),
+            }
+        }
+        None
+    }
+
+    fn observe(&mut self, event: Event) {
+        match event {
+            Event::Responding(status) => self.meter.responding(status),
+            Event::ServedElsewhere { address, in_list } => {
+                self.shared.metrics.served_elsewhere(in_list);
+                if !in_list {
+                    debug!(%address, "served by an endpoint that was not picked");
+                    if let Some(endpoint) = self.shared.director.pool.at(address) {
+                        self.exchange.serve_from(endpoint);
+                    }
+                }
+            }
+            Event::Complete => self.meter.complete(),
+        }
+    }
+
+    /// The next thing that happens to the stream, other than our own answers.
+    fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Poll::Ready(message) = Pin::new(&mut self.messages).poll_next(cx) {
+            self.meter.heard = self.shared.director.clock.now();
+            match message {
+                Some(Ok(message)) => wire::inputs(message)
+                    .into_iter()
+                    .for_each(|input| self.feed(input)),
+                Some(Err(status)) => self.broken(status),
+                None => self.feed(Input::PeerClosed),
+            }
+            return Poll::Ready(());
+        }
+        if self.drained.as_mut().poll(cx).is_ready() {
+            self.feed(Input::Drain);
+            return Poll::Ready(());
+        }
+        if self.poll_timer(cx).is_ready() {
+            self.feed(Input::Timer);
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+
+    /// A reset is a normal end; a message that cannot be read is the peer's fault and is said so.
+    fn broken(&mut self, status: Status) {
+        self.feed(Input::PeerClosed);
+        if let Code::OutOfRange | Code::ResourceExhausted | Code::Internal | Code::InvalidArgument =
+            status.code()
+        {
+            debug!(%status, "message of the peer not read");
+            self.outputs.clear();
+            self.meter.end = "broken";
+            self.ended = Some(Err(status));
+        }
+    }
+
+    /// The timer is moved only when it is due too late or fires too early: a deadline moves with every
+    /// chunk of a body, the timer need not.
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(deadline) = self.exchange.deadline() else {
+            return Poll::Pending;
+        };
+        let clock = self.shared.director.clock;
+        let timer = self.timer.get_or_insert_with(|| Timer {
+            at: deadline,
+            sleep: Box::pin(sleep_until(clock.instant(deadline))),
+        });
+        if timer.at > deadline {
+            timer.set(deadline, clock.instant(deadline));
+        }
+        while timer.sleep.as_mut().poll(cx).is_ready() {
+            if timer.at >= deadline {
+                self.timer = None;
+                return Poll::Ready(());
+            }
+            timer.set(deadline, clock.instant(deadline));
+        }
+        Poll::Pending
+    }
+}
+
+impl<S> Stream for Replies<S>
+where
+    S: Stream<Item = Result<ProcessingRequest, Status>> + Unpin,
+{
+    type Item = Result<ProcessingResponse, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        loop {
+            if let Some(reply) = this.next_reply() {
+                return Poll::Ready(Some(Ok(reply)));
+            }
+            match &mut this.ended {
+                Some(end) => return Poll::Ready(std::mem::replace(end, Ok(())).err().map(Err)),
+                None => futures::ready!(this.poll_input(cx)),
+            }
+        }
+    }
+}
+
+// === impl Timer ===
+
+impl Timer {
+    fn set(&mut self, at: Moment, instant: tokio::time::Instant) {
+        self.at = at;
+        self.sleep.as_mut().reset(instant);
+    }
+}
+
+// === impl Meter ===
+
+impl Meter {
+    fn decide(&mut self, query: Query) -> Result<super::Answer, crate::reject::Reject> {
+        let Shared {
+            director, metrics, ..
+        } = &*self.shared;
+        let series = metrics.series(query.model.as_deref(), query.fairness_id.as_deref());
+        let (blind, bytes) = (query.model.is_none(), query.body_bytes);
+        let decision = director.decide(query);
+        match &decision {
+            Ok(_) => {
+                if blind {
+                    metrics.picked_blindly();
+                }
+                self.running = Some(series.begin(bytes));
+            }
+            Err(reject) => series.failed(reject.status()),
+        }
+        decision
+    }
+
+    fn reply(&mut self, reply: &Reply) {
+        let metrics = &self.shared.metrics;
+        match reply {
+            Reply::Headers(_, Some(_)) | Reply::Body { route: Some(_), .. } => {
+                metrics.picked(self.shared.director.clock.now().since(self.heard));
+            }
+            Reply::Immediate(reject) => {
+                metrics.rejected(reject.reason());
+                self.end = "rejected";
+            }
+            Reply::Headers(..) | Reply::Body { .. } | Reply::Trailers(_) => {}
+        }
+    }
+
+    fn responding(&self, status: u16) {
+        if let Some(running) = self.running.as_ref().filter(|_| status >= 400) {
+            running.failed(status);
+        }
+    }
+
+    fn complete(&mut self) {
+        self.end = "complete";
+        if let Some(running) = self.running.take() {
+            running.took(self.shared.director.clock.now().since(self.opened));
+        }
+    }
+
+    fn close(&mut self, close: Close) -> Result<(), Status> {
+        match close {
+            Close::Done => {
+                if self.end == "reset" {
+                    self.end = "early";
+                }
+                Ok(())
+            }
+            Close::InvalidArgument(what) => {
+                self.end = "invalid";
+                debug!(what, "the peer broke the protocol");
+                Err(Status::invalid_argument(what))
+            }
+            Close::Unavailable => {
+                self.end = "drained";
+                Err(Status::unavailable("the endpoint picker is shutting down"))
+            }
+        }
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.shared.metrics.stream_ended(self.end);
+    }
+}

@@ -1,0 +1,321 @@
+//! Envoy's messages to ours and back.
+
+use std::collections::HashMap;
+
+use scheduling::Subset;
+use smallvec::SmallVec;
+
+use super::message::{
+    BodyMode, Chunk, Context, Input, Modes, Phase, Reply, RequestHead, ResponseHead, Route,
+    Streamed,
+};
+use crate::{
+    proto::{
+        BodyMutation, BodyResponse, BodySendMode, CommonResponse, HeaderAppendAction, HeaderMap,
+        HeaderMutation, HeaderValue, HeaderValueOption, HeadersResponse, HttpBody, HttpHeaders,
+        HttpStatus, ImmediateResponse, Kind, Metadata, Mutation, ProcessingRequest,
+        ProcessingResponse, ProtocolConfiguration, Request, Response, StreamedBodyResponse, Struct,
+        TrailersResponse, Value,
+    },
+    reject::Reject,
+};
+
+const DESTINATION: &str = "x-gateway-destination-endpoint";
+const SERVED: &str = "x-gateway-destination-endpoint-served";
+const SUBSET: &str = "x-gateway-destination-endpoint-subset";
+const NS_LB: &str = "envoy.lb";
+const NS_SUBSET: &str = "envoy.lb.subset_hint";
+const REQUEST_ID: &str = "x-request-id";
+const FAIRNESS_ID: [&str; 2] = [
+    "x-llm-d-inference-fairness-id",
+    "x-gateway-inference-fairness-id",
+];
+
+/// Headers that steer routing or scheduling: whoever sent them, no model server may see them.
+const STRIPPED: [&str; 12] = [
+    SUBSET,
+    SERVED,
+    "x-gateway-destination-endpoint-scores",
+    "x-llm-d-inference-objective",
+    "x-gateway-inference-objective",
+    FAIRNESS_ID[0],
+    FAIRNESS_ID[1],
+    "x-llm-d-model-name-rewrite",
+    "x-gateway-model-name-rewrite",
+    "x-prefiller-host-port",
+    "x-encoder-hosts-ports",
+    "x-data-parallel-host-port",
+];
+
+/// What one message says: its attributes, if any, then the message.
+pub(super) fn inputs(message: ProcessingRequest) -> SmallVec<[Input; 2]> {
+    let ProcessingRequest {
+        metadata_context,
+        protocol_config,
+        request,
+        ..
+    } = message;
+    let mut inputs = SmallVec::new();
+    let modes = match protocol_config.map(modes).transpose() {
+        Ok(modes) => modes,
+        Err(UnknownMode(mode)) => {
+            inputs.push(Input::UnknownMode(mode));
+            return inputs;
+        }
+    };
+    if let Some(context) = metadata_context.map(context)
+        && context != Context::default()
+    {
+        inputs.push(Input::Context(context));
+    }
+    inputs.extend(request.map(|request| match request {
+        Request::RequestHeaders(headers) => Input::RequestHeaders(request_head(headers, modes)),
+        Request::RequestBody(body) => Input::RequestBody(chunk(body)),
+        Request::RequestTrailers(_) => Input::RequestTrailers,
+        Request::ResponseHeaders(headers) => Input::ResponseHeaders(response_head(&headers, modes)),
+        Request::ResponseBody(body) => Input::ResponseBody(chunk(body)),
+        Request::ResponseTrailers(_) => Input::ResponseTrailers,
+    }));
+    inputs
+}
+
+/// The message for a reply.
+pub(super) fn message(reply: Reply, clear_route_cache: bool) -> ProcessingResponse {
+    let mut message = ProcessingResponse::default();
+    let common = |route: Option<Route>,
+                  body_mutation: Option<BodyMutation>,
+                  message: &mut ProcessingResponse| {
+        let routed = route.is_some();
+        let header_mutation = route.map(|route| {
+            message.dynamic_metadata = Some(destination_metadata(route.destination.clone()));
+            route_headers(route)
+        });
+        (routed || body_mutation.is_some()).then(|| CommonResponse {
+            header_mutation,
+            body_mutation,
+            clear_route_cache: routed && clear_route_cache,
+            ..CommonResponse::default()
+        })
+    };
+    let response = match reply {
+        Reply::Headers(phase, route) => {
+            let response = HeadersResponse {
+                response: common(route, None, &mut message),
+            };
+            match phase {
+                Phase::Request => Response::RequestHeaders(response),
+                Phase::Response => Response::ResponseHeaders(response),
+            }
+        }
+        Reply::Body {
+            phase,
+            route,
+            streamed,
+        } => {
+            let response = BodyResponse {
+                response: common(route, streamed.map(body_mutation), &mut message),
+            };
+            match phase {
+                Phase::Request => Response::RequestBody(response),
+                Phase::Response => Response::ResponseBody(response),
+            }
+        }
+        Reply::Trailers(Phase::Request) => Response::RequestTrailers(TrailersResponse::default()),
+        Reply::Trailers(Phase::Response) => Response::ResponseTrailers(TrailersResponse::default()),
+        Reply::Immediate(reject) => Response::ImmediateResponse(immediate(&reject)),
+    };
+    message.response = Some(response);
+    message
+}
+
+struct UnknownMode(i32);
+
+fn modes(config: ProtocolConfiguration) -> Result<Modes, UnknownMode> {
+    let mode = |number: i32| match BodySendMode::try_from(number) {
+        Ok(BodySendMode::None) => Ok(BodyMode::None),
+        Ok(BodySendMode::Streamed) => Ok(BodyMode::Streamed),
+        Ok(BodySendMode::Buffered) => Ok(BodyMode::Buffered),
+        Ok(BodySendMode::BufferedPartial) => Ok(BodyMode::BufferedPartial),
+        Ok(BodySendMode::FullDuplexStreamed) => Ok(BodyMode::FullDuplexStreamed),
+        Ok(BodySendMode::Grpc) | Err(_) => Err(UnknownMode(number)),
+    };
+    Ok(Modes {
+        request: mode(config.request_body_mode)?,
+        response: mode(config.response_body_mode)?,
+        body_before_headers_reply: config.send_body_without_waiting_for_header_response,
+    })
+}
+
+fn context(mut metadata: Metadata) -> Context {
+    let mut take = |namespace: &str, key: &str| {
+        metadata
+            .filter_metadata
+            .get_mut(namespace)?
+            .fields
+            .remove(key)
+    };
+    let served = match take(NS_LB, SERVED).and_then(|value| value.kind) {
+        Some(Kind::StringValue(address)) => address.trim().parse().ok(),
+        _ => None,
+    };
+    Context {
+        subset: take(NS_SUBSET, SUBSET).map(subset),
+        served,
+    }
+}
+
+/// A list of strings, or one comma-separated string. Anything else is a subset without entries.
+fn subset(value: Value) -> Subset {
+    let mut subset = Subset::default();
+    match value.kind {
+        Some(Kind::StringValue(list)) => subset.extend_from_list(&list),
+        Some(Kind::ListValue(list)) => {
+            for entry in list.values {
+                if let Some(Kind::StringValue(entry)) = entry.kind {
+                    subset.extend_from_list(&entry);
+                }
+            }
+        }
+        _ => {}
+    }
+    subset
+}
+
+fn request_head(headers: HttpHeaders, modes: Option<Modes>) -> RequestHead {
+    let mut head = RequestHead {
+        end: headers.end_of_stream,
+        modes,
+        ..RequestHead::default()
+    };
+    for header in headers.headers.map(|map| map.headers).unwrap_or_default() {
+        match header.key.as_str() {
+            ":path" => head.path = text(header),
+            "content-length" => head.content_length = value(&header).parse().ok(),
+            REQUEST_ID => head.has_request_id = !value(&header).is_empty(),
+            key if FAIRNESS_ID.contains(&key) => head.fairness_id = Some(text(header)),
+            _ => {}
+        }
+    }
+    head
+}
+
+fn response_head(headers: &HttpHeaders, modes: Option<Modes>) -> ResponseHead {
+    let all = headers
+        .headers
+        .as_ref()
+        .map(|HeaderMap { headers }| headers.as_slice())
+        .unwrap_or_default();
+    let status = all
+        .iter()
+        .find(|header| header.key == ":status")
+        .and_then(|header| value(header).parse().ok());
+    ResponseHead {
+        status: status.unwrap_or(0),
+        end: headers.end_of_stream,
+        modes,
+    }
+}
+
+/// Envoy fills `raw_value` and leaves `value` empty; older proxies do the reverse.
+fn value(header: &HeaderValue) -> &str {
+    if header.raw_value.is_empty() {
+        &header.value
+    } else {
+        std::str::from_utf8(&header.raw_value).unwrap_or_default()
+    }
+}
+
+fn text(header: HeaderValue) -> String {
+    if header.raw_value.is_empty() {
+        header.value
+    } else {
+        String::from_utf8(header.raw_value).unwrap_or_default()
+    }
+}
+
+fn chunk(body: HttpBody) -> Chunk {
+    Chunk {
+        bytes: body.body,
+        end: body.end_of_stream,
+    }
+}
+
+fn route_headers(route: Route) -> HeaderMutation {
+    let Route {
+        destination,
+        request_id,
+    } = route;
+    let mut set_headers = Vec::with_capacity(2);
+    set_headers.push(set_header(DESTINATION, destination));
+    set_headers.extend(request_id.map(|id| set_header(REQUEST_ID, id)));
+    HeaderMutation {
+        set_headers,
+        remove_headers: STRIPPED.iter().map(|&name| name.to_owned()).collect(),
+    }
+}
+
+fn set_header(key: &str, value: String) -> HeaderValueOption {
+    HeaderValueOption {
+        header: Some(HeaderValue {
+            key: key.to_owned(),
+            value: String::new(),
+            raw_value: value.into_bytes(),
+        }),
+        append_action: HeaderAppendAction::OverwriteIfExistsOrAdd.into(),
+        ..HeaderValueOption::default()
+    }
+}
+
+fn destination_metadata(destination: String) -> Struct {
+    let string = Value {
+        kind: Some(Kind::StringValue(destination)),
+    };
+    let inner = Struct {
+        fields: HashMap::from([(DESTINATION.to_owned(), string)]),
+    };
+    let outer = Value {
+        kind: Some(Kind::StructValue(inner)),
+    };
+    Struct {
+        fields: HashMap::from([(NS_LB.to_owned(), outer)]),
+    }
+}
+
+/// The one copy that the message type forces.
+fn body_mutation(streamed: Streamed) -> BodyMutation {
+    let Streamed { bytes, end } = streamed;
+    let response = StreamedBodyResponse {
+        body: Vec::from(bytes),
+        end_of_stream: end,
+        ..Default::default()
+    };
+    BodyMutation {
+        mutation: Some(Mutation::StreamedResponse(response)),
+    }
+}
+
+fn immediate(reject: &Reject) -> ImmediateResponse {
+    let mut set_headers = vec![set_header("content-type", "application/json".to_owned())];
+    let dropped = reject.dropped_reason();
+    set_headers.extend(dropped.map(|reason| set_header("x-llm-d-request-dropped-reason", reason)));
+    set_headers.extend(
+        reject
+            .retry_after()
+            .map(|seconds| set_header("retry-after", seconds.to_owned())),
+    );
+    ImmediateResponse {
+        status: Some(HttpStatus {
+            code: i32::from(reject.status()),
+        }),
+        headers: Some(HeaderMutation {
+            set_headers,
+            remove_headers: Vec::new(),
+        }),
+        body: reject.body(),
+        details: reject.reason().to_owned(),
+        ..ImmediateResponse::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,40 @@
+//! The endpoint picker: an Envoy external processor that chooses the model server for each request of one
+//! InferencePool.
+//!
+//! It owns the ext_proc protocol, the members of the pool and what is known of their load. It must not
+//! know how the choice is made (crate `scheduling`), nor anything of routes, other pools or other
+//! clusters.
+//!
+//! ```text
+//!  API server ─► discovery ─┐                    ┌─► health, metrics
+//!                           ├─► Pool (Snapshot) ─┤
+//!  model servers ─► scrape ─┘                    └─► director ◄─► extproc ◄─► Envoy
+//! ```
+
+mod args;
+mod body;
+mod budget;
+mod clock;
+mod director;
+mod discovery;
+mod extproc;
+mod health;
+mod metrics;
+mod program;
+mod proto;
+mod reject;
+mod scrape;
+mod server;
+mod tls;
+
+pub use args::{Args, ListenArgs, PoolArgs, RequestArgs, Size, Span};
+pub use budget::Budget;
+pub use clock::Clock;
+pub use director::{Director, Pool};
+pub use extproc::{BodyMode, ExtProc, Limits, Settings};
+pub use health::{Part, Readiness};
+pub use metrics::{Metrics, PoolCollector};
+pub use program::run;
+pub use scrape::Scraper;
+pub use server::{ExtProcServer, listen, serve_health};
+pub use tls::{Certificate, CertificateError};

@@ -1,0 +1,127 @@
+//! Why a request is not passed on, and what its client is told.
+
+use scheduling::NoPick;
+
+/// A request-level failure. It becomes an immediate HTTP response, never a gRPC error.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reject {
+    /// The body of a path whose format is known cannot be read.
+    #[error("{0}")]
+    BadRequest(String),
+    /// No part of the body came for too long.
+    #[error(
+        "no part of the request body arrived for {seconds} s: send it faster or check the connection"
+    )]
+    BodyTimeout {
+        /// How long nothing came.
+        seconds: u64,
+    },
+    /// The body is larger than this EPP holds.
+    #[error("the request body is larger than {limit} bytes, the limit of --max-request-body")]
+    BodyTooLarge {
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// All bodies held together are at their limit.
+    #[error("too many request bodies are being held: retry later")]
+    Saturated,
+    /// There is nowhere to send it.
+    #[error(transparent)]
+    NoEndpoints(#[from] NoPick),
+    /// This EPP ends before it could decide.
+    #[error("the endpoint picker is shutting down: retry")]
+    ShuttingDown,
+}
+
+// === impl Reject ===
+
+impl Reject {
+    /// Stable: metric label, error type and dropped-reason header alike.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::BadRequest(_) => "bad-request",
+            Self::BodyTimeout { .. } => "body-timeout",
+            Self::BodyTooLarge { .. } => "body-too-large",
+            Self::Saturated => "saturated",
+            Self::NoEndpoints(no_pick) => no_pick.reason(),
+            Self::ShuttingDown => "shutting-down",
+        }
+    }
+
+    /// HTTP status. 503 means that another pool may serve the request, 429 that this one will later.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::BadRequest(_) => 400,
+            Self::BodyTimeout { .. } => 408,
+            Self::BodyTooLarge { .. } => 413,
+            Self::Saturated => 429,
+            Self::NoEndpoints(_) | Self::ShuttingDown => 503,
+        }
+    }
+
+    /// Value of `x-llm-d-request-dropped-reason`, where the request itself was in order.
+    pub fn dropped_reason(&self) -> Option<String> {
+        match self {
+            Self::Saturated | Self::NoEndpoints(_) | Self::ShuttingDown => {
+                Some(format!("rejected-{}", self.reason()))
+            }
+            Self::BadRequest(_) | Self::BodyTimeout { .. } | Self::BodyTooLarge { .. } => None,
+        }
+    }
+
+    /// Value of `retry-after` in seconds, where waiting helps.
+    pub fn retry_after(&self) -> Option<&'static str> {
+        (self.status() == 429).then_some("1")
+    }
+
+    /// The JSON body for the client.
+    pub fn body(&self) -> Vec<u8> {
+        let error = serde_json::json!({
+            "error": { "message": self.to_string(), "type": self.reason(), "code": self.status() }
+        });
+        error.to_string().into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case(Reject::BadRequest("no model".into()), 400, "bad-request", None, None)]
+    #[case(Reject::BodyTimeout { seconds: 60 }, 408, "body-timeout", None, None)]
+    #[case(Reject::BodyTooLarge { limit: 9 }, 413, "body-too-large", None, None)]
+    #[case(
+        Reject::Saturated,
+        429,
+        "saturated",
+        Some("rejected-saturated"),
+        Some("1")
+    )]
+    #[case(NoPick::EmptyPool.into(), 503, "no-endpoints", Some("rejected-no-endpoints"), None)]
+    #[case(NoPick::EmptySubset.into(), 503, "no-endpoints", Some("rejected-no-endpoints"), None)]
+    #[case(
+        Reject::ShuttingDown,
+        503,
+        "shutting-down",
+        Some("rejected-shutting-down"),
+        None
+    )]
+    fn clients_are_told_in_the_agreed_terms(
+        #[case] reject: Reject,
+        #[case] status: u16,
+        #[case] reason: &str,
+        #[case] dropped: Option<&str>,
+        #[case] retry_after: Option<&str>,
+    ) {
+        assert_eq!((reject.status(), reject.reason()), (status, reason));
+        assert_eq!(reject.dropped_reason().as_deref(), dropped);
+        assert_eq!(reject.retry_after(), retry_after);
+        let body: serde_json::Value = serde_json::from_slice(&reject.body()).unwrap();
+        assert_eq!(body["error"]["type"], reason);
+        assert_eq!(body["error"]["code"], status);
+        assert_eq!(body["error"]["message"], reject.to_string());
+    }
+}

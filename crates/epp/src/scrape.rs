@@ -1,0 +1,234 @@
+//! Metrics of the model servers: one task per endpoint, one request in flight each.
+//!
+//! ```text
+//!  members ─► Scraper ─┬─► task: GET /metrics ─ frames ─► Scanner ─► Load of the endpoint
+//!                      └─► task: …
+//! ```
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use prometheus_client::metrics::counter::Counter;
+use rand::RngExt;
+use scheduling::{Endpoint, EndpointId, ScrapeFailure, Snapshot};
+use tokio::{
+    sync::{mpsc, watch},
+    task::{AbortHandle, JoinSet},
+    time::{MissedTickBehavior, interval_at, timeout},
+};
+use tracing::{Instrument, debug, debug_span};
+
+use crate::{
+    clock::Clock,
+    health::{Part, Readiness},
+    metrics::Metrics,
+};
+
+mod engine;
+mod page;
+mod scanner;
+
+use engine::Engine;
+use page::{Page, PageError};
+
+use scanner::Scanner;
+
+/// A page that takes longer says nothing about now.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// With no answer that often, the endpoint is asked only each [`SLOW`].
+const SLOW_AFTER: u32 = 10;
+
+/// Bounds the work spent on endpoints that are gone.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// After this, readiness no longer waits for the first round.
+const FIRST_ROUND: Duration = Duration::from_secs(1);
+
+/// Keeps one scraping task per member.
+#[derive(Debug)]
+pub struct Scraper {
+    /// Between two scrapes of one endpoint.
+    pub interval: Duration,
+    /// Time.
+    pub clock: Clock,
+    /// Counts scrapes.
+    pub metrics: Metrics,
+    /// Told when the first round is done.
+    pub readiness: Readiness,
+}
+
+/// What one endpoint's task needs.
+struct Target {
+    endpoint: Arc<Endpoint>,
+    interval: Duration,
+    clock: Clock,
+    ok: Counter,
+    unreachable: Counter,
+    useless: Counter,
+}
+
+type Running = BTreeMap<EndpointId, (Arc<Endpoint>, AbortHandle)>;
+
+// === impl Scraper ===
+
+impl Scraper {
+    /// Scrapes the members, as they come and go, until the sender of `members` is dropped. `None` in
+    /// `members`: not known yet.
+    ///
+    /// # Errors
+    /// When a task ended, which only a bug can make it do.
+    pub async fn run(
+        self,
+        mut members: watch::Receiver<Option<Arc<Snapshot>>>,
+    ) -> anyhow::Result<()> {
+        let mut tasks = JoinSet::new();
+        let mut running = Running::new();
+        // Nothing is sent: it closes when every task of the first round dropped its end.
+        let (first, mut first_round) = mpsc::channel::<()>(1);
+        let Ok(snapshot) = members
+            .wait_for(Option::is_some)
+            .await
+            .map(|known| known.clone())
+        else {
+            return Ok(());
+        };
+        self.follow(
+            &snapshot.unwrap_or_default(),
+            &mut running,
+            &mut tasks,
+            Some(&first),
+        );
+        drop(first);
+        // Slow metrics must not keep a pool from serving.
+        let _ = timeout(FIRST_ROUND, first_round.recv()).await;
+        self.readiness.set(Part::Metrics, true);
+        loop {
+            tokio::select! {
+                changed = members.changed() => {
+                    if changed.is_err() {
+                        return Ok(());
+                    }
+                    let snapshot = members.borrow_and_update().clone().unwrap_or_default();
+                    self.follow(&snapshot, &mut running, &mut tasks, None);
+                }
+                Some(ended) = tasks.join_next() => match ended {
+                    Err(error) if error.is_cancelled() => {}
+                    Err(error) => anyhow::bail!("a scraping task died: {error}"),
+                    Ok(()) => anyhow::bail!("a scraping task ended"),
+                }
+            }
+        }
+    }
+
+    fn follow(
+        &self,
+        snapshot: &Snapshot,
+        running: &mut Running,
+        tasks: &mut JoinSet<()>,
+        first: Option<&mpsc::Sender<()>>,
+    ) {
+        let mut gone = std::mem::take(running);
+        for endpoint in snapshot.endpoints() {
+            let kept = match gone.remove(endpoint.id()) {
+                Some((same, handle)) if Arc::ptr_eq(&same, endpoint) => Some(handle),
+                Some((_, former)) => {
+                    former.abort();
+                    None
+                }
+                None => None,
+            };
+            let handle = kept.unwrap_or_else(|| {
+                let target = self.target(Arc::clone(endpoint));
+                let span = debug_span!("scrape", endpoint = %endpoint.id());
+                tasks.spawn(target.run(first.cloned()).instrument(span))
+            });
+            running.insert(endpoint.id().clone(), (Arc::clone(endpoint), handle));
+        }
+        for (_, handle) in gone.values() {
+            handle.abort();
+        }
+    }
+
+    fn target(&self, endpoint: Arc<Endpoint>) -> Target {
+        Target {
+            endpoint,
+            interval: self.interval,
+            clock: self.clock,
+            ok: self.metrics.scrapes("ok"),
+            unreachable: self.metrics.scrapes("unreachable"),
+            useless: self.metrics.scrapes("useless"),
+        }
+    }
+}
+
+// === impl Target ===
+
+impl Target {
+    async fn run(self, mut first: Option<mpsc::Sender<()>>) {
+        let mut page = Page::new(self.endpoint.address());
+        let mut scanner = Scanner::new(Engine::by_name(self.endpoint.engine()));
+        // Spread over the interval: scrapes that all start at once make picks wait.
+        let phase = self.interval.mul_f64(rand::rng().random());
+        let mut unanswered = 0_u32;
+        let mut ticks = self.ticks(self.interval, phase);
+        loop {
+            if first.is_none() {
+                ticks.tick().await;
+            }
+            let answered = self.scrape(&mut page, &mut scanner).await;
+            first = None;
+            let before = unanswered;
+            unanswered = if answered {
+                0
+            } else {
+                unanswered.saturating_add(1)
+            };
+            if before < SLOW_AFTER && unanswered >= SLOW_AFTER {
+                debug!("no answer: scraping less often");
+                ticks = self.ticks(self.interval.max(SLOW), SLOW);
+            } else if before >= SLOW_AFTER && unanswered == 0 {
+                ticks = self.ticks(self.interval, self.interval);
+            }
+        }
+    }
+
+    fn ticks(&self, interval: Duration, after: Duration) -> tokio::time::Interval {
+        let start = self.clock.instant(self.clock.now().plus(after));
+        let mut ticks = interval_at(start, interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks
+    }
+
+    /// One scrape; whether the server answered at all.
+    async fn scrape(&self, page: &mut Page, scanner: &mut Scanner) -> bool {
+        let load = self.endpoint.load();
+        let start = load.scrape_starts(self.clock.now());
+        let result = timeout(TIMEOUT, page.read(scanner))
+            .await
+            .unwrap_or(Err(PageError::Timeout));
+        let scraped = scanner.finish();
+        let failure = match result {
+            Ok(()) => {
+                self.ok.inc();
+                load.scraped(start, scraped);
+                return true;
+            }
+            Err(error) => {
+                debug!(%error, reason = error.reason(), "scrape failed");
+                // A half-read connection cannot be used again.
+                page.disconnect();
+                error.failure()
+            }
+        };
+        match failure {
+            ScrapeFailure::Unreachable => self.unreachable.inc(),
+            ScrapeFailure::Useless => self.useless.inc(),
+        };
+        load.scrape_failed(failure);
+        failure == ScrapeFailure::Useless
+    }
+}
+
+#[cfg(test)]
+mod tests;
