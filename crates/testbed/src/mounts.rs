@@ -1,0 +1,147 @@
+//! A container's own view of the file system: directories and files shown at the paths it asked for.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::{Component, Path, PathBuf};
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+/// Below these a mount point can be made without touching the machine: an empty file system is laid over them first.
+const COVERED: [&str; 2] = ["/run", "/tmp"];
+
+/// Mount path → what is shown there. Empty: the machine's view, unchanged.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mounts {
+    sources: BTreeMap<PathBuf, PathBuf>,
+}
+
+/// A mount path the testbed cannot serve without changing the machine's own directories.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("mountPath {0}: only paths below /run, /var/run and /tmp can be mounted here")]
+pub(crate) struct UnsupportedMount(PathBuf);
+
+// === impl Mounts ===
+
+impl Mounts {
+    /// Shows `source` at `path`.
+    pub(crate) fn insert(&mut self, path: &Path, source: PathBuf) -> Result<(), UnsupportedMount> {
+        let plain = normalize(path);
+        if !COVERED.iter().any(|root| plain.starts_with(root)) {
+            return Err(UnsupportedMount(path.to_owned()));
+        }
+        self.sources.insert(plain, source);
+        Ok(())
+    }
+
+    /// Gives the calling thread, and what it starts, a mount namespace of its own with these mounts in it.
+    pub(crate) fn enter(&self) -> io::Result<()> {
+        if self.sources.is_empty() {
+            return Ok(());
+        }
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        let nothing: Option<&str> = None;
+        // Opened before anything is covered: a source may lie below a covered directory itself.
+        let mut open = Vec::with_capacity(self.sources.len());
+        for (path, source) in &self.sources {
+            open.push((path, File::open(source)?, source.is_dir()));
+        }
+        for root in COVERED {
+            if self.sources.keys().any(|path| path.starts_with(root)) {
+                mount(
+                    Some("tmpfs"),
+                    root,
+                    Some("tmpfs"),
+                    MsFlags::empty(),
+                    Some("mode=1777"),
+                )?;
+            }
+        }
+        // parents sort before children, so that a nested mount is not covered by the outer one
+        for (path, source, is_directory) in open {
+            if is_directory {
+                fs::create_dir_all(path)?;
+            } else {
+                fs::create_dir_all(path.parent().unwrap_or(path))?;
+                File::create(path)?;
+            }
+            let source = format!("/proc/self/fd/{}", source.as_raw_fd());
+            mount(
+                Some(source.as_str()),
+                path,
+                nothing,
+                MsFlags::MS_BIND | MsFlags::MS_REC,
+                nothing,
+            )?;
+        }
+        // a link to /run on almost every machine
+        if fs::symlink_metadata("/var/run").is_ok_and(|data| data.is_dir()) {
+            mount(
+                Some("/run"),
+                "/var/run",
+                nothing,
+                MsFlags::MS_BIND | MsFlags::MS_REC,
+                nothing,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// `/var/run/x` → `/run/x`, without `.`, `..` and doubled slashes.
+fn normalize(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::from("/");
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => plain.push(name),
+            Component::ParentDir => {
+                plain.pop();
+            }
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    match plain.strip_prefix("/var/run") {
+        Ok(rest) => Path::new("/run").join(rest),
+        Err(_) => plain,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn var_run_and_run_are_one() {
+        assert_eq!(
+            normalize(Path::new("/var/run/secrets/")),
+            PathBuf::from("/run/secrets")
+        );
+        assert_eq!(
+            normalize(Path::new("/run//a/./b")),
+            PathBuf::from("/run/a/b")
+        );
+    }
+
+    #[test]
+    fn a_path_cannot_climb_out_of_what_is_covered() {
+        let mut mounts = Mounts::default();
+        assert!(
+            mounts
+                .insert(Path::new("/run/isthmus"), "/x".into())
+                .is_ok()
+        );
+        assert!(
+            mounts
+                .insert(Path::new("/run/../etc"), "/x".into())
+                .is_err()
+        );
+        assert!(mounts.insert(Path::new("/running"), "/x".into()).is_err());
+        assert!(
+            mounts
+                .insert(Path::new("/etc/isthmus"), "/x".into())
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,375 @@
+//! What kube-proxy and a load balancer do: Service addresses lead to ready endpoints.
+//!
+//! The node listens on every Service address inside the cluster's namespace, where the whole range is local, and passes
+//! bytes on. There is a listener only while an endpoint is ready, so that a Service without one refuses connections.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Service, ServicePort};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+
+use super::NodeContext;
+
+/// Connections through one Service address at a time: each costs two descriptors of the testbed's process.
+const MAX_CONNECTIONS: usize = 1024;
+/// As long as a client would try by itself.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// Changes of Services and EndpointSlices that come together are taken together.
+const SETTLE: Duration = Duration::from_millis(20);
+/// Between attempts at what failed.
+const RETRY: Duration = Duration::from_millis(500);
+/// One request to the API server.
+const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+/// Address to listen on → ready endpoints, sorted; never empty.
+type Table = BTreeMap<SocketAddr, Vec<SocketAddr>>;
+
+/// One address being listened on.
+struct Forward {
+    endpoints: watch::Sender<Vec<SocketAddr>>,
+    task: AbortHandle,
+}
+
+/// Keeps a listener for every Service address that has ready endpoints; never ends.
+pub(super) async fn forward_services(context: Arc<NodeContext>) {
+    let mut services = context.services.subscribe();
+    let mut slices = context.slices.subscribe();
+    let mut forwards: BTreeMap<SocketAddr, Forward> = BTreeMap::new();
+    let mut tasks = JoinSet::new();
+    loop {
+        services.borrow_and_update();
+        slices.borrow_and_update();
+        let table = make_table(&context.services.all(), &context.slices.all());
+        forwards.retain(|address, forward| {
+            let stays = table.contains_key(address);
+            if !stays {
+                forward.task.abort();
+            }
+            stays
+        });
+        let mut failed = false;
+        for (address, endpoints) in table {
+            if let Some(forward) = forwards.get(&address) {
+                forward.endpoints.send_if_modified(|now| {
+                    let differs = *now != endpoints;
+                    *now = endpoints;
+                    differs
+                });
+                continue;
+            }
+            match listen(&context, address) {
+                Ok(listener) => {
+                    let (sender, receiver) = watch::channel(endpoints);
+                    let task = tasks.spawn(accept(listener, receiver));
+                    let forward = Forward {
+                        endpoints: sender,
+                        task,
+                    };
+                    forwards.insert(address, forward);
+                }
+                Err(error) => {
+                    // the listener before it may not be closed yet
+                    tracing::debug!(%address, %error, "not listening");
+                    failed = true;
+                }
+            }
+        }
+        tokio::select! {
+            _ = services.changed() => {}
+            _ = slices.changed() => {}
+            // an aborted one; none ends by itself
+            Some(_) = tasks.join_next() => {}
+            () = sleep(RETRY), if failed => {}
+        }
+        sleep(SETTLE).await;
+    }
+}
+
+/// Gives each Service of type LoadBalancer an address of its own; never ends.
+pub(super) async fn assign_load_balancers(context: Arc<NodeContext>) {
+    let mut pool = context.network.addresses.load_balancers();
+    let mut given: BTreeMap<String, IpAddr> = BTreeMap::new();
+    let mut changes = context.services.subscribe();
+    loop {
+        changes.borrow_and_update();
+        let services = context.services.all();
+        let wanted: BTreeMap<String, &Arc<Service>> = services
+            .iter()
+            .filter(|service| is_load_balancer(service))
+            .filter_map(|service| Some((service.uid()?, service)))
+            .collect();
+        given.retain(|uid, address| {
+            let stays = wanted.contains_key(uid);
+            if !stays {
+                pool.release(*address);
+            }
+            stays
+        });
+        let mut failed = false;
+        for (uid, service) in wanted {
+            if ingress_address(service).is_some() {
+                continue;
+            }
+            let address = given
+                .get(&uid)
+                .copied()
+                .or_else(|| pool.allocate().map(IpAddr::V4));
+            let Some(address) = address else {
+                tracing::warn!(service = %service.name_any(), "no load balancer address is free");
+                continue;
+            };
+            given.insert(uid, address);
+            failed |= !write_ingress(&context, service, address).await;
+        }
+        if failed {
+            sleep(RETRY).await;
+        } else if changes.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn write_ingress(context: &NodeContext, service: &Service, address: IpAddr) -> bool {
+    let services: Api<Service> = Api::namespaced(
+        context.client.clone(),
+        &service.namespace().unwrap_or_default(),
+    );
+    let name = service.name_any();
+    let patch = json!({
+        "metadata": {"uid": service.uid()},
+        "status": {"loadBalancer": {"ingress": [{"ip": address, "ipMode": "VIP"}]}},
+    });
+    let params = PatchParams::default();
+    let patch = Patch::Merge(&patch);
+    match timeout(REQUEST_LIMIT, services.patch_status(&name, &params, &patch)).await {
+        Ok(Ok(_)) => true,
+        Ok(Err(kube::Error::Api(error))) if error.code == 404 || error.code == 409 => true,
+        Ok(Err(error)) => {
+            tracing::warn!(service = name, %error, "address not written");
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+fn is_load_balancer(service: &Service) -> bool {
+    let kind = service.spec.as_ref().and_then(|spec| spec.type_.as_deref());
+    kind == Some("LoadBalancer") && service.metadata.deletion_timestamp.is_none()
+}
+
+fn ingress_address(service: &Service) -> Option<IpAddr> {
+    let balancer = service.status.as_ref()?.load_balancer.as_ref()?;
+    balancer
+        .ingress
+        .as_ref()?
+        .first()?
+        .ip
+        .as_ref()?
+        .parse()
+        .ok()
+}
+
+/// The cluster address and, for a load balancer, the one given to it.
+fn service_addresses(service: &Service) -> Vec<IpAddr> {
+    let cluster_ip = service
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.cluster_ip.as_deref());
+    let cluster_ip = cluster_ip.and_then(|ip| ip.parse().ok());
+    let balancer = is_load_balancer(service)
+        .then(|| ingress_address(service))
+        .flatten();
+    cluster_ip.into_iter().chain(balancer).collect()
+}
+
+fn make_table(services: &[Arc<Service>], slices: &[Arc<EndpointSlice>]) -> Table {
+    let mut table = Table::new();
+    for service in services {
+        let own: Vec<&EndpointSlice> = slices
+            .iter()
+            .filter(|slice| slice.namespace() == service.namespace())
+            .filter(|slice| slice.labels().get(SERVICE_NAME) == Some(&service.name_any()))
+            .map(|slice| &**slice)
+            .collect();
+        for port in service
+            .spec
+            .iter()
+            .flat_map(|spec| spec.ports.iter().flatten())
+        {
+            let endpoints = ready_endpoints(&own, port);
+            let Ok(number) = u16::try_from(port.port) else {
+                continue;
+            };
+            if endpoints.is_empty()
+                || port
+                    .protocol
+                    .as_deref()
+                    .is_some_and(|protocol| protocol != "TCP")
+            {
+                continue;
+            }
+            for address in service_addresses(service) {
+                table.insert(SocketAddr::new(address, number), endpoints.clone());
+            }
+        }
+    }
+    table
+}
+
+/// The endpoints behind one port: slices carry the Service port's name and the resolved target port.
+fn ready_endpoints(slices: &[&EndpointSlice], port: &ServicePort) -> Vec<SocketAddr> {
+    let mut endpoints = Vec::new();
+    let name = port.name.as_deref().unwrap_or_default();
+    for slice in slices {
+        let targets = slice.ports.iter().flatten();
+        let target = targets.filter(|target| target.name.as_deref().unwrap_or_default() == name);
+        let Some(target) = target
+            .filter_map(|target| u16::try_from(target.port?).ok())
+            .next()
+        else {
+            continue;
+        };
+        let ready = slice.endpoints.iter().filter(|endpoint| {
+            let conditions = endpoint.conditions.as_ref();
+            conditions.and_then(|conditions| conditions.ready) != Some(false)
+        });
+        let addresses = ready.flat_map(|endpoint| &endpoint.addresses);
+        let parsed = addresses.filter_map(|address| address.parse::<IpAddr>().ok());
+        endpoints.extend(parsed.map(|address| SocketAddr::new(address, target)));
+    }
+    endpoints.sort();
+    endpoints.dedup();
+    endpoints
+}
+
+/// The socket belongs to the cluster's namespace, whoever reads it.
+fn listen(context: &NodeContext, address: SocketAddr) -> std::io::Result<TcpListener> {
+    let listener = context.network.namespace.run(|| {
+        let listener = std::net::TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    })?;
+    TcpListener::from_std(listener)
+}
+
+async fn accept(listener: TcpListener, endpoints: watch::Receiver<Vec<SocketAddr>>) {
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let next = AtomicUsize::new(0);
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
+            return;
+        };
+        while connections.try_join_next().is_some() {}
+        let client = match listener.accept().await {
+            Ok((client, _)) => client,
+            Err(error) => {
+                tracing::warn!(%error, "connection not accepted");
+                sleep(RETRY).await;
+                continue;
+            }
+        };
+        let endpoint = {
+            let endpoints = endpoints.borrow();
+            let turn = next.fetch_add(1, Ordering::Relaxed);
+            turn.checked_rem(endpoints.len())
+                .and_then(|nth| endpoints.get(nth).copied())
+        };
+        if let Some(endpoint) = endpoint {
+            connections.spawn(async move {
+                pass(client, endpoint).await;
+                drop(slot);
+            });
+        }
+    }
+}
+
+async fn pass(mut client: TcpStream, endpoint: SocketAddr) {
+    let Ok(Ok(mut server)) = timeout(CONNECT_LIMIT, TcpStream::connect(endpoint)).await else {
+        // a reset, which is what the client would have had from the endpoint
+        let _closed = client.set_zero_linger();
+        return;
+    };
+    // best effort: tokens must not wait for each other
+    let _quick = client
+        .set_nodelay(true)
+        .and_then(|()| server.set_nodelay(true));
+    if copy_bidirectional(&mut client, &mut server).await.is_err() {
+        let _closed = client.set_zero_linger();
+        let _closed = server.set_zero_linger();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_service(status: serde_json::Value) -> Arc<Service> {
+        let service = json!({
+            "metadata": {"name": "echo", "namespace": "ml"},
+            "spec": {
+                "type": "LoadBalancer", "clusterIP": "10.1.128.9",
+                "ports": [{"name": "http", "port": 80, "targetPort": "web"}, {"name": "udp", "port": 53, "protocol": "UDP"}],
+            },
+            "status": status,
+        });
+        Arc::new(serde_json::from_value(service).unwrap())
+    }
+
+    fn mk_slice(name: &str, ready: bool) -> Arc<EndpointSlice> {
+        let slice = json!({
+            "metadata": {"name": "echo-x", "namespace": "ml", "labels": {SERVICE_NAME: name}},
+            "addressType": "IPv4",
+            "ports": [{"name": "other", "port": 1}, {"name": "http", "port": 8080}],
+            "endpoints": [
+                {"addresses": ["10.1.0.3"], "conditions": {"ready": true}},
+                {"addresses": ["10.1.0.2"], "conditions": {"ready": ready}},
+            ],
+        });
+        Arc::new(serde_json::from_value(slice).unwrap())
+    }
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn both_addresses_lead_to_ready_endpoints_by_port_name() {
+        let service = mk_service(json!({"loadBalancer": {"ingress": [{"ip": "10.1.192.1"}]}}));
+        let table = make_table(&[service], &[mk_slice("echo", true)]);
+        let endpoints = vec![address("10.1.0.2:8080"), address("10.1.0.3:8080")];
+        let expected = [address("10.1.128.9:80"), address("10.1.192.1:80")]
+            .map(|listen| (listen, endpoints.clone()));
+        assert_eq!(table, Table::from(expected));
+    }
+
+    #[test]
+    fn unready_endpoints_and_other_services_slices_are_left_out() {
+        let table = make_table(
+            &[mk_service(json!({}))],
+            &[mk_slice("echo", false), mk_slice("other", true)],
+        );
+        assert_eq!(
+            table,
+            Table::from([(address("10.1.128.9:80"), vec![address("10.1.0.3:8080")])])
+        );
+    }
+
+    #[test]
+    fn a_service_without_endpoints_is_not_listened_on() {
+        assert!(make_table(&[mk_service(json!({}))], &[]).is_empty());
+    }
+}

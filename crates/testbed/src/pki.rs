@@ -1,0 +1,109 @@
+//! The certificates and keys of one cluster, made anew for each run.
+
+use std::net::Ipv4Addr;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
+};
+
+/// A cluster's certificate authority.
+pub(crate) struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+/// A certificate and its private key, PEM.
+#[derive(Clone, Debug)]
+pub(crate) struct Certificate {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+/// The keys ServiceAccount tokens are signed and checked with, PEM.
+pub(crate) struct TokenKeys {
+    pub(crate) private: String,
+    pub(crate) public: String,
+}
+
+// === impl Authority ===
+
+impl Authority {
+    pub(crate) fn make(cluster: &str) -> Result<Self, rcgen::Error> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = name(&format!("{cluster}-ca"), None);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![
+            KeyUsagePurpose::KeyCertSign,
+            KeyUsagePurpose::DigitalSignature,
+        ];
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+        Ok(Self { issuer })
+    }
+
+    pub(crate) fn pem(&self) -> String {
+        self.issuer.pem()
+    }
+
+    /// For a server that is reached by these addresses and names.
+    pub(crate) fn server(
+        &self,
+        addresses: &[Ipv4Addr],
+        names: &[&str],
+    ) -> Result<Certificate, rcgen::Error> {
+        let addresses = addresses.iter().map(ToString::to_string);
+        let names = names.iter().map(|&name| name.to_owned());
+        let params = CertificateParams::new(addresses.chain(names).collect::<Vec<_>>())?;
+        self.issue(
+            params,
+            name("kube-apiserver", None),
+            ExtendedKeyUsagePurpose::ServerAuth,
+        )
+    }
+
+    /// For a Kubernetes user: the common name is the user, the organization its group.
+    pub(crate) fn client(&self, user: &str, group: &str) -> Result<Certificate, rcgen::Error> {
+        let params = CertificateParams::default();
+        self.issue(
+            params,
+            name(user, Some(group)),
+            ExtendedKeyUsagePurpose::ClientAuth,
+        )
+    }
+
+    fn issue(
+        &self,
+        mut params: CertificateParams,
+        name: DistinguishedName,
+        usage: ExtendedKeyUsagePurpose,
+    ) -> Result<Certificate, rcgen::Error> {
+        params.distinguished_name = name;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![usage];
+        let key = KeyPair::generate()?;
+        Ok(Certificate {
+            certificate: params.signed_by(&key, &self.issuer)?.pem(),
+            key: key.serialize_pem(),
+        })
+    }
+}
+
+// === impl TokenKeys ===
+
+impl TokenKeys {
+    pub(crate) fn make() -> Result<Self, rcgen::Error> {
+        let pair = KeyPair::generate()?;
+        Ok(Self {
+            private: pair.serialize_pem(),
+            public: pair.public_key_pem(),
+        })
+    }
+}
+
+fn name(common: &str, organization: Option<&str>) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, common);
+    if let Some(organization) = organization {
+        name.push(DnType::OrganizationName, organization);
+    }
+    name
+}

@@ -1,0 +1,452 @@
+//! The testbed as a whole: what to start, and the running thing.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node as NodeObject, ServiceAccount};
+use kube::Api;
+
+use crate::addresses::ClusterAddresses;
+use crate::cluster::Cluster;
+use crate::control_plane::{Files, start_etcd};
+use crate::error::TestbedError;
+use crate::eventually::eventually;
+use crate::faults::{ApiServerFaults, PodFaults};
+use crate::isolation::{Inside, RunDirectory};
+use crate::logs::tail;
+use crate::manifests::Manifests;
+use crate::network::{ClusterNetwork, make_hub};
+use crate::node::Node;
+use crate::process::Service;
+use crate::progress::{Listener, Progress};
+use crate::tools::{Images, Tools};
+
+/// A cluster is ready 10 s after its start on a small idle machine; this is for a busy one.
+const READY_LIMIT: Duration = Duration::from_secs(120);
+/// Lines of a log that an error carries.
+const TAIL_LINES: usize = 20;
+
+/// What a testbed is to have. Made by [`Testbed::builder`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Builder {
+    run: RunDirectory,
+    clusters: Vec<String>,
+    images: Images,
+    tools: Option<Tools>,
+    install_definitions: bool,
+    manifests: Vec<PathBuf>,
+}
+
+/// Clusters on this machine; dropping it kills everything in it.
+pub struct Testbed {
+    run: RunDirectory,
+    tools: Tools,
+    members: BTreeMap<String, Member>,
+    etcd: Service,
+}
+
+/// One cluster of a testbed.
+pub(crate) struct Member {
+    pub(crate) cluster: Cluster,
+    pub(crate) api_server: Service,
+    network: ClusterNetwork,
+    controller_manager: Option<Service>,
+    node: Option<Node>,
+}
+
+// === impl Builder ===
+
+impl Builder {
+    /// Adds a cluster; the first has the addresses 10.1.0.0/16, the second 10.2.0.0/16, and so on.
+    pub fn cluster(mut self, name: &str) -> Self {
+        self.clusters.push(name.to_owned());
+        self
+    }
+
+    /// Says what runs for an image: `repository` is its name without registry and tag, as in `isthmus/epp`.
+    /// `envoyproxy/envoy` is there already. An image nobody named leaves its pod in `ImagePullBackOff`.
+    pub fn image(self, repository: &str, executable: impl Into<PathBuf>) -> Self {
+        self.image_with(repository, executable, &[])
+    }
+
+    /// As [`Builder::image`], with arguments that stand before the container's own.
+    pub fn image_with(
+        mut self,
+        repository: &str,
+        executable: impl Into<PathBuf>,
+        arguments: &[&str],
+    ) -> Self {
+        let arguments = arguments
+            .iter()
+            .map(|&argument| argument.to_owned())
+            .collect();
+        self.images.insert(repository, executable.into(), arguments);
+        self
+    }
+
+    /// Uses these binaries instead of those that [`Tools::find`] finds.
+    pub fn tools(mut self, tools: Tools) -> Self {
+        self.tools = Some(tools);
+        self
+    }
+
+    /// Installs no custom resource definitions; without this: Gateway API, InferencePool and our own.
+    pub fn without_definitions(mut self) -> Self {
+        self.install_definitions = false;
+        self
+    }
+
+    /// Applies one more manifest file to every cluster at its start.
+    pub fn manifest(mut self, path: impl Into<PathBuf>) -> Self {
+        self.manifests.push(path.into());
+        self
+    }
+
+    /// Starts everything, and returns when in every cluster the API server is ready, the default ServiceAccount exists,
+    /// the definitions are served and the node is Ready. `progress` hears of each step.
+    ///
+    /// # Errors
+    /// When a tool is missing or a part does not come up; with the end of its log. What was started is killed.
+    pub async fn start(
+        self,
+        progress: impl Fn(Progress) + Send + Sync + 'static,
+    ) -> Result<Testbed, TestbedError> {
+        let progress = Listener::new(progress);
+        let tools = match self.tools.clone() {
+            Some(tools) => tools,
+            None => Tools::find()?,
+        };
+        let addresses = self.addresses()?;
+        let mut images = self.images.clone();
+        images.insert("envoyproxy/envoy", tools.envoy.clone(), Vec::new());
+
+        let hub = make_hub().await?;
+        let (state, logs) = (self.run.state(), self.run.logs());
+        let etcd = start_etcd(&tools, &hub, &state, &logs)?;
+        let starts = addresses.into_iter().map(async |(name, addresses)| {
+            let network = ClusterNetwork::make(&hub, addresses).await?;
+            self.start_member(&name, network, &tools, &images, &progress)
+                .await
+        });
+        let started = futures::future::try_join_all(starts);
+        let manifests = async {
+            if !self.install_definitions {
+                return Ok(self.manifests.clone());
+            }
+            let mut paths = Manifests::find().await?.default_set();
+            paths.extend(self.manifests.iter().cloned());
+            Ok(paths)
+        };
+        let (started, manifests) = futures::future::try_join(started, manifests).await?;
+        let members: BTreeMap<String, Member> = started
+            .into_iter()
+            .map(|member| (member.cluster.name().to_owned(), member))
+            .collect();
+        let testbed = Testbed {
+            run: self.run.clone(),
+            tools,
+            members,
+            etcd,
+        };
+        futures::future::try_join_all(testbed.members.values().map(async |member| {
+            let name = member.cluster.name();
+            let install = async {
+                for path in &manifests {
+                    member.cluster.apply_file(path).await?;
+                }
+                Ok(())
+            };
+            let install = progress.step(format!("{name}: custom resource definitions"), install);
+            let ready = progress.step(format!("{name}: controllers and node"), member.ready());
+            futures::future::try_join(install, ready).await
+        }))
+        .await?;
+        Ok(testbed)
+    }
+
+    fn addresses(&self) -> Result<Vec<(String, ClusterAddresses)>, TestbedError> {
+        let mut numbered: Vec<(String, ClusterAddresses)> = Vec::new();
+        for name in &self.clusters {
+            let invalid = |problem: &'static str| TestbedError::Cluster {
+                name: name.clone(),
+                problem,
+            };
+            let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+            if name.is_empty()
+                || name.len() > 40
+                || name.starts_with('-')
+                || !name.bytes().all(plain)
+            {
+                return Err(invalid("expected 1 to 40 of a-z, 0-9 and -, like \"east\""));
+            }
+            if numbered.iter().any(|(other, _)| other == name) {
+                return Err(invalid("named twice"));
+            }
+            let number = u8::try_from(numbered.len() + 1).ok();
+            let addresses = number.and_then(ClusterAddresses::new);
+            numbered.push((
+                name.clone(),
+                addresses.ok_or_else(|| invalid("there is room for 255 clusters"))?,
+            ));
+        }
+        Ok(numbered)
+    }
+
+    async fn start_member(
+        &self,
+        name: &str,
+        network: ClusterNetwork,
+        tools: &Tools,
+        images: &Images,
+        progress: &Listener,
+    ) -> Result<Member, TestbedError> {
+        let (state, logs) = (self.run.state().join(name), self.run.logs());
+        let (files, identity) = Files::make(name, network.addresses, state.clone())?;
+        tracing::debug!(cluster = name, server = identity.server, "starting");
+        let api_server = files.start_api_server(name, tools, &network, &logs)?;
+        let mut member = Member {
+            cluster: Cluster::from_kubeconfig(name, &files.kubeconfig(), &tools.kubectl).await?,
+            api_server,
+            network: network.clone(),
+            controller_manager: None,
+            node: None,
+        };
+        let ready = await_api_server(&member, READY_LIMIT);
+        progress.step(format!("{name}: API server"), ready).await?;
+        member.controller_manager =
+            Some(files.start_controller_manager(name, tools, &network, &logs)?);
+        let client = member.cluster.client();
+        member.node = Some(Node::start(
+            name,
+            client,
+            network,
+            images.clone(),
+            state,
+            logs.join(name),
+        ));
+        Ok(member)
+    }
+}
+
+// === impl Testbed ===
+
+impl Testbed {
+    /// A testbed without clusters yet; [`enter`](crate::enter) gives the proof that it will be cleaned up.
+    pub fn builder(inside: &Inside) -> Builder {
+        Builder {
+            run: inside.run().clone(),
+            clusters: Vec::new(),
+            images: Images::default(),
+            tools: None,
+            install_definitions: true,
+            manifests: Vec::new(),
+        }
+    }
+
+    /// The cluster of that name.
+    ///
+    /// # Errors
+    /// When the builder was given no such name.
+    pub fn cluster(&self, name: &str) -> Result<&Cluster, TestbedError> {
+        Ok(&self.member(name)?.cluster)
+    }
+
+    /// All clusters, by name.
+    pub fn clusters(&self) -> impl Iterator<Item = &Cluster> {
+        self.members.values().map(|member| &member.cluster)
+    }
+
+    /// The binaries in use.
+    pub fn tools(&self) -> &Tools {
+        &self.tools
+    }
+
+    /// Faults of a pod that runs in a cluster.
+    ///
+    /// # Errors
+    /// When there is no such cluster, or no such pod on its node at this moment.
+    pub fn pod(
+        &self,
+        cluster: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<PodFaults, TestbedError> {
+        let member = self.member(cluster)?;
+        let cell = member
+            .node
+            .as_ref()
+            .and_then(|node| node.pod(namespace, name));
+        cell.map(|cell| PodFaults { cell })
+            .ok_or_else(|| TestbedError::NoSuchPod {
+                cluster: cluster.to_owned(),
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            })
+    }
+
+    /// Faults of a cluster's API server.
+    ///
+    /// # Errors
+    /// When there is no such cluster.
+    pub fn api_server(&self, cluster: &str) -> Result<ApiServerFaults<'_>, TestbedError> {
+        let member = self.member(cluster)?;
+        Ok(ApiServerFaults { member })
+    }
+
+    /// Cuts the link between two clusters: packets vanish both ways, also of connections that exist.
+    /// Clients in this process reach both still: they sit in the hub.
+    ///
+    /// # Errors
+    /// When there is no such cluster or the network refuses.
+    pub async fn cut(&self, one: &str, other: &str) -> Result<(), TestbedError> {
+        let (one, other) = (&self.member(one)?.network, &self.member(other)?.network);
+        one.cut_to(other).await?;
+        Ok(other.cut_to(one).await?)
+    }
+
+    /// Undoes one [`Testbed::cut`].
+    ///
+    /// # Errors
+    /// When there is no such cluster or they are not cut apart.
+    pub async fn heal(&self, one: &str, other: &str) -> Result<(), TestbedError> {
+        let (one, other) = (&self.member(one)?.network, &self.member(other)?.network);
+        one.heal_to(other).await?;
+        Ok(other.heal_to(one).await?)
+    }
+
+    /// Where every process logs: `etcd.log`, `<cluster>/apiserver.log`, `<cluster>/controller-manager.log`,
+    /// `<cluster>/pods/<namespace>/<pod>/<container>.log`. It outlives the run.
+    pub fn logs_dir(&self) -> PathBuf {
+        self.run.logs()
+    }
+
+    /// The last lines of a log, named like its file without `.log`: `east/apiserver`.
+    pub fn log_tail(&self, name: &str, lines: usize) -> String {
+        tail(&self.run.logs().join(format!("{name}.log")), lines)
+    }
+
+    /// Ends everything, in at most some seconds: pods and control planes are killed, for nothing outlives them.
+    pub async fn stop(self) {
+        let Self { members, etcd, .. } = self;
+        let stops = members.into_values().map(Member::stop);
+        futures::future::join_all(stops).await;
+        etcd.kill().await;
+    }
+
+    fn member(&self, name: &str) -> Result<&Member, TestbedError> {
+        self.members
+            .get(name)
+            .ok_or_else(|| TestbedError::NoSuchCluster(name.to_owned()))
+    }
+}
+
+// === impl Member ===
+
+impl Member {
+    /// Waits for what the controllers and the node must have done before a pod can run.
+    async fn ready(&self) -> Result<(), TestbedError> {
+        let client = self.cluster.client();
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
+        let nodes: Api<NodeObject> = Api::all(client);
+        let name = self.cluster.name();
+        let Some((controllers, node)) = self.controller_manager.as_ref().zip(self.node.as_ref())
+        else {
+            return Ok(());
+        };
+        let look = async || {
+            accounts
+                .get("default")
+                .await
+                .map_err(|error| error.to_string())?;
+            let object = nodes
+                .get(node.name())
+                .await
+                .map_err(|error| error.to_string())?;
+            if object
+                .spec
+                .as_ref()
+                .is_some_and(|spec| spec.taints.is_some())
+            {
+                return Err("the node is still tainted".to_owned());
+            }
+            let conditions = object
+                .status
+                .and_then(|status| status.conditions)
+                .unwrap_or_default();
+            let ready = conditions
+                .iter()
+                .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+            ready
+                .then_some(())
+                .ok_or_else(|| "the node is not Ready".to_owned())
+        };
+        await_service(
+            &format!("controllers and node of {name}"),
+            controllers,
+            READY_LIMIT,
+            look,
+        )
+        .await
+    }
+
+    async fn stop(self) {
+        drop(self.node);
+        if let Some(controllers) = &self.controller_manager {
+            controllers.kill().await;
+        }
+        self.api_server.kill().await;
+    }
+}
+
+/// Waits for `/readyz`, and fails early when the process has ended.
+pub(crate) async fn await_api_server(member: &Member, limit: Duration) -> Result<(), TestbedError> {
+    let client = member.cluster.client();
+    let what = format!("API server of {}", member.cluster.name());
+    await_service(&what, &member.api_server, limit, async || {
+        let request = http::Request::get("/readyz")
+            .body(Vec::new())
+            .map_err(|error| error.to_string())?;
+        client
+            .request_text(request)
+            .await
+            .map_err(|error| error.to_string())
+            .map(|_| ())
+    })
+    .await
+}
+
+async fn await_service(
+    what: &str,
+    service: &Service,
+    limit: Duration,
+    mut look: impl AsyncFnMut() -> Result<(), String>,
+) -> Result<(), TestbedError> {
+    let log: &Path = service.log();
+    // a look tells that the process has ended by an inner error, which ends the wait
+    let outcome = eventually(what, limit, async || match service.ended().await {
+        Some(status) => Ok(Err(status)),
+        None => match tokio::time::timeout(Duration::from_secs(5), look()).await {
+            Ok(seen) => seen.map(Ok),
+            Err(elapsed) => Err(elapsed.to_string()),
+        },
+    })
+    .await;
+    match outcome {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(status)) => Err(TestbedError::Ended {
+            name: what.to_owned(),
+            status,
+            log: log.to_owned(),
+            tail: tail(log, TAIL_LINES),
+        }),
+        Err(late) => Err(TestbedError::NotReady {
+            what: late.what,
+            limit: late.limit,
+            last: late.last,
+            log: log.to_owned(),
+            tail: tail(log, TAIL_LINES),
+        }),
+    }
+}
