@@ -75,7 +75,7 @@ impl ApplyError {
 /// the order given. A namespaced object that names no namespace goes to `default`.
 pub(crate) async fn apply_yaml(client: &Client, yaml: &str) -> Result<(), ApplyError> {
     let mut objects = parse(yaml)?;
-    objects.sort_by_key(|object| rank(object));
+    objects.sort_by_key(rank);
     let definitions = objects
         .iter()
         .take_while(|object| rank(object) == 0)

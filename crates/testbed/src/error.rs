@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::apply::ApplyError;
+use crate::eventually::NotInTime;
 use crate::netns::NetworkError;
 use crate::tools::MissingTools;
 
@@ -90,6 +91,12 @@ pub enum TestbedError {
     /// Objects could not be applied.
     #[error(transparent)]
     Apply(#[from] ApplyError),
+    /// One of our programs is not built.
+    #[error("{0}: not built; `cargo xtask` builds it before it starts a testbed")]
+    Program(PathBuf),
+    /// Something did not come about in time.
+    #[error(transparent)]
+    NotInTime(#[from] NotInTime),
     /// A request to an API server failed or had no answer in time.
     #[error("cluster {cluster}: {what}: {problem}")]
     Request {
@@ -142,6 +149,8 @@ impl TestbedError {
             Self::Kubeconfig { .. } => "InvalidKubeconfig",
             Self::Manifests(_) => "ManifestsMissing",
             Self::Apply(error) => error.reason(),
+            Self::Program(_) => "ProgramMissing",
+            Self::NotInTime(_) => "NotInTime",
             Self::Request { .. } => "RequestFailed",
             Self::Kubectl { .. } => "KubectlFailed",
             Self::NoSuchCluster(_) => "NoSuchCluster",

@@ -23,7 +23,7 @@ pub struct ApiServerFaults<'a> {
 }
 
 /// A restarted API server has everything in etcd; it only needs to start.
-const RESTART_LIMIT: Duration = Duration::from_secs(60);
+const RESTART_LIMIT: Duration = Duration::from_mins(1);
 
 // === impl PodFaults ===
 

@@ -10,7 +10,7 @@ use crate::error::TestbedError;
 const GATEWAY_API: &str = "sigs.k8s.io/gateway-api";
 const INFERENCE_EXTENSION: &str = "sigs.k8s.io/gateway-api-inference-extension";
 /// The modules are in the module cache; finding them is local work.
-const GO_LIMIT: Duration = Duration::from_secs(60);
+const GO_LIMIT: Duration = Duration::from_mins(1);
 
 /// The manifests of the custom resources a testbed may install.
 #[derive(Clone, Debug)]

@@ -23,7 +23,7 @@ use crate::progress::{Listener, Progress};
 use crate::tools::{Images, Tools};
 
 /// A cluster is ready 10 s after its start on a small idle machine; this is for a busy one.
-const READY_LIMIT: Duration = Duration::from_secs(120);
+const READY_LIMIT: Duration = Duration::from_mins(2);
 /// Lines of a log that an error carries.
 const TAIL_LINES: usize = 20;
 

@@ -1,5 +1,6 @@
 #![cfg(test)]
 //! The testbed itself, on real parts: clusters, pods, Services and faults. Run as a pod, it is the program under test.
+#![allow(clippy::print_stdout, reason = "a terminal program")]
 
 #[path = "clusters/echo.rs"]
 mod echo;

@@ -81,7 +81,7 @@ fn reap(main: Pid) -> Option<i32> {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::Exited(pid, status)) if pid == main => code = Some(status),
             Ok(WaitStatus::Signaled(pid, signal, _)) if pid == main => {
-                code = Some(128 + signal as i32)
+                code = Some(128 + signal as i32);
             }
             Ok(WaitStatus::StillAlive) | Err(_) => return code,
             Ok(_) => {}

@@ -159,7 +159,7 @@ impl PodTask {
             // the watch will say so; until then the pod must not be taken for a new one
             let forgotten = async {
                 while !matches!(self.ending().await, Ending::Gone) {
-                    sleep(SETTLE).await
+                    sleep(SETTLE).await;
                 }
             };
             if timeout(REQUEST_LIMIT, forgotten).await.is_err() {

@@ -105,7 +105,7 @@ impl Probes {
     /// Probes a container that runs at `address`; ends when it must be restarted, with the reason.
     pub(crate) async fn run(&self, address: IpAddr, report: impl Fn(Report)) -> String {
         if let Some(startup) = &self.startup
-            && !startup.watch(address, |passed| Some(passed)).await
+            && !startup.watch(address, Some).await
         {
             return "startup probe failed".to_owned();
         }
@@ -129,7 +129,7 @@ impl Probes {
                 Some(liveness) => {
                     liveness
                         .watch(address, |passed| (!passed).then_some(()))
-                        .await
+                        .await;
                 }
             }
         };

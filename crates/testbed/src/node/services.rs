@@ -235,11 +235,9 @@ fn ready_endpoints(slices: &[&EndpointSlice], port: &ServicePort) -> Vec<SocketA
     let name = port.name.as_deref().unwrap_or_default();
     for slice in slices {
         let targets = slice.ports.iter().flatten();
-        let target = targets.filter(|target| target.name.as_deref().unwrap_or_default() == name);
-        let Some(target) = target
-            .filter_map(|target| u16::try_from(target.port?).ok())
-            .next()
-        else {
+        let mut target =
+            targets.filter(|target| target.name.as_deref().unwrap_or_default() == name);
+        let Some(target) = target.find_map(|target| u16::try_from(target.port?).ok()) else {
             continue;
         };
         let ready = slice.endpoints.iter().filter(|endpoint| {

@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use super::environment::{EnvironmentError, Facts, Lookup};
 
-/// One TokenRequest.
+/// One `TokenRequest`.
 const TOKEN_LIMIT: Duration = Duration::from_secs(5);
 /// What a kubelet asks for when the projection does not say.
 const TOKEN_LIFETIME_S: i64 = 3600;

@@ -186,7 +186,7 @@ async fn across(testbed: &Testbed) -> anyhow::Result<()> {
     let names: Vec<String> = ready_pods(east, 2)
         .await?
         .iter()
-        .map(|pod| pod.name_any())
+        .map(ResourceExt::name_any)
         .collect();
     let [_, balancer] = service_addresses(east).await?;
     let west = pod_address(&ready_pods(testbed.cluster("west")?, 2).await?[0])?;

@@ -36,8 +36,14 @@ fn mk_pod() -> Pod {
     .unwrap()
 }
 
-fn environment_of(env: serde_json::Value) -> Result<BTreeMap<String, String>, EnvironmentError> {
-    let container: Container = serde_json::from_value(env).unwrap();
+fn mk_container(container: serde_json::Value) -> Container {
+    serde_json::from_value(container).unwrap()
+}
+
+fn environment_of(
+    container: serde_json::Value,
+) -> Result<BTreeMap<String, String>, EnvironmentError> {
+    let container = mk_container(container);
     let pod = mk_pod();
     let facts = Facts {
         pod: &pod,

@@ -1,0 +1,157 @@
+#![cfg(test)]
+//! Nothing is left behind, however the program ends. Run with arguments, it is the program that ends.
+
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// The first argument of the program under test; the directory and the way to end follow.
+const INNER: &str = "inner";
+/// Entering and leaving take some tens of milliseconds.
+const LIMIT: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(20);
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, root, ending] = &*arguments
+        && first == INNER
+    {
+        return inner(Path::new(root), ending);
+    }
+    let trials = [
+        (
+            "success_leaves_nothing",
+            trial("return", None, Expected::Code(0)),
+        ),
+        (
+            "panic_leaves_nothing",
+            trial("panic", None, Expected::Code(101)),
+        ),
+        (
+            "interrupt_leaves_nothing",
+            trial("wait", Some("-INT"), Expected::Code(130)),
+        ),
+        (
+            "termination_leaves_nothing",
+            trial("wait", Some("-TERM"), Expected::Code(143)),
+        ),
+        (
+            "hangup_leaves_nothing",
+            trial("wait", Some("-HUP"), Expected::Code(129)),
+        ),
+        (
+            "kill_leaves_no_process",
+            trial("wait", Some("-KILL"), Expected::Signal(9)),
+        ),
+    ];
+    let trials = trials.map(|(name, trial)| Trial::test(name, trial));
+    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit_code()
+}
+
+/// How the outermost process must end.
+#[derive(Clone, Copy)]
+enum Expected {
+    Code(i32),
+    Signal(i32),
+}
+
+#[expect(clippy::zombie_processes, reason = "left behind on purpose")]
+/// Enters, starts a process that would run for ever, and ends in one way or another.
+fn inner(root: &Path, ending: &str) -> ExitCode {
+    testbed::enter_as("inner", root).expect("namespaces are allowed where this test runs");
+    assert_eq!(std::process::id(), 2, "this is the only child of PID 1");
+    let marker = root.join("marker");
+    std::fs::write(&marker, "").expect("the directory is ours");
+    let mut child = Command::new("tail");
+    child
+        .arg("-f")
+        .arg(&marker)
+        .process_group(0)
+        .stdout(Stdio::null());
+    child.spawn().expect("tail exists");
+    std::fs::write(root.join("up"), "").expect("the directory is ours");
+    match ending {
+        "return" => ExitCode::SUCCESS,
+        "panic" => panic!("as asked"),
+        _ => loop {
+            std::thread::park();
+        },
+    }
+}
+
+fn trial(
+    ending: &'static str,
+    signal: Option<&'static str>,
+    expected: Expected,
+) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
+    move || {
+        let root = tempfile::tempdir()?;
+        let mut outer = Command::new(std::env::current_exe()?)
+            .arg(INNER)
+            .arg(root.path())
+            .arg(ending)
+            .stderr(Stdio::null())
+            .spawn()?;
+        if let Some(signal) = signal {
+            until("the program is up", || root.path().join("up").exists())?;
+            let marker = root.path().join("marker");
+            until("its process runs", || is_running(&marker))?;
+            Command::new("kill")
+                .arg(signal)
+                .arg(outer.id().to_string())
+                .status()?;
+        }
+        let status = ended(&mut outer)?;
+        match expected {
+            Expected::Code(code) => assert_eq!(status.code(), Some(code)),
+            Expected::Signal(signal) => assert_eq!(status.signal(), Some(signal)),
+        }
+        let marker = root.path().join("marker");
+        until("no process is left", || !is_running(&marker))?;
+        let run = run_directory(root.path()).ok_or("no run directory")?;
+        assert!(run.join("logs").exists(), "logs are kept");
+        if let Expected::Code(_) = expected {
+            assert!(!run.join("state").exists(), "state is removed");
+        }
+        Ok(())
+    }
+}
+
+fn ended(outer: &mut Child) -> Result<ExitStatus, Failed> {
+    let mut status = None;
+    until("the program ends", || {
+        status = outer.try_wait().ok().flatten();
+        status.is_some()
+    })?;
+    status.ok_or_else(|| "no status".into())
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) -> Result<(), Failed> {
+    let mut left = LIMIT;
+    while !holds() {
+        left = left
+            .checked_sub(PAUSE)
+            .ok_or_else(|| format!("{what}: not within {LIMIT:?}"))?;
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// Whether any process of this machine has `path` among its arguments, those inside included.
+fn is_running(path: &Path) -> bool {
+    let wanted = path.as_os_str().as_encoded_bytes();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|process| std::fs::read(process.path().join("cmdline")).ok())
+        .any(|line| line.split(|byte| *byte == 0).any(|word| word == wanted))
+}
+
+fn run_directory(root: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(root).ok()?.flatten();
+    entries
+        .map(|entry| entry.path())
+        .find(|path| path.join("logs").exists())
+}
