@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,9 @@ use tokio::process::Command;
 
 /// `ip` needs milliseconds; a busy machine gets a thousand times that.
 const IP_LIMIT: Duration = Duration::from_secs(20);
+
+/// Where `ip` is on machines whose users do not have it on their `PATH`.
+const SYSTEM_PLACES: [&str; 2] = ["/usr/sbin", "/sbin"];
 
 /// See the module. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -87,9 +91,13 @@ impl NetNs {
     /// # Errors
     /// With what `ip` said and the whole batch.
     pub(crate) async fn ip(&self, batch: &str) -> Result<(), NetworkError> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let places = std::env::split_paths(&path).chain(SYSTEM_PLACES.map(PathBuf::from));
+        let places = std::env::join_paths(places).unwrap_or(path);
         let mut command = Command::new("ip");
         command
             .args(["-batch", "-"])
+            .env("PATH", places)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -37,7 +37,7 @@ pub(crate) struct PodNetwork {
 /// Gives the hub its address; call once, before the clusters.
 pub(crate) async fn make_hub() -> Result<NetNs, NetworkError> {
     let hub = NetNs::current()?;
-    hub.ip(&format!("link set lo up\naddr add {HUB}/32 dev lo\n"))
+    hub.ip(&format!("link set lo up\naddr replace {HUB}/32 dev lo\n"))
         .await?;
     forward(&hub)?;
     Ok(hub)

@@ -38,6 +38,7 @@ pub(crate) struct ProcessSpec {
 pub(crate) struct Running {
     child: Child,
     group: Group,
+    over: bool,
 }
 
 /// The process group of a [`Running`], for signals.
@@ -82,6 +83,7 @@ impl ProcessSpec {
         Ok(Running {
             child,
             group: Group(Pid::from_raw(pid)),
+            over: false,
         })
     }
 }
@@ -96,8 +98,18 @@ impl Running {
     /// Waits for the leader to end, then kills what is left of its group, as the end of a container does.
     pub(crate) async fn ended(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait().await?;
+        self.over = true;
         self.group.signal(Signal::SIGKILL);
         Ok(status)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // once it is over, its number may be another's
+        if !self.over {
+            self.group.signal(Signal::SIGKILL);
+        }
     }
 }
 

@@ -153,10 +153,8 @@ impl Builder {
         futures::future::try_join_all(testbed.members.values().map(async |member| {
             let name = member.cluster.name();
             let install = async {
-                for path in &manifests {
-                    member.cluster.apply_file(path).await?;
-                }
-                Ok(())
+                let files = manifests.iter().map(|path| member.cluster.apply_file(path));
+                futures::future::try_join_all(files).await.map(|_| ())
             };
             let install = progress.step(format!("{name}: custom resource definitions"), install);
             let ready = progress.step(format!("{name}: controllers and node"), member.ready());

@@ -41,7 +41,9 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let inside = testbed::enter()?;
+    // kube tells every request that fails, and here many are meant to
     tracing_subscriber::fmt()
+        .with_env_filter("warn,kube_client=off,watch=off")
         .with_writer(std::io::stderr)
         .init();
     let runtime = Arc::new(Runtime::new()?);

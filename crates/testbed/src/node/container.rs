@@ -148,6 +148,10 @@ impl ContainerTask {
                 "image {image:?} stands for no program here; known: {known}"
             ))
         })?;
+        if let Some(feature) = unsupported(&self.pod, &self.container) {
+            let message = format!("{feature}: not supported by the testbed's node");
+            return Err(failed("Unsupported")(message));
+        }
         let probes = Probes::of(&self.container)
             .map_err(|error| failed("UnsupportedProbe")(error.to_string()))?;
         let mounts = self.mounts().map_err(failed("UnsupportedMount"))?;
@@ -293,6 +297,25 @@ pub(crate) fn grace_period(pod: &Pod) -> Duration {
             .and_then(|seconds| u64::try_from(seconds).ok())
             .unwrap_or(30),
     )
+}
+
+/// What the pod asks for and would silently not get.
+fn unsupported(pod: &Pod, container: &Container) -> Option<&'static str> {
+    let init = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.init_containers.as_deref());
+    let hooks = container.lifecycle.as_ref();
+    let pre_stop = hooks.and_then(|hooks| hooks.pre_stop.as_ref());
+    if init.is_some_and(|init| !init.is_empty()) {
+        Some("initContainers")
+    } else if hooks.is_some_and(|hooks| hooks.post_start.is_some()) {
+        Some("lifecycle.postStart")
+    } else if pre_stop.is_some_and(|hook| hook.sleep.is_none()) {
+        Some("lifecycle.preStop other than sleep")
+    } else {
+        None
+    }
 }
 
 /// 128 + n after signal n, as a shell and a container runtime have it.
