@@ -1,3 +1,295 @@
-//! What runs for each Gateway: an Envoy Deployment and a Service.
+//! What runs for each Gateway: a ServiceAccount, a Deployment of Envoys and their Service (pure),
+//! and the writer that applies them.
 
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::world::{Gateway, Key, Labels};
+
+pub(crate) mod bootstrap;
 pub(crate) mod parameters;
+pub(crate) mod writer;
+
+use parameters::Parameters;
+
+/// Value of label `app.kubernetes.io/managed-by`.
+pub(crate) const MANAGED_BY: &str = "isthmus-gateway";
+/// Label with the Gateway's name, by Gateway API's convention.
+pub(crate) const GATEWAY_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
+const CLASS_LABEL: &str = "gateway.networking.k8s.io/gateway-class-name";
+
+/// Where Envoys answer `/ready` and `/stats/prometheus`.
+const READY_PORT: u16 = 19_001;
+
+/// A label's longest value, and a Service's longest name.
+const LABEL_LIMIT: usize = 63;
+
+/// The kinds of objects that run a Gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    ServiceAccount,
+    Deployment,
+    Service,
+}
+
+/// What all Gateways' Envoys have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct InfraSettings {
+    /// Where Envoys find ADS.
+    pub(crate) ads_hostname: String,
+    pub(crate) ads_port: u16,
+    pub(crate) envoy_image: String,
+}
+
+/// The objects to apply, by kind and key.
+pub(crate) fn make_parts(
+    gateway: &Gateway,
+    parameters: &Parameters,
+    binds: &BTreeMap<u16, u16>,
+    settings: &InfraSettings,
+) -> BTreeMap<(Part, Key), Value> {
+    let key = part_key(gateway);
+    let parts = [
+        (Part::ServiceAccount, service_account()),
+        (Part::Deployment, deployment(gateway, parameters, settings)),
+        (Part::Service, service(gateway, parameters, binds)),
+    ];
+    let parts = parts.map(|(part, body)| {
+        let full = with_metadata(part, gateway, &key, body);
+        ((part, key.clone()), full)
+    });
+    parts.into_iter().collect()
+}
+
+/// `<gateway>-<class>`, shortened where that is too long for a Service.
+fn part_key(gateway: &Gateway) -> Key {
+    let name = format!("{}-{}", gateway.key.name, gateway.class);
+    Key::new(&gateway.key.namespace, fit(&name.replace('.', "-")))
+}
+
+/// At most 63 characters; longer texts keep their start and stay distinct by their hash.
+fn fit(text: &str) -> String {
+    if text.len() <= LABEL_LIMIT {
+        return text.to_owned();
+    }
+    let start: String = text.chars().take(LABEL_LIMIT - 9).collect();
+    let hash = xxhash_rust::xxh3::xxh3_64(text.as_bytes()) >> 32;
+    format!("{}-{hash:08x}", start.trim_end_matches(['-', '.']))
+}
+
+fn selector(gateway: &Gateway) -> Labels {
+    [
+        (GATEWAY_LABEL, fit(&gateway.key.name)),
+        (CLASS_LABEL, fit(&gateway.class)),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into_iter()
+    .collect()
+}
+
+/// The user's labels, under ours.
+fn labels(gateway: &Gateway) -> Labels {
+    let mut labels = gateway.labels.clone();
+    labels.extend(selector(gateway));
+    let managed = crd::annotations::MANAGED_BY.to_owned();
+    labels.insert(managed, MANAGED_BY.to_owned());
+    labels
+}
+
+fn with_metadata(part: Part, gateway: &Gateway, key: &Key, body: Value) -> Value {
+    let (api_version, kind) = part.api();
+    let mut object = Map::new();
+    object.insert("apiVersion".into(), api_version.into());
+    object.insert("kind".into(), kind.into());
+    let metadata = json!({
+        "namespace": key.namespace,
+        "name": key.name,
+        "labels": labels(gateway),
+        "annotations": gateway.annotations,
+        "ownerReferences": [{
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "Gateway",
+            "name": gateway.key.name,
+            "uid": gateway.uid,
+            "controller": true,
+            "blockOwnerDeletion": true,
+        }],
+    });
+    object.insert("metadata".into(), metadata);
+    if let Value::Object(body) = body {
+        object.extend(body);
+    }
+    Value::Object(object)
+}
+
+/// Envoys call no API: they get no token.
+fn service_account() -> Value {
+    json!({ "automountServiceAccountToken": false })
+}
+
+fn deployment(gateway: &Gateway, parameters: &Parameters, settings: &InfraSettings) -> Value {
+    let config = bootstrap::make(&settings.ads_hostname, settings.ads_port);
+    let mut args = vec![
+        "--config-yaml".to_owned(),
+        config.to_string(),
+        "--service-node".to_owned(),
+        "$(POD_NAME).$(POD_NAMESPACE)".to_owned(),
+        "--service-cluster".to_owned(),
+        gateway.key.to_string(),
+        "--log-level".to_owned(),
+        "warning".to_owned(),
+    ];
+    if let Some(concurrency) = parameters.concurrency {
+        args.extend(["--concurrency".to_owned(), concurrency.to_string()]);
+    }
+    let field = |name: &str, path: &str| {
+        json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } })
+    };
+    let envoy = json!({
+        "name": "envoy",
+        "image": parameters.image.as_ref().unwrap_or(&settings.envoy_image),
+        "args": args,
+        "env": [
+            field("POD_NAME", "metadata.name"),
+            field("POD_NAMESPACE", "metadata.namespace"),
+        ],
+        "ports": [{ "name": "ready", "containerPort": READY_PORT, "protocol": "TCP" }],
+        "readinessProbe": {
+            "httpGet": { "path": "/ready", "port": READY_PORT, "scheme": "HTTP" },
+            "periodSeconds": 1,
+            "timeoutSeconds": 1,
+            "failureThreshold": 3,
+        },
+        // SIGTERM ends Envoy at once: it serves on while Services forget it.
+        "lifecycle": { "preStop": { "sleep": { "seconds": parameters.drain_seconds } } },
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": { "drop": ["ALL"] },
+            "readOnlyRootFilesystem": true,
+            "runAsNonRoot": true,
+        },
+    });
+    let mut envoy = envoy;
+    if parameters.drain_seconds == 0
+        && let Some(object) = envoy.as_object_mut()
+    {
+        object.remove("lifecycle"); // the API wants at least a second
+    }
+    let (key, selector) = (part_key(gateway), selector(gateway));
+    json!({
+        "spec": {
+            "replicas": parameters.replicas,
+            "selector": { "matchLabels": selector },
+            "template": {
+                "metadata": { "labels": labels(gateway), "annotations": gateway.annotations },
+                "spec": {
+                    "serviceAccountName": key.name,
+                    "automountServiceAccountToken": false,
+                    "terminationGracePeriodSeconds": parameters.drain_seconds + 10,
+                    "containers": [envoy],
+                },
+            },
+        },
+    })
+}
+
+fn service(gateway: &Gateway, parameters: &Parameters, binds: &BTreeMap<u16, u16>) -> Value {
+    let ports = binds.iter().map(|(port, bind)| {
+        json!({
+            "name": format!("http-{port}"),
+            "port": port,
+            "targetPort": bind,
+            "protocol": "TCP",
+        })
+    });
+    json!({
+        "spec": {
+            "type": parameters.service_type.as_str(),
+            "selector": selector(gateway),
+            "ports": ports.collect::<Vec<_>>(),
+        },
+    })
+}
+
+/// Whether `live` has all that `wanted` says; the server adds defaults and other fields.
+pub(crate) fn is_applied(wanted: &Value, live: &Value) -> bool {
+    match (wanted, live) {
+        (Value::Object(wanted), Value::Object(live)) => wanted.iter().all(|(key, value)| {
+            let there = live.get(key).unwrap_or(&Value::Null);
+            is_applied(value, there)
+        }),
+        (Value::Object(wanted), Value::Null) => wanted.is_empty(),
+        (Value::Array(wanted), Value::Array(live)) => {
+            wanted.len() == live.len()
+                && wanted.iter().zip(live).all(|(wanted, live)| is_applied(wanted, live))
+        }
+        _ => wanted == live,
+    }
+}
+
+// === impl Part ===
+
+impl Part {
+    /// `apiVersion` and kind.
+    pub(crate) fn api(self) -> (&'static str, &'static str) {
+        match self {
+            Self::ServiceAccount => ("v1", "ServiceAccount"),
+            Self::Deployment => ("apps/v1", "Deployment"),
+            Self::Service => ("v1", "Service"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{mk_gateway, mk_world};
+    use crate::infra::parameters;
+
+    fn mk_settings() -> InfraSettings {
+        InfraSettings {
+            ads_hostname: "isthmus-gateway.isthmus-system.svc".into(),
+            ads_port: 18_000,
+            envoy_image: "envoyproxy/envoy:distroless-v1.40.0".into(),
+        }
+    }
+
+    fn mk_parts(gateway: &Gateway) -> BTreeMap<(Part, Key), Value> {
+        let parameters = parameters::of_gateway(&mk_world(), gateway).unwrap();
+        make_parts(gateway, &parameters, &BTreeMap::from([(80, 10_080)]), &mk_settings())
+    }
+
+    #[test]
+    fn each_gateway_gets_account_deployment_and_service() {
+        let mut parts = mk_parts(&mk_gateway("gw", Vec::new()));
+        // The bootstrap has a test of its own.
+        let key = Key::new("ns", "gw-isthmus");
+        let deployment = parts.get_mut(&(Part::Deployment, key)).unwrap();
+        deployment["spec"]["template"]["spec"]["containers"][0]["args"][1] = "BOOTSTRAP".into();
+        let named: BTreeMap<String, Value> = parts
+            .into_iter()
+            .map(|((part, key), value)| (format!("{part:?} {key}"), value))
+            .collect();
+        insta::assert_yaml_snapshot!(named);
+    }
+
+    #[test]
+    fn defaults_of_the_server_are_no_difference() {
+        let wanted = serde_json::json!({"a": {"b": 1}, "l": [{"x": 1}], "empty": {}});
+        let live = serde_json::json!({"a": {"b": 1, "c": 2}, "l": [{"x": 1, "y": 2}], "z": 0});
+        assert!(is_applied(&wanted, &live));
+        let scaled = serde_json::json!({"a": {"b": 2}, "l": [{"x": 1}]});
+        assert!(!is_applied(&wanted, &scaled));
+        let longer = serde_json::json!({"a": {"b": 1}, "l": [{"x": 1}, {"x": 2}]});
+        assert!(!is_applied(&wanted, &longer));
+    }
+
+    #[test]
+    fn long_names_are_cut_and_stay_distinct() {
+        let (a, b) = ("x".repeat(63) + "a", "x".repeat(63) + "b");
+        assert_eq!(fit(&a).len(), 63);
+        assert_ne!(fit(&a), fit(&b));
+        assert_eq!(fit("short"), "short");
+    }
+}

@@ -12,12 +12,23 @@
 //!
 //! Everything between `World` and what is written or sent is pure.
 
+mod args;
+mod control;
+mod debug;
 #[cfg(test)]
 mod fixture;
+mod index;
 mod infra;
 mod metrics;
 mod model;
 mod moment;
+mod queue;
+mod run;
 mod select;
+mod status;
+mod watches;
 mod world;
 mod xds;
+
+pub use args::Args;
+pub use run::run;

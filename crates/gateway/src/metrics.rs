@@ -51,6 +51,8 @@ struct ShareLabel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WriteResult {
     Written,
+    /// The object said so already.
+    Unneeded,
     /// The object is gone.
     Gone,
     Failed,
@@ -134,6 +136,7 @@ impl EncodeLabelValue for WriteResult {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
         let text = match self {
             Self::Written => "written",
+            Self::Unneeded => "unneeded",
             Self::Gone => "gone",
             Self::Failed => "failed",
         };
@@ -198,7 +201,7 @@ impl ModelMetrics {
                 let state = match &cluster.state {
                     Ok(usable) if usable.draining => "Draining",
                     Ok(_) => "usable",
-                    Err(why) => why.reason(),
+                    Err(why) => why.label(),
                 };
                 let label = ImportLabel {
                     namespace: namespace.clone(),

@@ -31,6 +31,7 @@ pub(crate) use backends::{is_h2c, wants_tls};
 pub(crate) use build::build;
 pub(crate) use hostname::Hostname;
 pub(crate) use order::prefix_of;
+pub(crate) use rules::parse_duration;
 pub(crate) use status::{
     ClassStatus, Cond, GatewayStatus, ListenerStatus, ParentStatus, Truth, WantedStatus,
 };

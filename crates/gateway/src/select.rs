@@ -32,11 +32,19 @@ pub(crate) enum Ineligible {
 }
 
 impl Ineligible {
-    /// Stable: what conditions and metrics say.
+    /// What conditions say; of an entry that is not ready, its own reason.
     pub(crate) fn reason(&self) -> &str {
         match self {
-            Self::NotAccepted => "NotAccepted",
             Self::NotReady(reason) => reason,
+            _ => self.label(),
+        }
+    }
+
+    /// Stable: what metrics say.
+    pub(crate) fn label(&self) -> &'static str {
+        match self {
+            Self::NotAccepted => "NotAccepted",
+            Self::NotReady(_) => "NotReady",
             Self::ParentModeUnsupported => "ParentModeUnsupported",
             Self::EndpointPickerMissing => "EndpointPickerRefMissing",
             Self::AddressNotAssigned => "AddressNotAssigned",

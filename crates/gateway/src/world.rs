@@ -132,8 +132,6 @@ pub(crate) struct RouteRule {
     /// Gateway API durations (`10s`, `1m30s`), unparsed.
     pub(crate) request_timeout: Option<String>,
     pub(crate) backend_timeout: Option<String>,
-    /// Names of fields of this rule that are set and not supported (`retry`, `sessionPersistence`).
-    pub(crate) unsupported: Vec<&'static str>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -252,7 +250,6 @@ pub(crate) struct ImportedCluster {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RemotePicker {
-    pub(crate) fail_open: bool,
     /// IPs of ready EPP pods.
     pub(crate) endpoints: Vec<String>,
     pub(crate) addresses: Vec<String>,

@@ -1,1 +1,439 @@
-//! projection
+//! From the API's types to the world's. The one place that knows the generated types.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crd::conditions::{ACCEPTED, READY, find, is_false, is_true};
+use crd::{gateway, gateway_class, http_route, inference_pool, reference_grant};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    BackendRef, Gateway, GatewayClass, HeaderEdit, HttpRoute, ImportedCluster, InferencePool,
+    InferencePoolImport, Key, LabelExpression, LabelSelector, Labels, Listener, ParametersRef,
+    ParentRef, PathMatch, PickerRef, Redirect, ReferenceGrant, RemotePicker, RouteFilter,
+    RouteMatch, RouteRule, RoutesFrom, Service, ServicePort, Slice, ValueMatch,
+};
+
+pub(crate) fn key(meta: &ObjectMeta) -> Key {
+    Key::new(
+        meta.namespace.clone().unwrap_or_default(),
+        meta.name.clone().unwrap_or_default(),
+    )
+}
+
+pub(crate) fn gateway_class(object: &gateway_class::GatewayClass) -> GatewayClass {
+    let reference = object.spec.parameters_ref.as_ref();
+    GatewayClass {
+        generation: object.metadata.generation.unwrap_or_default(),
+        controller: object.spec.controller_name.clone(),
+        parameters: reference.map(|reference| ParametersRef {
+            group: reference.group.clone(),
+            kind: reference.kind.clone(),
+            namespace: reference.namespace.clone(),
+            name: reference.name.clone(),
+        }),
+    }
+}
+
+pub(crate) fn gateway(object: &gateway::Gateway) -> Gateway {
+    let spec = &object.spec;
+    let infrastructure = spec.infrastructure.clone();
+    let (labels, annotations, reference) = match infrastructure {
+        Some(i) => (i.labels, i.annotations, i.parameters_ref),
+        None => (None, None, None),
+    };
+    Gateway {
+        key: key(&object.metadata),
+        uid: object.metadata.uid.clone().unwrap_or_default(),
+        generation: object.metadata.generation.unwrap_or_default(),
+        class: spec.gateway_class_name.clone(),
+        listeners: spec.listeners.iter().map(listener).collect(),
+        wants_addresses: spec.addresses.as_ref().is_some_and(|list| !list.is_empty()),
+        labels: labels.unwrap_or_default(),
+        annotations: annotations.unwrap_or_default(),
+        parameters: reference.map(|reference| ParametersRef {
+            group: reference.group,
+            kind: reference.kind,
+            namespace: None,
+            name: reference.name,
+        }),
+    }
+}
+
+fn listener(one: &gateway::GatewayListeners) -> Listener {
+    use gateway::GatewayListenersAllowedRoutesNamespacesFrom as From;
+    let allowed = one.allowed_routes.as_ref();
+    let namespaces = allowed.and_then(|allowed| allowed.namespaces.as_ref());
+    let from = match namespaces.and_then(|namespaces| namespaces.from.as_ref()) {
+        None | Some(From::Same) => RoutesFrom::Same,
+        Some(From::All) => RoutesFrom::All,
+        Some(From::Selector) => {
+            let selector = namespaces.and_then(|namespaces| namespaces.selector.as_ref());
+            // A selector that is not there selects nothing.
+            selector.map_or(RoutesFrom::None, |s| RoutesFrom::Selector(label_selector(s)))
+        }
+    };
+    let kinds = allowed.and_then(|allowed| allowed.kinds.as_ref());
+    let kinds = kinds.into_iter().flatten().map(|kind| {
+        let group = kind.group.clone();
+        let group = group.unwrap_or_else(|| crd::annotations::GATEWAY_GROUP.to_owned());
+        (group, kind.kind.clone())
+    });
+    Listener {
+        name: one.name.clone(),
+        port: port(one.port),
+        protocol: one.protocol.clone(),
+        hostname: one.hostname.clone(),
+        from,
+        kinds: kinds.collect(),
+    }
+}
+
+fn label_selector(
+    selector: &gateway::GatewayListenersAllowedRoutesNamespacesSelector,
+) -> LabelSelector {
+    let expressions = selector.match_expressions.iter().flatten();
+    LabelSelector {
+        labels: selector.match_labels.clone().unwrap_or_default(),
+        expressions: expressions
+            .map(|one| LabelExpression {
+                key: one.key.clone(),
+                operator: one.operator.clone(),
+                values: one.values.iter().flatten().cloned().collect(),
+            })
+            .collect(),
+    }
+}
+
+pub(crate) fn http_route(object: &http_route::HttpRoute) -> HttpRoute {
+    let spec = &object.spec;
+    let created = object.metadata.creation_timestamp.as_ref();
+    let parents = spec.parent_refs.iter().flatten().map(|parent| ParentRef {
+        group: parent.group.clone(),
+        kind: parent.kind.clone(),
+        namespace: parent.namespace.clone(),
+        name: parent.name.clone(),
+        section: parent.section_name.clone(),
+        port: parent.port.map(port),
+    });
+    HttpRoute {
+        key: key(&object.metadata),
+        generation: object.metadata.generation.unwrap_or_default(),
+        created: created.map_or(0, |time| time.0.as_second()),
+        parents: parents.collect(),
+        hostnames: spec.hostnames.clone().unwrap_or_default(),
+        rules: spec.rules.iter().flatten().map(rule).collect(),
+    }
+}
+
+fn rule(rule: &http_route::HttpRouteRules) -> RouteRule {
+    let backends = rule.backend_refs.iter().flatten().map(|backend| BackendRef {
+        group: backend.group.clone().unwrap_or_default(),
+        kind: backend.kind.clone().unwrap_or_else(|| "Service".to_owned()),
+        namespace: backend.namespace.clone(),
+        name: backend.name.clone(),
+        port: backend.port.map(port),
+        weight: u32::try_from(backend.weight.unwrap_or(1)).unwrap_or(0),
+        filters: filters(backend.filters.as_deref()),
+    });
+    let timeouts = rule.timeouts.as_ref();
+    RouteRule {
+        matches: rule.matches.iter().flatten().map(route_match).collect(),
+        filters: filters(rule.filters.as_deref()),
+        backends: backends.collect(),
+        request_timeout: timeouts.and_then(|t| t.request.clone()),
+        backend_timeout: timeouts.and_then(|t| t.backend_request.clone()),
+    }
+}
+
+fn route_match(one: &http_route::HttpRouteRulesMatches) -> RouteMatch {
+    use http_route::{
+        HttpRouteRulesMatchesHeadersType as HeaderType, HttpRouteRulesMatchesPathType as PathType,
+        HttpRouteRulesMatchesQueryParamsType as QueryType,
+    };
+    let path = one.path.as_ref().map_or_else(PathMatch::default, |path| {
+        let value = path.value.clone().unwrap_or_else(|| "/".to_owned());
+        match path.r#type {
+            Some(PathType::Exact) => PathMatch::Exact(value),
+            Some(PathType::RegularExpression) => PathMatch::Regex(value),
+            Some(PathType::PathPrefix) | None => PathMatch::Prefix(value),
+        }
+    });
+    let headers = one.headers.iter().flatten().map(|header| ValueMatch {
+        name: header.name.clone(),
+        value: header.value.clone(),
+        regex: header.r#type == Some(HeaderType::RegularExpression),
+    });
+    let query = one.query_params.iter().flatten().map(|query| ValueMatch {
+        name: query.name.clone(),
+        value: query.value.clone(),
+        regex: query.r#type == Some(QueryType::RegularExpression),
+    });
+    RouteMatch {
+        path,
+        // The generated enum has the method's name as its serde form only.
+        method: one.method.as_ref().and_then(|method| {
+            let json = serde_json::to_value(method).ok()?;
+            json.as_str().map(ToOwned::to_owned)
+        }),
+        headers: headers.collect(),
+        query: query.collect(),
+    }
+}
+
+/// A filter in either of its two generated types, by what both have in common.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawFilter {
+    r#type: String,
+    request_header_modifier: Option<RawEdit>,
+    response_header_modifier: Option<RawEdit>,
+    request_redirect: Option<RawRedirect>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RawEdit {
+    set: Vec<RawHeader>,
+    add: Vec<RawHeader>,
+    remove: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct RawHeader {
+    name: String,
+    value: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawRedirect {
+    scheme: Option<String>,
+    hostname: Option<String>,
+    port: Option<u16>,
+    path: Option<RawPath>,
+    status_code: Option<u16>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawPath {
+    replace_full_path: Option<String>,
+    replace_prefix_match: Option<String>,
+}
+
+fn filters<T: Serialize>(list: Option<&[T]>) -> Vec<RouteFilter> {
+    let raw = list.into_iter().flatten().map(|filter| {
+        let json = serde_json::to_value(filter)?;
+        serde_json::from_value::<RawFilter>(json)
+    });
+    raw.map(|raw| match raw {
+        Ok(raw) => raw.into(),
+        Err(error) => RouteFilter::Unsupported(error.to_string()),
+    })
+    .collect()
+}
+
+impl From<RawFilter> for RouteFilter {
+    fn from(raw: RawFilter) -> Self {
+        match raw.r#type.as_str() {
+            "RequestHeaderModifier" => {
+                Self::RequestHeaders(raw.request_header_modifier.unwrap_or_default().into())
+            }
+            "ResponseHeaderModifier" => {
+                Self::ResponseHeaders(raw.response_header_modifier.unwrap_or_default().into())
+            }
+            "RequestRedirect" => {
+                let redirect = raw.request_redirect.unwrap_or_default();
+                let (full_path, prefix) = match redirect.path {
+                    Some(path) => (path.replace_full_path, path.replace_prefix_match),
+                    None => (None, None),
+                };
+                Self::Redirect(Redirect {
+                    scheme: redirect.scheme,
+                    hostname: redirect.hostname,
+                    port: redirect.port,
+                    full_path,
+                    prefix,
+                    code: redirect.status_code.unwrap_or(302),
+                })
+            }
+            _ => Self::Unsupported(raw.r#type),
+        }
+    }
+}
+
+impl From<RawEdit> for HeaderEdit {
+    fn from(raw: RawEdit) -> Self {
+        let pairs = |list: Vec<RawHeader>| list.into_iter().map(|h| (h.name, h.value)).collect();
+        Self {
+            set: pairs(raw.set),
+            add: pairs(raw.add),
+            remove: raw.remove,
+        }
+    }
+}
+
+pub(crate) fn inference_pool(object: &inference_pool::InferencePool) -> InferencePool {
+    use inference_pool::InferencePoolEndpointPickerRefFailureMode as FailureMode;
+    let spec = &object.spec;
+    let app_protocol = spec.app_protocol.as_ref().and_then(|protocol| {
+        let json = serde_json::to_value(protocol).ok()?;
+        json.as_str().map(ToOwned::to_owned)
+    });
+    let annotations = object.metadata.annotations.as_ref();
+    InferencePool {
+        generation: object.metadata.generation.unwrap_or_default(),
+        selector: spec.selector.match_labels.clone(),
+        target_ports: spec.target_ports.iter().map(|p| port(p.number)).collect(),
+        app_protocol,
+        picker: spec.endpoint_picker_ref.as_ref().map(|picker| PickerRef {
+            group: picker.group.clone().unwrap_or_default(),
+            kind: picker.kind.clone().unwrap_or_else(|| "Service".to_owned()),
+            name: picker.name.clone(),
+            port: picker.port.as_ref().map(|p| port(p.number)),
+            fail_open: picker.failure_mode == Some(FailureMode::FailOpen),
+        }),
+        health_port: annotations
+            .and_then(|annotations| annotations.get(crd::annotations::HEALTH_PORT))
+            .cloned(),
+    }
+}
+
+pub(crate) fn import(object: &crd::InferencePoolImport) -> InferencePoolImport {
+    InferencePoolImport {
+        generation: object.metadata.generation.unwrap_or_default(),
+        clusters: object.clusters().iter().map(imported_cluster).collect(),
+    }
+}
+
+fn imported_cluster(entry: &crd::ImportedCluster) -> ImportedCluster {
+    let ports: BTreeSet<u16> = entry.target_ports.iter().map(|p| p.number).collect();
+    let target_ports = if ports.is_empty() {
+        vec![entry.target_port_number]
+    } else {
+        ports.into_iter().collect()
+    };
+    let not_ready = is_false(&entry.conditions, READY)
+        .then(|| find(&entry.conditions, READY).map(|ready| ready.reason.clone()))
+        .flatten();
+    ImportedCluster {
+        name: entry.name.clone(),
+        parent_mode: entry.routing_mode == crd::RoutingMode::ParentMode,
+        target_ports,
+        app_protocol: entry.app_protocol.clone(),
+        picker: entry.endpoint_picker.as_ref().map(remote_picker),
+        accepted: is_true(&entry.conditions, ACCEPTED),
+        not_ready,
+    }
+}
+
+fn remote_picker(picker: &crd::EndpointPicker) -> RemotePicker {
+    let first = picker.service.iter().find_map(|service| service.ports.first());
+    let addresses = picker.service.iter().flat_map(|service| &service.addresses);
+    RemotePicker {
+        endpoints: picker.endpoints.clone(),
+        addresses: addresses.cloned().collect(),
+        port: first.map(|port| port.number),
+        app_protocol: first.and_then(|port| port.app_protocol.clone()),
+        health_port: picker.health.as_ref().map(|health| health.port),
+    }
+}
+
+pub(crate) fn reference_grant(object: &reference_grant::ReferenceGrant) -> ReferenceGrant {
+    let (from, to) = (object.spec.from.iter(), object.spec.to.iter());
+    ReferenceGrant {
+        from: from
+            .map(|one| (one.group.clone(), one.kind.clone(), one.namespace.clone()))
+            .collect(),
+        to: to
+            .map(|one| (one.group.clone(), one.kind.clone(), one.name.clone()))
+            .collect(),
+    }
+}
+
+pub(crate) fn service(object: &core::Service) -> Service {
+    let spec = object.spec.as_ref();
+    let ports = spec.and_then(|spec| spec.ports.as_ref());
+    let ports = ports.into_iter().flatten().map(|one| ServicePort {
+        name: one.name.clone().unwrap_or_default(),
+        port: port(one.port),
+        app_protocol: one.app_protocol.clone(),
+        tcp: one.protocol.as_deref().is_none_or(|protocol| protocol == "TCP"),
+    });
+    Service {
+        external_name: spec.and_then(|spec| spec.type_.as_deref()) == Some("ExternalName"),
+        ports: ports.collect(),
+    }
+}
+
+/// Where clients reach a Service of ours.
+pub(crate) fn service_addresses(object: &core::Service) -> Vec<String> {
+    let spec = object.spec.as_ref();
+    let kind = spec.and_then(|spec| spec.type_.as_deref());
+    if kind == Some("LoadBalancer") {
+        let status = object.status.as_ref();
+        let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref());
+        let ingress = ingress.into_iter().flatten();
+        return ingress
+            .filter_map(|one| one.ip.clone().or_else(|| one.hostname.clone()))
+            .collect();
+    }
+    let ips = spec.and_then(|spec| spec.cluster_ips.clone()).unwrap_or_default();
+    ips.into_iter().filter(|ip| ip != "None").collect()
+}
+
+/// None where it belongs to no Service.
+pub(crate) fn slice(object: &EndpointSlice) -> Option<Slice> {
+    let labels = object.metadata.labels.as_ref()?;
+    let service = labels.get("kubernetes.io/service-name")?;
+    let ports = object.ports.iter().flatten().filter_map(|one| {
+        let number = one.port.map(port)?;
+        Some((one.name.clone().unwrap_or_default(), number))
+    });
+    let ready = object.endpoints.iter().filter(|endpoint| {
+        // Unknown counts as ready.
+        let conditions = endpoint.conditions.as_ref();
+        conditions.and_then(|conditions| conditions.ready).unwrap_or(true)
+    });
+    // All addresses of one endpoint are the same host.
+    let ready = ready.filter_map(|endpoint| endpoint.addresses.first()?.parse().ok());
+    Some(Slice {
+        service: Key::new(
+            object.metadata.namespace.clone().unwrap_or_default(),
+            service,
+        ),
+        ports: ports.collect(),
+        ready: ready.collect(),
+    })
+}
+
+/// The pod's IP, where it is ready and stays.
+pub(crate) fn ready_pod(object: &core::Pod) -> Option<IpAddr> {
+    if object.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let status = object.status.as_ref()?;
+    let conditions = status.conditions.iter().flatten();
+    let mut ready = conditions.filter(|one| one.type_ == "Ready" && one.status == "True");
+    ready.next()?;
+    status.pod_ip.as_ref()?.parse().ok()
+}
+
+pub(crate) fn available(object: &Deployment) -> i32 {
+    let status = object.status.as_ref();
+    status.and_then(|status| status.available_replicas).unwrap_or(0)
+}
+
+pub(crate) fn labels(meta: &ObjectMeta) -> Labels {
+    meta.labels.clone().unwrap_or_else(BTreeMap::new)
+}
+
+/// The schema keeps ports within 1 to 65535; what is not becomes 0, which nothing has.
+fn port(number: i32) -> u16 {
+    u16::try_from(number).unwrap_or(0)
+}

@@ -34,7 +34,6 @@ pub(crate) use envoy_types::pb::envoy::r#type::metadata::v3 as metadata;
 pub(crate) use envoy_types::pb::envoy::r#type::v3 as kinds;
 pub(crate) use envoy_types::pb::envoy::service::discovery::v3 as discovery;
 pub(crate) use envoy_types::pb::google::protobuf as google;
-pub(crate) use envoy_types::pb::google::rpc;
 
 pub(crate) fn any<M: prost::Name>(message: &M) -> google::Any {
     google::Any {

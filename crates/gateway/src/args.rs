@@ -1,0 +1,294 @@
+//! Flags, and what they become once checked.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use process::{ConfigError, LogArgs};
+
+use crate::infra::InfraSettings;
+use crate::model::{EppTls, Settings, parse_duration};
+use crate::select::{Cidr, ClusterCidr, denied};
+use crate::xds::Options;
+
+/// Where pods are unless told otherwise: private IPv4, shared (RFC 6598) and unique local IPv6.
+const POD_CIDRS: [&str; 5] = [
+    "10.0.0.0/8",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "100.64.0.0/10",
+    "fc00::/7",
+];
+
+/// The importing gateway: serves Gateways of class isthmus with Envoys, and routes to local
+/// InferencePools and to pools imported from other clusters.
+///
+/// It watches Gateway API objects, InferencePools and InferencePoolImports of its cluster, runs an
+/// Envoy Deployment and a Service per Gateway, configures the Envoys over delta ADS and writes status.
+/// Every flag can be set by its variable; flags win.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "gateway", version)]
+pub struct Args {
+    /// This cluster's name in the ClusterSet: lower case letters, digits and '-'.
+    #[arg(long, env)]
+    cluster_name: String,
+
+    /// Serve GatewayClasses with this spec.controllerName.
+    #[arg(long, env, default_value = crd::annotations::GATEWAY_CONTROLLER)]
+    controller_name: String,
+
+    /// The namespace this program runs in.
+    #[arg(long, env, default_value = "isthmus-system")]
+    namespace: String,
+
+    /// Address and port where Envoys get their configuration.
+    #[arg(long, env, default_value = "0.0.0.0:18000")]
+    ads_address: SocketAddr,
+
+    /// Name or IP address by which Envoys reach this program [default: isthmus-gateway.<namespace>.svc]
+    #[arg(long, env)]
+    ads_hostname: Option<String>,
+
+    /// How Envoys are authenticated. Only "off" so far: any pod that reaches the port can read the
+    /// configuration, which holds addresses and no secrets. Restrict it with a NetworkPolicy.
+    #[arg(long, env, value_enum, default_value_t = AdsTls::Off)]
+    ads_tls: AdsTls,
+
+    /// Address and port of /metrics, /healthz, /readyz and /debug.
+    #[arg(long, env, default_value = "0.0.0.0:8080")]
+    admin_address: SocketAddr,
+
+    /// How long Envoys have to leave after SIGTERM, such as 10s.
+    #[arg(long, env, default_value = "10s", value_parser = duration)]
+    drain_timeout: Duration,
+
+    /// Image of the Envoys; a Gateway's parameters may name another. 1.38.2 or newer.
+    #[arg(long, env, default_value = "envoyproxy/envoy:distroless-v1.40.0")]
+    envoy_image: String,
+
+    /// How endpoint pickers are spoken to, unless their Service port says appProtocol kubernetes.io/h2c.
+    #[arg(long, env, value_enum, default_value_t = EppTls::Unverified)]
+    epp_tls: EppTls,
+
+    /// Service name in gRPC health checks of endpoint pickers.
+    #[arg(long, env, default_value = "envoy.service.ext_proc.v3.ExternalProcessor")]
+    epp_health_service: String,
+
+    /// Streams without a byte for this long end, such as 300s.
+    #[arg(long, env, default_value = "300s", value_parser = duration)]
+    stream_idle_timeout: Duration,
+
+    /// Requests with bodies up to this size can be sent to another cluster; units B, KiB, MiB.
+    #[arg(long, env, default_value = "8MiB", value_parser = size)]
+    retry_body_limit: u64,
+
+    /// How long Envoys keep a cluster after its last route.
+    #[arg(long, env, default_value = "30s", value_parser = duration)]
+    removal_delay: Duration,
+
+    /// Where the endpoint picker of an exporting cluster may send requests, as cluster=prefix, '*' for
+    /// any cluster without its own; repeatable [default: private addresses of any cluster]
+    #[arg(long, env, value_delimiter = ',')]
+    pod_cidr: Vec<ClusterCidr>,
+
+    /// Where no request to another cluster may go, and no endpoint picker of it be: this cluster's
+    /// Services and nodes; repeatable. Loopback, link-local and multicast are always denied.
+    #[arg(long, env, value_delimiter = ',')]
+    deny_cidr: Vec<Cidr>,
+
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+/// How Envoys are authenticated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum AdsTls {
+    /// Plaintext.
+    Off,
+}
+
+/// The checked flags.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) settings: Settings,
+    pub(crate) options: Options,
+    pub(crate) infra: InfraSettings,
+    pub(crate) ads_address: SocketAddr,
+    pub(crate) admin_address: SocketAddr,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) removal_delay: Duration,
+}
+
+// === impl Args ===
+
+impl process::Program for Args {
+    fn log(&self) -> &LogArgs {
+        &self.log
+    }
+}
+
+impl Args {
+    pub(crate) fn check(self) -> Result<Config, ConfigError> {
+        let Self {
+            cluster_name,
+            controller_name,
+            namespace,
+            ads_address,
+            ads_hostname,
+            ads_tls,
+            admin_address,
+            drain_timeout,
+            envoy_image,
+            epp_tls,
+            epp_health_service,
+            stream_idle_timeout,
+            retry_body_limit,
+            removal_delay,
+            pod_cidr,
+            deny_cidr,
+            log: _, // the boundary of the program has used it
+        } = self;
+        if !is_label(&cluster_name) {
+            let value = format!("--cluster-name {cluster_name:?}");
+            let expected = "1 to 63 lower case letters, digits and '-', not at the ends";
+            return Err(ConfigError::new(value, expected, "--cluster-name west"));
+        }
+        if !controller_name.contains('/') {
+            let value = format!("--controller-name {controller_name:?}");
+            let expected = "a domain and a path";
+            return Err(ConfigError::new(value, expected, "--controller-name isthmus.dev/gateway"));
+        }
+        if stream_idle_timeout.is_zero() {
+            let expected = "more than 0s: a hung endpoint picker would hold requests for ever";
+            let value = "--stream-idle-timeout 0s";
+            return Err(ConfigError::new(value, expected, "--stream-idle-timeout 300s"));
+        }
+        match ads_tls {
+            AdsTls::Off if !ads_address.ip().is_loopback() => {
+                tracing::warn!(%ads_address, "ADS is served without TLS: restrict who reaches it");
+            }
+            AdsTls::Off => {}
+        }
+        let ads_hostname =
+            ads_hostname.unwrap_or_else(|| format!("isthmus-gateway.{namespace}.svc"));
+        let deny_cidrs = denied(&deny_cidr);
+        Ok(Config {
+            settings: Settings {
+                controller: controller_name,
+                epp_tls,
+                pod_cidrs: by_cluster(pod_cidr),
+                deny_cidrs: deny_cidrs.clone(),
+            },
+            options: Options {
+                health_service: epp_health_service,
+                stream_idle_timeout,
+                retry_body_limit,
+                bind_address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                deny_cidrs,
+            },
+            infra: InfraSettings {
+                ads_hostname,
+                ads_port: ads_address.port(),
+                envoy_image,
+            },
+            ads_address,
+            admin_address,
+            drain_timeout,
+            removal_delay,
+        })
+    }
+}
+
+fn by_cluster(given: Vec<ClusterCidr>) -> BTreeMap<String, Vec<Cidr>> {
+    let mut cidrs: BTreeMap<String, Vec<Cidr>> = BTreeMap::new();
+    for ClusterCidr { cluster, cidr } in given {
+        cidrs.entry(cluster).or_default().push(cidr);
+    }
+    cidrs.entry("*".to_owned()).or_insert_with(|| {
+        let defaults = POD_CIDRS.iter().map(|text| Cidr::from_str(text));
+        defaults.collect::<Result<_, _>>().expect("the constants are prefixes")
+    });
+    cidrs
+}
+
+/// RFC 1123.
+fn is_label(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    (1..=63).contains(&text.len())
+        && text.bytes().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| "expected a duration, for example 10s or 1m30s".to_owned())
+}
+
+/// Bytes.
+fn size(text: &str) -> Result<u64, String> {
+    let bad = || "expected a size, for example 8MiB, 512KiB or 65536".to_owned();
+    let (number, unit) = [("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1), ("", 1)]
+        .into_iter()
+        .find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)))
+        .ok_or_else(bad)?;
+    let number: u64 = number.trim().parse().map_err(|_| bad())?;
+    number.checked_mul(unit).ok_or_else(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use rstest::rstest;
+
+    use super::*;
+
+    fn mk_config(more: &[&str]) -> Result<Config, String> {
+        let words = ["gateway", "--cluster-name", "west"].iter().chain(more);
+        let args = Args::try_parse_from(words).map_err(|error| error.to_string())?;
+        args.check().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn command_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn hostname_follows_the_namespace_unless_given() {
+        let config = mk_config(&["--namespace", "mine"]).unwrap();
+        assert_eq!(config.infra.ads_hostname, "isthmus-gateway.mine.svc");
+        let config = mk_config(&["--ads-hostname", "10.1.0.5"]).unwrap();
+        assert_eq!(config.infra.ads_hostname, "10.1.0.5");
+    }
+
+    #[test]
+    fn own_networks_replace_the_default_of_that_cluster_alone() {
+        let config = mk_config(&["--pod-cidr", "east=10.2.0.0/16"]).unwrap();
+        assert_eq!(config.settings.pod_cidrs["east"].len(), 1);
+        assert_eq!(config.settings.pod_cidrs["*"].len(), POD_CIDRS.len());
+        let config = mk_config(&["--pod-cidr", "*=10.0.0.0/8"]).unwrap();
+        assert_eq!(config.settings.pod_cidrs["*"].len(), 1);
+    }
+
+    #[rstest]
+    #[case(&["--cluster-name", "West"], "--cluster-name west")]
+    #[case(&["--controller-name", "gateway"], "isthmus.dev/gateway")]
+    #[case(&["--pod-cidr", "10.0.0.0/8"], "cluster=address/length")]
+    #[case(&["--deny-cidr", "10.0.0.0"], "10.2.0.0/16")]
+    #[case(&["--drain-timeout", "10"], "10s or 1m30s")]
+    #[case(&["--retry-body-limit", "8MB"], "8MiB")]
+    #[case(&["--stream-idle-timeout", "0s"], "300s")]
+    #[case(&["--ads-tls", "mutual"], "off")]
+    fn bad_values_are_refused_with_an_example(#[case] flags: &[&str], #[case] said: &str) {
+        let mut words = vec!["gateway", "--cluster-name", "west"];
+        words.retain(|word| flags[0] != "--cluster-name" || (*word != "--cluster-name" && *word != "west"));
+        words.extend(flags);
+        let error = match Args::try_parse_from(words) {
+            Err(error) => error.to_string(),
+            Ok(args) => args.check().unwrap_err().to_string(),
+        };
+        assert!(error.contains(said), "{error}");
+    }
+}

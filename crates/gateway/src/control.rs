@@ -1,0 +1,232 @@
+//! The loop from updates to snapshots, status and infrastructure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use process::Health;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, interval, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::debug::DebugView;
+use crate::index::{Changes, Event, Index, Source};
+use crate::infra::{InfraSettings, Part, is_applied, make_parts, parameters};
+use crate::metrics::ModelMetrics;
+use crate::model::{GatewayModel, Settings, WantedStatus, build};
+use crate::queue::Queue;
+use crate::status::{self, Target, Wanted};
+use crate::watches::Watches;
+use crate::world::{Key, Rejection, World};
+use crate::xds::ads::server::{Proxies, Snapshots};
+use crate::xds::{Options, Plan, Snapshot, assign, translate};
+
+/// A burst of changes is one change; a lone one waits only the first of these.
+const QUIET: Duration = Duration::from_millis(5);
+const AT_MOST: Duration = Duration::from_millis(50);
+
+/// How often live objects are compared again, for what was lost on the way.
+const HEAL: Duration = Duration::from_secs(10);
+
+/// Part of readiness: everything is listed and served.
+pub(crate) const SYNCED: &str = "synced";
+
+/// Owns what is known and decides what follows.
+pub(crate) struct Control {
+    pub(crate) index: Index,
+    pub(crate) watches: Watches,
+    pub(crate) events: mpsc::Receiver<Event>,
+    pub(crate) settings: Settings,
+    pub(crate) options: Options,
+    pub(crate) infra: InfraSettings,
+    pub(crate) snapshots: watch::Sender<Snapshots>,
+    pub(crate) proxies: Proxies,
+    pub(crate) status: Queue<Target, Wanted>,
+    pub(crate) parts: Queue<(Part, Key), Value>,
+    pub(crate) metrics: ModelMetrics,
+    pub(crate) health: Health,
+    pub(crate) debug: DebugView,
+    /// Cancelled once ADS may be served: a cold start never empties Envoys.
+    pub(crate) open: CancellationToken,
+    pub(crate) decided: Decided,
+}
+
+/// What follows from the newest world.
+#[derive(Default)]
+pub(crate) struct Decided {
+    models: Vec<GatewayModel>,
+    plans: BTreeMap<Key, Plan>,
+    wanted: WantedStatus,
+}
+
+// === impl Control ===
+
+impl Control {
+    /// Until `stop`; an early end is an error of its caller.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut heal = interval(HEAL);
+        let mut changes = Changes::default();
+        let mut due: Option<(Instant, Instant)> = None;
+        loop {
+            let flush = async {
+                match due {
+                    Some((quiet, at_most)) => sleep_until(quiet.min(at_most)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.watches.ended() => {
+                    self.health.fail("a watch ended");
+                    return;
+                }
+                event = self.events.recv() => {
+                    let Some(event) = event else { return };
+                    changes.add(self.index.on(event));
+                    // Before all is listed, every list may be the last one.
+                    changes.live |= !self.open.is_cancelled();
+                }
+                () = self.proxies.changed() => changes.world = true,
+                _ = heal.tick() => changes.live = true,
+                () = flush => {
+                    due = None;
+                    self.flush(std::mem::take(&mut changes));
+                    continue;
+                }
+            }
+            if changes.any() {
+                let now = Instant::now();
+                let at_most = due.map_or(now + AT_MOST, |(_, at_most)| at_most);
+                due = Some((now + QUIET, at_most));
+            }
+        }
+    }
+
+    fn flush(&mut self, changes: Changes) {
+        let sources = wanted_sources(&self.index.world, &self.settings.controller);
+        for dropped in self.watches.sync(&sources) {
+            self.index.forget(&dropped);
+        }
+        let opened = self.open.is_cancelled();
+        if !opened {
+            let more: BTreeSet<Source> = sources.into_keys().collect();
+            if !self.index.has_listed(&more) {
+                return;
+            }
+        }
+        if changes.world || !opened {
+            self.decide();
+        }
+        if changes.world || changes.endpoints || !opened {
+            self.publish();
+        }
+        if !opened {
+            info!(gateways = self.decided.models.len(), "everything is listed, serving ADS");
+            self.open.cancel();
+            self.health.set(SYNCED, true);
+        }
+        self.write();
+    }
+
+    fn decide(&mut self) {
+        let started = Instant::now();
+        let (models, wanted) = build(&self.index.world, &self.settings);
+        let plans = models
+            .iter()
+            .map(|model| (model.key.clone(), translate(model, &self.options)));
+        self.decided = Decided {
+            plans: plans.collect(),
+            wanted,
+            models,
+        };
+        self.metrics.built(started.elapsed());
+        let imports = self.decided.models.iter().flat_map(|model| model.imports.values());
+        let distinct: BTreeMap<&Key, _> = imports.map(|import| (&import.key, import)).collect();
+        self.metrics.imports(distinct.into_values().map(Arc::as_ref));
+    }
+
+    fn publish(&mut self) {
+        let before = self.snapshots.borrow().clone();
+        let now: BTreeMap<Key, Arc<Snapshot>> = self
+            .decided
+            .plans
+            .iter()
+            .map(|(key, plan)| {
+                let made = assign(plan, &self.index.endpoints);
+                let kept = before.get(key).filter(|old| ***old == made);
+                (key.clone(), kept.cloned().unwrap_or_else(|| Arc::new(made)))
+            })
+            .collect();
+        let refused = self.proxies.refused(&now);
+        let rejections: BTreeMap<Key, Vec<Rejection>> = refused
+            .into_iter()
+            .map(|(gateway, refused)| {
+                let refused = refused.into_iter().map(|((kind, name, _), message)| Rejection {
+                    kind,
+                    name,
+                    message,
+                });
+                (gateway, refused.collect())
+            })
+            .collect();
+        if *before != now {
+            debug!(gateways = now.len(), "new snapshots");
+            self.snapshots.send_replace(Arc::new(now));
+        }
+        if self.index.world.rejections != rejections {
+            // Only status says what was refused: the snapshots stay as they are.
+            self.index.world.rejections = rejections;
+            self.decided.wanted = build(&self.index.world, &self.settings).1;
+        }
+        self.metrics.connected(&self.proxies.connected());
+        let snapshots = self.snapshots.borrow().clone();
+        self.debug.set(self.decided.models.clone(), snapshots);
+    }
+
+    /// Queues what differs from what there is.
+    fn write(&self) {
+        let now = Timestamp::now();
+        let mut differing = BTreeMap::new();
+        for (target, wanted) in status::wanted(&self.decided.wanted) {
+            let Some(live) = self.index.live.get(&target) else { continue };
+            match status::diff::diff(&target, &wanted, live, &self.settings.controller, now) {
+                Ok(None) => {}
+                Ok(Some(_)) => {
+                    differing.insert(target, wanted);
+                }
+                Err(error) => warn!(?target, %error, "status cannot be written"),
+            }
+        }
+        self.status.replace(differing);
+        let mut parts = BTreeMap::new();
+        for model in &self.decided.models {
+            let Some(gateway) = self.index.world.gateways.get(&model.key) else { continue };
+            let Ok(parameters) = parameters::of_gateway(&self.index.world, gateway) else {
+                continue; // then the Gateway has no model
+            };
+            let binds = model.ports.iter().map(|(port, one)| (*port, one.bind)).collect();
+            let wanted = make_parts(gateway, &parameters, &binds, &self.infra);
+            parts.extend(wanted.into_iter().filter(|(id, wanted)| {
+                let live = self.index.parts.get(id);
+                !live.is_some_and(|live| is_applied(wanted, live))
+            }));
+        }
+        self.parts.replace(parts);
+    }
+}
+
+/// Pods of every pool and the ConfigMaps that are named.
+fn wanted_sources(world: &World, controller: &str) -> BTreeMap<Source, String> {
+    let pools = world.pools.iter().map(|(key, pool)| {
+        let labels = pool.selector.iter().map(|(name, value)| format!("{name}={value}"));
+        let selector: Vec<String> = labels.collect();
+        (Source::Pods(key.clone()), selector.join(","))
+    });
+    let maps = parameters::wanted_maps(world, controller)
+        .into_iter()
+        .map(|key| (Source::ConfigMap(key), String::new()));
+    pools.chain(maps).collect()
+}

@@ -1,0 +1,448 @@
+//! What is known of the cluster, kept from watch updates. Synchronous: no client, no await.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service, ServiceAccount};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::PartialObjectMeta;
+use serde_json::Value;
+use tracing::warn;
+use watch::Update;
+
+use crate::infra::{GATEWAY_LABEL, Part, parameters};
+use crate::status::Target;
+use crate::world::{Endpoints, Key, World, project};
+
+/// One update of one watch.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Classes(Update<crd::gateway_class::GatewayClass>),
+    Gateways(Update<crd::gateway::Gateway>),
+    Routes(Update<crd::http_route::HttpRoute>),
+    Pools(Update<crd::inference_pool::InferencePool>),
+    Imports(Update<crd::InferencePoolImport>),
+    Grants(Update<crd::reference_grant::ReferenceGrant>),
+    Services(Update<Service>),
+    Slices(Update<EndpointSlice>),
+    Namespaces(Update<PartialObjectMeta<Namespace>>),
+    Deployments(Update<Deployment>),
+    ServiceAccounts(Update<ServiceAccount>),
+    /// Of the pool with this key.
+    Pods(Key, Update<Pod>),
+    /// The one with this key.
+    ConfigMap(Key, Update<ConfigMap>),
+}
+
+/// What an update changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    pub(crate) world: bool,
+    pub(crate) endpoints: bool,
+    /// Live status or infrastructure: something may have to be written.
+    pub(crate) live: bool,
+}
+
+/// A watch whose first list must be known before anything is served.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Source {
+    Kind(&'static str),
+    Pods(Key),
+    ConfigMap(Key),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    pub(crate) world: World,
+    pub(crate) endpoints: Endpoints,
+    /// Live `status` of the objects we write to.
+    pub(crate) live: BTreeMap<Target, Value>,
+    /// What of our infrastructure there is.
+    pub(crate) parts: BTreeMap<(Part, Key), Value>,
+    listed: BTreeSet<Source>,
+}
+
+/// Every kind with one watch for the whole cluster.
+pub(crate) const KINDS: [&str; 11] = [
+    "GatewayClass",
+    "Gateway",
+    "HTTPRoute",
+    "InferencePool",
+    "InferencePoolImport",
+    "ReferenceGrant",
+    "Service",
+    "EndpointSlice",
+    "Namespace",
+    "Deployment",
+    "ServiceAccount",
+];
+
+// === impl Changes ===
+
+impl Changes {
+    pub(crate) fn any(self) -> bool {
+        self.world || self.endpoints || self.live
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        self.world |= other.world;
+        self.endpoints |= other.endpoints;
+        self.live |= other.live;
+    }
+
+    fn world(changed: bool) -> Self {
+        Self { world: changed, ..Self::default() }
+    }
+
+    fn live(changed: bool) -> Self {
+        Self { live: changed, ..Self::default() }
+    }
+
+    fn endpoints(changed: bool) -> Self {
+        Self { endpoints: changed, ..Self::default() }
+    }
+}
+
+// === impl Index ===
+
+impl Index {
+    /// Whether the first list of all kinds that there are, and of these, is in.
+    pub(crate) fn has_listed(&self, more: &BTreeSet<Source>) -> bool {
+        let kinds = KINDS.iter().map(|kind| Source::Kind(kind));
+        kinds.chain(more.iter().cloned()).all(|source| self.listed.contains(&source))
+    }
+
+    pub(crate) fn on(&mut self, event: Event) -> Changes {
+        self.note_listed(&event);
+        match event {
+            Event::Classes(update) => self.classes(update),
+            Event::Gateways(update) => {
+                let live = self.status(Target::Gateway, &update, |o| &o.metadata, |o| &o.status);
+                let mut changes =
+                    Changes::world(keep(&mut self.world.gateways, update, |o| &o.metadata, project::gateway));
+                changes.live = live;
+                changes
+            }
+            Event::Routes(update) => {
+                let live = self.status(Target::Route, &update, |o| &o.metadata, |o| &o.status);
+                let mut changes =
+                    Changes::world(keep(&mut self.world.routes, update, |o| &o.metadata, project::http_route));
+                changes.live = live;
+                changes
+            }
+            Event::Pools(update) => {
+                let live = self.status(Target::Pool, &update, |o| &o.metadata, |o| &o.status);
+                let mut changes =
+                    Changes::world(keep(&mut self.world.pools, update, |o| &o.metadata, project::inference_pool));
+                changes.live = live;
+                changes
+            }
+            Event::Imports(update) => {
+                let live = self.status(Target::Import, &update, |o| &o.metadata, |o| &o.status);
+                let mut changes =
+                    Changes::world(keep(&mut self.world.imports, update, |o| &o.metadata, project::import));
+                changes.live = live;
+                changes
+            }
+            Event::Grants(update) => Changes::world(keep(
+                &mut self.world.grants,
+                update,
+                |o| &o.metadata,
+                project::reference_grant,
+            )),
+            Event::Services(update) => self.services(update),
+            Event::Slices(update) => self.slices(update),
+            Event::Namespaces(update) => self.namespaces(update),
+            Event::Deployments(update) => self.deployments(update),
+            Event::ServiceAccounts(update) => {
+                self.part(Part::ServiceAccount, &update, |o| &o.metadata)
+            }
+            Event::Pods(pool, update) => self.pods(&pool, update),
+            Event::ConfigMap(key, update) => self.config_map(&key, update),
+        }
+    }
+
+    /// The pool is gone or selects others: its pods are none of ours.
+    pub(crate) fn forget(&mut self, source: &Source) {
+        self.listed.remove(source);
+        match source {
+            Source::Pods(pool) => {
+                self.endpoints.pods.remove(pool);
+            }
+            Source::ConfigMap(key) => {
+                self.world.parameters.remove(key);
+            }
+            Source::Kind(_) => {}
+        }
+    }
+
+    fn note_listed(&mut self, event: &Event) {
+        let (source, listed) = match event {
+            Event::Classes(u) => (Source::Kind("GatewayClass"), is_listed(u)),
+            Event::Gateways(u) => (Source::Kind("Gateway"), is_listed(u)),
+            Event::Routes(u) => (Source::Kind("HTTPRoute"), is_listed(u)),
+            Event::Pools(u) => (Source::Kind("InferencePool"), is_listed(u)),
+            Event::Imports(u) => (Source::Kind("InferencePoolImport"), is_listed(u)),
+            Event::Grants(u) => (Source::Kind("ReferenceGrant"), is_listed(u)),
+            Event::Services(u) => (Source::Kind("Service"), is_listed(u)),
+            Event::Slices(u) => (Source::Kind("EndpointSlice"), is_listed(u)),
+            Event::Namespaces(u) => (Source::Kind("Namespace"), is_listed(u)),
+            Event::Deployments(u) => (Source::Kind("Deployment"), is_listed(u)),
+            Event::ServiceAccounts(u) => (Source::Kind("ServiceAccount"), is_listed(u)),
+            Event::Pods(key, u) => (Source::Pods(key.clone()), is_listed(u)),
+            Event::ConfigMap(key, u) => (Source::ConfigMap(key.clone()), is_listed(u)),
+        };
+        if listed {
+            self.listed.insert(source);
+        }
+    }
+
+    fn classes(&mut self, update: Update<crd::gateway_class::GatewayClass>) -> Changes {
+        let live = self.status(Target::Class, &update, |o| &o.metadata, |o| &o.status);
+        let mut named: BTreeMap<Key, _> = std::mem::take(&mut self.world.classes)
+            .into_iter()
+            .map(|(name, class)| (Key::new("", name), class))
+            .collect();
+        let world = keep(&mut named, update, |o| &o.metadata, project::gateway_class);
+        let named = named.into_iter().map(|(key, class)| (key.name, class));
+        self.world.classes = named.collect();
+        Changes { world, live, endpoints: false }
+    }
+
+    fn namespaces(&mut self, update: Update<PartialObjectMeta<Namespace>>) -> Changes {
+        let mut named: BTreeMap<Key, _> = std::mem::take(&mut self.world.namespaces)
+            .into_iter()
+            .map(|(name, labels)| (Key::new("", name), labels))
+            .collect();
+        let changed = keep(&mut named, update, |o| &o.metadata, |o| project::labels(&o.metadata));
+        let named = named.into_iter().map(|(key, labels)| (key.name, labels));
+        self.world.namespaces = named.collect();
+        Changes::world(changed)
+    }
+
+    fn services(&mut self, update: Update<Service>) -> Changes {
+        let mut changes = self.part(Part::Service, &update, |o| &o.metadata);
+        match &update {
+            Update::Reset(list) => {
+                for infra in self.world.infra.values_mut() {
+                    infra.addresses.clear();
+                }
+                list.iter().for_each(|service| self.addresses(service, false));
+                changes.world = true;
+            }
+            Update::Apply(service) => {
+                if gateway_of(&service.metadata).is_some() {
+                    self.addresses(service, false);
+                    changes.world = true;
+                }
+            }
+            Update::Delete(service) => self.addresses(service, true),
+            Update::Odd(_) | Update::Failed(_) => {}
+        }
+        changes.world |= keep(&mut self.world.services, update, |o| &o.metadata, project::service);
+        changes
+    }
+
+    fn addresses(&mut self, service: &Service, gone: bool) {
+        if let Some(gateway) = gateway_of(&service.metadata) {
+            let infra = self.world.infra.entry(gateway).or_default();
+            infra.addresses = if gone {
+                Vec::new()
+            } else {
+                project::service_addresses(service)
+            };
+        }
+    }
+
+    fn deployments(&mut self, update: Update<Deployment>) -> Changes {
+        let mut changes = self.part(Part::Deployment, &update, |o| &o.metadata);
+        let (list, gone) = match &update {
+            Update::Reset(list) => {
+                for infra in self.world.infra.values_mut() {
+                    infra.available = 0;
+                }
+                (&list[..], false)
+            }
+            Update::Apply(one) => (std::slice::from_ref(one), false),
+            Update::Delete(one) => (std::slice::from_ref(one), true),
+            Update::Odd(_) | Update::Failed(_) => (&[][..], false),
+        };
+        for one in list {
+            if let Some(gateway) = gateway_of(&one.metadata) {
+                let infra = self.world.infra.entry(gateway).or_default();
+                infra.available = if gone { 0 } else { project::available(one) };
+                changes.world = true;
+            }
+        }
+        changes
+    }
+
+    fn slices(&mut self, update: Update<EndpointSlice>) -> Changes {
+        let changed = keep_some(
+            &mut self.endpoints.slices,
+            update,
+            |o| &o.metadata,
+            project::slice,
+        );
+        if changed {
+            let mut by_service: BTreeMap<Key, BTreeSet<Key>> = BTreeMap::new();
+            for (name, slice) in &self.endpoints.slices {
+                let names = by_service.entry(slice.service.clone()).or_default();
+                names.insert(name.clone());
+            }
+            self.endpoints.by_service = by_service;
+        }
+        Changes::endpoints(changed)
+    }
+
+    fn pods(&mut self, pool: &Key, update: Update<Pod>) -> Changes {
+        let pods = self.endpoints.pods.entry(pool.clone()).or_default();
+        let mut named: BTreeMap<Key, _> = std::mem::take(pods)
+            .into_iter()
+            .map(|(name, ip)| (Key::new(&pool.namespace, name), ip))
+            .collect();
+        let changed = keep_some(&mut named, update, |o| &o.metadata, project::ready_pod);
+        *pods = named.into_iter().map(|(key, ip)| (key.name, ip)).collect();
+        Changes::endpoints(changed)
+    }
+
+    fn config_map(&mut self, key: &Key, update: Update<ConfigMap>) -> Changes {
+        let text = |map: &ConfigMap| map.data.as_ref()?.get(parameters::FILE).cloned();
+        let now = match update {
+            Update::Reset(list) => list.iter().find_map(text),
+            Update::Apply(map) => text(&map),
+            Update::Delete(_) => None,
+            Update::Odd(_) | Update::Failed(_) => return Changes::default(),
+        };
+        let before = match now {
+            Some(text) => self.world.parameters.insert(key.clone(), text),
+            None => self.world.parameters.remove(key),
+        };
+        let now = self.world.parameters.get(key);
+        Changes::world(before.as_ref() != now)
+    }
+
+    /// Live status of one kind.
+    fn status<K, S: serde::Serialize>(
+        &mut self,
+        target: impl Fn(Key) -> Target,
+        update: &Update<K>,
+        meta: impl Fn(&K) -> &ObjectMeta,
+        status: impl Fn(&K) -> &Option<S>,
+    ) -> bool {
+        let json = |object: &K| {
+            let status = status(object).as_ref().map(serde_json::to_value);
+            status.and_then(Result::ok).unwrap_or(Value::Null)
+        };
+        let id = |object: &K| target(project::key(meta(object)));
+        match update {
+            Update::Reset(list) => {
+                let kind = std::mem::discriminant(&target(Key::default()));
+                self.live.retain(|id, _| std::mem::discriminant(id) != kind);
+                let statuses = list.iter().map(|object| (id(object), json(object)));
+                self.live.extend(statuses);
+                true
+            }
+            Update::Apply(object) => {
+                let now = json(object);
+                self.live.insert(id(object), now.clone()) != Some(now)
+            }
+            Update::Delete(object) => self.live.remove(&id(object)).is_some(),
+            Update::Odd(_) | Update::Failed(_) => false,
+        }
+    }
+
+    /// Live infrastructure of one kind.
+    fn part<K: serde::Serialize>(
+        &mut self,
+        part: Part,
+        update: &Update<K>,
+        meta: impl Fn(&K) -> &ObjectMeta,
+    ) -> Changes {
+        let json = |object: &K| serde_json::to_value(object).unwrap_or(Value::Null);
+        let ours = |object: &K| gateway_of(meta(object)).is_some();
+        let id = |object: &K| (part, project::key(meta(object)));
+        Changes::live(match update {
+            Update::Reset(list) => {
+                self.parts.retain(|(kind, _), _| *kind != part);
+                let parts = list.iter().filter(|object| ours(object));
+                self.parts.extend(parts.map(|object| (id(object), json(object))));
+                true
+            }
+            Update::Apply(object) if ours(object) => {
+                self.parts.insert(id(object), json(object));
+                true
+            }
+            Update::Apply(object) | Update::Delete(object) => {
+                self.parts.remove(&id(object)).is_some()
+            }
+            Update::Odd(_) | Update::Failed(_) => false,
+        })
+    }
+}
+
+/// The Gateway that the object serves, by the label of our infrastructure.
+fn gateway_of(meta: &ObjectMeta) -> Option<Key> {
+    let labels = meta.labels.as_ref()?;
+    let ours = labels.get(crd::annotations::MANAGED_BY)? == crate::infra::MANAGED_BY;
+    let name = labels.get(GATEWAY_LABEL).filter(|_| ours)?;
+    Some(Key::new(meta.namespace.as_ref()?, name))
+}
+
+/// A complete list came, or there is no such kind to list.
+fn is_listed<K>(update: &Update<K>) -> bool {
+    match update {
+        Update::Reset(_) => true,
+        Update::Failed(failure) => failure.is_kind_missing(),
+        Update::Apply(_) | Update::Delete(_) | Update::Odd(_) => false,
+    }
+}
+
+fn keep<K, V: PartialEq>(
+    map: &mut BTreeMap<Key, V>,
+    update: Update<K>,
+    meta: impl Fn(&K) -> &ObjectMeta,
+    project: impl Fn(&K) -> V,
+) -> bool {
+    keep_some(map, update, meta, |object| Some(project(object)))
+}
+
+/// Applies the update to the map; whether that changed it. What projects to none is not kept.
+fn keep_some<K, V: PartialEq>(
+    map: &mut BTreeMap<Key, V>,
+    update: Update<K>,
+    meta: impl Fn(&K) -> &ObjectMeta,
+    project: impl Fn(&K) -> Option<V>,
+) -> bool {
+    match update {
+        Update::Reset(list) => {
+            let found = list.iter().filter_map(|object| {
+                let value = project(object)?;
+                Some((project::key(meta(object)), value))
+            });
+            let now: BTreeMap<Key, V> = found.collect();
+            let changed = *map != now;
+            *map = now;
+            changed
+        }
+        Update::Apply(object) => {
+            let key = project::key(meta(&object));
+            match project(&object) {
+                Some(value) if map.get(&key) == Some(&value) => false,
+                Some(value) => {
+                    map.insert(key, value);
+                    true
+                }
+                None => map.remove(&key).is_some(),
+            }
+        }
+        Update::Delete(object) => map.remove(&project::key(meta(&object))).is_some(),
+        Update::Odd(odd) => {
+            let watch::OddObject { namespace, name, error } = odd;
+            warn!(namespace, name, error, "object does not decode, left as it was");
+            false
+        }
+        Update::Failed(_) => false,
+    }
+}

@@ -1,0 +1,218 @@
+//! Writes by key: the newest wins, several keys at once, one key in order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+/// Enough to fill a round trip to the API server, few enough not to be throttled by it.
+const IN_FLIGHT: usize = 8;
+
+/// The library repeats some answers up to 15 times within a call: no call may take longer.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// Time in which the watch shows what was written; until then the same is not written again.
+const ECHO: Duration = Duration::from_secs(2);
+
+/// Longest wait between tries; the first is a second, then doubled.
+const BACKOFF_LIMIT: Duration = Duration::from_secs(60);
+
+/// Bounded by the number of keys.
+pub(crate) struct Queue<K, V> {
+    state: Arc<Mutex<State<K, V>>>,
+    wake: Arc<Notify>,
+}
+
+struct State<K, V> {
+    waiting: BTreeMap<K, V>,
+    busy: BTreeSet<K>,
+    written: BTreeMap<K, (V, Instant)>,
+    /// Failures in a row, and when to try again.
+    failing: BTreeMap<K, (u32, Instant)>,
+}
+
+// === impl Queue ===
+
+impl<K, V> Clone for Queue<K, V> {
+    fn clone(&self) -> Self {
+        Self {
+            state: Arc::clone(&self.state),
+            wake: Arc::clone(&self.wake),
+        }
+    }
+}
+
+impl<K, V> Queue<K, V>
+where
+    K: Clone + Ord + Send + std::fmt::Debug + 'static,
+    V: Clone + PartialEq + Send + 'static,
+{
+    pub(crate) fn new() -> Self {
+        Self {
+            state: Arc::new(Mutex::new(State {
+                waiting: BTreeMap::new(),
+                busy: BTreeSet::new(),
+                written: BTreeMap::new(),
+                failing: BTreeMap::new(),
+            })),
+            wake: Arc::new(Notify::new()),
+        }
+    }
+
+    /// All that differs now: what is not in it need not be written any more.
+    pub(crate) fn replace(&self, wanted: BTreeMap<K, V>) {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        state.written.retain(|_, (_, at)| *at + ECHO > now);
+        state.failing.retain(|key, _| wanted.contains_key(key));
+        let written = std::mem::take(&mut state.written);
+        let fresh = wanted.into_iter().filter(|(key, value)| {
+            written.get(key).is_none_or(|(before, _)| before != value)
+        });
+        state.waiting = fresh.collect();
+        state.written = written;
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    /// Works until `stop`, then finishes what has begun. `work` fails with what to tell.
+    pub(crate) async fn run<F, Fut>(self, work: F, stop: CancellationToken)
+    where
+        F: Fn(K, V) -> Fut,
+        Fut: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        let mut running = JoinSet::new();
+        loop {
+            while running.len() < IN_FLIGHT
+                && let Some((key, value)) = self.take()
+            {
+                let call = work(key.clone(), value.clone());
+                running.spawn(async move {
+                    let result = timeout(DEADLINE, call).await;
+                    let result = result.unwrap_or_else(|_| Err("no answer in 5 s".to_owned()));
+                    (key, value, result)
+                });
+            }
+            let retry = self.next_retry();
+            let sleep = async {
+                match retry {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = self.wake.notified() => {}
+                () = sleep => {}
+                Some(done) = running.join_next() => self.done(done),
+            }
+        }
+        while let Some(done) = running.join_next().await {
+            self.done(done);
+        }
+    }
+
+    fn take(&self) -> Option<(K, V)> {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        let ready = |key: &K| {
+            let patient = state.failing.get(key).is_none_or(|(_, at)| *at <= now);
+            patient && !state.busy.contains(key)
+        };
+        let key = state.waiting.keys().find(|key| ready(key)).cloned()?;
+        let entry = state.waiting.remove_entry(&key)?;
+        state.busy.insert(key);
+        Some(entry)
+    }
+
+    fn next_retry(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let state = self.state.lock();
+        let waiting = state.failing.iter().filter(|(key, _)| {
+            state.waiting.contains_key(key) && !state.busy.contains(key)
+        });
+        waiting.map(|(_, (_, at))| *at).filter(|at| *at > now).min()
+    }
+
+    fn done(&self, done: Result<(K, V, Result<(), String>), tokio::task::JoinError>) {
+        let (key, value, result) = match done {
+            Ok(done) => done,
+            Err(error) => {
+                // The key stays busy: what panics once does so again.
+                warn!(%error, "a write panicked");
+                return;
+            }
+        };
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        state.busy.remove(&key);
+        match result {
+            Ok(()) => {
+                state.failing.remove(&key);
+                state.written.insert(key, (value, now));
+            }
+            Err(error) => {
+                let failures = state.failing.get(&key).map_or(0, |(failures, _)| *failures) + 1;
+                let wait = Duration::from_secs(1 << (failures - 1).min(6)).min(BACKOFF_LIMIT);
+                warn!(?key, error, failures, "write failed");
+                state.failing.insert(key.clone(), (failures, now + wait));
+                state.waiting.entry(key).or_insert(value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    fn mk_wanted(pairs: &[(&'static str, u32)]) -> BTreeMap<&'static str, u32> {
+        pairs.iter().copied().collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn newest_value_wins_and_failures_are_tried_again() {
+        let queue = Queue::new();
+        let (calls, mut seen) = mpsc::channel(16);
+        let stop = CancellationToken::new();
+        queue.replace(mk_wanted(&[("a", 1)]));
+        queue.replace(mk_wanted(&[("a", 2), ("b", 1)]));
+        let failed = Arc::new(Mutex::new(false));
+        let work = {
+            let failed = Arc::clone(&failed);
+            move |key: &'static str, value: u32| {
+                let calls = calls.clone();
+                let first = key == "b" && !std::mem::replace(&mut *failed.lock(), key == "b");
+                async move {
+                    calls.send((key, value)).await.map_err(|e| e.to_string())?;
+                    if first { Err("refused".into()) } else { Ok(()) }
+                }
+            }
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(queue.clone().run(work, stop.clone()));
+        let mut all = Vec::new();
+        while all.len() < 3 {
+            all.push(seen.recv().await.unwrap());
+        }
+        all.sort_unstable();
+        assert_eq!(all, [("a", 2), ("b", 1), ("b", 1)]);
+        // What was just written is not written again before the watch can show it.
+        queue.replace(mk_wanted(&[("a", 2)]));
+        assert!(queue.take().is_none());
+        tokio::time::advance(ECHO).await;
+        stop.cancel();
+        tasks.join_next().await.unwrap().unwrap();
+        queue.replace(mk_wanted(&[("a", 2)]));
+        assert_eq!(queue.take(), Some(("a", 2)));
+    }
+}

@@ -1,0 +1,78 @@
+//! Status: what differs (pure), and the writer that makes it so.
+
+use crate::model::{ClassStatus, GatewayStatus, ParentStatus, WantedStatus};
+use crate::world::Key;
+
+pub(crate) mod diff;
+pub(crate) mod writer;
+
+#[cfg(test)]
+mod tests;
+
+/// An object whose status we write.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Target {
+    /// Without a namespace.
+    Class(Key),
+    Gateway(Key),
+    Route(Key),
+    Pool(Key),
+    Import(Key),
+}
+
+/// What the status of one object shall say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Class(ClassStatus),
+    Gateway(GatewayStatus),
+    /// Our entries of a list of parents.
+    Parents(Vec<ParentStatus>),
+}
+
+/// Every object with what its status shall say.
+pub(crate) fn wanted(status: &WantedStatus) -> impl Iterator<Item = (Target, Wanted)> + '_ {
+    let classes = status.classes.iter().map(|(name, class)| {
+        let key = Key::new("", name);
+        (Target::Class(key), Wanted::Class(class.clone()))
+    });
+    let gateways = status.gateways.iter().map(|(key, gateway)| {
+        (Target::Gateway(key.clone()), Wanted::Gateway(gateway.clone()))
+    });
+    let lists: [(_, fn(Key) -> Target); 3] = [
+        (&status.routes, Target::Route),
+        (&status.pools, Target::Pool),
+        (&status.imports, Target::Import),
+    ];
+    let parents = lists.into_iter().flat_map(|(list, target)| {
+        list.iter().map(move |(key, parents)| {
+            (target(key.clone()), Wanted::Parents(parents.clone()))
+        })
+    });
+    classes.chain(gateways).chain(parents)
+}
+
+// === impl Target ===
+
+impl Target {
+    pub(crate) fn key(&self) -> &Key {
+        match self {
+            Self::Class(key)
+            | Self::Gateway(key)
+            | Self::Route(key)
+            | Self::Pool(key)
+            | Self::Import(key) => key,
+        }
+    }
+
+    /// Group, version, kind.
+    pub(crate) fn api(&self) -> (&'static str, &'static str, &'static str) {
+        use crd::annotations::{GATEWAY_GROUP, IMPORT_GROUP, IMPORT_KIND, POOL_GROUP, POOL_KIND};
+        match self {
+            Self::Class(_) => (GATEWAY_GROUP, "v1", "GatewayClass"),
+            Self::Gateway(_) => (GATEWAY_GROUP, "v1", "Gateway"),
+            Self::Route(_) => (GATEWAY_GROUP, "v1", "HTTPRoute"),
+            Self::Pool(_) => (POOL_GROUP, "v1", POOL_KIND),
+            Self::Import(_) => (IMPORT_GROUP, crd::import::VERSION, IMPORT_KIND),
+        }
+    }
+}

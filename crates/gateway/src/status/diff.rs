@@ -1,0 +1,235 @@
+//! Wanted against live status: what to write, or nothing. Times alone are no difference.
+
+use std::net::IpAddr;
+
+use crd::conditions::{self, Condition, Status};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::model::{ClassStatus, Cond, GatewayStatus, ListenerStatus, ParentStatus, Truth};
+use crate::world::ParentRef;
+
+use super::{Target, Wanted};
+
+/// Entries that the API allows in a list of parents.
+const MAX_PARENTS: usize = 32;
+
+/// How to write.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Patch {
+    /// Server-side apply of these fields, which are ours.
+    Apply(Value),
+    /// The whole status, for the version that was read: the list is atomic.
+    Replace(Value),
+}
+
+/// Why nothing can be written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum StatusError {
+    #[error("status.parents is full: {0} entries are of others, 32 are allowed")]
+    Full(usize),
+}
+
+/// What to write so that `live`, the object's `status`, says what is wanted.
+pub(crate) fn diff(
+    target: &Target,
+    wanted: &Wanted,
+    live: &Value,
+    controller: &str,
+    now: Timestamp,
+) -> Result<Option<Patch>, StatusError> {
+    match (target, wanted) {
+        (_, Wanted::Class(class)) => Ok(diff_class(class, live, now).map(Patch::Apply)),
+        (_, Wanted::Gateway(gateway)) => Ok(diff_gateway(gateway, live, now).map(Patch::Apply)),
+        (Target::Import(_), Wanted::Parents(parents)) => {
+            Ok(diff_import(parents, live, controller, now).map(Patch::Apply))
+        }
+        (_, Wanted::Parents(parents)) => {
+            Ok(diff_parents(parents, live, controller, now)?.map(Patch::Replace))
+        }
+    }
+}
+
+fn diff_class(wanted: &ClassStatus, live: &Value, now: Timestamp) -> Option<Value> {
+    let (conditions, changed) = merge(&wanted.conditions, live, now)?;
+    let features: Vec<Value> = wanted.features.iter().map(|f| json!({ "name": f })).collect();
+    let same_features = live.get("supportedFeatures") == Some(&Value::Array(features.clone()));
+    (changed || !same_features)
+        .then(|| json!({ "conditions": conditions, "supportedFeatures": features }))
+}
+
+fn diff_gateway(wanted: &GatewayStatus, live: &Value, now: Timestamp) -> Option<Value> {
+    let (conditions, mut changed) = merge(&wanted.conditions, live, now)?;
+    let live_listeners = list(live, "listeners");
+    changed |= live_listeners.len() != wanted.listeners.len();
+    let mut listeners = Vec::with_capacity(wanted.listeners.len());
+    for listener in &wanted.listeners {
+        let before = live_listeners
+            .iter()
+            .find(|one| one.get("name") == Some(&json!(listener.name)))
+            .unwrap_or(&Value::Null);
+        let (made, differs) = merge_listener(listener, before, now)?;
+        changed |= differs;
+        listeners.push(made);
+    }
+    let addresses: Vec<Value> = wanted.addresses.iter().map(|text| address(text)).collect();
+    changed |= list(live, "addresses") != addresses;
+    changed.then(|| {
+        json!({ "addresses": addresses, "conditions": conditions, "listeners": listeners })
+    })
+}
+
+fn merge_listener(
+    wanted: &ListenerStatus,
+    live: &Value,
+    now: Timestamp,
+) -> Option<(Value, bool)> {
+    let (conditions, mut changed) = merge(&wanted.conditions, live, now)?;
+    let kinds = if wanted.serves_http_routes {
+        json!([{ "group": crd::annotations::GATEWAY_GROUP, "kind": "HTTPRoute" }])
+    } else {
+        json!([])
+    };
+    changed |= live.get("supportedKinds").unwrap_or(&json!([])) != &kinds;
+    changed |= live.get("attachedRoutes") != Some(&json!(wanted.attached));
+    let listener = json!({
+        "name": wanted.name,
+        "supportedKinds": kinds,
+        "attachedRoutes": wanted.attached,
+        "conditions": conditions,
+    });
+    Some((listener, changed))
+}
+
+fn address(text: &str) -> Value {
+    let kind = match text.parse::<IpAddr>() {
+        Ok(_) => "IPAddress",
+        Err(_) => "Hostname",
+    };
+    json!({ "type": kind, "value": text })
+}
+
+/// Only `parents` of our own entry is ours.
+fn diff_import(
+    wanted: &[ParentStatus],
+    live: &Value,
+    controller: &str,
+    now: Timestamp,
+) -> Option<Value> {
+    let own = list(live, "controllers")
+        .iter()
+        .find(|entry| entry.get("name") == Some(&json!(controller)));
+    let before = own.map_or(&[][..], |own| list(own, "parents"));
+    let (parents, changed) = merge_own(wanted, before, controller, now)?;
+    match (changed, parents.is_empty()) {
+        (false, _) => None,
+        // Applying nothing gives up what we had.
+        (true, true) => Some(json!({})),
+        (true, false) => Some(json!({
+            "controllers": [{ "name": controller, "parents": parents }],
+        })),
+    }
+}
+
+/// The whole status with our entries as wanted and the others untouched, in their order.
+fn diff_parents(
+    wanted: &[ParentStatus],
+    live: &Value,
+    controller: &str,
+    now: Timestamp,
+) -> Result<Option<Value>, StatusError> {
+    let is_ours = |entry: &&Value| entry.get("controllerName") == Some(&json!(controller));
+    let all = list(live, "parents");
+    let before: Vec<Value> = all.iter().filter(is_ours).cloned().collect();
+    let Some((own, true)) = merge_own(wanted, &before, controller, now) else {
+        return Ok(None);
+    };
+    let others: Vec<Value> = all.iter().filter(|entry| !is_ours(entry)).cloned().collect();
+    if others.len() + own.len() > MAX_PARENTS {
+        return Err(StatusError::Full(others.len()));
+    }
+    let mut status = live.as_object().cloned().unwrap_or_default();
+    let parents = others.into_iter().chain(own).collect();
+    status.insert("parents".into(), Value::Array(parents));
+    Ok(Some(Value::Object(status)))
+}
+
+/// Our entries, and whether they differ from those before.
+fn merge_own(
+    wanted: &[ParentStatus],
+    before: &[Value],
+    controller: &str,
+    now: Timestamp,
+) -> Option<(Vec<Value>, bool)> {
+    let mut changed = wanted.len() != before.len();
+    let mut entries = Vec::with_capacity(wanted.len());
+    for parent in wanted {
+        let reference = parent_ref(&parent.parent);
+        let live = before.iter().find(|entry| entry.get("parentRef") == Some(&reference));
+        let (conditions, differs) = merge(&parent.conditions, live.unwrap_or(&Value::Null), now)?;
+        // Conditions that are not wanted any more are a difference in a list that is ours.
+        let count = live.map_or(0, |live| list(live, "conditions").len());
+        changed |= differs || count != conditions.len();
+        entries.push(json!({
+            "parentRef": reference,
+            "controllerName": controller,
+            "conditions": conditions,
+        }));
+    }
+    Some((entries, changed))
+}
+
+fn parent_ref(parent: &ParentRef) -> Value {
+    let mut json = Map::new();
+    let texts = [
+        ("group", &parent.group),
+        ("kind", &parent.kind),
+        ("namespace", &parent.namespace),
+        ("sectionName", &parent.section),
+    ];
+    for (name, text) in texts {
+        if let Some(text) = text {
+            json.insert(name.into(), text.as_str().into());
+        }
+    }
+    json.insert("name".into(), parent.name.as_str().into());
+    if let Some(port) = parent.port {
+        json.insert("port".into(), port.into());
+    }
+    Value::Object(json)
+}
+
+/// The wanted conditions with times, and whether they say something new. None where a newer
+/// generation is reported already: what we know is stale.
+fn merge(wanted: &[Cond], holder: &Value, now: Timestamp) -> Option<(Vec<Condition>, bool)> {
+    let live: Vec<Condition> = list(holder, "conditions")
+        .iter()
+        .filter_map(|one| serde_json::from_value(one.clone()).ok())
+        .collect();
+    let wanted: Vec<Condition> = wanted.iter().map(make).collect();
+    let is_stale = wanted.iter().any(|one| {
+        let before = conditions::find(&live, &one.type_);
+        before.is_some_and(|before| before.observed_generation > one.observed_generation)
+    });
+    if is_stale {
+        return None;
+    }
+    let changed = wanted.iter().any(|one| {
+        let before = conditions::find(&live, &one.type_).cloned();
+        !conditions::same(before.as_slice(), std::slice::from_ref(one))
+    });
+    Some((conditions::stamp(wanted, &live, now), changed))
+}
+
+fn make(cond: &Cond) -> Condition {
+    let status = match cond.status {
+        Truth::True => Status::True,
+        Truth::False => Status::False,
+    };
+    let message = cond.message.clone();
+    conditions::make(cond.kind, status, &cond.reason, message, Some(cond.generation))
+}
+
+fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
+    value.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}

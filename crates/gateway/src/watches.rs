@@ -1,0 +1,145 @@
+//! The watches: one per kind for the whole cluster, one per pool for its pods, one per named
+//! ConfigMap. All feed one bounded channel; when it is full, the watches wait.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::pin::Pin;
+
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
+use kube::api::Api;
+use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+use tracing::{debug, warn};
+use watch::{Config, Update};
+
+use crate::index::{Event, Source};
+use crate::infra::MANAGED_BY;
+
+/// Two bursts of changes at the coalescing window: more would only be memory.
+pub(crate) const EVENTS: usize = 1024;
+
+pub(crate) struct Watches {
+    client: Client,
+    events: mpsc::Sender<Event>,
+    tasks: JoinSet<()>,
+    /// Those that come and go, with their selectors.
+    dynamic: BTreeMap<Source, (String, AbortHandle)>,
+}
+
+// === impl Watches ===
+
+impl Watches {
+    pub(crate) fn start(client: Client, events: mpsc::Sender<Event>) -> Self {
+        let mut watches = Self {
+            client,
+            events,
+            tasks: JoinSet::new(),
+            dynamic: BTreeMap::new(),
+        };
+        let ours = Config::default().labels(&format!("{}={MANAGED_BY}", crd::annotations::MANAGED_BY));
+        watches.all(Config::default(), Event::Classes);
+        watches.all(Config::default(), Event::Gateways);
+        watches.all(Config::default(), Event::Routes);
+        watches.all(Config::default(), Event::Pools);
+        watches.all(Config::default(), Event::Imports);
+        watches.all(Config::default(), Event::Grants);
+        watches.all(Config::default(), Event::Services);
+        watches.all(Config::default(), Event::Slices);
+        watches.all(ours.clone(), Event::Deployments);
+        watches.all(ours, Event::ServiceAccounts);
+        let namespaces = Api::all(watches.client.clone());
+        let namespaces = watch::metadata::<Namespace>(namespaces, Config::default());
+        watches.forward(Box::pin(namespaces), Event::Namespaces);
+        watches
+    }
+
+    /// Watches exactly these besides the kinds; the ones no longer watched are returned.
+    /// A pool's text is a label selector, a ConfigMap's is not used.
+    pub(crate) fn sync(&mut self, wanted: &BTreeMap<Source, String>) -> Vec<Source> {
+        let mut dropped = Vec::new();
+        self.dynamic.retain(|source, (selector, task)| {
+            let kept = wanted.get(source) == Some(selector);
+            if !kept {
+                task.abort();
+                dropped.push(source.clone());
+            }
+            kept
+        });
+        for (source, selector) in wanted {
+            if !self.dynamic.contains_key(source)
+                && let Some(task) = self.open(source, selector)
+            {
+                self.dynamic.insert(source.clone(), (selector.clone(), task));
+            }
+        }
+        dropped
+    }
+
+    /// Comes back only if a watch ended by itself, which none does while its reader lives.
+    pub(crate) async fn ended(&mut self) {
+        loop {
+            match self.tasks.join_next().await {
+                Some(Err(error)) if error.is_cancelled() => {} // dropped by `sync`
+                Some(_) | None => return,
+            }
+        }
+    }
+
+    fn open(&mut self, source: &Source, selector: &str) -> Option<AbortHandle> {
+        match source {
+            Source::Kind(_) => None,
+            Source::Pods(pool) => {
+                let pods: Api<_> = Api::namespaced(self.client.clone(), &pool.namespace);
+                let config = Config::default().labels(selector);
+                let pool = pool.clone();
+                let pods = Box::pin(watch::objects::<Pod>(pods, config));
+                Some(self.forward(pods, move |update| Event::Pods(pool.clone(), update)))
+            }
+            Source::ConfigMap(key) => {
+                let maps: Api<_> = Api::namespaced(self.client.clone(), &key.namespace);
+                let config = Config::default().fields(&format!("metadata.name={}", key.name));
+                let key = key.clone();
+                let maps = Box::pin(watch::objects::<ConfigMap>(maps, config));
+                Some(self.forward(maps, move |update| Event::ConfigMap(key.clone(), update)))
+            }
+        }
+    }
+
+    fn all<K>(&mut self, config: Config, wrap: fn(Update<K>) -> Event)
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        let objects = watch::objects::<K>(Api::all(self.client.clone()), config);
+        self.forward(Box::pin(objects), wrap);
+    }
+
+    fn forward<K: Send + 'static>(
+        &mut self,
+        mut updates: Pin<Box<dyn Stream<Item = Update<K>> + Send>>,
+        wrap: impl Fn(Update<K>) -> Event + Send + 'static,
+    ) -> AbortHandle {
+        let events = self.events.clone();
+        let kind = std::any::type_name::<K>().rsplit("::").next().unwrap_or("");
+        let kind = kind.trim_end_matches('>');
+        self.tasks.spawn(async move {
+            while let Some(update) = updates.next().await {
+                match &update {
+                    Update::Failed(failure) if failure.is_kind_missing() => {
+                        debug!(kind, "no such kind yet");
+                    }
+                    Update::Failed(failure) => {
+                        let reason = failure.reason();
+                        warn!(kind, reason, message = failure.message, "watch failed");
+                    }
+                    _ => {}
+                }
+                if events.send(wrap(update)).await.is_err() {
+                    return;
+                }
+            }
+        })
+    }
+}
