@@ -58,7 +58,7 @@ pub struct PoolArgs {
     /// Time between two scrapes of one endpoint's /metrics, such as 50ms or 1s; at least 10ms.
     #[arg(long, env, value_name = "DURATION", default_value = "50ms", value_parser = parse_interval)]
     pub refresh_metrics_interval: Span,
-    /// Age up to which scraped metrics are fresh, such as 2s. Older ones are used up to 10 s more.
+    /// Age up to which scraped metrics are fresh, such as 2s. Older ones still count until they are 10 s old.
     #[arg(long, env, value_name = "DURATION", default_value = "2s")]
     pub metrics_staleness_threshold: Span,
 }

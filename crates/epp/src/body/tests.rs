@@ -31,7 +31,7 @@ fn the_path_decides_the_format(#[case] path: &str, #[case] suffix: Option<&str>)
 #[case(
     "/v1/chat/completions",
     r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#,
-    9
+    8
 )]
 #[case(
     "/v1/completions",

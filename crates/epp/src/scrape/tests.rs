@@ -1,1 +1,295 @@
+//! Against real sockets on loopback, with tiny servers that do what the test needs.
 
+use std::net::SocketAddr;
+
+use prometheus_client::registry::Registry;
+use scheduling::{Freshness, Member, Quality, Snapshot};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
+
+use super::*;
+
+const PAGE: &str =
+    "vllm:num_requests_waiting 7\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.5\n";
+
+fn mk_snapshot(addresses: &[SocketAddr]) -> Arc<Snapshot> {
+    let members = addresses.iter().enumerate().map(|(index, address)| Member {
+        id: EndpointId {
+            namespace: "ns".into(),
+            pod: format!("pod-{index}").into(),
+            rank: 0,
+            uid: "uid".into(),
+        },
+        address: *address,
+        engine: "".into(),
+    });
+    Arc::new(Snapshot::default().next(members.collect()))
+}
+
+/// A scraper under test; its task ends with it.
+struct Running {
+    snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+    readiness: Readiness,
+    clock: Clock,
+    _task: JoinSet<anyhow::Result<()>>,
+}
+
+fn start(snapshot: Option<Arc<Snapshot>>) -> Running {
+    let (snapshots, members) = watch::channel(snapshot);
+    let clock = Clock::start();
+    let readiness = Readiness::new();
+    let scraper = Scraper {
+        interval: Duration::from_millis(10),
+        clock,
+        metrics: Metrics::register(&mut Registry::default()),
+        readiness: readiness.clone(),
+    };
+    let mut task = JoinSet::new();
+    task.spawn(scraper.run(members));
+    Running {
+        snapshots,
+        readiness,
+        clock,
+        _task: task,
+    }
+}
+
+impl Running {
+    /// Waits until the endpoint's load looks as it should.
+    async fn until(&self, endpoint: &Endpoint, looks: impl Fn(&scheduling::Reading) -> bool) {
+        let watching = async {
+            while !looks(&endpoint.load().read(self.clock.now(), Freshness::default())) {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(10), watching)
+            .await
+            .expect("the load changes in time");
+    }
+}
+
+/// Serves each connection by `handle`; tells the address.
+async fn serve<F, Fut>(tasks: &mut JoinSet<()>, handle: F) -> SocketAddr
+where
+    F: Fn(TcpStream) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = ()> + Send,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tasks.spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            handle(stream).await;
+        }
+    });
+    address
+}
+
+/// Reads up to the end of a request's head; false when the peer is gone.
+async fn read_request(stream: &mut TcpStream) -> bool {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte).await {
+            Ok(1) => head.push(byte[0]),
+            _ => return false,
+        }
+    }
+    assert!(
+        head.starts_with(b"GET /metrics HTTP/1.1\r\n"),
+        "{}",
+        String::from_utf8_lossy(&head)
+    );
+    true
+}
+
+async fn answer(stream: &mut TcpStream, status: &str, page: &str) {
+    let text = format!(
+        "HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{page}",
+        page.len()
+    );
+    let _ = stream.write_all(text.as_bytes()).await;
+}
+
+#[tokio::test]
+async fn pages_reach_the_load_over_one_connection() {
+    let mut servers = JoinSet::new();
+    let (connections, mut seen) = mpsc::channel(64);
+    let address = serve(&mut servers, move |mut stream| {
+        let connections = connections.clone();
+        async move {
+            let _ = connections.try_send(());
+            while read_request(&mut stream).await {
+                answer(&mut stream, "200 OK", PAGE).await;
+            }
+        }
+    })
+    .await;
+    let snapshot = mk_snapshot(&[address]);
+    let running = start(Some(Arc::clone(&snapshot)));
+    let endpoint = &snapshot.endpoints()[0];
+    running
+        .until(endpoint, |reading| reading.scraped == Some((7.0, 2.0, 0.5)))
+        .await;
+    let first = running.clock.now();
+    // A second page, by the age of the first.
+    let fresh = Freshness {
+        fresh_for: Duration::ZERO,
+        stale_for: Duration::from_mins(1),
+    };
+    timeout(Duration::from_secs(10), async {
+        while endpoint.load().read(first, fresh).quality != Quality::Fresh {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("another scrape follows");
+    seen.recv().await.unwrap();
+    assert!(seen.try_recv().is_err(), "the connection is kept");
+}
+
+#[tokio::test]
+async fn a_server_that_closes_after_each_page_is_still_scraped() {
+    let mut servers = JoinSet::new();
+    let address = serve(&mut servers, async |mut stream| {
+        if read_request(&mut stream).await {
+            let text = format!("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{PAGE}");
+            let _ = stream.write_all(text.as_bytes()).await;
+        }
+    })
+    .await;
+    let snapshot = mk_snapshot(&[address]);
+    let running = start(Some(Arc::clone(&snapshot)));
+    running
+        .until(&snapshot.endpoints()[0], |reading| {
+            reading.scraped == Some((7.0, 2.0, 0.5))
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn an_error_status_never_makes_a_suspect_but_a_closed_port_does() {
+    let mut servers = JoinSet::new();
+    let (asked, mut asks) = mpsc::channel(8);
+    let failing = serve(&mut servers, move |mut stream| {
+        let asked = asked.clone();
+        async move {
+            if read_request(&mut stream).await {
+                answer(&mut stream, "500 Oops", "").await;
+                let _ = asked.send(()).await;
+            }
+        }
+    })
+    .await;
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let snapshot = mk_snapshot(&[failing, closed]);
+    let running = start(Some(Arc::clone(&snapshot)));
+    for _ in 0..5 {
+        asks.recv().await.unwrap();
+    }
+    running
+        .until(&snapshot.endpoints()[1], |reading| {
+            reading.quality == Quality::Suspect
+        })
+        .await;
+    let reading = snapshot.endpoints()[0]
+        .load()
+        .read(running.clock.now(), Freshness::default());
+    assert_eq!(reading.quality, Quality::Unknown);
+}
+
+#[tokio::test]
+async fn readiness_waits_for_the_first_round() {
+    let mut servers = JoinSet::new();
+    let address = serve(&mut servers, async |mut stream| {
+        while read_request(&mut stream).await {
+            answer(&mut stream, "200 OK", PAGE).await;
+        }
+    })
+    .await;
+    let running = start(None);
+    running.readiness.set(Part::Discovery, true);
+    assert!(!running.readiness.is_ready(), "members are not known");
+    let snapshot = mk_snapshot(&[address]);
+    running.snapshots.send_replace(Some(Arc::clone(&snapshot)));
+    timeout(Duration::from_secs(10), async {
+        while !running.readiness.is_ready() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("ready in time");
+    let reading = snapshot.endpoints()[0]
+        .load()
+        .read(running.clock.now(), Freshness::default());
+    assert_eq!(
+        reading.quality,
+        Quality::Fresh,
+        "scraped before it was ready"
+    );
+}
+
+#[tokio::test]
+async fn a_hanging_server_delays_neither_readiness_nor_its_neighbours() {
+    let mut servers = JoinSet::new();
+    let hanging = serve(&mut servers, async |stream| {
+        let _stream = stream;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let healthy = serve(&mut servers, async |mut stream| {
+        while read_request(&mut stream).await {
+            answer(&mut stream, "200 OK", PAGE).await;
+        }
+    })
+    .await;
+    let snapshot = mk_snapshot(&[hanging, healthy]);
+    let running = start(Some(Arc::clone(&snapshot)));
+    running.readiness.set(Part::Discovery, true);
+    running
+        .until(&snapshot.endpoints()[1], |reading| {
+            reading.scraped.is_some()
+        })
+        .await;
+    timeout(Duration::from_secs(10), async {
+        while !running.readiness.is_ready() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("ready without the one that hangs");
+}
+
+#[tokio::test]
+async fn a_member_that_left_is_scraped_no_more() {
+    let mut servers = JoinSet::new();
+    let (closed, mut closes) = mpsc::channel(8);
+    let address = serve(&mut servers, move |mut stream| {
+        let closed = closed.clone();
+        async move {
+            while read_request(&mut stream).await {
+                answer(&mut stream, "200 OK", PAGE).await;
+            }
+            let _ = closed.send(()).await;
+        }
+    })
+    .await;
+    let snapshot = mk_snapshot(&[address]);
+    let running = start(Some(Arc::clone(&snapshot)));
+    running
+        .until(&snapshot.endpoints()[0], |reading| {
+            reading.scraped.is_some()
+        })
+        .await;
+    running.snapshots.send_replace(Some(mk_snapshot(&[])));
+    timeout(Duration::from_secs(10), closes.recv())
+        .await
+        .expect("its connection is closed");
+}

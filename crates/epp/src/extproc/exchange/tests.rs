@@ -1,1 +1,371 @@
+use rstest::rstest;
+use scheduling::{EndpointId, Member, NoPick, Snapshot};
 
+use super::*;
+use crate::extproc::message::{Answer, Query, RequestHead, Route};
+
+mod refusals;
+mod responses;
+
+const NOW: Moment = Moment::from_millis(1_000);
+const CHAT: &str = "/v1/chat/completions";
+const BODY: &str = r#"{"model":"m","messages":[]}"#;
+const FDS: Modes = mk_modes(BodyMode::FullDuplexStreamed);
+
+/// An exchange with two endpoints to decide for, and a log of what it replied.
+pub(super) struct Script {
+    pub(super) exchange: Exchange,
+    pub(super) snapshot: Snapshot,
+    pub(super) queries: Vec<Query>,
+    /// Decisions stay open until [`Script::decide`].
+    pub(super) hold_decisions: bool,
+    budget: Budget,
+}
+
+const fn mk_modes(mode: BodyMode) -> Modes {
+    Modes {
+        request: mode,
+        response: mode,
+        body_before_headers_reply: false,
+    }
+}
+
+fn mk_member(index: u8) -> Member {
+    Member {
+        id: EndpointId {
+            namespace: "ns".into(),
+            pod: format!("pod-{index}").into(),
+            rank: 0,
+            uid: format!("uid-{index}").into(),
+        },
+        address: format!("10.0.0.{index}:8000").parse().unwrap(),
+        engine: "".into(),
+    }
+}
+
+pub(super) fn mk_chunk(text: &str, end: bool) -> Input {
+    Input::RequestBody(Chunk {
+        bytes: text.into(),
+        end,
+    })
+}
+
+pub(super) fn mk_response_chunk(text: &str, end: bool) -> Input {
+    Input::ResponseBody(Chunk {
+        bytes: text.into(),
+        end,
+    })
+}
+
+pub(super) fn mk_headers(path: &str, modes: Modes) -> Input {
+    Input::RequestHeaders(RequestHead {
+        path: path.to_owned(),
+        has_request_id: true,
+        modes: Some(modes),
+        ..RequestHead::default()
+    })
+}
+
+pub(super) fn mk_response(end: bool) -> Input {
+    Input::ResponseHeaders(ResponseHead {
+        status: 200,
+        end,
+        modes: None,
+    })
+}
+
+impl Script {
+    pub(super) fn new() -> Self {
+        Self::with_limits(1 << 20, 1 << 20)
+    }
+
+    fn with_limits(max_body: u64, max_buffered: u64) -> Self {
+        let budget = Budget::new(max_buffered);
+        let limits = Limits {
+            max_body,
+            body_timeout: Duration::from_mins(1),
+            budget: budget.clone(),
+            default_mode: BodyMode::FullDuplexStreamed,
+        };
+        Self {
+            exchange: Exchange::new(limits, 1, NOW),
+            snapshot: Snapshot::default().next(vec![mk_member(1), mk_member(2)]),
+            queries: Vec::new(),
+            hold_decisions: false,
+            budget,
+        }
+    }
+
+    /// Feeds an input at `now` and gives the replies in short words.
+    pub(super) fn at(&mut self, now: Moment, input: Input) -> Vec<String> {
+        let mut words = Vec::new();
+        let mut outputs: std::collections::VecDeque<_> =
+            self.exchange.on(input, now).into_iter().collect();
+        while let Some(output) = outputs.pop_front() {
+            match output {
+                Output::Decide(query) => {
+                    self.queries.push(query);
+                    if !self.hold_decisions {
+                        outputs.extend(self.exchange.on(self.answer(), now));
+                    }
+                }
+                Output::Reply(reply) => words.push(word(&reply)),
+                Output::Observe(Event::ServedElsewhere { in_list, .. }) => {
+                    words.push(format!("elsewhere {in_list}"));
+                }
+                Output::Observe(_) => {}
+                Output::Close(close) => words.push(format!("close {close:?}")),
+            }
+        }
+        words
+    }
+
+    pub(super) fn on(&mut self, input: Input) -> Vec<String> {
+        self.at(NOW, input)
+    }
+
+    /// The decision for the first endpoint, the second as fallback.
+    fn answer(&self) -> Input {
+        let endpoints: SmallVec<[Arc<Endpoint>; 1]> =
+            self.snapshot.endpoints().iter().cloned().collect();
+        let guard = InFlight::at(Arc::clone(&endpoints[0]));
+        let route = Route {
+            destination: "10.0.0.1:8000".into(),
+            request_id: None,
+        };
+        Input::Decided(Ok(Answer {
+            route,
+            endpoints,
+            guard,
+        }))
+    }
+
+    fn decide(&mut self) -> Vec<String> {
+        self.on(self.answer())
+    }
+
+    pub(super) fn in_flight(&self) -> Vec<u32> {
+        self.snapshot
+            .endpoints()
+            .iter()
+            .map(|endpoint| endpoint.load().in_flight())
+            .collect()
+    }
+}
+
+/// `headers pick`, `body "text" end`, `body` (no bytes of ours), `trailers`; responses begin with `<`.
+fn word(reply: &Reply) -> String {
+    let side = |phase: &Phase| if *phase == Phase::Response { "<" } else { "" };
+    let pick = |route: &Option<Route>| if route.is_some() { " pick" } else { "" };
+    match reply {
+        Reply::Headers(phase, route) => format!("{}headers{}", side(phase), pick(route)),
+        Reply::Body {
+            phase,
+            route,
+            streamed,
+        } => {
+            let streamed = streamed.as_ref().map_or(String::new(), |streamed| {
+                let text = String::from_utf8_lossy(&streamed.bytes).into_owned();
+                format!(" {text:?}{}", if streamed.end { " end" } else { "" })
+            });
+            format!("{}body{}{streamed}", side(phase), pick(route))
+        }
+        Reply::Trailers(phase) => format!("{}trailers", side(phase)),
+        Reply::Immediate(reject) => format!("immediate {} {}", reject.status(), reject.reason()),
+    }
+}
+
+/// A part of [`BODY`].
+fn piece(from: usize, to: usize) -> &'static str {
+    BODY.get(from..to).unwrap()
+}
+
+fn echo(text: &str, end: bool) -> String {
+    format!("body {text:?}{}", if end { " end" } else { "" })
+}
+
+// === full duplex ===
+
+#[rstest]
+#[case::end_on_the_data(vec![mk_chunk(BODY, true)], vec!["headers pick".into(), echo(BODY, true)])]
+#[case::end_by_an_empty_chunk(vec![mk_chunk(BODY, false), mk_chunk("", true)], vec!["headers pick".into(), echo(BODY, true)])]
+#[case::end_by_trailers(vec![mk_chunk(BODY, false), Input::RequestTrailers], vec!["headers pick".into(), echo(BODY, false), "trailers".into()])]
+#[case::cut_in_three(
+    vec![mk_chunk(piece(0, 5), false), mk_chunk(piece(5, 9), false), mk_chunk(piece(9, BODY.len()), true)],
+    vec!["headers pick".into(), echo(BODY, true)],
+)]
+fn a_body_is_collected_then_given_back_after_the_pick(
+    #[case] inputs: Vec<Input>,
+    #[case] want: Vec<String>,
+) {
+    let mut script = Script::new();
+    assert!(
+        script.on(mk_headers(CHAT, FDS)).is_empty(),
+        "nothing before the body is in"
+    );
+    let got: Vec<_> = inputs
+        .into_iter()
+        .flat_map(|input| script.on(input))
+        .collect();
+    assert_eq!(got, want);
+    assert_eq!(script.queries[0].model.as_deref(), Some("m"));
+    assert_eq!(script.in_flight(), [1, 0]);
+}
+
+#[test]
+fn a_second_end_of_stream_is_ignored() {
+    let mut script = Script::new();
+    script.on(mk_headers(CHAT, FDS));
+    script.on(mk_chunk(BODY, true));
+    assert!(script.on(mk_chunk("", true)).is_empty());
+    assert!(script.on(mk_chunk("more", false)).is_empty());
+}
+
+#[test]
+fn a_large_body_comes_back_in_pieces_with_one_end() {
+    let text = format!(r#"{{"model":"m","messages":["{}"]}}"#, "x".repeat(150_000));
+    let mut script = Script::new();
+    script.on(mk_headers(CHAT, FDS));
+    let got = script.on(mk_chunk(&text, true));
+    assert_eq!(got.len(), 1 + 3, "headers, then 62,000 bytes a piece");
+    assert_eq!(got.iter().filter(|word| word.ends_with(" end")).count(), 1);
+    assert!(got[3].ends_with(" end"));
+    assert_eq!(
+        script.budget.used(),
+        0,
+        "the pieces were dropped, and so their bytes"
+    );
+}
+
+#[rstest]
+#[case::headers_only(RequestHead { path: CHAT.into(), end: true, modes: Some(FDS), ..RequestHead::default() })]
+#[case::no_body_mode(RequestHead { path: CHAT.into(), modes: Some(mk_modes(BodyMode::None)), ..RequestHead::default() })]
+fn without_a_body_the_pick_is_made_at_once(#[case] head: RequestHead) {
+    let mut script = Script::new();
+    assert_eq!(script.on(Input::RequestHeaders(head)), ["headers pick"]);
+    assert_eq!(script.queries[0].model, None);
+}
+
+#[test]
+fn an_unread_path_is_echoed_as_it_comes() {
+    let mut script = Script::new();
+    assert_eq!(script.on(mk_headers("/v1/files", FDS)), ["headers pick"]);
+    assert_eq!(script.on(mk_chunk("abc", false)), [echo("abc", false)]);
+    assert_eq!(script.on(mk_chunk("", true)), [echo("", true)]);
+    assert!(script.on(mk_chunk("", true)).is_empty());
+}
+
+#[test]
+fn an_unread_path_may_end_with_trailers() {
+    let mut script = Script::new();
+    script.on(mk_headers("/v1/files", FDS));
+    assert_eq!(script.on(Input::RequestTrailers), ["trailers"]);
+}
+
+#[test]
+fn chunks_that_come_while_the_decision_is_open_follow_the_headers() {
+    let mut script = Script::new();
+    script.hold_decisions = true;
+    assert!(script.on(mk_headers("/v1/files", FDS)).is_empty());
+    assert!(script.on(mk_chunk("ab", false)).is_empty());
+    assert!(script.on(mk_chunk("cd", true)).is_empty());
+    assert_eq!(
+        script.decide(),
+        ["headers pick".to_owned(), echo("abcd", true)]
+    );
+}
+
+// === the other modes ===
+
+#[rstest]
+#[case(BodyMode::Buffered)]
+#[case(BodyMode::BufferedPartial)]
+fn buffered_gets_its_pick_with_the_body(#[case] mode: BodyMode) {
+    let mut script = Script::new();
+    assert_eq!(script.on(mk_headers(CHAT, mk_modes(mode))), ["headers"]);
+    assert_eq!(script.on(mk_chunk(BODY, true)), ["body pick"]);
+    assert_eq!(script.queries[0].model.as_deref(), Some("m"));
+}
+
+#[test]
+fn buffered_with_trailers_answers_both() {
+    let mut script = Script::new();
+    script.on(mk_headers(CHAT, mk_modes(BodyMode::Buffered)));
+    assert_eq!(script.on(mk_chunk(BODY, false)), ["body pick"]);
+    assert_eq!(script.on(Input::RequestTrailers), ["trailers"]);
+}
+
+#[test]
+fn a_truncated_body_is_picked_for_unread() {
+    let mut script = Script::new();
+    script.on(mk_headers(CHAT, mk_modes(BodyMode::BufferedPartial)));
+    assert_eq!(script.on(mk_chunk(piece(0, 9), false)), ["body pick"]);
+    assert_eq!(script.queries[0].model, None);
+}
+
+#[test]
+fn buffered_answers_an_unread_path_at_once_and_its_body_empty() {
+    let mut script = Script::new();
+    assert_eq!(
+        script.on(mk_headers("/v1/files", mk_modes(BodyMode::Buffered))),
+        ["headers pick"]
+    );
+    assert_eq!(script.on(mk_chunk("abc", true)), ["body"]);
+}
+
+const STREAMED_AHEAD: Modes = Modes {
+    body_before_headers_reply: true,
+    ..mk_modes(BodyMode::Streamed)
+};
+
+#[test]
+fn streamed_holds_its_answers_to_the_end_and_gives_one_each() {
+    let mut script = Script::new();
+    assert!(script.on(mk_headers(CHAT, STREAMED_AHEAD)).is_empty());
+    assert!(script.on(mk_chunk(piece(0, 9), false)).is_empty());
+    assert_eq!(
+        script.on(mk_chunk(piece(9, BODY.len()), true)),
+        ["headers pick", "body", "body"]
+    );
+    assert_eq!(script.queries[0].model.as_deref(), Some("m"));
+}
+
+#[test]
+fn streamed_decides_unread_before_the_proxy_stops_reading() {
+    let mut script = Script::new();
+    script.on(mk_headers(CHAT, STREAMED_AHEAD));
+    let chunk = "x".repeat(100 * 1024);
+    assert!(script.on(mk_chunk(&chunk, false)).is_empty());
+    assert!(script.on(mk_chunk(&chunk, false)).is_empty());
+    assert_eq!(
+        script.on(mk_chunk(&chunk, false)),
+        ["headers pick", "body", "body", "body"]
+    );
+    assert_eq!(script.queries[0].model, None);
+    assert_eq!(script.on(mk_chunk("", true)), ["body"]);
+}
+
+#[test]
+fn streamed_that_waits_for_headers_is_picked_for_at_once() {
+    let mut script = Script::new();
+    assert_eq!(
+        script.on(mk_headers(CHAT, mk_modes(BodyMode::Streamed))),
+        ["headers pick"]
+    );
+    assert_eq!(script.on(mk_chunk(BODY, false)), ["body"]);
+    assert_eq!(script.on(Input::RequestTrailers), ["trailers"]);
+}
+
+#[test]
+fn a_proxy_that_names_no_mode_gets_the_default() {
+    let mut script = Script::new();
+    let head = RequestHead {
+        path: CHAT.into(),
+        ..RequestHead::default()
+    };
+    assert!(script.on(Input::RequestHeaders(head)).is_empty());
+    assert_eq!(
+        script.on(mk_chunk(BODY, true)),
+        ["headers pick".to_owned(), echo(BODY, true)]
+    );
+}

@@ -1,1 +1,284 @@
+use bytes::Bytes;
+use rstest::rstest;
+use scheduling::NoPick;
 
+use super::*;
+use envoy_types::pb::envoy::service::ext_proc::v3::HttpTrailers;
+
+use crate::proto::{HttpBody, ProtocolConfiguration};
+
+fn mk_header(key: &str, value: &str) -> HeaderValue {
+    HeaderValue {
+        key: key.into(),
+        value: String::new(),
+        raw_value: value.into(),
+    }
+}
+
+fn mk_message(request: Request) -> ProcessingRequest {
+    ProcessingRequest {
+        request: Some(request),
+        ..ProcessingRequest::default()
+    }
+}
+
+fn mk_headers(headers: Vec<HeaderValue>) -> HttpHeaders {
+    HttpHeaders {
+        headers: Some(HeaderMap { headers }),
+        ..HttpHeaders::default()
+    }
+}
+
+fn mk_metadata(namespace: &str, key: &str, kind: Kind) -> Metadata {
+    let fields = HashMap::from([(key.to_owned(), Value { kind: Some(kind) })]);
+    Metadata {
+        filter_metadata: HashMap::from([(namespace.to_owned(), Struct { fields })]),
+        ..Metadata::default()
+    }
+}
+
+fn string(text: &str) -> Kind {
+    Kind::StringValue(text.into())
+}
+
+fn mk_list(entries: &[&str]) -> Kind {
+    let values = entries
+        .iter()
+        .map(|entry| Value {
+            kind: Some(string(entry)),
+        })
+        .collect();
+    Kind::ListValue(envoy_types::pb::google::protobuf::ListValue { values })
+}
+
+#[test]
+fn request_headers_are_read_from_their_raw_values() {
+    let mut message = mk_message(Request::RequestHeaders(mk_headers(vec![
+        mk_header(":path", "/v1/completions?a=b"),
+        mk_header("content-length", "17"),
+        mk_header("x-request-id", "abc"),
+        mk_header("x-gateway-inference-fairness-id", "tenant"),
+    ])));
+    message.protocol_config = Some(ProtocolConfiguration {
+        request_body_mode: BodySendMode::FullDuplexStreamed.into(),
+        response_body_mode: BodySendMode::None.into(),
+        send_body_without_waiting_for_header_response: true,
+    });
+    let [Input::RequestHeaders(head)] = &inputs(message)[..] else {
+        panic!("one input")
+    };
+    let want = RequestHead {
+        path: "/v1/completions?a=b".into(),
+        content_length: Some(17),
+        has_request_id: true,
+        fairness_id: Some("tenant".into()),
+        end: false,
+        modes: Some(Modes {
+            request: BodyMode::FullDuplexStreamed,
+            response: BodyMode::None,
+            body_before_headers_reply: true,
+        }),
+    };
+    assert_eq!(*head, want);
+}
+
+#[test]
+fn the_status_is_the_pseudo_header() {
+    let headers = mk_headers(vec![
+        mk_header("status", "200"),
+        mk_header(":status", "503"),
+    ]);
+    let [Input::ResponseHeaders(head)] = &inputs(mk_message(Request::ResponseHeaders(headers)))[..]
+    else {
+        panic!("one input")
+    };
+    assert_eq!(head.status, 503);
+}
+
+#[rstest]
+#[case(BodySendMode::Grpc.into())]
+#[case(77)]
+fn a_mode_we_do_not_speak_is_told(#[case] mode: i32) {
+    let mut message = mk_message(Request::RequestBody(HttpBody::default()));
+    message.protocol_config = Some(ProtocolConfiguration {
+        request_body_mode: mode,
+        ..ProtocolConfiguration::default()
+    });
+    assert!(matches!(inputs(message)[..], [Input::UnknownMode(number)] if number == mode));
+}
+
+#[rstest]
+#[case::list(mk_list(&["10.0.0.1:8000", "10.0.0.2"]), Some(("10.0.0.2:1", true)))]
+#[case::comma_string(string("10.0.0.1:8000,10.0.0.2:8000"), Some(("10.0.0.2:8000", true)))]
+#[case::empty_list(mk_list(&[]), None)]
+#[case::number(Kind::NumberValue(1.0), None)]
+fn the_subset_is_a_list_or_a_string(#[case] kind: Kind, #[case] allows: Option<(&str, bool)>) {
+    let mut message = mk_message(Request::RequestHeaders(mk_headers(vec![])));
+    message.metadata_context = Some(mk_metadata(
+        "envoy.lb.subset_hint",
+        "x-gateway-destination-endpoint-subset",
+        kind,
+    ));
+    let inputs = inputs(message);
+    let [
+        Input::Context(Context {
+            subset: Some(subset),
+            ..
+        }),
+        Input::RequestHeaders(_),
+    ] = &inputs[..]
+    else {
+        panic!("the context comes first: {inputs:?}")
+    };
+    assert_eq!(
+        subset.is_empty(),
+        allows.is_none(),
+        "present without a valid entry allows nothing"
+    );
+    if let Some((address, allowed)) = allows {
+        assert_eq!(subset.allows(address.parse().unwrap()), allowed);
+    }
+}
+
+#[test]
+fn the_served_endpoint_comes_with_the_response() {
+    let mut message = mk_message(Request::ResponseHeaders(mk_headers(vec![])));
+    message.metadata_context = Some(mk_metadata(
+        "envoy.lb",
+        "x-gateway-destination-endpoint-served",
+        string("10.0.0.1:8000"),
+    ));
+    let inputs = inputs(message);
+    assert!(
+        matches!(&inputs[0], Input::Context(Context { served: Some(address), .. }) if address.port() == 8000)
+    );
+}
+
+#[test]
+fn metadata_of_others_is_no_input() {
+    let mut message = mk_message(Request::RequestTrailers(HttpTrailers::default()));
+    message.metadata_context = Some(mk_metadata("envoy.filters.x", "y", string("z")));
+    assert!(matches!(inputs(message)[..], [Input::RequestTrailers]));
+}
+
+fn destination_in(metadata: Option<Struct>) -> Option<Kind> {
+    let Some(Kind::StructValue(mut inner)) = metadata?.fields.remove("envoy.lb")?.kind else {
+        return None;
+    };
+    inner.fields.remove("x-gateway-destination-endpoint")?.kind
+}
+
+#[rstest]
+#[case(true)]
+#[case(false)]
+fn a_pick_is_the_same_in_header_and_metadata(#[case] clear: bool) {
+    let route = Route {
+        destination: "10.0.0.1:8000,10.0.0.2:8000".into(),
+        request_id: Some("id".into()),
+    };
+    let message = message(Reply::Headers(Phase::Request, Some(route)), clear);
+    assert_eq!(
+        destination_in(message.dynamic_metadata),
+        Some(string("10.0.0.1:8000,10.0.0.2:8000"))
+    );
+    let Some(Response::RequestHeaders(HeadersResponse {
+        response: Some(common),
+    })) = message.response
+    else {
+        panic!("a headers response")
+    };
+    assert_eq!(common.clear_route_cache, clear);
+    let mutation = common.header_mutation.unwrap();
+    let set: Vec<_> = mutation
+        .set_headers
+        .into_iter()
+        .map(|set| (set.header.unwrap(), set.append_action))
+        .collect();
+    let overwrite = i32::from(HeaderAppendAction::OverwriteIfExistsOrAdd);
+    let want = [
+        (
+            mk_header(
+                "x-gateway-destination-endpoint",
+                "10.0.0.1:8000,10.0.0.2:8000",
+            ),
+            overwrite,
+        ),
+        (mk_header("x-request-id", "id"), overwrite),
+    ];
+    assert_eq!(set, want);
+    assert!(
+        mutation
+            .remove_headers
+            .contains(&"x-gateway-destination-endpoint-subset".to_owned())
+    );
+    assert!(
+        !mutation
+            .remove_headers
+            .contains(&"x-gateway-destination-endpoint".to_owned()),
+        "never set and removed"
+    );
+}
+
+#[test]
+fn a_plain_answer_changes_nothing() {
+    let plain = message(Reply::Headers(Phase::Response, None), true);
+    assert_eq!(
+        plain.response,
+        Some(Response::ResponseHeaders(HeadersResponse {
+            response: None
+        }))
+    );
+    assert_eq!(plain.dynamic_metadata, None);
+}
+
+#[test]
+fn streamed_bytes_and_their_end_are_carried() {
+    let streamed = Some(Streamed {
+        bytes: Bytes::from_static(b"abc"),
+        end: true,
+    });
+    let message = message(
+        Reply::Body {
+            phase: Phase::Response,
+            route: None,
+            streamed,
+        },
+        true,
+    );
+    let Some(Response::ResponseBody(BodyResponse {
+        response: Some(common),
+    })) = message.response
+    else {
+        panic!("a body response")
+    };
+    let Some(Mutation::StreamedResponse(body)) = common.body_mutation.unwrap().mutation else {
+        panic!("streamed")
+    };
+    assert_eq!(
+        (body.body.as_slice(), body.end_of_stream),
+        (&b"abc"[..], true)
+    );
+    assert!(!common.clear_route_cache);
+}
+
+#[test]
+fn a_refusal_is_an_immediate_json_response() {
+    let message = message(Reply::Immediate(NoPick::EmptyPool.into()), true);
+    let Some(Response::ImmediateResponse(response)) = message.response else {
+        panic!("immediate")
+    };
+    assert_eq!(response.status.unwrap().code, 503);
+    let headers: Vec<_> = response
+        .headers
+        .unwrap()
+        .set_headers
+        .into_iter()
+        .filter_map(|set| set.header)
+        .collect();
+    assert!(headers.contains(&mk_header("content-type", "application/json")));
+    assert!(headers.contains(&mk_header(
+        "x-llm-d-request-dropped-reason",
+        "rejected-no-endpoints"
+    )));
+    assert!(serde_json::from_slice::<serde_json::Value>(&response.body).is_ok());
+}

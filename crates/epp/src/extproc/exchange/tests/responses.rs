@@ -1,0 +1,215 @@
+//! Responses, and how streams end.
+
+use super::*;
+
+/// A script whose request was answered in full.
+fn mk_sent(modes: Modes) -> Script {
+    let mut script = Script::new();
+    let head = RequestHead {
+        path: CHAT.into(),
+        end: true,
+        modes: Some(modes),
+        ..RequestHead::default()
+    };
+    script.on(Input::RequestHeaders(head));
+    script
+}
+
+#[test]
+fn events_are_echoed_one_by_one_and_the_end_frees_the_endpoint() {
+    let mut script = mk_sent(FDS);
+    assert_eq!(script.on(mk_response(false)), ["<headers"]);
+    assert_eq!(
+        script.on(mk_response_chunk("data: 1\n\n", false)),
+        [r#"<body "data: 1\n\n""#]
+    );
+    assert_eq!(script.in_flight(), [1, 0]);
+    assert_eq!(script.on(mk_response_chunk("", true)), [r#"<body "" end"#]);
+    assert_eq!(script.in_flight(), [0, 0]);
+    assert!(
+        script.on(mk_response_chunk("", true)).is_empty(),
+        "a second end is ignored"
+    );
+}
+
+#[rstest]
+#[case(BodyMode::Streamed)]
+#[case(BodyMode::Buffered)]
+fn other_modes_get_an_empty_answer_per_part(#[case] mode: BodyMode) {
+    let mut script = mk_sent(mk_modes(mode));
+    script.on(mk_response(false));
+    assert_eq!(script.on(mk_response_chunk("data", false)), ["<body"]);
+    assert_eq!(script.on(Input::ResponseTrailers), ["<trailers"]);
+    assert_eq!(script.in_flight(), [0, 0]);
+}
+
+#[rstest]
+#[case::headers_only(FDS, true)]
+#[case::no_response_body(Modes { response: BodyMode::None, ..FDS }, false)]
+fn a_response_without_body_is_complete_at_its_headers(#[case] modes: Modes, #[case] end: bool) {
+    let mut script = mk_sent(modes);
+    assert_eq!(script.on(mk_response(end)), ["<headers"]);
+    assert_eq!(script.in_flight(), [0, 0]);
+}
+
+#[test]
+fn a_peer_that_does_not_close_is_closed_after_five_seconds() {
+    let mut script = mk_sent(FDS);
+    assert_eq!(
+        script.exchange.deadline(),
+        None,
+        "a long generation has no deadline of ours"
+    );
+    script.on(mk_response(true));
+    let deadline = script.exchange.deadline().unwrap();
+    assert_eq!(deadline, NOW.plus(Duration::from_secs(5)));
+    assert_eq!(script.at(deadline, Input::Timer), ["close Done"]);
+}
+
+#[test]
+fn a_stream_that_stays_silent_is_closed() {
+    let mut script = Script::new();
+    let deadline = script.exchange.deadline().unwrap();
+    assert_eq!(script.at(deadline, Input::Timer), ["close Done"]);
+}
+
+#[test]
+fn an_early_response_cancels_the_collecting() {
+    let mut script = Script::new();
+    script.on(mk_headers(CHAT, FDS));
+    script.on(mk_chunk(piece(0, 5), false));
+    assert_eq!(script.on(mk_response(false)), ["<headers"]);
+    assert_eq!(script.budget.used(), 0);
+    assert!(
+        script.on(mk_chunk(piece(5, BODY.len()), true)).is_empty(),
+        "the request is over"
+    );
+    assert_eq!(
+        script.on(mk_response_chunk("no", true)),
+        [r#"<body "no" end"#]
+    );
+}
+
+#[test]
+fn an_early_response_cancels_an_open_decision_and_its_place() {
+    let mut script = Script::new();
+    script.hold_decisions = true;
+    script.on(mk_headers(CHAT, FDS));
+    script.on(mk_chunk(BODY, true));
+    assert_eq!(script.on(mk_response(false)), ["<headers"]);
+    assert!(script.decide().is_empty());
+    assert_eq!(script.in_flight(), [0, 0]);
+}
+
+#[test]
+fn an_upload_goes_on_while_its_response_comes() {
+    let mut script = Script::new();
+    script.on(mk_headers("/v1/files", FDS));
+    script.on(mk_chunk("a", false));
+    script.on(mk_response(false));
+    assert_eq!(script.on(mk_chunk("b", true)), [echo("b", true)]);
+    assert_eq!(script.in_flight(), [1, 0]);
+}
+
+#[test]
+fn a_stream_that_begins_with_a_response_is_passed() {
+    let mut script = Script::new();
+    let head = ResponseHead {
+        status: 403,
+        end: false,
+        modes: Some(FDS),
+    };
+    assert_eq!(script.on(Input::ResponseHeaders(head)), ["<headers"]);
+    assert_eq!(
+        script.on(mk_response_chunk("no", true)),
+        [r#"<body "no" end"#]
+    );
+    assert!(script.queries.is_empty());
+}
+
+#[test]
+fn the_endpoint_that_served_takes_over_the_count() {
+    let served = |address: &str| {
+        Input::Context(Context {
+            subset: None,
+            served: Some(address.parse().unwrap()),
+        })
+    };
+    let mut picked = mk_sent(FDS);
+    assert!(picked.on(served("10.0.0.1:8000")).is_empty());
+    assert_eq!(picked.in_flight(), [1, 0]);
+
+    let mut fallback = mk_sent(FDS);
+    assert_eq!(fallback.on(served("10.0.0.2:8000")), ["elsewhere true"]);
+    assert_eq!(fallback.in_flight(), [0, 1]);
+    assert!(
+        fallback.on(served("10.0.0.2:8000")).is_empty(),
+        "each later message says it again"
+    );
+
+    let mut outside = mk_sent(FDS);
+    assert_eq!(outside.on(served("10.9.9.9:8000")), ["elsewhere false"]);
+    assert_eq!(outside.in_flight(), [1, 0]);
+    outside
+        .exchange
+        .serve_from(Arc::clone(&outside.snapshot.endpoints()[1]));
+    assert_eq!(outside.in_flight(), [0, 1]);
+}
+
+#[test]
+fn the_latest_subset_before_the_pick_counts() {
+    let context = |list: &str| {
+        let mut subset = Subset::default();
+        subset.extend_from_list(list);
+        Input::Context(Context {
+            subset: Some(subset),
+            served: None,
+        })
+    };
+    let mut script = Script::new();
+    script.on(context("10.0.0.1"));
+    script.on(mk_headers(CHAT, FDS));
+    script.on(context("10.0.0.2"));
+    script.on(mk_chunk(BODY, true));
+    let subset = script.queries[0].facts.subset.clone().unwrap();
+    assert!(
+        subset.allows("10.0.0.2:8000".parse().unwrap())
+            && !subset.allows("10.0.0.1:8000".parse().unwrap())
+    );
+}
+
+#[test]
+fn a_peer_that_leaves_frees_the_endpoint() {
+    let mut script = mk_sent(FDS);
+    script.on(mk_response(false));
+    assert_eq!(script.on(Input::PeerClosed), ["close Done"]);
+    assert_eq!(script.in_flight(), [0, 0]);
+}
+
+#[rstest]
+#[case::collecting(vec![mk_headers(CHAT, FDS)], &["immediate 503 shutting-down", "close Done"])]
+#[case::uploading(vec![mk_headers("/x", FDS), mk_chunk("a", false)], &["close Unavailable"])]
+#[case::waiting_for_the_response(vec![mk_headers("/x", FDS), mk_chunk("a", true)], &["close Done"])]
+#[case::responding(vec![mk_headers("/x", FDS), mk_chunk("", true), mk_response(false)], &["close Unavailable"])]
+#[case::complete(vec![mk_headers("/x", FDS), mk_chunk("", true), mk_response(true)], &["close Done"])]
+#[case::silent(vec![], &["close Done"])]
+fn the_end_of_a_drain_hurts_as_little_as_it_can(#[case] inputs: Vec<Input>, #[case] want: &[&str]) {
+    let mut script = Script::new();
+    for input in inputs {
+        script.on(input);
+    }
+    assert_eq!(script.on(Input::Drain), want);
+    assert_eq!(script.in_flight(), [0, 0]);
+}
+
+#[test]
+fn an_open_decision_is_refused_at_the_end_of_a_drain() {
+    let mut script = Script::new();
+    script.hold_decisions = true;
+    script.on(mk_headers(CHAT, FDS));
+    script.on(mk_chunk(BODY, true));
+    assert_eq!(
+        script.on(Input::Drain),
+        ["immediate 503 shutting-down", "close Done"]
+    );
+}

@@ -1,0 +1,303 @@
+#![cfg(test)]
+//! The gRPC side as Envoy sees it: a scripted peer against the real server, on loopback.
+
+use std::time::Duration;
+
+use envoy_types::pb::envoy::service::ext_proc::v3::{
+    processing_request::Request, processing_response::Response,
+};
+use epp::{Certificate, Part};
+use tokio::time::timeout;
+use tonic::Code;
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+
+use crate::peer::{BODY, Epp, destination, mk_body, mk_headers, streamed};
+
+mod peer;
+mod tls;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+async fn a_post_in_chunks_is_picked_for_and_given_back() {
+    let epp = Epp::start(&["10.0.0.1:8000", "10.0.0.2:8000"]).await;
+    let mut peer = epp.open().await;
+    peer.post("/v1/chat/completions").await;
+    let (head, tail) = BODY.split_at(20);
+    peer.body(head, false).await;
+    peer.body(tail, false).await;
+    peer.body("", true).await;
+    let message = peer.next_message().await;
+    let metadata = format!("{:?}", message.dynamic_metadata);
+    let picked = destination(&message.response.unwrap());
+    assert!(["10.0.0.1:8000", "10.0.0.2:8000"].contains(&picked.as_str()));
+    assert!(
+        metadata.contains(&format!("StringValue({picked:?})")),
+        "the same in the metadata: {metadata}"
+    );
+    assert_eq!(
+        streamed(&peer.next().await.unwrap()),
+        (BODY.to_owned(), true)
+    );
+    assert_eq!(epp.in_flight(), 1);
+}
+
+#[tokio::test]
+async fn server_sent_events_come_back_one_by_one_and_the_end_frees_the_endpoint() {
+    let epp = Epp::start(&["10.0.0.1:8000"]).await;
+    let mut peer = epp.open().await;
+    peer.post_and_pick().await;
+    peer.send(Request::ResponseHeaders(mk_headers(
+        &[(":status", "200")],
+        false,
+    )))
+    .await;
+    assert!(matches!(
+        peer.next().await,
+        Some(Response::ResponseHeaders(_))
+    ));
+    for index in 0..20 {
+        let event = format!("data: {{\"index\":{index}}}\n\n");
+        peer.send(Request::ResponseBody(mk_body(&event, false)))
+            .await;
+        // The next event is sent only once this one is back.
+        assert_eq!(streamed(&peer.next().await.unwrap()), (event, false));
+    }
+    assert_eq!(epp.in_flight(), 1);
+    peer.send(Request::ResponseBody(mk_body("", true))).await;
+    assert_eq!(streamed(&peer.next().await.unwrap()), (String::new(), true));
+    assert_eq!(epp.in_flight(), 0, "before the peer closes");
+    peer.requests = None;
+    assert!(peer.next().await.is_none(), "closed in order");
+    let page = epp.metrics();
+    assert!(
+        page.contains(r#"epp_streams_ended_total{end="complete"} 1"#),
+        "{page}"
+    );
+    assert!(
+        page.contains(r#"llm_d_epp_request_total{model_name="m""#),
+        "{page}"
+    );
+}
+
+#[tokio::test]
+async fn without_members_the_client_gets_503_and_the_stream_ends_in_order() {
+    let epp = Epp::start(&[]).await;
+    let mut peer = epp.open().await;
+    peer.post("/v1/chat/completions").await;
+    peer.body(BODY, true).await;
+    let Some(Response::ImmediateResponse(response)) = peer.next().await else {
+        panic!("not immediate")
+    };
+    assert_eq!(response.status.unwrap().code, 503);
+    let text = String::from_utf8(response.body).unwrap();
+    assert!(text.contains(r#""type":"no-endpoints""#), "{text}");
+    assert!(peer.next().await.is_none());
+    assert!(
+        epp.metrics()
+            .contains(r#"epp_rejected_total{reason="no-endpoints"} 1"#)
+    );
+}
+
+#[tokio::test]
+async fn a_malformed_body_gets_400() {
+    let epp = Epp::start(&["10.0.0.1:8000"]).await;
+    let mut peer = epp.open().await;
+    peer.post("/v1/completions").await;
+    peer.body(r#"{"model": "#, true).await;
+    let Some(Response::ImmediateResponse(response)) = peer.next().await else {
+        panic!("not immediate")
+    };
+    assert_eq!(response.status.unwrap().code, 400);
+    assert_eq!(epp.in_flight(), 0);
+}
+
+#[tokio::test]
+async fn a_broken_protocol_is_a_grpc_error() {
+    let epp = Epp::start(&["10.0.0.1:8000"]).await;
+    let mut peer = epp.open().await;
+    peer.body(BODY, true).await;
+    let error = timeout(LIMIT, peer.replies.message())
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn a_reset_in_mid_stream_frees_the_endpoint() {
+    let epp = Epp::start(&["10.0.0.1:8000"]).await;
+    for _ in 0..10 {
+        let mut peer = epp.open().await;
+        peer.post_and_pick().await;
+        peer.send(Request::ResponseHeaders(mk_headers(
+            &[(":status", "200")],
+            false,
+        )))
+        .await;
+        peer.next().await;
+        assert_eq!(epp.in_flight(), 1);
+        drop(peer);
+        epp.until_in_flight(0).await;
+    }
+    assert!(epp.metrics().contains(r#"epp_streams{phase="response"} 0"#));
+}
+
+#[tokio::test]
+async fn the_gateway_says_how_many_endpoints_it_can_try() {
+    let epp = Epp::start(&["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"]).await;
+    for (list, count) in [
+        (None, 1),
+        (Some("2"), 2),
+        (Some("99"), 3),
+        (Some("x"), 1),
+        (Some("0"), 1),
+    ] {
+        let picked = epp.open_with(list).await.post_and_pick().await;
+        assert_eq!(picked.split(',').count(), count, "{list:?}: {picked}");
+    }
+}
+
+#[tokio::test]
+async fn picks_see_each_other_before_any_scrape() {
+    let epp = Epp::start(&["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"]).await;
+    let mut peers = Vec::new();
+    for _ in 0..9 {
+        let mut peer = epp.open().await;
+        peer.post_and_pick().await;
+        peers.push(peer);
+    }
+    let snapshot = epp.pool.snapshot();
+    assert!(
+        snapshot
+            .endpoints()
+            .iter()
+            .all(|endpoint| endpoint.load().in_flight() == 3)
+    );
+}
+
+#[tokio::test]
+async fn health_follows_readiness_under_every_name() {
+    let epp = Epp::start(&[]).await;
+    let mut health = HealthClient::new(epp.channel().await);
+    let ask = |service: &str| HealthCheckRequest {
+        service: service.to_owned(),
+    };
+    let names = [
+        "",
+        "readiness",
+        "envoy.service.ext_proc.v3.ExternalProcessor",
+        "inference-extension",
+    ];
+    for ready in [false, true] {
+        epp.readiness.set(Part::Discovery, ready);
+        epp.readiness.set(Part::Metrics, ready);
+        let want = if ready {
+            ServingStatus::Serving
+        } else {
+            ServingStatus::NotServing
+        };
+        for name in names {
+            assert_eq!(
+                health.check(ask(name)).await.unwrap().into_inner().status(),
+                want,
+                "{name}"
+            );
+        }
+        assert_eq!(
+            health
+                .check(ask("liveness"))
+                .await
+                .unwrap()
+                .into_inner()
+                .status(),
+            ServingStatus::Serving
+        );
+    }
+    assert_eq!(
+        health.check(ask("x")).await.unwrap_err().code(),
+        Code::NotFound
+    );
+    assert_eq!(
+        health.watch(ask("x")).await.unwrap_err().code(),
+        Code::NotFound
+    );
+}
+
+#[tokio::test]
+async fn a_watch_tells_each_change_and_ends_with_the_server() {
+    let mut epp = Epp::start(&[]).await;
+    let request = HealthCheckRequest {
+        service: "readiness".to_owned(),
+    };
+    let mut watch = HealthClient::new(epp.channel().await)
+        .watch(request)
+        .await
+        .unwrap()
+        .into_inner();
+    let mut next = async || {
+        timeout(LIMIT, watch.message())
+            .await
+            .unwrap()
+            .unwrap()
+            .map(|told| told.status())
+    };
+    assert_eq!(next().await, Some(ServingStatus::NotServing));
+    epp.readiness.set(Part::Discovery, true);
+    epp.readiness.set(Part::Metrics, true);
+    assert_eq!(next().await, Some(ServingStatus::Serving));
+    epp.readiness.drain();
+    assert_eq!(next().await, Some(ServingStatus::NotServing));
+    epp.goaway.cancel();
+    assert_eq!(next().await, None);
+    timeout(LIMIT, epp.server.join_next())
+        .await
+        .expect("the watch does not hold the server")
+        .unwrap()
+        .unwrap()
+        .unwrap();
+}
+
+#[tokio::test]
+async fn an_open_stream_outlives_the_goaway_and_ends_with_the_drain() {
+    let mut epp = Epp::start(&["10.0.0.1:8000"]).await;
+    let mut peer = epp.open().await;
+    peer.post_and_pick().await;
+    peer.send(Request::ResponseHeaders(mk_headers(
+        &[(":status", "200")],
+        false,
+    )))
+    .await;
+    peer.next().await;
+    epp.goaway.cancel();
+    peer.send(Request::ResponseBody(mk_body("data: 1\n\n", false)))
+        .await;
+    assert_eq!(
+        streamed(&peer.next().await.unwrap()),
+        ("data: 1\n\n".to_owned(), false)
+    );
+    epp.drained.cancel();
+    let error = timeout(LIMIT, peer.replies.message())
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable);
+    drop(peer);
+    timeout(LIMIT, epp.server.join_next())
+        .await
+        .expect("the server ends")
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    assert_eq!(epp.in_flight(), 0);
+}
+
+#[tokio::test]
+async fn secure_serving_speaks_tls_with_h2() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let epp = Epp::start_with(&[], Some(Certificate::self_signed().unwrap())).await;
+    let seen = tls::handshake(epp.address).await;
+    assert_eq!(seen.as_deref(), Some(&b"h2"[..]));
+}

@@ -1,0 +1,292 @@
+//! The EPP under test, and the proxy's end of a stream.
+
+use std::{net::SocketAddr, time::Duration};
+
+use envoy_types::pb::envoy::{
+    config::core::v3::{HeaderMap, HeaderValue},
+    extensions::filters::http::ext_proc::v3::processing_mode::BodySendMode,
+    service::ext_proc::v3::{
+        HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse, ProtocolConfiguration,
+        body_mutation::Mutation, external_processor_client::ExternalProcessorClient,
+        processing_request::Request, processing_response::Response,
+    },
+};
+use epp::{
+    BodyMode, Budget, Certificate, Clock, Director, ExtProc, ExtProcServer, Limits, Metrics, Pool,
+    Readiness, Settings,
+};
+use prometheus_client::{encoding::text::encode, registry::Registry};
+use scheduling::{EndpointId, Member, Profile};
+use tokio::{net::TcpListener, sync::mpsc, task::JoinSet, time::timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Streaming, transport::Channel};
+
+use super::LIMIT;
+
+pub(crate) const BODY: &str =
+    r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
+
+/// An EPP without Kubernetes; its server ends with it.
+pub(crate) struct Epp {
+    pub(crate) address: SocketAddr,
+    pub(crate) pool: Pool,
+    pub(crate) readiness: Readiness,
+    pub(crate) registry: Registry,
+    pub(crate) goaway: CancellationToken,
+    pub(crate) drained: CancellationToken,
+    pub(crate) server: JoinSet<Result<(), tonic::transport::Error>>,
+}
+
+impl Epp {
+    pub(crate) async fn start(members: &[&str]) -> Self {
+        Self::start_with(members, None).await
+    }
+
+    pub(crate) async fn start_with(members: &[&str], certificate: Option<Certificate>) -> Self {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        let pool = Pool::default();
+        pool.replace(members.iter().map(|address| mk_member(address)).collect());
+        let director = Director {
+            pool: pool.clone(),
+            profile: Profile::default(),
+            clock: Clock::start(),
+            honour_subset: true,
+        };
+        let (goaway, drained) = (CancellationToken::new(), CancellationToken::new());
+        let settings = Settings {
+            limits: Limits {
+                max_body: 1 << 20,
+                body_timeout: Duration::from_mins(1),
+                budget: Budget::new(1 << 20),
+                default_mode: BodyMode::FullDuplexStreamed,
+            },
+            clear_route_cache: true,
+            max_message: 16 << 20,
+            max_reply: 16 << 20,
+            drained: drained.clone(),
+        };
+        let readiness = Readiness::new();
+        let server = ExtProcServer {
+            service: ExtProc::new(director, metrics, settings),
+            readiness: readiness.clone(),
+            certificate,
+            max_streams: 1000,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(server.serve(listener, goaway.clone()));
+        Self {
+            address,
+            pool,
+            readiness,
+            registry,
+            goaway,
+            drained,
+            server: tasks,
+        }
+    }
+
+    pub(crate) async fn channel(&self) -> Channel {
+        Channel::from_shared(format!("http://{}", self.address))
+            .unwrap()
+            .connect()
+            .await
+            .unwrap()
+    }
+
+    pub(crate) async fn open(&self) -> Peer {
+        self.open_with(None).await
+    }
+
+    pub(crate) async fn open_with(&self, list: Option<&str>) -> Peer {
+        let (requests, stream) = mpsc::channel(16);
+        let mut request = tonic::Request::new(ReceiverStream::new(stream));
+        if let Some(list) = list {
+            request
+                .metadata_mut()
+                .insert("x-isthmus-max-endpoints", list.parse().unwrap());
+        }
+        let replies = ExternalProcessorClient::new(self.channel().await)
+            .process(request)
+            .await
+            .unwrap()
+            .into_inner();
+        Peer {
+            requests: Some(requests),
+            replies,
+            sent_mode: false,
+        }
+    }
+
+    /// Requests in flight at all members.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.pool
+            .snapshot()
+            .endpoints()
+            .iter()
+            .map(|endpoint| endpoint.load().in_flight())
+            .sum()
+    }
+
+    pub(crate) async fn until_in_flight(&self, count: u32) {
+        let watching = async {
+            while self.in_flight() != count {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(LIMIT, watching)
+            .await
+            .unwrap_or_else(|_| panic!("{} in flight, not {count}", self.in_flight()));
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        let mut page = String::new();
+        encode(&mut page, &self.registry).unwrap();
+        page
+    }
+}
+
+/// The proxy's end of one stream.
+pub(crate) struct Peer {
+    pub(crate) requests: Option<mpsc::Sender<ProcessingRequest>>,
+    pub(crate) replies: Streaming<ProcessingResponse>,
+    sent_mode: bool,
+}
+
+impl Peer {
+    pub(crate) async fn send(&mut self, request: Request) {
+        let mode = BodySendMode::FullDuplexStreamed.into();
+        // As Envoy has it: in the first message alone.
+        let first = !std::mem::replace(&mut self.sent_mode, true);
+        let protocol_config = first.then_some(ProtocolConfiguration {
+            request_body_mode: mode,
+            response_body_mode: mode,
+            send_body_without_waiting_for_header_response: false,
+        });
+        let message = ProcessingRequest {
+            request: Some(request),
+            protocol_config,
+            ..ProcessingRequest::default()
+        };
+        self.requests.as_ref().unwrap().send(message).await.unwrap();
+    }
+
+    pub(crate) async fn post(&mut self, path: &str) {
+        let headers = mk_headers(
+            &[(":method", "POST"), (":path", path), ("x-request-id", "1")],
+            false,
+        );
+        self.send(Request::RequestHeaders(headers)).await;
+    }
+
+    pub(crate) async fn body(&mut self, text: &str, end: bool) {
+        self.send(Request::RequestBody(mk_body(text, end))).await;
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<Response> {
+        let reply = timeout(LIMIT, self.replies.message())
+            .await
+            .expect("a reply in time");
+        reply
+            .expect("no error")
+            .map(|reply| reply.response.expect("a response"))
+    }
+
+    pub(crate) async fn next_message(&mut self) -> ProcessingResponse {
+        timeout(LIMIT, self.replies.message())
+            .await
+            .expect("a reply in time")
+            .expect("no error")
+            .expect("a reply")
+    }
+
+    pub(crate) async fn post_and_pick(&mut self) -> String {
+        self.post("/v1/chat/completions").await;
+        self.body(BODY, true).await;
+        let picked = destination(&self.next().await.unwrap());
+        assert_eq!(
+            streamed(&self.next().await.unwrap()),
+            (BODY.to_owned(), true)
+        );
+        picked
+    }
+}
+
+pub(crate) fn mk_member(address: &str) -> Member {
+    let id = EndpointId {
+        namespace: "ns".into(),
+        pod: address.into(),
+        rank: 0,
+        uid: address.into(),
+    };
+    Member {
+        id,
+        address: address.parse().unwrap(),
+        engine: "".into(),
+    }
+}
+
+pub(crate) fn mk_headers(headers: &[(&str, &str)], end_of_stream: bool) -> HttpHeaders {
+    let mk = |(key, value): &(&str, &str)| HeaderValue {
+        key: (*key).to_owned(),
+        value: String::new(),
+        raw_value: (*value).into(),
+    };
+    let headers = Some(HeaderMap {
+        headers: headers.iter().map(mk).collect(),
+    });
+    HttpHeaders {
+        headers,
+        end_of_stream,
+        ..HttpHeaders::default()
+    }
+}
+
+pub(crate) fn mk_body(text: &str, end_of_stream: bool) -> HttpBody {
+    HttpBody {
+        body: text.into(),
+        end_of_stream,
+        ..HttpBody::default()
+    }
+}
+
+/// The picked list of a request headers response.
+pub(crate) fn destination(response: &Response) -> String {
+    let Response::RequestHeaders(headers) = response else {
+        panic!("no headers response: {response:?}")
+    };
+    let mutation = headers
+        .response
+        .as_ref()
+        .unwrap()
+        .header_mutation
+        .as_ref()
+        .unwrap();
+    let set = mutation.set_headers[0].header.as_ref().unwrap();
+    assert_eq!(set.key, "x-gateway-destination-endpoint");
+    String::from_utf8(set.raw_value.clone()).unwrap()
+}
+
+/// Bytes and end of a streamed body reply, of either side.
+pub(crate) fn streamed(response: &Response) -> (String, bool) {
+    let (Response::RequestBody(body) | Response::ResponseBody(body)) = response else {
+        panic!("no body response: {response:?}")
+    };
+    let mutation = body
+        .response
+        .as_ref()
+        .unwrap()
+        .body_mutation
+        .as_ref()
+        .unwrap();
+    let Some(Mutation::StreamedResponse(streamed)) = &mutation.mutation else {
+        panic!("not streamed")
+    };
+    (
+        String::from_utf8(streamed.body.clone()).unwrap(),
+        streamed.end_of_stream,
+    )
+}
