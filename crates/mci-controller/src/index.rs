@@ -129,6 +129,11 @@ impl World {
         let Some(member) = self.members.get_mut(name) else {
             return Changes::default();
         };
+        let refused = matches!(member.link, Link::Refused(_));
+        if refused && !matches!(update, Update::Connected { .. } | Update::Refused(_)) {
+            // the last words of a session that is being ended: not heard
+            return Changes::default();
+        }
         match update {
             Update::Connected { uid } => return self.identify(name, uid),
             Update::Live => return member.live(),

@@ -5,12 +5,8 @@
 //! ```
 //! A failed scan is never an empty inventory, and a file is gone only when two scans in a row lack it.
 
-pub(crate) mod kubeconfig;
+mod kubeconfig;
 mod scan;
 mod tracker;
 
-pub(crate) use self::{
-    kubeconfig::{Credentials, KubeconfigError},
-    scan::{read_directory, watch_directory},
-    tracker::InventoryEvent,
-};
+pub(crate) use self::{kubeconfig::Credentials, scan::watch_directory, tracker::InventoryEvent};

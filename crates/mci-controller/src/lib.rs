@@ -1,8 +1,27 @@
-//! The ClusterSet controller.
+//! The ClusterSet controller: watches annotated InferencePools in all member clusters and keeps the
+//! `InferencePoolImport`s in all the others.
+//!
+//! It owns who the members are, what is known of them, what follows from that, and the writes. It must not know how a
+//! gateway uses an import, and no request ever passes through it.
+//!
+//! ```text
+//!  inventory ─► member (connect, watch, probe) ── updates ──► index ─► plan ── queues ──► write ─► members
+//!  kubeconfigs     one task tree each              bounded     └──── planner ────┘
+//! ```
+
+mod args;
 #[cfg(test)]
 mod fixtures;
 mod index;
 mod inventory;
+mod member;
+mod metrics;
 mod moment;
 mod name;
 mod plan;
+mod planner;
+mod run;
+mod write;
+
+pub use args::Args;
+pub use run::run;

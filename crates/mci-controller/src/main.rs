@@ -1,3 +1,10 @@
-//! mci-controller
+//! `mci-controller`: see the library.
 
-fn main() {}
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    process::run(mci_controller::run)
+}

@@ -21,8 +21,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(crate) struct Credentials {
     config: Config,
-    /// Hash of the file they came from.
-    pub(crate) hash: u64,
 }
 
 /// Why a kubeconfig is not used.
@@ -62,7 +60,6 @@ impl Credentials {
     /// Why it is refused.
     pub(crate) async fn parse(
         bytes: &[u8],
-        hash: u64,
         allow_plain_http: bool,
     ) -> Result<Self, KubeconfigError> {
         if bytes.len() > MAX_BYTES {
@@ -89,13 +86,22 @@ impl Credentials {
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         // the layer repeats 429, 503 and 504 inside one call, past every deadline of ours
         config.default_retry = false;
-        Ok(Self { config, hash })
+        Ok(Self { config })
     }
 
     /// # Errors
     /// [`KubeconfigError::BadMaterial`] when certificates or keys do not decode.
     pub(crate) fn client(&self) -> Result<kube::Client, KubeconfigError> {
         kube::Client::try_from(self.config.clone()).map_err(|_| KubeconfigError::BadMaterial)
+    }
+
+    /// Credentials that lead nowhere.
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Self {
+        let url = http::Uri::from_static("https://192.0.2.1:6443");
+        Self {
+            config: Config::new(url),
+        }
     }
 
     /// The API server's URL, for people.

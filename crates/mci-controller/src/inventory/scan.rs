@@ -62,7 +62,7 @@ pub(crate) async fn watch_directory(
 /// All files of a directory, sorted, and the credentials of those that are new to the tracker.
 /// # Errors
 /// When the directory itself cannot be read; a file that cannot is a refused member.
-pub(crate) async fn read_directory(
+async fn read_directory(
     directory: &Path,
     tracker: &Tracker,
     allow_plain_http: bool,
@@ -93,7 +93,7 @@ pub(crate) async fn read_directory(
             continue;
         }
         let credentials = match content {
-            Ok(bytes) => Credentials::parse(&bytes, hash, allow_plain_http).await,
+            Ok(bytes) => Credentials::parse(&bytes, allow_plain_http).await,
             Err(error) => Err(KubeconfigError::Unreadable(error.kind())),
         };
         found.push(Found {

@@ -1,0 +1,289 @@
+//! Flags, and the settings that they become.
+
+use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+
+use clap::Parser;
+use crd::annotations::MCI_CONTROLLER;
+use process::{ConfigError, LogArgs, Program};
+
+use crate::{
+    name::{is_label, is_subdomain},
+    plan::Policy,
+};
+
+/// The ClusterSet controller of Isthmus.
+///
+/// Watches the InferencePools of all member clusters. A pool annotated
+/// inference.networking.x-k8s.io/export=ClusterSet appears in every other member that has its namespace, as an
+/// InferencePoolImport of the same name. No request passes through this program: while it is stopped, traffic goes on
+/// and only changes are late. A member that cannot be reached never leads to a deletion.
+///
+/// Members are kubeconfig files in one directory, named <member>.yaml. A file's current context must hold its
+/// credentials as data (token or certificates): exec plugins, file paths and insecure connections are refused.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "mci-controller", version, max_term_width = 100)]
+pub struct Args {
+    /// Directory of kubeconfig files, one per member; the file name without its extension is the member's name. Read
+    /// every 2 s; a file that goes removes its member and all that it exported.
+    #[arg(long, env = "KUBECONFIG_DIR", value_name = "DIR")]
+    kubeconfig_dir: PathBuf,
+
+    /// Name of the ClusterSet: imports bear it as a label, and imports of other ClusterSets are left alone.
+    #[arg(
+        long,
+        env = "CLUSTERSET",
+        default_value = "default",
+        value_name = "NAME"
+    )]
+    clusterset: String,
+
+    /// Name of this controller's instance: imports bear it as a label, and imports of other instances are left alone.
+    /// Two controllers of one ClusterSet must not run at once. Default: the name of the ClusterSet.
+    #[arg(long, env = "INSTANCE_ID", value_name = "NAME")]
+    instance_id: Option<String>,
+
+    /// Name under which this controller writes status, a domain and a path.
+    #[arg(long, env = "CONTROLLER_NAME", default_value = MCI_CONTROLLER, value_name = "DOMAIN/PATH")]
+    controller_name: String,
+
+    /// Count members without the pool's namespace as missing in the pool's condition Exported.
+    #[arg(long, env = "STRICT_EXPORTED")]
+    strict_exported: bool,
+
+    /// Silence of a member after which what it exports has unknown readiness; it is never withdrawn for silence.
+    #[arg(
+        long,
+        env = "STALE_AFTER",
+        default_value = "60s",
+        value_name = "DURATION"
+    )]
+    stale_after: Span,
+
+    /// How long a start waits for all members before it writes; what members not heard of by then export is kept as
+    /// it is.
+    #[arg(
+        long,
+        env = "INITIAL_SYNC_TIMEOUT",
+        default_value = "30s",
+        value_name = "DURATION"
+    )]
+    initial_sync_timeout: Span,
+
+    /// Deadline of each write.
+    #[arg(
+        long,
+        env = "WRITE_TIMEOUT",
+        default_value = "5s",
+        value_name = "DURATION"
+    )]
+    write_timeout: Span,
+
+    /// How long writes in flight may take to finish after the first SIGTERM; a second one ends at once.
+    #[arg(
+        long,
+        env = "DRAIN_TIMEOUT",
+        default_value = "10s",
+        value_name = "DURATION"
+    )]
+    drain_timeout: Span,
+
+    /// Accept kubeconfigs with http:// servers. For tests: credentials travel in clear.
+    #[arg(long, env = "ALLOW_PLAIN_HTTP")]
+    allow_plain_http: bool,
+
+    /// Where to serve /metrics, /healthz, /readyz and /debug/clusters.
+    #[arg(
+        long,
+        env = "ADMIN_ADDRESS",
+        default_value = "0.0.0.0:8080",
+        value_name = "IP:PORT"
+    )]
+    admin_address: SocketAddr,
+
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+/// A duration as flags give it: `500ms`, `30s`, `5m`, `1h30m`; above zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span(Duration);
+
+/// Validated flags.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) kubeconfig_dir: PathBuf,
+    pub(crate) policy: Policy,
+    pub(crate) stale_after: Duration,
+    pub(crate) initial_sync_timeout: Duration,
+    pub(crate) write_timeout: Duration,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) allow_plain_http: bool,
+    pub(crate) admin_address: SocketAddr,
+}
+
+// === impl Args ===
+
+impl Program for Args {
+    fn log(&self) -> &LogArgs {
+        &self.log
+    }
+}
+
+// === impl Span ===
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let expected = || format!("{text:?} is no duration above zero: use 500ms, 30s, 5m or 1h");
+        let span: jiff::SignedDuration = text.parse().map_err(|_| expected())?;
+        let duration = Duration::try_from(span).map_err(|_| expected())?;
+        if duration.is_zero() {
+            return Err(expected());
+        }
+        Ok(Self(duration))
+    }
+}
+
+// === impl Settings ===
+
+impl TryFrom<Args> for Settings {
+    type Error = ConfigError;
+
+    fn try_from(args: Args) -> Result<Self, Self::Error> {
+        let Args {
+            kubeconfig_dir,
+            clusterset,
+            instance_id,
+            controller_name,
+            strict_exported,
+            stale_after,
+            initial_sync_timeout,
+            write_timeout,
+            drain_timeout,
+            allow_plain_http,
+            admin_address,
+            log: _,
+        } = args;
+        if !kubeconfig_dir.is_dir() {
+            return Err(ConfigError::new(
+                format!("--kubeconfig-dir {}", kubeconfig_dir.display()),
+                "a directory of kubeconfig files",
+                "--kubeconfig-dir /var/run/isthmus/members",
+            ));
+        }
+        let instance = instance_id.unwrap_or_else(|| clusterset.clone());
+        for (flag, value) in [("--clusterset", &clusterset), ("--instance-id", &instance)] {
+            if !is_label(value) {
+                return Err(ConfigError::new(
+                    format!("{flag} {value}"),
+                    "at most 63 of a-z, 0-9 and '-', beginning and ending with a letter or digit",
+                    format!("{flag} prod"),
+                ));
+            }
+        }
+        let well_formed = controller_name
+            .split_once('/')
+            .is_some_and(|(domain, path)| {
+                let good = |c: char| c.is_ascii_alphanumeric() || "-._~%!$&'()*+,;=:/".contains(c);
+                is_subdomain(domain) && !path.is_empty() && path.chars().all(good)
+            });
+        if !well_formed || controller_name.len() > 253 {
+            return Err(ConfigError::new(
+                format!("--controller-name {controller_name}"),
+                "a domain, a slash and a path",
+                format!("--controller-name {MCI_CONTROLLER}"),
+            ));
+        }
+        Ok(Self {
+            kubeconfig_dir,
+            policy: Policy {
+                clusterset,
+                instance,
+                controller_name,
+                strict_exported,
+            },
+            stale_after: stale_after.0,
+            initial_sync_timeout: initial_sync_timeout.0,
+            write_timeout: write_timeout.0,
+            drain_timeout: drain_timeout.0,
+            allow_plain_http,
+            admin_address,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use rstest::rstest;
+
+    use super::*;
+
+    fn parse(extra: &[&str]) -> Result<Settings, String> {
+        let words = ["mci-controller", "--kubeconfig-dir", "/"];
+        let args = Args::try_parse_from(words.iter().chain(extra));
+        let args = args.map_err(|error| error.to_string())?;
+        Settings::try_from(args).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_command_is_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_has_its_variable_and_help() {
+        for arg in Args::command().get_arguments() {
+            let Some(long) = arg
+                .get_long()
+                .filter(|long| !["help", "version"].contains(long))
+            else {
+                continue;
+            };
+            let variable = long.replace('-', "_").to_uppercase();
+            let env = arg.get_env().and_then(|name| name.to_str());
+            assert_eq!(env, Some(variable.as_str()), "{long}");
+            assert!(arg.get_help().is_some(), "{long}");
+        }
+    }
+
+    #[test]
+    fn defaults_are_the_documented_ones() {
+        let settings = parse(&[]).expect("valid");
+        assert_eq!(settings.policy.clusterset, "default");
+        assert_eq!(settings.policy.instance, "default");
+        assert_eq!(settings.stale_after, Duration::from_mins(1));
+        let named = parse(&["--clusterset", "prod"]).expect("valid");
+        assert_eq!(named.policy.instance, "prod");
+    }
+
+    #[rstest]
+    #[case(&["--clusterset", "Prod"], "--clusterset Prod")]
+    #[case(&["--instance-id", "a b"], "--instance-id a b")]
+    #[case(&["--controller-name", "nodomain"], "--controller-name nodomain")]
+    #[case(&["--stale-after", "soon"], "soon")]
+    #[case(&["--write-timeout", "0s"], "0s")]
+    #[case(&["--kubeconfig-dir", "/nonexistent/members"], "/nonexistent/members")]
+    fn bad_values_are_named(#[case] extra: &[&str], #[case] named: &str) {
+        let mut words = vec!["mci-controller"];
+        if extra[0] != "--kubeconfig-dir" {
+            words.extend(["--kubeconfig-dir", "/"]);
+        }
+        words.extend(extra);
+        let error = match Args::try_parse_from(words) {
+            Err(error) => error.to_string(),
+            Ok(args) => Settings::try_from(args).expect_err("refused").to_string(),
+        };
+        assert!(error.contains(named), "{error}");
+    }
+
+    #[rstest]
+    #[case("500ms", 500)]
+    #[case("30s", 30_000)]
+    #[case("5m", 300_000)]
+    #[case("1h30m", 5_400_000)]
+    fn durations_are_read(#[case] text: &str, #[case] millis: u64) {
+        assert_eq!(text.parse(), Ok(Span(Duration::from_millis(millis))));
+    }
+}

@@ -1,0 +1,141 @@
+//! One task tree per member: connect, watch, probe, write. A slow or hostile member holds up nobody but itself.
+//!
+//! ```text
+//!  Control (credentials, refusal) ──► run_member ── session: connect ─► watches ─► Updates ──► index
+//!                                        ▲   │            └► probe, watch health ─► Vigil ─► Live, Suspect, Lost
+//!                                        └───┘ backoff    └► writer ◄── Queue
+//! ```
+
+mod connect;
+mod pools;
+mod project;
+mod session;
+#[cfg(test)]
+mod tests;
+mod vigil;
+mod watches;
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{mpsc, watch},
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+
+use self::session::{End, Session};
+use crate::{
+    index::{
+        member::{Fault, Refusal},
+        update::Update,
+    },
+    inventory::Credentials,
+    metrics::Metrics,
+    moment::Moment,
+    name::ClusterName,
+    write::{Queue, WriterSettings, backoff},
+};
+
+/// What a member's tasks are told.
+#[derive(Clone, Debug)]
+pub(crate) struct Control {
+    pub(crate) credentials: Credentials,
+    /// The index does not want this connection.
+    pub(crate) refused: Option<Refusal>,
+}
+
+/// An update, and when it arrived.
+pub(crate) type Timed = (Update, Moment);
+
+/// What a member's tasks work with.
+pub(crate) struct MemberContext {
+    pub(crate) name: ClusterName,
+    pub(crate) control: watch::Receiver<Control>,
+    pub(crate) updates: mpsc::Sender<Timed>,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) writer: WriterSettings,
+    pub(crate) ours: project::Ours,
+    pub(crate) metrics: Metrics,
+    pub(crate) stop: CancellationToken,
+}
+
+pub(crate) use project::Ours;
+
+const RECONNECT_MIN: Duration = Duration::from_millis(500);
+const RECONNECT_MAX: Duration = Duration::from_secs(30);
+/// A refused member is asked again who it is after this: its rival may be gone.
+const REFUSED_RETRY: Duration = Duration::from_secs(30);
+
+/// Keeps a member connected until stopped.
+pub(crate) async fn run_member(mut context: MemberContext) {
+    let stop = context.stop.clone();
+    let mut failures = 0_u32;
+    loop {
+        let end = tokio::select! {
+            () = stop.cancelled() => return,
+            end = one_session(&mut context) => end,
+        };
+        let wait = match end {
+            End::IndexGone => return,
+            End::Replaced => Duration::ZERO,
+            End::Refused => REFUSED_RETRY,
+            End::BadCredentials => REFUSED_RETRY,
+            End::Lost { fault, was_live } => {
+                failures = if was_live {
+                    1
+                } else {
+                    failures.saturating_add(1)
+                };
+                let update = (Update::Lost(fault), context.writer.clock.now());
+                if context.updates.send(update).await.is_err() {
+                    return;
+                }
+                backoff(failures, RECONNECT_MIN, RECONNECT_MAX, &mut rand::rng())
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = sleep(wait) => {}
+            // new credentials are tried at once
+            changed = context.control.changed(), if end != End::Replaced => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+async fn one_session(context: &mut MemberContext) -> End {
+    let control = context.control.borrow_and_update().clone();
+    let Ok(client) = control.credentials.client() else {
+        tracing::warn!(member = %context.name, reason = Refusal::BadCredentials.reason(), "certificates or keys do not decode");
+        let update = Update::Refused(Refusal::BadCredentials);
+        let now = context.writer.clock.now();
+        return match context.updates.send((update, now)).await {
+            Ok(()) => End::BadCredentials,
+            Err(_) => End::IndexGone,
+        };
+    };
+    match connect::connect(&client).await {
+        Ok(identity) => {
+            tracing::info!(member = %context.name, server = control.credentials.server(), version = identity.version, "connected");
+            Session::new(context, client).run(identity).await
+        }
+        Err(error) => {
+            tracing::warn!(member = %context.name, server = control.credentials.server(), reason = error.fault().reason(), %error, "cannot connect");
+            End::Lost {
+                fault: error.fault(),
+                was_live: false,
+            }
+        }
+    }
+}
+
+/// The fault behind a failed call.
+fn fault_of(status: Option<u16>) -> Fault {
+    match status {
+        Some(401 | 403) => Fault::AuthFailed,
+        _ => Fault::ConnectionLost,
+    }
+}

@@ -1,0 +1,93 @@
+//! Who answers: the first calls on a new connection.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, Client};
+use tokio::time::timeout;
+
+use super::fault_of;
+use crate::index::member::Fault;
+
+/// The whole connect: TCP, TLS and two calls.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// One probe. Two in a row that fail are 13 s after the last good one at most.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What the server says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    /// Uid of its `kube-system` namespace: the cluster's identity.
+    pub(super) uid: String,
+    /// Kubernetes version, for people.
+    pub(super) version: String,
+}
+
+/// Why there is no contact.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectError {
+    #[error("no answer within {0:?}: expected an API server at the kubeconfig's address")]
+    Timeout(Duration),
+    #[error("the server does not answer as an API server does: {0}")]
+    Call(String, Option<u16>),
+    #[error("its kube-system namespace has no uid")]
+    NoIdentity,
+}
+
+/// Makes contact and learns the cluster's identity.
+pub(super) async fn connect(client: &Client) -> Result<Identity, ConnectError> {
+    let calls = async {
+        let version = client.apiserver_version().await.map_err(describe)?;
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let system = namespaces
+            .get_metadata("kube-system")
+            .await
+            .map_err(describe)?;
+        let uid = system.metadata.uid.ok_or(ConnectError::NoIdentity)?;
+        Ok(Identity {
+            uid,
+            version: version.git_version,
+        })
+    };
+    timeout(CONNECT_TIMEOUT, calls)
+        .await
+        .unwrap_or(Err(ConnectError::Timeout(CONNECT_TIMEOUT)))
+}
+
+/// Whether the server still answers.
+pub(super) async fn probe(client: &Client) -> Result<(), ConnectError> {
+    let call = async { client.apiserver_version().await.map_err(describe) };
+    timeout(PROBE_TIMEOUT, call)
+        .await
+        .unwrap_or(Err(ConnectError::Timeout(PROBE_TIMEOUT)))
+        .map(drop)
+}
+
+fn describe(error: kube::Error) -> ConnectError {
+    match &error {
+        kube::Error::Api(status) => {
+            let text = format!("{} {}", status.code, status.message);
+            ConnectError::Call(text, Some(status.code))
+        }
+        _ => {
+            let mut text = error.to_string();
+            let mut cause = std::error::Error::source(&error);
+            while let Some(inner) = cause {
+                text = inner.to_string();
+                cause = inner.source();
+            }
+            ConnectError::Call(text, None)
+        }
+    }
+}
+
+// === impl ConnectError ===
+
+impl ConnectError {
+    pub(super) fn fault(&self) -> Fault {
+        match self {
+            Self::Call(_, status) => fault_of(*status),
+            Self::Timeout(_) | Self::NoIdentity => Fault::ConnectionLost,
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! From Kubernetes objects to the facts that we keep. Pure; names are checked here, where they enter.
+
+use std::collections::BTreeMap;
+
+use crd::{
+    FailureMode, InferencePoolImport, ServiceType,
+    annotations::{
+        CLUSTERSET, CONTROLLER_INSTANCE, IMPORT_GROUP, IMPORT_KIND, MANAGED_BY,
+        MANAGED_BY_CONTROLLER, MCI_CONTROLLER,
+    },
+    inference_pool::{
+        InferencePool, InferencePoolAppProtocol, InferencePoolEndpointPickerRefFailureMode,
+    },
+};
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        core::v1::{Namespace, Service},
+        discovery::v1::EndpointSlice,
+    },
+    apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta},
+};
+use kube::core::PartialObjectMeta;
+
+use crate::{
+    index::facts::{
+        Claim, EppRef, LiveImport, NamespaceFacts, PoolFacts, PortFacts, ServiceFacts, SliceFacts,
+    },
+    name::Key,
+    plan::export::concerns_export,
+};
+
+/// What makes an import, or an entry in a pool's status, ours.
+#[derive(Clone, Debug)]
+pub(crate) struct Ours {
+    pub(crate) clusterset: String,
+    pub(crate) instance: String,
+    pub(crate) controller_name: String,
+}
+
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+/// The key of an object, if its names may enter a URL.
+pub(super) fn key_of(meta: &ObjectMeta) -> Option<Key> {
+    Key::checked(meta.namespace.as_deref()?, meta.name.as_deref()?)
+}
+
+/// A pool; none if it is not one that the CRD would admit: then it is treated as unreadable, not as absent.
+pub(super) fn pool(object: InferencePool, ours: &Ours) -> Option<PoolFacts> {
+    let key = key_of(&object.metadata)?;
+    let target_ports: Vec<u16> = object
+        .spec
+        .target_ports
+        .iter()
+        .filter_map(|port| port_number(port.number))
+        .collect();
+    if target_ports.is_empty() {
+        return None;
+    }
+    let exported = object
+        .status
+        .and_then(|status| status.parents)
+        .unwrap_or_default()
+        .into_iter()
+        .find(|parent| {
+            parent.controller_name.as_deref() == Some(&ours.controller_name)
+                && parent.parent_ref.kind.as_deref() == Some(IMPORT_KIND)
+                && parent.parent_ref.group.as_deref() == Some(IMPORT_GROUP)
+        })
+        .map(|parent| parent.conditions.unwrap_or_default());
+    let annotations = object.metadata.annotations.unwrap_or_default();
+    let epp = object.spec.endpoint_picker_ref.map(|epp| EppRef {
+        group: epp.group.unwrap_or_default(),
+        kind: epp.kind.unwrap_or_else(|| "Service".to_owned()),
+        name: epp.name,
+        port: epp.port.and_then(|port| port_number(port.number)),
+        failure_mode: epp.failure_mode.map(|mode| match mode {
+            InferencePoolEndpointPickerRefFailureMode::FailOpen => FailureMode::FailOpen,
+            InferencePoolEndpointPickerRefFailureMode::FailClose => FailureMode::FailClose,
+        }),
+    });
+    Some(PoolFacts {
+        key,
+        uid: object.metadata.uid.unwrap_or_default(),
+        generation: object.metadata.generation.unwrap_or_default(),
+        created: object
+            .metadata
+            .creation_timestamp
+            .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        annotations: annotations
+            .into_iter()
+            .filter(|(name, _)| concerns_export(name))
+            .collect(),
+        epp,
+        target_ports,
+        app_protocol: object.spec.app_protocol.map(|protocol| {
+            let text = match protocol {
+                InferencePoolAppProtocol::Http => "http",
+                InferencePoolAppProtocol::KubernetesIoH2c => "kubernetes.io/h2c",
+            };
+            text.to_owned()
+        }),
+        exported,
+    })
+}
+
+/// A Service.
+pub(super) fn service(object: Service) -> Option<ServiceFacts> {
+    let key = key_of(&object.metadata)?;
+    let spec = object.spec.unwrap_or_default();
+    let headless = spec.cluster_ip.as_deref() == Some("None");
+    let mut cluster_ips = spec.cluster_ips.unwrap_or_default();
+    if cluster_ips.is_empty() {
+        cluster_ips.extend(spec.cluster_ip);
+    }
+    cluster_ips.retain(|ip| ip != "None" && !ip.is_empty());
+    let ingress = object
+        .status
+        .and_then(|status| status.load_balancer)
+        .and_then(|balancer| balancer.ingress)
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|ingress| ingress.ip.or(ingress.hostname))
+        .collect();
+    let ports = spec
+        .ports
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|port| {
+            Some(PortFacts {
+                number: port_number(port.port)?,
+                name: port.name.unwrap_or_default(),
+                protocol: port.protocol,
+                app_protocol: port.app_protocol,
+            })
+        })
+        .collect();
+    Some(ServiceFacts {
+        key,
+        type_: match spec.type_.as_deref() {
+            Some("LoadBalancer") => ServiceType::LoadBalancer,
+            Some("NodePort") => ServiceType::NodePort,
+            Some("ExternalName") => ServiceType::ExternalName,
+            _ => ServiceType::ClusterIP,
+        },
+        cluster_ips,
+        headless,
+        ingress,
+        ports,
+    })
+}
+
+/// An EndpointSlice; none without a Service.
+pub(super) fn slice(object: EndpointSlice) -> Option<SliceFacts> {
+    let key = key_of(&object.metadata)?;
+    let service = object.metadata.labels.as_ref()?.get(SERVICE_NAME)?.as_str();
+    let mut ready: Vec<_> = object
+        .endpoints
+        .iter()
+        // an unset condition means ready
+        .filter(|endpoint| {
+            let conditions = endpoint.conditions.as_ref();
+            conditions.is_none_or(|conditions| conditions.ready.unwrap_or(true))
+        })
+        .filter_map(|endpoint| endpoint.addresses.first()?.parse().ok())
+        .collect();
+    ready.sort_unstable();
+    ready.dedup();
+    let ports = object
+        .ports
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|port| {
+            Some(PortFacts {
+                number: port_number(port.port?)?,
+                name: port.name.unwrap_or_default(),
+                protocol: port.protocol,
+                app_protocol: port.app_protocol,
+            })
+        })
+        .collect();
+    Some(SliceFacts {
+        service: service.into(),
+        key,
+        ready,
+        ports,
+    })
+}
+
+/// A Namespace.
+pub(super) fn namespace(object: PartialObjectMeta<Namespace>) -> Option<NamespaceFacts> {
+    let meta = object.metadata;
+    Some(NamespaceFacts {
+        name: meta.name?.into(),
+        terminating: meta.deletion_timestamp.is_some(),
+    })
+}
+
+/// An import.
+pub(super) fn import(object: InferencePoolImport, ours: &Ours) -> Option<LiveImport> {
+    let meta = &object.metadata;
+    let managed = meta.managed_fields.as_deref().unwrap_or_default();
+    let claim = claim(meta.labels.as_ref(), managed, ours);
+    Some(LiveImport {
+        key: key_of(meta)?,
+        uid: meta.uid.clone().unwrap_or_default(),
+        resource_version: meta.resource_version.clone().unwrap_or_default(),
+        generation: meta.generation.unwrap_or(1),
+        claim,
+        owned_entries: owned_entries(managed),
+        status: object.status.unwrap_or_default(),
+    })
+}
+
+fn claim(
+    labels: Option<&BTreeMap<String, String>>,
+    managed: &[ManagedFieldsEntry],
+    ours: &Ours,
+) -> Claim {
+    let wanted = [
+        (MANAGED_BY, MANAGED_BY_CONTROLLER),
+        (CLUSTERSET, &ours.clusterset),
+        (CONTROLLER_INSTANCE, &ours.instance),
+    ];
+    let found = |label: &str| labels.and_then(|labels| labels.get(label));
+    if wanted
+        .iter()
+        .all(|(label, value)| found(label).is_some_and(|found| found == value))
+    {
+        return Claim::Ours;
+    }
+    let unlabelled = wanted.iter().all(|(label, _)| found(label).is_none());
+    let written_by_others = managed
+        .iter()
+        .filter(|entry| entry.manager.as_deref() != Some(MCI_CONTROLLER))
+        .any(|entry| owns_our_status(entry, &ours.controller_name));
+    if unlabelled && !written_by_others {
+        Claim::Unclaimed
+    } else {
+        Claim::Foreign
+    }
+}
+
+/// Whether a manager owns `status.clusters`, `status.conditions` or our entry of `status.controllers`.
+fn owns_our_status(entry: &ManagedFieldsEntry, controller_name: &str) -> bool {
+    let Some(status) = entry
+        .fields_v1
+        .as_ref()
+        .and_then(|fields| fields.0.get("f:status"))
+    else {
+        return false;
+    };
+    let controller = format!("k:{{\"name\":\"{controller_name}\"}}");
+    status.get("f:clusters").is_some()
+        || status.get("f:conditions").is_some()
+        || status
+            .get("f:controllers")
+            .is_some_and(|controllers| controllers.get(controller).is_some())
+}
+
+/// Names of the entries that our apply owns: `k:{"name":"east"}` in the managed fields.
+fn owned_entries(managed: &[ManagedFieldsEntry]) -> Vec<String> {
+    #[derive(serde::Deserialize)]
+    struct EntryKey {
+        name: String,
+    }
+    managed
+        .iter()
+        .filter(|entry| {
+            entry.manager.as_deref() == Some(MCI_CONTROLLER)
+                && entry.operation.as_deref() == Some("Apply")
+        })
+        .filter_map(|entry| {
+            let fields = &entry.fields_v1.as_ref()?.0;
+            fields.pointer("/f:status/f:clusters")?.as_object()
+        })
+        .flat_map(|entries| entries.keys())
+        .filter_map(|key| serde_json::from_str::<EntryKey>(key.strip_prefix("k:")?).ok())
+        .map(|key| key.name)
+        .collect()
+}
+
+fn port_number(number: i32) -> Option<u16> {
+    u16::try_from(number).ok().filter(|number| *number > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn mk_ours() -> Ours {
+        Ours {
+            clusterset: "default".to_owned(),
+            instance: "one".to_owned(),
+            controller_name: MCI_CONTROLLER.to_owned(),
+        }
+    }
+
+    fn mk<T: serde::de::DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).expect("decodes")
+    }
+
+    fn mk_import(labels: &Value, managed: &Value) -> LiveImport {
+        let object = mk(json!({
+            "apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "InferencePoolImport",
+            "metadata": {"namespace": "ml", "name": "llm", "uid": "u", "resourceVersion": "5",
+                "generation": 1, "labels": labels, "managedFields": managed},
+            "status": {"clusters": [
+                {"name": "east", "routingMode": "EndpointMode", "targetPortNumber": 1, "unknown": 1,
+                 "endpointPicker": {"name": "epp", "service": {"type": "ClusterIP"}}}]},
+        }));
+        import(object, &mk_ours()).expect("a key")
+    }
+
+    #[test]
+    fn ours_bears_all_three_labels() {
+        let mut labels = json!({MANAGED_BY: MANAGED_BY_CONTROLLER, CLUSTERSET: "default", CONTROLLER_INSTANCE: "one"});
+        assert_eq!(mk_import(&labels, &json!([])).claim, Claim::Ours);
+        labels[CONTROLLER_INSTANCE] = json!("two");
+        assert_eq!(mk_import(&labels, &json!([])).claim, Claim::Foreign);
+        let some = json!({MANAGED_BY: "somebody"});
+        assert_eq!(mk_import(&some, &json!([])).claim, Claim::Foreign);
+    }
+
+    #[test]
+    fn an_unlabelled_import_is_unclaimed_unless_somebody_writes_its_status() {
+        let labels = json!({"team": "a"});
+        assert_eq!(mk_import(&labels, &json!([])).claim, Claim::Unclaimed);
+        let by = |manager: &str, status: &Value| {
+            json!([{"manager": manager, "operation": "Update", "fieldsType": "FieldsV1",
+                "fieldsV1": {"f:status": status}}])
+        };
+        let clusters = json!({"f:clusters": {}});
+        let gateway = json!({"f:controllers": {"k:{\"name\":\"example.com/gw\"}": {}}});
+        assert_eq!(
+            mk_import(&labels, &by("user", &clusters)).claim,
+            Claim::Foreign
+        );
+        assert_eq!(
+            mk_import(&labels, &by("gateway", &gateway)).claim,
+            Claim::Unclaimed
+        );
+        assert_eq!(
+            mk_import(&labels, &by(MCI_CONTROLLER, &clusters)).claim,
+            Claim::Unclaimed
+        );
+    }
+
+    #[test]
+    fn our_entries_are_read_from_the_managed_fields() {
+        let fields = json!({"f:status": {"f:clusters": {"k:{\"name\":\"east\"}": {".": {}}}}});
+        let managed = json!([
+            {"manager": MCI_CONTROLLER, "operation": "Apply", "fieldsV1": fields},
+            {"manager": "kubectl-edit", "operation": "Update",
+             "fieldsV1": {"f:status": {"f:clusters": {"k:{\"name\":\"intruder\"}": {}}}}},
+        ]);
+        let live = mk_import(&json!({}), &managed);
+        assert_eq!(live.owned_entries, ["east"]);
+        assert_eq!(
+            live.status.clusters[0]
+                .endpoint_picker
+                .as_ref()
+                .map(|epp| epp.service.len()),
+            Some(1)
+        );
+    }
+
+    #[test]
+    fn a_pool_keeps_only_what_decides() {
+        let object: InferencePool = mk(json!({
+            "apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool",
+            "metadata": {"namespace": "ml", "name": "llm", "uid": "u", "generation": 4,
+                "annotations": {crd::annotations::EXPORT: "ClusterSet", "secret.example.com/x": "y"}},
+            "spec": {"selector": {"matchLabels": {"app": "x"}}, "targetPorts": [{"number": 8000}, {"number": 8001}],
+                "appProtocol": "http",
+                "endpointPickerRef": {"name": "epp", "port": {"number": 9002}, "failureMode": "FailOpen"}},
+            "status": {"parents": [
+                {"parentRef": {"name": "gw"}, "controllerName": "example.com/gw"},
+                {"parentRef": {"name": "llm", "kind": IMPORT_KIND, "group": IMPORT_GROUP},
+                 "controllerName": MCI_CONTROLLER, "conditions": []}]},
+        }));
+        let facts = pool(object, &mk_ours()).expect("valid");
+        assert_eq!(facts.annotations.len(), 1);
+        assert_eq!(facts.target_ports, [8000, 8001]);
+        assert_eq!(facts.exported, Some(Vec::new()));
+        let epp = facts.epp.expect("a reference");
+        assert_eq!((epp.kind.as_str(), epp.port), ("Service", Some(9002)));
+        assert_eq!(facts.app_protocol.as_deref(), Some("http"));
+    }
+
+    #[test]
+    fn services_are_read_by_type() {
+        let headless: Service = mk(json!({"metadata": {"namespace": "ml", "name": "epp"},
+            "spec": {"clusterIP": "None", "clusterIPs": ["None"], "ports": [{"port": 9002}]}}));
+        let facts = service(headless).expect("a key");
+        assert!(facts.headless && facts.cluster_ips.is_empty());
+        let balanced: Service = mk(json!({"metadata": {"namespace": "ml", "name": "epp"},
+            "spec": {"type": "LoadBalancer", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1", "fd00::1"]},
+            "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}, {"hostname": "lb.example.com"}]}}}));
+        let facts = service(balanced).expect("a key");
+        assert_eq!(facts.ingress, ["192.0.2.1", "lb.example.com"]);
+        assert_eq!(facts.cluster_ips, ["10.0.0.1", "fd00::1"]);
+    }
+
+    #[test]
+    fn only_ready_endpoints_count() {
+        let object: EndpointSlice = mk(json!({
+            "metadata": {"namespace": "ml", "name": "epp-1", "labels": {SERVICE_NAME: "epp"}},
+            "addressType": "IPv4",
+            "endpoints": [
+                {"addresses": ["10.0.0.3"]},
+                {"addresses": ["10.0.0.2"], "conditions": {"ready": true}},
+                {"addresses": ["10.0.0.1"], "conditions": {"ready": false}}],
+            "ports": [{"name": "grpc", "port": 9002}],
+        }));
+        let facts = slice(object).expect("of a Service");
+        let ready: Vec<String> = facts.ready.iter().map(ToString::to_string).collect();
+        assert_eq!(ready, ["10.0.0.2", "10.0.0.3"]);
+    }
+
+    #[test]
+    fn names_that_would_leave_their_url_do_not_enter() {
+        let object: Service = mk(json!({"metadata": {"namespace": "ml", "name": "../x"}}));
+        assert_eq!(service(object), None);
+    }
+}

@@ -1,0 +1,283 @@
+//! A member's tasks against a scripted API server, on paused time.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use http::{Request, Response};
+use kube::{Client, client::Body};
+use serde_json::{Value, json};
+use tokio::{task::JoinSet, time::timeout};
+
+use super::*;
+use crate::{
+    fixtures::mk_name,
+    index::update::{Change, Kind},
+    moment::Clock,
+};
+
+/// What the server does.
+#[derive(Default)]
+struct Script {
+    hang: AtomicBool,
+    crd_terminating: AtomicBool,
+    unauthorised: AtomicBool,
+    probes: AtomicUsize,
+}
+
+fn list(kind: &str, items: Value) -> Value {
+    json!({"kind": kind, "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items})
+}
+
+fn answer(script: &Script, request: &Request<Body>) -> Option<(u16, Value)> {
+    let path = request.uri().path();
+    let watching = request
+        .uri()
+        .query()
+        .unwrap_or_default()
+        .contains("watch=true");
+    if path == "/version" {
+        script.probes.fetch_add(1, Ordering::SeqCst);
+    }
+    if script.hang.load(Ordering::SeqCst) || watching {
+        return None;
+    }
+    if script.unauthorised.load(Ordering::SeqCst) {
+        return Some((
+            401,
+            json!({"kind": "Status", "status": "Failure", "code": 401, "reason": "Unauthorized"}),
+        ));
+    }
+    Some((
+        200,
+        match path {
+            "/version" => {
+                json!({"major": "1", "minor": "34", "gitVersion": "v1.34.2", "gitCommit": "", "gitTreeState": "",
+            "buildDate": "", "goVersion": "", "compiler": "", "platform": ""})
+            }
+            "/api/v1/namespaces/kube-system" => {
+                json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+            "metadata": {"name": "kube-system", "uid": "cluster-1"}})
+            }
+            "/api/v1/namespaces" => list("PartialObjectMetadataList", json!([])),
+            "/api/v1/services" => list("ServiceList", json!([])),
+            "/apis/discovery.k8s.io/v1/endpointslices" => list("EndpointSliceList", json!([])),
+            "/apis/inference.networking.k8s.io/v1/inferencepools" => {
+                list("InferencePoolList", json!([]))
+            }
+            "/apis/inference.networking.x-k8s.io/v1alpha1/inferencepoolimports" => {
+                list("InferencePoolImportList", json!([]))
+            }
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions" => {
+                list("PartialObjectMetadataList", json!([]))
+            }
+            _ if path.starts_with("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/") => {
+                let mut meta =
+                    json!({"name": "inferencepools.inference.networking.k8s.io", "uid": "crd-1"});
+                if script.crd_terminating.load(Ordering::SeqCst) {
+                    meta["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+                }
+                json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": meta})
+            }
+            _ => return Some((404, json!("404 page not found"))),
+        },
+    ))
+}
+
+/// A client whose server follows the script; requests that it does not answer hang.
+fn mk_client(script: Arc<Script>) -> Client {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let script = script.clone();
+        async move {
+            match answer(&script, &request) {
+                None => std::future::pending().await,
+                Some((status, body)) => Response::builder()
+                    .status(status)
+                    .body(Body::from(body.to_string().into_bytes())),
+            }
+        }
+    });
+    Client::new(service, "default")
+}
+
+struct Bench {
+    updates: mpsc::Receiver<Timed>,
+    clock: Clock,
+    end: JoinSet<End>,
+    _control: watch::Sender<Control>,
+}
+
+/// Runs one session against the script.
+fn start(script: Arc<Script>) -> Bench {
+    let (sender, updates) = mpsc::channel(64);
+    let clock = Clock::start();
+    let mut end = JoinSet::new();
+    let (control_sender, control) = watch::channel(Control {
+        credentials: Credentials::for_tests(),
+        refused: None,
+    });
+    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+    let mut context = MemberContext {
+        name: mk_name("a"),
+        control,
+        updates: sender,
+        queue: Arc::new(Queue::default()),
+        writer: WriterSettings {
+            controller_name: crd::annotations::MCI_CONTROLLER.to_owned(),
+            write_timeout: Duration::from_secs(5),
+            clock,
+            metrics: metrics.clone(),
+            drain: CancellationToken::new(),
+        },
+        ours: Ours {
+            clusterset: "default".to_owned(),
+            instance: "default".to_owned(),
+            controller_name: crd::annotations::MCI_CONTROLLER.to_owned(),
+        },
+        metrics,
+        stop: CancellationToken::new(),
+    };
+    end.spawn(async move {
+        let client = mk_client(script);
+        match connect::connect(&client).await {
+            Ok(identity) => Session::new(&mut context, client).run(identity).await,
+            Err(error) => End::Lost {
+                fault: error.fault(),
+                was_live: false,
+            },
+        }
+    });
+    Bench {
+        updates,
+        clock,
+        end,
+        _control: control_sender,
+    }
+}
+
+impl Bench {
+    /// The next updates, until one that fits.
+    async fn until(&mut self, fits: impl Fn(&Update) -> bool) -> Vec<Update> {
+        let mut seen = Vec::new();
+        let wait = async {
+            while let Some((update, _)) = self.updates.recv().await {
+                let last = fits(&update);
+                seen.push(update);
+                if last {
+                    return true;
+                }
+            }
+            false
+        };
+        let found = timeout(Duration::from_secs(120), wait).await;
+        assert_eq!(found, Ok(true), "saw only {seen:?}");
+        seen
+    }
+
+    async fn ended(&mut self) -> End {
+        let ended = timeout(Duration::from_secs(120), self.end.join_next()).await;
+        ended.expect("ends").expect("a task").expect("no panic")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_is_live_once_every_kind_is_listed() {
+    let mut bench = start(Arc::default());
+    let seen = bench.until(|update| matches!(update, Update::Live)).await;
+    assert!(matches!(&seen[0], Update::Connected { uid } if uid == "cluster-1"));
+    let listed = |update: &Update| match update {
+        Update::PoolsListed { crd, .. } => {
+            assert_eq!(
+                *crd,
+                crate::index::facts::CrdCheck::Serving {
+                    uid: "crd-1".to_owned()
+                }
+            );
+            true
+        }
+        Update::Services(Change::Listed(_))
+        | Update::Slices(Change::Listed(_))
+        | Update::Namespaces(Change::Listed(_))
+        | Update::Imports(Change::Listed(_)) => true,
+        _ => false,
+    };
+    assert_eq!(
+        seen.iter().filter(|update| listed(update)).count(),
+        Kind::ALL.len()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_member_is_lost_within_13_seconds() {
+    let script = Arc::<Script>::default();
+    let mut bench = start(script.clone());
+    bench.until(|update| matches!(update, Update::Live)).await;
+    script.hang.store(true, Ordering::SeqCst);
+    let silent_since = bench.clock.now();
+    bench
+        .until(|update| matches!(update, Update::Suspect))
+        .await;
+    let end = bench.ended().await;
+    let lost = End::Lost {
+        fault: Fault::ConnectionLost,
+        was_live: true,
+    };
+    assert_eq!(end, lost);
+    let took = bench.clock.now().since(silent_since);
+    assert!(took <= Duration::from_secs(13), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_late_answer_is_no_loss() {
+    let script = Arc::<Script>::default();
+    let mut bench = start(script.clone());
+    bench.until(|update| matches!(update, Update::Live)).await;
+    script.hang.store(true, Ordering::SeqCst);
+    bench
+        .until(|update| matches!(update, Update::Suspect))
+        .await;
+    script.hang.store(false, Ordering::SeqCst);
+    bench.until(|update| matches!(update, Update::Live)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_credentials_are_told_as_such() {
+    let script = Arc::<Script>::default();
+    let mut bench = start(script.clone());
+    bench.until(|update| matches!(update, Update::Live)).await;
+    script.unauthorised.store(true, Ordering::SeqCst);
+    let end = bench.ended().await;
+    let lost = End::Lost {
+        fault: Fault::AuthFailed,
+        was_live: true,
+    };
+    assert_eq!(end, lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_accepts_and_never_answers_is_given_ten_seconds() {
+    let script = Arc::<Script>::default();
+    script.hang.store(true, Ordering::SeqCst);
+    let mut bench = start(script);
+    let end = bench.ended().await;
+    assert!(matches!(
+        end,
+        End::Lost {
+            was_live: false,
+            ..
+        }
+    ));
+    assert!(bench.clock.now().since(Moment::default()) <= Duration::from_secs(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_under_a_crd_that_is_going_is_told_as_doubtful() {
+    let script = Arc::<Script>::default();
+    script.crd_terminating.store(true, Ordering::SeqCst);
+    let mut bench = start(script);
+    let seen = bench
+        .until(|update| matches!(update, Update::PoolsListed { .. }))
+        .await;
+    let Some(Update::PoolsListed { crd, .. }) = seen.last() else {
+        panic!("{seen:?}");
+    };
+    assert_eq!(*crd, crate::index::facts::CrdCheck::Doubtful);
+}

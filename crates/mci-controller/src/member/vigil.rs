@@ -1,0 +1,171 @@
+//! Whether a member is in contact, from probes and watches. A pure state machine.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use crate::{
+    index::{member::Fault, update::Kind},
+    moment::Moment,
+};
+
+/// What happened in a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sign {
+    ProbeOk,
+    ProbeFailed(Fault),
+    /// A kind has completed its list, or the server does not serve it.
+    Settled(Kind),
+    /// A kind's watch works, or works again.
+    Working(Kind),
+    Failing(Kind, Fault),
+}
+
+/// What follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Live,
+    Suspect,
+    Lost(Fault),
+}
+
+/// The state of one session.
+#[derive(Debug, Default)]
+pub(super) struct Vigil {
+    settled: BTreeSet<Kind>,
+    failing: BTreeMap<Kind, (Moment, Fault)>,
+    failed_probes: u32,
+    live: bool,
+}
+
+/// Failed probes in a row that end a session.
+const MAX_FAILED_PROBES: u32 = 2;
+/// A watch may fail for this long while probes pass.
+const MAX_WATCH_FAILURE: Duration = Duration::from_secs(15);
+
+// === impl Vigil ===
+
+impl Vigil {
+    /// Takes in a sign; returns what changes by it.
+    pub(super) fn on(&mut self, sign: Sign, now: Moment) -> Option<Verdict> {
+        match sign {
+            Sign::ProbeOk => {
+                let was_suspect = std::mem::take(&mut self.failed_probes) > 0;
+                if let Some(fault) = self.broken_watch(now) {
+                    return Some(Verdict::Lost(fault));
+                }
+                (was_suspect && self.live).then_some(Verdict::Live)
+            }
+            Sign::ProbeFailed(fault) => {
+                self.failed_probes += 1;
+                if self.failed_probes >= MAX_FAILED_PROBES {
+                    Some(Verdict::Lost(fault))
+                } else {
+                    self.live.then_some(Verdict::Suspect)
+                }
+            }
+            Sign::Settled(kind) => {
+                self.failing.remove(&kind);
+                self.settled.insert(kind);
+                let complete = self.settled.len() == Kind::ALL.len();
+                if complete && !self.live {
+                    self.live = true;
+                    return Some(Verdict::Live);
+                }
+                None
+            }
+            Sign::Working(kind) => {
+                self.failing.remove(&kind);
+                None
+            }
+            Sign::Failing(kind, fault) => {
+                self.failing.entry(kind).or_insert((now, fault));
+                None
+            }
+        }
+    }
+
+    /// Whether the session has been live.
+    pub(super) fn was_live(&self) -> bool {
+        self.live
+    }
+
+    fn broken_watch(&self, now: Moment) -> Option<Fault> {
+        self.failing
+            .values()
+            .find(|(since, _)| now.since(*since) >= MAX_WATCH_FAILURE)
+            .map(|(_, fault)| *fault)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOST: Fault = Fault::ConnectionLost;
+
+    const fn at(seconds: u64) -> Moment {
+        Moment::from_millis(seconds * 1000)
+    }
+
+    fn mk_live() -> Vigil {
+        let mut vigil = Vigil::default();
+        let verdicts: Vec<_> = Kind::ALL
+            .iter()
+            .map(|kind| vigil.on(Sign::Settled(*kind), at(0)))
+            .collect();
+        assert_eq!(verdicts.last(), Some(&Some(Verdict::Live)));
+        assert!(verdicts[..4].iter().all(Option::is_none));
+        vigil
+    }
+
+    #[test]
+    fn live_needs_every_list() {
+        let mut vigil = mk_live();
+        assert_eq!(
+            vigil.on(Sign::Settled(Kind::Pools), at(1)),
+            None,
+            "told once"
+        );
+        assert_eq!(vigil.on(Sign::ProbeOk, at(5)), None);
+    }
+
+    #[test]
+    fn one_failed_probe_is_a_suspicion_and_two_are_a_loss() {
+        let mut vigil = mk_live();
+        assert_eq!(
+            vigil.on(Sign::ProbeFailed(LOST), at(5)),
+            Some(Verdict::Suspect)
+        );
+        assert_eq!(vigil.on(Sign::ProbeOk, at(10)), Some(Verdict::Live));
+        assert_eq!(
+            vigil.on(Sign::ProbeFailed(LOST), at(15)),
+            Some(Verdict::Suspect)
+        );
+        let verdict = vigil.on(Sign::ProbeFailed(Fault::AuthFailed), at(20));
+        assert_eq!(verdict, Some(Verdict::Lost(Fault::AuthFailed)));
+    }
+
+    #[test]
+    fn a_watch_that_keeps_failing_is_a_loss_although_probes_pass() {
+        let mut vigil = mk_live();
+        let denied = Sign::Failing(Kind::Services, Fault::AuthFailed);
+        vigil.on(denied, at(0));
+        vigil.on(denied, at(10));
+        assert_eq!(vigil.on(Sign::ProbeOk, at(14)), None);
+        assert_eq!(
+            vigil.on(Sign::ProbeOk, at(15)),
+            Some(Verdict::Lost(Fault::AuthFailed))
+        );
+    }
+
+    #[test]
+    fn a_watch_that_works_again_is_forgiven() {
+        let mut vigil = mk_live();
+        vigil.on(Sign::Failing(Kind::Pools, LOST), at(0));
+        vigil.on(Sign::Working(Kind::Pools), at(5));
+        vigil.on(Sign::Failing(Kind::Pools, LOST), at(10));
+        assert_eq!(vigil.on(Sign::ProbeOk, at(20)), None);
+    }
+}

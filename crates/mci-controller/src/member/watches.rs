@@ -1,0 +1,203 @@
+//! The watches of a session: each turns what it sees into updates, and its health into signs.
+
+use std::fmt::Debug;
+
+use crd::InferencePoolImport;
+use futures::StreamExt;
+use k8s_openapi::{
+    api::{
+        core::v1::{Namespace, Service},
+        discovery::v1::EndpointSlice,
+    },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{Api, Client, Resource, core::PartialObjectMeta};
+use tokio::sync::mpsc;
+use watch::{Config, WatchFailure};
+
+use super::{
+    Timed, fault_of,
+    project::{self, Ours},
+    vigil::Sign,
+};
+use crate::{
+    index::update::{Change, Kind, Update},
+    metrics::Metrics,
+    moment::Clock,
+    name::{ClusterName, Key},
+};
+
+/// What every watch of a session needs.
+#[derive(Clone)]
+pub(super) struct Wires {
+    pub(super) member: ClusterName,
+    pub(super) updates: mpsc::Sender<Timed>,
+    pub(super) signs: mpsc::Sender<Sign>,
+    pub(super) clock: Clock,
+    pub(super) metrics: Metrics,
+    pub(super) ours: Ours,
+}
+
+/// The index or the session is gone: the task ends.
+#[derive(Debug)]
+pub(super) struct Gone;
+
+/// Name of our CRD.
+const IMPORT_CRD: &str = "inferencepoolimports.inference.networking.x-k8s.io";
+/// How long the server keeps one watch open, in seconds. A proxy that buffers shows within this and 5 s more; the
+/// watcher's own 290 s would hide it.
+const WATCH_SECONDS: std::ops::Range<u32> = 30..40;
+
+/// Watches whole lists: pages of 500, and a watch that is renewed every half minute.
+pub(super) fn config() -> Config {
+    use rand::RngExt;
+    Config::default().timeout(rand::rng().random_range(WATCH_SECONDS))
+}
+
+// === impl Wires ===
+
+impl Wires {
+    /// Waits while the index is behind.
+    pub(super) async fn update(&self, update: Update) -> Result<(), Gone> {
+        let timed = (update, self.clock.now());
+        self.updates.send(timed).await.map_err(|_| Gone)
+    }
+
+    pub(super) async fn sign(&self, sign: Sign) -> Result<(), Gone> {
+        self.signs.send(sign).await.map_err(|_| Gone)
+    }
+
+    /// A watch failed. A kind that is not served counts as settled: there is nothing to wait for.
+    pub(super) async fn failed(&self, kind: Kind, failure: &WatchFailure) -> Result<(), Gone> {
+        self.metrics
+            .watch_failed(&self.member, kind.plural(), failure.reason());
+        if failure.is_kind_missing() {
+            self.update(Update::NotServed(kind)).await?;
+            return self.sign(Sign::Settled(kind)).await;
+        }
+        if failure.is_denied() {
+            tracing::warn!(member = %self.member, kind = kind.plural(), error = %failure,
+                "may not watch: grant get, list and watch");
+        }
+        let fault = fault_of(failure.status);
+        self.sign(Sign::Failing(kind, fault)).await
+    }
+}
+
+pub(super) async fn services(wires: Wires, client: Client) -> Result<(), Gone> {
+    let stream = watch::objects::<Service>(Api::all(client), config());
+    follow(
+        wires,
+        Kind::Services,
+        stream,
+        project::service,
+        |service| project::key_of(service.meta()),
+        Update::Services,
+    )
+    .await
+}
+
+pub(super) async fn slices(wires: Wires, client: Client) -> Result<(), Gone> {
+    let config = config().labels("kubernetes.io/service-name");
+    let stream = watch::objects::<EndpointSlice>(Api::all(client), config);
+    follow(
+        wires,
+        Kind::Slices,
+        stream,
+        project::slice,
+        |slice| project::key_of(slice.meta()),
+        Update::Slices,
+    )
+    .await
+}
+
+pub(super) async fn namespaces(wires: Wires, client: Client) -> Result<(), Gone> {
+    let stream = watch::metadata::<Namespace>(Api::all(client), config());
+    let key = |namespace: &PartialObjectMeta<Namespace>| {
+        let name = namespace.metadata.name.as_deref()?;
+        Some(Key::new("", name))
+    };
+    follow(
+        wires,
+        Kind::Namespaces,
+        stream,
+        project::namespace,
+        key,
+        Update::Namespaces,
+    )
+    .await
+}
+
+pub(super) async fn imports(wires: Wires, client: Client) -> Result<(), Gone> {
+    let ours = wires.ours.clone();
+    let stream = watch::objects::<InferencePoolImport>(Api::all(client), config());
+    follow(
+        wires,
+        Kind::Imports,
+        stream,
+        move |import| project::import(import, &ours),
+        |import| project::key_of(import.meta()),
+        Update::Imports,
+    )
+    .await
+}
+
+/// Whether the import CRD is there. Without leave to see it, we find out by writing.
+pub(super) async fn import_crd(wires: Wires, client: Client) -> Result<(), Gone> {
+    let config = config().fields(&format!("metadata.name={IMPORT_CRD}"));
+    let stream = watch::metadata::<CustomResourceDefinition>(Api::all(client), config);
+    let mut stream = std::pin::pin!(stream);
+    let stays = |crd: &PartialObjectMeta<CustomResourceDefinition>| {
+        crd.metadata.deletion_timestamp.is_none()
+    };
+    while let Some(update) = stream.next().await {
+        let served = match update {
+            watch::Update::Reset(crds) => crds.iter().any(stays),
+            watch::Update::Apply(crd) => stays(&crd),
+            watch::Update::Delete(_) => false,
+            watch::Update::Odd(_) | watch::Update::Failed(_) => continue,
+        };
+        wires.update(Update::ImportCrd(served)).await?;
+    }
+    Ok(())
+}
+
+/// Follows one kind: lists and changes go to the index, health to the session.
+async fn follow<K, F>(
+    wires: Wires,
+    kind: Kind,
+    stream: impl futures::Stream<Item = watch::Update<K>> + Send,
+    facts: impl Fn(K) -> Option<F> + Send,
+    key: impl Fn(&K) -> Option<Key> + Send,
+    update: impl Fn(Change<F>) -> Update + Send,
+) -> Result<(), Gone>
+where
+    K: Clone + Debug + Send,
+    F: Send,
+{
+    let mut stream = std::pin::pin!(stream);
+    while let Some(event) = stream.next().await {
+        match event {
+            watch::Update::Reset(objects) => {
+                let listed = objects.into_iter().filter_map(&facts).collect();
+                wires.update(update(Change::Listed(listed))).await?;
+                wires.sign(Sign::Settled(kind)).await?;
+            }
+            watch::Update::Apply(object) => {
+                if let Some(facts) = facts(object) {
+                    wires.update(update(Change::Applied(facts))).await?;
+                }
+                wires.sign(Sign::Working(kind)).await?;
+            }
+            watch::Update::Delete(object) => {
+                if let Some(key) = key(&object) {
+                    wires.update(update(Change::Deleted(key))).await?;
+                }
+                wires.sign(Sign::Working(kind)).await?;
+            }
+            watch::Update::Odd(_) => {}
+            watch::Update::Failed(failure) => wires.failed(kind, &failure).await?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,252 @@
+use prometheus_client::registry::Registry;
+
+use super::*;
+use crate::{fixtures::*, index::update::Change, plan::Hold};
+
+const GATE: Duration = Duration::from_secs(30);
+
+const fn at(millis: u64) -> Moment {
+    Moment::from_millis(millis)
+}
+
+fn wall() -> Timestamp {
+    Timestamp::from_second(1_000).expect("in range")
+}
+
+struct Bench {
+    planner: Planner,
+    queues: BTreeMap<String, Arc<Queue>>,
+}
+
+impl Bench {
+    fn new(names: &[&str]) -> Self {
+        let metrics = Metrics::register(&mut Registry::default());
+        let mut planner = Planner::new(mk_policy(), STALE_AFTER, GATE, metrics, at(0));
+        let mut queues = BTreeMap::new();
+        for name in names {
+            let queue = Arc::new(Queue::default());
+            planner.add_member(&mk_name(name), queue.clone(), at(0));
+            queues.insert((*name).to_owned(), queue);
+        }
+        planner.inventory_listed();
+        Self { planner, queues }
+    }
+
+    fn connect(
+        &mut self,
+        name: &str,
+        pools: Vec<crate::index::facts::PoolFacts>,
+        imports: Vec<LiveImport>,
+    ) {
+        for update in first_lists(pools, imports) {
+            let update = match update {
+                Update::Connected { .. } => Update::Connected {
+                    uid: format!("cluster-{name}"),
+                },
+                other => other,
+            };
+            self.planner.update(&mk_name(name), update, at(0));
+        }
+    }
+
+    fn plan(&mut self, now: Moment) {
+        self.planner.tick(now);
+        self.planner.publish(now, wall());
+    }
+
+    /// What a member's queue gives now: the action's name and its body, if it has one.
+    fn take(&self, name: &str, now: Moment) -> Option<(Slot, &'static str, serde_json::Value)> {
+        let (slot, work) = self.queues[name].take(now)?;
+        let body = match &work.action {
+            Action::Apply { status, .. } => status.clone(),
+            Action::Patch(patch) => patch.clone(),
+            Action::Delete { .. } | Action::Pool(_) => Bytes::new(),
+        };
+        let body = serde_json::from_slice(&body).unwrap_or_default();
+        Some((slot, work.action.name(), body))
+    }
+}
+
+fn mk_exported() -> Vec<crate::index::facts::PoolFacts> {
+    vec![mk_pool("llm", Some("ClusterSet"))]
+}
+
+#[test]
+fn nothing_is_written_before_all_members_are_synced() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.connect("a", mk_exported(), Vec::new());
+    bench.plan(at(1_000));
+    assert!(!bench.planner.is_open());
+    assert!(bench.take("a", at(1_000)).is_none());
+    bench.connect("b", Vec::new(), Vec::new());
+    bench.plan(at(2_000));
+    assert!(bench.planner.is_open());
+    let (_, action, body) = bench.take("b", at(2_000)).expect("a write");
+    assert_eq!(action, "create");
+    assert_eq!(body["status"]["clusters"][0]["name"], "a");
+    assert_eq!(body["metadata"]["name"], "llm");
+}
+
+#[test]
+fn the_inventory_must_have_been_read() {
+    let metrics = Metrics::register(&mut Registry::default());
+    let mut planner = Planner::new(mk_policy(), STALE_AFTER, GATE, metrics, at(0));
+    planner.tick(at(60_000));
+    assert!(!planner.is_open());
+    planner.inventory_listed();
+    planner.tick(at(60_001));
+    assert!(planner.is_open());
+}
+
+#[test]
+fn a_member_that_never_answers_is_waited_for_so_long_and_no_longer() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.connect("b", Vec::new(), Vec::new());
+    bench.plan(at(29_999));
+    assert!(!bench.planner.is_open());
+    bench.plan(at(30_000));
+    assert!(bench.planner.is_open());
+}
+
+#[test]
+fn after_a_restart_with_its_exporter_down_an_import_stays() {
+    let mut world = mk_world(&["a", "b"]);
+    export(&mut world, "a", "llm");
+    settle(&mut world, &mk_policy(), at(0));
+    let live = member(&world, "b").imports.items[&mk_key("llm")].clone();
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.connect("b", Vec::new(), vec![live]);
+    bench.plan(at(30_000));
+    let (_, action, body) = bench.take("b", at(30_000)).expect("Reachable changed");
+    assert_eq!(action, "apply");
+    let entry = &body["status"]["clusters"][0];
+    assert_eq!(entry["name"], "a");
+    assert_eq!(
+        entry["endpointPicker"]["service"][0]["addresses"][0],
+        "192.0.2.1"
+    );
+    assert_eq!(entry["conditions"][3]["reason"], "ConnectionLost");
+}
+
+#[test]
+fn an_orphan_is_swept_once_its_exporter_is_known_to_be_gone() {
+    let mut world = mk_world(&["a", "b"]);
+    export(&mut world, "a", "llm");
+    settle(&mut world, &mk_policy(), at(0));
+    let live = member(&world, "b").imports.items[&mk_key("llm")].clone();
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.connect("b", Vec::new(), vec![live]);
+    bench.plan(at(1_000));
+    assert!(bench.take("b", at(1_000)).is_none());
+    bench.connect("a", Vec::new(), Vec::new());
+    bench.plan(at(2_000));
+    let (_, action, _) = bench.take("b", at(2_000)).expect("a write");
+    assert_eq!(action, "delete");
+    assert!(bench.take("b", at(2_000)).is_none(), "once");
+}
+
+#[test]
+fn an_event_that_changes_nothing_writes_nothing() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.connect("a", mk_exported(), Vec::new());
+    bench.connect("b", Vec::new(), Vec::new());
+    bench.plan(at(0));
+    while bench.take("b", at(0)).is_some() {}
+    let same = Update::PoolApplied(mk_pool("llm", Some("ClusterSet")));
+    bench.planner.update(&mk_name("a"), same, at(100));
+    let slices = Update::Slices(Change::Listed(vec![mk_slice(&["10.0.0.1"])]));
+    bench.planner.update(&mk_name("a"), slices, at(100));
+    bench.plan(at(200));
+    assert!(bench.take("b", at(200)).is_none());
+}
+
+#[test]
+fn exported_waits_a_second_for_the_importers() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.connect("a", mk_exported(), Vec::new());
+    bench.connect("b", Vec::new(), Vec::new());
+    bench.plan(at(0));
+    assert!(bench.take("a", at(0)).is_none());
+    bench.plan(at(999));
+    assert!(bench.take("a", at(999)).is_none());
+    bench.plan(at(1_000));
+    let (slot, action, _) = bench.take("a", at(1_000)).expect("a write");
+    assert_eq!((slot, action), (Slot::Pool(mk_key("llm")), "set Exported"));
+}
+
+#[test]
+fn a_member_without_the_namespace_is_told_at_once() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.connect("a", mk_exported(), Vec::new());
+    bench.connect("b", Vec::new(), Vec::new());
+    let empty = Update::Namespaces(Change::Listed(Vec::new()));
+    bench.planner.update(&mk_name("b"), empty, at(0));
+    bench.plan(at(0));
+    assert!(bench.take("a", at(0)).is_some());
+    assert!(bench.take("b", at(0)).is_none());
+    let plan = desired_for(
+        &bench.planner.world,
+        &bench.planner.policy,
+        &mk_key("llm"),
+        at(0),
+    );
+    assert_eq!(
+        plan.imports[&mk_name("b")],
+        ImportPlan::Hold(Hold::NamespaceMissing)
+    );
+}
+
+#[test]
+fn importers_share_one_body_and_one_time() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.connect("a", mk_exported(), Vec::new());
+    bench.connect("b", Vec::new(), Vec::new());
+    bench.connect("c", Vec::new(), Vec::new());
+    bench.plan(at(0));
+    let (_, _, b) = bench.take("b", at(0)).expect("a write");
+    let (_, _, c) = bench.take("c", at(0)).expect("a write");
+    assert_eq!(b, c);
+    assert_eq!(
+        b["status"]["conditions"][0]["lastTransitionTime"],
+        "1970-01-01T00:16:40Z"
+    );
+}
+
+#[test]
+fn a_removed_member_is_clean_when_its_imports_are_gone() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.connect("a", mk_exported(), Vec::new());
+    let mut world = mk_world(&["a", "b"]);
+    export(&mut world, "a", "llm");
+    settle(&mut world, &mk_policy(), at(0));
+    let live = member(&world, "b").imports.items[&mk_key("llm")].clone();
+    bench.connect("b", Vec::new(), vec![live.clone()]);
+    bench.plan(at(0));
+    bench.planner.remove_member(&mk_name("b"), at(10));
+    bench.plan(at(10));
+    assert!(!bench.planner.is_clean(&mk_name("b")));
+    let (_, action, _) = bench.take("b", at(100)).expect("a write");
+    assert_eq!(action, "delete");
+    let gone = Update::Imports(Change::Deleted(live.key));
+    bench.planner.update(&mk_name("b"), gone, at(200));
+    assert!(bench.planner.is_clean(&mk_name("b")));
+}
+
+#[test]
+fn others_entries_are_patched_out_under_the_version_that_was_seen() {
+    let mut world = mk_world(&["a", "b"]);
+    export(&mut world, "a", "llm");
+    settle(&mut world, &mk_policy(), at(0));
+    let mut live = member(&world, "b").imports.items[&mk_key("llm")].clone();
+    let mut intruder = live.status.clusters[0].clone();
+    intruder.name = "intruder".to_owned();
+    live.status.clusters.push(intruder);
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.connect("a", mk_exported(), Vec::new());
+    bench.connect("b", Vec::new(), vec![live.clone()]);
+    bench.plan(at(0));
+    let (_, _, patch) = bench.take("b", at(0)).expect("a write");
+    assert_eq!(patch[0]["op"], "test");
+    assert_eq!(patch[0]["value"], live.resource_version);
+    assert_eq!(patch[1]["path"], "/status/clusters/1");
+}

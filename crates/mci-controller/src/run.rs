@@ -1,0 +1,122 @@
+//! The program: inventory, members and planner, wired together.
+//!
+//! ```text
+//!  directory ─► inventory ─► Supervisor ── Control ─► member tasks ─ updates ─┐
+//!                               │ Planner ◄───────────────────────────────────┘
+//!                               └─► Queues ─► writers (in the member tasks)
+//! ```
+
+mod debug;
+mod supervisor;
+#[cfg(test)]
+mod tests;
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use process::{Health, Shutdown};
+use prometheus_client::registry::Registry;
+use tokio::{net::TcpListener, sync::mpsc, task::JoinSet, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+use self::supervisor::Supervisor;
+use crate::{
+    args::{Args, Settings},
+    inventory::watch_directory,
+    metrics::Metrics,
+    moment::Clock,
+};
+
+/// Readiness part: the gate is open, so imports are kept.
+const GATE_PART: &str = "members-synced";
+/// Inventory events wait for the supervisor; a first scan of 1000 files is taken in as it reads.
+const INVENTORY_EVENTS: usize = 64;
+/// After the drain: how long the admin port may take to end.
+const ADMIN_END: Duration = Duration::from_secs(1);
+
+/// Runs the controller until asked to end.
+/// # Errors
+/// Bad configuration ([`process::ConfigError`]), a taken port, or a task that ended and must not.
+pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
+    let settings = Settings::try_from(args)?;
+    let listener = TcpListener::bind(settings.admin_address)
+        .await
+        .with_context(|| {
+            format!(
+                "cannot listen on --admin-address {}",
+                settings.admin_address
+            )
+        })?;
+    serve(settings, listener, shutdown).await
+}
+
+/// The same, on a listener that is there already.
+async fn serve(
+    settings: Settings,
+    listener: TcpListener,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry);
+    let health = Health::new(&[GATE_PART]);
+    let clock = Clock::start();
+    let page = Arc::new(ArcSwap::from_pointee(debug::Page::default()));
+    let (sender, inventory) = mpsc::channel(INVENTORY_EVENTS);
+    let stop = CancellationToken::new();
+
+    let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
+    tasks.spawn(admin(
+        listener,
+        registry,
+        health.clone(),
+        page.clone(),
+        stop.clone(),
+    ));
+    let directory = settings.kubeconfig_dir.clone();
+    let plain = settings.allow_plain_http;
+    tasks.spawn(async move {
+        watch_directory(directory, plain, sender).await;
+        Ok(())
+    });
+    let drain_timeout = settings.drain_timeout;
+    let supervisor = Supervisor::new(settings, clock, metrics, health.clone(), page);
+    let mut work = std::pin::pin!(supervisor.run(inventory, shutdown.drain.clone()));
+
+    let outcome = tokio::select! {
+        outcome = &mut work => outcome,
+        Some(ended) = tasks.join_next() => {
+            let outcome = ended.context("a task failed").and_then(|result| result);
+            outcome.and_then(|()| Err(anyhow::anyhow!("the admin port or the inventory ended")))
+        }
+        () = shutdown.drain.cancelled() => {
+            health.drain();
+            tokio::select! {
+                outcome = timeout(drain_timeout, &mut work) => {
+                    outcome.unwrap_or_else(|_| {
+                        tracing::warn!("writes still in flight after --drain-timeout: ending");
+                        Ok(())
+                    })
+                }
+                () = shutdown.now.cancelled() => Ok(()),
+            }
+        }
+    };
+    stop.cancel();
+    // what it still serves does not matter
+    let _ = timeout(ADMIN_END, tasks.join_next()).await;
+    outcome
+}
+
+async fn admin(
+    listener: TcpListener,
+    registry: Registry,
+    health: Health,
+    page: Arc<ArcSwap<debug::Page>>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let extra = debug::router(page);
+    process::admin::serve(listener, Arc::new(registry), health, extra, stop)
+        .await
+        .context("the admin port failed")
+}

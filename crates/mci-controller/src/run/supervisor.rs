@@ -1,0 +1,394 @@
+//! Owns the planner and every member's task tree; what they tell each other passes here.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use anyhow::bail;
+use arc_swap::ArcSwap;
+use futures::{
+    FutureExt, StreamExt,
+    stream::{BoxStream, SelectAll},
+};
+use jiff::Timestamp;
+use process::Health;
+use tokio::{
+    sync::{mpsc, watch},
+    task::{Id, JoinSet},
+    time::{Instant, MissedTickBehavior, interval, sleep},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+
+use super::{GATE_PART, debug::Page};
+use crate::{
+    args::Settings,
+    index::{
+        member::{Link, Refusal},
+        update::Update,
+    },
+    inventory::{Credentials, InventoryEvent},
+    member::{Control, MemberContext, Ours, Timed, run_member},
+    metrics::Metrics,
+    moment::{Clock, Moment},
+    name::ClusterName,
+    planner::Planner,
+    write::{Queue, WriterSettings},
+};
+
+/// The supervisor.
+pub(super) struct Supervisor {
+    settings: Settings,
+    planner: Planner,
+    clock: Clock,
+    metrics: Metrics,
+    health: Health,
+    page: Arc<ArcSwap<Page>>,
+    members: BTreeMap<ClusterName, Handle>,
+    /// Members of a task, to know whose ended.
+    tasks: JoinSet<ClusterName>,
+    updates: SelectAll<BoxStream<'static, Told>>,
+    /// Task trees begun so far.
+    epochs: u64,
+    /// Writers: begin nothing new.
+    drain: CancellationToken,
+}
+
+/// What a task tree tells: of which member, and of which of its trees; an older tree's words no longer count.
+struct Told {
+    name: ClusterName,
+    epoch: u64,
+    timed: Timed,
+}
+
+/// A member's tasks, as seen from here.
+struct Handle {
+    epoch: u64,
+    control: Option<watch::Sender<Control>>,
+    queue: Arc<Queue>,
+    stop: CancellationToken,
+    task: Option<Id>,
+    /// Removed from the inventory: until when its imports may take to go.
+    leaving: Option<Moment>,
+}
+
+/// Updates of one member that wait for the planner: its watches block beyond, and nobody else's.
+const UPDATES: usize = 64;
+/// Taken in before a plan is made: a burst is planned once.
+const BURST: usize = 1024;
+/// Time moves states (flips, staleness, the gate) this often.
+const TICK: Duration = Duration::from_millis(200);
+/// Counts, the debug page and forgotten lanes.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// The slow pass that compares everything, with up to a fifth more or less.
+const COMPARE_ALL: Duration = Duration::from_mins(10);
+/// A removed member's imports are taken away for at most this long.
+const LEAVING: Duration = Duration::from_secs(30);
+
+// === impl Supervisor ===
+
+impl Supervisor {
+    pub(super) fn new(
+        settings: Settings,
+        clock: Clock,
+        metrics: Metrics,
+        health: Health,
+        page: Arc<ArcSwap<Page>>,
+    ) -> Self {
+        let planner = Planner::new(
+            settings.policy.clone(),
+            settings.stale_after,
+            settings.initial_sync_timeout,
+            metrics.clone(),
+            clock.now(),
+        );
+        Self {
+            settings,
+            planner,
+            clock,
+            metrics,
+            health,
+            page,
+            members: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            updates: SelectAll::new(),
+            epochs: 0,
+            drain: CancellationToken::new(),
+        }
+    }
+
+    /// Runs until drained; then waits for the writes in flight.
+    /// # Errors
+    /// When the inventory ends: without it the members cannot be told from the removed.
+    pub(super) async fn run(
+        mut self,
+        mut inventory: mpsc::Receiver<InventoryEvent>,
+        drain: CancellationToken,
+    ) -> anyhow::Result<()> {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut housekeeping = interval(HOUSEKEEPING);
+        housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut compare_at = Instant::now() + jittered(COMPARE_ALL);
+        loop {
+            tokio::select! {
+                () = drain.cancelled() => break,
+                event = inventory.recv() => match event {
+                    Some(event) => self.inventory(event),
+                    None => bail!("the inventory ended"),
+                },
+                Some(told) = self.updates.next() => self.burst(told),
+                Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
+                _ = ticks.tick() => self.tick(),
+                _ = housekeeping.tick() => self.housekeep(),
+                () = tokio::time::sleep_until(compare_at) => {
+                    self.planner.compare_all();
+                    compare_at = Instant::now() + jittered(COMPARE_ALL);
+                }
+            }
+            self.planner.publish(self.clock.now(), Timestamp::now());
+        }
+        self.drain_writes().await;
+        Ok(())
+    }
+
+    fn inventory(&mut self, event: InventoryEvent) {
+        match event {
+            InventoryEvent::Upsert(name, credentials) => self.upsert(&name, credentials),
+            InventoryEvent::Refused(name, refusal) => self.refuse(&name, refusal),
+            InventoryEvent::Gone(name) => self.remove(&name),
+            InventoryEvent::Scanned => self.planner.inventory_listed(),
+        }
+    }
+
+    fn upsert(&mut self, name: &ClusterName, credentials: Credentials) {
+        let now = self.clock.now();
+        let running = self
+            .members
+            .get_mut(name)
+            .filter(|handle| handle.leaving.is_none())
+            .and_then(|handle| handle.control.as_mut());
+        if let Some(control) = running {
+            tracing::info!(member = %name, server = credentials.server(), "new credentials");
+            control.send_modify(|control| {
+                control.credentials = credentials;
+                control.refused = None;
+            });
+            return;
+        }
+        tracing::info!(member = %name, server = credentials.server(), "member added");
+        if let Some(old) = self.members.remove(name) {
+            old.stop.cancel();
+        }
+        let queue = Arc::new(Queue::default());
+        let (control, receiver) = watch::channel(Control {
+            credentials,
+            refused: None,
+        });
+        let (sender, updates) = mpsc::channel(UPDATES);
+        let stop = CancellationToken::new();
+        let context = MemberContext {
+            name: name.clone(),
+            control: receiver,
+            updates: sender,
+            queue: queue.clone(),
+            writer: WriterSettings {
+                controller_name: self.settings.policy.controller_name.clone(),
+                write_timeout: self.settings.write_timeout,
+                clock: self.clock,
+                metrics: self.metrics.clone(),
+                drain: self.drain.clone(),
+            },
+            ours: Ours {
+                clusterset: self.settings.policy.clusterset.clone(),
+                instance: self.settings.policy.instance.clone(),
+                controller_name: self.settings.policy.controller_name.clone(),
+            },
+            metrics: self.metrics.clone(),
+            stop: stop.clone(),
+        };
+        let member = name.clone();
+        let task = self.tasks.spawn(async move {
+            run_member(context).await;
+            member
+        });
+        let member = name.clone();
+        self.epochs += 1;
+        let epoch = self.epochs;
+        self.updates.push(
+            ReceiverStream::new(updates)
+                .map(move |timed| Told {
+                    name: member.clone(),
+                    epoch,
+                    timed,
+                })
+                .boxed(),
+        );
+        let handle = Handle {
+            epoch,
+            control: Some(control),
+            queue: queue.clone(),
+            stop,
+            task: Some(task.id()),
+            leaving: None,
+        };
+        self.members.insert(name.clone(), handle);
+        self.planner.add_member(name, queue, now);
+    }
+
+    /// Bad credentials: a member that works keeps the ones that it has.
+    fn refuse(&mut self, name: &ClusterName, refusal: Refusal) {
+        let now = self.clock.now();
+        let known = self.members.get(name);
+        if known.is_some_and(|handle| handle.control.is_some() && handle.leaving.is_none()) {
+            tracing::warn!(member = %name, reason = refusal.reason(), "keeping the old credentials");
+            return;
+        }
+        if known.is_none_or(|handle| handle.leaving.is_some()) {
+            if let Some(old) = self.members.remove(name) {
+                old.stop.cancel();
+            }
+            let queue = Arc::new(Queue::default());
+            let handle = Handle {
+                epoch: 0,
+                control: None,
+                queue: queue.clone(),
+                stop: CancellationToken::new(),
+                task: None,
+                leaving: None,
+            };
+            self.members.insert(name.clone(), handle);
+            self.planner.add_member(name, queue, now);
+        }
+        self.planner.update(name, Update::Refused(refusal), now);
+    }
+
+    fn remove(&mut self, name: &ClusterName) {
+        let now = self.clock.now();
+        if let Some(handle) = self.members.get_mut(name) {
+            tracing::info!(member = %name, "member removed: taking away what it exported and imported");
+            handle.leaving = Some(now + LEAVING);
+            self.planner.remove_member(name, now);
+        }
+    }
+
+    /// Takes in what has arrived, so that a burst is planned once.
+    fn burst(&mut self, told: Told) {
+        self.hear(told);
+        for _ in 0..BURST {
+            match self.updates.next().now_or_never().flatten() {
+                Some(told) => self.hear(told),
+                None => return,
+            }
+        }
+    }
+
+    fn hear(&mut self, told: Told) {
+        let Told {
+            name,
+            epoch,
+            timed: (update, arrived),
+        } = told;
+        let current = self.members.get(&name).map(|handle| handle.epoch);
+        if current != Some(epoch) {
+            return;
+        }
+        for (refused, refusal) in self.planner.update(&name, update, arrived) {
+            self.tell_refused(&refused, refusal);
+        }
+    }
+
+    fn tell_refused(&mut self, name: &ClusterName, refusal: Refusal) {
+        if let Some(handle) = self.members.get_mut(name)
+            && let Some(control) = &mut handle.control
+        {
+            control.send_modify(|control| control.refused = Some(refusal));
+        }
+    }
+
+    fn tick(&mut self) {
+        let now = self.clock.now();
+        self.planner.tick(now);
+        self.health.set(GATE_PART, self.planner.is_open());
+        let gone: Vec<ClusterName> = self
+            .members
+            .iter()
+            .filter(|(name, handle)| {
+                handle.leaving.is_some_and(|until| {
+                    until <= now || (self.planner.is_open() && self.planner.is_clean(name))
+                })
+            })
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in gone {
+            let clean = self.planner.is_clean(&name);
+            tracing::info!(member = %name, clean, "member forgotten");
+            if let Some(handle) = self.members.remove(&name) {
+                handle.stop.cancel();
+            }
+            self.planner.forget_member(&name, now);
+        }
+    }
+
+    fn housekeep(&mut self) {
+        let now = self.clock.now();
+        self.planner.housekeep(now);
+        let page = Page::draw(self.planner.world(), self.planner.is_open(), now);
+        self.page.store(Arc::new(page));
+    }
+
+    /// A member's task tree ended: expected where it was stopped, else it is begun anew.
+    fn ended(&mut self, ended: Result<(Id, ClusterName), tokio::task::JoinError>) {
+        let id = match &ended {
+            Ok((id, _)) => *id,
+            Err(error) => error.id(),
+        };
+        let found = self
+            .members
+            .iter()
+            .find(|(_, handle)| handle.task == Some(id))
+            .map(|(name, _)| name.clone());
+        let Some(name) = found else {
+            return;
+        };
+        let error = ended.err().map(|error| error.to_string());
+        tracing::error!(member = %name, error, "the member's tasks ended: beginning anew");
+        let credentials = self
+            .members
+            .get(&name)
+            .and_then(|handle| handle.control.as_ref())
+            .map(|control| control.borrow().credentials.clone());
+        self.members.remove(&name);
+        if let Some(credentials) = credentials {
+            let now = self.clock.now();
+            let lost = Update::Lost(crate::index::member::Fault::ConnectionLost);
+            self.planner.update(&name, lost, now);
+            self.upsert(&name, credentials);
+        }
+    }
+
+    /// Lets writes in flight finish; the caller limits the time.
+    async fn drain_writes(mut self) {
+        self.drain.cancel();
+        let live = |link| matches!(link, Link::Live | Link::Suspect);
+        let writing = |planner: &Planner, handle: &Handle, name: &ClusterName| {
+            let member = planner.world().members.get(name);
+            member.is_some_and(|member| live(member.link)) && handle.queue.is_flying()
+        };
+        while self
+            .members
+            .iter()
+            .any(|(name, handle)| writing(&self.planner, handle, name))
+        {
+            sleep(Duration::from_millis(20)).await;
+        }
+        for handle in self.members.values() {
+            handle.stop.cancel();
+        }
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+/// Up to a fifth more or less, so that controllers started together do not compare together.
+fn jittered(time: Duration) -> Duration {
+    use rand::RngExt;
+    time.mul_f64(rand::rng().random_range(0.8..1.2))
+}

@@ -1,0 +1,135 @@
+use std::path::Path;
+
+use super::*;
+use crate::plan::Policy;
+
+/// A controller over a directory, with its admin port.
+struct Running {
+    address: std::net::SocketAddr,
+    shutdown: Shutdown,
+    tasks: JoinSet<anyhow::Result<()>>,
+}
+
+impl Running {
+    async fn start(directory: &Path) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let settings = Settings {
+            kubeconfig_dir: directory.to_owned(),
+            policy: Policy {
+                clusterset: "default".to_owned(),
+                instance: "default".to_owned(),
+                controller_name: crd::annotations::MCI_CONTROLLER.to_owned(),
+                strict_exported: false,
+            },
+            stale_after: Duration::from_mins(1),
+            initial_sync_timeout: Duration::from_millis(300),
+            write_timeout: Duration::from_secs(5),
+            drain_timeout: Duration::from_secs(10),
+            allow_plain_http: false,
+            admin_address: address,
+        };
+        let shutdown = Shutdown::manual();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(serve(settings, listener, shutdown.clone()));
+        Self {
+            address,
+            shutdown,
+            tasks,
+        }
+    }
+
+    /// Status and body of a GET on the admin port.
+    async fn get(&self, path: &str) -> (u16, String) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let mut stream = tokio::net::TcpStream::connect(self.address)
+            .await
+            .expect("connects");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("read");
+        let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
+        (status.expect("a status"), answer)
+    }
+
+    async fn wait_for(&self, path: &str, good: impl Fn(u16, &str) -> bool) -> String {
+        let poll = async {
+            loop {
+                let (status, body) = self.get(path).await;
+                if good(status, &body) {
+                    return body;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(Duration::from_secs(10), poll)
+            .await
+            .expect("in time")
+    }
+
+    async fn stop(mut self) -> anyhow::Result<()> {
+        self.shutdown.drain.cancel();
+        let ended = timeout(Duration::from_secs(5), self.tasks.join_next()).await;
+        ended.expect("ends").expect("a task").expect("no panic")
+    }
+}
+
+#[tokio::test]
+async fn an_empty_directory_is_a_clusterset_of_nobody() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let running = Running::start(directory.path()).await;
+    running.wait_for("/readyz", |status, _| status == 200).await;
+    assert_eq!(running.get("/healthz").await.0, 200);
+    running.stop().await.expect("ends well");
+}
+
+#[tokio::test]
+async fn garbage_in_the_directory_is_shown_and_harms_nobody() {
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::write(directory.path().join("bad.yaml"), "]{ s3cr3t").expect("written");
+    let dead = "current-context: it\n\
+        contexts: [{name: it, context: {cluster: c, user: u}}]\n\
+        clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\n\
+        users: [{name: u, user: {token: t0ps3cr3t}}]\n";
+    std::fs::write(directory.path().join("dead.yaml"), dead).expect("written");
+    let running = Running::start(directory.path()).await;
+    // the gate opens although neither ever answers
+    running.wait_for("/readyz", |status, _| status == 200).await;
+    let page = running
+        .wait_for("/debug/clusters", |_, body| body.contains("BadCredentials"))
+        .await;
+    assert!(page.contains(r#""name":"dead""#), "{page}");
+    assert!(!page.contains("s3cr3t"), "{page}");
+    let metrics = running
+        .wait_for("/metrics", |_, body| {
+            body.contains(r#"mci_member_state{cluster="bad",reason="BadCredentials"} 1"#)
+        })
+        .await;
+    assert!(
+        metrics.contains(r#"mci_member_up{cluster="dead"} 0"#),
+        "{metrics}"
+    );
+    assert!(metrics.contains("mci_propagation_seconds"), "{metrics}");
+    running.stop().await.expect("ends well");
+}
+
+#[tokio::test]
+async fn a_member_whose_file_goes_is_forgotten() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("bad.yaml");
+    std::fs::write(&path, "]{ garbage").expect("written");
+    let running = Running::start(directory.path()).await;
+    running
+        .wait_for("/debug/clusters", |_, body| {
+            body.contains(r#""name":"bad""#)
+        })
+        .await;
+    std::fs::remove_file(&path).expect("removed");
+    running
+        .wait_for("/debug/clusters", |_, body| {
+            !body.contains(r#""name":"bad""#)
+        })
+        .await;
+    running.stop().await.expect("ends well");
+}

@@ -1,0 +1,19 @@
+//! Gets the plan into the members: one queue per member, one write in flight per object, the newest wins.
+//!
+//! ```text
+//!  plan ── offer ──► Queue (a lane per object) ── take ──► writer ── PATCH, DELETE, PUT ──► API server
+//!                      ▲─────────── finish(outcome): echo awaited, retry, park ──┘
+//! ```
+//! Nothing is read back: whether a write took effect is for the member's watch to say.
+
+pub(crate) mod action;
+pub(crate) mod pool_status;
+pub(crate) mod queue;
+mod request;
+mod send;
+mod writer;
+
+pub(crate) use self::{
+    queue::{Queue, backoff},
+    writer::{WriterSettings, run_writer},
+};

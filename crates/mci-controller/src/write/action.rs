@@ -1,0 +1,106 @@
+//! What can be sent, and how it can end.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use crd::Condition;
+
+use crate::{moment::Moment, name::Key};
+
+/// The object a write is for: one at a time each.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Slot {
+    Import(Key),
+    /// Our entry in a pool's status.
+    Pool(Key),
+}
+
+/// One write.
+#[derive(Clone, Debug)]
+pub(crate) struct Work {
+    pub(crate) action: Action,
+    /// Hash of what the object shall say, times left out.
+    pub(crate) content: u64,
+    /// Resource version of the live object that this was decided on; empty: there was none.
+    pub(crate) base: String,
+    /// When the event that led to it arrived.
+    pub(crate) since: Moment,
+}
+
+/// What to send.
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    /// Apply the status; first the object itself where it is new.
+    Apply {
+        create: bool,
+        main: Bytes,
+        status: Bytes,
+    },
+    /// A JSON Patch on the status that takes out others' entries.
+    Patch(Bytes),
+    /// Delete this very object in this very state.
+    Delete {
+        uid: String,
+        resource_version: String,
+    },
+    /// Set our entry in a pool's status, or take it out.
+    Pool(Option<Condition>),
+}
+
+/// How a write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The server has it.
+    Done,
+    /// The object changed or went meanwhile: the watch will say what is to be done.
+    Superseded,
+    /// To be tried again, after a backoff.
+    Retry(Failure),
+    /// The server asks for silence until then.
+    Throttled(Option<Duration>),
+    /// It will be refused again unless the content changes.
+    Rejected,
+}
+
+/// Why a write is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    Conflict,
+    NotFound,
+    Timeout,
+    Denied,
+    Other,
+}
+
+// === impl Action ===
+
+impl Action {
+    /// For a log line.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Apply { create: true, .. } => "create",
+            Self::Apply { create: false, .. } => "apply",
+            Self::Patch(_) => "remove others' entries",
+            Self::Delete { .. } => "delete",
+            Self::Pool(_) => "set Exported",
+        }
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    /// Metric label.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Done => "ok",
+            Self::Superseded | Self::Retry(Failure::Conflict) => "conflict",
+            Self::Retry(Failure::NotFound) => "not_found",
+            Self::Retry(Failure::Timeout) => "timeout",
+            Self::Retry(Failure::Denied) => "denied",
+            Self::Retry(Failure::Other) => "error",
+            Self::Throttled(_) => "throttled",
+            Self::Rejected => "schema",
+        }
+    }
+}

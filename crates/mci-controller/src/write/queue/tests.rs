@@ -1,0 +1,225 @@
+use bytes::Bytes;
+use proptest::prelude::*;
+use rand::{SeedableRng, rngs::StdRng};
+
+use super::*;
+use crate::{
+    fixtures::mk_key,
+    write::action::{Action, Failure},
+};
+
+const fn at(millis: u64) -> Moment {
+    Moment::from_millis(millis)
+}
+
+fn mk_slot(name: &str) -> Slot {
+    Slot::Import(mk_key(name))
+}
+
+fn mk_work(content: u64, base: &str) -> Work {
+    Work {
+        action: Action::Patch(Bytes::new()),
+        content,
+        base: base.to_owned(),
+        since: at(0),
+    }
+}
+
+fn finish(lanes: &mut Lanes, slot: &Slot, outcome: Outcome, now: Moment) {
+    lanes.finish(slot, outcome, now, &mut StdRng::seed_from_u64(1));
+}
+
+fn take(lanes: &mut Lanes, now: Moment) -> Option<u64> {
+    lanes.take(now).map(|(_, work)| work.content)
+}
+
+#[test]
+fn the_first_write_goes_at_once_and_the_newest_wins() {
+    let mut lanes = Lanes::default();
+    lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));
+    assert_eq!(take(&mut lanes, at(0)), Some(1));
+    for content in 2..100 {
+        lanes.offer(mk_slot("x"), mk_work(content, ""), at(1));
+    }
+    assert_eq!(take(&mut lanes, at(10)), None, "one in flight per object");
+    finish(&mut lanes, &mk_slot("x"), Outcome::Done, at(20));
+    assert_eq!(take(&mut lanes, at(20)), None, "merged for 50 ms");
+    assert_eq!(take(&mut lanes, at(51)), Some(99));
+}
+
+#[test]
+fn what_was_sent_is_not_sent_again_before_its_echo() {
+    let mut lanes = Lanes::default();
+    lanes.offer(mk_slot("x"), mk_work(1, "5"), at(0));
+    assert_eq!(take(&mut lanes, at(0)), Some(1));
+    lanes.offer(mk_slot("x"), mk_work(1, "5"), at(1));
+    finish(&mut lanes, &mk_slot("x"), Outcome::Done, at(2));
+    lanes.offer(mk_slot("x"), mk_work(1, "5"), at(3));
+    assert_eq!(take(&mut lanes, at(1_000)), None);
+    // the object changed since: somebody undid it
+    lanes.offer(mk_slot("x"), mk_work(1, "7"), at(2_000));
+    assert_eq!(take(&mut lanes, at(2_000)), Some(1));
+}
+
+#[test]
+fn a_plan_that_is_met_cancels_the_write() {
+    let mut lanes = Lanes::default();
+    lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));
+    lanes.withdraw(&mk_slot("x"));
+    assert_eq!(take(&mut lanes, at(0)), None);
+    assert_eq!(lanes.next_due(), None);
+}
+
+#[test]
+fn failures_back_off_and_are_tried_again() {
+    let mut lanes = Lanes::default();
+    lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));
+    assert_eq!(take(&mut lanes, at(0)), Some(1));
+    let failed = Outcome::Retry(Failure::Timeout);
+    finish(&mut lanes, &mk_slot("x"), failed, at(10));
+    assert_eq!(take(&mut lanes, at(100)), None);
+    let due = lanes.next_due().expect("a retry");
+    assert!(due >= at(510) && due <= at(30_010));
+    assert_eq!(take(&mut lanes, due), Some(1));
+}
+
+#[test]
+fn a_newer_write_replaces_a_failed_one() {
+    let mut lanes = Lanes::default();
+    lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));
+    take(&mut lanes, at(0));
+    lanes.offer(mk_slot("x"), mk_work(2, ""), at(5));
+    finish(
+        &mut lanes,
+        &mk_slot("x"),
+        Outcome::Retry(Failure::Other),
+        at(10),
+    );
+    let due = lanes.next_due().expect("a retry");
+    assert_eq!(take(&mut lanes, due), Some(2));
+}
+
+#[test]
+fn refused_content_waits_for_a_change() {
+    let mut lanes = Lanes::default();
+    lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));
+    take(&mut lanes, at(0));
+    finish(&mut lanes, &mk_slot("x"), Outcome::Rejected, at(10));
+    lanes.offer(mk_slot("x"), mk_work(1, "9"), at(20));
+    assert_eq!(take(&mut lanes, at(100_000)), None);
+    lanes.offer(mk_slot("x"), mk_work(2, "9"), at(100_000));
+    assert_eq!(take(&mut lanes, at(100_000)), Some(2));
+}
+
+#[test]
+fn a_throttling_server_is_left_alone() {
+    let mut lanes = Lanes::default();
+    lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));
+    lanes.offer(mk_slot("y"), mk_work(2, ""), at(0));
+    take(&mut lanes, at(0));
+    let asked = Outcome::Throttled(Some(Duration::from_secs(5)));
+    finish(&mut lanes, &mk_slot("x"), asked, at(10));
+    assert_eq!(take(&mut lanes, at(5_009)), None);
+    assert_eq!(lanes.next_due(), Some(at(5_010)));
+    assert!(take(&mut lanes, at(5_010)).is_some());
+}
+
+#[test]
+fn whoever_undoes_a_write_is_answered_ever_more_slowly() {
+    let mut lanes = Lanes::default();
+    let mut now = at(0);
+    let mut waits = Vec::new();
+    for version in 0..5_u64 {
+        lanes.offer(mk_slot("x"), mk_work(1, &version.to_string()), now);
+        let due = lanes.next_due().expect("due");
+        waits.push(due.since(now).as_secs());
+        assert_eq!(take(&mut lanes, due), Some(1));
+        finish(&mut lanes, &mk_slot("x"), Outcome::Done, due);
+        lanes.withdraw(&mk_slot("x"));
+        now = due + Duration::from_secs(1);
+    }
+    assert_eq!(waits, [0, 0, 1, 2, 4]);
+}
+
+#[test]
+fn at_most_32_are_in_flight() {
+    let mut lanes = Lanes::default();
+    for n in 0..100 {
+        lanes.offer(mk_slot(&format!("x{n}")), mk_work(n, ""), at(0));
+    }
+    let taken = std::iter::from_fn(|| take(&mut lanes, at(0))).count();
+    assert_eq!(taken, MAX_IN_FLIGHT);
+    assert_eq!(lanes.next_due(), None);
+}
+
+#[test]
+fn a_new_writer_sends_what_the_old_one_left() {
+    let mut lanes = Lanes::default();
+    lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));
+    take(&mut lanes, at(0));
+    lanes.reopen(at(10));
+    assert_eq!(take(&mut lanes, at(10)), Some(1));
+}
+
+#[test]
+fn quiet_lanes_are_forgotten() {
+    let mut lanes = Lanes::default();
+    lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));
+    take(&mut lanes, at(0));
+    finish(&mut lanes, &mk_slot("x"), Outcome::Done, at(1));
+    lanes.prune(at(2));
+    assert_eq!(lanes.lanes.len(), 1);
+    lanes.prune(at(0) + FORGET);
+    assert!(lanes.lanes.is_empty());
+}
+
+proptest! {
+    /// Whatever the order of offers and outcomes, the last offer is what the server has in the end.
+    #[test]
+    fn the_last_offer_arrives(steps in proptest::collection::vec((0..4_u8, 1..4_u64), 1..60)) {
+        let mut lanes = Lanes::default();
+        let mut rng = StdRng::seed_from_u64(7);
+        let slot = mk_slot("x");
+        let (mut server, mut wanted, mut version) = (0, 0, 0_u64);
+        let mut flying: Option<u64> = None;
+        let mut now = at(0);
+        let mut land = |lanes: &mut Lanes, flying: &mut Option<u64>, server: &mut u64, version: &mut u64, outcome, now| {
+            if let Some(content) = flying.take() {
+                if outcome == Outcome::Done {
+                    *server = content;
+                    *version += 1;
+                }
+                lanes.finish(&slot, outcome, now, &mut rng);
+            }
+        };
+        for (step, content) in steps {
+            now = now + Duration::from_millis(20);
+            match step {
+                0 => wanted = content,
+                1 => land(&mut lanes, &mut flying, &mut server, &mut version, Outcome::Done, now),
+                2 => land(&mut lanes, &mut flying, &mut server, &mut version, Outcome::Retry(Failure::Other), now),
+                _ => {}
+            }
+            if wanted == server && flying.is_none() {
+                lanes.withdraw(&mk_slot("x"));
+            } else if wanted != 0 {
+                lanes.offer(mk_slot("x"), mk_work(wanted, &version.to_string()), now);
+            }
+            if flying.is_none() {
+                flying = take(&mut lanes, now);
+            }
+        }
+        for _ in 0..10 {
+            now = now + UNDONE_MAX;
+            land(&mut lanes, &mut flying, &mut server, &mut version, Outcome::Done, now);
+            if wanted == server {
+                lanes.withdraw(&mk_slot("x"));
+            } else if wanted != 0 {
+                lanes.offer(mk_slot("x"), mk_work(wanted, &version.to_string()), now);
+            }
+            now = now + UNDONE_MAX;
+            flying = take(&mut lanes, now);
+        }
+        prop_assert_eq!(server, wanted);
+    }
+}

@@ -1,0 +1,206 @@
+//! Requests as they go out, and what the answers mean.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use crd::annotations::{IMPORT_GROUP, IMPORT_PLURAL, MCI_CONTROLLER, POOL_GROUP};
+use http::{HeaderMap, Method, Request, StatusCode, header};
+use kube::{client::Body, core::Status};
+use serde_json::json;
+
+use super::action::{Failure, Outcome};
+use crate::name::Key;
+
+const APPLY: &str = "application/apply-patch+yaml";
+const JSON_PATCH: &str = "application/json-patch+json";
+const JSON: &str = "application/json";
+/// Of a success we need nothing: the server may send metadata alone.
+const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+
+/// A request that can be sent more than once.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    method: Method,
+    uri: String,
+    content_type: &'static str,
+    accept: &'static str,
+    body: Bytes,
+}
+
+/// An answer: the status, and what a failure's body says.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) retry_after: Option<Duration>,
+    /// The failure in Kubernetes' words; none where the body is something else, such as the plain 404 of a kind that
+    /// is not served.
+    pub(super) failure: Option<Status>,
+    pub(super) body: Bytes,
+}
+
+fn import_path(key: &Key) -> String {
+    let Key { namespace, name } = key;
+    let version = crd::import::VERSION;
+    format!("/apis/{IMPORT_GROUP}/{version}/namespaces/{namespace}/{IMPORT_PLURAL}/{name}")
+}
+
+fn pool_path(key: &Key) -> String {
+    let Key { namespace, name } = key;
+    format!("/apis/{POOL_GROUP}/v1/namespaces/{namespace}/inferencepools/{name}")
+}
+
+// === impl Call ===
+
+impl Call {
+    /// Applies the object itself: our labels.
+    pub(super) fn apply_main(key: &Key, body: Bytes) -> Self {
+        let path = import_path(key);
+        Self::patch(
+            format!("{path}?fieldManager={MCI_CONTROLLER}&force=false"),
+            APPLY,
+            body,
+        )
+    }
+
+    pub(super) fn apply_status(key: &Key, body: Bytes, force: bool) -> Self {
+        let path = import_path(key);
+        Self::patch(
+            format!("{path}/status?fieldManager={MCI_CONTROLLER}&force={force}"),
+            APPLY,
+            body,
+        )
+    }
+
+    pub(super) fn patch_status(key: &Key, body: Bytes) -> Self {
+        let path = import_path(key);
+        Self::patch(
+            format!("{path}/status?fieldManager={MCI_CONTROLLER}"),
+            JSON_PATCH,
+            body,
+        )
+    }
+
+    /// Deletes the object only if it is the one that was seen, unchanged.
+    pub(super) fn delete(key: &Key, uid: &str, resource_version: &str) -> Self {
+        let options = json!({
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid, "resourceVersion": resource_version},
+        });
+        Self {
+            method: Method::DELETE,
+            uri: import_path(key),
+            content_type: JSON,
+            accept: JSON,
+            body: options.to_string().into(),
+        }
+    }
+
+    pub(super) fn get_pool(key: &Key) -> Self {
+        Self {
+            method: Method::GET,
+            uri: pool_path(key),
+            content_type: JSON,
+            accept: JSON,
+            body: Bytes::new(),
+        }
+    }
+
+    pub(super) fn put_pool_status(key: &Key, body: Bytes) -> Self {
+        Self {
+            method: Method::PUT,
+            uri: format!("{}/status?fieldManager={MCI_CONTROLLER}", pool_path(key)),
+            content_type: JSON,
+            accept: METADATA_ONLY,
+            body,
+        }
+    }
+
+    fn patch(uri: String, content_type: &'static str, body: Bytes) -> Self {
+        Self {
+            method: Method::PATCH,
+            uri,
+            content_type,
+            accept: METADATA_ONLY,
+            body,
+        }
+    }
+
+    /// # Errors
+    /// When the key does not fit a URL; keys are checked where they enter.
+    pub(super) fn request(&self) -> Result<Request<Body>, http::Error> {
+        Request::builder()
+            .method(self.method.clone())
+            .uri(&self.uri)
+            .header(header::CONTENT_TYPE, self.content_type)
+            .header(header::ACCEPT, self.accept)
+            .body(Body::from(self.body.clone()))
+    }
+}
+
+// === impl Answer ===
+
+impl Answer {
+    pub(super) fn new(status: StatusCode, headers: &HeaderMap, body: Bytes) -> Self {
+        let retry_after = headers
+            .get(header::RETRY_AFTER)
+            .and_then(|value| value.to_str().ok())
+            .and_then(|value| value.parse().ok())
+            .map(Duration::from_secs);
+        let failure = if status.is_success() {
+            None
+        } else {
+            serde_json::from_slice(&body).ok()
+        };
+        Self {
+            status,
+            retry_after,
+            failure,
+            body,
+        }
+    }
+
+    /// Whether a write failed because another manager owns a field of it.
+    pub(super) fn is_field_conflict(&self) -> bool {
+        self.status == StatusCode::CONFLICT && self.has_cause("FieldManagerConflict")
+    }
+
+    /// Whether the object, and nothing above it, is missing.
+    pub(super) fn is_object_missing(&self) -> bool {
+        let details = self
+            .failure
+            .as_ref()
+            .and_then(|failure| failure.details.as_ref());
+        self.status == StatusCode::NOT_FOUND
+            && details.is_some_and(|details| details.kind != "namespaces")
+    }
+
+    /// What a failure means for the write.
+    pub(super) fn outcome(&self) -> Outcome {
+        match self.status.as_u16() {
+            200..=299 => Outcome::Done,
+            401 | 403 if !self.has_cause("NamespaceTerminating") => Outcome::Retry(Failure::Denied),
+            // namespace or kind missing: its watch ends this, until then it is tried now and then
+            403 | 404 => Outcome::Retry(Failure::NotFound),
+            409 => Outcome::Retry(Failure::Conflict),
+            429 | 503 => Outcome::Throttled(self.retry_after),
+            400 | 413 | 415 | 422 => Outcome::Rejected,
+            504 => Outcome::Retry(Failure::Timeout),
+            _ => Outcome::Retry(Failure::Other),
+        }
+    }
+
+    /// For a log line.
+    pub(super) fn message(&self) -> &str {
+        self.failure
+            .as_ref()
+            .map_or("", |failure| failure.message.as_str())
+    }
+
+    fn has_cause(&self, reason: &str) -> bool {
+        self.failure
+            .as_ref()
+            .and_then(|failure| failure.details.as_ref())
+            .is_some_and(|details| details.causes.iter().any(|cause| cause.reason == reason))
+    }
+}

@@ -1,0 +1,184 @@
+//! One write, from its first call to its outcome.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use crd::Condition;
+use http_body_util::{BodyExt, Limited};
+use jiff::Timestamp;
+use kube::Client;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::{
+    action::{Action, Failure, Outcome, Slot},
+    pool_status::{Merge, merge_pool_status},
+    request::{Answer, Call},
+};
+use crate::name::Key;
+
+/// What a write needs of its surroundings.
+#[derive(Clone)]
+pub(super) struct Sender {
+    pub(super) client: Client,
+    /// Name of our entry in pool statuses.
+    pub(super) controller_name: String,
+    /// Deadline of each call.
+    pub(super) write_timeout: Duration,
+}
+
+/// Answers are read up to here: a pool is at most 2 MiB, and of the others only failures matter.
+const MAX_ANSWER_BYTES: usize = 2 * 1024 * 1024;
+/// Reads and writes of a pool's status before it is queued again.
+const POOL_TRIES: u32 = 5;
+
+// === impl Sender ===
+
+impl Sender {
+    pub(super) async fn execute(&self, slot: &Slot, action: &Action) -> Outcome {
+        let outcome = match (slot, action) {
+            (
+                Slot::Import(key),
+                Action::Apply {
+                    create,
+                    main,
+                    status,
+                },
+            ) => self.apply(key, *create, main, status).await,
+            (Slot::Import(key), Action::Patch(body)) => self.patch(key, body.clone()).await,
+            (
+                Slot::Import(key),
+                Action::Delete {
+                    uid,
+                    resource_version,
+                },
+            ) => self.delete(key, uid, resource_version).await,
+            (Slot::Pool(key), Action::Pool(wanted)) => self.set_pool(key, wanted.as_ref()).await,
+            _ => Err(Outcome::Rejected),
+        };
+        outcome.unwrap_or_else(|outcome| outcome)
+    }
+
+    async fn apply(
+        &self,
+        key: &Key,
+        create: bool,
+        main: &Bytes,
+        status: &Bytes,
+    ) -> Result<Outcome, Outcome> {
+        if create {
+            self.create(key, main).await?;
+        }
+        let mut answer = self.apply_status(key, status, false).await?;
+        if answer.is_object_missing() && !create {
+            self.create(key, main).await?;
+            answer = self.apply_status(key, status, false).await?;
+        }
+        if answer.is_field_conflict() {
+            // the object is ours: whoever took a field of it is overruled
+            answer = self.apply_status(key, status, true).await?;
+        }
+        Ok(judge(key, "apply status", &answer))
+    }
+
+    async fn create(&self, key: &Key, main: &Bytes) -> Result<(), Outcome> {
+        let answer = self.call(Call::apply_main(key, main.clone())).await?;
+        match judge(key, "apply", &answer) {
+            Outcome::Done => Ok(()),
+            other => Err(other),
+        }
+    }
+
+    async fn apply_status(&self, key: &Key, body: &Bytes, force: bool) -> Result<Answer, Outcome> {
+        self.call(Call::apply_status(key, body.clone(), force))
+            .await
+    }
+
+    async fn patch(&self, key: &Key, body: Bytes) -> Result<Outcome, Outcome> {
+        let answer = self.call(Call::patch_status(key, body)).await?;
+        Ok(match answer.status.as_u16() {
+            // a failed test: the object has changed, and its watch will say how
+            404 | 409 | 422 => Outcome::Superseded,
+            _ => judge(key, "patch status", &answer),
+        })
+    }
+
+    async fn delete(
+        &self,
+        key: &Key,
+        uid: &str,
+        resource_version: &str,
+    ) -> Result<Outcome, Outcome> {
+        let answer = self.call(Call::delete(key, uid, resource_version)).await?;
+        Ok(match answer.status.as_u16() {
+            404 => Outcome::Done,
+            409 => Outcome::Superseded,
+            _ => judge(key, "delete", &answer),
+        })
+    }
+
+    async fn set_pool(&self, key: &Key, wanted: Option<&Condition>) -> Result<Outcome, Outcome> {
+        for _ in 0..POOL_TRIES {
+            let answer = self.call(Call::get_pool(key)).await?;
+            if answer.is_object_missing() {
+                return Ok(Outcome::Superseded);
+            }
+            if !answer.status.is_success() {
+                return Ok(judge(key, "get pool", &answer));
+            }
+            let pool: Value =
+                serde_json::from_slice(&answer.body).map_err(|_| Outcome::Retry(Failure::Other))?;
+            let merged = merge_pool_status(pool, &self.controller_name, wanted, Timestamp::now());
+            let body = match merged {
+                Merge::Same => return Ok(Outcome::Done),
+                Merge::Full => {
+                    tracing::warn!(%key, "the pool's status has no place for one more parent");
+                    return Ok(Outcome::Rejected);
+                }
+                Merge::Changed(pool) => pool.to_string().into(),
+            };
+            let answer = self.call(Call::put_pool_status(key, body)).await?;
+            match answer.status.as_u16() {
+                409 => {}
+                404 => return Ok(Outcome::Superseded),
+                _ => return Ok(judge(key, "put pool status", &answer)),
+            }
+        }
+        Ok(Outcome::Retry(Failure::Conflict))
+    }
+
+    /// One call within its deadline.
+    async fn call(&self, call: Call) -> Result<Answer, Outcome> {
+        let request = call.request().map_err(|_| Outcome::Rejected)?;
+        let exchange = async {
+            let response = self.client.send(request).await.map_err(|error| {
+                tracing::debug!(%error, "write failed");
+                Outcome::Retry(Failure::Other)
+            })?;
+            let (parts, body) = response.into_parts();
+            let body = Limited::new(body, MAX_ANSWER_BYTES)
+                .collect()
+                .await
+                .map_err(|_| Outcome::Retry(Failure::Other))?;
+            Ok(Answer::new(parts.status, &parts.headers, body.to_bytes()))
+        };
+        timeout(self.write_timeout, exchange)
+            .await
+            .unwrap_or(Err(Outcome::Retry(Failure::Timeout)))
+    }
+}
+
+/// Logs a failure once per attempt, where an operator looks for it.
+fn judge(key: &Key, operation: &str, answer: &Answer) -> Outcome {
+    let outcome = answer.outcome();
+    match outcome {
+        Outcome::Done => {}
+        Outcome::Rejected | Outcome::Retry(Failure::Denied) => {
+            tracing::warn!(%key, operation, status = answer.status.as_u16(), message = answer.message(), "write refused");
+        }
+        _ => {
+            tracing::debug!(%key, operation, status = answer.status.as_u16(), message = answer.message(), "write failed");
+        }
+    }
+    outcome
+}

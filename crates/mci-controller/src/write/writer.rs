@@ -1,0 +1,86 @@
+//! The task that empties a member's queue while there is contact.
+
+use std::{sync::Arc, time::Duration};
+
+use kube::Client;
+use tokio::{task::JoinSet, time::sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Queue,
+    action::{Outcome, Slot},
+    send::Sender,
+};
+use crate::{
+    metrics::Metrics,
+    moment::{Clock, Moment},
+    name::ClusterName,
+};
+
+/// What writers of all members share.
+#[derive(Clone)]
+pub(crate) struct WriterSettings {
+    pub(crate) controller_name: String,
+    pub(crate) write_timeout: Duration,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Metrics,
+    /// Cancelled: begin nothing new, finish what is in flight.
+    pub(crate) drain: CancellationToken,
+}
+
+/// Sends what the queue has due, until drained; dropped with the session that owns it.
+pub(crate) async fn run_writer(
+    member: ClusterName,
+    queue: Arc<Queue>,
+    client: Client,
+    settings: WriterSettings,
+) {
+    let WriterSettings {
+        controller_name,
+        write_timeout,
+        clock,
+        metrics,
+        drain,
+    } = settings;
+    let sender = Sender {
+        client,
+        controller_name,
+        write_timeout,
+    };
+    queue.reopen(clock.now());
+    let mut flights: JoinSet<(Slot, Outcome, Moment)> = JoinSet::new();
+    loop {
+        while !drain.is_cancelled()
+            && let Some((slot, work)) = queue.take(clock.now())
+        {
+            let sender = sender.clone();
+            flights.spawn(async move {
+                let outcome = sender.execute(&slot, &work.action).await;
+                (slot, outcome, work.since)
+            });
+        }
+        if drain.is_cancelled() && flights.is_empty() {
+            return;
+        }
+        let due = queue.next_due();
+        tokio::select! {
+            Some(landed) = flights.join_next() => {
+                // a panicked flight leaves its lane taken until the next session: nothing else is held up
+                if let Ok((slot, outcome, since)) = landed {
+                    let now = clock.now();
+                    queue.finish(&slot, outcome, now);
+                    metrics.patched(&member, outcome.label());
+                    if outcome == Outcome::Done && matches!(slot, Slot::Import(_)) {
+                        metrics.propagated(now.since(since));
+                    }
+                }
+            }
+            () = queue.rung() => {}
+            () = drain.cancelled(), if !drain.is_cancelled() => {}
+            () = sleep_until(clock.instant(due.unwrap_or_default())), if due.is_some() && !drain.is_cancelled() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

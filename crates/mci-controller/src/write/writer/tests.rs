@@ -1,0 +1,286 @@
+use bytes::Bytes;
+use crd::conditions;
+use http::{Request, Response};
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tower_test::mock::Handle;
+
+use super::*;
+use crate::{
+    fixtures::{mk_key, mk_name},
+    write::action::{Action, Work},
+};
+
+/// A member's API server, reduced to a script.
+struct Server {
+    handle: Handle<Request<Body>, Response<Body>>,
+    queue: Arc<Queue>,
+    clock: Clock,
+    _writer: JoinSet<()>,
+    drain: CancellationToken,
+}
+
+/// What arrived.
+#[derive(Debug)]
+struct Seen {
+    method: String,
+    uri: String,
+    content_type: String,
+    body: Value,
+}
+
+impl Server {
+    fn start() -> Self {
+        let (service, handle) = tower_test::mock::pair();
+        let client = Client::new(service, "default");
+        let queue = Arc::new(Queue::default());
+        let clock = Clock::start();
+        let drain = CancellationToken::new();
+        let settings = WriterSettings {
+            controller_name: crd::annotations::MCI_CONTROLLER.to_owned(),
+            write_timeout: Duration::from_secs(5),
+            clock,
+            metrics: Metrics::register(&mut prometheus_client::registry::Registry::default()),
+            drain: drain.clone(),
+        };
+        let mut writer = JoinSet::new();
+        writer.spawn(run_writer(mk_name("b"), queue.clone(), client, settings));
+        Self {
+            handle,
+            queue,
+            clock,
+            _writer: writer,
+            drain,
+        }
+    }
+
+    fn offer(&self, slot: Slot, action: Action) {
+        let work = Work {
+            action,
+            content: 1,
+            base: String::new(),
+            since: self.clock.now(),
+        };
+        self.queue.offer(slot, work, self.clock.now());
+    }
+
+    /// Waits for the next request and answers it.
+    async fn answer(&mut self, status: u16, body: Value) -> Seen {
+        let (request, send) = self.handle.next_request().await.expect("a request");
+        let (parts, content) = request.into_parts();
+        let content = http_body_util::BodyExt::collect(content)
+            .await
+            .expect("a body")
+            .to_bytes();
+        let response = Response::builder()
+            .status(status)
+            .header("retry-after", "7")
+            .body(Body::from(body.to_string().into_bytes()))
+            .expect("a response");
+        send.send_response(response);
+        Seen {
+            method: parts.method.to_string(),
+            uri: parts.uri.to_string(),
+            content_type: parts.headers["content-type"].to_str().unwrap().to_owned(),
+            body: serde_json::from_slice(&content).unwrap_or_default(),
+        }
+    }
+
+    /// Whether a request comes within this time.
+    async fn is_quiet(&mut self, time: Duration) -> bool {
+        tokio::time::timeout(time, self.handle.next_request())
+            .await
+            .is_err()
+    }
+
+    async fn idle(&self) {
+        while !self.queue.is_idle() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+fn mk_apply(create: bool) -> Action {
+    Action::Apply {
+        create,
+        main: Bytes::from_static(br#"{"metadata":{"labels":{"mine":"yes"}}}"#),
+        status: Bytes::from_static(br#"{"status":{"clusters":[]}}"#),
+    }
+}
+
+fn import() -> Slot {
+    Slot::Import(mk_key("llm"))
+}
+
+fn failure(code: u16, kind: &str, causes: &Value) -> Value {
+    json!({"kind": "Status", "status": "Failure", "code": code, "reason": "R", "message": "m",
+        "details": {"kind": kind, "name": "x", "causes": causes}})
+}
+
+const STATUS_URI: &str = "/apis/inference.networking.x-k8s.io/v1alpha1/namespaces/ml/inferencepoolimports/llm/status\
+    ?fieldManager=isthmus.dev/mci-controller&force=false";
+const MAIN_URI: &str = "/apis/inference.networking.x-k8s.io/v1alpha1/namespaces/ml/inferencepoolimports/llm\
+    ?fieldManager=isthmus.dev/mci-controller&force=false";
+
+#[tokio::test(start_paused = true)]
+async fn a_status_is_applied_in_one_call() {
+    let mut server = Server::start();
+    server.offer(import(), mk_apply(false));
+    let seen = server.answer(200, json!({})).await;
+    assert_eq!(
+        (seen.method.as_str(), seen.uri.as_str()),
+        ("PATCH", STATUS_URI)
+    );
+    assert_eq!(seen.content_type, "application/apply-patch+yaml");
+    assert_eq!(seen.body["status"]["clusters"], json!([]));
+    server.idle().await;
+    assert!(server.is_quiet(Duration::from_secs(60)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_import_is_applied_then_its_status() {
+    let mut server = Server::start();
+    server.offer(import(), mk_apply(true));
+    let main = server.answer(201, json!({})).await;
+    assert_eq!(main.uri, MAIN_URI);
+    assert_eq!(main.body["metadata"]["labels"]["mine"], "yes");
+    assert_eq!(server.answer(200, json!({})).await.uri, STATUS_URI);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_import_is_created() {
+    let mut server = Server::start();
+    server.offer(import(), mk_apply(false));
+    let missing = failure(404, "inferencepoolimports", &json!([]));
+    assert_eq!(server.answer(404, missing).await.uri, STATUS_URI);
+    assert_eq!(server.answer(201, json!({})).await.uri, MAIN_URI);
+    assert_eq!(server.answer(200, json!({})).await.uri, STATUS_URI);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_namespace_or_kind_creates_nothing() {
+    for missing in [
+        failure(404, "namespaces", &json!([])),
+        json!("404 page not found"),
+    ] {
+        let mut server = Server::start();
+        server.offer(import(), mk_apply(false));
+        server.answer(404, missing).await;
+        assert!(server.is_quiet(Duration::from_millis(400)).await);
+        // when the plan changes its mind, the retry goes with it
+        server.queue.withdraw(&import());
+        assert!(server.is_quiet(Duration::from_secs(120)).await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn fields_taken_by_another_manager_are_taken_back() {
+    let mut server = Server::start();
+    server.offer(import(), mk_apply(false));
+    let conflict = failure(409, "", &json!([{"reason": "FieldManagerConflict"}]));
+    server.answer(409, conflict).await;
+    let forced = server.answer(200, json!({})).await;
+    assert!(forced.uri.ends_with("force=true"), "{}", forced.uri);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_is_of_this_object_in_this_state() {
+    let mut server = Server::start();
+    let delete = Action::Delete {
+        uid: "u-1".to_owned(),
+        resource_version: "42".to_owned(),
+    };
+    server.offer(import(), delete);
+    let seen = server.answer(409, failure(409, "", &json!([]))).await;
+    assert_eq!(seen.method, "DELETE");
+    let preconditions = json!({"uid": "u-1", "resourceVersion": "42"});
+    assert_eq!(seen.body["preconditions"], preconditions);
+    // the object changed: the watch decides, not a retry
+    assert!(server.is_quiet(Duration::from_secs(120)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn others_entries_are_removed_by_a_json_patch() {
+    let mut server = Server::start();
+    let patch = Bytes::from_static(br#"[{"op":"remove","path":"/status/clusters/1"}]"#);
+    server.offer(import(), Action::Patch(patch));
+    let seen = server.answer(422, failure(422, "", &json!([]))).await;
+    assert_eq!(seen.content_type, "application/json-patch+json");
+    assert!(seen.uri.contains("/llm/status?"), "{}", seen.uri);
+    assert!(server.is_quiet(Duration::from_secs(120)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_hangs_costs_one_deadline_and_is_tried_again() {
+    let mut server = Server::start();
+    server.offer(import(), mk_apply(false));
+    let first = server.handle.next_request().await.expect("a request");
+    let started = tokio::time::Instant::now();
+    let seen = server.answer(200, json!({})).await;
+    assert_eq!(seen.uri, STATUS_URI);
+    assert!(started.elapsed() >= Duration::from_secs(5));
+    drop(first);
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_is_obeyed() {
+    let mut server = Server::start();
+    server.offer(import(), mk_apply(false));
+    server.answer(429, json!({})).await;
+    let started = tokio::time::Instant::now();
+    server.answer(200, json!({})).await;
+    assert!(started.elapsed() >= Duration::from_secs(7));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_condition_is_put_beside_the_others_and_survives_a_race() {
+    let mut server = Server::start();
+    let status = conditions::Status::True;
+    let condition = conditions::make(conditions::EXPORTED, status, "Exported", "", Some(1));
+    server.offer(Slot::Pool(mk_key("llm")), Action::Pool(Some(condition)));
+    let pool = json!({"metadata": {"name": "llm", "namespace": "ml", "resourceVersion": "9"},
+        "status": {"parents": [{"parentRef": {"name": "gw"}}]}});
+    let get = server.answer(200, pool.clone()).await;
+    assert_eq!(
+        (get.method.as_str(), get.uri.as_str()),
+        (
+            "GET",
+            "/apis/inference.networking.k8s.io/v1/namespaces/ml/inferencepools/llm"
+        )
+    );
+    let put = server.answer(409, failure(409, "", &json!([]))).await;
+    assert_eq!(put.method, "PUT");
+    assert!(put.uri.contains("/llm/status?"), "{}", put.uri);
+    assert_eq!(put.body["metadata"]["resourceVersion"], "9");
+    server.answer(200, pool).await;
+    let put = server.answer(200, json!({})).await;
+    assert_eq!(
+        put.body["status"]["parents"].as_array().map(Vec::len),
+        Some(2)
+    );
+    server.idle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_says_it_already_is_not_written() {
+    let mut server = Server::start();
+    server.offer(Slot::Pool(mk_key("llm")), Action::Pool(None));
+    let pool = json!({"metadata": {"name": "llm", "namespace": "ml"}});
+    assert_eq!(server.answer(200, pool).await.method, "GET");
+    assert!(server.is_quiet(Duration::from_secs(60)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_finishes_what_is_in_flight_and_begins_nothing() {
+    let mut server = Server::start();
+    server.offer(import(), mk_apply(false));
+    let (_, send) = server.handle.next_request().await.expect("a request");
+    server.drain.cancel();
+    server.offer(Slot::Import(mk_key("other")), mk_apply(false));
+    send.send_response(Response::new(Body::empty()));
+    let mut writer = std::mem::take(&mut server._writer);
+    let ended = tokio::time::timeout(Duration::from_secs(1), writer.join_next()).await;
+    assert!(ended.expect("ends").is_some());
+    assert!(!server.queue.is_idle(), "the other write stays queued");
+}
