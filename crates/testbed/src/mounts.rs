@@ -11,10 +11,14 @@ use nix::sched::{CloneFlags, unshare};
 
 /// Below these a mount point can be made without touching the machine: an empty file system is laid over them first.
 const COVERED: [&str; 2] = ["/run", "/tmp"];
+/// Containers do not share it; Envoy keeps counters there under a name all Envoys use.
+const SHARED_MEMORY: &str = "/dev/shm";
 
-/// Mount path → what is shown there. Empty: the machine's view, unchanged.
+/// What a process sees of the file system. The default is the machine's view, unchanged.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mounts {
+    own: bool,
+    /// Mount path → what is shown there.
     sources: BTreeMap<PathBuf, PathBuf>,
 }
 
@@ -26,6 +30,14 @@ pub(crate) struct UnsupportedMount(PathBuf);
 // === impl Mounts ===
 
 impl Mounts {
+    /// A view of its own, with shared memory of its own, and nothing mounted yet.
+    pub(crate) fn of_container() -> Self {
+        Self {
+            own: true,
+            ..Self::default()
+        }
+    }
+
     /// Shows `source` at `path`.
     pub(crate) fn insert(&mut self, path: &Path, source: PathBuf) -> Result<(), UnsupportedMount> {
         let plain = normalize(path);
@@ -38,7 +50,7 @@ impl Mounts {
 
     /// Gives the calling thread, and what it starts, a mount namespace of its own with these mounts in it.
     pub(crate) fn enter(&self) -> io::Result<()> {
-        if self.sources.is_empty() {
+        if !self.own {
             return Ok(());
         }
         unshare(CloneFlags::CLONE_NEWNS)?;
@@ -48,15 +60,12 @@ impl Mounts {
         for (path, source) in &self.sources {
             open.push((path, File::open(source)?, source.is_dir()));
         }
+        if Path::new(SHARED_MEMORY).is_dir() {
+            cover(SHARED_MEMORY)?;
+        }
         for root in COVERED {
             if self.sources.keys().any(|path| path.starts_with(root)) {
-                mount(
-                    Some("tmpfs"),
-                    root,
-                    Some("tmpfs"),
-                    MsFlags::empty(),
-                    Some("mode=1777"),
-                )?;
+                cover(root)?;
             }
         }
         // parents sort before children, so that a nested mount is not covered by the outer one
@@ -88,6 +97,12 @@ impl Mounts {
         }
         Ok(())
     }
+}
+
+/// Lays an empty file system over a directory.
+fn cover(directory: &str) -> nix::Result<()> {
+    let tmpfs = Some("tmpfs");
+    mount(tmpfs, directory, tmpfs, MsFlags::empty(), Some("mode=1777"))
 }
 
 /// `/var/run/x` → `/run/x`, without `.`, `..` and doubled slashes.
@@ -126,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_path_cannot_climb_out_of_what_is_covered() {
-        let mut mounts = Mounts::default();
+        let mut mounts = Mounts::of_container();
         assert!(
             mounts
                 .insert(Path::new("/run/isthmus"), "/x".into())

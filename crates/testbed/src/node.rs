@@ -2,6 +2,7 @@
 
 mod container;
 mod environment;
+mod load_balancers;
 mod pod;
 mod probe;
 mod registration;
@@ -107,7 +108,7 @@ impl Node {
         tasks.spawn(registration::keep_registered(Arc::clone(&context)));
         tasks.spawn(registration::bind_pods(Arc::clone(&context)));
         tasks.spawn(services::forward_services(Arc::clone(&context)));
-        tasks.spawn(services::assign_load_balancers(Arc::clone(&context)));
+        tasks.spawn(load_balancers::assign_load_balancers(Arc::clone(&context)));
         tasks.spawn(run_pods(Arc::clone(&context)));
         Self {
             context,

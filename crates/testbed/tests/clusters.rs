@@ -63,6 +63,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         testbed.logs_dir().display()
     );
 
+    runtime.block_on(trials::prepare(&testbed))?;
+
     let testbed = Arc::new(testbed);
     let trials = trials::ALL.iter().map(|&(name, trial)| {
         let (runtime, testbed) = (Arc::clone(&runtime), Arc::clone(&testbed));

@@ -195,7 +195,7 @@ impl ContainerTask {
     }
 
     fn mounts(&self) -> Result<Mounts, String> {
-        let mut mounts = Mounts::default();
+        let mut mounts = Mounts::of_container();
         for mount in self.container.volume_mounts.iter().flatten() {
             let mut source = self.directory.join("volumes").join(&mount.name);
             if let Some(path) = &mount.sub_path {

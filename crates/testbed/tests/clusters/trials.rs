@@ -1,4 +1,4 @@
-//! What must hold, in this order: later ones use what earlier ones made.
+//! What must hold. All use the Deployment that [`prepare`] makes; the last one deletes it.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -58,6 +58,7 @@ pub(crate) const ALL: &[(&str, Run)] = &[
         "unknown_image_and_mount_are_told_in_the_status",
         |testbed| Box::pin(told_in_status(testbed)),
     ),
+    ("envoy_runs_as_a_pod", |testbed| Box::pin(envoy(testbed))),
     ("deleted_deployment_leaves_nothing", |testbed| {
         Box::pin(deletion(testbed))
     }),
@@ -112,26 +113,23 @@ spec:
       volumes: [{name: keys, secret: {secretName: keys}}]
 ";
 
-async fn addresses_answer(testbed: &Testbed) -> anyhow::Result<()> {
-    for name in ["east", "west"] {
-        let cluster = testbed.cluster(name)?;
-        let begin = Instant::now();
+/// Applies the Deployment that all trials use.
+pub(crate) async fn prepare(testbed: &Testbed) -> anyhow::Result<()> {
+    for cluster in testbed.clusters() {
         cluster.apply_yaml(ECHO).await?;
-        let addresses = service_addresses(cluster).await?;
-        for address in addresses {
+    }
+    Ok(())
+}
+
+async fn addresses_answer(testbed: &Testbed) -> anyhow::Result<()> {
+    for cluster in testbed.clusters() {
+        for address in service_addresses(cluster).await? {
             eventually("an answer", SOON, async || get(address, "/").await).await?;
         }
-        println!(
-            "{name}: from YAML to answers in {:.1} s",
-            begin.elapsed().as_secs_f64()
-        );
-        let pods = ready_pods(cluster, 2).await?;
-        for pod in &pods {
-            let address = pod_address(pod)?;
-            ensure!(
-                get(address, "/").await? == pod.name_any(),
-                "another pod answers at {address}"
-            );
+        for pod in ready_pods(cluster, 2).await? {
+            let address = pod_address(&pod)?;
+            let name = get(address, "/").await?;
+            ensure!(name == pod.name_any(), "{name} answers at {address}");
         }
     }
     Ok(())
@@ -394,6 +392,37 @@ spec:
             .delete(name, &DeleteParams::default().grace_period(0))
             .await?;
     }
+    Ok(())
+}
+
+async fn envoy(testbed: &Testbed) -> anyhow::Result<()> {
+    let west = testbed.cluster("west")?;
+    let yaml = "
+apiVersion: v1
+kind: Pod
+metadata: {name: envoy, namespace: ml}
+spec:
+  terminationGracePeriodSeconds: 5
+  containers:
+  - name: envoy
+    image: docker.io/envoyproxy/envoy:v1.40.0
+    command: [envoy]
+    args: ['--config-yaml', 'admin: {address: {socket_address: {address: 0.0.0.0, port_value: 9901}}}']
+    readinessProbe: {httpGet: {path: /ready, port: 9901}, periodSeconds: 1}
+";
+    west.apply_yaml(yaml).await?;
+    let ready = eventually("a ready Envoy", SOON, async || {
+        let status = pods(west).get("envoy").await?.status.unwrap_or_default();
+        let statuses = status.container_statuses.unwrap_or_default();
+        let seen = statuses.first().context("no status")?;
+        ensure!(seen.ready, "{:?}", seen.state);
+        anyhow::Ok(())
+    });
+    ready
+        .await
+        .context(testbed.log_tail("west/pods/ml/envoy/envoy", 20))?;
+    west.kubectl(&["delete", "pod", "envoy", "-n", "ml"])
+        .await?;
     Ok(())
 }
 
