@@ -28,13 +28,6 @@ pub(crate) struct Files {
     directory: PathBuf,
 }
 
-/// Who a cluster is, for making kubeconfigs.
-#[derive(Clone, Debug)]
-pub(crate) struct Identity {
-    pub(crate) server: String,
-    pub(crate) authority_pem: String,
-}
-
 /// Starts etcd in the hub.
 pub(crate) fn start_etcd(
     tools: &Tools,
@@ -81,7 +74,7 @@ impl Files {
         cluster: &str,
         addresses: ClusterAddresses,
         directory: PathBuf,
-    ) -> Result<(Self, Identity), TestbedError> {
+    ) -> Result<Self, TestbedError> {
         let certificates = |source| TestbedError::Certificates {
             cluster: cluster.to_owned(),
             source,
@@ -99,14 +92,12 @@ impl Files {
             .client("testbed-admin", "system:masters")
             .map_err(certificates)?;
         let tokens = TokenKeys::make().map_err(certificates)?;
-        let identity = Identity {
-            server: format!("https://{}:{API_SERVER_PORT}", addresses.api_server()),
-            authority_pem: authority.pem(),
-        };
+        let url = format!("https://{}:{API_SERVER_PORT}", addresses.api_server());
+        let authority_pem = authority.pem();
         let kubeconfig = make_kubeconfig(
             cluster,
-            &identity.server,
-            &identity.authority_pem,
+            &url,
+            &authority_pem,
             "admin",
             Credentials::Certificate(&admin),
         );
@@ -114,7 +105,7 @@ impl Files {
         let files = Self { directory };
         let write = |name: &str, text: &str| std::fs::write(files.path(name), text);
         std::fs::create_dir_all(&files.directory)
-            .and_then(|()| write("ca.crt", &identity.authority_pem))
+            .and_then(|()| write("ca.crt", &authority_pem))
             .and_then(|()| write("server.crt", &server.certificate))
             .and_then(|()| write("server.key", &server.key))
             .and_then(|()| write("tokens.key", &tokens.private))
@@ -124,7 +115,7 @@ impl Files {
                 path: files.directory.clone(),
                 source,
             })?;
-        Ok((files, identity))
+        Ok(files)
     }
 
     /// The administrator's kubeconfig.

@@ -103,7 +103,10 @@ impl ApiServerFaults<'_> {
                 program: "kube-apiserver".into(),
                 source,
             })?;
-        await_api_server(self.member, RESTART_LIMIT).await
+        let member = self.member;
+        await_api_server(&member.cluster, &member.api_server, RESTART_LIMIT).await?;
+        member.node.reconnect();
+        Ok(())
     }
 
     fn service(&self) -> &Service {

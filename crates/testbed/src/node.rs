@@ -20,7 +20,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Client, ResourceExt as _};
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::addresses::AddressPool;
@@ -61,6 +61,7 @@ pub(crate) struct NodeContext {
 /// A running node; dropping it ends its tasks and kills its pods' processes.
 pub(crate) struct Node {
     context: Arc<NodeContext>,
+    again: watch::Sender<u64>,
     _tasks: JoinSet<()>,
 }
 
@@ -100,11 +101,37 @@ impl Node {
             running: Mutex::default(),
         });
         let mut tasks = JoinSet::new();
-        tasks.spawn(context.pods.clone().follow(client.clone()));
-        tasks.spawn(context.secrets.clone().follow(client.clone()));
-        tasks.spawn(context.config_maps.clone().follow(client.clone()));
-        tasks.spawn(context.services.clone().follow(client.clone()));
-        tasks.spawn(context.slices.clone().follow(client));
+        let again = watch::Sender::new(0);
+        tasks.spawn(
+            context
+                .pods
+                .clone()
+                .follow(client.clone(), again.subscribe()),
+        );
+        tasks.spawn(
+            context
+                .secrets
+                .clone()
+                .follow(client.clone(), again.subscribe()),
+        );
+        tasks.spawn(
+            context
+                .config_maps
+                .clone()
+                .follow(client.clone(), again.subscribe()),
+        );
+        tasks.spawn(
+            context
+                .services
+                .clone()
+                .follow(client.clone(), again.subscribe()),
+        );
+        tasks.spawn(
+            context
+                .slices
+                .clone()
+                .follow(client.clone(), again.subscribe()),
+        );
         tasks.spawn(registration::keep_registered(Arc::clone(&context)));
         tasks.spawn(registration::bind_pods(Arc::clone(&context)));
         tasks.spawn(services::forward_services(Arc::clone(&context)));
@@ -112,12 +139,18 @@ impl Node {
         tasks.spawn(run_pods(Arc::clone(&context)));
         Self {
             context,
+            again,
             _tasks: tasks,
         }
     }
 
     pub(crate) fn name(&self) -> &str {
         &self.context.node_name
+    }
+
+    /// The API server is back: watches need not wait for the end of their backoff.
+    pub(crate) fn reconnect(&self) {
+        self.again.send_modify(|times| *times += 1);
     }
 
     /// The pod of that name, if it runs here.

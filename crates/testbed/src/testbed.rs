@@ -40,8 +40,8 @@ pub(crate) struct Member {
     pub(crate) cluster: Cluster,
     pub(crate) api_server: Service,
     network: ClusterNetwork,
-    controller_manager: Option<Service>,
-    node: Option<Node>,
+    pub(crate) node: Node,
+    controller_manager: Service,
 }
 
 // === impl Testbed ===
@@ -81,10 +81,7 @@ impl Testbed {
         name: &str,
     ) -> Result<PodFaults, TestbedError> {
         let member = self.member(cluster)?;
-        let cell = member
-            .node
-            .as_ref()
-            .and_then(|node| node.pod(namespace, name));
+        let cell = member.node.pod(namespace, name);
         cell.map(|cell| PodFaults { cell })
             .ok_or_else(|| TestbedError::NoSuchPod {
                 cluster: cluster.to_owned(),
@@ -158,17 +155,13 @@ impl Member {
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
         let nodes: Api<NodeObject> = Api::all(client);
         let name = self.cluster.name();
-        let Some((controllers, node)) = self.controller_manager.as_ref().zip(self.node.as_ref())
-        else {
-            return Ok(());
-        };
         let look = async || {
             accounts
                 .get("default")
                 .await
                 .map_err(|error| error.to_string())?;
             let object = nodes
-                .get(node.name())
+                .get(self.node.name())
                 .await
                 .map_err(|error| error.to_string())?;
             if object
@@ -191,7 +184,7 @@ impl Member {
         };
         await_service(
             &format!("controllers and node of {name}"),
-            controllers,
+            &self.controller_manager,
             READY_LIMIT,
             look,
         )
@@ -200,18 +193,20 @@ impl Member {
 
     async fn stop(self) {
         drop(self.node);
-        if let Some(controllers) = &self.controller_manager {
-            controllers.kill().await;
-        }
+        self.controller_manager.kill().await;
         self.api_server.kill().await;
     }
 }
 
 /// Waits for `/readyz`, and fails early when the process has ended.
-pub(crate) async fn await_api_server(member: &Member, limit: Duration) -> Result<(), TestbedError> {
-    let client = member.cluster.client();
-    let what = format!("API server of {}", member.cluster.name());
-    await_service(&what, &member.api_server, limit, async || {
+pub(crate) async fn await_api_server(
+    cluster: &Cluster,
+    service: &Service,
+    limit: Duration,
+) -> Result<(), TestbedError> {
+    let client = cluster.client();
+    let what = format!("API server of {}", cluster.name());
+    await_service(&what, service, limit, async || {
         let request = http::Request::get("/readyz")
             .body(Vec::new())
             .map_err(|error| error.to_string())?;

@@ -51,12 +51,21 @@ where
         }
     }
 
-    /// Follows the kind in all namespaces; never ends.
-    pub(crate) async fn follow(self, client: Client) {
-        let api: Api<DeserializeGuard<K>> = Api::all(client);
-        let mut updates = std::pin::pin!(::watch::objects(api, Config::default()));
-        while let Some(update) = updates.next().await {
-            self.take(update);
+    /// Follows the kind in all namespaces; never ends. A change of `again` starts the watch anew, without waiting for
+    /// the end of its backoff.
+    pub(crate) async fn follow(self, client: Client, mut again: watch::Receiver<u64>) {
+        loop {
+            let api: Api<DeserializeGuard<K>> = Api::all(client.clone());
+            let mut updates = std::pin::pin!(::watch::objects(api, Config::default()));
+            loop {
+                tokio::select! {
+                    update = updates.next() => match update {
+                        Some(update) => self.take(update),
+                        None => break,
+                    },
+                    Ok(()) = again.changed() => break,
+                }
+            }
         }
     }
 

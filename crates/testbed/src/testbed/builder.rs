@@ -183,29 +183,20 @@ impl Builder {
         progress: &Listener,
     ) -> Result<Member, TestbedError> {
         let (state, logs) = (self.run.state().join(name), self.run.logs());
-        let (files, identity) = Files::make(name, network.addresses, state.clone())?;
-        tracing::debug!(cluster = name, server = identity.server, "starting");
+        let files = Files::make(name, network.addresses, state.clone())?;
+        let cluster = Cluster::from_kubeconfig(name, &files.kubeconfig(), &tools.kubectl).await?;
         let api_server = files.start_api_server(name, tools, &network, &logs)?;
-        let mut member = Member {
-            cluster: Cluster::from_kubeconfig(name, &files.kubeconfig(), &tools.kubectl).await?,
-            api_server,
-            network: network.clone(),
-            controller_manager: None,
-            node: None,
-        };
-        let ready = await_api_server(&member, READY_LIMIT);
+        let ready = await_api_server(&cluster, &api_server, READY_LIMIT);
         progress.step(format!("{name}: API server"), ready).await?;
-        member.controller_manager =
-            Some(files.start_controller_manager(name, tools, &network, &logs)?);
-        let client = member.cluster.client();
-        member.node = Some(Node::start(
-            name,
-            client,
+        let controller_manager = files.start_controller_manager(name, tools, &network, &logs)?;
+        let (client, logs) = (cluster.client(), logs.join(name));
+        let node = Node::start(name, client, network.clone(), images.clone(), state, logs);
+        Ok(Member {
+            cluster,
+            api_server,
             network,
-            images.clone(),
-            state,
-            logs.join(name),
-        ));
-        Ok(member)
+            node,
+            controller_manager,
+        })
     }
 }
