@@ -1,1 +1,122 @@
-//! tests
+//! What is written when, against live status.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::diff::{Patch, StatusError, diff};
+use super::{Target, Wanted, wanted};
+use crate::fixture::{CONTROLLER, key, mk_settings, mk_world};
+use crate::model::build;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn mk_wanted() -> BTreeMap<Target, Wanted> {
+    let (_, status) = build(&mk_world(), &mk_settings());
+    wanted(&status).collect()
+}
+
+fn compare(target: &Target, live: &Value, now: i64) -> Option<Patch> {
+    diff(target, &mk_wanted()[target], live, CONTROLLER, at(now)).unwrap()
+}
+
+fn body(patch: Patch) -> Value {
+    match patch {
+        Patch::Apply(body) | Patch::Replace(body) => body,
+    }
+}
+
+#[test]
+fn nothing_is_written_twice() {
+    for target in mk_wanted().keys() {
+        let first = compare(target, &Value::Null, 10).map(body).expect("a first write");
+        assert_eq!(compare(target, &first, 20), None, "{target:?}");
+    }
+}
+
+#[test]
+fn every_status_is_complete() {
+    let bodies: BTreeMap<String, Value> = mk_wanted()
+        .keys()
+        .map(|target| {
+            let first = compare(target, &Value::Null, 10).map(body).unwrap();
+            (format!("{} {}", target.api().2, target.key()), first)
+        })
+        .collect();
+    insta::assert_yaml_snapshot!(bodies);
+}
+
+#[test]
+fn time_moves_only_with_the_status() {
+    let target = Target::Gateway(key("gw"));
+    let mut live = compare(&target, &Value::Null, 10).map(body).unwrap();
+    live["conditions"][0]["message"] = "old words".into();
+    live["conditions"][1]["status"] = "False".into();
+    let now = compare(&target, &live, 20).map(body).unwrap();
+    assert_eq!(now["conditions"][0]["lastTransitionTime"], "1970-01-01T00:00:10Z");
+    assert_eq!(now["conditions"][1]["lastTransitionTime"], "1970-01-01T00:00:20Z");
+}
+
+#[test]
+fn newer_generation_is_not_overwritten() {
+    let target = Target::Gateway(key("gw"));
+    let mut live = compare(&target, &Value::Null, 10).map(body).unwrap();
+    live["conditions"][0]["observedGeneration"] = 7.into();
+    live["conditions"][0]["reason"] = "Newer".into();
+    assert_eq!(compare(&target, &live, 20), None);
+}
+
+#[test]
+fn entries_of_others_keep_their_place_and_content() {
+    for target in [Target::Route(key("chat")), Target::Pool(key("llm"))] {
+        let foreign = json!({
+            "parentRef": { "name": "gw", "strange": true },
+            "controllerName": "example.com/other",
+            "conditions": [],
+        });
+        let live = json!({ "parents": [foreign], "extra": 1 });
+        let status = compare(&target, &live, 10).map(body).unwrap();
+        assert_eq!(status["parents"][0], foreign);
+        assert_eq!(status["parents"][1]["controllerName"], CONTROLLER);
+        assert_eq!(status["extra"], 1);
+        assert_eq!(compare(&target, &status, 20), None);
+    }
+}
+
+#[test]
+fn own_entries_that_are_not_wanted_go() {
+    let target = Target::Pool(key("llm"));
+    let live = compare(&target, &Value::Null, 10).map(body).unwrap();
+    let none = Wanted::Parents(Vec::new());
+    let patch = diff(&target, &none, &live, CONTROLLER, at(20)).unwrap();
+    assert_eq!(patch, Some(Patch::Replace(json!({ "parents": [] }))));
+    let patch = diff(&target, &none, &json!({ "parents": [] }), CONTROLLER, at(20)).unwrap();
+    assert_eq!(patch, None);
+    let target = Target::Import(key("llm"));
+    let live = compare(&target, &Value::Null, 10).map(body).unwrap();
+    let patch = diff(&target, &none, &live, CONTROLLER, at(20)).unwrap();
+    assert_eq!(patch, Some(Patch::Apply(json!({}))));
+}
+
+#[test]
+fn full_list_is_told_and_not_written() {
+    let target = Target::Route(key("chat"));
+    let foreign = json!({ "parentRef": { "name": "x" }, "controllerName": "example.com/other" });
+    let live = json!({ "parents": vec![foreign; 32] });
+    let error = diff(&target, &mk_wanted()[&target], &live, CONTROLLER, at(10)).unwrap_err();
+    assert_eq!(error, StatusError::Full(32));
+}
+
+#[test]
+fn import_entry_of_the_controller_is_left_alone() {
+    let target = Target::Import(key("llm"));
+    let live = json!({ "controllers": [{ "name": "isthmus.dev/mci-controller" }], "clusters": [] });
+    let status = compare(&target, &live, 10).map(body).unwrap();
+    let controllers = status["controllers"].as_array().unwrap();
+    assert_eq!(controllers.len(), 1);
+    assert_eq!(controllers[0]["name"], CONTROLLER);
+    assert!(controllers[0].get("conditions").is_none() && status.get("clusters").is_none());
+}

@@ -1,0 +1,185 @@
+//! A scripted EPP: FULL_DUPLEX_STREAMED both ways, picks what the test says.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::config::core::v3::HeaderMap;
+use envoy_types::pb::envoy::r#type::v3::HttpStatus;
+use envoy_types::pb::envoy::service::ext_proc::v3 as wire;
+use futures::{Stream, StreamExt, stream};
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+use wire::external_processor_server::{ExternalProcessor, ExternalProcessorServer};
+use wire::processing_request::Request as From;
+use wire::processing_response::Response as To;
+
+use crate::xds::names::{LB_NAMESPACE, PICK, SERVED};
+use crate::xds::proto::google;
+
+#[derive(Clone, Debug)]
+pub(super) enum Behaviour {
+    /// `ip:port`
+    Pick(String),
+    /// Goes on without a pick.
+    Nothing,
+    /// Answers itself.
+    Refuse(i32),
+    /// Never answers.
+    Hang,
+}
+
+#[derive(Clone)]
+pub(super) struct Epp {
+    state: Arc<Mutex<State>>,
+    pub(super) stop: CancellationToken,
+}
+
+struct State {
+    behaviour: Behaviour,
+    asked: usize,
+    headers: Vec<String>,
+    served: Vec<String>,
+}
+
+// === impl Epp ===
+
+impl Epp {
+    pub(super) fn new(behaviour: Behaviour) -> Self {
+        let state = State {
+            behaviour,
+            asked: 0,
+            headers: Vec::new(),
+            served: Vec::new(),
+        };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            stop: CancellationToken::new(),
+        }
+    }
+
+    pub(super) fn service(&self) -> ExternalProcessorServer<Self> {
+        ExternalProcessorServer::new(self.clone())
+    }
+
+    pub(super) fn set(&self, behaviour: Behaviour) {
+        self.state.lock().behaviour = behaviour;
+    }
+
+    /// Requests seen.
+    pub(super) fn asked(&self) -> usize {
+        self.state.lock().asked
+    }
+
+    /// Names of all request headers seen.
+    pub(super) fn headers(&self) -> Vec<String> {
+        self.state.lock().headers.clone()
+    }
+
+    /// Where Envoy says that requests went.
+    pub(super) fn served(&self) -> Vec<String> {
+        self.state.lock().served.clone()
+    }
+
+    fn answer(&self, request: wire::ProcessingRequest) -> Option<wire::ProcessingResponse> {
+        let metadata = request.metadata_context.unwrap_or_default();
+        let behaviour = self.state.lock().behaviour.clone();
+        let mut dynamic_metadata = None;
+        let hangs = matches!(behaviour, Behaviour::Hang);
+        let response = match request.request? {
+            From::RequestHeaders(headers) => {
+                let mut state = self.state.lock();
+                state.asked += 1;
+                state.headers.extend(names(headers.headers));
+                match behaviour {
+                    Behaviour::Hang => return None,
+                    Behaviour::Refuse(code) => To::ImmediateResponse(wire::ImmediateResponse {
+                        status: Some(HttpStatus { code }),
+                        ..Default::default()
+                    }),
+                    Behaviour::Nothing => To::RequestHeaders(wire::HeadersResponse::default()),
+                    Behaviour::Pick(at) => {
+                        dynamic_metadata = Some(pick(at));
+                        To::RequestHeaders(wire::HeadersResponse::default())
+                    }
+                }
+            }
+            _ if hangs => return None,
+            From::RequestBody(body) => To::RequestBody(echo(body)),
+            From::ResponseBody(body) => To::ResponseBody(echo(body)),
+            From::ResponseHeaders(_) => {
+                let served = metadata.filter_metadata.get(LB_NAMESPACE);
+                let served = served.and_then(|fields| fields.fields.get(SERVED));
+                if let Some(google::value::Kind::StringValue(at)) = served.and_then(|v| v.kind.clone()) {
+                    self.state.lock().served.push(at);
+                }
+                To::ResponseHeaders(wire::HeadersResponse::default())
+            }
+            From::RequestTrailers(_) => To::RequestTrailers(wire::TrailersResponse::default()),
+            From::ResponseTrailers(_) => To::ResponseTrailers(wire::TrailersResponse::default()),
+        };
+        Some(wire::ProcessingResponse {
+            dynamic_metadata,
+            response: Some(response),
+            ..Default::default()
+        })
+    }
+}
+
+#[tonic::async_trait]
+impl ExternalProcessor for Epp {
+    type ProcessStream =
+        Pin<Box<dyn Stream<Item = Result<wire::ProcessingResponse, Status>> + Send>>;
+
+    async fn process(
+        &self,
+        call: Request<Streaming<wire::ProcessingRequest>>,
+    ) -> Result<Response<Self::ProcessStream>, Status> {
+        let state = (self.clone(), call.into_inner());
+        let answers = stream::unfold(state, |(epp, mut requests)| async move {
+            loop {
+                let request = requests.next().await?.ok()?;
+                if let Some(answer) = epp.answer(request) {
+                    return Some((Ok(answer), (epp, requests)));
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+}
+
+fn names(headers: Option<HeaderMap>) -> impl Iterator<Item = String> {
+    let headers = headers.unwrap_or_default().headers;
+    headers.into_iter().map(|header| header.key)
+}
+
+fn pick(at: String) -> google::Struct {
+    let text = google::Value {
+        kind: Some(google::value::Kind::StringValue(at)),
+    };
+    let inner = google::Struct {
+        fields: [(PICK.to_owned(), text)].into_iter().collect(),
+    };
+    let inner = google::Value {
+        kind: Some(google::value::Kind::StructValue(inner)),
+    };
+    google::Struct {
+        fields: [(LB_NAMESPACE.to_owned(), inner)].into_iter().collect(),
+    }
+}
+
+fn echo(body: wire::HttpBody) -> wire::BodyResponse {
+    let streamed = wire::StreamedBodyResponse {
+        body: body.body,
+        end_of_stream: body.end_of_stream,
+        ..Default::default()
+    };
+    wire::BodyResponse {
+        response: Some(wire::CommonResponse {
+            body_mutation: Some(wire::BodyMutation {
+                mutation: Some(wire::body_mutation::Mutation::StreamedResponse(streamed)),
+            }),
+            ..Default::default()
+        }),
+    }
+}
