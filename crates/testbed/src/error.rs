@@ -139,8 +139,6 @@ impl TestbedError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Tools(_) => "ToolsMissing",
-            Self::Program(_) => "ProgramMissing",
-            Self::Late(_) => "Late",
             Self::Network(_) => "NetworkFailed",
             Self::Cluster { .. } => "InvalidCluster",
             Self::File { .. } => "FileFailed",

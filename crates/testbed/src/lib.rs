@@ -42,7 +42,6 @@ mod pki;
 mod process;
 mod progress;
 mod requests;
-mod requests;
 mod testbed;
 mod tools;
 
@@ -55,7 +54,6 @@ pub use isolation::{EnterError, Inside, enter, enter_as};
 pub use manifests::Manifests;
 pub use netns::NetworkError;
 pub use progress::Progress;
-pub use requests::{Answer, Requests};
 pub use requests::{Answer, NoAnswer, Requests, Stream};
 pub use testbed::{Builder, Testbed};
 pub use tools::{MissingTools, Tools};

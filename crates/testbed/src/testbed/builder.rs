@@ -95,7 +95,11 @@ impl Builder {
         self,
         progress: impl Fn(Progress) + Send + Sync + 'static,
     ) -> Result<Testbed, TestbedError> {
-        let progress = Listener::new(progress);
+        // boxed: a start waits for many things at once, and all of them are in this future
+        Box::pin(self.start_all(Listener::new(progress))).await
+    }
+
+    async fn start_all(self, progress: Listener) -> Result<Testbed, TestbedError> {
         let tools = match self.tools.clone() {
             Some(tools) => tools,
             None => Tools::find()?,
