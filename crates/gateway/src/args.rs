@@ -30,6 +30,7 @@ const POD_CIDRS: [&str; 5] = [
 /// Every flag can be set by its variable; flags win.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "gateway", version)]
+#[expect(clippy::doc_markdown, reason = "these comments are the help text, which shows backticks")]
 pub struct Args {
     /// This cluster's name in the ClusterSet: lower case letters, digits and '-'.
     #[arg(long, env)]

@@ -218,7 +218,7 @@ impl Control {
     }
 }
 
-/// Pods of every pool and the ConfigMaps that are named.
+/// Pods of every pool and the `ConfigMap`s that are named.
 fn wanted_sources(world: &World, controller: &str) -> BTreeMap<Source, String> {
     let pools = world.pools.iter().map(|(key, pool)| {
         let labels = pool.selector.iter().map(|(name, value)| format!("{name}={value}"));

@@ -27,7 +27,7 @@ pub(crate) fn mk_settings() -> Settings {
 pub(crate) fn mk_options() -> Options {
     Options {
         health_service: "envoy.service.ext_proc.v3.ExternalProcessor".into(),
-        stream_idle_timeout: Duration::from_secs(300),
+        stream_idle_timeout: Duration::from_mins(5),
         retry_body_limit: 8 << 20,
         bind_address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         deny_cidrs: denied(&[]),

@@ -228,7 +228,9 @@ impl Index {
                 for infra in self.world.infra.values_mut() {
                     infra.addresses.clear();
                 }
-                list.iter().for_each(|service| self.addresses(service, false));
+                for service in list {
+                    self.addresses(service, false);
+                }
                 changes.world = true;
             }
             Update::Apply(service) => {

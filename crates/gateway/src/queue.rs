@@ -22,7 +22,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 const ECHO: Duration = Duration::from_secs(2);
 
 /// Longest wait between tries; the first is a second, then doubled.
-const BACKOFF_LIMIT: Duration = Duration::from_secs(60);
+const BACKOFF_LIMIT: Duration = Duration::from_mins(1);
 
 /// Bounded by the number of keys.
 pub(crate) struct Queue<K, V> {

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
+use kube::Client;
 use process::{Health, Shutdown, admin};
 use prometheus_client::registry::Registry;
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -19,10 +21,13 @@ use crate::args::{Args, Config};
 use crate::control::{Control, Decided, SYNCED};
 use crate::debug::DebugView;
 use crate::index::Index;
+use crate::infra::Part;
 use crate::metrics::{AdsMetrics, ModelMetrics, WriteMetrics};
 use crate::moment::Clock;
 use crate::queue::Queue;
+use crate::status::{Target, Wanted};
 use crate::watches::{EVENTS, Watches};
+use crate::world::Key;
 use crate::xds::ads::server::{AdsServer, Proxies};
 use crate::xds::proto::discovery::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
 use crate::{infra, status};
@@ -53,10 +58,8 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     } = args.check()?;
     let mut registry = Registry::default();
     let ads_metrics = AdsMetrics::register(&mut registry);
-    let status_metrics = WriteMetrics::register(&mut registry, "status");
-    let infra_metrics = WriteMetrics::register(&mut registry, "infra");
     let model_metrics = ModelMetrics::register(&mut registry);
-    let client = kube::Client::try_default()
+    let client = Client::try_default()
         .await
         .context("no way to an API server: run in a pod, or set KUBECONFIG")?;
     let admin_listener = TcpListener::bind(admin_address)
@@ -66,36 +69,41 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let health = Health::new(&[SYNCED]);
     let proxies = Proxies::default();
     let debug = DebugView::new(proxies.clone());
-    let (open, stop, drain) = (
+    let (open, stop, drain, ended) = (
+        CancellationToken::new(),
         CancellationToken::new(),
         CancellationToken::new(),
         CancellationToken::new(),
     );
     let (snapshots, newest) = watch::channel(Arc::new(BTreeMap::new()));
     let (sender, events) = mpsc::channel(EVENTS);
-    let (status_queue, part_queue) = (Queue::new(), Queue::new());
-    let controller = settings.controller.clone();
     let mut tasks: JoinSet<Ended> = JoinSet::new();
-
+    let (status, parts) = spawn_writers(
+        &mut tasks,
+        &client,
+        &settings.controller,
+        &mut registry,
+        &stop,
+    );
     let admin = admin::serve(
         admin_listener,
         Arc::new(registry),
         health.clone(),
         debug.router(),
-        stop.clone(),
+        ended.clone(),
     );
-    tasks.spawn(async move { ("admin", admin.await.map_err(Into::into)) });
+    tasks.spawn(async move { ("admin server", admin.await.map_err(Into::into)) });
     let control = Control {
         index: Index::default(),
-        watches: Watches::start(client.clone(), sender),
+        watches: Watches::start(client, sender),
         events,
         settings,
         options,
         infra,
         snapshots,
         proxies: proxies.clone(),
-        status: status_queue.clone(),
-        parts: part_queue.clone(),
+        status,
+        parts,
         metrics: model_metrics,
         health: health.clone(),
         debug,
@@ -107,18 +115,6 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         control.run(stopped).await;
         ("control loop", Ok(()))
     });
-    let write = status::writer::make_writer(client.clone(), controller.clone(), status_metrics);
-    let writer = status_queue.run(write, stop.clone());
-    tasks.spawn(async move {
-        writer.await;
-        ("status writer", Ok(()))
-    });
-    let write = infra::writer::make_writer(client, controller, infra_metrics);
-    let writer = part_queue.run(write, stop.clone());
-    tasks.spawn(async move {
-        writer.await;
-        ("infrastructure writer", Ok(()))
-    });
     let server = AdsServer {
         snapshots: newest,
         proxies,
@@ -128,20 +124,25 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         drain: drain.clone(),
     };
     let ads = serve_ads(server, ads_address, open, drain.clone());
-    tasks.spawn(async move { ("ADS", ads.await) });
+    tasks.spawn(async move { ("ADS server", ads.await) });
 
     tokio::select! {
-        Some(ended) = tasks.join_next() => return Err(early(ended)),
+        Some(task) = tasks.join_next() => return Err(early(task)),
         () = shutdown.drain.cancelled() => {}
     }
     info!("draining: Envoys keep their configuration");
     health.drain();
     drain.cancel();
     stop.cancel();
-    let finish = async { while tasks.join_next().await.is_some() {} };
+    // The admin server stays last, so that the drain can be seen.
+    let finish = async {
+        while tasks.len() > 1 && tasks.join_next().await.is_some() {}
+        ended.cancel();
+        while tasks.join_next().await.is_some() {}
+    };
     tokio::select! {
-        ended = timeout(drain_timeout, finish) => {
-            if ended.is_err() {
+        finished = timeout(drain_timeout, finish) => {
+            if finished.is_err() {
                 warn!(?drain_timeout, "not everything ended in time");
             }
         }
@@ -150,9 +151,35 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The two queues of writes and the tasks that work on them.
+fn spawn_writers(
+    tasks: &mut JoinSet<Ended>,
+    client: &Client,
+    controller: &str,
+    registry: &mut Registry,
+    stop: &CancellationToken,
+) -> (Queue<Target, Wanted>, Queue<(Part, Key), Value>) {
+    let (statuses, parts) = (Queue::new(), Queue::new());
+    let metrics = WriteMetrics::register(registry, "status");
+    let write = status::writer::make_writer(client.clone(), controller.to_owned(), metrics);
+    let running = statuses.clone().run(write, stop.clone());
+    tasks.spawn(async move {
+        running.await;
+        ("status writer", Ok(()))
+    });
+    let metrics = WriteMetrics::register(registry, "infra");
+    let write = infra::writer::make_writer(client.clone(), controller.to_owned(), metrics);
+    let running = parts.clone().run(write, stop.clone());
+    tasks.spawn(async move {
+        running.await;
+        ("infrastructure writer", Ok(()))
+    });
+    (statuses, parts)
+}
+
 /// Listens only once everything is listed: an Envoy that came earlier would be told that there is
 /// nothing.
-pub(crate) async fn serve_ads(
+async fn serve_ads(
     server: AdsServer,
     address: std::net::SocketAddr,
     open: CancellationToken,

@@ -1,5 +1,7 @@
 //! Status: what differs (pure), and the writer that makes it so.
 
+use std::collections::BTreeMap;
+
 use crate::model::{ClassStatus, GatewayStatus, ParentStatus, WantedStatus};
 use crate::world::Key;
 
@@ -29,6 +31,9 @@ pub(crate) enum Wanted {
     Parents(Vec<ParentStatus>),
 }
 
+/// A list by key, and the kind of its objects.
+type Parents<'a> = (&'a BTreeMap<Key, Vec<ParentStatus>>, fn(Key) -> Target);
+
 /// Every object with what its status shall say.
 pub(crate) fn wanted(status: &WantedStatus) -> impl Iterator<Item = (Target, Wanted)> + '_ {
     let classes = status.classes.iter().map(|(name, class)| {
@@ -38,7 +43,7 @@ pub(crate) fn wanted(status: &WantedStatus) -> impl Iterator<Item = (Target, Wan
     let gateways = status.gateways.iter().map(|(key, gateway)| {
         (Target::Gateway(key.clone()), Wanted::Gateway(gateway.clone()))
     });
-    let lists: [(_, fn(Key) -> Target); 3] = [
+    let lists: [Parents<'_>; 3] = [
         (&status.routes, Target::Route),
         (&status.pools, Target::Pool),
         (&status.imports, Target::Import),

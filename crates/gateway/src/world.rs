@@ -27,7 +27,7 @@ pub(crate) struct World {
     pub(crate) grants: BTreeMap<Key, ReferenceGrant>,
     /// Labels by namespace.
     pub(crate) namespaces: BTreeMap<String, Labels>,
-    /// `parameters.yaml` of the ConfigMaps that Gateways and classes name; absent: no such map or key.
+    /// `parameters.yaml` of the `ConfigMap`s that Gateways and classes name; absent: no such map or key.
     pub(crate) parameters: BTreeMap<Key, String>,
     /// What runs for each Gateway.
     pub(crate) infra: BTreeMap<Key, Infra>,
@@ -97,7 +97,7 @@ pub(crate) struct LabelSelector {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LabelExpression {
     pub(crate) key: String,
-    /// In, NotIn, Exists, DoesNotExist; anything else matches nothing.
+    /// `In`, `NotIn`, `Exists`, `DoesNotExist`; anything else matches nothing.
     pub(crate) operator: String,
     pub(crate) values: BTreeSet<String>,
 }

@@ -54,7 +54,7 @@ pub(crate) fn of_class(world: &World, class: &GatewayClass) -> Result<Parameters
     check(read_class(world, class)?)
 }
 
-/// The ConfigMaps that the world's classes and Gateways name.
+/// The `ConfigMap`s that the world's classes and Gateways name.
 pub(crate) fn wanted_maps(world: &World, controller: &str) -> Vec<Key> {
     let ours = |class: &GatewayClass| class.controller == controller;
     let of_classes = world

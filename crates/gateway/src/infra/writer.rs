@@ -1,6 +1,7 @@
 //! Applies infrastructure by server-side apply.
 
 use std::future::Future;
+use std::pin::Pin;
 
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use kube::Client;
@@ -11,12 +12,15 @@ use crate::world::Key;
 
 use super::Part;
 
+/// A write that is under way.
+type Writing = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+
 /// One write per call, of the whole object as we want it.
 pub(crate) fn make_writer(
     client: Client,
     manager: String,
     metrics: WriteMetrics,
-) -> impl Fn((Part, Key), Value) -> std::pin::Pin<Box<dyn Future<Output = Result<(), String>> + Send>> {
+) -> impl Fn((Part, Key), Value) -> Writing {
     move |(part, key), body| {
         let (client, manager, metrics) = (client.clone(), manager.clone(), metrics.clone());
         Box::pin(async move {

@@ -133,14 +133,3 @@ impl Cond {
         }
     }
 }
-
-// === impl Truth ===
-
-impl Truth {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::True => "True",
-            Self::False => "False",
-        }
-    }
-}

@@ -430,7 +430,7 @@ pub(crate) fn available(object: &Deployment) -> i32 {
 }
 
 pub(crate) fn labels(meta: &ObjectMeta) -> Labels {
-    meta.labels.clone().unwrap_or_else(BTreeMap::new)
+    meta.labels.clone().unwrap_or_default()
 }
 
 /// The schema keeps ports within 1 to 65535; what is not becomes 0, which nothing has.

@@ -179,7 +179,7 @@ impl Ads {
         };
         let refused = match &error {
             None => BTreeSet::new(),
-            Some(message) => state.refused(&sent, message),
+            Some(message) => TypeState::refused(&sent, message),
         };
         let unclear = error.is_some() && refused.is_empty() && !sent.resources.is_empty();
         for (name, version) in sent.resources {

@@ -50,8 +50,8 @@ pub(crate) fn filter() -> hcm::HttpFilter {
         }),
         // Without receiving_namespaces Envoy drops picks.
         metadata_options: Some(ext_proc::MetadataOptions {
-            forwarding_namespaces: namespaces(&[LB_NAMESPACE, SUBSET_NAMESPACE]),
-            receiving_namespaces: namespaces(&[LB_NAMESPACE]),
+            forwarding_namespaces: Some(namespaces(&[LB_NAMESPACE, SUBSET_NAMESPACE])),
+            receiving_namespaces: Some(namespaces(&[LB_NAMESPACE])),
             ..ext_proc::MetadataOptions::default()
         }),
         ..ext_proc::ExternalProcessor::default()
@@ -103,9 +103,9 @@ fn envoy_grpc(cluster: &str, authority: &str) -> core::grpc_service::TargetSpeci
     })
 }
 
-fn namespaces(names: &[&str]) -> Option<ext_proc::metadata_options::MetadataNamespaces> {
-    Some(ext_proc::metadata_options::MetadataNamespaces {
+fn namespaces(names: &[&str]) -> ext_proc::metadata_options::MetadataNamespaces {
+    ext_proc::metadata_options::MetadataNamespaces {
         untyped: names.iter().map(ToString::to_string).collect(),
         ..ext_proc::metadata_options::MetadataNamespaces::default()
-    })
+    }
 }

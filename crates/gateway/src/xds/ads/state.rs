@@ -86,7 +86,7 @@ impl TypeState {
     }
 
     /// The resources that the message names; a lone one needs no name.
-    pub(super) fn refused(&self, sent: &InFlight, message: &str) -> BTreeSet<String> {
+    pub(super) fn refused(sent: &InFlight, message: &str) -> BTreeSet<String> {
         let named: BTreeSet<String> = sent
             .resources
             .keys()

@@ -1,1 +1,557 @@
-//! tests
+//! The protocol step by step, and a random Envoy that must end at the snapshot.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::*;
+
+const DELAY: Duration = Duration::from_secs(30);
+
+/// Content and, for route tables and imports, the names it leads to.
+fn mk_resource(content: &str, needs_endpoints: bool) -> Arc<Resource> {
+    let bytes = Bytes::copy_from_slice(content.as_bytes());
+    Arc::new(Resource {
+        version: xxhash_rust::xxh3::xxh3_64(&bytes),
+        bytes,
+        needs_endpoints,
+    })
+}
+
+/// Clusters by name and content, each with an assignment; one edge that routes to all of them.
+fn mk_snapshot(clusters: &[(&str, &str)], endpoints: &str) -> Arc<Snapshot> {
+    let mut snapshot = Snapshot::default();
+    for (name, content) in clusters {
+        snapshot.clusters.insert((*name).into(), mk_resource(content, true));
+        let hosts = mk_resource(&format!("{endpoints} of {name}"), false);
+        snapshot.endpoints.insert((*name).into(), hosts);
+    }
+    let names: Vec<&str> = clusters.iter().map(|(name, _)| *name).collect();
+    snapshot.listeners.insert("edge/80".into(), mk_resource("edge", false));
+    snapshot.routes.insert("edge/80".into(), mk_resource(&names.join(","), false));
+    Arc::new(snapshot)
+}
+
+fn ms(millis: u64) -> Moment {
+    Moment::from_millis(millis)
+}
+
+fn subscribe(kind: Kind, names: &[&str]) -> Input {
+    Input::Request(Request {
+        kind: Some(kind),
+        subscribe: names.iter().map(ToString::to_string).collect(),
+        ..Request::default()
+    })
+}
+
+fn answer(response: &Response, error: Option<&str>) -> Input {
+    Input::Request(Request {
+        kind: Some(response.kind),
+        nonce: Some(response.nonce),
+        error: error.map(Into::into),
+        ..Request::default()
+    })
+}
+
+fn sent(effects: &[Effect]) -> Vec<&Response> {
+    let responses = effects.iter().filter_map(|effect| match effect {
+        Effect::Send(response) => Some(response),
+        Effect::Refused(_) => None,
+    });
+    responses.collect()
+}
+
+/// `cds +a -b` for each response.
+fn brief(effects: &[Effect]) -> Vec<String> {
+    let text = |response: &&Response| {
+        let mut text = response.kind.as_str().to_owned();
+        response.resources.iter().for_each(|(name, _)| text += &format!(" +{name}"));
+        response.removed.iter().for_each(|name| text += &format!(" -{name}"));
+        text
+    };
+    sent(effects).iter().map(text).collect()
+}
+
+/// An Envoy that obeys: it subscribes to what it got and acknowledges all at once.
+#[derive(Default)]
+struct Obedient {
+    log: Vec<String>,
+}
+
+impl Obedient {
+    fn run(&mut self, ads: &mut Ads, effects: Vec<Effect>, now: Moment) {
+        let mut waiting: Vec<Response> = sent(&effects).into_iter().cloned().collect();
+        self.log.extend(brief(&effects));
+        while !waiting.is_empty() {
+            let response = waiting.remove(0);
+            let names: Vec<String> = response.resources.iter().map(|(n, _)| n.clone()).collect();
+            let wants = match response.kind {
+                Kind::Cluster => Some(Kind::Endpoints),
+                Kind::Listener => Some(Kind::Routes),
+                Kind::Endpoints | Kind::Routes => None,
+            };
+            let mut more = Vec::new();
+            if let Some(kind) = wants {
+                let known = ads.types[kind as usize].subscribed.clone();
+                let new = names.iter().filter(|name| !known.contains(*name)).map(String::as_str);
+                let new: Vec<&str> = new.collect();
+                if !new.is_empty() {
+                    more.extend(ads.on(subscribe(kind, &new), now));
+                }
+            }
+            more.extend(ads.on(answer(&response, None), now));
+            self.log.extend(brief(&more));
+            waiting.extend(sent(&more).into_iter().cloned());
+        }
+    }
+}
+
+/// A stream whose Envoy has the snapshot.
+fn mk_settled(snapshot: &Arc<Snapshot>) -> Ads {
+    let mut ads = Ads::new(DELAY, BTreeSet::new());
+    let mut envoy = Obedient::default();
+    ads.on(Input::Snapshot(Arc::clone(snapshot)), ms(0));
+    for kind in [Kind::Cluster, Kind::Listener] {
+        let effects = ads.on(subscribe(kind, &[]), ms(0));
+        envoy.run(&mut ads, effects, ms(0));
+    }
+    assert!(ads.is_current());
+    ads
+}
+
+#[test]
+fn new_envoy_gets_clusters_endpoints_listeners_routes() {
+    let mut ads = Ads::new(DELAY, BTreeSet::new());
+    let mut envoy = Obedient::default();
+    assert_eq!(ads.on(subscribe(Kind::Cluster, &[]), ms(0)), []);
+    let effects = ads.on(Input::Snapshot(mk_snapshot(&[("a", "1")], "x")), ms(0));
+    envoy.run(&mut ads, effects, ms(0));
+    let effects = ads.on(subscribe(Kind::Listener, &[]), ms(0));
+    envoy.run(&mut ads, effects, ms(0));
+    assert_eq!(envoy.log, ["cds +a", "eds +a", "lds +edge/80", "rds +edge/80"]);
+}
+
+#[test]
+fn nothing_changed_sends_nothing() {
+    let mut ads = mk_settled(&mk_snapshot(&[("a", "1")], "x"));
+    let again = mk_snapshot(&[("a", "1")], "x");
+    assert_eq!(ads.on(Input::Snapshot(again), ms(1)), []);
+    assert_eq!(ads.wake_at(ms(1)), None);
+}
+
+#[test]
+fn route_to_a_new_cluster_waits_for_its_endpoints() {
+    let mut ads = mk_settled(&mk_snapshot(&[("a", "1")], "x"));
+    let effects = ads.on(Input::Snapshot(mk_snapshot(&[("a", "1"), ("b", "1")], "x")), ms(1));
+    assert_eq!(brief(&effects), ["cds +b"]);
+    let clusters = sent(&effects)[0].clone();
+    // Envoy asks for endpoints before it acknowledges the cluster.
+    let effects = ads.on(subscribe(Kind::Endpoints, &["b"]), ms(2));
+    assert_eq!(brief(&effects), ["eds +b"]);
+    let endpoints = sent(&effects)[0].clone();
+    assert_eq!(ads.on(answer(&clusters, None), ms(3)), []);
+    let effects = ads.on(answer(&endpoints, None), ms(4));
+    assert_eq!(brief(&effects), ["rds +edge/80"]);
+}
+
+#[test]
+fn assignment_is_sent_again_after_its_cluster_changed() {
+    let mut ads = mk_settled(&mk_snapshot(&[("a", "1")], "x"));
+    let effects = ads.on(Input::Snapshot(mk_snapshot(&[("a", "2")], "x")), ms(1));
+    assert_eq!(brief(&effects), ["cds +a", "eds +a"]);
+}
+
+#[test]
+fn endpoints_alone_change_nothing_else() {
+    let mut ads = mk_settled(&mk_snapshot(&[("a", "1"), ("b", "1")], "x"));
+    let mut next = (*mk_snapshot(&[("a", "1"), ("b", "1")], "x")).clone();
+    next.endpoints.insert("b".into(), mk_resource("other hosts", false));
+    assert_eq!(brief(&ads.on(Input::Snapshot(Arc::new(next)), ms(1))), ["eds +b"]);
+}
+
+#[test]
+fn cluster_goes_after_its_routes_and_a_delay() {
+    let mut ads = mk_settled(&mk_snapshot(&[("a", "1"), ("b", "1")], "x"));
+    let effects = ads.on(Input::Snapshot(mk_snapshot(&[("a", "1")], "x")), ms(1_000));
+    assert_eq!(brief(&effects), ["rds +edge/80"]);
+    let mut envoy = Obedient::default();
+    envoy.run(&mut ads, effects, ms(1_000));
+    let due = ms(31_000);
+    assert_eq!(ads.wake_at(ms(1_001)), Some(due));
+    assert_eq!(ads.on(Input::Tick, ms(30_999)), []);
+    assert_eq!(brief(&ads.on(Input::Tick, due)), ["cds -b"]);
+}
+
+#[test]
+fn cluster_that_comes_back_in_time_stays() {
+    let both = mk_snapshot(&[("a", "1"), ("b", "1")], "x");
+    let mut ads = mk_settled(&both);
+    let mut envoy = Obedient::default();
+    let effects = ads.on(Input::Snapshot(mk_snapshot(&[("a", "1")], "x")), ms(1_000));
+    envoy.run(&mut ads, effects, ms(1_000));
+    let effects = ads.on(Input::Snapshot(both), ms(2_000));
+    assert_eq!(brief(&effects), ["rds +edge/80"]);
+    envoy.run(&mut ads, effects, ms(2_000));
+    assert_eq!(ads.on(Input::Tick, ms(40_000)), []);
+}
+
+#[test]
+fn new_hop_comes_before_the_import_that_names_it() {
+    let mut before = (*mk_snapshot(&[("import/ns/x", "1")], "one hop")).clone();
+    let mut ads = mk_settled(&Arc::new(before.clone()));
+    let hop = "hop/ns/x/east";
+    before.listeners.insert(hop.into(), mk_resource("hop", false));
+    before.routes.insert(hop.into(), mk_resource("", false));
+    before.endpoints.insert("import/ns/x".into(), mk_resource("two hops", false));
+    let effects = ads.on(Input::Snapshot(Arc::new(before)), ms(1));
+    let mut envoy = Obedient::default();
+    envoy.run(&mut ads, effects, ms(1));
+    assert_eq!(envoy.log, ["lds +hop/ns/x/east", "rds +hop/ns/x/east", "eds +import/ns/x"]);
+}
+
+#[test]
+fn slow_ack_delays_the_next_step_by_two_seconds_at_most() {
+    let mut ads = mk_settled(&mk_snapshot(&[("a", "1")], "x"));
+    let effects = ads.on(Input::Snapshot(mk_snapshot(&[("a", "2"), ("b", "1")], "x")), ms(0));
+    assert_eq!(brief(&effects), ["cds +a +b", "eds +a"]);
+    assert_eq!(ads.on(Input::Tick, ms(1_999)), []);
+    assert_eq!(ads.wake_at(ms(1_999)), Some(ms(2_000)));
+    assert_eq!(brief(&ads.on(Input::Tick, ms(2_000))), ["rds +edge/80"]);
+}
+
+#[test]
+fn stale_nonce_acknowledges_nothing() {
+    let mut ads = mk_settled(&mk_snapshot(&[("a", "1")], "x"));
+    let effects = ads.on(Input::Snapshot(mk_snapshot(&[("a", "1")], "y")), ms(1));
+    let mut stale = sent(&effects)[0].clone();
+    stale.nonce -= 1;
+    ads.on(answer(&stale, None), ms(2));
+    assert!(!ads.is_current());
+    ads.on(answer(sent(&effects)[0], None), ms(3));
+    assert!(ads.is_current());
+}
+
+#[test]
+fn reconnecting_envoy_gets_the_differences() {
+    let old = mk_snapshot(&[("a", "1"), ("b", "1")], "x");
+    let new = mk_snapshot(&[("a", "1"), ("b", "2")], "x");
+    let mut ads = Ads::new(DELAY, BTreeSet::new());
+    ads.on(Input::Snapshot(new), ms(0));
+    let versions = |kind: Kind| {
+        let all = old.of(kind).iter();
+        all.map(|(name, resource)| (name.clone(), resource.version)).collect()
+    };
+    let mut log = Vec::new();
+    for (kind, names) in [
+        (Kind::Cluster, &[][..]),
+        (Kind::Endpoints, &["a", "b"]),
+        (Kind::Listener, &[]),
+        (Kind::Routes, &["edge/80"]),
+    ] {
+        let Input::Request(mut request) = subscribe(kind, names) else { continue };
+        request.initial = versions(kind);
+        log.extend(brief(&ads.on(Input::Request(request), ms(0))));
+    }
+    assert_eq!(log, ["cds +b", "eds +b"]);
+}
+
+#[test]
+fn named_resource_is_quarantined_and_the_others_taken_as_applied() {
+    let mut ads = mk_settled(&mk_snapshot(&[], "x"));
+    let effects = ads.on(Input::Snapshot(mk_snapshot(&[("a", "1"), ("b", "1")], "x")), ms(1));
+    let clusters = sent(&effects)[0].clone();
+    let text = "Error adding/updating cluster(s) b: bad thing";
+    let effects = ads.on(answer(&clusters, Some(text)), ms(2));
+    let Some(Effect::Refused(refusal)) = effects.first() else { panic!("{effects:?}") };
+    assert_eq!((refusal.kind, refusal.name.as_str()), (Kind::Cluster, "b"));
+    assert!(ads.acknowledged(Kind::Cluster).contains_key("a"));
+    // Never again unchanged, also not to the next stream; changed it is sent.
+    let refused = BTreeSet::from([(Kind::Cluster, "b".to_owned(), refusal.version)]);
+    let mut next = Ads::new(DELAY, refused);
+    next.on(Input::Snapshot(mk_snapshot(&[("a", "1"), ("b", "1")], "x")), ms(0));
+    assert_eq!(brief(&next.on(subscribe(Kind::Cluster, &[]), ms(0))), ["cds +a"]);
+    let effects = ads.on(Input::Snapshot(mk_snapshot(&[("a", "1"), ("b", "2")], "x")), ms(3));
+    assert_eq!(brief(&effects), ["cds +b"]);
+}
+
+#[test]
+fn unnamed_refusal_is_found_by_sending_one_by_one() {
+    let mut ads = mk_settled(&mk_snapshot(&[], "x"));
+    let all = mk_snapshot(&[("a", "1"), ("b", "bad"), ("c", "1")], "x");
+    let mut effects = ads.on(Input::Snapshot(all), ms(1));
+    let mut log = Vec::new();
+    let mut refused = Vec::new();
+    for _ in 0..10 {
+        log.extend(brief(&effects));
+        let Some(response) = sent(&effects).into_iter().find(|r| r.kind == Kind::Cluster).cloned()
+        else {
+            break;
+        };
+        let bad = response.resources.iter().any(|(name, _)| name == "b");
+        effects = ads.on(answer(&response, bad.then_some("something is wrong")), ms(2));
+        refused.extend(effects.iter().filter_map(|effect| match effect {
+            Effect::Refused(refusal) => Some(refusal.name.clone()),
+            Effect::Send(_) => None,
+        }));
+    }
+    assert_eq!(log, ["cds +a +b +c", "cds +a", "cds +b", "cds +c"]);
+    assert_eq!(refused, ["b"]);
+}
+
+#[test]
+fn name_that_is_asked_for_and_not_there_is_told_so_once() {
+    let mut ads = mk_settled(&mk_snapshot(&[("a", "1")], "x"));
+    let effects = ads.on(subscribe(Kind::Endpoints, &["none"]), ms(1));
+    assert_eq!(brief(&effects), ["eds -none"]);
+    assert_eq!(ads.on(answer(sent(&effects)[0], None), ms(2)), []);
+}
+
+#[test]
+fn large_snapshot_comes_in_parts() {
+    let names: Vec<String> = (0..BATCH + 1).map(|n| format!("c{n:04}")).collect();
+    let clusters: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "1")).collect();
+    let mut ads = Ads::new(DELAY, BTreeSet::new());
+    ads.on(Input::Snapshot(mk_snapshot(&clusters, "x")), ms(0));
+    let effects = ads.on(subscribe(Kind::Cluster, &[]), ms(0));
+    let first = sent(&effects)[0].clone();
+    assert_eq!(first.resources.len(), BATCH);
+    let effects = ads.on(answer(&first, None), ms(1));
+    assert_eq!(sent(&effects)[0].resources.len(), 1);
+}
+
+/// An Envoy with its own mind: it answers late, refuses some content, reconnects.
+struct Wilful {
+    clusters: BTreeMap<String, (u64, String)>,
+    /// Clusters with endpoints that came after them.
+    warm: BTreeSet<String>,
+    endpoints: BTreeMap<String, u64>,
+    listeners: BTreeMap<String, u64>,
+    routes: BTreeMap<String, u64>,
+    asked: BTreeMap<Kind, BTreeSet<String>>,
+    unanswered: Vec<(Response, Option<String>)>,
+}
+
+impl Wilful {
+    fn new() -> Self {
+        Self {
+            clusters: BTreeMap::new(),
+            warm: BTreeSet::new(),
+            endpoints: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            unanswered: Vec::new(),
+        }
+    }
+
+    fn hello(&self) -> Vec<Input> {
+        let versions = |kind: Kind| match kind {
+            Kind::Cluster => self.clusters.iter().map(|(n, (v, _))| (n.clone(), *v)).collect(),
+            Kind::Endpoints => self.endpoints.clone(),
+            Kind::Listener => self.listeners.clone(),
+            Kind::Routes => self.routes.clone(),
+        };
+        let kinds = Kind::ALL.into_iter().filter(|kind| {
+            let named = matches!(kind, Kind::Endpoints | Kind::Routes);
+            !named || self.asked.get(kind).is_some_and(|names| !names.is_empty())
+        });
+        let hello = kinds.map(|kind| {
+            let names = self.asked.get(&kind).cloned().unwrap_or_default();
+            Input::Request(Request {
+                kind: Some(kind),
+                subscribe: names.into_iter().collect(),
+                initial: versions(kind),
+                ..Request::default()
+            })
+        });
+        hello.collect()
+    }
+
+    /// Applies a response at once; what it says to it comes later. Returns new subscriptions.
+    fn take(&mut self, response: Response) -> Result<Vec<Input>, TestCaseError> {
+        let mut refused = None;
+        let mut new = Vec::new();
+        for (name, resource) in &response.resources {
+            let content = String::from_utf8(resource.bytes.to_vec()).unwrap();
+            if content.contains("bad") {
+                refused = Some(format!("Error adding/updating {name}: bad"));
+                continue;
+            }
+            let name = name.clone();
+            match response.kind {
+                Kind::Cluster => {
+                    self.clusters.insert(name.clone(), (resource.version, content));
+                    self.warm.remove(&name);
+                    new.push((Kind::Endpoints, name));
+                }
+                Kind::Endpoints => {
+                    self.endpoints.insert(name.clone(), resource.version);
+                    self.warm.insert(name);
+                }
+                Kind::Listener => {
+                    self.listeners.insert(name.clone(), resource.version);
+                    new.push((Kind::Routes, name));
+                }
+                Kind::Routes => {
+                    for cluster in content.split(',').filter(|name| !name.is_empty()) {
+                        // What it refused itself is not there; all else must be.
+                        let there = self.clusters.contains_key(cluster) && self.warm.contains(cluster);
+                        prop_assert!(there || cluster.starts_with("odd"), "route to {cluster} in {content}");
+                    }
+                    self.routes.insert(name, resource.version);
+                }
+            }
+        }
+        for name in &response.removed {
+            match response.kind {
+                Kind::Cluster => {
+                    self.clusters.remove(name);
+                    self.endpoints.remove(name);
+                    self.warm.remove(name);
+                    self.asked.entry(Kind::Endpoints).or_default().remove(name);
+                }
+                Kind::Listener => {
+                    self.listeners.remove(name);
+                    self.routes.remove(name);
+                    self.asked.entry(Kind::Routes).or_default().remove(name);
+                }
+                Kind::Endpoints | Kind::Routes => {}
+            }
+        }
+        self.unanswered.push((response, refused));
+        let asked = &mut self.asked;
+        let fresh = new
+            .into_iter()
+            .filter(|(kind, name)| asked.entry(*kind).or_default().insert(name.clone()))
+            .map(|(kind, name)| subscribe(kind, &[&name]));
+        Ok(fresh.collect())
+    }
+
+    fn holds(&self, kind: Kind) -> BTreeMap<String, u64> {
+        match kind {
+            Kind::Cluster => self.clusters.iter().map(|(n, (v, _))| (n.clone(), *v)).collect(),
+            Kind::Endpoints => self.endpoints.clone(),
+            Kind::Listener => self.listeners.clone(),
+            Kind::Routes => self.routes.clone(),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Clusters by content, hosts: the next snapshot.
+    Change(BTreeMap<&'static str, u8>, u8),
+    /// Answer the oldest response.
+    Answer,
+    Wait(u64),
+    Reconnect,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let names = prop::sample::select(vec!["a", "b", "c", "odd1", "odd2"]);
+    let clusters = prop::collection::btree_map(names, 0_u8..3, 0..5);
+    prop_oneof![
+        3 => (clusters, 0_u8..3).prop_map(|(clusters, hosts)| Step::Change(clusters, hosts)),
+        6 => Just(Step::Answer),
+        2 => (1_u64..1500).prop_map(Step::Wait),
+        1 => Just(Step::Reconnect),
+    ]
+}
+
+/// `odd…` of content 2 is refused.
+fn snapshot_of(clusters: &BTreeMap<&'static str, u8>, hosts: u8) -> Arc<Snapshot> {
+    let texts: Vec<(&str, String)> = clusters
+        .iter()
+        .map(|(name, content)| {
+            let bad = name.starts_with("odd") && *content == 2;
+            (*name, if bad { "bad".to_owned() } else { content.to_string() })
+        })
+        .collect();
+    let pairs: Vec<(&str, &str)> = texts.iter().map(|(n, c)| (*n, c.as_str())).collect();
+    mk_snapshot(&pairs, &hosts.to_string())
+}
+
+/// Feeds inputs and everything Envoy asks for because of them.
+fn feed(
+    ads: &mut Ads,
+    envoy: &mut Wilful,
+    refused: &mut BTreeSet<(Kind, String, u64)>,
+    inputs: Vec<Input>,
+    now: Moment,
+) -> Result<(), TestCaseError> {
+    let mut waiting = inputs;
+    while !waiting.is_empty() {
+        for effect in ads.on(waiting.remove(0), now) {
+            match effect {
+                Effect::Send(response) => waiting.extend(envoy.take(response)?),
+                Effect::Refused(one) => {
+                    refused.insert((one.kind, one.name, one.version));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn any_envoy_ends_at_the_snapshot_and_never_routes_to_an_absent_cluster(
+        steps in prop::collection::vec(any_step(), 1..60),
+    ) {
+        let mut now = 0;
+        let mut refused = BTreeSet::new();
+        let mut ads = Ads::new(Duration::from_secs(3), BTreeSet::new());
+        let mut envoy = Wilful::new();
+        let mut snapshot = snapshot_of(&BTreeMap::new(), 0);
+        let mut first = vec![Input::Snapshot(Arc::clone(&snapshot))];
+        first.extend(envoy.hello());
+        feed(&mut ads, &mut envoy, &mut refused, first, ms(now))?;
+        // In the end it answers everything and time goes by.
+        let end = (0..80).flat_map(|_| [Step::Answer, Step::Wait(500)]);
+        for step in steps.into_iter().chain(end) {
+            let inputs = match step {
+                Step::Change(clusters, hosts) => {
+                    snapshot = snapshot_of(&clusters, hosts);
+                    vec![Input::Snapshot(Arc::clone(&snapshot))]
+                }
+                Step::Answer if envoy.unanswered.is_empty() => Vec::new(),
+                Step::Answer => {
+                    let (response, error) = envoy.unanswered.remove(0);
+                    vec![answer(&response, error.as_deref())]
+                }
+                // An Envoy answers well within the limit, or the order of steps is lost.
+                Step::Wait(_) if !envoy.unanswered.is_empty() => Vec::new(),
+                Step::Wait(millis) => {
+                    now += millis;
+                    vec![Input::Tick]
+                }
+                Step::Reconnect => {
+                    envoy.unanswered.clear();
+                    ads = Ads::new(Duration::from_secs(3), refused.clone());
+                    let mut hello = vec![Input::Snapshot(Arc::clone(&snapshot))];
+                    hello.extend(envoy.hello());
+                    hello
+                }
+            };
+            feed(&mut ads, &mut envoy, &mut refused, inputs, ms(now))?;
+        }
+        for kind in Kind::ALL {
+            let held = envoy.holds(kind);
+            for (name, resource) in snapshot.of(kind) {
+                let id = (kind, name.clone(), resource.version);
+                let odd = name.starts_with("odd");
+                let right = held.get(name) == Some(&resource.version);
+                prop_assert!(right || refused.contains(&id) || odd, "{kind:?} {name}");
+            }
+            if kind == Kind::Cluster {
+                let more = held.keys().find(|name| !snapshot.clusters.contains_key(*name));
+                prop_assert_eq!(more, None);
+            }
+        }
+        let warm = envoy.clusters.keys().all(|name| envoy.warm.contains(name));
+        prop_assert!(warm, "a cluster waits for endpoints");
+    }
+}

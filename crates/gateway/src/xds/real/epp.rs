@@ -1,4 +1,4 @@
-//! A scripted EPP: FULL_DUPLEX_STREAMED both ways, picks what the test says.
+//! A scripted EPP: `FULL_DUPLEX_STREAMED` both ways, picks what the test says.
 
 use std::pin::Pin;
 use std::sync::Arc;

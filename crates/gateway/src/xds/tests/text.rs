@@ -22,7 +22,7 @@ pub(super) fn show(type_url: &str, bytes: &[u8]) -> String {
 }
 
 fn open(type_url: &str, bytes: &[u8]) -> String {
-    let known: &[(String, fn(&[u8]) -> String)] = &[
+    let known: &[(String, Decode)] = &[
         of::<cluster::Cluster>(),
         of::<early_header_mutation::HeaderMutation>(),
         of::<endpoint::ClusterLoadAssignment>(),
@@ -52,7 +52,9 @@ fn open(type_url: &str, bytes: &[u8]) -> String {
     decode(bytes)
 }
 
-fn of<M: Message + Name + Default + Debug>() -> (String, fn(&[u8]) -> String) {
+type Decode = fn(&[u8]) -> String;
+
+fn of<M: Message + Name + Default + Debug>() -> (String, Decode) {
     (M::type_url(), |bytes| format!("{:#?}", M::decode(bytes).unwrap()))
 }
 
