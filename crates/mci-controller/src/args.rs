@@ -13,7 +13,7 @@ use crate::{
 
 /// The ClusterSet controller of Isthmus.
 ///
-/// Watches the InferencePools of all member clusters. A pool annotated
+/// Watches every InferencePool of all member clusters. A pool annotated
 /// inference.networking.x-k8s.io/export=ClusterSet appears in every other member that has its namespace, as an
 /// InferencePoolImport of the same name. No request passes through this program: while it is stopped, traffic goes on
 /// and only changes are late. A member that cannot be reached never leads to a deletion.
@@ -28,7 +28,7 @@ pub struct Args {
     #[arg(long, env = "KUBECONFIG_DIR", value_name = "DIR")]
     kubeconfig_dir: PathBuf,
 
-    /// Name of the ClusterSet: imports bear it as a label, and imports of other ClusterSets are left alone.
+    /// Name of the ClusterSet: imports bear it as a label, and those of any other ClusterSet are left alone.
     #[arg(
         long,
         env = "CLUSTERSET",

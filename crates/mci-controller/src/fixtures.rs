@@ -24,7 +24,7 @@ use crate::{
 };
 
 pub(crate) const NS: &str = "ml";
-pub(crate) const STALE_AFTER: std::time::Duration = std::time::Duration::from_secs(60);
+pub(crate) const STALE_AFTER: std::time::Duration = std::time::Duration::from_mins(1);
 
 pub(crate) fn mk_name(name: &str) -> ClusterName {
     ClusterName::new(name).expect("a label")

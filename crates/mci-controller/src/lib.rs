@@ -1,4 +1,4 @@
-//! The ClusterSet controller: watches annotated InferencePools in all member clusters and keeps the
+//! The ClusterSet controller: watches every annotated InferencePool in all member clusters and keeps the
 //! `InferencePoolImport`s in all the others.
 //!
 //! It owns who the members are, what is known of them, what follows from that, and the writes. It must not know how a

@@ -78,8 +78,7 @@ pub(crate) async fn run_member(mut context: MemberContext) {
         let wait = match end {
             End::IndexGone => return,
             End::Replaced => Duration::ZERO,
-            End::Refused => REFUSED_RETRY,
-            End::BadCredentials => REFUSED_RETRY,
+            End::Refused | End::BadCredentials => REFUSED_RETRY,
             End::Lost { fault, was_live } => {
                 failures = if was_live {
                     1

@@ -188,7 +188,7 @@ pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment
     }
     for (name, member) in &world.members {
         if let Some(record) = member.pools.get(key) {
-            let pool = exported::judge(world, policy, name, member, record, &plan.imports);
+            let pool = exported::judge(world, policy, name, member, record, &plan.imports, now);
             plan.pools.insert(name.clone(), pool);
         }
     }

@@ -184,6 +184,8 @@ impl Planner {
         self.dirty.keys.extend(ripe);
         if self.gate.check(&self.world, now) {
             self.dirty.all = true;
+            // what waited for the gate is not slow
+            self.since = None;
         }
     }
 

@@ -167,7 +167,7 @@ mod tests {
         ));
         assert!(matches!(events.recv().await, Some(InventoryEvent::Scanned)));
         std::fs::remove_dir_all(&path).expect("removed");
-        let quiet = timeout(Duration::from_secs(60), async {
+        let quiet = timeout(Duration::from_mins(1), async {
             loop {
                 if let Some(InventoryEvent::Gone(name)) = events.recv().await {
                     return name;

@@ -9,7 +9,7 @@ use crate::{index::member::Refusal, name::ClusterName};
 #[derive(Clone, Debug)]
 pub(crate) enum InventoryEvent {
     /// A member with new credentials.
-    Upsert(ClusterName, Credentials),
+    Upsert(ClusterName, Box<Credentials>),
     /// A member whose credentials are not used; if it had others before, those stay in use.
     Refused(ClusterName, Refusal),
     Gone(ClusterName),
@@ -121,7 +121,7 @@ impl Tracker {
         };
         self.members.insert(name.clone(), tracked);
         Some(match credentials {
-            Ok(credentials) => InventoryEvent::Upsert(name, credentials),
+            Ok(credentials) => InventoryEvent::Upsert(name, Box::new(credentials)),
             Err(error) => {
                 let refusal = error.refusal();
                 tracing::warn!(file, member = %name, reason = refusal.reason(), %error, "refusing a kubeconfig");

@@ -64,21 +64,18 @@ pub(super) async fn probe(client: &Client) -> Result<(), ConnectError> {
 }
 
 fn describe(error: kube::Error) -> ConnectError {
-    match &error {
-        kube::Error::Api(status) => {
-            let text = format!("{} {}", status.code, status.message);
-            ConnectError::Call(text, Some(status.code))
-        }
-        _ => {
-            let mut text = error.to_string();
-            let mut cause = std::error::Error::source(&error);
-            while let Some(inner) = cause {
-                text = inner.to_string();
-                cause = inner.source();
-            }
-            ConnectError::Call(text, None)
-        }
+    if let kube::Error::Api(status) = &error {
+        let text = format!("{} {}", status.code, status.message);
+        return ConnectError::Call(text, Some(status.code));
     }
+    // the innermost cause says it best, and without repeating the outer ones
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(inner) = cause {
+        text = inner.to_string();
+        cause = inner.source();
+    }
+    ConnectError::Call(text, None)
 }
 
 // === impl ConnectError ===

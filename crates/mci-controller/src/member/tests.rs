@@ -167,13 +167,13 @@ impl Bench {
             }
             false
         };
-        let found = timeout(Duration::from_secs(120), wait).await;
+        let found = timeout(Duration::from_mins(2), wait).await;
         assert_eq!(found, Ok(true), "saw only {seen:?}");
         seen
     }
 
     async fn ended(&mut self) -> End {
-        let ended = timeout(Duration::from_secs(120), self.end.join_next()).await;
+        let ended = timeout(Duration::from_mins(2), self.end.join_next()).await;
         ended.expect("ends").expect("a task").expect("no panic")
     }
 }

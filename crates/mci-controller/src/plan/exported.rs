@@ -13,8 +13,9 @@ use crate::{
     index::{
         World,
         facts::Claim,
-        member::{Fault, Link, Member, PoolRecord},
+        member::{Fault, Link, Member, PoolRecord, Reach},
     },
+    moment::Moment,
     name::ClusterName,
 };
 
@@ -40,6 +41,7 @@ pub(super) fn judge(
     member: &Member,
     record: &PoolRecord,
     imports: &BTreeMap<ClusterName, ImportPlan>,
+    now: Moment,
 ) -> PoolPlan {
     let generation = Some(record.facts.generation);
     let settled = |status, reason, message: String| PoolPlan::Exported {
@@ -73,7 +75,7 @@ pub(super) fn judge(
             continue;
         }
         others += 1;
-        let blocked = match verdict(exporter, record, importer, plan) {
+        let blocked = match verdict(exporter, record, importer, plan, world.reach(importer, now)) {
             Verdict::Carries => {
                 carrying += 1;
                 counted += 1;
@@ -111,11 +113,11 @@ pub(super) fn judge(
     if !named.is_empty() {
         let more = named.len().saturating_sub(MAX_NAMED);
         named.truncate(MAX_NAMED);
+        if more > 0 {
+            named.push(format!("+{more} more"));
+        }
         message.push_str(": ");
         message.push_str(&named.join("; "));
-        if more > 0 {
-            message.push_str(&format!("; +{more} more"));
-        }
     }
     PoolPlan::Exported {
         condition: conditions::make(conditions::EXPORTED, status, reason, message, generation),
@@ -145,14 +147,12 @@ fn verdict(
     record: &PoolRecord,
     importer: &Member,
     plan: &ImportPlan,
+    reach: Reach,
 ) -> Verdict {
-    if importer.met && !importer.in_contact() {
-        let fault = importer.silence.map(|silence| silence.fault);
+    if let (Reach::Lost(fault) | Reach::Stale(fault), true) = (reach, importer.met) {
         return Verdict::Blocked(match (importer.link, plan) {
             (Link::Refused(_), ImportPlan::Hold(hold)) => hold.reason(),
-            _ if fault == Some(Fault::AuthFailed) => "AuthFailed",
-            // A connection made anew has not failed.
-            _ if fault.is_none() => return Verdict::Pending,
+            _ if fault == Fault::AuthFailed => "AuthFailed",
             _ => "Unreachable",
         });
     }

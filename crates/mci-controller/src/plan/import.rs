@@ -71,11 +71,12 @@ pub(super) fn make(
 /// Names, sorted by the caller: the first 8, then how many more.
 pub(super) fn join_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     let more = names.len().saturating_sub(MAX_NAMES);
-    let mut text = names.take(MAX_NAMES).collect::<Vec<_>>().join(",");
-    if more > 0 {
-        text.push_str(&format!(" +{more} more"));
+    let text = names.take(MAX_NAMES).collect::<Vec<_>>().join(",");
+    if more == 0 {
+        text
+    } else {
+        format!("{text} +{more} more")
     }
-    text
 }
 
 /// `Accepted` and `Ready` of the import as a whole.

@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use crd::{ServiceType, conditions};
-use proptest::prelude::*;
+
+mod properties;
 
 use super::*;
 use crate::{
@@ -179,7 +180,7 @@ fn exported_counts_what_the_live_imports_carry() {
         ("False", "PartiallyExported")
     );
     assert_eq!(message, "exported to 0/3: b Pending; c Pending; d Pending");
-    lose(&mut world, "c", NOW);
+    lose(&mut world, "c", Moment::default());
     world.update(
         &mk_name("d"),
         Update::Namespaces(Change::Listed(Vec::new())),
@@ -534,133 +535,4 @@ fn an_importer_whose_content_is_unknown_is_not_written_to() {
         plan.imports[&mk_name("b")],
         ImportPlan::Hold(Hold::CrdAbsent)
     );
-}
-
-/// What can happen to three members.
-#[derive(Clone, Debug)]
-enum Op {
-    Export(usize, usize),
-    Withdraw(usize, usize),
-    Delete(usize, usize),
-    Lose(usize),
-    Return(usize),
-    CrdGone(usize),
-    Endpoints(usize, bool),
-    Wait,
-}
-
-const MEMBERS: [&str; 3] = ["a", "b", "c"];
-const POOLS: [&str; 2] = ["x", "y"];
-
-fn any_op() -> impl Strategy<Value = Op> {
-    let (m, p) = (0..MEMBERS.len(), 0..POOLS.len());
-    prop_oneof![
-        (m.clone(), p.clone()).prop_map(|(m, p)| Op::Export(m, p)),
-        (m.clone(), p.clone()).prop_map(|(m, p)| Op::Withdraw(m, p)),
-        (m.clone(), p).prop_map(|(m, p)| Op::Delete(m, p)),
-        m.clone().prop_map(Op::Lose),
-        m.clone().prop_map(Op::Return),
-        m.clone().prop_map(Op::CrdGone),
-        (m, any::<bool>()).prop_map(|(m, ready)| Op::Endpoints(m, ready)),
-        Just(Op::Wait),
-    ]
-}
-
-/// What the operations make of the world; returns which exports ended by their owner's will.
-fn run(world: &mut World, op: &Op, now: &mut Moment) -> Option<(usize, usize)> {
-    let update = |world: &mut World, m: usize, update| {
-        world.update(&mk_name(MEMBERS[m]), update, *now);
-    };
-    let silent = |world: &World, m: usize| !member(world, MEMBERS[m]).in_contact();
-    match *op {
-        Op::Export(m, p) if !silent(world, m) => {
-            update(
-                world,
-                m,
-                Update::PoolApplied(mk_pool(POOLS[p], Some("ClusterSet"))),
-            );
-        }
-        Op::Withdraw(m, p) if !silent(world, m) => {
-            update(world, m, Update::PoolApplied(mk_pool(POOLS[p], None)));
-            return Some((m, p));
-        }
-        Op::Delete(m, p) if !silent(world, m) => {
-            let key = mk_key(POOLS[p]);
-            update(world, m, Update::PoolDeleted { key, crd: mk_crd() });
-            return Some((m, p));
-        }
-        Op::CrdGone(m) if !silent(world, m) => {
-            for pool in POOLS {
-                let (key, crd) = (mk_key(pool), facts::CrdCheck::Doubtful);
-                update(world, m, Update::PoolDeleted { key, crd });
-            }
-        }
-        Op::Endpoints(m, ready) if !silent(world, m) => {
-            let slice = mk_slice(if ready { &["10.0.0.1"] } else { &[] });
-            update(world, m, Update::Slices(Change::Applied(slice)));
-        }
-        Op::Lose(m) => update(world, m, Update::Lost(Fault::ConnectionLost)),
-        Op::Return(m) => update(world, m, Update::Live),
-        Op::Wait => *now = *now + Duration::from_secs(30),
-        _ => {}
-    }
-    None
-}
-
-use crate::index::facts;
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    /// P3, P4, P2: an entry goes only by its exporter's will, nobody imports itself, and planning twice writes once.
-    #[test]
-    fn no_entry_goes_without_evidence(ops in proptest::collection::vec(any_op(), 1..40)) {
-        let mut world = mk_world(&MEMBERS);
-        let policy = mk_policy();
-        let mut now = Moment::from_millis(0);
-        for op in &ops {
-            let before: Vec<Vec<Vec<String>>> = MEMBERS
-                .iter()
-                .map(|m| POOLS.iter().map(|p| entries(&world, m, &mk_key(p))).collect())
-                .collect();
-            let ended = run(&mut world, op, &mut now);
-            settle(&mut world, &policy, now);
-            prop_assert_eq!(write_once(&mut world, &policy, now), 0);
-            for (m, importer) in MEMBERS.iter().enumerate() {
-                for (p, pool) in POOLS.iter().enumerate() {
-                    let after = entries(&world, importer, &mk_key(pool));
-                    prop_assert!(!after.iter().any(|entry| entry == importer));
-                    for exporter in &before[m][p] {
-                        let proven = ended.is_some_and(|(em, ep)| MEMBERS[em] == exporter && ep == p);
-                        let kept = after.contains(exporter);
-                        // an importer out of contact keeps what it has until it is back
-                        let late = !member(&world, exporter).pools.contains_key(&mk_key(pool))
-                            || parse_export(&member(&world, exporter).pools[&mk_key(pool)].facts.annotations)
-                                == Export::NotRequested;
-                        prop_assert!(kept || proven || late, "{} lost {} of {} by {:?}", importer, pool, exporter, op);
-                    }
-                }
-            }
-        }
-    }
-
-    /// P1: updates of different members and kinds in any order lead to the same plan.
-    #[test]
-    fn the_plan_ignores_the_order_of_events(order in Just((0..9).collect::<Vec<usize>>()).prop_shuffle()) {
-        let make = |order: &[usize]| {
-            let mut world = mk_world(&MEMBERS);
-            for index in order {
-                let name = mk_name(MEMBERS[index / 3]);
-                let update = match index % 3 {
-                    0 => Update::PoolApplied(mk_pool("x", Some("ClusterSet"))),
-                    1 => Update::Services(Change::Applied(mk_service(ServiceType::ClusterIP, "10.0.0.7"))),
-                    _ => Update::Slices(Change::Applied(mk_slice(&["10.0.0.8", "10.0.0.9"]))),
-                };
-                world.update(&name, update, NOW);
-            }
-            desired(&world, &mk_policy(), NOW)
-        };
-        let straight: Vec<usize> = (0..9).collect();
-        prop_assert_eq!(make(&order), make(&straight));
-    }
 }

@@ -152,7 +152,7 @@ impl Supervisor {
 
     fn inventory(&mut self, event: InventoryEvent) {
         match event {
-            InventoryEvent::Upsert(name, credentials) => self.upsert(&name, credentials),
+            InventoryEvent::Upsert(name, credentials) => self.upsert(&name, *credentials),
             InventoryEvent::Refused(name, refusal) => self.refuse(&name, refusal),
             InventoryEvent::Gone(name) => self.remove(&name),
             InventoryEvent::Scanned => self.planner.inventory_listed(),

@@ -39,8 +39,10 @@ struct Lane {
     /// Content that the server refuses for good.
     rejected: Option<u64>,
     last_start: Option<Moment>,
-    /// Content of the last success, and how often it had to be sent again: somebody keeps undoing it.
+    /// Content of the last success, until when its echo may be on its way, and how often it had to be sent again:
+    /// somebody keeps undoing it.
     settled: Option<u64>,
+    echo_until: Moment,
     undone: u32,
     failures: u32,
     not_before: Moment,
@@ -58,6 +60,9 @@ const MAX_IN_FLIGHT: usize = 32;
 const MERGE: Duration = Duration::from_millis(50);
 const BACKOFF_MIN: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// A write shows in the watch within this. Until then an older state of the object is no reason to write it again: a
+/// creation, for one, shows first without its status.
+const ECHO: Duration = Duration::from_millis(500);
 /// Whoever keeps undoing a write is answered ever more slowly.
 const UNDONE_MIN: Duration = Duration::from_secs(1);
 const UNDONE_MAX: Duration = Duration::from_mins(5);
@@ -154,7 +159,7 @@ impl Lanes {
         let undone = lane.in_flight.is_none() && lane.settled == Some(work.content);
         let mut at = now.max(merged).max(lane.not_before);
         if undone {
-            at = at.max(now + lane.undone_wait());
+            at = at.max(now + lane.undone_wait()).max(lane.echo_until);
         }
         if let Some(old) = lane.waiting.take() {
             self.due.remove(&(old.at, slot.clone()));
@@ -213,14 +218,15 @@ impl Lanes {
             return;
         };
         self.in_flight = self.in_flight.saturating_sub(1);
-        let mark = (work.content, work.base.clone());
+        let content = work.content;
         let mut again = None;
         match outcome {
             Outcome::Done => {
                 lane.failures = 0;
                 lane.not_before = Moment::default();
                 lane.settled = Some(work.content);
-                lane.sent = Some(mark.clone());
+                lane.echo_until = now + ECHO;
+                lane.sent = Some((work.content, work.base.clone()));
             }
             Outcome::Superseded => lane.sent = None,
             Outcome::Rejected => {
@@ -240,12 +246,12 @@ impl Lanes {
                 again = Some(work);
             }
         }
-        // what was offered meanwhile is newer, unless it is what has just been sent
-        if let Some(waiting) = &lane.waiting
+        // what was offered meanwhile is newer; if it says what has just been sent, the echo should cancel it
+        if let Some(waiting) = &mut lane.waiting
             && outcome == Outcome::Done
-            && (waiting.work.content, &waiting.work.base) == (mark.0, &mark.1)
+            && waiting.work.content == content
         {
-            lane.waiting = None;
+            waiting.at = waiting.at.max(lane.echo_until);
         }
         if lane.waiting.is_none()
             && let Some(work) = again

@@ -62,6 +62,26 @@ fn what_was_sent_is_not_sent_again_before_its_echo() {
 }
 
 #[test]
+fn a_creation_that_shows_without_its_status_is_no_reason_to_write_again() {
+    let mut lanes = Lanes::default();
+    lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));
+    assert_eq!(take(&mut lanes, at(0)), Some(1));
+    // the watch shows the bare object, before and after the answer
+    lanes.offer(mk_slot("x"), mk_work(1, "5"), at(1));
+    finish(&mut lanes, &mk_slot("x"), Outcome::Done, at(60));
+    lanes.offer(mk_slot("x"), mk_work(1, "5"), at(70));
+    assert_eq!(take(&mut lanes, at(200)), None);
+    lanes.withdraw(&mk_slot("x"));
+    assert_eq!(take(&mut lanes, at(10_000)), None);
+    // without the echo it is written again in the end
+    lanes.offer(mk_slot("y"), mk_work(1, ""), at(0));
+    take(&mut lanes, at(0));
+    lanes.offer(mk_slot("y"), mk_work(1, "5"), at(1));
+    finish(&mut lanes, &mk_slot("y"), Outcome::Done, at(60));
+    assert_eq!(take(&mut lanes, at(560)), Some(1));
+}
+
+#[test]
 fn a_plan_that_is_met_cancels_the_write() {
     let mut lanes = Lanes::default();
     lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));

@@ -17,7 +17,7 @@ struct Server {
     handle: Handle<Request<Body>, Response<Body>>,
     queue: Arc<Queue>,
     clock: Clock,
-    _writer: JoinSet<()>,
+    writer: JoinSet<()>,
     drain: CancellationToken,
 }
 
@@ -50,7 +50,7 @@ impl Server {
             handle,
             queue,
             clock,
-            _writer: writer,
+            writer,
             drain,
         }
     }
@@ -135,7 +135,7 @@ async fn a_status_is_applied_in_one_call() {
     assert_eq!(seen.content_type, "application/apply-patch+yaml");
     assert_eq!(seen.body["status"]["clusters"], json!([]));
     server.idle().await;
-    assert!(server.is_quiet(Duration::from_secs(60)).await);
+    assert!(server.is_quiet(Duration::from_mins(1)).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -170,7 +170,7 @@ async fn a_missing_namespace_or_kind_creates_nothing() {
         assert!(server.is_quiet(Duration::from_millis(400)).await);
         // when the plan changes its mind, the retry goes with it
         server.queue.withdraw(&import());
-        assert!(server.is_quiet(Duration::from_secs(120)).await);
+        assert!(server.is_quiet(Duration::from_mins(2)).await);
     }
 }
 
@@ -197,7 +197,7 @@ async fn a_deletion_is_of_this_object_in_this_state() {
     let preconditions = json!({"uid": "u-1", "resourceVersion": "42"});
     assert_eq!(seen.body["preconditions"], preconditions);
     // the object changed: the watch decides, not a retry
-    assert!(server.is_quiet(Duration::from_secs(120)).await);
+    assert!(server.is_quiet(Duration::from_mins(2)).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,7 +208,7 @@ async fn others_entries_are_removed_by_a_json_patch() {
     let seen = server.answer(422, failure(422, "", &json!([]))).await;
     assert_eq!(seen.content_type, "application/json-patch+json");
     assert!(seen.uri.contains("/llm/status?"), "{}", seen.uri);
-    assert!(server.is_quiet(Duration::from_secs(120)).await);
+    assert!(server.is_quiet(Duration::from_mins(2)).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -268,7 +268,7 @@ async fn a_pool_that_says_it_already_is_not_written() {
     server.offer(Slot::Pool(mk_key("llm")), Action::Pool(None));
     let pool = json!({"metadata": {"name": "llm", "namespace": "ml"}});
     assert_eq!(server.answer(200, pool).await.method, "GET");
-    assert!(server.is_quiet(Duration::from_secs(60)).await);
+    assert!(server.is_quiet(Duration::from_mins(1)).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -279,7 +279,7 @@ async fn draining_finishes_what_is_in_flight_and_begins_nothing() {
     server.drain.cancel();
     server.offer(Slot::Import(mk_key("other")), mk_apply(false));
     send.send_response(Response::new(Body::empty()));
-    let mut writer = std::mem::take(&mut server._writer);
+    let mut writer = std::mem::take(&mut server.writer);
     let ended = tokio::time::timeout(Duration::from_secs(1), writer.join_next()).await;
     assert!(ended.expect("ends").is_some());
     assert!(!server.queue.is_idle(), "the other write stays queued");

@@ -1,0 +1,67 @@
+//! A member's contact.
+
+use super::{
+    Changes,
+    member::{Coverage, Fault, Link, Member, Refusal, Silence},
+    update::Kind,
+};
+use crate::moment::Moment;
+
+// === impl Member ===
+
+impl Member {
+    pub(super) fn set_link(&mut self, link: Link) {
+        if self.link != Link::Removing {
+            self.link = link;
+        }
+    }
+
+    pub(super) fn live(&mut self) -> Changes {
+        let news = self.silence.is_some() || !self.in_contact();
+        self.set_link(Link::Live);
+        self.silence = None;
+        self.met = true;
+        if news {
+            Changes::all()
+        } else {
+            Changes::default()
+        }
+    }
+
+    /// Proves nothing: what is known stays.
+    pub(super) fn lost(&mut self, fault: Fault, now: Moment) -> Changes {
+        self.set_link(Link::Lost);
+        let since = self.silence.map_or(now, |silence| silence.since);
+        let silence = Some(Silence { since, fault });
+        if self.silence == silence {
+            return Changes::default();
+        }
+        self.silence = silence;
+        Changes::all()
+    }
+
+    pub(super) fn refuse(&mut self, refusal: Refusal, now: Moment) -> Changes {
+        let fault = match refusal {
+            Refusal::BadCredentials | Refusal::InsecureCredentials => Fault::AuthFailed,
+            Refusal::DuplicateCluster | Refusal::IdentityChanged => Fault::ConnectionLost,
+        };
+        let changes = self.lost(fault, now);
+        self.set_link(Link::Refused(refusal));
+        changes
+    }
+
+    pub(super) fn not_served(&mut self, kind: Kind) -> Changes {
+        let coverage = match kind {
+            Kind::Pools => &mut self.pools_coverage,
+            Kind::Services => &mut self.services.coverage,
+            Kind::Slices => &mut self.slices.coverage,
+            Kind::Namespaces => &mut self.namespaces.coverage,
+            Kind::Imports => &mut self.imports.coverage,
+        };
+        if *coverage != Coverage::Never {
+            return Changes::default();
+        }
+        *coverage = Coverage::NotServed;
+        Changes::all()
+    }
+}

@@ -1,0 +1,148 @@
+//! A member's pools: what shows, what vanishes, and what that proves.
+
+use std::collections::BTreeSet;
+
+use super::{
+    Changes, Evidence,
+    facts::{CrdCheck, PoolFacts},
+    member::{Coverage, Doubt, Member, PoolRecord},
+};
+use crate::{
+    moment::Moment,
+    name::{ClusterName, Key},
+    plan::export::{Export, parse_export},
+};
+
+// === impl Member ===
+
+impl Member {
+    pub(super) fn list_pools(
+        &mut self,
+        name: &ClusterName,
+        pools: Vec<PoolFacts>,
+        odd: BTreeSet<Key>,
+        crd: CrdCheck,
+        doubt_ends: Moment,
+    ) -> Changes {
+        let mut changes = Changes::default();
+        let listed: BTreeSet<Key> = pools.iter().map(|pool| pool.key.clone()).collect();
+        for pool in pools {
+            changes.merge(self.apply_pool(name, pool));
+        }
+        let same_crd = self
+            .pools_crd
+            .as_ref()
+            .is_none_or(|known| matches!(&crd, CrdCheck::Serving { uid } if uid == known));
+        let missing: Vec<Key> = self
+            .pools
+            .keys()
+            .filter(|key| !listed.contains(*key) && !odd.contains(*key))
+            .cloned()
+            .collect();
+        for key in missing {
+            let Some(record) = self.pools.get_mut(&key) else {
+                continue;
+            };
+            match (&crd, record.doubt) {
+                // The reinstalled CRD's objects have until then to come back.
+                (_, Some(Doubt { ends: Some(_) })) => {}
+                (CrdCheck::Serving { .. }, _) if same_crd => {
+                    changes.merge(self.drop_pool(name, &key, Evidence::PoolAbsent));
+                }
+                (CrdCheck::Serving { .. }, _) => {
+                    changes.merge(record.doubt_until(&key, Some(doubt_ends)));
+                }
+                (CrdCheck::Doubtful, _) => changes.merge(record.doubt_until(&key, None)),
+            }
+        }
+        if let CrdCheck::Serving { uid } = crd {
+            self.pools_crd = Some(uid);
+        }
+        self.odd_pools = odd;
+        self.pools_coverage = Coverage::Listed;
+        changes
+    }
+
+    pub(super) fn apply_pool(&mut self, name: &ClusterName, pool: PoolFacts) -> Changes {
+        let mut changes = Changes::default();
+        let key = pool.key.clone();
+        self.odd_pools.remove(&key);
+        let record = PoolRecord {
+            facts: pool,
+            doubt: None,
+        };
+        let old = self.pools.get(&key);
+        if old == Some(&record) {
+            return changes;
+        }
+        if old.is_some_and(PoolRecord::is_exported) {
+            match parse_export(&record.facts.annotations) {
+                Export::NotRequested => changes.withdraw(name, &key, Evidence::AnnotationGone),
+                Export::Invalid(_) => changes.withdraw(name, &key, Evidence::AnnotationInvalid),
+                Export::Requested(_) => {}
+            }
+        }
+        if record.concerns_us() || old.is_some_and(PoolRecord::concerns_us) {
+            changes.dirty.keys.insert(key.clone());
+        }
+        self.pools.insert(key, record);
+        changes
+    }
+
+    pub(super) fn delete_pool(&mut self, name: &ClusterName, key: &Key, crd: CrdCheck) -> Changes {
+        self.odd_pools.remove(key);
+        let proven =
+            matches!(&crd, CrdCheck::Serving { uid } if self.pools_crd.as_ref() == Some(uid));
+        if proven {
+            return self.drop_pool(name, key, Evidence::PoolDeleted);
+        }
+        self.pools
+            .get_mut(key)
+            .map(|record| record.doubt_until(key, None))
+            .unwrap_or_default()
+    }
+
+    pub(super) fn drop_pool(
+        &mut self,
+        name: &ClusterName,
+        key: &Key,
+        evidence: Evidence,
+    ) -> Changes {
+        let mut changes = Changes::default();
+        if let Some(record) = self.pools.remove(key)
+            && record.concerns_us()
+        {
+            changes.dirty.keys.insert(key.clone());
+            if record.is_exported() {
+                changes.withdraw(name, key, evidence);
+            }
+        }
+        changes
+    }
+}
+
+// === impl PoolRecord ===
+
+impl PoolRecord {
+    /// Whether its annotations ask for an export that we can make.
+    pub(crate) fn is_exported(&self) -> bool {
+        matches!(parse_export(&self.facts.annotations), Export::Requested(_))
+    }
+
+    /// Whether it is exported, wants to be, or bears our condition.
+    pub(crate) fn concerns_us(&self) -> bool {
+        self.facts.exported.is_some()
+            || parse_export(&self.facts.annotations) != Export::NotRequested
+    }
+
+    pub(super) fn doubt_until(&mut self, key: &Key, ends: Option<Moment>) -> Changes {
+        let mut changes = Changes::default();
+        let doubt = Some(Doubt { ends });
+        if self.doubt != doubt {
+            changes.withheld += usize::from(self.doubt.is_none() && self.is_exported());
+            self.doubt = doubt;
+            changes.dirty.keys.insert(key.clone());
+        }
+        changes
+    }
+}

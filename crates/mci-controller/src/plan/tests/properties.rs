@@ -1,0 +1,189 @@
+//! What holds for any sequence of events.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crd::ServiceType;
+use proptest::prelude::*;
+
+use super::super::{
+    desired,
+    export::{Export, parse_export},
+};
+use crate::{
+    fixtures::*,
+    index::{
+        World, facts,
+        member::{Fault, Member},
+        update::{Change, Update},
+    },
+    moment::Moment,
+    name::Key,
+};
+
+const NOW: Moment = Moment::from_millis(100_000);
+
+/// What can happen to three members.
+#[derive(Clone, Debug)]
+enum Op {
+    Export(usize, usize),
+    Withdraw(usize, usize),
+    Delete(usize, usize),
+    Lose(usize),
+    Return(usize),
+    CrdGone(usize),
+    Endpoints(usize, bool),
+    Wait,
+    /// The controller starts anew: what is silent stays unknown to it.
+    Restart,
+}
+
+/// What the API server of a silent member holds, for when it is met again.
+type Truth = BTreeMap<usize, (Vec<facts::PoolFacts>, Vec<facts::LiveImport>)>;
+
+const MEMBERS: [&str; 3] = ["a", "b", "c"];
+const POOLS: [&str; 2] = ["x", "y"];
+
+fn any_op() -> impl Strategy<Value = Op> {
+    let (m, p) = (0..MEMBERS.len(), 0..POOLS.len());
+    prop_oneof![
+        (m.clone(), p.clone()).prop_map(|(m, p)| Op::Export(m, p)),
+        (m.clone(), p.clone()).prop_map(|(m, p)| Op::Withdraw(m, p)),
+        (m.clone(), p).prop_map(|(m, p)| Op::Delete(m, p)),
+        m.clone().prop_map(Op::Lose),
+        m.clone().prop_map(Op::Return),
+        m.clone().prop_map(Op::CrdGone),
+        (m, any::<bool>()).prop_map(|(m, ready)| Op::Endpoints(m, ready)),
+        Just(Op::Wait),
+        Just(Op::Restart),
+    ]
+}
+
+/// What the operations make of the world; returns which exports ended by their owner's will.
+fn run(world: &mut World, truth: &mut Truth, op: &Op, now: &mut Moment) -> Option<(usize, usize)> {
+    let update = |world: &mut World, m: usize, update| {
+        world.update(&mk_name(MEMBERS[m]), update, *now);
+    };
+    let silent = |world: &World, m: usize| !member(world, MEMBERS[m]).in_contact();
+    match *op {
+        Op::Export(m, p) if !silent(world, m) => {
+            update(
+                world,
+                m,
+                Update::PoolApplied(mk_pool(POOLS[p], Some("ClusterSet"))),
+            );
+        }
+        Op::Withdraw(m, p) if !silent(world, m) => {
+            update(world, m, Update::PoolApplied(mk_pool(POOLS[p], None)));
+            return Some((m, p));
+        }
+        Op::Delete(m, p) if !silent(world, m) => {
+            let key = mk_key(POOLS[p]);
+            update(world, m, Update::PoolDeleted { key, crd: mk_crd() });
+            return Some((m, p));
+        }
+        Op::CrdGone(m) if !silent(world, m) => {
+            for pool in POOLS {
+                let (key, crd) = (mk_key(pool), facts::CrdCheck::Doubtful);
+                update(world, m, Update::PoolDeleted { key, crd });
+            }
+        }
+        Op::Endpoints(m, ready) if !silent(world, m) => {
+            let slice = mk_slice(if ready { &["10.0.0.1"] } else { &[] });
+            update(world, m, Update::Slices(Change::Applied(slice)));
+        }
+        Op::Lose(m) => update(world, m, Update::Lost(Fault::ConnectionLost)),
+        Op::Return(m) => match truth.remove(&m) {
+            Some((pools, imports)) => connect(world, MEMBERS[m], pools, imports, *now),
+            None => update(world, m, Update::Live),
+        },
+        Op::Restart => restart(world, truth, *now),
+        Op::Wait => *now = *now + Duration::from_secs(30),
+        _ => {}
+    }
+    None
+}
+
+/// Whether a member is known not to export a pool.
+fn exports_not(member: &Member, key: &Key) -> bool {
+    let record = member.pools.get(key);
+    member.exports_known()
+        && record
+            .is_none_or(|record| parse_export(&record.facts.annotations) == Export::NotRequested)
+}
+
+/// A new controller over the same clusters: it meets those that answer.
+fn restart(world: &mut World, truth: &mut Truth, now: Moment) {
+    let mut fresh = World::new(STALE_AFTER);
+    for (m, name) in MEMBERS.iter().enumerate() {
+        fresh.add_member(&mk_name(name), now);
+        let old = member(world, name);
+        let real = old.pools.values().filter(|record| record.doubt.is_none());
+        let pools = real.map(|record| record.facts.clone()).collect();
+        let imports = old.imports.items.values().cloned().collect();
+        if old.in_contact() {
+            connect(&mut fresh, name, pools, imports, now);
+        } else {
+            truth.entry(m).or_insert((pools, imports));
+        }
+    }
+    *world = fresh;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// P3, P4, P2: an entry goes only by its exporter's will, nobody imports itself, and planning twice writes once.
+    #[test]
+    fn no_entry_goes_without_evidence(ops in proptest::collection::vec(any_op(), 1..40)) {
+        let mut world = mk_world(&MEMBERS);
+        let policy = mk_policy();
+        let mut now = Moment::from_millis(0);
+        let mut truth = Truth::new();
+        for op in &ops {
+            let before: Vec<Vec<Vec<String>>> = MEMBERS
+                .iter()
+                .map(|m| POOLS.iter().map(|p| entries(&world, m, &mk_key(p))).collect())
+                .collect();
+            let ended = run(&mut world, &mut truth, op, &mut now);
+            settle(&mut world, &policy, now);
+            prop_assert_eq!(write_once(&mut world, &policy, now), 0);
+            for (m, importer) in MEMBERS.iter().enumerate() {
+                for (p, pool) in POOLS.iter().enumerate() {
+                    let after = entries(&world, importer, &mk_key(pool));
+                    prop_assert!(!after.iter().any(|entry| entry == importer));
+                    // of an importer that the new controller has not met we see nothing
+                    if !member(&world, importer).imports_known() {
+                        continue;
+                    }
+                    for exporter in &before[m][p] {
+                        let proven = ended.is_some_and(|(em, ep)| MEMBERS[em] == exporter && ep == p);
+                        let kept = after.contains(exporter);
+                        // an importer that was silent when the export ended learns of it when it is back
+                        let late = exports_not(member(&world, exporter), &mk_key(pool));
+                        prop_assert!(kept || proven || late, "{} lost {} of {} by {:?}", importer, pool, exporter, op);
+                    }
+                }
+            }
+        }
+    }
+
+    /// P1: updates of different members and kinds in any order lead to the same plan.
+    #[test]
+    fn the_plan_ignores_the_order_of_events(order in Just((0..9).collect::<Vec<usize>>()).prop_shuffle()) {
+        let make = |order: &[usize]| {
+            let mut world = mk_world(&MEMBERS);
+            for index in order {
+                let name = mk_name(MEMBERS[index / 3]);
+                let update = match index % 3 {
+                    0 => Update::PoolApplied(mk_pool("x", Some("ClusterSet"))),
+                    1 => Update::Services(Change::Applied(mk_service(ServiceType::ClusterIP, "10.0.0.7"))),
+                    _ => Update::Slices(Change::Applied(mk_slice(&["10.0.0.8", "10.0.0.9"]))),
+                };
+                world.update(&name, update, NOW);
+            }
+            desired(&world, &mk_policy(), NOW)
+        };
+        let straight: Vec<usize> = (0..9).collect();
+        prop_assert_eq!(make(&order), make(&straight));
+    }
+}
