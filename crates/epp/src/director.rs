@@ -57,8 +57,8 @@ impl Director {
     /// Picks for one request. From its return on the request counts at its endpoint.
     ///
     /// # Errors
-    /// [`Reject`] when no member may serve it.
-    pub fn decide(&self, mut query: Query) -> Result<Answer, Reject> {
+    /// A [`Reject`] when no member may serve it.
+    pub(crate) fn decide(&self, mut query: Query) -> Result<Answer, Reject> {
         if !self.honour_subset {
             query.facts.subset = None;
         }

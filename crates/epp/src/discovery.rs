@@ -234,3 +234,6 @@ async fn next_pod(pods: &mut Option<PodWatch>) -> Option<Update<Pod>> {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,12 +26,16 @@ const PICK_BUCKETS: [f64; 13] = [
     1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1,
 ];
 
+/// Label values of open streams.
+const PHASES: [&str; 2] = ["request", "response"];
+
 /// All handles. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     pick_duration: Histogram,
     rejected: Family<Reason, Counter>,
-    streams: Family<PhaseLabel, Gauge>,
+    /// Of requests and of responses.
+    streams: [Gauge; 2],
     stream_ends: Family<End, Counter>,
     blind_picks: Counter,
     served_mismatches: Family<Kind, Counter>,
@@ -78,10 +82,11 @@ pub struct OpenStream {
 impl Metrics {
     /// Registers everything but [`PoolCollector`].
     pub fn register(registry: &mut Registry) -> Self {
+        let by_phase = Family::<PhaseLabel, Gauge>::default();
         let metrics = Self {
             pick_duration: Histogram::new(PICK_BUCKETS),
             rejected: Family::default(),
-            streams: Family::default(),
+            streams: PHASES.map(|phase| by_phase.get_or_create_owned(&PhaseLabel { phase })),
             stream_ends: Family::default(),
             blind_picks: Counter::default(),
             served_mismatches: Family::default(),
@@ -93,7 +98,7 @@ impl Metrics {
         let Self {
             pick_duration,
             rejected,
-            streams,
+            streams: _,
             stream_ends,
             blind_picks,
             served_mismatches,
@@ -109,7 +114,7 @@ impl Metrics {
             pick_duration,
         );
         epp.register("rejected", "Requests answered by the EPP itself", rejected);
-        epp.register("streams", "Open ext_proc streams", streams);
+        epp.register("streams", "Open ext_proc streams", by_phase);
         epp.register(
             "streams_ended",
             "Ended ext_proc streams",
@@ -156,9 +161,8 @@ impl Metrics {
 
     /// A stream was opened.
     pub fn open_stream(&self) -> OpenStream {
-        let gauge = |phase| self.streams.get_or_create_owned(&PhaseLabel { phase });
         let open = OpenStream {
-            gauges: [gauge("request"), gauge("response")],
+            gauges: self.streams.clone(),
             phase: Phase::Request,
         };
         open.gauge().inc();

@@ -4,7 +4,7 @@ use scheduling::NoPick;
 
 /// A request-level failure. It becomes an immediate HTTP response, never a gRPC error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Reject {
+pub(crate) enum Reject {
     /// The body of a path whose format is known cannot be read.
     #[error("{0}")]
     BadRequest(String),
@@ -37,7 +37,7 @@ pub enum Reject {
 
 impl Reject {
     /// Stable: metric label, error type and dropped-reason header alike.
-    pub fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::BadRequest(_) => "bad-request",
             Self::BodyTimeout { .. } => "body-timeout",
@@ -49,7 +49,7 @@ impl Reject {
     }
 
     /// HTTP status. 503 means that another pool may serve the request, 429 that this one will later.
-    pub fn status(&self) -> u16 {
+    pub(crate) fn status(&self) -> u16 {
         match self {
             Self::BadRequest(_) => 400,
             Self::BodyTimeout { .. } => 408,
@@ -60,7 +60,7 @@ impl Reject {
     }
 
     /// Value of `x-llm-d-request-dropped-reason`, where the request itself was in order.
-    pub fn dropped_reason(&self) -> Option<String> {
+    pub(crate) fn dropped_reason(&self) -> Option<String> {
         match self {
             Self::Saturated | Self::NoEndpoints(_) | Self::ShuttingDown => {
                 Some(format!("rejected-{}", self.reason()))
@@ -70,12 +70,12 @@ impl Reject {
     }
 
     /// Value of `retry-after` in seconds, where waiting helps.
-    pub fn retry_after(&self) -> Option<&'static str> {
+    pub(crate) fn retry_after(&self) -> Option<&'static str> {
         (self.status() == 429).then_some("1")
     }
 
     /// The JSON body for the client.
-    pub fn body(&self) -> Vec<u8> {
+    pub(crate) fn body(&self) -> Vec<u8> {
         let error = serde_json::json!({
             "error": { "message": self.to_string(), "type": self.reason(), "code": self.status() }
         });

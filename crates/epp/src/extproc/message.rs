@@ -164,7 +164,7 @@ pub(super) struct Streamed {
 
 /// What the proxy is told about the way of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
+pub(crate) struct Route {
     /// `ip:port[,ip:port]`, best first.
     pub destination: String,
     /// `x-request-id` to set, where the request had none.
@@ -173,7 +173,7 @@ pub struct Route {
 
 /// Everything a decision needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Query {
+pub(crate) struct Query {
     /// For the pick.
     pub facts: Facts,
     /// The model the client asks for, where the body was read.
@@ -190,7 +190,7 @@ pub struct Query {
 
 /// A decision.
 #[derive(Debug)]
-pub struct Answer {
+pub(crate) struct Answer {
     /// For the proxy.
     pub route: Route,
     /// The endpoints in it, best first.

@@ -292,3 +292,6 @@ impl Drop for Meter {
         self.shared.metrics.stream_ended(self.end);
     }
 }
+
+#[cfg(test)]
+mod tests;
