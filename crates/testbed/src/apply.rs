@@ -9,6 +9,7 @@ use kube::core::GroupVersionKind;
 use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, Client, discovery};
 use serde::Deserialize as _;
+use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::eventually::eventually;
@@ -134,11 +135,11 @@ fn parse(yaml: &str) -> Result<Vec<DynamicObject>, ApplyError> {
             number: nth + 1,
             problem,
         };
-        let value =
-            serde_json::Value::deserialize(document).map_err(|error| failed(error.to_string()))?;
+        let mut value = Value::deserialize(document).map_err(|error| failed(error.to_string()))?;
         if value.is_null() {
             continue; // a document of comments alone
         }
+        read_file_modes(&mut value);
         let object: DynamicObject =
             serde_json::from_value(value).map_err(|error| failed(error.to_string()))?;
         if object.types.is_none() || object.metadata.name.is_none() {
@@ -147,6 +148,24 @@ fn parse(yaml: &str) -> Result<Vec<DynamicObject>, ApplyError> {
         objects.push(object);
     }
     Ok(objects)
+}
+
+/// File modes are written in octal, `0440`, which is a number to kubectl and a text to YAML 1.2.
+fn read_file_modes(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                let text = field.as_str().and_then(|text| text.strip_prefix('0'));
+                let mode = text.and_then(|digits| u32::from_str_radix(digits, 8).ok());
+                match mode {
+                    Some(mode) if name == "defaultMode" || name == "mode" => *field = mode.into(),
+                    _ => read_file_modes(field),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(read_file_modes),
+        _ => {}
+    }
 }
 
 async fn apply(client: &Client, object: &DynamicObject) -> Result<(), ApplyError> {
@@ -223,6 +242,17 @@ mod tests {
         objects.sort_by_key(rank);
         let kinds: Vec<&str> = objects.iter().map(kind).collect();
         assert_eq!(kinds, ["Namespace", "ConfigMap"]);
+    }
+
+    #[test]
+    fn file_modes_are_octal_as_for_kubectl() {
+        let yaml = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: {id: 0440}}\n\
+                    spec: {volumes: [{secret: {defaultMode: 0440, items: [{mode: 256}]}}]}\n";
+        let pod = &parse(yaml).unwrap()[0];
+        let secret = &pod.data["spec"]["volumes"][0]["secret"];
+        assert_eq!(secret["defaultMode"], 288);
+        assert_eq!(secret["items"][0]["mode"], 256);
+        assert_eq!(pod.metadata.labels.as_ref().unwrap()["id"], "0440");
     }
 
     #[test]
