@@ -116,7 +116,7 @@ async fn a_body_that_stops_gets_408_a_minute_after_its_last_part() {
     assert_eq!(response.status.unwrap().code, 408);
     let waited = start.elapsed();
     assert!(
-        (Duration::from_secs(180)..Duration::from_secs(181)).contains(&waited),
+        (Duration::from_mins(3)..Duration::from_secs(181)).contains(&waited),
         "{waited:?}"
     );
     assert!(replies.next().await.is_none(), "closed in order");
