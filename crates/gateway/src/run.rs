@@ -135,13 +135,8 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     drain.cancel();
     stop.cancel();
     // The admin server stays last, so that the drain can be seen.
-    let finish = async {
-        while tasks.len() > 1 && tasks.join_next().await.is_some() {}
-        ended.cancel();
-        while tasks.join_next().await.is_some() {}
-    };
     tokio::select! {
-        finished = timeout(drain_timeout, finish) => {
+        finished = timeout(drain_timeout, finish(tasks, ended)) => {
             if finished.is_err() {
                 warn!(?drain_timeout, "not everything ended in time");
             }
@@ -149,6 +144,12 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         () = shutdown.now.cancelled() => {}
     }
     Ok(())
+}
+
+async fn finish(mut tasks: JoinSet<Ended>, ended: CancellationToken) {
+    while tasks.len() > 1 && tasks.join_next().await.is_some() {}
+    ended.cancel();
+    while tasks.join_next().await.is_some() {}
 }
 
 /// The two queues of writes and the tasks that work on them.

@@ -1,6 +1,6 @@
 //! From the API's types to the world's. The one place that knows the generated types.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crd::conditions::{ACCEPTED, READY, find, is_false, is_true};

@@ -117,7 +117,7 @@ impl Ads {
     pub(crate) fn on(&mut self, input: Input, now: Moment) -> Vec<Effect> {
         let mut effects = Vec::new();
         match input {
-            Input::Request(request) => self.request(request, &mut effects),
+            Input::Request(request) => self.request(request, now, &mut effects),
             Input::Snapshot(snapshot) => {
                 self.quarantine.retain(|(kind, name, version)| {
                     snapshot.of(*kind).get(name).is_some_and(|r| r.version == *version)
@@ -153,10 +153,17 @@ impl Ads {
             && Kind::ALL.iter().all(|kind| self.pending(*kind, |_| true).is_empty())
     }
 
-    fn request(&mut self, request: Request, effects: &mut Vec<Effect>) {
+    fn request(&mut self, request: Request, now: Moment, effects: &mut Vec<Effect>) {
         let Some(kind) = request.kind else { return };
         if let Some(nonce) = request.nonce {
             self.answered(kind, nonce, request.error, effects);
+        }
+        if kind == Kind::Cluster {
+            // Whether a cluster of an earlier stream still waits for endpoints, Envoy does not say.
+            for name in request.initial.keys() {
+                self.repush.insert(name.clone());
+                self.awaited.insert(name.clone(), now);
+            }
         }
         self.types[kind as usize].subscribe(
             kind,
@@ -274,8 +281,9 @@ impl Ads {
             self.doomed.entry(name).or_insert(now);
         }
         if let Some(snapshot) = &self.snapshot {
-            self.awaited.retain(|name, _| snapshot.clusters.contains_key(name));
-            self.repush.retain(|name| snapshot.clusters.contains_key(name));
+            let waits = |name: &str| snapshot.clusters.get(name).is_some_and(|c| c.needs_endpoints);
+            self.awaited.retain(|name, _| waits(name));
+            self.repush.retain(|name| waits(name));
         }
     }
 
