@@ -280,10 +280,14 @@ impl Ads {
         for name in gone {
             self.doomed.entry(name).or_insert(now);
         }
-        if let Some(snapshot) = &self.snapshot {
-            let waits = |name: &str| snapshot.clusters.get(name).is_some_and(|c| c.needs_endpoints);
-            self.awaited.retain(|name, _| waits(name));
-            self.repush.retain(|name| waits(name));
+        let Some(snapshot) = &self.snapshot else { return };
+        let waits = |name: &str| snapshot.clusters.get(name).is_some_and(|c| c.needs_endpoints);
+        let held = &self.types[Kind::Cluster as usize];
+        // One that Envoy has may come back as it is, and still wait.
+        self.repush.retain(|name| waits(name) || held.has(name));
+        self.awaited.retain(|name, _| waits(name));
+        for name in self.repush.iter().filter(|name| waits(name) && held.has(name)) {
+            self.awaited.entry(name.clone()).or_insert(now);
         }
     }
 
@@ -392,9 +396,11 @@ impl Ads {
         now: Moment,
         effects: &mut Vec<Effect>,
     ) {
-        if resources.is_empty() && removed.is_empty() {
+        let state = &mut self.types[kind as usize];
+        if resources.is_empty() && removed.is_empty() && !state.unanswered {
             return;
         }
+        state.unanswered = false;
         self.nonce += 1;
         let versions = resources.iter().map(|(name, r)| (name.clone(), r.version));
         self.types[kind as usize].in_flight = Some(InFlight {

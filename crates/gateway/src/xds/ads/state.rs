@@ -8,6 +8,9 @@ use crate::xds::Kind;
 #[derive(Clone, Debug, Default)]
 pub(super) struct TypeState {
     opened: bool,
+    /// The subscription to all there are has had no response yet. Envoy waits for one, even an empty one, before it
+    /// goes on to the next type and gets ready.
+    pub(super) unanswered: bool,
     /// All there are, also later ones.
     pub(super) wildcard: bool,
     pub(super) subscribed: BTreeSet<String>,
@@ -41,6 +44,7 @@ impl TypeState {
         self.opened = true;
         let has_wildcard = matches!(kind, Kind::Cluster | Kind::Listener);
         if has_wildcard && (first && subscribe.is_empty() || subscribe.iter().any(|n| n == "*")) {
+            self.unanswered |= !self.wildcard;
             self.wildcard = true;
         }
         if first {
@@ -68,6 +72,13 @@ impl TypeState {
                 self.known.remove(&name);
             }
         }
+    }
+
+    /// Envoy has some version of it, or will when it has read all we sent.
+    pub(super) fn has(&self, name: &str) -> bool {
+        let sent = self.in_flight.as_ref();
+        let known = self.known.get(name).is_some_and(Option::is_some);
+        known || sent.is_some_and(|sent| sent.resources.contains_key(name))
     }
 
     pub(super) fn acknowledge(&mut self, name: String, version: u64) {

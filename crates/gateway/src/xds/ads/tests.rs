@@ -169,6 +169,21 @@ fn assignment_is_sent_again_after_its_cluster_changed() {
 }
 
 #[test]
+fn assignment_is_still_sent_again_when_its_cluster_went_and_came_back() {
+    let mut ads = mk_settled(&mk_snapshot(&[("a", "1")], "x"));
+    // Endpoints are on their way, so those for the changed cluster must wait.
+    let effects = ads.on(Input::Snapshot(mk_snapshot(&[("a", "1")], "y")), ms(1));
+    let endpoints = sent(&effects)[0].clone();
+    let changed = mk_snapshot(&[("a", "2")], "y");
+    let effects = ads.on(Input::Snapshot(Arc::clone(&changed)), ms(2));
+    assert_eq!(brief(&effects), ["cds +a"]);
+    ads.on(Input::Snapshot(mk_snapshot(&[], "y")), ms(3));
+    ads.on(answer(sent(&effects)[0], None), ms(4));
+    ads.on(Input::Snapshot(changed), ms(5));
+    assert_eq!(brief(&ads.on(answer(&endpoints, None), ms(6)))[0], "eds +a");
+}
+
+#[test]
 fn endpoints_alone_change_nothing_else() {
     let mut ads = mk_settled(&mk_snapshot(&[("a", "1"), ("b", "1")], "x"));
     let mut next = (*mk_snapshot(&[("a", "1"), ("b", "1")], "x")).clone();
