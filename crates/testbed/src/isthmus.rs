@@ -52,8 +52,10 @@ const PROGRAMS_DIR: &str = "ISTHMUS_BIN_DIR";
 /// # Errors
 /// Names a program that is not built.
 pub fn with_programs(builder: Builder) -> Result<Builder, TestbedError> {
-    let directory = std::env::var_os(PROGRAMS_DIR)
-        .map_or_else(|| crate::workspace().join("target/quick-release"), PathBuf::from);
+    let directory = std::env::var_os(PROGRAMS_DIR).map_or_else(
+        || crate::workspace().join("target/quick-release"),
+        PathBuf::from,
+    );
     let mut builder = builder;
     for program in PROGRAMS {
         let path = directory.join(program);
@@ -84,7 +86,9 @@ pub async fn install_import_crd(cluster: &Cluster) -> Result<(), TestbedError> {
 /// `kubectl replace`: an apply would merge the two schemas.
 async fn replace(cluster: &Cluster, files: &[PathBuf]) -> Result<(), TestbedError> {
     for file in files {
-        cluster.kubectl(&["replace", "-f", &file.to_string_lossy()]).await?;
+        cluster
+            .kubectl(&["replace", "-f", &file.to_string_lossy()])
+            .await?;
     }
     Ok(())
 }
@@ -96,14 +100,19 @@ async fn replace(cluster: &Cluster, files: &[PathBuf]) -> Result<(), TestbedErro
 /// When the API server refuses or does not answer.
 pub async fn join(cluster: &Cluster) -> Result<String, TestbedError> {
     cluster.apply_yaml(MEMBER).await?;
-    cluster.service_account_kubeconfig(NAMESPACE, CONTROLLER).await
+    cluster
+        .service_account_kubeconfig(NAMESPACE, CONTROLLER)
+        .await
 }
 
 /// Runs the ClusterSet controller in `home` with these members, by name, and waits until it is ready.
 ///
 /// # Errors
 /// When the API server refuses, or the controller is not ready in a minute.
-pub async fn install_controller(home: &Cluster, members: &BTreeMap<String, String>) -> Result<(), TestbedError> {
+pub async fn install_controller(
+    home: &Cluster,
+    members: &BTreeMap<String, String>,
+) -> Result<(), TestbedError> {
     home.apply_yaml(CONTROLLER_MANIFEST).await?;
     set_members(home, members).await?;
     available(home, NAMESPACE, CONTROLLER).await
@@ -113,10 +122,18 @@ pub async fn install_controller(home: &Cluster, members: &BTreeMap<String, Strin
 ///
 /// # Errors
 /// When the API server refuses or does not answer.
-pub async fn set_members(home: &Cluster, members: &BTreeMap<String, String>) -> Result<(), TestbedError> {
+pub async fn set_members(
+    home: &Cluster,
+    members: &BTreeMap<String, String>,
+) -> Result<(), TestbedError> {
     let data = members
         .iter()
-        .map(|(name, kubeconfig)| (format!("{name}.yaml"), ByteString(kubeconfig.clone().into_bytes())))
+        .map(|(name, kubeconfig)| {
+            (
+                format!("{name}.yaml"),
+                ByteString(kubeconfig.clone().into_bytes()),
+            )
+        })
         .collect();
     let secret = Secret {
         metadata: ObjectMeta {
@@ -130,7 +147,12 @@ pub async fn set_members(home: &Cluster, members: &BTreeMap<String, String>) -> 
     let secrets: Api<Secret> = Api::namespaced(home.client(), NAMESPACE);
     let params = PatchParams::apply("testbed").force();
     let what = "Secret of the members";
-    within(home, what, secrets.patch(MEMBERS_SECRET, &params, &Patch::Apply(&secret))).await?;
+    within(
+        home,
+        what,
+        secrets.patch(MEMBERS_SECRET, &params, &Patch::Apply(&secret)),
+    )
+    .await?;
     Ok(())
 }
 
@@ -143,7 +165,10 @@ pub async fn install_gateway(cluster: &Cluster) -> Result<(), TestbedError> {
     cluster.apply_yaml(GATEWAY_MANIFEST).await?;
     let services: Api<Service> = Api::namespaced(cluster.client(), NAMESPACE);
     let service = within(cluster, "Service of the gateway", services.get(GATEWAY)).await?;
-    let address = service.spec.and_then(|spec| spec.cluster_ip).unwrap_or_default();
+    let address = service
+        .spec
+        .and_then(|spec| spec.cluster_ip)
+        .unwrap_or_default();
     let deployments: Api<Deployment> = Api::namespaced(cluster.client(), NAMESPACE);
     let patch = json!({"spec": {"template": {"spec": {"containers": [{
         "name": "gateway",
@@ -154,7 +179,12 @@ pub async fn install_gateway(cluster: &Cluster) -> Result<(), TestbedError> {
     }]}}}});
     let params = PatchParams::default();
     let what = "Deployment of the gateway";
-    within(cluster, what, deployments.patch(GATEWAY, &params, &Patch::Strategic(&patch))).await?;
+    within(
+        cluster,
+        what,
+        deployments.patch(GATEWAY, &params, &Patch::Strategic(&patch)),
+    )
+    .await?;
     available(cluster, NAMESPACE, GATEWAY).await
 }
 
@@ -198,7 +228,15 @@ pub async fn withdraw(cluster: &Cluster) -> Result<String, TestbedError> {
 /// # Errors
 /// With what kubectl said.
 pub async fn annotate(cluster: &Cluster, annotation: &str) -> Result<String, TestbedError> {
-    let command = ["annotate", "--overwrite", "-n", POOL_NAMESPACE, "inferencepool", POOL, annotation];
+    let command = [
+        "annotate",
+        "--overwrite",
+        "-n",
+        POOL_NAMESPACE,
+        "inferencepool",
+        POOL,
+        annotation,
+    ];
     cluster.kubectl(&command).await
 }
 
@@ -206,11 +244,21 @@ pub async fn annotate(cluster: &Cluster, annotation: &str) -> Result<String, Tes
 ///
 /// # Errors
 /// When it is not programmed in a minute; the error holds its conditions.
-pub async fn gateway_url(cluster: &Cluster, namespace: &str, name: &str) -> Result<String, TestbedError> {
+pub async fn gateway_url(
+    cluster: &Cluster,
+    namespace: &str,
+    name: &str,
+) -> Result<String, TestbedError> {
     let gateways: Api<crd::gateway::Gateway> = Api::namespaced(cluster.client(), namespace);
-    let what = format!("Gateway {namespace}/{name} in {} is programmed", cluster.name());
+    let what = format!(
+        "Gateway {namespace}/{name} in {} is programmed",
+        cluster.name()
+    );
     let url = eventually(&what, ROLLOUT_LIMIT, async || {
-        let gateway = gateways.get(name).await.map_err(|error| error.to_string())?;
+        let gateway = gateways
+            .get(name)
+            .await
+            .map_err(|error| error.to_string())?;
         let status = gateway.status.ok_or("no status")?;
         let conditions = status.conditions.unwrap_or_default();
         let address = status.addresses.unwrap_or_default().into_iter().next();
@@ -230,10 +278,20 @@ pub async fn gateway_url(cluster: &Cluster, namespace: &str, name: &str) -> Resu
 /// When that takes more than a minute; the error holds its status.
 pub async fn available(cluster: &Cluster, namespace: &str, name: &str) -> Result<(), TestbedError> {
     let deployments: Api<Deployment> = Api::namespaced(cluster.client(), namespace);
-    let what = format!("Deployment {namespace}/{name} in {} is available", cluster.name());
+    let what = format!(
+        "Deployment {namespace}/{name} in {} is available",
+        cluster.name()
+    );
     let wait = eventually(&what, ROLLOUT_LIMIT, async || {
-        let deployment = deployments.get(name).await.map_err(|error| error.to_string())?;
-        let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+        let deployment = deployments
+            .get(name)
+            .await
+            .map_err(|error| error.to_string())?;
+        let wanted = deployment
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.replicas)
+            .unwrap_or(1);
         let generation = deployment.metadata.generation;
         let status = deployment.status.ok_or("no status")?;
         let done = status.observed_generation >= generation

@@ -1,0 +1,275 @@
+//! The demo: two clusters, one exported pool, requests from the one to the other. Started by `cargo xtask demo`.
+#![allow(clippy::print_stdout, reason = "a terminal program")]
+
+mod screen;
+mod show;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::ListParams;
+use testbed::{Cluster, Inside, Requests, Testbed, eventually, isthmus};
+use tokio::time::Instant;
+
+use crate::screen::Screen;
+
+const EAST: &str = "east";
+const WEST: &str = "west";
+/// Several steps of several programs on a busy machine.
+const SOON: Duration = Duration::from_mins(1);
+
+fn main() -> ExitCode {
+    let keep = match std::env::args().nth(1).as_deref() {
+        None => false,
+        Some("--keep") => true,
+        Some(other) => {
+            eprintln!("{other}: expected --keep or nothing; see cargo xtask demo --help");
+            return ExitCode::from(64);
+        }
+    };
+    let outcome = testbed::enter()
+        .context("entering namespaces")
+        .and_then(|inside| {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .enable_all()
+                .build()?;
+            runtime.block_on(async {
+                tokio::select! {
+                    outcome = run(&inside, keep) => outcome,
+                    signal = interrupted() => signal,
+                }
+            })
+        });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\nerror: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn interrupted() -> Result<()> {
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    tokio::select! {
+        interrupt = tokio::signal::ctrl_c() => interrupt?,
+        _ = terminate.recv() => {}
+    }
+    println!("\nEnded; nothing is left behind.");
+    Ok(())
+}
+
+async fn run(inside: &Inside, keep: bool) -> Result<()> {
+    let start = Instant::now();
+    println!(
+        "Isthmus: a request that enters cluster {WEST} is answered by a model server in cluster {EAST}."
+    );
+    let screen = Screen::new();
+
+    screen.heading(
+        "Two clusters: etcd, kube-apiserver, kube-controller-manager, a simulated node each",
+    );
+    let builder = isthmus::with_programs(Testbed::builder(inside))?;
+    let testbed = builder
+        .cluster(EAST)
+        .cluster(WEST)
+        .start(screen.listener())
+        .await?;
+    let outcome = Box::pin(show(&screen, &testbed)).await;
+    if let Err(error) = outcome {
+        let logs = testbed.logs_dir();
+        return Err(error.context(format!("the demo failed; logs: {}", logs.display())));
+    }
+    println!("\nDone in {:.0} s.", start.elapsed().as_secs_f64());
+    if keep {
+        show::kept(inside, &testbed);
+        // until a signal ends the other branch of main
+        std::future::pending::<()>().await;
+    }
+    testbed.stop().await;
+    Ok(())
+}
+
+async fn show(screen: &Screen, testbed: &Testbed) -> Result<()> {
+    let (east, west) = (testbed.cluster(EAST)?, testbed.cluster(WEST)?);
+
+    screen.heading("Isthmus and a pool of three simulated model servers in each cluster");
+    let join = async {
+        anyhow::Ok(BTreeMap::from([
+            (EAST.to_owned(), isthmus::join(east).await?),
+            (WEST.to_owned(), isthmus::join(west).await?),
+        ]))
+    };
+    let members = screen
+        .step("both: accounts for the controller", join)
+        .await?;
+    let gateway = screen.step("west: gateway", isthmus::install_gateway(west));
+    let controller = screen.step(
+        "west: mci-controller",
+        isthmus::install_controller(west, &members),
+    );
+    let pool_east = screen.step(
+        "east: model servers and endpoint picker",
+        isthmus::install_pool(east),
+    );
+    let pool_west = screen.step(
+        "west: model servers and endpoint picker",
+        isthmus::install_pool(west),
+    );
+    tokio::try_join!(gateway, controller, pool_east, pool_west)?;
+    let url = screen
+        .step("west: a Gateway's Envoy", isthmus::install_route(west))
+        .await?;
+
+    screen.heading("Export: one annotation in east");
+    let begin = Instant::now();
+    screen
+        .kubectl(
+            east,
+            &[
+                "annotate",
+                "inferencepool",
+                "llama",
+                "-n",
+                "llm",
+                "inference.networking.x-k8s.io/export=ClusterSet",
+            ],
+        )
+        .await?;
+    eventually("a ready import in west", SOON, async || {
+        let imports: Api<crd::InferencePoolImport> =
+            Api::namespaced(west.client(), isthmus::POOL_NAMESPACE);
+        let import = imports
+            .get(isthmus::POOL)
+            .await
+            .map_err(|error| error.to_string())?;
+        if crd::conditions::is_true(import.conditions(), crd::conditions::READY) {
+            Ok(())
+        } else {
+            Err(format!("{:?}", import.conditions()))
+        }
+    })
+    .await?;
+    println!("  ready in west after {}\n", screen::short(begin.elapsed()));
+    screen
+        .kubectl(west, &["get", "inferencepoolimport", "-n", "llm"])
+        .await?;
+    screen.kubectl(west, &["get", "inferencepoolimport", "llama", "-n", "llm",
+        "-o", "jsonpath={range .status.clusters[*]}{.name}: {.routingMode}, endpoint picker at {.endpointPicker.service[0].addresses[0]}:{.endpointPicker.service[0].ports[0].number}{\"\\n\"}{end}"]).await?;
+
+    let requests = Requests::new(url.clone());
+    let pods = pods_by_name(&[east, west]).await?;
+    eventually("an answer through west's gateway", SOON, async || {
+        let answer = requests
+            .chat(isthmus::POOL, "hello")
+            .await
+            .map_err(|error| error.to_string())?;
+        if answer.status == 200 {
+            Ok(())
+        } else {
+            Err(format!("{}: {}", answer.status, answer.text()))
+        }
+    })
+    .await?;
+
+    screen.heading(&format!(
+        "Requests into west's gateway, {url}: the route leads to the import"
+    ));
+    show::requests(&requests, &pods, 8).await?;
+
+    screen.heading("The same as a stream: tokens as they come");
+    show::stream(&requests, &pods).await?;
+
+    screen.heading("Half to west's own pool, half to the import");
+    west.apply_yaml(include_str!(
+        "../../../../../config/samples/route-halves.yaml"
+    ))
+    .await?;
+    let both = eventually("answers from both clusters", SOON, async || {
+        let counts = show::count(&requests, &pods, 10)
+            .await
+            .map_err(|error| format!("{error:#}"))?;
+        if counts.len() == 2 {
+            Ok(())
+        } else {
+            Err(format!("{counts:?}"))
+        }
+    });
+    both.await?;
+    let counts = show::count(&requests, &pods, 200).await?;
+    println!("  200 requests: {}", show::counted(&counts));
+
+    screen.heading("Withdrawal: the annotation goes");
+    isthmus::install_route(west).await?;
+    screen
+        .kubectl(
+            east,
+            &[
+                "annotate",
+                "inferencepool",
+                "llama",
+                "-n",
+                "llm",
+                "inference.networking.x-k8s.io/export-",
+            ],
+        )
+        .await?;
+    let begin = Instant::now();
+    let answer = eventually("500 from the gateway", SOON, async || {
+        let answer = requests
+            .chat(isthmus::POOL, "hello")
+            .await
+            .map_err(|error| error.to_string())?;
+        if answer.status == 500 {
+            Ok(answer)
+        } else {
+            Err(format!("{}: {}", answer.status, answer.text()))
+        }
+    })
+    .await?;
+    println!(
+        "  the import is gone and a request is answered {} after {}",
+        answer.status,
+        screen::short(begin.elapsed())
+    );
+    isthmus::export(east).await?;
+    eventually("an answer after exporting again", SOON, async || {
+        let answer = requests
+            .chat(isthmus::POOL, "hello")
+            .await
+            .map_err(|error| error.to_string())?;
+        if answer.status == 200 {
+            Ok(())
+        } else {
+            Err(answer.status.to_string())
+        }
+    })
+    .await?;
+    println!("  exported again: 200");
+    Ok(())
+}
+
+/// Which cluster each model server is in.
+async fn pods_by_name(clusters: &[&Cluster]) -> Result<BTreeMap<String, String>> {
+    let mut by_name = BTreeMap::new();
+    for cluster in clusters {
+        let pods: Api<Pod> = Api::namespaced(cluster.client(), isthmus::POOL_NAMESPACE);
+        let params = ListParams::default().labels("app=llama");
+        for pod in pods
+            .list(&params)
+            .await
+            .context("listing model servers")?
+            .items
+        {
+            by_name.insert(
+                pod.metadata.name.unwrap_or_default(),
+                cluster.name().to_owned(),
+            );
+        }
+    }
+    Ok(by_name)
+}

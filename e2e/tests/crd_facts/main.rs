@@ -1,0 +1,73 @@
+//! What a real API server does with our CRD, on which the controller and the gateways rely.
+//!
+//! Each fact stands in the specification of the data model; an API server that behaves otherwise breaks this file
+//! before it breaks a user. One cluster without any program of ours.
+#![cfg(test)]
+
+mod facts;
+mod server;
+
+use std::{process::ExitCode, sync::Arc};
+
+use anyhow::{Context, Result};
+use futures::future::LocalBoxFuture;
+use libtest_mimic::{Arguments, Trial};
+use testbed::Inside;
+
+use crate::server::Server;
+
+struct Fact {
+    name: &'static str,
+    check: for<'a> fn(&'a Server) -> LocalBoxFuture<'a, Result<()>>,
+}
+
+macro_rules! facts {
+    ($($name:ident),* $(,)?) => {
+        [$(Fact { name: stringify!($name), check: |server| Box::pin(facts::$name(server)) }),*]
+    };
+}
+
+const FACTS: &[Fact] = &facts![
+    two_managers_share_the_status,
+    a_shorter_apply_takes_only_its_own_entries,
+    an_apply_that_changes_nothing_keeps_the_resource_version,
+    an_empty_list_reads_back_absent,
+    an_apply_over_foreign_fields_is_a_conflict,
+    status_of_a_missing_import_is_404_and_the_main_resource_creates_it,
+    a_missing_namespace_is_404_and_a_terminating_one_403,
+    values_outside_the_schema_are_refused,
+    columns_show_readiness_and_summary,
+    upstreams_crd_prunes_our_fields_and_ours_brings_them_back,
+];
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1); // the last fact changes the CRD under all
+    if arguments.list {
+        let trials = FACTS.iter().map(|fact| Trial::test(fact.name, || Ok(()))).collect();
+        return libtest_mimic::run(&arguments, trials).exit_code();
+    }
+    let outcome = testbed::enter()
+        .context("entering namespaces")
+        .and_then(|inside| run(&inside, &arguments));
+    outcome.unwrap_or_else(|error| {
+        eprintln!("the cluster did not start: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run(inside: &Inside, arguments: &Arguments) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let server = Arc::new(runtime.block_on(Server::start(inside))?);
+    let handle = runtime.handle();
+    let trials = FACTS.iter().map(|fact| {
+        let (server, handle) = (server.clone(), handle.clone());
+        Trial::test(fact.name, move || {
+            handle.block_on((fact.check)(&server)).map_err(|error| format!("{error:#}").into())
+        })
+    });
+    let conclusion = libtest_mimic::run(arguments, trials.collect());
+    let server = Arc::into_inner(server).context("a test kept the server")?;
+    runtime.block_on(server.stop());
+    Ok(conclusion.exit_code())
+}

@@ -1,0 +1,262 @@
+//! From an annotation to an import, and back.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use crd::{InferencePoolImport, conditions};
+use serde_json::{Value, json};
+use testbed::{eventually, isthmus};
+
+use crate::environment::{self, Environment, NO_ANSWER, import, pool_condition};
+
+/// What a person at kubectl takes for "at once".
+const AT_ONCE: Duration = Duration::from_secs(2);
+/// Several steps of several programs on a busy machine.
+const SOON: Duration = Duration::from_secs(20);
+
+pub(crate) async fn an_export_appears_in_the_other_cluster_with_its_exact_status(
+    environment: &Environment,
+) -> Result<()> {
+    environment.settle().await?;
+    isthmus::withdraw(&environment.east).await?;
+    environment.no_import(SOON).await?;
+
+    isthmus::export(&environment.east).await?;
+    let seen = eventually("a ready import in west", AT_ONCE, async || {
+        let import = import(&environment.west).await?.ok_or("no import")?;
+        if conditions::is_true(import.conditions(), conditions::READY) {
+            Ok(import)
+        } else {
+            Err(format!("{:?}", import.status))
+        }
+    })
+    .await?;
+
+    let address = environment.epp_address(&environment.east).await?;
+    let generation = seen.metadata.generation;
+    let on_top = json!([
+        condition("Accepted", "True", "Accepted", "1 of 1 clusters accepted", generation),
+        condition("Ready", "True", "Ready", "1/1 ready: east", generation),
+    ]);
+    let pool_generation = environment.pool_generation(&environment.east).await?;
+    let expected = json!([{
+        "name": "east",
+        "routingMode": "EndpointMode",
+        "targetPortNumber": 8000,
+        "targetPorts": [{"number": 8000}],
+        "endpointPicker": {
+            "name": "llama-epp",
+            "service": [{
+                "type": "LoadBalancer",
+                "addresses": [address],
+                "ports": [{"number": 9002, "name": "grpc-ext-proc", "protocol": "TCP", "appProtocol": "http2"}],
+            }],
+            "health": {"port": 9003},
+            "metrics": {"port": 9090},
+            "failureMode": "FailClose",
+        },
+        "conditions": [
+            condition("Accepted", "True", "Accepted", "", pool_generation),
+            condition("ResolvedRefs", "True", "ResolvedRefs", "", pool_generation),
+            condition("Ready", "True", "Ready", "", pool_generation),
+            condition("Reachable", "True", "Reachable", "", pool_generation),
+        ],
+    }]);
+    let status = without_times(&seen)?;
+    same("clusters", &without_messages(&status["clusters"]), &without_messages(&expected))?;
+    same("conditions", &without_messages(&status["conditions"]), &without_messages(&on_top))?;
+    let ours = seen
+        .controller(crd::annotations::MCI_CONTROLLER)
+        .context("no entry of the controller")?;
+    ensure!(
+        ours.exporting_clusters.len() == 1 && ours.exporting_clusters[0].name == "east",
+        "exporting clusters: {:?}",
+        ours.exporting_clusters
+    );
+    ensure!(
+        conditions::same(&ours.conditions, seen.conditions()),
+        "the controller's entry says other than the import: {:?}",
+        ours.conditions
+    );
+    ensure!(
+        import(&environment.east).await.map_err(anyhow::Error::msg)?.is_none(),
+        "an import in the exporting cluster itself"
+    );
+    eventually("Exported on the pool", AT_ONCE, async || {
+        let exported = pool_condition(&environment.east, conditions::EXPORTED).await?;
+        let exported = exported.ok_or("no condition Exported")?;
+        if exported.reason == "Exported" && exported.status == "True" {
+            Ok(())
+        } else {
+            Err(format!("{exported:?}"))
+        }
+    })
+    .await?;
+    Ok(())
+}
+
+pub(crate) async fn a_missing_namespace_holds_the_import_until_it_appears(environment: &Environment) -> Result<()> {
+    environment.settle().await?;
+    let pool = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: apart}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: epp, namespace: apart}
+spec:
+  selector: {app: none}
+  ports: [{name: grpc-ext-proc, port: 9002}]
+---
+apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata:
+  name: apart
+  namespace: apart
+  annotations: {inference.networking.x-k8s.io/export: ClusterSet}
+spec:
+  selector: {matchLabels: {app: none}}
+  targetPorts: [{number: 8000}]
+  endpointPickerRef: {name: epp, port: {number: 9002}}
+";
+    environment.east.apply_yaml(pool).await?;
+    let result = async {
+        let exported = eventually("Exported says the namespace is missing", SOON, async || {
+            let pool = environment.object::<crd::inference_pool::InferencePool>(&environment.east, "apart", "apart");
+            let pool = pool.await?.ok_or("no pool")?;
+            match environment::exported(&pool) {
+                Some(exported) if exported.reason == "NamespaceMissing" => Ok(exported),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await?;
+        ensure!(exported.status == "False", "{exported:?}");
+        ensure!(exported.message.contains("west"), "west is not named: {}", exported.message);
+
+        let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: apart}\n";
+        environment.west.apply_yaml(namespace).await?;
+        eventually("the import in the new namespace", SOON, async || {
+            let import = environment.object::<InferencePoolImport>(&environment.west, "apart", "apart");
+            let import = import.await?.ok_or("no import")?;
+            let names: Vec<_> = import.clusters().iter().map(|entry| entry.name.as_str()).collect();
+            if names == ["east"] { Ok(()) } else { Err(format!("entries of {names:?}")) }
+        })
+        .await?;
+        eventually("Exported is true", SOON, async || {
+            let pool = environment.object::<crd::inference_pool::InferencePool>(&environment.east, "apart", "apart");
+            match environment::exported(&pool.await?.ok_or("no pool")?) {
+                Some(exported) if exported.status == "True" => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await?;
+        anyhow::Ok(())
+    }
+    .await;
+    for cluster in [&environment.east, &environment.west] {
+        cluster
+            .kubectl(&["delete", "namespace", "apart", "--ignore-not-found", "--wait=true", "--timeout=25s"])
+            .await?;
+    }
+    result
+}
+
+pub(crate) async fn kubectl_shows_the_import_with_its_columns(environment: &Environment) -> Result<()> {
+    environment.settle().await?;
+    let table = environment.west.kubectl(&["get", "ipimp", "-n", "llm"]).await?;
+    let mut lines = table.lines();
+    let head: Vec<_> = lines.next().unwrap_or_default().split_whitespace().collect();
+    ensure!(head == ["NAME", "READY", "SUMMARY", "AGE"], "{table}");
+    let row = lines.next().unwrap_or_default();
+    ensure!(
+        row.starts_with("llama") && row.contains("True") && row.contains("1/1 ready: east"),
+        "{table}"
+    );
+    Ok(())
+}
+
+pub(crate) async fn a_users_edit_of_the_import_is_reverted(environment: &Environment) -> Result<()> {
+    environment.settle().await?;
+    let edit = json!({"status": {"clusters": [{
+        "name": "east", "routingMode": "EndpointMode", "targetPortNumber": 1
+    }]}});
+    environment
+        .west
+        .kubectl(&[
+            "patch", "ipimp", "llama", "-n", "llm", "--subresource=status", "--type=merge", "-p", &edit.to_string(),
+        ])
+        .await?;
+    eventually("the entry as it was", SOON, async || {
+        let import = import(&environment.west).await?.ok_or("no import")?;
+        match import.clusters() {
+            [entry] if entry.target_port_number == 8000 && entry.endpoint_picker.is_some() => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
+    Ok(())
+}
+
+pub(crate) async fn a_withdrawn_export_takes_the_import_and_the_route_answers_500(
+    environment: &Environment,
+) -> Result<()> {
+    environment.settle().await?;
+    isthmus::withdraw(&environment.east).await?;
+    environment.no_import(SOON).await?;
+    eventually("the route says BackendNotFound", SOON, async || {
+        let refs = environment.route_condition("ResolvedRefs").await?;
+        let refs = refs.ok_or("no condition ResolvedRefs")?;
+        if refs.status == "False" && refs.reason == "BackendNotFound" {
+            Ok(())
+        } else {
+            Err(format!("{refs:?}"))
+        }
+    })
+    .await?;
+    let answer = eventually("a 500", SOON, async || {
+        let answer = environment.gateway.chat("llama", "hello").await.map_err(|error| error.to_string())?;
+        if answer.status == 500 { Ok(answer) } else { Err(format!("{}: {}", answer.status, answer.text())) }
+    })
+    .await?;
+    ensure!(answer.latency < NO_ANSWER, "the 500 took {:?}", answer.latency);
+    let exported = pool_condition(&environment.east, conditions::EXPORTED).await.map_err(anyhow::Error::msg)?;
+    ensure!(exported.is_none(), "Exported is still on the pool: {exported:?}");
+    Ok(())
+}
+
+fn condition(type_: &str, status: &str, reason: &str, message: &str, generation: Option<i64>) -> Value {
+    json!({"type": type_, "status": status, "reason": reason, "message": message, "observedGeneration": generation})
+}
+
+fn without_times(import: &InferencePoolImport) -> Result<Value> {
+    let mut status = serde_json::to_value(&import.status)?;
+    strip(&mut status, "lastTransitionTime");
+    Ok(status)
+}
+
+/// Messages are for people and may be worded anew; everything else is compared to the letter.
+fn without_messages(value: &Value) -> Value {
+    let mut value = value.clone();
+    strip(&mut value, "message");
+    value
+}
+
+fn strip(value: &mut Value, key: &str) {
+    match value {
+        Value::Object(map) => {
+            map.remove(key);
+            map.values_mut().for_each(|inner| strip(inner, key));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|inner| strip(inner, key)),
+        _ => {}
+    }
+}
+
+fn same(what: &str, seen: &Value, expected: &Value) -> Result<()> {
+    ensure!(
+        seen == expected,
+        "{what} differ\nseen:     {seen:#}\nexpected: {expected:#}"
+    );
+    Ok(())
+}
