@@ -30,7 +30,10 @@ const POD_CIDRS: [&str; 5] = [
 /// Every flag can be set by its variable; flags win.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "gateway", version)]
-#[expect(clippy::doc_markdown, reason = "these comments are the help text, which shows backticks")]
+#[expect(
+    clippy::doc_markdown,
+    reason = "these comments are the help text, which shows backticks"
+)]
 pub struct Args {
     /// This cluster's name in the ClusterSet: lower case letters, digits and '-'.
     #[arg(long, env)]
@@ -74,7 +77,11 @@ pub struct Args {
     epp_tls: EppTls,
 
     /// Service name in gRPC health checks of endpoint pickers.
-    #[arg(long, env, default_value = "envoy.service.ext_proc.v3.ExternalProcessor")]
+    #[arg(
+        long,
+        env,
+        default_value = "envoy.service.ext_proc.v3.ExternalProcessor"
+    )]
     epp_health_service: String,
 
     /// Streams without a byte for this long end, such as 300s.
@@ -159,12 +166,20 @@ impl Args {
         if !controller_name.contains('/') {
             let value = format!("--controller-name {controller_name:?}");
             let expected = "a domain and a path";
-            return Err(ConfigError::new(value, expected, "--controller-name isthmus.dev/gateway"));
+            return Err(ConfigError::new(
+                value,
+                expected,
+                "--controller-name isthmus.dev/gateway",
+            ));
         }
         if stream_idle_timeout.is_zero() {
             let expected = "more than 0s: a hung endpoint picker would hold requests for ever";
             let value = "--stream-idle-timeout 0s";
-            return Err(ConfigError::new(value, expected, "--stream-idle-timeout 300s"));
+            return Err(ConfigError::new(
+                value,
+                expected,
+                "--stream-idle-timeout 300s",
+            ));
         }
         match ads_tls {
             AdsTls::Off if !ads_address.ip().is_loopback() => {
@@ -209,7 +224,9 @@ fn by_cluster(given: Vec<ClusterCidr>) -> BTreeMap<String, Vec<Cidr>> {
     }
     cidrs.entry("*".to_owned()).or_insert_with(|| {
         let defaults = POD_CIDRS.iter().map(|text| Cidr::from_str(text));
-        defaults.collect::<Result<_, _>>().expect("the constants are prefixes")
+        defaults
+            .collect::<Result<_, _>>()
+            .expect("the constants are prefixes")
     });
     cidrs
 }
@@ -284,7 +301,9 @@ mod tests {
     #[case(&["--ads-tls", "mutual"], "off")]
     fn bad_values_are_refused_with_an_example(#[case] flags: &[&str], #[case] said: &str) {
         let mut words = vec!["gateway", "--cluster-name", "west"];
-        words.retain(|word| flags[0] != "--cluster-name" || (*word != "--cluster-name" && *word != "west"));
+        words.retain(|word| {
+            flags[0] != "--cluster-name" || (*word != "--cluster-name" && *word != "west")
+        });
         words.extend(flags);
         let error = match Args::try_parse_from(words) {
             Err(error) => error.to_string(),

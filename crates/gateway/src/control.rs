@@ -124,7 +124,10 @@ impl Control {
             self.publish();
         }
         if !opened {
-            info!(gateways = self.decided.models.len(), "everything is listed, serving ADS");
+            info!(
+                gateways = self.decided.models.len(),
+                "everything is listed, serving ADS"
+            );
             self.open.cancel();
             self.health.set(SYNCED, true);
         }
@@ -143,9 +146,14 @@ impl Control {
             models,
         };
         self.metrics.built(started.elapsed());
-        let imports = self.decided.models.iter().flat_map(|model| model.imports.values());
+        let imports = self
+            .decided
+            .models
+            .iter()
+            .flat_map(|model| model.imports.values());
         let distinct: BTreeMap<&Key, _> = imports.map(|import| (&import.key, import)).collect();
-        self.metrics.imports(distinct.into_values().map(Arc::as_ref));
+        self.metrics
+            .imports(distinct.into_values().map(Arc::as_ref));
     }
 
     fn publish(&mut self) {
@@ -164,11 +172,13 @@ impl Control {
         let rejections: BTreeMap<Key, Vec<Rejection>> = refused
             .into_iter()
             .map(|(gateway, refused)| {
-                let refused = refused.into_iter().map(|((kind, name, _), message)| Rejection {
-                    kind,
-                    name,
-                    message,
-                });
+                let refused = refused
+                    .into_iter()
+                    .map(|((kind, name, _), message)| Rejection {
+                        kind,
+                        name,
+                        message,
+                    });
                 (gateway, refused.collect())
             })
             .collect();
@@ -191,7 +201,9 @@ impl Control {
         let now = Timestamp::now();
         let mut differing = BTreeMap::new();
         for (target, wanted) in status::wanted(&self.decided.wanted) {
-            let Some(live) = self.index.live.get(&target) else { continue };
+            let Some(live) = self.index.live.get(&target) else {
+                continue;
+            };
             match status::diff::diff(&target, &wanted, live, &self.settings.controller, now) {
                 Ok(None) => {}
                 Ok(Some(_)) => {
@@ -203,11 +215,17 @@ impl Control {
         self.status.replace(differing);
         let mut parts = BTreeMap::new();
         for model in &self.decided.models {
-            let Some(gateway) = self.index.world.gateways.get(&model.key) else { continue };
+            let Some(gateway) = self.index.world.gateways.get(&model.key) else {
+                continue;
+            };
             let Ok(parameters) = parameters::of_gateway(&self.index.world, gateway) else {
                 continue; // then the Gateway has no model
             };
-            let binds = model.ports.iter().map(|(port, one)| (*port, one.bind)).collect();
+            let binds = model
+                .ports
+                .iter()
+                .map(|(port, one)| (*port, one.bind))
+                .collect();
             let wanted = make_parts(gateway, &parameters, &binds, &self.infra);
             parts.extend(wanted.into_iter().filter(|(id, wanted)| {
                 let live = self.index.parts.get(id);
@@ -221,7 +239,10 @@ impl Control {
 /// Pods of every pool and the `ConfigMap`s that are named.
 fn wanted_sources(world: &World, controller: &str) -> BTreeMap<Source, String> {
     let pools = world.pools.iter().map(|(key, pool)| {
-        let labels = pool.selector.iter().map(|(name, value)| format!("{name}={value}"));
+        let labels = pool
+            .selector
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"));
         let selector: Vec<String> = labels.collect();
         (Source::Pods(key.clone()), selector.join(","))
     });

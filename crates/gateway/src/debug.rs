@@ -61,7 +61,10 @@ impl DebugView {
 /// The routing model as text, of one Gateway or all.
 async fn config(State(view): State<DebugView>, Query(which): Query<Which>) -> Response {
     let seen = view.seen.load();
-    let chosen = seen.models.iter().filter(|model| which.includes(&model.key));
+    let chosen = seen
+        .models
+        .iter()
+        .filter(|model| which.includes(&model.key));
     let mut text = String::new();
     for model in chosen {
         // Writing to a String does not fail.
@@ -88,7 +91,9 @@ async fn xds(State(view): State<DebugView>, Query(which): Query<Which>) -> Respo
 
 fn show(proxies: &Proxies, key: &Key, snapshot: &Snapshot) -> Value {
     let text = |versions: &BTreeMap<String, u64>| -> BTreeMap<String, String> {
-        let texts = versions.iter().map(|(name, v)| (name.clone(), version_text(*v)));
+        let texts = versions
+            .iter()
+            .map(|(name, v)| (name.clone(), version_text(*v)));
         texts.collect()
     };
     let resources: BTreeMap<&str, BTreeMap<String, String>> = Kind::ALL
@@ -99,7 +104,10 @@ fn show(proxies: &Proxies, key: &Key, snapshot: &Snapshot) -> Value {
             (kind.as_str(), text(&versions.collect()))
         })
         .collect();
-    let connected = proxies.connected().into_iter().filter(|proxy| proxy.gateway == *key);
+    let connected = proxies
+        .connected()
+        .into_iter()
+        .filter(|proxy| proxy.gateway == *key);
     let envoys: Vec<Value> = connected
         .map(|proxy| {
             let acknowledged: BTreeMap<&str, _> = proxy
@@ -122,12 +130,16 @@ fn show(proxies: &Proxies, key: &Key, snapshot: &Snapshot) -> Value {
 
 impl Which {
     fn includes(&self, key: &Key) -> bool {
-        self.gateway.as_ref().is_none_or(|wanted| *wanted == key.to_string())
+        self.gateway
+            .as_ref()
+            .is_none_or(|wanted| *wanted == key.to_string())
     }
 
     fn not_found(&self) -> String {
         match &self.gateway {
-            Some(gateway) => format!("no accepted Gateway {gateway:?}: use ?gateway=<namespace>/<name>\n"),
+            Some(gateway) => {
+                format!("no accepted Gateway {gateway:?}: use ?gateway=<namespace>/<name>\n")
+            }
             None => "no accepted Gateway yet\n".to_owned(),
         }
     }

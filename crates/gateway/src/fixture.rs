@@ -49,7 +49,10 @@ pub(crate) fn mk_world() -> World {
         },
     );
     world.namespaces.insert("ns".into(), BTreeMap::new());
-    world.gateways.insert(key("gw"), mk_gateway("gw", vec![mk_listener("http", 80, None)]));
+    world.gateways.insert(
+        key("gw"),
+        mk_gateway("gw", vec![mk_listener("http", 80, None)]),
+    );
     world.infra.insert(
         key("gw"),
         Infra {
@@ -57,11 +60,20 @@ pub(crate) fn mk_world() -> World {
             available: 1,
         },
     );
-    world.services.insert(key("web"), mk_service(&[("http", 8080)]));
-    world.services.insert(key("epp"), mk_service(&[("grpc", 9002), ("health", 9003)]));
+    world
+        .services
+        .insert(key("web"), mk_service(&[("http", 8080)]));
+    world
+        .services
+        .insert(key("epp"), mk_service(&[("grpc", 9002), ("health", 9003)]));
     world.pools.insert(key("llm"), mk_pool());
-    world.imports.insert(key("llm"), mk_import(&[("east", "10.2.0.9")]));
-    let chat = mk_rule("/v1", vec![mk_ref("pool", "llm", 50), mk_ref("import", "llm", 50)]);
+    world
+        .imports
+        .insert(key("llm"), mk_import(&[("east", "10.2.0.9")]));
+    let chat = mk_rule(
+        "/v1",
+        vec![mk_ref("pool", "llm", 50), mk_ref("import", "llm", 50)],
+    );
     add_route(&mut world, mk_route("chat", vec![chat]));
     let web = mk_rule("/", vec![mk_ref("service", "web", 1)]);
     add_route(&mut world, mk_route("web", vec![web]));
@@ -184,11 +196,18 @@ pub(crate) fn mk_ref(kind: &str, name: &str, weight: u32) -> BackendRef {
 
 pub(crate) fn mk_endpoints() -> Endpoints {
     let mut endpoints = Endpoints::default();
-    add_slice(&mut endpoints, "epp", "10.1.0.9", &[("grpc", 9002), ("health", 9003)]);
+    add_slice(
+        &mut endpoints,
+        "epp",
+        "10.1.0.9",
+        &[("grpc", 9002), ("health", 9003)],
+    );
     add_slice(&mut endpoints, "web", "10.1.0.7", &[("http", 3000)]);
     let pods = [("a", [10, 1, 0, 1]), ("b", [10, 1, 0, 2])];
     let pods = pods.map(|(name, ip)| (name.to_owned(), IpAddr::from(ip)));
-    endpoints.pods.insert(key("llm"), pods.into_iter().collect());
+    endpoints
+        .pods
+        .insert(key("llm"), pods.into_iter().collect());
     endpoints
 }
 

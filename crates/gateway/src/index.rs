@@ -92,15 +92,24 @@ impl Changes {
     }
 
     fn world(changed: bool) -> Self {
-        Self { world: changed, ..Self::default() }
+        Self {
+            world: changed,
+            ..Self::default()
+        }
     }
 
     fn live(changed: bool) -> Self {
-        Self { live: changed, ..Self::default() }
+        Self {
+            live: changed,
+            ..Self::default()
+        }
     }
 
     fn endpoints(changed: bool) -> Self {
-        Self { endpoints: changed, ..Self::default() }
+        Self {
+            endpoints: changed,
+            ..Self::default()
+        }
     }
 }
 
@@ -110,7 +119,9 @@ impl Index {
     /// Whether the first list of all kinds that there are, and of these, is in.
     pub(crate) fn has_listed(&self, more: &BTreeSet<Source>) -> bool {
         let kinds = KINDS.iter().map(|kind| Source::Kind(kind));
-        kinds.chain(more.iter().cloned()).all(|source| self.listed.contains(&source))
+        kinds
+            .chain(more.iter().cloned())
+            .all(|source| self.listed.contains(&source))
     }
 
     pub(crate) fn on(&mut self, event: Event) -> Changes {
@@ -119,29 +130,45 @@ impl Index {
             Event::Classes(update) => self.classes(update),
             Event::Gateways(update) => {
                 let live = self.status(Target::Gateway, &update, |o| &o.metadata, |o| &o.status);
-                let mut changes =
-                    Changes::world(keep(&mut self.world.gateways, update, |o| &o.metadata, project::gateway));
+                let mut changes = Changes::world(keep(
+                    &mut self.world.gateways,
+                    update,
+                    |o| &o.metadata,
+                    project::gateway,
+                ));
                 changes.live = live;
                 changes
             }
             Event::Routes(update) => {
                 let live = self.status(Target::Route, &update, |o| &o.metadata, |o| &o.status);
-                let mut changes =
-                    Changes::world(keep(&mut self.world.routes, update, |o| &o.metadata, project::http_route));
+                let mut changes = Changes::world(keep(
+                    &mut self.world.routes,
+                    update,
+                    |o| &o.metadata,
+                    project::http_route,
+                ));
                 changes.live = live;
                 changes
             }
             Event::Pools(update) => {
                 let live = self.status(Target::Pool, &update, |o| &o.metadata, |o| &o.status);
-                let mut changes =
-                    Changes::world(keep(&mut self.world.pools, update, |o| &o.metadata, project::inference_pool));
+                let mut changes = Changes::world(keep(
+                    &mut self.world.pools,
+                    update,
+                    |o| &o.metadata,
+                    project::inference_pool,
+                ));
                 changes.live = live;
                 changes
             }
             Event::Imports(update) => {
                 let live = self.status(Target::Import, &update, |o| &o.metadata, |o| &o.status);
-                let mut changes =
-                    Changes::world(keep(&mut self.world.imports, update, |o| &o.metadata, project::import));
+                let mut changes = Changes::world(keep(
+                    &mut self.world.imports,
+                    update,
+                    |o| &o.metadata,
+                    project::import,
+                ));
                 changes.live = live;
                 changes
             }
@@ -207,7 +234,11 @@ impl Index {
         let world = keep(&mut named, update, |o| &o.metadata, project::gateway_class);
         let named = named.into_iter().map(|(key, class)| (key.name, class));
         self.world.classes = named.collect();
-        Changes { world, live, endpoints: false }
+        Changes {
+            world,
+            live,
+            endpoints: false,
+        }
     }
 
     fn namespaces(&mut self, update: Update<PartialObjectMeta<Namespace>>) -> Changes {
@@ -215,7 +246,12 @@ impl Index {
             .into_iter()
             .map(|(name, labels)| (Key::new("", name), labels))
             .collect();
-        let changed = keep(&mut named, update, |o| &o.metadata, |o| project::labels(&o.metadata));
+        let changed = keep(
+            &mut named,
+            update,
+            |o| &o.metadata,
+            |o| project::labels(&o.metadata),
+        );
         let named = named.into_iter().map(|(key, labels)| (key.name, labels));
         self.world.namespaces = named.collect();
         Changes::world(changed)
@@ -242,7 +278,12 @@ impl Index {
             Update::Delete(service) => self.addresses(service, true),
             Update::Odd(_) | Update::Failed(_) => {}
         }
-        changes.world |= keep(&mut self.world.services, update, |o| &o.metadata, project::service);
+        changes.world |= keep(
+            &mut self.world.services,
+            update,
+            |o| &o.metadata,
+            project::service,
+        );
         changes
     }
 
@@ -369,7 +410,8 @@ impl Index {
             Update::Reset(list) => {
                 self.parts.retain(|(kind, _), _| *kind != part);
                 let parts = list.iter().filter(|object| ours(object));
-                self.parts.extend(parts.map(|object| (id(object), json(object))));
+                self.parts
+                    .extend(parts.map(|object| (id(object), json(object))));
                 true
             }
             Update::Apply(object) if ours(object) => {
@@ -441,8 +483,15 @@ fn keep_some<K, V: PartialEq>(
         }
         Update::Delete(object) => map.remove(&project::key(meta(&object))).is_some(),
         Update::Odd(odd) => {
-            let watch::OddObject { namespace, name, error } = odd;
-            warn!(namespace, name, error, "object does not decode, left as it was");
+            let watch::OddObject {
+                namespace,
+                name,
+                error,
+            } = odd;
+            warn!(
+                namespace,
+                name, error, "object does not decode, left as it was"
+            );
             false
         }
         Update::Failed(_) => false,

@@ -143,9 +143,7 @@ fn deployment(gateway: &Gateway, parameters: &Parameters, settings: &InfraSettin
     if let Some(concurrency) = parameters.concurrency {
         args.extend(["--concurrency".to_owned(), concurrency.to_string()]);
     }
-    let field = |name: &str, path: &str| {
-        json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } })
-    };
+    let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } });
     let envoy = json!({
         "name": "envoy",
         "image": parameters.image.as_ref().unwrap_or(&settings.envoy_image),
@@ -222,7 +220,10 @@ pub(crate) fn is_applied(wanted: &Value, live: &Value) -> bool {
         (Value::Object(wanted), Value::Null) => wanted.is_empty(),
         (Value::Array(wanted), Value::Array(live)) => {
             wanted.len() == live.len()
-                && wanted.iter().zip(live).all(|(wanted, live)| is_applied(wanted, live))
+                && wanted
+                    .iter()
+                    .zip(live)
+                    .all(|(wanted, live)| is_applied(wanted, live))
         }
         _ => wanted == live,
     }
@@ -257,7 +258,12 @@ mod tests {
 
     fn mk_parts(gateway: &Gateway) -> BTreeMap<(Part, Key), Value> {
         let parameters = parameters::of_gateway(&mk_world(), gateway).unwrap();
-        make_parts(gateway, &parameters, &BTreeMap::from([(80, 10_080)]), &mk_settings())
+        make_parts(
+            gateway,
+            &parameters,
+            &BTreeMap::from([(80, 10_080)]),
+            &mk_settings(),
+        )
     }
 
     #[test]

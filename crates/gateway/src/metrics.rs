@@ -86,8 +86,16 @@ pub(crate) struct ModelMetrics {
 impl AdsMetrics {
     pub(crate) fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let Self { responses, bytes, nacks } = metrics.clone();
-        registry.register("gateway_xds_responses", "ADS responses sent to Envoys", responses);
+        let Self {
+            responses,
+            bytes,
+            nacks,
+        } = metrics.clone();
+        registry.register(
+            "gateway_xds_responses",
+            "ADS responses sent to Envoys",
+            responses,
+        );
         registry.register_with_unit(
             "gateway_xds",
             "Size of ADS responses sent to Envoys",
@@ -108,7 +116,9 @@ impl AdsMetrics {
     }
 
     pub(crate) fn refused(&self, kind: Kind) {
-        let label = TypeLabel { r#type: kind.as_str() };
+        let label = TypeLabel {
+            r#type: kind.as_str(),
+        };
         self.nacks.get_or_create(&label).inc();
     }
 }
@@ -128,7 +138,9 @@ impl WriteMetrics {
     }
 
     pub(crate) fn count(&self, kind: &'static str, result: WriteResult) {
-        self.writes.get_or_create(&WriteLabel { kind, result }).inc();
+        self.writes
+            .get_or_create(&WriteLabel { kind, result })
+            .inc();
     }
 }
 
@@ -156,7 +168,12 @@ impl ModelMetrics {
             clusters: Family::default(),
             shares: Family::default(),
         };
-        let Self { build, proxies, clusters, shares } = metrics.clone();
+        let Self {
+            build,
+            proxies,
+            clusters,
+            shares,
+        } = metrics.clone();
         registry.register_with_unit(
             "gateway_build_duration",
             "Time from the world to the snapshots of all Gateways",
@@ -216,7 +233,9 @@ impl ModelMetrics {
                     name: name.clone(),
                     cluster: cluster.to_owned(),
                 };
-                self.shares.get_or_create(&label).set(share.unwrap_or(0).into());
+                self.shares
+                    .get_or_create(&label)
+                    .set(share.unwrap_or(0).into());
             }
         }
     }

@@ -73,9 +73,9 @@ where
         state.written.retain(|_, (_, at)| *at + ECHO > now);
         state.failing.retain(|key, _| wanted.contains_key(key));
         let written = std::mem::take(&mut state.written);
-        let fresh = wanted.into_iter().filter(|(key, value)| {
-            written.get(key).is_none_or(|(before, _)| before != value)
-        });
+        let fresh = wanted
+            .into_iter()
+            .filter(|(key, value)| written.get(key).is_none_or(|(before, _)| before != value));
         state.waiting = fresh.collect();
         state.written = written;
         drop(state);
@@ -135,9 +135,10 @@ where
     fn next_retry(&self) -> Option<Instant> {
         let now = Instant::now();
         let state = self.state.lock();
-        let waiting = state.failing.iter().filter(|(key, _)| {
-            state.waiting.contains_key(key) && !state.busy.contains(key)
-        });
+        let waiting = state
+            .failing
+            .iter()
+            .filter(|(key, _)| state.waiting.contains_key(key) && !state.busy.contains(key));
         waiting.map(|(_, (_, at))| *at).filter(|at| *at > now).min()
     }
 
@@ -156,6 +157,10 @@ where
         match result {
             Ok(()) => {
                 state.failing.remove(&key);
+                // Offered again while it was being written.
+                if state.waiting.get(&key) == Some(&value) {
+                    state.waiting.remove(&key);
+                }
                 state.written.insert(key, (value, now));
             }
             Err(error) => {
@@ -187,11 +192,14 @@ mod tests {
         queue.replace(mk_wanted(&[("a", 1)]));
         queue.replace(mk_wanted(&[("a", 2), ("b", 1)]));
         let failed = Arc::new(Mutex::new(false));
+        let again = queue.clone();
         let work = {
             let failed = Arc::clone(&failed);
             move |key: &'static str, value: u32| {
                 let calls = calls.clone();
                 let first = key == "b" && !std::mem::replace(&mut *failed.lock(), key == "b");
+                // The same is asked for while it is under way: it is not written twice.
+                again.replace(mk_wanted(&[("a", 2), ("b", 1)]));
                 async move {
                     calls.send((key, value)).await.map_err(|e| e.to_string())?;
                     if first { Err("refused".into()) } else { Ok(()) }

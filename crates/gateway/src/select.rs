@@ -143,7 +143,9 @@ pub(crate) fn shares(import: &Import) -> Vec<(&str, &Usable, Option<u32>)> {
     let usable: Vec<_> = usable.collect();
     let active = usable.iter().filter(|(_, one)| !one.draining).count();
     // At most 256 clusters in an import, so each share is 3 or more.
-    let share = u32::try_from(active).ok().and_then(|n| WHOLE.checked_div(n));
+    let share = u32::try_from(active)
+        .ok()
+        .and_then(|n| WHOLE.checked_div(n));
     usable
         .into_iter()
         .map(|(name, one)| (name, one, share.filter(|_| !one.draining)))

@@ -41,7 +41,10 @@ pub(crate) fn wanted(status: &WantedStatus) -> impl Iterator<Item = (Target, Wan
         (Target::Class(key), Wanted::Class(class.clone()))
     });
     let gateways = status.gateways.iter().map(|(key, gateway)| {
-        (Target::Gateway(key.clone()), Wanted::Gateway(gateway.clone()))
+        (
+            Target::Gateway(key.clone()),
+            Wanted::Gateway(gateway.clone()),
+        )
     });
     let lists: [Parents<'_>; 3] = [
         (&status.routes, Target::Route),
@@ -49,9 +52,8 @@ pub(crate) fn wanted(status: &WantedStatus) -> impl Iterator<Item = (Target, Wan
         (&status.imports, Target::Import),
     ];
     let parents = lists.into_iter().flat_map(|(list, target)| {
-        list.iter().map(move |(key, parents)| {
-            (target(key.clone()), Wanted::Parents(parents.clone()))
-        })
+        list.iter()
+            .map(move |(key, parents)| (target(key.clone()), Wanted::Parents(parents.clone())))
     });
     classes.chain(gateways).chain(parents)
 }

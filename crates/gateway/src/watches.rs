@@ -39,7 +39,8 @@ impl Watches {
             tasks: JoinSet::new(),
             dynamic: BTreeMap::new(),
         };
-        let ours = Config::default().labels(&format!("{}={MANAGED_BY}", crd::annotations::MANAGED_BY));
+        let ours =
+            Config::default().labels(&format!("{}={MANAGED_BY}", crd::annotations::MANAGED_BY));
         watches.all(Config::default(), Event::Classes);
         watches.all(Config::default(), Event::Gateways);
         watches.all(Config::default(), Event::Routes);
@@ -72,7 +73,8 @@ impl Watches {
             if !self.dynamic.contains_key(source)
                 && let Some(task) = self.open(source, selector)
             {
-                self.dynamic.insert(source.clone(), (selector.clone(), task));
+                self.dynamic
+                    .insert(source.clone(), (selector.clone(), task));
             }
         }
         dropped

@@ -79,7 +79,8 @@ pub(crate) struct Snapshot {
 // === impl Kind ===
 
 impl Kind {
-    pub(crate) const ALL: [Self; 4] = [Self::Cluster, Self::Endpoints, Self::Listener, Self::Routes];
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Cluster, Self::Endpoints, Self::Listener, Self::Routes];
 
     pub(crate) fn type_url(self) -> &'static str {
         match self {

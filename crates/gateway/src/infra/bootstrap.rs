@@ -64,9 +64,8 @@ pub(crate) fn make(host: &str, port: u16) -> Value {
 
 /// Two pages of the admin interface, which itself is not reachable from outside.
 fn ready_listener() -> Value {
-    let pages = ["/ready", "/stats/prometheus"].map(|path| {
-        json!({ "match": { "path": path }, "route": { "cluster": "admin" } })
-    });
+    let pages = ["/ready", "/stats/prometheus"]
+        .map(|path| json!({ "match": { "path": path }, "route": { "cluster": "admin" } }));
     json!({
         "name": "ready",
         "address": address("0.0.0.0", READY_PORT),
@@ -111,7 +110,8 @@ mod tests {
 
     #[test]
     fn addresses_are_not_resolved_and_names_are() {
-        let kind = |host: &str| make(host, 18_000)["static_resources"]["clusters"][0]["type"].clone();
+        let kind =
+            |host: &str| make(host, 18_000)["static_resources"]["clusters"][0]["type"].clone();
         assert_eq!(kind("10.1.0.5"), "STATIC");
         assert_eq!(kind("fd00::5"), "STATIC");
         assert_eq!(kind("isthmus-gateway.isthmus-system.svc"), "STRICT_DNS");
@@ -126,7 +126,13 @@ mod tests {
         for host in ["10.1.0.5", "isthmus-gateway.isthmus-system.svc"] {
             let output = Command::new(&envoy)
                 .args(["--mode", "validate", "--log-level", "warning"])
-                .args(["--service-node", "n", "--service-cluster", "ns/gw", "--config-yaml"])
+                .args([
+                    "--service-node",
+                    "n",
+                    "--service-cluster",
+                    "ns/gw",
+                    "--config-yaml",
+                ])
                 .arg(make(host, 18_000).to_string())
                 .output()
                 .unwrap();

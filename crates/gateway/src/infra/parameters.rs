@@ -121,7 +121,9 @@ fn check(raw: RawParameters) -> Result<Parameters, String> {
     }
     let drain_seconds = drain_seconds.unwrap_or(30);
     if drain_seconds > 3600 {
-        return Err(format!("drainSeconds is {drain_seconds}: expected 0 to 3600"));
+        return Err(format!(
+            "drainSeconds is {drain_seconds}: expected 0 to 3600"
+        ));
     }
     Ok(Parameters {
         image,
@@ -178,7 +180,9 @@ mod tests {
                 ..GatewayClass::default()
             },
         );
-        world.parameters.insert(Key::new("system", "class"), class.into());
+        world
+            .parameters
+            .insert(Key::new("system", "class"), class.into());
         if let Some(own) = own {
             world.parameters.insert(Key::new("ns", "own"), own.into());
         }

@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use kube::Client;
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use serde_json::Value;
 
 use crate::metrics::{WriteMetrics, WriteResult};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::world::{HttpRoute, Key, Listener, ParentRef, RoutesFrom, World};
 
+use super::Hostname;
 use super::gateways::{OurGateway, OurListener};
 use super::refs::GATEWAY_GROUP;
-use super::Hostname;
 
 /// One parentRef of a route that names a Gateway of ours.
 #[derive(Clone, Debug)]
@@ -71,7 +71,10 @@ fn listeners(
 ) -> Result<BTreeMap<usize, Vec<Hostname>>, NotAttached> {
     let named = |one: &OurListener<'_>| {
         one.problem.is_none()
-            && parent.section.as_ref().is_none_or(|s| *s == one.listener.name)
+            && parent
+                .section
+                .as_ref()
+                .is_none_or(|s| *s == one.listener.name)
             && parent.port.is_none_or(|port| port == one.listener.port)
     };
     let home = &gateway.gateway.key.namespace;

@@ -58,10 +58,13 @@ fn make_pool(world: &World, settings: &Settings, key: &Key) -> Option<Pool> {
     let pool = world.pools.get(key)?;
     let found = picker(world, key, pool).and_then(Result::ok);
     let epp = found.map(|(service_key, service, port)| {
-        let health = service.ports.iter().find(|candidate| match &pool.health_port {
-            Some(wanted) => candidate.name == *wanted || candidate.port.to_string() == *wanted,
-            None => HEALTH_PORT_NAMES.contains(&candidate.name.as_str()),
-        });
+        let health = service
+            .ports
+            .iter()
+            .find(|candidate| match &pool.health_port {
+                Some(wanted) => candidate.name == *wanted || candidate.port.to_string() == *wanted,
+                None => HEALTH_PORT_NAMES.contains(&candidate.name.as_str()),
+            });
         Epp {
             authority: format!("{}.{}.svc", service_key.name, service_key.namespace),
             tls: wants_tls(settings, port.app_protocol.as_deref()),

@@ -127,7 +127,13 @@ fn make_model(
             })
             .collect();
         let vhosts = make_vhosts(&listeners);
-        model.ports.insert(*port, PortModel { bind: *bind, vhosts });
+        model.ports.insert(
+            *port,
+            PortModel {
+                bind: *bind,
+                vhosts,
+            },
+        );
     }
     let named: BTreeSet<Backend> = model
         .rules()
@@ -188,16 +194,20 @@ fn rejected(world: &World, rules: &Rules, gateway: &Key) -> Option<String> {
             .iter()
             .any(|backend| names::is_of_backend(&one.name, backend))
     });
-    hits.next().map(|one| format!("{}: {}", one.name, one.message))
+    hits.next()
+        .map(|one| format!("{}: {}", one.name, one.message))
 }
 
 fn pool_status(world: &World, users: &Users) -> BTreeMap<Key, Vec<ParentStatus>> {
     let status = world.pools.iter().map(|(key, pool)| {
         let generation = pool.generation;
         let resolved = match picker(world, key, pool) {
-            Some(Err(bad)) => {
-                Cond::no(RESOLVED_REFS, "InvalidExtensionRef", bad.to_string(), generation)
-            }
+            Some(Err(bad)) => Cond::no(
+                RESOLVED_REFS,
+                "InvalidExtensionRef",
+                bad.to_string(),
+                generation,
+            ),
             Some(Ok(_)) | None => Cond::yes(RESOLVED_REFS, generation),
         };
         let parents = users.get(key).into_iter().flatten();

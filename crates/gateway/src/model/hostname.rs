@@ -15,7 +15,10 @@ pub(crate) enum Hostname {
 impl Hostname {
     /// `None` and `*` mean any host.
     pub(crate) fn parse(text: Option<&str>) -> Self {
-        let text = text.unwrap_or("").trim_end_matches('.').to_ascii_lowercase();
+        let text = text
+            .unwrap_or("")
+            .trim_end_matches('.')
+            .to_ascii_lowercase();
         match text.strip_prefix("*.") {
             Some(suffix) => Self::Suffix(suffix.to_owned()),
             None if text.is_empty() || text == "*" => Self::Any,
@@ -101,8 +104,8 @@ mod tests {
 
     #[test]
     fn exact_is_more_specific_than_any_wildcard() {
-        let mut hosts = ["*", "*.b", "a.b", "*.long.suffix.example"]
-            .map(|h| Hostname::parse(Some(h)));
+        let mut hosts =
+            ["*", "*.b", "a.b", "*.long.suffix.example"].map(|h| Hostname::parse(Some(h)));
         hosts.sort_by(Hostname::compare_specificity);
         let order = hosts.map(|h| h.to_string());
         assert_eq!(order, ["a.b", "*.long.suffix.example", "*.b", "*"]);

@@ -11,7 +11,9 @@ pub(crate) const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 /// Why a backend reference leads nowhere; its share of the requests gets 500.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadRef {
-    #[error("{group}/{kind} is not a backend kind: use Service, InferencePool or InferencePoolImport")]
+    #[error(
+        "{group}/{kind} is not a backend kind: use Service, InferencePool or InferencePoolImport"
+    )]
     InvalidKind { group: String, kind: String },
     #[error("{kind} {key} is in another namespace: a ReferenceGrant there must allow it")]
     NotPermitted { kind: String, key: Key },

@@ -142,7 +142,11 @@ fn unsupported(rule: &RouteRule) -> Option<String> {
 
 fn uses_regex(matcher: &RouteMatch) -> bool {
     matches!(matcher.path, PathMatch::Regex(_))
-        || matcher.headers.iter().chain(&matcher.query).any(|m| m.regex)
+        || matcher
+            .headers
+            .iter()
+            .chain(&matcher.query)
+            .any(|m| m.regex)
 }
 
 fn parse_limit(text: Option<&str>) -> Option<Duration> {

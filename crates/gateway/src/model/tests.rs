@@ -24,7 +24,11 @@ fn build_all(world: &World) -> (Vec<GatewayModel>, WantedStatus) {
 /// `Type=Status/Reason` of each condition.
 fn say(conditions: &[Cond]) -> Vec<String> {
     let text = |cond: &Cond| {
-        let status = if cond.status == Truth::True { "True" } else { "False" };
+        let status = if cond.status == Truth::True {
+            "True"
+        } else {
+            "False"
+        };
         format!("{}={status}/{}", cond.kind, cond.reason)
     };
     conditions.iter().map(text).collect()
@@ -59,7 +63,10 @@ fn accepted_world_is_programmed() {
     let (models, wanted) = build_all(&mk_world());
     assert_eq!(models.len(), 1);
     let gateway = &wanted.gateways[&key("gw")];
-    assert_eq!(say(&gateway.conditions), ["Accepted=True/Accepted", "Programmed=True/Programmed"]);
+    assert_eq!(
+        say(&gateway.conditions),
+        ["Accepted=True/Accepted", "Programmed=True/Programmed"]
+    );
     let listener = &gateway.listeners[0];
     assert_eq!(listener.attached, 2);
     assert_eq!(
@@ -71,7 +78,10 @@ fn accepted_world_is_programmed() {
             "Programmed=True/Programmed"
         ]
     );
-    assert_eq!(say(&wanted.classes["isthmus"].conditions), ["Accepted=True/Accepted"]);
+    assert_eq!(
+        say(&wanted.classes["isthmus"].conditions),
+        ["Accepted=True/Accepted"]
+    );
     let imports = &wanted.imports[&key("llm")][0];
     assert_eq!(imports.conditions[2].message, "east 1000");
     for parents in [&wanted.pools[&key("llm")], &wanted.imports[&key("llm")]] {
@@ -109,28 +119,53 @@ fn namespaces_attach_as_the_listener_allows(
     add_route(&mut world, route);
     let (_, wanted) = build_all(&world);
     let accepted = &wanted.routes[&id][0].conditions[0];
-    let reason = if allowed { "Accepted" } else { "NotAllowedByListeners" };
+    let reason = if allowed {
+        "Accepted"
+    } else {
+        "NotAllowedByListeners"
+    };
     assert_eq!(accepted.reason, reason);
 }
 
 #[test]
 fn parent_names_section_port_and_hostname() {
     let mut world = mk_world();
-    let listeners = vec![mk_listener("a", 80, Some("*.a.com")), mk_listener("b", 8080, None)];
-    world.gateways.insert(key("gw"), mk_gateway("gw", listeners));
+    let listeners = vec![
+        mk_listener("a", 80, Some("*.a.com")),
+        mk_listener("b", 8080, None),
+    ];
+    world
+        .gateways
+        .insert(key("gw"), mk_gateway("gw", listeners));
     world.routes.clear();
     for (name, host, section, port, reason) in [
         ("fits", "x.a.com", Some("a"), Some(80), "Accepted"),
         ("no-section", "x.a.com", Some("c"), None, "NoMatchingParent"),
-        ("no-port", "x.a.com", Some("a"), Some(8080), "NoMatchingParent"),
-        ("no-host", "x.b.com", Some("a"), None, "NoMatchingListenerHostname"),
+        (
+            "no-port",
+            "x.a.com",
+            Some("a"),
+            Some(8080),
+            "NoMatchingParent",
+        ),
+        (
+            "no-host",
+            "x.b.com",
+            Some("a"),
+            None,
+            "NoMatchingListenerHostname",
+        ),
         ("other-listener", "x.b.com", None, None, "Accepted"),
     ] {
         let mut route = hosted(name, &[host], section);
         route.parents[0].port = port;
         add_route(&mut world, route);
         let (_, wanted) = build_all(&world);
-        assert_eq!(wanted.routes[&key(name)][0].conditions[0].reason, reason, "{name}");
+        assert_eq!(
+            wanted.routes[&key(name)][0].conditions[0].reason,
+            reason,
+            "{name}"
+        );
     }
 }
 
@@ -142,10 +177,15 @@ fn host_belongs_to_the_most_specific_listener() {
         mk_listener("wild", 80, Some("*.a.com")),
         mk_listener("exact", 80, Some("x.a.com")),
     ];
-    world.gateways.insert(key("gw"), mk_gateway("gw", listeners));
+    world
+        .gateways
+        .insert(key("gw"), mk_gateway("gw", listeners));
     world.routes.clear();
     add_route(&mut world, hosted("any", &[], Some("any")));
-    add_route(&mut world, hosted("wild", &["*.a.com", "y.a.com"], Some("wild")));
+    add_route(
+        &mut world,
+        hosted("wild", &["*.a.com", "y.a.com"], Some("wild")),
+    );
     let (models, _) = build_all(&world);
     let expected = [
         ("*", vec!["any"]),
@@ -154,7 +194,10 @@ fn host_belongs_to_the_most_specific_listener() {
         ("y.a.com", vec!["wild"]),
     ];
     let expected = expected.map(|(host, routes)| {
-        (host.to_owned(), routes.into_iter().map(str::to_owned).collect::<Vec<_>>())
+        (
+            host.to_owned(),
+            routes.into_iter().map(str::to_owned).collect::<Vec<_>>(),
+        )
     });
     assert_eq!(vhosts(&models[0], 80), expected.into_iter().collect());
 }
@@ -182,18 +225,31 @@ fn listeners_that_cannot_work_say_why(
     #[case] gateway: &str,
 ) {
     let mut world = mk_world();
-    let made = listeners.iter().enumerate().map(|(index, (protocol, port, host))| {
-        let mut listener = mk_listener(&format!("l{index}"), *port, *host);
-        listener.protocol = (*protocol).into();
-        listener
-    });
-    world.gateways.insert(key("gw"), mk_gateway("gw", made.collect()));
+    let made = listeners
+        .iter()
+        .enumerate()
+        .map(|(index, (protocol, port, host))| {
+            let mut listener = mk_listener(&format!("l{index}"), *port, *host);
+            listener.protocol = (*protocol).into();
+            listener
+        });
+    world
+        .gateways
+        .insert(key("gw"), mk_gateway("gw", made.collect()));
     let (_, wanted) = build_all(&world);
     let status = &wanted.gateways[&key("gw")];
     for (listener, expected) in status.listeners.iter().zip(each) {
-        assert!(has(&say(&listener.conditions), expected), "{:?}", say(&listener.conditions));
+        assert!(
+            has(&say(&listener.conditions), expected),
+            "{:?}",
+            say(&listener.conditions)
+        );
     }
-    assert!(has(&say(&status.conditions), gateway), "{:?}", say(&status.conditions));
+    assert!(
+        has(&say(&status.conditions), gateway),
+        "{:?}",
+        say(&status.conditions)
+    );
 }
 
 #[test]
@@ -201,10 +257,16 @@ fn odd_route_kinds_are_reported_and_the_rest_served() {
     let mut world = mk_world();
     let listener = &mut world.gateways.get_mut(&key("gw")).unwrap().listeners[0];
     let group = "gateway.networking.k8s.io".to_owned();
-    listener.kinds = vec![(group.clone(), "TCPRoute".into()), (group, "HTTPRoute".into())];
+    listener.kinds = vec![
+        (group.clone(), "TCPRoute".into()),
+        (group, "HTTPRoute".into()),
+    ];
     let (_, wanted) = build_all(&world);
     let listener = &wanted.gateways[&key("gw")].listeners[0];
-    assert!(has(&say(&listener.conditions), "ResolvedRefs=False/InvalidRouteKinds"));
+    assert!(has(
+        &say(&listener.conditions),
+        "ResolvedRefs=False/InvalidRouteKinds"
+    ));
     assert!(listener.serves_http_routes && listener.attached == 2);
 }
 
@@ -237,8 +299,14 @@ fn refused_cluster_shows_on_the_routes_that_use_it() {
         message: "no".into(),
     };
     world.rejections.insert(key("gw"), vec![refused]);
-    assert!(has(&route_says(&world, "chat"), "Programmed=False/ProxyRejected"));
-    assert!(!has(&route_says(&world, "web"), "Programmed=False/ProxyRejected"));
+    assert!(has(
+        &route_says(&world, "chat"),
+        "Programmed=False/ProxyRejected"
+    ));
+    assert!(!has(
+        &route_says(&world, "web"),
+        "Programmed=False/ProxyRejected"
+    ));
 }
 
 #[test]
@@ -253,12 +321,18 @@ fn gateway_with_bad_parameters_or_addresses_is_not_accepted() {
     });
     let (models, wanted) = build_all(&world);
     assert!(models.is_empty());
-    assert!(has(&say(&wanted.gateways[&key("gw")].conditions), "Accepted=False/InvalidParameters"));
+    assert!(has(
+        &say(&wanted.gateways[&key("gw")].conditions),
+        "Accepted=False/InvalidParameters"
+    ));
     let gateway = world.gateways.get_mut(&key("gw")).unwrap();
     gateway.parameters = None;
     gateway.wants_addresses = true;
     let (_, wanted) = build_all(&world);
-    assert!(has(&say(&wanted.gateways[&key("gw")].conditions), "Accepted=False/UnsupportedAddress"));
+    assert!(has(
+        &say(&wanted.gateways[&key("gw")].conditions),
+        "Accepted=False/UnsupportedAddress"
+    ));
 }
 
 #[rstest]
@@ -271,12 +345,26 @@ fn missing_backend_answers_500_for_its_share(
     #[case] reason: &str,
 ) {
     let mut world = mk_world();
-    let rule = mk_rule("/", vec![mk_ref(kind, name, 3), mk_ref("service", "web", 1)]);
+    let rule = mk_rule(
+        "/",
+        vec![mk_ref(kind, name, 3), mk_ref("service", "web", 1)],
+    );
     add_route(&mut world, mk_route("r", vec![rule]));
-    assert!(has(&route_says(&world, "r"), &format!("ResolvedRefs=False/{reason}")));
+    assert!(has(
+        &route_says(&world, "r"),
+        &format!("ResolvedRefs=False/{reason}")
+    ));
     let (models, _) = build_all(&world);
-    let rule = models[0].rules().find(|rule| rule.id.route == key("r")).unwrap();
-    let backends: Vec<_> = rule.action.backends().iter().map(|b| (b.weight, &b.backend)).collect();
+    let rule = models[0]
+        .rules()
+        .find(|rule| rule.id.route == key("r"))
+        .unwrap();
+    let backends: Vec<_> = rule
+        .action
+        .backends()
+        .iter()
+        .map(|b| (b.weight, &b.backend))
+        .collect();
     let service = Backend::Service(key("web"), 8080);
     assert_eq!(backends, [(3, &Backend::Invalid), (1, &service)]);
 }
@@ -296,44 +384,77 @@ fn withdrawn_import_answers_500_and_an_empty_one_503() {
     let (models, _) = build_all(&world);
     let rule = models[0].rules().next().unwrap();
     assert_eq!(rule.action, Action::Status(500));
-    assert!(has(&route_says(&world, "r"), "ResolvedRefs=False/BackendNotFound"));
+    assert!(has(
+        &route_says(&world, "r"),
+        "ResolvedRefs=False/BackendNotFound"
+    ));
 }
 
 #[test]
 fn reference_to_another_namespace_needs_a_grant() {
     let mut world = mk_world();
-    world.services.insert(Key::new("there", "svc"), mk_service(&[("http", 8080)]));
+    world
+        .services
+        .insert(Key::new("there", "svc"), mk_service(&[("http", 8080)]));
     let mut backend = mk_ref("service", "svc", 1);
     backend.namespace = Some("there".into());
     add_route(&mut world, mk_route("r", vec![mk_rule("/", vec![backend])]));
-    assert!(has(&route_says(&world, "r"), "ResolvedRefs=False/RefNotPermitted"));
+    assert!(has(
+        &route_says(&world, "r"),
+        "ResolvedRefs=False/RefNotPermitted"
+    ));
     let mut grant = ReferenceGrant {
-        from: vec![("gateway.networking.k8s.io".into(), "HTTPRoute".into(), "ns".into())],
+        from: vec![(
+            "gateway.networking.k8s.io".into(),
+            "HTTPRoute".into(),
+            "ns".into(),
+        )],
         to: vec![(String::new(), "Service".into(), Some("svc".into()))],
     };
     world.grants.insert(Key::new("there", "g"), grant.clone());
-    assert!(has(&route_says(&world, "r"), "ResolvedRefs=True/ResolvedRefs"));
+    assert!(has(
+        &route_says(&world, "r"),
+        "ResolvedRefs=True/ResolvedRefs"
+    ));
     grant.to[0].2 = Some("another".into());
     world.grants.insert(Key::new("there", "g"), grant.clone());
-    assert!(has(&route_says(&world, "r"), "ResolvedRefs=False/RefNotPermitted"));
+    assert!(has(
+        &route_says(&world, "r"),
+        "ResolvedRefs=False/RefNotPermitted"
+    ));
     grant.to[0].2 = None;
     world.grants.clear();
     world.grants.insert(Key::new("elsewhere", "g"), grant);
-    assert!(has(&route_says(&world, "r"), "ResolvedRefs=False/RefNotPermitted"));
+    assert!(has(
+        &route_says(&world, "r"),
+        "ResolvedRefs=False/RefNotPermitted"
+    ));
 }
 
 #[test]
 fn unknown_kind_external_name_and_missing_port_are_bad_references() {
     let mut world = mk_world();
     world.services.get_mut(&key("web")).unwrap().external_name = true;
-    assert!(has(&route_says(&world, "web"), "ResolvedRefs=False/BackendNotFound"));
+    assert!(has(
+        &route_says(&world, "web"),
+        "ResolvedRefs=False/BackendNotFound"
+    ));
     let mut odd = mk_ref("service", "epp", 1);
     odd.port = Some(1);
-    add_route(&mut world, mk_route("port", vec![mk_rule("/", vec![odd.clone()])]));
-    assert!(has(&route_says(&world, "port"), "ResolvedRefs=False/BackendNotFound"));
+    add_route(
+        &mut world,
+        mk_route("port", vec![mk_rule("/", vec![odd.clone()])]),
+    );
+    assert!(has(
+        &route_says(&world, "port"),
+        "ResolvedRefs=False/BackendNotFound"
+    ));
     odd.kind = "Bucket".into();
     add_route(&mut world, mk_route("kind", vec![mk_rule("/", vec![odd])]));
-    assert!(has(&route_says(&world, "kind"), "ResolvedRefs=False/InvalidKind"));
+    assert!(has(
+        &route_says(&world, "kind"),
+        "ResolvedRefs=False/InvalidKind"
+    ));
 }
 
 #[test]
@@ -344,12 +465,20 @@ fn unsupported_rule_answers_500_and_others_work() {
     let good = mk_rule("/good", vec![mk_ref("service", "web", 1)]);
     add_route(&mut world, mk_route("r", vec![bad.clone(), good]));
     let said = route_says(&world, "r");
-    assert!(has(&said, "Accepted=True/Accepted") && has(&said, "PartiallyInvalid=True/UnsupportedValue"));
+    assert!(
+        has(&said, "Accepted=True/Accepted")
+            && has(&said, "PartiallyInvalid=True/UnsupportedValue")
+    );
     let (models, _) = build_all(&world);
-    let rule = models[0].rules().find(|rule| rule.id.route == key("r") && rule.id.rule == 0);
+    let rule = models[0]
+        .rules()
+        .find(|rule| rule.id.route == key("r") && rule.id.rule == 0);
     assert_eq!(rule.unwrap().action, Action::Status(500));
     add_route(&mut world, mk_route("r", vec![bad]));
-    assert_eq!(route_says(&world, "r")[0], "Accepted=False/UnsupportedValue");
+    assert_eq!(
+        route_says(&world, "r")[0],
+        "Accepted=False/UnsupportedValue"
+    );
 }
 
 #[rstest]
@@ -358,7 +487,13 @@ fn unsupported_rule_answers_500_and_others_work() {
 #[case::right("epp", Some(9002), "ResolvedRefs")]
 fn pool_reports_its_picker(#[case] name: &str, #[case] port: Option<u16>, #[case] reason: &str) {
     let mut world = mk_world();
-    let picker = world.pools.get_mut(&key("llm")).unwrap().picker.as_mut().unwrap();
+    let picker = world
+        .pools
+        .get_mut(&key("llm"))
+        .unwrap()
+        .picker
+        .as_mut()
+        .unwrap();
     (picker.name, picker.port) = (name.into(), port);
     let (_, wanted) = build_all(&world);
     assert_eq!(wanted.pools[&key("llm")][0].conditions[1].reason, reason);
@@ -369,12 +504,18 @@ fn pool_without_picker_or_accepted_route_says_so() {
     let mut world = mk_world();
     world.pools.get_mut(&key("llm")).unwrap().picker = None;
     let (models, wanted) = build_all(&world);
-    assert_eq!(wanted.pools[&key("llm")][0].conditions[0].reason, "EndpointPickerRefMissing");
+    assert_eq!(
+        wanted.pools[&key("llm")][0].conditions[0].reason,
+        "EndpointPickerRefMissing"
+    );
     assert_eq!(models[0].pools[&key("llm")].epp, None);
     let mut world = mk_world();
     world.routes.get_mut(&key("chat")).unwrap().parents[0].section = Some("none".into());
     let (_, wanted) = build_all(&world);
-    assert_eq!(wanted.pools[&key("llm")][0].conditions[0].reason, "HTTPRouteNotAccepted");
+    assert_eq!(
+        wanted.pools[&key("llm")][0].conditions[0].reason,
+        "HTTPRouteNotAccepted"
+    );
     // With its last route the pool loses its parents.
     world.routes.clear();
     let (_, wanted) = build_all(&world);
@@ -395,7 +536,12 @@ fn entries_that_cannot_be_used_are_named() {
         ("strange", "10.2.0.3"),
     ]);
     import.clusters[1].not_ready = Some("Draining".into());
-    import.clusters[3].picker.as_mut().unwrap().addresses.clear();
+    import.clusters[3]
+        .picker
+        .as_mut()
+        .unwrap()
+        .addresses
+        .clear();
     import.clusters[4].parent_mode = true;
     import.clusters[5].not_ready = Some("NoReadyEndpoint".into());
     import.clusters[7].accepted = false;
@@ -410,11 +556,16 @@ fn entries_that_cannot_be_used_are_named() {
 #[test]
 fn route_to_a_foreign_parent_has_no_entry_of_ours() {
     let mut world = mk_world();
-    world.routes.get_mut(&key("chat")).unwrap().parents.push(ParentRef {
-        kind: Some("Service".into()),
-        name: "gw".into(),
-        ..ParentRef::default()
-    });
+    world
+        .routes
+        .get_mut(&key("chat"))
+        .unwrap()
+        .parents
+        .push(ParentRef {
+            kind: Some("Service".into()),
+            name: "gw".into(),
+            ..ParentRef::default()
+        });
     let (_, wanted) = build_all(&world);
     assert_eq!(wanted.routes[&key("chat")].len(), 1);
 }
@@ -437,8 +588,17 @@ fn matches(rule: &Rule, seen: &Seen) -> bool {
         }
         PathMatch::Regex(_) => false,
     };
-    let method = rule.matcher.method.as_ref().is_none_or(|method| *method == seen.method);
-    path && method && rule.matcher.headers.iter().all(|h| seen.headers.contains(&h.name))
+    let method = rule
+        .matcher
+        .method
+        .as_ref()
+        .is_none_or(|method| *method == seen.method);
+    path && method
+        && rule
+            .matcher
+            .headers
+            .iter()
+            .all(|h| seen.headers.contains(&h.name))
 }
 
 /// Gateway API's words, one by one: of all that match, strike out those that another beats.
@@ -471,7 +631,9 @@ fn naive<'a>(rules: &'a [Arc<Rule>], seen: &Seen) -> Option<&'a RuleId> {
         place(a) < place(b)
     };
     let fitting: Vec<_> = rules.iter().filter(|rule| matches(rule, seen)).collect();
-    let best = fitting.iter().find(|a| fitting.iter().all(|b| a.id == b.id || beats(a, b)));
+    let best = fitting
+        .iter()
+        .find(|a| fitting.iter().all(|b| a.id == b.id || beats(a, b)));
     best.map(|rule| &rule.id)
 }
 

@@ -53,5 +53,8 @@ fn rules_of(listeners: &[PortListener], domain: &Hostname) -> Vec<Arc<Rule>> {
     // A route with `*.b` and `a.b` has each rule twice for `a.b`; the first says it all.
     let mut seen = BTreeSet::new();
     rules.retain(|(_, rule)| seen.insert(&rule.id));
-    rules.into_iter().map(|(_, rule)| Arc::clone(rule)).collect()
+    rules
+        .into_iter()
+        .map(|(_, rule)| Arc::clone(rule))
+        .collect()
 }

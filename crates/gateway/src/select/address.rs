@@ -22,7 +22,9 @@ pub(crate) struct ClusterCidr {
 pub(crate) enum CidrError {
     #[error("{0:?} is no network prefix: expected address/length, for example 10.2.0.0/16")]
     NotACidr(String),
-    #[error("{0:?} names no cluster: expected cluster=address/length, for example east=10.2.0.0/16")]
+    #[error(
+        "{0:?} names no cluster: expected cluster=address/length, for example east=10.2.0.0/16"
+    )]
     NoCluster(String),
 }
 
@@ -54,7 +56,9 @@ pub(crate) fn is_hostname(text: &str) -> bool {
     let text = text.strip_suffix('.').unwrap_or(text);
     let label = |label: &str| {
         (1..=63).contains(&label.len())
-            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-')
             && !label.starts_with('-')
             && !label.ends_with('-')
     };

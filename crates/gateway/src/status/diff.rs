@@ -52,7 +52,11 @@ pub(crate) fn diff(
 
 fn diff_class(wanted: &ClassStatus, live: &Value, now: Timestamp) -> Option<Value> {
     let (conditions, changed) = merge(&wanted.conditions, live, now)?;
-    let features: Vec<Value> = wanted.features.iter().map(|f| json!({ "name": f })).collect();
+    let features: Vec<Value> = wanted
+        .features
+        .iter()
+        .map(|f| json!({ "name": f }))
+        .collect();
     let same_features = live.get("supportedFeatures") == Some(&Value::Array(features.clone()));
     (changed || !same_features)
         .then(|| json!({ "conditions": conditions, "supportedFeatures": features }))
@@ -74,16 +78,12 @@ fn diff_gateway(wanted: &GatewayStatus, live: &Value, now: Timestamp) -> Option<
     }
     let addresses: Vec<Value> = wanted.addresses.iter().map(|text| address(text)).collect();
     changed |= list(live, "addresses") != addresses;
-    changed.then(|| {
-        json!({ "addresses": addresses, "conditions": conditions, "listeners": listeners })
-    })
+    changed.then(
+        || json!({ "addresses": addresses, "conditions": conditions, "listeners": listeners }),
+    )
 }
 
-fn merge_listener(
-    wanted: &ListenerStatus,
-    live: &Value,
-    now: Timestamp,
-) -> Option<(Value, bool)> {
+fn merge_listener(wanted: &ListenerStatus, live: &Value, now: Timestamp) -> Option<(Value, bool)> {
     let (conditions, mut changed) = merge(&wanted.conditions, live, now)?;
     let kinds = if wanted.serves_http_routes {
         json!([{ "group": crd::annotations::GATEWAY_GROUP, "kind": "HTTPRoute" }])
@@ -144,7 +144,11 @@ fn diff_parents(
     let Some((own, true)) = merge_own(wanted, &before, controller, now) else {
         return Ok(None);
     };
-    let others: Vec<Value> = all.iter().filter(|entry| !is_ours(entry)).cloned().collect();
+    let others: Vec<Value> = all
+        .iter()
+        .filter(|entry| !is_ours(entry))
+        .cloned()
+        .collect();
     if others.len() + own.len() > MAX_PARENTS {
         return Err(StatusError::Full(others.len()));
     }
@@ -165,7 +169,9 @@ fn merge_own(
     let mut entries = Vec::with_capacity(wanted.len());
     for parent in wanted {
         let reference = parent_ref(&parent.parent);
-        let live = before.iter().find(|entry| entry.get("parentRef") == Some(&reference));
+        let live = before
+            .iter()
+            .find(|entry| entry.get("parentRef") == Some(&reference));
         let (conditions, differs) = merge(&parent.conditions, live.unwrap_or(&Value::Null), now)?;
         // Conditions that are not wanted any more are a difference in a list that is ours.
         let count = live.map_or(0, |live| list(live, "conditions").len());
@@ -227,9 +233,18 @@ fn make(cond: &Cond) -> Condition {
         Truth::False => Status::False,
     };
     let message = cond.message.clone();
-    conditions::make(cond.kind, status, &cond.reason, message, Some(cond.generation))
+    conditions::make(
+        cond.kind,
+        status,
+        &cond.reason,
+        message,
+        Some(cond.generation),
+    )
 }
 
 fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
-    value.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    value
+        .get(field)
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
 }

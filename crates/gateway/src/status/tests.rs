@@ -32,7 +32,9 @@ fn body(patch: Patch) -> Value {
 #[test]
 fn nothing_is_written_twice() {
     for target in mk_wanted().keys() {
-        let first = compare(target, &Value::Null, 10).map(body).expect("a first write");
+        let first = compare(target, &Value::Null, 10)
+            .map(body)
+            .expect("a first write");
         assert_eq!(compare(target, &first, 20), None, "{target:?}");
     }
 }
@@ -56,8 +58,14 @@ fn time_moves_only_with_the_status() {
     live["conditions"][0]["message"] = "old words".into();
     live["conditions"][1]["status"] = "False".into();
     let now = compare(&target, &live, 20).map(body).unwrap();
-    assert_eq!(now["conditions"][0]["lastTransitionTime"], "1970-01-01T00:00:10Z");
-    assert_eq!(now["conditions"][1]["lastTransitionTime"], "1970-01-01T00:00:20Z");
+    assert_eq!(
+        now["conditions"][0]["lastTransitionTime"],
+        "1970-01-01T00:00:10Z"
+    );
+    assert_eq!(
+        now["conditions"][1]["lastTransitionTime"],
+        "1970-01-01T00:00:20Z"
+    );
 }
 
 #[test]
@@ -93,7 +101,14 @@ fn own_entries_that_are_not_wanted_go() {
     let none = Wanted::Parents(Vec::new());
     let patch = diff(&target, &none, &live, CONTROLLER, at(20)).unwrap();
     assert_eq!(patch, Some(Patch::Replace(json!({ "parents": [] }))));
-    let patch = diff(&target, &none, &json!({ "parents": [] }), CONTROLLER, at(20)).unwrap();
+    let patch = diff(
+        &target,
+        &none,
+        &json!({ "parents": [] }),
+        CONTROLLER,
+        at(20),
+    )
+    .unwrap();
     assert_eq!(patch, None);
     let target = Target::Import(key("llm"));
     let live = compare(&target, &Value::Null, 10).map(body).unwrap();

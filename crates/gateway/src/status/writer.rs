@@ -5,7 +5,9 @@ use std::pin::Pin;
 
 use jiff::Timestamp;
 use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch as KubePatch, PatchParams, PostParams};
+use kube::api::{
+    Api, ApiResource, DynamicObject, GroupVersionKind, Patch as KubePatch, PatchParams, PostParams,
+};
 use serde_json::{Value, json};
 
 use crate::metrics::{WriteMetrics, WriteResult};
@@ -77,7 +79,9 @@ async fn write(
                 });
                 let params = PatchParams::apply(controller).force();
                 let patch = KubePatch::Apply(&body);
-                api.patch_status(&key.name, &params, &patch).await.map_err(text)?;
+                api.patch_status(&key.name, &params, &patch)
+                    .await
+                    .map_err(text)?;
                 return Ok(Done::Written);
             }
             Some(Patch::Replace(status)) => {
@@ -94,5 +98,7 @@ async fn write(
             }
         }
     }
-    Err(format!("others changed the status {CONFLICT_TRIES} times meanwhile"))
+    Err(format!(
+        "others changed the status {CONFLICT_TRIES} times meanwhile"
+    ))
 }

@@ -74,7 +74,9 @@ fn listener(one: &gateway::GatewayListeners) -> Listener {
         Some(From::Selector) => {
             let selector = namespaces.and_then(|namespaces| namespaces.selector.as_ref());
             // A selector that is not there selects nothing.
-            selector.map_or(RoutesFrom::None, |s| RoutesFrom::Selector(label_selector(s)))
+            selector.map_or(RoutesFrom::None, |s| {
+                RoutesFrom::Selector(label_selector(s))
+            })
         }
     };
     let kinds = allowed.and_then(|allowed| allowed.kinds.as_ref());
@@ -131,15 +133,19 @@ pub(crate) fn http_route(object: &http_route::HttpRoute) -> HttpRoute {
 }
 
 fn rule(rule: &http_route::HttpRouteRules) -> RouteRule {
-    let backends = rule.backend_refs.iter().flatten().map(|backend| BackendRef {
-        group: backend.group.clone().unwrap_or_default(),
-        kind: backend.kind.clone().unwrap_or_else(|| "Service".to_owned()),
-        namespace: backend.namespace.clone(),
-        name: backend.name.clone(),
-        port: backend.port.map(port),
-        weight: u32::try_from(backend.weight.unwrap_or(1)).unwrap_or(0),
-        filters: filters(backend.filters.as_deref()),
-    });
+    let backends = rule
+        .backend_refs
+        .iter()
+        .flatten()
+        .map(|backend| BackendRef {
+            group: backend.group.clone().unwrap_or_default(),
+            kind: backend.kind.clone().unwrap_or_else(|| "Service".to_owned()),
+            namespace: backend.namespace.clone(),
+            name: backend.name.clone(),
+            port: backend.port.map(port),
+            weight: u32::try_from(backend.weight.unwrap_or(1)).unwrap_or(0),
+            filters: filters(backend.filters.as_deref()),
+        });
     let timeouts = rule.timeouts.as_ref();
     RouteRule {
         matches: rule.matches.iter().flatten().map(route_match).collect(),
@@ -333,7 +339,10 @@ fn imported_cluster(entry: &crd::ImportedCluster) -> ImportedCluster {
 }
 
 fn remote_picker(picker: &crd::EndpointPicker) -> RemotePicker {
-    let first = picker.service.iter().find_map(|service| service.ports.first());
+    let first = picker
+        .service
+        .iter()
+        .find_map(|service| service.ports.first());
     let addresses = picker.service.iter().flat_map(|service| &service.addresses);
     RemotePicker {
         endpoints: picker.endpoints.clone(),
@@ -363,7 +372,10 @@ pub(crate) fn service(object: &core::Service) -> Service {
         name: one.name.clone().unwrap_or_default(),
         port: port(one.port),
         app_protocol: one.app_protocol.clone(),
-        tcp: one.protocol.as_deref().is_none_or(|protocol| protocol == "TCP"),
+        tcp: one
+            .protocol
+            .as_deref()
+            .is_none_or(|protocol| protocol == "TCP"),
     });
     Service {
         external_name: spec.and_then(|spec| spec.type_.as_deref()) == Some("ExternalName"),
@@ -383,7 +395,9 @@ pub(crate) fn service_addresses(object: &core::Service) -> Vec<String> {
             .filter_map(|one| one.ip.clone().or_else(|| one.hostname.clone()))
             .collect();
     }
-    let ips = spec.and_then(|spec| spec.cluster_ips.clone()).unwrap_or_default();
+    let ips = spec
+        .and_then(|spec| spec.cluster_ips.clone())
+        .unwrap_or_default();
     ips.into_iter().filter(|ip| ip != "None").collect()
 }
 
@@ -398,7 +412,9 @@ pub(crate) fn slice(object: &EndpointSlice) -> Option<Slice> {
     let ready = object.endpoints.iter().filter(|endpoint| {
         // Unknown counts as ready.
         let conditions = endpoint.conditions.as_ref();
-        conditions.and_then(|conditions| conditions.ready).unwrap_or(true)
+        conditions
+            .and_then(|conditions| conditions.ready)
+            .unwrap_or(true)
     });
     // All addresses of one endpoint are the same host.
     let ready = ready.filter_map(|endpoint| endpoint.addresses.first()?.parse().ok());
@@ -426,7 +442,9 @@ pub(crate) fn ready_pod(object: &core::Pod) -> Option<IpAddr> {
 
 pub(crate) fn available(object: &Deployment) -> i32 {
     let status = object.status.as_ref();
-    status.and_then(|status| status.available_replicas).unwrap_or(0)
+    status
+        .and_then(|status| status.available_replicas)
+        .unwrap_or(0)
 }
 
 pub(crate) fn labels(meta: &ObjectMeta) -> Labels {

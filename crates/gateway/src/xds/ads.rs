@@ -120,7 +120,10 @@ impl Ads {
             Input::Request(request) => self.request(request, now, &mut effects),
             Input::Snapshot(snapshot) => {
                 self.quarantine.retain(|(kind, name, version)| {
-                    snapshot.of(*kind).get(name).is_some_and(|r| r.version == *version)
+                    snapshot
+                        .of(*kind)
+                        .get(name)
+                        .is_some_and(|r| r.version == *version)
                 });
                 self.snapshot = Some(snapshot);
             }
@@ -132,17 +135,28 @@ impl Ads {
 
     /// When something can be sent that cannot be sent now, if nothing else happens.
     pub(crate) fn wake_at(&self, now: Moment) -> Option<Moment> {
-        let acks = self.types.iter().filter_map(|state| state.in_flight.as_ref());
+        let acks = self
+            .types
+            .iter()
+            .filter_map(|state| state.in_flight.as_ref());
         let acks = acks.map(|sent| sent.at.plus(ACK_LIMIT));
         let awaited = self.awaited.values().map(|since| since.plus(ACK_LIMIT));
-        let doomed = self.doomed.values().map(|since| since.plus(self.removal_delay));
-        acks.chain(awaited).chain(doomed).filter(|at| *at > now).min()
+        let doomed = self
+            .doomed
+            .values()
+            .map(|since| since.plus(self.removal_delay));
+        acks.chain(awaited)
+            .chain(doomed)
+            .filter(|at| *at > now)
+            .min()
     }
 
     /// Versions Envoy acknowledged, for `/debug/xds`.
     pub(crate) fn acknowledged(&self, kind: Kind) -> BTreeMap<String, u64> {
         let known = &self.types[kind as usize].known;
-        let held = known.iter().filter_map(|(name, version)| Some((name.clone(), (*version)?)));
+        let held = known
+            .iter()
+            .filter_map(|(name, version)| Some((name.clone(), (*version)?)));
         held.collect()
     }
 
@@ -150,7 +164,9 @@ impl Ads {
     pub(crate) fn is_current(&self) -> bool {
         let idle = self.types.iter().all(|state| state.in_flight.is_none());
         idle && self.awaited.is_empty()
-            && Kind::ALL.iter().all(|kind| self.pending(*kind, |_| true).is_empty())
+            && Kind::ALL
+                .iter()
+                .all(|kind| self.pending(*kind, |_| true).is_empty())
     }
 
     fn request(&mut self, request: Request, now: Moment, effects: &mut Vec<Effect>) {
@@ -243,7 +259,10 @@ impl Ads {
         self.send_pending(Kind::Endpoints, first, now, effects);
         let backends_settled = self.settled(Kind::Cluster, now)
             && self.settled(Kind::Endpoints, now)
-            && self.awaited.values().all(|since| since.plus(ACK_LIMIT) <= now);
+            && self
+                .awaited
+                .values()
+                .all(|since| since.plus(ACK_LIMIT) <= now);
         if !backends_settled {
             return;
         }
@@ -280,13 +299,24 @@ impl Ads {
         for name in gone {
             self.doomed.entry(name).or_insert(now);
         }
-        let Some(snapshot) = &self.snapshot else { return };
-        let waits = |name: &str| snapshot.clusters.get(name).is_some_and(|c| c.needs_endpoints);
+        let Some(snapshot) = &self.snapshot else {
+            return;
+        };
+        let waits = |name: &str| {
+            snapshot
+                .clusters
+                .get(name)
+                .is_some_and(|c| c.needs_endpoints)
+        };
         let held = &self.types[Kind::Cluster as usize];
         // One that Envoy has may come back as it is, and still wait.
         self.repush.retain(|name| waits(name) || held.has(name));
         self.awaited.retain(|name, _| waits(name));
-        for name in self.repush.iter().filter(|name| waits(name) && held.has(name)) {
+        for name in self
+            .repush
+            .iter()
+            .filter(|name| waits(name) && held.has(name))
+        {
             self.awaited.entry(name.clone()).or_insert(now);
         }
     }
@@ -357,7 +387,11 @@ impl Ads {
         }
         let mut pending = self.pending(kind, wanted);
         let suspects = &self.types[kind as usize].one_by_one;
-        if let Some(suspect) = pending.keys().find(|name| suspects.contains(*name)).cloned() {
+        if let Some(suspect) = pending
+            .keys()
+            .find(|name| suspects.contains(*name))
+            .cloned()
+        {
             pending.retain(|name, _| *name == suspect);
         }
         let (mut resources, mut removed) = (Vec::new(), Vec::new());

@@ -7,8 +7,8 @@ use crate::model::{Epp, EppAddresses, Pool, Usable};
 use super::http;
 use super::names::{PICK, SERVED};
 use super::proto::{
-    any, cluster, core, duration, extension, google, least_request, lb_metadata,
-    override_host, raw_buffer, seconds, subset, tls, uint32,
+    any, cluster, core, duration, extension, google, lb_metadata, least_request, override_host,
+    raw_buffer, seconds, subset, tls, uint32,
 };
 use super::{Options, endpoints, filters};
 
@@ -171,7 +171,9 @@ pub(crate) fn pods(name: String, usable: &Usable, options: &Options) -> cluster:
         filters::upstream_codec(),
     ];
     cluster::Cluster {
-        cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::OriginalDst.into())),
+        cluster_discovery_type: Some(ClusterDiscoveryType::Type(
+            DiscoveryType::OriginalDst.into(),
+        )),
         lb_policy: LbPolicy::ClusterProvided.into(),
         lb_config: Some(LbConfig::OriginalDstLbConfig(by_pick)),
         typed_extension_protocol_options: http::options(http::of_app(usable.http2), filters),

@@ -54,16 +54,21 @@ pub(crate) fn assign(plan: &Plan, endpoints: &Endpoints) -> Snapshot {
     }
 }
 
-
 fn hosts(source: &Assignment, endpoints: &Endpoints) -> Vec<endpoint::LbEndpoint> {
     match source {
         Assignment::Service { service, port_name } => {
             let found = endpoints.of_service(service, port_name);
-            found.iter().map(|at| host(socket_address(at), None)).collect()
+            found
+                .iter()
+                .map(|at| host(socket_address(at), None))
+                .collect()
         }
         Assignment::Pool { pool, ports } => {
             let found = endpoints.of_pool(pool, ports);
-            found.iter().map(|at| host(socket_address(at), None)).collect()
+            found
+                .iter()
+                .map(|at| host(socket_address(at), None))
+                .collect()
         }
         Assignment::Epp {
             service,

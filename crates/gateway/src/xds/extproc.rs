@@ -6,7 +6,9 @@ use crate::model::Epp;
 
 use super::filters;
 use super::names::LB_NAMESPACE;
-use super::proto::{any, boolean, core, ext_proc, google, hcm, kinds, matcher, mutation_rules, uint32};
+use super::proto::{
+    any, boolean, core, ext_proc, google, hcm, kinds, matcher, mutation_rules, uint32,
+};
 
 /// Name of the filter, and of its overrides.
 const NAME: &str = "envoy.filters.http.ext_proc";

@@ -7,7 +7,8 @@ use super::proto::{any, core, google, hcm, seconds, upstream_http};
 /// Where a cluster's HTTP options stand.
 const KEY: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
-pub(crate) type Protocol = upstream_http::http_protocol_options::explicit_http_config::ProtocolConfig;
+pub(crate) type Protocol =
+    upstream_http::http_protocol_options::explicit_http_config::ProtocolConfig;
 
 pub(crate) fn http1() -> Protocol {
     Protocol::HttpProtocolOptions(core::Http1ProtocolOptions::default())

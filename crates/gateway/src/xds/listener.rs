@@ -4,12 +4,14 @@ use crate::model::PortModel;
 
 use super::names::{FAILOVER, PICK, SERVED, SUBSET};
 use super::proto::{
-    accesslog, ads, address, any, boolean, cidr, core, duration, early_header_mutation, extension,
+    accesslog, address, ads, any, boolean, cidr, core, duration, early_header_mutation, extension,
     hcm, header, listener, mutation_rules, uint32,
 };
 use super::{Options, extproc, filters};
 
-use hcm::http_connection_manager::{InternalAddressConfig, RouteSpecifier, ServerHeaderTransformation};
+use hcm::http_connection_manager::{
+    InternalAddressConfig, RouteSpecifier, ServerHeaderTransformation,
+};
 use listener::listener::{InternalListenerConfig, ListenerSpecifier};
 
 /// What a hop's answer becomes when Envoy itself made it.
@@ -54,7 +56,10 @@ pub(crate) fn hop(name: &str, hop: Hop, options: &Options) -> listener::Listener
         generate_request_id: Some(boolean(false)),
         skip_xff_append: true,
         local_reply_config: Some(hcm::LocalReplyConfig {
-            mappers: marked.into_iter().map(|(from, to)| mark(from, to)).collect(),
+            mappers: marked
+                .into_iter()
+                .map(|(from, to)| mark(from, to))
+                .collect(),
             ..hcm::LocalReplyConfig::default()
         }),
         http_filters,
@@ -96,7 +101,9 @@ fn chain(manager: &hcm::HttpConnectionManager) -> listener::FilterChain {
 /// Clients cannot steer: what only EPPs and we may say is removed before anything reads it.
 fn strip() -> core::TypedExtensionConfig {
     let mutations = [PICK, SUBSET, SERVED, FAILOVER].map(|name| mutation_rules::HeaderMutation {
-        action: Some(mutation_rules::header_mutation::Action::Remove(name.to_owned())),
+        action: Some(mutation_rules::header_mutation::Action::Remove(
+            name.to_owned(),
+        )),
     });
     let strip = early_header_mutation::HeaderMutation {
         mutations: mutations.to_vec(),

@@ -66,7 +66,9 @@ pub(crate) const INVALID: &str = "invalid-backend";
 pub(crate) fn is_of_backend(cluster: &str, backend: &Backend) -> bool {
     match backend {
         Backend::Service(key, port) => cluster == service(key, *port),
-        Backend::Pool(key) => [pool(key), hopped(key), epp(key)].iter().any(|n| n == cluster),
+        Backend::Pool(key) => [pool(key), hopped(key), epp(key)]
+            .iter()
+            .any(|n| n == cluster),
         Backend::Import(key) => {
             cluster == import(key)
                 || [epp_of(key, ""), pods(key, "")]

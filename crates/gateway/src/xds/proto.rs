@@ -29,10 +29,10 @@ pub(crate) use envoy_types::pb::envoy::extensions::retry::host::previous_hosts::
 pub(crate) use envoy_types::pb::envoy::extensions::transport_sockets::raw_buffer::v3 as raw_buffer;
 pub(crate) use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
 pub(crate) use envoy_types::pb::envoy::extensions::upstreams::http::v3 as upstream_http;
+pub(crate) use envoy_types::pb::envoy::service::discovery::v3 as discovery;
 pub(crate) use envoy_types::pb::envoy::r#type::matcher::v3 as matcher;
 pub(crate) use envoy_types::pb::envoy::r#type::metadata::v3 as metadata;
 pub(crate) use envoy_types::pb::envoy::r#type::v3 as kinds;
-pub(crate) use envoy_types::pb::envoy::service::discovery::v3 as discovery;
 pub(crate) use envoy_types::pb::google::protobuf as google;
 
 pub(crate) fn any<M: prost::Name>(message: &M) -> google::Any {

@@ -88,7 +88,12 @@ impl Bed {
         let gateway = world.gateways.get_mut(&key("gw")).unwrap();
         gateway.listeners[0].port = edge;
         world.pools.get_mut(&key("llm")).unwrap().target_ports = vec![pods];
-        world.services.get_mut(&key("epp")).unwrap().ports.truncate(1);
+        world
+            .services
+            .get_mut(&key("epp"))
+            .unwrap()
+            .ports
+            .truncate(1);
         let mut import = mk_import(&[("east", &REMOTE_EPP.to_string())]);
         for cluster in &mut import.clusters {
             cluster.target_ports = vec![pods];
@@ -104,7 +109,9 @@ impl Bed {
         add_slice(&mut endpoints, "epp", &EPP.to_string(), &[("grpc", picker)]);
         add_slice(&mut endpoints, "web", &POD_A.to_string(), &[("http", pods)]);
         let local = [("a", POD_A), ("b", POD_B)].map(|(name, ip)| (name.to_owned(), ip.into()));
-        endpoints.pods.insert(key("llm"), local.into_iter().collect());
+        endpoints
+            .pods
+            .insert(key("llm"), local.into_iter().collect());
 
         let mut tasks = JoinSet::new();
         for ip in [POD_A, POD_B, REMOTE_POD, FORBIDDEN] {
@@ -126,7 +133,9 @@ impl Bed {
         tasks.spawn(async move {
             let service = AggregatedDiscoveryServiceServer::new(server);
             let incoming = TcpListenerStream::new(listener);
-            let serve = Server::builder().add_service(service).serve_with_incoming(incoming);
+            let serve = Server::builder()
+                .add_service(service)
+                .serve_with_incoming(incoming);
             serve.await.unwrap();
         });
         let bed = Self {
@@ -142,7 +151,9 @@ impl Bed {
         };
         bed.publish();
         bed.wait("the edge answers", || async {
-            TcpStream::connect((Ipv4Addr::LOCALHOST, edge)).await.is_ok()
+            TcpStream::connect((Ipv4Addr::LOCALHOST, edge))
+                .await
+                .is_ok()
         })
         .await;
         Some(bed)
@@ -152,7 +163,12 @@ impl Bed {
         let settings = Settings {
             deny_cidrs: Vec::new(),
             pod_cidrs: ["east", "south"]
-                .map(|name| (name.to_owned(), vec![format!("{REMOTE_POD}/32").parse().unwrap()]))
+                .map(|name| {
+                    (
+                        name.to_owned(),
+                        vec![format!("{REMOTE_POD}/32").parse().unwrap()],
+                    )
+                })
                 .into_iter()
                 .collect(),
             ..mk_settings()
@@ -181,7 +197,9 @@ impl Bed {
         let stop = epp.stop.clone();
         self.tasks.spawn(async move {
             let incoming = TcpListenerStream::new(listener);
-            let serve = Server::builder().add_service(service).serve_with_incoming(incoming);
+            let serve = Server::builder()
+                .add_service(service)
+                .serve_with_incoming(incoming);
             tokio::select! {
                 served = serve => served.unwrap(),
                 () = stop.cancelled() => {}
@@ -207,7 +225,9 @@ impl Bed {
             "{method} {path} HTTP/1.1\r\nhost: any\r\nconnection: close\r\n{headers}content-length: {bytes}\r\n\r\n"
         );
         let exchange = async {
-            let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.edge)).await.unwrap();
+            let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.edge))
+                .await
+                .unwrap();
             let (mut reader, mut writer) = stream.into_split();
             // An early answer ends the request, and both may see the connection reset.
             let write = async {
@@ -220,7 +240,11 @@ impl Bed {
         };
         let text = timeout(LIMIT, exchange).await.expect("an answer in time");
         let (head, mut body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-        let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
+        let status = head
+            .split(' ')
+            .nth(1)
+            .and_then(|s| s.parse().ok())
+            .unwrap_or(0);
         if head.contains("transfer-encoding: chunked") {
             body = body.split("\r\n").nth(1).unwrap_or(""); // pods answer in one chunk
         }
@@ -239,7 +263,10 @@ impl Bed {
             if answer.status == status {
                 return answer;
             }
-            assert!(started.elapsed() < LIMIT, "{path}: {answer:?}, expected {status}");
+            assert!(
+                started.elapsed() < LIMIT,
+                "{path}: {answer:?}, expected {status}"
+            );
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -264,8 +291,20 @@ impl Envoy {
         config["static_resources"]["listeners"] = serde_json::json!([]);
         let log = directory.path().join("envoy.log");
         let child = Command::new(binary)
-            .args(["--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning"])
-            .args(["--service-node", "test", "--service-cluster", "ns/gw", "--config-yaml"])
+            .args([
+                "--use-dynamic-base-id",
+                "--concurrency",
+                "1",
+                "--log-level",
+                "warning",
+            ])
+            .args([
+                "--service-node",
+                "test",
+                "--service-cluster",
+                "ns/gw",
+                "--config-yaml",
+            ])
             .arg(config.to_string())
             .arg("--log-path")
             .arg(log)
@@ -306,35 +345,61 @@ async fn serve_pod(listener: TcpListener) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pool_goes_where_its_epp_says() {
-    let Some(mut bed) = Bed::start(|_| {}).await else { return };
+    let Some(mut bed) = Bed::start(|_| {}).await else {
+        return;
+    };
     let pick = bed.at(POD_B);
     let epp = bed.epp(EPP, pick).await;
     bed.until("/pool", 200).await;
     for bytes in [0, 1000, 300_000] {
         let answer = bed.post("/pool", bytes).await;
-        assert_eq!((answer.status, answer.body.as_str()), (200, format!("{POD_B} {bytes}").as_str()));
+        assert_eq!(
+            (answer.status, answer.body.as_str()),
+            (200, format!("{POD_B} {bytes}").as_str())
+        );
     }
     let served = epp.served();
-    assert_eq!(served.last().map(String::as_str), Some(format!("{POD_B}:{}", bed.pods).as_str()));
+    assert_eq!(
+        served.last().map(String::as_str),
+        Some(format!("{POD_B}:{}", bed.pods).as_str())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn import_goes_through_its_hop_where_the_remote_epp_says() {
-    let Some(mut bed) = Bed::start(|_| {}).await else { return };
+    let Some(mut bed) = Bed::start(|_| {}).await else {
+        return;
+    };
     let pick = bed.at(REMOTE_POD);
     let epp = bed.epp(REMOTE_EPP, pick).await;
     bed.until("/import", 200).await;
     let answer = bed.post("/import", 100_000).await;
-    assert_eq!(answer.body, format!("{REMOTE_POD} 100000"), "{}", answer.head);
-    assert!(!answer.head.contains("x-gateway-destination-endpoint-served"), "{}", answer.head);
+    assert_eq!(
+        answer.body,
+        format!("{REMOTE_POD} 100000"),
+        "{}",
+        answer.head
+    );
+    assert!(
+        !answer
+            .head
+            .contains("x-gateway-destination-endpoint-served"),
+        "{}",
+        answer.head
+    );
     assert!(!answer.head.contains("x-isthmus"), "{}", answer.head);
     let served = epp.served();
-    assert_eq!(served.last().map(String::as_str), Some(format!("{REMOTE_POD}:{}", bed.pods).as_str()));
+    assert_eq!(
+        served.last().map(String::as_str),
+        Some(format!("{REMOTE_POD}:{}", bed.pods).as_str())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pick_outside_the_exporters_pods_is_refused() {
-    let Some(mut bed) = Bed::start(|_| {}).await else { return };
+    let Some(mut bed) = Bed::start(|_| {}).await else {
+        return;
+    };
     let pick = bed.at(FORBIDDEN);
     let epp = bed.epp(REMOTE_EPP, pick).await;
     bed.wait("the EPP is asked", || async {
@@ -348,7 +413,9 @@ async fn pick_outside_the_exporters_pods_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_headers_do_not_choose_the_endpoint() {
-    let Some(mut bed) = Bed::start(|_| {}).await else { return };
+    let Some(mut bed) = Bed::start(|_| {}).await else {
+        return;
+    };
     let pick = bed.at(POD_B);
     let epp = bed.epp(EPP, pick).await;
     let pick = bed.at(REMOTE_POD);
@@ -365,13 +432,18 @@ async fn client_headers_do_not_choose_the_endpoint() {
         assert_eq!(answer.body, format!("{pod} 0"), "{path}");
     }
     for seen in epp.headers().into_iter().chain(remote.headers()) {
-        assert!(!seen.contains("x-gateway-") && !seen.contains("x-isthmus"), "{seen}");
+        assert!(
+            !seen.contains("x-gateway-") && !seen.contains("x-isthmus"),
+            "{seen}"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pool_that_fails_closed_reaches_no_pod_without_its_epp() {
-    let Some(mut bed) = Bed::start(|_| {}).await else { return };
+    let Some(mut bed) = Bed::start(|_| {}).await else {
+        return;
+    };
     assert_eq!(bed.until("/pool", 503).await.status, 503);
     assert_eq!(bed.post("/pool", 3_000_000).await.status, 503);
     // An EPP that picks nothing, or what is no pod of the pool, opens nothing either.
@@ -392,7 +464,9 @@ async fn pool_that_fails_open_reaches_pods_without_its_epp() {
         let pool = world.pools.get_mut(&key("llm")).unwrap();
         pool.picker.as_mut().unwrap().fail_open = true;
     };
-    let Some(mut bed) = Bed::start(open).await else { return };
+    let Some(mut bed) = Bed::start(open).await else {
+        return;
+    };
     bed.until("/pool", 200).await;
     for bytes in [0, 1000, 3_000_000] {
         assert_eq!(bed.post("/pool", bytes).await.status, 200, "{bytes} bytes");
@@ -411,7 +485,9 @@ async fn pool_that_fails_open_reaches_pods_without_its_epp() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn weights_split_and_each_epp_sees_its_own_share() {
-    let Some(mut bed) = Bed::start(|_| {}).await else { return };
+    let Some(mut bed) = Bed::start(|_| {}).await else {
+        return;
+    };
     let (local, remote) = (bed.at(POD_A), bed.at(REMOTE_POD));
     let (epp, remote_epp) = (bed.epp(EPP, local).await, bed.epp(REMOTE_EPP, remote).await);
     bed.until("/pool", 200).await;
@@ -440,13 +516,19 @@ async fn import_tries_the_other_cluster_and_takes_a_refusal_as_final() {
         south.picker.as_mut().unwrap().addresses = vec![SECOND_EPP.to_string()];
         import.clusters.push(south);
     };
-    let Some(mut bed) = Bed::start(two).await else { return };
+    let Some(mut bed) = Bed::start(two).await else {
+        return;
+    };
     let pick = bed.at(REMOTE_POD);
     let second = bed.epp(SECOND_EPP, pick).await;
     bed.until("/import", 200).await;
     // The other EPP is down.
     for bytes in [0, 1000, 300_000] {
-        assert_eq!(bed.post("/import", bytes).await.status, 200, "{bytes} bytes");
+        assert_eq!(
+            bed.post("/import", bytes).await.status,
+            200,
+            "{bytes} bytes"
+        );
     }
     // It is up and has nothing to offer.
     let first = bed.epp(REMOTE_EPP, Behaviour::Refuse(503)).await;
@@ -469,7 +551,9 @@ async fn time_limit_ends_a_hung_epp() {
             route.rules[0].request_timeout = Some("500ms".into());
         }
     };
-    let Some(mut bed) = Bed::start(limited).await else { return };
+    let Some(mut bed) = Bed::start(limited).await else {
+        return;
+    };
     for (path, epp, pod) in [("/pool", EPP, POD_A), ("/import", REMOTE_EPP, REMOTE_POD)] {
         let pick = bed.at(pod);
         let epp = bed.epp(epp, pick).await;
@@ -477,14 +561,25 @@ async fn time_limit_ends_a_hung_epp() {
         epp.set(Behaviour::Hang);
         let started = Instant::now();
         let answer = bed.post(path, 100).await;
-        assert_eq!(answer.status, 504, "{path} {answer:?} {:?}", started.elapsed());
-        assert!(started.elapsed() < Duration::from_secs(2), "{path}: {:?}", started.elapsed());
+        assert_eq!(
+            answer.status,
+            504,
+            "{path} {answer:?} {:?}",
+            started.elapsed()
+        );
+        assert!(
+            started.elapsed() < Duration::from_secs(2),
+            "{path}: {:?}",
+            started.elapsed()
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_reach_envoy_and_lose_no_request() {
-    let Some(mut bed) = Bed::start(|_| {}).await else { return };
+    let Some(mut bed) = Bed::start(|_| {}).await else {
+        return;
+    };
     let pick = bed.at(POD_A);
     let _epp = bed.epp(EPP, pick).await;
     let pick = bed.at(REMOTE_POD);
@@ -497,7 +592,12 @@ async fn changes_reach_envoy_and_lose_no_request() {
         let name = format!("web{round}");
         let service = bed.world.services[&key("web")].clone();
         bed.world.services.insert(key(&name), service);
-        add_slice(&mut bed.endpoints, &name, &POD_B.to_string(), &[("http", bed.pods)]);
+        add_slice(
+            &mut bed.endpoints,
+            &name,
+            &POD_B.to_string(),
+            &[("http", bed.pods)],
+        );
         let rule = mk_rule("/moving", vec![mk_ref("service", &name, 1)]);
         add_route(&mut bed.world, mk_route("moving", vec![rule]));
         bed.publish();

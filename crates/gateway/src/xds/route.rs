@@ -32,7 +32,10 @@ pub(crate) fn edge(
     port: &PortModel,
     options: &Options,
 ) -> route::RouteConfiguration {
-    let vhosts = port.vhosts.iter().map(|vhost| edge_host(model, vhost, options));
+    let vhosts = port
+        .vhosts
+        .iter()
+        .map(|vhost| edge_host(model, vhost, options));
     route::RouteConfiguration {
         name: name.to_owned(),
         virtual_hosts: vhosts.collect(),
@@ -91,7 +94,10 @@ pub(crate) fn hop(
 
 fn edge_host(model: &GatewayModel, vhost: &VirtualHost, options: &Options) -> route::VirtualHost {
     let domain = vhost.domain.to_string();
-    let routes = vhost.rules.iter().map(|rule| edge_route(model, rule, options));
+    let routes = vhost
+        .rules
+        .iter()
+        .map(|rule| edge_route(model, rule, options));
     route::VirtualHost {
         name: domain.clone(),
         domains: vec![domain],
@@ -136,7 +142,10 @@ fn forward(
         .into_iter()
         .flatten()
         .any(|limit| !limit.is_zero());
-    let clusters = backends.iter().map(|one| weigh(model, one, limited)).collect();
+    let clusters = backends
+        .iter()
+        .map(|one| weigh(model, one, limited))
+        .collect();
     let request = rule.timeouts.request;
     // A limit above the idle timeout, or none at all, means that silence is wanted as well.
     let idle = request.filter(|limit| limit.is_zero() || *limit > options.stream_idle_timeout);
@@ -237,9 +246,8 @@ fn make_match(wanted: &RouteMatch) -> route::RouteMatch {
         },
         PathMatch::Prefix(path) | PathMatch::Regex(path) => prefix(path),
     };
-    let exact = |text: &str| {
-        route::header_matcher::HeaderMatchSpecifier::StringMatch(exactly(text))
-    };
+    let exact =
+        |text: &str| route::header_matcher::HeaderMatchSpecifier::StringMatch(exactly(text));
     let mut headers: Vec<_> = wanted
         .headers
         .iter()
@@ -330,7 +338,10 @@ fn redirect(to: &Redirect, matched: &RouteMatch) -> route::RedirectAction {
         host_redirect: to.hostname.clone().unwrap_or_default(),
         port_redirect: to.port.unwrap_or_default().into(),
         response_code: code.into(),
-        scheme_rewrite_specifier: to.scheme.clone().map(SchemeRewriteSpecifier::SchemeRedirect),
+        scheme_rewrite_specifier: to
+            .scheme
+            .clone()
+            .map(SchemeRewriteSpecifier::SchemeRedirect),
         path_rewrite_specifier: path,
         ..route::RedirectAction::default()
     }

@@ -25,7 +25,8 @@ fn mk_snapshot(world: &World, settings: &Settings) -> Snapshot {
 
 fn show(snapshot: &Snapshot, kind: Kind, name: &str) -> String {
     let resource = snapshot.of(kind).get(name);
-    let resource = resource.unwrap_or_else(|| panic!("no {name} in {:?}", snapshot.of(kind).keys()));
+    let resource =
+        resource.unwrap_or_else(|| panic!("no {name} in {:?}", snapshot.of(kind).keys()));
     text::show(kind.type_url(), &resource.bytes)
 }
 
@@ -45,7 +46,10 @@ fn edge_routes_split_between_pool_and_import() {
 fn service_is_a_cluster_of_its_endpoints() {
     let snapshot = mk_snapshot(&mk_world(), &mk_settings());
     insta::assert_snapshot!("service", show(&snapshot, Kind::Cluster, "svc/ns/web/8080"));
-    insta::assert_snapshot!("service_eds", show(&snapshot, Kind::Endpoints, "svc/ns/web/8080"));
+    insta::assert_snapshot!(
+        "service_eds",
+        show(&snapshot, Kind::Endpoints, "svc/ns/web/8080")
+    );
 }
 
 #[test]
@@ -62,7 +66,10 @@ fn pool_that_fails_open_falls_back_to_any_pod() {
     let snapshot = mk_snapshot(&world, &mk_settings());
     insta::assert_snapshot!("pool_open", show(&snapshot, Kind::Cluster, "pool/ns/llm"));
     let routes = show(&snapshot, Kind::Routes, "edge/80");
-    assert!(routes.contains("failure_mode_allow: Some(BoolValue { value: true })"), "{routes}");
+    assert!(
+        routes.contains("failure_mode_allow: Some(BoolValue { value: true })"),
+        "{routes}"
+    );
 }
 
 #[test]
@@ -83,11 +90,20 @@ fn import_goes_through_a_hop_per_cluster() {
     world.imports.insert(key("llm"), import);
     let snapshot = mk_snapshot(&world, &mk_settings());
     insta::assert_snapshot!("import", show(&snapshot, Kind::Cluster, "import/ns/llm"));
-    insta::assert_snapshot!("import_eds", show(&snapshot, Kind::Endpoints, "import/ns/llm"));
+    insta::assert_snapshot!(
+        "import_eds",
+        show(&snapshot, Kind::Endpoints, "import/ns/llm")
+    );
     insta::assert_snapshot!("hop", show(&snapshot, Kind::Listener, "hop/ns/llm/east"));
-    insta::assert_snapshot!("hop_routes", show(&snapshot, Kind::Routes, "hop/ns/llm/east"));
+    insta::assert_snapshot!(
+        "hop_routes",
+        show(&snapshot, Kind::Routes, "hop/ns/llm/east")
+    );
     insta::assert_snapshot!("hop_epp", show(&snapshot, Kind::Cluster, "epp/ns/llm/east"));
-    insta::assert_snapshot!("hop_pods", show(&snapshot, Kind::Cluster, "pods/ns/llm/east"));
+    insta::assert_snapshot!(
+        "hop_pods",
+        show(&snapshot, Kind::Cluster, "pods/ns/llm/east")
+    );
 }
 
 #[test]
@@ -96,7 +112,10 @@ fn time_limit_puts_a_hop_before_the_pool() {
     open_pool(&mut world);
     limit(&mut world, "2s");
     let snapshot = mk_snapshot(&world, &mk_settings());
-    insta::assert_snapshot!("pool_hop", show(&snapshot, Kind::Routes, "hop/ns/llm/@pool"));
+    insta::assert_snapshot!(
+        "pool_hop",
+        show(&snapshot, Kind::Routes, "hop/ns/llm/@pool")
+    );
     let edge = show(&snapshot, Kind::Routes, "edge/80");
     assert!(edge.contains("hopped/ns/llm"), "{edge}");
 }
@@ -104,7 +123,10 @@ fn time_limit_puts_a_hop_before_the_pool() {
 #[test]
 fn same_world_gives_the_same_bytes() {
     let world = mk_world();
-    assert_eq!(mk_snapshot(&world, &mk_settings()), mk_snapshot(&world, &mk_settings()));
+    assert_eq!(
+        mk_snapshot(&world, &mk_settings()),
+        mk_snapshot(&world, &mk_settings())
+    );
 }
 
 /// Everything we can make, accepted by the real program.
@@ -125,7 +147,10 @@ fn envoy_accepts_every_resource() {
         }),
         RouteFilter::ResponseHeaders(HeaderEdit::default()),
     ];
-    let mut rule = mk_rule("/edited", vec![mk_ref("pool", "llm", 1), mk_ref("service", "no", 2)]);
+    let mut rule = mk_rule(
+        "/edited",
+        vec![mk_ref("pool", "llm", 1), mk_ref("service", "no", 2)],
+    );
     rule.filters = filters;
     rule.request_timeout = Some("2s".into());
     rule.backend_timeout = Some("1s".into());
@@ -191,7 +216,8 @@ fn mk_bootstrap(snapshot: &Snapshot) -> bootstrap::Bootstrap {
     let listeners = snapshot.listeners.values().map(|resource| {
         let mut made = listener::Listener::decode(&resource.bytes[..]).unwrap();
         let filter = &mut made.filter_chains[0].filters[0];
-        let Some(listener::filter::ConfigType::TypedConfig(config)) = &mut filter.config_type else {
+        let Some(listener::filter::ConfigType::TypedConfig(config)) = &mut filter.config_type
+        else {
             panic!("a typed filter");
         };
         let mut manager = hcm::HttpConnectionManager::decode(&config.value[..]).unwrap();
@@ -199,9 +225,9 @@ fn mk_bootstrap(snapshot: &Snapshot) -> bootstrap::Bootstrap {
         let mut table = route::RouteConfiguration::decode(&table[..]).unwrap();
         // As by RDS: an invalid backend is a cluster that is not there.
         table.validate_clusters = Some(google::BoolValue { value: false });
-        manager.route_specifier = Some(
-            hcm::http_connection_manager::RouteSpecifier::RouteConfig(table),
-        );
+        manager.route_specifier = Some(hcm::http_connection_manager::RouteSpecifier::RouteConfig(
+            table,
+        ));
         config.value = manager.encode_to_vec();
         made
     });

@@ -40,7 +40,13 @@ fn accepted(ours: &OurGateway<'_>) -> Cond {
     } else if working == all {
         Cond::yes(ACCEPTED, generation)
     } else if working > 0 {
-        Cond::new(ACCEPTED, Truth::True, "ListenersNotValid", listeners, generation)
+        Cond::new(
+            ACCEPTED,
+            Truth::True,
+            "ListenersNotValid",
+            listeners,
+            generation,
+        )
     } else {
         Cond::no(ACCEPTED, "ListenersNotValid", listeners, generation)
     }

@@ -98,7 +98,9 @@ impl AggregatedDiscoveryService for AdsServer {
         &self,
         _: Call<Streaming<DiscoveryRequest>>,
     ) -> Result<Answer<Self::StreamAggregatedResourcesStream>, Status> {
-        Err(Status::unimplemented("only delta ADS is served: set api_type: DELTA_GRPC"))
+        Err(Status::unimplemented(
+            "only delta ADS is served: set api_type: DELTA_GRPC",
+        ))
     }
 
     async fn delta_aggregated_resources(
@@ -185,15 +187,18 @@ fn decode(request: DeltaDiscoveryRequest) -> Request {
 }
 
 fn encode(response: Response) -> DeltaDiscoveryResponse {
-    let resources = response.resources.into_iter().map(|(name, resource)| Resource {
-        name,
-        version: version_text(resource.version),
-        resource: Some(google::Any {
-            type_url: response.kind.type_url().to_owned(),
-            value: resource.bytes.to_vec(),
-        }),
-        ..Resource::default()
-    });
+    let resources = response
+        .resources
+        .into_iter()
+        .map(|(name, resource)| Resource {
+            name,
+            version: version_text(resource.version),
+            resource: Some(google::Any {
+                type_url: response.kind.type_url().to_owned(),
+                value: resource.bytes.to_vec(),
+            }),
+            ..Resource::default()
+        });
     DeltaDiscoveryResponse {
         resources: resources.collect(),
         type_url: response.kind.type_url().to_owned(),
@@ -246,9 +251,18 @@ impl Session {
     }
 
     fn take_snapshot(&mut self) {
-        let newest = self.server.snapshots.borrow_and_update().get(&self.gateway).cloned();
+        let newest = self
+            .server
+            .snapshots
+            .borrow_and_update()
+            .get(&self.gateway)
+            .cloned();
         let Some(newest) = newest else { return };
-        if !self.given.as_ref().is_some_and(|given| Arc::ptr_eq(given, &newest)) {
+        if !self
+            .given
+            .as_ref()
+            .is_some_and(|given| Arc::ptr_eq(given, &newest))
+        {
             self.given = Some(Arc::clone(&newest));
             self.step(Input::Snapshot(newest));
         }
@@ -259,7 +273,12 @@ impl Session {
             match effect {
                 Effect::Send(response) => self.outbox.push_back(response),
                 Effect::Refused(refusal) => {
-                    let Refusal { kind, name, message, .. } = &refusal;
+                    let Refusal {
+                        kind,
+                        name,
+                        message,
+                        ..
+                    } = &refusal;
                     let kind = kind.as_str();
                     warn!(gateway = %self.gateway, kind, name, message, "Envoy refused a resource");
                     self.server.metrics.refused(refusal.kind);
@@ -314,7 +333,12 @@ impl Proxies {
     }
 
     fn refuse(&self, gateway: &Key, refusal: Refusal) {
-        let Refusal { kind, name, version, message } = refusal;
+        let Refusal {
+            kind,
+            name,
+            version,
+            message,
+        } = refusal;
         let mut state = self.state.lock();
         let refused = state.refused.entry(gateway.clone()).or_default();
         refused.insert((kind, name, version), message);

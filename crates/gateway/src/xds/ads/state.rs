@@ -48,7 +48,9 @@ impl TypeState {
             self.wildcard = true;
         }
         if first {
-            let held = initial.into_iter().map(|(name, version)| (name, Some(version)));
+            let held = initial
+                .into_iter()
+                .map(|(name, version)| (name, Some(version)));
             self.known.extend(held);
         }
         for name in subscribe {

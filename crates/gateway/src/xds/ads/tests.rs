@@ -25,13 +25,19 @@ fn mk_resource(content: &str, needs_endpoints: bool) -> Arc<Resource> {
 fn mk_snapshot(clusters: &[(&str, &str)], endpoints: &str) -> Arc<Snapshot> {
     let mut snapshot = Snapshot::default();
     for (name, content) in clusters {
-        snapshot.clusters.insert((*name).into(), mk_resource(content, true));
+        snapshot
+            .clusters
+            .insert((*name).into(), mk_resource(content, true));
         let hosts = mk_resource(&format!("{endpoints} of {name}"), false);
         snapshot.endpoints.insert((*name).into(), hosts);
     }
     let names: Vec<&str> = clusters.iter().map(|(name, _)| *name).collect();
-    snapshot.listeners.insert("edge/80".into(), mk_resource("edge", false));
-    snapshot.routes.insert("edge/80".into(), mk_resource(&names.join(","), false));
+    snapshot
+        .listeners
+        .insert("edge/80".into(), mk_resource("edge", false));
+    snapshot
+        .routes
+        .insert("edge/80".into(), mk_resource(&names.join(","), false));
     Arc::new(snapshot)
 }
 
@@ -100,7 +106,10 @@ impl Obedient {
             let mut more = Vec::new();
             if let Some(kind) = wants {
                 let known = ads.types[kind as usize].subscribed.clone();
-                let new = names.iter().filter(|name| !known.contains(*name)).map(String::as_str);
+                let new = names
+                    .iter()
+                    .filter(|name| !known.contains(*name))
+                    .map(String::as_str);
                 let new: Vec<&str> = new.collect();
                 if !new.is_empty() {
                     more.extend(ads.on(subscribe(kind, &new), now));
@@ -135,7 +144,30 @@ fn new_envoy_gets_clusters_endpoints_listeners_routes() {
     envoy.run(&mut ads, effects, ms(0));
     let effects = ads.on(subscribe(Kind::Listener, &[]), ms(0));
     envoy.run(&mut ads, effects, ms(0));
-    assert_eq!(envoy.log, ["cds +a", "eds +a", "lds +edge/80", "rds +edge/80"]);
+    assert_eq!(
+        envoy.log,
+        ["cds +a", "eds +a", "lds +edge/80", "rds +edge/80"]
+    );
+}
+
+/// Envoy asks for listeners only once it has had a response of clusters, and is not ready before either.
+#[test]
+fn an_empty_snapshot_is_answered_once_for_each_wildcard() {
+    let mut ads = Ads::new(DELAY, BTreeSet::new());
+    ads.on(Input::Snapshot(Arc::default()), ms(0));
+    let clusters = ads.on(subscribe(Kind::Cluster, &[]), ms(0));
+    assert_eq!(brief(&clusters), ["cds"]);
+    assert_eq!(
+        brief(&ads.on(answer(sent(&clusters)[0], None), ms(1))),
+        Vec::<String>::new()
+    );
+    let listeners = ads.on(subscribe(Kind::Listener, &[]), ms(2));
+    assert_eq!(brief(&listeners), ["lds"]);
+    assert_eq!(
+        brief(&ads.on(answer(sent(&listeners)[0], None), ms(3))),
+        Vec::<String>::new()
+    );
+    assert_eq!(brief(&ads.on(Input::Tick, ms(9_000))), Vec::<String>::new());
 }
 
 #[test]
@@ -149,7 +181,10 @@ fn nothing_changed_sends_nothing() {
 #[test]
 fn route_to_a_new_cluster_waits_for_its_endpoints() {
     let mut ads = mk_settled(&mk_snapshot(&[("a", "1")], "x"));
-    let effects = ads.on(Input::Snapshot(mk_snapshot(&[("a", "1"), ("b", "1")], "x")), ms(1));
+    let effects = ads.on(
+        Input::Snapshot(mk_snapshot(&[("a", "1"), ("b", "1")], "x")),
+        ms(1),
+    );
     assert_eq!(brief(&effects), ["cds +b"]);
     let clusters = sent(&effects)[0].clone();
     // Envoy asks for endpoints before it acknowledges the cluster.
@@ -187,8 +222,12 @@ fn assignment_is_still_sent_again_when_its_cluster_went_and_came_back() {
 fn endpoints_alone_change_nothing_else() {
     let mut ads = mk_settled(&mk_snapshot(&[("a", "1"), ("b", "1")], "x"));
     let mut next = (*mk_snapshot(&[("a", "1"), ("b", "1")], "x")).clone();
-    next.endpoints.insert("b".into(), mk_resource("other hosts", false));
-    assert_eq!(brief(&ads.on(Input::Snapshot(Arc::new(next)), ms(1))), ["eds +b"]);
+    next.endpoints
+        .insert("b".into(), mk_resource("other hosts", false));
+    assert_eq!(
+        brief(&ads.on(Input::Snapshot(Arc::new(next)), ms(1))),
+        ["eds +b"]
+    );
 }
 
 #[test]
@@ -222,19 +261,33 @@ fn new_hop_comes_before_the_import_that_names_it() {
     let mut before = (*mk_snapshot(&[("import/ns/x", "1")], "one hop")).clone();
     let mut ads = mk_settled(&Arc::new(before.clone()));
     let hop = "hop/ns/x/east";
-    before.listeners.insert(hop.into(), mk_resource("hop", false));
+    before
+        .listeners
+        .insert(hop.into(), mk_resource("hop", false));
     before.routes.insert(hop.into(), mk_resource("", false));
-    before.endpoints.insert("import/ns/x".into(), mk_resource("two hops", false));
+    before
+        .endpoints
+        .insert("import/ns/x".into(), mk_resource("two hops", false));
     let effects = ads.on(Input::Snapshot(Arc::new(before)), ms(1));
     let mut envoy = Obedient::default();
     envoy.run(&mut ads, effects, ms(1));
-    assert_eq!(envoy.log, ["lds +hop/ns/x/east", "rds +hop/ns/x/east", "eds +import/ns/x"]);
+    assert_eq!(
+        envoy.log,
+        [
+            "lds +hop/ns/x/east",
+            "rds +hop/ns/x/east",
+            "eds +import/ns/x"
+        ]
+    );
 }
 
 #[test]
 fn slow_ack_delays_the_next_step_by_two_seconds_at_most() {
     let mut ads = mk_settled(&mk_snapshot(&[("a", "1")], "x"));
-    let effects = ads.on(Input::Snapshot(mk_snapshot(&[("a", "2"), ("b", "1")], "x")), ms(0));
+    let effects = ads.on(
+        Input::Snapshot(mk_snapshot(&[("a", "2"), ("b", "1")], "x")),
+        ms(0),
+    );
     assert_eq!(brief(&effects), ["cds +a +b", "eds +a"]);
     assert_eq!(ads.on(Input::Tick, ms(1_999)), []);
     assert_eq!(ads.wake_at(ms(1_999)), Some(ms(2_000)));
@@ -261,7 +314,8 @@ fn reconnecting_envoy_gets_the_differences() {
     ads.on(Input::Snapshot(new), ms(0));
     let versions = |kind: Kind| {
         let all = old.of(kind).iter();
-        all.map(|(name, resource)| (name.clone(), resource.version)).collect()
+        all.map(|(name, resource)| (name.clone(), resource.version))
+            .collect()
     };
     let mut log = Vec::new();
     for (kind, names) in [
@@ -270,7 +324,9 @@ fn reconnecting_envoy_gets_the_differences() {
         (Kind::Listener, &[]),
         (Kind::Routes, &["edge/80"]),
     ] {
-        let Input::Request(mut request) = subscribe(kind, names) else { continue };
+        let Input::Request(mut request) = subscribe(kind, names) else {
+            continue;
+        };
         request.initial = versions(kind);
         log.extend(brief(&ads.on(Input::Request(request), ms(0))));
     }
@@ -281,19 +337,33 @@ fn reconnecting_envoy_gets_the_differences() {
 #[test]
 fn named_resource_is_quarantined_and_the_others_taken_as_applied() {
     let mut ads = mk_settled(&mk_snapshot(&[], "x"));
-    let effects = ads.on(Input::Snapshot(mk_snapshot(&[("a", "1"), ("b", "1")], "x")), ms(1));
+    let effects = ads.on(
+        Input::Snapshot(mk_snapshot(&[("a", "1"), ("b", "1")], "x")),
+        ms(1),
+    );
     let clusters = sent(&effects)[0].clone();
     let text = "Error adding/updating cluster(s) b: bad thing";
     let effects = ads.on(answer(&clusters, Some(text)), ms(2));
-    let Some(Effect::Refused(refusal)) = effects.first() else { panic!("{effects:?}") };
+    let Some(Effect::Refused(refusal)) = effects.first() else {
+        panic!("{effects:?}")
+    };
     assert_eq!((refusal.kind, refusal.name.as_str()), (Kind::Cluster, "b"));
     assert!(ads.acknowledged(Kind::Cluster).contains_key("a"));
     // Never again unchanged, also not to the next stream; changed it is sent.
     let refused = BTreeSet::from([(Kind::Cluster, "b".to_owned(), refusal.version)]);
     let mut next = Ads::new(DELAY, refused);
-    next.on(Input::Snapshot(mk_snapshot(&[("a", "1"), ("b", "1")], "x")), ms(0));
-    assert_eq!(brief(&next.on(subscribe(Kind::Cluster, &[]), ms(0))), ["cds +a"]);
-    let effects = ads.on(Input::Snapshot(mk_snapshot(&[("a", "1"), ("b", "2")], "x")), ms(3));
+    next.on(
+        Input::Snapshot(mk_snapshot(&[("a", "1"), ("b", "1")], "x")),
+        ms(0),
+    );
+    assert_eq!(
+        brief(&next.on(subscribe(Kind::Cluster, &[]), ms(0))),
+        ["cds +a"]
+    );
+    let effects = ads.on(
+        Input::Snapshot(mk_snapshot(&[("a", "1"), ("b", "2")], "x")),
+        ms(3),
+    );
     assert_eq!(brief(&effects), ["cds +b"]);
 }
 
@@ -306,12 +376,18 @@ fn unnamed_refusal_is_found_by_sending_one_by_one() {
     let mut refused = Vec::new();
     for _ in 0..10 {
         log.extend(brief(&effects));
-        let Some(response) = sent(&effects).into_iter().find(|r| r.kind == Kind::Cluster).cloned()
+        let Some(response) = sent(&effects)
+            .into_iter()
+            .find(|r| r.kind == Kind::Cluster)
+            .cloned()
         else {
             break;
         };
         let bad = response.resources.iter().any(|(name, _)| name == "b");
-        effects = ads.on(answer(&response, bad.then_some("something is wrong")), ms(2));
+        effects = ads.on(
+            answer(&response, bad.then_some("something is wrong")),
+            ms(2),
+        );
         refused.extend(effects.iter().filter_map(|effect| match effect {
             Effect::Refused(refusal) => Some(refusal.name.clone()),
             Effect::Send(_) => None,
@@ -369,7 +445,11 @@ impl Wilful {
 
     fn hello(&self) -> Vec<Input> {
         let versions = |kind: Kind| match kind {
-            Kind::Cluster => self.clusters.iter().map(|(n, (v, _))| (n.clone(), *v)).collect(),
+            Kind::Cluster => self
+                .clusters
+                .iter()
+                .map(|(n, (v, _))| (n.clone(), *v))
+                .collect(),
             Kind::Endpoints => self.endpoints.clone(),
             Kind::Listener => self.listeners.clone(),
             Kind::Routes => self.routes.clone(),
@@ -403,7 +483,8 @@ impl Wilful {
             let name = name.clone();
             match response.kind {
                 Kind::Cluster => {
-                    self.clusters.insert(name.clone(), (resource.version, content));
+                    self.clusters
+                        .insert(name.clone(), (resource.version, content));
                     self.warm.remove(&name);
                     new.push((Kind::Endpoints, name));
                 }
@@ -418,8 +499,12 @@ impl Wilful {
                 Kind::Routes => {
                     for cluster in content.split(',').filter(|name| !name.is_empty()) {
                         // What it refused itself is not there; all else must be.
-                        let there = self.clusters.contains_key(cluster) && self.warm.contains(cluster);
-                        prop_assert!(there || cluster.starts_with("odd"), "route to {cluster} in {content}");
+                        let there =
+                            self.clusters.contains_key(cluster) && self.warm.contains(cluster);
+                        prop_assert!(
+                            there || cluster.starts_with("odd"),
+                            "route to {cluster} in {content}"
+                        );
                     }
                     self.routes.insert(name, resource.version);
                 }
@@ -452,7 +537,11 @@ impl Wilful {
 
     fn holds(&self, kind: Kind) -> BTreeMap<String, u64> {
         match kind {
-            Kind::Cluster => self.clusters.iter().map(|(n, (v, _))| (n.clone(), *v)).collect(),
+            Kind::Cluster => self
+                .clusters
+                .iter()
+                .map(|(n, (v, _))| (n.clone(), *v))
+                .collect(),
             Kind::Endpoints => self.endpoints.clone(),
             Kind::Listener => self.listeners.clone(),
             Kind::Routes => self.routes.clone(),
@@ -487,7 +576,14 @@ fn snapshot_of(clusters: &BTreeMap<&'static str, u8>, hosts: u8) -> Arc<Snapshot
         .iter()
         .map(|(name, content)| {
             let bad = name.starts_with("odd") && *content == 2;
-            (*name, if bad { "bad".to_owned() } else { content.to_string() })
+            (
+                *name,
+                if bad {
+                    "bad".to_owned()
+                } else {
+                    content.to_string()
+                },
+            )
         })
         .collect();
     let pairs: Vec<(&str, &str)> = texts.iter().map(|(n, c)| (*n, c.as_str())).collect();

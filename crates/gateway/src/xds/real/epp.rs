@@ -4,8 +4,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use envoy_types::pb::envoy::config::core::v3::HeaderMap;
-use envoy_types::pb::envoy::r#type::v3::HttpStatus;
 use envoy_types::pb::envoy::service::ext_proc::v3 as wire;
+use envoy_types::pb::envoy::r#type::v3::HttpStatus;
 use futures::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -110,7 +110,9 @@ impl Epp {
             From::ResponseHeaders(_) => {
                 let served = metadata.filter_metadata.get(LB_NAMESPACE);
                 let served = served.and_then(|fields| fields.fields.get(SERVED));
-                if let Some(google::value::Kind::StringValue(at)) = served.and_then(|v| v.kind.clone()) {
+                if let Some(google::value::Kind::StringValue(at)) =
+                    served.and_then(|v| v.kind.clone())
+                {
                     self.state.lock().served.push(at);
                 }
                 To::ResponseHeaders(wire::HeadersResponse::default())

@@ -55,7 +55,9 @@ fn open(type_url: &str, bytes: &[u8]) -> String {
 type Decode = fn(&[u8]) -> String;
 
 fn of<M: Message + Name + Default + Debug>() -> (String, Decode) {
-    (M::type_url(), |bytes| format!("{:#?}", M::decode(bytes).unwrap()))
+    (M::type_url(), |bytes| {
+        format!("{:#?}", M::decode(bytes).unwrap())
+    })
 }
 
 /// Opens each `Any`, then drops defaults until none is left.
@@ -73,9 +75,15 @@ fn tidy(text: &str) -> String {
         let value = source.next().unwrap_or_default();
         if !value.trim_end().ends_with("[],") {
             let numbers = source.by_ref().take_while(|line| line.trim() != "],");
-            bytes = numbers.map(|n| n.trim().trim_end_matches(',').parse().unwrap()).collect();
+            bytes = numbers
+                .map(|n| n.trim().trim_end_matches(',').parse().unwrap())
+                .collect();
         }
-        lines.extend(tidy(&open(url, &bytes)).lines().map(|line| format!("{indent}{line}")));
+        lines.extend(
+            tidy(&open(url, &bytes))
+                .lines()
+                .map(|line| format!("{indent}{line}")),
+        );
     }
     loop {
         let before = lines.len();
@@ -88,7 +96,11 @@ fn tidy(text: &str) -> String {
 }
 
 fn is_default(line: &str) -> bool {
-    let value = line.trim().trim_end_matches(',').split_once(": ").map(|(_, v)| v);
+    let value = line
+        .trim()
+        .trim_end_matches(',')
+        .split_once(": ")
+        .map(|(_, v)| v);
     matches!(value, Some("None" | "[]" | "false" | "0" | "\"\"" | "{}"))
 }
 
