@@ -6,6 +6,9 @@ use crate::world::PathMatch;
 
 use super::Rule;
 
+#[cfg(test)]
+mod tests;
+
 /// Sorts so that the first rule that matches a request is the one that answers it.
 ///
 /// Path (exact, then regular expression, then the longest prefix), method, number of header

@@ -1,0 +1,134 @@
+//! The order of rules against a naive reading of the API's words.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use crate::fixture::{add_route, mk_ref, mk_route, mk_settings, mk_world};
+use crate::model::{Rule, RuleId, build};
+use crate::world::{HttpRoute, PathMatch, RouteMatch, RouteRule, ValueMatch};
+
+/// A request, as far as matches look at it.
+#[derive(Clone, Debug)]
+struct Seen {
+    path: String,
+    method: String,
+    headers: Vec<String>,
+}
+
+fn matches(rule: &Rule, seen: &Seen) -> bool {
+    let path = match &rule.matcher.path {
+        PathMatch::Exact(path) => *path == seen.path,
+        PathMatch::Prefix(prefix) => {
+            let prefix = prefix.trim_end_matches('/');
+            let rest = seen.path.strip_prefix(prefix);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        }
+        PathMatch::Regex(_) => false,
+    };
+    let method = rule
+        .matcher
+        .method
+        .as_ref()
+        .is_none_or(|method| *method == seen.method);
+    path && method
+        && rule
+            .matcher
+            .headers
+            .iter()
+            .all(|h| seen.headers.contains(&h.name))
+}
+
+/// Gateway API's words, one by one: of all that match, strike out those that another beats.
+fn naive<'a>(rules: &'a [Arc<Rule>], seen: &Seen) -> Option<&'a RuleId> {
+    let beats = |a: &Rule, b: &Rule| -> bool {
+        let exact = |rule: &Rule| matches!(rule.matcher.path, PathMatch::Exact(_));
+        let length = |rule: &Rule| match &rule.matcher.path {
+            PathMatch::Prefix(prefix) => prefix.trim_end_matches('/').len(),
+            PathMatch::Exact(_) | PathMatch::Regex(_) => 0,
+        };
+        if exact(a) != exact(b) {
+            return exact(a);
+        }
+        if length(a) != length(b) {
+            return length(a) > length(b);
+        }
+        if a.matcher.method.is_some() != b.matcher.method.is_some() {
+            return a.matcher.method.is_some();
+        }
+        if a.matcher.headers.len() != b.matcher.headers.len() {
+            return a.matcher.headers.len() > b.matcher.headers.len();
+        }
+        if a.created != b.created {
+            return a.created < b.created;
+        }
+        let place = |rule: &Rule| {
+            let id = &rule.id;
+            (id.route.to_string(), id.rule, id.index)
+        };
+        place(a) < place(b)
+    };
+    let fitting: Vec<_> = rules.iter().filter(|rule| matches(rule, seen)).collect();
+    let best = fitting
+        .iter()
+        .find(|a| fitting.iter().all(|b| a.id == b.id || beats(a, b)));
+    best.map(|rule| &rule.id)
+}
+
+prop_compose! {
+    fn any_match()(
+        path in prop::sample::select(vec!["/", "/a", "/a/", "/a/b", "/ab"]),
+        exact in any::<bool>(),
+        method in prop::option::of(prop::sample::select(vec!["GET", "POST"])),
+        headers in prop::collection::btree_set(prop::sample::select(vec!["x", "y"]), 0..=2),
+    ) -> RouteMatch {
+        let header = |name: &str| ValueMatch { name: name.into(), ..ValueMatch::default() };
+        RouteMatch {
+            path: if exact { PathMatch::Exact(path.into()) } else { PathMatch::Prefix(path.into()) },
+            method: method.map(Into::into),
+            headers: headers.into_iter().map(header).collect(),
+            query: Vec::new(),
+        }
+    }
+}
+
+prop_compose! {
+    fn any_route(name: String)(
+        created in 0_i64..3,
+        rules in prop::collection::vec(prop::collection::vec(any_match(), 1..3), 1..3),
+    ) -> HttpRoute {
+        let rule = |matches| RouteRule {
+            matches,
+            backends: vec![mk_ref("service", "web", 1)],
+            ..RouteRule::default()
+        };
+        let rules = rules.into_iter().map(rule).collect();
+        HttpRoute { created, ..mk_route(&name, rules) }
+    }
+}
+
+proptest! {
+    #[test]
+    fn first_rule_that_matches_is_the_one_the_api_names(
+        routes in (any_route("a".into()), any_route("b".into()), any_route("c".into())),
+        path in prop::sample::select(vec!["/", "/a", "/a/b", "/ab", "/a/b/c", "/z"]),
+        method in prop::sample::select(vec!["GET", "POST", "PUT"]),
+        headers in prop::collection::vec(prop::sample::select(vec!["x", "y"]), 0..=2),
+    ) {
+        let mut world = mk_world();
+        world.routes.clear();
+        let (a, b, c) = routes;
+        for route in [a, b, c] {
+            add_route(&mut world, route);
+        }
+        let seen = Seen {
+            path: path.into(),
+            method: method.into(),
+            headers: headers.into_iter().map(Into::into).collect(),
+        };
+        let (models, _) = build(&world, &mk_settings());
+        let rules = &models[0].ports[&80].vhosts[0].rules;
+        let first = rules.iter().find(|rule| matches(rule, &seen)).map(|rule| &rule.id);
+        prop_assert_eq!(first, naive(rules, &seen));
+    }
+}

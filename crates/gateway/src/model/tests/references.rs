@@ -1,0 +1,241 @@
+//! What routes, pools and imports lead to, and what their status says of it.
+
+use rstest::rstest;
+
+use super::*;
+use crate::world::ReferenceGrant;
+
+#[rstest]
+#[case("service", "none", "BackendNotFound")]
+#[case("pool", "none", "BackendNotFound")]
+#[case("import", "none", "BackendNotFound")]
+fn missing_backend_answers_500_for_its_share(
+    #[case] kind: &str,
+    #[case] name: &str,
+    #[case] reason: &str,
+) {
+    let mut world = mk_world();
+    let rule = mk_rule(
+        "/",
+        vec![mk_ref(kind, name, 3), mk_ref("service", "web", 1)],
+    );
+    add_route(&mut world, mk_route("r", vec![rule]));
+    assert!(has(
+        &route_says(&world, "r"),
+        &format!("ResolvedRefs=False/{reason}")
+    ));
+    let (models, _) = build_all(&world);
+    let rule = models[0]
+        .rules()
+        .find(|rule| rule.id.route == key("r"))
+        .unwrap();
+    let backends: Vec<_> = rule
+        .action
+        .backends()
+        .iter()
+        .map(|b| (b.weight, &b.backend))
+        .collect();
+    let service = Backend::Service(key("web"), 8080);
+    assert_eq!(backends, [(3, &Backend::Invalid), (1, &service)]);
+}
+
+#[test]
+fn withdrawn_import_answers_500_and_an_empty_one_503() {
+    let mut world = mk_world();
+    world.routes.clear();
+    let rule = mk_rule("/", vec![mk_ref("import", "llm", 1)]);
+    add_route(&mut world, mk_route("r", vec![rule]));
+    world.imports.insert(key("llm"), mk_import(&[]));
+    let (models, wanted) = build_all(&world);
+    assert!(models[0].imports[&key("llm")].clusters.is_empty());
+    let import = say(&wanted.imports[&key("llm")][0].conditions);
+    assert!(has(&import, "Programmed=False/NoUsableCluster"));
+    world.imports.clear();
+    let (models, _) = build_all(&world);
+    let rule = models[0].rules().next().unwrap();
+    assert_eq!(rule.action, Action::Status(500));
+    assert!(has(
+        &route_says(&world, "r"),
+        "ResolvedRefs=False/BackendNotFound"
+    ));
+}
+
+#[test]
+fn reference_to_another_namespace_needs_a_grant() {
+    let mut world = mk_world();
+    world
+        .services
+        .insert(Key::new("there", "svc"), mk_service(&[("http", 8080)]));
+    let mut backend = mk_ref("service", "svc", 1);
+    backend.namespace = Some("there".into());
+    add_route(&mut world, mk_route("r", vec![mk_rule("/", vec![backend])]));
+    assert!(has(
+        &route_says(&world, "r"),
+        "ResolvedRefs=False/RefNotPermitted"
+    ));
+    let mut grant = ReferenceGrant {
+        from: vec![(
+            "gateway.networking.k8s.io".into(),
+            "HTTPRoute".into(),
+            "ns".into(),
+        )],
+        to: vec![(String::new(), "Service".into(), Some("svc".into()))],
+    };
+    world.grants.insert(Key::new("there", "g"), grant.clone());
+    assert!(has(
+        &route_says(&world, "r"),
+        "ResolvedRefs=True/ResolvedRefs"
+    ));
+    grant.to[0].2 = Some("another".into());
+    world.grants.insert(Key::new("there", "g"), grant.clone());
+    assert!(has(
+        &route_says(&world, "r"),
+        "ResolvedRefs=False/RefNotPermitted"
+    ));
+    grant.to[0].2 = None;
+    world.grants.clear();
+    world.grants.insert(Key::new("elsewhere", "g"), grant);
+    assert!(has(
+        &route_says(&world, "r"),
+        "ResolvedRefs=False/RefNotPermitted"
+    ));
+}
+
+#[test]
+fn unknown_kind_external_name_and_missing_port_are_bad_references() {
+    let mut world = mk_world();
+    world.services.get_mut(&key("web")).unwrap().external_name = true;
+    assert!(has(
+        &route_says(&world, "web"),
+        "ResolvedRefs=False/BackendNotFound"
+    ));
+    let mut odd = mk_ref("service", "epp", 1);
+    odd.port = Some(1);
+    add_route(
+        &mut world,
+        mk_route("port", vec![mk_rule("/", vec![odd.clone()])]),
+    );
+    assert!(has(
+        &route_says(&world, "port"),
+        "ResolvedRefs=False/BackendNotFound"
+    ));
+    odd.kind = "Bucket".into();
+    add_route(&mut world, mk_route("kind", vec![mk_rule("/", vec![odd])]));
+    assert!(has(
+        &route_says(&world, "kind"),
+        "ResolvedRefs=False/InvalidKind"
+    ));
+}
+
+#[test]
+fn unsupported_rule_answers_500_and_others_work() {
+    let mut world = mk_world();
+    let mut bad = mk_rule("/bad", vec![mk_ref("service", "web", 1)]);
+    bad.filters = vec![RouteFilter::Unsupported("URLRewrite".into())];
+    let good = mk_rule("/good", vec![mk_ref("service", "web", 1)]);
+    add_route(&mut world, mk_route("r", vec![bad.clone(), good]));
+    let said = route_says(&world, "r");
+    assert!(
+        has(&said, "Accepted=True/Accepted")
+            && has(&said, "PartiallyInvalid=True/UnsupportedValue")
+    );
+    let (models, _) = build_all(&world);
+    let rule = models[0]
+        .rules()
+        .find(|rule| rule.id.route == key("r") && rule.id.rule == 0);
+    assert_eq!(rule.unwrap().action, Action::Status(500));
+    add_route(&mut world, mk_route("r", vec![bad]));
+    assert_eq!(
+        route_says(&world, "r")[0],
+        "Accepted=False/UnsupportedValue"
+    );
+}
+
+#[rstest]
+#[case::missing("other", Some(9002), "InvalidExtensionRef")]
+#[case::port("epp", Some(1), "InvalidExtensionRef")]
+#[case::right("epp", Some(9002), "ResolvedRefs")]
+fn pool_reports_its_picker(#[case] name: &str, #[case] port: Option<u16>, #[case] reason: &str) {
+    let mut world = mk_world();
+    let picker = world
+        .pools
+        .get_mut(&key("llm"))
+        .unwrap()
+        .picker
+        .as_mut()
+        .unwrap();
+    (picker.name, picker.port) = (name.into(), port);
+    let (_, wanted) = build_all(&world);
+    assert_eq!(wanted.pools[&key("llm")][0].conditions[1].reason, reason);
+}
+
+#[test]
+fn pool_without_picker_or_accepted_route_says_so() {
+    let mut world = mk_world();
+    world.pools.get_mut(&key("llm")).unwrap().picker = None;
+    let (models, wanted) = build_all(&world);
+    assert_eq!(
+        wanted.pools[&key("llm")][0].conditions[0].reason,
+        "EndpointPickerRefMissing"
+    );
+    assert_eq!(models[0].pools[&key("llm")].epp, None);
+    let mut world = mk_world();
+    world.routes.get_mut(&key("chat")).unwrap().parents[0].section = Some("none".into());
+    let (_, wanted) = build_all(&world);
+    assert_eq!(
+        wanted.pools[&key("llm")][0].conditions[0].reason,
+        "HTTPRouteNotAccepted"
+    );
+    // With its last route the pool loses its parents.
+    world.routes.clear();
+    let (_, wanted) = build_all(&world);
+    assert_eq!(wanted.pools[&key("llm")], []);
+}
+
+#[test]
+fn entries_that_cannot_be_used_are_named() {
+    let mut world = mk_world();
+    let mut import = mk_import(&[
+        ("denied", "127.0.0.1"),
+        ("draining", "10.2.0.7"),
+        ("east", "10.2.0.9"),
+        ("late", ""),
+        ("parent", "10.2.0.5"),
+        ("sick", "10.2.0.4"),
+        ("south", "epp.south.example"),
+        ("strange", "10.2.0.3"),
+    ]);
+    import.clusters[1].not_ready = Some("Draining".into());
+    import.clusters[3]
+        .picker
+        .as_mut()
+        .unwrap()
+        .addresses
+        .clear();
+    import.clusters[4].parent_mode = true;
+    import.clusters[5].not_ready = Some("NoReadyEndpoint".into());
+    import.clusters[7].accepted = false;
+    world.imports.insert(key("llm"), import);
+    let (_, wanted) = build_all(&world);
+    let programmed = &wanted.imports[&key("llm")][0].conditions[2];
+    let expected = "draining Draining, east 500, south 500; denied AddressDenied, late AddressNotAssigned, \
+                    parent ParentModeUnsupported, sick NoReadyEndpoint, strange NotAccepted";
+    assert_eq!(programmed.message, expected);
+}
+
+#[test]
+fn route_to_a_foreign_parent_has_no_entry_of_ours() {
+    let mut world = mk_world();
+    world
+        .routes
+        .get_mut(&key("chat"))
+        .unwrap()
+        .parents
+        .push(ParentRef {
+            kind: Some("Service".into()),
+            name: "gw".into(),
+            ..ParentRef::default()
+        });
+    let (_, wanted) = build_all(&world);
+    assert_eq!(wanted.routes[&key("chat")].len(), 1);
+}

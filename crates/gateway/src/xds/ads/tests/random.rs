@@ -1,0 +1,266 @@
+//! A random Envoy, which must end at the snapshot whatever it does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{answer, mk_snapshot, ms, subscribe};
+use crate::moment::Moment;
+use crate::xds::ads::{Ads, Effect, Input, Request, Response};
+use crate::xds::{Kind, Snapshot};
+
+/// An Envoy with its own mind: it answers late, refuses some content, reconnects.
+struct Wilful {
+    clusters: BTreeMap<String, (u64, String)>,
+    /// Clusters with endpoints that came after them.
+    warm: BTreeSet<String>,
+    endpoints: BTreeMap<String, u64>,
+    listeners: BTreeMap<String, u64>,
+    routes: BTreeMap<String, u64>,
+    asked: BTreeMap<Kind, BTreeSet<String>>,
+    unanswered: Vec<(Response, Option<String>)>,
+}
+
+impl Wilful {
+    fn new() -> Self {
+        Self {
+            clusters: BTreeMap::new(),
+            warm: BTreeSet::new(),
+            endpoints: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            unanswered: Vec::new(),
+        }
+    }
+
+    fn hello(&self) -> Vec<Input> {
+        let versions = |kind: Kind| match kind {
+            Kind::Cluster => self
+                .clusters
+                .iter()
+                .map(|(n, (v, _))| (n.clone(), *v))
+                .collect(),
+            Kind::Endpoints => self.endpoints.clone(),
+            Kind::Listener => self.listeners.clone(),
+            Kind::Routes => self.routes.clone(),
+        };
+        let kinds = Kind::ALL.into_iter().filter(|kind| {
+            let named = matches!(kind, Kind::Endpoints | Kind::Routes);
+            !named || self.asked.get(kind).is_some_and(|names| !names.is_empty())
+        });
+        let hello = kinds.map(|kind| {
+            let names = self.asked.get(&kind).cloned().unwrap_or_default();
+            Input::Request(Request {
+                kind: Some(kind),
+                subscribe: names.into_iter().collect(),
+                initial: versions(kind),
+                ..Request::default()
+            })
+        });
+        hello.collect()
+    }
+
+    /// Applies a response at once; what it says to it comes later. Returns new subscriptions.
+    fn take(&mut self, response: Response) -> Result<Vec<Input>, TestCaseError> {
+        let mut refused = None;
+        let mut new = Vec::new();
+        for (name, resource) in &response.resources {
+            let content = String::from_utf8_lossy(&resource.bytes).into_owned();
+            if content.contains("bad") {
+                refused = Some(format!("Error adding/updating {name}: bad"));
+                continue;
+            }
+            let name = name.clone();
+            match response.kind {
+                Kind::Cluster => {
+                    self.clusters
+                        .insert(name.clone(), (resource.version, content));
+                    self.warm.remove(&name);
+                    new.push((Kind::Endpoints, name));
+                }
+                Kind::Endpoints => {
+                    self.endpoints.insert(name.clone(), resource.version);
+                    self.warm.insert(name);
+                }
+                Kind::Listener => {
+                    self.listeners.insert(name.clone(), resource.version);
+                    new.push((Kind::Routes, name));
+                }
+                Kind::Routes => {
+                    for cluster in content.split(',').filter(|name| !name.is_empty()) {
+                        // What it refused itself is not there; all else must be.
+                        let there =
+                            self.clusters.contains_key(cluster) && self.warm.contains(cluster);
+                        prop_assert!(
+                            there || cluster.starts_with("odd"),
+                            "route to {cluster} in {content}"
+                        );
+                    }
+                    self.routes.insert(name, resource.version);
+                }
+            }
+        }
+        for name in &response.removed {
+            match response.kind {
+                Kind::Cluster => {
+                    self.clusters.remove(name);
+                    self.endpoints.remove(name);
+                    self.warm.remove(name);
+                    self.asked.entry(Kind::Endpoints).or_default().remove(name);
+                }
+                Kind::Listener => {
+                    self.listeners.remove(name);
+                    self.routes.remove(name);
+                    self.asked.entry(Kind::Routes).or_default().remove(name);
+                }
+                Kind::Endpoints | Kind::Routes => {}
+            }
+        }
+        self.unanswered.push((response, refused));
+        let asked = &mut self.asked;
+        let fresh = new
+            .into_iter()
+            .filter(|(kind, name)| asked.entry(*kind).or_default().insert(name.clone()))
+            .map(|(kind, name)| subscribe(kind, &[&name]));
+        Ok(fresh.collect())
+    }
+
+    fn holds(&self, kind: Kind) -> BTreeMap<String, u64> {
+        match kind {
+            Kind::Cluster => self
+                .clusters
+                .iter()
+                .map(|(n, (v, _))| (n.clone(), *v))
+                .collect(),
+            Kind::Endpoints => self.endpoints.clone(),
+            Kind::Listener => self.listeners.clone(),
+            Kind::Routes => self.routes.clone(),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Clusters by content, hosts: the next snapshot.
+    Change(BTreeMap<&'static str, u8>, u8),
+    /// Answer the oldest response.
+    Answer,
+    Wait(u64),
+    Reconnect,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let names = prop::sample::select(vec!["a", "b", "c", "odd1", "odd2"]);
+    let clusters = prop::collection::btree_map(names, 0_u8..3, 0..5);
+    prop_oneof![
+        3 => (clusters, 0_u8..3).prop_map(|(clusters, hosts)| Step::Change(clusters, hosts)),
+        6 => Just(Step::Answer),
+        2 => (1_u64..1500).prop_map(Step::Wait),
+        1 => Just(Step::Reconnect),
+    ]
+}
+
+/// `odd…` of content 2 is refused.
+fn snapshot_of(clusters: &BTreeMap<&'static str, u8>, hosts: u8) -> Arc<Snapshot> {
+    let texts: Vec<(&str, String)> = clusters
+        .iter()
+        .map(|(name, content)| {
+            let bad = name.starts_with("odd") && *content == 2;
+            (
+                *name,
+                if bad {
+                    "bad".to_owned()
+                } else {
+                    content.to_string()
+                },
+            )
+        })
+        .collect();
+    let pairs: Vec<(&str, &str)> = texts.iter().map(|(n, c)| (*n, c.as_str())).collect();
+    mk_snapshot(&pairs, &hosts.to_string())
+}
+
+/// Feeds inputs and everything Envoy asks for because of them.
+fn feed(
+    ads: &mut Ads,
+    envoy: &mut Wilful,
+    refused: &mut BTreeSet<(Kind, String, u64)>,
+    inputs: Vec<Input>,
+    now: Moment,
+) -> Result<(), TestCaseError> {
+    let mut waiting = inputs;
+    while !waiting.is_empty() {
+        for effect in ads.on(waiting.remove(0), now) {
+            match effect {
+                Effect::Send(response) => waiting.extend(envoy.take(response)?),
+                Effect::Refused(one) => {
+                    refused.insert((one.kind, one.name, one.version));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn any_envoy_ends_at_the_snapshot_and_never_routes_to_an_absent_cluster(
+        steps in prop::collection::vec(any_step(), 1..60),
+    ) {
+        let mut now = 0;
+        let mut refused = BTreeSet::new();
+        let mut ads = Ads::new(Duration::from_secs(3), BTreeSet::new());
+        let mut envoy = Wilful::new();
+        let mut snapshot = snapshot_of(&BTreeMap::new(), 0);
+        let mut first = vec![Input::Snapshot(Arc::clone(&snapshot))];
+        first.extend(envoy.hello());
+        feed(&mut ads, &mut envoy, &mut refused, first, ms(now))?;
+        // In the end it answers everything and time goes by.
+        let end = (0..80).flat_map(|_| [Step::Answer, Step::Wait(500)]);
+        for step in steps.into_iter().chain(end) {
+            let inputs = match step {
+                Step::Change(clusters, hosts) => {
+                    snapshot = snapshot_of(&clusters, hosts);
+                    vec![Input::Snapshot(Arc::clone(&snapshot))]
+                }
+                Step::Answer if envoy.unanswered.is_empty() => Vec::new(),
+                Step::Answer => {
+                    let (response, error) = envoy.unanswered.remove(0);
+                    vec![answer(&response, error.as_deref())]
+                }
+                // An Envoy answers well within the limit, or the order of steps is lost.
+                Step::Wait(_) if !envoy.unanswered.is_empty() => Vec::new(),
+                Step::Wait(millis) => {
+                    now += millis;
+                    vec![Input::Tick]
+                }
+                Step::Reconnect => {
+                    envoy.unanswered.clear();
+                    ads = Ads::new(Duration::from_secs(3), refused.clone());
+                    let mut hello = vec![Input::Snapshot(Arc::clone(&snapshot))];
+                    hello.extend(envoy.hello());
+                    hello
+                }
+            };
+            feed(&mut ads, &mut envoy, &mut refused, inputs, ms(now))?;
+        }
+        for kind in Kind::ALL {
+            let held = envoy.holds(kind);
+            for (name, resource) in snapshot.of(kind) {
+                let id = (kind, name.clone(), resource.version);
+                let odd = name.starts_with("odd");
+                let right = held.get(name) == Some(&resource.version);
+                prop_assert!(right || refused.contains(&id) || odd, "{kind:?} {name}");
+            }
+            if kind == Kind::Cluster {
+                let more = held.keys().find(|name| !snapshot.clusters.contains_key(*name));
+                prop_assert_eq!(more, None);
+            }
+        }
+        let warm = envoy.clusters.keys().all(|name| envoy.warm.contains(name));
+        prop_assert!(warm, "a cluster waits for endpoints");
+    }
+}

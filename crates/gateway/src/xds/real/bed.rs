@@ -1,0 +1,346 @@
+//! One Envoy at our ADS server, pods and EPPs on loopback addresses around it.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+
+use crate::fixture::{
+    add_route, add_slice, key, mk_import, mk_options, mk_ref, mk_route, mk_rule, mk_settings,
+    mk_world,
+};
+use crate::infra::bootstrap;
+use crate::metrics::AdsMetrics;
+use crate::model::{Settings, build};
+use crate::moment::Clock;
+use crate::world::{Endpoints, World};
+use crate::xds::ads::server::{AdsServer, Proxies, Snapshots};
+use crate::xds::proto::discovery::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
+use crate::xds::{Options, Snapshot, assign, translate};
+
+use crate::xds::tests::find_envoy;
+
+use super::epp::{Behaviour, Epp};
+
+/// Local pods, the remote pod, and where no pod may be.
+pub(super) const POD_A: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 11);
+pub(super) const POD_B: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 12);
+pub(super) const REMOTE_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 13);
+pub(super) const FORBIDDEN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 14);
+pub(super) const EPP: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 1);
+pub(super) const REMOTE_EPP: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 2);
+pub(super) const SECOND_EPP: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 3);
+
+/// How long anything may take; most takes milliseconds.
+pub(super) const LIMIT: Duration = Duration::from_secs(20);
+
+/// One Envoy with everything around it; all ends with this value.
+pub(super) struct Bed {
+    tasks: JoinSet<()>,
+    pub(super) envoy: Envoy,
+    snapshots: watch::Sender<Snapshots>,
+    pub(super) proxies: Proxies,
+    pub(super) world: World,
+    pub(super) endpoints: Endpoints,
+    edge: u16,
+    pub(super) pods: u16,
+    picker: u16,
+}
+
+pub(super) struct Envoy {
+    pub(super) child: Child,
+    _directory: tempfile::TempDir,
+}
+
+/// What a client got.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) head: String,
+    pub(super) body: String,
+}
+
+// === impl Bed ===
+
+impl Bed {
+    /// None without an Envoy binary.
+    pub(super) async fn start(change: impl FnOnce(&mut World)) -> Option<Self> {
+        let Some(binary) = find_envoy() else {
+            eprintln!("skipped: no Envoy by ENVOY_BIN, on PATH or in target/tools");
+            return None;
+        };
+        let (edge, pods, picker) = (free_port().await, free_port().await, free_port().await);
+        let mut world = mk_world();
+        let gateway = world.gateways.get_mut(&key("gw")).unwrap();
+        gateway.listeners[0].port = edge;
+        world.pools.get_mut(&key("llm")).unwrap().target_ports = vec![pods];
+        world
+            .services
+            .get_mut(&key("epp"))
+            .unwrap()
+            .ports
+            .truncate(1);
+        let mut import = mk_import(&[("east", &REMOTE_EPP.to_string())]);
+        for cluster in &mut import.clusters {
+            cluster.target_ports = vec![pods];
+            cluster.picker.as_mut().unwrap().port = Some(picker);
+        }
+        world.imports.insert(key("llm"), import);
+        for (name, kind) in [("pool", "pool"), ("import", "import")] {
+            let rule = mk_rule(&format!("/{name}"), vec![mk_ref(kind, "llm", 1)]);
+            add_route(&mut world, mk_route(name, vec![rule]));
+        }
+        change(&mut world);
+        let mut endpoints = Endpoints::default();
+        add_slice(&mut endpoints, "epp", &EPP.to_string(), &[("grpc", picker)]);
+        add_slice(&mut endpoints, "web", &POD_A.to_string(), &[("http", pods)]);
+        let local = [("a", POD_A), ("b", POD_B)].map(|(name, ip)| (name.to_owned(), ip.into()));
+        endpoints
+            .pods
+            .insert(key("llm"), local.into_iter().collect());
+
+        let mut tasks = JoinSet::new();
+        for ip in [POD_A, POD_B, REMOTE_POD, FORBIDDEN] {
+            let listener = TcpListener::bind((ip, pods)).await.unwrap();
+            tasks.spawn(serve_pod(listener));
+        }
+        let (snapshots, newest) = watch::channel(Arc::default());
+        let proxies = Proxies::default();
+        let server = AdsServer {
+            snapshots: newest,
+            proxies: proxies.clone(),
+            metrics: AdsMetrics::default(),
+            clock: Clock::start(),
+            removal_delay: Duration::from_millis(200),
+            drain: CancellationToken::new(),
+        };
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let ads = listener.local_addr().unwrap();
+        tasks.spawn(async move {
+            let service = AggregatedDiscoveryServiceServer::new(server);
+            let incoming = TcpListenerStream::new(listener);
+            let serve = Server::builder()
+                .add_service(service)
+                .serve_with_incoming(incoming);
+            serve.await.unwrap();
+        });
+        let bed = Self {
+            envoy: Envoy::start(&binary, ads),
+            tasks,
+            snapshots,
+            proxies,
+            world,
+            endpoints,
+            edge,
+            pods,
+            picker,
+        };
+        bed.publish();
+        bed.wait("the edge answers", || async {
+            TcpStream::connect((Ipv4Addr::LOCALHOST, edge))
+                .await
+                .is_ok()
+        })
+        .await;
+        Some(bed)
+    }
+
+    pub(super) fn publish(&self) {
+        let settings = Settings {
+            deny_cidrs: Vec::new(),
+            pod_cidrs: ["east", "south"]
+                .map(|name| {
+                    (
+                        name.to_owned(),
+                        vec![format!("{REMOTE_POD}/32").parse().unwrap()],
+                    )
+                })
+                .into_iter()
+                .collect(),
+            ..mk_settings()
+        };
+        let options = Options {
+            bind_address: Ipv4Addr::LOCALHOST.into(),
+            deny_cidrs: Vec::new(),
+            ..mk_options()
+        };
+        let (models, _) = build(&self.world, &settings);
+        let made: BTreeMap<_, Arc<Snapshot>> = models
+            .iter()
+            .map(|model| {
+                let snapshot = assign(&translate(model, &options), &self.endpoints);
+                (model.key.clone(), Arc::new(snapshot))
+            })
+            .collect();
+        self.snapshots.send_replace(Arc::new(made));
+    }
+
+    /// Starts an EPP that picks among these.
+    pub(super) async fn epp(&mut self, ip: Ipv4Addr, behaviour: Behaviour) -> Epp {
+        let listener = TcpListener::bind((ip, self.picker)).await.unwrap();
+        let epp = Epp::new(behaviour);
+        let service = epp.service();
+        let stop = epp.stop.clone();
+        self.tasks.spawn(async move {
+            let incoming = TcpListenerStream::new(listener);
+            let serve = Server::builder()
+                .add_service(service)
+                .serve_with_incoming(incoming);
+            tokio::select! {
+                served = serve => served.unwrap(),
+                () = stop.cancelled() => {}
+            }
+        });
+        epp
+    }
+
+    pub(super) fn at(&self, ip: Ipv4Addr) -> Behaviour {
+        Behaviour::Pick(format!("{ip}:{}", self.pods))
+    }
+
+    pub(super) async fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, "", 0).await
+    }
+
+    pub(super) async fn post(&self, path: &str, bytes: usize) -> Answer {
+        self.send("POST", path, "", bytes).await
+    }
+
+    pub(super) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        bytes: usize,
+    ) -> Answer {
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: any\r\nconnection: close\r\n{headers}content-length: {bytes}\r\n\r\n"
+        );
+        let exchange = async {
+            let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.edge))
+                .await
+                .unwrap();
+            let (mut reader, mut writer) = stream.into_split();
+            // An early answer ends the request, and both may see the connection reset.
+            let write = async {
+                writer.write_all(request.as_bytes()).await?;
+                writer.write_all(&vec![b'x'; bytes]).await
+            };
+            let mut answer = Vec::new();
+            let _ = tokio::join!(write, reader.read_to_end(&mut answer));
+            String::from_utf8(answer).unwrap()
+        };
+        let text = timeout(LIMIT, exchange).await.expect("an answer in time");
+        let (head, mut body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        let status = head
+            .split(' ')
+            .nth(1)
+            .and_then(|s| s.parse().ok())
+            .unwrap_or(0);
+        if head.contains("transfer-encoding: chunked") {
+            body = body.split("\r\n").nth(1).unwrap_or(""); // pods answer in one chunk
+        }
+        Answer {
+            status,
+            head: head.to_owned(),
+            body: body.to_owned(),
+        }
+    }
+
+    /// Until the path answers with that status: health checks and updates take their time.
+    pub(super) async fn until(&self, path: &str, status: u16) -> Answer {
+        let started = Instant::now();
+        loop {
+            let answer = self.get(path).await;
+            if answer.status == status {
+                return answer;
+            }
+            assert!(
+                started.elapsed() < LIMIT,
+                "{path}: {answer:?}, expected {status}"
+            );
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub(super) async fn wait<F: Future<Output = bool>>(&self, what: &str, holds: impl Fn() -> F) {
+        let started = Instant::now();
+        while !holds().await {
+            assert!(started.elapsed() < LIMIT, "not in time: {what}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+// === impl Envoy ===
+
+impl Envoy {
+    fn start(binary: &std::path::Path, ads: SocketAddr) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = bootstrap::make(&ads.ip().to_string(), ads.port());
+        // Several run at once on this machine: no fixed ports.
+        config["admin"]["address"]["socket_address"]["port_value"] = 0.into();
+        config["static_resources"]["listeners"] = serde_json::json!([]);
+        let log = directory.path().join("envoy.log");
+        let child = Command::new(binary)
+            .args([
+                "--use-dynamic-base-id",
+                "--concurrency",
+                "1",
+                "--log-level",
+                "warning",
+            ])
+            .args([
+                "--service-node",
+                "test",
+                "--service-cluster",
+                "ns/gw",
+                "--config-yaml",
+            ])
+            .arg(config.to_string())
+            .arg("--log-path")
+            .arg(log)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self {
+            child,
+            _directory: directory,
+        }
+    }
+}
+
+impl Drop for Envoy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// Answers with its own address, after reading the whole body.
+async fn serve_pod(listener: TcpListener) {
+    let name = listener.local_addr().unwrap().ip().to_string();
+    let app = axum::Router::new().fallback(move |body: axum::body::Bytes| {
+        let answer = format!("{name} {}", body.len());
+        async move { answer }
+    });
+    let app = app.layer(axum::extract::DefaultBodyLimit::disable());
+    axum::serve(listener, app).await.unwrap();
+}
