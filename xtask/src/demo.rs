@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Programs that run in clusters, as packages.
-pub(crate) const PROGRAMS: [&str; 4] = ["epp", "gateway", "mci-controller", "model-server-sim"];
+const PROGRAMS: [&str; 4] = ["epp", "gateway", "mci-controller", "model-server-sim"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -22,7 +22,12 @@ pub(crate) struct Args {
 pub(crate) fn run_demo(args: &Args) -> Result<()> {
     println!("Preparing (the first time takes some minutes)");
     tools::ensure()?;
-    build(&["--package", "testbed", "--bin", "demo"])?;
+    run(&mut programs(&[
+        "--package",
+        "testbed",
+        "--profile",
+        "quick-release",
+    ]))?;
     let mut demo = Command::new(workspace::quick_release().join("demo"));
     demo.env("ISTHMUS_BIN_DIR", workspace::quick_release());
     if args.keep {
@@ -31,12 +36,12 @@ pub(crate) fn run_demo(args: &Args) -> Result<()> {
     run(&mut demo)
 }
 
-/// Builds the programs, and `more`, in the `quick-release` profile.
-pub(crate) fn build(more: &[&str]) -> Result<()> {
-    let mut command = cargo(&["build", "--locked", "--profile", "quick-release"]);
+/// `cargo build` of the programs that run in clusters, with these flags besides.
+pub(crate) fn programs(flags: &[&str]) -> Command {
+    let mut command = cargo(&["build", "--locked"]);
     for program in PROGRAMS {
         command.args(["--package", program]);
     }
-    command.args(more);
-    run(&mut command)
+    command.args(flags);
+    command
 }

@@ -8,10 +8,10 @@ use scheduling::{Endpoint, Member, Pick, Profile, Ranked, Snapshot};
 use tracing::debug;
 
 use crate::{
-    clock::Clock,
     extproc::{Answer, Query, Route},
     reject::Reject,
 };
+use moment::Clock;
 
 /// The members of one pool, swapped as a whole. Cheap to clone.
 #[derive(Clone, Debug, Default)]

@@ -14,7 +14,6 @@
 mod args;
 mod body;
 mod budget;
-mod clock;
 mod director;
 mod discovery;
 mod extproc;
@@ -29,11 +28,11 @@ mod tls;
 
 pub use args::{Args, ListenArgs, PoolArgs, RequestArgs, Size, Span};
 pub use budget::Budget;
-pub use clock::Clock;
 pub use director::{Director, Pool};
 pub use extproc::{BodyMode, ExtProc, Limits, Settings};
 pub use health::{Part, Readiness};
 pub use metrics::{Metrics, PoolCollector};
+pub use moment::Clock;
 pub use program::run;
 pub use scrape::Scraper;
 pub use server::{ExtProcServer, listen, serve_health};

@@ -20,7 +20,6 @@ use tracing::{info, warn};
 use crate::{
     args::{Args, ListenArgs, PoolArgs, RequestArgs},
     budget::Budget,
-    clock::Clock,
     director::{Director, Pool},
     discovery::Discovery,
     extproc::{ExtProc, Limits, Settings},
@@ -30,6 +29,7 @@ use crate::{
     server::{ExtProcServer, listen, serve_health},
     tls::Certificate,
 };
+use moment::Clock;
 
 /// A proxy sends a body without pause; a minute of silence is a client that is gone.
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);

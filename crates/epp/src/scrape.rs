@@ -19,10 +19,10 @@ use tokio::{
 use tracing::{Instrument, debug, debug_span};
 
 use crate::{
-    clock::Clock,
     health::{Part, Readiness},
     metrics::Metrics,
 };
+use moment::Clock;
 
 mod engine;
 mod page;

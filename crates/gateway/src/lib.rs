@@ -21,7 +21,6 @@ mod index;
 mod infra;
 mod metrics;
 mod model;
-mod moment;
 mod queue;
 mod run;
 mod select;

@@ -23,7 +23,6 @@ use crate::debug::DebugView;
 use crate::index::Index;
 use crate::infra::Part;
 use crate::metrics::{AdsMetrics, ModelMetrics, WriteMetrics};
-use crate::moment::Clock;
 use crate::queue::Queue;
 use crate::status::{Target, Wanted};
 use crate::watches::{EVENTS, Watches};
@@ -31,6 +30,7 @@ use crate::world::Key;
 use crate::xds::ads::server::{AdsServer, Proxies};
 use crate::xds::proto::discovery::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
 use crate::{infra, status};
+use moment::Clock;
 
 /// A name for what ended, and how.
 type Ended = (&'static str, anyhow::Result<()>);

@@ -15,13 +15,13 @@ use crate::{
         member::{Fault, Member},
         update::{Change, Update},
     },
-    moment::Moment,
     name::{ClusterName, Key},
     plan::{
         ImportPlan, PlannedImport, Policy, PoolPlan, desired,
         diff::{PoolStep, Step, diff, diff_pool},
     },
 };
+use moment::Moment;
 
 pub(crate) const NS: &str = "ml";
 pub(crate) const STALE_AFTER: std::time::Duration = std::time::Duration::from_mins(1);

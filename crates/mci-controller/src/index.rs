@@ -23,10 +23,8 @@ use self::{
     member::{Coverage, Link, Member, Reach, Refusal},
     update::Update,
 };
-use crate::{
-    moment::Moment,
-    name::{ClusterName, Key},
-};
+use crate::name::{ClusterName, Key};
+use moment::Moment;
 
 /// All members.
 #[derive(Clone, Debug)]

@@ -16,7 +16,6 @@ mod index;
 mod inventory;
 mod member;
 mod metrics;
-mod moment;
 mod name;
 mod plan;
 mod planner;

@@ -31,10 +31,10 @@ use crate::{
     },
     inventory::Credentials,
     metrics::Metrics,
-    moment::Moment,
     name::ClusterName,
     write::{Queue, WriterSettings, backoff},
 };
+use moment::Moment;
 
 /// What a member's tasks are told.
 #[derive(Clone, Debug)]

@@ -188,7 +188,7 @@ impl Metrics {
     }
 
     /// Sets what is counted from the world.
-    pub(crate) fn observe(&self, world: &World, now: crate::moment::Moment) {
+    pub(crate) fn observe(&self, world: &World, now: moment::Moment) {
         for (name, member) in &world.members {
             let cluster = || ("cluster", name.to_string());
             let up = i64::from(member.in_contact());

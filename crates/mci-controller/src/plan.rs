@@ -35,9 +35,9 @@ use crate::{
         facts::Claim,
         member::{Coverage, Link, Member, PoolRecord, Reach},
     },
-    moment::Moment,
     name::{ClusterName, Key},
 };
+use moment::Moment;
 
 /// What the operator decided.
 #[derive(Clone, Debug)]

@@ -31,7 +31,6 @@ use crate::{
         update::Update,
     },
     metrics::Metrics,
-    moment::Moment,
     name::{ClusterName, Key},
     plan::{
         ImportPlan, KeyPlan, PlannedImport, Policy, PoolPlan, desired_for,
@@ -43,6 +42,7 @@ use crate::{
         action::{Action, Slot, Work},
     },
 };
+use moment::Moment;
 
 /// The planner.
 pub(crate) struct Planner {

@@ -25,8 +25,8 @@ use crate::{
     args::{Args, Settings},
     inventory::watch_directory,
     metrics::Metrics,
-    moment::Clock,
 };
+use moment::Clock;
 
 /// Readiness part: the gate is open, so imports are kept.
 const GATE_PART: &str = "members-synced";

@@ -15,17 +15,16 @@
 mod endpoint;
 mod facts;
 mod load;
-mod moment;
 mod pick;
 mod profile;
 mod snapshot;
 
+pub use ::moment::Moment;
 pub use endpoint::{Endpoint, EndpointId};
 pub use facts::{Allowed, Facts, MAX_LIST, Subset};
 pub use load::{
     Freshness, InFlight, Load, LoadView, Quality, Reading, ScrapeFailure, ScrapeStart, Scraped,
 };
-pub use moment::Moment;
 pub use pick::{NoPick, Pick, Ranked, pick};
 pub use profile::{Picker, Profile, Scorer, WeightedScorer};
 pub use snapshot::{Averages, Member, Snapshot};

@@ -14,7 +14,8 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::{endpoint::Endpoint, moment::Moment};
+use crate::endpoint::Endpoint;
+use moment::Moment;
 
 /// 3 scrapes in a row without any answer: one lost packet must not empty a pool, and at the default
 /// interval three still fit in well under a second when the connection is refused.

@@ -9,10 +9,10 @@ use crate::{
     endpoint::Endpoint,
     facts::{Facts, MAX_LIST},
     load::{InFlight, LoadView, Quality, Reading},
-    moment::Moment,
     profile::{Picker, Profile},
     snapshot::{Snapshot, mean},
 };
+use moment::Moment;
 
 /// Scores closer than this are equal: rounding must not decide.
 const TIE: f64 = 1e-9;

@@ -5,8 +5,8 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 use crate::{
     endpoint::{Endpoint, EndpointId},
     load::{Freshness, LoadView, Reading},
-    moment::Moment,
 };
+use moment::Moment;
 
 /// What discovery says about one endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -21,13 +21,17 @@ fn condition(type_: &str) -> Value {
 pub(crate) async fn two_managers_share_the_status(server: &Server) -> Result<()> {
     server.create("shared").await?;
     let ours = json!({"clusters": [entry("east")], "controllers": [{"name": MCI_CONTROLLER}]});
-    server.apply_status("shared", MCI_CONTROLLER, ours.clone()).await?;
+    server
+        .apply_status("shared", MCI_CONTROLLER, ours.clone())
+        .await?;
     let parents = json!([{"parentRef": {"name": "gw"}, "controllerName": OTHER}]);
     let theirs = json!({"controllers": [{"name": OTHER, "parents": parents}]});
     server.apply_status("shared", OTHER, theirs).await?;
     let after = server.apply_status("shared", MCI_CONTROLLER, ours).await?;
     ensure!(names(&after) == ["east"]);
-    let other = after.controller(OTHER).context("the gateway's entry is gone")?;
+    let other = after
+        .controller(OTHER)
+        .context("the gateway's entry is gone")?;
     ensure!(other.parents.len() == 1, "{other:?}");
     Ok(())
 }
@@ -37,18 +41,26 @@ pub(crate) async fn a_shorter_apply_takes_only_its_own_entries(server: &Server) 
     server.create("shorter").await?;
     let two = json!({"clusters": [entry("a"), entry("b")]});
     server.apply_status("shorter", MCI_CONTROLLER, two).await?;
-    server.apply_status("shorter", OTHER, json!({"clusters": [entry("z")]})).await?;
+    server
+        .apply_status("shorter", OTHER, json!({"clusters": [entry("z")]}))
+        .await?;
     let force = PatchParams::apply(MCI_CONTROLLER).force();
-    let after = server.patch_status("shorter", &force, json!({"clusters": [entry("a")]})).await?;
+    let after = server
+        .patch_status("shorter", &force, json!({"clusters": [entry("a")]}))
+        .await?;
     ensure!(names(&after) == ["a", "z"], "{:?}", names(&after));
     Ok(())
 }
 
 /// K4.
-pub(crate) async fn an_apply_that_changes_nothing_keeps_the_resource_version(server: &Server) -> Result<()> {
+pub(crate) async fn an_apply_that_changes_nothing_keeps_the_resource_version(
+    server: &Server,
+) -> Result<()> {
     server.create("same").await?;
     let status = json!({"clusters": [entry("a")], "conditions": [condition("Ready")]});
-    let first = server.apply_status("same", MCI_CONTROLLER, status.clone()).await?;
+    let first = server
+        .apply_status("same", MCI_CONTROLLER, status.clone())
+        .await?;
     let second = server.apply_status("same", MCI_CONTROLLER, status).await?;
     ensure!(first.metadata.resource_version == second.metadata.resource_version);
     Ok(())
@@ -57,11 +69,22 @@ pub(crate) async fn an_apply_that_changes_nothing_keeps_the_resource_version(ser
 /// K5: readers take absent as empty.
 pub(crate) async fn an_empty_list_reads_back_absent(server: &Server) -> Result<()> {
     server.create("empty").await?;
-    server.apply_status("empty", MCI_CONTROLLER, json!({"clusters": [entry("a")]})).await?;
-    server.apply_status("empty", MCI_CONTROLLER, json!({"clusters": []})).await?;
-    let text = server.cluster.kubectl(&["get", "ipimp", "empty", "-o", "json"]).await?;
+    server
+        .apply_status("empty", MCI_CONTROLLER, json!({"clusters": [entry("a")]}))
+        .await?;
+    server
+        .apply_status("empty", MCI_CONTROLLER, json!({"clusters": []}))
+        .await?;
+    let text = server
+        .cluster
+        .kubectl(&["get", "ipimp", "empty", "-o", "json"])
+        .await?;
     let import: Value = serde_json::from_str(&text)?;
-    ensure!(import["status"].get("clusters").is_none(), "{}", import["status"]);
+    ensure!(
+        import["status"].get("clusters").is_none(),
+        "{}",
+        import["status"]
+    );
     let import = server.imports("default").get("empty").await?;
     ensure!(import.clusters().is_empty());
     Ok(())
@@ -70,15 +93,26 @@ pub(crate) async fn an_empty_list_reads_back_absent(server: &Server) -> Result<(
 /// K10.
 pub(crate) async fn an_apply_over_foreign_fields_is_a_conflict(server: &Server) -> Result<()> {
     server.create("conflict").await?;
-    server.apply_status("conflict", OTHER, json!({"clusters": [entry("a")]})).await?;
+    server
+        .apply_status("conflict", OTHER, json!({"clusters": [entry("a")]}))
+        .await?;
     let mut other = entry("a");
     other["targetPortNumber"] = json!(9000);
     let status = json!({"clusters": [other]});
-    let refused = refusal(server.apply_status("conflict", MCI_CONTROLLER, status).await)?;
+    let refused = refusal(
+        server
+            .apply_status("conflict", MCI_CONTROLLER, status)
+            .await,
+    )?;
     ensure!(refused.code == 409, "{refused:?}");
-    let causes = refused.details.map(|details| details.causes).unwrap_or_default();
+    let causes = refused
+        .details
+        .map(|details| details.causes)
+        .unwrap_or_default();
     ensure!(
-        causes.iter().any(|cause| cause.reason == "FieldManagerConflict"),
+        causes
+            .iter()
+            .any(|cause| cause.reason == "FieldManagerConflict"),
         "{causes:?}"
     );
     Ok(())
@@ -105,15 +139,23 @@ status: {clusters: [{name: a, routingMode: EndpointMode, targetPortNumber: 1}]}
 }
 
 /// K9: what the controller does next depends on which of the two it is.
-pub(crate) async fn a_missing_namespace_is_404_and_a_terminating_one_403(server: &Server) -> Result<()> {
+pub(crate) async fn a_missing_namespace_is_404_and_a_terminating_one_403(
+    server: &Server,
+) -> Result<()> {
     let apply = async |namespace: &str| {
         let import = crd::InferencePoolImport::new(namespace, "llm");
         let params = PatchParams::apply(MCI_CONTROLLER);
-        server.imports(namespace).patch("llm", &params, &kube::api::Patch::Apply(&import)).await
+        server
+            .imports(namespace)
+            .patch("llm", &params, &kube::api::Patch::Apply(&import))
+            .await
     };
     let refused = refusal(apply("nowhere").await)?;
     ensure!(refused.code == 404, "{refused:?}");
-    let kind = refused.details.map(|details| details.kind).unwrap_or_default();
+    let kind = refused
+        .details
+        .map(|details| details.kind)
+        .unwrap_or_default();
     ensure!(kind == "namespaces", "details.kind is {kind:?}");
 
     // a finalizer of ours holds the namespace in Terminating for as long as the test looks
@@ -127,16 +169,36 @@ kind: ConfigMap
 metadata: {name: hold, namespace: leaving, finalizers: [isthmus.dev/test]}
 ";
     server.cluster.apply_yaml(held).await?;
-    server.cluster.kubectl(&["delete", "namespace", "leaving", "--wait=false"]).await?;
+    server
+        .cluster
+        .kubectl(&["delete", "namespace", "leaving", "--wait=false"])
+        .await?;
     let refused = refusal(apply("leaving").await)?;
     ensure!(refused.code == 403, "{refused:?}");
-    let causes = refused.details.map(|details| details.causes).unwrap_or_default();
+    let causes = refused
+        .details
+        .map(|details| details.causes)
+        .unwrap_or_default();
     ensure!(
-        causes.iter().any(|cause| cause.reason == "NamespaceTerminating"),
+        causes
+            .iter()
+            .any(|cause| cause.reason == "NamespaceTerminating"),
         "{causes:?}"
     );
     let free = r#"{"metadata":{"finalizers":null}}"#;
-    server.cluster.kubectl(&["patch", "configmap", "hold", "-n", "leaving", "--type=merge", "-p", free]).await?;
+    server
+        .cluster
+        .kubectl(&[
+            "patch",
+            "configmap",
+            "hold",
+            "-n",
+            "leaving",
+            "--type=merge",
+            "-p",
+            free,
+        ])
+        .await?;
     Ok(())
 }
 
@@ -149,20 +211,34 @@ pub(crate) async fn values_outside_the_schema_are_refused(server: &Server) -> Re
         json!({"clusters": [entry]})
     };
     let ports: Vec<_> = (1..=9).map(|number| json!({"number": number})).collect();
-    let many: Vec<_> = (0..257).map(|number| entry(&format!("c{number}"))).collect();
+    let many: Vec<_> = (0..257)
+        .map(|number| entry(&format!("c{number}")))
+        .collect();
     for (what, status) in [
         ("an unknown mode", with("routingMode", json!("Direct"))),
         ("port 0", with("targetPortNumber", json!(0))),
         ("port 65536", with("targetPortNumber", json!(65536))),
         ("nine target ports", with("targetPorts", json!(ports))),
         ("257 entries", json!({"clusters": many})),
-        ("a condition without reason", json!({"conditions": [{"type": "Ready", "status": "True"}]})),
-        ("two entries of one name", json!({"clusters": [entry("a"), entry("a")]})),
-        ("a controller without domain", json!({"controllers": [{"name": "x"}]})),
+        (
+            "a condition without reason",
+            json!({"conditions": [{"type": "Ready", "status": "True"}]}),
+        ),
+        (
+            "two entries of one name",
+            json!({"clusters": [entry("a"), entry("a")]}),
+        ),
+        (
+            "a controller without domain",
+            json!({"controllers": [{"name": "x"}]}),
+        ),
     ] {
         let result = server.apply_status("bounds", MCI_CONTROLLER, status).await;
         let refused = refusal(result).with_context(|| format!("{what} was taken"))?;
-        ensure!(refused.code == 422 || refused.code == 400 || refused.code == 500, "{what}: {refused:?}");
+        ensure!(
+            refused.code == 422 || refused.code == 400 || refused.code == 500,
+            "{what}: {refused:?}"
+        );
     }
     Ok(())
 }
@@ -170,28 +246,57 @@ pub(crate) async fn values_outside_the_schema_are_refused(server: &Server) -> Re
 pub(crate) async fn columns_show_readiness_and_summary(server: &Server) -> Result<()> {
     server.create("columns").await?;
     let status = json!({"clusters": [entry("east")], "conditions": [condition("Ready"), condition("Accepted")]});
-    server.apply_status("columns", MCI_CONTROLLER, status).await?;
-    let table = server.cluster.kubectl(&["get", "infpimp", "columns", "-o", "wide"]).await?;
-    let head: Vec<_> = table.lines().next().unwrap_or_default().split_whitespace().collect();
-    ensure!(head == ["NAME", "READY", "SUMMARY", "ACCEPTED", "AGE"], "{table}");
-    let row: Vec<_> = table.lines().nth(1).unwrap_or_default().split_whitespace().collect();
-    ensure!(row.starts_with(&["columns", "True", "1/1", "ready:", "east", "Accepted"]), "{table}");
+    server
+        .apply_status("columns", MCI_CONTROLLER, status)
+        .await?;
+    let table = server
+        .cluster
+        .kubectl(&["get", "infpimp", "columns", "-o", "wide"])
+        .await?;
+    let head: Vec<_> = table
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .collect();
+    ensure!(
+        head == ["NAME", "READY", "SUMMARY", "ACCEPTED", "AGE"],
+        "{table}"
+    );
+    let row: Vec<_> = table
+        .lines()
+        .nth(1)
+        .unwrap_or_default()
+        .split_whitespace()
+        .collect();
+    ensure!(
+        row.starts_with(&["columns", "True", "1/1", "ready:", "east", "Accepted"]),
+        "{table}"
+    );
     Ok(())
 }
 
 /// K6, K7: under upstream's CRD our fields vanish from reads and our apply is refused; under ours they are back.
-pub(crate) async fn upstreams_crd_prunes_our_fields_and_ours_brings_them_back(server: &Server) -> Result<()> {
+pub(crate) async fn upstreams_crd_prunes_our_fields_and_ours_brings_them_back(
+    server: &Server,
+) -> Result<()> {
     server.create("flavour").await?;
     let status = json!({
         "clusters": [entry("east")], "conditions": [condition("Ready")],
         "controllers": [{"name": MCI_CONTROLLER, "exportingClusters": [{"name": "east"}]}],
     });
-    server.apply_status("flavour", MCI_CONTROLLER, status.clone()).await?;
+    server
+        .apply_status("flavour", MCI_CONTROLLER, status.clone())
+        .await?;
 
     isthmus::install_upstream_import_crd(&server.cluster).await?;
     let checked = async {
         eventually("clusters are pruned from reads", SOON, async || {
-            let import = server.imports("default").get("flavour").await.map_err(|error| error.to_string())?;
+            let import = server
+                .imports("default")
+                .get("flavour")
+                .await
+                .map_err(|error| error.to_string())?;
             if import.clusters().is_empty() && import.conditions().is_empty() {
                 Ok(())
             } else {
@@ -200,19 +305,32 @@ pub(crate) async fn upstreams_crd_prunes_our_fields_and_ours_brings_them_back(se
         })
         .await?;
         let import = server.imports("default").get("flavour").await?;
-        let ours = import.controller(MCI_CONTROLLER).context("controllers are pruned too")?;
+        let ours = import
+            .controller(MCI_CONTROLLER)
+            .context("controllers are pruned too")?;
         ensure!(ours.exporting_clusters.len() == 1, "{ours:?}");
         let refused = refusal(server.apply_status("flavour", MCI_CONTROLLER, status).await)?;
         ensure!(refused.code == 500, "{refused:?}");
-        ensure!(refused.message.contains("field not declared in schema"), "{refused:?}");
+        ensure!(
+            refused.message.contains("field not declared in schema"),
+            "{refused:?}"
+        );
         anyhow::Ok(())
     }
     .await;
     isthmus::install_import_crd(&server.cluster).await?;
     checked?;
     eventually("clusters are back", SOON, async || {
-        let import = server.imports("default").get("flavour").await.map_err(|error| error.to_string())?;
-        if names(&import) == ["east"] { Ok(()) } else { Err(format!("{:?}", import.status)) }
+        let import = server
+            .imports("default")
+            .get("flavour")
+            .await
+            .map_err(|error| error.to_string())?;
+        if names(&import) == ["east"] {
+            Ok(())
+        } else {
+            Err(format!("{:?}", import.status))
+        }
     })
     .await?;
     Ok(())

@@ -44,7 +44,10 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1); // the last fact changes the CRD under all
     if arguments.list {
-        let trials = FACTS.iter().map(|fact| Trial::test(fact.name, || Ok(()))).collect();
+        let trials = FACTS
+            .iter()
+            .map(|fact| Trial::test(fact.name, || Ok(())))
+            .collect();
         return libtest_mimic::run(&arguments, trials).exit_code();
     }
     let outcome = testbed::enter()
@@ -57,13 +60,17 @@ fn main() -> ExitCode {
 }
 
 fn run(inside: &Inside, arguments: &Arguments) -> Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let server = Arc::new(runtime.block_on(Server::start(inside))?);
     let handle = runtime.handle();
     let trials = FACTS.iter().map(|fact| {
         let (server, handle) = (server.clone(), handle.clone());
         Trial::test(fact.name, move || {
-            handle.block_on((fact.check)(&server)).map_err(|error| format!("{error:#}").into())
+            handle
+                .block_on((fact.check)(&server))
+                .map_err(|error| format!("{error:#}").into())
         })
     });
     let conclusion = libtest_mimic::run(arguments, trials.collect());

@@ -21,7 +21,10 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(inside: &Inside) -> Result<Self> {
-        let testbed = Testbed::builder(inside).cluster("lab").start(|_| {}).await?;
+        let testbed = Testbed::builder(inside)
+            .cluster("lab")
+            .start(|_| {})
+            .await?;
         let cluster = testbed.cluster("lab")?.clone();
         Ok(Self { testbed, cluster })
     }
@@ -38,7 +41,10 @@ impl Server {
     pub(crate) async fn create(&self, name: &str) -> Result<InferencePoolImport> {
         let import = InferencePoolImport::new("default", name);
         let params = PatchParams::apply(annotations::MCI_CONTROLLER);
-        let created = self.imports("default").patch(name, &params, &Patch::Apply(&import)).await;
+        let created = self
+            .imports("default")
+            .patch(name, &params, &Patch::Apply(&import))
+            .await;
         created.with_context(|| format!("creating {name}"))
     }
 
@@ -62,7 +68,9 @@ impl Server {
         let patch = json!({
             "apiVersion": crd::import::API_VERSION, "kind": annotations::IMPORT_KIND, "status": status,
         });
-        self.imports("default").patch_status(name, params, &Patch::Apply(&patch)).await
+        self.imports("default")
+            .patch_status(name, params, &Patch::Apply(&patch))
+            .await
     }
 }
 
@@ -73,7 +81,11 @@ pub(crate) fn entry(name: &str) -> Value {
 
 /// Names of the entries, in order.
 pub(crate) fn names(import: &InferencePoolImport) -> Vec<&str> {
-    import.clusters().iter().map(|entry| entry.name.as_str()).collect()
+    import
+        .clusters()
+        .iter()
+        .map(|entry| entry.name.as_str())
+        .collect()
 }
 
 /// The status of an API server's refusal.

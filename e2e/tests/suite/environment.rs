@@ -12,7 +12,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use crd::{Condition, InferencePoolImport, conditions, http_route::HttpRoute, inference_pool::InferencePool};
+use crd::{
+    Condition, InferencePoolImport, conditions, http_route::HttpRoute,
+    inference_pool::InferencePool,
+};
 use k8s_openapi::{
     NamespaceResourceScope,
     api::core::v1::{Pod, Service},
@@ -59,14 +62,18 @@ pub(crate) fn main(arguments: Arguments, tests: &'static [Test]) -> ExitCode {
 }
 
 fn run(inside: &Inside, arguments: &Arguments, tests: &'static [Test]) -> Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let environment = Arc::new(runtime.block_on(Environment::start(inside))?);
     let logs = environment.testbed.logs_dir().display().to_string();
     let handle = runtime.handle();
     let trials = tests.iter().map(|test| {
         let (environment, handle, logs) = (environment.clone(), handle.clone(), logs.clone());
         Trial::test(test.name, move || {
-            handle.block_on((test.run)(&environment)).map_err(|error| failed(&error, &logs))
+            handle
+                .block_on((test.run)(&environment))
+                .map_err(|error| failed(&error, &logs))
         })
     });
     let conclusion = libtest_mimic::run(arguments, trials.collect());
@@ -80,8 +87,15 @@ fn run(inside: &Inside, arguments: &Arguments, tests: &'static [Test]) -> Result
 impl Environment {
     async fn start(inside: &Inside) -> Result<Self> {
         let builder = isthmus::with_programs(Testbed::builder(inside))?;
-        let testbed = builder.cluster("east").cluster("west").start(|_| {}).await?;
-        let (east, west) = (testbed.cluster("east")?.clone(), testbed.cluster("west")?.clone());
+        let testbed = builder
+            .cluster("east")
+            .cluster("west")
+            .start(|_| {})
+            .await?;
+        let (east, west) = (
+            testbed.cluster("east")?.clone(),
+            testbed.cluster("west")?.clone(),
+        );
         let members = BTreeMap::from([
             ("east".to_owned(), isthmus::join(&east).await?),
             ("west".to_owned(), isthmus::join(&west).await?),
@@ -116,44 +130,64 @@ impl Environment {
 
     /// Waits until the import is ready and exported, and three requests in a row are answered.
     pub(crate) async fn serving(&self) -> Result<()> {
-        eventually("the import is ready and requests are answered", SETTLE_LIMIT, async || {
-            let import = import(&self.west).await?.ok_or("no import")?;
-            if !conditions::is_true(import.conditions(), conditions::READY) {
-                return Err(format!("{:?}", import.conditions()));
-            }
-            for _ in 0..3 {
-                let answer = self.gateway.chat("llama", "hello").await.map_err(|error| error.to_string())?;
-                if answer.status != 200 {
-                    return Err(format!("{}: {}", answer.status, answer.text()));
+        eventually(
+            "the import is ready and requests are answered",
+            SETTLE_LIMIT,
+            async || {
+                let import = import(&self.west).await?.ok_or("no import")?;
+                if !conditions::is_true(import.conditions(), conditions::READY) {
+                    return Err(format!("{:?}", import.conditions()));
                 }
-            }
-            Ok(())
-        })
+                for _ in 0..3 {
+                    let answer = self
+                        .gateway
+                        .chat("llama", "hello")
+                        .await
+                        .map_err(|error| error.to_string())?;
+                    if answer.status != 200 {
+                        return Err(format!("{}: {}", answer.status, answer.text()));
+                    }
+                }
+                Ok(())
+            },
+        )
         .await?;
         Ok(())
     }
 
     /// Waits until west has no import of the sample pool.
     pub(crate) async fn no_import(&self, limit: Duration) -> Result<()> {
-        eventually("no import in west", limit, async || match import(&self.west).await? {
-            None => Ok(()),
-            Some(import) => Err(format!("{:?}", import.status)),
+        eventually("no import in west", limit, async || {
+            match import(&self.west).await? {
+                None => Ok(()),
+                Some(import) => Err(format!("{:?}", import.status)),
+            }
         })
         .await?;
         Ok(())
     }
 
     /// An object, or nothing if there is none.
-    pub(crate) async fn object<K>(&self, cluster: &Cluster, namespace: &str, name: &str) -> Result<Option<K>, String>
+    pub(crate) async fn object<K>(
+        &self,
+        cluster: &Cluster,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<K>, String>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned,
     {
         object(cluster, namespace, name).await
     }
 
     /// The sample pool's model servers, name to IP address.
     pub(crate) async fn pods(&self, cluster: &Cluster) -> Result<BTreeMap<String, String>> {
-        let pods = self.pods_of(cluster, isthmus::POOL_NAMESPACE, MODEL_SERVERS).await;
+        let pods = self
+            .pods_of(cluster, isthmus::POOL_NAMESPACE, MODEL_SERVERS)
+            .await;
         let pods = pods.map_err(anyhow::Error::msg)?;
         ensure!(pods.len() == 3, "{} has {pods:?}", cluster.name());
         Ok(pods)
@@ -170,7 +204,10 @@ impl Environment {
         let params = ListParams::default().labels(label);
         let pods = api.list(&params).await.map_err(|error| error.to_string())?;
         let named = pods.items.into_iter().map(|pod| {
-            let address = pod.status.and_then(|status| status.pod_ip).unwrap_or_default();
+            let address = pod
+                .status
+                .and_then(|status| status.pod_ip)
+                .unwrap_or_default();
             (pod.metadata.name.unwrap_or_default(), address)
         });
         Ok(named.collect())
@@ -181,8 +218,13 @@ impl Environment {
         let services: Api<Service> = Api::namespaced(cluster.client(), isthmus::POOL_NAMESPACE);
         let status = services.get("llama-epp").await?.status;
         let balancer = status.and_then(|status| status.load_balancer);
-        let ingress = balancer.and_then(|balancer| balancer.ingress).unwrap_or_default();
-        ingress.into_iter().find_map(|ingress| ingress.ip).context("no address of the endpoint picker")
+        let ingress = balancer
+            .and_then(|balancer| balancer.ingress)
+            .unwrap_or_default();
+        ingress
+            .into_iter()
+            .find_map(|ingress| ingress.ip)
+            .context("no address of the endpoint picker")
     }
 
     pub(crate) async fn pool_generation(&self, cluster: &Cluster) -> Result<Option<i64>> {
@@ -192,20 +234,32 @@ impl Environment {
 
     pub(crate) async fn epp_metrics(&self, cluster: &Cluster) -> Result<String> {
         let address = self.epp_address(cluster).await?;
-        Ok(Requests::new(format!("http://{address}:9090")).get("/metrics").await?.text())
+        Ok(Requests::new(format!("http://{address}:9090"))
+            .get("/metrics")
+            .await?
+            .text())
     }
 
     pub(crate) async fn controller_metrics(&self) -> Result<String> {
-        let pods = self.pods_of(&self.west, isthmus::NAMESPACE, CONTROLLER_PODS).await;
+        let pods = self
+            .pods_of(&self.west, isthmus::NAMESPACE, CONTROLLER_PODS)
+            .await;
         let pods = pods.map_err(anyhow::Error::msg)?;
         let address = pods.values().next().context("no controller")?;
-        Ok(Requests::new(format!("http://{address}:8080")).get("/metrics").await?.text())
+        Ok(Requests::new(format!("http://{address}:8080"))
+            .get("/metrics")
+            .await?
+            .text())
     }
 
     /// The condition of the sample route under its Gateway.
     pub(crate) async fn route_condition(&self, type_: &str) -> Result<Option<Condition>, String> {
-        let route: Option<HttpRoute> = object(&self.west, isthmus::POOL_NAMESPACE, isthmus::POOL).await?;
-        let parents = route.and_then(|route| route.status).map(|status| status.parents).unwrap_or_default();
+        let route: Option<HttpRoute> =
+            object(&self.west, isthmus::POOL_NAMESPACE, isthmus::POOL).await?;
+        let parents = route
+            .and_then(|route| route.status)
+            .map(|status| status.parents)
+            .unwrap_or_default();
         let conditions = parents.into_iter().next().map(|parent| parent.conditions);
         Ok(conditions.and_then(|conditions| conditions::find(&conditions, type_).cloned()))
     }
@@ -245,7 +299,10 @@ pub(crate) async fn import(cluster: &Cluster) -> Result<Option<InferencePoolImpo
 }
 
 /// A condition that the controller wrote on the sample pool.
-pub(crate) async fn pool_condition(cluster: &Cluster, type_: &str) -> Result<Option<Condition>, String> {
+pub(crate) async fn pool_condition(
+    cluster: &Cluster,
+    type_: &str,
+) -> Result<Option<Condition>, String> {
     let pool = pool(cluster).await?;
     Ok(of_controller(&pool).and_then(|conditions| conditions::find(conditions, type_).cloned()))
 }
@@ -257,9 +314,14 @@ pub(crate) fn exported(pool: &InferencePool) -> Option<Condition> {
 
 /// Whether the pod says it is ready.
 pub(crate) fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let conditions = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
     conditions.is_some_and(|conditions| {
-        conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+        conditions
+            .iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
     })
 }
 
@@ -282,12 +344,19 @@ async fn pool(cluster: &Cluster) -> Result<InferencePool, String> {
 fn of_controller(pool: &InferencePool) -> Option<&Vec<Condition>> {
     let parents = pool.status.as_ref()?.parents.as_ref()?;
     let ours = |name: &Option<String>| name.as_deref() == Some(crd::annotations::MCI_CONTROLLER);
-    parents.iter().find(|parent| ours(&parent.controller_name))?.conditions.as_ref()
+    parents
+        .iter()
+        .find(|parent| ours(&parent.controller_name))?
+        .conditions
+        .as_ref()
 }
 
 async fn object<K>(cluster: &Cluster, namespace: &str, name: &str) -> Result<Option<K>, String>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned,
 {
     let api: Api<K> = Api::namespaced(cluster.client(), namespace);
     api.get_opt(name).await.map_err(|error| error.to_string())

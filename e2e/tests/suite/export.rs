@@ -35,13 +35,20 @@ pub(crate) async fn an_export_appears_in_the_other_cluster_with_its_exact_status
     let address = environment.epp_address(&environment.east).await?;
     let generation = seen.metadata.generation;
     let on_top = json!([
-        condition("Accepted", "True", "Accepted", "1 of 1 clusters accepted", generation),
+        condition(
+            "Accepted",
+            "True",
+            "Accepted",
+            "1 of 1 clusters accepted",
+            generation
+        ),
         condition("Ready", "True", "Ready", "1/1 ready: east", generation),
     ]);
     let pool_generation = environment.pool_generation(&environment.east).await?;
     let expected = json!([{
         "name": "east",
         "routingMode": "EndpointMode",
+        "appProtocol": "http",
         "targetPortNumber": 8000,
         "targetPorts": [{"number": 8000}],
         "endpointPicker": {
@@ -63,8 +70,16 @@ pub(crate) async fn an_export_appears_in_the_other_cluster_with_its_exact_status
         ],
     }]);
     let status = without_times(&seen)?;
-    same("clusters", &without_messages(&status["clusters"]), &without_messages(&expected))?;
-    same("conditions", &without_messages(&status["conditions"]), &without_messages(&on_top))?;
+    same(
+        "clusters",
+        &without_messages(&status["clusters"]),
+        &without_messages(&expected),
+    )?;
+    same(
+        "conditions",
+        &without_messages(&status["conditions"]),
+        &without_messages(&on_top),
+    )?;
     let ours = seen
         .controller(crd::annotations::MCI_CONTROLLER)
         .context("no entry of the controller")?;
@@ -79,7 +94,10 @@ pub(crate) async fn an_export_appears_in_the_other_cluster_with_its_exact_status
         ours.conditions
     );
     ensure!(
-        import(&environment.east).await.map_err(anyhow::Error::msg)?.is_none(),
+        import(&environment.east)
+            .await
+            .map_err(anyhow::Error::msg)?
+            .is_none(),
         "an import in the exporting cluster itself"
     );
     eventually("Exported on the pool", AT_ONCE, async || {
@@ -95,7 +113,9 @@ pub(crate) async fn an_export_appears_in_the_other_cluster_with_its_exact_status
     Ok(())
 }
 
-pub(crate) async fn a_missing_namespace_holds_the_import_until_it_appears(environment: &Environment) -> Result<()> {
+pub(crate) async fn a_missing_namespace_holds_the_import_until_it_appears(
+    environment: &Environment,
+) -> Result<()> {
     environment.settle().await?;
     let pool = "
 apiVersion: v1
@@ -123,7 +143,11 @@ spec:
     environment.east.apply_yaml(pool).await?;
     let result = async {
         let exported = eventually("Exported says the namespace is missing", SOON, async || {
-            let pool = environment.object::<crd::inference_pool::InferencePool>(&environment.east, "apart", "apart");
+            let pool = environment.object::<crd::inference_pool::InferencePool>(
+                &environment.east,
+                "apart",
+                "apart",
+            );
             let pool = pool.await?.ok_or("no pool")?;
             match environment::exported(&pool) {
                 Some(exported) if exported.reason == "NamespaceMissing" => Ok(exported),
@@ -132,19 +156,36 @@ spec:
         })
         .await?;
         ensure!(exported.status == "False", "{exported:?}");
-        ensure!(exported.message.contains("west"), "west is not named: {}", exported.message);
+        ensure!(
+            exported.message.contains("west"),
+            "west is not named: {}",
+            exported.message
+        );
 
         let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: apart}\n";
         environment.west.apply_yaml(namespace).await?;
         eventually("the import in the new namespace", SOON, async || {
-            let import = environment.object::<InferencePoolImport>(&environment.west, "apart", "apart");
+            let import =
+                environment.object::<InferencePoolImport>(&environment.west, "apart", "apart");
             let import = import.await?.ok_or("no import")?;
-            let names: Vec<_> = import.clusters().iter().map(|entry| entry.name.as_str()).collect();
-            if names == ["east"] { Ok(()) } else { Err(format!("entries of {names:?}")) }
+            let names: Vec<_> = import
+                .clusters()
+                .iter()
+                .map(|entry| entry.name.as_str())
+                .collect();
+            if names == ["east"] {
+                Ok(())
+            } else {
+                Err(format!("entries of {names:?}"))
+            }
         })
         .await?;
         eventually("Exported is true", SOON, async || {
-            let pool = environment.object::<crd::inference_pool::InferencePool>(&environment.east, "apart", "apart");
+            let pool = environment.object::<crd::inference_pool::InferencePool>(
+                &environment.east,
+                "apart",
+                "apart",
+            );
             match environment::exported(&pool.await?.ok_or("no pool")?) {
                 Some(exported) if exported.status == "True" => Ok(()),
                 other => Err(format!("{other:?}")),
@@ -156,17 +197,33 @@ spec:
     .await;
     for cluster in [&environment.east, &environment.west] {
         cluster
-            .kubectl(&["delete", "namespace", "apart", "--ignore-not-found", "--wait=true", "--timeout=25s"])
+            .kubectl(&[
+                "delete",
+                "namespace",
+                "apart",
+                "--ignore-not-found",
+                "--wait=true",
+                "--timeout=25s",
+            ])
             .await?;
     }
     result
 }
 
-pub(crate) async fn kubectl_shows_the_import_with_its_columns(environment: &Environment) -> Result<()> {
+pub(crate) async fn kubectl_shows_the_import_with_its_columns(
+    environment: &Environment,
+) -> Result<()> {
     environment.settle().await?;
-    let table = environment.west.kubectl(&["get", "ipimp", "-n", "llm"]).await?;
+    let table = environment
+        .west
+        .kubectl(&["get", "ipimp", "-n", "llm"])
+        .await?;
     let mut lines = table.lines();
-    let head: Vec<_> = lines.next().unwrap_or_default().split_whitespace().collect();
+    let head: Vec<_> = lines
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .collect();
     ensure!(head == ["NAME", "READY", "SUMMARY", "AGE"], "{table}");
     let row = lines.next().unwrap_or_default();
     ensure!(
@@ -176,7 +233,9 @@ pub(crate) async fn kubectl_shows_the_import_with_its_columns(environment: &Envi
     Ok(())
 }
 
-pub(crate) async fn a_users_edit_of_the_import_is_reverted(environment: &Environment) -> Result<()> {
+pub(crate) async fn a_users_edit_of_the_import_is_reverted(
+    environment: &Environment,
+) -> Result<()> {
     environment.settle().await?;
     let edit = json!({"status": {"clusters": [{
         "name": "east", "routingMode": "EndpointMode", "targetPortNumber": 1
@@ -184,13 +243,23 @@ pub(crate) async fn a_users_edit_of_the_import_is_reverted(environment: &Environ
     environment
         .west
         .kubectl(&[
-            "patch", "ipimp", "llama", "-n", "llm", "--subresource=status", "--type=merge", "-p", &edit.to_string(),
+            "patch",
+            "ipimp",
+            "llama",
+            "-n",
+            "llm",
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            &edit.to_string(),
         ])
         .await?;
     eventually("the entry as it was", SOON, async || {
         let import = import(&environment.west).await?.ok_or("no import")?;
         match import.clusters() {
-            [entry] if entry.target_port_number == 8000 && entry.endpoint_picker.is_some() => Ok(()),
+            [entry] if entry.target_port_number == 8000 && entry.endpoint_picker.is_some() => {
+                Ok(())
+            }
             other => Err(format!("{other:?}")),
         }
     })
@@ -215,17 +284,40 @@ pub(crate) async fn a_withdrawn_export_takes_the_import_and_the_route_answers_50
     })
     .await?;
     let answer = eventually("a 500", SOON, async || {
-        let answer = environment.gateway.chat("llama", "hello").await.map_err(|error| error.to_string())?;
-        if answer.status == 500 { Ok(answer) } else { Err(format!("{}: {}", answer.status, answer.text())) }
+        let answer = environment
+            .gateway
+            .chat("llama", "hello")
+            .await
+            .map_err(|error| error.to_string())?;
+        if answer.status == 500 {
+            Ok(answer)
+        } else {
+            Err(format!("{}: {}", answer.status, answer.text()))
+        }
     })
     .await?;
-    ensure!(answer.latency < NO_ANSWER, "the 500 took {:?}", answer.latency);
-    let exported = pool_condition(&environment.east, conditions::EXPORTED).await.map_err(anyhow::Error::msg)?;
-    ensure!(exported.is_none(), "Exported is still on the pool: {exported:?}");
+    ensure!(
+        answer.latency < NO_ANSWER,
+        "the 500 took {:?}",
+        answer.latency
+    );
+    let exported = pool_condition(&environment.east, conditions::EXPORTED)
+        .await
+        .map_err(anyhow::Error::msg)?;
+    ensure!(
+        exported.is_none(),
+        "Exported is still on the pool: {exported:?}"
+    );
     Ok(())
 }
 
-fn condition(type_: &str, status: &str, reason: &str, message: &str, generation: Option<i64>) -> Value {
+fn condition(
+    type_: &str,
+    status: &str,
+    reason: &str,
+    message: &str,
+    generation: Option<i64>,
+) -> Value {
     json!({"type": type_, "status": status, "reason": reason, "message": message, "observedGeneration": generation})
 }
 
@@ -235,11 +327,23 @@ fn without_times(import: &InferencePoolImport) -> Result<Value> {
     Ok(status)
 }
 
-/// Messages are for people and may be worded anew; everything else is compared to the letter.
+/// Messages are for people and may be worded anew, and conditions are a map; everything else is compared to the letter.
 fn without_messages(value: &Value) -> Value {
     let mut value = value.clone();
     strip(&mut value, "message");
+    sort_conditions(&mut value);
     value
+}
+
+fn sort_conditions(value: &mut Value) {
+    match value {
+        Value::Object(map) => map.values_mut().for_each(sort_conditions),
+        Value::Array(items) => {
+            items.iter_mut().for_each(sort_conditions);
+            items.sort_by_key(|item| item["type"].as_str().map(str::to_owned));
+        }
+        _ => {}
+    }
 }
 
 fn strip(value: &mut Value, key: &str) {

@@ -61,7 +61,10 @@ fn main() -> ExitCode {
     // one pair of clusters serves all: one test at a time
     arguments.test_threads = Some(1);
     if arguments.list {
-        let trials = TESTS.iter().map(|test| Trial::test(test.name, || Ok(()))).collect();
+        let trials = TESTS
+            .iter()
+            .map(|test| Trial::test(test.name, || Ok(())))
+            .collect();
         return libtest_mimic::run(&arguments, trials).exit_code();
     }
     environment::main(arguments, TESTS)

@@ -10,16 +10,25 @@ use crate::environment::{Environment, sum_metric};
 
 const SOON: Duration = Duration::from_secs(20);
 
-pub(crate) async fn a_json_request_is_answered_by_the_exporting_cluster(environment: &Environment) -> Result<()> {
+pub(crate) async fn a_json_request_is_answered_by_the_exporting_cluster(
+    environment: &Environment,
+) -> Result<()> {
     environment.settle().await?;
     let answer = environment.gateway.chat("llama", "hello").await?;
     ensure!(answer.status == 200, "{}: {}", answer.status, answer.text());
     let pod = answer.pod().context("no x-inference-pod")?;
     let east = environment.pods(&environment.east).await?;
-    ensure!(east.contains_key(pod), "answered by {pod}, not one of {:?}", east.keys());
+    ensure!(
+        east.contains_key(pod),
+        "answered by {pod}, not one of {:?}",
+        east.keys()
+    );
     let body = answer.json();
     ensure!(body["model"] == "llama", "{body}");
-    ensure!(body["choices"][0]["message"]["content"].is_string(), "{body}");
+    ensure!(
+        body["choices"][0]["message"]["content"].is_string(),
+        "{body}"
+    );
     ensure!(body["usage"]["completion_tokens"] == 5, "{body}");
     Ok(())
 }
@@ -28,18 +37,32 @@ pub(crate) async fn a_json_request_is_answered_by_the_exporting_cluster(environm
 pub(crate) async fn tokens_arrive_one_by_one(environment: &Environment) -> Result<()> {
     const TOKENS: u32 = 600;
     environment.settle().await?;
-    let mut stream = environment.gateway.chat_stream("llama", "tell me", TOKENS).await?;
+    let mut stream = environment
+        .gateway
+        .chat_stream("llama", "tell me", TOKENS)
+        .await?;
     ensure!(stream.status == 200, "{}", stream.status);
     let pod = stream.pod().context("no x-inference-pod")?.to_owned();
     let pods = environment.pods(&environment.east).await?;
-    let address = pods.get(&pod).with_context(|| format!("{pod} is not of east"))?;
+    let address = pods
+        .get(&pod)
+        .with_context(|| format!("{pod} is not of east"))?;
     for _ in 0..3 {
         let event = stream.next_event().await.map_err(anyhow::Error::msg)?;
-        ensure!(event.is_some_and(|event| event.starts_with('{')), "no third event");
+        ensure!(
+            event.is_some_and(|event| event.starts_with('{')),
+            "no third event"
+        );
     }
-    let metrics = Requests::new(format!("http://{address}:8000")).get("/metrics").await?.text();
+    let metrics = Requests::new(format!("http://{address}:8000"))
+        .get("/metrics")
+        .await?
+        .text();
     let running = sum_metric(&metrics, "vllm:num_requests_running");
-    ensure!(running >= 1.0, "three events are here, but {pod} runs {running} requests");
+    ensure!(
+        running >= 1.0,
+        "three events are here, but {pod} runs {running} requests"
+    );
     let (mut events, mut usage, mut last) = (3, false, String::new());
     while let Some(event) = stream.next_event().await.map_err(anyhow::Error::msg)? {
         events += 1;
@@ -63,21 +86,43 @@ pub(crate) async fn equal_weights_split_requests_and_each_picker_sees_its_share(
     eventually("answers from both clusters", SOON, async || {
         let mut seen = [false, false];
         for _ in 0..16 {
-            let answer = environment.gateway.chat("llama", "hello").await.map_err(|error| error.to_string())?;
-            let pod = answer.pod().ok_or_else(|| format!("{}: {}", answer.status, answer.text()))?;
+            let answer = environment
+                .gateway
+                .chat("llama", "hello")
+                .await
+                .map_err(|error| error.to_string())?;
+            let pod = answer
+                .pod()
+                .ok_or_else(|| format!("{}: {}", answer.status, answer.text()))?;
             seen[0] |= east.contains_key(pod);
             seen[1] |= west.contains_key(pod);
         }
-        if seen == [true, true] { Ok(()) } else { Err(format!("east, west: {seen:?}")) }
+        if seen == [true, true] {
+            Ok(())
+        } else {
+            Err(format!("east, west: {seen:?}"))
+        }
     })
     .await?;
 
-    let picks = async |cluster| anyhow::Ok(sum_metric(&environment.epp_metrics(cluster).await?, PICKS));
-    let before = (picks(&environment.east).await?, picks(&environment.west).await?);
+    let picks =
+        async |cluster| anyhow::Ok(sum_metric(&environment.epp_metrics(cluster).await?, PICKS));
+    let before = (
+        picks(&environment.east).await?,
+        picks(&environment.west).await?,
+    );
     let mut counts = (0_u32, 0_u32);
     for number in 0..REQUESTS {
-        let answer = environment.gateway.chat("llama", &format!("request {number}")).await?;
-        ensure!(answer.status == 200, "request {number}: {}: {}", answer.status, answer.text());
+        let answer = environment
+            .gateway
+            .chat("llama", &format!("request {number}"))
+            .await?;
+        ensure!(
+            answer.status == 200,
+            "request {number}: {}: {}",
+            answer.status,
+            answer.text()
+        );
         let pod = answer.pod().context("no x-inference-pod")?;
         if east.contains_key(pod) {
             counts.0 += 1;
@@ -85,9 +130,16 @@ pub(crate) async fn equal_weights_split_requests_and_each_picker_sees_its_share(
             counts.1 += 1;
         }
     }
-    let after = (picks(&environment.east).await?, picks(&environment.west).await?);
+    let after = (
+        picks(&environment.east).await?,
+        picks(&environment.west).await?,
+    );
     ensure!(counts.0 + counts.1 == 400, "{counts:?} do not add up");
-    ensure!(counts.0.abs_diff(200) <= 35, "east answered {} of 400", counts.0);
+    ensure!(
+        counts.0.abs_diff(200) <= 35,
+        "east answered {} of 400",
+        counts.0
+    );
     let asked = (after.0 - before.0, after.1 - before.1);
     ensure!(
         asked == (f64::from(counts.0), f64::from(counts.1)),
@@ -108,10 +160,17 @@ pub(crate) async fn a_client_cannot_steer_the_pick(environment: &Environment) ->
     }
     headers.insert("x-isthmus-failover", HeaderValue::from_static("1"));
     let body = r#"{"model":"llama","messages":[{"role":"user","content":"hi"}],"max_tokens":1}"#;
-    let answer = environment.gateway.post("/v1/chat/completions", headers, body).await?;
+    let answer = environment
+        .gateway
+        .post("/v1/chat/completions", headers, body)
+        .await?;
     ensure!(answer.status == 200, "{}: {}", answer.status, answer.text());
     let east = environment.pods(&environment.east).await?;
-    ensure!(answer.pod().is_some_and(|pod| east.contains_key(pod)), "{:?}", answer.headers);
+    ensure!(
+        answer.pod().is_some_and(|pod| east.contains_key(pod)),
+        "{:?}",
+        answer.headers
+    );
     Ok(())
 }
 

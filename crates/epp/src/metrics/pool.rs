@@ -9,7 +9,8 @@ use prometheus_client::{
 };
 use scheduling::{Averages, Endpoint, Freshness, LoadView, Quality};
 
-use crate::{budget::Budget, clock::Clock, director::Pool};
+use crate::{budget::Budget, director::Pool};
+use moment::Clock;
 
 /// Serves the pool's gauges under `llm_d_epp_` and, for older dashboards, `inference_pool_`.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::moment::Moment;
+use moment::Moment;
 
 use super::{Kind, Resource, Snapshot};
 

@@ -5,7 +5,7 @@ use super::{
     member::{Coverage, Fault, Link, Member, Refusal, Silence},
     update::Kind,
 };
-use crate::moment::Moment;
+use moment::Moment;
 
 // === impl Member ===
 

@@ -7,7 +7,8 @@ use std::{
 };
 
 use super::facts::{LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts};
-use crate::{moment::Moment, name::Key};
+use crate::name::Key;
+use moment::Moment;
 
 /// One member.
 #[derive(Clone, Debug)]

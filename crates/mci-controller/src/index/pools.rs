@@ -8,10 +8,10 @@ use super::{
     member::{Coverage, Doubt, Member, PoolRecord},
 };
 use crate::{
-    moment::Moment,
     name::{ClusterName, Key},
     plan::export::{Export, parse_export},
 };
+use moment::Moment;
 
 // === impl Member ===
 

@@ -11,8 +11,8 @@ use super::*;
 use crate::{
     fixtures::mk_name,
     index::update::{Change, Kind},
-    moment::Clock,
 };
+use moment::Clock;
 
 /// What the server does.
 #[derive(Default)]

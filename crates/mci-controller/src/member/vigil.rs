@@ -5,10 +5,8 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    index::{member::Fault, update::Kind},
-    moment::Moment,
-};
+use crate::index::{member::Fault, update::Kind};
+use moment::Moment;
 
 /// What happened in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

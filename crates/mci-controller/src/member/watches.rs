@@ -23,9 +23,9 @@ use super::{
 use crate::{
     index::update::{Change, Kind, Update},
     metrics::Metrics,
-    moment::Clock,
     name::{ClusterName, Key},
 };
+use moment::Clock;
 
 /// What every watch of a session needs.
 #[derive(Clone)]

@@ -15,9 +15,9 @@ use crate::{
         facts::Claim,
         member::{Fault, Link, Member, PoolRecord, Reach},
     },
-    moment::Moment,
     name::ClusterName,
 };
+use moment::Moment;
 
 /// Members named in a message; the rest is counted.
 const MAX_NAMED: usize = 8;

@@ -1,7 +1,8 @@
 //! Nothing is written before we know who the members are and what is in them (spec 4.3): a controller that has just
 //! started must not take its own ignorance for their absence.
 
-use crate::{index::World, moment::Moment};
+use crate::index::World;
+use moment::Moment;
 
 /// The gate in front of all writes; it opens once.
 #[derive(Debug)]

@@ -9,8 +9,8 @@ use serde::Serialize;
 use crate::{
     index::{World, facts::Claim, member::PoolRecord},
     metrics::state,
-    moment::Moment,
 };
+use moment::Moment;
 
 /// The page, as it was last drawn up.
 #[derive(Clone, Debug, Default, Serialize)]

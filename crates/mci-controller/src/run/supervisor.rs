@@ -28,11 +28,11 @@ use crate::{
     inventory::{Credentials, InventoryEvent},
     member::{Control, MemberContext, Ours, Timed, run_member},
     metrics::Metrics,
-    moment::{Clock, Moment},
     name::ClusterName,
     planner::Planner,
     write::{Queue, WriterSettings},
 };
+use moment::{Clock, Moment};
 
 /// The supervisor.
 pub(super) struct Supervisor {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use crd::Condition;
 
-use crate::{moment::Moment, name::Key};
+use crate::name::Key;
+use moment::Moment;
 
 /// The object a write is for: one at a time each.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

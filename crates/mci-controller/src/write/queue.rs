@@ -10,7 +10,7 @@ use rand::RngExt;
 use tokio::sync::Notify;
 
 use super::action::{Outcome, Slot, Work};
-use crate::moment::Moment;
+use moment::Moment;
 
 /// The lanes of one member and the bell for its writer.
 #[derive(Debug, Default)]

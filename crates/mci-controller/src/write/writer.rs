@@ -11,11 +11,8 @@ use super::{
     action::{Outcome, Slot},
     send::Sender,
 };
-use crate::{
-    metrics::Metrics,
-    moment::{Clock, Moment},
-    name::ClusterName,
-};
+use crate::{metrics::Metrics, name::ClusterName};
+use moment::{Clock, Moment};
 
 /// What writers of all members share.
 #[derive(Clone)]

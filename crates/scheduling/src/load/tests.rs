@@ -5,9 +5,9 @@ use rstest::rstest;
 use super::*;
 use crate::{
     endpoint::{Endpoint, EndpointId},
-    moment::Moment,
     snapshot::Member,
 };
+use moment::Moment;
 
 fn mk_endpoint() -> Arc<Endpoint> {
     let id = EndpointId {

@@ -12,12 +12,12 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{
     budget::Budget,
-    clock::Clock,
     director::{Director, Pool},
     extproc::{BodyMode, Limits, Settings},
     metrics::Metrics,
     proto::{HeaderMap, HeaderValue, HttpBody, HttpHeaders, Request, Response},
 };
+use moment::Clock;
 
 type Messages = mpsc::Sender<Result<ProcessingRequest, Status>>;
 

@@ -13,7 +13,6 @@ use tonic::{Request as Call, Response as Answer, Status, Streaming};
 use tracing::{debug, info, warn};
 
 use crate::metrics::AdsMetrics;
-use crate::moment::Clock;
 use crate::world::Key;
 use crate::xds::proto::core::Node;
 use crate::xds::proto::discovery::aggregated_discovery_service_server::AggregatedDiscoveryService;
@@ -22,6 +21,7 @@ use crate::xds::proto::discovery::{
 };
 use crate::xds::proto::{core, google};
 use crate::xds::{Kind, Snapshot};
+use moment::Clock;
 
 use super::{Ads, Effect, Input, Refusal, Request, Response};
 

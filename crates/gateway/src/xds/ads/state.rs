@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::moment::Moment;
 use crate::xds::Kind;
+use moment::Moment;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct TypeState {

@@ -22,11 +22,11 @@ use crate::fixture::{
 use crate::infra::bootstrap;
 use crate::metrics::AdsMetrics;
 use crate::model::{Settings, build};
-use crate::moment::Clock;
 use crate::world::{Endpoints, World};
 use crate::xds::ads::server::{AdsServer, Proxies, Snapshots};
 use crate::xds::proto::discovery::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
 use crate::xds::{Options, Snapshot, assign, translate};
+use moment::Clock;
 
 use crate::xds::tests::find_envoy;
 

@@ -9,9 +9,9 @@ use crate::{
         member::Fault,
         update::{Change, Update},
     },
-    moment::Moment,
     plan::export::{Export, parse_export},
 };
+use moment::Moment;
 
 /// The entry of `a`'s pool, with this Service, slice and annotations.
 fn derive(

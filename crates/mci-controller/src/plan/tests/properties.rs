@@ -16,9 +16,9 @@ use crate::{
         member::{Fault, Member},
         update::{Change, Update},
     },
-    moment::Moment,
     name::Key,
 };
+use moment::Moment;
 
 const NOW: Moment = Moment::from_millis(100_000);
 

@@ -94,162 +94,155 @@ async fn run(inside: &Inside, keep: bool) -> Result<()> {
     Ok(())
 }
 
+/// The clusters and where to say what happens in them.
+struct Demo<'a> {
+    screen: &'a Screen,
+    east: &'a Cluster,
+    west: &'a Cluster,
+}
+
 async fn show(screen: &Screen, testbed: &Testbed) -> Result<()> {
-    let (east, west) = (testbed.cluster(EAST)?, testbed.cluster(WEST)?);
-
-    screen.heading("Isthmus and a pool of three simulated model servers in each cluster");
-    let join = async {
-        anyhow::Ok(BTreeMap::from([
-            (EAST.to_owned(), isthmus::join(east).await?),
-            (WEST.to_owned(), isthmus::join(west).await?),
-        ]))
+    let demo = Demo {
+        screen,
+        east: testbed.cluster(EAST)?,
+        west: testbed.cluster(WEST)?,
     };
-    let members = screen
-        .step("both: accounts for the controller", join)
-        .await?;
-    let gateway = screen.step("west: gateway", isthmus::install_gateway(west));
-    let controller = screen.step(
-        "west: mci-controller",
-        isthmus::install_controller(west, &members),
-    );
-    let pool_east = screen.step(
-        "east: model servers and endpoint picker",
-        isthmus::install_pool(east),
-    );
-    let pool_west = screen.step(
-        "west: model servers and endpoint picker",
-        isthmus::install_pool(west),
-    );
-    tokio::try_join!(gateway, controller, pool_east, pool_west)?;
-    let url = screen
-        .step("west: a Gateway's Envoy", isthmus::install_route(west))
-        .await?;
-
-    screen.heading("Export: one annotation in east");
-    let begin = Instant::now();
-    screen
-        .kubectl(
-            east,
-            &[
-                "annotate",
-                "inferencepool",
-                "llama",
-                "-n",
-                "llm",
-                "inference.networking.x-k8s.io/export=ClusterSet",
-            ],
-        )
-        .await?;
-    eventually("a ready import in west", SOON, async || {
-        let imports: Api<crd::InferencePoolImport> =
-            Api::namespaced(west.client(), isthmus::POOL_NAMESPACE);
-        let import = imports
-            .get(isthmus::POOL)
-            .await
-            .map_err(|error| error.to_string())?;
-        if crd::conditions::is_true(import.conditions(), crd::conditions::READY) {
-            Ok(())
-        } else {
-            Err(format!("{:?}", import.conditions()))
-        }
-    })
-    .await?;
-    println!("  ready in west after {}\n", screen::short(begin.elapsed()));
-    screen
-        .kubectl(west, &["get", "inferencepoolimport", "-n", "llm"])
-        .await?;
-    screen.kubectl(west, &["get", "inferencepoolimport", "llama", "-n", "llm",
-        "-o", "jsonpath={range .status.clusters[*]}{.name}: {.routingMode}, endpoint picker at {.endpointPicker.service[0].addresses[0]}:{.endpointPicker.service[0].ports[0].number}{\"\\n\"}{end}"]).await?;
+    let url = Box::pin(demo.install()).await?;
+    demo.export().await?;
 
     let requests = Requests::new(url.clone());
-    let pods = pods_by_name(&[east, west]).await?;
-    eventually("an answer through west's gateway", SOON, async || {
-        let answer = requests
-            .chat(isthmus::POOL, "hello")
-            .await
-            .map_err(|error| error.to_string())?;
-        if answer.status == 200 {
-            Ok(())
-        } else {
-            Err(format!("{}: {}", answer.status, answer.text()))
-        }
-    })
-    .await?;
-
+    let pods = pods_by_name(&[demo.east, demo.west]).await?;
+    answered(&requests, 200).await?;
     screen.heading(&format!(
         "Requests into west's gateway, {url}: the route leads to the import"
     ));
     show::requests(&requests, &pods, 8).await?;
-
     screen.heading("The same as a stream: tokens as they come");
     show::stream(&requests, &pods).await?;
 
-    screen.heading("Half to west's own pool, half to the import");
-    west.apply_yaml(include_str!(
-        "../../../../../config/samples/route-halves.yaml"
-    ))
-    .await?;
-    let both = eventually("answers from both clusters", SOON, async || {
-        let counts = show::count(&requests, &pods, 10)
-            .await
-            .map_err(|error| format!("{error:#}"))?;
-        if counts.len() == 2 {
-            Ok(())
-        } else {
-            Err(format!("{counts:?}"))
-        }
-    });
-    both.await?;
-    let counts = show::count(&requests, &pods, 200).await?;
-    println!("  200 requests: {}", show::counted(&counts));
+    demo.split(&requests, &pods).await?;
+    demo.withdraw(&requests).await
+}
 
-    screen.heading("Withdrawal: the annotation goes");
-    isthmus::install_route(west).await?;
-    screen
-        .kubectl(
-            east,
-            &[
-                "annotate",
-                "inferencepool",
-                "llama",
-                "-n",
-                "llm",
-                "inference.networking.x-k8s.io/export-",
-            ],
-        )
+impl Demo<'_> {
+    /// Everything but the export; the URL of west's gateway.
+    async fn install(&self) -> Result<String> {
+        let Self { screen, east, west } = *self;
+        screen.heading("Isthmus and a pool of three simulated model servers in each cluster");
+        let join = async {
+            anyhow::Ok(BTreeMap::from([
+                (EAST.to_owned(), isthmus::join(east).await?),
+                (WEST.to_owned(), isthmus::join(west).await?),
+            ]))
+        };
+        let members = screen
+            .step("both: accounts for the controller", join)
+            .await?;
+        let controller = isthmus::install_controller(west, &members);
+        tokio::try_join!(
+            screen.step("west: gateway", isthmus::install_gateway(west)),
+            screen.step("west: mci-controller", controller),
+            screen.step(
+                "east: model servers and endpoint picker",
+                isthmus::install_pool(east)
+            ),
+            screen.step(
+                "west: model servers and endpoint picker",
+                isthmus::install_pool(west)
+            ),
+        )?;
+        Ok(screen
+            .step("west: a Gateway's Envoy", isthmus::install_route(west))
+            .await?)
+    }
+
+    async fn export(&self) -> Result<()> {
+        self.screen.heading("Export: one annotation in east");
+        let begin = Instant::now();
+        let annotate = ["annotate", "inferencepool", "llama", "-n", "llm"];
+        let annotate = [
+            &annotate[..],
+            &["inference.networking.x-k8s.io/export=ClusterSet"],
+        ]
+        .concat();
+        self.screen.kubectl(self.east, &annotate).await?;
+        eventually("a ready import in west", SOON, async || {
+            let imports: Api<crd::InferencePoolImport> =
+                Api::namespaced(self.west.client(), isthmus::POOL_NAMESPACE);
+            let import = imports
+                .get(isthmus::POOL)
+                .await
+                .map_err(|error| error.to_string())?;
+            if crd::conditions::is_true(import.conditions(), crd::conditions::READY) {
+                Ok(())
+            } else {
+                Err(format!("{:?}", import.conditions()))
+            }
+        })
         .await?;
-    let begin = Instant::now();
-    let answer = eventually("500 from the gateway", SOON, async || {
-        let answer = requests
-            .chat(isthmus::POOL, "hello")
-            .await
-            .map_err(|error| error.to_string())?;
-        if answer.status == 500 {
-            Ok(answer)
-        } else {
-            Err(format!("{}: {}", answer.status, answer.text()))
+        println!("  ready in west after {}\n", screen::short(begin.elapsed()));
+        let get = ["get", "inferencepoolimport", "llama", "-n", "llm"];
+        self.screen.kubectl(self.west, &get).await?;
+        Ok(self
+            .screen
+            .kubectl(self.west, &[&get[..], &["-o", ENTRIES]].concat())
+            .await?)
+    }
+
+    async fn split(&self, requests: &Requests, pods: &show::Pods) -> Result<()> {
+        self.screen
+            .heading("Half to west's own pool, half to the import");
+        self.west
+            .apply_yaml(include_str!(
+                "../../../../../config/samples/route-halves.yaml"
+            ))
+            .await?;
+        eventually("answers from both clusters", SOON, async || {
+            let counts = show::count(requests, pods, 10).await;
+            match counts.map_err(|error| format!("{error:#}"))? {
+                counts if counts.len() == 2 => Ok(()),
+                counts => Err(format!("{counts:?}")),
+            }
+        })
+        .await?;
+        let counts = show::count(requests, pods, 200).await?;
+        println!("  200 requests: {}", show::counted(&counts));
+        isthmus::install_route(self.west).await?;
+        Ok(())
+    }
+
+    async fn withdraw(&self, requests: &Requests) -> Result<()> {
+        self.screen.heading("Withdrawal: the annotation goes");
+        let annotate = ["annotate", "inferencepool", "llama", "-n", "llm"];
+        let annotate = [&annotate[..], &["inference.networking.x-k8s.io/export-"]].concat();
+        let begin = Instant::now();
+        self.screen.kubectl(self.east, &annotate).await?;
+        answered(requests, 500).await?;
+        let took = screen::short(begin.elapsed());
+        println!(
+            "  after {took} the import is gone and a request is answered 500 Internal Server Error"
+        );
+        isthmus::export(self.east).await?;
+        answered(requests, 200).await?;
+        println!("  exported again: 200");
+        Ok(())
+    }
+}
+
+/// Of each entry: cluster, mode, and where its endpoint picker is.
+const ENTRIES: &str = "jsonpath={range .status.clusters[*]}{.name}: {.routingMode}, endpoint picker at \
+     {.endpointPicker.service[0].addresses[0]}:{.endpointPicker.service[0].ports[0].number}{\"\\n\"}{end}";
+
+/// Waits until a request gets this status.
+async fn answered(requests: &Requests, status: u16) -> Result<()> {
+    eventually(&format!("{status} from west's gateway"), SOON, async || {
+        let answer = requests.chat(isthmus::POOL, "hello").await;
+        match answer.map_err(|error| error.to_string())? {
+            answer if answer.status == status => Ok(()),
+            answer => Err(format!("{}: {}", answer.status, answer.text())),
         }
     })
     .await?;
-    println!(
-        "  the import is gone and a request is answered {} after {}",
-        answer.status,
-        screen::short(begin.elapsed())
-    );
-    isthmus::export(east).await?;
-    eventually("an answer after exporting again", SOON, async || {
-        let answer = requests
-            .chat(isthmus::POOL, "hello")
-            .await
-            .map_err(|error| error.to_string())?;
-        if answer.status == 200 {
-            Ok(())
-        } else {
-            Err(answer.status.to_string())
-        }
-    })
-    .await?;
-    println!("  exported again: 200");
     Ok(())
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{answer, mk_snapshot, ms, subscribe};
-use crate::moment::Moment;
 use crate::xds::ads::{Ads, Effect, Input, Request, Response};
 use crate::xds::{Kind, Snapshot};
+use moment::Moment;
 
 /// An Envoy with its own mind: it answers late, refuses some content, reconnects.
 struct Wilful {
