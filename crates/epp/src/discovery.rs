@@ -104,7 +104,8 @@ impl Discovery {
                 self.on_pool_facts(PoolFacts::of(&pool), state);
             }
             Update::Delete(pool) if is_ours(&pool) => self.on_pool_gone(state),
-            Update::Apply(_) | Update::Delete(_) => {}
+            Update::OddDelete(odd) if odd.name == self.name => self.on_pool_gone(state),
+            Update::Apply(_) | Update::Delete(_) | Update::OddDelete(_) => {}
             Update::Odd(odd) => {
                 warn!(
                     name = odd.name,
@@ -193,7 +194,7 @@ impl Discovery {
                 );
                 self.metrics.discovery_error(PODS);
             }
-            Update::Reset(_) | Update::Apply(_) | Update::Delete(_) => {}
+            Update::Reset(_) | Update::Apply(_) | Update::Delete(_) | Update::OddDelete(_) => {}
         }
     }
 

@@ -276,7 +276,7 @@ impl Index {
                 }
             }
             Update::Delete(service) => self.addresses(service, true),
-            Update::Odd(_) | Update::Failed(_) => {}
+            Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => {}
         }
         changes.world |= keep(
             &mut self.world.services,
@@ -309,7 +309,7 @@ impl Index {
             }
             Update::Apply(one) => (std::slice::from_ref(one), false),
             Update::Delete(one) => (std::slice::from_ref(one), true),
-            Update::Odd(_) | Update::Failed(_) => (&[][..], false),
+            Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => (&[][..], false),
         };
         for one in list {
             if let Some(gateway) = gateway_of(&one.metadata) {
@@ -355,7 +355,7 @@ impl Index {
         let now = match update {
             Update::Reset(list) => list.iter().find_map(text),
             Update::Apply(map) => text(&map),
-            Update::Delete(_) => None,
+            Update::Delete(_) | Update::OddDelete(_) => None,
             Update::Odd(_) | Update::Failed(_) => return Changes::default(),
         };
         let before = match now {
@@ -392,7 +392,7 @@ impl Index {
                 self.live.insert(id(object), now.clone()) != Some(now)
             }
             Update::Delete(object) => self.live.remove(&id(object)).is_some(),
-            Update::Odd(_) | Update::Failed(_) => false,
+            Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => false,
         }
     }
 
@@ -421,7 +421,7 @@ impl Index {
             Update::Apply(object) | Update::Delete(object) => {
                 self.parts.remove(&id(object)).is_some()
             }
-            Update::Odd(_) | Update::Failed(_) => false,
+            Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => false,
         })
     }
 }
@@ -439,7 +439,7 @@ fn is_listed<K>(update: &Update<K>) -> bool {
     match update {
         Update::Reset(_) => true,
         Update::Failed(failure) => failure.is_kind_missing(),
-        Update::Apply(_) | Update::Delete(_) | Update::Odd(_) => false,
+        Update::Apply(_) | Update::Delete(_) | Update::Odd(_) | Update::OddDelete(_) => false,
     }
 }
 
@@ -482,6 +482,7 @@ fn keep_some<K, V: PartialEq>(
             }
         }
         Update::Delete(object) => map.remove(&project::key(meta(&object))).is_some(),
+        Update::OddDelete(odd) => map.remove(&Key::new(&odd.namespace, &odd.name)).is_some(),
         Update::Odd(odd) => {
             let watch::OddObject {
                 namespace,

@@ -10,6 +10,7 @@ use kube::{
 };
 use rand::RngExt;
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::WatchFailure;
@@ -25,6 +26,8 @@ pub enum Update<K> {
     Delete(K),
     /// An object that does not decode. It exists: treat it as unknown, not as absent.
     Odd(OddObject),
+    /// An object that does not decode was deleted: it is gone, as with [`Update::Delete`].
+    OddDelete(OddObject),
     /// The list or watch broke; a retry follows after a backoff.
     Failed(WatchFailure),
 }
@@ -44,6 +47,8 @@ pub struct OddObject {
 const BACKOFF_MIN: Duration = Duration::from_millis(500);
 /// Longest wait after failures in a row.
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// Failures further apart than this are not in a row: twice the longest wait between two tries.
+const IN_A_ROW: Duration = Duration::from_secs(60);
 
 /// Watches whole objects: `objects::<Pod>(Api::namespaced(client, "ml"), Config::default())`.
 pub fn objects<K>(
@@ -81,6 +86,7 @@ struct State<S, K> {
     listing: bool,
     /// Failures since the last sign of life.
     failures: u32,
+    last_failure: Option<Instant>,
     kind: String,
 }
 
@@ -98,6 +104,7 @@ where
         list: Vec::new(),
         listing: false,
         failures: 0,
+        last_failure: None,
         kind: K::kind(&()).into_owned(),
     };
     let decode = std::sync::Arc::new(decode);
@@ -139,13 +146,17 @@ where
                         state.failures = 0;
                         Some(match decode(object) {
                             Ok(object) => Update::Delete(object),
-                            Err(odd) => odd_update(&state.kind, odd),
+                            Err(odd) => Update::OddDelete(odd),
                         })
                     }
                     Err(error) => {
                         state.listing = false;
                         state.list = Vec::new();
-                        state.failures = state.failures.saturating_add(1);
+                        // a quiet kind gives no sign of life between two failures that are hours apart
+                        let now = Instant::now();
+                        let apart = state.last_failure.is_some_and(|last| now - last > IN_A_ROW);
+                        state.failures = if apart { 1 } else { state.failures.saturating_add(1) };
+                        state.last_failure = Some(now);
                         let failure = WatchFailure::from_watcher(&error);
                         debug!(kind = state.kind, reason = failure.reason(), error = %failure, "watch failed");
                         Some(Update::Failed(failure))

@@ -103,6 +103,10 @@ impl Members {
             Update::Odd(odd) => {
                 self.odd.insert(odd.name);
             }
+            Update::OddDelete(odd) => {
+                self.odd.remove(&odd.name);
+                self.pods.remove(&odd.name);
+            }
             Update::Failed(_) => self.odd.clear(),
         }
     }

@@ -69,6 +69,13 @@ pub(super) async fn pools(wires: Wires, client: Client) -> Result<(), Gone> {
                 }
                 wires.sign(Sign::Working(Kind::Pools)).await?;
             }
+            watch::Update::OddDelete(object) => {
+                if let Some(key) = Key::checked(&object.namespace, &object.name) {
+                    let crd = check_crd(&wires, &client).await;
+                    wires.update(Update::PoolDeleted { key, crd }).await?;
+                }
+                wires.sign(Sign::Working(Kind::Pools)).await?;
+            }
             watch::Update::Odd(object) => {
                 if let Some(key) = Key::checked(&object.namespace, &object.name) {
                     odd.insert(key.clone());

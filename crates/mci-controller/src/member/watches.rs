@@ -154,7 +154,7 @@ pub(super) async fn import_crd(wires: Wires, client: Client) -> Result<(), Gone>
         let served = match update {
             watch::Update::Reset(crds) => crds.iter().any(stays),
             watch::Update::Apply(crd) => stays(&crd),
-            watch::Update::Delete(_) => false,
+            watch::Update::Delete(_) | watch::Update::OddDelete(_) => false,
             watch::Update::Odd(_) | watch::Update::Failed(_) => continue,
         };
         wires.update(Update::ImportCrd(served)).await?;
@@ -196,6 +196,12 @@ where
                 wires.sign(Sign::Working(kind)).await?;
             }
             watch::Update::Odd(_) => {}
+            watch::Update::OddDelete(odd) => {
+                if let Some(key) = Key::checked(&odd.namespace, &odd.name) {
+                    wires.update(update(Change::Deleted(key))).await?;
+                }
+                wires.sign(Sign::Working(kind)).await?;
+            }
             watch::Update::Failed(failure) => wires.failed(kind, &failure).await?,
         }
     }

@@ -99,6 +99,9 @@ where
                 Update::Delete(object) => {
                     objects.remove(&key(&object));
                 }
+                Update::OddDelete(odd) => {
+                    objects.remove(&(odd.namespace, odd.name));
+                }
                 Update::Odd(_) | Update::Failed(_) => return,
             }
         }

@@ -46,6 +46,7 @@ fn names(update: &Update<Pod>) -> String {
         Update::Apply(pod) => format!("apply {}", name(pod)),
         Update::Delete(pod) => format!("delete {}", name(pod)),
         Update::Odd(odd) => format!("odd {}/{}", odd.namespace, odd.name),
+        Update::OddDelete(odd) => format!("odd delete {}/{}", odd.namespace, odd.name),
         Update::Failed(failure) => format!("failed {}", failure.reason()),
     }
 }
@@ -66,6 +67,7 @@ async fn an_odd_object_ends_neither_list_nor_watch() {
         .await;
         let events = [
             json!({"type": "MODIFIED", "object": odd}),
+            json!({"type": "DELETED", "object": odd}),
             json!({"type": "DELETED", "object": pod("a")}),
         ];
         let lines = events.map(|event| event.to_string()).join("\n") + "\n";
@@ -73,13 +75,13 @@ async fn an_odd_object_ends_neither_list_nor_watch() {
     };
     let seen = async {
         let mut seen = Vec::new();
-        while seen.len() < 4 {
+        while seen.len() < 5 {
             seen.push(names(&updates.next().await.expect("never ends")));
         }
         seen
     };
     let ((), seen) = tokio::join!(script, seen);
-    assert_eq!(seen, ["odd ml/odd", "reset a,b", "odd ml/odd", "delete a"]);
+    assert_eq!(seen, ["odd ml/odd", "reset a,b", "odd ml/odd", "odd delete ml/odd", "delete a"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,6 +105,22 @@ async fn a_failed_list_is_told_and_retried_after_a_wait() {
     let ((), seen) = tokio::join!(script, seen);
     assert_eq!(seen, "reset a");
     assert!(start.elapsed() >= BACKOFF_MIN, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_that_are_far_apart_are_not_in_a_row() {
+    let (client, mut server) = mk_client();
+    let mut updates = Box::pin(objects::<Pod>(Api::all(client), Config::default()));
+    let gone = || json!({"apiVersion":"v1","kind":"Status","status":"Failure","code":500}).to_string();
+    for _ in 0..12 {
+        let (_, update) = tokio::join!(answer(&mut server, "/pods", 500, gone()), updates.next());
+        assert!(matches!(update, Some(Update::Failed(_))), "{update:?}");
+        tokio::time::advance(IN_A_ROW * 2).await;
+    }
+    let start = tokio::time::Instant::now();
+    let (_, update) = tokio::join!(answer(&mut server, "/pods", 200, list(&[])), updates.next());
+    assert!(matches!(update, Some(Update::Reset(_))), "{update:?}");
+    assert!(start.elapsed() <= BACKOFF_MIN * 2, "{:?}", start.elapsed());
 }
 
 #[test]
