@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, env, default_value = "0.0.0.0:18000")]
     ads_address: SocketAddr,
 
-    /// Name or IP address by which Envoys reach this program [default: isthmus-gateway.<namespace>.svc]
+    /// Name or IP address by which Envoys reach this program [default: isthmus-gateway.NAMESPACE.svc]
     #[arg(long, env)]
     ads_hostname: Option<String>,
 

@@ -18,7 +18,7 @@ use crate::{
 /// InferencePoolImport of the same name. No request passes through this program: while it is stopped, traffic goes on
 /// and only changes are late. A member that cannot be reached never leads to a deletion.
 ///
-/// Members are kubeconfig files in one directory, named <member>.yaml. A file's current context must hold its
+/// Members are kubeconfig files in one directory, named `MEMBER.yaml`. A file's current context must hold its
 /// credentials as data (token or certificates): exec plugins, file paths and insecure connections are refused.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "mci-controller", version, max_term_width = 100)]
