@@ -36,6 +36,8 @@ pub struct Metrics {
     rejected: Family<Reason, Counter>,
     /// Of requests and of responses.
     streams: [Gauge; 2],
+    /// `epp_streams_ended_total`, not `epp_streams_total`: OpenMetrics takes the name of a counter without
+    /// `_total` for its family's, and `epp_streams` is the gauge of the open ones.
     stream_ends: Family<End, Counter>,
     blind_picks: Counter,
     served_mismatches: Family<Kind, Counter>,
@@ -197,7 +199,8 @@ impl Metrics {
         self.discovery_errors.get_or_create(&Kind { kind }).inc();
     }
 
-    /// The series of one model and flow; at most a thousand of each value, then `other`.
+    /// The series of one model and flow. Of a value over 256 bytes, and of pairs after the first thousand,
+    /// that of `other`.
     pub fn series(&self, model: Option<&str>, fairness_id: Option<&str>) -> Arc<Series> {
         self.requests.lock().series(model, fairness_id)
     }

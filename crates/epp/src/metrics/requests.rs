@@ -1,10 +1,6 @@
 //! Requests per model, under today's names and the former ones.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -12,9 +8,12 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// Values of one label that come from clients. A hostile client must not grow the page without end.
-const MAX_VALUES: usize = 1000;
-/// Stands for every value beyond [`MAX_VALUES`].
+/// Pairs of model and flow, which both come from clients: each has two histograms for ever, so a
+/// hostile client must not make them without end.
+const MAX_PAIRS: usize = 1000;
+/// Bytes of one such value: names of models are far shorter, a body may be 64 MiB.
+const MAX_VALUE: usize = 256;
+/// Stands for a value longer than [`MAX_VALUE`], and for both values of a pair beyond [`MAX_PAIRS`].
 const OTHER: &str = "other";
 /// Stands for the model of a request whose body is not read.
 const UNKNOWN: &str = "unknown";
@@ -79,8 +78,8 @@ pub(super) struct Requests {
     former_running: Family<ModelName, Gauge>,
     former_duration: Histograms<Model>,
     former_size: Histograms<Model>,
-    models: HashSet<String>,
-    flows: HashSet<String>,
+    /// How many series there are.
+    pairs: usize,
     /// Keyed by model, then flow, so that a look-up needs no allocation.
     series: HashMap<String, HashMap<String, Arc<Series>>>,
 }
@@ -210,8 +209,7 @@ impl Requests {
             former_running: Family::default(),
             former_duration: Family::new_with_constructor(durations),
             former_size: Family::new_with_constructor(sizes),
-            models: HashSet::new(),
-            flows: HashSet::new(),
+            pairs: 0,
             series: HashMap::new(),
         };
         let current = registry.sub_registry_with_prefix("llm_d_epp");
@@ -270,18 +268,30 @@ impl Requests {
     }
 
     pub(super) fn series(&mut self, model: Option<&str>, fairness_id: Option<&str>) -> Arc<Series> {
-        let (model, flow) = (
-            model.unwrap_or(UNKNOWN),
-            fairness_id.unwrap_or(DEFAULT_FLOW),
-        );
-        if let Some(series) = self.series.get(model).and_then(|flows| flows.get(flow)) {
-            return Arc::clone(series);
+        let model = bounded(model.unwrap_or(UNKNOWN));
+        let flow = bounded(fairness_id.unwrap_or(DEFAULT_FLOW));
+        if let Some(known) = self.known(model, flow) {
+            return known;
         }
-        let model = capped(&mut self.models, model);
-        let flow = capped(&mut self.flows, flow);
+        if self.pairs < MAX_PAIRS {
+            return self.add(model, flow);
+        }
+        match self.known(OTHER, OTHER) {
+            Some(known) => known,
+            None => self.add(OTHER, OTHER),
+        }
+    }
+
+    fn known(&self, model: &str, flow: &str) -> Option<Arc<Series>> {
+        self.series.get(model)?.get(flow).map(Arc::clone)
+    }
+
+    fn add(&mut self, model: &str, flow: &str) -> Arc<Series> {
         let made = self.make(model, flow);
         let flows = self.series.entry(model.to_owned()).or_default();
-        Arc::clone(flows.entry(flow.to_owned()).or_insert(made))
+        flows.insert(flow.to_owned(), Arc::clone(&made));
+        self.pairs += 1;
+        made
     }
 
     fn make(&self, model: &str, flow: &str) -> Arc<Series> {
@@ -326,16 +336,13 @@ impl Requests {
     }
 }
 
-/// `value` while it is among the first thousand, else [`OTHER`].
-fn capped<'a>(known: &mut HashSet<String>, value: &'a str) -> &'a str {
-    if known.contains(value) {
-        return value;
+/// `value`, or [`OTHER`] when it is too long to be kept.
+fn bounded(value: &str) -> &str {
+    if value.len() > MAX_VALUE {
+        OTHER
+    } else {
+        value
     }
-    if known.len() >= MAX_VALUES {
-        return OTHER;
-    }
-    known.insert(value.to_owned());
-    value
 }
 
 #[cfg(test)]
@@ -383,28 +390,56 @@ mod tests {
         );
     }
 
+    fn totals(page: &str) -> usize {
+        page.lines()
+            .filter(|line| line.starts_with("llm_d_epp_request_total{"))
+            .count()
+    }
+
     #[test]
-    fn made_up_models_are_other_after_a_thousand() {
+    fn made_up_pairs_are_other_after_a_thousand() {
         let mut registry = Registry::default();
         let mut requests = Requests::register(&mut registry);
-        for index in 0..2 * MAX_VALUES {
-            drop(
-                requests
-                    .series(
-                        Some(&format!("model-{index}")),
-                        Some(&format!("flow-{index}")),
-                    )
-                    .begin(1),
-            );
+        let begin = |requests: &mut Requests, model: usize, flow: usize| {
+            let (model, flow) = (format!("model-{model}"), format!("flow-{flow}"));
+            drop(requests.series(Some(&model), Some(&flow)).begin(1));
+        };
+        for model in 0..40 {
+            for flow in 0..40 {
+                begin(&mut requests, model, flow);
+            }
         }
+        // The first are still known by their names.
+        begin(&mut requests, 0, 0);
         let text = page(&registry);
-        let totals = text
-            .lines()
-            .filter(|line| line.starts_with("llm_d_epp_request_total{"))
-            .count();
-        assert_eq!(totals, MAX_VALUES + 1);
-        assert!(
-            text.contains(r#"model_name="other",target_model_name="other",fairness_id="other""#)
-        );
+        assert_eq!(totals(&text), MAX_PAIRS + 1);
+        for (labels, count) in [
+            (
+                r#"model_name="other",target_model_name="other",fairness_id="other""#,
+                600,
+            ),
+            (
+                r#"model_name="model-0",target_model_name="model-0",fairness_id="flow-0""#,
+                2,
+            ),
+        ] {
+            let line = format!("llm_d_epp_request_total{{{labels},priority=\"0\"}} {count}");
+            assert!(text.contains(&line), "{line} is missing");
+        }
+    }
+
+    #[test]
+    fn a_value_too_long_to_keep_is_other() {
+        let mut registry = Registry::default();
+        let mut requests = Requests::register(&mut registry);
+        let (longest, longer) = ("m".repeat(MAX_VALUE), "m".repeat(MAX_VALUE + 1));
+        drop(requests.series(Some(&longest), Some(&longer)).begin(1));
+        drop(requests.series(Some(&longer), None).begin(1));
+        let text = page(&registry);
+        assert!(text.contains(&format!(
+            r#"request_total{{model_name="{longest}",target_model_name="{longest}",fairness_id="other""#
+        )));
+        assert!(text.contains(r#"request_total{model_name="other",target_model_name="other",fairness_id="default-flow""#));
+        assert!(!text.contains(&longer));
     }
 }
