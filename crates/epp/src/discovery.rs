@@ -6,10 +6,10 @@
 //! ```
 //!
 //! The selector goes to the API server, which sends only the pods that match. When it changes, the old
-//! pods stay members until the new watch has listed. A watch that fails proves nothing: what is known
+//! pods stay members, on the old ports, until the new watch has listed. A watch that fails proves nothing: what is known
 //! stays.
 
-use std::{collections::BTreeMap, pin::Pin, sync::Arc};
+use std::{pin::Pin, sync::Arc};
 
 use ::watch::{Config, Update};
 use crd::inference_pool::InferencePool;
@@ -56,7 +56,8 @@ pub(crate) struct Discovery {
 
 /// The pods of one selector.
 struct PodWatch {
-    selector: BTreeMap<String, String>,
+    /// The pool as it was while it last had this selector: ports go with the pods they were given for.
+    facts: PoolFacts,
     updates: Updates<Pod>,
     members: Members,
 }
@@ -64,7 +65,8 @@ struct PodWatch {
 /// What is known of the pool.
 #[derive(Default)]
 struct State {
-    facts: Option<PoolFacts>,
+    /// The list being received has the pool, but it cannot be read: its absence from the list is no deletion.
+    odd: bool,
     /// Listed: its pods are the members.
     current: Option<PodWatch>,
     /// The watch of a changed selector, until it has listed.
@@ -95,12 +97,15 @@ impl Discovery {
         match update {
             Update::Reset(pools) => {
                 self.metrics.discovery_synced(POOLS, true);
+                let odd = std::mem::take(&mut state.odd);
                 match pools.iter().find(|pool| is_ours(pool)) {
                     Some(pool) => self.on_pool_facts(PoolFacts::of(pool), state),
+                    None if odd => {}
                     None => self.on_pool_gone(state),
                 }
             }
             Update::Apply(pool) if is_ours(&pool) => {
+                state.odd = false;
                 self.on_pool_facts(PoolFacts::of(&pool), state);
             }
             Update::Delete(pool) if is_ours(&pool) => self.on_pool_gone(state),
@@ -113,8 +118,10 @@ impl Discovery {
                     "the pool cannot be read: its last state stays"
                 );
                 self.metrics.discovery_error(POOLS);
+                state.odd |= odd.name == self.name;
             }
             Update::Failed(failure) => {
+                state.odd = false;
                 warn!(
                     reason = failure.reason(),
                     error = failure.message,
@@ -126,17 +133,16 @@ impl Discovery {
     }
 
     fn on_pool_facts(&self, facts: PoolFacts, state: &mut State) {
-        let selects = |pods: &Option<PodWatch>| {
-            pods.as_ref()
-                .is_some_and(|pods| pods.selector == facts.selector)
-        };
-        if selects(&state.current) {
+        let selects = |pods: &&mut PodWatch| pods.facts.selector == facts.selector;
+        if let Some(pods) = state.current.as_mut().filter(selects) {
+            pods.facts = facts;
             state.next = None;
-        } else if !selects(&state.next) {
+        } else if let Some(pods) = state.next.as_mut().filter(selects) {
+            pods.facts = facts;
+        } else {
             info!(selector = %facts.selector_text(), "watching the pool's pods");
-            state.next = Some(self.watch_pods(&facts));
+            state.next = Some(self.watch_pods(facts));
         }
-        state.facts = Some(facts);
         self.publish(state);
     }
 
@@ -198,11 +204,11 @@ impl Discovery {
         }
     }
 
-    fn watch_pods(&self, facts: &PoolFacts) -> PodWatch {
+    fn watch_pods(&self, facts: PoolFacts) -> PodWatch {
         let api = Api::namespaced(self.client.clone(), &self.namespace);
         let config = Config::default().labels(&facts.selector_text());
         PodWatch {
-            selector: facts.selector.clone(),
+            facts,
             updates: Box::pin(::watch::objects(api, config)),
             members: Members::default(),
         }
@@ -210,10 +216,8 @@ impl Discovery {
 
     /// Hands the members on, if they changed.
     fn publish(&self, state: &mut State) {
-        let (Some(facts), Some(pods)) = (&state.facts, &state.current) else {
-            return;
-        };
-        let members = pods.members.list(&self.namespace, facts);
+        let Some(pods) = &state.current else { return };
+        let members = pods.members.list(&self.namespace, &pods.facts);
         if state.published.as_ref() == Some(&members) {
             return;
         }

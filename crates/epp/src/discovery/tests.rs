@@ -22,6 +22,8 @@ const STEP: Duration = Duration::from_millis(1);
 
 type Answer = UnsyncBoxBody<bytes::Bytes, std::io::Error>;
 
+type Events = mpsc::Sender<Result<Frame<bytes::Bytes>, std::io::Error>>;
+
 /// Lists by what was asked for; open watches by the same.
 #[derive(Clone, Default)]
 struct FakeApi(Arc<Mutex<Objects>>);
@@ -31,7 +33,7 @@ struct Objects {
     lists: HashMap<String, Vec<Value>>,
     /// Requests for lists that the test has not given yet.
     asked: HashMap<String, SendResponse<Response<Answer>>>,
-    watches: HashMap<String, mpsc::Sender<Result<Frame<bytes::Bytes>, std::io::Error>>>,
+    watches: HashMap<String, Events>,
     down: bool,
 }
 
@@ -49,6 +51,13 @@ fn mk_pool(app: &str, port: u16) -> Value {
         "metadata": { "name": "llm", "namespace": "ns", "resourceVersion": "2" },
         "spec": { "selector": { "matchLabels": { "app": app } }, "targetPorts": [{ "number": port }] },
     })
+}
+
+/// [`mk_pool`] with ports that are no list.
+fn mk_odd_pool() -> Value {
+    let mut pool = mk_pool("llm", 8000);
+    pool["spec"]["targetPorts"] = json!("8000");
+    pool
 }
 
 fn mk_pod(name: &str, ip: &str) -> Value {
@@ -135,6 +144,12 @@ impl FakeApi {
     /// Sends an event on the watch of `key`, once that is open.
     async fn event(&self, key: &str, kind: &str, object: Value) {
         let line = json!({ "type": kind, "object": object }).to_string() + "\n";
+        let events = self.watch(key).await;
+        events.send(Ok(Frame::data(line.into()))).await.unwrap();
+    }
+
+    /// Waits for the watch of `key` to be opened.
+    async fn watch(&self, key: &str) -> Events {
         let waiting = async {
             loop {
                 let open = self.0.lock().watches.get(key).cloned();
@@ -144,8 +159,15 @@ impl FakeApi {
                 }
             }
         };
-        let events = timeout(LIMIT, waiting).await.expect("the watch is opened");
-        events.send(Ok(Frame::data(line.into()))).await.unwrap();
+        timeout(LIMIT, waiting).await.expect("the watch is opened")
+    }
+
+    /// Makes the watch of `key` list anew, and waits until that list is taken.
+    async fn relist(&self, key: &str) {
+        let gone = json!({ "kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old" });
+        self.event(key, "ERROR", gone).await;
+        self.0.lock().watches.remove(key);
+        self.watch(key).await;
     }
 
     /// Every watch breaks, every request is refused.
@@ -293,6 +315,66 @@ async fn a_deleted_pool_has_no_members_until_it_is_back() {
         .await;
     running.until(&["10.0.0.1:8000"]).await;
     assert!(running.readiness.is_ready());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_listed_but_unreadable_keeps_its_members() {
+    let mut running = start();
+    running.api.set(POOL_PATH, &[mk_pool("llm", 8000)]);
+    running.api.set("app=llm", &[mk_pod("a", "10.0.0.1")]);
+    running.until(&["10.0.0.1:8000"]).await;
+    running.api.set(POOL_PATH, &[mk_odd_pool()]);
+    running.api.relist(POOL_PATH).await;
+    assert_eq!(
+        Running::addresses(&running.pool.snapshot()),
+        ["10.0.0.1:8000"]
+    );
+    assert!(running.readiness.is_ready());
+    // It is remembered for one list only.
+    running.api.set(POOL_PATH, &[]);
+    running.api.relist(POOL_PATH).await;
+    running.until(&[]).await;
+    assert!(!running.readiness.is_ready());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_deleted_while_unreadable_is_gone() {
+    let mut running = start();
+    running.api.set(POOL_PATH, &[mk_pool("llm", 8000)]);
+    running.api.set("app=llm", &[mk_pod("a", "10.0.0.1")]);
+    running.until(&["10.0.0.1:8000"]).await;
+    running
+        .api
+        .event(POOL_PATH, "MODIFIED", mk_odd_pool())
+        .await;
+    running.api.event(POOL_PATH, "DELETED", mk_odd_pool()).await;
+    running.until(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_selector_and_a_port_changed_at_once_never_mix_with_the_old() {
+    let mut running = start();
+    running.api.set(POOL_PATH, &[mk_pool("old", 8000)]);
+    running.api.set("app=old", &[mk_pod("a", "10.0.0.1")]);
+    running.until(&["10.0.0.1:8000"]).await;
+    running
+        .api
+        .event(POOL_PATH, "MODIFIED", mk_pool("new", 9000))
+        .await;
+    running.api.asked("app=new").await;
+    // News of an old pod come with the old port.
+    running
+        .api
+        .event("app=old", "ADDED", mk_pod("b", "10.0.0.2"))
+        .await;
+    running.until(&["10.0.0.1:8000", "10.0.0.2:8000"]).await;
+    // The port awaited changes too.
+    running
+        .api
+        .event(POOL_PATH, "MODIFIED", mk_pool("new", 9001))
+        .await;
+    running.api.set("app=new", &[mk_pod("c", "10.0.0.3")]);
+    running.until(&["10.0.0.3:9001"]).await;
 }
 
 #[tokio::test(start_paused = true)]
