@@ -208,25 +208,23 @@ impl Target {
             .await
             .unwrap_or(Err(PageError::Timeout));
         let scraped = scanner.finish();
-        let failure = match result {
-            Ok(()) => {
-                self.ok.inc();
-                load.scraped(start, scraped);
-                return true;
-            }
+        let noted = match result {
+            Ok(()) => load.scraped(start, scraped),
             Err(error) => {
                 debug!(%error, reason = error.reason(), "scrape failed");
                 // A half-read connection cannot be used again.
                 page.disconnect();
-                error.failure()
+                load.scrape_failed(error.failure());
+                Err(error.failure())
             }
         };
-        match failure {
-            ScrapeFailure::Unreachable => self.unreachable.inc(),
-            ScrapeFailure::Useless => self.useless.inc(),
+        let counter = match noted {
+            Ok(()) => &self.ok,
+            Err(ScrapeFailure::Unreachable) => &self.unreachable,
+            Err(ScrapeFailure::Useless) => &self.useless,
         };
-        load.scrape_failed(failure);
-        failure == ScrapeFailure::Useless
+        counter.inc();
+        noted != Err(ScrapeFailure::Unreachable)
     }
 }
 

@@ -135,10 +135,14 @@ impl Load {
         }
     }
 
-    /// Takes the values of a page. One without any known value counts as [`ScrapeFailure::Useless`].
-    pub fn scraped(&self, start: ScrapeStart, page: Scraped) {
+    /// Takes the values of a page.
+    ///
+    /// # Errors
+    /// A page without any known value is noted as [`ScrapeFailure::Useless`], and that is returned.
+    pub fn scraped(&self, start: ScrapeStart, page: Scraped) -> Result<(), ScrapeFailure> {
         if page == Scraped::default() {
-            return self.scrape_failed(ScrapeFailure::Useless);
+            self.scrape_failed(ScrapeFailure::Useless);
+            return Err(ScrapeFailure::Useless);
         }
         let mut last = self.scrape.lock();
         last.at = Some(start.at);
@@ -147,6 +151,7 @@ impl Load {
         last.running = page.running.unwrap_or(last.running);
         last.kv = page.kv.unwrap_or(last.kv);
         last.unreachable_in_a_row = 0;
+        Ok(())
     }
 
     /// Notes a failed scrape; the last values stay and age.

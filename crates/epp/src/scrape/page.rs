@@ -41,10 +41,13 @@ pub(super) struct Page {
     connection: Option<Open>,
 }
 
+type Driver = Pin<Box<Connection<TokioIo<TcpStream>, Empty<Bytes>>>>;
+
 struct Open {
     requests: SendRequest<Empty<Bytes>>,
-    /// Moves the bytes; polled while a page is read.
-    driver: Pin<Box<Connection<TokioIo<TcpStream>, Empty<Bytes>>>>,
+    /// Moves the bytes; polled while a page is read. Dropped when the connection is over, which ends a
+    /// request that still waits for it.
+    driver: Option<Driver>,
 }
 
 // === impl PageError ===
@@ -89,18 +92,22 @@ impl Page {
         if let Some(mut open) = self.connection.take()
             && let Ok(done) = open.get(self.address, scanner).await
         {
-            // A server may close an idle connection at any time; only a new one proves anything.
-            self.connection = Some(open);
+            self.keep(open);
             return done;
         }
+        // A server may close an idle connection at any time; only a new one proves anything.
         let _ = scanner.finish();
         let mut open = Open::connect(self.address).await?;
         let done = open
             .get(self.address, scanner)
             .await
             .map_err(PageError::Broken)?;
-        self.connection = Some(open);
+        self.keep(open);
         done
+    }
+
+    fn keep(&mut self, open: Open) {
+        self.connection = Some(open).filter(|open| open.driver.is_some());
     }
 }
 
@@ -117,7 +124,7 @@ impl Open {
             .map_err(PageError::Broken)?;
         Ok(Self {
             requests,
-            driver: Box::pin(driver),
+            driver: Some(Box::pin(driver)),
         })
     }
 
@@ -130,15 +137,26 @@ impl Open {
         let Self { requests, driver } = self;
         let exchange = exchange(requests, address, scanner);
         tokio::pin!(exchange);
-        let mut driving = true;
         loop {
             tokio::select! {
                 biased;
                 done = &mut exchange => return done,
                 // The bytes that came before the end still wait to be read.
-                _ = driver.as_mut(), if driving => driving = false,
+                () = drive(driver) => {}
             }
         }
+    }
+}
+
+/// Waits for the end of the connection; for ever, when that was before.
+async fn drive(driver: &mut Option<Driver>) {
+    match driver {
+        Some(connection) => {
+            // The exchange meets the error too, and says it.
+            let _ = connection.as_mut().await;
+            *driver = None;
+        }
+        None => std::future::pending().await,
     }
 }
 

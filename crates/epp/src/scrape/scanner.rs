@@ -8,6 +8,9 @@ use super::engine::{Engine, Metric};
 /// 256 KiB: a line with a thousand adapter names is far below. A longer one is passed over.
 const MAX_LINE: usize = 256 * 1024;
 
+/// No engine has a trillion requests. Sums of such values, over a page and over a pool, stay finite.
+const MAX_VALUE: f64 = 1e12;
+
 /// Reads one page at a time; allocates only for a line cut in two, in a buffer that is kept.
 #[derive(Debug)]
 pub(crate) struct Scanner {
@@ -132,7 +135,8 @@ impl Scanner {
 // === impl Metric ===
 
 impl Metric {
-    /// The value of a line of this metric, given without the engine's prefix. NaN counts as missing.
+    /// The value of a line of this metric, given without the engine's prefix. What is no plausible number of
+    /// requests counts as missing, NaN too.
     fn value(self, line: &[u8]) -> Option<f64> {
         let rest = line.strip_prefix(self.name.as_bytes())?;
         let (labels, rest) = match rest.first()? {
@@ -148,7 +152,7 @@ impl Metric {
         }
         let text = std::str::from_utf8(rest).ok()?;
         let value: f64 = text.split_ascii_whitespace().next()?.parse().ok()?;
-        (value.is_finite() && value >= 0.0).then_some(value)
+        (0.0..=MAX_VALUE).contains(&value).then_some(value)
     }
 }
 

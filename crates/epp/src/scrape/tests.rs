@@ -34,6 +34,7 @@ struct Running {
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     readiness: Readiness,
     clock: Clock,
+    metrics: Metrics,
     _task: JoinSet<anyhow::Result<()>>,
 }
 
@@ -41,10 +42,11 @@ fn start(snapshot: Option<Arc<Snapshot>>) -> Running {
     let (snapshots, members) = watch::channel(snapshot);
     let clock = Clock::start();
     let readiness = Readiness::new();
+    let metrics = Metrics::register(&mut Registry::default());
     let scraper = Scraper {
         interval: Duration::from_millis(10),
         clock,
-        metrics: Metrics::register(&mut Registry::default()),
+        metrics: metrics.clone(),
         readiness: readiness.clone(),
     };
     let mut task = JoinSet::new();
@@ -53,6 +55,7 @@ fn start(snapshot: Option<Arc<Snapshot>>) -> Running {
         snapshots,
         readiness,
         clock,
+        metrics,
         _task: task,
     }
 }
@@ -168,6 +171,55 @@ async fn a_server_that_closes_after_each_page_is_still_scraped() {
             reading.scraped == Some((7.0, 2.0, 0.5))
         })
         .await;
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_was_closed_is_replaced_and_does_not_hang() {
+    let mut servers = JoinSet::new();
+    let (closed, mut closes) = mpsc::channel(8);
+    let address = serve(&mut servers, move |mut stream| {
+        let closed = closed.clone();
+        async move {
+            if read_request(&mut stream).await {
+                answer(&mut stream, "200 OK", PAGE).await;
+            }
+            drop(stream);
+            closed.send(()).await.unwrap();
+        }
+    })
+    .await;
+    let mut page = Page::new(address);
+    let mut scanner = Scanner::new(Engine::by_name(""));
+    for round in 0..3 {
+        let read = timeout(Duration::from_secs(10), page.read(&mut scanner)).await;
+        assert!(matches!(read, Ok(Ok(()))), "round {round}: {read:?}");
+        assert_eq!(scanner.finish().waiting, Some(7.0), "round {round}");
+        closes.recv().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_page_without_our_metrics_counts_as_useless() {
+    let mut servers = JoinSet::new();
+    let (asked, mut asks) = mpsc::channel(8);
+    let address = serve(&mut servers, move |mut stream| {
+        let asked = asked.clone();
+        async move {
+            while read_request(&mut stream).await {
+                answer(&mut stream, "200 OK", "go_goroutines 7\n").await;
+                let _ = asked.send(()).await;
+            }
+        }
+    })
+    .await;
+    let snapshot = mk_snapshot(&[address]);
+    let running = start(Some(Arc::clone(&snapshot)));
+    // When the third is asked for, the first two are counted.
+    for _ in 0..3 {
+        asks.recv().await.unwrap();
+    }
+    assert!(running.metrics.scrapes("useless").get() >= 2);
+    assert_eq!(running.metrics.scrapes("ok").get(), 0);
 }
 
 #[tokio::test]

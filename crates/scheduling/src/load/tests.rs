@@ -51,7 +51,7 @@ fn values_age_through_the_qualities(
 ) {
     let endpoint = mk_endpoint();
     let start = endpoint.load().scrape_starts(Moment::from_millis(1_000));
-    endpoint.load().scraped(start, mk_page(7.0, 0.25));
+    assert_eq!(endpoint.load().scraped(start, mk_page(7.0, 0.25)), Ok(()));
     let got = view(&endpoint, Moment::from_millis(1_000 + age_ms));
     assert_eq!(
         got,
@@ -86,7 +86,7 @@ fn only_picks_since_the_scrape_began_come_on_top() {
     let before = InFlight::at(Arc::clone(&endpoint));
     let start = endpoint.load().scrape_starts(Moment::START);
     let during = InFlight::at(Arc::clone(&endpoint));
-    endpoint.load().scraped(start, mk_page(3.0, 0.0));
+    assert_eq!(endpoint.load().scraped(start, mk_page(3.0, 0.0)), Ok(()));
     assert_eq!(
         view(&endpoint, Moment::START).waiting,
         4.0,
@@ -110,9 +110,12 @@ fn only_picks_since_the_scrape_began_come_on_top() {
 fn three_scrapes_without_answer_make_a_suspect_until_one_succeeds() {
     let endpoint = mk_endpoint();
     let quality = || view(&endpoint, Moment::START).quality;
-    endpoint.load().scraped(
-        endpoint.load().scrape_starts(Moment::START),
-        mk_page(0.0, 0.0),
+    assert_eq!(
+        endpoint.load().scraped(
+            endpoint.load().scrape_starts(Moment::START),
+            mk_page(0.0, 0.0),
+        ),
+        Ok(())
     );
     endpoint.load().scrape_failed(ScrapeFailure::Unreachable);
     endpoint.load().scrape_failed(ScrapeFailure::Unreachable);
@@ -121,9 +124,12 @@ fn three_scrapes_without_answer_make_a_suspect_until_one_succeeds() {
     assert_eq!(quality(), Quality::Suspect);
     endpoint.load().scrape_failed(ScrapeFailure::Useless);
     assert_eq!(quality(), Quality::Suspect, "an error page is no success");
-    endpoint.load().scraped(
-        endpoint.load().scrape_starts(Moment::START),
-        mk_page(0.0, 0.0),
+    assert_eq!(
+        endpoint.load().scraped(
+            endpoint.load().scrape_starts(Moment::START),
+            mk_page(0.0, 0.0),
+        ),
+        Ok(())
     );
     assert_eq!(quality(), Quality::Fresh);
 }
@@ -134,9 +140,12 @@ fn bad_pages_alone_never_make_a_suspect() {
     for _ in 0..10 {
         endpoint.load().scrape_failed(ScrapeFailure::Unreachable);
         endpoint.load().scrape_failed(ScrapeFailure::Useless);
-        endpoint.load().scraped(
-            endpoint.load().scrape_starts(Moment::START),
-            Scraped::default(),
+        assert_eq!(
+            endpoint.load().scraped(
+                endpoint.load().scrape_starts(Moment::START),
+                Scraped::default(),
+            ),
+            Err(ScrapeFailure::Useless)
         );
     }
     assert_eq!(view(&endpoint, Moment::START).quality, Quality::Unknown);
@@ -145,18 +154,24 @@ fn bad_pages_alone_never_make_a_suspect() {
 #[test]
 fn a_page_that_lacks_a_value_updates_the_others() {
     let endpoint = mk_endpoint();
-    endpoint.load().scraped(
-        endpoint.load().scrape_starts(Moment::START),
-        mk_page(3.0, 0.75),
+    assert_eq!(
+        endpoint.load().scraped(
+            endpoint.load().scrape_starts(Moment::START),
+            mk_page(3.0, 0.75),
+        ),
+        Ok(())
     );
     let partial = Scraped {
         waiting: Some(9.0),
         running: None,
         kv: None,
     };
-    endpoint
-        .load()
-        .scraped(endpoint.load().scrape_starts(Moment::START), partial);
+    assert_eq!(
+        endpoint
+            .load()
+            .scraped(endpoint.load().scrape_starts(Moment::START), partial),
+        Ok(())
+    );
     let got = view(&endpoint, Moment::START);
     assert_eq!((got.waiting, got.running, got.kv), (9.0, 1.0, 0.75));
 }
@@ -186,9 +201,12 @@ fn a_request_served_elsewhere_is_counted_there_alone() {
 #[test]
 fn an_age_before_the_scrape_is_fresh() {
     let endpoint = mk_endpoint();
-    endpoint.load().scraped(
-        endpoint.load().scrape_starts(Moment::from_millis(50)),
-        mk_page(0.0, 0.0),
+    assert_eq!(
+        endpoint.load().scraped(
+            endpoint.load().scrape_starts(Moment::from_millis(50)),
+            mk_page(0.0, 0.0),
+        ),
+        Ok(())
     );
     assert_eq!(
         view(&endpoint, Moment::START).quality,

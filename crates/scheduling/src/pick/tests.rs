@@ -29,13 +29,16 @@ fn mk_snapshot(count: u8) -> Snapshot {
 
 fn scrape(endpoint: &Endpoint, waiting: f64, kv: f64) {
     let start = endpoint.load().scrape_starts(NOW);
-    endpoint.load().scraped(
-        start,
-        Scraped {
-            waiting: Some(waiting),
-            running: Some(0.0),
-            kv: Some(kv),
-        },
+    assert_eq!(
+        endpoint.load().scraped(
+            start,
+            Scraped {
+                waiting: Some(waiting),
+                running: Some(0.0),
+                kv: Some(kv),
+            },
+        ),
+        Ok(())
     );
 }
 

@@ -75,6 +75,22 @@ fn odd_values_of_the_cache_are_read_or_missing(#[case] page: &str, #[case] kv: O
 }
 
 #[test]
+fn values_whose_sums_could_be_infinite_are_missing() {
+    let page = "vllm:num_requests_waiting{r=\"0\"} 1.7e308\nvllm:num_requests_waiting{r=\"1\"} 1.7e308\n\
+                vllm:kv_cache_usage_perc{r=\"0\"} 1.7e308\nvllm:kv_cache_usage_perc{r=\"1\"} 1.7e308\n\
+                vllm:num_requests_running 2\n";
+    let scraped = scan("vllm", page);
+    assert_eq!(
+        scraped,
+        Scraped {
+            waiting: None,
+            running: Some(2.0),
+            kv: None
+        }
+    );
+}
+
+#[test]
 fn a_page_without_a_metric_lacks_only_that() {
     let scraped = scan("vllm", "vllm:num_requests_waiting 7\n");
     assert_eq!(
