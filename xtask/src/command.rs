@@ -9,34 +9,51 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{progress::Step, workspace};
+use crate::{progress::Step, signals::Running, workspace};
 
 /// A cargo command in the checkout.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(args).current_dir(workspace::root());
+    if std::env::var_os("CARGO_TARGET_DIR").is_some() {
+        // a relative one means another directory from there
+        command.env("CARGO_TARGET_DIR", workspace::target());
+    }
     command
 }
 
 /// Runs to the end; its output goes where ours goes.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let status = command
-        .status()
+    let mut child = command
+        .spawn()
         .with_context(|| format!("starting {}", shown(command)))?;
+    let running = Running::new(&child);
+    let status = child.wait().context("waiting for it to end")?;
+    drop(running);
     if !status.success() {
         bail!("{} ended with {status}", shown(command));
     }
     Ok(())
 }
 
+/// Becomes the command: signals and the exit code are its own. Returns only when it cannot be started.
+pub(crate) fn become_it(command: &mut Command) -> Result<()> {
+    use std::os::unix::process::CommandExt;
+    let error = command.exec();
+    Err(error).with_context(|| format!("starting {}", shown(command)))
+}
+
 /// Runs to the end and gives its standard output.
 pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>> {
-    let output = command
+    let child = command
         .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
+        .stdout(Stdio::piped())
+        .spawn()
         .with_context(|| format!("starting {}", shown(command)))?;
+    let running = Running::new(&child);
+    let output = child.wait_with_output().context("waiting for it to end")?;
+    drop(running);
     if !output.status.success() {
         bail!("{} ended with {}", shown(command), output.status);
     }
@@ -54,6 +71,7 @@ pub(crate) fn run_as_step(what: &str, command: &mut Command) -> Result<()> {
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("starting {}", shown(command)))?;
+    let _running = Running::new(&child);
     let mut last = std::collections::VecDeque::with_capacity(KEPT_LINES);
     if let Some(stderr) = child.stderr.take() {
         for line in BufReader::new(stderr).lines() {

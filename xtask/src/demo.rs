@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::{
-    command::{cargo, run},
+    command::{become_it, cargo, run},
     tools, workspace,
 };
 
@@ -21,7 +21,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run_demo(args: &Args) -> Result<()> {
     println!("Preparing (the first time takes some minutes)");
-    tools::ensure()?;
+    let tools = tools::ensure()?;
     run(&mut programs(&[
         "--package",
         "testbed",
@@ -29,11 +29,12 @@ pub(crate) fn run_demo(args: &Args) -> Result<()> {
         "quick-release",
     ]))?;
     let mut demo = Command::new(workspace::quick_release().join("demo"));
+    tools.tell(&mut demo)?;
     demo.env("ISTHMUS_BIN_DIR", workspace::quick_release());
     if args.keep {
         demo.arg("--keep");
     }
-    run(&mut demo)
+    become_it(&mut demo)
 }
 
 /// `cargo build` of the programs that run in clusters, with these flags besides.

@@ -8,6 +8,7 @@ mod crds;
 mod demo;
 mod lock;
 mod progress;
+mod signals;
 mod test;
 mod tools;
 mod workspace;
@@ -38,9 +39,14 @@ enum Task {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Err(error) = signals::pass_on() {
+        eprintln!("error: {error:#}");
+        return ExitCode::FAILURE;
+    }
     let result = match args.task {
         Task::Demo(args) => demo::run_demo(&args),
-        Task::Test(args) => test::run_tests(&args),
+        // its last line counts what passed and failed: nothing comes after
+        Task::Test(args) => return test::run_tests(&args),
         Task::Tools => tools::ensure().map(|tools| print!("{tools}")),
         Task::Crds => crds::run_all(),
     };

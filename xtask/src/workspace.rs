@@ -13,7 +13,10 @@ pub(crate) fn root() -> PathBuf {
 
 /// Cargo's target directory.
 pub(crate) fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+    // cargo takes a relative one from the directory it was called in, and that is ours
+    std::env::var_os("CARGO_TARGET_DIR")
+        .and_then(|dir| std::path::absolute(dir).ok())
+        .unwrap_or_else(|| root().join("target"))
 }
 
 /// The cache of binaries that cargo does not build.

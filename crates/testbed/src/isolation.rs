@@ -142,10 +142,10 @@ fn exit_code(status: std::process::ExitStatus) -> i32 {
 // === impl Inside ===
 
 impl Inside {
-    /// A command that opens a shell in which the clusters' addresses can be reached, while this program runs.
-    pub fn shell_command(&self) -> String {
+    /// What to put before a command so that the clusters' addresses can be reached, while this program runs.
+    pub fn enter_command(&self) -> String {
         let pid = self.run.owner();
-        format!("nsenter --preserve-credentials --user --net --target {pid} $SHELL")
+        format!("nsenter --preserve-credentials --user --net --target {pid}")
     }
 
     pub(crate) fn run(&self) -> &RunDirectory {

@@ -48,7 +48,7 @@ const BACKOFF_MIN: Duration = Duration::from_millis(500);
 /// Longest wait after failures in a row.
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// Failures further apart than this are not in a row: twice the longest wait between two tries.
-const IN_A_ROW: Duration = Duration::from_secs(60);
+const IN_A_ROW: Duration = Duration::from_mins(1);
 
 /// Watches whole objects: `objects::<Pod>(Api::namespaced(client, "ml"), Config::default())`.
 pub fn objects<K>(

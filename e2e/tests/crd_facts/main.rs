@@ -68,9 +68,8 @@ fn run(inside: &Inside, arguments: &Arguments) -> Result<ExitCode> {
     let trials = FACTS.iter().map(|fact| {
         let (server, handle) = (server.clone(), handle.clone());
         Trial::test(fact.name, move || {
-            handle
-                .block_on((fact.check)(&server))
-                .map_err(|error| format!("{error:#}").into())
+            let outcome = handle.block_on((fact.check)(&server));
+            outcome.map_err(|error| format!("{error:#}\nlogs: {}", server.logs().display()).into())
         })
     });
     let conclusion = libtest_mimic::run(arguments, trials.collect());

@@ -1,5 +1,7 @@
 //! The API server, and requests on imports as the controller and a gateway send them.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
 use crd::{InferencePoolImport, annotations};
 use kube::{
@@ -27,6 +29,10 @@ impl Server {
             .await?;
         let cluster = testbed.cluster("lab")?.clone();
         Ok(Self { testbed, cluster })
+    }
+
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.testbed.logs_dir()
     }
 
     pub(crate) async fn stop(self) {

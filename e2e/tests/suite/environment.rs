@@ -44,6 +44,8 @@ pub(crate) struct Environment {
     pub(crate) west: Cluster,
     /// Through west's gateway.
     pub(crate) gateway: Requests,
+    /// IP address and port of west's gateway.
+    pub(crate) gateway_address: String,
     /// Kubeconfig of each member, by name, as the controller has them.
     pub(crate) members: BTreeMap<String, String>,
     testbed: Testbed,
@@ -92,6 +94,12 @@ impl Environment {
             .cluster("west")
             .start(|_| {})
             .await?;
+        let logs = testbed.logs_dir();
+        let installed = Self::install(testbed).await;
+        installed.with_context(|| format!("installing Isthmus; logs: {}", logs.display()))
+    }
+
+    async fn install(testbed: Testbed) -> Result<Self> {
         let (east, west) = (
             testbed.cluster("east")?.clone(),
             testbed.cluster("west")?.clone(),
@@ -104,22 +112,26 @@ impl Environment {
         isthmus::install_controller(&west, &members).await?;
         isthmus::install_pool(&east).await?;
         isthmus::install_pool(&west).await?;
-        let gateway = Requests::new(isthmus::install_route(&west).await?);
+        let url = isthmus::install_route(&west).await?;
+        let gateway_address = format!("{}:80", url.trim_start_matches("http://"));
         Ok(Self {
             east,
             west,
-            gateway,
+            gateway: Requests::new(url),
+            gateway_address,
             members,
             testbed,
             cut: AtomicBool::new(false),
         })
     }
 
-    /// Puts the pair into its known state: nothing is broken, east's pool is exported, the route leads to the import,
-    /// and requests are answered.
+    /// Puts the pair into its known state: nothing is broken, the controller runs and has its members, east's pool is
+    /// exported, the route leads to the import alone, and east answers.
     pub(crate) async fn settle(&self) -> Result<()> {
         self.heal().await?;
         self.resume_api(&self.east).await?;
+        isthmus::set_members(&self.west, &self.members).await?;
+        self.scale_controller(1).await?;
         for cluster in [&self.east, &self.west] {
             isthmus::install_pool(cluster).await?;
         }
@@ -128,24 +140,30 @@ impl Environment {
         self.serving().await
     }
 
-    /// Waits until the import is ready and exported, and three requests in a row are answered.
+    /// Waits until the import is ready, and east answers so many requests in a row that no other route explains it.
     pub(crate) async fn serving(&self) -> Result<()> {
+        /// Under an even split a run of 12 is a chance of 1 in 4096 a look.
+        const IN_A_ROW: usize = 12;
         eventually(
-            "the import is ready and requests are answered",
+            "the import is ready and east answers",
             SETTLE_LIMIT,
             async || {
                 let import = import(&self.west).await?.ok_or("no import")?;
                 if !conditions::is_true(import.conditions(), conditions::READY) {
                     return Err(format!("{:?}", import.conditions()));
                 }
-                for _ in 0..3 {
-                    let answer = self
-                        .gateway
-                        .chat("llama", "hello")
-                        .await
-                        .map_err(|error| error.to_string())?;
+                let east = self
+                    .pods(&self.east)
+                    .await
+                    .map_err(|error| format!("{error:#}"))?;
+                for _ in 0..IN_A_ROW {
+                    let answer = self.gateway.chat("llama", "hello").await;
+                    let answer = answer.map_err(|error| error.to_string())?;
                     if answer.status != 200 {
                         return Err(format!("{}: {}", answer.status, answer.text()));
+                    }
+                    if !answer.pod().is_some_and(|pod| east.contains_key(pod)) {
+                        return Err(format!("answered by {:?}, not by east", answer.pod()));
                     }
                 }
                 Ok(())
@@ -153,6 +171,49 @@ impl Environment {
         )
         .await?;
         Ok(())
+    }
+
+    /// Stops the controller (0) or runs it (1).
+    pub(crate) async fn scale_controller(&self, replicas: u8) -> Result<()> {
+        let replicas_flag = format!("--replicas={replicas}");
+        let deployment = format!("deployment/{}", isthmus::CONTROLLER);
+        let scale = [
+            "scale",
+            "-n",
+            isthmus::NAMESPACE,
+            &deployment,
+            &replicas_flag,
+        ];
+        self.west.kubectl(&scale).await?;
+        isthmus::available(&self.west, isthmus::NAMESPACE, isthmus::CONTROLLER).await?;
+        Ok(())
+    }
+
+    /// Whether the controller's pod is ready: it has begun to write.
+    pub(crate) async fn controller_is_ready(&self) -> Result<bool, String> {
+        let api: Api<Pod> = Api::namespaced(self.west.client(), isthmus::NAMESPACE);
+        let pods = api
+            .list(&ListParams::default().labels(CONTROLLER_PODS))
+            .await;
+        let pods = pods.map_err(|error| error.to_string())?;
+        Ok(pods.items.iter().any(is_ready))
+    }
+
+    /// How often the first container of a pod was restarted.
+    pub(crate) async fn restarts(
+        &self,
+        cluster: &Cluster,
+        namespace: &str,
+        name: &str,
+    ) -> Result<i32, String> {
+        let pod: Option<Pod> = object(cluster, namespace, name).await?;
+        let containers = pod
+            .and_then(|pod| pod.status)
+            .and_then(|status| status.container_statuses);
+        let first = containers.and_then(|containers| containers.into_iter().next());
+        first
+            .map(|container| container.restart_count)
+            .ok_or_else(|| format!("no container of {name}"))
     }
 
     /// Waits until west has no import of the sample pool.

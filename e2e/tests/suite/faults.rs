@@ -15,15 +15,7 @@ pub(crate) async fn traffic_goes_on_without_the_controller(
     environment: &Environment,
 ) -> Result<()> {
     environment.settle().await?;
-    let scale = async |replicas: &str| {
-        let replicas = format!("--replicas={replicas}");
-        let deployment = format!("deployment/{}", isthmus::CONTROLLER);
-        environment
-            .west
-            .kubectl(&["scale", "-n", isthmus::NAMESPACE, &deployment, &replicas])
-            .await
-    };
-    scale("0").await?;
+    environment.scale_controller(0).await?;
     let result = async {
         eventually("the controller is gone", SOON, async || {
             let pods = environment
@@ -48,8 +40,7 @@ pub(crate) async fn traffic_goes_on_without_the_controller(
         anyhow::Ok(())
     }
     .await;
-    scale("1").await?;
-    isthmus::available(&environment.west, isthmus::NAMESPACE, isthmus::CONTROLLER).await?;
+    environment.scale_controller(1).await?;
     result
 }
 
@@ -64,23 +55,19 @@ pub(crate) async fn no_request_fails_once_a_killed_model_server_is_unready(
         .context("no model server in east")?
         .clone();
     let api: Api<Pod> = Api::namespaced(environment.east.client(), isthmus::POOL_NAMESPACE);
-    let restarts = |pod: &Pod| {
-        let containers = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.container_statuses.as_ref());
-        containers
-            .and_then(|containers| containers.first())
-            .map_or(0, |container| container.restart_count)
+    let restarts = async || {
+        environment
+            .restarts(&environment.east, isthmus::POOL_NAMESPACE, &victim)
+            .await
     };
-    let before = restarts(&api.get(&victim).await?);
+    let before = restarts().await.map_err(anyhow::Error::msg)?;
     environment.kill_pod(&environment.east, isthmus::POOL_NAMESPACE, &victim)?;
     eventually(
         "the killed pod is seen unready, or restarted",
         SOON,
         async || {
             let pod = api.get(&victim).await.map_err(|error| error.to_string())?;
-            if !environment::is_ready(&pod) || restarts(&pod) > before {
+            if !environment::is_ready(&pod) || restarts().await? > before {
                 Ok(())
             } else {
                 Err("ready, as before".to_owned())
@@ -98,10 +85,8 @@ pub(crate) async fn no_request_fails_once_a_killed_model_server_is_unready(
         );
     }
     isthmus::available(&environment.east, isthmus::POOL_NAMESPACE, isthmus::POOL).await?;
-    ensure!(
-        restarts(&api.get(&victim).await?) > before,
-        "{victim} was never killed"
-    );
+    let after = restarts().await.map_err(anyhow::Error::msg)?;
+    ensure!(after > before, "{victim} was never killed");
     Ok(())
 }
 
@@ -114,9 +99,18 @@ pub(crate) async fn traffic_resumes_after_the_endpoint_picker_restarts(
         .await;
     let pods = pods.map_err(anyhow::Error::msg)?;
     let epp = pods.keys().next().context("no endpoint picker in east")?;
+    let restarts = async || {
+        environment
+            .restarts(&environment.east, isthmus::POOL_NAMESPACE, epp)
+            .await
+    };
+    let before = restarts().await.map_err(anyhow::Error::msg)?;
     environment.kill_pod(&environment.east, isthmus::POOL_NAMESPACE, epp)?;
     // while it is gone a request may fail, but each gets an answer, and then they succeed again by themselves
     eventually("ten good answers in a row", SOON, async || {
+        if restarts().await? == before {
+            return Err("the endpoint picker has not been restarted yet".to_owned());
+        }
         for number in 0..10 {
             let answer = environment
                 .gateway
@@ -156,6 +150,12 @@ pub(crate) async fn a_restarted_controller_keeps_the_import_of_an_unreachable_cl
             .await;
         let pods = pods.map_err(anyhow::Error::msg)?;
         let pod = pods.keys().next().context("no controller")?;
+        let restarts = async || {
+            environment
+                .restarts(&environment.west, isthmus::NAMESPACE, pod)
+                .await
+        };
+        let restarts_before = restarts().await.map_err(anyhow::Error::msg)?;
         environment.kill_pod(&environment.west, isthmus::NAMESPACE, pod)?;
         // the new controller is past its gate when it has judged the entry of the cluster that it cannot reach
         let entry = eventually(
@@ -163,6 +163,12 @@ pub(crate) async fn a_restarted_controller_keeps_the_import_of_an_unreachable_cl
             GATE,
             async || {
                 let import = import(&environment.west).await?.ok_or("NO IMPORT")?;
+                if restarts().await? == restarts_before {
+                    return Err("the controller has not been restarted yet".to_owned());
+                }
+                if !environment.controller_is_ready().await? {
+                    return Err("the restarted controller is still at its gate".to_owned());
+                }
                 if uid(&import) != uid(&before) {
                     return Err("the import was recreated".to_owned());
                 }
@@ -231,6 +237,9 @@ pub(crate) async fn a_cut_link_is_an_error_in_bounded_time_and_heals(
                 .chat("llama", "hello")
                 .await
                 .map_err(|error| error.to_string())?;
+            if answer.latency > NO_ANSWER {
+                return Err(format!("an answer took {:?}", answer.latency));
+            }
             if answer.status == 503 {
                 Ok(())
             } else {

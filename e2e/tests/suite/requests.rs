@@ -156,8 +156,9 @@ pub(crate) async fn a_client_cannot_steer_the_pick(environment: &Environment) ->
         "x-gateway-destination-endpoint-subset",
         "x-gateway-destination-endpoint-served",
     ] {
-        headers.insert(name, HeaderValue::from_static("10.2.255.1:6443"));
+        headers.insert(name, HeaderValue::from_static(FORGED));
     }
+    headers.insert("x-request-mark", HeaderValue::from_static(MARK));
     headers.insert("x-isthmus-failover", HeaderValue::from_static("1"));
     let body = r#"{"model":"llama","messages":[{"role":"user","content":"hi"}],"max_tokens":1}"#;
     let answer = environment
@@ -165,14 +166,32 @@ pub(crate) async fn a_client_cannot_steer_the_pick(environment: &Environment) ->
         .post("/v1/chat/completions", headers, body)
         .await?;
     ensure!(answer.status == 200, "{}: {}", answer.status, answer.text());
+    let pod = answer.pod().context("no x-inference-pod")?;
     let east = environment.pods(&environment.east).await?;
+    let address = east
+        .get(pod)
+        .with_context(|| format!("answered by {pod}"))?;
+
+    // what reached the model server: the picker's own choice, and nothing of the client's
+    let admin = Requests::new(format!("http://{address}:8000"));
+    let seen = admin.get("/admin/requests").await?.text();
     ensure!(
-        answer.pod().is_some_and(|pod| east.contains_key(pod)),
-        "{:?}",
-        answer.headers
+        seen.contains(MARK),
+        "the model server has no such request: {seen}"
     );
+    for leaked in [FORGED, "-subset", "-served", "x-isthmus-failover"] {
+        ensure!(
+            !seen.contains(leaked),
+            "{leaked} reached the model server: {seen}"
+        );
+    }
     Ok(())
 }
+
+/// An address that a client would like to reach.
+const FORGED: &str = "10.2.255.1:6443";
+/// Finds the request again.
+const MARK: &str = "forged-by-a-client";
 
 /// Requests that an endpoint picker has picked for.
 const PICKS: &str = "llm_d_epp_request_total";

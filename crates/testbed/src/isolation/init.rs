@@ -7,7 +7,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, alarm};
 
-use super::{EnterError, KEEP, RunDirectory, again, reset_signals, setup};
+use super::{EnterError, KEEP, RunDirectory, again, setup};
 
 /// Seconds `main` has to clean up after a signal: more than the 10 s its own `stop` may take.
 const CLEANUP_LIMIT_S: u32 = 15;
@@ -21,7 +21,7 @@ pub(super) fn run(run: &RunDirectory) -> Result<i32, EnterError> {
     nix::mount::mount(Some("proc"), "/proc", Some("proc"), flags, nothing)
         .map_err(|errno| setup("mount /proc", errno))?;
 
-    reset_signals()?;
+    // the mask that `outer` set is kept until the wait: a signal that comes before it stays pending; `main` resets its own
     let main = again("main", run)?
         .spawn()
         .map_err(|source| setup("start inside", source))?;

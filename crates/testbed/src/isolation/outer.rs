@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use nix::errno::Errno;
 use nix::mount::MsFlags;
 use nix::sched::CloneFlags;
+use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::{Pid, getgid, getuid};
 
@@ -31,6 +32,9 @@ pub(super) fn run(run: &RunDirectory) -> Result<i32, EnterError> {
     signals
         .thread_block()
         .map_err(|errno| setup("signal mask", errno))?;
+
+    // A runner that is killed (cargo, CI) cannot pass its signal on: its end is one.
+    prctl::set_pdeathsig(Signal::SIGTERM).map_err(|errno| setup("parent death signal", errno))?;
 
     // A process group of its own: a terminal's Ctrl-C comes here alone, and once.
     let mut init = again("init", run)?

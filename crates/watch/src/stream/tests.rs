@@ -113,12 +113,12 @@ async fn failures_that_are_far_apart_are_not_in_a_row() {
     let mut updates = Box::pin(objects::<Pod>(Api::all(client), Config::default()));
     let gone = || json!({"apiVersion":"v1","kind":"Status","status":"Failure","code":500}).to_string();
     for _ in 0..12 {
-        let (_, update) = tokio::join!(answer(&mut server, "/pods", 500, gone()), updates.next());
+        let ((), update) = tokio::join!(answer(&mut server, "/pods", 500, gone()), updates.next());
         assert!(matches!(update, Some(Update::Failed(_))), "{update:?}");
         tokio::time::advance(IN_A_ROW * 2).await;
     }
     let start = tokio::time::Instant::now();
-    let (_, update) = tokio::join!(answer(&mut server, "/pods", 200, list(&[])), updates.next());
+    let ((), update) = tokio::join!(answer(&mut server, "/pods", 200, list(&[])), updates.next());
     assert!(matches!(update, Some(Update::Reset(_))), "{update:?}");
     assert!(start.elapsed() <= BACKOFF_MIN * 2, "{:?}", start.elapsed());
 }

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
 use testbed::{Cluster, Inside, Requests, Testbed, eventually, isthmus};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
 use crate::screen::Screen;
@@ -39,13 +40,13 @@ fn main() -> ExitCode {
                 .build()?;
             runtime.block_on(async {
                 tokio::select! {
-                    outcome = run(&inside, keep) => outcome,
+                    outcome = run(&inside, keep) => outcome.map(|()| ExitCode::SUCCESS),
                     signal = interrupted() => signal,
                 }
             })
         });
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("\nerror: {error:#}");
             ExitCode::FAILURE
@@ -53,14 +54,17 @@ fn main() -> ExitCode {
     }
 }
 
-async fn interrupted() -> Result<()> {
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-    tokio::select! {
-        interrupt = tokio::signal::ctrl_c() => interrupt?,
-        _ = terminate.recv() => {}
-    }
-    println!("\nEnded; nothing is left behind.");
-    Ok(())
+/// The exit code of a process that a signal ended, once one came.
+async fn interrupted() -> Result<ExitCode> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let number = tokio::select! {
+        _ = terminate.recv() => SignalKind::terminate(),
+        _ = interrupt.recv() => SignalKind::interrupt(),
+    };
+    eprintln!("\nEnding.");
+    let code = u8::try_from(128 + number.as_raw_value()).unwrap_or(1);
+    Ok(ExitCode::from(code))
 }
 
 async fn run(inside: &Inside, keep: bool) -> Result<()> {
@@ -79,14 +83,12 @@ async fn run(inside: &Inside, keep: bool) -> Result<()> {
         .cluster(WEST)
         .start(screen.listener())
         .await?;
-    let outcome = Box::pin(show(&screen, &testbed)).await;
-    if let Err(error) = outcome {
-        let logs = testbed.logs_dir();
-        return Err(error.context(format!("the demo failed; logs: {}", logs.display())));
-    }
+    let url = Box::pin(show(&screen, &testbed))
+        .await
+        .with_context(|| format!("the demo failed; logs: {}", testbed.logs_dir().display()))?;
     println!("\nDone in {:.0} s.", start.elapsed().as_secs_f64());
     if keep {
-        show::kept(inside, &testbed);
+        show::kept(inside, &testbed, &url)?;
         // until a signal ends the other branch of main
         std::future::pending::<()>().await;
     }
@@ -101,7 +103,8 @@ struct Demo<'a> {
     west: &'a Cluster,
 }
 
-async fn show(screen: &Screen, testbed: &Testbed) -> Result<()> {
+/// The URL of west's gateway.
+async fn show(screen: &Screen, testbed: &Testbed) -> Result<String> {
     let demo = Demo {
         screen,
         east: testbed.cluster(EAST)?,
@@ -121,7 +124,8 @@ async fn show(screen: &Screen, testbed: &Testbed) -> Result<()> {
     show::stream(&requests, &pods).await?;
 
     demo.split(&requests, &pods).await?;
-    demo.withdraw(&requests).await
+    demo.withdraw(&requests).await?;
+    Ok(url)
 }
 
 impl Demo<'_> {

@@ -1,10 +1,11 @@
 //! Requests, and who answered them.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
-use testbed::{Inside, Requests, Testbed, isthmus};
+use anyhow::{Context, Result, ensure};
+use kube::config::Kubeconfig;
+use testbed::{Cluster, Inside, Requests, Testbed, isthmus};
 use tokio::time::Instant;
 
 use crate::screen::short;
@@ -84,30 +85,57 @@ pub(crate) fn counted(counts: &BTreeMap<String, usize>) -> String {
 }
 
 /// How to look around in what `--keep` left up.
-pub(crate) fn kept(inside: &Inside, testbed: &Testbed) {
+pub(crate) fn kept(inside: &Inside, testbed: &Testbed, url: &str) -> Result<()> {
+    let kubeconfig = merged_kubeconfig(testbed)?;
+    let enter = inside.enter_command();
+    let kubectl = testbed.tools().kubectl.display();
     println!(
-        "\nThe clusters stay up until Ctrl-C. In another terminal, this opens a shell that reaches them:"
+        "\nThe clusters stay up until Ctrl-C. Their addresses exist in a network namespace of their own;"
     );
-    println!("\n  {}\n", inside.shell_command());
-    println!("and in it:\n");
+    println!("in another terminal, this makes kubectl reach them:\n");
+    println!(
+        "  alias kubectl='{enter} env KUBECONFIG={} {kubectl}'",
+        kubeconfig.display()
+    );
     for cluster in testbed.clusters() {
-        println!(
-            "  kubectl --kubeconfig {} get pods -A",
-            shown(cluster.kubeconfig_path())
-        );
+        println!("  kubectl --context {} get pods -A", cluster.name());
     }
-    println!("\nLogs of every process: {}", shown(&testbed.logs_dir()));
+    println!("\nand this sends a request:\n");
+    println!("  {enter} curl {url}/v1/chat/completions -H 'content-type: application/json' \\");
+    println!(r#"    -d '{{"model":"llama","messages":[{{"role":"user","content":"hello"}}]}}'"#);
+    println!("\nLogs of every process: {}", testbed.logs_dir().display());
+    Ok(())
+}
+
+/// One kubeconfig with a context per cluster, named like it.
+fn merged_kubeconfig(testbed: &Testbed) -> Result<PathBuf> {
+    let mut merged = Kubeconfig::default();
+    for cluster in testbed.clusters() {
+        let mut one = Kubeconfig::read_from(cluster.kubeconfig_path())?;
+        let name = cluster.name().to_owned();
+        for named in &mut one.clusters {
+            named.name.clone_from(&name);
+        }
+        for named in &mut one.auth_infos {
+            named.name.clone_from(&name);
+        }
+        for named in &mut one.contexts {
+            named.name.clone_from(&name);
+            if let Some(context) = &mut named.context {
+                context.cluster.clone_from(&name);
+                context.user = Some(name.clone());
+            }
+        }
+        one.current_context = Some(name);
+        merged = merged.merge(one)?;
+    }
+    let first = testbed.clusters().next().map(Cluster::kubeconfig_path);
+    let state = first.and_then(Path::parent).and_then(Path::parent);
+    let path = state.context("no cluster")?.join("kubeconfig");
+    std::fs::write(&path, serde_yaml::to_string(&merged)?)?;
+    Ok(path)
 }
 
 fn cluster_of<'a>(pods: &'a Pods, pod: &str) -> &'a str {
     pods.get(pod).map_or("?", String::as_str)
-}
-
-/// Relative where that is shorter.
-fn shown(path: &Path) -> String {
-    let here = std::env::current_dir().unwrap_or_default();
-    path.strip_prefix(here)
-        .unwrap_or(path)
-        .display()
-        .to_string()
 }
