@@ -6,6 +6,9 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+/// Bytes of a reader's message that a client is told: the reason stands first, after it may come its input.
+const MAX_MESSAGE: usize = 200;
+
 /// Bytes of JSON that stand for one token of the prompt: an estimate that needs no tokenizer.
 const BYTES_PER_TOKEN: usize = 4;
 
@@ -30,9 +33,13 @@ pub(crate) struct Parsed {
 /// Why a body cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
-    /// No JSON object, or one with a key given twice.
+    /// JSON of another kind, or none: a derived reader would take an array too, and repeat a whole string
+    /// in its error.
+    #[error("the request body is no JSON object: begin it with \"{{\"")]
+    NoObject,
+    /// No JSON, or an object with a key given twice.
     #[error("the request body is no valid JSON request: {0}")]
-    Json(serde_json::Error),
+    Json(String),
     /// An object without a usable model.
     #[error("the request body names no model: set \"model\" to a non-empty string")]
     NoModel,
@@ -132,7 +139,12 @@ impl Api {
     /// # Errors
     /// [`BodyError`] when it is no JSON object, gives a key twice, or names no model.
     pub(crate) fn parse(self, body: &[u8]) -> Result<Parsed, BodyError> {
-        let raw: Raw<'_> = serde_json::from_slice(body).map_err(BodyError::Json)?;
+        let first = body.iter().find(|byte| !b" \t\r\n".contains(byte));
+        if first.is_some_and(|byte| *byte != b'{') {
+            return Err(BodyError::NoObject);
+        }
+        let raw: Raw<'_> = serde_json::from_slice(body)
+            .map_err(|error| BodyError::Json(brief(&error.to_string())))?;
         let prompt_bytes = self
             .spans
             .iter()
@@ -165,6 +177,15 @@ impl<'a> Raw<'a> {
             Span::Input => self.input,
             Span::TokenIds => self.token_ids,
         }
+    }
+}
+
+/// The first [`MAX_MESSAGE`] bytes of `message`, cut between characters.
+fn brief(message: &str) -> String {
+    let end = message.floor_char_boundary(MAX_MESSAGE);
+    match message.split_at_checked(end) {
+        Some((start, rest)) if !rest.is_empty() => format!("{start}..."),
+        _ => message.to_owned(),
     }
 }
 

@@ -66,7 +66,9 @@ fn spans_of_the_format_are_the_prompt(
 #[case::truncated(r#"{"model":"a","messages":[{"#, "EOF")]
 #[case::trailing(r#"{"model":"a"} x"#, "trailing characters")]
 #[case::empty("", "EOF")]
-#[case::array("[]", "")]
+#[case::array(r#"["m"]"#, "no JSON object")]
+#[case::string(" \n\"m\"", "no JSON object")]
+#[case::blank(" \t\r\n", "EOF")]
 #[case::no_model(r#"{"messages":[]}"#, "names no model")]
 #[case::empty_model(r#"{"model":""}"#, "names no model")]
 #[case::null_model(r#"{"model":null}"#, "names no model")]
@@ -92,6 +94,29 @@ fn ten_thousand_levels_neither_overflow_nor_fail() {
         "]".repeat(10_000)
     );
     assert_eq!(chat().parse(deep.as_bytes()).unwrap().model, "m");
+}
+
+#[test]
+fn no_body_is_repeated_in_its_error() {
+    let long = "é".repeat(1 << 20);
+    for body in [
+        format!("\"{long}\""),
+        format!(r#"{{"model":["{long}"]}}"#),
+        format!(r#"{{"model":"m","model":"{long}"}}"#),
+        format!(r#"{{"{long}":1,"model":7}}"#),
+    ] {
+        let error = chat().parse(body.as_bytes()).unwrap_err().to_string();
+        assert!(error.len() < 300, "{} bytes", error.len());
+        assert!(!error.contains("Raw"), "{error}");
+    }
+}
+
+#[rstest]
+#[case("short", "short".into())]
+#[case(&"é".repeat(100), "é".repeat(100))]
+#[case(&format!("x{}", "é".repeat(100)), format!("x{}...", "é".repeat(99)))]
+fn messages_are_cut_between_characters(#[case] message: &str, #[case] want: String) {
+    assert_eq!(brief(message), want);
 }
 
 #[test]
