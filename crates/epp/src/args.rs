@@ -107,7 +107,8 @@ pub struct RequestArgs {
     /// Largest request body that is read, such as 64MiB; a larger one gets 413.
     #[arg(long, env, value_name = "SIZE", default_value = "64MiB")]
     pub max_request_body: Size,
-    /// What all request bodies being read may take together, such as 1GiB; beyond it requests get 429.
+    /// What all request bodies being read may take together, such as 1GiB; beyond it requests get 429. Not
+    /// counted: messages being received or sent, and bodies that are passed on unread.
     #[arg(long, env, value_name = "SIZE", default_value = "1GiB")]
     pub max_buffered_bytes: Size,
     /// Let the proxy choose its route anew after the pick.

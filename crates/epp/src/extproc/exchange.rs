@@ -127,7 +127,7 @@ impl Exchange {
             )),
             Input::RequestHeaders(head) => self.on_request_headers(head, now),
             Input::RequestBody(chunk) => self.on_request_body(chunk, now),
-            Input::RequestTrailers => self.on_request_trailers(),
+            Input::RequestTrailers => self.on_request_trailers(now),
             Input::Decided(decision) => self.on_decided(decision),
             Input::ResponseHeaders(head) => self.on_response_headers(head, now),
             Input::ResponseBody(chunk) => self.on_response_body(chunk, now),
@@ -239,10 +239,11 @@ impl Exchange {
             (RequestHalf::Collecting(_) | RequestHalf::Deciding(_), _) => {
                 self.reject(Reject::ShuttingDown)
             }
+            // The headers may be on their way: closing in order would let them go on without a pick.
+            (RequestHalf::Awaited, _) => self.close(Close::Unavailable),
             // Closing in order now would make the proxy drop the rest of the body.
-            (RequestHalf::Passing, ResponseHalf::Awaited) | (_, ResponseHalf::Open) => {
-                self.close(Close::Unavailable)
-            }
+            _ if self.uploads() => self.close(Close::Unavailable),
+            (_, ResponseHalf::Open) => self.close(Close::Unavailable),
             (_, ResponseHalf::Awaited | ResponseHalf::Over) => self.close(Close::Done),
         }
     }
@@ -251,8 +252,20 @@ impl Exchange {
     fn complete(&mut self, now: Moment, outputs: &mut Outputs) {
         self.response = ResponseHalf::Over;
         self.picked = None;
-        self.deadline = Some(now.plus(PEER_CLOSE));
+        self.await_close(now);
         outputs.push(Output::Observe(Event::Complete));
+    }
+
+    /// Whether more of the request's body is to come, and to be answered.
+    fn uploads(&self) -> bool {
+        matches!(self.request, RequestHalf::Passing) && self.modes.request != BodyMode::None
+    }
+
+    /// Bounds the wait for the peer's close, once both halves are over.
+    fn await_close(&mut self, now: Moment) {
+        if self.response == ResponseHalf::Over && !self.uploads() {
+            self.deadline = Some(now.plus(PEER_CLOSE));
+        }
     }
 
     /// Answers the client in the server's stead. Once the response began that would reset the client.

@@ -222,7 +222,7 @@ pub(super) enum Close {
     Done,
     /// The peer broke the protocol; says how.
     InvalidArgument(String),
-    /// This EPP goes away in the middle of a response, which cuts its client.
+    /// This EPP goes away before a pick, in the middle of a body or of a response, which cuts its client.
     Unavailable,
 }
 

@@ -41,6 +41,7 @@ pub(super) struct Held {
     /// The format of the body, if it is to be read.
     api: Option<Api>,
     body: Vec<u8>,
+    /// What `body` takes: its capacity.
     reservation: Reservation,
     /// Body messages that still need an answer each.
     unanswered: usize,
@@ -139,7 +140,9 @@ impl Exchange {
                 self.request = RequestHalf::Deciding(held);
             }
             state @ (RequestHalf::Passing | RequestHalf::Bypassed) => {
-                if !chunk.end {
+                if chunk.end {
+                    self.await_close(now);
+                } else {
                     self.request = state;
                 }
                 answer_body(Phase::Request, self.modes.request, chunk, &mut outputs);
@@ -148,7 +151,7 @@ impl Exchange {
         outputs
     }
 
-    pub(super) fn on_request_trailers(&mut self) -> Outputs {
+    pub(super) fn on_request_trailers(&mut self, now: Moment) -> Outputs {
         let mut outputs = Outputs::new();
         match std::mem::replace(&mut self.request, RequestHalf::Over) {
             RequestHalf::Awaited => {
@@ -164,6 +167,7 @@ impl Exchange {
                 self.request = RequestHalf::Deciding(held);
             }
             RequestHalf::Passing | RequestHalf::Bypassed => {
+                self.await_close(now);
                 outputs.push(Output::Reply(Reply::Trailers(Phase::Request)));
             }
         }
@@ -271,26 +275,48 @@ impl Held {
                 limit: limits.max_body,
             });
         }
-        if !self.reservation.grow(bytes.len()) {
-            return Err(Reject::Saturated);
+        if bytes.is_empty() {
+            // The end of most bodies.
+        } else if self.body.is_empty() {
+            // Most bodies are one chunk and one empty end: no copy.
+            self.charge(bytes.capacity())?;
+            self.body = bytes;
+        } else {
+            self.make_room(total, limits.max_body)?;
+            self.body.extend_from_slice(&bytes);
         }
         self.unanswered += 1;
         if end {
             self.end = End::ByMessage;
         }
-        if self.body.is_empty() {
-            // Most bodies are one chunk and one empty end: no copy.
-            self.body = bytes;
-        } else if !bytes.is_empty() {
-            let declared =
-                usize::try_from(self.head.content_length.unwrap_or(0)).unwrap_or(usize::MAX);
-            let ahead = declared.min(MAX_RESERVE).saturating_sub(self.body.len());
-            if self.body.capacity() < self.body.len() + ahead {
-                self.body.reserve_exact(ahead);
-            }
-            self.body.extend_from_slice(&bytes);
-        }
         Ok(())
+    }
+
+    /// Makes room for a body of `total` bytes: for its declared length at once, else by doubling.
+    fn make_room(&mut self, total: usize, max_body: u64) -> Result<(), Reject> {
+        let room = self.body.capacity();
+        if total <= room {
+            return Ok(());
+        }
+        let bounded = |bytes: u64| usize::try_from(bytes.min(max_body)).unwrap_or(usize::MAX);
+        let declared = bounded(self.head.content_length.unwrap_or(0)).min(MAX_RESERVE);
+        let doubled = room.saturating_mul(2).min(bounded(u64::MAX));
+        let wanted = if declared >= total {
+            declared
+        } else {
+            doubled.max(total)
+        };
+        self.charge(wanted - room)?;
+        self.body.reserve_exact(wanted - self.body.len());
+        Ok(())
+    }
+
+    fn charge(&mut self, bytes: usize) -> Result<(), Reject> {
+        if self.reservation.grow(bytes) {
+            Ok(())
+        } else {
+            Err(Reject::Saturated)
+        }
     }
 
     /// All answers that are due once there is a pick, headers first.

@@ -56,6 +56,46 @@ fn the_shared_budget_is_refused_with_a_retry() {
 }
 
 #[test]
+fn room_made_for_a_declared_length_counts_before_it_is_filled() {
+    let declaring = |length| {
+        Input::RequestHeaders(RequestHead {
+            path: CHAT.into(),
+            content_length: Some(length),
+            modes: Some(FDS),
+            ..RequestHead::default()
+        })
+    };
+    let mut fits = Script::with_limits(1 << 20, 5000);
+    fits.on(declaring(4000));
+    fits.on(mk_chunk(piece(0, 5), false));
+    fits.on(mk_chunk(piece(5, 9), false));
+    assert_eq!(fits.budget.used(), 4000);
+
+    let mut too_much = Script::with_limits(1 << 20, 3000);
+    too_much.on(declaring(4000));
+    assert!(too_much.on(mk_chunk(piece(0, 5), false)).is_empty());
+    assert_eq!(
+        too_much.on(mk_chunk(piece(5, 9), false)),
+        ["immediate 429 saturated", "close Done"]
+    );
+    assert_eq!(too_much.budget.used(), 0);
+}
+
+#[test]
+fn a_body_of_no_declared_length_takes_twice_its_bytes_at_most_and_never_over_the_limit() {
+    let mut script = Script::with_limits(1000, 1 << 20);
+    script.on(mk_headers(CHAT, FDS));
+    for round in 1..=250 {
+        assert!(script.on(mk_chunk("1234", false)).is_empty());
+        let used = script.budget.used();
+        assert!(
+            (round * 4..=(round * 8).min(1000)).contains(&used),
+            "{used} bytes in round {round}"
+        );
+    }
+}
+
+#[test]
 fn silence_in_a_body_is_refused_after_the_timeout_only() {
     let mut script = Script::new();
     script.on(mk_headers(CHAT, FDS));

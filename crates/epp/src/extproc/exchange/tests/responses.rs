@@ -66,6 +66,33 @@ fn a_peer_that_does_not_close_is_closed_after_five_seconds() {
     assert_eq!(script.at(deadline, Input::Timer), ["close Done"]);
 }
 
+#[rstest]
+#[case::by_a_chunk(mk_chunk("b", true))]
+#[case::by_trailers(Input::RequestTrailers)]
+fn a_peer_may_upload_for_as_long_as_it_likes_after_its_response(#[case] end: Input) {
+    let mut script = Script::new();
+    script.on(mk_headers("/x", FDS));
+    script.on(mk_response(true));
+    assert_eq!(script.exchange.deadline(), None);
+    let later = NOW.plus(Duration::from_mins(10));
+    assert_eq!(script.at(later, mk_chunk("a", false)), [echo("a", false)]);
+    assert_eq!(script.exchange.deadline(), None);
+    script.at(later, end);
+    let deadline = later.plus(Duration::from_secs(5));
+    assert_eq!(script.exchange.deadline(), Some(deadline));
+}
+
+#[test]
+fn a_peer_without_request_body_is_closed_after_five_seconds_too() {
+    let mut script = Script::new();
+    script.on(mk_headers("/x", mk_modes(BodyMode::None)));
+    script.on(mk_response(true));
+    assert_eq!(
+        script.exchange.deadline(),
+        Some(NOW.plus(Duration::from_secs(5)))
+    );
+}
+
 #[test]
 fn a_stream_that_stays_silent_is_closed() {
     let mut script = Script::new();
@@ -192,7 +219,9 @@ fn a_peer_that_leaves_frees_the_endpoint() {
 #[case::waiting_for_the_response(vec![mk_headers("/x", FDS), mk_chunk("a", true)], &["close Done"])]
 #[case::responding(vec![mk_headers("/x", FDS), mk_chunk("", true), mk_response(false)], &["close Unavailable"])]
 #[case::complete(vec![mk_headers("/x", FDS), mk_chunk("", true), mk_response(true)], &["close Done"])]
-#[case::silent(vec![], &["close Done"])]
+#[case::uploading_after_the_response(vec![mk_headers("/x", FDS), mk_chunk("a", false), mk_response(true)], &["close Unavailable"])]
+#[case::no_body_to_come(vec![mk_headers("/x", mk_modes(BodyMode::None))], &["close Done"])]
+#[case::silent(vec![], &["close Unavailable"])]
 fn the_end_of_a_drain_hurts_as_little_as_it_can(#[case] inputs: Vec<Input>, #[case] want: &[&str]) {
     let mut script = Script::new();
     for input in inputs {
