@@ -22,7 +22,7 @@ use super::{
     wire,
 };
 use crate::{
-    metrics::{OpenStream, Running},
+    metrics::{OpenStream, Running, Series},
     proto::{ProcessingRequest, ProcessingResponse},
 };
 
@@ -51,6 +51,8 @@ struct Meter {
     /// When the last message came.
     heard: Moment,
     open: OpenStream,
+    /// Of the request, once its model was looked for.
+    series: Option<Arc<Series>>,
     running: Option<Running>,
     end: &'static str,
 }
@@ -69,6 +71,7 @@ where
             open: shared.metrics.open_stream(),
             opened: now,
             heard: now,
+            series: None,
             running: None,
             end: "reset",
             shared: Arc::clone(&shared),
@@ -227,15 +230,13 @@ impl Meter {
         let series = metrics.series(query.model.as_deref(), query.fairness_id.as_deref());
         let (blind, bytes) = (query.model.is_none(), query.body_bytes);
         let decision = director.decide(query);
-        match &decision {
-            Ok(_) => {
-                if blind {
-                    metrics.picked_blindly();
-                }
-                self.running = Some(series.begin(bytes));
+        if decision.is_ok() {
+            if blind {
+                metrics.picked_blindly();
             }
-            Err(reject) => series.failed(reject.status()),
+            self.running = Some(Arc::clone(&series).begin(bytes));
         }
+        self.series = Some(series);
         decision
     }
 
@@ -247,6 +248,12 @@ impl Meter {
             }
             Reply::Immediate(reject) => {
                 metrics.rejected(reject.reason());
+                // Refused before its model was read: it has none.
+                let series = self
+                    .series
+                    .take()
+                    .unwrap_or_else(|| metrics.series(None, None));
+                series.failed(reject.status());
                 self.end = "rejected";
             }
             Reply::Headers(..) | Reply::Body { .. } | Reply::Trailers(_) => {}

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use prometheus_client::registry::Registry;
+use prometheus_client::{encoding::text::encode, registry::Registry};
+use rstest::rstest;
 use scheduling::{EndpointId, Member, Profile};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
@@ -21,10 +22,13 @@ use moment::Clock;
 
 type Messages = mpsc::Sender<Result<ProcessingRequest, Status>>;
 
-fn mk_stream() -> (
-    Messages,
-    Replies<ReceiverStream<Result<ProcessingRequest, Status>>>,
-) {
+type Stream = Replies<ReceiverStream<Result<ProcessingRequest, Status>>>;
+
+fn mk_stream() -> (Messages, Stream) {
+    mk_stream_counted_in(&mut Registry::default())
+}
+
+fn mk_stream_counted_in(registry: &mut Registry) -> (Messages, Stream) {
     let pool = Pool::default();
     pool.replace(vec![Member {
         id: EndpointId {
@@ -43,7 +47,7 @@ fn mk_stream() -> (
             clock: Clock::start(),
             honour_subset: true,
         },
-        metrics: Metrics::register(&mut Registry::default()),
+        metrics: Metrics::register(registry),
         settings: Settings {
             limits: Limits {
                 max_body: 1000,
@@ -120,6 +124,58 @@ async fn a_body_that_stops_gets_408_a_minute_after_its_last_part() {
         "{waited:?}"
     );
     assert!(replies.next().await.is_none(), "closed in order");
+}
+
+#[rstest]
+#[case::bad_request(400, "unknown")]
+#[case::body_too_large(413, "unknown")]
+#[case::body_timeout(408, "unknown")]
+#[case::drained_before_the_pick(503, "unknown")]
+#[case::no_endpoints(503, "m")]
+#[tokio::test(start_paused = true)]
+async fn a_refusal_counts_once_as_an_error_of_its_model(#[case] code: i32, #[case] model: &str) {
+    let mut registry = Registry::default();
+    let (messages, mut replies) = mk_stream_counted_in(&mut registry);
+    let head = mk_headers(":path", "/v1/completions", false);
+    send(&messages, Request::RequestHeaders(head)).await;
+    let mut body = HttpBody {
+        body: br#"{"model":"m"}"#.to_vec(),
+        end_of_stream: true,
+        ..HttpBody::default()
+    };
+    match (code, model) {
+        (503, "m") => drop(replies.shared.director.pool.replace(Vec::new())),
+        (503, _) => {
+            body.end_of_stream = false;
+            replies.shared.settings.drained.cancel();
+        }
+        (400, _) => body.body = b"{}".to_vec(),
+        (413, _) => body.body = vec![b' '; 1001],
+        _ => body.end_of_stream = false,
+    }
+    send(&messages, Request::RequestBody(body)).await;
+    let Some(Response::ImmediateResponse(response)) =
+        replies.next().await.unwrap().unwrap().response
+    else {
+        panic!("not immediate")
+    };
+    assert_eq!(response.status.unwrap().code, code);
+    assert!(replies.next().await.is_none());
+    let mut page = String::new();
+    encode(&mut page, &registry).unwrap();
+    let errors: Vec<_> = page
+        .lines()
+        .filter(|line| line.starts_with("llm_d_epp_request_error_total{"))
+        .collect();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(
+        errors[0].contains(&format!("{{model_name=\"{model}\",")),
+        "{errors:?}"
+    );
+    assert!(
+        errors[0].ends_with(&format!("error_code=\"{code}\"}} 1")),
+        "{errors:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
