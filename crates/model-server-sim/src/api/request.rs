@@ -9,8 +9,15 @@ use xxhash_rust::xxh64::xxh64;
 use super::{answer::Endpoint, error::ApiError};
 use crate::{engine::Finish, text::count_tokens};
 
+mod object;
+
+use object::Object;
+
 /// `max_tokens` of `/v1/completions` when the request says nothing, as in the OpenAI API.
 const COMPLETIONS_MAX_TOKENS: u32 = 16;
+
+/// Bytes of a client's value, or of a message that may repeat one, that the client is told.
+const MAX_MESSAGE: usize = 200;
 
 /// What requests are checked against.
 #[derive(Clone, Copy, Debug)]
@@ -40,13 +47,13 @@ pub(crate) type IncludeUsage = bool;
 #[derive(Debug, Deserialize)]
 struct RawRequest {
     model: Option<String>,
-    messages: Option<Vec<RawMessage>>,
+    messages: Option<Vec<Object<RawMessage>>>,
     prompt: Option<RawPrompt>,
     tools: Option<Value>,
     max_tokens: Option<i64>,
     max_completion_tokens: Option<i64>,
     stream: Option<bool>,
-    stream_options: Option<RawStreamOptions>,
+    stream_options: Option<Object<RawStreamOptions>>,
     seed: Option<i64>,
     n: Option<i64>,
 }
@@ -67,7 +74,7 @@ struct RawMessage {
 #[serde(untagged, expecting = "content must be a string or a list of parts")]
 enum RawContent {
     Text(String),
-    Parts(Vec<RawPart>),
+    Parts(Vec<Object<RawPart>>),
 }
 
 #[derive(Debug, Deserialize)]
@@ -104,14 +111,15 @@ impl Request {
         body: &[u8],
         limits: &Limits<'_>,
     ) -> Result<Self, ApiError> {
-        let raw: RawRequest = serde_json::from_slice(body)
-            .map_err(|error| ApiError::InvalidJson(error.to_string()))?;
+        let Object(raw): Object<RawRequest> = serde_json::from_slice(body)
+            .map_err(|error| ApiError::InvalidJson(brief(&error.to_string())))?;
         let model = raw.model.ok_or(ApiError::MissingField {
             field: "model",
             expected: "name the model to use, see /v1/models",
         })?;
         if !limits.served_models.contains(&model) {
             let served = limits.served_models.join(", ");
+            let model = brief(&model);
             return Err(ApiError::UnknownModel { model, served });
         }
         if raw.n.is_some_and(|choices| choices != 1) {
@@ -126,7 +134,7 @@ impl Request {
         }
         let usage = raw
             .stream_options
-            .and_then(|options| options.include_usage)
+            .and_then(|Object(options)| options.include_usage)
             .unwrap_or(false);
 
         let (prompt, asked, default) = match endpoint {
@@ -222,14 +230,14 @@ impl Request {
 // === impl Prompt ===
 
 impl Prompt {
-    fn of_chat(messages: Vec<RawMessage>, tools: Option<Value>) -> Result<Self, ApiError> {
+    fn of_chat(messages: Vec<Object<RawMessage>>, tools: Option<Value>) -> Result<Self, ApiError> {
         if messages.is_empty() {
             return Err(invalid("messages", "at least one message is needed"));
         }
         let json_bytes = |value: Option<Value>| value.map_or(0, |value| value.to_string().len());
         let mut bytes = json_bytes(tools);
         let mut echo_text = String::new();
-        for message in messages {
+        for Object(message) in messages {
             echo_text = message
                 .content
                 .map(RawContent::into_text)
@@ -280,7 +288,10 @@ impl RawContent {
     fn into_text(self) -> String {
         match self {
             Self::Text(text) => text,
-            Self::Parts(parts) => parts.into_iter().filter_map(|part| part.text).collect(),
+            Self::Parts(parts) => parts
+                .into_iter()
+                .filter_map(|Object(part)| part.text)
+                .collect(),
         }
     }
 }
@@ -291,6 +302,15 @@ fn max_tokens(asked: i64) -> Result<NonZeroU32, ApiError> {
     }
     let asked = u32::try_from(asked).unwrap_or(u32::MAX);
     Ok(NonZeroU32::new(asked).unwrap_or(NonZeroU32::MIN))
+}
+
+/// The first [`MAX_MESSAGE`] bytes of `message`, cut between characters.
+fn brief(message: &str) -> String {
+    let end = message.floor_char_boundary(MAX_MESSAGE);
+    match message.split_at_checked(end) {
+        Some((start, rest)) if !rest.is_empty() => format!("{start}..."),
+        _ => message.to_owned(),
+    }
 }
 
 fn invalid(field: &'static str, message: &str) -> ApiError {

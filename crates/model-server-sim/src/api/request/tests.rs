@@ -54,6 +54,16 @@ fn a_prompt_may_be_text_or_token_ids(#[case] body: &str, #[case] tokens: u32, #[
 #[rstest]
 #[case("", "invalid-json")]
 #[case("[1]", "invalid-json")]
+#[case(r#"["sim",[{"role":"user"}]]"#, "invalid-json")]
+#[case(r#"{"model":"sim","messages":[["user"]]}"#, "invalid-json")]
+#[case(
+    r#"{"model":"sim","messages":[{"role":"user","content":[["hi"]]}]}"#,
+    "invalid-json"
+)]
+#[case(
+    r#"{"model":"sim","stream":true,"stream_options":[true],"messages":[{"role":"user"}]}"#,
+    "invalid-json"
+)]
 #[case(r#"{"model":"sim""#, "invalid-json")]
 #[case(r#"{"model":"sim","model":"alias","messages":[]}"#, "invalid-json")]
 #[case(
@@ -100,6 +110,26 @@ fn a_prompt_may_be_text_or_token_ids(#[case] body: &str, #[case] tokens: u32, #[
 fn bad_chats_are_refused(#[case] body: &str, #[case] reason: &str) {
     let error = parse(Endpoint::Chat, body).expect_err("refused");
     assert_eq!(error.reason(), reason, "{error}");
+}
+
+#[test]
+fn no_value_is_repeated_whole_and_no_type_of_ours_named() {
+    let long = "é".repeat(1 << 20);
+    for body in [
+        format!("\"{long}\""),
+        format!(r#"{{"model":"sim","messages":["{long}"]}}"#),
+        format!(r#"{{"model":"sim","stream":"{long}"}}"#),
+        format!(r#"{{"model":"{long}"}}"#),
+        format!(r#"{{"model":"sim","stream_options":"{long}"}}"#),
+    ] {
+        let error = parse(Endpoint::Chat, &body)
+            .expect_err("refused")
+            .to_string();
+        assert!(error.len() < 300, "{} bytes", error.len());
+        assert!(!error.contains("Raw"), "{error}");
+    }
+    let error = parse(Endpoint::Chat, r#"{"messages":["x"]}"#).expect_err("refused");
+    assert!(error.to_string().contains("expected an object"), "{error}");
 }
 
 #[rstest]
