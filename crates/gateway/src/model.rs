@@ -22,10 +22,11 @@ mod order;
 mod refs;
 mod rules;
 mod status;
+mod values;
 mod vhosts;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use backends::{is_h2c, wants_tls};
 pub(crate) use build::build;

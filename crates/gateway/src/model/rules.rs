@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::world::{HttpRoute, PathMatch, RouteFilter, RouteMatch, RouteRule, World};
 
 use super::refs::{BadRef, resolve};
+use super::values;
 use super::{Action, Backend, Rule, RuleId, Timeouts, Weighted};
 
 /// A route's rules and what is wrong with them.
@@ -29,9 +30,10 @@ pub(crate) fn make_rules(world: &World, route: &HttpRoute) -> Rules {
         let (action, bad) = make_action(world, route, rule, &mut made.named);
         made.bad_ref = made.bad_ref.or(bad);
         let problem = unsupported(rule);
-        let action = match &problem {
-            Some(_) => Action::Status(500),
-            None => action,
+        // Also without its filters: what is wrong with them would stand in the whole table.
+        let (action, filters) = match &problem {
+            Some(_) => (Action::Status(500), Vec::new()),
+            None => (action, rule.filters.clone()),
         };
         match problem {
             Some(what) => made.unsupported.push(format!("rule {index}: {what}")),
@@ -55,7 +57,7 @@ pub(crate) fn make_rules(world: &World, route: &HttpRoute) -> Rules {
                 },
                 created: route.created,
                 matcher: matcher.clone(),
-                filters: rule.filters.clone(),
+                filters: filters.clone(),
                 timeouts: Timeouts {
                     request: parse_limit(rule.request_timeout.as_deref()),
                     backend: parse_limit(rule.backend_timeout.as_deref()),
@@ -112,10 +114,7 @@ fn unsupported(rule: &RouteRule) -> Option<String> {
         .filters
         .iter()
         .chain(rule.backends.iter().flat_map(|backend| &backend.filters));
-    let filter = filters.filter_map(|filter| match filter {
-        RouteFilter::Unsupported(kind) => Some(format!("filter {kind} is not supported")),
-        _ => None,
-    });
+    let filter = filters.filter_map(values::problem);
     let redirect_of_backend = rule
         .backends
         .iter()

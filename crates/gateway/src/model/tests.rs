@@ -12,7 +12,7 @@ use crate::fixture::{
 use crate::world::{HttpRoute, ParametersRef, ParentRef, Rejection, RoutesFrom};
 use crate::xds::Kind;
 
-mod references;
+pub(crate) mod references;
 
 fn build_all(world: &World) -> (Vec<GatewayModel>, WantedStatus) {
     build(world, &mk_settings())

@@ -160,7 +160,16 @@ fn envoy_accepts_every_resource() {
         code: 301,
         ..Redirect::default()
     })];
-    add_route(&mut world, mk_route("more", vec![rule, moved]));
+    let mut rules = vec![rule, moved];
+    for filter in crate::model::tests::references::refused_filters() {
+        let mut rule = mk_rule("/odd", vec![mk_ref("service", "web", 1)]);
+        rule.filters = vec![filter.clone()];
+        rules.push(rule.clone());
+        rule.filters.clear();
+        rule.backends[0].filters = vec![filter];
+        rules.push(rule);
+    }
+    add_route(&mut world, mk_route("more", rules));
     let mut snapshots = Vec::new();
     for epp_tls in [EppTls::Plaintext, EppTls::Unverified] {
         let settings = Settings {

@@ -3,7 +3,7 @@
 use rstest::rstest;
 
 use super::*;
-use crate::world::ReferenceGrant;
+use crate::world::{HeaderEdit, Redirect, ReferenceGrant};
 
 #[rstest]
 #[case("service", "none", "BackendNotFound")]
@@ -148,6 +148,90 @@ fn unsupported_rule_answers_500_and_others_work() {
     assert_eq!(
         route_says(&world, "r")[0],
         "Accepted=False/UnsupportedValue"
+    );
+}
+
+fn set(name: &str, value: &str) -> RouteFilter {
+    RouteFilter::RequestHeaders(HeaderEdit {
+        set: vec![(name.into(), value.into())],
+        ..HeaderEdit::default()
+    })
+}
+
+fn remove(name: &str) -> RouteFilter {
+    RouteFilter::ResponseHeaders(HeaderEdit {
+        remove: vec![name.into()],
+        ..HeaderEdit::default()
+    })
+}
+
+fn redirect(hostname: &str, path: &str) -> RouteFilter {
+    RouteFilter::Redirect(Redirect {
+        hostname: Some(hostname.into()),
+        full_path: Some(path.into()),
+        ..Redirect::default()
+    })
+}
+
+/// Filters that Envoy refuses, and the route table with them.
+pub(crate) fn refused_filters() -> Vec<RouteFilter> {
+    vec![
+        set("Host", "a.example"),
+        set(":authority", "a.example"),
+        set("", "x"),
+        set("x y", "x"),
+        set("x-a", "line\nbreak"),
+        set("x-a", "null\0"),
+        remove("host"),
+        remove(":path"),
+        remove(""),
+        remove("x\r\n"),
+        redirect("a.example\r\n", "/"),
+        redirect("a.example", "/a\r\nb"),
+    ]
+}
+
+#[test]
+fn values_that_envoy_refuses_make_their_own_rule_answer_500() {
+    for filter in refused_filters() {
+        for of_backend in [false, true] {
+            let mut bad = mk_rule("/bad", vec![mk_ref("service", "web", 1)]);
+            if of_backend {
+                bad.backends[0].filters = vec![filter.clone()];
+            } else {
+                bad.filters = vec![filter.clone()];
+            }
+            let good = mk_rule("/good", vec![mk_ref("service", "web", 1)]);
+            let mut world = mk_world();
+            add_route(&mut world, mk_route("r", vec![bad, good]));
+            let said = route_says(&world, "r");
+            assert!(
+                has(&said, "PartiallyInvalid=True/UnsupportedValue"),
+                "{filter:?} {said:?}"
+            );
+            let (models, _) = build_all(&world);
+            let rule = models[0]
+                .rules()
+                .find(|rule| rule.id.route == key("r") && rule.id.rule == 0)
+                .unwrap();
+            assert_eq!(rule.action, Action::Status(500), "{filter:?}");
+            assert_eq!(rule.filters, [], "{filter:?}");
+        }
+    }
+}
+
+#[test]
+fn usual_values_are_supported() {
+    let mut world = mk_world();
+    let mut rule = mk_rule("/", vec![mk_ref("service", "web", 1)]);
+    rule.filters = vec![set("X-Under_score", "a\tb ü 100%"), remove("Server")];
+    let mut moved = mk_rule("/", Vec::new());
+    moved.filters = vec![redirect("b.example", "/a%20b?c=d")];
+    add_route(&mut world, mk_route("r", vec![rule, moved]));
+    let said = route_says(&world, "r");
+    assert!(
+        !said.iter().any(|one| one.starts_with("Partially")),
+        "{said:?}"
     );
 }
 
