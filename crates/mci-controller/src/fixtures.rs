@@ -165,8 +165,25 @@ pub(crate) fn connect(
     imports: Vec<LiveImport>,
     now: Moment,
 ) {
+    connect_under(world, name, mk_crd(), pools, imports, now);
+}
+
+/// The same, where the pools CRD looks like this.
+pub(crate) fn connect_under(
+    world: &mut World,
+    name: &str,
+    crd: CrdCheck,
+    pools: Vec<PoolFacts>,
+    imports: Vec<LiveImport>,
+    now: Moment,
+) {
     for update in first_lists(pools, imports) {
         let update = match update {
+            Update::PoolsListed { pools, odd, .. } => Update::PoolsListed {
+                pools,
+                odd,
+                crd: crd.clone(),
+            },
             Update::Connected { .. } => Update::Connected {
                 uid: format!("cluster-{name}"),
             },

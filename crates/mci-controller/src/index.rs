@@ -19,8 +19,8 @@ use std::{
 };
 
 use self::{
-    facts::{Claim, CrdCheck, PoolFacts},
-    member::{Coverage, Link, Member, Reach, Refusal},
+    facts::{Claim, CrdCheck, LiveImport, PoolFacts},
+    member::{Coverage, Link, Member, Reach, Refusal, Unseen},
     update::Update,
 };
 use crate::name::{ClusterName, Key};
@@ -32,6 +32,8 @@ pub(crate) struct World {
     pub(crate) members: BTreeMap<ClusterName, Member>,
     /// Silence after which readiness is unknown.
     pub(crate) stale_after: Duration,
+    /// Exports that ended while no controller ran: each is told once.
+    orphans: BTreeSet<(ClusterName, Key)>,
 }
 
 /// What an update did.
@@ -80,6 +82,7 @@ impl World {
         Self {
             members: BTreeMap::new(),
             stale_after,
+            orphans: BTreeSet::new(),
         }
     }
 
@@ -110,6 +113,7 @@ impl World {
     /// Drops what is known of a removed member.
     pub(crate) fn forget(&mut self, name: &ClusterName) -> Changes {
         self.members.remove(name);
+        self.orphans.retain(|(exporter, _)| exporter != name);
         Changes::all()
     }
 
@@ -161,7 +165,14 @@ impl World {
                 let names = member.change_namespaces(change);
                 return self.keys_in(&names);
             }
-            Update::Imports(change) => return member.change_imports(change),
+            Update::Imports(change) => {
+                let first = member.imports.coverage != Coverage::Listed;
+                let mut changes = member.change_imports(change);
+                if first {
+                    self.tell_orphans(None, Some(name), &mut changes);
+                }
+                return changes;
+            }
         }
         Changes::default()
     }
@@ -169,9 +180,17 @@ impl World {
     /// Ends doubts whose time has come.
     pub(crate) fn tick(&mut self, now: Moment) -> Changes {
         let mut changes = Changes::default();
+        let mut cleared = Vec::new();
         for (name, member) in &mut self.members {
             if !member.in_contact() {
                 continue;
+            }
+            if let Unseen::UnknownUntil(ends) = member.unseen
+                && ends <= now
+            {
+                member.unseen = Unseen::Absent;
+                member.gone_pools.clear();
+                cleared.push(name.clone());
             }
             member.pools.retain(|key, record| {
                 let over = record
@@ -186,6 +205,10 @@ impl World {
                 }
                 !over
             });
+        }
+        for name in cleared {
+            changes.dirty.all = true;
+            self.tell_orphans(Some(&name), None, &mut changes);
         }
         changes
     }
@@ -265,32 +288,58 @@ impl World {
         let first = member.pools_coverage != Coverage::Listed;
         let mut changes = member.list_pools(name, pools, odd, crd, now + stale_after);
         if first {
-            self.end_carrying(name, &mut changes);
+            changes.dirty.all = true;
+            changes.withheld += self.carried_from(name).len();
+            self.tell_orphans(Some(name), None, &mut changes);
         }
         changes
     }
 
-    /// The first complete list of an exporter is what ends entries carried over from before the start.
-    fn end_carrying(&self, name: &ClusterName, changes: &mut Changes) {
-        let Some(exporter) = self.members.get(name) else {
-            return;
+    /// Keys of imports that hold an entry of this exporter although its pool has not been seen.
+    fn carried_from(&self, exporter: &ClusterName) -> BTreeSet<Key> {
+        let Some(exporting) = self.members.get(exporter) else {
+            return BTreeSet::new();
         };
-        let mut seen = BTreeSet::new();
-        for member in self.members.values() {
-            for (key, import) in &member.imports.items {
-                let listed = import.claim == Claim::Ours
-                    && import
-                        .status
-                        .clusters
-                        .iter()
-                        .any(|entry| entry.name == name.as_str());
-                let known = exporter.pools.contains_key(key) || exporter.odd_pools.contains(key);
-                if listed && !known && seen.insert(key.clone()) {
-                    changes.withdraw(name, key, Evidence::PoolAbsent);
+        let lists = |import: &LiveImport| {
+            let mut entries = import.status.clusters.iter();
+            import.claim == Claim::Ours && entries.any(|entry| entry.name == exporter.as_str())
+        };
+        let imports = self.members.values().flat_map(|one| &one.imports.items);
+        imports
+            .filter(|(key, import)| !exporting.knows_pool(key) && lists(import))
+            .map(|(key, _)| key.clone())
+            .collect()
+    }
+
+    /// Tells which entries carried over from before the start are now proven to have no export behind them: of this
+    /// exporter, in this importer; none: all.
+    fn tell_orphans(
+        &mut self,
+        exporter: Option<&ClusterName>,
+        importer: Option<&ClusterName>,
+        changes: &mut Changes,
+    ) {
+        for (name, member) in &self.members {
+            if importer.is_some_and(|one| one != name) {
+                continue;
+            }
+            let ours = member.imports.items.iter();
+            for (key, import) in ours.filter(|(_, import)| import.claim == Claim::Ours) {
+                for entry in &import.status.clusters {
+                    let Ok(found) = ClusterName::new(&entry.name) else {
+                        continue;
+                    };
+                    let wanted = exporter.is_none_or(|one| *one == found);
+                    let exporting = self.members.get(&found).filter(|_| wanted);
+                    let evidence = exporting.and_then(|member| member.lacks_export(key));
+                    if let Some(evidence) = evidence
+                        && self.orphans.insert((found.clone(), key.clone()))
+                    {
+                        changes.withdraw(&found, key, evidence);
+                    }
                 }
             }
         }
-        changes.dirty.all = true;
     }
 
     /// Keys in these namespaces, in any member.

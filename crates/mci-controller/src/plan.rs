@@ -201,8 +201,7 @@ fn standing<'a>(member: &'a Member, key: &Key) -> Standing<'a> {
         return Standing::No;
     }
     let Some(record) = member.pools.get(key) else {
-        let certain = member.pools_coverage == Coverage::Listed && !member.odd_pools.contains(key);
-        return if certain {
+        return if member.knows_pool(key) {
             Standing::No
         } else {
             Standing::Unknown

@@ -59,6 +59,9 @@ impl Member {
             Kind::Imports => &mut self.imports.coverage,
         };
         if *coverage != Coverage::Never {
+            if kind == Kind::Pools {
+                self.doubt_pools_crd();
+            }
             return Changes::default();
         }
         *coverage = Coverage::NotServed;

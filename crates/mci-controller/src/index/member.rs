@@ -24,8 +24,12 @@ pub(crate) struct Member {
     pub(crate) pools_coverage: Coverage,
     /// Pools that could not be read: known to exist, nothing else.
     pub(crate) odd_pools: BTreeSet<Key>,
-    /// Uid of the pools CRD at the last complete list.
+    /// Uid of the pools CRD at the last complete list under a CRD that stood.
     pub(crate) pools_crd: Option<String>,
+    /// What it means that a pool has not been seen since the start.
+    pub(crate) unseen: Unseen,
+    /// Pools that are proven to be gone while the others unseen are not; empty once all are.
+    pub(crate) gone_pools: BTreeSet<Key>,
     pub(crate) services: Store<Key, ServiceFacts>,
     pub(crate) slices: Store<Key, SliceFacts>,
     pub(crate) namespaces: Store<Arc<str>, NamespaceFacts>,
@@ -46,6 +50,20 @@ pub(crate) struct PoolRecord {
 pub(crate) struct Doubt {
     /// When the absence counts after all; none: not before its CRD is back.
     pub(crate) ends: Option<Moment>,
+}
+
+/// What it means that a pool has not been seen since the start. Which CRD its importers' entries come from is not known
+/// then: the first list may be of a CRD that is going, or that was just installed anew. So its gaps are evidence only
+/// once the CRD has stood for as long as a reinstalled one is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Unseen {
+    /// Nothing: no list yet, or the CRD was missing or going at the last one.
+    #[default]
+    Unknown,
+    /// Nothing before then.
+    UnknownUntil(Moment),
+    /// It is not there.
+    Absent,
 }
 
 /// A member's silence.
@@ -134,6 +152,8 @@ impl Member {
             pools_coverage: Coverage::Never,
             odd_pools: BTreeSet::new(),
             pools_crd: None,
+            unseen: Unseen::Unknown,
+            gone_pools: BTreeSet::new(),
             services: Store::default(),
             slices: Store::default(),
             namespaces: Store::default(),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{
     Changes, Evidence,
     facts::{CrdCheck, PoolFacts},
-    member::{Coverage, Doubt, Member, PoolRecord},
+    member::{Coverage, Doubt, Member, PoolRecord, Unseen},
 };
 use crate::{
     name::{ClusterName, Key},
@@ -29,10 +29,8 @@ impl Member {
         for pool in pools {
             changes.merge(self.apply_pool(name, pool));
         }
-        let same_crd = self
-            .pools_crd
-            .as_ref()
-            .is_none_or(|known| matches!(&crd, CrdCheck::Serving { uid } if uid == known));
+        let same_crd =
+            matches!(&crd, CrdCheck::Serving { uid } if self.pools_crd.as_ref() == Some(uid));
         let missing: Vec<Key> = self
             .pools
             .keys()
@@ -45,7 +43,7 @@ impl Member {
             };
             match (&crd, record.doubt) {
                 // The reinstalled CRD's objects have until then to come back.
-                (_, Some(Doubt { ends: Some(_) })) => {}
+                (CrdCheck::Serving { .. }, Some(Doubt { ends: Some(_) })) if same_crd => {}
                 (CrdCheck::Serving { .. }, _) if same_crd => {
                     changes.merge(self.drop_pool(name, &key, Evidence::PoolAbsent));
                 }
@@ -55,6 +53,15 @@ impl Member {
                 (CrdCheck::Doubtful, _) => changes.merge(record.doubt_until(&key, None)),
             }
         }
+        self.unseen = match (&crd, self.unseen) {
+            (CrdCheck::Doubtful, Unseen::Absent) => Unseen::Absent,
+            (CrdCheck::Doubtful, _) => Unseen::Unknown,
+            (CrdCheck::Serving { .. }, Unseen::Unknown) => Unseen::UnknownUntil(doubt_ends),
+            (CrdCheck::Serving { .. }, Unseen::UnknownUntil(_)) if !same_crd => {
+                Unseen::UnknownUntil(doubt_ends)
+            }
+            (CrdCheck::Serving { .. }, unseen) => unseen,
+        };
         if let CrdCheck::Serving { uid } = crd {
             self.pools_crd = Some(uid);
         }
@@ -63,10 +70,42 @@ impl Member {
         changes
     }
 
+    /// Whether a missing record of the pool means that there is no such pool.
+    pub(crate) fn knows_pool(&self, key: &Key) -> bool {
+        let certain = self.unseen == Unseen::Absent || self.gone_pools.contains(key);
+        self.pools.contains_key(key)
+            || (self.pools_coverage == Coverage::Listed && certain && !self.odd_pools.contains(key))
+    }
+
+    /// The proof, if there is one, that it does not export the key.
+    pub(super) fn lacks_export(&self, key: &Key) -> Option<Evidence> {
+        match self.pools.get(key) {
+            Some(record) => match parse_export(&record.facts.annotations) {
+                Export::NotRequested => Some(Evidence::AnnotationGone),
+                Export::Invalid(_) => Some(Evidence::AnnotationInvalid),
+                Export::Requested(_) => None,
+            },
+            None => self.knows_pool(key).then_some(Evidence::PoolAbsent),
+        }
+    }
+
+    /// The pools CRD is not served any more: no doubt ends before it is back.
+    pub(super) fn doubt_pools_crd(&mut self) {
+        if let Unseen::UnknownUntil(_) = self.unseen {
+            self.unseen = Unseen::Unknown;
+        }
+        for record in self.pools.values_mut() {
+            if let Some(doubt) = &mut record.doubt {
+                doubt.ends = None;
+            }
+        }
+    }
+
     pub(super) fn apply_pool(&mut self, name: &ClusterName, pool: PoolFacts) -> Changes {
         let mut changes = Changes::default();
         let key = pool.key.clone();
         self.odd_pools.remove(&key);
+        self.gone_pools.remove(&key);
         let record = PoolRecord {
             facts: pool,
             doubt: None,
@@ -109,6 +148,10 @@ impl Member {
         evidence: Evidence,
     ) -> Changes {
         let mut changes = Changes::default();
+        if self.unseen != Unseen::Absent {
+            self.gone_pools.insert(key.clone());
+            changes.dirty.keys.insert(key.clone());
+        }
         if let Some(record) = self.pools.remove(key)
             && record.concerns_us()
         {

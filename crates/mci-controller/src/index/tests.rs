@@ -105,6 +105,96 @@ fn a_pool_that_cannot_be_read_is_not_absent() {
     assert!(has(&world, "a", "x"));
 }
 
+/// A controller that has just started, and an importer that holds an entry of `a`'s pool `x`.
+fn mk_restarted() -> World {
+    let mut before = mk_world(&["a", "b"]);
+    export(&mut before, "a", "x");
+    settle(&mut before, &mk_policy(), NOW);
+    let live = member(&before, "b").imports.items[&mk_key("x")].clone();
+    let mut world = World::new(STALE_AFTER);
+    for name in ["a", "b"] {
+        world.add_member(&mk_name(name), NOW);
+    }
+    connect(&mut world, "b", Vec::new(), vec![live], NOW);
+    world
+}
+
+fn carried(world: &mut World, now: Moment) -> bool {
+    settle(world, &mk_policy(), now);
+    !entries(world, "b", &mk_key("x")).is_empty()
+}
+
+#[test]
+fn after_a_start_a_list_under_a_crd_that_is_going_ends_nothing() {
+    let mut world = mk_restarted();
+    connect_under(
+        &mut world,
+        "a",
+        CrdCheck::Doubtful,
+        Vec::new(),
+        Vec::new(),
+        NOW,
+    );
+    let later = NOW + STALE_AFTER * 100;
+    assert!(world.tick(later).withdrawals.is_empty());
+    assert!(carried(&mut world, later));
+    // its CRD is back: from now on its pools have time
+    list(&mut world, "a", &[], mk_crd(), later);
+    assert!(world.tick(later + STALE_AFTER / 2).withdrawals.is_empty());
+    assert!(carried(&mut world, later));
+    let changes = world.tick(later + STALE_AFTER);
+    assert_eq!(evidence(&changes), [Evidence::PoolAbsent]);
+    assert!(!carried(&mut world, later + STALE_AFTER));
+}
+
+#[test]
+fn after_a_start_a_crd_that_goes_once_more_ends_no_doubt() {
+    let mut world = mk_restarted();
+    connect(&mut world, "a", Vec::new(), Vec::new(), NOW);
+    world.update(&mk_name("a"), Update::NotServed(update::Kind::Pools), NOW);
+    assert!(world.tick(NOW + STALE_AFTER * 2).withdrawals.is_empty());
+    assert!(carried(&mut world, NOW + STALE_AFTER * 2));
+}
+
+#[test]
+fn after_a_start_a_pool_that_is_listed_and_then_deleted_goes_at_once() {
+    let mut world = mk_restarted();
+    let pools = vec![mk_pool("x", Some("ClusterSet"))];
+    connect(&mut world, "a", pools, Vec::new(), NOW);
+    let deleted = Update::PoolDeleted {
+        key: mk_key("x"),
+        crd: mk_crd(),
+    };
+    let changes = world.update(&mk_name("a"), deleted, NOW);
+    assert_eq!(evidence(&changes), [Evidence::PoolDeleted]);
+    assert!(!carried(&mut world, NOW));
+}
+
+#[test]
+fn an_annotation_that_went_while_no_controller_ran_is_told_once() {
+    let mut world = mk_restarted();
+    let listed = |pools| Update::PoolsListed {
+        pools,
+        odd: BTreeSet::new(),
+        crd: mk_crd(),
+    };
+    let changes = world.update(&mk_name("a"), listed(vec![mk_pool("x", None)]), NOW);
+    assert_eq!(evidence(&changes), [Evidence::AnnotationGone]);
+    let changes = world.update(&mk_name("a"), listed(vec![mk_pool("x", None)]), NOW);
+    assert!(changes.withdrawals.is_empty());
+}
+
+#[test]
+fn pools_listed_under_a_crd_that_is_going_are_not_gone_with_the_next_crd() {
+    let mut world = World::new(STALE_AFTER);
+    world.add_member(&mk_name("a"), NOW);
+    let pools = vec![mk_pool("x", Some("ClusterSet"))];
+    connect_under(&mut world, "a", CrdCheck::Doubtful, pools, Vec::new(), NOW);
+    let changes = list(&mut world, "a", &[], mk_crd(), NOW);
+    assert!(changes.withdrawals.is_empty());
+    assert!(has(&world, "a", "x"));
+}
+
 #[test]
 fn silence_forgets_nothing() {
     let mut world = mk_world(&["a"]);

@@ -28,14 +28,36 @@ const POOLS_CRD: &str = "inferencepools.inference.networking.k8s.io";
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 const CHECK_RETRY_MIN: Duration = Duration::from_millis(200);
 const CHECK_RETRY_MAX: Duration = Duration::from_secs(5);
+/// A CRD that was missing, going or hidden from us is looked at again after this much quiet.
+const DOUBT_RETRY: Duration = Duration::from_secs(30);
 
 /// Follows the pools of a member.
 pub(super) async fn pools(wires: Wires, client: Client) -> Result<(), Gone> {
-    let stream = watch::objects::<InferencePool>(Api::all(client.clone()), config());
-    let mut stream = std::pin::pin!(stream);
+    let list = || {
+        let stream = watch::objects::<InferencePool>(Api::all(client.clone()), config());
+        Box::pin(stream)
+    };
+    let mut stream = list();
+    // a list or deletion was told under a CRD that may be going
+    let mut doubtful = false;
     // unreadable pools told since the last list or failure: they precede the list that they are on
     let mut odd: BTreeSet<Key> = BTreeSet::new();
-    while let Some(event) = stream.next().await {
+    loop {
+        let event = tokio::select! {
+            event = stream.next() => event,
+            () = sleep(DOUBT_RETRY), if doubtful => {
+                if check_crd(&wires, &client).await != CrdCheck::Doubtful {
+                    // only a list made after that proves anything
+                    doubtful = false;
+                    odd.clear();
+                    stream = list();
+                }
+                continue;
+            }
+        };
+        let Some(event) = event else {
+            return Ok(());
+        };
         match event {
             watch::Update::Reset(objects) => {
                 let mut pools = Vec::new();
@@ -47,6 +69,7 @@ pub(super) async fn pools(wires: Wires, client: Client) -> Result<(), Gone> {
                     }
                 }
                 let crd = check_crd(&wires, &client).await;
+                doubtful = crd == CrdCheck::Doubtful;
                 let odd = std::mem::take(&mut odd);
                 wires
                     .update(Update::PoolsListed { pools, odd, crd })
@@ -65,6 +88,7 @@ pub(super) async fn pools(wires: Wires, client: Client) -> Result<(), Gone> {
             watch::Update::Delete(object) => {
                 if let Some(key) = project::key_of(object.meta()) {
                     let crd = check_crd(&wires, &client).await;
+                    doubtful |= crd == CrdCheck::Doubtful;
                     wires.update(Update::PoolDeleted { key, crd }).await?;
                 }
                 wires.sign(Sign::Working(Kind::Pools)).await?;
@@ -72,6 +96,7 @@ pub(super) async fn pools(wires: Wires, client: Client) -> Result<(), Gone> {
             watch::Update::OddDelete(object) => {
                 if let Some(key) = Key::checked(&object.namespace, &object.name) {
                     let crd = check_crd(&wires, &client).await;
+                    doubtful |= crd == CrdCheck::Doubtful;
                     wires.update(Update::PoolDeleted { key, crd }).await?;
                 }
                 wires.sign(Sign::Working(Kind::Pools)).await?;
@@ -88,7 +113,6 @@ pub(super) async fn pools(wires: Wires, client: Client) -> Result<(), Gone> {
             }
         }
     }
-    Ok(())
 }
 
 /// Looks at the pools CRD until there is an answer. Not being allowed to see it is no proof that it stands.

@@ -340,7 +340,8 @@ fn a_carried_entry_goes_once_its_exporter_lists_without_it() {
     }
     connect(&mut world, "b", Vec::new(), vec![live.clone()], NOW);
     connect(&mut world, "a", Vec::new(), Vec::new(), NOW);
-    let plan = desired_for(&world, &policy, &key, NOW);
+    world.tick(NOW + STALE_AFTER);
+    let plan = desired_for(&world, &policy, &key, NOW + STALE_AFTER);
     assert_eq!(
         diff(&plan.imports[&mk_name("b")], Some(&live)),
         Step::Delete
