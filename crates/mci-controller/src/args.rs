@@ -87,6 +87,16 @@ pub struct Args {
     )]
     drain_timeout: Span,
 
+    /// How long members are kept whose kubeconfigs vanished together with most others, two or more: the directory may be
+    /// at fault, not they.
+    #[arg(
+        long,
+        env = "REMOVAL_HOLD",
+        default_value = "5m",
+        value_name = "DURATION"
+    )]
+    removal_hold: Span,
+
     /// Accept kubeconfigs with http:// servers. For tests: credentials travel in clear.
     #[arg(long, env = "ALLOW_PLAIN_HTTP")]
     allow_plain_http: bool,
@@ -117,6 +127,7 @@ pub(crate) struct Settings {
     pub(crate) initial_sync_timeout: Duration,
     pub(crate) write_timeout: Duration,
     pub(crate) drain_timeout: Duration,
+    pub(crate) removal_hold: Duration,
     pub(crate) allow_plain_http: bool,
     pub(crate) admin_address: SocketAddr,
 }
@@ -161,6 +172,7 @@ impl TryFrom<Args> for Settings {
             initial_sync_timeout,
             write_timeout,
             drain_timeout,
+            removal_hold,
             allow_plain_http,
             admin_address,
             log: _,
@@ -207,6 +219,7 @@ impl TryFrom<Args> for Settings {
             initial_sync_timeout: initial_sync_timeout.0,
             write_timeout: write_timeout.0,
             drain_timeout: drain_timeout.0,
+            removal_hold: removal_hold.0,
             allow_plain_http,
             admin_address,
         })

@@ -31,7 +31,7 @@ pub(crate) struct Metrics {
     watch_restarts: Family<Labels, Counter>,
     rejected_addresses: Family<Labels, Counter>,
     withdrawals: Family<Labels, Counter>,
-    withheld_withdrawals: Counter,
+    withheld_withdrawals: Family<Labels, Counter>,
     propagation: Histogram,
     last_contact: Family<Labels, Gauge<f64, AtomicU64>>,
 }
@@ -65,7 +65,7 @@ impl Metrics {
             watch_restarts: Family::default(),
             rejected_addresses: Family::default(),
             withdrawals: Family::default(),
-            withheld_withdrawals: Counter::default(),
+            withheld_withdrawals: Family::default(),
             propagation: Histogram::new(buckets()),
             last_contact: Family::default(),
         };
@@ -127,7 +127,7 @@ impl Metrics {
         );
         registry.register(
             "mci_withheld_withdrawals",
-            "Pools that vanished without evidence and were retained",
+            "Exports that vanished without evidence and were retained, by what it looked like",
             metrics.withheld_withdrawals.clone(),
         );
         registry.register_with_unit(
@@ -173,8 +173,10 @@ impl Metrics {
         self.withdrawals.get_or_create(&labels).inc();
     }
 
-    pub(crate) fn withheld(&self, count: usize) {
+    pub(crate) fn withheld(&self, looks_like: Evidence, count: usize) {
+        let labels = vec![("reason", looks_like.reason().to_owned())];
         self.withheld_withdrawals
+            .get_or_create(&labels)
             .inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
 

@@ -25,7 +25,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use self::gate::Gate;
 use crate::{
     index::{
-        Changes, Dirty, World,
+        Changes, Dirty, Evidence, World,
         facts::{Claim, LiveImport},
         member::{Reach, Refusal},
         update::Update,
@@ -129,6 +129,14 @@ impl Planner {
     pub(crate) fn remove_member(&mut self, name: &ClusterName, now: Moment) {
         let changes = self.world.remove_member(name);
         self.take(changes, now);
+    }
+
+    /// A member is gone from the inventory, but not believed to be: its exports stay.
+    pub(crate) fn withhold_removal(&self, name: &ClusterName) {
+        let pools = self.world.members.get(name).map(|member| &member.pools);
+        let exported = pools.into_iter().flatten();
+        let count = exported.filter(|(_, record)| record.is_exported()).count();
+        self.metrics.withheld(Evidence::MemberRemoved, count.max(1));
     }
 
     /// Whether a removed member holds nothing of ours any more.
@@ -235,7 +243,8 @@ impl Planner {
                 pools = changes.withheld,
                 "pools vanished without proof and are kept"
             );
-            self.metrics.withheld(changes.withheld);
+            self.metrics
+                .withheld(Evidence::PoolAbsent, changes.withheld);
         }
         if !changes.dirty.is_empty() {
             self.since.get_or_insert(now);

@@ -74,9 +74,9 @@ async fn serve(
         stop.clone(),
     ));
     let directory = settings.kubeconfig_dir.clone();
-    let plain = settings.allow_plain_http;
+    let (plain, hold) = (settings.allow_plain_http, settings.removal_hold);
     tasks.spawn(async move {
-        watch_directory(directory, plain, sender).await;
+        watch_directory(directory, plain, hold, clock, sender).await;
         Ok(())
     });
     let drain_timeout = settings.drain_timeout;

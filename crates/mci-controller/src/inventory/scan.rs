@@ -17,6 +17,7 @@ use super::{
     kubeconfig::{Credentials, KubeconfigError, MAX_BYTES},
     tracker::{Found, InventoryEvent, Tracker},
 };
+use moment::Clock;
 
 /// Time between scans: a file that goes is noticed after two, so within 4 s.
 const SCAN_PERIOD: Duration = Duration::from_secs(2);
@@ -27,9 +28,11 @@ const SCAN_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) async fn watch_directory(
     directory: PathBuf,
     allow_plain_http: bool,
+    removal_hold: Duration,
+    clock: Clock,
     events: mpsc::Sender<InventoryEvent>,
 ) {
-    let mut tracker = Tracker::default();
+    let mut tracker = Tracker::new(removal_hold);
     let mut ticks = interval(SCAN_PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut failing = false;
@@ -42,7 +45,7 @@ pub(crate) async fn watch_directory(
         match outcome {
             Ok((files, found)) => {
                 failing = false;
-                for event in tracker.scan(&files, found) {
+                for event in tracker.scan(&files, found, clock.now()) {
                     if events.send(event).await.is_err() {
                         return;
                     }
@@ -61,7 +64,8 @@ pub(crate) async fn watch_directory(
 
 /// All files of a directory, sorted, and the credentials of those that are new to the tracker.
 /// # Errors
-/// When the directory itself cannot be read; a file that cannot is a refused member.
+/// When the directory cannot be read, or it cannot be told what an entry of it is; a file whose content cannot be read
+/// is a refused member.
 async fn read_directory(
     directory: &Path,
     tracker: &Tracker,
@@ -74,11 +78,15 @@ async fn read_directory(
             continue;
         };
         // a mounted Secret has its data in `..data`, and links to it: follow the links, skip the dots
-        let is_file = tokio::fs::metadata(entry.path())
-            .await
-            .is_ok_and(|metadata| metadata.is_file());
-        if !file.starts_with('.') && is_file {
-            files.push(file);
+        if file.starts_with('.') {
+            continue;
+        }
+        match tokio::fs::metadata(entry.path()).await {
+            Ok(metadata) if metadata.is_file() => files.push(file),
+            Ok(_) => {}
+            // removed since it was listed, or a link to nothing; any other error says nothing of the file
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
         }
     }
     files.sort();
@@ -133,14 +141,14 @@ mod tests {
         write("west.yaml", "]{ garbage");
         write(".hidden", GOOD);
         std::fs::create_dir(directory.path().join("folder")).expect("made");
-        let mut tracker = Tracker::default();
+        let mut tracker = Tracker::new(Duration::ZERO);
         let (files, found) = read_directory(directory.path(), &tracker, false)
             .await
             .expect("readable");
         assert_eq!(files, ["east.yaml", "west.yaml"]);
         let good: Vec<bool> = found.iter().map(|one| one.credentials.is_ok()).collect();
         assert_eq!(good, [true, false]);
-        tracker.scan(&files, found);
+        tracker.scan(&files, found, moment::Moment::default());
         let (_, again) = read_directory(directory.path(), &tracker, false)
             .await
             .expect("readable");
@@ -152,6 +160,21 @@ mod tests {
         assert_eq!(rotated.len(), 1);
     }
 
+    #[tokio::test]
+    async fn a_file_that_cannot_be_looked_at_is_not_absent() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let link = directory.path().join("east.yaml");
+        let tracker = Tracker::new(Duration::ZERO);
+        // a link to nothing is no file; a link in a circle is an error of the file system
+        std::os::unix::fs::symlink(directory.path().join("nothing"), &link).expect("linked");
+        let read = read_directory(directory.path(), &tracker, false).await;
+        assert_eq!(read.expect("readable").0, [""; 0]);
+        std::fs::remove_file(&link).expect("removed");
+        std::os::unix::fs::symlink(&link, &link).expect("linked");
+        let read = read_directory(directory.path(), &tracker, false).await;
+        assert!(read.is_err());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_unreadable_directory_removes_nobody() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -160,7 +183,13 @@ mod tests {
         std::fs::write(path.join("east.yaml"), GOOD).expect("written");
         let (sender, mut events) = mpsc::channel(16);
         let mut tasks = tokio::task::JoinSet::new();
-        tasks.spawn(watch_directory(path.clone(), false, sender));
+        tasks.spawn(watch_directory(
+            path.clone(),
+            false,
+            Duration::ZERO,
+            Clock::start(),
+            sender,
+        ));
         assert!(matches!(
             events.recv().await,
             Some(InventoryEvent::Upsert(..))

@@ -155,6 +155,7 @@ impl Supervisor {
             InventoryEvent::Upsert(name, credentials) => self.upsert(&name, *credentials),
             InventoryEvent::Refused(name, refusal) => self.refuse(&name, refusal),
             InventoryEvent::Gone(name) => self.remove(&name),
+            InventoryEvent::Withheld(name) => self.planner.withhold_removal(&name),
             InventoryEvent::Scanned => self.planner.inventory_listed(),
         }
     }

@@ -26,6 +26,7 @@ impl Running {
             initial_sync_timeout: Duration::from_millis(300),
             write_timeout: Duration::from_secs(5),
             drain_timeout: Duration::from_secs(10),
+            removal_hold: Duration::from_mins(5),
             allow_plain_http: false,
             admin_address: address,
         };
