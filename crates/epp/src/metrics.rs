@@ -36,7 +36,7 @@ pub struct Metrics {
     rejected: Family<Reason, Counter>,
     /// Of requests and of responses.
     streams: [Gauge; 2],
-    /// `epp_streams_ended_total`, not `epp_streams_total`: OpenMetrics takes the name of a counter without
+    /// `epp_streams_ended_total`, not `epp_streams_total`: `OpenMetrics` takes the name of a counter without
     /// `_total` for its family's, and `epp_streams` is the gauge of the open ones.
     stream_ends: Family<End, Counter>,
     blind_picks: Counter,
