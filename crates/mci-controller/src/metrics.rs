@@ -11,7 +11,7 @@ use crate::{
     index::{
         Evidence, World,
         facts::Claim,
-        member::{Link, PoolRecord},
+        member::{Fault, Link, Member, PoolRecord},
     },
     name::ClusterName,
 };
@@ -40,10 +40,11 @@ pub(crate) struct Metrics {
 const PROPAGATION_BUCKETS: usize = 17;
 
 /// Values of `reason` of `mci_member_state`; exactly one is 1.
-const STATES: [&str; 7] = [
+const STATES: [&str; 8] = [
     "Active",
     "Connecting",
     "ConnectionLost",
+    "AuthFailed",
     "BadCredentials",
     "InsecureCredentials",
     "DuplicateCluster",
@@ -201,7 +202,7 @@ impl Metrics {
             self.last_contact
                 .get_or_create(&vec![cluster()])
                 .set(silent.as_secs_f64());
-            let current = state(member.link);
+            let current = state(member);
             for reason in STATES {
                 let labels = vec![cluster(), ("reason", reason.to_owned())];
                 self.state
@@ -242,11 +243,14 @@ impl Metrics {
 }
 
 /// The state as `mci_member_state` names it.
-pub(crate) fn state(link: Link) -> &'static str {
-    match link {
+pub(crate) fn state(member: &Member) -> &'static str {
+    match member.link {
         Link::Live | Link::Suspect | Link::Removing => "Active",
         Link::Connecting | Link::Syncing => "Connecting",
-        Link::Lost => "ConnectionLost",
+        Link::Lost => {
+            let fault = member.silence.map(|silence| silence.fault);
+            fault.unwrap_or(Fault::ConnectionLost).reason()
+        }
         Link::Refused(refusal) => refusal.reason(),
     }
 }
@@ -257,4 +261,24 @@ fn gauge(count: usize) -> i64 {
 
 fn buckets() -> impl Iterator<Item = f64> {
     std::iter::successors(Some(0.001), |bound| Some(bound * 2.0)).take(PROPAGATION_BUCKETS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        fixtures::{member, mk_name, mk_world},
+        index::update::Update,
+    };
+
+    #[test]
+    fn refused_credentials_are_a_state_of_their_own() {
+        let mut world = mk_world(&["a"]);
+        let now = moment::Moment::default();
+        world.update(&mk_name("a"), Update::Lost(Fault::AuthFailed), now);
+        assert_eq!(state(member(&world, "a")), "AuthFailed");
+        assert!(STATES.contains(&"AuthFailed"));
+        world.update(&mk_name("a"), Update::Lost(Fault::ConnectionLost), now);
+        assert_eq!(state(member(&world, "a")), "ConnectionLost");
+    }
 }

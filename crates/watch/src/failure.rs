@@ -8,6 +8,7 @@ use kube::runtime::watcher;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchFailure {
     reason: &'static str,
+    relists: bool,
     /// HTTP status, where the server gave one.
     pub status: Option<u16>,
     /// What went wrong, for a person.
@@ -20,6 +21,12 @@ impl WatchFailure {
     /// Stable: metric label and condition reason alike.
     pub fn reason(&self) -> &'static str {
         self.reason
+    }
+
+    /// Whether the retry begins with a list, so that its success shows as a reset; else a watch goes on where it was, and
+    /// success shows only with the next event.
+    pub fn relists(&self) -> bool {
+        self.relists
     }
 
     /// Whether the server does not know the kind (404 on the list): its CRD is absent.
@@ -40,8 +47,14 @@ impl WatchFailure {
             watcher::Error::WatchError(status) => by_status(status.code),
             watcher::Error::NoResourceVersion => ("NoResourceVersion", None),
         };
+        let relists = match error {
+            watcher::Error::InitialListFailed(_) | watcher::Error::NoResourceVersion => true,
+            watcher::Error::WatchError(status) => status.code == 410,
+            watcher::Error::WatchStartFailed(_) | watcher::Error::WatchFailed(_) => false,
+        };
         Self {
             reason,
+            relists,
             status,
             message: chain(error),
         }

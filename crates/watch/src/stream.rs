@@ -155,7 +155,11 @@ where
                         // a quiet kind gives no sign of life between two failures that are hours apart
                         let now = Instant::now();
                         let apart = state.last_failure.is_some_and(|last| now - last > IN_A_ROW);
-                        state.failures = if apart { 1 } else { state.failures.saturating_add(1) };
+                        state.failures = if apart {
+                            1
+                        } else {
+                            state.failures.saturating_add(1)
+                        };
                         state.last_failure = Some(now);
                         let failure = WatchFailure::from_watcher(&error);
                         debug!(kind = state.kind, reason = failure.reason(), error = %failure, "watch failed");

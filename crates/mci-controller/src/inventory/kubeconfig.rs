@@ -16,6 +16,9 @@ use crate::index::member::Refusal;
 pub(crate) const MAX_BYTES: usize = 1024 * 1024;
 /// How long a TCP and TLS handshake may take; the whole connect has 10 s.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Silence that ends a connection. Above the 40 s that a quiet watch may last; it ends calls on a pooled connection whose
+/// other end is gone without a word, which nothing else would (the client has no TCP keepalive to set).
+const READ_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// What a client is made of. `Debug` shows no secret.
 #[derive(Clone)]
@@ -38,7 +41,7 @@ pub(crate) enum KubeconfigError {
     NoContext,
     #[error("the current context names no cluster of the file, or one without a server")]
     NoCluster,
-    #[error("the server is no https:// URL")]
+    #[error("the server is no https:// URL of a host and an optional path")]
     BadServer,
     #[error("a certificate, key or token in the file is not valid")]
     BadMaterial,
@@ -84,6 +87,7 @@ impl Credentials {
         // kube takes proxies from the environment too: a member's address is meant as it is
         config.proxy_url = None;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.read_timeout = Some(READ_TIMEOUT);
         // the layer repeats 429, 503 and 504 inside one call, past every deadline of ours
         config.default_retry = false;
         Ok(Self { config })
@@ -147,6 +151,14 @@ fn check_cluster(cluster: &Cluster, allow_plain_http: bool) -> Result<(), Kubeco
         Some("http") if allow_plain_http => {}
         Some("http") => return Err(KubeconfigError::Insecure("an http:// server")),
         _ => return Err(KubeconfigError::BadServer),
+    }
+    // both may hold secrets, and the URL is shown
+    let authority = url.authority().map_or("", http::uri::Authority::as_str);
+    if authority.contains('@') {
+        return Err(KubeconfigError::Insecure("a user in the server's URL"));
+    }
+    if url.query().is_some() {
+        return Err(KubeconfigError::Insecure("a query in the server's URL"));
     }
     if cluster.insecure_skip_tls_verify == Some(true) {
         return Err(KubeconfigError::Insecure("insecure-skip-tls-verify"));

@@ -17,7 +17,13 @@ pub(super) enum Sign {
     Settled(Kind),
     /// A kind's watch works, or works again.
     Working(Kind),
-    Failing(Kind, Fault),
+    /// A kind's list or watch failed and is tried again.
+    Failing {
+        kind: Kind,
+        fault: Fault,
+        /// The retry begins with a list, and settles the kind; else success may not show for long.
+        relists: bool,
+    },
 }
 
 /// What follows.
@@ -32,15 +38,28 @@ pub(super) enum Verdict {
 #[derive(Debug, Default)]
 pub(super) struct Vigil {
     settled: BTreeSet<Kind>,
-    failing: BTreeMap<Kind, (Moment, Fault)>,
+    failing: BTreeMap<Kind, Failures>,
     failed_probes: u32,
     live: bool,
+}
+
+/// Failures of one kind since it last gave a sign of life.
+#[derive(Debug)]
+struct Failures {
+    first: Moment,
+    last: Moment,
+    count: u32,
+    fault: Fault,
+    relists: bool,
 }
 
 /// Failed probes in a row that end a session.
 const MAX_FAILED_PROBES: u32 = 2;
 /// A watch may fail for this long while probes pass.
 const MAX_WATCH_FAILURE: Duration = Duration::from_secs(15);
+/// The longest wait between two tries of a watch. One that has not failed again by then was resumed: on a quiet kind
+/// that shows in no other way.
+const FORGIVEN_AFTER: Duration = Duration::from_secs(30);
 
 // === impl Vigil ===
 
@@ -77,8 +96,21 @@ impl Vigil {
                 self.failing.remove(&kind);
                 None
             }
-            Sign::Failing(kind, fault) => {
-                self.failing.entry(kind).or_insert((now, fault));
+            Sign::Failing {
+                kind,
+                fault,
+                relists,
+            } => {
+                let known = self.failing.remove(&kind);
+                let known = known.filter(|failures| !failures.is_over(now));
+                let failures = Failures {
+                    first: known.as_ref().map_or(now, |failures| failures.first),
+                    last: now,
+                    count: known.as_ref().map_or(0, |failures| failures.count) + 1,
+                    fault,
+                    relists: relists || known.is_some_and(|failures| failures.relists),
+                };
+                self.failing.insert(kind, failures);
                 None
             }
         }
@@ -89,11 +121,25 @@ impl Vigil {
         self.live
     }
 
+    /// One failure is none: it takes a second one to tell that the retry did not help.
     fn broken_watch(&self, now: Moment) -> Option<Fault> {
         self.failing
             .values()
-            .find(|(since, _)| now.since(*since) >= MAX_WATCH_FAILURE)
-            .map(|(_, fault)| *fault)
+            .find(|failures| {
+                failures.count > 1
+                    && now.since(failures.first) >= MAX_WATCH_FAILURE
+                    && !failures.is_over(now)
+            })
+            .map(|failures| failures.fault)
+    }
+}
+
+// === impl Failures ===
+
+impl Failures {
+    /// Whether the watch was resumed without a word. A list never is.
+    fn is_over(&self, now: Moment) -> bool {
+        !self.relists && now.since(self.last) > FORGIVEN_AFTER
     }
 }
 
@@ -105,6 +151,39 @@ mod tests {
 
     const fn at(seconds: u64) -> Moment {
         Moment::from_millis(seconds * 1000)
+    }
+
+    const fn failing(kind: Kind, fault: Fault, relists: bool) -> Sign {
+        Sign::Failing {
+            kind,
+            fault,
+            relists,
+        }
+    }
+
+    #[test]
+    fn one_cut_watch_of_a_quiet_kind_is_no_loss() {
+        let mut vigil = mk_live();
+        for hour in 0..3 {
+            vigil.on(failing(Kind::Pools, LOST, false), at(hour * 3600));
+            for seconds in [5, 15, 29, 40, 100] {
+                let verdict = vigil.on(Sign::ProbeOk, at(hour * 3600 + seconds));
+                assert_eq!(verdict, None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_list_that_fails_again_is_a_loss_however_long_it_hung() {
+        let mut vigil = mk_live();
+        vigil.on(failing(Kind::Pools, LOST, false), at(0));
+        vigil.on(failing(Kind::Pools, LOST, true), at(1));
+        assert_eq!(vigil.on(Sign::ProbeOk, at(10)), None);
+        vigil.on(failing(Kind::Pools, LOST, true), at(51));
+        assert_eq!(
+            vigil.on(Sign::ProbeOk, at(52)),
+            Some(Verdict::Lost(Fault::ConnectionLost))
+        );
     }
 
     fn mk_live() -> Vigil {
@@ -148,7 +227,7 @@ mod tests {
     #[test]
     fn a_watch_that_keeps_failing_is_a_loss_although_probes_pass() {
         let mut vigil = mk_live();
-        let denied = Sign::Failing(Kind::Services, Fault::AuthFailed);
+        let denied = failing(Kind::Services, Fault::AuthFailed, true);
         vigil.on(denied, at(0));
         vigil.on(denied, at(10));
         assert_eq!(vigil.on(Sign::ProbeOk, at(14)), None);
@@ -161,9 +240,9 @@ mod tests {
     #[test]
     fn a_watch_that_works_again_is_forgiven() {
         let mut vigil = mk_live();
-        vigil.on(Sign::Failing(Kind::Pools, LOST), at(0));
+        vigil.on(failing(Kind::Pools, LOST, false), at(0));
         vigil.on(Sign::Working(Kind::Pools), at(5));
-        vigil.on(Sign::Failing(Kind::Pools, LOST), at(10));
+        vigil.on(failing(Kind::Pools, LOST, false), at(10));
         assert_eq!(vigil.on(Sign::ProbeOk, at(20)), None);
     }
 }

@@ -80,7 +80,12 @@ impl Wires {
                 "may not watch: grant get, list and watch");
         }
         let fault = fault_of(failure.status);
-        self.sign(Sign::Failing(kind, fault)).await
+        self.sign(Sign::Failing {
+            kind,
+            fault,
+            relists: failure.relists(),
+        })
+        .await
     }
 }
 

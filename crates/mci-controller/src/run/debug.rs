@@ -59,7 +59,7 @@ impl Page {
         let rows = world.members.iter().map(|(name, member)| Row {
             name: name.to_string(),
             link: member.link.name(),
-            reason: state(member.link),
+            reason: state(member),
             uid: member.uid.clone(),
             silent_seconds: member
                 .silence

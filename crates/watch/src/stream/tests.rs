@@ -81,7 +81,16 @@ async fn an_odd_object_ends_neither_list_nor_watch() {
         seen
     };
     let ((), seen) = tokio::join!(script, seen);
-    assert_eq!(seen, ["odd ml/odd", "reset a,b", "odd ml/odd", "odd delete ml/odd", "delete a"]);
+    assert_eq!(
+        seen,
+        [
+            "odd ml/odd",
+            "reset a,b",
+            "odd ml/odd",
+            "odd delete ml/odd",
+            "delete a"
+        ]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,7 +120,8 @@ async fn a_failed_list_is_told_and_retried_after_a_wait() {
 async fn failures_that_are_far_apart_are_not_in_a_row() {
     let (client, mut server) = mk_client();
     let mut updates = Box::pin(objects::<Pod>(Api::all(client), Config::default()));
-    let gone = || json!({"apiVersion":"v1","kind":"Status","status":"Failure","code":500}).to_string();
+    let gone =
+        || json!({"apiVersion":"v1","kind":"Status","status":"Failure","code":500}).to_string();
     for _ in 0..12 {
         let ((), update) = tokio::join!(answer(&mut server, "/pods", 500, gone()), updates.next());
         assert!(matches!(update, Some(Update::Failed(_))), "{update:?}");

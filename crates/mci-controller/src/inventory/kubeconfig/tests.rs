@@ -93,6 +93,24 @@ async fn a_megabyte_is_the_limit() {
     );
 }
 
+#[rstest]
+#[case::user("https://me:s3cr3t-t0ken@192.0.2.1:6443")]
+#[case::query("https://192.0.2.1:6443/?access=s3cr3t-t0ken")]
+#[tokio::test]
+async fn secrets_in_the_server_url_are_refused_and_not_shown(#[case] server: &str) {
+    let text = mk(&format!("server: '{server}'"), "token: x");
+    let error = parse(&text).await.expect_err("refused");
+    assert_eq!(error.refusal(), Refusal::InsecureCredentials);
+    assert!(!format!("{error} {error:?}").contains(SECRET), "{error}");
+}
+
+#[tokio::test]
+async fn a_connection_that_falls_silent_ends() {
+    let credentials = parse(&mk(SERVER, "token: x")).await.expect("taken");
+    let read = credentials.config.read_timeout.expect("bounded");
+    assert!(read > Duration::from_secs(45) && read <= Duration::from_mins(1));
+}
+
 #[tokio::test]
 async fn proxies_are_refused_by_name() {
     let text = mk(
