@@ -27,7 +27,7 @@ use crate::{
     index::{
         Changes, Dirty, Evidence, World,
         facts::{Claim, LiveImport},
-        member::{Reach, Refusal},
+        member::{Coverage, Reach, Refusal},
         update::Update,
     },
     metrics::Metrics,
@@ -57,7 +57,7 @@ pub(crate) struct Planner {
     /// How each exporter's contact was last planned: it changes with time alone.
     reaches: BTreeMap<ClusterName, Reach>,
     /// `Exported` that is not settled is held back until then.
-    unsettled: BTreeMap<(Key, ClusterName), Moment>,
+    unsettled: BTreeMap<Key, BTreeMap<ClusterName, Moment>>,
     /// Imports in the way, by member and key.
     conflicts: BTreeSet<(ClusterName, Key)>,
     metrics: Metrics,
@@ -139,12 +139,15 @@ impl Planner {
         self.metrics.withheld(Evidence::MemberRemoved, count.max(1));
     }
 
-    /// Whether a removed member holds nothing of ours any more.
+    /// Whether a removed member is known to hold nothing of ours any more.
     pub(crate) fn is_clean(&self, name: &ClusterName) -> bool {
         self.world.members.get(name).is_none_or(|member| {
             let imports = member.imports.items.values();
             let pools = member.pools.values();
-            imports.filter(|import| import.claim == Claim::Ours).count() == 0
+            let known = member.imports.coverage != Coverage::Never
+                && member.pools_coverage != Coverage::Never;
+            known
+                && imports.filter(|import| import.claim == Claim::Ours).count() == 0
                 && pools.filter(|pool| pool.facts.exported.is_some()).count() == 0
         })
     }
@@ -152,7 +155,10 @@ impl Planner {
     pub(crate) fn forget_member(&mut self, name: &ClusterName, now: Moment) {
         self.queues.remove(name);
         self.reaches.remove(name);
-        self.unsettled.retain(|(_, member), _| member != name);
+        self.unsettled.retain(|_, exporters| {
+            exporters.remove(name);
+            !exporters.is_empty()
+        });
         self.conflicts.retain(|(member, _)| member != name);
         self.metrics.forget(name);
         let changes = self.world.forget(name);
@@ -187,8 +193,10 @@ impl Planner {
                 self.dirty.all = true;
             }
         }
-        let ripe = self.unsettled.iter().filter(|(_, until)| **until <= now);
-        let ripe: Vec<Key> = ripe.map(|((key, _), _)| key.clone()).collect();
+        let due = |exporters: &BTreeMap<_, Moment>| exporters.values().any(|until| *until <= now);
+        let ripe = self.unsettled.iter();
+        let ripe = ripe.filter(|(_, exporters)| due(exporters));
+        let ripe: Vec<Key> = ripe.map(|(key, _)| key.clone()).collect();
         self.dirty.keys.extend(ripe);
         if self.gate.check(&self.world, now) {
             self.dirty.all = true;
@@ -261,8 +269,15 @@ impl Planner {
         for (name, import) in &plan.imports {
             self.publish_import(key, name, import, &mut bodies, occasion);
         }
+        // a pool that is gone waits for nobody
+        if let Some(exporters) = self.unsettled.get_mut(key) {
+            exporters.retain(|name, _| plan.pools.contains_key(name));
+        }
         for (name, pool) in &plan.pools {
             self.publish_pool(key, name, pool, occasion);
+        }
+        if self.unsettled.get(key).is_some_and(BTreeMap::is_empty) {
+            self.unsettled.remove(key);
         }
         if is_empty(&plan) {
             self.ledger.forget(key);
@@ -351,17 +366,19 @@ impl Planner {
         let Some(record) = member.pools.get(key) else {
             return;
         };
-        let place = (key.clone(), name.clone());
         let settled = !matches!(plan, PoolPlan::Exported { settled: false, .. });
         if settled {
-            self.unsettled.remove(&place);
+            if let Some(exporters) = self.unsettled.get_mut(key) {
+                exporters.remove(name);
+            }
         } else {
-            let until = *self.unsettled.entry(place.clone()).or_insert(now + SETTLE);
-            if now < until {
+            let exporters = self.unsettled.entry(key.clone()).or_default();
+            let until = exporters.entry(name.clone()).or_insert(now + SETTLE);
+            if now < *until {
                 return;
             }
             // as it is now; and again in a second, if it still moves
-            self.unsettled.insert(place, now + SETTLE);
+            *until = now + SETTLE;
         }
         let slot = Slot::Pool(key.clone());
         let live = record.facts.exported.as_deref();

@@ -40,6 +40,12 @@ pub(crate) struct Ours {
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
+/// Lengths that the import's CRD admits, in characters: one field past them would have the API server refuse the whole
+/// import, with every other exporter's entry.
+const MAX_PORT_NAME: usize = 63;
+const MAX_PROTOCOL: usize = 16;
+const MAX_APP_PROTOCOL: usize = 253;
+
 /// The key of an object, if its names may enter a URL.
 pub(super) fn key_of(meta: &ObjectMeta) -> Option<Key> {
     Key::checked(meta.namespace.as_deref()?, meta.name.as_deref()?)
@@ -129,9 +135,9 @@ pub(super) fn service(object: Service) -> Option<ServiceFacts> {
         .filter_map(|port| {
             Some(PortFacts {
                 number: port_number(port.port)?,
-                name: port.name.unwrap_or_default(),
-                protocol: port.protocol,
-                app_protocol: port.app_protocol,
+                name: within(port.name, MAX_PORT_NAME).unwrap_or_default(),
+                protocol: within(port.protocol, MAX_PROTOCOL),
+                app_protocol: within(port.app_protocol, MAX_APP_PROTOCOL),
             })
         })
         .collect();
@@ -173,9 +179,9 @@ pub(super) fn slice(object: EndpointSlice) -> Option<SliceFacts> {
         .filter_map(|port| {
             Some(PortFacts {
                 number: port_number(port.port?)?,
-                name: port.name.unwrap_or_default(),
-                protocol: port.protocol,
-                app_protocol: port.app_protocol,
+                name: within(port.name, MAX_PORT_NAME).unwrap_or_default(),
+                protocol: within(port.protocol, MAX_PROTOCOL),
+                app_protocol: within(port.app_protocol, MAX_APP_PROTOCOL),
             })
         })
         .collect();
@@ -278,6 +284,11 @@ fn owned_entries(managed: &[ManagedFieldsEntry]) -> Vec<String> {
         .filter_map(|key| serde_json::from_str::<EntryKey>(key.strip_prefix("k:")?).ok())
         .map(|key| key.name)
         .collect()
+}
+
+/// A text from outside, unless it is too long to be passed on.
+fn within(text: Option<String>, max: usize) -> Option<String> {
+    text.filter(|text| text.chars().count() <= max)
 }
 
 fn port_number(number: i32) -> Option<u16> {
@@ -388,6 +399,27 @@ mod tests {
         let epp = facts.epp.expect("a reference");
         assert_eq!((epp.kind.as_str(), epp.port), ("Service", Some(9002)));
         assert_eq!(facts.app_protocol.as_deref(), Some("http"));
+    }
+
+    #[test]
+    fn what_the_imports_crd_would_refuse_is_not_read() {
+        let long = |length: usize| "x".repeat(length);
+        let port = |excess: usize| {
+            json!({"port": 9002, "name": long(63 + excess), "protocol": long(16 + excess),
+                "appProtocol": long(253 + excess)})
+        };
+        let object: Service = mk(json!({"metadata": {"namespace": "ml", "name": "epp"},
+            "spec": {"ports": [port(0), port(1)]}}));
+        let ports = service(object).expect("a key").ports;
+        assert_eq!(ports[0].name.len(), 63);
+        assert!(ports[0].protocol.is_some() && ports[0].app_protocol.is_some());
+        let bare = PortFacts {
+            name: String::new(),
+            number: 9002,
+            protocol: None,
+            app_protocol: None,
+        };
+        assert_eq!(ports[1], bare);
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub(crate) struct Derived {
 
 /// Largest entry, in bytes of JSON: 256 of them stay under what etcd takes with the rest (spec 4.1).
 const MAX_ENTRY_BYTES: usize = 8 * 1024;
+/// Left for what the cut itself adds: the condition that tells of it, and the times of four conditions.
+const CUT_RESERVE: usize = 512;
 /// As many addresses as the CRD admits.
 const MAX_ADDRESSES: usize = 64;
 /// What is left of the addresses of an entry that is too large.
@@ -78,9 +80,13 @@ pub(crate) fn derive_entry(
         parents: Vec::new(),
         conditions: Vec::new(),
     };
-    resolution.truncated |= shed(&mut entry);
     entry.conditions = resolution.conditions(pool, cross_namespace);
     set_reach(&mut entry, reach, record.doubt.is_some());
+    if shed(&mut entry) && !resolution.truncated {
+        resolution.truncated = true;
+        entry.conditions = resolution.conditions(pool, cross_namespace);
+        set_reach(&mut entry, reach, record.doubt.is_some());
+    }
     Derived {
         entry,
         rejected: resolution.rejected,
@@ -141,20 +147,44 @@ fn put(conditions: &mut Vec<Condition>, wanted: Condition) {
     }
 }
 
-/// Cuts an entry that is too large; returns whether it did.
+/// Cuts an entry that is too large until it is not, what is missed least first (spec 4.1); returns whether it did.
 fn shed(entry: &mut ImportedCluster) -> bool {
-    let size = serde_json::to_vec(entry).map_or(0, |json| json.len());
-    if size <= MAX_ENTRY_BYTES {
-        return false;
+    let cuts: [fn(&mut ImportedCluster); 5] = [
+        |entry| {
+            if let Some(picker) = &mut entry.endpoint_picker {
+                picker.endpoints.clear();
+            }
+        },
+        |entry| entry.labels.clear(),
+        |entry| cut_services(entry, |service| service.addresses.truncate(FEW_ADDRESSES)),
+        |entry| {
+            cut_services(entry, |service| {
+                for port in &mut service.ports {
+                    port.app_protocol = None;
+                    port.protocol = None;
+                    port.name = None;
+                }
+            });
+        },
+        |entry| entry.app_protocol = None,
+    ];
+    let too_large = |entry: &ImportedCluster| {
+        serde_json::to_vec(entry).map_or(0, |json| json.len()) > MAX_ENTRY_BYTES - CUT_RESERVE
+    };
+    let mut cut = false;
+    for step in cuts {
+        if !too_large(entry) {
+            break;
+        }
+        step(entry);
+        cut = true;
     }
-    for service in entry
-        .endpoint_picker
-        .iter_mut()
-        .flat_map(|picker| &mut picker.service)
-    {
-        service.addresses.truncate(FEW_ADDRESSES);
-    }
-    true
+    cut
+}
+
+fn cut_services(entry: &mut ImportedCluster, cut: impl FnMut(&mut ServiceEndpoints)) {
+    let picker = entry.endpoint_picker.iter_mut();
+    picker.flat_map(|picker| &mut picker.service).for_each(cut);
 }
 
 fn resolve(member: &Member, pool: &PoolFacts, request: &ExportRequest) -> Resolution {

@@ -238,6 +238,34 @@ fn a_removed_member_is_clean_when_its_imports_are_gone() {
 }
 
 #[test]
+fn a_removed_member_that_never_listed_is_not_clean() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.connect("a", mk_exported(), Vec::new());
+    bench.planner.remove_member(&mk_name("b"), at(10));
+    assert!(!bench.planner.is_clean(&mk_name("b")));
+    bench.connect("b", Vec::new(), Vec::new());
+    assert!(bench.planner.is_clean(&mk_name("b")));
+}
+
+#[test]
+fn a_pool_that_goes_while_its_export_is_pending_is_planned_no_more() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.connect("a", mk_exported(), Vec::new());
+    bench.connect("b", Vec::new(), Vec::new());
+    bench.plan(at(0));
+    assert!(!bench.planner.unsettled.is_empty());
+    let deleted = Update::PoolDeleted {
+        key: mk_key("llm"),
+        crd: mk_crd(),
+    };
+    bench.planner.update(&mk_name("a"), deleted, at(100));
+    bench.plan(at(200));
+    assert!(bench.planner.unsettled.is_empty());
+    bench.planner.tick(at(5_000));
+    assert!(bench.planner.dirty.is_empty());
+}
+
+#[test]
 fn others_entries_are_patched_out_under_the_version_that_was_seen() {
     let mut world = mk_world(&["a", "b"]);
     export(&mut world, "a", "llm");

@@ -180,6 +180,18 @@ impl Supervisor {
             old.stop.cancel();
         }
         let queue = Arc::new(Queue::default());
+        self.begin(name, credentials, queue.clone(), None);
+        self.planner.add_member(name, queue, now);
+    }
+
+    /// Begins a member's task tree.
+    fn begin(
+        &mut self,
+        name: &ClusterName,
+        credentials: Credentials,
+        queue: Arc<Queue>,
+        leaving: Option<Moment>,
+    ) {
         let (control, receiver) = watch::channel(Control {
             credentials,
             refused: None,
@@ -226,13 +238,12 @@ impl Supervisor {
         let handle = Handle {
             epoch,
             control: Some(control),
-            queue: queue.clone(),
+            queue,
             stop,
             task: Some(task.id()),
-            leaving: None,
+            leaving,
         };
         self.members.insert(name.clone(), handle);
-        self.planner.add_member(name, queue, now);
     }
 
     /// Bad credentials: a member that works keeps the ones that it has.
@@ -314,7 +325,9 @@ impl Supervisor {
             .iter()
             .filter(|(name, handle)| {
                 handle.leaving.is_some_and(|until| {
-                    until <= now || (self.planner.is_open() && self.planner.is_clean(name))
+                    // without credentials there is nothing that could be taken away
+                    let clean = handle.control.is_none() || self.planner.is_clean(name);
+                    until <= now || (self.planner.is_open() && clean)
                 })
             })
             .map(|(name, _)| name.clone())
@@ -352,17 +365,15 @@ impl Supervisor {
         };
         let error = ended.err().map(|error| error.to_string());
         tracing::error!(member = %name, error, "the member's tasks ended: beginning anew");
-        let credentials = self
-            .members
-            .get(&name)
-            .and_then(|handle| handle.control.as_ref())
-            .map(|control| control.borrow().credentials.clone());
-        self.members.remove(&name);
-        if let Some(credentials) = credentials {
-            let now = self.clock.now();
+        let Some(old) = self.members.remove(&name) else {
+            return;
+        };
+        if let Some(control) = old.control {
+            let credentials = control.borrow().credentials.clone();
             let lost = Update::Lost(crate::index::member::Fault::ConnectionLost);
-            self.planner.update(&name, lost, now);
-            self.upsert(&name, credentials);
+            self.planner.update(&name, lost, self.clock.now());
+            // one that leaves goes on leaving
+            self.begin(&name, credentials, old.queue, old.leaving);
         }
     }
 
@@ -393,3 +404,6 @@ fn jittered(time: Duration) -> Duration {
     use rand::RngExt;
     time.mul_f64(rand::rng().random_range(0.8..1.2))
 }
+
+#[cfg(test)]
+mod tests;

@@ -178,6 +178,17 @@ fn ten_thousand_addresses_are_cut() {
     assert_eq!(reasons(&entry)[2], "Ready");
 }
 
+#[test]
+fn no_entry_is_larger_than_the_limit() {
+    let mut service = mk_service(ServiceType::LoadBalancer, "192.0.2.7");
+    service.ports[0].app_protocol = Some("x".repeat(20_000));
+    let entry = derive(Some(service), vec![mk_slice(&["10.0.0.1"])], |_| {});
+    let size = serde_json::to_vec(&entry).expect("serialises").len();
+    assert!(size <= MAX_ENTRY_BYTES, "{size}");
+    assert_eq!(reasons(&entry), ["Truncated", "ResolvedRefs", "Ready"]);
+    assert_eq!(picker(&entry).service[0].addresses, ["192.0.2.7"]);
+}
+
 #[rstest]
 #[case::number("9090", Some(9090))]
 #[case::name("metrics", Some(9090))]

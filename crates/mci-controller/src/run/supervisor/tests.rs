@@ -1,0 +1,54 @@
+use prometheus_client::registry::Registry;
+
+use super::*;
+use crate::{fixtures::mk_name, plan::Policy};
+
+fn mk_supervisor() -> Supervisor {
+    let settings = Settings {
+        kubeconfig_dir: "/".into(),
+        policy: Policy {
+            clusterset: "default".to_owned(),
+            instance: "default".to_owned(),
+            controller_name: crd::annotations::MCI_CONTROLLER.to_owned(),
+            strict_exported: false,
+        },
+        stale_after: Duration::from_mins(1),
+        initial_sync_timeout: Duration::from_secs(30),
+        write_timeout: Duration::from_secs(5),
+        drain_timeout: Duration::from_secs(10),
+        removal_hold: Duration::from_mins(5),
+        allow_plain_http: false,
+        admin_address: ([127, 0, 0, 1], 0).into(),
+    };
+    let metrics = Metrics::register(&mut Registry::default());
+    let page = Arc::new(ArcSwap::from_pointee(Page::default()));
+    Supervisor::new(
+        settings,
+        Clock::start(),
+        metrics,
+        Health::new(&[GATE_PART]),
+        page,
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_leaves_goes_on_leaving_when_its_tasks_fail() {
+    let mut supervisor = mk_supervisor();
+    let name = mk_name("a");
+    supervisor.upsert(&name, Credentials::for_tests());
+    supervisor.remove(&name);
+    let until = supervisor.members[&name].leaving;
+    assert!(until.is_some());
+    supervisor.tasks.abort_all();
+    let ended = supervisor.tasks.join_next_with_id().await.expect("a task");
+    supervisor.ended(ended);
+    assert_eq!(supervisor.members[&name].leaving, until);
+    let member = &supervisor.planner.world().members[&name];
+    assert_eq!(member.link, Link::Removing);
+    // never listed, so not known to be clean: it has its 30 s
+    supervisor.tick();
+    assert!(supervisor.members.contains_key(&name));
+    tokio::time::advance(LEAVING).await;
+    supervisor.tick();
+    assert!(!supervisor.members.contains_key(&name));
+}
