@@ -8,9 +8,14 @@ use tracing_subscriber::{EnvFilter, filter::ParseError};
 /// Flags of every program for its logs; flatten them.
 #[derive(Clone, Debug, Args)]
 pub struct LogArgs {
-    /// What to log: a level (error, warn, info, debug, trace) or a filter such as debug,kube_client=off. The Kubernetes
+    /// What to log: a level (error, warn, info, debug, trace) or a filter such as `debug,kube_client=off`. The Kubernetes
     /// client logs each failed request as an error of its own, which the programs say better
-    #[arg(long, env = "LOG_LEVEL", default_value = "info,kube_client=off", value_name = "FILTER")]
+    #[arg(
+        long,
+        env = "LOG_LEVEL",
+        default_value = "info,kube_client=off",
+        value_name = "FILTER"
+    )]
     pub log_level: LogFilter,
     /// How to write logs: text or json
     #[arg(
