@@ -10,6 +10,9 @@
 //! ```
 //!
 //! Envoy holds back its ACK of clusters until they have endpoints, so endpoints never wait for it.
+//!
+//! What Envoy refuses it may serve on in an older version: until it has a newer one of every route
+//! table and import, no cluster and no hop is removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +28,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use state::{InFlight, TypeState};
+use state::{InFlight, Retries, TypeState, applies_the_rest, is_passing};
 
 /// A step waits this long for the ACK of the one before: a slow Envoy delays itself, not for ever.
 const ACK_LIMIT: Duration = Duration::from_secs(2);
@@ -60,8 +63,10 @@ pub(crate) struct Request {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     Send(Response),
-    /// Envoy refused it; it is not sent again unchanged.
+    /// Envoy refused it; it is not sent again unchanged, or only after a while ([`Refusal::passing`]).
     Refused(Refusal),
+    /// Envoy took what it refused before for a passing reason.
+    Recovered(Kind, String, u64),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +83,8 @@ pub(crate) struct Refusal {
     pub(crate) name: String,
     pub(crate) version: u64,
     pub(crate) message: String,
+    /// The reason may pass by itself: it is tried again unchanged.
+    pub(crate) passing: bool,
 }
 
 /// The stream of one Envoy.
@@ -95,6 +102,8 @@ pub(crate) struct Ads {
     /// Clusters that Envoy has and the snapshot has not, since when.
     doomed: BTreeMap<String, Moment>,
     quarantine: BTreeSet<(Kind, String, u64)>,
+    /// Listeners refused for a reason that may pass.
+    retries: Retries,
 }
 
 // === impl Ads ===
@@ -111,6 +120,7 @@ impl Ads {
             awaited: BTreeMap::new(),
             doomed: BTreeMap::new(),
             quarantine,
+            retries: Retries::default(),
         }
     }
 
@@ -119,16 +129,21 @@ impl Ads {
         match input {
             Input::Request(request) => self.request(request, now, &mut effects),
             Input::Snapshot(snapshot) => {
+                if self.serves_on_what_is_not_here() {
+                    self.doomed.clear(); // their delay begins when nothing leads to them
+                }
                 self.quarantine.retain(|(kind, name, version)| {
                     snapshot
                         .of(*kind)
                         .get(name)
                         .is_some_and(|r| r.version == *version)
                 });
+                self.retries.keep(&snapshot.listeners);
                 self.snapshot = Some(snapshot);
             }
             Input::Tick => {}
         }
+        self.retries.pass(now);
         self.advance(now, &mut effects);
         effects
     }
@@ -147,6 +162,7 @@ impl Ads {
             .map(|since| since.plus(self.removal_delay));
         acks.chain(awaited)
             .chain(doomed)
+            .chain(self.retries.due())
             .filter(|at| *at > now)
             .min()
     }
@@ -172,7 +188,7 @@ impl Ads {
     fn request(&mut self, request: Request, now: Moment, effects: &mut Vec<Effect>) {
         let Some(kind) = request.kind else { return };
         if let Some(nonce) = request.nonce {
-            self.answered(kind, nonce, request.error, effects);
+            self.answered(kind, nonce, request.error, now, effects);
         }
         if kind == Kind::Cluster {
             // Whether a cluster of an earlier stream still waits for endpoints, Envoy does not say.
@@ -194,6 +210,7 @@ impl Ads {
         kind: Kind,
         nonce: u64,
         error: Option<String>,
+        now: Moment,
         effects: &mut Vec<Effect>,
     ) {
         let state = &mut self.types[kind as usize];
@@ -204,34 +221,67 @@ impl Ads {
             None => BTreeSet::new(),
             Some(message) => TypeState::refused(&sent, message),
         };
-        let unclear = error.is_some() && refused.is_empty() && !sent.resources.is_empty();
+        // What is not refused by name, Envoy took only if it says so or always goes on.
+        let rest_applied = match &error {
+            None => true,
+            Some(message) => !refused.is_empty() && applies_the_rest(kind, message),
+        };
+        let only_removed = sent.resources.is_empty();
         for (name, version) in sent.resources {
-            if kind == Kind::Endpoints {
-                self.awaited.remove(&name);
-            }
             if refused.contains(&name) {
-                self.quarantine.insert((kind, name.clone(), version));
+                let message = error.clone().unwrap_or_default();
+                self.refused(kind, name, version, message, now, effects);
+            } else if rest_applied {
+                let state = &mut self.types[kind as usize];
                 state.one_by_one.remove(&name);
-                if kind == Kind::Cluster {
+                if kind == Kind::Endpoints {
                     self.awaited.remove(&name);
-                    self.repush.remove(&name);
                 }
-                effects.push(Effect::Refused(Refusal {
-                    kind,
-                    message: error.clone().unwrap_or_default(),
-                    name,
-                    version,
-                }));
-            } else if unclear {
-                state.one_by_one.insert(name);
-            } else {
-                state.one_by_one.remove(&name);
+                if kind == Kind::Listener && self.retries.recovered(&name) {
+                    effects.push(Effect::Recovered(kind, name.clone(), version));
+                }
                 state.acknowledge(name, version);
+            } else {
+                if kind == Kind::Endpoints {
+                    self.repush.insert(name.clone()); // may be a version it has already
+                }
+                self.types[kind as usize].one_by_one.insert(name);
             }
         }
-        for name in sent.removed {
-            state.forget(name);
+        if rest_applied || only_removed {
+            for name in sent.removed {
+                self.types[kind as usize].forget(name);
+            }
         }
+    }
+
+    fn refused(
+        &mut self,
+        kind: Kind,
+        name: String,
+        version: u64,
+        message: String,
+        now: Moment,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.types[kind as usize].one_by_one.remove(&name);
+        let passing = is_passing(kind, &message);
+        if passing {
+            self.retries.failed(name.clone(), version, now);
+        } else {
+            self.quarantine.insert((kind, name.clone(), version));
+        }
+        if matches!(kind, Kind::Cluster | Kind::Endpoints) {
+            self.awaited.remove(&name);
+            self.repush.remove(&name);
+        }
+        effects.push(Effect::Refused(Refusal {
+            kind,
+            name,
+            version,
+            message,
+            passing,
+        }));
     }
 
     fn advance(&mut self, now: Moment, effects: &mut Vec<Effect>) {
@@ -257,7 +307,8 @@ impl Ads {
             imports_too || !is_update || !name.starts_with("import/")
         };
         self.send_pending(Kind::Endpoints, first, now, effects);
-        let backends_settled = self.settled(Kind::Cluster, now)
+        let backends_settled = self.all_sent(Kind::Cluster)
+            && self.settled(Kind::Cluster, now)
             && self.settled(Kind::Endpoints, now)
             && self
                 .awaited
@@ -278,9 +329,11 @@ impl Ads {
         if !self.settled(Kind::Routes, now) || !self.pending(Kind::Routes, |_| true).is_empty() {
             return;
         }
-        let gone = self.gone(Kind::Listener);
+        let served_on = self.serves_on_what_is_not_here();
+        let mut gone = self.gone(Kind::Listener);
+        gone.retain(|name| is_edge(name) || !served_on);
         self.remove(Kind::Listener, gone, now, effects);
-        if !self.settled(Kind::Listener, now) {
+        if served_on || !self.settled(Kind::Listener, now) {
             return;
         }
         let due = |since: &Moment| since.plus(self.removal_delay) <= now;
@@ -333,6 +386,38 @@ impl Ads {
         gone.map(|(name, _)| name.clone()).collect()
     }
 
+    /// Envoy refused the newest of a route table or import, and may serve an older one, which leads
+    /// where the snapshot does not.
+    fn serves_on_what_is_not_here(&self) -> bool {
+        let Some(snapshot) = &self.snapshot else {
+            return false;
+        };
+        let routes = &self.types[Kind::Routes as usize].subscribed;
+        let mut refused = self.quarantine.iter().filter(|(kind, name, version)| {
+            // A refusal may come when there is something newer already.
+            let newest = snapshot.of(*kind).get(name);
+            newest.is_some_and(|newest| newest.version == *version)
+        });
+        refused.any(|(kind, name, _)| match kind {
+            Kind::Routes => routes.contains(name),
+            Kind::Endpoints => name.starts_with("import/") || name.starts_with("hopped/"),
+            Kind::Cluster | Kind::Listener => false,
+        })
+    }
+
+    /// Each resource of the type is acknowledged or at least on its way.
+    fn all_sent(&self, kind: Kind) -> bool {
+        let sent = self.types[kind as usize].in_flight.as_ref();
+        let is_sent = |name: &String, resource: &Option<Arc<Resource>>| {
+            let version = resource.as_ref().map(|resource| resource.version);
+            sent.is_some_and(|sent| sent.resources.get(name).copied() == version)
+        };
+        let pending = self.pending(kind, |_| true);
+        pending
+            .iter()
+            .all(|(name, resource)| is_sent(name, resource))
+    }
+
     /// Nothing of the type is on its way, or for longer than we wait.
     fn settled(&self, kind: Kind, now: Moment) -> bool {
         let sent = self.types[kind as usize].in_flight.as_ref();
@@ -362,7 +447,8 @@ impl Ads {
                     let again = kind == Kind::Endpoints && self.repush.contains(name);
                     let has = known == Some(&Some(resource.version));
                     let id = (kind, name.clone(), resource.version);
-                    if (again || !has) && !self.quarantine.contains(&id) {
+                    let later = kind == Kind::Listener && self.retries.holds(name);
+                    if (again || !has) && !later && !self.quarantine.contains(&id) {
                         pending.insert(name.clone(), Some(Arc::clone(resource)));
                     }
                 }

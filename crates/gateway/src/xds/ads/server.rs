@@ -57,7 +57,15 @@ pub(crate) struct Proxies {
 struct ProxiesState {
     next: u64,
     connected: BTreeMap<u64, Proxy>,
-    refused: BTreeMap<Key, BTreeMap<(Kind, String, u64), String>>,
+    refused: BTreeMap<Key, BTreeMap<(Kind, String, u64), Refused>>,
+}
+
+/// Why a resource is refused.
+#[derive(Clone, Debug)]
+struct Refused {
+    message: String,
+    /// It is tried again, so not kept from other Envoys.
+    passing: bool,
 }
 
 /// One connected Envoy, for `/debug/xds` and metrics.
@@ -277,12 +285,18 @@ impl Session {
                         kind,
                         name,
                         message,
+                        passing,
                         ..
                     } = &refusal;
                     let kind = kind.as_str();
-                    warn!(gateway = %self.gateway, kind, name, message, "Envoy refused a resource");
+                    warn!(gateway = %self.gateway, kind, name, message, passing, "Envoy refused a resource");
                     self.server.metrics.refused(refusal.kind);
                     self.server.proxies.refuse(&self.gateway, refusal);
+                }
+                Effect::Recovered(kind, name, version) => {
+                    info!(gateway = %self.gateway, kind = kind.as_str(), name, "Envoy took it at last");
+                    let id = (kind, name, version);
+                    self.server.proxies.recover(&self.gateway, &id);
                 }
             }
         }
@@ -323,13 +337,29 @@ impl Proxies {
             });
             !refused.is_empty()
         });
-        state.refused.clone()
+        let messages = state.refused.iter().map(|(gateway, refused)| {
+            let refused = refused.iter();
+            let refused = refused.map(|(id, why)| (id.clone(), why.message.clone()));
+            (gateway.clone(), refused.collect())
+        });
+        messages.collect()
     }
 
     fn quarantine(&self, gateway: &Key) -> BTreeSet<(Kind, String, u64)> {
         let state = self.state.lock();
         let refused = state.refused.get(gateway).into_iter();
-        refused.flat_map(BTreeMap::keys).cloned().collect()
+        let lasting = refused.flatten().filter(|(_, why)| !why.passing);
+        lasting.map(|(id, _)| id.clone()).collect()
+    }
+
+    fn recover(&self, gateway: &Key, id: &(Kind, String, u64)) {
+        let mut state = self.state.lock();
+        let known = state.refused.get_mut(gateway);
+        let was_refused = known.is_some_and(|refused| refused.remove(id).is_some());
+        drop(state);
+        if was_refused {
+            self.changed.notify_one();
+        }
     }
 
     fn refuse(&self, gateway: &Key, refusal: Refusal) {
@@ -338,10 +368,11 @@ impl Proxies {
             name,
             version,
             message,
+            passing,
         } = refusal;
         let mut state = self.state.lock();
         let refused = state.refused.entry(gateway.clone()).or_default();
-        refused.insert((kind, name, version), message);
+        refused.insert((kind, name, version), Refused { message, passing });
         drop(state);
         self.changed.notify_one();
     }

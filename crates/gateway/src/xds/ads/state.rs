@@ -1,9 +1,18 @@
 //! What one Envoy wants and has of one resource type.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::xds::Kind;
+use crate::xds::{Kind, Resource};
 use moment::Moment;
+
+/// The first wait before a listener is sent again, then doubled: another one's removal, which makes
+/// its port free, takes Envoy a few milliseconds.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+
+/// Doublings at most: 51 s between tries.
+const MOST_DOUBLINGS: u32 = 9;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct TypeState {
@@ -28,6 +37,19 @@ pub(super) struct InFlight {
     pub(super) resources: BTreeMap<String, u64>,
     pub(super) removed: Vec<String>,
     pub(super) at: Moment,
+}
+
+/// Listeners that Envoy could not bind, to be sent again unchanged.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Retries(BTreeMap<String, Retry>);
+
+#[derive(Clone, Debug)]
+struct Retry {
+    version: u64,
+    /// In a row.
+    failures: u32,
+    /// When to send it again; none: now.
+    at: Option<Moment>,
 }
 
 // === impl TypeState ===
@@ -112,6 +134,63 @@ impl TypeState {
             _ => named,
         }
     }
+}
+
+// === impl Retries ===
+
+impl Retries {
+    pub(super) fn failed(&mut self, name: String, version: u64, now: Moment) {
+        let before = self.0.get(&name).filter(|retry| retry.version == version);
+        let failures = before.map_or(0, |retry| retry.failures);
+        let wait = FIRST_RETRY * 2_u32.pow(failures.min(MOST_DOUBLINGS));
+        let retry = Retry {
+            version,
+            failures: failures.saturating_add(1),
+            at: Some(now.plus(wait)),
+        };
+        self.0.insert(name, retry);
+    }
+
+    /// Whether it had failed.
+    pub(super) fn recovered(&mut self, name: &str) -> bool {
+        self.0.remove(name).is_some()
+    }
+
+    /// A changed listener is sent at once.
+    pub(super) fn keep(&mut self, listeners: &BTreeMap<String, Arc<Resource>>) {
+        self.0.retain(|name, retry| {
+            let now = listeners.get(name);
+            now.is_some_and(|listener| listener.version == retry.version)
+        });
+    }
+
+    pub(super) fn pass(&mut self, now: Moment) {
+        for retry in self.0.values_mut() {
+            retry.at = retry.at.filter(|at| *at > now);
+        }
+    }
+
+    /// It is not to be sent yet.
+    pub(super) fn holds(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|retry| retry.at.is_some())
+    }
+
+    pub(super) fn due(&self) -> impl Iterator<Item = Moment> + '_ {
+        self.0.values().filter_map(|retry| retry.at)
+    }
+}
+
+/// Whether Envoy took the resources of a refused response that the message does not name. Clusters
+/// and listeners it takes one after the other; what breaks a rule of the schema spoils the response.
+pub(super) fn applies_the_rest(kind: Kind, message: &str) -> bool {
+    let schema = message.contains("Proto constraint validation failed");
+    matches!(kind, Kind::Cluster | Kind::Listener) && !schema
+}
+
+/// Whether the same resource may be taken later: its port may get free.
+pub(super) fn is_passing(kind: Kind, message: &str) -> bool {
+    let reasons = ["duplicate address", "cannot bind", "Address already in use"];
+    kind == Kind::Listener && reasons.iter().any(|reason| message.contains(reason))
 }
 
 /// Whether `text` has `name` as a whole word: `pool/a/b` is not in `pool/a/bc`.

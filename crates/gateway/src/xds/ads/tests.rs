@@ -9,6 +9,7 @@ use bytes::Bytes;
 use super::*;
 
 mod random;
+mod refusals;
 
 const DELAY: Duration = Duration::from_secs(30);
 
@@ -66,7 +67,7 @@ fn answer(response: &Response, error: Option<&str>) -> Input {
 fn sent(effects: &[Effect]) -> Vec<&Response> {
     let responses = effects.iter().filter_map(|effect| match effect {
         Effect::Send(response) => Some(response),
-        Effect::Refused(_) => None,
+        Effect::Refused(_) | Effect::Recovered(..) => None,
     });
     responses.collect()
 }
@@ -336,69 +337,6 @@ fn reconnecting_envoy_gets_the_differences() {
 }
 
 #[test]
-fn named_resource_is_quarantined_and_the_others_taken_as_applied() {
-    let mut ads = mk_settled(&mk_snapshot(&[], "x"));
-    let effects = ads.on(
-        Input::Snapshot(mk_snapshot(&[("a", "1"), ("b", "1")], "x")),
-        ms(1),
-    );
-    let clusters = sent(&effects)[0].clone();
-    let text = "Error adding/updating cluster(s) b: bad thing";
-    let effects = ads.on(answer(&clusters, Some(text)), ms(2));
-    let Some(Effect::Refused(refusal)) = effects.first() else {
-        panic!("{effects:?}")
-    };
-    assert_eq!((refusal.kind, refusal.name.as_str()), (Kind::Cluster, "b"));
-    assert!(ads.acknowledged(Kind::Cluster).contains_key("a"));
-    // Never again unchanged, also not to the next stream; changed it is sent.
-    let refused = BTreeSet::from([(Kind::Cluster, "b".to_owned(), refusal.version)]);
-    let mut next = Ads::new(DELAY, refused);
-    next.on(
-        Input::Snapshot(mk_snapshot(&[("a", "1"), ("b", "1")], "x")),
-        ms(0),
-    );
-    assert_eq!(
-        brief(&next.on(subscribe(Kind::Cluster, &[]), ms(0))),
-        ["cds +a"]
-    );
-    let effects = ads.on(
-        Input::Snapshot(mk_snapshot(&[("a", "1"), ("b", "2")], "x")),
-        ms(3),
-    );
-    assert_eq!(brief(&effects), ["cds +b"]);
-}
-
-#[test]
-fn unnamed_refusal_is_found_by_sending_one_by_one() {
-    let mut ads = mk_settled(&mk_snapshot(&[], "x"));
-    let all = mk_snapshot(&[("a", "1"), ("b", "bad"), ("c", "1")], "x");
-    let mut effects = ads.on(Input::Snapshot(all), ms(1));
-    let mut log = Vec::new();
-    let mut refused = Vec::new();
-    for _ in 0..10 {
-        log.extend(brief(&effects));
-        let Some(response) = sent(&effects)
-            .into_iter()
-            .find(|r| r.kind == Kind::Cluster)
-            .cloned()
-        else {
-            break;
-        };
-        let bad = response.resources.iter().any(|(name, _)| name == "b");
-        effects = ads.on(
-            answer(&response, bad.then_some("something is wrong")),
-            ms(2),
-        );
-        refused.extend(effects.iter().filter_map(|effect| match effect {
-            Effect::Refused(refusal) => Some(refusal.name.clone()),
-            Effect::Send(_) => None,
-        }));
-    }
-    assert_eq!(log, ["cds +a +b +c", "cds +a", "cds +b", "cds +c"]);
-    assert_eq!(refused, ["b"]);
-}
-
-#[test]
 fn name_that_is_asked_for_and_not_there_is_told_so_once() {
     let mut ads = mk_settled(&mk_snapshot(&[("a", "1")], "x"));
     let effects = ads.on(subscribe(Kind::Endpoints, &["none"]), ms(1));
@@ -417,4 +355,20 @@ fn large_snapshot_comes_in_parts() {
     assert_eq!(first.resources.len(), BATCH);
     let effects = ads.on(answer(&first, None), ms(1));
     assert_eq!(sent(&effects)[0].resources.len(), 1);
+}
+
+#[test]
+fn edge_waits_for_every_part_of_the_clusters_to_be_sent() {
+    let mut ads = mk_settled(&mk_snapshot(&[("a", "1")], "x"));
+    let names: Vec<String> = (0..=BATCH).map(|n| format!("c{n:04}")).collect();
+    let clusters: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "1")).collect();
+    let effects = ads.on(Input::Snapshot(mk_snapshot(&clusters, "x")), ms(1));
+    assert_eq!(sent(&effects)[0].resources.len(), BATCH);
+    // However slow the ACK is, the last cluster is not there yet.
+    assert_eq!(
+        brief(&ads.on(Input::Tick, ms(60_000))),
+        Vec::<String>::new()
+    );
+    let effects = ads.on(answer(sent(&effects)[0], None), ms(60_001));
+    assert_eq!(brief(&effects), ["cds +c0500"]);
 }
