@@ -23,6 +23,7 @@ use crd::{
     Condition, ImportedCluster, InferencePoolImportStatus,
     conditions::{self},
 };
+use serde_json::{Value, json};
 
 pub(crate) use self::address::Rejection;
 use self::{
@@ -290,13 +291,35 @@ fn generation(member: &Member, key: &Key) -> i64 {
     live.map_or(1, |live| live.generation)
 }
 
-/// Whether two entries say the same, whatever their times.
-fn same_entry(a: &ImportedCluster, b: &ImportedCluster) -> bool {
-    let bare = |entry: &ImportedCluster| ImportedCluster {
-        conditions: Vec::new(),
-        ..entry.clone()
+/// Whether a live entry says all that the planned one says, whatever its times and whatever else others put into it.
+fn covers_entry(live: &ImportedCluster, planned: &ImportedCluster) -> bool {
+    let bare = |entry: &ImportedCluster| {
+        json!(ImportedCluster {
+            conditions: Vec::new(),
+            ..entry.clone()
+        })
     };
-    conditions::same(&a.conditions, &b.conditions) && bare(a) == bare(b)
+    covers_conditions(&live.conditions, &planned.conditions) && covers(&bare(live), &bare(planned))
+}
+
+/// Whether the live conditions include the planned ones, whatever their times.
+fn covers_conditions(live: &[Condition], planned: &[Condition]) -> bool {
+    planned.iter().all(|wanted| {
+        let found = conditions::find(live, &wanted.type_);
+        found.is_some_and(|found| {
+            conditions::same(std::slice::from_ref(found), std::slice::from_ref(wanted))
+        })
+    })
+}
+
+/// Whether every planned field is there with its value; lists count as a whole.
+fn covers(live: &Value, planned: &Value) -> bool {
+    match (live, planned) {
+        (Value::Object(live), Value::Object(planned)) => planned
+            .iter()
+            .all(|(key, wanted)| live.get(key).is_some_and(|found| covers(found, wanted))),
+        _ => live == planned,
+    }
 }
 
 // === impl Hold ===

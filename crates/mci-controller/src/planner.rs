@@ -314,8 +314,8 @@ impl Planner {
                 return;
             }
             (Step::Delete, _, Some(live)) => Some((delete(live), 0)),
-            (Step::RemoveForeign(positions), _, Some(live)) => {
-                let patch = remove_entries(live, &positions);
+            (Step::RemoveForeign(pointers), _, Some(live)) => {
+                let patch = remove_foreign(live, &pointers);
                 let content = xxh3_64(&patch);
                 Some((Action::Patch(patch), content))
             }
@@ -467,17 +467,14 @@ fn delete(live: &LiveImport) -> Action {
 }
 
 /// A patch that holds only for the object as it was seen: positions shift otherwise.
-fn remove_entries(live: &LiveImport, positions: &[usize]) -> Bytes {
+fn remove_foreign(live: &LiveImport, pointers: &[String]) -> Bytes {
     let mut patch = vec![json!({
         "op": "test",
         "path": "/metadata/resourceVersion",
         "value": live.resource_version,
     })];
-    patch.extend(
-        positions
-            .iter()
-            .map(|at| json!({"op": "remove", "path": format!("/status/clusters/{at}")})),
-    );
+    let removals = pointers.iter();
+    patch.extend(removals.map(|path| json!({"op": "remove", "path": path})));
     json!(patch).to_string().into()
 }
 

@@ -5,7 +5,9 @@ use crd::{
     conditions::{self, ACCEPTED, CONSISTENT, READY},
 };
 
-use super::{ImportPlan, PoolPlan, same_entry};
+use serde_json::Value;
+
+use super::{ImportPlan, PoolPlan, covers_conditions, covers_entry};
 use crate::index::facts::{Claim, LiveImport};
 
 /// What to do about an import.
@@ -15,8 +17,9 @@ pub(crate) enum Step {
     /// Apply the object with our labels, then its status.
     CreateMain,
     ApplyStatus,
-    /// Entries at these positions belong to another manager: an apply does not remove them (K3). Highest first.
-    RemoveForeign(Vec<usize>),
+    /// Others put these into what is ours: an apply does not remove them (K3). JSON pointers, in an order in which no
+    /// removal shifts a later one.
+    RemoveForeign(Vec<String>),
     Delete,
     /// Somebody else's import bears this name: hands off.
     Conflict,
@@ -71,7 +74,7 @@ fn diff_status(planned: &InferencePoolImportStatus, live: &LiveImport) -> Step {
             .clusters
             .iter()
             .find(|one| one.name == entry.name);
-        found.is_some_and(|found| same_entry(entry, found))
+        found.is_some_and(|found| covers_entry(found, entry))
     });
     let surplus: Vec<usize> = live
         .status
@@ -86,11 +89,73 @@ fn diff_status(planned: &InferencePoolImportStatus, live: &LiveImport) -> Step {
         .filter_map(|&position| live.status.clusters.get(position))
         .any(|entry| live.owned_entries.contains(&entry.name));
     if !entries_same || ours_is_surplus || !same_head(planned, &live.status) {
-        Step::ApplyStatus
-    } else if surplus.is_empty() {
+        return Step::ApplyStatus;
+    }
+    let mut pointers = surplus_fields(planned, &live.status);
+    pointers.extend(
+        surplus
+            .iter()
+            .rev()
+            .map(|at| format!("/status/clusters/{at}")),
+    );
+    if pointers.is_empty() {
         Step::None
     } else {
-        Step::RemoveForeign(surplus.into_iter().rev().collect())
+        Step::RemoveForeign(pointers)
+    }
+}
+
+/// What is in our own entries, and among the conditions of our types, beyond the plan.
+fn surplus_fields(
+    planned: &InferencePoolImportStatus,
+    live: &InferencePoolImportStatus,
+) -> Vec<String> {
+    let mut pointers = Vec::new();
+    for (at, found) in live.clusters.iter().enumerate() {
+        let wanted = planned.clusters.iter().find(|one| one.name == found.name);
+        if let Some(wanted) = wanted {
+            let path = format!("/status/clusters/{at}");
+            surplus_conditions(&wanted.conditions, &found.conditions, &path, &mut pointers);
+            let (wanted, found) = (serde_json::json!(wanted), serde_json::json!(found));
+            surplus_keys(&wanted, &found, &path, &mut pointers);
+        }
+    }
+    let live_top = ours(&live.conditions);
+    let extra = live_top
+        .iter()
+        .any(|one| conditions::find(&planned.conditions, &one.type_).is_none());
+    if extra {
+        let stays = |one: &&Condition| ours(std::slice::from_ref(*one)).is_empty();
+        let mut allowed: Vec<Condition> = live.conditions.iter().filter(stays).cloned().collect();
+        allowed.extend(planned.conditions.iter().cloned());
+        surplus_conditions(&allowed, &live.conditions, "/status", &mut pointers);
+    }
+    pointers
+}
+
+/// Conditions of types that the plan lacks, last first.
+fn surplus_conditions(
+    planned: &[Condition],
+    live: &[Condition],
+    path: &str,
+    pointers: &mut Vec<String>,
+) {
+    let surplus = live.iter().enumerate().rev();
+    let surplus = surplus.filter(|(_, one)| conditions::find(planned, &one.type_).is_none());
+    pointers.extend(surplus.map(|(at, _)| format!("{path}/conditions/{at}")));
+}
+
+/// Fields that the plan lacks, at any depth outside of lists: those are replaced as a whole.
+fn surplus_keys(planned: &Value, live: &Value, path: &str, pointers: &mut Vec<String>) {
+    let (Value::Object(planned), Value::Object(live)) = (planned, live) else {
+        return;
+    };
+    for (key, found) in live {
+        let path = format!("{path}/{}", key.replace('~', "~0").replace('/', "~1"));
+        match planned.get(key) {
+            Some(wanted) => surplus_keys(wanted, found, &path, pointers),
+            None => pointers.push(path),
+        }
     }
 }
 
@@ -101,12 +166,12 @@ fn same_head(planned: &InferencePoolImportStatus, live: &InferencePoolImportStat
         let found = live.controllers.iter().find(|one| one.name == wanted.name);
         found.is_some_and(|found| {
             found.exporting_clusters == wanted.exporting_clusters
-                && conditions::same(&ours(&found.conditions), &wanted.conditions)
+                && covers_conditions(&found.conditions, &wanted.conditions)
         })
     });
     controllers
         && planned.observed_generation == live.observed_generation
-        && conditions::same(&ours(&live.conditions), &planned.conditions)
+        && covers_conditions(&live.conditions, &planned.conditions)
 }
 
 /// The conditions of the types that we write.

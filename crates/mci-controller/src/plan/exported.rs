@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use crd::conditions::{self, Status};
 
 use super::{
-    Hold, ImportPlan, Policy, PoolPlan,
+    Hold, ImportPlan, Policy, PoolPlan, covers_entry,
     export::{Export, parse_export},
-    same_entry,
 };
 use crate::{
     index::{
@@ -178,7 +177,7 @@ fn verdict(
         entry_of(&planned.status.clusters),
         entry_of(&live.status.clusters),
     ) {
-        (Some(planned), Some(live)) if same_entry(&planned, &live) => Verdict::Carries,
+        (Some(planned), Some(live)) if covers_entry(&live, &planned) => Verdict::Carries,
         _ => Verdict::Pending,
     }
 }

@@ -426,7 +426,10 @@ fn what_users_change_is_written_again_and_what_they_add_is_removed() {
     let mut entry = live.status.clusters[0].clone();
     entry.name = "intruder".to_owned();
     added.status.clusters.push(entry);
-    assert_eq!(diff(import, Some(&added)), Step::RemoveForeign(vec![1]));
+    assert_eq!(
+        diff(import, Some(&added)),
+        Step::RemoveForeign(vec!["/status/clusters/1".to_owned()])
+    );
     added.owned_entries.push("intruder".to_owned());
     assert_eq!(diff(import, Some(&added)), Step::ApplyStatus);
 }

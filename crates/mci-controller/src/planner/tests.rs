@@ -238,6 +238,50 @@ fn a_removed_member_is_clean_when_its_imports_are_gone() {
 }
 
 #[test]
+fn what_users_add_to_our_entries_is_patched_out_and_hinders_no_export() {
+    let mut world = mk_world(&["a", "b"]);
+    export(&mut world, "a", "llm");
+    settle(&mut world, &mk_policy(), at(0));
+    let mut live = member(&world, "b").imports.items[&mk_key("llm")].clone();
+    let entry = &mut live.status.clusters[0];
+    entry.labels = BTreeMap::from([("team/x".to_owned(), "y".to_owned())]);
+    entry.drain_until = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
+    entry.conditions.insert(0, entry.conditions[0].clone());
+    entry.conditions[0].type_ = "Users".to_owned();
+    let consistent = crd::Condition {
+        type_: crd::conditions::CONSISTENT.to_owned(),
+        ..live.status.conditions[0].clone()
+    };
+    live.status.conditions.push(consistent);
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.connect("a", mk_exported(), Vec::new());
+    bench.connect("b", Vec::new(), vec![live.clone()]);
+    bench.plan(at(0));
+    let (_, _, patch) = bench.take("b", at(0)).expect("a write");
+    let operations = patch.as_array().expect("a list");
+    let mut paths: Vec<&str> = operations[1..]
+        .iter()
+        .map(|operation| operation["path"].as_str().expect("a path"))
+        .collect();
+    paths.sort_unstable();
+    assert_eq!(
+        paths,
+        [
+            "/status/clusters/0/conditions/0",
+            "/status/clusters/0/drainUntil",
+            "/status/clusters/0/labels",
+            "/status/conditions/2",
+        ]
+    );
+    let now = at(0);
+    let plan = desired_for(&bench.planner.world, &mk_policy(), &mk_key("llm"), now);
+    let PoolPlan::Exported { condition, settled } = &plan.pools[&mk_name("a")] else {
+        panic!("not exported");
+    };
+    assert!(*settled && condition.reason == "Exported", "{condition:?}");
+}
+
+#[test]
 fn a_removed_member_that_never_listed_is_not_clean() {
     let mut bench = Bench::new(&["a", "b"]);
     bench.connect("a", mk_exported(), Vec::new());

@@ -37,7 +37,7 @@ pub(crate) enum Action {
         main: Bytes,
         status: Bytes,
     },
-    /// A JSON Patch on the status that takes out others' entries.
+    /// A JSON Patch on the status that takes out what others added.
     Patch(Bytes),
     /// Delete this very object in this very state.
     Delete {
@@ -81,7 +81,7 @@ impl Action {
         match self {
             Self::Apply { create: true, .. } => "create",
             Self::Apply { create: false, .. } => "apply",
-            Self::Patch(_) => "remove others' entries",
+            Self::Patch(_) => "remove others' additions",
             Self::Delete { .. } => "delete",
             Self::Pool(_) => "set Exported",
         }

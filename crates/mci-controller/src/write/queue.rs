@@ -34,8 +34,8 @@ pub(crate) struct Lanes {
 struct Lane {
     waiting: Option<Waiting>,
     in_flight: Option<Work>,
-    /// What was sent, and on which version: the same again is awaited from the watch, not sent twice.
-    sent: Option<(u64, String)>,
+    /// What was sent, on which version, and until when the same again is awaited from the watch, not sent twice.
+    sent: Option<Sent>,
     /// Content that the server refuses for good.
     rejected: Option<u64>,
     last_start: Option<Moment>,
@@ -46,6 +46,13 @@ struct Lane {
     undone: u32,
     failures: u32,
     not_before: Moment,
+}
+
+#[derive(Debug)]
+struct Sent {
+    content: u64,
+    base: String,
+    until: Moment,
 }
 
 #[derive(Debug)]
@@ -63,6 +70,9 @@ const BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// A write shows in the watch within this. Until then an older state of the object is no reason to write it again: a
 /// creation, for one, shows first without its status.
 const ECHO: Duration = Duration::from_millis(500);
+/// A write that is still asked for on the version that it was decided on is sent again after this: what it made may have
+/// gone before it showed. Ten times the longest echo, since one that is late by more is a watch about to begin anew.
+const SENT: Duration = Duration::from_secs(5);
 /// Whoever keeps undoing a write is answered ever more slowly.
 const UNDONE_MIN: Duration = Duration::from_secs(1);
 const UNDONE_MAX: Duration = Duration::from_mins(5);
@@ -134,7 +144,6 @@ impl Queue {
 impl Lanes {
     fn offer(&mut self, slot: Slot, work: Work, now: Moment) {
         let lane = self.lanes.entry(slot.clone()).or_default();
-        let mark = (work.content, work.base.clone());
         let same = |other: &Work| other.content == work.content && other.base == work.base;
         if lane.rejected == Some(work.content) {
             return;
@@ -147,17 +156,16 @@ impl Lanes {
         {
             return;
         }
-        let echo_awaited = match &lane.in_flight {
-            Some(flying) => same(flying),
-            None => lane.sent.as_ref() == Some(&mark),
-        };
-        if echo_awaited {
+        if lane.in_flight.as_ref().is_some_and(same) {
             self.cancel(&slot);
             return;
         }
+        let sent = lane.sent.as_ref();
+        let sent = sent.filter(|sent| sent.content == work.content && sent.base == work.base);
+        let echo_until = sent.map_or_else(Moment::default, |sent| sent.until);
         let merged = lane.last_start.map_or(now, |start| start + MERGE);
         let undone = lane.in_flight.is_none() && lane.settled == Some(work.content);
-        let mut at = now.max(merged).max(lane.not_before);
+        let mut at = now.max(merged).max(lane.not_before).max(echo_until);
         if undone {
             at = at.max(now + lane.undone_wait()).max(lane.echo_until);
         }
@@ -226,7 +234,11 @@ impl Lanes {
                 lane.not_before = Moment::default();
                 lane.settled = Some(work.content);
                 lane.echo_until = now + ECHO;
-                lane.sent = Some((work.content, work.base.clone()));
+                lane.sent = Some(Sent {
+                    content: work.content,
+                    base: work.base.clone(),
+                    until: now + SENT.max(lane.undone_wait()),
+                });
             }
             Outcome::Superseded => lane.sent = None,
             Outcome::Rejected => {

@@ -82,6 +82,22 @@ fn a_creation_that_shows_without_its_status_is_no_reason_to_write_again() {
 }
 
 #[test]
+fn an_object_that_went_before_it_showed_is_made_again() {
+    let mut lanes = Lanes::default();
+    let mut now = at(0);
+    let mut waits = Vec::new();
+    for _ in 0..6 {
+        lanes.offer(mk_slot("x"), mk_work(1, ""), now);
+        let due = lanes.next_due().expect("due");
+        waits.push(due.since(now).as_secs());
+        assert_eq!(take(&mut lanes, due), Some(1));
+        finish(&mut lanes, &mk_slot("x"), Outcome::Done, due);
+        now = due;
+    }
+    assert_eq!(waits, [0, 5, 5, 5, 5, 8]);
+}
+
+#[test]
 fn a_plan_that_is_met_cancels_the_write() {
     let mut lanes = Lanes::default();
     lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));
