@@ -173,6 +173,20 @@ impl Environment {
         Ok(())
     }
 
+    /// Sends so many requests, each of which must be answered 200.
+    pub(crate) async fn answered(&self, requests: usize) -> Result<()> {
+        for number in 0..requests {
+            let answer = self.gateway.chat("llama", "hello").await?;
+            ensure!(
+                answer.status == 200,
+                "request {number}: {}: {}",
+                answer.status,
+                answer.text()
+            );
+        }
+        Ok(())
+    }
+
     /// Stops the controller (0) or runs it (1).
     pub(crate) async fn scale_controller(&self, replicas: u8) -> Result<()> {
         let replicas_flag = format!("--replicas={replicas}");

@@ -28,16 +28,7 @@ pub(crate) async fn traffic_goes_on_without_the_controller(
             }
         })
         .await?;
-        for number in 0..50 {
-            let answer = environment.gateway.chat("llama", "hello").await?;
-            ensure!(
-                answer.status == 200,
-                "request {number}: {}: {}",
-                answer.status,
-                answer.text()
-            );
-        }
-        anyhow::Ok(())
+        environment.answered(50).await
     }
     .await;
     environment.scale_controller(1).await?;
@@ -75,15 +66,7 @@ pub(crate) async fn no_request_fails_once_a_killed_model_server_is_unready(
         },
     )
     .await?;
-    for number in 0..100 {
-        let answer = environment.gateway.chat("llama", "hello").await?;
-        ensure!(
-            answer.status == 200,
-            "request {number}: {}: {}",
-            answer.status,
-            answer.text()
-        );
-    }
+    environment.answered(100).await?;
     isthmus::available(&environment.east, isthmus::POOL_NAMESPACE, isthmus::POOL).await?;
     let after = restarts().await.map_err(anyhow::Error::msg)?;
     ensure!(after > before, "{victim} was never killed");
