@@ -59,6 +59,8 @@ pub(crate) fn hop(
         }),
         action: Some(route::route::Action::Route(route::RouteAction {
             timeout: Some(duration(Duration::ZERO)),
+            // Silence is the edge's to limit, by the rule the request came by.
+            idle_timeout: Some(duration(Duration::ZERO)),
             cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.to_owned())),
             ..route::RouteAction::default()
         })),
