@@ -107,8 +107,12 @@ impl Control {
 
     fn flush(&mut self, changes: Changes) {
         let sources = wanted_sources(&self.index.world, &self.settings.controller);
-        for dropped in self.watches.sync(&sources) {
-            self.index.forget(&dropped);
+        let stopped = self.watches.sync(&sources);
+        for gone in &stopped.gone {
+            self.index.forget(gone);
+        }
+        for replaced in &stopped.replaced {
+            self.index.replaced(replaced);
         }
         let opened = self.open.is_cancelled();
         if !opened {

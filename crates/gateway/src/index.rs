@@ -8,12 +8,18 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::PartialObjectMeta;
 use serde_json::Value;
-use tracing::warn;
 use watch::Update;
 
 use crate::infra::{GATEWAY_LABEL, Part, parameters};
 use crate::status::Target;
 use crate::world::{Endpoints, Key, World, project};
+
+mod keep;
+
+#[cfg(test)]
+mod tests;
+
+use keep::{keep, keep_some, note_odd};
 
 /// One update of one watch.
 #[derive(Debug)]
@@ -61,6 +67,9 @@ pub(crate) struct Index {
     /// What of our infrastructure there is.
     pub(crate) parts: BTreeMap<(Part, Key), Value>,
     listed: BTreeSet<Source>,
+    /// Objects that are there and do not decode, since the last complete list or failure: what is
+    /// known of them stays.
+    odd: BTreeMap<Source, BTreeSet<Key>>,
 }
 
 /// Every kind with one watch for the whole cluster.
@@ -125,14 +134,21 @@ impl Index {
     }
 
     pub(crate) fn on(&mut self, event: Event) -> Changes {
-        self.note_listed(&event);
+        let odd = &self.note(&event);
         match event {
-            Event::Classes(update) => self.classes(update),
+            Event::Classes(update) => self.classes(update, odd),
             Event::Gateways(update) => {
-                let live = self.status(Target::Gateway, &update, |o| &o.metadata, |o| &o.status);
+                let live = self.status(
+                    Target::Gateway,
+                    &update,
+                    odd,
+                    |o| &o.metadata,
+                    |o| &o.status,
+                );
                 let mut changes = Changes::world(keep(
                     &mut self.world.gateways,
                     update,
+                    odd,
                     |o| &o.metadata,
                     project::gateway,
                 ));
@@ -140,10 +156,11 @@ impl Index {
                 changes
             }
             Event::Routes(update) => {
-                let live = self.status(Target::Route, &update, |o| &o.metadata, |o| &o.status);
+                let live = self.status(Target::Route, &update, odd, |o| &o.metadata, |o| &o.status);
                 let mut changes = Changes::world(keep(
                     &mut self.world.routes,
                     update,
+                    odd,
                     |o| &o.metadata,
                     project::http_route,
                 ));
@@ -151,10 +168,11 @@ impl Index {
                 changes
             }
             Event::Pools(update) => {
-                let live = self.status(Target::Pool, &update, |o| &o.metadata, |o| &o.status);
+                let live = self.status(Target::Pool, &update, odd, |o| &o.metadata, |o| &o.status);
                 let mut changes = Changes::world(keep(
                     &mut self.world.pools,
                     update,
+                    odd,
                     |o| &o.metadata,
                     project::inference_pool,
                 ));
@@ -162,10 +180,12 @@ impl Index {
                 changes
             }
             Event::Imports(update) => {
-                let live = self.status(Target::Import, &update, |o| &o.metadata, |o| &o.status);
+                let live =
+                    self.status(Target::Import, &update, odd, |o| &o.metadata, |o| &o.status);
                 let mut changes = Changes::world(keep(
                     &mut self.world.imports,
                     update,
+                    odd,
                     |o| &o.metadata,
                     project::import,
                 ));
@@ -175,24 +195,31 @@ impl Index {
             Event::Grants(update) => Changes::world(keep(
                 &mut self.world.grants,
                 update,
+                odd,
                 |o| &o.metadata,
                 project::reference_grant,
             )),
-            Event::Services(update) => self.services(update),
-            Event::Slices(update) => self.slices(update),
-            Event::Namespaces(update) => self.namespaces(update),
-            Event::Deployments(update) => self.deployments(update),
+            Event::Services(update) => self.services(update, odd),
+            Event::Slices(update) => self.slices(update, odd),
+            Event::Namespaces(update) => self.namespaces(update, odd),
+            Event::Deployments(update) => self.deployments(update, odd),
             Event::ServiceAccounts(update) => {
-                self.part(Part::ServiceAccount, &update, |o| &o.metadata)
+                self.part(Part::ServiceAccount, &update, odd, |o| &o.metadata)
             }
-            Event::Pods(pool, update) => self.pods(&pool, update),
-            Event::ConfigMap(key, update) => self.config_map(&key, update),
+            Event::Pods(pool, update) => self.pods(&pool, update, odd),
+            Event::ConfigMap(key, update) => self.config_map(&key, update, odd),
         }
     }
 
-    /// The pool is gone or selects others: its pods are none of ours.
+    /// Another watch takes over: what is known stays until its first list.
+    pub(crate) fn replaced(&mut self, source: &Source) {
+        self.odd.remove(source);
+    }
+
+    /// The pool is gone, or nobody names the ConfigMap any more.
     pub(crate) fn forget(&mut self, source: &Source) {
         self.listed.remove(source);
+        self.odd.remove(source);
         match source {
             Source::Pods(pool) => {
                 self.endpoints.pods.remove(pool);
@@ -204,34 +231,51 @@ impl Index {
         }
     }
 
-    fn note_listed(&mut self, event: &Event) {
-        let (source, listed) = match event {
-            Event::Classes(u) => (Source::Kind("GatewayClass"), is_listed(u)),
-            Event::Gateways(u) => (Source::Kind("Gateway"), is_listed(u)),
-            Event::Routes(u) => (Source::Kind("HTTPRoute"), is_listed(u)),
-            Event::Pools(u) => (Source::Kind("InferencePool"), is_listed(u)),
-            Event::Imports(u) => (Source::Kind("InferencePoolImport"), is_listed(u)),
-            Event::Grants(u) => (Source::Kind("ReferenceGrant"), is_listed(u)),
-            Event::Services(u) => (Source::Kind("Service"), is_listed(u)),
-            Event::Slices(u) => (Source::Kind("EndpointSlice"), is_listed(u)),
-            Event::Namespaces(u) => (Source::Kind("Namespace"), is_listed(u)),
-            Event::Deployments(u) => (Source::Kind("Deployment"), is_listed(u)),
-            Event::ServiceAccounts(u) => (Source::Kind("ServiceAccount"), is_listed(u)),
-            Event::Pods(key, u) => (Source::Pods(key.clone()), is_listed(u)),
-            Event::ConfigMap(key, u) => (Source::ConfigMap(key.clone()), is_listed(u)),
-        };
-        if listed {
-            self.listed.insert(source);
+    /// Notes what the update says of its watch; the objects that a complete list has, but that did
+    /// not decode.
+    fn note(&mut self, event: &Event) -> BTreeSet<Key> {
+        match event {
+            Event::Classes(u) => self.note_update(Source::Kind("GatewayClass"), u),
+            Event::Gateways(u) => self.note_update(Source::Kind("Gateway"), u),
+            Event::Routes(u) => self.note_update(Source::Kind("HTTPRoute"), u),
+            Event::Pools(u) => self.note_update(Source::Kind("InferencePool"), u),
+            Event::Imports(u) => self.note_update(Source::Kind("InferencePoolImport"), u),
+            Event::Grants(u) => self.note_update(Source::Kind("ReferenceGrant"), u),
+            Event::Services(u) => self.note_update(Source::Kind("Service"), u),
+            Event::Slices(u) => self.note_update(Source::Kind("EndpointSlice"), u),
+            Event::Namespaces(u) => self.note_update(Source::Kind("Namespace"), u),
+            Event::Deployments(u) => self.note_update(Source::Kind("Deployment"), u),
+            Event::ServiceAccounts(u) => self.note_update(Source::Kind("ServiceAccount"), u),
+            Event::Pods(key, u) => self.note_update(Source::Pods(key.clone()), u),
+            Event::ConfigMap(key, u) => self.note_update(Source::ConfigMap(key.clone()), u),
         }
     }
 
-    fn classes(&mut self, update: Update<crd::gateway_class::GatewayClass>) -> Changes {
-        let live = self.status(Target::Class, &update, |o| &o.metadata, |o| &o.status);
+    fn note_update<K>(&mut self, source: Source, update: &Update<K>) -> BTreeSet<Key> {
+        let odd = note_odd(self.odd.entry(source.clone()).or_default(), update);
+        if is_listed(update) {
+            self.listed.insert(source);
+        }
+        odd
+    }
+
+    fn classes(
+        &mut self,
+        update: Update<crd::gateway_class::GatewayClass>,
+        odd: &BTreeSet<Key>,
+    ) -> Changes {
+        let live = self.status(Target::Class, &update, odd, |o| &o.metadata, |o| &o.status);
         let mut named: BTreeMap<Key, _> = std::mem::take(&mut self.world.classes)
             .into_iter()
             .map(|(name, class)| (Key::new("", name), class))
             .collect();
-        let world = keep(&mut named, update, |o| &o.metadata, project::gateway_class);
+        let world = keep(
+            &mut named,
+            update,
+            odd,
+            |o| &o.metadata,
+            project::gateway_class,
+        );
         let named = named.into_iter().map(|(key, class)| (key.name, class));
         self.world.classes = named.collect();
         Changes {
@@ -241,7 +285,11 @@ impl Index {
         }
     }
 
-    fn namespaces(&mut self, update: Update<PartialObjectMeta<Namespace>>) -> Changes {
+    fn namespaces(
+        &mut self,
+        update: Update<PartialObjectMeta<Namespace>>,
+        odd: &BTreeSet<Key>,
+    ) -> Changes {
         let mut named: BTreeMap<Key, _> = std::mem::take(&mut self.world.namespaces)
             .into_iter()
             .map(|(name, labels)| (Key::new("", name), labels))
@@ -249,6 +297,7 @@ impl Index {
         let changed = keep(
             &mut named,
             update,
+            odd,
             |o| &o.metadata,
             |o| project::labels(&o.metadata),
         );
@@ -257,11 +306,12 @@ impl Index {
         Changes::world(changed)
     }
 
-    fn services(&mut self, update: Update<Service>) -> Changes {
-        let mut changes = self.part(Part::Service, &update, |o| &o.metadata);
+    fn services(&mut self, update: Update<Service>, odd: &BTreeSet<Key>) -> Changes {
+        let mut changes = self.part(Part::Service, &update, odd, |o| &o.metadata);
         match &update {
             Update::Reset(list) => {
-                for infra in self.world.infra.values_mut() {
+                // Whose the odd ones are is not known: then nothing is taken for lost.
+                for infra in self.world.infra.values_mut().filter(|_| odd.is_empty()) {
                     infra.addresses.clear();
                 }
                 for service in list {
@@ -281,6 +331,7 @@ impl Index {
         changes.world |= keep(
             &mut self.world.services,
             update,
+            odd,
             |o| &o.metadata,
             project::service,
         );
@@ -298,11 +349,12 @@ impl Index {
         }
     }
 
-    fn deployments(&mut self, update: Update<Deployment>) -> Changes {
-        let mut changes = self.part(Part::Deployment, &update, |o| &o.metadata);
+    fn deployments(&mut self, update: Update<Deployment>, odd: &BTreeSet<Key>) -> Changes {
+        let mut changes = self.part(Part::Deployment, &update, odd, |o| &o.metadata);
         let (list, gone) = match &update {
             Update::Reset(list) => {
-                for infra in self.world.infra.values_mut() {
+                // Whose the odd ones are is not known: then nothing is taken for lost.
+                for infra in self.world.infra.values_mut().filter(|_| odd.is_empty()) {
                     infra.available = 0;
                 }
                 (&list[..], false)
@@ -321,10 +373,11 @@ impl Index {
         changes
     }
 
-    fn slices(&mut self, update: Update<EndpointSlice>) -> Changes {
+    fn slices(&mut self, update: Update<EndpointSlice>, odd: &BTreeSet<Key>) -> Changes {
         let changed = keep_some(
             &mut self.endpoints.slices,
             update,
+            odd,
             |o| &o.metadata,
             project::slice,
         );
@@ -339,20 +392,21 @@ impl Index {
         Changes::endpoints(changed)
     }
 
-    fn pods(&mut self, pool: &Key, update: Update<Pod>) -> Changes {
+    fn pods(&mut self, pool: &Key, update: Update<Pod>, odd: &BTreeSet<Key>) -> Changes {
         let pods = self.endpoints.pods.entry(pool.clone()).or_default();
         let mut named: BTreeMap<Key, _> = std::mem::take(pods)
             .into_iter()
             .map(|(name, ip)| (Key::new(&pool.namespace, name), ip))
             .collect();
-        let changed = keep_some(&mut named, update, |o| &o.metadata, project::ready_pod);
+        let changed = keep_some(&mut named, update, odd, |o| &o.metadata, project::ready_pod);
         *pods = named.into_iter().map(|(key, ip)| (key.name, ip)).collect();
         Changes::endpoints(changed)
     }
 
-    fn config_map(&mut self, key: &Key, update: Update<ConfigMap>) -> Changes {
+    fn config_map(&mut self, key: &Key, update: Update<ConfigMap>, odd: &BTreeSet<Key>) -> Changes {
         let text = |map: &ConfigMap| map.data.as_ref()?.get(parameters::FILE).cloned();
         let now = match update {
+            Update::Reset(_) if odd.contains(key) => return Changes::default(),
             Update::Reset(list) => list.iter().find_map(text),
             Update::Apply(map) => text(&map),
             Update::Delete(_) | Update::OddDelete(_) => None,
@@ -371,6 +425,7 @@ impl Index {
         &mut self,
         target: impl Fn(Key) -> Target,
         update: &Update<K>,
+        odd: &BTreeSet<Key>,
         meta: impl Fn(&K) -> &ObjectMeta,
         status: impl Fn(&K) -> &Option<S>,
     ) -> bool {
@@ -382,7 +437,8 @@ impl Index {
         match update {
             Update::Reset(list) => {
                 let kind = std::mem::discriminant(&target(Key::default()));
-                self.live.retain(|id, _| std::mem::discriminant(id) != kind);
+                self.live
+                    .retain(|id, _| std::mem::discriminant(id) != kind || odd.contains(id.key()));
                 let statuses = list.iter().map(|object| (id(object), json(object)));
                 self.live.extend(statuses);
                 true
@@ -401,6 +457,7 @@ impl Index {
         &mut self,
         part: Part,
         update: &Update<K>,
+        odd: &BTreeSet<Key>,
         meta: impl Fn(&K) -> &ObjectMeta,
     ) -> Changes {
         let json = |object: &K| serde_json::to_value(object).unwrap_or(Value::Null);
@@ -408,7 +465,8 @@ impl Index {
         let id = |object: &K| (part, project::key(meta(object)));
         Changes::live(match update {
             Update::Reset(list) => {
-                self.parts.retain(|(kind, _), _| *kind != part);
+                self.parts
+                    .retain(|(kind, key), _| *kind != part || odd.contains(key));
                 let parts = list.iter().filter(|object| ours(object));
                 self.parts
                     .extend(parts.map(|object| (id(object), json(object))));
@@ -440,61 +498,5 @@ fn is_listed<K>(update: &Update<K>) -> bool {
         Update::Reset(_) => true,
         Update::Failed(failure) => failure.is_kind_missing(),
         Update::Apply(_) | Update::Delete(_) | Update::Odd(_) | Update::OddDelete(_) => false,
-    }
-}
-
-fn keep<K, V: PartialEq>(
-    map: &mut BTreeMap<Key, V>,
-    update: Update<K>,
-    meta: impl Fn(&K) -> &ObjectMeta,
-    project: impl Fn(&K) -> V,
-) -> bool {
-    keep_some(map, update, meta, |object| Some(project(object)))
-}
-
-/// Applies the update to the map; whether that changed it. What projects to none is not kept.
-fn keep_some<K, V: PartialEq>(
-    map: &mut BTreeMap<Key, V>,
-    update: Update<K>,
-    meta: impl Fn(&K) -> &ObjectMeta,
-    project: impl Fn(&K) -> Option<V>,
-) -> bool {
-    match update {
-        Update::Reset(list) => {
-            let found = list.iter().filter_map(|object| {
-                let value = project(object)?;
-                Some((project::key(meta(object)), value))
-            });
-            let now: BTreeMap<Key, V> = found.collect();
-            let changed = *map != now;
-            *map = now;
-            changed
-        }
-        Update::Apply(object) => {
-            let key = project::key(meta(&object));
-            match project(&object) {
-                Some(value) if map.get(&key) == Some(&value) => false,
-                Some(value) => {
-                    map.insert(key, value);
-                    true
-                }
-                None => map.remove(&key).is_some(),
-            }
-        }
-        Update::Delete(object) => map.remove(&project::key(meta(&object))).is_some(),
-        Update::OddDelete(odd) => map.remove(&Key::new(&odd.namespace, &odd.name)).is_some(),
-        Update::Odd(odd) => {
-            let watch::OddObject {
-                namespace,
-                name,
-                error,
-            } = odd;
-            warn!(
-                namespace,
-                name, error, "object does not decode, left as it was"
-            );
-            false
-        }
-        Update::Failed(_) => false,
     }
 }

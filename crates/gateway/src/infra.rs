@@ -42,13 +42,17 @@ pub(crate) struct InfraSettings {
     pub(crate) envoy_image: String,
 }
 
-/// The objects to apply, by kind and key.
+/// The objects to apply, by kind and key: none of a Gateway that is being deleted, whose objects the
+/// garbage collector removes.
 pub(crate) fn make_parts(
     gateway: &Gateway,
     parameters: &Parameters,
     binds: &BTreeMap<u16, u16>,
     settings: &InfraSettings,
 ) -> BTreeMap<(Part, Key), Value> {
+    if gateway.deleting {
+        return BTreeMap::new();
+    }
     let key = part_key(gateway);
     let parts = [
         (Part::ServiceAccount, service_account()),
@@ -278,6 +282,13 @@ mod tests {
             .map(|((part, key), value)| (format!("{part:?} {key}"), value))
             .collect();
         insta::assert_yaml_snapshot!(named);
+    }
+
+    #[test]
+    fn gateway_that_is_being_deleted_gets_nothing_back() {
+        let mut gateway = mk_gateway("gw", Vec::new());
+        gateway.deleting = true;
+        assert_eq!(mk_parts(&gateway), BTreeMap::new());
     }
 
     #[test]

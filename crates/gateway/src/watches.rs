@@ -29,6 +29,31 @@ pub(crate) struct Watches {
     dynamic: BTreeMap<Source, (String, AbortHandle)>,
 }
 
+/// Watches that were ended.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stopped {
+    /// Nobody asks for their objects any more.
+    pub(crate) gone: Vec<Source>,
+    /// Others take over, and their first list tells what to drop.
+    pub(crate) replaced: Vec<Source>,
+}
+
+/// What of the open watches is not wanted as it is.
+fn compare<'a>(
+    open: impl Iterator<Item = (&'a Source, &'a String)>,
+    wanted: &BTreeMap<Source, String>,
+) -> Stopped {
+    let mut stopped = Stopped::default();
+    for (source, text) in open {
+        match wanted.get(source) {
+            None => stopped.gone.push(source.clone()),
+            Some(now) if now != text => stopped.replaced.push(source.clone()),
+            Some(_) => {}
+        }
+    }
+    stopped
+}
+
 // === impl Watches ===
 
 impl Watches {
@@ -57,18 +82,16 @@ impl Watches {
         watches
     }
 
-    /// Watches exactly these besides the kinds; the ones no longer watched are returned.
-    /// A pool's text is a label selector, a ConfigMap's is not used.
-    pub(crate) fn sync(&mut self, wanted: &BTreeMap<Source, String>) -> Vec<Source> {
-        let mut dropped = Vec::new();
-        self.dynamic.retain(|source, (selector, task)| {
-            let kept = wanted.get(source) == Some(selector);
-            if !kept {
+    /// Watches exactly these besides the kinds. A pool's text is a label selector, a ConfigMap's is
+    /// not used.
+    pub(crate) fn sync(&mut self, wanted: &BTreeMap<Source, String>) -> Stopped {
+        let open = self.dynamic.iter();
+        let stopped = compare(open.map(|(source, (text, _))| (source, text)), wanted);
+        for source in stopped.gone.iter().chain(&stopped.replaced) {
+            if let Some((_, task)) = self.dynamic.remove(source) {
                 task.abort();
-                dropped.push(source.clone());
             }
-            kept
-        });
+        }
         for (source, selector) in wanted {
             if !self.dynamic.contains_key(source)
                 && let Some(task) = self.open(source, selector)
@@ -77,7 +100,7 @@ impl Watches {
                     .insert(source.clone(), (selector.clone(), task));
             }
         }
-        dropped
+        stopped
     }
 
     /// Comes back only if a watch ended by itself, which none does while its reader lives.
@@ -143,5 +166,29 @@ impl Watches {
                 }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::Key;
+
+    #[test]
+    fn watch_with_another_selector_replaces_the_one_before() {
+        let pool = |name: &str| Source::Pods(Key::new("ns", name));
+        let texts = |all: &[(&str, &str)]| -> BTreeMap<Source, String> {
+            let texts = all
+                .iter()
+                .map(|(name, text)| (pool(name), (*text).to_owned()));
+            texts.collect()
+        };
+        let open = texts(&[("same", "a=1"), ("edited", "a=1"), ("gone", "a=1")]);
+        let wanted = texts(&[("same", "a=1"), ("edited", "a=2"), ("new", "a=1")]);
+        let expected = Stopped {
+            gone: vec![pool("gone")],
+            replaced: vec![pool("edited")],
+        };
+        assert_eq!(compare(open.iter(), &wanted), expected);
     }
 }

@@ -58,6 +58,8 @@ pub(crate) struct Gateway {
     pub(crate) key: Key,
     pub(crate) uid: String,
     pub(crate) generation: i64,
+    /// It is being deleted, and what it owns with it.
+    pub(crate) deleting: bool,
     pub(crate) class: String,
     pub(crate) listeners: Vec<Listener>,
     /// `spec.addresses` is not empty.

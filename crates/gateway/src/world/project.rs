@@ -50,6 +50,7 @@ pub(crate) fn gateway(object: &gateway::Gateway) -> Gateway {
         key: key(&object.metadata),
         uid: object.metadata.uid.clone().unwrap_or_default(),
         generation: object.metadata.generation.unwrap_or_default(),
+        deleting: object.metadata.deletion_timestamp.is_some(),
         class: spec.gateway_class_name.clone(),
         listeners: spec.listeners.iter().map(listener).collect(),
         wants_addresses: spec.addresses.as_ref().is_some_and(|list| !list.is_empty()),
