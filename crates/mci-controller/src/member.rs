@@ -40,8 +40,20 @@ use moment::Moment;
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
     pub(crate) credentials: Credentials,
+    /// Counts the credentials given so far.
+    pub(crate) version: u64,
     /// The index does not want this connection.
     pub(crate) refused: Option<Refusal>,
+    /// Uid of the cluster that the index takes this member for: nothing is written into another.
+    pub(crate) accepted: Option<String>,
+}
+
+/// Credentials that have worked, and which cluster they led to.
+#[derive(Clone, Debug)]
+pub(crate) struct Proven {
+    credentials: Credentials,
+    version: u64,
+    uid: String,
 }
 
 /// An update, and when it arrived.
@@ -51,6 +63,8 @@ pub(crate) type Timed = (Update, Moment);
 pub(crate) struct MemberContext {
     pub(crate) name: ClusterName,
     pub(crate) control: watch::Receiver<Control>,
+    /// The last that worked: fallen back to while newer ones do not.
+    pub(crate) proven: Option<Proven>,
     pub(crate) updates: mpsc::Sender<Timed>,
     pub(crate) queue: Arc<Queue>,
     pub(crate) writer: WriterSettings,
@@ -71,6 +85,7 @@ pub(crate) async fn run_member(mut context: MemberContext) {
     let stop = context.stop.clone();
     let mut failures = 0_u32;
     loop {
+        let tried = context.control.borrow().version;
         let end = tokio::select! {
             () = stop.cancelled() => return,
             end = one_session(&mut context) => end,
@@ -96,7 +111,7 @@ pub(crate) async fn run_member(mut context: MemberContext) {
             () = stop.cancelled() => return,
             () = sleep(wait) => {}
             // new credentials are tried at once
-            changed = context.control.changed(), if end != End::Replaced => {
+            changed = context.control.wait_for(|control| control.version != tried), if end != End::Replaced => {
                 if changed.is_err() {
                     return;
                 }
@@ -106,28 +121,79 @@ pub(crate) async fn run_member(mut context: MemberContext) {
 }
 
 async fn one_session(context: &mut MemberContext) -> End {
-    let control = context.control.borrow_and_update().clone();
-    let Ok(client) = control.credentials.client() else {
+    let Control {
+        credentials,
+        version,
+        ..
+    } = context.control.borrow_and_update().clone();
+    let older = context.proven.clone();
+    let older = older.filter(|proven| proven.version != version);
+    let newest = try_connect(context, &credentials).await;
+    let elsewhere = match (&newest, &older) {
+        (Ok((_, identity)), Some(proven)) => identity.uid != proven.uid,
+        _ => false,
+    };
+    if newest.is_ok() && !elsewhere {
+        return run_session(context, newest, credentials, version).await;
+    }
+    if let Some(proven) = older {
+        let fallback = try_connect(context, &proven.credentials).await;
+        if fallback.is_ok() {
+            tracing::warn!(member = %context.name, elsewhere, "the new credentials do not work: using the old ones");
+            return run_session(context, fallback, proven.credentials, proven.version).await;
+        }
+    }
+    // the index judges where they lead
+    run_session(context, newest, credentials, version).await
+}
+
+type Connected = (kube::Client, connect::Identity);
+
+async fn try_connect(context: &MemberContext, credentials: &Credentials) -> Result<Connected, End> {
+    let Ok(client) = credentials.client() else {
         tracing::warn!(member = %context.name, reason = Refusal::BadCredentials.reason(), "certificates or keys do not decode");
-        let update = Update::Refused(Refusal::BadCredentials);
-        let now = context.writer.clock.now();
-        return match context.updates.send((update, now)).await {
-            Ok(()) => End::BadCredentials,
-            Err(_) => End::IndexGone,
-        };
+        return Err(End::BadCredentials);
     };
     match connect::connect(&client).await {
         Ok(identity) => {
-            tracing::info!(member = %context.name, server = control.credentials.server(), version = identity.version, "connected");
-            Session::new(context, client).run(identity).await
+            tracing::info!(member = %context.name, server = credentials.server(), version = identity.version, "connected");
+            Ok((client, identity))
         }
         Err(error) => {
-            tracing::warn!(member = %context.name, server = control.credentials.server(), reason = error.fault().reason(), %error, "cannot connect");
-            End::Lost {
+            tracing::warn!(member = %context.name, server = credentials.server(), reason = error.fault().reason(), %error, "cannot connect");
+            Err(End::Lost {
                 fault: error.fault(),
                 was_live: false,
+            })
+        }
+    }
+}
+
+/// A session on what connected, or why there is none.
+async fn run_session(
+    context: &mut MemberContext,
+    connected: Result<Connected, End>,
+    credentials: Credentials,
+    version: u64,
+) -> End {
+    match connected {
+        Ok((client, identity)) => {
+            let proven = Proven {
+                credentials,
+                version,
+                uid: identity.uid,
+            };
+            Session::new(context, client, proven).run().await
+        }
+        Err(End::BadCredentials) => {
+            let update = Update::Refused(Refusal::BadCredentials);
+            let now = context.writer.clock.now();
+            match context.updates.send((update, now)).await {
+                Ok(()) => End::BadCredentials,
+                Err(_) => End::IndexGone,
             }
         }
+        Err(end) => end,
     }
 }
 

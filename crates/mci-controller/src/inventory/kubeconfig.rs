@@ -24,6 +24,9 @@ const READ_TIMEOUT: Duration = Duration::from_secs(50);
 #[derive(Clone)]
 pub(crate) struct Credentials {
     config: Config,
+    /// Used instead of one that the configuration gives.
+    #[cfg(test)]
+    scripted: Option<kube::Client>,
 }
 
 /// Why a kubeconfig is not used.
@@ -90,12 +93,20 @@ impl Credentials {
         config.read_timeout = Some(READ_TIMEOUT);
         // the layer repeats 429, 503 and 504 inside one call, past every deadline of ours
         config.default_retry = false;
-        Ok(Self { config })
+        Ok(Self {
+            config,
+            #[cfg(test)]
+            scripted: None,
+        })
     }
 
     /// # Errors
     /// [`KubeconfigError::BadMaterial`] when certificates or keys do not decode.
     pub(crate) fn client(&self) -> Result<kube::Client, KubeconfigError> {
+        #[cfg(test)]
+        if let Some(client) = &self.scripted {
+            return Ok(client.clone());
+        }
         kube::Client::try_from(self.config.clone()).map_err(|_| KubeconfigError::BadMaterial)
     }
 
@@ -105,6 +116,16 @@ impl Credentials {
         let url = http::Uri::from_static("https://192.0.2.1:6443");
         Self {
             config: Config::new(url),
+            scripted: None,
+        }
+    }
+
+    /// Credentials that lead to this client's server.
+    #[cfg(test)]
+    pub(crate) fn scripted(client: kube::Client) -> Self {
+        Self {
+            scripted: Some(client),
+            ..Self::for_tests()
         }
     }
 

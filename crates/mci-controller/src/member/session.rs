@@ -6,19 +6,19 @@ use kube::Client;
 use tokio::{
     sync::mpsc,
     task::JoinSet,
-    time::{Instant, MissedTickBehavior, interval_at},
+    time::{Instant, MissedTickBehavior, interval_at, sleep_until},
 };
 
 use super::{
-    Control, MemberContext,
-    connect::{self, Identity},
+    Control, MemberContext, Proven, RECONNECT_MAX,
+    connect::{self, ConnectError, Identity},
     pools,
     vigil::{Sign, Verdict, Vigil},
     watches::{self, Gone, Wires},
 };
 use crate::{
     index::{member::Fault, update::Update},
-    write::run_writer,
+    write::{backoff, run_writer},
 };
 
 /// How a session ended.
@@ -46,7 +46,19 @@ pub(super) struct Session<'a> {
     tasks: JoinSet<Result<(), Gone>>,
     vigil: Vigil,
     writing: bool,
+    /// What this session works with.
+    proven: Proven,
+    /// Newer credentials, being tried while this session goes on.
+    trials: JoinSet<Trial>,
+    failed_trials: u32,
+    retry_at: Option<Instant>,
 }
+
+/// How newer credentials did.
+type Trial = (u64, Result<Identity, ConnectError>);
+
+/// Shortest wait before newer credentials that failed are tried again; the longest is that of any reconnect.
+const RETRY_MIN: Duration = Duration::from_secs(5);
 
 /// Time between probes. A member that falls silent just after one is marked 2 periods, a probe's 3 s, the 2 s before a
 /// flip and a tick later: within 15 s.
@@ -57,7 +69,7 @@ const SIGNS: usize = 16;
 // === impl Session ===
 
 impl<'a> Session<'a> {
-    pub(super) fn new(context: &'a mut MemberContext, client: Client) -> Self {
+    pub(super) fn new(context: &'a mut MemberContext, client: Client, proven: Proven) -> Self {
         let (sender, signs) = mpsc::channel(SIGNS);
         let wires = Wires {
             member: context.name.clone(),
@@ -75,18 +87,25 @@ impl<'a> Session<'a> {
             tasks: JoinSet::new(),
             vigil: Vigil::default(),
             writing: false,
+            proven,
+            trials: JoinSet::new(),
+            failed_trials: 0,
+            retry_at: None,
         }
     }
 
     /// Runs until the connection, or the wish for it, ends. Its tasks end with it.
-    pub(super) async fn run(mut self, identity: Identity) -> End {
+    pub(super) async fn run(mut self) -> End {
         let connected = Update::Connected {
-            uid: identity.uid.clone(),
+            uid: self.proven.uid.clone(),
         };
         if self.wires.update(connected).await.is_err() {
             return End::IndexGone;
         }
         self.spawn();
+        if self.context.control.borrow().version != self.proven.version {
+            self.trial_failed();
+        }
         loop {
             let verdict = tokio::select! {
                 Some(sign) = self.signs.recv() => self.vigil.on(sign, self.wires.clock.now()),
@@ -103,15 +122,24 @@ impl<'a> Session<'a> {
                     if changed.is_err() {
                         return End::IndexGone;
                     }
-                    match self.controlled(&identity).await {
+                    match self.controlled() {
                         Some(end) => return end,
                         None => continue,
                     }
+                }
+                Some(tried) = self.trials.join_next() => match self.tried(tried.ok()) {
+                    Some(end) => return end,
+                    None => continue,
+                },
+                () = sleep_until(self.retry_at.unwrap_or_else(Instant::now)), if self.retry_at.is_some() => {
+                    self.try_newer();
+                    continue;
                 }
             };
             let update = match verdict {
                 None => continue,
                 Some(Verdict::Live) => {
+                    self.context.proven = Some(self.proven.clone());
                     self.start_writer();
                     Update::Live
                 }
@@ -145,9 +173,10 @@ impl<'a> Session<'a> {
         self.tasks.spawn(probe(wires.clone(), client.clone()));
     }
 
-    /// The writer runs from the first time that all is listed until the session ends.
+    /// The writer runs from when all is listed and the index has accepted the cluster, until the session ends.
     fn start_writer(&mut self) {
-        if self.writing {
+        let accepted = self.context.control.borrow().accepted.clone();
+        if self.writing || !self.vigil.was_live() || accepted.as_ref() != Some(&self.proven.uid) {
             return;
         }
         self.writing = true;
@@ -164,33 +193,73 @@ impl<'a> Session<'a> {
         });
     }
 
-    /// Something was decided about this member. New credentials replace the old only once they work, and only if
-    /// they lead to the same cluster.
-    async fn controlled(&mut self, identity: &Identity) -> Option<End> {
+    /// Something was decided about this member.
+    fn controlled(&mut self) -> Option<End> {
         let Control {
-            credentials,
-            refused,
+            version, refused, ..
         } = self.context.control.borrow_and_update().clone();
         if let Some(refusal) = refused {
             tracing::warn!(member = %self.context.name, reason = refusal.reason(), "not using this member");
             return Some(End::Refused);
         }
+        if version == self.proven.version {
+            self.start_writer();
+        } else {
+            self.failed_trials = 0;
+            self.try_newer();
+        }
+        None
+    }
+
+    /// New credentials replace the old only once they work, and only if they lead to the same cluster.
+    fn try_newer(&mut self) {
+        self.retry_at = None;
+        self.trials.abort_all();
+        let Control {
+            credentials,
+            version,
+            ..
+        } = self.context.control.borrow().clone();
+        if version == self.proven.version {
+            return;
+        }
         let Ok(client) = credentials.client() else {
             tracing::warn!(member = %self.context.name, "the new credentials do not decode: the old ones stay");
-            return None;
+            return;
         };
-        match connect::connect(&client).await {
-            Ok(found) if found.uid == identity.uid => Some(End::Replaced),
+        self.trials
+            .spawn(async move { (version, connect::connect(&client).await) });
+    }
+
+    /// Ends the session if newer credentials proved good. None where the trial was aborted.
+    fn tried(&mut self, trial: Option<Trial>) -> Option<End> {
+        let (version, outcome) = trial?;
+        if version != self.context.control.borrow().version {
+            return None;
+        }
+        match outcome {
+            Ok(found) if found.uid == self.proven.uid => return Some(End::Replaced),
             Ok(_) => {
                 tracing::warn!(member = %self.context.name, reason = "IdentityChanged",
                     "the new credentials lead to another cluster: the old ones stay; remove the member and add it again to change it");
-                None
             }
             Err(error) => {
                 tracing::warn!(member = %self.context.name, %error, "the new credentials do not work: the old ones stay");
-                None
             }
         }
+        self.trial_failed();
+        None
+    }
+
+    fn trial_failed(&mut self) {
+        self.failed_trials = self.failed_trials.saturating_add(1);
+        let wait = backoff(
+            self.failed_trials,
+            RETRY_MIN,
+            RECONNECT_MAX,
+            &mut rand::rng(),
+        );
+        self.retry_at = Some(Instant::now() + wait);
     }
 }
 

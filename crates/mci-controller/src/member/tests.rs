@@ -21,6 +21,9 @@ struct Script {
     crd_terminating: AtomicBool,
     unauthorised: AtomicBool,
     probes: AtomicUsize,
+    writes: AtomicUsize,
+    /// Answers as another cluster.
+    other: AtomicBool,
 }
 
 fn list(kind: &str, items: Value) -> Value {
@@ -34,6 +37,9 @@ fn answer(script: &Script, request: &Request<Body>) -> Option<(u16, Value)> {
         .query()
         .unwrap_or_default()
         .contains("watch=true");
+    if request.method() != http::Method::GET {
+        script.writes.fetch_add(1, Ordering::SeqCst);
+    }
     if path == "/version" {
         script.probes.fetch_add(1, Ordering::SeqCst);
     }
@@ -55,7 +61,7 @@ fn answer(script: &Script, request: &Request<Body>) -> Option<(u16, Value)> {
             }
             "/api/v1/namespaces/kube-system" => {
                 json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
-            "metadata": {"name": "kube-system", "uid": "cluster-1"}})
+            "metadata": {"name": "kube-system", "uid": if script.other.load(Ordering::SeqCst) { "cluster-2" } else { "cluster-1" }}})
             }
             "/api/v1/namespaces" => list("PartialObjectMetadataList", json!([])),
             "/api/v1/services" => list("ServiceList", json!([])),
@@ -102,24 +108,38 @@ struct Bench {
     updates: mpsc::Receiver<Timed>,
     clock: Clock,
     end: JoinSet<End>,
-    _control: watch::Sender<Control>,
+    control: watch::Sender<Control>,
+    queue: Arc<Queue>,
 }
 
 /// Runs one session against the script.
 fn start(script: Arc<Script>) -> Bench {
+    start_with(script, |mut context| async move {
+        one_session(&mut context).await
+    })
+}
+
+fn start_with<F>(script: Arc<Script>, run: impl FnOnce(MemberContext) -> F) -> Bench
+where
+    F: Future<Output = End> + Send + 'static,
+{
     let (sender, updates) = mpsc::channel(64);
     let clock = Clock::start();
     let mut end = JoinSet::new();
     let (control_sender, control) = watch::channel(Control {
-        credentials: Credentials::for_tests(),
+        credentials: Credentials::scripted(mk_client(script)),
+        version: 0,
         refused: None,
+        accepted: None,
     });
+    let queue = Arc::new(Queue::default());
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
-    let mut context = MemberContext {
+    let context = MemberContext {
         name: mk_name("a"),
         control,
+        proven: None,
         updates: sender,
-        queue: Arc::new(Queue::default()),
+        queue: queue.clone(),
         writer: WriterSettings {
             controller_name: crd::annotations::MCI_CONTROLLER.to_owned(),
             write_timeout: Duration::from_secs(5),
@@ -135,21 +155,13 @@ fn start(script: Arc<Script>) -> Bench {
         metrics,
         stop: CancellationToken::new(),
     };
-    end.spawn(async move {
-        let client = mk_client(script);
-        match connect::connect(&client).await {
-            Ok(identity) => Session::new(&mut context, client).run(identity).await,
-            Err(error) => End::Lost {
-                fault: error.fault(),
-                was_live: false,
-            },
-        }
-    });
+    end.spawn(run(context));
     Bench {
         updates,
         clock,
         end,
-        _control: control_sender,
+        control: control_sender,
+        queue,
     }
 }
 
@@ -280,4 +292,100 @@ async fn a_list_under_a_crd_that_is_going_is_told_as_doubtful() {
         panic!("{seen:?}");
     };
     assert_eq!(*crd, crate::index::facts::CrdCheck::Doubtful);
+}
+
+/// Gives new credentials, as the inventory would.
+fn rotate(bench: &Bench, script: &Arc<Script>) {
+    let credentials = Credentials::scripted(mk_client(script.clone()));
+    bench.control.send_modify(|control| {
+        control.credentials = credentials;
+        control.version += 1;
+    });
+}
+
+fn run_on(script: &Arc<Script>) -> Bench {
+    start_with(script.clone(), |context| async move {
+        run_member(context).await;
+        End::IndexGone
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_before_the_index_has_accepted_the_cluster() {
+    let script = Arc::<Script>::default();
+    let mut bench = start(script.clone());
+    let work = crate::write::action::Work {
+        action: crate::write::action::Action::Patch(bytes::Bytes::from_static(b"[]")),
+        content: 1,
+        base: String::new(),
+        since: Moment::default(),
+    };
+    let slot = crate::write::action::Slot::Import(crate::fixtures::mk_key("llm"));
+    bench.queue.offer(slot, work, bench.clock.now());
+    bench.until(|update| matches!(update, Update::Live)).await;
+    let accept = |bench: &Bench, uid: &str| {
+        let accepted = Some(uid.to_owned());
+        bench
+            .control
+            .send_modify(|control| control.accepted = accepted);
+    };
+    accept(&bench, "another");
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(script.writes.load(Ordering::SeqCst), 0);
+    accept(&bench, "cluster-1");
+    sleep(Duration::from_secs(3)).await;
+    assert!(script.writes.load(Ordering::SeqCst) > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_credentials_that_fail_leave_the_old_in_use_and_are_tried_again() {
+    let (old, new) = (Arc::<Script>::default(), Arc::<Script>::default());
+    let mut bench = run_on(&old);
+    bench.until(|update| matches!(update, Update::Live)).await;
+    new.unauthorised.store(true, Ordering::SeqCst);
+    rotate(&bench, &new);
+    sleep(Duration::from_secs(5)).await;
+    // the connection breaks: the old ones make the next
+    old.hang.store(true, Ordering::SeqCst);
+    bench
+        .until(|update| matches!(update, Update::Lost(_)))
+        .await;
+    old.hang.store(false, Ordering::SeqCst);
+    let seen = bench.until(|update| matches!(update, Update::Live)).await;
+    assert!(
+        !seen
+            .iter()
+            .any(|update| matches!(update, Update::Refused(_))),
+        "{seen:?}"
+    );
+    // the new ones come to work: they are taken up by themselves
+    let probed = || new.probes.load(Ordering::SeqCst);
+    new.unauthorised.store(false, Ordering::SeqCst);
+    bench
+        .until(|update| matches!(update, Update::Connected { .. }))
+        .await;
+    bench.until(|update| matches!(update, Update::Live)).await;
+    let before = probed();
+    sleep(Duration::from_secs(30)).await;
+    assert!(probed() >= before + 5, "the session probes the new server");
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_credentials_that_lead_elsewhere_leave_the_old_in_use() {
+    let (old, new) = (Arc::<Script>::default(), Arc::<Script>::default());
+    let mut bench = run_on(&old);
+    bench.until(|update| matches!(update, Update::Live)).await;
+    new.other.store(true, Ordering::SeqCst);
+    rotate(&bench, &new);
+    old.hang.store(true, Ordering::SeqCst);
+    bench
+        .until(|update| matches!(update, Update::Lost(_)))
+        .await;
+    old.hang.store(false, Ordering::SeqCst);
+    let seen = bench.until(|update| matches!(update, Update::Live)).await;
+    for update in seen {
+        if let Update::Connected { uid } = update {
+            assert_eq!(uid, "cluster-1");
+        }
+    }
 }

@@ -171,6 +171,7 @@ impl Supervisor {
             tracing::info!(member = %name, server = credentials.server(), "new credentials");
             control.send_modify(|control| {
                 control.credentials = credentials;
+                control.version += 1;
                 control.refused = None;
             });
             return;
@@ -194,13 +195,16 @@ impl Supervisor {
     ) {
         let (control, receiver) = watch::channel(Control {
             credentials,
+            version: 0,
             refused: None,
+            accepted: None,
         });
         let (sender, updates) = mpsc::channel(UPDATES);
         let stop = CancellationToken::new();
         let context = MemberContext {
             name: name.clone(),
             control: receiver,
+            proven: None,
             updates: sender,
             queue: queue.clone(),
             writer: WriterSettings {
@@ -303,8 +307,30 @@ impl Supervisor {
         if current != Some(epoch) {
             return;
         }
-        for (refused, refusal) in self.planner.update(&name, update, arrived) {
+        let connected = match &update {
+            Update::Connected { uid } => Some(uid.clone()),
+            _ => None,
+        };
+        let refusals = self.planner.update(&name, update, arrived);
+        if let Some(uid) = connected
+            && !refusals.iter().any(|(refused, _)| *refused == name)
+        {
+            self.tell_accepted(&name, uid);
+        }
+        for (refused, refusal) in refusals {
             self.tell_refused(&refused, refusal);
+        }
+    }
+
+    /// The index knows the cluster as this member: it may be written into.
+    fn tell_accepted(&mut self, name: &ClusterName, uid: String) {
+        if let Some(handle) = self.members.get_mut(name)
+            && let Some(control) = &mut handle.control
+        {
+            control.send_modify(|control| {
+                control.refused = None;
+                control.accepted = Some(uid);
+            });
         }
     }
 
@@ -312,7 +338,10 @@ impl Supervisor {
         if let Some(handle) = self.members.get_mut(name)
             && let Some(control) = &mut handle.control
         {
-            control.send_modify(|control| control.refused = Some(refusal));
+            control.send_modify(|control| {
+                control.refused = Some(refusal);
+                control.accepted = None;
+            });
         }
     }
 

@@ -52,3 +52,34 @@ async fn a_member_that_leaves_goes_on_leaving_when_its_tasks_fail() {
     supervisor.tick();
     assert!(!supervisor.members.contains_key(&name));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_is_accepted_under_one_name_only() {
+    let mut supervisor = mk_supervisor();
+    let connected = |supervisor: &mut Supervisor, name: &str| {
+        let name = mk_name(name);
+        let epoch = supervisor.members[&name].epoch;
+        let update = Update::Connected {
+            uid: "one".to_owned(),
+        };
+        supervisor.hear(Told {
+            name: name.clone(),
+            epoch,
+            timed: (update, Moment::default()),
+        });
+    };
+    let control = |supervisor: &Supervisor, name: &str| {
+        let control = supervisor.members[&mk_name(name)].control.as_ref();
+        control.expect("credentials").borrow().clone()
+    };
+    for name in ["a", "b"] {
+        supervisor.upsert(&mk_name(name), Credentials::for_tests());
+    }
+    connected(&mut supervisor, "b");
+    assert_eq!(control(&supervisor, "b").accepted.as_deref(), Some("one"));
+    connected(&mut supervisor, "a");
+    assert_eq!(control(&supervisor, "a").accepted.as_deref(), Some("one"));
+    let rival = control(&supervisor, "b");
+    assert_eq!(rival.accepted, None);
+    assert_eq!(rival.refused, Some(Refusal::DuplicateCluster));
+}
