@@ -140,7 +140,7 @@ impl Control {
 
     fn decide(&mut self) {
         let started = Instant::now();
-        let (models, wanted) = build(&self.index.world, &self.settings);
+        let (models, wanted) = decide(&self.index.world, &self.settings, &self.decided);
         let plans = models
             .iter()
             .map(|model| (model.key.clone(), translate(model, &self.options)));
@@ -193,7 +193,7 @@ impl Control {
         if self.index.world.rejections != rejections {
             // Only status says what was refused: the snapshots stay as they are.
             self.index.world.rejections = rejections;
-            self.decided.wanted = build(&self.index.world, &self.settings).1;
+            self.decided.wanted = decide(&self.index.world, &self.settings, &self.decided).1;
         }
         self.metrics.connected(&self.proxies.connected());
         let snapshots = self.snapshots.borrow().clone();
@@ -223,7 +223,7 @@ impl Control {
                 continue;
             };
             let Ok(parameters) = parameters::of_gateway(&self.index.world, gateway) else {
-                continue; // then the Gateway has no model
+                continue; // it has no model, or keeps that of before until they are known
             };
             let binds = model
                 .ports
@@ -240,6 +240,40 @@ impl Control {
     }
 }
 
+/// What the world says; of what depends on a ConfigMap that is not listed yet, what it said before.
+fn decide(
+    world: &World,
+    settings: &Settings,
+    before: &Decided,
+) -> (Vec<GatewayModel>, WantedStatus) {
+    let (mut models, mut wanted) = build(world, settings);
+    let is_unknown = |key: &Key| {
+        let gateway = world.gateways.get(key);
+        gateway.is_some_and(|gateway| parameters::is_unknown(world, gateway))
+    };
+    models.retain(|model| !is_unknown(&model.key));
+    let kept = before.models.iter().filter(|model| is_unknown(&model.key));
+    models.extend(kept.cloned());
+    models.sort_by(|a, b| a.key.cmp(&b.key));
+    wanted.gateways.retain(|key, _| !is_unknown(key));
+    let kept = before.wanted.gateways.iter();
+    let kept = kept.filter(|(key, _)| is_unknown(key));
+    wanted
+        .gateways
+        .extend(kept.map(|(key, status)| (key.clone(), status.clone())));
+    let is_unknown = |name: &str| {
+        let class = world.classes.get(name);
+        class.is_some_and(|class| parameters::is_unknown_of_class(world, class))
+    };
+    wanted.classes.retain(|name, _| !is_unknown(name));
+    let kept = before.wanted.classes.iter();
+    let kept = kept.filter(|(name, _)| is_unknown(name));
+    wanted
+        .classes
+        .extend(kept.map(|(name, status)| (name.clone(), status.clone())));
+    (models, wanted)
+}
+
 /// Pods of every pool and the `ConfigMap`s that are named.
 fn wanted_sources(world: &World, controller: &str) -> BTreeMap<Source, String> {
     let pools = world.pools.iter().map(|(key, pool)| {
@@ -254,4 +288,49 @@ fn wanted_sources(world: &World, controller: &str) -> BTreeMap<Source, String> {
         .into_iter()
         .map(|key| (Source::ConfigMap(key), String::new()));
     pools.chain(maps).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{key, mk_settings, mk_world};
+    use crate::world::ParametersRef;
+
+    #[test]
+    fn gateway_stays_as_it_is_until_its_parameters_are_listed() {
+        let (mut world, settings) = (mk_world(), mk_settings());
+        let decided = |world: &World, before: &Decided| {
+            let (models, wanted) = decide(world, &settings, before);
+            Decided {
+                models,
+                wanted,
+                plans: BTreeMap::new(),
+            }
+        };
+        let before = decided(&world, &Decided::default());
+        let gateway = world.gateways.get_mut(&key("gw")).unwrap();
+        gateway.parameters = Some(ParametersRef {
+            group: String::new(),
+            kind: "ConfigMap".into(),
+            namespace: None,
+            name: "own".into(),
+        });
+        let meanwhile = decided(&world, &before);
+        assert_eq!(meanwhile.models, before.models);
+        assert_eq!(meanwhile.wanted.gateways, before.wanted.gateways);
+        // A Gateway that was not there before waits without a word.
+        assert_eq!(
+            decided(&world, &Decided::default()).wanted.gateways.len(),
+            0
+        );
+        world.parameters.insert(key("own"), None);
+        let listed = decided(&world, &meanwhile);
+        assert_eq!(listed.models, []);
+        let accepted = &listed.wanted.gateways[&key("gw")].conditions[0];
+        assert_eq!(accepted.reason, "InvalidParameters");
+        world
+            .parameters
+            .insert(key("own"), Some("replicas: 1".into()));
+        assert_eq!(decided(&world, &listed).models, before.models);
+    }
 }

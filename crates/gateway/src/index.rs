@@ -10,7 +10,7 @@ use kube::core::PartialObjectMeta;
 use serde_json::Value;
 use watch::Update;
 
-use crate::infra::{GATEWAY_LABEL, Part, parameters};
+use crate::infra::{Part, controlling_gateway, parameters};
 use crate::status::Target;
 use crate::world::{Endpoints, Key, World, project};
 
@@ -19,7 +19,7 @@ mod keep;
 #[cfg(test)]
 mod tests;
 
-use keep::{keep, keep_some, note_odd};
+use keep::{is_listed, keep, keep_some, note_odd};
 
 /// One update of one watch.
 #[derive(Debug)]
@@ -412,12 +412,8 @@ impl Index {
             Update::Delete(_) | Update::OddDelete(_) => None,
             Update::Odd(_) | Update::Failed(_) => return Changes::default(),
         };
-        let before = match now {
-            Some(text) => self.world.parameters.insert(key.clone(), text),
-            None => self.world.parameters.remove(key),
-        };
-        let now = self.world.parameters.get(key);
-        Changes::world(before.as_ref() != now)
+        let before = self.world.parameters.insert(key.clone(), now.clone());
+        Changes::world(before != Some(now))
     }
 
     /// Live status of one kind.
@@ -484,19 +480,11 @@ impl Index {
     }
 }
 
-/// The Gateway that the object serves, by the label of our infrastructure.
+/// The Gateway that the object serves: the one that controls it, if it is of our infrastructure. Its
+/// name as a label may be cut.
 fn gateway_of(meta: &ObjectMeta) -> Option<Key> {
     let labels = meta.labels.as_ref()?;
     let ours = labels.get(crd::annotations::MANAGED_BY)? == crate::infra::MANAGED_BY;
-    let name = labels.get(GATEWAY_LABEL).filter(|_| ours)?;
-    Some(Key::new(meta.namespace.as_ref()?, name))
-}
-
-/// A complete list came, or there is no such kind to list.
-fn is_listed<K>(update: &Update<K>) -> bool {
-    match update {
-        Update::Reset(_) => true,
-        Update::Failed(failure) => failure.is_kind_missing(),
-        Update::Apply(_) | Update::Delete(_) | Update::Odd(_) | Update::OddDelete(_) => false,
-    }
+    let owner = controlling_gateway(meta).filter(|_| ours)?;
+    Some(Key::new(meta.namespace.as_ref()?, &owner.name))
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde_json::{Map, Value, json};
 
 use crate::world::{Gateway, Key, Labels};
@@ -16,7 +17,7 @@ use parameters::Parameters;
 /// Value of label `app.kubernetes.io/managed-by`.
 pub(crate) const MANAGED_BY: &str = "isthmus-gateway";
 /// Label with the Gateway's name, by Gateway API's convention.
-pub(crate) const GATEWAY_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
+const GATEWAY_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 const CLASS_LABEL: &str = "gateway.networking.k8s.io/gateway-class-name";
 
 /// Where Envoys answer `/ready` and `/stats/prometheus`.
@@ -66,20 +67,55 @@ pub(crate) fn make_parts(
     parts.into_iter().collect()
 }
 
-/// `<gateway>-<class>`, shortened where that is too long for a Service.
+/// `<gateway>-<class>`. Where that would not be a Service's name, or where another Gateway and class
+/// could give the same, a hash of both makes it distinct.
 fn part_key(gateway: &Gateway) -> Key {
-    let name = format!("{}-{}", gateway.key.name, gateway.class);
-    Key::new(&gateway.key.namespace, fit(&name.replace('.', "-")))
+    let (name, class) = (&gateway.key.name, &gateway.class);
+    let plain = format!("{name}-{class}");
+    // Without a hyphen in the class, the last one parts the two.
+    let plain_enough = plain.len() <= LABEL_LIMIT
+        && plain.starts_with(|c: char| c.is_ascii_lowercase())
+        && !plain.contains('.')
+        && !class.contains('-');
+    let text = if plain_enough {
+        plain
+    } else {
+        let prefix = if name.starts_with(|c: char| c.is_ascii_lowercase()) {
+            ""
+        } else {
+            "gw-" // a Service's name begins with a letter
+        };
+        let readable = format!("{prefix}{}", plain.replace('.', "-"));
+        // A slash is in neither name.
+        with_hash(&readable, &format!("{name}/{class}"))
+    };
+    Key::new(&gateway.key.namespace, text)
 }
 
-/// At most 63 characters; longer texts keep their start and stay distinct by their hash.
+/// A label's value of at most 63 characters; longer texts keep their start and stay distinct by
+/// their hash.
 fn fit(text: &str) -> String {
     if text.len() <= LABEL_LIMIT {
         return text.to_owned();
     }
-    let start: String = text.chars().take(LABEL_LIMIT - 9).collect();
-    let hash = xxhash_rust::xxh3::xxh3_64(text.as_bytes()) >> 32;
+    with_hash(text, text)
+}
+
+fn with_hash(readable: &str, whole: &str) -> String {
+    let start: String = readable.chars().take(LABEL_LIMIT - 9).collect();
+    let hash = xxhash_rust::xxh3::xxh3_64(whole.as_bytes()) >> 32;
     format!("{}-{hash:08x}", start.trim_end_matches(['-', '.']))
+}
+
+/// The Gateway that controls the object, by its owner reference.
+pub(crate) fn controlling_gateway(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    let mut owners = meta.owner_references.iter().flatten();
+    owners.find(|owner| {
+        let group = owner.api_version.split_once('/').map(|(group, _)| group);
+        owner.controller == Some(true)
+            && owner.kind == "Gateway"
+            && group == Some(crd::annotations::GATEWAY_GROUP)
+    })
 }
 
 fn selector(gateway: &Gateway) -> Labels {
@@ -308,5 +344,25 @@ mod tests {
         assert_eq!(fit(&a).len(), 63);
         assert_ne!(fit(&a), fit(&b));
         assert_eq!(fit("short"), "short");
+    }
+
+    #[test]
+    fn each_gateway_and_class_has_a_name_of_its_own() {
+        let name = |name: &str, class: &str| {
+            let mut gateway = mk_gateway(name, Vec::new());
+            gateway.class = class.into();
+            part_key(&gateway).name
+        };
+        assert_eq!(name("inference", "isthmus"), "inference-isthmus");
+        assert_eq!(name("a-b", "c"), "a-b-c");
+        assert_ne!(name("a", "b-c"), name("a-b", "c"));
+        assert_ne!(name("a.b", "c"), name("a-b", "c"));
+        assert_ne!(name("a.b", "c"), name("a", "b.c"));
+        let long = "x".repeat(63);
+        assert_ne!(name(&long, "a"), name(&long, "b"));
+        for name in [name("1", "c"), name(&long, "c"), name("a.b", "c")] {
+            assert!(name.len() <= 63 && !name.contains('.'), "{name}");
+            assert!(name.starts_with(|c: char| c.is_ascii_lowercase()), "{name}");
+        }
     }
 }

@@ -27,8 +27,11 @@ pub(crate) struct World {
     pub(crate) grants: BTreeMap<Key, ReferenceGrant>,
     /// Labels by namespace.
     pub(crate) namespaces: BTreeMap<String, Labels>,
-    /// `parameters.yaml` of the `ConfigMap`s that Gateways and classes name; absent: no such map or key.
-    pub(crate) parameters: BTreeMap<Key, String>,
+    /// `parameters.yaml` of the `ConfigMap`s that Gateways and classes name; `None`: no such map or key;
+    /// absent: not listed yet, so nothing is known of it.
+    pub(crate) parameters: BTreeMap<Key, Option<String>>,
+    /// Objects of others that stand where a Gateway's should be, for people; by Gateway.
+    pub(crate) taken: BTreeMap<Key, String>,
     /// What runs for each Gateway.
     pub(crate) infra: BTreeMap<Key, Infra>,
     /// What Envoys refused, by Gateway.

@@ -89,3 +89,12 @@ pub(super) fn keep_some<K, V: PartialEq>(
         Update::Failed(_) => false,
     }
 }
+
+/// A complete list came, or there is no such kind to list.
+pub(super) fn is_listed<K>(update: &Update<K>) -> bool {
+    match update {
+        Update::Reset(_) => true,
+        Update::Failed(failure) => failure.is_kind_missing(),
+        Update::Apply(_) | Update::Delete(_) | Update::Odd(_) | Update::OddDelete(_) => false,
+    }
+}

@@ -89,3 +89,48 @@ fn pods_of_an_edited_selector_stay_until_the_new_list() {
     index.forget(&source);
     assert_eq!(ips(&index), Vec::<IpAddr>::new());
 }
+
+#[test]
+fn infrastructure_belongs_to_the_gateway_that_controls_it() {
+    let long = "g".repeat(70);
+    let service = |owner: serde_json::Value| -> Service {
+        let service = json!({
+            "metadata": {
+                "namespace": "ns",
+                "name": "any",
+                "labels": {"app.kubernetes.io/managed-by": "isthmus-gateway"},
+                "ownerReferences": owner,
+            },
+            "spec": {"type": "ClusterIP", "clusterIPs": ["10.9.0.1"]},
+        });
+        serde_json::from_value(service).unwrap()
+    };
+    let owner = |kind: &str| {
+        json!([{
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": kind,
+            "name": long,
+            "uid": "u",
+            "controller": true,
+        }])
+    };
+    let mut index = Index::default();
+    index.on(Event::Services(Update::Apply(service(owner("Gateway")))));
+    let infra = &index.world.infra[&Key::new("ns", &long)];
+    assert_eq!(infra.addresses, ["10.9.0.1"]);
+    let mut index = Index::default();
+    index.on(Event::Services(Update::Apply(service(owner("Deployment")))));
+    index.on(Event::Services(Update::Apply(service(json!([])))));
+    assert!(index.world.infra.is_empty() && index.parts.is_empty());
+}
+
+#[test]
+fn config_map_that_is_not_there_is_known_only_once_listed() {
+    let mut index = Index::default();
+    let key = Key::new("ns", "parameters");
+    index.on(Event::Classes(Update::Reset(Vec::new())));
+    assert_eq!(index.world.parameters.get(&key), None);
+    let list = Event::ConfigMap(key.clone(), Update::Reset(Vec::new()));
+    assert!(index.on(list).world);
+    assert_eq!(index.world.parameters.get(&key), Some(&None));
+}

@@ -54,6 +54,30 @@ pub(crate) fn of_class(world: &World, class: &GatewayClass) -> Result<Parameters
     check(read_class(world, class)?)
 }
 
+/// Whether a ConfigMap that the Gateway or its class names is not listed yet, so that nothing can be
+/// said of its parameters.
+pub(crate) fn is_unknown(world: &World, gateway: &Gateway) -> bool {
+    let own = gateway.parameters.as_ref();
+    let own = own.is_some_and(|one| is_unlisted(world, one, Some(&gateway.key.namespace)));
+    let class = world.classes.get(&gateway.class);
+    own || class.is_some_and(|class| is_unknown_of_class(world, class))
+}
+
+pub(crate) fn is_unknown_of_class(world: &World, class: &GatewayClass) -> bool {
+    let reference = class.parameters.as_ref();
+    reference.is_some_and(|reference| is_unlisted(world, reference, None))
+}
+
+fn is_unlisted(world: &World, reference: &ParametersRef, namespace: Option<&str>) -> bool {
+    let namespace = namespace.or(reference.namespace.as_deref());
+    let is_map = reference.group.is_empty() && reference.kind == "ConfigMap";
+    is_map
+        && namespace.is_some_and(|namespace| {
+            let key = Key::new(namespace, &reference.name);
+            !world.parameters.contains_key(&key)
+        })
+}
+
 /// The `ConfigMap`s that the world's classes and Gateways name.
 pub(crate) fn wanted_maps(world: &World, controller: &str) -> Vec<Key> {
     let ours = |class: &GatewayClass| class.controller == controller;
@@ -98,7 +122,7 @@ fn read(
         return Err("parametersRef names no namespace".to_owned());
     };
     let key = Key::new(namespace, &reference.name);
-    let Some(text) = world.parameters.get(&key) else {
+    let Some(text) = world.parameters.get(&key).and_then(Option::as_ref) else {
         return Err(format!("ConfigMap {key} with key {FILE} does not exist"));
     };
     serde_yaml::from_str(text).map_err(|error| format!("ConfigMap {key}, {FILE}: {error}"))
@@ -182,10 +206,9 @@ mod tests {
         );
         world
             .parameters
-            .insert(Key::new("system", "class"), class.into());
-        if let Some(own) = own {
-            world.parameters.insert(Key::new("ns", "own"), own.into());
-        }
+            .insert(Key::new("system", "class"), Some(class.into()));
+        let own = own.map(Into::into);
+        world.parameters.insert(Key::new("ns", "own"), own);
         let gateway = Gateway {
             key: Key::new("ns", "g"),
             class: "c".into(),
