@@ -85,7 +85,6 @@ pub(crate) async fn run_member(mut context: MemberContext) {
     let stop = context.stop.clone();
     let mut failures = 0_u32;
     loop {
-        let tried = context.control.borrow().version;
         let end = tokio::select! {
             () = stop.cancelled() => return,
             end = one_session(&mut context) => end,
@@ -107,6 +106,8 @@ pub(crate) async fn run_member(mut context: MemberContext) {
                 backoff(failures, RECONNECT_MIN, RECONNECT_MAX, &mut rand::rng())
             }
         };
+        // the session tried those that came while it ran
+        let tried = context.control.borrow().version;
         tokio::select! {
             () = stop.cancelled() => return,
             () = sleep(wait) => {}

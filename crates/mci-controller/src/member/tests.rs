@@ -389,3 +389,19 @@ async fn new_credentials_that_lead_elsewhere_leave_the_old_in_use() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn pools_are_listed_again_once_their_crd_stands() {
+    let script = Arc::<Script>::default();
+    script.crd_terminating.store(true, Ordering::SeqCst);
+    let mut bench = start(script.clone());
+    bench.until(|update| matches!(update, Update::Live)).await;
+    script.crd_terminating.store(false, Ordering::SeqCst);
+    let seen = bench
+        .until(|update| matches!(update, Update::PoolsListed { .. }))
+        .await;
+    let Some(Update::PoolsListed { crd, .. }) = seen.last() else {
+        panic!("{seen:?}");
+    };
+    assert_ne!(*crd, crate::index::facts::CrdCheck::Doubtful);
+}
