@@ -56,7 +56,8 @@ pub struct Args {
     ads_hostname: Option<String>,
 
     /// How Envoys are authenticated. Only "off" so far: any pod that reaches the port can read the
-    /// configuration, which holds addresses and no secrets. Restrict it with a NetworkPolicy.
+    /// configuration, which holds addresses and the header values of route filters. Restrict it with
+    /// a NetworkPolicy.
     #[arg(long, env, value_enum, default_value_t = AdsTls::Off)]
     ads_tls: AdsTls,
 

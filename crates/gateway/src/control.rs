@@ -14,6 +14,7 @@ use tracing::{debug, info, warn};
 
 use crate::debug::DebugView;
 use crate::index::{Changes, Event, Index, Source};
+use crate::infra::writer::Taken;
 use crate::infra::{InfraSettings, Part, is_applied, make_parts, parameters};
 use crate::metrics::ModelMetrics;
 use crate::model::{GatewayModel, Settings, WantedStatus, build};
@@ -46,6 +47,7 @@ pub(crate) struct Control {
     pub(crate) proxies: Proxies,
     pub(crate) status: Queue<Target, Wanted>,
     pub(crate) parts: Queue<(Part, Key), Value>,
+    pub(crate) taken: Taken,
     pub(crate) metrics: ModelMetrics,
     pub(crate) health: Health,
     pub(crate) debug: DebugView,
@@ -90,6 +92,7 @@ impl Control {
                     changes.live |= !self.open.is_cancelled();
                 }
                 () = self.proxies.changed() => changes.world = true,
+                () = self.taken.changed() => changes.world = true,
                 _ = heal.tick() => changes.live = true,
                 () = flush => {
                     due = None;
@@ -140,6 +143,7 @@ impl Control {
 
     fn decide(&mut self) {
         let started = Instant::now();
+        self.index.world.taken = self.taken.of(&self.index.world.gateways);
         let (models, wanted) = decide(&self.index.world, &self.settings, &self.decided);
         let plans = models
             .iter()

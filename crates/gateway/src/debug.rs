@@ -1,4 +1,5 @@
-//! `/debug/config` and `/debug/xds`: what was decided, and what Envoys have of it. No secrets.
+//! `/debug/config` and `/debug/xds`: what was decided, and what Envoys have of it. Of header
+//! filters only the names, since values may be credentials.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -166,11 +166,11 @@ pub(crate) struct Epp {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum EppAddresses {
-    /// The pods behind a Service port, and the name of its health port.
+    /// The pods behind a Service port, and where they tell their health.
     Slices {
         service: Key,
         port_name: String,
-        health_name: Option<String>,
+        health: Option<HealthPort>,
     },
     Ips {
         addresses: Vec<SocketAddr>,
@@ -180,6 +180,15 @@ pub(crate) enum EppAddresses {
         hosts: Vec<(String, u16)>,
         health: Option<u16>,
     },
+}
+
+/// The port of gRPC health checks of EPP pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum HealthPort {
+    /// A port of the EPP's Service.
+    Named(String),
+    /// The pods' own.
+    Number(u16),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

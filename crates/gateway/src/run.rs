@@ -22,6 +22,7 @@ use crate::control::{Control, Decided, SYNCED};
 use crate::debug::DebugView;
 use crate::index::Index;
 use crate::infra::Part;
+use crate::infra::writer::Taken;
 use crate::metrics::{AdsMetrics, ModelMetrics, WriteMetrics};
 use crate::queue::Queue;
 use crate::status::{Target, Wanted};
@@ -77,6 +78,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     );
     let (snapshots, newest) = watch::channel(Arc::new(BTreeMap::new()));
     let (sender, events) = mpsc::channel(EVENTS);
+    let taken = Taken::default();
     let mut tasks: JoinSet<Ended> = JoinSet::new();
     let (status, parts) = spawn_writers(
         &mut tasks,
@@ -84,6 +86,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         &settings.controller,
         &mut registry,
         &stop,
+        taken.clone(),
     );
     let admin = admin::serve(
         admin_listener,
@@ -104,6 +107,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         proxies: proxies.clone(),
         status,
         parts,
+        taken,
         metrics: model_metrics,
         health: health.clone(),
         debug,
@@ -159,6 +163,7 @@ fn spawn_writers(
     controller: &str,
     registry: &mut Registry,
     stop: &CancellationToken,
+    taken: Taken,
 ) -> (Queue<Target, Wanted>, Queue<(Part, Key), Value>) {
     let (statuses, parts) = (Queue::new(), Queue::new());
     let metrics = WriteMetrics::register(registry, "status");
@@ -169,7 +174,7 @@ fn spawn_writers(
         ("status writer", Ok(()))
     });
     let metrics = WriteMetrics::register(registry, "infra");
-    let write = infra::writer::make_writer(client.clone(), controller.to_owned(), metrics);
+    let write = infra::writer::make_writer(client.clone(), controller.to_owned(), metrics, taken);
     let running = parts.clone().run(write, stop.clone());
     tasks.spawn(async move {
         running.await;

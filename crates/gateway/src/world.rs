@@ -170,7 +170,8 @@ pub(crate) enum RouteFilter {
     Unsupported(String),
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Its debug text has no values: they may be credentials, and the text is on a debug page.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct HeaderEdit {
     pub(crate) set: Vec<(String, String)>,
     pub(crate) add: Vec<(String, String)>,
@@ -324,6 +325,21 @@ impl fmt::Display for Key {
     }
 }
 
+// === impl HeaderEdit ===
+
+impl fmt::Debug for HeaderEdit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = |pairs: &[(String, String)]| -> Vec<String> {
+            pairs.iter().map(|(name, _)| name.clone()).collect()
+        };
+        f.debug_struct("HeaderEdit")
+            .field("set", &names(&self.set))
+            .field("add", &names(&self.add))
+            .field("remove", &self.remove)
+            .finish()
+    }
+}
+
 // === impl LabelSelector ===
 
 impl LabelSelector {
@@ -375,5 +391,24 @@ impl Endpoints {
             .flat_map(|ip| ports.iter().map(move |port| SocketAddr::new(*ip, *port)))
             .collect();
         found.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_values_are_not_in_debug_text() {
+        let edit = HeaderEdit {
+            set: vec![("authorization".into(), "Bearer hidden".into())],
+            add: vec![("x-key".into(), "hidden".into())],
+            remove: Vec::new(),
+        };
+        let text = format!("{:#?}", RouteFilter::RequestHeaders(edit));
+        assert!(
+            text.contains("authorization") && !text.contains("hidden"),
+            "{text}"
+        );
     }
 }

@@ -7,8 +7,8 @@ use crate::world::{InferencePoolImport, Key, World};
 
 use super::refs::{find_port, picker};
 use super::{
-    Backend, Epp, EppAddresses, EppTls, GatewayModel, Import, Imported, Pool, ServiceBackend,
-    Settings,
+    Backend, Epp, EppAddresses, EppTls, GatewayModel, HealthPort, Import, Imported, Pool,
+    ServiceBackend, Settings,
 };
 
 /// `appProtocol` of plaintext HTTP/2.
@@ -58,20 +58,24 @@ fn make_pool(world: &World, settings: &Settings, key: &Key) -> Option<Pool> {
     let pool = world.pools.get(key)?;
     let found = picker(world, key, pool).and_then(Result::ok);
     let epp = found.map(|(service_key, service, port)| {
-        let health = service
-            .ports
-            .iter()
-            .find(|candidate| match &pool.health_port {
-                Some(wanted) => candidate.name == *wanted || candidate.port.to_string() == *wanted,
-                None => HEALTH_PORT_NAMES.contains(&candidate.name.as_str()),
-            });
+        let named = |wanted: &dyn Fn(&str) -> bool| {
+            let found = service.ports.iter().find(|port| wanted(&port.name));
+            found.map(|port| HealthPort::Named(port.name.clone()))
+        };
+        let health = match &pool.health_port {
+            Some(text) => match text.parse::<u16>() {
+                Ok(number) if number > 0 => Some(HealthPort::Number(number)),
+                _ => named(&|name| name == text),
+            },
+            None => named(&|name| HEALTH_PORT_NAMES.contains(&name)),
+        };
         Epp {
             authority: format!("{}.{}.svc", service_key.name, service_key.namespace),
             tls: wants_tls(settings, port.app_protocol.as_deref()),
             grpc_health: health.is_some(),
             addresses: EppAddresses::Slices {
                 port_name: port.name.clone(),
-                health_name: health.map(|port| port.name.clone()),
+                health,
                 service: service_key,
             },
         }

@@ -268,6 +268,21 @@ fn odd_route_kinds_are_reported_and_the_rest_served() {
 }
 
 #[test]
+fn object_of_another_in_its_place_is_told() {
+    let mut world = mk_world();
+    world
+        .taken
+        .insert(key("gw"), "Service ns/gw-isthmus".into());
+    let (_, wanted) = build_all(&world);
+    let programmed = &wanted.gateways[&key("gw")].conditions[1];
+    assert_eq!(
+        say(std::slice::from_ref(programmed)),
+        ["Programmed=False/Invalid"]
+    );
+    assert!(programmed.message.contains("gw-isthmus"));
+}
+
+#[test]
 fn gateway_says_what_it_waits_for() {
     let mut world = mk_world();
     let reason = |world: &World| {

@@ -41,6 +41,9 @@ const NEVER: [Cidr; 9] = [
     v6([0xff00, 0, 0, 0, 0, 0, 0, 0], 8),
 ];
 
+/// Top-level names that lead to this host, its link or its cloud.
+const INSIDE: [&str; 3] = ["localhost", "local", "internal"];
+
 /// What no import may name and no remote EPP may pick: `more`, and what never is a pod.
 pub(crate) fn denied(more: &[Cidr]) -> Vec<Cidr> {
     NEVER.iter().chain(more).copied().collect()
@@ -50,8 +53,14 @@ pub(crate) fn is_allowed(ip: IpAddr, deny: &[Cidr]) -> bool {
     !deny.iter().any(|cidr| cidr.contains(ip))
 }
 
-/// An RFC 1123 name of two or more labels; `localhost` and single labels would resolve by Envoy's
-/// search path, names that look like addresses are none.
+/// An RFC 1123 name of two or more labels, as the exporting side's controller allows: single labels
+/// would resolve by Envoy's search path, `localhost`, `local`, `internal` and `svc` lead inside, names
+/// that look like addresses are none.
+///
+/// What remains: Envoy resolves the name, and the address it gets is not checked. Whoever controls
+/// such a name can let it lead to an address that is denied when written as one; only the EPP's
+/// protocol (gRPC ext_proc) is spoken there. Where that matters, deny Envoys such networks by a
+/// NetworkPolicy.
 pub(crate) fn is_hostname(text: &str) -> bool {
     let text = text.strip_suffix('.').unwrap_or(text);
     let label = |label: &str| {
@@ -67,7 +76,10 @@ pub(crate) fn is_hostname(text: &str) -> bool {
         && text.contains('.')
         && text.split('.').all(label)
         && last.bytes().any(|b| b.is_ascii_alphabetic())
-        && !last.eq_ignore_ascii_case("localhost")
+        && !INSIDE.iter().any(|name| last.eq_ignore_ascii_case(name))
+        && !text
+            .split('.')
+            .any(|label| label.eq_ignore_ascii_case("svc"))
 }
 
 const fn v4(a: [u8; 4], length: u8) -> Cidr {
@@ -182,6 +194,12 @@ mod tests {
     #[case("epp.east.example.", true)]
     #[case("localhost", false)]
     #[case("a.localhost", false)]
+    #[case("a.LOCAL", false)]
+    #[case("metadata.google.internal.", false)]
+    #[case("kubernetes.default.svc", false)]
+    #[case("kubernetes.default.svc.cluster.example", false)]
+    #[case("svc.example", true)]
+    #[case("127.1", false)]
     #[case("10.0.0.300", false)]
     #[case("0x7f.1", false)]
     #[case("a..b", false)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
+use crate::model::HealthPort;
 use crate::world::{Endpoints, Key};
 
 use super::proto::{address, core, endpoint, internal_address, socket_address, uint32};
@@ -19,11 +20,11 @@ pub(crate) enum Assignment {
         pool: Key,
         ports: Vec<u16>,
     },
-    /// EPP pods behind a Service port; health checks go to the port of `health_name`.
+    /// EPP pods behind a Service port, with the port of their health checks.
     Epp {
         service: Key,
         port_name: String,
-        health_name: Option<String>,
+        health: Option<HealthPort>,
     },
     Fixed {
         addresses: Vec<SocketAddr>,
@@ -73,16 +74,21 @@ fn hosts(source: &Assignment, endpoints: &Endpoints) -> Vec<endpoint::LbEndpoint
         Assignment::Epp {
             service,
             port_name,
-            health_name,
+            health,
         } => {
-            let health: BTreeMap<IpAddr, u16> = health_name
-                .iter()
-                .flat_map(|name| endpoints.of_service(service, name))
-                .map(|at| (at.ip(), at.port()))
-                .collect();
+            let named: BTreeMap<IpAddr, u16> = match health {
+                Some(HealthPort::Named(name)) => {
+                    let found = endpoints.of_service(service, name);
+                    found.iter().map(|at| (at.ip(), at.port())).collect()
+                }
+                Some(HealthPort::Number(_)) | None => BTreeMap::new(),
+            };
             let found = endpoints.of_service(service, port_name);
             let with_health = found.iter().map(|at| {
-                let port = health.get(&at.ip()).copied();
+                let port = match health {
+                    Some(HealthPort::Number(port)) => Some(*port),
+                    Some(HealthPort::Named(_)) | None => named.get(&at.ip()).copied(),
+                };
                 host(socket_address(at), port)
             });
             with_health.collect()

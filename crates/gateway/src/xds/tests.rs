@@ -83,6 +83,19 @@ fn epp_is_checked_by_its_health_port_in_plaintext() {
     insta::assert_snapshot!("epp_eds", show(&snapshot, Kind::Endpoints, "epp/ns/llm"));
 }
 
+/// A number need not be a port of the Service.
+#[test]
+fn health_port_given_as_a_number_is_the_pods_own() {
+    let mut world = mk_world();
+    let pool = world.pools.get_mut(&key("llm")).unwrap();
+    pool.health_port = Some("9123".into());
+    let snapshot = mk_snapshot(&world, &mk_settings());
+    let hosts = show(&snapshot, Kind::Endpoints, "epp/ns/llm");
+    assert!(hosts.contains("port_value: 9123"), "{hosts}");
+    let cluster = show(&snapshot, Kind::Cluster, "epp/ns/llm");
+    assert!(cluster.contains("GrpcHealthCheck"), "{cluster}");
+}
+
 #[test]
 fn import_goes_through_a_hop_per_cluster() {
     let mut world = mk_world();

@@ -116,11 +116,11 @@ impl Plan {
             EppAddresses::Slices {
                 service,
                 port_name,
-                health_name,
+                health,
             } => Some(Assignment::Epp {
                 service: service.clone(),
                 port_name: port_name.clone(),
-                health_name: health_name.clone(),
+                health: health.clone(),
             }),
             EppAddresses::Ips { addresses, health } => Some(Assignment::Fixed {
                 addresses: addresses.clone(),

@@ -22,7 +22,7 @@ pub(crate) fn of(world: &World, ours: &OurGateway<'_>) -> GatewayStatus {
         .collect();
     GatewayStatus {
         addresses: infra.addresses.clone(),
-        conditions: vec![accepted(ours), programmed(ours, &infra, rejections)],
+        conditions: vec![accepted(ours), programmed(world, ours, &infra, rejections)],
         listeners,
     }
 }
@@ -52,7 +52,12 @@ fn accepted(ours: &OurGateway<'_>) -> Cond {
     }
 }
 
-fn programmed(ours: &OurGateway<'_>, infra: &Infra, rejections: &[Rejection]) -> Cond {
+fn programmed(
+    world: &World,
+    ours: &OurGateway<'_>,
+    infra: &Infra,
+    rejections: &[Rejection],
+) -> Cond {
     let generation = ours.gateway.generation;
     let refused = rejections
         .iter()
@@ -60,6 +65,8 @@ fn programmed(ours: &OurGateway<'_>, infra: &Infra, rejections: &[Rejection]) ->
     if !ours.accepted() {
         let message = "the Gateway is not accepted";
         Cond::no(PROGRAMMED, "Invalid", message, generation)
+    } else if let Some(taken) = world.taken.get(&ours.gateway.key) {
+        Cond::no(PROGRAMMED, "Invalid", taken.clone(), generation)
     } else if let Some(refused) = refused {
         let message = format!("Envoy refused {}: {}", refused.name, refused.message);
         Cond::no(PROGRAMMED, "Invalid", message, generation)
