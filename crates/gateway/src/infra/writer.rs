@@ -121,6 +121,7 @@ impl Taken {
 
 #[cfg(test)]
 mod tests {
+    use kube::client::Body;
     use serde_json::json;
 
     use super::*;
@@ -152,18 +153,52 @@ mod tests {
         assert_eq!(gateway_of(&Key::new("ns", "gw-isthmus"), &body), gateway);
     }
 
+    /// Only a look at it, no write.
+    #[tokio::test]
+    async fn object_without_our_owner_is_looked_at_and_left() {
+        let (service, mut server) =
+            tower_test::mock::pair::<axum::http::Request<Body>, axum::http::Response<Body>>();
+        let taken = Taken::default();
+        let mut registry = prometheus_client::registry::Registry::default();
+        let metrics = WriteMetrics::register(&mut registry, "infra");
+        let client = Client::new(service, "default");
+        let write = make_writer(client, "isthmus".to_owned(), metrics, taken.clone());
+        let body = json!({ "metadata": mk_meta("Gateway", "gw", true) });
+        let key = Key::new("ns", "gw-isthmus");
+        let answer = async {
+            let (request, send) = server.next_request().await.unwrap();
+            let uri = request.uri().to_string();
+            let theirs = json!({
+                "apiVersion": "meta.k8s.io/v1",
+                "kind": "PartialObjectMetadata",
+                "metadata": {"namespace": "ns", "name": "gw-isthmus"},
+            });
+            let text = serde_json::to_vec(&theirs).unwrap();
+            send.send_response(axum::http::Response::new(Body::from(text)));
+            (request.method().to_string(), uri)
+        };
+        let (result, seen) = tokio::join!(write((Part::Service, key), body), answer);
+        let uri = "/api/v1/namespaces/ns/services/gw-isthmus";
+        assert_eq!(seen, ("GET".to_owned(), uri.to_owned()));
+        assert!(result.unwrap_err().contains("another's"));
+        drop(write);
+        assert!(server.next_request().await.is_none(), "a write");
+        let gateways = BTreeMap::from([(Key::new("ns", "gw"), true)]);
+        assert_eq!(taken.of(&gateways).len(), 1);
+    }
+
     #[test]
     fn taken_place_is_told_until_it_is_free_or_the_gateway_gone() {
         let (taken, gateway) = (Taken::default(), Key::new("ns", "gw"));
         let id = (Part::Service, Key::new("ns", "gw-isthmus"));
-        let gateways = BTreeMap::from([(gateway.clone(), ())]);
+        let gateways = BTreeMap::from([(gateway.clone(), true)]);
         taken.note(id.clone(), gateway.clone());
         let told = taken.of(&gateways);
         assert!(told[&gateway].contains("Service ns/gw-isthmus"), "{told:?}");
         taken.free(&id);
         assert_eq!(taken.of(&gateways), BTreeMap::new());
         taken.note(id, gateway);
-        taken.of(&BTreeMap::<Key, ()>::new());
+        taken.of(&BTreeMap::<Key, bool>::new());
         assert_eq!(taken.of(&gateways), BTreeMap::new());
     }
 }

@@ -60,7 +60,7 @@ pub(crate) fn is_allowed(ip: IpAddr, deny: &[Cidr]) -> bool {
 /// What remains: Envoy resolves the name, and the address it gets is not checked. Whoever controls
 /// such a name can let it lead to an address that is denied when written as one; only the EPP's
 /// protocol (gRPC ext_proc) is spoken there. Where that matters, deny Envoys such networks by a
-/// NetworkPolicy.
+/// network policy.
 pub(crate) fn is_hostname(text: &str) -> bool {
     let text = text.strip_suffix('.').unwrap_or(text);
     let label = |label: &str| {
@@ -79,6 +79,7 @@ pub(crate) fn is_hostname(text: &str) -> bool {
         && !INSIDE.iter().any(|name| last.eq_ignore_ascii_case(name))
         && !text
             .split('.')
+            .skip(1)
             .any(|label| label.eq_ignore_ascii_case("svc"))
 }
 
