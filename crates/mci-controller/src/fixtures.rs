@@ -244,7 +244,8 @@ pub(crate) fn write_once(world: &mut World, policy: &Policy, now: Moment) -> usi
         }
         for (name, pool) in &plan.pools {
             let member = &world.members[name];
-            if !member.in_contact() {
+            // a pool that vanished cannot be written, let alone come back by it
+            if !member.in_contact() || member.pools[key].doubt.is_some() {
                 continue;
             }
             let mut facts = member.pools[key].facts.clone();

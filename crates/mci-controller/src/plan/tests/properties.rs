@@ -205,3 +205,15 @@ proptest! {
         prop_assert_eq!(make(&order), make(&straight));
     }
 }
+
+#[test]
+fn a_restart_under_a_crd_that_is_gone_ends_nothing() {
+    let mut world = mk_world(&MEMBERS);
+    let mut truth = Truth::default();
+    let mut now = Moment::from_millis(0);
+    for op in [Op::Export(0, 0), Op::CrdGone(0), Op::Restart] {
+        run(&mut world, &mut truth, &op, &mut now);
+        settle(&mut world, &mk_policy(), now);
+    }
+    assert_eq!(entries(&world, "b", &mk_key("x")), ["a"]);
+}
