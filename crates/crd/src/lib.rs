@@ -9,7 +9,7 @@
 //! ```text
 //!  published CRDs ── kopium ──► inference_pool, gateway, gateway_class,      ┐
 //!                               http_route, reference_grant, backend_tls_policy ├─► controller, EPP, gateway
-//!  Rust types (import) ── cargo xtask crds ──► config/crd, chart              ┘
+//!  Rust types (import) ── cargo xtask crds ──► config/crd                     ┘
 //! ```
 
 pub mod annotations;
