@@ -28,6 +28,16 @@ pub struct Args {
     #[arg(long, env = "KUBECONFIG_DIR", value_name = "DIR")]
     kubeconfig_dir: PathBuf,
 
+    /// Kubeconfig of the home cluster, where the controller keeps its lease and finds members. Default: the service account
+    /// of the pod that it runs in, else the file that KUBECONFIG names.
+    #[arg(long, env = "HOME_KUBECONFIG", value_name = "FILE")]
+    home_kubeconfig: Option<PathBuf>,
+
+    /// Namespace of the home cluster that holds the lease and the inventory. Default: that of the service account, else
+    /// isthmus-system.
+    #[arg(long, env = "NAMESPACE", value_name = "NAME")]
+    namespace: Option<String>,
+
     /// Name of the ClusterSet: imports bear it as a label, and those of any other ClusterSet are left alone.
     #[arg(
         long,
@@ -38,7 +48,8 @@ pub struct Args {
     clusterset: String,
 
     /// Name of this controller's instance: imports bear it as a label, and imports of other instances are left alone.
-    /// Two controllers of one ClusterSet must not run at once. Default: the name of the ClusterSet.
+    /// Two controllers of one ClusterSet must not run at once. Default: the uid of the home cluster's kube-system
+    /// namespace; without a home, the name of the ClusterSet.
     #[arg(long, env = "INSTANCE_ID", value_name = "NAME")]
     instance_id: Option<String>,
 
@@ -122,7 +133,12 @@ struct Span(Duration);
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) kubeconfig_dir: PathBuf,
+    pub(crate) home_kubeconfig: Option<PathBuf>,
+    /// Of the home cluster; none: the default.
+    pub(crate) namespace: Option<String>,
     pub(crate) policy: Policy,
+    /// No `--instance-id`: the instance is the home cluster's uid, where there is a home.
+    pub(crate) instance_from_home: bool,
     pub(crate) stale_after: Duration,
     pub(crate) initial_sync_timeout: Duration,
     pub(crate) write_timeout: Duration,
@@ -164,6 +180,8 @@ impl TryFrom<Args> for Settings {
     fn try_from(args: Args) -> Result<Self, Self::Error> {
         let Args {
             kubeconfig_dir,
+            home_kubeconfig,
+            namespace,
             clusterset,
             instance_id,
             controller_name,
@@ -184,8 +202,11 @@ impl TryFrom<Args> for Settings {
                 "--kubeconfig-dir /var/run/isthmus/members",
             ));
         }
+        let instance_from_home = instance_id.is_none();
         let instance = instance_id.unwrap_or_else(|| clusterset.clone());
-        for (flag, value) in [("--clusterset", &clusterset), ("--instance-id", &instance)] {
+        let labels = [("--clusterset", &clusterset), ("--instance-id", &instance)];
+        let namespaces = namespace.iter().map(|name| ("--namespace", name));
+        for (flag, value) in labels.into_iter().chain(namespaces) {
             if !is_label(value) {
                 return Err(ConfigError::new(
                     format!("{flag} {value}"),
@@ -209,12 +230,15 @@ impl TryFrom<Args> for Settings {
         }
         Ok(Self {
             kubeconfig_dir,
+            home_kubeconfig,
+            namespace,
             policy: Policy {
                 clusterset,
                 instance,
                 controller_name,
                 strict_exported,
             },
+            instance_from_home,
             stale_after: stale_after.0,
             initial_sync_timeout: initial_sync_timeout.0,
             write_timeout: write_timeout.0,
@@ -269,11 +293,16 @@ mod tests {
         assert_eq!(settings.stale_after, Duration::from_mins(1));
         let named = parse(&["--clusterset", "prod"]).expect("valid");
         assert_eq!(named.policy.instance, "prod");
+        assert!(named.instance_from_home);
+        let given = parse(&["--instance-id", "blue"]).expect("valid");
+        assert_eq!(given.policy.instance, "blue");
+        assert!(!given.instance_from_home);
     }
 
     #[rstest]
     #[case(&["--clusterset", "Prod"], "--clusterset Prod")]
     #[case(&["--instance-id", "a b"], "--instance-id a b")]
+    #[case(&["--namespace", "a_b"], "--namespace a_b")]
     #[case(&["--controller-name", "nodomain"], "--controller-name nodomain")]
     #[case(&["--stale-after", "soon"], "soon")]
     #[case(&["--write-timeout", "0s"], "0s")]

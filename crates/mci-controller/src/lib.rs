@@ -12,6 +12,7 @@
 mod args;
 #[cfg(test)]
 mod fixtures;
+mod home;
 mod index;
 mod inventory;
 mod member;

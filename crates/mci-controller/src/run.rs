@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use self::supervisor::Supervisor;
 use crate::{
     args::{Args, Settings},
+    home::HomeConfig,
     inventory::watch_directory,
     metrics::Metrics,
 };
@@ -30,6 +31,8 @@ use moment::Clock;
 
 /// Readiness part: the gate is open, so imports are kept.
 const GATE_PART: &str = "members-synced";
+/// Readiness part: the home cluster has answered.
+const HOME_PART: &str = "home-cluster";
 /// Inventory events wait for the supervisor; a first scan of 1000 files is taken in as it reads.
 const INVENTORY_EVENTS: usize = 64;
 /// After the drain: how long the admin port may take to end.
@@ -40,6 +43,8 @@ const ADMIN_END: Duration = Duration::from_secs(1);
 /// Bad configuration ([`process::ConfigError`]), a taken port, or a task that ended and must not.
 pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let settings = Settings::try_from(args)?;
+    let kubeconfig = settings.home_kubeconfig.as_deref();
+    let home = HomeConfig::find(kubeconfig, settings.namespace.as_deref()).await?;
     let listener = TcpListener::bind(settings.admin_address)
         .await
         .with_context(|| {
@@ -48,12 +53,13 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
                 settings.admin_address
             )
         })?;
-    serve(settings, listener, shutdown).await
+    serve(settings, home, listener, shutdown).await
 }
 
 /// The same, on a listener that is there already.
 async fn serve(
-    settings: Settings,
+    mut settings: Settings,
+    home: Option<HomeConfig>,
     listener: TcpListener,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
@@ -73,6 +79,17 @@ async fn serve(
         page.clone(),
         stop.clone(),
     ));
+    if let Some(config) = home {
+        health.set(HOME_PART, false);
+        let home = tokio::select! {
+            home = config.connect() => home?,
+            () = shutdown.drain.cancelled() => return Ok(()),
+        };
+        health.set(HOME_PART, true);
+        if settings.instance_from_home {
+            settings.policy.instance.clone_from(&home.uid);
+        }
+    }
     let directory = settings.kubeconfig_dir.clone();
     let (plain, hold) = (settings.allow_plain_http, settings.removal_hold);
     tasks.spawn(async move {

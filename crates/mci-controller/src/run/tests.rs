@@ -16,6 +16,9 @@ impl Running {
         let address = listener.local_addr().expect("bound");
         let settings = Settings {
             kubeconfig_dir: directory.to_owned(),
+            home_kubeconfig: None,
+            namespace: None,
+            instance_from_home: true,
             policy: Policy {
                 clusterset: "default".to_owned(),
                 instance: "default".to_owned(),
@@ -32,7 +35,7 @@ impl Running {
         };
         let shutdown = Shutdown::manual();
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve(settings, listener, shutdown.clone()));
+        tasks.spawn(serve(settings, None, listener, shutdown.clone()));
         Self {
             address,
             shutdown,

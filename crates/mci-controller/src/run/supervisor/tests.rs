@@ -6,6 +6,9 @@ use crate::{fixtures::mk_name, plan::Policy};
 fn mk_supervisor() -> Supervisor {
     let settings = Settings {
         kubeconfig_dir: "/".into(),
+        home_kubeconfig: None,
+        namespace: None,
+        instance_from_home: true,
         policy: Policy {
             clusterset: "default".to_owned(),
             instance: "default".to_owned(),

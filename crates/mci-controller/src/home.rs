@@ -1,0 +1,264 @@
+//! The home cluster: where the lease, the inventory's objects and the identities of members are.
+//!
+//! Its kubeconfig is the operator's own and may hold anything that kubectl takes. Only its form is judged at start; whether
+//! it answers is a matter of time, so the first contact is tried until it succeeds.
+
+use std::{path::Path, time::Duration};
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{
+    Api, Client, Config,
+    config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
+};
+use process::ConfigError;
+use tokio::time::{sleep, timeout};
+
+use crate::write::backoff;
+
+/// The home cluster, once it has answered. Cheap to clone.
+#[derive(Clone)]
+#[allow(
+    dead_code,
+    reason = "its readers come next: the lease and the inventory"
+)]
+pub(crate) struct Home {
+    pub(crate) client: Client,
+    /// Where our lease, Secrets and ConfigMap are.
+    pub(crate) namespace: String,
+    /// Uid of its `kube-system` namespace: the cluster's identity.
+    pub(crate) uid: String,
+}
+
+/// How to reach home.
+#[derive(Clone)]
+pub(crate) struct HomeConfig {
+    config: Config,
+    namespace: String,
+}
+
+/// Why home did not tell who it is.
+#[derive(Debug, thiserror::Error)]
+enum HomeError {
+    #[error("no answer within {0:?}: expected the home cluster's API server")]
+    Timeout(Duration),
+    #[error("{0}")]
+    Call(String),
+    #[error("its kube-system namespace has no uid: expected a Kubernetes API server")]
+    NoIdentity,
+}
+
+/// Where neither flag nor service account names one.
+const DEFAULT_NAMESPACE: &str = "isthmus-system";
+/// As for members: a TCP and TLS handshake, and silence on a connection. Above the longest quiet watch.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const READ_TIMEOUT: Duration = Duration::from_secs(50);
+/// The whole first contact: a handshake and one call.
+const CONTACT_TIMEOUT: Duration = Duration::from_secs(10);
+const RETRY_MIN: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+// === impl HomeConfig ===
+
+impl HomeConfig {
+    /// The kubeconfig that the flag names, else the service account of the pod that this is, else what `KUBECONFIG`
+    /// names; none of them: no home.
+    /// # Errors
+    /// When one of them is there and cannot be used.
+    pub(crate) async fn find(
+        kubeconfig: Option<&Path>,
+        namespace: Option<&str>,
+    ) -> Result<Option<Self>, ConfigError> {
+        let (config, own_namespace) = match kubeconfig {
+            Some(path) => {
+                let flag = format!("--home-kubeconfig {}", path.display());
+                let read = Kubeconfig::read_from(path);
+                (load(read, &flag).await?, None)
+            }
+            None => match Config::incluster() {
+                Ok(config) => {
+                    let own = config.default_namespace.clone();
+                    (config, Some(own))
+                }
+                Err(error) => {
+                    if !matches!(error, InClusterError::ReadEnvironmentVariable(_)) {
+                        tracing::warn!(%error, "this is a pod, but its service account cannot be used");
+                    }
+                    match Kubeconfig::from_env().transpose() {
+                        Some(read) => (load(read, "KUBECONFIG").await?, None),
+                        None => return Ok(None),
+                    }
+                }
+            },
+        };
+        let namespace = namespace.map(ToOwned::to_owned).or(own_namespace);
+        Ok(Some(Self::new(
+            config,
+            namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
+        )))
+    }
+
+    fn new(mut config: Config, namespace: String) -> Self {
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.read_timeout = Some(READ_TIMEOUT);
+        // the layer repeats 429, 503 and 504 inside one call, past every deadline of ours
+        config.default_retry = false;
+        Self { config, namespace }
+    }
+
+    /// Makes contact, however long that takes.
+    /// # Errors
+    /// When certificates, keys or the credential plugin of the kubeconfig cannot be used.
+    pub(crate) async fn connect(&self) -> Result<Home, ConfigError> {
+        let client = Client::try_from(self.config.clone()).map_err(|error| {
+            ConfigError::new(
+                format!("credentials of the home cluster: {error}"),
+                "certificates, keys, a token or a credential plugin that can be used",
+                "--home-kubeconfig /etc/isthmus/home.kubeconfig",
+            )
+        })?;
+        let server = self.config.cluster_url.to_string();
+        let uid = contact(&client, &server).await;
+        tracing::info!(server, namespace = self.namespace, uid, "home cluster");
+        Ok(Home {
+            client,
+            namespace: self.namespace.clone(),
+            uid,
+        })
+    }
+}
+
+async fn load(
+    read: Result<Kubeconfig, KubeconfigError>,
+    source: &str,
+) -> Result<Config, ConfigError> {
+    let refused = |error: KubeconfigError| {
+        let problem = match error {
+            // it quotes the file, secrets and all
+            KubeconfigError::Parse(_) => "not the YAML of a kubeconfig".to_owned(),
+            other => other.to_string(),
+        };
+        ConfigError::new(
+            format!("{source}: {problem}"),
+            "a kubeconfig whose current context leads to the home cluster",
+            "--home-kubeconfig /etc/isthmus/home.kubeconfig",
+        )
+    };
+    let kubeconfig = read.map_err(refused)?;
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .map_err(refused)
+}
+
+/// Asks for the cluster's identity until it is told.
+async fn contact(client: &Client, server: &str) -> String {
+    let mut failures = 0_u32;
+    loop {
+        match timeout(CONTACT_TIMEOUT, identity(client)).await {
+            Ok(Ok(uid)) => return uid,
+            Ok(Err(error)) => tracing::warn!(server, %error, "no contact with the home cluster"),
+            Err(_) => {
+                let error = HomeError::Timeout(CONTACT_TIMEOUT);
+                tracing::warn!(server, %error, "no contact with the home cluster");
+            }
+        }
+        failures = failures.saturating_add(1);
+        let wait = backoff(failures, RETRY_MIN, RETRY_MAX, &mut rand::rng());
+        sleep(wait).await;
+    }
+}
+
+async fn identity(client: &Client) -> Result<String, HomeError> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let system = namespaces
+        .get_metadata("kube-system")
+        .await
+        .map_err(|error| HomeError::Call(innermost(&error)))?;
+    system.metadata.uid.ok_or(HomeError::NoIdentity)
+}
+
+/// The innermost cause says it best, and without repeating the outer ones.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = inner.to_string();
+        cause = inner.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const KUBECONFIG: &str = "current-context: it\n\
+        contexts: [{name: it, context: {cluster: c, user: u, namespace: other}}]\n\
+        clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\n\
+        users: [{name: u, user: {token: t0ps3cr3t}}]\n";
+
+    async fn find(text: &str, namespace: Option<&str>) -> Result<Option<HomeConfig>, ConfigError> {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), text).expect("written");
+        HomeConfig::find(Some(file.path()), namespace).await
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_leads_home_and_the_flag_names_the_namespace() {
+        let home = find(KUBECONFIG, None).await.expect("valid").expect("home");
+        assert_eq!(home.namespace, "isthmus-system");
+        assert_eq!(home.config.cluster_url.to_string(), "https://127.0.0.1:1/");
+        assert!(!home.config.default_retry);
+        let home = find(KUBECONFIG, Some("mine")).await.expect("valid");
+        assert_eq!(home.expect("home").namespace, "mine");
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_leads_nowhere_is_named_without_its_secrets() {
+        let broken = KUBECONFIG.replace("cluster: c,", "cluster: x,");
+        for text in ["]{ t0ps3cr3t", &broken] {
+            let error = find(text, None).await.err().expect("refused").to_string();
+            assert!(error.contains("--home-kubeconfig /"), "{error}");
+            assert!(!error.contains("t0ps3cr3t"), "{error}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn contact_is_tried_until_home_says_who_it_is() {
+        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        let client = Client::new(service, "default");
+        let started = Instant::now();
+        let mut asking = std::pin::pin!(contact(&client, "https://home"));
+        let mut calls = 0;
+        let script = async {
+            for answer in ["hang", "refuse", "none", "tell"] {
+                let (request, send) = handle.next_request().await.expect("a request");
+                assert_eq!(request.uri().path(), "/api/v1/namespaces/kube-system");
+                calls += 1;
+                let (status, body) = match answer {
+                    "hang" => {
+                        // held until the deadline has passed
+                        sleep(CONTACT_TIMEOUT + Duration::from_millis(1)).await;
+                        continue;
+                    }
+                    "refuse" => (
+                        403,
+                        r#"{"kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":"no"}"#,
+                    ),
+                    "none" => (200, r#"{"metadata":{"name":"kube-system"}}"#),
+                    _ => (200, r#"{"metadata":{"name":"kube-system","uid":"u-1"}}"#),
+                };
+                let response = Response::builder().status(status);
+                let body = Body::from(body.as_bytes().to_vec());
+                send.send_response(response.body(body).expect("a response"));
+            }
+        };
+        let (uid, ()) = tokio::join!(&mut asking, script);
+        assert_eq!((uid.as_str(), calls), ("u-1", 4));
+        let waited = started.elapsed();
+        assert!(waited >= CONTACT_TIMEOUT + RETRY_MIN * 3, "{waited:?}");
+    }
+}
