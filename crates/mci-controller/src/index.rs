@@ -4,6 +4,7 @@
 //! withdrawals it found evidence for; a fault alone never yields one.
 
 pub(crate) mod facts;
+pub(crate) mod interest;
 mod kinds;
 mod link;
 pub(crate) mod member;
@@ -161,6 +162,9 @@ impl World {
             Update::PoolDeleted { key, crd } => return member.delete_pool(name, &key, crd),
             Update::Services(change) => return member.change_services(change),
             Update::Slices(change) => return member.change_slices(change),
+            Update::SlicesListed { slices, scope } => {
+                return member.list_slices(name, slices, scope);
+            }
             Update::Namespaces(change) => {
                 let names = member.change_namespaces(change);
                 return self.keys_in(&names);

@@ -10,6 +10,7 @@ mod connect;
 mod pools;
 mod project;
 mod session;
+mod slices;
 #[cfg(test)]
 mod tests;
 mod vigil;
@@ -26,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use self::session::{End, Session};
 use crate::{
     index::{
+        interest::Interest,
         member::{Fault, Refusal},
         update::Update,
     },
@@ -46,6 +48,8 @@ pub(crate) struct Control {
     pub(crate) refused: Option<Refusal>,
     /// Uid of the cluster that the index takes this member for: nothing is written into another.
     pub(crate) accepted: Option<String>,
+    /// What is worth watching there; none before its pools are known.
+    pub(crate) interest: Option<Interest>,
 }
 
 /// Credentials that have worked, and which cluster they led to.

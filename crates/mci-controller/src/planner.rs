@@ -27,7 +27,8 @@ use crate::{
     index::{
         Changes, Dirty, Evidence, World,
         facts::{Claim, LiveImport},
-        member::{Coverage, Reach, Refusal},
+        interest::Interest,
+        member::{Coverage, Member, Reach, Refusal},
         update::Update,
     },
     metrics::Metrics,
@@ -109,6 +110,11 @@ impl Planner {
 
     pub(crate) fn world(&self) -> &World {
         &self.world
+    }
+
+    /// What is worth watching in a member; none before its pools are known.
+    pub(crate) fn interest(&self, name: &ClusterName) -> Option<Interest> {
+        self.world.members.get(name).and_then(Member::interest)
     }
 
     pub(crate) fn is_open(&self) -> bool {

@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use super::facts::{LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts};
+use super::{
+    facts::{LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts},
+    interest::Scope,
+};
 use crate::name::Key;
 use moment::Moment;
 
@@ -32,6 +35,10 @@ pub(crate) struct Member {
     pub(crate) gone_pools: BTreeSet<Key>,
     pub(crate) services: Store<Key, ServiceFacts>,
     pub(crate) slices: Store<Key, SliceFacts>,
+    /// Of which Services the EndpointSlices are known.
+    pub(crate) slices_scope: Scope,
+    /// Pools as they are now, whose EPP's endpoints are not known yet: what was known of them before stands.
+    pub(crate) waiting_pools: BTreeMap<Key, PoolFacts>,
     pub(crate) namespaces: Store<Arc<str>, NamespaceFacts>,
     pub(crate) imports: Store<Key, LiveImport>,
     /// Whether the import CRD is served; none: not known yet.
@@ -156,6 +163,8 @@ impl Member {
             gone_pools: BTreeSet::new(),
             services: Store::default(),
             slices: Store::default(),
+            slices_scope: Scope::All,
+            waiting_pools: BTreeMap::new(),
             namespaces: Store::default(),
             imports: Store::default(),
             import_crd: None,

@@ -29,6 +29,10 @@ impl Member {
         for pool in pools {
             changes.merge(self.apply_pool(name, pool));
         }
+        if let CrdCheck::Serving { .. } = crd {
+            self.waiting_pools
+                .retain(|key, _| listed.contains(key) || odd.contains(key));
+        }
         let same_crd =
             matches!(&crd, CrdCheck::Serving { uid } if self.pools_crd.as_ref() == Some(uid));
         let missing: Vec<Key> = self
@@ -73,8 +77,9 @@ impl Member {
     /// Whether a missing record of the pool means that there is no such pool.
     pub(crate) fn knows_pool(&self, key: &Key) -> bool {
         let certain = self.unseen == Unseen::Absent || self.gone_pools.contains(key);
+        let unread = self.odd_pools.contains(key) || self.waiting_pools.contains_key(key);
         self.pools.contains_key(key)
-            || (self.pools_coverage == Coverage::Listed && certain && !self.odd_pools.contains(key))
+            || (self.pools_coverage == Coverage::Listed && certain && !unread)
     }
 
     /// The proof, if there is one, that it does not export the key.
@@ -106,6 +111,11 @@ impl Member {
         let key = pool.key.clone();
         self.odd_pools.remove(&key);
         self.gone_pools.remove(&key);
+        if self.must_wait(&pool) {
+            self.waiting_pools.insert(key, pool);
+            return changes;
+        }
+        self.waiting_pools.remove(&key);
         let record = PoolRecord {
             facts: pool,
             doubt: None,
@@ -133,6 +143,7 @@ impl Member {
         let proven =
             matches!(&crd, CrdCheck::Serving { uid } if self.pools_crd.as_ref() == Some(uid));
         if proven {
+            self.waiting_pools.remove(key);
             return self.drop_pool(name, key, Evidence::PoolDeleted);
         }
         self.pools

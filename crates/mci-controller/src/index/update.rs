@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     facts::{CrdCheck, LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts},
+    interest::Scope,
     member::{Fault, Refusal},
 };
 use crate::name::Key;
@@ -43,6 +44,11 @@ pub(crate) enum Update {
     },
     Services(Change<ServiceFacts>),
     Slices(Change<SliceFacts>),
+    /// A complete list of the EndpointSlices in a scope; the changes that follow are of the same.
+    SlicesListed {
+        slices: Vec<SliceFacts>,
+        scope: Scope,
+    },
     Namespaces(Change<NamespaceFacts>),
     Imports(Change<LiveImport>),
 }
@@ -65,6 +71,21 @@ pub(crate) enum Kind {
     Slices,
     Namespaces,
     Imports,
+}
+
+// === impl Update ===
+
+impl Update {
+    /// Whether the member's pools may have changed by it.
+    pub(crate) fn concerns_pools(&self) -> bool {
+        matches!(
+            self,
+            Self::PoolsListed { .. }
+                | Self::PoolApplied(_)
+                | Self::PoolDeleted { .. }
+                | Self::NotServed(Kind::Pools)
+        )
+    }
 }
 
 // === impl Kind ===

@@ -12,7 +12,7 @@ use tokio::{
 use super::{
     Control, MemberContext, Proven, RECONNECT_MAX,
     connect::{self, ConnectError, Identity},
-    pools,
+    pools, slices,
     vigil::{Sign, Verdict, Vigil},
     watches::{self, Gone, Wires},
 };
@@ -158,12 +158,13 @@ impl<'a> Session<'a> {
 
     fn spawn(&mut self) {
         let (wires, client) = (&self.wires, &self.client);
+        let control = self.context.control.clone();
         self.tasks
             .spawn(pools::pools(wires.clone(), client.clone()));
         self.tasks
             .spawn(watches::services(wires.clone(), client.clone()));
         self.tasks
-            .spawn(watches::slices(wires.clone(), client.clone()));
+            .spawn(slices::slices(wires.clone(), client.clone(), control));
         self.tasks
             .spawn(watches::namespaces(wires.clone(), client.clone()));
         self.tasks

@@ -24,6 +24,8 @@ struct Script {
     writes: AtomicUsize,
     /// Answers as another cluster.
     other: AtomicBool,
+    /// Queries of the lists of EndpointSlices.
+    slice_lists: parking_lot::Mutex<Vec<String>>,
 }
 
 fn list(kind: &str, items: Value) -> Value {
@@ -37,6 +39,10 @@ fn answer(script: &Script, request: &Request<Body>) -> Option<(u16, Value)> {
         .query()
         .unwrap_or_default()
         .contains("watch=true");
+    if path.ends_with("/endpointslices") && !watching {
+        let query = request.uri().query().unwrap_or_default();
+        script.slice_lists.lock().push(query.to_owned());
+    }
     if request.method() != http::Method::GET {
         script.writes.fetch_add(1, Ordering::SeqCst);
     }
@@ -131,6 +137,7 @@ where
         version: 0,
         refused: None,
         accepted: None,
+        interest: Some(crate::index::interest::Interest::default()),
     });
     let queue = Arc::new(Queue::default());
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
@@ -206,7 +213,7 @@ async fn a_member_is_live_once_every_kind_is_listed() {
             true
         }
         Update::Services(Change::Listed(_))
-        | Update::Slices(Change::Listed(_))
+        | Update::SlicesListed { .. }
         | Update::Namespaces(Change::Listed(_))
         | Update::Imports(Change::Listed(_)) => true,
         _ => false,
@@ -404,4 +411,49 @@ async fn pools_are_listed_again_once_their_crd_stands() {
         panic!("{seen:?}");
     };
     assert_ne!(*crd, crate::index::facts::CrdCheck::Doubtful);
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoint_slices_are_selected_by_the_epps_of_interest() {
+    let script = Arc::<Script>::default();
+    let mut bench = start(script.clone());
+    bench.until(|update| matches!(update, Update::Live)).await;
+    assert_eq!(
+        *script.slice_lists.lock(),
+        Vec::<String>::new(),
+        "nothing is exported: nothing is listed"
+    );
+    let mut wanted = crate::index::interest::Interest::default();
+    for name in ["epp", "epp2"] {
+        wanted.epps.insert(crate::fixtures::mk_key(name));
+        let interest = Some(wanted.clone());
+        bench
+            .control
+            .send_modify(|control| control.interest = interest);
+        bench
+            .until(|update| match update {
+                Update::SlicesListed { scope, .. } => *scope == wanted.scope(),
+                _ => false,
+            })
+            .await;
+    }
+    // what is watched already is not listed again; what nobody needs any more is let go
+    wanted.epps.remove(&crate::fixtures::mk_key("epp2"));
+    for interest in [wanted, crate::index::interest::Interest::default()] {
+        let interest = Some(interest);
+        bench
+            .control
+            .send_modify(|control| control.interest = interest);
+        sleep(Duration::from_secs(1)).await;
+    }
+    bench
+        .until(|update| matches!(update, Update::SlicesListed { scope, .. } if scope.is_empty()))
+        .await;
+    let lists = script.slice_lists.lock().clone();
+    assert_eq!(lists.len(), 2, "{lists:?}");
+    assert!(
+        lists[0].contains("labelSelector=kubernetes.io%2Fservice-name+in+%28epp%29"),
+        "{lists:?}"
+    );
+    assert!(lists[1].contains("%28epp%2Cepp2%29"), "{lists:?}");
 }

@@ -5,10 +5,7 @@ use std::fmt::Debug;
 use crd::InferencePoolImport;
 use futures::StreamExt;
 use k8s_openapi::{
-    api::{
-        core::v1::{Namespace, Service},
-        discovery::v1::EndpointSlice,
-    },
+    api::core::v1::{Namespace, Service},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{Api, Client, Resource, core::PartialObjectMeta};
@@ -102,20 +99,6 @@ pub(super) async fn services(wires: Wires, client: Client) -> Result<(), Gone> {
     .await
 }
 
-pub(super) async fn slices(wires: Wires, client: Client) -> Result<(), Gone> {
-    let config = config().labels("kubernetes.io/service-name");
-    let stream = watch::objects::<EndpointSlice>(Api::all(client), config);
-    follow(
-        wires,
-        Kind::Slices,
-        stream,
-        project::slice,
-        |slice| project::key_of(slice.meta()),
-        Update::Slices,
-    )
-    .await
-}
-
 pub(super) async fn namespaces(wires: Wires, client: Client) -> Result<(), Gone> {
     let stream = watch::metadata::<Namespace>(Api::all(client), config());
     let key = |namespace: &PartialObjectMeta<Namespace>| {
@@ -172,9 +155,9 @@ async fn follow<K, F>(
     wires: Wires,
     kind: Kind,
     stream: impl futures::Stream<Item = watch::Update<K>> + Send,
-    facts: impl Fn(K) -> Option<F> + Send,
-    key: impl Fn(&K) -> Option<Key> + Send,
-    update: impl Fn(Change<F>) -> Update + Send,
+    facts: impl Fn(K) -> Option<F> + Send + Sync,
+    key: impl Fn(&K) -> Option<Key> + Send + Sync,
+    update: impl Fn(Change<F>) -> Update + Send + Sync,
 ) -> Result<(), Gone>
 where
     K: Clone + Debug + Send,
@@ -182,33 +165,50 @@ where
 {
     let mut stream = std::pin::pin!(stream);
     while let Some(event) = stream.next().await {
-        match event {
-            watch::Update::Reset(objects) => {
-                let listed = objects.into_iter().filter_map(&facts).collect();
-                wires.update(update(Change::Listed(listed))).await?;
-                wires.sign(Sign::Settled(kind)).await?;
-            }
-            watch::Update::Apply(object) => {
-                if let Some(facts) = facts(object) {
-                    wires.update(update(Change::Applied(facts))).await?;
-                }
-                wires.sign(Sign::Working(kind)).await?;
-            }
-            watch::Update::Delete(object) => {
-                if let Some(key) = key(&object) {
-                    wires.update(update(Change::Deleted(key))).await?;
-                }
-                wires.sign(Sign::Working(kind)).await?;
-            }
-            watch::Update::Odd(_) => {}
-            watch::Update::OddDelete(odd) => {
-                if let Some(key) = Key::checked(&odd.namespace, &odd.name) {
-                    wires.update(update(Change::Deleted(key))).await?;
-                }
-                wires.sign(Sign::Working(kind)).await?;
-            }
-            watch::Update::Failed(failure) => wires.failed(kind, &failure).await?,
+        if let watch::Update::Reset(objects) = event {
+            let listed = objects.into_iter().filter_map(&facts).collect();
+            wires.update(update(Change::Listed(listed))).await?;
+            wires.sign(Sign::Settled(kind)).await?;
+        } else {
+            changed(&wires, kind, event, &facts, &key, &update).await?;
         }
     }
     Ok(())
+}
+
+/// Passes on what a watch says after its list.
+pub(super) async fn changed<K, F>(
+    wires: &Wires,
+    kind: Kind,
+    event: watch::Update<K>,
+    facts: &(impl Fn(K) -> Option<F> + Sync),
+    key: &(impl Fn(&K) -> Option<Key> + Sync),
+    update: &(impl Fn(Change<F>) -> Update + Sync),
+) -> Result<(), Gone>
+where
+    K: Send,
+    F: Send,
+{
+    match event {
+        watch::Update::Apply(object) => {
+            if let Some(facts) = facts(object) {
+                wires.update(update(Change::Applied(facts))).await?;
+            }
+            wires.sign(Sign::Working(kind)).await
+        }
+        watch::Update::Delete(object) => {
+            if let Some(key) = key(&object) {
+                wires.update(update(Change::Deleted(key))).await?;
+            }
+            wires.sign(Sign::Working(kind)).await
+        }
+        watch::Update::OddDelete(odd) => {
+            if let Some(key) = Key::checked(&odd.namespace, &odd.name) {
+                wires.update(update(Change::Deleted(key))).await?;
+            }
+            wires.sign(Sign::Working(kind)).await
+        }
+        watch::Update::Failed(failure) => wires.failed(kind, &failure).await,
+        watch::Update::Reset(_) | watch::Update::Odd(_) => Ok(()),
+    }
 }

@@ -1,6 +1,10 @@
 //! Owns the planner and every member's task tree; what they tell each other passes here.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::bail;
 use arc_swap::ArcSwap;
@@ -46,6 +50,8 @@ pub(super) struct Supervisor {
     /// Members of a task, to know whose ended.
     tasks: JoinSet<ClusterName>,
     updates: SelectAll<BoxStream<'static, Told>>,
+    /// Members whose pools changed: what is worth watching there may have.
+    curious: BTreeSet<ClusterName>,
     /// Task trees begun so far.
     epochs: u64,
     /// Writers: begin nothing new.
@@ -110,6 +116,7 @@ impl Supervisor {
             members: BTreeMap::new(),
             tasks: JoinSet::new(),
             updates: SelectAll::new(),
+            curious: BTreeSet::new(),
             epochs: 0,
             drain: CancellationToken::new(),
         }
@@ -198,6 +205,7 @@ impl Supervisor {
             version: 0,
             refused: None,
             accepted: None,
+            interest: self.planner.interest(name),
         });
         let (sender, updates) = mpsc::channel(UPDATES);
         let stop = CancellationToken::new();
@@ -292,8 +300,11 @@ impl Supervisor {
         for _ in 0..BURST {
             match self.updates.next().now_or_never().flatten() {
                 Some(told) => self.hear(told),
-                None => return,
+                None => break,
             }
+        }
+        for name in std::mem::take(&mut self.curious) {
+            self.tell_interest(&name);
         }
     }
 
@@ -311,6 +322,9 @@ impl Supervisor {
             Update::Connected { uid } => Some(uid.clone()),
             _ => None,
         };
+        if update.concerns_pools() {
+            self.curious.insert(name.clone());
+        }
         let refusals = self.planner.update(&name, update, arrived);
         if let Some(uid) = connected
             && !refusals.iter().any(|(refused, _)| *refused == name)
@@ -330,6 +344,19 @@ impl Supervisor {
             control.send_modify(|control| {
                 control.refused = None;
                 control.accepted = Some(uid);
+            });
+        }
+    }
+
+    fn tell_interest(&mut self, name: &ClusterName) {
+        let interest = self.planner.interest(name);
+        if let Some(handle) = self.members.get_mut(name)
+            && let Some(control) = &mut handle.control
+        {
+            control.send_if_modified(|control| {
+                let news = control.interest != interest;
+                control.interest = interest;
+                news
             });
         }
     }
