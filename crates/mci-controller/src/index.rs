@@ -412,6 +412,14 @@ impl Dirty {
 // === impl Evidence ===
 
 impl Evidence {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::PoolDeleted,
+        Self::PoolAbsent,
+        Self::AnnotationGone,
+        Self::AnnotationInvalid,
+        Self::MemberRemoved,
+    ];
+
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::PoolDeleted => "PoolDeleted",

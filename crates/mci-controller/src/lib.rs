@@ -18,6 +18,7 @@ mod inventory;
 mod member;
 mod metrics;
 mod name;
+mod overview;
 mod plan;
 mod planner;
 mod run;

@@ -87,6 +87,7 @@ const REFUSED_RETRY: Duration = Duration::from_secs(30);
 /// Keeps a member connected until stopped.
 pub(crate) async fn run_member(mut context: MemberContext) {
     let stop = context.stop.clone();
+    let counters = context.metrics.member(&context.name);
     let mut failures = 0_u32;
     loop {
         let end = tokio::select! {
@@ -95,7 +96,10 @@ pub(crate) async fn run_member(mut context: MemberContext) {
         };
         let wait = match end {
             End::IndexGone => return,
-            End::Replaced => Duration::ZERO,
+            End::Replaced => {
+                counters.client_rebuilt("NewCredentials");
+                Duration::ZERO
+            }
             End::Refused | End::BadCredentials => REFUSED_RETRY,
             End::Lost { fault, was_live } => {
                 failures = if was_live {
@@ -103,6 +107,7 @@ pub(crate) async fn run_member(mut context: MemberContext) {
                 } else {
                     failures.saturating_add(1)
                 };
+                counters.client_rebuilt(fault.reason());
                 let update = (Update::Lost(fault), context.writer.clock.now());
                 if context.updates.send(update).await.is_err() {
                     return;

@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+use serde::{Serialize, Serializer};
+
 /// A member's name in the inventory: an RFC-1123 label, so it fits a URL, a label value and a list key unescaped.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ClusterName(Arc<str>);
@@ -50,6 +52,12 @@ impl ClusterName {
 
     pub(crate) fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl Serialize for ClusterName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
     }
 }
 

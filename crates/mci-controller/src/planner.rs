@@ -33,6 +33,7 @@ use crate::{
     },
     metrics::Metrics,
     name::{ClusterName, Key},
+    overview::{Observer, Overview},
     plan::{
         ImportPlan, KeyPlan, PlannedImport, Policy, PoolPlan, desired_for,
         diff::{PoolStep, Step, diff, diff_pool},
@@ -61,6 +62,7 @@ pub(crate) struct Planner {
     unsettled: BTreeMap<Key, BTreeMap<ClusterName, Moment>>,
     /// Imports in the way, by member and key.
     conflicts: BTreeSet<(ClusterName, Key)>,
+    observer: Observer,
     metrics: Metrics,
 }
 
@@ -104,6 +106,7 @@ impl Planner {
             reaches: BTreeMap::new(),
             unsettled: BTreeMap::new(),
             conflicts: BTreeSet::new(),
+            observer: Observer::default(),
             metrics,
         }
     }
@@ -127,6 +130,7 @@ impl Planner {
     }
 
     pub(crate) fn add_member(&mut self, name: &ClusterName, queue: Arc<Queue>, now: Moment) {
+        self.metrics.add(name);
         self.queues.insert(name.clone(), queue);
         let changes = self.world.add_member(name, now);
         self.take(changes, now);
@@ -166,6 +170,7 @@ impl Planner {
             !exporters.is_empty()
         });
         self.conflicts.retain(|(member, _)| member != name);
+        self.observer.forget(name);
         self.metrics.forget(name);
         let changes = self.world.forget(name);
         self.take(changes, now);
@@ -178,6 +183,7 @@ impl Planner {
         update: Update,
         now: Moment,
     ) -> Vec<(ClusterName, Refusal)> {
+        self.observer.touch(name);
         let mut changes = self.world.update(name, update, now);
         let refused = std::mem::take(&mut changes.refused);
         self.take(changes, now);
@@ -216,13 +222,16 @@ impl Planner {
         self.dirty.all = true;
     }
 
-    /// Counts and forgets what nobody needs; for every few seconds.
-    pub(crate) fn housekeep(&mut self, now: Moment) {
-        for (name, queue) in &self.queues {
-            self.metrics.set_queue(name, queue.prune(now));
+    /// Forgets what nobody needs and says how all stands; for every few seconds.
+    pub(crate) fn housekeep(&mut self, now: Moment) -> Overview {
+        for queue in self.queues.values() {
+            queue.prune(now);
         }
-        self.metrics.observe(&self.world, now);
-        self.metrics.set_conflicts(self.conflicts.len());
+        Overview {
+            gate_open: self.gate.is_open(),
+            conflicts: self.conflicts.len(),
+            ..self.observer.draw(&self.world, &self.queues, now)
+        }
     }
 
     /// Plans what is dirty, once the gate is open.
@@ -269,7 +278,9 @@ impl Planner {
     fn publish_key(&mut self, key: &Key, occasion: Occasion) {
         let plan = desired_for(&self.world, &self.policy, key, occasion.now);
         for (exporter, rejection) in &plan.rejected {
-            self.metrics.rejected_address(exporter, rejection.reason());
+            self.metrics
+                .member(exporter)
+                .rejected_address(rejection.reason());
         }
         let mut bodies = Bodies::default();
         for (name, import) in &plan.imports {

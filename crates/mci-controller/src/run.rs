@@ -26,6 +26,7 @@ use crate::{
     home::HomeConfig,
     inventory::watch_directory,
     metrics::Metrics,
+    overview::Overview,
 };
 use moment::Clock;
 
@@ -67,7 +68,6 @@ async fn serve(
     let metrics = Metrics::register(&mut registry);
     let health = Health::new(&[GATE_PART]);
     let clock = Clock::start();
-    let page = Arc::new(ArcSwap::from_pointee(debug::Page::default()));
     let (sender, inventory) = mpsc::channel(INVENTORY_EVENTS);
     let stop = CancellationToken::new();
 
@@ -76,7 +76,7 @@ async fn serve(
         listener,
         registry,
         health.clone(),
-        page.clone(),
+        metrics.overview(),
         stop.clone(),
     ));
     if let Some(config) = home {
@@ -97,7 +97,7 @@ async fn serve(
         Ok(())
     });
     let drain_timeout = settings.drain_timeout;
-    let supervisor = Supervisor::new(settings, clock, metrics, health.clone(), page);
+    let supervisor = Supervisor::new(settings, clock, metrics, health.clone());
     let mut work = std::pin::pin!(supervisor.run(inventory, shutdown.drain.clone()));
 
     let outcome = tokio::select! {
@@ -129,10 +129,10 @@ async fn admin(
     listener: TcpListener,
     registry: Registry,
     health: Health,
-    page: Arc<ArcSwap<debug::Page>>,
+    overview: Arc<ArcSwap<Overview>>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let extra = debug::router(page);
+    let extra = debug::router(overview);
     process::admin::serve(listener, Arc::new(registry), health, extra, stop)
         .await
         .context("the admin port failed")

@@ -11,6 +11,7 @@ pub(crate) mod pool_status;
 pub(crate) mod queue;
 mod request;
 mod send;
+pub(crate) mod stats;
 mod writer;
 
 pub(crate) use self::{

@@ -76,7 +76,7 @@ impl<'a> Session<'a> {
             updates: context.updates.clone(),
             signs: sender,
             clock: context.writer.clock,
-            metrics: context.metrics.clone(),
+            metrics: context.metrics.member(&context.name),
             ours: context.ours.clone(),
         };
         Self {

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     index::update::{Change, Kind, Update},
-    metrics::Metrics,
+    metrics::MemberMetrics,
     name::{ClusterName, Key},
 };
 use moment::Clock;
@@ -31,7 +31,7 @@ pub(super) struct Wires {
     pub(super) updates: mpsc::Sender<Timed>,
     pub(super) signs: mpsc::Sender<Sign>,
     pub(super) clock: Clock,
-    pub(super) metrics: Metrics,
+    pub(super) metrics: MemberMetrics,
     pub(super) ours: Ours,
 }
 
@@ -66,8 +66,7 @@ impl Wires {
 
     /// A watch failed. A kind that is not served counts as settled: there is nothing to wait for.
     pub(super) async fn failed(&self, kind: Kind, failure: &WatchFailure) -> Result<(), Gone> {
-        self.metrics
-            .watch_failed(&self.member, kind.plural(), failure.reason());
+        self.metrics.watch_failed(kind.plural(), failure.reason());
         if failure.is_kind_missing() {
             self.update(Update::NotServed(kind)).await?;
             return self.sign(Sign::Settled(kind)).await;

@@ -7,7 +7,6 @@ use std::{
 };
 
 use anyhow::bail;
-use arc_swap::ArcSwap;
 use futures::{
     FutureExt, StreamExt,
     stream::{BoxStream, SelectAll},
@@ -22,7 +21,7 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-use super::{GATE_PART, debug::Page};
+use super::GATE_PART;
 use crate::{
     args::Settings,
     index::{
@@ -45,7 +44,6 @@ pub(super) struct Supervisor {
     clock: Clock,
     metrics: Metrics,
     health: Health,
-    page: Arc<ArcSwap<Page>>,
     members: BTreeMap<ClusterName, Handle>,
     /// Members of a task, to know whose ended.
     tasks: JoinSet<ClusterName>,
@@ -92,13 +90,7 @@ const LEAVING: Duration = Duration::from_secs(30);
 // === impl Supervisor ===
 
 impl Supervisor {
-    pub(super) fn new(
-        settings: Settings,
-        clock: Clock,
-        metrics: Metrics,
-        health: Health,
-        page: Arc<ArcSwap<Page>>,
-    ) -> Self {
+    pub(super) fn new(settings: Settings, clock: Clock, metrics: Metrics, health: Health) -> Self {
         let planner = Planner::new(
             settings.policy.clone(),
             settings.stale_after,
@@ -112,7 +104,6 @@ impl Supervisor {
             clock,
             metrics,
             health,
-            page,
             members: BTreeMap::new(),
             tasks: JoinSet::new(),
             updates: SelectAll::new(),
@@ -207,6 +198,8 @@ impl Supervisor {
             accepted: None,
             interest: self.planner.interest(name),
         });
+        // before its tasks begin to count
+        self.metrics.add(name);
         let (sender, updates) = mpsc::channel(UPDATES);
         let stop = CancellationToken::new();
         let context = MemberContext {
@@ -399,10 +392,8 @@ impl Supervisor {
     }
 
     fn housekeep(&mut self) {
-        let now = self.clock.now();
-        self.planner.housekeep(now);
-        let page = Page::draw(self.planner.world(), self.planner.is_open(), now);
-        self.page.store(Arc::new(page));
+        let overview = self.planner.housekeep(self.clock.now());
+        self.metrics.show(Arc::new(overview));
     }
 
     /// A member's task tree ended: expected where it was stopped, else it is begun anew.

@@ -9,7 +9,10 @@ use parking_lot::Mutex;
 use rand::RngExt;
 use tokio::sync::Notify;
 
-use super::action::{Outcome, Slot, Work};
+use super::{
+    action::{Outcome, Slot, Work},
+    stats::QueueStats,
+};
 use moment::Moment;
 
 /// The lanes of one member and the bell for its writer.
@@ -116,9 +119,13 @@ impl Queue {
         self.lanes.lock().reopen(now);
     }
 
-    /// Forgets quiet lanes; returns how many wait.
-    pub(crate) fn prune(&self, now: Moment) -> usize {
-        self.lanes.lock().prune(now)
+    /// Forgets quiet lanes.
+    pub(crate) fn prune(&self, now: Moment) {
+        self.lanes.lock().prune(now);
+    }
+
+    pub(crate) fn stats(&self, now: Moment) -> QueueStats {
+        self.lanes.lock().stats(now)
     }
 
     /// Whether something is in flight.
@@ -308,14 +315,26 @@ impl Lanes {
         self.silent_until = Moment::default();
     }
 
-    fn prune(&mut self, now: Moment) -> usize {
+    fn prune(&mut self, now: Moment) {
         self.lanes.retain(|_, lane| {
             let quiet = lane
                 .last_start
                 .is_none_or(|start| now.since(start) >= FORGET);
             lane.waiting.is_some() || lane.in_flight.is_some() || !quiet
         });
-        self.due.len()
+    }
+
+    fn stats(&self, now: Moment) -> QueueStats {
+        let waiting = self.lanes.values();
+        let waiting = waiting.filter_map(|lane| lane.waiting.as_ref());
+        let oldest = waiting.map(|waiting| waiting.work.since).min();
+        QueueStats {
+            keys: self.due.len(),
+            oldest: oldest.map(|since| now.since(since)).unwrap_or_default(),
+            in_flight: self.in_flight,
+            limit: MAX_IN_FLIGHT,
+            breaker_open: false,
+        }
     }
 }
 

@@ -44,6 +44,7 @@ pub(crate) async fn run_writer(
         controller_name,
         write_timeout,
     };
+    let counters = metrics.member(&member);
     queue.reopen(clock.now());
     let mut flights: JoinSet<(Slot, Outcome, Moment)> = JoinSet::new();
     loop {
@@ -66,7 +67,7 @@ pub(crate) async fn run_writer(
                 if let Ok((slot, outcome, since)) = landed {
                     let now = clock.now();
                     queue.finish(&slot, outcome, now);
-                    metrics.patched(&member, outcome.label());
+                    counters.patched(outcome.label());
                     if outcome == Outcome::Done && matches!(slot, Slot::Import(_)) {
                         metrics.propagated(now.since(since));
                     }

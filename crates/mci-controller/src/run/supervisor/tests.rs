@@ -24,14 +24,8 @@ fn mk_supervisor() -> Supervisor {
         admin_address: ([127, 0, 0, 1], 0).into(),
     };
     let metrics = Metrics::register(&mut Registry::default());
-    let page = Arc::new(ArcSwap::from_pointee(Page::default()));
-    Supervisor::new(
-        settings,
-        Clock::start(),
-        metrics,
-        Health::new(&[GATE_PART]),
-        page,
-    )
+    let health = Health::new(&[GATE_PART]);
+    Supervisor::new(settings, Clock::start(), metrics, health)
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,352 @@
+//! What an operator sees of the members at one moment: drawn up once a second, read by `/metrics` and
+//! `/debug/clusters`, and free of secrets. Pure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use crd::conditions;
+use serde::Serialize;
+
+use crate::{
+    index::{
+        World,
+        facts::Claim,
+        member::{Fault, Link, Member, PoolRecord},
+    },
+    name::ClusterName,
+    write::{
+        Queue,
+        stats::{QueueStats, seconds},
+    },
+};
+use moment::Moment;
+
+/// All members, as they were last looked at.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Overview {
+    /// Whether anything is written yet.
+    pub(crate) gate_open: bool,
+    /// Imports that bear a planned name and are not ours.
+    pub(crate) conflicts: usize,
+    pub(crate) clusters: Vec<MemberView>,
+}
+
+/// One member.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct MemberView {
+    pub(crate) name: ClusterName,
+    pub(crate) link: &'static str,
+    pub(crate) active: Active,
+    /// Whether it is in contact.
+    pub(crate) up: bool,
+    /// Uid of its `kube-system` namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) uid: Option<String>,
+    /// Since its last contact; zero while in contact.
+    #[serde(rename = "lastContactSeconds", serialize_with = "seconds")]
+    pub(crate) silent: Duration,
+    /// Absent until it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) flavour: Option<&'static str>,
+    pub(crate) counts: Counts,
+    pub(crate) queue: QueueStats,
+}
+
+/// The condition `Active` of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Active {
+    pub(crate) status: bool,
+    pub(crate) reason: &'static str,
+    pub(crate) message: &'static str,
+}
+
+/// Objects of one member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Counts {
+    pub(crate) pools: usize,
+    pub(crate) exported_pools: usize,
+    /// Imports of ours.
+    pub(crate) imports: usize,
+    /// Their entries, by `Ready`.
+    pub(crate) entries_ready: usize,
+    pub(crate) entries_not_ready: usize,
+    pub(crate) entries_unknown: usize,
+}
+
+/// Draws overviews. Counts again only what has changed: a thousand members times their imports is too much for each
+/// second.
+#[derive(Debug, Default)]
+pub(crate) struct Observer {
+    counts: BTreeMap<ClusterName, Counts>,
+    touched: BTreeSet<ClusterName>,
+}
+
+/// Values of `mci_member_state{reason}`, and the reasons of `Active`: exactly one holds of a member.
+pub(crate) const STATES: [&str; 11] = [
+    "Active",
+    "CRDAbsent",
+    "Connecting",
+    "ConnectionLost",
+    "AuthFailed",
+    "BadCredentials",
+    "InsecureCredentials",
+    "NoAccessProvider",
+    "DuplicateCluster",
+    "IdentityChanged",
+    "ClusterSetMismatch",
+];
+
+/// What each reason means, for a person.
+const MEANINGS: [(&str, &str); 11] = [
+    ("Active", "in contact"),
+    (
+        "CRDAbsent",
+        "in contact; it exports, but has no InferencePoolImport CRD, so nothing can be imported there",
+    ),
+    ("Connecting", "the first lists have not completed yet"),
+    (
+        "ConnectionLost",
+        "its API server does not answer: what it exports is kept",
+    ),
+    (
+        "AuthFailed",
+        "its API server refuses the credentials or a permission is missing: see config/rbac",
+    ),
+    (
+        "BadCredentials",
+        "its kubeconfig cannot be used: give it one whose current context holds a server and a token or certificates",
+    ),
+    (
+        "InsecureCredentials",
+        "its kubeconfig asks for something that is not allowed (exec, files, insecure TLS, http): give it data only",
+    ),
+    (
+        "NoAccessProvider",
+        "its ClusterProfile names no provider of the provider file: add one of them to status.accessProviders",
+    ),
+    (
+        "DuplicateCluster",
+        "it is a cluster that is a member under another name: remove one of the two",
+    ),
+    (
+        "IdentityChanged",
+        "its credentials lead to another cluster than before: accept the new one, or remove and add it again",
+    ),
+    (
+        "ClusterSetMismatch",
+        "it says that it belongs to another ClusterSet",
+    ),
+];
+
+// === impl Observer ===
+
+impl Observer {
+    /// Something was heard of a member.
+    pub(crate) fn touch(&mut self, name: &ClusterName) {
+        if !self.touched.contains(name) {
+            self.touched.insert(name.clone());
+        }
+    }
+
+    pub(crate) fn forget(&mut self, name: &ClusterName) {
+        self.counts.remove(name);
+        self.touched.remove(name);
+    }
+
+    /// The members as they are now, without what the caller alone knows.
+    pub(crate) fn draw(
+        &mut self,
+        world: &World,
+        queues: &BTreeMap<ClusterName, Arc<Queue>>,
+        now: Moment,
+    ) -> Overview {
+        for name in std::mem::take(&mut self.touched) {
+            if let Some(member) = world.members.get(&name) {
+                self.counts.insert(name, Counts::of(member));
+            }
+        }
+        let clusters = world.members.iter().map(|(name, member)| MemberView {
+            name: name.clone(),
+            link: member.link.name(),
+            active: active(member),
+            up: member.in_contact(),
+            uid: member.uid.clone(),
+            silent: member
+                .silence
+                .map_or(Duration::ZERO, |silence| now.since(silence.since)),
+            flavour: flavour(member),
+            counts: self.counts.get(name).copied().unwrap_or_default(),
+            queue: queues
+                .get(name)
+                .map(|queue| queue.stats(now))
+                .unwrap_or_default(),
+        });
+        Overview {
+            gate_open: false,
+            conflicts: 0,
+            clusters: clusters.collect(),
+        }
+    }
+}
+
+// === impl Counts ===
+
+impl Counts {
+    fn of(member: &Member) -> Self {
+        let exported = member.pools.values();
+        let exported = exported.filter(|one| PoolRecord::is_exported(one));
+        let mut counts = Self {
+            pools: member.pools.len(),
+            exported_pools: exported.count(),
+            ..Self::default()
+        };
+        let ours = member.imports.items.values();
+        for import in ours.filter(|import| import.claim == Claim::Ours) {
+            counts.imports += 1;
+            for entry in &import.status.clusters {
+                let ready = conditions::find(&entry.conditions, conditions::READY);
+                match ready.map(|condition| condition.status.as_str()) {
+                    Some("True") => counts.entries_ready += 1,
+                    Some("False") => counts.entries_not_ready += 1,
+                    _ => counts.entries_unknown += 1,
+                }
+            }
+        }
+        counts
+    }
+}
+
+// === impl Active ===
+
+impl Active {
+    fn of(reason: &'static str) -> Self {
+        let meaning = MEANINGS.iter().find(|(known, _)| *known == reason);
+        Self {
+            status: matches!(reason, "Active" | "CRDAbsent"),
+            reason,
+            message: meaning.map_or("", |(_, text)| *text),
+        }
+    }
+}
+
+/// Whether a member takes part, and why not.
+pub(crate) fn active(member: &Member) -> Active {
+    Active::of(match member.link {
+        Link::Live | Link::Suspect if member.import_crd == Some(false) => "CRDAbsent",
+        Link::Live | Link::Suspect | Link::Removing => "Active",
+        Link::Connecting | Link::Syncing => "Connecting",
+        Link::Lost => {
+            let fault = member.silence.map(|silence| silence.fault);
+            fault.unwrap_or(Fault::ConnectionLost).reason()
+        }
+        Link::Refused(refusal) => refusal.reason(),
+    })
+}
+
+/// Which import CRD the member serves; none: not known yet.
+fn flavour(member: &Member) -> Option<&'static str> {
+    member
+        .import_crd
+        .map(|served| if served { "Superset" } else { "Absent" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        fixtures::{export, member, mk_key, mk_name, mk_policy, mk_world, settle},
+        index::{member::Refusal, update::Update},
+    };
+
+    fn draw(observer: &mut Observer, world: &World, seconds: u64) -> Overview {
+        for name in world.members.keys() {
+            observer.touch(name);
+        }
+        observer.draw(world, &BTreeMap::new(), Moment::from_millis(seconds * 1000))
+    }
+
+    #[test]
+    fn refused_credentials_are_a_state_of_their_own() {
+        let mut world = mk_world(&["a"]);
+        let now = Moment::default();
+        world.update(&mk_name("a"), Update::Lost(Fault::AuthFailed), now);
+        assert_eq!(active(member(&world, "a")).reason, "AuthFailed");
+        world.update(&mk_name("a"), Update::Lost(Fault::ConnectionLost), now);
+        assert_eq!(active(member(&world, "a")).reason, "ConnectionLost");
+        world.update(
+            &mk_name("a"),
+            Update::Refused(Refusal::IdentityChanged),
+            now,
+        );
+        let shown = active(member(&world, "a"));
+        assert_eq!(shown.reason, "IdentityChanged");
+        assert!(!shown.status && !shown.message.is_empty());
+    }
+
+    #[test]
+    fn every_state_has_a_meaning() {
+        for reason in STATES {
+            assert!(!Active::of(reason).message.is_empty(), "{reason}");
+        }
+    }
+
+    #[test]
+    fn entries_are_counted_by_readiness() {
+        let mut world = mk_world(&["a", "b", "c"]);
+        export(&mut world, "a", "llm");
+        settle(&mut world, &mk_policy(), Moment::default());
+        let mut observer = Observer::default();
+        let overview = draw(&mut observer, &world, 1);
+        let rows: Vec<(&str, usize, usize, usize)> = overview
+            .clusters
+            .iter()
+            .map(|row| {
+                let counts = row.counts;
+                (
+                    row.name.as_str(),
+                    counts.exported_pools,
+                    counts.imports,
+                    counts.entries_ready,
+                )
+            })
+            .collect();
+        assert_eq!(rows, [("a", 1, 0, 0), ("b", 0, 1, 1), ("c", 0, 1, 1)]);
+        assert!(
+            member(&world, "b")
+                .imports
+                .items
+                .contains_key(&mk_key("llm"))
+        );
+    }
+
+    #[test]
+    fn counts_follow_only_a_member_that_was_heard_of() {
+        let mut world = mk_world(&["a"]);
+        let mut observer = Observer::default();
+        draw(&mut observer, &world, 1);
+        export(&mut world, "a", "llm");
+        let quiet = observer.draw(&world, &BTreeMap::new(), Moment::default());
+        assert_eq!(quiet.clusters[0].counts.exported_pools, 0);
+        observer.touch(&mk_name("a"));
+        let heard = observer.draw(&world, &BTreeMap::new(), Moment::default());
+        assert_eq!(heard.clusters[0].counts.exported_pools, 1);
+    }
+
+    #[test]
+    fn silence_is_shown_as_age() {
+        let mut world = mk_world(&["a"]);
+        let lost = Update::Lost(Fault::ConnectionLost);
+        world.update(&mk_name("a"), lost, Moment::from_millis(2_000));
+        let overview = draw(&mut Observer::default(), &world, 9);
+        assert_eq!(overview.clusters[0].silent, Duration::from_secs(7));
+        let page = serde_json::to_value(&overview).expect("JSON");
+        assert_eq!(page["clusters"][0]["lastContactSeconds"], 7.0);
+        assert_eq!(page["clusters"][0]["active"]["reason"], "ConnectionLost");
+    }
+}

@@ -1,0 +1,30 @@
+//! How a member's queue stands, for metrics and debug pages.
+
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+/// A look at one queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct QueueStats {
+    /// Objects that wait to be written.
+    pub(crate) keys: usize,
+    /// How long ago the event arrived that the longest waiting one is due to; zero where none waits.
+    #[serde(rename = "oldestSeconds", serialize_with = "seconds")]
+    pub(crate) oldest: Duration,
+    pub(crate) in_flight: usize,
+    /// Writes that may be in flight at once.
+    pub(crate) limit: usize,
+    /// Whether writes are held back because none got through.
+    pub(crate) breaker_open: bool,
+}
+
+/// Seconds, rounded to milliseconds: enough for people.
+pub(crate) fn seconds<S: Serializer>(
+    duration: &Duration,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    serializer.serialize_f64(Duration::from_millis(millis).as_secs_f64())
+}
