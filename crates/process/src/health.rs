@@ -1,12 +1,22 @@
 //! Whether the process lives, and whether it may get work.
 
-use std::{collections::BTreeMap, fmt::Write, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
+use moment::{Clock, Moment};
 use parking_lot::RwLock;
 
 /// Liveness and readiness of a program, shared by its parts. Cheap to clone.
 ///
-/// Ready when every part is, and not draining. Alive until [`fail`](Self::fail): then a restart is asked for.
+/// Ready when every part is, and not draining. Alive until [`fail`](Self::fail), and while every loop that is
+/// [watched](Self::watch) goes round: else a restart is asked for.
 #[derive(Clone, Debug)]
 pub struct Health(Arc<RwLock<State>>);
 
@@ -15,6 +25,23 @@ struct State {
     parts: BTreeMap<&'static str, bool>,
     draining: bool,
     failed: Option<String>,
+    loops: BTreeMap<&'static str, Watched>,
+    clock: Clock,
+}
+
+/// Kept by a loop, which beats once in each round. Dropping it, with all clones, ends the watch: a task that ends is for
+/// its owner to notice.
+#[derive(Clone, Debug)]
+pub struct Pulse {
+    /// Milliseconds on the clock of its [`Health`].
+    last: Arc<AtomicU64>,
+    clock: Clock,
+}
+
+#[derive(Debug)]
+struct Watched {
+    last: std::sync::Weak<AtomicU64>,
+    limit: Duration,
 }
 
 // === impl Health ===
@@ -26,7 +53,23 @@ impl Health {
             parts: parts.iter().map(|part| (*part, false)).collect(),
             draining: false,
             failed: None,
+            loops: BTreeMap::new(),
+            clock: Clock::start(),
         })))
+    }
+
+    /// Watches a loop: one that has not beaten for `limit` is stuck. A loop of the same name that was watched before is
+    /// watched no longer.
+    pub fn watch(&self, name: &'static str, limit: Duration) -> Pulse {
+        let mut state = self.0.write();
+        let pulse = Pulse {
+            last: Arc::default(),
+            clock: state.clock,
+        };
+        pulse.beat();
+        let last = Arc::downgrade(&pulse.last);
+        state.loops.insert(name, Watched { last, limit });
+        pulse
     }
 
     /// Says of one part whether it is ready; a part not named before is added.
@@ -50,9 +93,25 @@ impl Health {
         !state.draining && state.failed.is_none() && state.parts.values().all(|ready| *ready)
     }
 
-    /// Why a restart is needed, if one is.
+    /// Why a restart is needed, if one is: what ended, or which loops are stuck.
     pub fn failure(&self) -> Option<String> {
-        self.0.read().failed.clone()
+        let state = self.0.read();
+        if let Some(reason) = &state.failed {
+            return Some(reason.clone());
+        }
+        let now = state.clock.now();
+        let mut stuck = Vec::new();
+        for (name, Watched { last, limit }) in &state.loops {
+            let age = last.upgrade().map(|last| age(&last, now));
+            if let Some(age) = age.filter(|age| age > limit) {
+                stuck.push(format!(
+                    "{name} has not gone round for {} s: its limit is {} s",
+                    age.as_secs(),
+                    limit.as_secs()
+                ));
+            }
+        }
+        (!stuck.is_empty()).then(|| stuck.join("; "))
     }
 
     /// One line per part, for a person: `inventory: ready`.
@@ -72,6 +131,21 @@ impl Health {
         }
         text
     }
+}
+
+// === impl Pulse ===
+
+impl Pulse {
+    /// The loop went round.
+    pub fn beat(&self) {
+        let now = self.clock.now().since_start().as_millis();
+        let now = u64::try_from(now).unwrap_or(u64::MAX);
+        self.last.store(now, Ordering::Relaxed);
+    }
+}
+
+fn age(last: &AtomicU64, now: Moment) -> Duration {
+    now.since(Moment::from_millis(last.load(Ordering::Relaxed)))
 }
 
 #[cfg(test)]
@@ -96,6 +170,35 @@ mod tests {
         assert!(health.is_ready());
         health.drain();
         assert!(!health.is_ready());
+        assert_eq!(health.failure(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_that_stops_is_named() {
+        let health = Health::new(&[]);
+        let limit = Duration::from_secs(10);
+        let world = health.watch("world", limit);
+        let lease = health.watch("lease", limit);
+        tokio::time::advance(Duration::from_secs(8)).await;
+        lease.beat();
+        assert_eq!(health.failure(), None);
+        tokio::time::advance(Duration::from_secs(4)).await;
+        let failure = health.failure().expect("stuck");
+        assert!(
+            failure.starts_with("world has not gone round for 12 s"),
+            "{failure}"
+        );
+        assert!(!failure.contains("lease"), "{failure}");
+        world.beat();
+        assert_eq!(health.failure(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_that_ended_is_not_watched() {
+        let health = Health::new(&[]);
+        let pulse = health.watch("inventory", Duration::from_secs(10));
+        drop(pulse);
+        tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(health.failure(), None);
     }
 

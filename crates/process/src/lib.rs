@@ -13,12 +13,13 @@
 pub mod admin;
 mod args;
 mod health;
+mod limits;
 mod logs;
 mod run;
 mod shutdown;
 
 pub use args::{parse, parse_from};
-pub use health::Health;
+pub use health::{Health, Pulse};
 pub use logs::{LogArgs, LogFormat};
 pub use run::{ConfigError, Program, run};
 pub use shutdown::Shutdown;

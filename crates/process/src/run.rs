@@ -5,7 +5,7 @@ use std::{future::Future, process::ExitCode};
 use clap::Parser;
 use tracing::error;
 
-use crate::{LogArgs, Shutdown, args};
+use crate::{LogArgs, Shutdown, args, limits};
 
 /// `EX_USAGE` of `sysexits.h`: the program was configured wrongly, so a restart will not help.
 pub(crate) const EX_USAGE: u8 = 64;
@@ -43,7 +43,7 @@ impl ConfigError {
     }
 }
 
-/// Runs a program: flags, logs, signals, a multi-threaded runtime, `body`, exit code.
+/// Runs a program: flags, logs, the limit of open files, signals, a multi-threaded runtime, `body`, exit code.
 ///
 /// The code is 0 when `body` returns `Ok`, 64 for wrong flags or when the error's chain holds a [`ConfigError`], else 1.
 pub fn run<A, F, Fut>(body: F) -> ExitCode
@@ -57,6 +57,7 @@ where
         Err(code) => return code,
     };
     args.log().init();
+    limits::raise_open_files();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
