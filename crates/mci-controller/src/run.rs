@@ -36,6 +36,9 @@ const GATE_PART: &str = "members-synced";
 const HOME_PART: &str = "home-cluster";
 /// Inventory events wait for the supervisor; a first scan of 1000 files is taken in as it reads.
 const INVENTORY_EVENTS: usize = 64;
+/// A loop that does not go round for so long is stuck: `/healthz` asks for a restart (spec 7). Fifty times the world's
+/// tick, five times the renewal of a lease.
+const LOOP_LIMIT: Duration = Duration::from_secs(10);
 /// After the drain: how long the admin port may take to end.
 const ADMIN_END: Duration = Duration::from_secs(1);
 

@@ -21,7 +21,7 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-use super::GATE_PART;
+use super::{GATE_PART, LOOP_LIMIT};
 use crate::{
     args::Settings,
     index::{
@@ -126,6 +126,7 @@ impl Supervisor {
         let mut housekeeping = interval(HOUSEKEEPING);
         housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut compare_at = Instant::now() + jittered(COMPARE_ALL);
+        let pulse = self.health.watch("world", LOOP_LIMIT);
         loop {
             tokio::select! {
                 () = drain.cancelled() => break,
@@ -135,7 +136,10 @@ impl Supervisor {
                 },
                 Some(told) = self.updates.next() => self.burst(told),
                 Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
-                _ = ticks.tick() => self.tick(),
+                _ = ticks.tick() => {
+                    pulse.beat();
+                    self.tick();
+                }
                 _ = housekeeping.tick() => self.housekeep(),
                 () = tokio::time::sleep_until(compare_at) => {
                     self.planner.compare_all();
@@ -144,6 +148,7 @@ impl Supervisor {
             }
             self.planner.publish(self.clock.now(), Timestamp::now());
         }
+        drop(pulse);
         self.drain_writes().await;
         Ok(())
     }
