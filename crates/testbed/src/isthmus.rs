@@ -118,6 +118,33 @@ pub async fn install_controller(
     available(home, NAMESPACE, CONTROLLER).await
 }
 
+/// Sets environment variables of the controller (each flag has one of its name) and waits until it runs with them.
+///
+/// # Errors
+/// When the API server refuses, or the controller is not ready in a minute.
+pub async fn configure_controller(
+    home: &Cluster,
+    variables: &[(&str, &str)],
+) -> Result<(), TestbedError> {
+    let env: Vec<_> = variables
+        .iter()
+        .map(|(name, value)| json!({"name": name, "value": value}))
+        .collect();
+    let patch = json!({"spec": {"template": {"spec": {"containers": [{
+        "name": "mci-controller", "env": env,
+    }]}}}});
+    let deployments: Api<Deployment> = Api::namespaced(home.client(), NAMESPACE);
+    let params = PatchParams::default();
+    let what = "Deployment of the controller";
+    within(
+        home,
+        what,
+        deployments.patch(CONTROLLER, &params, &Patch::Strategic(&patch)),
+    )
+    .await?;
+    available(home, NAMESPACE, CONTROLLER).await
+}
+
 /// Replaces the controller's member kubeconfigs: member name to kubeconfig text.
 ///
 /// # Errors

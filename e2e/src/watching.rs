@@ -1,0 +1,133 @@
+//! Seeing that something comes, and that it then stays: by watches, not by sleeping.
+
+use std::{fmt::Debug, pin::pin, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use futures::TryStreamExt;
+use kube::{
+    Api, Resource,
+    api::{ListParams, WatchEvent, WatchParams},
+};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// An import, a condition or their end is there within this.
+pub const APPEARS: Duration = Duration::from_secs(20);
+/// What must not come is watched for so long.
+pub const HELD: Duration = Duration::from_secs(5);
+/// One request.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+
+/// A request with a deadline, and what it was for.
+///
+/// # Errors
+/// With what it was for, when the API server refuses or is silent.
+pub async fn within<T>(
+    what: &str,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T> {
+    let answer = timeout(REQUEST_LIMIT, request).await;
+    let answer = answer.with_context(|| format!("{what}: no answer within {REQUEST_LIMIT:?}"))?;
+    answer.with_context(|| what.to_owned())
+}
+
+/// Waits until one object, or its absence, is as `wanted` says, and returns what that made of it. An `Err` of `wanted`
+/// says what it saw instead.
+///
+/// # Errors
+/// After [`APPEARS`], with what was seen last.
+pub async fn becomes<K, T>(
+    api: &Api<K>,
+    name: &str,
+    what: &str,
+    wanted: impl Fn(Option<&K>) -> Result<T, String>,
+) -> Result<T>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + 'static,
+{
+    let deadline = Instant::now() + APPEARS;
+    let mut last = "nothing yet".to_owned();
+    let outcome = timeout_at(deadline, async {
+        loop {
+            let seen = follow(api, name, |object| match wanted(object) {
+                Ok(made) => Some(made),
+                Err(other) => {
+                    last = other;
+                    None
+                }
+            })
+            .await;
+            match seen {
+                Ok(Some(made)) => return made,
+                Ok(None) => {}
+                Err(error) => last = format!("{error:#}"),
+            }
+            // a watch that broke is begun anew, without haste
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    match outcome {
+        Ok(made) => Ok(made),
+        Err(_) => bail!("{what}: not within {APPEARS:?}; last seen: {last}"),
+    }
+}
+
+/// Watches one object for [`HELD`]: every state of it, from now on, must be as `wanted` says.
+///
+/// # Errors
+/// At once, when a state is not; its text is that of `wanted`.
+pub async fn holds<K>(
+    api: &Api<K>,
+    name: &str,
+    what: &str,
+    wanted: impl Fn(Option<&K>) -> Result<(), String>,
+) -> Result<()>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + 'static,
+{
+    let deadline = Instant::now() + HELD;
+    while Instant::now() < deadline {
+        let broken = follow(api, name, |object| wanted(object).err());
+        match timeout_at(deadline, broken).await {
+            Ok(Ok(Some(other))) => bail!("{what}: it did not stay so; seen: {other}"),
+            Ok(Ok(None)) => {}
+            Ok(Err(error)) => return Err(error.context(format!("{what}: watching"))),
+            Err(_) => break,
+        }
+    }
+    Ok(())
+}
+
+/// Shows `look` each state of one object until it answers; nothing if the watch ends before.
+async fn follow<K, T>(
+    api: &Api<K>,
+    name: &str,
+    mut look: impl FnMut(Option<&K>) -> Option<T>,
+) -> Result<Option<T>>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + 'static,
+{
+    let field = format!("metadata.name={name}");
+    let params = ListParams::default().fields(&field);
+    let list = within("listing", api.list(&params)).await?;
+    if let Some(made) = look(list.items.first()) {
+        return Ok(Some(made));
+    }
+    let version = list.metadata.resource_version.unwrap_or_default();
+    let params = WatchParams::default().fields(&field).disable_bookmarks();
+    let events = within("watching", api.watch(&params, &version)).await?;
+    let mut events = pin!(events);
+    while let Some(event) = events.try_next().await? {
+        let made = match &event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => look(Some(object)),
+            WatchEvent::Deleted(_) => look(None),
+            WatchEvent::Bookmark(_) => None,
+            WatchEvent::Error(status) => bail!("{status:?}"),
+        };
+        if made.is_some() {
+            return Ok(made);
+        }
+    }
+    Ok(None)
+}
