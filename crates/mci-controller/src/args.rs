@@ -112,6 +112,11 @@ pub struct Args {
     #[arg(long, env = "ALLOW_PLAIN_HTTP")]
     allow_plain_http: bool,
 
+    /// Decide everything and write nothing, neither imports nor status nor events: each write is logged with what it
+    /// would change.
+    #[arg(long, env = "DRY_RUN")]
+    dry_run: bool,
+
     /// Where to serve /metrics, /healthz, /readyz and /debug/clusters.
     #[arg(
         long,
@@ -145,6 +150,7 @@ pub(crate) struct Settings {
     pub(crate) drain_timeout: Duration,
     pub(crate) removal_hold: Duration,
     pub(crate) allow_plain_http: bool,
+    pub(crate) dry_run: bool,
     pub(crate) admin_address: SocketAddr,
 }
 
@@ -192,6 +198,7 @@ impl TryFrom<Args> for Settings {
             drain_timeout,
             removal_hold,
             allow_plain_http,
+            dry_run,
             admin_address,
             log: _,
         } = args;
@@ -245,6 +252,7 @@ impl TryFrom<Args> for Settings {
             drain_timeout: drain_timeout.0,
             removal_hold: removal_hold.0,
             allow_plain_http,
+            dry_run,
             admin_address,
         })
     }

@@ -42,6 +42,7 @@ use crate::{
     write::{
         Queue,
         action::{Action, Slot, Work},
+        describe_import, describe_pool,
     },
 };
 use moment::Moment;
@@ -64,6 +65,8 @@ pub(crate) struct Planner {
     conflicts: BTreeSet<(ClusterName, Key)>,
     observer: Observer,
     metrics: Metrics,
+    /// Each write says what it would change, for the log.
+    dry_run: bool,
 }
 
 /// How long `Exported` waits for importers that are on their way.
@@ -108,7 +111,14 @@ impl Planner {
             conflicts: BTreeSet::new(),
             observer: Observer::default(),
             metrics,
+            dry_run: false,
         }
+    }
+
+    /// Nothing is going to be sent: writes are described instead.
+    pub(crate) fn with_dry_run(mut self, dry_run: bool) -> Self {
+        self.dry_run = dry_run;
+        self
     }
 
     pub(crate) fn world(&self) -> &World {
@@ -359,8 +369,12 @@ impl Planner {
         };
         if let Some((action, content)) = action {
             tracing::debug!(member = %name, %key, action = action.name(), "writing an import");
+            let summary = self
+                .dry_run
+                .then(|| describe_import(live.map(|live| &live.status), &action));
             let work = Work {
                 action,
+                summary,
                 content,
                 base: live.map_or_else(String::new, |live| live.resource_version.clone()),
                 since: occasion.since,
@@ -422,8 +436,10 @@ impl Planner {
             let texts: Vec<String> = live.iter().map(said).collect();
             format!("{} {}", record.facts.uid, texts.join("\n"))
         });
+        let summary = self.dry_run.then(|| describe_pool(live, wanted.as_ref()));
         let work = Work {
             action: Action::Pool(wanted),
+            summary,
             content,
             base,
             since,

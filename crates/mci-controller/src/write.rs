@@ -7,6 +7,10 @@
 //! Nothing is read back: whether a write took effect is for the member's watch to say.
 
 pub(crate) mod action;
+mod breaker;
+mod dry;
+mod lane;
+mod limits;
 pub(crate) mod pool_status;
 pub(crate) mod queue;
 mod request;
@@ -15,6 +19,7 @@ pub(crate) mod stats;
 mod writer;
 
 pub(crate) use self::{
+    dry::{describe_import, describe_pool},
     queue::{Queue, backoff},
     writer::{WriterSettings, run_writer},
 };

@@ -1,10 +1,10 @@
 //! One connection to a member, from its first list to its loss.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use kube::Client;
 use tokio::{
-    sync::mpsc,
+    sync::{Notify, mpsc},
     task::JoinSet,
     time::{Instant, MissedTickBehavior, interval_at, sleep_until},
 };
@@ -46,6 +46,8 @@ pub(super) struct Session<'a> {
     tasks: JoinSet<Result<(), Gone>>,
     vigil: Vigil,
     writing: bool,
+    /// Rung when a write finds the credentials not accepted.
+    unauthorised: Arc<Notify>,
     /// What this session works with.
     proven: Proven,
     /// Newer credentials, being tried while this session goes on.
@@ -87,6 +89,7 @@ impl<'a> Session<'a> {
             tasks: JoinSet::new(),
             vigil: Vigil::default(),
             writing: false,
+            unauthorised: Arc::new(Notify::new()),
             proven,
             trials: JoinSet::new(),
             failed_trials: 0,
@@ -186,6 +189,7 @@ impl<'a> Session<'a> {
             self.context.queue.clone(),
             self.client.clone(),
             self.context.writer.clone(),
+            self.unauthorised.clone(),
         );
         self.tasks.spawn(async move {
             writer.await;

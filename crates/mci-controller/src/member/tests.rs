@@ -153,6 +153,7 @@ where
             clock,
             metrics: metrics.clone(),
             drain: CancellationToken::new(),
+            dry_run: false,
         },
         ours: Ours {
             clusterset: "default".to_owned(),
@@ -326,6 +327,7 @@ async fn nothing_is_written_before_the_index_has_accepted_the_cluster() {
         content: 1,
         base: String::new(),
         since: Moment::default(),
+        summary: None,
     };
     let slot = crate::write::action::Slot::Import(crate::fixtures::mk_key("llm"));
     bench.queue.offer(slot, work, bench.clock.now());

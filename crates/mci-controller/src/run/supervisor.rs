@@ -97,7 +97,8 @@ impl Supervisor {
             settings.initial_sync_timeout,
             metrics.clone(),
             clock.now(),
-        );
+        )
+        .with_dry_run(settings.dry_run);
         Self {
             settings,
             planner,
@@ -219,6 +220,7 @@ impl Supervisor {
                 clock: self.clock,
                 metrics: self.metrics.clone(),
                 drain: self.drain.clone(),
+                dry_run: self.settings.dry_run,
             },
             ours: Ours {
                 clusterset: self.settings.policy.clusterset.clone(),

@@ -31,6 +31,7 @@ impl Running {
             drain_timeout: Duration::from_secs(10),
             removal_hold: Duration::from_mins(5),
             allow_plain_http: false,
+            dry_run: false,
             admin_address: address,
         };
         let shutdown = Shutdown::manual();

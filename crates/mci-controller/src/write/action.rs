@@ -1,6 +1,6 @@
 //! What can be sent, and how it can end.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use bytes::Bytes;
 use crd::Condition;
@@ -26,6 +26,8 @@ pub(crate) struct Work {
     pub(crate) base: String,
     /// When the event that led to it arrived.
     pub(crate) since: Moment,
+    /// What it would change, where nothing is sent (`--dry-run`).
+    pub(crate) summary: Option<String>,
 }
 
 /// What to send.
@@ -68,9 +70,30 @@ pub(crate) enum Outcome {
 pub(crate) enum Failure {
     Conflict,
     NotFound,
+    /// Its namespace is missing or going.
+    NamespaceGone,
+    /// No answer within the deadline.
     Timeout,
+    /// No connection, or it broke before the answer.
+    Unconnected,
+    /// Something before the server had no answer from it.
+    GatewayTimeout,
+    /// The credentials are not accepted (401).
+    Unauthorised,
+    /// The credentials do not suffice (403).
     Denied,
     Other,
+}
+
+// === impl Slot ===
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Import(key) => write!(f, "import {key}"),
+            Self::Pool(key) => write!(f, "pool {key}"),
+        }
+    }
 }
 
 // === impl Action ===
@@ -96,10 +119,10 @@ impl Outcome {
         match self {
             Self::Done => "ok",
             Self::Superseded | Self::Retry(Failure::Conflict) => "conflict",
-            Self::Retry(Failure::NotFound) => "not_found",
-            Self::Retry(Failure::Timeout) => "timeout",
-            Self::Retry(Failure::Denied) => "denied",
-            Self::Retry(Failure::Other) => "error",
+            Self::Retry(Failure::NotFound | Failure::NamespaceGone) => "not_found",
+            Self::Retry(Failure::Timeout | Failure::GatewayTimeout) => "timeout",
+            Self::Retry(Failure::Denied | Failure::Unauthorised) => "denied",
+            Self::Retry(Failure::Unconnected | Failure::Other) => "error",
             Self::Throttled(_) => "throttled",
             Self::Rejected => "schema",
         }

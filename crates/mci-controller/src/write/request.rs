@@ -126,6 +126,11 @@ impl Call {
         }
     }
 
+    /// Whether the answer's body is what it is made for.
+    pub(super) fn reads(&self) -> bool {
+        self.method == Method::GET
+    }
+
     /// # Errors
     /// When the key does not fit a URL; keys are checked where they enter.
     pub(super) fn request(&self) -> Result<Request<Body>, http::Error> {
@@ -167,25 +172,32 @@ impl Answer {
 
     /// Whether the object, and nothing above it, is missing.
     pub(super) fn is_object_missing(&self) -> bool {
-        let details = self
-            .failure
-            .as_ref()
-            .and_then(|failure| failure.details.as_ref());
         self.status == StatusCode::NOT_FOUND
-            && details.is_some_and(|details| details.kind != "namespaces")
+            && self.missing_kind().is_some_and(|kind| kind != "namespaces")
+    }
+
+    /// Of what kind the failure speaks.
+    fn missing_kind(&self) -> Option<&str> {
+        let details = self.failure.as_ref()?.details.as_ref()?;
+        Some(details.kind.as_str())
     }
 
     /// What a failure means for the write.
     pub(super) fn outcome(&self) -> Outcome {
         match self.status.as_u16() {
             200..=299 => Outcome::Done,
-            401 | 403 if !self.has_cause("NamespaceTerminating") => Outcome::Retry(Failure::Denied),
-            // namespace or kind missing: its watch ends this, until then it is tried now and then
-            403 | 404 => Outcome::Retry(Failure::NotFound),
+            401 => Outcome::Retry(Failure::Unauthorised),
+            403 if self.has_cause("NamespaceTerminating") => Outcome::Retry(Failure::NamespaceGone),
+            403 => Outcome::Retry(Failure::Denied),
+            404 if self.missing_kind() == Some("namespaces") => {
+                Outcome::Retry(Failure::NamespaceGone)
+            }
+            // the kind is missing: its watch ends this, until then it is tried now and then
+            404 => Outcome::Retry(Failure::NotFound),
             409 => Outcome::Retry(Failure::Conflict),
             429 | 503 => Outcome::Throttled(self.retry_after),
             400 | 413 | 415 | 422 => Outcome::Rejected,
-            504 => Outcome::Retry(Failure::Timeout),
+            504 => Outcome::Retry(Failure::GatewayTimeout),
             _ => Outcome::Retry(Failure::Other),
         }
     }

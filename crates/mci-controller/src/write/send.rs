@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use crd::Condition;
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, Collected, Limited};
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::Value;
@@ -147,20 +147,26 @@ impl Sender {
         Ok(Outcome::Retry(Failure::Conflict))
     }
 
-    /// One call within its deadline.
+    /// One call within its deadline. Everything that a writer sends, reads too, leaves here and nowhere else.
     async fn call(&self, call: Call) -> Result<Answer, Outcome> {
         let request = call.request().map_err(|_| Outcome::Rejected)?;
         let exchange = async {
             let response = self.client.send(request).await.map_err(|error| {
                 tracing::debug!(%error, "write failed");
-                Outcome::Retry(Failure::Other)
+                Outcome::Retry(Failure::Unconnected)
             })?;
             let (parts, body) = response.into_parts();
-            let body = Limited::new(body, MAX_ANSWER_BYTES)
-                .collect()
-                .await
-                .map_err(|_| Outcome::Retry(Failure::Other))?;
-            Ok(Answer::new(parts.status, &parts.headers, body.to_bytes()))
+            let body = Limited::new(body, MAX_ANSWER_BYTES);
+            let body = if parts.status.is_success() && !call.reads() {
+                drain(body).await
+            } else {
+                body.collect().await.map(Collected::to_bytes)
+            };
+            let body = body.map_err(|error| {
+                tracing::debug!(%error, "answer broken off");
+                Outcome::Retry(Failure::Unconnected)
+            })?;
+            Ok(Answer::new(parts.status, &parts.headers, body))
         };
         timeout(self.write_timeout, exchange)
             .await
@@ -168,12 +174,23 @@ impl Sender {
     }
 }
 
+/// Reads a body to its end, so that the connection can be used again, and keeps none of it.
+async fn drain<B>(mut body: B) -> Result<Bytes, B::Error>
+where
+    B: http_body_util::BodyExt + Unpin,
+{
+    while let Some(frame) = body.frame().await {
+        frame?;
+    }
+    Ok(Bytes::new())
+}
+
 /// Logs a failure once per attempt, where an operator looks for it.
 fn judge(key: &Key, operation: &str, answer: &Answer) -> Outcome {
     let outcome = answer.outcome();
     match outcome {
         Outcome::Done => {}
-        Outcome::Rejected | Outcome::Retry(Failure::Denied) => {
+        Outcome::Rejected | Outcome::Retry(Failure::Denied | Failure::Unauthorised) => {
             tracing::warn!(%key, operation, status = answer.status.as_u16(), message = answer.message(), "write refused");
         }
         _ => {

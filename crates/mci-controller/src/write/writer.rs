@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use kube::Client;
-use tokio::{task::JoinSet, time::sleep_until};
+use tokio::{sync::Notify, task::JoinSet, time::sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Queue,
-    action::{Outcome, Slot},
+    action::{Failure, Outcome, Slot},
     send::Sender,
 };
 use crate::{metrics::Metrics, name::ClusterName};
@@ -23,14 +23,18 @@ pub(crate) struct WriterSettings {
     pub(crate) metrics: Metrics,
     /// Cancelled: begin nothing new, finish what is in flight.
     pub(crate) drain: CancellationToken,
+    /// Say what would be written, and write nothing.
+    pub(crate) dry_run: bool,
 }
 
-/// Sends what the queue has due, until drained; dropped with the session that owns it.
+/// Sends what the queue has due, until drained; dropped with the session that owns it. Rings `unauthorised` when the
+/// server does not take the credentials.
 pub(crate) async fn run_writer(
     member: ClusterName,
     queue: Arc<Queue>,
     client: Client,
     settings: WriterSettings,
+    unauthorised: Arc<Notify>,
 ) {
     let WriterSettings {
         controller_name,
@@ -38,6 +42,7 @@ pub(crate) async fn run_writer(
         clock,
         metrics,
         drain,
+        dry_run,
     } = settings;
     let sender = Sender {
         client,
@@ -51,6 +56,13 @@ pub(crate) async fn run_writer(
         while !drain.is_cancelled()
             && let Some((slot, work)) = queue.take(clock.now())
         {
+            if dry_run {
+                tracing::info!(%member, object = %slot, action = work.action.name(), change = work.summary.as_deref(),
+                    "dry run: not written");
+                // as what is refused: not again before it says something else
+                queue.finish(&slot, Outcome::Rejected, clock.now());
+                continue;
+            }
             let sender = sender.clone();
             flights.spawn(async move {
                 let outcome = sender.execute(&slot, &work.action).await;
@@ -67,6 +79,9 @@ pub(crate) async fn run_writer(
                 if let Ok((slot, outcome, since)) = landed {
                     let now = clock.now();
                     queue.finish(&slot, outcome, now);
+                    if outcome == Outcome::Retry(Failure::Unauthorised) {
+                        unauthorised.notify_one();
+                    }
                     counters.patched(outcome.label());
                     if outcome == Outcome::Done && matches!(slot, Slot::Import(_)) {
                         metrics.propagated(now.since(since));

@@ -21,6 +21,7 @@ fn mk_supervisor() -> Supervisor {
         drain_timeout: Duration::from_secs(10),
         removal_hold: Duration::from_mins(5),
         allow_plain_http: false,
+        dry_run: false,
         admin_address: ([127, 0, 0, 1], 0).into(),
     };
     let metrics = Metrics::register(&mut Registry::default());

@@ -5,7 +5,11 @@ use rand::{SeedableRng, rngs::StdRng};
 use super::*;
 use crate::{
     fixtures::mk_key,
-    write::action::{Action, Failure},
+    write::{
+        action::{Action, Failure},
+        lane::{FORGET, UNDONE_MAX},
+        limits::MAX_IN_FLIGHT,
+    },
 };
 
 const fn at(millis: u64) -> Moment {
@@ -22,6 +26,7 @@ fn mk_work(content: u64, base: &str) -> Work {
         content,
         base: base.to_owned(),
         since: at(0),
+        summary: None,
     }
 }
 
@@ -189,6 +194,119 @@ fn at_most_32_are_in_flight() {
 }
 
 #[test]
+fn a_server_that_asks_for_silence_gets_less_at_once_afterwards() {
+    let mut lanes = Lanes::default();
+    for n in 0..100 {
+        lanes.offer(mk_slot(&format!("x{n}")), mk_work(n, ""), at(0));
+    }
+    let flying: Vec<Slot> =
+        std::iter::from_fn(|| lanes.take(at(0)).map(|(slot, _)| slot)).collect();
+    for slot in &flying {
+        finish(&mut lanes, slot, Outcome::Throttled(None), at(10));
+    }
+    assert_eq!(lanes.stats(at(10)).limit, MAX_IN_FLIGHT / 2);
+    let after = std::iter::from_fn(|| take(&mut lanes, at(2_000))).count();
+    assert_eq!(after, MAX_IN_FLIGHT / 2);
+}
+
+#[test]
+fn two_seconds_a_write_and_a_hundred_events_make_two_writes() {
+    let mut lanes = Lanes::default();
+    let mut writes = 0;
+    for event in 0..100 {
+        lanes.offer(mk_slot("x"), mk_work(event + 1, ""), at(event * 20));
+        writes += usize::from(take(&mut lanes, at(event * 20)).is_some());
+    }
+    finish(&mut lanes, &mk_slot("x"), Outcome::Done, at(2_000));
+    assert_eq!(take(&mut lanes, at(2_000)), Some(100));
+    finish(&mut lanes, &mk_slot("x"), Outcome::Done, at(4_000));
+    assert_eq!(take(&mut lanes, at(60_000)), None);
+    assert_eq!(writes + 1, 2);
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_tried_with_one_write_at_a_time() {
+    let mut lanes = Lanes::default();
+    for n in 0..10 {
+        lanes.offer(mk_slot(&format!("x{n}")), mk_work(n, ""), at(0));
+    }
+    let flying: Vec<Slot> =
+        std::iter::from_fn(|| lanes.take(at(0)).map(|(slot, _)| slot)).collect();
+    assert_eq!(flying.len(), 10);
+    for slot in &flying {
+        let failed = Outcome::Retry(Failure::Unconnected);
+        finish(&mut lanes, slot, failed, at(10));
+    }
+    assert!(lanes.stats(at(10)).breaker_open);
+    let due = lanes.next_due().expect("half open in the end");
+    assert!(due >= at(510), "{due:?}");
+    let tried = std::iter::from_fn(|| lanes.take(at(60_000))).count();
+    assert_eq!(tried, 1);
+    assert_eq!(lanes.next_due(), None, "the one decides");
+    let slot = lanes.flying.first().cloned().expect("the one");
+    // an answer, whatever it says
+    finish(
+        &mut lanes,
+        &slot,
+        Outcome::Retry(Failure::Denied),
+        at(60_010),
+    );
+    assert!(!lanes.stats(at(60_010)).breaker_open);
+    let freed = std::iter::from_fn(|| lanes.take(at(60_010))).count();
+    assert_eq!(freed, 9);
+}
+
+#[test]
+fn a_burst_past_five_hundred_is_slowed_to_a_hundred_a_second() {
+    let mut lanes = Lanes::default();
+    for n in 0..1000 {
+        lanes.offer(mk_slot(&format!("x{n}")), mk_work(n, ""), at(0));
+    }
+    let mut counts = Vec::new();
+    for second in 0..7 {
+        let mut count = 0;
+        for millis in 0..1000 {
+            while let Some((slot, _)) = lanes.take(at(second * 1000 + millis)) {
+                finish(&mut lanes, &slot, Outcome::Done, at(second * 1000 + millis));
+                count += 1;
+            }
+        }
+        counts.push(count);
+    }
+    assert_eq!(counts, [599, 100, 100, 100, 100, 1, 0]);
+}
+
+#[test]
+fn a_namespace_that_is_gone_makes_no_hot_loop_and_comes_back_at_once() {
+    let mut lanes = Lanes::default();
+    lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));
+    take(&mut lanes, at(0));
+    let gone = Outcome::Retry(Failure::NamespaceGone);
+    finish(&mut lanes, &mk_slot("x"), gone, at(10));
+    lanes.offer(mk_slot("x"), mk_work(1, ""), at(20));
+    assert_eq!(take(&mut lanes, at(30_000)), None);
+    // its watch says that it is gone, then that it is back
+    lanes.withdraw(&mk_slot("x"));
+    lanes.offer(mk_slot("x"), mk_work(1, ""), at(30_000));
+    assert_eq!(take(&mut lanes, at(30_000)), Some(1));
+}
+
+#[test]
+fn the_stats_tell_the_age_of_the_oldest() {
+    let mut lanes = Lanes::default();
+    assert_eq!(lanes.stats(at(5_000)).oldest, Duration::ZERO);
+    lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));
+    lanes.offer(mk_slot("y"), mk_work(1, ""), at(0));
+    take(&mut lanes, at(0));
+    let stats = lanes.stats(at(3_000));
+    assert_eq!((stats.keys, stats.oldest), (1, Duration::from_secs(3)));
+    finish(&mut lanes, &mk_slot("x"), Outcome::Done, at(3_000));
+    take(&mut lanes, at(3_000));
+    finish(&mut lanes, &mk_slot("y"), Outcome::Done, at(3_000));
+    assert_eq!(lanes.stats(at(4_000)).oldest, Duration::ZERO);
+}
+
+#[test]
 fn a_new_writer_sends_what_the_old_one_left() {
     let mut lanes = Lanes::default();
     lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));
@@ -203,9 +321,9 @@ fn quiet_lanes_are_forgotten() {
     lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));
     take(&mut lanes, at(0));
     finish(&mut lanes, &mk_slot("x"), Outcome::Done, at(1));
-    lanes.prune(at(2));
+    lanes.prune(at(0) + FORGET / 2);
     assert_eq!(lanes.lanes.len(), 1);
-    lanes.prune(at(0) + FORGET);
+    lanes.prune(at(0) + FORGET * 2);
     assert!(lanes.lanes.is_empty());
 }
 

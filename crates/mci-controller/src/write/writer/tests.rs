@@ -19,6 +19,7 @@ struct Server {
     clock: Clock,
     writer: JoinSet<()>,
     drain: CancellationToken,
+    unauthorised: Arc<Notify>,
 }
 
 /// What arrived.
@@ -32,6 +33,10 @@ struct Seen {
 
 impl Server {
     fn start() -> Self {
+        Self::start_with(false)
+    }
+
+    fn start_with(dry_run: bool) -> Self {
         let (service, handle) = tower_test::mock::pair();
         let client = Client::new(service, "default");
         let queue = Arc::new(Queue::default());
@@ -43,15 +48,25 @@ impl Server {
             clock,
             metrics: Metrics::register(&mut prometheus_client::registry::Registry::default()),
             drain: drain.clone(),
+            dry_run,
         };
         let mut writer = JoinSet::new();
-        writer.spawn(run_writer(mk_name("b"), queue.clone(), client, settings));
+        let unauthorised = Arc::new(Notify::new());
+        let task = run_writer(
+            mk_name("b"),
+            queue.clone(),
+            client,
+            settings,
+            unauthorised.clone(),
+        );
+        writer.spawn(task);
         Self {
             handle,
             queue,
             clock,
             writer,
             drain,
+            unauthorised,
         }
     }
 
@@ -61,6 +76,7 @@ impl Server {
             content: 1,
             base: String::new(),
             since: self.clock.now(),
+            summary: None,
         };
         self.queue.offer(slot, work, self.clock.now());
     }
@@ -283,4 +299,44 @@ async fn draining_finishes_what_is_in_flight_and_begins_nothing() {
     let ended = tokio::time::timeout(Duration::from_secs(1), writer.join_next()).await;
     assert!(ended.expect("ends").is_some());
     assert!(!server.queue.is_idle(), "the other write stays queued");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_sends_nothing() {
+    let mut server = Server::start_with(true);
+    server.offer(import(), mk_apply(true));
+    server.offer(
+        Slot::Import(mk_key("old")),
+        Action::Delete {
+            uid: "u".to_owned(),
+            resource_version: "1".to_owned(),
+        },
+    );
+    server.offer(Slot::Pool(mk_key("llm")), Action::Pool(None));
+    assert!(server.is_quiet(Duration::from_mins(10)).await);
+    assert!(server.queue.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_that_are_not_accepted_are_told() {
+    let mut server = Server::start();
+    server.offer(import(), mk_apply(false));
+    server.answer(401, failure(401, "", &json!([]))).await;
+    let told = tokio::time::timeout(Duration::from_secs(1), server.unauthorised.notified()).await;
+    assert!(told.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_request_at_most_reaches_a_server_that_asks_for_silence() {
+    let mut server = Server::start();
+    for n in 0..20 {
+        server.offer(Slot::Import(mk_key(&format!("llm-{n}"))), mk_apply(false));
+        if n == 0 {
+            // the first goes alone: the server throttles it
+            server.answer(429, failure(429, "", &json!([]))).await;
+        }
+    }
+    // it said 7 s
+    assert!(server.is_quiet(Duration::from_millis(6_900)).await);
+    server.answer(200, json!({})).await;
 }
