@@ -21,6 +21,10 @@ pub const CONSISTENT: &str = "Consistent";
 pub const EXPORTED: &str = "Exported";
 /// `Programmed`: the data plane has it.
 pub const PROGRAMMED: &str = "Programmed";
+/// `HostnamesKnown`, on a parent of an entry: its host names are those under which it leads to the pool.
+pub const HOSTNAMES_KNOWN: &str = "HostnamesKnown";
+/// `LoopFree`, on a parent of an entry: nothing on it leads back to the import.
+pub const LOOP_FREE: &str = "LoopFree";
 /// `PartiallyInvalid`: some rules of a route are not served.
 pub const PARTIALLY_INVALID: &str = "PartiallyInvalid";
 /// `Conflicted`, on a listener.

@@ -2,7 +2,8 @@
 //!
 //! Ours is [`InferencePoolImport`], derived from Rust types: `cargo xtask crds` writes its CRD to `config/crd`.
 //! The others are generated from the CRDs that their projects publish, one module per kind. Beside them stand the
-//! annotations and labels ([`annotations`]) and the pure helpers for conditions ([`conditions`]).
+//! annotations and labels ([`annotations`]) and the pure helpers for conditions ([`conditions`]) and for Gateway API's
+//! hostnames ([`Hostname`]).
 //!
 //! This crate knows no client and no clock: it says what an object looks like, not how it travels.
 //!
@@ -17,6 +18,7 @@ pub mod backend_tls_policy;
 pub mod conditions;
 pub mod gateway;
 pub mod gateway_class;
+mod hostname;
 pub mod http_route;
 pub mod import;
 pub mod inference_pool;
@@ -24,6 +26,7 @@ pub mod reference_grant;
 mod schema;
 
 pub use conditions::Condition;
+pub use hostname::Hostname;
 pub use import::{
     ClusterName, ControllerParent, ControllerStatus, EndpointPicker, FailureMode, ImportedCluster,
     InferencePoolImport, InferencePoolImportSpec, InferencePoolImportStatus, Listener,

@@ -17,7 +17,6 @@ mod attach;
 mod backends;
 mod build;
 mod gateways;
-mod hostname;
 mod order;
 mod refs;
 mod rules;
@@ -30,7 +29,7 @@ pub(crate) mod tests;
 
 pub(crate) use backends::{is_h2c, wants_tls};
 pub(crate) use build::build;
-pub(crate) use hostname::Hostname;
+pub(crate) use crd::Hostname;
 pub(crate) use order::prefix_of;
 pub(crate) use rules::parse_duration;
 pub(crate) use status::{

@@ -2,8 +2,8 @@
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
-use clap::Parser;
-use crd::annotations::MCI_CONTROLLER;
+use clap::{Parser, ValueEnum};
+use crd::{RoutingMode, annotations::MCI_CONTROLLER};
 use process::{ConfigError, LogArgs, Program};
 
 use crate::{
@@ -60,6 +60,17 @@ pub struct Args {
     /// Count members without the pool's namespace as missing in the pool's condition Exported.
     #[arg(long, env = "STRICT_EXPORTED")]
     strict_exported: bool,
+
+    /// How importing gateways reach pools whose annotations do not say it: by their endpoint picker, or through the
+    /// Gateways of the exporting cluster.
+    #[arg(
+        long,
+        env = "DEFAULT_EXPORT_MODE",
+        value_enum,
+        default_value = "EndpointMode",
+        value_name = "MODE"
+    )]
+    default_export_mode: ExportMode,
 
     /// Silence of a member after which what it exports has unknown readiness; it is never withdrawn for silence.
     #[arg(
@@ -130,6 +141,14 @@ pub struct Args {
     log: LogArgs,
 }
 
+/// A mode as the annotation `export-mode` spells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+enum ExportMode {
+    EndpointMode,
+    ParentMode,
+}
+
 /// A duration as flags give it: `500ms`, `30s`, `5m`, `1h30m`; above zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span(Duration);
@@ -159,6 +178,17 @@ pub(crate) struct Settings {
 impl Program for Args {
     fn log(&self) -> &LogArgs {
         &self.log
+    }
+}
+
+// === impl ExportMode ===
+
+impl From<ExportMode> for RoutingMode {
+    fn from(mode: ExportMode) -> Self {
+        match mode {
+            ExportMode::EndpointMode => Self::EndpointMode,
+            ExportMode::ParentMode => Self::ParentMode,
+        }
     }
 }
 
@@ -192,6 +222,7 @@ impl TryFrom<Args> for Settings {
             instance_id,
             controller_name,
             strict_exported,
+            default_export_mode,
             stale_after,
             initial_sync_timeout,
             write_timeout,
@@ -244,6 +275,7 @@ impl TryFrom<Args> for Settings {
                 instance,
                 controller_name,
                 strict_exported,
+                default_mode: default_export_mode.into(),
             },
             instance_from_home,
             stale_after: stale_after.0,
@@ -299,6 +331,9 @@ mod tests {
         assert_eq!(settings.policy.clusterset, "default");
         assert_eq!(settings.policy.instance, "default");
         assert_eq!(settings.stale_after, Duration::from_mins(1));
+        assert_eq!(settings.policy.default_mode, RoutingMode::EndpointMode);
+        let parents = parse(&["--default-export-mode", "ParentMode"]).expect("valid");
+        assert_eq!(parents.policy.default_mode, RoutingMode::ParentMode);
         let named = parse(&["--clusterset", "prod"]).expect("valid");
         assert_eq!(named.policy.instance, "prod");
         assert!(named.instance_from_home);
@@ -314,6 +349,7 @@ mod tests {
     #[case(&["--controller-name", "nodomain"], "--controller-name nodomain")]
     #[case(&["--stale-after", "soon"], "soon")]
     #[case(&["--write-timeout", "0s"], "0s")]
+    #[case(&["--default-export-mode", "parentmode"], "parentmode")]
     #[case(&["--kubeconfig-dir", "/nonexistent/members"], "/nonexistent/members")]
     fn bad_values_are_named(#[case] extra: &[&str], #[case] named: &str) {
         let mut words = vec!["mci-controller"];

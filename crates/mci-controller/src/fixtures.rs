@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use crd::{FailureMode, ServiceType, annotations};
+use crd::{FailureMode, Hostname, ListenerProtocol, RoutingMode, ServiceType, annotations};
 use jiff::Timestamp;
 
 use crate::{
     index::{
         World,
         facts::{
-            Claim, CrdCheck, EppRef, LiveImport, NamespaceFacts, PoolFacts, PortFacts,
+            Admits, Claim, CrdCheck, EppRef, GatewayFacts, ListenerFacts, LiveImport,
+            NamespaceFacts, PoolFacts, PortFacts, Programmed, RouteFacts, RouteParent,
             ServiceFacts, SliceFacts,
         },
         member::{Fault, Member},
@@ -40,6 +41,7 @@ pub(crate) fn mk_policy() -> Policy {
         instance: "default".to_owned(),
         controller_name: annotations::MCI_CONTROLLER.to_owned(),
         strict_exported: false,
+        default_mode: RoutingMode::EndpointMode,
     }
 }
 
@@ -63,6 +65,47 @@ pub(crate) fn mk_pool(name: &str, export: Option<&str>) -> PoolFacts {
         target_ports: vec![8000],
         app_protocol: Some("http".to_owned()),
         exported: None,
+        parents: Vec::new(),
+    }
+}
+
+/// A pool that is exported in ParentMode and was accepted by Gateway `gw`.
+pub(crate) fn mk_parent_pool(name: &str) -> PoolFacts {
+    let mut pool = mk_pool(name, Some("ClusterSet"));
+    let mode = (annotations::EXPORT_MODE.to_owned(), "ParentMode".to_owned());
+    pool.annotations.extend([mode]);
+    pool.parents = vec![mk_key("gw")];
+    pool
+}
+
+/// A Gateway that works, with one listener for any host.
+pub(crate) fn mk_gateway(name: &str) -> GatewayFacts {
+    GatewayFacts {
+        key: mk_key(name),
+        programmed: Programmed::Yes,
+        addresses: vec!["192.0.2.10".to_owned()],
+        listeners: vec![ListenerFacts {
+            name: "web".to_owned(),
+            port: 80,
+            protocol: ListenerProtocol::Http,
+            hostname: Hostname::Any,
+            admits: Admits::SameNamespace,
+        }],
+    }
+}
+
+/// A route on a Gateway to a pool, for `llm.example.com`.
+pub(crate) fn mk_route(name: &str, gateway: &str, pool: &str) -> RouteFacts {
+    RouteFacts {
+        key: mk_key(name),
+        parents: vec![RouteParent {
+            gateway: mk_key(gateway),
+            section: None,
+            port: None,
+        }],
+        hostnames: vec![Hostname::Exact("llm.example.com".to_owned())],
+        pools: [mk_key(pool)].into(),
+        imports: [].into(),
     }
 }
 

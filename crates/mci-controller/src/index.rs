@@ -8,6 +8,7 @@ pub(crate) mod interest;
 mod kinds;
 mod link;
 pub(crate) mod member;
+mod parents;
 mod pools;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,8 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+
+use crd::RoutingMode;
 
 use self::{
     facts::{Claim, CrdCheck, LiveImport, PoolFacts},
@@ -33,6 +36,8 @@ pub(crate) struct World {
     pub(crate) members: BTreeMap<ClusterName, Member>,
     /// Silence after which readiness is unknown.
     pub(crate) stale_after: Duration,
+    /// Mode of exports that name none.
+    default_mode: RoutingMode,
     /// Exports that ended while no controller ran: each is told once.
     orphans: BTreeSet<(ClusterName, Key)>,
 }
@@ -83,15 +88,27 @@ impl World {
         Self {
             members: BTreeMap::new(),
             stale_after,
+            default_mode: RoutingMode::EndpointMode,
             orphans: BTreeSet::new(),
         }
+    }
+
+    /// The mode of exports that name none; else EndpointMode.
+    pub(crate) fn with_default_mode(mut self, mode: RoutingMode) -> Self {
+        self.default_mode = mode;
+        self
     }
 
     /// A member joined the inventory, or came back before it was forgotten.
     pub(crate) fn add_member(&mut self, name: &ClusterName, now: Moment) -> Changes {
         let known = self.members.get(name);
         if known.is_none_or(|member| member.link == Link::Removing) {
-            self.members.insert(name.clone(), Member::new(now));
+            let default_mode = self.default_mode;
+            let member = Member {
+                default_mode,
+                ..Member::new(now)
+            };
+            self.members.insert(name.clone(), member);
         }
         Changes::all()
     }
@@ -165,6 +182,10 @@ impl World {
             Update::SlicesListed { slices, scope } => {
                 return member.list_slices(name, slices, scope);
             }
+            Update::Gateways(change) => return member.change_gateways(change),
+            Update::Routes(change) => return member.change_routes(change),
+            Update::ParentsHidden(kind) => return member.hide_parents(kind),
+            Update::ParentsUnwatched => return member.unwatch_parents(),
             Update::Namespaces(change) => {
                 let names = member.change_namespaces(change);
                 return self.keys_in(&names);

@@ -7,6 +7,7 @@
 //! ```
 
 mod connect;
+mod parents;
 mod pools;
 mod project;
 mod session;

@@ -14,20 +14,26 @@ pub(crate) mod export;
 mod exported;
 mod import;
 pub(crate) mod ledger;
+mod parent;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crd::{
-    Condition, ImportedCluster, InferencePoolImportStatus,
+    Condition, ImportedCluster, InferencePoolImportStatus, RoutingMode,
     conditions::{self},
 };
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 pub(crate) use self::address::Rejection;
 use self::{
-    entry::{Derived, derive_entry, set_reach},
+    entry::{Derived, derive_entry, services_of, set_reach},
     export::{Export, parse_export},
 };
 use crate::{
@@ -51,6 +57,8 @@ pub(crate) struct Policy {
     pub(crate) controller_name: String,
     /// A member without the namespace counts against `Exported`.
     pub(crate) strict_exported: bool,
+    /// Mode of exports that name none (C15).
+    pub(crate) default_mode: RoutingMode,
 }
 
 /// What should be of one key, in every member.
@@ -122,8 +130,19 @@ pub(crate) enum PoolPlan {
 enum Standing<'a> {
     No,
     Yes(&'a PoolRecord, export::ExportRequest),
+    /// It exports in ParentMode, and its Gateways and routes are not known yet: importers keep the entry that they have.
+    Pending(&'a PoolRecord),
     /// Not heard of it since the start: importers keep the entry that they have.
     Unknown,
+}
+
+/// An exporter whose entry cannot be derived now: importers keep the one that they have.
+#[derive(Clone, Copy)]
+pub(crate) struct Kept<'a> {
+    exporter: &'a ClusterName,
+    reach: Reach,
+    /// Whether the pool behind the entry still stands is not known.
+    doubtful: bool,
 }
 
 /// Whole plan: the fold of [`desired_for`] over every key.
@@ -144,12 +163,26 @@ pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment
     let mut plan = KeyPlan::default();
     let mut entries: BTreeMap<&ClusterName, ImportedCluster> = BTreeMap::new();
     let mut created = BTreeMap::new();
-    let mut unknown: Vec<(&ClusterName, Reach)> = Vec::new();
+    let mut pending: BTreeSet<&ClusterName> = BTreeSet::new();
+    let mut kept: Vec<Kept<'_>> = Vec::new();
     for (name, member) in &world.members {
         let reach = world.reach(member, now);
         match standing(member, key) {
             Standing::No => {}
-            Standing::Unknown => unknown.push((name, reach)),
+            Standing::Unknown => kept.push(Kept {
+                exporter: name,
+                reach,
+                doubtful: true,
+            }),
+            Standing::Pending(record) => {
+                pending.insert(name);
+                created.insert(name.to_string(), record.facts.created);
+                kept.push(Kept {
+                    exporter: name,
+                    reach,
+                    doubtful: record.doubt.is_some(),
+                });
+            }
             Standing::Yes(record, request) => {
                 let Derived { entry, rejected } =
                     derive_entry(name, member, record, &request, reach);
@@ -166,9 +199,10 @@ pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment
             Some(hold) => ImportPlan::Hold(hold),
             None if member.link == Link::Removing => ImportPlan::Absent,
             None => {
-                let carried = carry(member, key, name, &unknown);
+                let carried = carry(member, key, name, &kept);
+                let exports = entries.contains_key(name) || pending.contains(name);
                 let audience = Audience {
-                    excluded: entries.contains_key(name).then(|| name.clone()),
+                    excluded: exports.then(|| name.clone()),
                     generation: generation(member, key),
                     carrier: (!carried.is_empty()).then(|| name.clone()),
                 };
@@ -211,6 +245,12 @@ fn standing<'a>(member: &'a Member, key: &Key) -> Standing<'a> {
     match parse_export(&record.facts.annotations) {
         Export::NotRequested | Export::Invalid(_) => Standing::No,
         Export::Requested(_) if !member.exports_known() => Standing::Unknown,
+        Export::Requested(request)
+            if request.mode.unwrap_or(member.default_mode) == RoutingMode::ParentMode
+                && !member.parents.known() =>
+        {
+            Standing::Pending(record)
+        }
         Export::Requested(request) => Standing::Yes(record, request),
     }
 }
@@ -243,13 +283,13 @@ fn hold(member: &Member, key: &Key) -> Option<Hold> {
     }
 }
 
-/// Entries of members not heard of since the start, as this importer's own live import has them: a restart withdraws
-/// nothing (R27), and a forged import fools only its owner.
+/// Entries that cannot be derived now, as this importer's own live import has them: a restart withdraws nothing (R27),
+/// and a forged import fools only its owner.
 pub(crate) fn carry(
     importer: &Member,
     key: &Key,
     importer_name: &ClusterName,
-    unknown: &[(&ClusterName, Reach)],
+    kept: &[Kept<'_>],
 ) -> Vec<ImportedCluster> {
     let Some(live) = importer
         .imports
@@ -260,25 +300,21 @@ pub(crate) fn carry(
         return Vec::new();
     };
     let mut carried = Vec::new();
-    for (name, reach) in unknown {
+    for one in kept {
         let entry = live
             .status
             .clusters
             .iter()
-            .find(|entry| entry.name == name.as_str());
+            .find(|entry| entry.name == one.exporter.as_str());
         if let Some(entry) = entry
-            && *name != importer_name
+            && one.exporter != importer_name
         {
             let mut entry = entry.clone();
-            for service in entry
-                .endpoint_picker
-                .iter_mut()
-                .flat_map(|picker| &mut picker.service)
-            {
+            for service in services_of(&mut entry) {
                 let addresses = service.addresses.iter().map(String::as_str);
                 service.addresses = address::sanitise(addresses).0;
             }
-            set_reach(&mut entry, *reach, true);
+            set_reach(&mut entry, one.reach, one.doubtful);
             carried.push(entry);
         }
     }
@@ -294,10 +330,15 @@ fn generation(member: &Member, key: &Key) -> i64 {
 /// Whether a live entry says all that the planned one says, whatever its times and whatever else others put into it.
 fn covers_entry(live: &ImportedCluster, planned: &ImportedCluster) -> bool {
     let bare = |entry: &ImportedCluster| {
-        json!(ImportedCluster {
+        let mut entry = ImportedCluster {
             conditions: Vec::new(),
             ..entry.clone()
-        })
+        };
+        let parents = entry.parents.iter_mut();
+        for condition in parents.flat_map(|parent| &mut parent.conditions) {
+            condition.last_transition_time = Time(Timestamp::UNIX_EPOCH);
+        }
+        json!(entry)
     };
     covers_conditions(&live.conditions, &planned.conditions) && covers(&bare(live), &bare(planned))
 }

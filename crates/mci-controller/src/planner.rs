@@ -99,7 +99,7 @@ impl Planner {
         now: Moment,
     ) -> Self {
         Self {
-            world: World::new(stale_after),
+            world: World::new(stale_after).with_default_mode(policy.default_mode),
             policy,
             ledger: Ledger::default(),
             gate: Gate::new(now + gate_timeout),

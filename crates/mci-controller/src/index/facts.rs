@@ -2,9 +2,15 @@
 //!
 //! Equal facts mean an event changed nothing for us, so `PartialEq` here is what keeps quiet events quiet.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
-use crd::{Condition, FailureMode, InferencePoolImportStatus, ServiceType};
+use crd::{
+    Condition, FailureMode, Hostname, InferencePoolImportStatus, ListenerProtocol, ServiceType,
+};
 use jiff::Timestamp;
 
 use crate::name::Key;
@@ -27,6 +33,8 @@ pub(crate) struct PoolFacts {
     pub(crate) app_protocol: Option<String>,
     /// Conditions of our entry in `status.parents`; none: no such entry.
     pub(crate) exported: Option<Vec<Condition>>,
+    /// The Gateways that say in `status.parents` that they accepted it, sorted.
+    pub(crate) parents: Vec<Key>,
 }
 
 /// `spec.endpointPickerRef`.
@@ -71,6 +79,72 @@ pub(crate) struct SliceFacts {
     /// Addresses of ready endpoints, sorted.
     pub(crate) ready: Vec<IpAddr>,
     pub(crate) ports: Vec<PortFacts>,
+}
+
+/// A Gateway, as far as another cluster could use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GatewayFacts {
+    pub(crate) key: Key,
+    pub(crate) programmed: Programmed,
+    /// `status.addresses`: IPs and host names, not checked yet.
+    pub(crate) addresses: Vec<String>,
+    /// Those for HTTP or HTTPS of which nothing says that they do not work.
+    pub(crate) listeners: Vec<ListenerFacts>,
+}
+
+/// What a Gateway's conditions say of its data plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Programmed {
+    Yes,
+    /// For want of an address.
+    NoAddress,
+    No,
+}
+
+/// A listener of a Gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListenerFacts {
+    pub(crate) name: String,
+    pub(crate) port: u16,
+    pub(crate) protocol: ListenerProtocol,
+    pub(crate) hostname: Hostname,
+    pub(crate) admits: Admits,
+}
+
+/// Which HTTPRoutes a listener takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admits {
+    /// Those of the Gateway's namespace.
+    SameNamespace,
+    /// Those of all namespaces; or of some that a selector names, which is not judged here: where such a listener is
+    /// the only one, the route's status already tells.
+    AnyNamespace,
+    /// None: it is for other kinds of routes.
+    Nobody,
+}
+
+/// An HTTPRoute, as far as it leads to pools or imports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RouteFacts {
+    pub(crate) key: Key,
+    /// The Gateways that accepted it.
+    pub(crate) parents: Vec<RouteParent>,
+    /// Any host where the route names none.
+    pub(crate) hostnames: Vec<Hostname>,
+    /// Pools that it sends requests to.
+    pub(crate) pools: BTreeSet<Key>,
+    /// Imports that it sends requests to.
+    pub(crate) imports: BTreeSet<Key>,
+}
+
+/// A parentRef of a route, accepted by its Gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RouteParent {
+    pub(crate) gateway: Key,
+    /// Name of the one listener meant; none: all of them.
+    pub(crate) section: Option<String>,
+    /// Port of the listeners meant; none: all of them.
+    pub(crate) port: Option<u16>,
 }
 
 /// A Namespace.

@@ -51,10 +51,6 @@ fn epp_of(pool: &PoolFacts) -> Option<Key> {
     (is_service && exported).then(|| Key::new(&pool.key.namespace, &epp.name))
 }
 
-fn is_parent_mode(pool: &PoolFacts) -> bool {
-    matches!(parse_export(&pool.annotations), Export::Requested(request) if request.mode == RoutingMode::ParentMode)
-}
-
 // === impl Interest ===
 
 impl Interest {
@@ -118,7 +114,7 @@ impl Member {
         let mut interest = Interest::default();
         for pool in known.chain(self.waiting_pools.values()) {
             interest.epps.extend(epp_of(pool));
-            interest.parents |= is_parent_mode(pool);
+            interest.parents |= self.mode_of(pool) == Some(RoutingMode::ParentMode);
         }
         Some(interest)
     }

@@ -6,9 +6,12 @@ use std::{
     time::Duration,
 };
 
+use crd::RoutingMode;
+
 use super::{
     facts::{LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts},
     interest::Scope,
+    parents::Parents,
 };
 use crate::name::Key;
 use moment::Moment;
@@ -41,6 +44,9 @@ pub(crate) struct Member {
     pub(crate) waiting_pools: BTreeMap<Key, PoolFacts>,
     pub(crate) namespaces: Store<Arc<str>, NamespaceFacts>,
     pub(crate) imports: Store<Key, LiveImport>,
+    pub(crate) parents: Parents,
+    /// Mode of exports that name none.
+    pub(crate) default_mode: RoutingMode,
     /// Whether the import CRD is served; none: not known yet.
     pub(crate) import_crd: Option<bool>,
 }
@@ -167,6 +173,8 @@ impl Member {
             waiting_pools: BTreeMap::new(),
             namespaces: Store::default(),
             imports: Store::default(),
+            parents: Parents::default(),
+            default_mode: RoutingMode::EndpointMode,
             import_crd: None,
         }
     }

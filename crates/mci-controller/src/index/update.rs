@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::{
-    facts::{CrdCheck, LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts},
+    facts::{
+        CrdCheck, GatewayFacts, LiveImport, NamespaceFacts, PoolFacts, RouteFacts, ServiceFacts,
+        SliceFacts,
+    },
     interest::Scope,
     member::{Fault, Refusal},
 };
@@ -51,6 +54,12 @@ pub(crate) enum Update {
     },
     Namespaces(Change<NamespaceFacts>),
     Imports(Change<LiveImport>),
+    Gateways(Change<GatewayFacts>),
+    Routes(Change<RouteFacts>),
+    /// The server does not know this kind (404 on the list), or denies it to us.
+    ParentsHidden(ParentKind),
+    /// Gateways and HTTPRoutes are not watched any more.
+    ParentsUnwatched,
 }
 
 /// What a watch says of one kind.
@@ -73,6 +82,13 @@ pub(crate) enum Kind {
     Imports,
 }
 
+/// The kinds that are watched only while a member exports in ParentMode; without them it is no less live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ParentKind {
+    Gateways,
+    Routes,
+}
+
 // === impl Update ===
 
 impl Update {
@@ -85,6 +101,18 @@ impl Update {
                 | Self::PoolDeleted { .. }
                 | Self::NotServed(Kind::Pools)
         )
+    }
+}
+
+// === impl ParentKind ===
+
+impl ParentKind {
+    /// As in URLs and RBAC rules.
+    pub(crate) fn plural(self) -> &'static str {
+        match self {
+            Self::Gateways => "gateways",
+            Self::Routes => "httproutes",
+        }
     }
 }
 

@@ -30,6 +30,11 @@ use crate::{
     plan::export::concerns_export,
 };
 
+mod parents;
+mod slim;
+
+pub(super) use self::parents::{gateway, route};
+
 /// What makes an import, or an entry in a pool's status, ours.
 #[derive(Clone, Debug)]
 pub(crate) struct Ours {
@@ -63,10 +68,10 @@ pub(super) fn pool(object: InferencePool, ours: &Ours) -> Option<PoolFacts> {
     if target_ports.is_empty() {
         return None;
     }
-    let exported = object
-        .status
-        .and_then(|status| status.parents)
-        .unwrap_or_default()
+    let parents = object.status.and_then(|status| status.parents);
+    let parents = parents.unwrap_or_default();
+    let gateways = parents::accepting_gateways(&parents, &key.namespace);
+    let exported = parents
         .into_iter()
         .find(|parent| {
             parent.controller_name.as_deref() == Some(&ours.controller_name)
@@ -107,6 +112,7 @@ pub(super) fn pool(object: InferencePool, ours: &Ours) -> Option<PoolFacts> {
             text.to_owned()
         }),
         exported,
+        parents: gateways,
     })
 }
 

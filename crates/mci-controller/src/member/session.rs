@@ -12,7 +12,7 @@ use tokio::{
 use super::{
     Control, MemberContext, Proven, RECONNECT_MAX,
     connect::{self, ConnectError, Identity},
-    pools, slices,
+    parents, pools, slices,
     vigil::{Sign, Verdict, Vigil},
     watches::{self, Gone, Wires},
 };
@@ -166,8 +166,13 @@ impl<'a> Session<'a> {
             .spawn(pools::pools(wires.clone(), client.clone()));
         self.tasks
             .spawn(watches::services(wires.clone(), client.clone()));
+        self.tasks.spawn(slices::slices(
+            wires.clone(),
+            client.clone(),
+            control.clone(),
+        ));
         self.tasks
-            .spawn(slices::slices(wires.clone(), client.clone(), control));
+            .spawn(parents::parents(wires.clone(), client.clone(), control));
         self.tasks
             .spawn(watches::namespaces(wires.clone(), client.clone()));
         self.tasks

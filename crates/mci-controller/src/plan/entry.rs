@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use crd::{
-    Condition, EndpointPicker, ImportedCluster, PortRef, SecretReference, ServiceEndpoints,
-    ServicePort, ServiceType, TargetPort,
+    Condition, EndpointPicker, ImportedCluster, Parent, PortRef, RoutingMode, SecretReference,
+    ServiceEndpoints, ServicePort, ServiceType, TargetPort,
     conditions::{self, Status},
 };
 
 use super::{
     address::{self, Rejection},
     export::{ExportRequest, PortOverride, PortSelector, SecretSelector},
+    parent,
 };
 use crate::{
     index::{
@@ -36,9 +37,13 @@ const MAX_ADDRESSES: usize = 64;
 /// What is left of the addresses of an entry that is too large.
 const FEW_ADDRESSES: usize = 4;
 
-/// What became of the EPP reference.
+/// What became of the EPP reference, or in ParentMode of the parents.
 struct Resolution {
+    mode: RoutingMode,
+    /// EndpointMode only.
     picker: Option<EndpointPicker>,
+    /// ParentMode only.
+    parents: Vec<Parent>,
     /// Blocks `Accepted`: reason and message.
     refused: Option<(&'static str, String)>,
     /// Blocks `ResolvedRefs`.
@@ -58,10 +63,17 @@ pub(crate) fn derive_entry(
     reach: Reach,
 ) -> Derived {
     let pool = &record.facts;
-    let mut resolution = resolve(member, pool, request);
-    let cross_namespace = [&request.health, &request.metrics]
-        .iter()
-        .any(|aside| aside.secret == Some(SecretSelector::CrossNamespace));
+    let mode = request.mode.unwrap_or(member.default_mode);
+    let mut resolution = match mode {
+        RoutingMode::EndpointMode => resolve(member, pool, request),
+        RoutingMode::ParentMode => Resolution::of_parents(parent::publish(member, pool)),
+    };
+    // no parent has a health or metrics port
+    let asides = [&request.health, &request.metrics];
+    let cross_namespace = mode == RoutingMode::EndpointMode
+        && asides
+            .iter()
+            .any(|aside| aside.secret == Some(SecretSelector::CrossNamespace));
     let target_ports: Vec<TargetPort> = pool
         .target_ports
         .iter()
@@ -70,14 +82,14 @@ pub(crate) fn derive_entry(
         .collect();
     let mut entry = ImportedCluster {
         name: exporter.to_string(),
-        routing_mode: request.mode,
+        routing_mode: mode,
         target_port_number: pool.target_ports.first().copied().unwrap_or_default(),
         target_ports,
         app_protocol: pool.app_protocol.clone(),
         labels: BTreeMap::new(),
         drain_until: None,
         endpoint_picker: resolution.picker.take(),
-        parents: Vec::new(),
+        parents: std::mem::take(&mut resolution.parents),
         conditions: Vec::new(),
     };
     entry.conditions = resolution.conditions(pool, cross_namespace);
@@ -149,13 +161,14 @@ fn put(conditions: &mut Vec<Condition>, wanted: Condition) {
 
 /// Cuts an entry that is too large until it is not, what is missed least first (spec 4.1); returns whether it did.
 fn shed(entry: &mut ImportedCluster) -> bool {
-    let cuts: [fn(&mut ImportedCluster); 5] = [
+    let cuts: [fn(&mut ImportedCluster); 7] = [
         |entry| {
             if let Some(picker) = &mut entry.endpoint_picker {
                 picker.endpoints.clear();
             }
         },
         |entry| entry.labels.clear(),
+        |entry| entry.parents.iter_mut().for_each(parent::shed_hostnames),
         |entry| cut_services(entry, |service| service.addresses.truncate(FEW_ADDRESSES)),
         |entry| {
             cut_services(entry, |service| {
@@ -167,6 +180,12 @@ fn shed(entry: &mut ImportedCluster) -> bool {
             });
         },
         |entry| entry.app_protocol = None,
+        // their ports tell enough
+        |entry| {
+            for parent in &mut entry.parents {
+                parent.listeners.clear();
+            }
+        },
     ];
     let too_large = |entry: &ImportedCluster| {
         serde_json::to_vec(entry).map_or(0, |json| json.len()) > MAX_ENTRY_BYTES - CUT_RESERVE
@@ -179,12 +198,27 @@ fn shed(entry: &mut ImportedCluster) -> bool {
         step(entry);
         cut = true;
     }
+    // those that can be used come first
+    while entry.parents.len() > 1 && too_large(entry) {
+        entry.parents.pop();
+        cut = true;
+    }
     cut
 }
 
 fn cut_services(entry: &mut ImportedCluster, cut: impl FnMut(&mut ServiceEndpoints)) {
+    services_of(entry).for_each(cut);
+}
+
+/// All that an entry says of addresses, in either mode.
+pub(super) fn services_of(
+    entry: &mut ImportedCluster,
+) -> impl Iterator<Item = &mut ServiceEndpoints> {
     let picker = entry.endpoint_picker.iter_mut();
-    picker.flat_map(|picker| &mut picker.service).for_each(cut);
+    let parents = entry.parents.iter_mut();
+    picker
+        .flat_map(|picker| &mut picker.service)
+        .chain(parents.flat_map(|parent| &mut parent.service))
 }
 
 fn resolve(member: &Member, pool: &PoolFacts, request: &ExportRequest) -> Resolution {
@@ -287,6 +321,8 @@ fn publish(
         })
     };
     Resolution {
+        mode: RoutingMode::EndpointMode,
+        parents: Vec::new(),
         picker: Some(EndpointPicker {
             name: epp.name.clone(),
             service: vec![ServiceEndpoints {
@@ -360,7 +396,9 @@ fn local_secret(wanted: &PortOverride) -> Option<SecretReference> {
 impl Resolution {
     fn unresolved(reason: &'static str, message: String) -> Self {
         Self {
+            mode: RoutingMode::EndpointMode,
             picker: None,
+            parents: Vec::new(),
             refused: None,
             unresolved: Some((reason, message)),
             unready: None,
@@ -369,9 +407,32 @@ impl Resolution {
         }
     }
 
+    /// In ParentMode nothing refers to an EPP.
+    fn of_parents(published: parent::Published) -> Self {
+        let parent::Published {
+            parents,
+            refused,
+            unready,
+            rejected,
+            truncated,
+        } = published;
+        Self {
+            mode: RoutingMode::ParentMode,
+            picker: None,
+            parents,
+            refused,
+            unresolved: None,
+            unready,
+            rejected,
+            truncated,
+        }
+    }
+
     /// An ExternalName could point anywhere (CVE-2021-25740): its type is told, no address ever.
     fn external_name(epp: &EppRef, key: &Key) -> Self {
         Self {
+            mode: RoutingMode::EndpointMode,
+            parents: Vec::new(),
             picker: Some(EndpointPicker {
                 name: epp.name.clone(),
                 service: vec![ServiceEndpoints {
@@ -403,7 +464,7 @@ impl Resolution {
             (None, true) => (
                 Status::True,
                 "Truncated",
-                "the entry was too large: some of its addresses are left out",
+                "the entry was too large: some of it is left out",
             ),
             (None, false) => (Status::True, "Accepted", "the exported pool is valid"),
         };
@@ -417,7 +478,10 @@ impl Resolution {
             (None, false) => (
                 Status::True,
                 "ResolvedRefs",
-                "the endpoint picker's Service exists",
+                match self.mode {
+                    RoutingMode::EndpointMode => "the endpoint picker's Service exists",
+                    RoutingMode::ParentMode => "ParentMode refers to no endpoint picker",
+                },
             ),
         };
         let blocking = self
@@ -430,7 +494,12 @@ impl Resolution {
             None => (
                 Status::True,
                 "Ready",
-                "the endpoint picker has an address and a ready endpoint",
+                match self.mode {
+                    RoutingMode::EndpointMode => {
+                        "the endpoint picker has an address and a ready endpoint"
+                    }
+                    RoutingMode::ParentMode => "a Gateway is programmed and has an address",
+                },
             ),
         };
         [

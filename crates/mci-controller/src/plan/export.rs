@@ -18,7 +18,8 @@ pub(crate) enum Export {
 /// A legal request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExportRequest {
-    pub(crate) mode: RoutingMode,
+    /// None: what the operator's `--default-export-mode` says (C15).
+    pub(crate) mode: Option<RoutingMode>,
     pub(crate) health: PortOverride,
     pub(crate) metrics: PortOverride,
     /// Annotations whose values are of no use; each is treated as absent.
@@ -90,14 +91,9 @@ pub(crate) fn parse_export(annotations: &BTreeMap<String, String>) -> Export {
         .get(annotations::EXPORT_MODE)
         .map(String::as_str)
     {
-        None | Some("EndpointMode") => RoutingMode::EndpointMode,
-        Some("ParentMode") => {
-            return Export::Invalid(InvalidExport {
-                annotation: annotations::EXPORT_MODE,
-                value: "ParentMode".to_owned(),
-                expected: "EndpointMode (ParentMode is not supported yet)",
-            });
-        }
+        None => None,
+        Some("EndpointMode") => Some(RoutingMode::EndpointMode),
+        Some("ParentMode") => Some(RoutingMode::ParentMode),
         Some(other) => {
             return Export::Invalid(InvalidExport {
                 annotation: annotations::EXPORT_MODE,
@@ -217,22 +213,11 @@ mod tests {
         assert!(invalid.to_string().contains("use ClusterSet"));
     }
 
-    #[test]
-    fn parent_mode_is_refused_and_never_defaulted() {
-        let pairs = [
-            (annotations::EXPORT, "ClusterSet"),
-            (annotations::EXPORT_MODE, "ParentMode"),
-        ];
-        let Export::Invalid(invalid) = parse_export(&mk(&pairs)) else {
-            panic!("taken");
-        };
-        assert!(invalid.to_string().contains("not supported yet"));
-    }
-
     #[rstest]
-    #[case(None, RoutingMode::EndpointMode)]
-    #[case(Some("EndpointMode"), RoutingMode::EndpointMode)]
-    fn modes_are_read(#[case] mode: Option<&str>, #[case] expected: RoutingMode) {
+    #[case(None, None)]
+    #[case(Some("EndpointMode"), Some(RoutingMode::EndpointMode))]
+    #[case(Some("ParentMode"), Some(RoutingMode::ParentMode))]
+    fn modes_are_read(#[case] mode: Option<&str>, #[case] expected: Option<RoutingMode>) {
         let mut pairs = vec![(annotations::EXPORT, "ClusterSet")];
         pairs.extend(mode.map(|mode| (annotations::EXPORT_MODE, mode)));
         let Export::Requested(request) = parse_export(&mk(&pairs)) else {
@@ -243,8 +228,10 @@ mod tests {
 
     #[rstest]
     #[case("endpointmode")]
+    #[case("parentmode")]
     #[case("")]
     #[case("Endpoint")]
+    #[case("ParentMode ")]
     fn unknown_modes_are_never_defaulted(#[case] mode: &str) {
         let pairs = [
             (annotations::EXPORT, "ClusterSet"),

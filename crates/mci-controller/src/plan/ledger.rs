@@ -20,6 +20,8 @@ pub(crate) struct Ledger {
 enum Scope {
     /// Of an entry, by exporter.
     Entry(String),
+    /// Of a parent in an entry: exporter, namespace, name.
+    Parent(String, String, String),
     /// Of the import as a whole, by who reads it.
     Import(Option<ClusterName>, Option<ClusterName>),
 }
@@ -66,6 +68,20 @@ impl Ledger {
                     .flat_map(|one| &one.conditions);
                 let scope = Scope::Entry(entry.name.clone());
                 stamp_one(book, scope, condition, known, now);
+            }
+            for parent in &mut entry.parents {
+                let (namespace, name) = (parent.namespace.clone(), parent.name.clone());
+                for condition in &mut parent.conditions {
+                    let known = live
+                        .iter()
+                        .flat_map(|live| &live.clusters)
+                        .filter(|one| one.name == entry.name)
+                        .flat_map(|one| &one.parents)
+                        .filter(|one| one.namespace == namespace && one.name == name)
+                        .flat_map(|one| &one.conditions);
+                    let scope = Scope::Parent(entry.name.clone(), namespace.clone(), name.clone());
+                    stamp_one(book, scope, condition, known, now);
+                }
             }
         }
         status

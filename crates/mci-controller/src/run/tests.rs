@@ -24,6 +24,7 @@ impl Running {
                 instance: "default".to_owned(),
                 controller_name: crd::annotations::MCI_CONTROLLER.to_owned(),
                 strict_exported: false,
+                default_mode: crd::RoutingMode::EndpointMode,
             },
             stale_after: Duration::from_mins(1),
             initial_sync_timeout: Duration::from_millis(300),

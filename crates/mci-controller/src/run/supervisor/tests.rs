@@ -14,6 +14,7 @@ fn mk_supervisor() -> Supervisor {
             instance: "default".to_owned(),
             controller_name: crd::annotations::MCI_CONTROLLER.to_owned(),
             strict_exported: false,
+            default_mode: crd::RoutingMode::EndpointMode,
         },
         stale_after: Duration::from_mins(1),
         initial_sync_timeout: Duration::from_secs(30),

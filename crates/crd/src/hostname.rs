@@ -1,20 +1,24 @@
-//! Hostnames of listeners and routes: which covers which, which is more specific.
+//! Hostnames of Gateway API's listeners and routes: which covers which, which is more specific.
 
 use std::cmp::Ordering;
 use std::fmt;
 
 /// A host pattern, lower case. `*.a.b` covers one or more labels before `.a.b`, and not `a.b`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Hostname {
+pub enum Hostname {
+    /// This host alone.
     Exact(String),
     /// What follows the `*.`.
     Suffix(String),
+    /// Every host.
     Any,
 }
 
+// === impl Hostname ===
+
 impl Hostname {
     /// `None` and `*` mean any host.
-    pub(crate) fn parse(text: Option<&str>) -> Self {
+    pub fn parse(text: Option<&str>) -> Self {
         let text = text
             .unwrap_or("")
             .trim_end_matches('.')
@@ -27,7 +31,7 @@ impl Hostname {
     }
 
     /// Whether every host of `other` is also one of `self`.
-    pub(crate) fn covers(&self, other: &Self) -> bool {
+    pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Any, _) => true,
             (_, Self::Any) | (Self::Exact(_), Self::Suffix(_)) => false,
@@ -38,7 +42,7 @@ impl Hostname {
     }
 
     /// The hosts both have: the narrower of the two, or none.
-    pub(crate) fn intersect(&self, other: &Self) -> Option<Self> {
+    pub fn intersect(&self, other: &Self) -> Option<Self> {
         if self.covers(other) {
             Some(other.clone())
         } else if other.covers(self) {
@@ -49,7 +53,7 @@ impl Hostname {
     }
 
     /// `Less`: `self` is the more specific, and is asked first.
-    pub(crate) fn compare_specificity(&self, other: &Self) -> Ordering {
+    pub fn compare_specificity(&self, other: &Self) -> Ordering {
         fn rank(host: &Hostname) -> (u8, usize) {
             match host {
                 Hostname::Exact(h) => (2, h.len()),
@@ -80,32 +84,49 @@ fn ends_with_label(host: &str, suffix: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
-
     use super::*;
 
-    #[rstest]
-    #[case("*.a.b", "x.a.b", true)]
-    #[case("*.a.b", "x.y.a.b", true)]
-    #[case("*.a.b", "*.x.a.b", true)]
-    #[case("*.a.b", "a.b", false)]
-    #[case("*.a.b", "xa.b", false)]
-    #[case("*", "a.b", true)]
-    #[case("a.b", "*", false)]
-    #[case("A.b", "a.B", true)]
-    fn wildcard_covers_whole_labels_only(
-        #[case] wide: &str,
-        #[case] narrow: &str,
-        #[case] covers: bool,
-    ) {
-        let (wide, narrow) = (Hostname::parse(Some(wide)), Hostname::parse(Some(narrow)));
-        assert_eq!(wide.covers(&narrow), covers);
+    fn mk(text: &str) -> Hostname {
+        Hostname::parse(Some(text))
+    }
+
+    #[test]
+    fn wildcard_covers_whole_labels_only() {
+        for (wide, narrow, covers) in [
+            ("*.a.b", "x.a.b", true),
+            ("*.a.b", "x.y.a.b", true),
+            ("*.a.b", "*.x.a.b", true),
+            ("*.a.b", "a.b", false),
+            ("*.a.b", "xa.b", false),
+            ("*", "a.b", true),
+            ("a.b", "*", false),
+            ("A.b", "a.B", true),
+        ] {
+            assert_eq!(mk(wide).covers(&mk(narrow)), covers, "{wide} {narrow}");
+        }
+    }
+
+    #[test]
+    fn what_both_have_is_the_narrower_of_the_two() {
+        for (one, other, both) in [
+            ("*.a.b", "x.a.b", Some("x.a.b")),
+            ("*.a.b", "*.x.a.b", Some("*.x.a.b")),
+            ("*", "*.a.b", Some("*.a.b")),
+            ("*", "*", Some("*")),
+            ("a.b", "a.b", Some("a.b")),
+            ("a.b", "*.a.b", None),
+            ("*.a.b", "*.c.b", None),
+            ("a.b", "c.b", None),
+        ] {
+            let both = both.map(mk);
+            assert_eq!(mk(one).intersect(&mk(other)), both, "{one} {other}");
+            assert_eq!(mk(other).intersect(&mk(one)), both, "{other} {one}");
+        }
     }
 
     #[test]
     fn exact_is_more_specific_than_any_wildcard() {
-        let mut hosts =
-            ["*", "*.b", "a.b", "*.long.suffix.example"].map(|h| Hostname::parse(Some(h)));
+        let mut hosts = ["*", "*.b", "a.b", "*.long.suffix.example"].map(mk);
         hosts.sort_by(Hostname::compare_specificity);
         let order = hosts.map(|h| h.to_string());
         assert_eq!(order, ["a.b", "*.long.suffix.example", "*.b", "*"]);
