@@ -28,6 +28,8 @@ use moment::Moment;
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Overview {
+    /// Whether this controller may write: no other one leads.
+    pub(crate) leader: bool,
     /// Whether anything is written yet.
     pub(crate) gate_open: bool,
     /// Imports that bear a planned name and are not ours.
@@ -188,6 +190,7 @@ impl Observer {
                 .unwrap_or_default(),
         });
         Overview {
+            leader: false,
             gate_open: false,
             conflicts: 0,
             clusters: clusters.collect(),

@@ -221,10 +221,15 @@ impl Planner {
         let ripe: Vec<Key> = ripe.map(|(key, _)| key.clone()).collect();
         self.dirty.keys.extend(ripe);
         if self.gate.check(&self.world, now) {
-            self.dirty.all = true;
             // what waited for the gate is not slow
-            self.since = None;
+            self.plan_afresh();
         }
+    }
+
+    /// Plans all that is known again, as if it had just come.
+    pub(crate) fn plan_afresh(&mut self) {
+        self.dirty.all = true;
+        self.since = None;
     }
 
     /// The slow pass: compares everything again.

@@ -100,7 +100,13 @@ async fn serve(
         Ok(())
     });
     let drain_timeout = settings.drain_timeout;
-    let supervisor = Supervisor::new(settings, clock, metrics, health.clone());
+    let supervisor = Supervisor::new(
+        settings,
+        clock,
+        metrics,
+        health.clone(),
+        lease::Claim::always(),
+    );
     let mut work = std::pin::pin!(supervisor.run(inventory, shutdown.drain.clone()));
 
     let outcome = tokio::select! {

@@ -7,10 +7,10 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 pub(crate) fn raise_open_files() {
     match try_raise() {
         Ok((before, now)) if before == now => {
-            tracing::debug!(open_files = now, "limit of open files")
+            tracing::debug!(open_files = now, "limit of open files");
         }
         Ok((before, now)) => {
-            tracing::info!(before, open_files = now, "raised the limit of open files")
+            tracing::info!(before, open_files = now, "raised the limit of open files");
         }
         Err(error) => {
             tracing::warn!(%error, "cannot raise the limit of open files: many members may need more than there are");

@@ -152,6 +152,7 @@ where
             write_timeout: Duration::from_secs(5),
             clock,
             metrics: metrics.clone(),
+            claim: lease::Claim::always(),
             drain: CancellationToken::new(),
             dry_run: false,
         },

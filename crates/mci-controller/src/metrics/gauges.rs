@@ -47,11 +47,18 @@ enum Read {
     By(&'static str, fn(&MemberView) -> Vec<(&'static str, Value)>),
 }
 
-const GLOBALS: [Global; 1] = [Global {
-    name: "mci_conflicts",
-    help: "Imports that bear a planned name and are not ours",
-    read: |overview| Value::Count(overview.conflicts),
-}];
+const GLOBALS: [Global; 2] = [
+    Global {
+        name: "mci_leader",
+        help: "1 while this controller leads, so that it alone writes",
+        read: |overview| Value::Count(overview.leader.into()),
+    },
+    Global {
+        name: "mci_conflicts",
+        help: "Imports that bear a planned name and are not ours",
+        read: |overview| Value::Count(overview.conflicts),
+    },
+];
 
 const PER_MEMBER: [PerMember; 11] = [
     PerMember {

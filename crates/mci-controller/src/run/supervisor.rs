@@ -12,6 +12,7 @@ use futures::{
     stream::{BoxStream, SelectAll},
 };
 use jiff::Timestamp;
+use lease::Claim;
 use process::Health;
 use tokio::{
     sync::{mpsc, watch},
@@ -44,6 +45,10 @@ pub(super) struct Supervisor {
     clock: Clock,
     metrics: Metrics,
     health: Health,
+    /// Whether this controller may write.
+    claim: Claim,
+    /// Its term, as last planned for.
+    term: u64,
     members: BTreeMap<ClusterName, Handle>,
     /// Members of a task, to know whose ended.
     tasks: JoinSet<ClusterName>,
@@ -90,7 +95,13 @@ const LEAVING: Duration = Duration::from_secs(30);
 // === impl Supervisor ===
 
 impl Supervisor {
-    pub(super) fn new(settings: Settings, clock: Clock, metrics: Metrics, health: Health) -> Self {
+    pub(super) fn new(
+        settings: Settings,
+        clock: Clock,
+        metrics: Metrics,
+        health: Health,
+        claim: Claim,
+    ) -> Self {
         let planner = Planner::new(
             settings.policy.clone(),
             settings.stale_after,
@@ -105,6 +116,8 @@ impl Supervisor {
             clock,
             metrics,
             health,
+            term: claim.term(),
+            claim,
             members: BTreeMap::new(),
             tasks: JoinSet::new(),
             updates: SelectAll::new(),
@@ -219,6 +232,7 @@ impl Supervisor {
                 write_timeout: self.settings.write_timeout,
                 clock: self.clock,
                 metrics: self.metrics.clone(),
+                claim: self.claim.clone(),
                 drain: self.drain.clone(),
                 dry_run: self.settings.dry_run,
             },
@@ -374,6 +388,11 @@ impl Supervisor {
 
     fn tick(&mut self) {
         let now = self.clock.now();
+        let term = self.claim.term();
+        if std::mem::replace(&mut self.term, term) != term {
+            // another may have led and written since
+            self.planner.plan_afresh();
+        }
         self.planner.tick(now);
         self.health.set(GATE_PART, self.planner.is_open());
         let gone: Vec<ClusterName> = self
@@ -399,7 +418,9 @@ impl Supervisor {
     }
 
     fn housekeep(&mut self) {
-        let overview = self.planner.housekeep(self.clock.now());
+        let now = self.clock.now();
+        let mut overview = self.planner.housekeep(now);
+        overview.leader = self.claim.is_valid(now);
         self.metrics.show(Arc::new(overview));
     }
 

@@ -1,12 +1,14 @@
 //! One write, from its first call to its outcome.
 
-use std::time::Duration;
+use std::{future::pending, time::Duration};
 
 use bytes::Bytes;
 use crd::Condition;
 use http_body_util::{BodyExt, Collected, Limited};
 use jiff::Timestamp;
 use kube::Client;
+use lease::Tenure;
+use moment::Clock;
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -25,6 +27,9 @@ pub(super) struct Sender {
     pub(super) controller_name: String,
     /// Deadline of each call.
     pub(super) write_timeout: Duration,
+    /// Under which all is sent.
+    pub(super) tenure: Tenure,
+    pub(super) clock: Clock,
 }
 
 /// Answers are read up to here: a pool is at most 2 MiB, and of the others only failures matter.
@@ -150,6 +155,10 @@ impl Sender {
     /// One call within its deadline. Everything that a writer sends, reads too, leaves here and nowhere else.
     async fn call(&self, call: Call) -> Result<Answer, Outcome> {
         let request = call.request().map_err(|_| Outcome::Rejected)?;
+        if !self.tenure.is_valid(self.clock.now()) {
+            // the writer sees the same and drops this
+            pending::<()>().await;
+        }
         let exchange = async {
             let response = self.client.send(request).await.map_err(|error| {
                 tracing::debug!(%error, "write failed");

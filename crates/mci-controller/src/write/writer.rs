@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use kube::Client;
+use lease::{Claim, Tenure};
 use tokio::{sync::Notify, task::JoinSet, time::sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -21,14 +22,16 @@ pub(crate) struct WriterSettings {
     pub(crate) write_timeout: Duration,
     pub(crate) clock: Clock,
     pub(crate) metrics: Metrics,
+    /// Nothing is sent without it.
+    pub(crate) claim: Claim,
     /// Cancelled: begin nothing new, finish what is in flight.
     pub(crate) drain: CancellationToken,
     /// Say what would be written, and write nothing.
     pub(crate) dry_run: bool,
 }
 
-/// Sends what the queue has due, until drained; dropped with the session that owns it. Rings `unauthorised` when the
-/// server does not take the credentials.
+/// Sends what the queue has due while the claim is ours, until drained; dropped with the session that owns it. Rings
+/// `unauthorised` when the server does not take the credentials.
 pub(crate) async fn run_writer(
     member: ClusterName,
     queue: Arc<Queue>,
@@ -36,11 +39,44 @@ pub(crate) async fn run_writer(
     settings: WriterSettings,
     unauthorised: Arc<Notify>,
 ) {
+    loop {
+        let tenure = tokio::select! {
+            tenure = settings.claim.gained() => tenure,
+            () = settings.drain.cancelled() => return,
+        };
+        let writing = write(
+            &member,
+            &queue,
+            client.clone(),
+            settings.clone(),
+            &unauthorised,
+            &tenure,
+        );
+        tokio::select! {
+            biased;
+            // requests in flight are cancelled; what they were for is kept
+            () = tenure.ended() => {}
+            () = writing => return,
+        }
+        queue.reopen(settings.clock.now());
+    }
+}
+
+/// Sends until drained, in one term of leading.
+async fn write(
+    member: &ClusterName,
+    queue: &Queue,
+    client: Client,
+    settings: WriterSettings,
+    unauthorised: &Notify,
+    tenure: &Tenure,
+) {
     let WriterSettings {
         controller_name,
         write_timeout,
         clock,
         metrics,
+        claim: _,
         drain,
         dry_run,
     } = settings;
@@ -48,8 +84,10 @@ pub(crate) async fn run_writer(
         client,
         controller_name,
         write_timeout,
+        tenure: tenure.clone(),
+        clock,
     };
-    let counters = metrics.member(&member);
+    let counters = metrics.member(member);
     queue.reopen(clock.now());
     let mut flights: JoinSet<(Slot, Outcome, Moment)> = JoinSet::new();
     loop {
@@ -84,7 +122,8 @@ pub(crate) async fn run_writer(
                     }
                     counters.patched(outcome.label());
                     if outcome == Outcome::Done && matches!(slot, Slot::Import(_)) {
-                        metrics.propagated(now.since(since));
+                        // what came while another led was his to pass on
+                        metrics.propagated(now.since(since.max(tenure.since())));
                     }
                 }
             }

@@ -27,7 +27,7 @@ fn mk_supervisor() -> Supervisor {
     };
     let metrics = Metrics::register(&mut Registry::default());
     let health = Health::new(&[GATE_PART]);
-    Supervisor::new(settings, Clock::start(), metrics, health)
+    Supervisor::new(settings, Clock::start(), metrics, health, Claim::always())
 }
 
 #[tokio::test(start_paused = true)]

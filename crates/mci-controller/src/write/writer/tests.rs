@@ -2,6 +2,7 @@ use bytes::Bytes;
 use crd::conditions;
 use http::{Request, Response};
 use kube::client::Body;
+use lease::ByHand;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tower_test::mock::Handle;
@@ -33,20 +34,20 @@ struct Seen {
 
 impl Server {
     fn start() -> Self {
-        Self::start_with(false)
+        Self::start_with(Clock::start(), Claim::always(), false)
     }
 
-    fn start_with(dry_run: bool) -> Self {
+    fn start_with(clock: Clock, claim: Claim, dry_run: bool) -> Self {
         let (service, handle) = tower_test::mock::pair();
         let client = Client::new(service, "default");
         let queue = Arc::new(Queue::default());
-        let clock = Clock::start();
         let drain = CancellationToken::new();
         let settings = WriterSettings {
             controller_name: crd::annotations::MCI_CONTROLLER.to_owned(),
             write_timeout: Duration::from_secs(5),
             clock,
             metrics: Metrics::register(&mut prometheus_client::registry::Registry::default()),
+            claim,
             drain: drain.clone(),
             dry_run,
         };
@@ -303,7 +304,7 @@ async fn draining_finishes_what_is_in_flight_and_begins_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_dry_run_sends_nothing() {
-    let mut server = Server::start_with(true);
+    let mut server = Server::start_with(Clock::start(), Claim::always(), true);
     server.offer(import(), mk_apply(true));
     server.offer(
         Slot::Import(mk_key("old")),
@@ -334,9 +335,66 @@ async fn one_request_at_most_reaches_a_server_that_asks_for_silence() {
         if n == 0 {
             // the first goes alone: the server throttles it
             server.answer(429, failure(429, "", &json!([]))).await;
+            // and the writer has heard so
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
     // it said 7 s
     assert!(server.is_quiet(Duration::from_millis(6_900)).await);
     server.answer(200, json!({})).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_claim_nothing_is_sent_and_nothing_is_forgotten() {
+    let clock = Clock::start();
+    let (hand, claim) = ByHand::new(clock);
+    let mut server = Server::start_with(clock, claim, false);
+    server.offer(import(), mk_apply(false));
+    assert!(server.is_quiet(Duration::from_mins(1)).await);
+    hand.hold(Duration::from_secs(10));
+    assert_eq!(server.answer(200, json!({})).await.uri, STATUS_URI);
+    server.idle().await;
+    // it runs out by itself
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    server.offer(Slot::Import(mk_key("other")), mk_apply(false));
+    assert!(server.is_quiet(Duration::from_mins(1)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn losing_the_claim_ends_a_write_between_its_calls() {
+    let clock = Clock::start();
+    let (hand, claim) = ByHand::new(clock);
+    let mut server = Server::start_with(clock, claim, false);
+    hand.hold(Duration::from_secs(3));
+    server.offer(import(), mk_apply(true));
+    let (request, send) = server.handle.next_request().await.expect("a request");
+    assert_eq!(request.uri(), MAIN_URI);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    send.send_response(Response::new(Body::from(b"{}".to_vec())));
+    assert!(server.is_quiet(Duration::from_mins(1)).await);
+    // what it was for is kept
+    hand.hold(Duration::from_secs(10));
+    assert_eq!(server.answer(201, json!({})).await.uri, MAIN_URI);
+    assert_eq!(server.answer(200, json!({})).await.uri, STATUS_URI);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_of_an_earlier_term_is_not_of_this_one() {
+    let clock = Clock::start();
+    let (hand, claim) = ByHand::new(clock);
+    let mut server = Server::start_with(clock, claim, false);
+    hand.hold(Duration::from_secs(10));
+    server.offer(import(), mk_apply(true));
+    let (_, send) = server.handle.next_request().await.expect("a request");
+    hand.give_up();
+    hand.hold(Duration::from_secs(10));
+    let started = tokio::time::Instant::now();
+    assert_eq!(server.answer(201, json!({})).await.uri, MAIN_URI);
+    // at once, not after a deadline
+    assert!(started.elapsed() < Duration::from_secs(1));
+    // the answer to the earlier leads to no second call
+    send.send_response(Response::new(Body::from(b"{}".to_vec())));
+    assert_eq!(server.answer(200, json!({})).await.uri, STATUS_URI);
+    server.idle().await;
+    assert!(server.is_quiet(Duration::from_secs(5)).await);
 }
