@@ -65,6 +65,7 @@ pub(crate) fn mk_pool(name: &str, export: Option<&str>) -> PoolFacts {
         target_ports: vec![8000],
         app_protocol: Some("http".to_owned()),
         exported: None,
+        status_full: false,
         parents: Vec::new(),
     }
 }

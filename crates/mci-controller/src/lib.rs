@@ -10,6 +10,7 @@
 //! ```
 
 mod args;
+mod events;
 #[cfg(test)]
 mod fixtures;
 mod home;

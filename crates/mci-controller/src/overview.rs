@@ -32,6 +32,8 @@ pub(crate) struct Overview {
     pub(crate) leader: bool,
     /// Whether anything is written yet.
     pub(crate) gate_open: bool,
+    /// Whether withdrawals are held since many members were lost at once.
+    pub(crate) guard: bool,
     /// Imports that bear a planned name and are not ours.
     pub(crate) conflicts: usize,
     pub(crate) clusters: Vec<MemberView>,
@@ -192,6 +194,7 @@ impl Observer {
         Overview {
             leader: false,
             gate_open: false,
+            guard: false,
             conflicts: 0,
             clusters: clusters.collect(),
         }

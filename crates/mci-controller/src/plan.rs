@@ -31,7 +31,10 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
-pub(crate) use self::address::Rejection;
+pub(crate) use self::{
+    address::Rejection,
+    import::{MAX_ENTRIES, join_names},
+};
 use self::{
     entry::{Derived, derive_entry, services_of, set_reach},
     export::{Export, parse_export},

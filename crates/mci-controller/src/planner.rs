@@ -24,6 +24,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use self::gate::Gate;
 use crate::{
+    events::{Audience, PoolTeller},
     index::{
         Changes, Dirty, Evidence, World,
         facts::{Claim, LiveImport},
@@ -64,6 +65,9 @@ pub(crate) struct Planner {
     /// Imports in the way, by member and key.
     conflicts: BTreeSet<(ClusterName, Key)>,
     observer: Observer,
+    teller: PoolTeller,
+    /// Whether events are told: only the leader does.
+    speaking: bool,
     metrics: Metrics,
     /// Each write says what it would change, for the log.
     dry_run: bool,
@@ -110,6 +114,8 @@ impl Planner {
             unsettled: BTreeMap::new(),
             conflicts: BTreeSet::new(),
             observer: Observer::default(),
+            teller: PoolTeller::default(),
+            speaking: false,
             metrics,
             dry_run: false,
         }
@@ -181,6 +187,7 @@ impl Planner {
         });
         self.conflicts.retain(|(member, _)| member != name);
         self.observer.forget(name);
+        self.teller.forget(name);
         self.metrics.forget(name);
         let changes = self.world.forget(name);
         self.take(changes, now);
@@ -230,6 +237,11 @@ impl Planner {
     pub(crate) fn plan_afresh(&mut self) {
         self.dirty.all = true;
         self.since = None;
+    }
+
+    /// Whether events are told from now on.
+    pub(crate) fn speak(&mut self, speaking: bool) {
+        self.speaking = speaking;
     }
 
     /// The slow pass: compares everything again.
@@ -292,11 +304,14 @@ impl Planner {
 
     fn publish_key(&mut self, key: &Key, occasion: Occasion) {
         let plan = desired_for(&self.world, &self.policy, key, occasion.now);
-        for (exporter, rejection) in &plan.rejected {
-            self.metrics
-                .member(exporter)
-                .rejected_address(rejection.reason());
-        }
+        let audience = Audience {
+            queues: &self.queues,
+            metrics: &self.metrics,
+            speaking: self.speaking,
+            now: occasion.now,
+            wall: occasion.wall,
+        };
+        self.teller.planned(&self.world, key, &plan, &audience);
         let mut bodies = Bodies::default();
         for (name, import) in &plan.imports {
             self.publish_import(key, name, import, &mut bodies, occasion);

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use self::supervisor::Supervisor;
 use crate::{
     args::{Args, Settings},
+    events::{HomeDesk, Regarding, SenderSettings, run_sender},
     home::HomeConfig,
     inventory::watch_directory,
     metrics::Metrics,
@@ -82,6 +83,8 @@ async fn serve(
         metrics.overview(),
         stop.clone(),
     ));
+    let claim = lease::Claim::always();
+    let mut desk = None;
     if let Some(config) = home {
         health.set(HOME_PART, false);
         let home = tokio::select! {
@@ -92,6 +95,24 @@ async fn serve(
         if settings.instance_from_home {
             settings.policy.instance.clone_from(&home.uid);
         }
+        let here = HomeDesk {
+            outbox: Arc::default(),
+            lease: Regarding::lease(&home.namespace, &settings.policy.clusterset),
+        };
+        let sender = run_sender(
+            here.outbox.clone(),
+            home.client.clone(),
+            SenderSettings {
+                cluster: "home".to_owned(),
+                claim: claim.clone(),
+                clock,
+            },
+        );
+        tasks.spawn(async move {
+            sender.await;
+            Ok(())
+        });
+        desk = Some(here);
     }
     let directory = settings.kubeconfig_dir.clone();
     let (plain, hold) = (settings.allow_plain_http, settings.removal_hold);
@@ -100,13 +121,10 @@ async fn serve(
         Ok(())
     });
     let drain_timeout = settings.drain_timeout;
-    let supervisor = Supervisor::new(
-        settings,
-        clock,
-        metrics,
-        health.clone(),
-        lease::Claim::always(),
-    );
+    let mut supervisor = Supervisor::new(settings, clock, metrics, health.clone(), claim);
+    if let Some(desk) = desk {
+        supervisor.tell_home(desk);
+    }
     let mut work = std::pin::pin!(supervisor.run(inventory, shutdown.drain.clone()));
 
     let outcome = tokio::select! {

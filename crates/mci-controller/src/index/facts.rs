@@ -35,6 +35,8 @@ pub(crate) struct PoolFacts {
     pub(crate) exported: Option<Vec<Condition>>,
     /// The Gateways that say in `status.parents` that they accepted it, sorted.
     pub(crate) parents: Vec<Key>,
+    /// Others' entries fill `status.parents`: there is no place for ours.
+    pub(crate) status_full: bool,
 }
 
 /// `spec.endpointPickerRef`.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use crd::annotations::EXPORT_MODE;
+
 use super::{
     Changes, Evidence,
     facts::{CrdCheck, PoolFacts},
@@ -183,9 +185,10 @@ impl PoolRecord {
         matches!(parse_export(&self.facts.annotations), Export::Requested(_))
     }
 
-    /// Whether it is exported, wants to be, or bears our condition.
+    /// Whether it is exported, wants to be, bears our condition, or an annotation that has no effect.
     pub(crate) fn concerns_us(&self) -> bool {
         self.facts.exported.is_some()
+            || self.facts.annotations.contains_key(EXPORT_MODE)
             || parse_export(&self.facts.annotations) != Export::NotRequested
     }
 

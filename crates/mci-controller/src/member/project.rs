@@ -28,6 +28,7 @@ use crate::{
     },
     name::Key,
     plan::export::concerns_export,
+    write::pool_status::MAX_PARENTS,
 };
 
 mod parents;
@@ -71,6 +72,7 @@ pub(super) fn pool(object: InferencePool, ours: &Ours) -> Option<PoolFacts> {
     let parents = object.status.and_then(|status| status.parents);
     let parents = parents.unwrap_or_default();
     let gateways = parents::accepting_gateways(&parents, &key.namespace);
+    let no_place = parents.len() >= MAX_PARENTS;
     let exported = parents
         .into_iter()
         .find(|parent| {
@@ -111,6 +113,7 @@ pub(super) fn pool(object: InferencePool, ours: &Ours) -> Option<PoolFacts> {
             };
             text.to_owned()
         }),
+        status_full: no_place && exported.is_none(),
         exported,
         parents: gateways,
     })

@@ -17,6 +17,7 @@ use super::{
     watches::{self, Gone, Wires},
 };
 use crate::{
+    events::{SenderSettings, run_sender},
     index::{member::Fault, update::Update},
     write::{backoff, run_writer},
 };
@@ -196,6 +197,16 @@ impl<'a> Session<'a> {
             self.context.writer.clone(),
             self.unauthorised.clone(),
         );
+        let settings = SenderSettings {
+            cluster: self.context.name.to_string(),
+            claim: self.context.writer.claim.clone(),
+            clock: self.context.writer.clock,
+        };
+        let events = run_sender(self.context.queue.clone(), self.client.clone(), settings);
+        self.tasks.spawn(async move {
+            events.await;
+            Ok(())
+        });
         self.tasks.spawn(async move {
             writer.await;
             // drained: the session goes on without it

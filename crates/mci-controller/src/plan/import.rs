@@ -13,7 +13,7 @@ use super::{Audience, PlannedImport, Policy};
 use crate::name::ClusterName;
 
 /// As many entries as the CRD admits; past it the oldest pools stay.
-const MAX_ENTRIES: usize = 256;
+pub(crate) const MAX_ENTRIES: usize = 256;
 /// Names in a message; the rest is counted.
 const MAX_NAMES: usize = 8;
 
@@ -69,7 +69,7 @@ pub(super) fn make(
 }
 
 /// Names, sorted by the caller: the first 8, then how many more.
-pub(super) fn join_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
+pub(crate) fn join_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     let more = names.len().saturating_sub(MAX_NAMES);
     let text = names.take(MAX_NAMES).collect::<Vec<_>>().join(",");
     if more == 0 {

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::{GATE_PART, LOOP_LIMIT};
 use crate::{
     args::Settings,
+    events::{HomeDesk, MemberTeller},
     index::{
         member::{Link, Refusal},
         update::Update,
@@ -33,6 +34,7 @@ use crate::{
     member::{Control, MemberContext, Ours, Timed, run_member},
     metrics::Metrics,
     name::ClusterName,
+    overview::Overview,
     planner::Planner,
     write::{Queue, WriterSettings},
 };
@@ -49,6 +51,9 @@ pub(super) struct Supervisor {
     claim: Claim,
     /// Its term, as last planned for.
     term: u64,
+    teller: MemberTeller,
+    /// Where the operator is told of members; none without a home.
+    home: Option<HomeDesk>,
     members: BTreeMap<ClusterName, Handle>,
     /// Members of a task, to know whose ended.
     tasks: JoinSet<ClusterName>,
@@ -118,6 +123,8 @@ impl Supervisor {
             health,
             term: claim.term(),
             claim,
+            teller: MemberTeller::default(),
+            home: None,
             members: BTreeMap::new(),
             tasks: JoinSet::new(),
             updates: SelectAll::new(),
@@ -125,6 +132,11 @@ impl Supervisor {
             epochs: 0,
             drain: CancellationToken::new(),
         }
+    }
+
+    /// Tells of members at home from now on.
+    pub(super) fn tell_home(&mut self, desk: HomeDesk) {
+        self.home = Some(desk);
     }
 
     /// Runs until drained; then waits for the writes in flight.
@@ -393,6 +405,8 @@ impl Supervisor {
             // another may have led and written since
             self.planner.plan_afresh();
         }
+        self.planner
+            .speak(self.claim.is_valid(now) && !self.settings.dry_run);
         self.planner.tick(now);
         self.health.set(GATE_PART, self.planner.is_open());
         let gone: Vec<ClusterName> = self
@@ -421,7 +435,22 @@ impl Supervisor {
         let now = self.clock.now();
         let mut overview = self.planner.housekeep(now);
         overview.leader = self.claim.is_valid(now);
+        self.tell(&overview, now);
         self.metrics.show(Arc::new(overview));
+    }
+
+    /// Tells at home what became of members.
+    fn tell(&mut self, overview: &Overview, now: Moment) {
+        let speaking = overview.leader && !self.settings.dry_run;
+        let desk = self.home.as_ref().filter(|_| speaking);
+        let regarding = |_: Option<&ClusterName>| desk.map(|desk| desk.lease.clone());
+        let notices = self.teller.look(overview, Timestamp::now(), regarding);
+        for notice in notices {
+            tracing::debug!(reason = notice.reason.name(), note = notice.note, "event");
+            if let Some(desk) = desk {
+                desk.outbox.offer(notice, now);
+            }
+        }
     }
 
     /// A member's task tree ended: expected where it was stopped, else it is begun anew.

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 /// As many parents as the CRD admits.
-const MAX_PARENTS: usize = 32;
+pub(crate) const MAX_PARENTS: usize = 32;
 
 /// What a merge leads to.
 #[derive(Clone, Debug, PartialEq)]

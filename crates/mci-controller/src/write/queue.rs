@@ -16,6 +16,7 @@ use super::{
     limits::{InFlight, Rate},
     stats::QueueStats,
 };
+use crate::events::Outbox;
 use moment::Moment;
 
 /// The lanes of one member and the bell for its writer.
@@ -23,6 +24,7 @@ use moment::Moment;
 pub(crate) struct Queue {
     lanes: Mutex<Lanes>,
     bell: Notify,
+    outbox: Outbox,
 }
 
 /// One lane per object: bound is the number of objects.
@@ -101,9 +103,20 @@ impl Queue {
         lanes.flying.is_empty() && lanes.due.is_empty()
     }
 
+    /// The events that wait for the member.
+    pub(crate) fn outbox(&self) -> &Outbox {
+        &self.outbox
+    }
+
     /// Rings when something was offered.
     pub(crate) async fn rung(&self) {
         self.bell.notified().await;
+    }
+}
+
+impl AsRef<Outbox> for Queue {
+    fn as_ref(&self) -> &Outbox {
+        &self.outbox
     }
 }
 

@@ -1,0 +1,126 @@
+//! Kubernetes events: what a user of a pool, or the operator at home, is told where `kubectl describe` looks.
+//!
+//! ```text
+//!  plan ── Signs (old, new) ── derive ──► Notice ──► Outbox (per member: ledger, bound) ──► run_sender ──► API server
+//! ```
+//! They are for people: one that cannot be sent is lost, and none ever holds up a write. Core `v1` events, since
+//! `kubectl describe` shows the count and age of those alone.
+
+mod derive;
+mod ledger;
+mod members;
+mod outbox;
+mod send;
+mod signs;
+mod teller;
+
+use jiff::Timestamp;
+
+pub(crate) use self::{
+    members::{HomeDesk, MemberTeller},
+    outbox::Outbox,
+    send::{SenderSettings, run_sender},
+    teller::{Audience, PoolTeller},
+};
+
+/// Something worth telling, once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Notice {
+    pub(crate) regarding: Regarding,
+    /// Tells apart what concerns one object for several reasons of the same name, such as members on our Lease.
+    pub(crate) subject: String,
+    pub(crate) reason: Reason,
+    /// For people; at most [`MAX_NOTE`] bytes are sent.
+    pub(crate) note: String,
+    pub(crate) at: Timestamp,
+}
+
+/// The object that an event is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Regarding {
+    pub(crate) api_version: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    /// `kubectl describe` finds events by it; empty: not known.
+    pub(crate) uid: String,
+}
+
+/// Reason of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reason {
+    Exported,
+    PartiallyExported,
+    /// The EPP's Service is of a type that is never exported.
+    NotSupported,
+    InvalidExportAnnotation,
+    NamespaceMissing,
+    ImportConflict,
+    ClusterUnreachable,
+    HealthPortNotFound,
+    TooManyExporters,
+    PoolStatusFull,
+    AddressRejected,
+    /// A member's new `Active` reason.
+    Member(&'static str),
+    IsolationGuard,
+}
+
+/// Longest note: what the API server takes.
+const MAX_NOTE: usize = 1024;
+
+// === impl Regarding ===
+
+impl Regarding {
+    /// Our Lease, for what concerns no object of the inventory. Its uid is looked up when it is needed.
+    pub(crate) fn lease(namespace: &str, clusterset: &str) -> Self {
+        Self {
+            api_version: "coordination.k8s.io/v1",
+            kind: "Lease",
+            namespace: namespace.to_owned(),
+            name: format!("isthmus-mci-{clusterset}"),
+            uid: String::new(),
+        }
+    }
+
+    /// A pool in its own cluster.
+    pub(crate) fn pool(key: &crate::name::Key, uid: &str) -> Self {
+        Self {
+            api_version: "inference.networking.k8s.io/v1",
+            kind: crd::annotations::POOL_KIND,
+            namespace: key.namespace.to_string(),
+            name: key.name.to_string(),
+            uid: uid.to_owned(),
+        }
+    }
+}
+
+// === impl Reason ===
+
+impl Reason {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Exported => "Exported",
+            Self::PartiallyExported => "PartiallyExported",
+            Self::NotSupported => "NotSupported",
+            Self::InvalidExportAnnotation => "InvalidExportAnnotation",
+            Self::NamespaceMissing => "NamespaceMissing",
+            Self::ImportConflict => "ImportConflict",
+            Self::ClusterUnreachable => "ClusterUnreachable",
+            Self::HealthPortNotFound => "HealthPortNotFound",
+            Self::TooManyExporters => "TooManyExporters",
+            Self::PoolStatusFull => "PoolStatusFull",
+            Self::AddressRejected => "AddressRejected",
+            Self::Member(reason) => reason,
+            Self::IsolationGuard => "IsolationGuard",
+        }
+    }
+
+    /// `Normal` or `Warning`. No port for health checks is usual, not wrong.
+    pub(crate) fn type_(self) -> &'static str {
+        match self {
+            Self::Exported | Self::HealthPortNotFound | Self::Member("Active") => "Normal",
+            _ => "Warning",
+        }
+    }
+}

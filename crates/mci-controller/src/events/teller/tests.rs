@@ -1,0 +1,194 @@
+use crd::annotations::{EXPORT_MODE, HEALTH_PORT, HEALTH_SECRET};
+use prometheus_client::{encoding::text::encode, registry::Registry};
+
+use super::*;
+use crate::{
+    fixtures::*,
+    index::{facts::Claim, update::Update},
+    plan::desired_for,
+};
+
+/// A world of members with outboxes.
+struct Bench {
+    world: World,
+    teller: PoolTeller,
+    queues: BTreeMap<ClusterName, Arc<Queue>>,
+    metrics: Metrics,
+    registry: Registry,
+}
+
+impl Bench {
+    fn new(names: &[&str]) -> Self {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        let queues = names.iter().map(|name| (mk_name(name), Arc::default()));
+        Self {
+            world: mk_world(names),
+            teller: PoolTeller::default(),
+            queues: queues.collect(),
+            metrics,
+            registry,
+        }
+    }
+
+    fn plan(&mut self, seconds: u64, speaking: bool) {
+        let now = Moment::from_millis(seconds * 1000);
+        for name in self.queues.keys() {
+            self.metrics.add(name);
+        }
+        let plan = desired_for(&self.world, &mk_policy(), &mk_key("llm"), now);
+        let audience = Audience {
+            queues: &self.queues,
+            metrics: &self.metrics,
+            speaking,
+            now,
+            wall: Timestamp::UNIX_EPOCH,
+        };
+        self.teller
+            .planned(&self.world, &mk_key("llm"), &plan, &audience);
+    }
+
+    fn settle(&mut self) {
+        settle(&mut self.world, &mk_policy(), Moment::default());
+    }
+
+    fn told(&self, name: &str) -> Vec<&'static str> {
+        let letters = self.queues[&mk_name(name)].outbox().drain();
+        letters.into_iter().map(|(reason, _)| reason).collect()
+    }
+
+    /// The pool of `a`, with one more annotation.
+    fn annotate(&mut self, annotation: &str, value: &str) {
+        let record = &member(&self.world, "a").pools[&mk_key("llm")];
+        let mut pool = record.facts.clone();
+        pool.annotations
+            .insert(annotation.to_owned(), value.to_owned());
+        self.world
+            .update(&mk_name("a"), Update::PoolApplied(pool), Moment::default());
+    }
+}
+
+#[test]
+fn an_export_is_told_once_it_stands_and_not_again() {
+    let mut bench = Bench::new(&["a", "b"]);
+    export(&mut bench.world, "a", "llm");
+    bench.plan(0, true);
+    assert!(bench.told("a").is_empty(), "nothing stands yet");
+    bench.settle();
+    bench.plan(1, true);
+    assert_eq!(bench.told("a"), ["Exported"]);
+    bench.plan(700, true);
+    assert!(bench.told("a").is_empty());
+    assert!(bench.told("b").is_empty(), "the pool is in a");
+}
+
+#[test]
+fn after_a_restart_what_the_condition_says_is_no_news() {
+    let mut bench = Bench::new(&["a", "b"]);
+    export(&mut bench.world, "a", "llm");
+    bench.annotate(HEALTH_PORT, "0");
+    bench.settle();
+    bench.plan(0, true);
+    assert!(bench.told("a").is_empty());
+    // what changes afterwards is
+    lose(&mut bench.world, "b", Moment::from_millis(1_000));
+    bench.plan(4, true);
+    assert_eq!(bench.told("a"), ["PartiallyExported", "ClusterUnreachable"]);
+}
+
+#[test]
+fn who_does_not_lead_looks_on_and_does_not_repeat_it_later() {
+    let mut bench = Bench::new(&["a", "b"]);
+    export(&mut bench.world, "a", "llm");
+    bench.plan(0, false);
+    bench.settle();
+    bench.plan(1, false);
+    assert!(bench.told("a").is_empty());
+    bench.plan(2, true);
+    assert!(bench.told("a").is_empty());
+}
+
+#[test]
+fn bad_annotations_are_told_with_what_they_should_be() {
+    let mut bench = Bench::new(&["a", "b"]);
+    let mut pool = mk_pool("llm", None);
+    pool.annotations
+        .insert(EXPORT_MODE.to_owned(), "EndpointMode".to_owned());
+    let applied = Update::PoolApplied(pool);
+    let changes = bench
+        .world
+        .update(&mk_name("a"), applied, Moment::default());
+    assert!(changes.dirty.keys.contains(&mk_key("llm")), "it is planned");
+    bench.plan(0, true);
+    let letters = bench.queues[&mk_name("a")].outbox().drain();
+    assert_eq!(letters.len(), 1, "{letters:?}");
+    assert_eq!(letters[0].0, "InvalidExportAnnotation");
+    assert!(
+        letters[0].1.contains("set that to ClusterSet"),
+        "{letters:?}"
+    );
+}
+
+#[test]
+fn overrides_that_are_ignored_are_told_together() {
+    let mut bench = Bench::new(&["a", "b"]);
+    export(&mut bench.world, "a", "llm");
+    bench.annotate(HEALTH_PORT, "0");
+    bench.annotate(HEALTH_SECRET, "other/creds");
+    bench.plan(0, true);
+    let letters = bench.queues[&mk_name("a")].outbox().drain();
+    assert_eq!(letters.len(), 1, "{letters:?}");
+    assert!(letters[0].1.contains(HEALTH_PORT), "{letters:?}");
+    assert!(letters[0].1.contains(HEALTH_SECRET), "{letters:?}");
+}
+
+#[test]
+fn what_stands_in_the_way_is_told_by_member() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    export(&mut bench.world, "a", "llm");
+    bench.settle();
+    bench.plan(0, true);
+    bench.told("a");
+    let gone = Update::Namespaces(crate::index::update::Change::Deleted(Key::new("", NS)));
+    bench.world.update(&mk_name("b"), gone, Moment::default());
+    let mut foreign = member(&bench.world, "c").imports.items[&mk_key("llm")].clone();
+    foreign.claim = Claim::Foreign;
+    let foreign = Update::Imports(crate::index::update::Change::Applied(foreign));
+    bench
+        .world
+        .update(&mk_name("c"), foreign, Moment::default());
+    bench.plan(1, true);
+    let told = bench.told("a");
+    assert!(told.contains(&"NamespaceMissing"), "{told:?}");
+    assert!(told.contains(&"ImportConflict"), "{told:?}");
+}
+
+#[test]
+fn a_rejected_address_is_told_and_counted_once() {
+    let mut bench = Bench::new(&["a", "b"]);
+    export(&mut bench.world, "a", "llm");
+    let service = mk_service(crd::ServiceType::LoadBalancer, "127.0.0.1");
+    let service = Update::Services(crate::index::update::Change::Applied(service));
+    bench
+        .world
+        .update(&mk_name("a"), service, Moment::default());
+    bench.plan(0, true);
+    bench.plan(1, true);
+    let told = bench.told("a");
+    assert!(told.contains(&"AddressRejected"), "{told:?}");
+    let mut page = String::new();
+    encode(&mut page, &bench.registry).expect("encodes");
+    let line = r#"mci_rejected_addresses_total{cluster="a",reason="unroutable"} 1"#;
+    assert!(page.contains(&format!("{line}\n")), "{page}");
+}
+
+#[test]
+fn a_pool_that_is_gone_is_forgotten() {
+    let mut bench = Bench::new(&["a", "b"]);
+    export(&mut bench.world, "a", "llm");
+    bench.settle();
+    bench.plan(0, true);
+    assert_eq!(bench.teller.seen.len(), 1);
+    bench.teller.forget(&mk_name("a"));
+    assert!(bench.teller.seen.is_empty());
+}
