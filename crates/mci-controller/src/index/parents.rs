@@ -194,3 +194,6 @@ impl Member {
         changes
     }
 }
+
+#[cfg(test)]
+mod tests;

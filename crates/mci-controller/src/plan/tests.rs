@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use crd::{ServiceType, conditions};
 
+mod modes;
 mod properties;
 
 use super::*;

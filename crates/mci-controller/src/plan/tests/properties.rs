@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crd::ServiceType;
+use crd::{RoutingMode, ServiceType};
 use proptest::prelude::*;
 
 use super::super::desired;
@@ -14,7 +14,7 @@ use crate::{
     index::{
         World, facts,
         member::Fault,
-        update::{Change, Update},
+        update::{Change, ParentKind, Update},
     },
 };
 use moment::Moment;
@@ -31,6 +31,14 @@ enum Op {
     Return(usize),
     CrdGone(usize),
     Endpoints(usize, bool),
+    ExportByParents(usize, usize),
+    /// The member's Gateways are listed, with one that is programmed or not.
+    Gateways(usize, bool),
+    /// Its routes are listed, with one to the first pool or none.
+    Routes(usize, bool),
+    /// It serves no Gateways, or no routes.
+    ParentsHidden(usize, ParentKind),
+    ParentsUnwatched(usize),
     Wait,
     /// The controller starts anew: what is silent stays unknown to it.
     Restart,
@@ -61,7 +69,19 @@ fn any_op() -> impl Strategy<Value = Op> {
         m.clone().prop_map(Op::Lose),
         m.clone().prop_map(Op::Return),
         m.clone().prop_map(Op::CrdGone),
-        (m, any::<bool>()).prop_map(|(m, ready)| Op::Endpoints(m, ready)),
+        (m.clone(), any::<bool>()).prop_map(|(m, ready)| Op::Endpoints(m, ready)),
+        (m.clone(), 0..POOLS.len()).prop_map(|(m, p)| Op::ExportByParents(m, p)),
+        (m.clone(), any::<bool>()).prop_map(|(m, programmed)| Op::Gateways(m, programmed)),
+        (m.clone(), any::<bool>()).prop_map(|(m, one)| Op::Routes(m, one)),
+        (m.clone(), any::<bool>()).prop_map(|(m, gateways)| Op::ParentsHidden(
+            m,
+            if gateways {
+                ParentKind::Gateways
+            } else {
+                ParentKind::Routes
+            }
+        )),
+        m.prop_map(Op::ParentsUnwatched),
         Just(Op::Wait),
         Just(Op::Restart),
     ]
@@ -102,6 +122,31 @@ fn run(world: &mut World, truth: &mut Truth, op: &Op, now: &mut Moment) {
             let slice = mk_slice(if ready { &["10.0.0.1"] } else { &[] });
             update(world, m, Update::Slices(Change::Applied(slice)));
         }
+        Op::ExportByParents(m, p) if !silent(world, m) => {
+            truth.ended.remove(&(m, p));
+            update(world, m, Update::PoolApplied(mk_parent_pool(POOLS[p])));
+        }
+        Op::Gateways(m, programmed) if !silent(world, m) => {
+            let mut gateway = mk_gateway("gw");
+            if !programmed {
+                gateway.programmed = facts::Programmed::No;
+            }
+            update(world, m, Update::Gateways(Change::Listed(vec![gateway])));
+        }
+        Op::Routes(m, one) if !silent(world, m) => {
+            let route = one.then(|| mk_route("r", "gw", POOLS[0]));
+            update(
+                world,
+                m,
+                Update::Routes(Change::Listed(route.into_iter().collect())),
+            );
+        }
+        Op::ParentsHidden(m, kind) if !silent(world, m) => {
+            update(world, m, Update::ParentsHidden(kind));
+        }
+        Op::ParentsUnwatched(m) if !silent(world, m) => {
+            update(world, m, Update::ParentsUnwatched);
+        }
         Op::Lose(m) => update(world, m, Update::Lost(Fault::ConnectionLost)),
         Op::Return(m) => match truth.held.remove(&m) {
             Some((pools, imports)) => {
@@ -137,6 +182,16 @@ fn restart(world: &mut World, truth: &mut Truth, now: Moment) {
     *world = fresh;
 }
 
+/// Whether each entry of an import says what belongs to its mode, and nothing of the other.
+fn speaks_one_mode(world: &World, importer: &str, pool: &str) -> bool {
+    let import = member(world, importer).imports.items.get(&mk_key(pool));
+    let mut entries = import.into_iter().flat_map(|live| &live.status.clusters);
+    entries.all(|entry| match entry.routing_mode {
+        RoutingMode::EndpointMode => entry.endpoint_picker.is_some() && entry.parents.is_empty(),
+        RoutingMode::ParentMode => entry.endpoint_picker.is_none(),
+    })
+}
+
 // === impl Truth ===
 
 impl Truth {
@@ -170,6 +225,7 @@ proptest! {
             for (m, importer) in MEMBERS.iter().enumerate() {
                 for (p, pool) in POOLS.iter().enumerate() {
                     let after = entries(&world, importer, &mk_key(pool));
+                    prop_assert!(speaks_one_mode(&world, importer, pool));
                     prop_assert!(!after.iter().any(|entry| entry == importer));
                     // of an importer that the new controller has not met we see nothing
                     if !member(&world, importer).imports_known() {
@@ -187,21 +243,24 @@ proptest! {
 
     /// P1: updates of different members and kinds in any order lead to the same plan.
     #[test]
-    fn the_plan_ignores_the_order_of_events(order in Just((0..9).collect::<Vec<usize>>()).prop_shuffle()) {
+    fn the_plan_ignores_the_order_of_events(order in Just((0..18).collect::<Vec<usize>>()).prop_shuffle()) {
         let make = |order: &[usize]| {
             let mut world = mk_world(&MEMBERS);
             for index in order {
-                let name = mk_name(MEMBERS[index / 3]);
-                let update = match index % 3 {
+                let name = mk_name(MEMBERS[index / 6]);
+                let update = match index % 6 {
                     0 => Update::PoolApplied(mk_pool("x", Some("ClusterSet"))),
                     1 => Update::Services(Change::Applied(mk_service(ServiceType::ClusterIP, "10.0.0.7"))),
+                    2 => Update::PoolApplied(mk_parent_pool("y")),
+                    3 => Update::Gateways(Change::Listed(vec![mk_gateway("gw")])),
+                    4 => Update::Routes(Change::Listed(vec![mk_route("r", "gw", "y")])),
                     _ => Update::Slices(Change::Applied(mk_slice(&["10.0.0.8", "10.0.0.9"]))),
                 };
                 world.update(&name, update, NOW);
             }
             desired(&world, &mk_policy(), NOW)
         };
-        let straight: Vec<usize> = (0..9).collect();
+        let straight: Vec<usize> = (0..18).collect();
         prop_assert_eq!(make(&order), make(&straight));
     }
 }
