@@ -1,5 +1,7 @@
 //! A member's tasks against a scripted API server, on paused time.
 
+mod parents;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use http::{Request, Response};
@@ -26,6 +28,10 @@ struct Script {
     other: AtomicBool,
     /// Queries of the lists of EndpointSlices.
     slice_lists: parking_lot::Mutex<Vec<String>>,
+    /// Status of its answers about Gateway API; 0: it serves it.
+    gateway_api: AtomicUsize,
+    /// Lists and watches of Gateway API's kinds.
+    gateway_calls: AtomicUsize,
 }
 
 fn list(kind: &str, items: Value) -> Value {
@@ -43,6 +49,9 @@ fn answer(script: &Script, request: &Request<Body>) -> Option<(u16, Value)> {
         let query = request.uri().query().unwrap_or_default();
         script.slice_lists.lock().push(query.to_owned());
     }
+    if path.starts_with("/apis/gateway.networking.k8s.io/") {
+        script.gateway_calls.fetch_add(1, Ordering::SeqCst);
+    }
     if request.method() != http::Method::GET {
         script.writes.fetch_add(1, Ordering::SeqCst);
     }
@@ -56,6 +65,14 @@ fn answer(script: &Script, request: &Request<Body>) -> Option<(u16, Value)> {
         return Some((
             401,
             json!({"kind": "Status", "status": "Failure", "code": 401, "reason": "Unauthorized"}),
+        ));
+    }
+    let refused = script.gateway_api.load(Ordering::SeqCst);
+    if path.starts_with("/apis/gateway.networking.k8s.io/") && refused > 0 {
+        let code = u16::try_from(refused).expect("a status");
+        return Some((
+            code,
+            json!({"kind": "Status", "status": "Failure", "code": code}),
         ));
     }
     Some((
@@ -72,6 +89,8 @@ fn answer(script: &Script, request: &Request<Body>) -> Option<(u16, Value)> {
             "/api/v1/namespaces" => list("PartialObjectMetadataList", json!([])),
             "/api/v1/services" => list("ServiceList", json!([])),
             "/apis/discovery.k8s.io/v1/endpointslices" => list("EndpointSliceList", json!([])),
+            "/apis/gateway.networking.k8s.io/v1/gateways" => list("GatewayList", json!([])),
+            "/apis/gateway.networking.k8s.io/v1/httproutes" => list("HTTPRouteList", json!([])),
             "/apis/inference.networking.k8s.io/v1/inferencepools" => {
                 list("InferencePoolList", json!([]))
             }
