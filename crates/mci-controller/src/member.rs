@@ -7,6 +7,7 @@
 //! ```
 
 mod connect;
+mod import_crd;
 mod parents;
 mod pools;
 mod project;

@@ -179,7 +179,7 @@ impl<'a> Session<'a> {
         self.tasks
             .spawn(watches::imports(wires.clone(), client.clone()));
         self.tasks
-            .spawn(watches::import_crd(wires.clone(), client.clone()));
+            .spawn(watches::watch_import_crd(wires.clone(), client.clone()));
         self.tasks.spawn(probe(wires.clone(), client.clone()));
     }
 
