@@ -244,7 +244,7 @@ impl<'a> Session<'a> {
         if version == self.proven.version {
             return;
         }
-        let Ok(client) = credentials.client() else {
+        let Ok(client) = credentials.client(self.context.turns.clone()) else {
             tracing::warn!(member = %self.context.name, "the new credentials do not decode: the old ones stay");
             return;
         };

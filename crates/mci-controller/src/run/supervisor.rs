@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::{GATE_PART, LOOP_LIMIT};
 use crate::{
     args::Settings,
+    client::Turns,
     events::{HomeDesk, MemberTeller},
     index::{
         member::{Link, Refusal},
@@ -62,6 +63,8 @@ pub(super) struct Supervisor {
     curious: BTreeSet<ClusterName>,
     /// Task trees begun so far.
     epochs: u64,
+    /// At most 16 lists at once, over all members.
+    turns: Turns,
     /// Writers: begin nothing new.
     drain: CancellationToken,
 }
@@ -130,6 +133,7 @@ impl Supervisor {
             updates: SelectAll::new(),
             curious: BTreeSet::new(),
             epochs: 0,
+            turns: Turns::default(),
             drain: CancellationToken::new(),
         }
     }
@@ -256,6 +260,7 @@ impl Supervisor {
                 instance: self.settings.policy.instance.clone(),
                 controller_name: self.settings.policy.controller_name.clone(),
             },
+            turns: self.turns.member(),
             metrics: self.metrics.clone(),
             stop: stop.clone(),
         };
