@@ -10,7 +10,6 @@
 //! ```
 
 mod args;
-mod client;
 mod events;
 #[cfg(test)]
 mod fixtures;

@@ -7,7 +7,6 @@
 //! ```
 
 mod connect;
-mod import_crd;
 mod parents;
 mod pools;
 mod project;
@@ -28,7 +27,6 @@ use tokio_util::sync::CancellationToken;
 
 use self::session::{End, Session};
 use crate::{
-    client::MemberTurns,
     index::{
         interest::Interest,
         member::{Fault, Refusal},
@@ -76,8 +74,6 @@ pub(crate) struct MemberContext {
     pub(crate) queue: Arc<Queue>,
     pub(crate) writer: WriterSettings,
     pub(crate) ours: project::Ours,
-    /// Its place among all who list.
-    pub(crate) turns: MemberTurns,
     pub(crate) metrics: Metrics,
     pub(crate) stop: CancellationToken,
 }
@@ -165,7 +161,7 @@ async fn one_session(context: &mut MemberContext) -> End {
 type Connected = (kube::Client, connect::Identity);
 
 async fn try_connect(context: &MemberContext, credentials: &Credentials) -> Result<Connected, End> {
-    let Ok(client) = credentials.client(context.turns.clone()) else {
+    let Ok(client) = credentials.client() else {
         tracing::warn!(member = %context.name, reason = Refusal::BadCredentials.reason(), "certificates or keys do not decode");
         return Err(End::BadCredentials);
     };

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::addresses::{API_SERVER_PORT, ClusterAddresses, HUB};
+use crate::audit;
 use crate::error::TestbedError;
 use crate::kubeconfig::{Credentials, make_kubeconfig};
 use crate::mounts::Mounts;
@@ -110,6 +111,7 @@ impl Files {
             .and_then(|()| write("server.key", &server.key))
             .and_then(|()| write("tokens.key", &tokens.private))
             .and_then(|()| write("tokens.pub", &tokens.public))
+            .and_then(|()| write("audit-policy.yaml", audit::POLICY))
             .and_then(|()| write("kubeconfig", &kubeconfig))
             .map_err(|source| TestbedError::File {
                 path: files.directory.clone(),
@@ -159,6 +161,11 @@ impl Files {
             // a few clients on one machine: fairness between them only costs start-up time
             ("enable-priority-and-fairness", "false".to_owned()),
             ("profiling", "false".to_owned()),
+            ("audit-policy-file", path("audit-policy.yaml")),
+            (
+                "audit-log-path",
+                audit::log(logs, cluster).to_string_lossy().into_owned(),
+            ),
         ];
         self.start(
             cluster,

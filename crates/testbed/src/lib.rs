@@ -24,6 +24,7 @@
 
 mod addresses;
 mod apply;
+mod audit;
 mod cluster;
 mod control_plane;
 mod error;
@@ -46,6 +47,7 @@ mod testbed;
 mod tools;
 
 pub use apply::ApplyError;
+pub use audit::ApiCall;
 pub use cluster::Cluster;
 pub use error::TestbedError;
 pub use eventually::{NotInTime, eventually};

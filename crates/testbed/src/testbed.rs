@@ -7,6 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node as NodeObject, ServiceAccount};
 use kube::Api;
 
+use crate::audit::{self, ApiCall};
 use crate::cluster::Cluster;
 use crate::error::TestbedError;
 use crate::eventually::eventually;
@@ -120,10 +121,20 @@ impl Testbed {
         Ok(other.heal_to(one).await?)
     }
 
-    /// Where every process logs: `etcd.log`, `<cluster>/apiserver.log`, `<cluster>/controller-manager.log`,
+    /// Where every process logs: `etcd.log`, `<cluster>/apiserver.log`, `<cluster>/audit.log`,
+    /// `<cluster>/controller-manager.log`,
     /// `<cluster>/pods/<namespace>/<pod>/<container>.log`. It outlives the run.
     pub fn logs_dir(&self) -> PathBuf {
         self.run.logs()
+    }
+
+    /// What service accounts asked of a cluster's API server so far, oldest first.
+    ///
+    /// # Errors
+    /// When there is no such cluster or its log cannot be read.
+    pub fn calls(&self, cluster: &str) -> Result<Vec<ApiCall>, TestbedError> {
+        let name = self.member(cluster)?.cluster.name();
+        audit::read(&audit::log(&self.run.logs(), name))
     }
 
     /// The last lines of a log, named like its file without `.log`: `east/apiserver`.

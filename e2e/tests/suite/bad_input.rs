@@ -120,7 +120,7 @@ pub(crate) async fn a_garbage_kubeconfig_leaves_the_other_members_alone(
     environment: &Environment,
 ) -> Result<()> {
     environment.settle().await?;
-    let mut members = environment.members.clone();
+    let mut members = environment.members();
     members.insert(
         "north".to_owned(),
         "apiVersion: v1\nclusters: {{{".to_owned(),
@@ -154,6 +154,6 @@ pub(crate) async fn a_garbage_kubeconfig_leaves_the_other_members_alone(
         environment.serving().await
     }
     .await;
-    isthmus::set_members(&environment.west, &environment.members).await?;
+    isthmus::set_members(&environment.west, &environment.members()).await?;
     result
 }

@@ -22,10 +22,11 @@ use k8s_openapi::{
 };
 use kube::{Api, Resource, api::ListParams};
 use libtest_mimic::{Arguments, Trial};
+use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
 use testbed::{Cluster, Inside, Requests, Testbed, eventually, isthmus};
 
-use crate::{Test, failed};
+use crate::{AWAITED, Test, failed};
 
 /// An answer that takes longer is a hang to a user, whatever its status.
 pub(crate) const NO_ANSWER: Duration = Duration::from_secs(10);
@@ -46,9 +47,9 @@ pub(crate) struct Environment {
     pub(crate) gateway: Requests,
     /// IP address and port of west's gateway.
     pub(crate) gateway_address: String,
+    pub(crate) testbed: Testbed,
     /// Kubeconfig of each member, by name, as the controller has them.
-    pub(crate) members: BTreeMap<String, String>,
-    testbed: Testbed,
+    members: RwLock<BTreeMap<String, String>>,
     cut: AtomicBool,
 }
 
@@ -77,6 +78,7 @@ fn run(inside: &Inside, arguments: &Arguments, tests: &'static [Test]) -> Result
                 .block_on((test.run)(&environment))
                 .map_err(|error| failed(&error, &logs))
         })
+        .with_ignored_flag(AWAITED.contains(&test.name))
     });
     let conclusion = libtest_mimic::run(arguments, trials.collect());
     let environment = Arc::into_inner(environment).context("a test kept the environment")?;
@@ -119,7 +121,7 @@ impl Environment {
             west,
             gateway: Requests::new(url),
             gateway_address,
-            members,
+            members: RwLock::new(members),
             testbed,
             cut: AtomicBool::new(false),
         })
@@ -130,16 +132,23 @@ impl Environment {
     pub(crate) async fn settle(&self) -> Result<()> {
         self.heal().await?;
         self.resume_api(&self.east).await?;
-        isthmus::set_members(&self.west, &self.members).await?;
+        isthmus::set_members(&self.west, &self.members()).await?;
         self.scale_controller(1).await?;
         for cluster in [&self.east, &self.west] {
             isthmus::install_pool(cluster).await?;
         }
         isthmus::install_route(&self.west).await?;
-        isthmus::withdraw(&self.west).await?;
-        isthmus::annotate(&self.east, "inference.networking.x-k8s.io/export-mode-").await?;
         isthmus::export(&self.east).await?;
         self.serving().await
+    }
+
+    pub(crate) fn members(&self) -> BTreeMap<String, String> {
+        self.members.read().clone()
+    }
+
+    /// From now on these are the members' kubeconfigs: their tokens are the only ones that are good.
+    pub(crate) fn remember_members(&self, members: BTreeMap<String, String>) {
+        *self.members.write() = members;
     }
 
     /// Waits until the import is ready, and east answers so many requests in a row that no other route explains it.

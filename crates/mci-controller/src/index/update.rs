@@ -7,7 +7,6 @@ use super::{
         CrdCheck, GatewayFacts, LiveImport, NamespaceFacts, PoolFacts, RouteFacts, ServiceFacts,
         SliceFacts,
     },
-    flavour::ImportCrd,
     interest::Scope,
     member::{Fault, Refusal},
 };
@@ -30,8 +29,8 @@ pub(crate) enum Update {
     Refused(Refusal),
     /// The server does not know this kind (404 on the list).
     NotServed(Kind),
-    /// What the import CRD looks like.
-    ImportCrd(ImportCrd),
+    /// Whether the import CRD is there and stays.
+    ImportCrd(bool),
     /// A complete list of pools, with what the CRD looked like afterwards.
     PoolsListed {
         pools: Vec<PoolFacts>,

@@ -7,10 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{Audience, PlannedImport};
-use crate::{
-    index::flavour::Flavour,
-    name::{ClusterName, Key},
-};
+use crate::name::{ClusterName, Key};
 
 /// When each condition got the status that it has. Bound: the conditions of all planned imports; a key's records go
 /// with its plan.
@@ -26,7 +23,7 @@ enum Scope {
     /// Of a parent in an entry: exporter, namespace, name.
     Parent(String, String, String),
     /// Of the import as a whole, by who reads it.
-    Import(Flavour, Option<ClusterName>, u64),
+    Import(Option<ClusterName>, Option<ClusterName>),
 }
 
 #[derive(Debug)]
@@ -50,12 +47,9 @@ impl Ledger {
         let mut status = planned.status.clone();
         let book = self.keys.entry(key.clone()).or_default();
         let Audience {
-            flavour,
-            excluded,
-            lent,
-            ..
+            excluded, carrier, ..
         } = &planned.audience;
-        let whole = Scope::Import(*flavour, excluded.clone(), *lent);
+        let whole = Scope::Import(excluded.clone(), carrier.clone());
         let top = status.conditions.iter_mut();
         let ours = status
             .controllers

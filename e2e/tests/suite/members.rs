@@ -1,0 +1,465 @@
+//! What the controller does when a member's API server, CRD, namespace, link or credentials fail, or when it is restarted
+//! itself: nothing is withdrawn without evidence, and nothing is written that is already so.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use crd::{ImportedCluster, InferencePoolImport, conditions};
+use e2e::watching::holds;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use testbed::{ApiCall, Cluster, Manifests, eventually, isthmus};
+
+use crate::{
+    apart::{self, APART},
+    environment::{CONTROLLER_PODS, Environment, import},
+};
+
+/// The controller, as its members' API servers know it.
+pub(crate) const CONTROLLER_USER: &str =
+    "system:serviceaccount:isthmus-system:isthmus-mci-controller";
+
+/// Several steps of several programs on a busy machine.
+const SOON: Duration = Duration::from_secs(30);
+/// A start waits 30 s for a member that does not answer (`--initial-sync-timeout`), and then begins to write.
+const GATE: Duration = Duration::from_mins(1);
+
+/// T1, and what comes after: a CRD that is deleted tells of each pool's end, and proves none.
+pub(crate) async fn a_deleted_crd_of_pools_withdraws_nothing(
+    environment: &Environment,
+) -> Result<()> {
+    const CRD: &str = "crd/inferencepools.inference.networking.k8s.io";
+    environment.settle().await?;
+    let before = sample(&environment.west).await?;
+    let east = &environment.east;
+    let pool = pool_to_recreate(east).await?;
+    east.kubectl(&["delete", CRD, "--timeout=25s"]).await?;
+    let seen = async {
+        entry_says(environment, "Reachable", "False", "CRDMissing").await?;
+        stays(environment, &before).await
+    }
+    .await;
+    east.apply_file(&Manifests::find().await?.inference_pool)
+        .await?;
+    // the new kind has no pools at first, which is no evidence either: whoever reinstalls it puts them back
+    let returned = stays(environment, &before).await;
+    east.apply_yaml(&pool.to_string()).await?;
+    seen?;
+    returned?;
+    entry_says(environment, "Reachable", "True", "Reachable").await?;
+    stays(environment, &before).await?;
+    // from now on an end is one again
+    isthmus::withdraw(east).await?;
+    environment.no_import(SOON).await
+}
+
+/// T2 among others: first the API server goes while it is watched, then the controller starts without it.
+pub(crate) async fn a_killed_api_server_takes_no_entry_with_it(
+    environment: &Environment,
+) -> Result<()> {
+    environment.settle().await?;
+    let before = sample(&environment.west).await?;
+    let api_server = environment.testbed.api_server("east")?;
+    api_server.kill().await;
+    let seen = async {
+        entry_says(environment, "Reachable", "False", "ConnectionLost").await?;
+        environment.restart_controller(GATE).await?;
+        entry_says(environment, "Reachable", "False", "ConnectionLost").await?;
+        stays(environment, &before).await
+    }
+    .await;
+    api_server.restart().await?;
+    seen?;
+    entry_says(environment, "Reachable", "True", "Reachable").await?;
+    stays(environment, &before).await?;
+    isthmus::withdraw(&environment.east).await?;
+    environment.no_import(SOON).await
+}
+
+/// While nothing is heard of a cluster, what happens there is not known; afterwards it is.
+pub(crate) async fn what_happens_behind_a_cut_link_is_made_good_after_it(
+    environment: &Environment,
+) -> Result<()> {
+    environment.settle().await?;
+    let outcome = async {
+        apart::add_namespace(&environment.west).await?;
+        apart::add_pool(&environment.east).await?;
+        apart::imported(&environment.west, "east").await?;
+        let before = sample(&environment.west).await?;
+        environment.cut().await?;
+        let seen = async {
+            apart::delete_pool(&environment.east).await?;
+            entry_says(environment, "Reachable", "False", "ConnectionLost").await?;
+            apart::imported(&environment.west, "east").await?;
+            stays(environment, &before).await
+        }
+        .await;
+        environment.heal().await?;
+        seen?;
+        apart::no_import(&environment.west).await?;
+        entry_says(environment, "Reachable", "True", "Reachable").await?;
+        stays(environment, &before).await
+    }
+    .await;
+    apart::clear(environment).await?;
+    outcome
+}
+
+/// T18.
+pub(crate) async fn upstreams_crd_takes_the_entries_and_ours_brings_them_back(
+    environment: &Environment,
+) -> Result<()> {
+    environment.settle().await?;
+    let west = &environment.west;
+    let before = sample(west).await?;
+    isthmus::install_upstream_import_crd(west).await?;
+    let seen = async {
+        eventually("the import in upstream's shape", SOON, async || {
+            only_names_east(&import(west).await?.ok_or("NO IMPORT")?)
+        })
+        .await?;
+        // what is still to be said in this shape is said
+        apart::add_namespace(west).await?;
+        apart::add_pool(&environment.east).await?;
+        eventually("a new import in upstream's shape", SOON, async || {
+            let import = apart::imports(west).get_opt(APART).await;
+            let import = import.map_err(|error| error.to_string())?;
+            only_names_east(&import.ok_or("no import")?)
+        })
+        .await?;
+        apart::says(
+            &environment.east,
+            "Exported under upstream's CRD",
+            |exported| exported.status == "True",
+        )
+        .await?;
+        apart::delete_pool(&environment.east).await?;
+        apart::no_import(west).await?;
+        // and what the CRD cannot hold is not tried again and again
+        let tried = writes(environment, "west")?.into_iter();
+        let refused: Vec<_> = tried.filter(|call| call.code >= 500).collect();
+        ensure!(
+            refused.len() <= 2,
+            "{} refusals: {refused:?}",
+            refused.len()
+        );
+        no_writes(environment, "west", "under upstream's CRD").await
+    }
+    .await;
+    isthmus::install_import_crd(west).await?;
+    apart::clear(environment).await?;
+    seen?;
+    environment.serving().await?;
+    let after = sample(west).await?;
+    ensure!(
+        before.metadata.uid == after.metadata.uid,
+        "the import was made anew"
+    );
+    Ok(())
+}
+
+/// All that upstream's CRD can hold.
+fn only_names_east(import: &InferencePoolImport) -> Result<(), String> {
+    let ours = import.controller(crd::annotations::MCI_CONTROLLER);
+    let ours = ours.ok_or("no entry of the controller")?;
+    let names = ours.exporting_clusters.iter();
+    let names: Vec<&str> = names.map(|cluster| cluster.name.as_str()).collect();
+    if import.clusters().is_empty() && names == ["east"] {
+        Ok(())
+    } else {
+        Err(format!("{:?}", import.status))
+    }
+}
+
+/// T19.
+pub(crate) async fn a_namespace_that_ends_is_left_alone_and_a_new_one_is_served(
+    environment: &Environment,
+) -> Result<()> {
+    environment.settle().await?;
+    let (east, west) = (&environment.east, &environment.west);
+    let outcome = async {
+        apart::add_pool(east).await?;
+        apart::says(east, "the missing namespace is named", |exported| {
+            exported.reason == "NamespaceMissing"
+        })
+        .await?;
+        apart::add_namespace(west).await?;
+        apart::imported(west, "east").await?;
+
+        let brake = brake(&west.client()).await?;
+        let delete = ["delete", "namespace", APART, "--wait=false"];
+        west.kubectl(&delete).await?;
+        let seen = async {
+            apart::no_import(west).await?;
+            apart::says(east, "the ending namespace is named", |exported| {
+                exported.reason == "NamespaceMissing"
+            })
+            .await?;
+            no_writes(environment, "west", "in a namespace that ends").await
+        }
+        .await;
+        let release = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        let params = PatchParams::default();
+        brake.patch(BRAKE, &params, &release).await?;
+        seen?;
+        let namespaces: Api<Namespace> = Api::all(west.client());
+        eventually("the namespace is gone", SOON, async || {
+            match namespaces.get_opt(APART).await {
+                Ok(None) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await?;
+        no_writes(environment, "west", "without the namespace").await?;
+
+        apart::add_namespace(west).await?;
+        apart::imported(west, "east").await?;
+        apart::says(east, "Exported is true again", |exported| {
+            exported.status == "True"
+        })
+        .await
+    }
+    .await;
+    apart::clear(environment).await?;
+    outcome
+}
+
+/// The old token is refused before the controller has the new one: what it cannot do meanwhile it does then.
+pub(crate) async fn a_rotated_token_costs_no_event(environment: &Environment) -> Result<()> {
+    environment.settle().await?;
+    let (east, west) = (&environment.east, &environment.west);
+    let before = sample(west).await?;
+    let mut members = environment.members();
+    let outcome = async {
+        apart::add_namespace(west).await?;
+        // a token is good for as long as its account lives
+        let account = [
+            "-n",
+            isthmus::NAMESPACE,
+            "serviceaccount",
+            isthmus::CONTROLLER,
+        ];
+        east.kubectl(&[&["delete"][..], &account[..]].concat())
+            .await?;
+        members.insert("east".to_owned(), isthmus::join(east).await?);
+        apart::add_pool(east).await?;
+        eventually("the old token is refused", SOON, async || {
+            let metrics = environment.controller_metrics().await;
+            let metrics = metrics.map_err(|error| format!("{error:#}"))?;
+            let states = metrics
+                .lines()
+                .filter(|line| line.starts_with("mci_member_state") && line.contains("east"));
+            let states: Vec<&str> = states.collect();
+            let refused = states
+                .iter()
+                .any(|line| line.contains("AuthFailed") && line.ends_with(" 1"));
+            if refused {
+                Ok(())
+            } else {
+                Err(states.join("\n"))
+            }
+        })
+        .await?;
+        stays(environment, &before).await?;
+
+        isthmus::set_members(west, &members).await?;
+        // a node takes up to a minute or two to bring a Secret's new content into a pod; ours takes seconds
+        apart::imported(west, "east").await?;
+        apart::says(east, "Exported, written with the new token", |exported| {
+            exported.status == "True"
+        })
+        .await?;
+        entry_says(environment, "Reachable", "True", "Reachable").await?;
+        stays(environment, &before).await
+    }
+    .await;
+    environment.remember_members(members);
+    apart::clear(environment).await?;
+    outcome
+}
+
+pub(crate) async fn a_restarted_controller_writes_nothing_that_is_already_so(
+    environment: &Environment,
+) -> Result<()> {
+    environment.settle().await?;
+    // what settling has still to write is written
+    no_writes(environment, "east", "before the restart").await?;
+    let before = (
+        writes(environment, "east")?.len(),
+        writes(environment, "west")?.len(),
+    );
+    environment.restart_controller(GATE).await?;
+    no_writes(environment, "west", "after the restart").await?;
+    for (cluster, before) in [("east", before.0), ("west", before.1)] {
+        let since = writes(environment, cluster)?.split_off(before);
+        ensure!(
+            since.is_empty(),
+            "the restart wrote in {cluster}: {since:?}"
+        );
+    }
+    Ok(())
+}
+
+const BRAKE: &str = "brake";
+
+/// Holds the namespace in its end, until its finalizer is taken away.
+async fn brake(client: &Client) -> Result<Api<ConfigMap>> {
+    let brakes: Api<ConfigMap> = Api::namespaced(client.clone(), APART);
+    let brake = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": BRAKE, "finalizers": ["example.net/brake"]},
+    });
+    let params = PatchParams::apply("testbed");
+    brakes.patch(BRAKE, &params, &Patch::Apply(&brake)).await?;
+    Ok(brakes)
+}
+
+/// Waits until five seconds went by without a write of the controller in this cluster.
+async fn no_writes(environment: &Environment, cluster: &str, when: &str) -> Result<()> {
+    const QUIET: Duration = Duration::from_secs(5);
+    let what = format!("{QUIET:?} without a write in {cluster}, {when}");
+    let mut quiet = (tokio::time::Instant::now(), usize::MAX);
+    eventually(&what, SOON, async || {
+        let writes = writes(environment, cluster).map_err(|error| format!("{error:#}"))?;
+        if writes.len() != quiet.1 {
+            quiet = (tokio::time::Instant::now(), writes.len());
+        }
+        if quiet.0.elapsed() >= QUIET {
+            Ok(())
+        } else {
+            let last: Vec<_> = writes.iter().rev().take(5).collect();
+            Err(format!("{} writes, the last: {last:?}", writes.len()))
+        }
+    })
+    .await?;
+    Ok(())
+}
+
+/// What the controller has written or tried to write of imports and pools.
+fn writes(environment: &Environment, cluster: &str) -> Result<Vec<ApiCall>> {
+    let mut calls = environment.testbed.calls(cluster)?;
+    calls.retain(|call| {
+        let reads = ["get", "list", "watch"];
+        let resource = call.resource.split('/').next().unwrap_or_default();
+        call.user == CONTROLLER_USER
+            && !reads.contains(&&*call.verb)
+            && ["inferencepools", "inferencepoolimports"].contains(&resource)
+    });
+    Ok(calls)
+}
+
+async fn sample(cluster: &Cluster) -> Result<InferencePoolImport> {
+    let import = import(cluster).await.map_err(anyhow::Error::msg)?;
+    import.context("no import")
+}
+
+/// Sees that the sample's import stays the same object, with the same way to east.
+async fn stays(environment: &Environment, before: &InferencePoolImport) -> Result<()> {
+    let imports: Api<InferencePoolImport> =
+        Api::namespaced(environment.west.client(), isthmus::POOL_NAMESPACE);
+    let way = |entries: &[ImportedCluster]| -> Vec<ImportedCluster> {
+        let bare = |entry: &ImportedCluster| ImportedCluster {
+            conditions: Vec::new(),
+            ..entry.clone()
+        };
+        entries.iter().map(bare).collect()
+    };
+    let wanted = way(before.clusters());
+    let what = "the import stays";
+    holds(&imports, isthmus::POOL, what, |import| {
+        let import = import.ok_or("NO IMPORT")?;
+        if import.metadata.uid != before.metadata.uid {
+            return Err("the import was made anew".to_owned());
+        }
+        let entries = way(import.clusters());
+        if entries == wanted {
+            Ok(())
+        } else {
+            Err(format!("{entries:?}, was {wanted:?}"))
+        }
+    })
+    .await
+}
+
+/// Waits until the condition of east's entry says this.
+pub(crate) async fn entry_says(
+    environment: &Environment,
+    type_: &str,
+    status: &str,
+    reason: &str,
+) -> Result<crd::Condition> {
+    let what = format!("{type_} is {status} for {reason}");
+    let seen = eventually(&what, SOON, async || {
+        let import = import(&environment.west).await?.ok_or("NO IMPORT")?;
+        let mut entries = import.clusters().iter();
+        let entry = entries
+            .find(|entry| entry.name == "east")
+            .ok_or("NO ENTRY")?;
+        let found = conditions::find(&entry.conditions, type_).ok_or("no such condition")?;
+        if (&*found.status, &*found.reason) == (status, reason) {
+            Ok(found.clone())
+        } else {
+            Err(format!("{found:?}"))
+        }
+    });
+    Ok(seen.await?)
+}
+
+/// The sample pool as its owner would put it back: with all that was asked for, and nothing that the server added.
+async fn pool_to_recreate(cluster: &Cluster) -> Result<Value> {
+    let pool = cluster
+        .kubectl(&[
+            "get",
+            "inferencepool",
+            isthmus::POOL,
+            "-n",
+            isthmus::POOL_NAMESPACE,
+            "-o",
+            "json",
+        ])
+        .await?;
+    let pool: Value = serde_json::from_str(&pool)?;
+    let metadata = &pool["metadata"];
+    Ok(json!({
+        "apiVersion": pool["apiVersion"],
+        "kind": pool["kind"],
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "labels": metadata["labels"],
+            "annotations": metadata["annotations"],
+        },
+        "spec": pool["spec"],
+    }))
+}
+
+impl Environment {
+    /// Kills the controller and waits until it has begun to write again.
+    pub(crate) async fn restart_controller(&self, limit: Duration) -> Result<()> {
+        let pods = self
+            .pods_of(&self.west, isthmus::NAMESPACE, CONTROLLER_PODS)
+            .await;
+        let pods = pods.map_err(anyhow::Error::msg)?;
+        let pod = pods.keys().next().context("no controller")?;
+        let restarts = async || self.restarts(&self.west, isthmus::NAMESPACE, pod).await;
+        let before = restarts().await.map_err(anyhow::Error::msg)?;
+        self.kill_pod(&self.west, isthmus::NAMESPACE, pod)?;
+        eventually("the restarted controller is ready", limit, async || {
+            if restarts().await? == before {
+                return Err("the controller has not been restarted yet".to_owned());
+            }
+            if self.controller_is_ready().await? {
+                Ok(())
+            } else {
+                Err("the restarted controller is still at its gate".to_owned())
+            }
+        })
+        .await?;
+        Ok(())
+    }
+}
