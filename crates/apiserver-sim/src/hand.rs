@@ -158,6 +158,7 @@ impl Server {
     /// Installs a CRD that is not the import's; one that was deleted comes with a new uid.
     pub fn install_crd(&self, kind: &'static Kind) {
         self.put(&CRDS, schema::plain_crd(kind));
+        self.shared.store.lock().compact(kind);
     }
 
     /// Installs the import's CRD, or puts one shape over the other: imports stay, and their watches end (K6).
@@ -172,6 +173,8 @@ impl Server {
             store.import_schema = schema::of_crd(&crd).cloned().map(Arc::new);
         }
         self.put(&CRDS, crd);
+        // the API server begins a new cache with each shape: older versions are too old for it
+        self.shared.store.lock().compact(&IMPORTS);
         self.end_watches(&IMPORTS, Ending::Quiet);
     }
 

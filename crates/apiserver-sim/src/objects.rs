@@ -97,7 +97,7 @@ impl Server {
         });
     }
 
-    /// Names of the entries of an import, in order; empty also where there is none.
+    /// Names of the entries of an import, sorted: the list is a map. Empty also where there is none.
     pub fn entries(&self, namespace: &str, name: &str) -> Vec<String> {
         let import = self
             .get(&crate::kinds::IMPORTS, namespace, name)
@@ -107,7 +107,9 @@ impl Server {
             .into_iter()
             .flatten()
             .filter_map(|entry| entry.get("name")?.as_str());
-        names.map(str::to_owned).collect()
+        let mut names: Vec<String> = names.map(str::to_owned).collect();
+        names.sort_unstable();
+        names
     }
 
     /// An entry of an import.

@@ -80,6 +80,13 @@ impl Watching {
         }
         let bookmark_at = Instant::now() + BOOKMARK;
         loop {
+            self.bell.borrow_and_update();
+            match self.changes() {
+                Some(chunk) if !chunk.is_empty() => return Some(Ok(chunk)),
+                Some(_) => {}
+                None => return self.end(Ending::Expired),
+            }
+            // what happened before it is told: a CRD that goes takes its objects first
             let order = self
                 .orders
                 .borrow_and_update()
@@ -89,12 +96,6 @@ impl Watching {
                 && number > self.seen
             {
                 return self.end(ending);
-            }
-            self.bell.borrow_and_update();
-            match self.changes() {
-                Some(chunk) if !chunk.is_empty() => return Some(Ok(chunk)),
-                Some(_) => {}
-                None => return self.end(Ending::Expired),
             }
             // an error means that the server is gone
             tokio::select! {

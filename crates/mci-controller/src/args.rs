@@ -2,13 +2,14 @@
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
-use clap::{Parser, ValueEnum};
+use clap::{ArgAction, Parser, ValueEnum};
 use crd::{RoutingMode, annotations::MCI_CONTROLLER};
 use process::{ConfigError, LogArgs, Program};
 
 use crate::{
+    index::{drain::MAX_DRAIN, rules::Rules},
     name::{is_label, is_subdomain},
-    plan::Policy,
+    plan::{ImportInExporter, Policy},
 };
 
 /// The ClusterSet controller of Isthmus.
@@ -80,6 +81,52 @@ pub struct Args {
         value_name = "DURATION"
     )]
     stale_after: Span,
+
+    /// Silence of a member after which what it exports is withdrawn from the others; `never`: it stays as last known.
+    #[arg(
+        long,
+        env = "WITHDRAW_AFTER",
+        default_value = "never",
+        value_name = "DURATION|never"
+    )]
+    withdraw_after: Patience,
+
+    /// How long the entry of an export that ended stays in imports, marked as draining, in seconds (0 to 3600); a pool's
+    /// annotation isthmus.dev/drain-seconds overrides it.
+    #[arg(
+        long,
+        env = "DRAIN_SECONDS",
+        default_value_t = 0,
+        value_name = "SECONDS"
+    )]
+    drain_seconds: u16,
+
+    /// Take it for a fault of our own when more than half of the members (2 or more) fall silent or leave the inventory
+    /// within 10 s: until most are back, nothing is withdrawn for absence or silence. A removal then counts after 10 s.
+    #[arg(
+        long,
+        env = "ISOLATION_GUARD",
+        default_value_t = true,
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        default_missing_value = "true",
+        value_name = "BOOL"
+    )]
+    isolation_guard: bool,
+
+    /// Whether a cluster that exports a pool has an import of it when no other cluster exports it: `when-remote` (no) or
+    /// `always` (one that names itself alone and is not ready).
+    #[arg(
+        long,
+        env = "IMPORT_IN_EXPORTER",
+        default_value = "when-remote",
+        value_name = "WHEN"
+    )]
+    import_in_exporter: ImportInExporter,
+
+    /// Name the addresses of ready endpoint picker pods, up to 100, in imports.
+    #[arg(long, env = "EPP_ENDPOINTS")]
+    epp_endpoints: bool,
 
     /// How long a start waits for all members before it writes; what members not heard of by then export is kept as
     /// it is.
@@ -153,6 +200,10 @@ enum ExportMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span(Duration);
 
+/// A duration, or `never`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Patience(Option<Duration>);
+
 /// Validated flags.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -163,11 +214,10 @@ pub(crate) struct Settings {
     pub(crate) policy: Policy,
     /// No `--instance-id`: the instance is the home cluster's uid, where there is a home.
     pub(crate) instance_from_home: bool,
-    pub(crate) stale_after: Duration,
+    pub(crate) rules: Rules,
     pub(crate) initial_sync_timeout: Duration,
     pub(crate) write_timeout: Duration,
     pub(crate) drain_timeout: Duration,
-    pub(crate) removal_hold: Duration,
     pub(crate) allow_plain_http: bool,
     pub(crate) dry_run: bool,
     pub(crate) admin_address: SocketAddr,
@@ -208,6 +258,35 @@ impl FromStr for Span {
     }
 }
 
+// === impl Patience ===
+
+impl FromStr for Patience {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "never" {
+            return Ok(Self(None));
+        }
+        let span: Result<Span, String> = text.parse();
+        span.map(|span| Self(Some(span.0)))
+            .map_err(|error| format!("{error}, or never"))
+    }
+}
+
+// === impl ImportInExporter ===
+
+impl FromStr for ImportInExporter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "when-remote" => Ok(Self::WhenRemote),
+            "always" => Ok(Self::Always),
+            other => Err(format!("{other:?} is unknown: use when-remote or always")),
+        }
+    }
+}
+
 // === impl Settings ===
 
 impl TryFrom<Args> for Settings {
@@ -224,6 +303,11 @@ impl TryFrom<Args> for Settings {
             strict_exported,
             default_export_mode,
             stale_after,
+            withdraw_after,
+            drain_seconds,
+            isolation_guard,
+            import_in_exporter,
+            epp_endpoints,
             initial_sync_timeout,
             write_timeout,
             drain_timeout,
@@ -266,6 +350,22 @@ impl TryFrom<Args> for Settings {
                 format!("--controller-name {MCI_CONTROLLER}"),
             ));
         }
+        let drain = Duration::from_secs(drain_seconds.into());
+        if drain > MAX_DRAIN {
+            return Err(ConfigError::new(
+                format!("--drain-seconds {drain_seconds}"),
+                "0 to 3600",
+                "--drain-seconds 30",
+            ));
+        }
+        let patience = withdraw_after.0;
+        if patience.is_some_and(|patience| patience < stale_after.0) {
+            return Err(ConfigError::new(
+                "--withdraw-after",
+                "never, or at least --stale-after: readiness turns unknown before an entry goes",
+                "--withdraw-after 24h",
+            ));
+        }
         Ok(Self {
             kubeconfig_dir,
             home_kubeconfig,
@@ -276,13 +376,20 @@ impl TryFrom<Args> for Settings {
                 controller_name,
                 strict_exported,
                 default_mode: default_export_mode.into(),
+                import_in_exporter,
+                epp_endpoints,
             },
             instance_from_home,
-            stale_after: stale_after.0,
+            rules: Rules {
+                stale_after: stale_after.0,
+                withdraw_after: withdraw_after.0,
+                drain,
+                isolation_guard,
+                removal_hold: removal_hold.0,
+            },
             initial_sync_timeout: initial_sync_timeout.0,
             write_timeout: write_timeout.0,
             drain_timeout: drain_timeout.0,
-            removal_hold: removal_hold.0,
             allow_plain_http,
             dry_run,
             admin_address,
@@ -330,10 +437,25 @@ mod tests {
         let settings = parse(&[]).expect("valid");
         assert_eq!(settings.policy.clusterset, "default");
         assert_eq!(settings.policy.instance, "default");
-        assert_eq!(settings.stale_after, Duration::from_mins(1));
         assert_eq!(settings.policy.default_mode, RoutingMode::EndpointMode);
         let parents = parse(&["--default-export-mode", "ParentMode"]).expect("valid");
         assert_eq!(parents.policy.default_mode, RoutingMode::ParentMode);
+        assert_eq!(settings.rules.stale_after, Duration::from_mins(1));
+        assert_eq!(settings.rules.withdraw_after, None);
+        assert_eq!(settings.rules.drain, Duration::ZERO);
+        assert!(settings.rules.isolation_guard);
+        let set = [
+            "--withdraw-after",
+            "24h",
+            "--isolation-guard",
+            "false",
+            "--drain-seconds",
+            "30",
+        ];
+        let rules = parse(&set).expect("valid").rules;
+        assert_eq!(rules.withdraw_after, Some(Duration::from_hours(24)));
+        assert_eq!(rules.drain, Duration::from_secs(30));
+        assert!(!rules.isolation_guard);
         let named = parse(&["--clusterset", "prod"]).expect("valid");
         assert_eq!(named.policy.instance, "prod");
         assert!(named.instance_from_home);
@@ -348,6 +470,11 @@ mod tests {
     #[case(&["--namespace", "a_b"], "--namespace a_b")]
     #[case(&["--controller-name", "nodomain"], "--controller-name nodomain")]
     #[case(&["--stale-after", "soon"], "soon")]
+    #[case(&["--withdraw-after", "soon"], "or never")]
+    #[case(&["--withdraw-after", "59s"], "--withdraw-after")]
+    #[case(&["--drain-seconds", "3601"], "--drain-seconds 3601")]
+    #[case(&["--import-in-exporter", "sometimes"], "sometimes")]
+    #[case(&["--isolation-guard", "perhaps"], "perhaps")]
     #[case(&["--write-timeout", "0s"], "0s")]
     #[case(&["--default-export-mode", "parentmode"], "parentmode")]
     #[case(&["--kubeconfig-dir", "/nonexistent/members"], "/nonexistent/members")]

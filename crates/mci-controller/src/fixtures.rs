@@ -13,12 +13,14 @@ use crate::{
             NamespaceFacts, PoolFacts, PortFacts, Programmed, RouteFacts, RouteParent,
             ServiceFacts, SliceFacts,
         },
+        flavour::{Flavour, ImportCrd},
         member::{Fault, Member},
+        rules::Rules,
         update::{Change, Update},
     },
     name::{ClusterName, Key},
     plan::{
-        ImportPlan, PlannedImport, Policy, PoolPlan, desired,
+        ImportInExporter, ImportPlan, PlannedImport, Policy, PoolPlan, desired,
         diff::{PoolStep, Step, diff, diff_pool},
     },
 };
@@ -42,6 +44,28 @@ pub(crate) fn mk_policy() -> Policy {
         controller_name: annotations::MCI_CONTROLLER.to_owned(),
         strict_exported: false,
         default_mode: RoutingMode::EndpointMode,
+        import_in_exporter: ImportInExporter::WhenRemote,
+        epp_endpoints: false,
+    }
+}
+
+/// Nothing is held, nothing is withdrawn for silence.
+pub(crate) fn mk_rules() -> Rules {
+    Rules {
+        stale_after: STALE_AFTER,
+        withdraw_after: None,
+        drain: std::time::Duration::ZERO,
+        isolation_guard: false,
+        removal_hold: std::time::Duration::from_mins(5),
+    }
+}
+
+/// An import CRD of this flavour.
+pub(crate) fn mk_import_crd(flavour: Flavour) -> ImportCrd {
+    ImportCrd {
+        flavour,
+        uid: Some("import-crd-1".to_owned()),
+        generation: 1,
     }
 }
 
@@ -184,7 +208,7 @@ pub(crate) fn mk_live(key: &Key, planned: &PlannedImport, version: u64) -> LiveI
 pub(crate) fn first_lists(pools: Vec<PoolFacts>, imports: Vec<LiveImport>) -> Vec<Update> {
     vec![
         Update::Connected { uid: String::new() },
-        Update::ImportCrd(true),
+        Update::ImportCrd(mk_import_crd(Flavour::Superset)),
         Update::Namespaces(Change::Listed(vec![mk_namespace(false)])),
         Update::Services(Change::Listed(vec![mk_service(
             ServiceType::LoadBalancer,
@@ -239,7 +263,7 @@ pub(crate) fn connect_under(
 
 /// A world of members in contact that list nothing but their EPP.
 pub(crate) fn mk_world(names: &[&str]) -> World {
-    let mut world = World::new(STALE_AFTER);
+    let mut world = World::new(mk_rules());
     for name in names {
         world.add_member(&mk_name(name), Moment::default());
         connect(&mut world, name, Vec::new(), Vec::new(), Moment::default());

@@ -3,13 +3,19 @@
 //! Synchronous: no client, no clock, no await. Every method returns the keys whose plan may change and the
 //! withdrawals it found evidence for; a fault alone never yields one.
 
+mod absence;
+mod changes;
+pub(crate) mod drain;
 pub(crate) mod facts;
+pub(crate) mod flavour;
+mod guard;
 pub(crate) mod interest;
 mod kinds;
 mod link;
 pub(crate) mod member;
 mod parents;
-mod pools;
+pub(crate) mod pools;
+pub(crate) mod rules;
 #[cfg(test)]
 mod tests;
 pub(crate) mod update;
@@ -17,77 +23,55 @@ pub(crate) mod update;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use crd::RoutingMode;
+use jiff::Timestamp;
 
+pub(crate) use self::changes::{Changes, Dirty, Evidence};
 use self::{
     facts::{Claim, CrdCheck, LiveImport, PoolFacts},
-    member::{Coverage, Link, Member, Reach, Refusal, Unseen},
+    guard::Guard,
+    member::{Coverage, Doubt, Link, Member, Refusal, Unseen},
+    pools::Reading,
+    rules::Rules,
     update::Update,
 };
-use crate::name::{ClusterName, Key};
+use crate::{
+    name::{ClusterName, Key},
+    plan::decision::{Withdrawal, on_evidence},
+};
 use moment::Moment;
 
 /// All members.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
     pub(crate) members: BTreeMap<ClusterName, Member>,
-    /// Silence after which readiness is unknown.
-    pub(crate) stale_after: Duration,
+    pub(crate) rules: Rules,
+    guard: Guard,
+    /// The wall clock at a moment.
+    wall: (Moment, Timestamp),
+    /// Members that an earlier controller knew, until the inventory is listed.
+    recorded: BTreeSet<ClusterName>,
+    /// The inventory has been listed once: who is not a member is none.
+    listed: bool,
     /// Mode of exports that name none.
     default_mode: RoutingMode,
     /// Exports that ended while no controller ran: each is told once.
     orphans: BTreeSet<(ClusterName, Key)>,
 }
 
-/// What an update did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Changes {
-    pub(crate) dirty: Dirty,
-    pub(crate) withdrawals: Vec<Withdrawal>,
-    /// Pools that vanished without proof and are retained.
-    pub(crate) withheld: usize,
-    /// Members that must stop: they are clusters we know under another name, or not the clusters they were.
-    pub(crate) refused: Vec<(ClusterName, Refusal)>,
-}
-
-/// Keys to plan again.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Dirty {
-    pub(crate) all: bool,
-    pub(crate) keys: BTreeSet<Key>,
-}
-
-/// An export that ended, and the proof of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Withdrawal {
-    pub(crate) exporter: ClusterName,
-    pub(crate) key: Key,
-    pub(crate) evidence: Evidence,
-}
-
-/// What permits a withdrawal (spec 4.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Evidence {
-    /// The watch said DELETED, and the CRD still stands.
-    PoolDeleted,
-    /// A complete list lacks it, and the CRD still stands.
-    PoolAbsent,
-    AnnotationGone,
-    AnnotationInvalid,
-    /// The member left the inventory.
-    MemberRemoved,
-}
-
 // === impl World ===
 
 impl World {
-    pub(crate) fn new(stale_after: Duration) -> Self {
+    pub(crate) fn new(rules: Rules) -> Self {
         Self {
             members: BTreeMap::new(),
-            stale_after,
+            rules,
+            guard: Guard::default(),
+            wall: (Moment::START, Timestamp::UNIX_EPOCH),
+            recorded: BTreeSet::new(),
+            listed: false,
             default_mode: RoutingMode::EndpointMode,
             orphans: BTreeSet::new(),
         }
@@ -110,22 +94,8 @@ impl World {
             };
             self.members.insert(name.clone(), member);
         }
+        self.keep_member(name);
         Changes::all()
-    }
-
-    /// A member left the inventory: what it exports goes at once; what it imports is taken away while it stays
-    /// [`Link::Removing`], until [`World::forget`].
-    pub(crate) fn remove_member(&mut self, name: &ClusterName) -> Changes {
-        let mut changes = Changes::all();
-        if let Some(member) = self.members.get_mut(name) {
-            member.link = Link::Removing;
-            for (key, record) in &member.pools {
-                if record.is_exported() {
-                    changes.withdraw(name, key, Evidence::MemberRemoved);
-                }
-            }
-        }
-        changes
     }
 
     /// Drops what is known of a removed member.
@@ -141,9 +111,12 @@ impl World {
             let member = world.members.get(name);
             member.map(|member| (member.exports_known(), member.imports_known()))
         };
+        let was_lost = self.members.get(name).is_some_and(Member::is_lost);
         let before = known(self);
         let mut changes = self.take(name, update, now);
         changes.dirty.all |= known(self) != before;
+        changes.merge(self.note_contact(name, was_lost, now));
+        self.begin_drains(&changes, now);
         changes
     }
 
@@ -163,12 +136,7 @@ impl World {
             Update::Lost(fault) => return member.lost(fault, now),
             Update::Refused(refusal) => return member.refuse(refusal, now),
             Update::NotServed(kind) => return member.not_served(kind),
-            Update::ImportCrd(served) => {
-                if member.import_crd != Some(served) {
-                    member.import_crd = Some(served);
-                    return Changes::all();
-                }
-            }
+            Update::ImportCrd(crd) => return member.change_import_crd(crd),
             Update::PoolsListed { pools, odd, crd } => {
                 return self.list_pools(name, pools, odd, crd, now);
             }
@@ -202,8 +170,19 @@ impl World {
         Changes::default()
     }
 
-    /// Ends doubts whose time has come.
+    /// What time alone changes: doubts and drains that end, members that have been gone for long enough.
     pub(crate) fn tick(&mut self, now: Moment) -> Changes {
+        let mut changes = self.tick_absence(now);
+        if on_evidence(Evidence::PoolAbsent, self.is_guarded()) != Withdrawal::Held {
+            changes.merge(self.end_doubts(now));
+        }
+        self.begin_drains(&changes, now);
+        changes.dirty.keys.extend(self.end_drains(now));
+        changes
+    }
+
+    /// Ends doubts whose time has come.
+    fn end_doubts(&mut self, now: Moment) -> Changes {
         let mut changes = Changes::default();
         let mut cleared = Vec::new();
         for (name, member) in &mut self.members {
@@ -217,19 +196,16 @@ impl World {
                 member.gone_pools.clear();
                 cleared.push(name.clone());
             }
-            member.pools.retain(|key, record| {
-                let over = record
-                    .doubt
-                    .and_then(|doubt| doubt.ends)
-                    .is_some_and(|ends| ends <= now);
-                if over {
-                    changes.dirty.keys.insert(key.clone());
-                    if record.is_exported() {
-                        changes.withdraw(name, key, Evidence::PoolAbsent);
-                    }
-                }
-                !over
-            });
+            let over = |doubt: Doubt| doubt.ends.is_some_and(|ends| ends <= now);
+            let over: Vec<Key> = member
+                .pools
+                .iter()
+                .filter(|(_, record)| record.doubt.is_some_and(over))
+                .map(|(key, _)| key.clone())
+                .collect();
+            for key in over {
+                changes.merge(member.drop_pool(name, &key, Evidence::PoolAbsent));
+            }
         }
         for name in cleared {
             changes.dirty.all = true;
@@ -255,11 +231,6 @@ impl World {
             );
         }
         keys
-    }
-
-    /// How a member's contact shows in its entries.
-    pub(crate) fn reach(&self, member: &Member, now: Moment) -> Reach {
-        member.reach(now, self.stale_after)
     }
 
     /// Records which cluster answers under this name. Of two names for one cluster the one in contact stays, and
@@ -306,15 +277,19 @@ impl World {
         crd: CrdCheck,
         now: Moment,
     ) -> Changes {
-        let stale_after = self.stale_after;
+        let reading = Reading {
+            now,
+            doubt_ends: now + self.rules.stale_after,
+            guarded: self.is_guarded(),
+        };
         let Some(member) = self.members.get_mut(name) else {
             return Changes::default();
         };
         let first = member.pools_coverage != Coverage::Listed;
-        let mut changes = member.list_pools(name, pools, odd, crd, now + stale_after);
+        let mut changes = member.list_pools(name, pools, odd, crd, reading);
         if first {
             changes.dirty.all = true;
-            changes.withheld += self.carried_from(name).len();
+            changes.withhold(Evidence::PoolAbsent, self.carried_from(name).len());
             self.tell_orphans(Some(name), None, &mut changes);
         }
         changes
@@ -354,13 +329,19 @@ impl World {
                     let Ok(found) = ClusterName::new(&entry.name) else {
                         continue;
                     };
-                    let wanted = exporter.is_none_or(|one| *one == found);
-                    let exporting = self.members.get(&found).filter(|_| wanted);
-                    let evidence = exporting.and_then(|member| member.lacks_export(key));
+                    if exporter.is_some_and(|one| *one != found) {
+                        continue;
+                    }
+                    let evidence = match self.members.get(&found) {
+                        Some(exporting) => exporting.lacks_export(key),
+                        None => self.listed.then_some(Evidence::MemberRemoved),
+                    };
+                    // one that is draining already was told by whoever began it
+                    let evidence = evidence.filter(|_| entry.drain_until.is_none());
                     if let Some(evidence) = evidence
                         && self.orphans.insert((found.clone(), key.clone()))
                     {
-                        changes.withdraw(&found, key, evidence);
+                        changes.withdraw(&found, key, evidence, None);
                     }
                 }
             }
@@ -379,75 +360,5 @@ impl World {
             .keys
             .retain(|key| namespaces.contains(&key.namespace));
         changes
-    }
-}
-
-// === impl Changes ===
-
-impl Changes {
-    pub(crate) fn all() -> Self {
-        Self {
-            dirty: Dirty {
-                all: true,
-                keys: BTreeSet::new(),
-            },
-            ..Self::default()
-        }
-    }
-
-    pub(crate) fn merge(&mut self, other: Self) {
-        let Self {
-            dirty,
-            withdrawals,
-            withheld,
-            refused,
-        } = other;
-        self.dirty.merge(dirty);
-        self.withdrawals.extend(withdrawals);
-        self.withheld += withheld;
-        self.refused.extend(refused);
-    }
-
-    fn withdraw(&mut self, exporter: &ClusterName, key: &Key, evidence: Evidence) {
-        self.withdrawals.push(Withdrawal {
-            exporter: exporter.clone(),
-            key: key.clone(),
-            evidence,
-        });
-    }
-}
-
-// === impl Dirty ===
-
-impl Dirty {
-    pub(crate) fn is_empty(&self) -> bool {
-        !self.all && self.keys.is_empty()
-    }
-
-    pub(crate) fn merge(&mut self, other: Self) {
-        self.all |= other.all;
-        self.keys.extend(other.keys);
-    }
-}
-
-// === impl Evidence ===
-
-impl Evidence {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::PoolDeleted,
-        Self::PoolAbsent,
-        Self::AnnotationGone,
-        Self::AnnotationInvalid,
-        Self::MemberRemoved,
-    ];
-
-    pub(crate) fn reason(self) -> &'static str {
-        match self {
-            Self::PoolDeleted => "PoolDeleted",
-            Self::PoolAbsent => "PoolAbsent",
-            Self::AnnotationGone => "AnnotationGone",
-            Self::AnnotationInvalid => "AnnotationInvalid",
-            Self::MemberRemoved => "MemberRemoved",
-        }
     }
 }

@@ -10,6 +10,7 @@
 //! ```
 
 mod args;
+mod client;
 mod events;
 #[cfg(test)]
 mod fixtures;

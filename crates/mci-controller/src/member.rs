@@ -7,6 +7,7 @@
 //! ```
 
 mod connect;
+mod import_crd;
 mod parents;
 mod pools;
 mod project;
@@ -27,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::session::{End, Session};
 use crate::{
+    client::MemberTurns,
     index::{
         interest::Interest,
         member::{Fault, Refusal},
@@ -74,6 +76,8 @@ pub(crate) struct MemberContext {
     pub(crate) queue: Arc<Queue>,
     pub(crate) writer: WriterSettings,
     pub(crate) ours: project::Ours,
+    /// Its place among all who list.
+    pub(crate) turns: MemberTurns,
     pub(crate) metrics: Metrics,
     pub(crate) stop: CancellationToken,
 }
@@ -161,7 +165,7 @@ async fn one_session(context: &mut MemberContext) -> End {
 type Connected = (kube::Client, connect::Identity);
 
 async fn try_connect(context: &MemberContext, credentials: &Credentials) -> Result<Connected, End> {
-    let Ok(client) = credentials.client() else {
+    let Ok(client) = credentials.client(context.turns.clone()) else {
         tracing::warn!(member = %context.name, reason = Refusal::BadCredentials.reason(), "certificates or keys do not decode");
         return Err(End::BadCredentials);
     };

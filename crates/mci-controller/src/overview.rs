@@ -14,6 +14,7 @@ use crate::{
     index::{
         World,
         facts::Claim,
+        flavour::Flavour,
         member::{Fault, Link, Member, PoolRecord},
     },
     name::ClusterName,
@@ -244,7 +245,7 @@ impl Active {
 /// Whether a member takes part, and why not.
 pub(crate) fn active(member: &Member) -> Active {
     Active::of(match member.link {
-        Link::Live | Link::Suspect if member.import_crd == Some(false) => "CRDAbsent",
+        Link::Live | Link::Suspect if is_absent(member) => "CRDAbsent",
         Link::Live | Link::Suspect | Link::Removing => "Active",
         Link::Connecting | Link::Syncing => "Connecting",
         Link::Lost => {
@@ -257,9 +258,12 @@ pub(crate) fn active(member: &Member) -> Active {
 
 /// Which import CRD the member serves; none: not known yet.
 fn flavour(member: &Member) -> Option<&'static str> {
-    member
-        .import_crd
-        .map(|served| if served { "Superset" } else { "Absent" })
+    member.import_crd.as_ref().map(|crd| crd.flavour.name())
+}
+
+fn is_absent(member: &Member) -> bool {
+    let crd = member.import_crd.as_ref();
+    crd.is_some_and(|crd| crd.flavour == Flavour::Absent)
 }
 
 #[cfg(test)]

@@ -115,7 +115,7 @@ async fn serve(
         desk = Some(here);
     }
     let directory = settings.kubeconfig_dir.clone();
-    let (plain, hold) = (settings.allow_plain_http, settings.removal_hold);
+    let (plain, hold) = (settings.allow_plain_http, settings.rules.removal_hold);
     tasks.spawn(async move {
         watch_directory(directory, plain, hold, clock, sender).await;
         Ok(())

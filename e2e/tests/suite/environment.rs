@@ -138,6 +138,8 @@ impl Environment {
             isthmus::install_pool(cluster).await?;
         }
         isthmus::install_route(&self.west).await?;
+        isthmus::withdraw(&self.west).await?;
+        isthmus::annotate(&self.east, "inference.networking.x-k8s.io/export-mode-").await?;
         isthmus::export(&self.east).await?;
         self.serving().await
     }

@@ -310,7 +310,7 @@ pub(crate) async fn a_withdrawn_export_takes_the_import_and_the_route_answers_50
     Ok(())
 }
 
-fn condition(type_: &str, status: &str, reason: &str, generation: Option<i64>) -> Value {
+pub(crate) fn condition(type_: &str, status: &str, reason: &str, generation: Option<i64>) -> Value {
     json!({"type": type_, "status": status, "reason": reason, "observedGeneration": generation})
 }
 
@@ -321,7 +321,7 @@ fn without_times(import: &InferencePoolImport) -> Result<Value> {
 }
 
 /// Messages are for people and may be worded anew, and conditions are a map; everything else is compared to the letter.
-fn without_messages(value: &Value) -> Value {
+pub(crate) fn without_messages(value: &Value) -> Value {
     let mut value = value.clone();
     strip(&mut value, "message");
     sort_conditions(&mut value);
@@ -339,7 +339,7 @@ fn sort_conditions(value: &mut Value) {
     }
 }
 
-fn strip(value: &mut Value, key: &str) {
+pub(crate) fn strip(value: &mut Value, key: &str) {
     match value {
         Value::Object(map) => {
             map.remove(key);
@@ -350,7 +350,7 @@ fn strip(value: &mut Value, key: &str) {
     }
 }
 
-fn same(what: &str, seen: &Value, expected: &Value) -> Result<()> {
+pub(crate) fn same(what: &str, seen: &Value, expected: &Value) -> Result<()> {
     ensure!(
         seen == expected,
         "{what} differ\nseen:     {seen:#}\nexpected: {expected:#}"

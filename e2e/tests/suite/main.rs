@@ -10,6 +10,7 @@ mod environment;
 mod export;
 mod faults;
 mod members;
+mod parent_mode;
 mod requests;
 mod rights;
 
@@ -47,6 +48,9 @@ const TESTS: &[Test] = &tests![
     requests::equal_weights_split_requests_and_each_picker_sees_its_share,
     requests::a_client_cannot_steer_the_pick,
     export::a_withdrawn_export_takes_the_import_and_the_route_answers_500,
+    parent_mode::a_pool_is_imported_with_the_gateways_that_lead_to_it,
+    parent_mode::a_mode_switch_replaces_the_entry_in_place,
+    parent_mode::each_exporter_chooses_its_mode,
     bad_input::a_malformed_body_is_refused_with_400,
     bad_input::a_huge_header_is_refused_and_the_gateway_goes_on,
     bad_input::an_unknown_model_is_refused_with_404,

@@ -132,7 +132,7 @@ impl Signs {
         signs.unreachable = others(&obstacles.unreachable);
         signs.no_health_port = entry_of(exporter, plan).is_some_and(lacks_health_port);
         signs.status_full = pool.status_full;
-        signs.crowded_out = is_crowded_out(exporter, plan);
+        signs.crowded_out = plan.crowded_out.contains(exporter);
         for (name, rejection) in &plan.rejected {
             if name == exporter {
                 *signs.rejected.entry(rejection.reason()).or_default() += 1;
@@ -201,19 +201,6 @@ fn lacks_health_port(entry: &ImportedCluster) -> bool {
             picker.health.is_none()
                 && services.all(|service| service.type_ != ServiceType::ExternalName)
         })
-}
-
-/// Whether others' imports are full without it.
-fn is_crowded_out(exporter: &ClusterName, plan: &KeyPlan) -> bool {
-    plan.imports.values().any(|import| match import {
-        ImportPlan::Present(planned) => {
-            let clusters = &planned.status.clusters;
-            planned.audience.excluded.as_ref() != Some(exporter)
-                && clusters.len() >= crate::plan::MAX_ENTRIES
-                && !clusters.iter().any(|entry| entry.name == exporter.as_str())
-        }
-        _ => false,
-    })
 }
 
 fn complaints(pool: &PoolFacts, export: &Export) -> BTreeSet<String> {

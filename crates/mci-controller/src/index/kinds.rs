@@ -8,22 +8,41 @@ use std::{
 use super::{
     Changes, Dirty,
     facts::{LiveImport, NamespaceFacts, ServiceFacts, SliceFacts},
+    flavour::ImportCrd,
     member::{Coverage, Member, PoolRecord},
     update::Change,
 };
 use crate::name::Key;
+
+/// Services of one member: past them, only those that a pool names are kept (spec 5.2).
+const MAX_SERVICES: usize = 20_000;
 
 // === impl Member ===
 
 impl Member {
     pub(super) fn change_services(&mut self, change: Change<ServiceFacts>) -> Changes {
         let changed = match change {
-            Change::Listed(items) => {
+            Change::Listed(mut items) => {
+                if items.len() > MAX_SERVICES {
+                    tracing::warn!(
+                        services = items.len(),
+                        "too many Services: keeping those of pools and some others"
+                    );
+                    items.sort_by_key(|item| self.pools_of_service(&item.key).next().is_none());
+                    items.truncate(MAX_SERVICES);
+                }
                 let items = items.into_iter().map(|item| (item.key.clone(), item));
                 self.services.reset(items.collect())
             }
             Change::Applied(item) => {
                 let key = item.key.clone();
+                let full = self.services.items.len() >= MAX_SERVICES;
+                if full
+                    && !self.services.items.contains_key(&key)
+                    && self.pools_of_service(&key).next().is_none()
+                {
+                    return Changes::default();
+                }
                 let news = self.services.apply(key.clone(), item);
                 news.then_some(key).into_iter().collect()
             }
@@ -93,6 +112,23 @@ impl Member {
                 BTreeSet::from([key.name])
             }
         }
+    }
+
+    /// Another CRD than before has none of the objects of the one before: all is written again.
+    pub(super) fn change_import_crd(&mut self, mut crd: ImportCrd) -> Changes {
+        let old = self.import_crd.as_ref();
+        let old_uid = old.and_then(|old| old.uid.clone());
+        if crd.uid.is_none() {
+            crd.uid.clone_from(&old_uid);
+        }
+        if old == Some(&crd) {
+            return Changes::default();
+        }
+        if old_uid.is_some() && old_uid != crd.uid {
+            self.imports.items.clear();
+        }
+        self.import_crd = Some(crd);
+        Changes::all()
     }
 
     pub(super) fn change_imports(&mut self, change: Change<LiveImport>) -> Changes {

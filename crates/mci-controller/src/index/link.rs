@@ -21,6 +21,8 @@ impl Member {
         self.set_link(Link::Live);
         self.silence = None;
         self.met = true;
+        self.withdrawn = false;
+        self.withheld = false;
         if news {
             Changes::all()
         } else {

@@ -7,9 +7,11 @@ use std::{
 };
 
 use crd::RoutingMode;
+use jiff::Timestamp;
 
 use super::{
     facts::{LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts},
+    flavour::ImportCrd,
     interest::Scope,
     parents::Parents,
 };
@@ -24,6 +26,12 @@ pub(crate) struct Member {
     pub(crate) silence: Option<Silence>,
     /// Was in contact since the program's start.
     pub(crate) met: bool,
+    /// Out of the inventory, but not removed yet.
+    pub(crate) leaving: Option<Leaving>,
+    /// Silent for so long that what it exports is withdrawn, until it is back.
+    pub(crate) withdrawn: bool,
+    /// The same, but held by the guard, and told.
+    pub(crate) withheld: bool,
     /// Uid of its `kube-system` namespace.
     pub(crate) uid: Option<String>,
     pub(crate) pools: BTreeMap<Key, PoolRecord>,
@@ -36,6 +44,12 @@ pub(crate) struct Member {
     pub(crate) unseen: Unseen,
     /// Pools that are proven to be gone while the others unseen are not; empty once all are.
     pub(crate) gone_pools: BTreeSet<Key>,
+    /// Exported pools within what one member may export.
+    pub(super) admitted: BTreeSet<Key>,
+    /// Exported pools past it: nothing new of them is passed on.
+    pub(crate) over_cap: BTreeSet<Key>,
+    /// Ended exports whose entries stay until then.
+    pub(crate) draining: BTreeMap<Key, Timestamp>,
     pub(crate) services: Store<Key, ServiceFacts>,
     pub(crate) slices: Store<Key, SliceFacts>,
     /// Of which Services the EndpointSlices are known.
@@ -47,8 +61,8 @@ pub(crate) struct Member {
     pub(crate) parents: Parents,
     /// Mode of exports that name none.
     pub(crate) default_mode: RoutingMode,
-    /// Whether the import CRD is served; none: not known yet.
-    pub(crate) import_crd: Option<bool>,
+    /// The import CRD; none: not seen yet, or hidden from us.
+    pub(crate) import_crd: Option<ImportCrd>,
 }
 
 /// A pool, and what we doubt about it.
@@ -58,11 +72,31 @@ pub(crate) struct PoolRecord {
     pub(crate) doubt: Option<Doubt>,
 }
 
-/// The pool vanished, but in a way that proves nothing: it is retained, marked `CRDMissing`.
+/// The pool vanished, but in a way that proves nothing: it is retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Doubt {
     /// When the absence counts after all; none: not before its CRD is back.
     pub(crate) ends: Option<Moment>,
+    pub(crate) cause: DoubtCause,
+}
+
+/// Why an absence proves nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DoubtCause {
+    /// The CRD went, or was replaced: marked `CRDMissing`.
+    Crd,
+    /// The isolation guard holds.
+    Guard,
+}
+
+/// A member that is out of the inventory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Leaving {
+    pub(crate) since: Moment,
+    /// When it counts as removed.
+    pub(crate) until: Moment,
+    /// By the isolation guard.
+    pub(crate) held: bool,
 }
 
 /// What it means that a pool has not been seen since the start. Which CRD its importers' entries come from is not known
@@ -160,6 +194,9 @@ impl Member {
                 fault: Fault::ConnectionLost,
             }),
             met: false,
+            leaving: None,
+            withdrawn: false,
+            withheld: false,
             uid: None,
             pools: BTreeMap::new(),
             pools_coverage: Coverage::Never,
@@ -167,6 +204,9 @@ impl Member {
             pools_crd: None,
             unseen: Unseen::Unknown,
             gone_pools: BTreeSet::new(),
+            admitted: BTreeSet::new(),
+            over_cap: BTreeSet::new(),
+            draining: BTreeMap::new(),
             services: Store::default(),
             slices: Store::default(),
             slices_scope: Scope::All,
@@ -193,6 +233,9 @@ impl Member {
 
     /// Whether the start need not wait for it any longer.
     pub(crate) fn settled(&self) -> bool {
+        if self.leaving.is_some_and(|leaving| leaving.held) {
+            return true;
+        }
         match self.link {
             Link::Live | Link::Suspect | Link::Refused(_) | Link::Removing => true,
             Link::Connecting | Link::Syncing | Link::Lost => self.met,
@@ -203,7 +246,22 @@ impl Member {
         matches!(self.link, Link::Live | Link::Suspect)
     }
 
-    pub(crate) fn reach(&self, now: Moment, stale_after: Duration) -> Reach {
+    /// Whether contact was lost: a member that has not been met yet is not.
+    pub(crate) fn is_lost(&self) -> bool {
+        match self.link {
+            Link::Lost => true,
+            Link::Connecting | Link::Syncing => self.met && self.silence.is_some(),
+            Link::Live | Link::Suspect | Link::Refused(_) | Link::Removing => false,
+        }
+    }
+
+    /// The pools that ask for their export.
+    pub(crate) fn exported(&self) -> impl Iterator<Item = (&Key, &PoolRecord)> {
+        self.pools.iter().filter(|(_, record)| record.is_exported())
+    }
+
+    /// Contact as time alone shows it; see `World::reach`.
+    pub(super) fn reach(&self, now: Moment, stale_after: Duration) -> Reach {
         let Some(Silence { since, fault }) = self.silence else {
             return Reach::Reachable;
         };

@@ -1,19 +1,35 @@
 //! A member's pools: what shows, what vanishes, and what that proves.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use crd::annotations::EXPORT_MODE;
 
 use super::{
     Changes, Evidence,
     facts::{CrdCheck, PoolFacts},
-    member::{Coverage, Doubt, Member, PoolRecord, Unseen},
+    member::{Coverage, Doubt, DoubtCause, Member, PoolRecord, Unseen},
 };
 use crate::{
     name::{ClusterName, Key},
-    plan::export::{Export, parse_export},
+    plan::{
+        decision::{Withdrawal, on_evidence},
+        export::{Export, parse_export},
+    },
 };
 use moment::Moment;
+
+/// Pools that one member may export (spec 5.2); those known first, or older, stay.
+pub(crate) const MAX_EXPORTED: usize = 2000;
+
+/// Under which circumstances a list is read.
+#[derive(Clone, Copy)]
+pub(super) struct Reading {
+    pub(super) now: Moment,
+    /// When doubts that begin now end.
+    pub(super) doubt_ends: Moment,
+    /// The isolation guard holds.
+    pub(super) guarded: bool,
+}
 
 // === impl Member ===
 
@@ -21,12 +37,18 @@ impl Member {
     pub(super) fn list_pools(
         &mut self,
         name: &ClusterName,
-        pools: Vec<PoolFacts>,
+        mut pools: Vec<PoolFacts>,
         odd: BTreeSet<Key>,
         crd: CrdCheck,
-        doubt_ends: Moment,
+        reading: Reading,
     ) -> Changes {
+        let Reading {
+            now,
+            doubt_ends,
+            guarded,
+        } = reading;
         let mut changes = Changes::default();
+        pools.sort_by(|a, b| (a.created, &a.key).cmp(&(b.created, &b.key)));
         let listed: BTreeSet<Key> = pools.iter().map(|pool| pool.key.clone()).collect();
         for pool in pools {
             changes.merge(self.apply_pool(name, pool));
@@ -49,14 +71,22 @@ impl Member {
             };
             match (&crd, record.doubt) {
                 // The reinstalled CRD's objects have until then to come back.
-                (CrdCheck::Serving { .. }, Some(Doubt { ends: Some(_) })) if same_crd => {}
+                (CrdCheck::Serving { .. }, Some(Doubt { ends: Some(_), .. })) if same_crd => {}
+                (CrdCheck::Serving { .. }, _)
+                    if same_crd
+                        && on_evidence(Evidence::PoolAbsent, guarded) == Withdrawal::Held =>
+                {
+                    changes.merge(record.doubt_until(&key, Some(now), DoubtCause::Guard));
+                }
                 (CrdCheck::Serving { .. }, _) if same_crd => {
                     changes.merge(self.drop_pool(name, &key, Evidence::PoolAbsent));
                 }
                 (CrdCheck::Serving { .. }, _) => {
-                    changes.merge(record.doubt_until(&key, Some(doubt_ends)));
+                    changes.merge(record.doubt_until(&key, Some(doubt_ends), DoubtCause::Crd));
                 }
-                (CrdCheck::Doubtful, _) => changes.merge(record.doubt_until(&key, None)),
+                (CrdCheck::Doubtful, _) => {
+                    changes.merge(record.doubt_until(&key, None, DoubtCause::Crd))
+                }
             }
         }
         self.unseen = match (&crd, self.unseen) {
@@ -126,17 +156,43 @@ impl Member {
         if old == Some(&record) {
             return changes;
         }
-        if old.is_some_and(PoolRecord::is_exported) {
-            match parse_export(&record.facts.annotations) {
-                Export::NotRequested => changes.withdraw(name, &key, Evidence::AnnotationGone),
-                Export::Invalid(_) => changes.withdraw(name, &key, Evidence::AnnotationInvalid),
-                Export::Requested(_) => {}
+        let evidence = match parse_export(&record.facts.annotations) {
+            Export::NotRequested => Some(Evidence::AnnotationGone),
+            Export::Invalid(_) => Some(Evidence::AnnotationInvalid),
+            Export::Requested(_) => None,
+        };
+        match (evidence, old.filter(|old| old.is_exported())) {
+            (Some(evidence), Some(old)) => changes.withdraw(name, &key, evidence, old.drain()),
+            (Some(_), None) => {}
+            (None, _) => {
+                self.draining.remove(&key);
             }
         }
         if record.concerns_us() || old.is_some_and(PoolRecord::concerns_us) {
             changes.dirty.keys.insert(key.clone());
         }
-        self.pools.insert(key, record);
+        self.pools.insert(key.clone(), record);
+        changes.merge(self.admit(&key));
+        changes
+    }
+
+    /// Keeps the pools that are exported within what one member may export.
+    fn admit(&mut self, key: &Key) -> Changes {
+        let exported = self.pools.get(key).is_some_and(PoolRecord::is_exported);
+        let mut changes = Changes::default();
+        if exported && self.admitted.len() >= MAX_EXPORTED && !self.admitted.contains(key) {
+            self.over_cap.insert(key.clone());
+            return changes;
+        }
+        self.over_cap.remove(key);
+        if exported {
+            self.admitted.insert(key.clone());
+        } else if self.admitted.remove(key)
+            && let Some(next) = self.over_cap.pop_first()
+        {
+            changes.dirty.keys.insert(next.clone());
+            self.admitted.insert(next);
+        }
         changes
     }
 
@@ -150,7 +206,7 @@ impl Member {
         }
         self.pools
             .get_mut(key)
-            .map(|record| record.doubt_until(key, None))
+            .map(|record| record.doubt_until(key, None, DoubtCause::Crd))
             .unwrap_or_default()
     }
 
@@ -170,9 +226,10 @@ impl Member {
         {
             changes.dirty.keys.insert(key.clone());
             if record.is_exported() {
-                changes.withdraw(name, key, evidence);
+                changes.withdraw(name, key, evidence, record.drain());
             }
         }
+        changes.merge(self.admit(key));
         changes
     }
 }
@@ -192,11 +249,31 @@ impl PoolRecord {
             || parse_export(&self.facts.annotations) != Export::NotRequested
     }
 
-    pub(super) fn doubt_until(&mut self, key: &Key, ends: Option<Moment>) -> Changes {
+    /// Whether it vanished with its CRD.
+    pub(crate) fn is_crd_missing(&self) -> bool {
+        let doubt = self.doubt.filter(|doubt| doubt.cause == DoubtCause::Crd);
+        doubt.is_some()
+    }
+
+    /// How long it wishes its entry to drain, if it says.
+    pub(super) fn drain(&self) -> Option<Duration> {
+        match parse_export(&self.facts.annotations) {
+            Export::Requested(request) => request.drain,
+            Export::NotRequested | Export::Invalid(_) => None,
+        }
+    }
+
+    pub(super) fn doubt_until(
+        &mut self,
+        key: &Key,
+        ends: Option<Moment>,
+        cause: DoubtCause,
+    ) -> Changes {
         let mut changes = Changes::default();
-        let doubt = Some(Doubt { ends });
+        let doubt = Some(Doubt { ends, cause });
         if self.doubt != doubt {
-            changes.withheld += usize::from(self.doubt.is_none() && self.is_exported());
+            let news = self.doubt.is_none() && self.is_exported();
+            changes.withhold(Evidence::PoolAbsent, usize::from(news));
             self.doubt = doubt;
             changes.dirty.keys.insert(key.clone());
         }

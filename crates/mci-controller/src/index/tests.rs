@@ -45,7 +45,10 @@ fn a_deleted_pool_is_gone_only_while_its_crd_stands() {
     };
     let changes = world.update(&mk_name("a"), deleted("x", CrdCheck::Doubtful), NOW);
     assert!(changes.withdrawals.is_empty());
-    assert_eq!(changes.withheld, 1);
+    assert_eq!(
+        changes.withheld,
+        BTreeMap::from([(Evidence::PoolAbsent, 1)])
+    );
     assert!(has(&world, "a", "x"));
     let other = CrdCheck::Serving {
         uid: "crd-2".to_owned(),
@@ -111,7 +114,7 @@ fn mk_restarted() -> World {
     export(&mut before, "a", "x");
     settle(&mut before, &mk_policy(), NOW);
     let live = member(&before, "b").imports.items[&mk_key("x")].clone();
-    let mut world = World::new(STALE_AFTER);
+    let mut world = World::new(mk_rules());
     for name in ["a", "b"] {
         world.add_member(&mk_name(name), NOW);
     }
@@ -186,7 +189,7 @@ fn an_annotation_that_went_while_no_controller_ran_is_told_once() {
 
 #[test]
 fn pools_listed_under_a_crd_that_is_going_are_not_gone_with_the_next_crd() {
-    let mut world = World::new(STALE_AFTER);
+    let mut world = World::new(mk_rules());
     world.add_member(&mk_name("a"), NOW);
     let pools = vec![mk_pool("x", Some("ClusterSet"))];
     connect_under(&mut world, "a", CrdCheck::Doubtful, pools, Vec::new(), NOW);
@@ -222,7 +225,7 @@ fn taking_the_annotation_away_is_evidence() {
 fn removing_a_member_is_evidence_and_keeps_it_until_forgotten() {
     let mut world = mk_world(&["a"]);
     export(&mut world, "a", "x");
-    let changes = world.remove_member(&mk_name("a"));
+    let changes = world.remove_member(&mk_name("a"), NOW);
     assert_eq!(evidence(&changes), [Evidence::MemberRemoved]);
     assert_eq!(member(&world, "a").link, Link::Removing);
     world.forget(&mk_name("a"));
@@ -256,7 +259,7 @@ fn a_changed_endpoint_concerns_the_pools_of_its_service_alone() {
 
 #[test]
 fn one_cluster_under_two_names_is_used_once() {
-    let mut world = World::new(STALE_AFTER);
+    let mut world = World::new(mk_rules());
     for name in ["a", "b"] {
         world.add_member(&mk_name(name), NOW);
     }

@@ -7,6 +7,7 @@ use super::{
         CrdCheck, GatewayFacts, LiveImport, NamespaceFacts, PoolFacts, RouteFacts, ServiceFacts,
         SliceFacts,
     },
+    flavour::ImportCrd,
     interest::Scope,
     member::{Fault, Refusal},
 };
@@ -29,8 +30,8 @@ pub(crate) enum Update {
     Refused(Refusal),
     /// The server does not know this kind (404 on the list).
     NotServed(Kind),
-    /// Whether the import CRD is there and stays.
-    ImportCrd(bool),
+    /// What the import CRD looks like.
+    ImportCrd(ImportCrd),
     /// A complete list of pools, with what the CRD looked like afterwards.
     PoolsListed {
         pools: Vec<PoolFacts>,

@@ -3,22 +3,20 @@
 //! A kubeconfig comes from outside: it must not run programs, read files, impersonate or speak in clear. No error here
 //! quotes the file, so no secret of it reaches a log.
 
-use std::{fmt, time::Duration};
+use std::fmt;
 
 use kube::{
     Config,
     config::{AuthInfo, Cluster, KubeConfigOptions, Kubeconfig},
 };
 
-use crate::index::member::Refusal;
+use crate::{
+    client::{self, MemberTurns},
+    index::member::Refusal,
+};
 
 /// Largest kubeconfig that is read, in bytes.
 pub(crate) const MAX_BYTES: usize = 1024 * 1024;
-/// How long a TCP and TLS handshake may take; the whole connect has 10 s.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Silence that ends a connection. Above the 40 s that a quiet watch may last; it ends calls on a pooled connection whose
-/// other end is gone without a word, which nothing else would (the client has no TCP keepalive to set).
-const READ_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// What a client is made of. `Debug` shows no secret.
 #[derive(Clone)]
@@ -89,10 +87,6 @@ impl Credentials {
         }
         // kube takes proxies from the environment too: a member's address is meant as it is
         config.proxy_url = None;
-        config.connect_timeout = Some(CONNECT_TIMEOUT);
-        config.read_timeout = Some(READ_TIMEOUT);
-        // the layer repeats 429, 503 and 504 inside one call, past every deadline of ours
-        config.default_retry = false;
         Ok(Self {
             config,
             #[cfg(test)]
@@ -100,14 +94,15 @@ impl Credentials {
         })
     }
 
+    /// A client, whose lists wait for their turns.
     /// # Errors
     /// [`KubeconfigError::BadMaterial`] when certificates or keys do not decode.
-    pub(crate) fn client(&self) -> Result<kube::Client, KubeconfigError> {
+    pub(crate) fn client(&self, turns: MemberTurns) -> Result<kube::Client, KubeconfigError> {
         #[cfg(test)]
         if let Some(client) = &self.scripted {
             return Ok(client.clone());
         }
-        kube::Client::try_from(self.config.clone()).map_err(|_| KubeconfigError::BadMaterial)
+        client::make(&self.config, turns).map_err(|_| KubeconfigError::BadMaterial)
     }
 
     /// Credentials that lead nowhere.

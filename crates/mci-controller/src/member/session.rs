@@ -64,8 +64,8 @@ type Trial = (u64, Result<Identity, ConnectError>);
 const RETRY_MIN: Duration = Duration::from_secs(5);
 
 /// Time between probes. A member that falls silent just after one is marked 2 periods, a probe's 3 s, the 2 s before a
-/// flip and a tick later: within 15 s.
-const PROBE_PERIOD: Duration = Duration::from_millis(4_800);
+/// flip and a tick later: within 15 s, with half a second for a busy machine.
+const PROBE_PERIOD: Duration = Duration::from_millis(4_600);
 /// Signs wait for the session, which does nothing slow: a few per watch.
 const SIGNS: usize = 16;
 
@@ -179,7 +179,7 @@ impl<'a> Session<'a> {
         self.tasks
             .spawn(watches::imports(wires.clone(), client.clone()));
         self.tasks
-            .spawn(watches::import_crd(wires.clone(), client.clone()));
+            .spawn(watches::watch_import_crd(wires.clone(), client.clone()));
         self.tasks.spawn(probe(wires.clone(), client.clone()));
     }
 
@@ -244,7 +244,7 @@ impl<'a> Session<'a> {
         if version == self.proven.version {
             return;
         }
-        let Ok(client) = credentials.client() else {
+        let Ok(client) = credentials.client(self.context.turns.clone()) else {
             tracing::warn!(member = %self.context.name, "the new credentials do not decode: the old ones stay");
             return;
         };

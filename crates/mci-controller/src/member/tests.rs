@@ -180,6 +180,7 @@ where
             instance: "default".to_owned(),
             controller_name: crd::annotations::MCI_CONTROLLER.to_owned(),
         },
+        turns: crate::client::Turns::default().member(),
         metrics,
         stop: CancellationToken::new(),
     };

@@ -13,12 +13,15 @@ use tokio::sync::mpsc;
 use watch::{Config, WatchFailure};
 
 use super::{
-    Timed, fault_of,
+    Timed, fault_of, import_crd,
     project::{self, Ours},
     vigil::Sign,
 };
 use crate::{
-    index::update::{Change, Kind, Update},
+    index::{
+        flavour::ImportCrd,
+        update::{Change, Kind, Update},
+    },
     metrics::MemberMetrics,
     name::{ClusterName, Key},
 };
@@ -129,22 +132,19 @@ pub(super) async fn imports(wires: Wires, client: Client) -> Result<(), Gone> {
     .await
 }
 
-/// Whether the import CRD is there. Without leave to see it, we find out by writing.
-pub(super) async fn import_crd(wires: Wires, client: Client) -> Result<(), Gone> {
+/// What the import CRD looks like. Without leave to see it, we find out by writing.
+pub(super) async fn watch_import_crd(wires: Wires, client: Client) -> Result<(), Gone> {
     let config = config().fields(&format!("metadata.name={IMPORT_CRD}"));
-    let stream = watch::metadata::<CustomResourceDefinition>(Api::all(client), config);
+    let stream = watch::objects::<CustomResourceDefinition>(Api::all(client), config);
     let mut stream = std::pin::pin!(stream);
-    let stays = |crd: &PartialObjectMeta<CustomResourceDefinition>| {
-        crd.metadata.deletion_timestamp.is_none()
-    };
     while let Some(update) = stream.next().await {
-        let served = match update {
-            watch::Update::Reset(crds) => crds.iter().any(stays),
-            watch::Update::Apply(crd) => stays(&crd),
-            watch::Update::Delete(_) | watch::Update::OddDelete(_) => false,
+        let seen = match update {
+            watch::Update::Reset(crds) => crds.first().map_or(ImportCrd::ABSENT, import_crd::read),
+            watch::Update::Apply(crd) => import_crd::read(&crd),
+            watch::Update::Delete(_) | watch::Update::OddDelete(_) => ImportCrd::ABSENT,
             watch::Update::Odd(_) | watch::Update::Failed(_) => continue,
         };
-        wires.update(Update::ImportCrd(served)).await?;
+        wires.update(Update::ImportCrd(seen)).await?;
     }
     Ok(())
 }

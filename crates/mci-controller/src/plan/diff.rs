@@ -7,8 +7,14 @@ use crd::{
 
 use serde_json::Value;
 
-use super::{ImportPlan, PoolPlan, covers_conditions, covers_entry};
-use crate::index::facts::{Claim, LiveImport};
+use super::{
+    ImportPlan, PlannedImport, PoolPlan,
+    cover::{covers_conditions, covers_entry, is_exact},
+};
+use crate::index::{
+    facts::{Claim, LiveImport},
+    flavour::Flavour,
+};
 
 /// What to do about an import.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +51,7 @@ pub(crate) fn diff(plan: &ImportPlan, live: Option<&LiveImport>) -> Step {
         (ImportPlan::Present(planned), Some(live)) => match live.claim {
             Claim::Foreign => Step::Conflict,
             Claim::Unclaimed => Step::CreateMain,
-            Claim::Ours => diff_status(&planned.status, live),
+            Claim::Ours => diff_status(planned, live),
         },
     }
 }
@@ -67,37 +73,41 @@ pub(crate) fn diff_pool(plan: &PoolPlan, live: Option<&[Condition]>) -> PoolStep
     }
 }
 
-fn diff_status(planned: &InferencePoolImportStatus, live: &LiveImport) -> Step {
-    let entries_same = planned.clusters.iter().all(|entry| {
-        let found = live
-            .status
-            .clusters
-            .iter()
-            .find(|one| one.name == entry.name);
-        found.is_some_and(|found| covers_entry(found, entry))
+fn diff_status(planned: &PlannedImport, live: &LiveImport) -> Step {
+    let PlannedImport { audience, status } = planned;
+    if audience.flavour == Flavour::Upstream {
+        // of the rest, its CRD lets us write nothing, nor take anything out
+        return if same_controllers(status, &live.status) {
+            Step::None
+        } else {
+            Step::ApplyStatus
+        };
+    }
+    let live_entries = &live.status.clusters;
+    // both are sorted by name, unless somebody else was there
+    let find = |at: usize, name: &str| match live_entries.get(at) {
+        Some(entry) if entry.name == name => Some(entry),
+        _ => live_entries.iter().find(|entry| entry.name == name),
+    };
+    let mut exact = live_entries.len() == status.clusters.len();
+    let mut entries = status.clusters.iter().enumerate();
+    let entries_same = entries.all(|(at, entry)| {
+        find(at, &entry.name).is_some_and(|found| {
+            exact &= is_exact(found, entry);
+            covers_entry(found, entry)
+        })
     });
-    let surplus: Vec<usize> = live
-        .status
-        .clusters
-        .iter()
-        .enumerate()
-        .filter(|(_, entry)| !planned.clusters.iter().any(|one| one.name == entry.name))
-        .map(|(position, _)| position)
-        .collect();
-    let ours_is_surplus = surplus
-        .iter()
-        .filter_map(|&position| live.status.clusters.get(position))
-        .any(|entry| live.owned_entries.contains(&entry.name));
-    if !entries_same || ours_is_surplus || !same_head(planned, &live.status) {
+    if !entries_same || !same_head(status, &live.status) {
         return Step::ApplyStatus;
     }
-    let mut pointers = surplus_fields(planned, &live.status);
-    pointers.extend(
-        surplus
-            .iter()
-            .rev()
-            .map(|at| format!("/status/clusters/{at}")),
-    );
+    let mut pointers = surplus_conditions_on_top(status, &live.status);
+    if !exact {
+        if owns_surplus(status, live) {
+            return Step::ApplyStatus;
+        }
+        pointers.splice(0..0, surplus_of_entries(status, &live.status));
+        pointers.extend(surplus_entries(status, &live.status));
+    }
     if pointers.is_empty() {
         Step::None
     } else {
@@ -105,32 +115,58 @@ fn diff_status(planned: &InferencePoolImportStatus, live: &LiveImport) -> Step {
     }
 }
 
-/// What is in our own entries, and among the conditions of our types, beyond the plan.
-fn surplus_fields(
+/// Whether we own an entry that is not planned: an apply takes it away.
+fn owns_surplus(planned: &InferencePoolImportStatus, live: &LiveImport) -> bool {
+    let mut entries = live.status.clusters.iter();
+    entries.any(|entry| {
+        live.owned_entries.contains(&entry.name)
+            && !planned.clusters.iter().any(|one| one.name == entry.name)
+    })
+}
+
+/// Entries that are not planned, last first.
+fn surplus_entries(
+    planned: &InferencePoolImportStatus,
+    live: &InferencePoolImportStatus,
+) -> Vec<String> {
+    let surplus = live.clusters.iter().enumerate().rev();
+    let surplus =
+        surplus.filter(|(_, entry)| !planned.clusters.iter().any(|one| one.name == entry.name));
+    surplus
+        .map(|(at, _)| format!("/status/clusters/{at}"))
+        .collect()
+}
+
+/// What is in our own entries beyond the plan.
+fn surplus_of_entries(
     planned: &InferencePoolImportStatus,
     live: &InferencePoolImportStatus,
 ) -> Vec<String> {
     let mut pointers = Vec::new();
     for (at, found) in live.clusters.iter().enumerate() {
         let wanted = planned.clusters.iter().find(|one| one.name == found.name);
-        if let Some(wanted) = wanted {
+        if let Some(wanted) = wanted.filter(|wanted| !is_exact(found, wanted)) {
             let path = format!("/status/clusters/{at}");
             surplus_conditions(&wanted.conditions, &found.conditions, &path, &mut pointers);
             let (wanted, found) = (serde_json::json!(wanted), serde_json::json!(found));
             surplus_keys(&wanted, &found, &path, &mut pointers);
         }
     }
-    let live_top = ours(&live.conditions);
-    let extra = live_top
-        .iter()
-        .any(|one| conditions::find(&planned.conditions, &one.type_).is_none());
-    if extra {
-        let stays = |one: &&Condition| ours(std::slice::from_ref(*one)).is_empty();
-        let mut allowed: Vec<Condition> = live.conditions.iter().filter(stays).cloned().collect();
-        allowed.extend(planned.conditions.iter().cloned());
-        surplus_conditions(&allowed, &live.conditions, "/status", &mut pointers);
-    }
     pointers
+}
+
+/// Conditions of our types among those of the import as a whole that are not planned.
+fn surplus_conditions_on_top(
+    planned: &InferencePoolImportStatus,
+    live: &InferencePoolImportStatus,
+) -> Vec<String> {
+    let surplus = live.conditions.iter().enumerate().rev();
+    let surplus = surplus.filter(|(_, one)| {
+        is_ours(one) && conditions::find(&planned.conditions, &one.type_).is_none()
+    });
+    surplus
+        .map(|(at, _)| format!("/status/conditions/{at}"))
+        .collect()
 }
 
 /// Conditions of types that the plan lacks, last first.
@@ -162,23 +198,22 @@ fn surplus_keys(planned: &Value, live: &Value, path: &str, pointers: &mut Vec<St
 /// Everything but the entries. Condition types and `controllers` entries of others stay, and so do `parents` that a
 /// gateway put into ours.
 fn same_head(planned: &InferencePoolImportStatus, live: &InferencePoolImportStatus) -> bool {
-    let controllers = planned.controllers.iter().all(|wanted| {
+    same_controllers(planned, live)
+        && planned.observed_generation == live.observed_generation
+        && covers_conditions(&live.conditions, &planned.conditions)
+}
+
+fn same_controllers(planned: &InferencePoolImportStatus, live: &InferencePoolImportStatus) -> bool {
+    planned.controllers.iter().all(|wanted| {
         let found = live.controllers.iter().find(|one| one.name == wanted.name);
         found.is_some_and(|found| {
             found.exporting_clusters == wanted.exporting_clusters
                 && covers_conditions(&found.conditions, &wanted.conditions)
         })
-    });
-    controllers
-        && planned.observed_generation == live.observed_generation
-        && covers_conditions(&live.conditions, &planned.conditions)
+    })
 }
 
-/// The conditions of the types that we write.
-fn ours(conditions: &[Condition]) -> Vec<Condition> {
-    conditions
-        .iter()
-        .filter(|condition| [ACCEPTED, READY, CONSISTENT].contains(&condition.type_.as_str()))
-        .cloned()
-        .collect()
+/// Whether we write conditions of this type.
+fn is_ours(condition: &Condition) -> bool {
+    [ACCEPTED, READY, CONSISTENT].contains(&condition.type_.as_str())
 }

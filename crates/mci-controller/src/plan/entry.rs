@@ -9,6 +9,7 @@ use crd::{
 };
 
 use super::{
+    Policy,
     address::{self, Rejection},
     export::{ExportRequest, PortOverride, PortSelector, SecretSelector},
     parent,
@@ -26,6 +27,8 @@ use crate::{
 pub(crate) struct Derived {
     pub(crate) entry: ImportedCluster,
     pub(crate) rejected: Vec<Rejection>,
+    /// Bytes of JSON.
+    pub(crate) size: usize,
 }
 
 /// Largest entry, in bytes of JSON: 256 of them stay under what etcd takes with the rest (spec 4.1).
@@ -34,6 +37,8 @@ const MAX_ENTRY_BYTES: usize = 8 * 1024;
 const CUT_RESERVE: usize = 512;
 /// As many addresses as the CRD admits.
 const MAX_ADDRESSES: usize = 64;
+/// Ready EPP pods, as many as the CRD admits.
+const MAX_ENDPOINTS: usize = 100;
 /// What is left of the addresses of an entry that is too large.
 const FEW_ADDRESSES: usize = 4;
 
@@ -56,6 +61,7 @@ struct Resolution {
 
 /// Derives the entry of a pool that is exported from `exporter`.
 pub(crate) fn derive_entry(
+    policy: &Policy,
     exporter: &ClusterName,
     member: &Member,
     record: &PoolRecord,
@@ -65,7 +71,7 @@ pub(crate) fn derive_entry(
     let pool = &record.facts;
     let mode = request.mode.unwrap_or(member.default_mode);
     let mut resolution = match mode {
-        RoutingMode::EndpointMode => resolve(member, pool, request),
+        RoutingMode::EndpointMode => resolve(policy, member, pool, request),
         RoutingMode::ParentMode => Resolution::of_parents(parent::publish(member, pool)),
     };
     // no parent has a health or metrics port
@@ -93,15 +99,17 @@ pub(crate) fn derive_entry(
         conditions: Vec::new(),
     };
     entry.conditions = resolution.conditions(pool, cross_namespace);
-    set_reach(&mut entry, reach, record.doubt.is_some());
-    if shed(&mut entry) && !resolution.truncated {
+    set_reach(&mut entry, reach, record.is_crd_missing());
+    let (cut, size) = shed(&mut entry);
+    if cut && !resolution.truncated {
         resolution.truncated = true;
         entry.conditions = resolution.conditions(pool, cross_namespace);
-        set_reach(&mut entry, reach, record.doubt.is_some());
+        set_reach(&mut entry, reach, record.is_crd_missing());
     }
     Derived {
         entry,
         rejected: resolution.rejected,
+        size,
     }
 }
 
@@ -149,7 +157,8 @@ pub(crate) fn set_reach(entry: &mut ImportedCluster, reach: Reach, crd_missing: 
     }
 }
 
-fn put(conditions: &mut Vec<Condition>, wanted: Condition) {
+/// Replaces the condition of the same type, or adds it.
+pub(super) fn put(conditions: &mut Vec<Condition>, wanted: Condition) {
     match conditions
         .iter_mut()
         .find(|condition| condition.type_ == wanted.type_)
@@ -159,8 +168,9 @@ fn put(conditions: &mut Vec<Condition>, wanted: Condition) {
     }
 }
 
-/// Cuts an entry that is too large until it is not, what is missed least first (spec 4.1); returns whether it did.
-fn shed(entry: &mut ImportedCluster) -> bool {
+/// Cuts an entry that is too large until it is not, what is missed least first (spec 4.1); returns whether it did, and
+/// the size that it has now, in bytes.
+fn shed(entry: &mut ImportedCluster) -> (bool, usize) {
     let cuts: [fn(&mut ImportedCluster); 7] = [
         |entry| {
             if let Some(picker) = &mut entry.endpoint_picker {
@@ -187,23 +197,24 @@ fn shed(entry: &mut ImportedCluster) -> bool {
             }
         },
     ];
-    let too_large = |entry: &ImportedCluster| {
-        serde_json::to_vec(entry).map_or(0, |json| json.len()) > MAX_ENTRY_BYTES - CUT_RESERVE
-    };
+    let measure = |entry: &ImportedCluster| serde_json::to_vec(entry).map_or(0, |json| json.len());
     let mut cut = false;
+    let mut size = measure(entry);
     for step in cuts {
-        if !too_large(entry) {
+        if size <= MAX_ENTRY_BYTES - CUT_RESERVE {
             break;
         }
         step(entry);
+        size = measure(entry);
         cut = true;
     }
     // those that can be used come first
-    while entry.parents.len() > 1 && too_large(entry) {
+    while entry.parents.len() > 1 && size > MAX_ENTRY_BYTES - CUT_RESERVE {
         entry.parents.pop();
+        size = measure(entry);
         cut = true;
     }
-    cut
+    (cut, size)
 }
 
 fn cut_services(entry: &mut ImportedCluster, cut: impl FnMut(&mut ServiceEndpoints)) {
@@ -221,7 +232,12 @@ pub(super) fn services_of(
         .chain(parents.flat_map(|parent| &mut parent.service))
 }
 
-fn resolve(member: &Member, pool: &PoolFacts, request: &ExportRequest) -> Resolution {
+fn resolve(
+    policy: &Policy,
+    member: &Member,
+    pool: &PoolFacts,
+    request: &ExportRequest,
+) -> Resolution {
     let Some(epp) = &pool.epp else {
         return Resolution::unresolved(
             "EndpointPickerRefMissing",
@@ -251,11 +267,12 @@ fn resolve(member: &Member, pool: &PoolFacts, request: &ExportRequest) -> Resolu
             format!("Service {key} has no port {wanted}"),
         );
     };
-    publish(member, epp, request, &key, service, port)
+    publish(policy, member, epp, request, &key, service, port)
 }
 
 /// The entry's view of a Service that resolves.
 fn publish(
+    policy: &Policy,
     member: &Member,
     epp: &EppRef,
     request: &ExportRequest,
@@ -320,6 +337,11 @@ fn publish(
             secret_ref: local_secret(wanted),
         })
     };
+    let endpoints = if policy.epp_endpoints {
+        ready.iter().take(MAX_ENDPOINTS).cloned().collect()
+    } else {
+        Vec::new()
+    };
     Resolution {
         mode: RoutingMode::EndpointMode,
         parents: Vec::new(),
@@ -333,7 +355,7 @@ fn publish(
             health: aside(&request.health, ["health", "grpc-health"]),
             metrics: aside(&request.metrics, ["metrics", "http-metrics"]),
             failure_mode: epp.failure_mode,
-            endpoints: Vec::new(),
+            endpoints,
         }),
         refused,
         unresolved: None,

@@ -1,6 +1,6 @@
 //! What a pool's annotations ask for (R15, R16).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use crd::{RoutingMode, annotations};
 
@@ -20,6 +20,8 @@ pub(crate) enum Export {
 pub(crate) struct ExportRequest {
     /// None: what the operator's `--default-export-mode` says (C15).
     pub(crate) mode: Option<RoutingMode>,
+    /// How long its entry stays after the export has ended; none: as the operator said.
+    pub(crate) drain: Option<Duration>,
     pub(crate) health: PortOverride,
     pub(crate) metrics: PortOverride,
     /// Annotations whose values are of no use; each is treated as absent.
@@ -112,7 +114,9 @@ pub(crate) fn parse_export(annotations: &BTreeMap<String, String>) -> Export {
             None
         }
     };
-    take(annotations::DRAIN_SECONDS, is_drain_seconds);
+    let drain = take(annotations::DRAIN_SECONDS, is_drain_seconds)
+        .and_then(|seconds| seconds.parse().ok())
+        .map(Duration::from_secs);
     let health = PortOverride {
         port: take(annotations::HEALTH_PORT, is_port).map(PortSelector::parse),
         secret: take(annotations::HEALTH_SECRET, is_secret).map(SecretSelector::parse),
@@ -123,6 +127,7 @@ pub(crate) fn parse_export(annotations: &BTreeMap<String, String>) -> Export {
     };
     Export::Requested(ExportRequest {
         mode,
+        drain,
         health,
         metrics,
         ignored,

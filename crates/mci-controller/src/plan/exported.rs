@@ -2,21 +2,37 @@
 
 use std::collections::BTreeMap;
 
-use crd::conditions::{self, Status};
+use crd::{
+    ImportedCluster,
+    conditions::{self, Status},
+};
 
 use super::{
-    Hold, ImportPlan, Policy, PoolPlan, covers_entry,
+    Hold, ImportPlan, Policy, PoolPlan,
+    cover::covers_entry,
+    decision::{Decision, Word},
     export::{Export, parse_export},
 };
 use crate::{
     index::{
-        World,
         facts::Claim,
-        member::{Fault, Link, Member, PoolRecord, Reach},
+        flavour::Flavour,
+        member::{Link, Member, PoolRecord},
+        pools::MAX_EXPORTED,
     },
     name::ClusterName,
 };
-use moment::Moment;
+
+/// What an exporter's word is judged by.
+pub(super) struct Judgement<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) exporter: &'a ClusterName,
+    pub(super) member: &'a Member,
+    pub(super) record: &'a PoolRecord,
+    /// Every member, with what was decided for the key.
+    pub(super) decisions: &'a [(&'a ClusterName, &'a Member, Decision)],
+    pub(super) imports: &'a BTreeMap<ClusterName, ImportPlan>,
+}
 
 /// Members named in a message; the rest is counted.
 const MAX_NAMED: usize = 8;
@@ -24,103 +40,181 @@ const MAX_NAMED: usize = 8;
 /// What an importer says of the export.
 enum Verdict {
     Carries,
+    /// The same in upstream's shape, which names the exporter and tells nothing of it.
+    NamesOnly,
     /// On its way.
     Pending,
     /// Not to be had now: named and counted.
     Blocked(&'static str),
     /// No such namespace there: named, and counted only if the operator is strict.
     NamespaceMissing,
+    /// Removed from the inventory.
+    NotCounted,
 }
 
-/// What our entry in the pool's status should be.
-pub(super) fn judge(
-    world: &World,
-    policy: &Policy,
-    exporter: &ClusterName,
-    member: &Member,
-    record: &PoolRecord,
-    imports: &BTreeMap<ClusterName, ImportPlan>,
-    now: Moment,
-) -> PoolPlan {
-    let generation = Some(record.facts.generation);
-    let settled = |status, reason, message: String| PoolPlan::Exported {
-        condition: conditions::make(conditions::EXPORTED, status, reason, message, generation),
-        settled: true,
-    };
-    if member.link == Link::Removing {
-        return PoolPlan::NoEntry;
-    }
-    match parse_export(&record.facts.annotations) {
-        Export::NotRequested => return PoolPlan::NoEntry,
-        Export::Invalid(invalid) => {
-            return settled(Status::False, "NotSupported", invalid.to_string());
+/// The importers, counted.
+#[derive(Default)]
+struct Tally {
+    others: usize,
+    counted: usize,
+    carrying: usize,
+    missing: usize,
+    pending: bool,
+    /// The first of those that are worth a word.
+    named: Vec<String>,
+    unnamed: usize,
+}
+
+// === impl Judgement ===
+
+impl Judgement<'_> {
+    /// What our entry in the pool's status should be.
+    pub(super) fn judge(&self) -> PoolPlan {
+        let settled = |reason, message: String| self.exported(Status::False, reason, message, true);
+        if self.member.link == Link::Removing {
+            return PoolPlan::NoEntry;
         }
-        Export::Requested(_) => {}
-    }
-    if let Some(message) = unsupported(exporter, imports) {
-        return settled(Status::False, "NotSupported", message);
-    }
-    let mut carrying = 0_usize;
-    let mut counted = 0_usize;
-    let mut pending = false;
-    let mut missing = 0_usize;
-    let mut others = 0_usize;
-    let mut named: Vec<String> = Vec::new();
-    for (name, plan) in imports {
-        let Some(importer) = world.members.get(name) else {
-            continue;
+        match parse_export(&self.record.facts.annotations) {
+            Export::NotRequested => return PoolPlan::NoEntry,
+            Export::Invalid(invalid) => return settled("NotSupported", invalid.to_string()),
+            Export::Requested(_) => {}
+        }
+        if self.member.over_cap.contains(&self.record.facts.key) {
+            let message =
+                format!("its cluster exports {MAX_EXPORTED} other pools, which is the limit");
+            return settled("NotSupported", message);
+        }
+        if let Some(message) = unsupported(self.exporter, self.imports) {
+            return settled("NotSupported", message);
+        }
+        let tally = self.tally();
+        if tally.others == 0 {
+            let message = "the ClusterSet has no other member".to_owned();
+            return settled("NoOtherMember", message);
+        }
+        let (status, reason) = if tally.missing == tally.others {
+            (Status::False, "NamespaceMissing")
+        } else if tally.carrying == tally.counted {
+            (Status::True, "Exported")
+        } else {
+            (Status::False, "PartiallyExported")
         };
-        if name == exporter || importer.link == Link::Removing {
-            continue;
+        self.exported(status, reason, tally.message(), !tally.pending)
+    }
+
+    fn exported(&self, status: Status, reason: &str, message: String, settled: bool) -> PoolPlan {
+        let generation = Some(self.record.facts.generation);
+        PoolPlan::Exported {
+            condition: conditions::make(conditions::EXPORTED, status, reason, message, generation),
+            settled,
         }
-        others += 1;
-        let blocked = match verdict(exporter, record, importer, plan, world.reach(importer, now)) {
-            Verdict::Carries => {
-                carrying += 1;
-                counted += 1;
-                continue;
+    }
+
+    fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        for (name, importer, decision) in self.decisions {
+            if *name != self.exporter
+                && let Some(plan) = self.imports.get(*name)
+            {
+                let verdict = self.verdict(importer, decision.word, plan);
+                tally.count(name, &verdict, self.policy.strict_exported);
             }
-            Verdict::Pending => {
-                counted += 1;
-                pending = true;
-                "Pending"
-            }
-            Verdict::Blocked(reason) => {
-                counted += 1;
-                reason
-            }
-            Verdict::NamespaceMissing => {
-                counted += usize::from(policy.strict_exported);
-                missing += 1;
-                Hold::NamespaceMissing.reason()
-            }
+        }
+        tally
+    }
+
+    fn verdict(&self, importer: &Member, word: Word, plan: &ImportPlan) -> Verdict {
+        match word {
+            Word::NotCounted => return Verdict::NotCounted,
+            Word::NamespaceMissing => return Verdict::NamespaceMissing,
+            Word::Blocked(hold) => return Verdict::Blocked(hold.reason()),
+            Word::Import => {}
+        }
+        let planned = match plan {
+            ImportPlan::Present(planned) => planned,
+            ImportPlan::Hold(hold) => return Verdict::Blocked(hold.reason()),
+            ImportPlan::Absent => return Verdict::Pending,
         };
-        named.push(format!("{name} {blocked}"));
-    }
-    if others == 0 {
-        let message = "the ClusterSet has no other member".to_owned();
-        return settled(Status::False, "NoOtherMember", message);
-    }
-    let (status, reason) = if missing == others {
-        (Status::False, "NamespaceMissing")
-    } else if carrying == counted {
-        (Status::True, "Exported")
-    } else {
-        (Status::False, "PartiallyExported")
-    };
-    let mut message = format!("exported to {carrying}/{counted}");
-    if !named.is_empty() {
-        let more = named.len().saturating_sub(MAX_NAMED);
-        named.truncate(MAX_NAMED);
-        if more > 0 {
-            named.push(format!("+{more} more"));
+        let Some(live) = importer.imports.items.get(&self.record.facts.key) else {
+            return Verdict::Pending;
+        };
+        if live.claim == Claim::Foreign {
+            return Verdict::Blocked("Conflict");
         }
-        message.push_str(": ");
-        message.push_str(&named.join("; "));
+        let exporter = self.exporter.as_str();
+        if planned.audience.flavour == Flavour::Upstream {
+            let ours = live.status.controllers.iter();
+            let mut ours = ours.filter(|one| one.name == self.policy.controller_name);
+            let names = ours.any(|one| {
+                let mut exporting = one.exporting_clusters.iter();
+                exporting.any(|one| one.name == exporter)
+            });
+            return if names {
+                Verdict::NamesOnly
+            } else {
+                Verdict::Pending
+            };
+        }
+        let Some((at, wanted)) = entry_of(&planned.status.clusters, exporter, 0) else {
+            return Verdict::Blocked("TooManyExporters");
+        };
+        match entry_of(&live.status.clusters, exporter, at) {
+            Some((_, found)) if covers_entry(found, wanted) => Verdict::Carries,
+            _ => Verdict::Pending,
+        }
     }
-    PoolPlan::Exported {
-        condition: conditions::make(conditions::EXPORTED, status, reason, message, generation),
-        settled: !pending,
+}
+
+/// An exporter's entry and where it is; `near` is where to look first.
+fn entry_of<'a>(
+    clusters: &'a [ImportedCluster],
+    exporter: &str,
+    near: usize,
+) -> Option<(usize, &'a ImportedCluster)> {
+    match clusters.get(near) {
+        Some(entry) if entry.name == exporter => Some((near, entry)),
+        _ => clusters
+            .iter()
+            .enumerate()
+            .find(|(_, entry)| entry.name == exporter),
+    }
+}
+
+// === impl Tally ===
+
+impl Tally {
+    fn count(&mut self, name: &ClusterName, verdict: &Verdict, strict: bool) {
+        let (counts, word) = match verdict {
+            Verdict::NotCounted => return,
+            Verdict::Carries => (true, None),
+            Verdict::NamesOnly => (true, Some("UpstreamCRD")),
+            Verdict::Pending => (true, Some("Pending")),
+            Verdict::Blocked(reason) => (true, Some(*reason)),
+            Verdict::NamespaceMissing => (strict, Some(Hold::NamespaceMissing.reason())),
+        };
+        self.others += 1;
+        self.counted += usize::from(counts);
+        self.carrying += usize::from(matches!(verdict, Verdict::Carries | Verdict::NamesOnly));
+        self.missing += usize::from(matches!(verdict, Verdict::NamespaceMissing));
+        self.pending |= matches!(verdict, Verdict::Pending);
+        match word {
+            Some(word) if self.named.len() < MAX_NAMED => self.named.push(format!("{name} {word}")),
+            Some(_) => self.unnamed += 1,
+            None => {}
+        }
+    }
+
+    /// As `exported to 4/5: c3 Unreachable; c7 NamespaceMissing`.
+    fn message(&self) -> String {
+        let mut message = format!("exported to {}/{}", self.carrying, self.counted);
+        if !self.named.is_empty() {
+            message.push_str(": ");
+            message.push_str(&self.named.join("; "));
+        }
+        if self.unnamed > 0 {
+            message.push_str(&format!("; +{} more", self.unnamed));
+        }
+        message
     }
 }
 
@@ -139,45 +233,4 @@ fn unsupported(
     })?;
     let accepted = conditions::find(&entry.conditions, conditions::ACCEPTED)?;
     (accepted.reason == "UnsupportedServiceType").then(|| accepted.message.clone())
-}
-
-fn verdict(
-    exporter: &ClusterName,
-    record: &PoolRecord,
-    importer: &Member,
-    plan: &ImportPlan,
-    reach: Reach,
-) -> Verdict {
-    if let (Reach::Lost(fault) | Reach::Stale(fault), true) = (reach, importer.met) {
-        return Verdict::Blocked(match (importer.link, plan) {
-            (Link::Refused(_), ImportPlan::Hold(hold)) => hold.reason(),
-            _ if fault == Fault::AuthFailed => "AuthFailed",
-            _ => "Unreachable",
-        });
-    }
-    let planned = match plan {
-        ImportPlan::Hold(Hold::NamespaceMissing) => return Verdict::NamespaceMissing,
-        ImportPlan::Hold(hold) => return Verdict::Blocked(hold.reason()),
-        ImportPlan::Absent => return Verdict::Pending,
-        ImportPlan::Present(planned) => planned,
-    };
-    let Some(live) = importer.imports.items.get(&record.facts.key) else {
-        return Verdict::Pending;
-    };
-    if live.claim == Claim::Foreign {
-        return Verdict::Blocked("Conflict");
-    }
-    let entry_of = |clusters: &'_ [crd::ImportedCluster]| {
-        clusters
-            .iter()
-            .find(|entry| entry.name == exporter.as_str())
-            .cloned()
-    };
-    match (
-        entry_of(&planned.status.clusters),
-        entry_of(&live.status.clusters),
-    ) {
-        (Some(planned), Some(live)) if covers_entry(&live, &planned) => Verdict::Carries,
-        _ => Verdict::Pending,
-    }
 }

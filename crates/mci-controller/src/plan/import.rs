@@ -1,6 +1,9 @@
 //! The status of one import, from its entries (spec 4.2).
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crd::{
     ClusterName as ExportingCluster, Condition, ControllerStatus, ImportedCluster,
@@ -9,11 +12,37 @@ use crd::{
 };
 use jiff::Timestamp;
 
-use super::{Audience, PlannedImport, Policy};
-use crate::name::ClusterName;
+use super::{Audience, Hold, ImportInExporter, ImportPlan, PlannedImport, Policy, lend::Lent};
+use crate::{
+    index::{
+        flavour::Flavour,
+        member::{Member, PoolRecord},
+    },
+    name::{ClusterName, Key},
+};
+
+/// The entries of all that export a key.
+#[derive(Debug)]
+pub(super) struct Exports<'a> {
+    entries: BTreeMap<&'a ClusterName, ExportedEntry>,
+    /// By age of the pool, oldest first; as far as they fit.
+    admitted: BTreeSet<&'a ClusterName>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct ExportedEntry {
+    pub(super) entry: ImportedCluster,
+    /// Bytes of JSON.
+    pub(super) size: usize,
+    /// Of the pool.
+    pub(super) created: Timestamp,
+}
 
 /// As many entries as the CRD admits; past it the oldest pools stay.
-pub(crate) const MAX_ENTRIES: usize = 256;
+const MAX_ENTRIES: usize = 256;
+/// All entries of an import, in bytes of JSON: etcd takes 1.5 MiB, with managed fields about as long again as names.
+const MAX_ENTRIES_BYTES: usize = 1024 * 1024;
 /// Names in a message; the rest is counted.
 const MAX_NAMES: usize = 8;
 
@@ -21,51 +50,68 @@ const MAX_NAMES: usize = 8;
 pub(super) fn make(
     policy: &Policy,
     audience: &Audience,
-    entries: &BTreeMap<&ClusterName, ImportedCluster>,
-    created: &BTreeMap<String, Timestamp>,
-    carried: Vec<ImportedCluster>,
-) -> Option<PlannedImport> {
-    let others = entries
-        .iter()
-        .filter(|(name, _)| Some(**name) != audience.excluded.as_ref())
-        .map(|(_, entry)| entry.clone());
-    let mut clusters: Vec<ImportedCluster> = others.chain(carried).collect();
-    if clusters.is_empty() {
-        return None;
-    }
-    let age = |entry: &ImportedCluster| {
-        let created = created.get(&entry.name).copied();
-        (created.unwrap_or(Timestamp::MIN), entry.name.clone())
-    };
-    clusters.sort_by_key(age);
+    exports: &Exports<'_>,
+    lent: Lent,
+) -> ImportPlan {
+    let mut clusters = lent.entries;
     clusters.truncate(MAX_ENTRIES);
-    let consistent = consistency(&clusters, audience.generation);
+    let others = exports.by_age().filter(|name| {
+        Some(*name) != audience.excluded.as_ref() && exports.admitted.contains(name)
+    });
+    let others = others.filter_map(|name| exports.entries.get(name));
+    let space = MAX_ENTRIES - clusters.len();
+    clusters.extend(others.take(space).map(|export| export.entry.clone()));
+    let mut names = lent.names;
+    if clusters.is_empty() {
+        let alone =
+            audience.excluded.is_some() && policy.import_in_exporter == ImportInExporter::Always;
+        if audience.flavour == Flavour::Superset && !names.is_empty() {
+            // only their names are known: what is there stays until they are heard of
+            return ImportPlan::Hold(Hold::Unreachable);
+        }
+        if names.is_empty() && !alone {
+            return ImportPlan::Absent;
+        }
+    }
+    if audience.flavour == Flavour::Superset {
+        names.clear();
+    }
     clusters.sort_by(|a, b| a.name.cmp(&b.name));
+    let consistent = consistency(&clusters, exports, audience.generation);
 
     let mut exporting: Vec<String> = clusters.iter().map(|entry| entry.name.clone()).collect();
     exporting.extend(audience.excluded.iter().map(ToString::to_string));
-    exporting.sort();
+    exporting.extend(names);
+    exporting.sort_unstable();
+    exporting.dedup();
     let shared = summary(&clusters, audience.generation);
     let mut top = shared.clone();
     top.extend(consistent);
-    let status = InferencePoolImportStatus {
-        observed_generation: Some(audience.generation),
-        conditions: top,
-        controllers: vec![ControllerStatus {
-            name: policy.controller_name.clone(),
-            exporting_clusters: exporting
-                .into_iter()
-                .map(|name| ExportingCluster { name })
-                .collect(),
-            parents: Vec::new(),
-            conditions: shared,
-        }],
-        clusters,
+    let ours = ControllerStatus {
+        name: policy.controller_name.clone(),
+        exporting_clusters: exporting
+            .into_iter()
+            .map(|name| ExportingCluster { name })
+            .collect(),
+        parents: Vec::new(),
+        conditions: shared,
     };
-    Some(PlannedImport {
+    let status = match audience.flavour {
+        Flavour::Upstream => InferencePoolImportStatus {
+            controllers: vec![ours],
+            ..InferencePoolImportStatus::default()
+        },
+        Flavour::Superset | Flavour::Absent => InferencePoolImportStatus {
+            observed_generation: Some(audience.generation),
+            conditions: top,
+            controllers: vec![ours],
+            clusters,
+        },
+    };
+    ImportPlan::Present(Arc::new(PlannedImport {
         audience: audience.clone(),
         status,
-    })
+    }))
 }
 
 /// Names, sorted by the caller: the first 8, then how many more.
@@ -98,17 +144,20 @@ fn summary(clusters: &[ImportedCluster], generation: i64) -> Vec<Condition> {
     };
     let accepted = names_with(conditions::ACCEPTED);
     let ready = names_with(conditions::READY);
-    let all_stale = clusters.iter().all(|entry| {
-        conditions::find(&entry.conditions, conditions::READY)
-            .is_some_and(|condition| condition.status == Status::Unknown.as_str())
-    });
-    let (accepted_status, accepted_reason) = if accepted.is_empty() {
+    let all_stale = !clusters.is_empty()
+        && clusters.iter().all(|entry| {
+            conditions::find(&entry.conditions, conditions::READY)
+                .is_some_and(|condition| condition.status == Status::Unknown.as_str())
+        });
+    let (accepted_status, accepted_reason) = if accepted.is_empty() && !clusters.is_empty() {
         (Status::False, "NoValidCluster")
     } else {
         (Status::True, "Accepted")
     };
     let (ready_status, ready_reason) = if !ready.is_empty() {
         (Status::True, "Ready")
+    } else if clusters.is_empty() {
+        (Status::False, "NoRemoteCluster")
     } else if all_stale {
         (Status::Unknown, "AllStale")
     } else {
@@ -132,19 +181,29 @@ fn summary(clusters: &[ImportedCluster], generation: i64) -> Vec<Condition> {
     ]
 }
 
-/// `Consistent`, for two entries or more: whether they agree with the oldest pool, which is the first.
-fn consistency(clusters: &[ImportedCluster], generation: i64) -> Option<Condition> {
-    let (oldest, others) = clusters
-        .split_first()
-        .filter(|(_, rest)| !rest.is_empty())?;
+/// `Consistent`, for two entries or more: whether they agree with that of the oldest pool. Of pools that are not known,
+/// the age is not known either: any other is the reference before them.
+fn consistency(
+    clusters: &[ImportedCluster],
+    exports: &Exports<'_>,
+    generation: i64,
+) -> Option<Condition> {
+    if clusters.len() < 2 {
+        return None;
+    }
+    let mut by_age = exports.by_age();
+    let oldest = by_age.find_map(|name| {
+        let mut clusters = clusters.iter();
+        clusters.find(|entry| entry.name == name.as_str())
+    });
+    let oldest = oldest.or(clusters.first())?;
+    let others = clusters.iter().filter(|entry| entry.name != oldest.name);
     let differing = |differs: fn(&ImportedCluster, &ImportedCluster) -> bool| -> Vec<&str> {
-        let mut names: Vec<&str> = others
-            .iter()
+        others
+            .clone()
             .filter(|entry| differs(oldest, entry))
             .map(|entry| entry.name.as_str())
-            .collect();
-        names.sort_unstable();
-        names
+            .collect()
     };
     let ports = differing(|a, b| {
         a.target_port_number != b.target_port_number || a.target_ports != b.target_ports
@@ -169,4 +228,47 @@ fn consistency(clusters: &[ImportedCluster], generation: i64) -> Option<Conditio
         message,
         Some(generation),
     ))
+}
+
+// === impl Exports ===
+
+impl<'a> Exports<'a> {
+    /// Takes all entries, and lets in the oldest that fit, by number and by size.
+    pub(super) fn new(entries: BTreeMap<&'a ClusterName, ExportedEntry>) -> Self {
+        let mut exports = Self {
+            entries,
+            admitted: BTreeSet::new(),
+        };
+        let mut bytes = 0_usize;
+        let fits = exports.by_age().take(MAX_ENTRIES).take_while(|name| {
+            let size = exports.entries.get(*name).map_or(0, |export| export.size);
+            bytes = bytes.saturating_add(size);
+            bytes <= MAX_ENTRIES_BYTES
+        });
+        exports.admitted = fits.collect();
+        exports
+    }
+
+    /// Whether this member exports the key, or would if all of it were known.
+    pub(super) fn asks(&self, name: &ClusterName, member: &Member, key: &Key) -> bool {
+        let asks = || member.pools.get(key).is_some_and(PoolRecord::is_exported);
+        self.entries.contains_key(name) || (!member.withdrawn && asks())
+    }
+
+    /// Those that do not fit.
+    pub(super) fn crowded_out(&self) -> impl Iterator<Item = &'a ClusterName> {
+        let names = self.entries.keys().copied();
+        names.filter(|name| !self.admitted.contains(*name))
+    }
+
+    /// Oldest pool first.
+    fn by_age(&self) -> impl Iterator<Item = &'a ClusterName> {
+        let mut ages: Vec<(Timestamp, &ClusterName)> = self
+            .entries
+            .iter()
+            .map(|(name, export)| (export.created, *name))
+            .collect();
+        ages.sort_unstable();
+        ages.into_iter().map(|(_, name)| name)
+    }
 }

@@ -7,7 +7,10 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{Audience, PlannedImport};
-use crate::name::{ClusterName, Key};
+use crate::{
+    index::flavour::Flavour,
+    name::{ClusterName, Key},
+};
 
 /// When each condition got the status that it has. Bound: the conditions of all planned imports; a key's records go
 /// with its plan.
@@ -23,7 +26,7 @@ enum Scope {
     /// Of a parent in an entry: exporter, namespace, name.
     Parent(String, String, String),
     /// Of the import as a whole, by who reads it.
-    Import(Option<ClusterName>, Option<ClusterName>),
+    Import(Flavour, Option<ClusterName>, u64),
 }
 
 #[derive(Debug)]
@@ -47,9 +50,12 @@ impl Ledger {
         let mut status = planned.status.clone();
         let book = self.keys.entry(key.clone()).or_default();
         let Audience {
-            excluded, carrier, ..
+            flavour,
+            excluded,
+            lent,
+            ..
         } = &planned.audience;
-        let whole = Scope::Import(excluded.clone(), carrier.clone());
+        let whole = Scope::Import(*flavour, excluded.clone(), *lent);
         let top = status.conditions.iter_mut();
         let ours = status
             .controllers

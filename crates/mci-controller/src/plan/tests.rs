@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crd::{ServiceType, conditions};
+use crd::{ImportedCluster, ServiceType, conditions};
 
 mod modes;
 mod properties;
@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     fixtures::*,
     index::{
-        facts::LiveImport,
+        facts::{Claim, LiveImport},
         member::{Fault, Refusal},
         update::{Change, Update},
     },
@@ -307,7 +307,7 @@ fn entries_of_members_not_heard_of_since_the_start_are_carried() {
     settle(&mut before, &policy, NOW);
     let live = member(&before, "b").imports.items[&key].clone();
 
-    let mut world = World::new(STALE_AFTER);
+    let mut world = World::new(mk_rules());
     world.add_member(&mk_name("a"), NOW);
     world.add_member(&mk_name("b"), NOW);
     connect(&mut world, "b", Vec::new(), vec![live.clone()], NOW);
@@ -335,7 +335,7 @@ fn a_carried_entry_goes_once_its_exporter_lists_without_it() {
     export(&mut before, "a", "llm");
     settle(&mut before, &policy, NOW);
     let live = member(&before, "b").imports.items[&key].clone();
-    let mut world = World::new(STALE_AFTER);
+    let mut world = World::new(mk_rules());
     for name in ["a", "b"] {
         world.add_member(&mk_name(name), NOW);
     }
@@ -375,7 +375,7 @@ fn a_removed_member_loses_its_entries_and_its_imports() {
     export(&mut world, "a", "llm");
     export(&mut world, "b", "other");
     settle(&mut world, &policy, NOW);
-    world.remove_member(&mk_name("a"));
+    world.remove_member(&mk_name("a"), NOW);
     let plan = desired_for(&world, &policy, &mk_key("llm"), NOW);
     assert_eq!(plan.imports[&mk_name("b")], ImportPlan::Absent);
     let plan = desired_for(&world, &policy, &mk_key("other"), NOW);
@@ -513,7 +513,7 @@ fn a_restart_finds_nothing_to_write() {
     export(&mut before, "a", "llm");
     export(&mut before, "b", "llm");
     settle(&mut before, &policy, NOW);
-    let mut world = World::new(STALE_AFTER);
+    let mut world = World::new(mk_rules());
     for name in ["a", "b", "c"] {
         world.add_member(&mk_name(name), NOW);
         let old = member(&before, name);
@@ -534,7 +534,11 @@ fn an_importer_whose_content_is_unknown_is_not_written_to() {
         plan.imports[&mk_name("c")],
         ImportPlan::Hold(Hold::Unreachable)
     );
-    world.update(&mk_name("b"), Update::ImportCrd(false), NOW);
+    world.update(
+        &mk_name("b"),
+        Update::ImportCrd(mk_import_crd(Flavour::Absent)),
+        NOW,
+    );
     let plan = desired_for(&world, &mk_policy(), &mk_key("llm"), NOW);
     assert_eq!(
         plan.imports[&mk_name("b")],

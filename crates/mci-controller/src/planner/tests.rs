@@ -1,7 +1,15 @@
+use bytes::Bytes;
+use jiff::Timestamp;
 use prometheus_client::registry::Registry;
+use serde_json::json;
 
 use super::*;
-use crate::{fixtures::*, index::update::Change, plan::Hold, write::action::Outcome};
+use crate::{
+    fixtures::*,
+    index::{facts::LiveImport, update::Change},
+    plan::{Hold, ImportPlan, PoolPlan, desired_for},
+    write::action::{Action, Outcome, Slot},
+};
 
 const GATE: Duration = Duration::from_secs(30);
 
@@ -21,14 +29,14 @@ struct Bench {
 impl Bench {
     fn new(names: &[&str]) -> Self {
         let metrics = Metrics::register(&mut Registry::default());
-        let mut planner = Planner::new(mk_policy(), STALE_AFTER, GATE, metrics, at(0));
+        let mut planner = Planner::new(mk_policy(), mk_rules(), GATE, metrics, at(0));
         let mut queues = BTreeMap::new();
         for name in names {
             let queue = Arc::new(Queue::default());
             planner.add_member(&mk_name(name), queue.clone(), at(0));
             queues.insert((*name).to_owned(), queue);
         }
-        planner.inventory_listed();
+        planner.inventory_listed(at(0));
         Self { planner, queues }
     }
 
@@ -90,10 +98,10 @@ fn nothing_is_written_before_all_members_are_synced() {
 #[test]
 fn the_inventory_must_have_been_read() {
     let metrics = Metrics::register(&mut Registry::default());
-    let mut planner = Planner::new(mk_policy(), STALE_AFTER, GATE, metrics, at(0));
+    let mut planner = Planner::new(mk_policy(), mk_rules(), GATE, metrics, at(0));
     planner.tick(at(60_000));
     assert!(!planner.is_open());
-    planner.inventory_listed();
+    planner.inventory_listed(at(0));
     planner.tick(at(60_001));
     assert!(planner.is_open());
 }

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::{GATE_PART, LOOP_LIMIT};
 use crate::{
     args::Settings,
+    client::Turns,
     events::{HomeDesk, MemberTeller},
     index::{
         member::{Link, Refusal},
@@ -62,6 +63,8 @@ pub(super) struct Supervisor {
     curious: BTreeSet<ClusterName>,
     /// Task trees begun so far.
     epochs: u64,
+    /// At most 16 lists at once, over all members.
+    turns: Turns,
     /// Writers: begin nothing new.
     drain: CancellationToken,
 }
@@ -109,7 +112,7 @@ impl Supervisor {
     ) -> Self {
         let planner = Planner::new(
             settings.policy.clone(),
-            settings.stale_after,
+            settings.rules,
             settings.initial_sync_timeout,
             metrics.clone(),
             clock.now(),
@@ -130,6 +133,7 @@ impl Supervisor {
             updates: SelectAll::new(),
             curious: BTreeSet::new(),
             epochs: 0,
+            turns: Turns::default(),
             drain: CancellationToken::new(),
         }
     }
@@ -171,6 +175,8 @@ impl Supervisor {
                     self.planner.compare_all();
                     compare_at = Instant::now() + jittered(COMPARE_ALL);
                 }
+                // the next slice, after whatever else is due
+                () = tokio::task::yield_now(), if self.planner.is_behind() => {}
             }
             self.planner.publish(self.clock.now(), Timestamp::now());
         }
@@ -185,12 +191,13 @@ impl Supervisor {
             InventoryEvent::Refused(name, refusal) => self.refuse(&name, refusal),
             InventoryEvent::Gone(name) => self.remove(&name),
             InventoryEvent::Withheld(name) => self.planner.withhold_removal(&name),
-            InventoryEvent::Scanned => self.planner.inventory_listed(),
+            InventoryEvent::Scanned => self.planner.inventory_listed(self.clock.now()),
         }
     }
 
     fn upsert(&mut self, name: &ClusterName, credentials: Credentials) {
         let now = self.clock.now();
+        self.planner.keep_member(name);
         let running = self
             .members
             .get_mut(name)
@@ -253,6 +260,7 @@ impl Supervisor {
                 instance: self.settings.policy.instance.clone(),
                 controller_name: self.settings.policy.controller_name.clone(),
             },
+            turns: self.turns.member(),
             metrics: self.metrics.clone(),
             stop: stop.clone(),
         };
@@ -287,6 +295,7 @@ impl Supervisor {
     /// Bad credentials: a member that works keeps the ones that it has.
     fn refuse(&mut self, name: &ClusterName, refusal: Refusal) {
         let now = self.clock.now();
+        self.planner.keep_member(name);
         let known = self.members.get(name);
         if known.is_some_and(|handle| handle.control.is_some() && handle.leaving.is_none()) {
             tracing::warn!(member = %name, reason = refusal.reason(), "keeping the old credentials");
@@ -313,10 +322,28 @@ impl Supervisor {
 
     fn remove(&mut self, name: &ClusterName) {
         let now = self.clock.now();
-        if let Some(handle) = self.members.get_mut(name) {
-            tracing::info!(member = %name, "member removed: taking away what it exported and imported");
-            handle.leaving = Some(now + LEAVING);
+        if self.members.contains_key(name) {
             self.planner.remove_member(name, now);
+            self.begin_leaving(now);
+        }
+    }
+
+    /// Gives members that count as removed the time to be cleaned.
+    fn begin_leaving(&mut self, now: Moment) {
+        let mut strangers = Vec::new();
+        for name in self.planner.removing() {
+            match self.members.get_mut(name) {
+                Some(handle) if handle.leaving.is_none() => {
+                    tracing::info!(member = %name, "member removed: taking away what it exported and imported");
+                    handle.leaving = Some(now + LEAVING);
+                }
+                Some(_) => {}
+                // known from an earlier controller's record alone
+                None => strangers.push(name.clone()),
+            }
+        }
+        for name in strangers {
+            self.planner.forget_member(&name, now);
         }
     }
 
@@ -408,6 +435,7 @@ impl Supervisor {
         self.planner
             .speak(self.claim.is_valid(now) && !self.settings.dry_run);
         self.planner.tick(now);
+        self.begin_leaving(now);
         self.health.set(GATE_PART, self.planner.is_open());
         let gone: Vec<ClusterName> = self
             .members

@@ -1,7 +1,6 @@
 use std::path::Path;
 
 use super::*;
-use crate::plan::Policy;
 
 /// A controller over a directory, with its admin port.
 struct Running {
@@ -19,18 +18,11 @@ impl Running {
             home_kubeconfig: None,
             namespace: None,
             instance_from_home: true,
-            policy: Policy {
-                clusterset: "default".to_owned(),
-                instance: "default".to_owned(),
-                controller_name: crd::annotations::MCI_CONTROLLER.to_owned(),
-                strict_exported: false,
-                default_mode: crd::RoutingMode::EndpointMode,
-            },
-            stale_after: Duration::from_mins(1),
+            policy: crate::fixtures::mk_policy(),
+            rules: crate::fixtures::mk_rules(),
             initial_sync_timeout: Duration::from_millis(300),
             write_timeout: Duration::from_secs(5),
             drain_timeout: Duration::from_secs(10),
-            removal_hold: Duration::from_mins(5),
             allow_plain_http: false,
             dry_run: false,
             admin_address: address,

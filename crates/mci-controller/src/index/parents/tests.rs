@@ -158,7 +158,7 @@ fn gateways_are_of_interest_while_something_is_exported_in_parent_mode() {
 
 #[test]
 fn a_pool_that_names_no_mode_has_the_default() {
-    let mut world = World::new(STALE_AFTER).with_default_mode(RoutingMode::ParentMode);
+    let mut world = World::new(mk_rules()).with_default_mode(RoutingMode::ParentMode);
     world.add_member(&mk_name("a"), NOW);
     connect(&mut world, "a", Vec::new(), Vec::new(), NOW);
     export(&mut world, "a", "x");
@@ -171,7 +171,7 @@ fn a_pool_that_names_no_mode_has_the_default() {
             .is_some_and(|Interest { parents, .. }| parents)
     );
     // a member that comes again has it too
-    world.remove_member(&mk_name("a"));
+    world.remove_member(&mk_name("a"), moment::Moment::default());
     world.add_member(&mk_name("a"), NOW);
     assert_eq!(member(&world, "a").default_mode, RoutingMode::ParentMode);
 }

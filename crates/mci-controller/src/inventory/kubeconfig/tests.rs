@@ -105,13 +105,6 @@ async fn secrets_in_the_server_url_are_refused_and_not_shown(#[case] server: &st
 }
 
 #[tokio::test]
-async fn a_connection_that_falls_silent_ends() {
-    let credentials = parse(&mk(SERVER, "token: x")).await.expect("taken");
-    let read = credentials.config.read_timeout.expect("bounded");
-    assert!(read > Duration::from_secs(45) && read <= Duration::from_mins(1));
-}
-
-#[tokio::test]
 async fn proxies_are_refused_by_name() {
     let text = mk(
         &format!("{SERVER}, proxy-url: 'http://192.0.2.9:3128'"),

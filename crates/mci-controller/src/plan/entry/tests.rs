@@ -33,7 +33,15 @@ fn derive(
     world.update(&name, Update::PoolApplied(pool), now);
     let member = member(&world, "a");
     let record = &member.pools[&mk_key("llm")];
-    derive_entry(&name, member, record, &request, Reach::Reachable).entry
+    derive_entry(
+        &mk_policy(),
+        &name,
+        member,
+        record,
+        &request,
+        Reach::Reachable,
+    )
+    .entry
 }
 
 fn reasons(entry: &ImportedCluster) -> [&str; 3] {

@@ -37,7 +37,7 @@ fn mode(world: &World, importer: &str, exporter: &str) -> Option<RoutingMode> {
 
 /// The same clusters under a controller that has just started.
 fn restarted(before: &World, names: &[&str]) -> World {
-    let mut world = World::new(STALE_AFTER);
+    let mut world = World::new(mk_rules());
     for name in names {
         world.add_member(&mk_name(name), NOW);
         let old = member(before, name);
@@ -192,7 +192,7 @@ fn carried_parents_are_checked_like_any_others() {
     let mut forged = member(&before, "b").imports.items[&mk_key("llm")].clone();
     let parent = &mut forged.status.clusters[0].parents[0];
     parent.service[0].addresses = vec!["169.254.169.254".to_owned(), "192.0.2.10".to_owned()];
-    let mut world = World::new(STALE_AFTER);
+    let mut world = World::new(mk_rules());
     for name in ["a", "b"] {
         world.add_member(&mk_name(name), NOW);
     }

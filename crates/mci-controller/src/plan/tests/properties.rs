@@ -166,7 +166,7 @@ fn run(world: &mut World, truth: &mut Truth, op: &Op, now: &mut Moment) {
 
 /// A new controller over the same clusters: it meets those that answer.
 fn restart(world: &mut World, truth: &mut Truth, now: Moment) {
-    let mut fresh = World::new(STALE_AFTER);
+    let mut fresh = World::new(mk_rules());
     for (m, name) in MEMBERS.iter().enumerate() {
         fresh.add_member(&mk_name(name), now);
         let old = member(world, name);

@@ -1,7 +1,7 @@
 use prometheus_client::registry::Registry;
 
 use super::*;
-use crate::{fixtures::mk_name, plan::Policy};
+use crate::fixtures::mk_name;
 
 fn mk_supervisor() -> Supervisor {
     let settings = Settings {
@@ -9,18 +9,11 @@ fn mk_supervisor() -> Supervisor {
         home_kubeconfig: None,
         namespace: None,
         instance_from_home: true,
-        policy: Policy {
-            clusterset: "default".to_owned(),
-            instance: "default".to_owned(),
-            controller_name: crd::annotations::MCI_CONTROLLER.to_owned(),
-            strict_exported: false,
-            default_mode: crd::RoutingMode::EndpointMode,
-        },
-        stale_after: Duration::from_mins(1),
+        policy: crate::fixtures::mk_policy(),
+        rules: crate::fixtures::mk_rules(),
         initial_sync_timeout: Duration::from_secs(30),
         write_timeout: Duration::from_secs(5),
         drain_timeout: Duration::from_secs(10),
-        removal_hold: Duration::from_mins(5),
         allow_plain_http: false,
         dry_run: false,
         admin_address: ([127, 0, 0, 1], 0).into(),

@@ -1,0 +1,77 @@
+//! The HTTP client of one member, built so that neither a dead link nor a hostile server can hold it, or anybody else,
+//! for long.
+//!
+//! ```text
+//!  kube::Client ─ base URL ─ token ─► Guard ──────────────► pool ─► TLS (HTTP/2, else 1.1) ─► TCP
+//!                                     turns of lists,                pings                    keepalive,
+//!                                     deadlines, size limits                                  user timeout
+//! ```
+//! With HTTP/2 one connection carries all: watches, probes and any number of writes, with one handshake. An API server
+//! offers it; one that does not gets connections as they are needed.
+
+mod connector;
+mod guard;
+mod turns;
+
+use std::time::Duration;
+
+use hyper_util::{
+    client::legacy,
+    rt::{TokioExecutor, TokioTimer},
+};
+use kube::{
+    Client, Config,
+    client::{Body, ConfigExt},
+};
+use tower::ServiceBuilder;
+
+pub(crate) use self::turns::{MemberTurns, Turns};
+use self::{connector::connector, guard::Guard};
+
+/// A connection without a frame for this long is pinged.
+const PING_AFTER: Duration = Duration::from_secs(5);
+/// A ping without an answer ends the connection: a silent link is seen within 10 s, whatever keeps its TCP alive.
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Received and not yet read, per stream: a second of a page at 250 KB/s, and more at any shorter round trip.
+const STREAM_WINDOW: u32 = 256 * 1024;
+/// The same of a connection: eight watches that wait for the index leave half to probes and writes.
+const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+/// Buffer of an HTTP/1.1 connection, so the longest head of an answer, in bytes.
+const HEAD: usize = 128 * 1024;
+/// HTTP/1.1 connections kept for the next writes, once a burst is over.
+const SPARE_CONNECTIONS: usize = 4;
+
+/// Makes a client. Redirects are not followed, proxies not used, answers not decompressed.
+/// # Errors
+/// When certificates or keys do not decode.
+pub(crate) fn make(config: &Config, turns: MemberTurns) -> Result<Client, kube::Error> {
+    make_with(config, turns, PING_AFTER, PING_TIMEOUT)
+}
+
+fn make_with(
+    config: &Config,
+    turns: MemberTurns,
+    ping_after: Duration,
+    ping_timeout: Duration,
+) -> Result<Client, kube::Error> {
+    let connector = connector(config)?;
+    let pool = legacy::Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .pool_max_idle_per_host(SPARE_CONNECTIONS)
+        .http1_max_buf_size(HEAD)
+        .http2_initial_stream_window_size(STREAM_WINDOW)
+        .http2_initial_connection_window_size(CONNECTION_WINDOW)
+        .http2_keep_alive_interval(ping_after)
+        .http2_keep_alive_timeout(ping_timeout)
+        .http2_keep_alive_while_idle(true)
+        .build::<_, Body>(connector);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .service(Guard::new(pool, turns));
+    Ok(Client::new(service, config.default_namespace.clone()))
+}
+
+#[cfg(test)]
+mod tests;

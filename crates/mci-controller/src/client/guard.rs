@@ -1,0 +1,326 @@
+//! Bounds what one request can cost: a list waits for its turn and has a deadline, an answer has to begin in time, and
+//! no body grows past what is legal.
+
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response, Uri};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use kube::client::Body;
+use tokio::time::timeout;
+use tower::{BoxError, Service};
+
+use super::turns::{MemberTurns, Turn};
+
+/// The guarded service.
+#[derive(Clone)]
+pub(super) struct Guard<S> {
+    inner: S,
+    turns: MemberTurns,
+}
+
+/// A body that ends with an error where it grows too large or takes too long.
+pub(super) struct GuardedBody<B> {
+    inner: B,
+    bound: Bound,
+    /// Of a list.
+    turn: Option<Turn>,
+}
+
+/// What may still come.
+#[derive(Debug)]
+enum Bound {
+    /// Bytes in all, of so many.
+    Total { left: usize, of: usize },
+    /// Bytes up to the next end of line.
+    Line(usize),
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Watch,
+    List,
+    Other,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Excess {
+    #[error("the server did not begin to answer within {0:?}")]
+    Late(Duration),
+    #[error("the answer is larger than {0} bytes")]
+    TooLarge(usize),
+    #[error("an event is larger than {0} bytes")]
+    EventTooLarge(usize),
+}
+
+/// An answer begins within this; one of a list has its turn's time instead.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// One object: 2 MiB, where etcd by default takes 1.5, and what JSON adds to it.
+const MAX_OBJECT: usize = 2 * 1024 * 1024 + 64 * 1024;
+/// One page of a list: 64 KiB for each of 500 objects. With every place taken by a hostile server, 16 times this.
+const MAX_PAGE: usize = 32 * 1024 * 1024;
+
+fn purpose(uri: &Uri) -> Purpose {
+    let has = |wanted: &str| {
+        let mut pairs = uri.query().unwrap_or_default().split('&');
+        pairs.any(|pair| pair.split('=').next() == Some(wanted))
+    };
+    if has("watch") {
+        Purpose::Watch
+    } else if has("limit") {
+        Purpose::List
+    } else {
+        Purpose::Other
+    }
+}
+
+// === impl Guard ===
+
+impl<S> Guard<S> {
+    pub(super) fn new(inner: S, turns: MemberTurns) -> Self {
+        Self { inner, turns }
+    }
+}
+
+impl<S, B> Service<Request<Body>> for Guard<S>
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError> + Send,
+    B: Send + 'static,
+{
+    type Response = Response<GuardedBody<B>>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        // the one that was polled ready is the one to call
+        let waiting = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, waiting);
+        let turns = self.turns.clone();
+        Box::pin(async move {
+            let (bound, turn) = match purpose(request.uri()) {
+                Purpose::Watch => (Bound::Line(MAX_OBJECT), None),
+                Purpose::Other => (Bound::total(MAX_OBJECT), None),
+                Purpose::List => (Bound::total(MAX_PAGE), Some(turns.next().await?)),
+            };
+            let answer = inner.call(request);
+            let (answer, turn) = match turn {
+                Some(turn) => in_turn(answer, turn).await?,
+                None => match timeout(ANSWER_TIMEOUT, answer).await {
+                    Ok(answer) => (answer.map_err(Into::into)?, None),
+                    Err(_) => return Err(Excess::Late(ANSWER_TIMEOUT).into()),
+                },
+            };
+            Ok(answer.map(|inner| GuardedBody { inner, bound, turn }))
+        })
+    }
+}
+
+async fn in_turn<T, E: Into<BoxError>>(
+    answer: impl Future<Output = Result<T, E>>,
+    mut turn: Turn,
+) -> Result<(T, Option<Turn>), BoxError> {
+    let mut answer = std::pin::pin!(answer);
+    let answer = poll_fn(|cx| match answer.as_mut().poll(cx) {
+        Poll::Ready(answer) => Poll::Ready(answer.map_err(Into::into)),
+        Poll::Pending => turn.poll_too_slow(cx).map(|slow| Err(slow.into())),
+    })
+    .await?;
+    Ok((answer, Some(turn)))
+}
+
+// === impl GuardedBody ===
+
+impl<B> HttpBody for GuardedBody<B>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.get_mut();
+        let frame = match Pin::new(&mut this.inner).poll_frame(cx) {
+            Poll::Pending => {
+                let turn = this.turn.as_mut();
+                return turn.map_or(Poll::Pending, |turn| {
+                    turn.poll_too_slow(cx).map(|slow| Some(Err(slow.into())))
+                });
+            }
+            Poll::Ready(frame) => frame,
+        };
+        match frame {
+            None => {
+                if let Some(turn) = this.turn.take() {
+                    turn.finish();
+                }
+                Poll::Ready(None)
+            }
+            Some(Ok(frame)) => {
+                let data = frame.data_ref();
+                let within = data.map_or(Ok(()), |data| this.bound.take(data));
+                Poll::Ready(Some(within.map(|()| frame).map_err(Into::into)))
+            }
+            Some(Err(error)) => Poll::Ready(Some(Err(error.into()))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+// === impl Bound ===
+
+impl Bound {
+    fn total(of: usize) -> Self {
+        Self::Total { left: of, of }
+    }
+
+    fn take(&mut self, data: &Bytes) -> Result<(), Excess> {
+        match self {
+            Self::Total { left, of } => match left.checked_sub(data.len()) {
+                Some(rest) => *left = rest,
+                None => return Err(Excess::TooLarge(*of)),
+            },
+            Self::Line(left) => {
+                let mut lines = data.split(|byte| *byte == b'\n');
+                let mut line = lines.next().unwrap_or_default();
+                loop {
+                    match left.checked_sub(line.len()) {
+                        Some(rest) => *left = rest,
+                        None => return Err(Excess::EventTooLarge(MAX_OBJECT)),
+                    }
+                    match lines.next() {
+                        Some(next) => {
+                            line = next;
+                            *left = MAX_OBJECT;
+                        }
+                        None => break,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures::stream;
+    use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+    use tokio::time::{Instant, sleep};
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+    use crate::client::Turns;
+
+    type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+    /// A server that answers after `late` with this many chunks, `gap` apart.
+    async fn ask(
+        uri: &str,
+        late: Duration,
+        chunk: Bytes,
+        count: usize,
+        gap: Duration,
+    ) -> Result<usize, String> {
+        let server = service_fn(move |_: Request<Body>| {
+            let chunk = chunk.clone();
+            async move {
+                sleep(late).await;
+                let chunks = stream::unfold(0, move |sent| {
+                    let chunk = chunk.clone();
+                    async move {
+                        sleep(gap).await;
+                        (sent < count).then(|| (Ok::<_, Infallible>(Frame::data(chunk)), sent + 1))
+                    }
+                });
+                let body = UnsyncBoxBody::new(StreamBody::new(chunks));
+                Ok::<Answer, Infallible>(Response::new(body))
+            }
+        });
+        let guard = Guard::new(server, Turns::default().member());
+        let request = Request::get(uri).body(Body::empty()).expect("a request");
+        let answer = guard
+            .oneshot(request)
+            .await
+            .map_err(|error| error.to_string())?;
+        let body = answer.into_body().collect().await;
+        body.map(|body| body.to_bytes().len())
+            .map_err(|error| error.to_string())
+    }
+
+    const AT_ONCE: Duration = Duration::ZERO;
+    const MIB: usize = 1024 * 1024;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_endless_body_ends() {
+        let chunk = Bytes::from(vec![b'x'; MIB]);
+        for (uri, limit) in [("/version", 2), ("/api/v1/services?limit=500", 32)] {
+            let within = ask(uri, AT_ONCE, chunk.clone(), limit, AT_ONCE).await;
+            assert_eq!(within, Ok(limit * MIB), "{uri}");
+            let error = ask(uri, AT_ONCE, chunk.clone(), usize::MAX, AT_ONCE).await;
+            let error = error.expect_err("endless");
+            assert!(error.contains("larger than"), "{uri}: {error}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_may_go_on_and_an_event_may_not() {
+        let uri = "/api/v1/services?watch=true&timeoutSeconds=30";
+        let event = Bytes::from([vec![b'x'; MIB], b"\n".to_vec()].concat());
+        let seen = ask(uri, AT_ONCE, event.clone(), 100, Duration::from_mins(1)).await;
+        assert_eq!(seen, Ok(100 * event.len()));
+        let part = Bytes::from(vec![b'x'; MIB]);
+        let error = ask(uri, AT_ONCE, part, usize::MAX, AT_ONCE).await;
+        assert!(error.expect_err("endless").contains("an event is larger"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_has_to_begin_in_time() {
+        for uri in ["/version", "/api/v1/services?watch=true"] {
+            let start = Instant::now();
+            let error = ask(uri, Duration::from_hours(1), Bytes::new(), 1, AT_ONCE).await;
+            assert!(error.expect_err("late").contains("did not begin"), "{uri}");
+            assert_eq!(start.elapsed(), ANSWER_TIMEOUT, "{uri}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_that_drips_ends() {
+        let uri = "/api/v1/services?limit=500";
+        for late in [AT_ONCE, Duration::from_hours(1)] {
+            let start = Instant::now();
+            let drip = Bytes::from_static(b" ");
+            let error = ask(uri, late, drip, usize::MAX, Duration::from_millis(900)).await;
+            assert!(error.expect_err("dripping").contains("took longer"));
+            assert!(
+                start.elapsed() <= Duration::from_secs(21),
+                "{:?}",
+                start.elapsed()
+            );
+        }
+    }
+}

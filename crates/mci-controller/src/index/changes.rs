@@ -1,0 +1,139 @@
+//! What an update of the index leads to, with the evidence.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use super::member::Refusal;
+use crate::name::{ClusterName, Key};
+
+/// What an update did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    pub(crate) dirty: Dirty,
+    pub(crate) withdrawals: Vec<Withdrawal>,
+    /// Exports that seem to have ended and are retained, by what it looked like.
+    pub(crate) withheld: BTreeMap<Evidence, usize>,
+    /// Members that must stop: they are clusters we know under another name, or not the clusters they were.
+    pub(crate) refused: Vec<(ClusterName, Refusal)>,
+}
+
+/// Keys to plan again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dirty {
+    pub(crate) all: bool,
+    pub(crate) keys: BTreeSet<Key>,
+}
+
+/// An export that ended, and the proof of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Withdrawal {
+    pub(crate) exporter: ClusterName,
+    pub(crate) key: Key,
+    pub(crate) evidence: Evidence,
+    /// How long the pool wished its entry to drain; none: it did not say.
+    pub(crate) drain: Option<Duration>,
+}
+
+/// What permits a withdrawal (spec 4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Evidence {
+    /// The watch said DELETED, and the CRD still stands.
+    PoolDeleted,
+    /// A complete list lacks it, and the CRD still stands.
+    PoolAbsent,
+    AnnotationGone,
+    AnnotationInvalid,
+    /// The member left the inventory.
+    MemberRemoved,
+    /// The member was silent for as long as the operator grants, if he does.
+    WithdrawAfter,
+}
+
+// === impl Changes ===
+
+impl Changes {
+    pub(crate) fn all() -> Self {
+        Self {
+            dirty: Dirty {
+                all: true,
+                keys: BTreeSet::new(),
+            },
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn merge(&mut self, other: Self) {
+        let Self {
+            dirty,
+            withdrawals,
+            withheld,
+            refused,
+        } = other;
+        self.dirty.merge(dirty);
+        self.withdrawals.extend(withdrawals);
+        for (evidence, count) in withheld {
+            self.withhold(evidence, count);
+        }
+        self.refused.extend(refused);
+    }
+
+    pub(super) fn withdraw(
+        &mut self,
+        exporter: &ClusterName,
+        key: &Key,
+        evidence: Evidence,
+        drain: Option<Duration>,
+    ) {
+        self.withdrawals.push(Withdrawal {
+            exporter: exporter.clone(),
+            key: key.clone(),
+            evidence,
+            drain,
+        });
+    }
+
+    pub(super) fn withhold(&mut self, looks_like: Evidence, count: usize) {
+        if count > 0 {
+            *self.withheld.entry(looks_like).or_default() += count;
+        }
+    }
+}
+
+// === impl Dirty ===
+
+impl Dirty {
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.all && self.keys.is_empty()
+    }
+
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.all |= other.all;
+        self.keys.extend(other.keys);
+    }
+}
+
+// === impl Evidence ===
+
+impl Evidence {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::PoolDeleted,
+        Self::PoolAbsent,
+        Self::AnnotationGone,
+        Self::AnnotationInvalid,
+        Self::MemberRemoved,
+        Self::WithdrawAfter,
+    ];
+
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::PoolDeleted => "PoolDeleted",
+            Self::PoolAbsent => "PoolAbsent",
+            Self::AnnotationGone => "AnnotationGone",
+            Self::AnnotationInvalid => "AnnotationInvalid",
+            Self::MemberRemoved => "MemberRemoved",
+            Self::WithdrawAfter => "WithdrawAfter",
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The import CRD of a member: which status it takes (spec 3.1). Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps,
+};
+
+use crate::index::flavour::{Flavour, ImportCrd};
+
+/// What our CRD has in its status, and upstream's lacks all but one of.
+const STATUS_FIELDS: [&str; 4] = [
+    "observedGeneration",
+    "conditions",
+    "controllers",
+    "clusters",
+];
+
+/// Reads the CRD.
+pub(super) fn read(crd: &CustomResourceDefinition) -> ImportCrd {
+    ImportCrd {
+        flavour: flavour(crd),
+        uid: crd.metadata.uid.clone(),
+        generation: crd.metadata.generation.unwrap_or_default(),
+    }
+}
+
+fn flavour(crd: &CustomResourceDefinition) -> Flavour {
+    let conditions = crd
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    let established = conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Established" && condition.status == "True");
+    if crd.metadata.deletion_timestamp.is_some() || !established {
+        return Flavour::Absent;
+    }
+    let Some(fields) = status_fields(crd) else {
+        return Flavour::Absent;
+    };
+    if STATUS_FIELDS
+        .iter()
+        .all(|field| fields.contains_key(*field))
+    {
+        Flavour::Superset
+    } else if fields.contains_key("controllers") {
+        Flavour::Upstream
+    } else {
+        Flavour::Absent
+    }
+}
+
+/// Properties of the status in the version that we speak; none where it is not served or has no status subresource.
+fn status_fields(crd: &CustomResourceDefinition) -> Option<&BTreeMap<String, JSONSchemaProps>> {
+    let versions = crd.spec.versions.iter();
+    let version = versions
+        .filter(|version| version.served)
+        .find(|version| version.name == crd::import::VERSION)?;
+    version.subresources.as_ref()?.status.as_ref()?;
+    let schema = version.schema.as_ref()?.open_api_v3_schema.as_ref()?;
+    let status = schema.properties.as_ref()?.get("status")?;
+    status.properties.as_ref()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Our CRD as a server has it, changed.
+    fn mk(change: impl FnOnce(&mut Value)) -> CustomResourceDefinition {
+        let yaml = crd::crd_yaml().expect("our CRD");
+        let mut crd: Value = serde_yaml::from_str(&yaml).expect("YAML");
+        crd["metadata"]["uid"] = json!("u-1");
+        crd["metadata"]["generation"] = json!(4);
+        crd["status"] = json!({"conditions": [
+            {"type": "NamesAccepted", "status": "True"}, {"type": "Established", "status": "True"}]});
+        change(&mut crd);
+        serde_json::from_value(crd).expect("decodes")
+    }
+
+    fn status_of(crd: &mut Value) -> &mut serde_json::Map<String, Value> {
+        let pointer = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties";
+        let status = crd.pointer_mut(pointer).and_then(Value::as_object_mut);
+        status.expect("a status")
+    }
+
+    #[test]
+    fn our_crd_takes_all() {
+        let expected = ImportCrd {
+            flavour: Flavour::Superset,
+            uid: Some("u-1".to_owned()),
+            generation: 4,
+        };
+        assert_eq!(read(&mk(|_| {})), expected);
+    }
+
+    #[test]
+    fn upstreams_crd_takes_controllers_alone() {
+        let upstream = mk(|crd| status_of(crd).retain(|field, _| field == "controllers"));
+        assert_eq!(read(&upstream).flavour, Flavour::Upstream);
+    }
+
+    #[rstest]
+    #[case::one_field("observedGeneration")]
+    #[case::conditions("conditions")]
+    #[case::clusters("clusters")]
+    fn a_crd_that_lacks_a_field_of_ours_is_upstreams(#[case] field: &str) {
+        let partial = mk(|crd| {
+            status_of(crd).remove(field);
+        });
+        assert_eq!(read(&partial).flavour, Flavour::Upstream);
+    }
+
+    #[rstest]
+    #[case::terminating(|crd: &mut Value| crd["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"))]
+    #[case::not_established(|crd: &mut Value| crd["status"]["conditions"][1]["status"] = json!("False"))]
+    #[case::new(|crd: &mut Value| crd["status"] = json!(null))]
+    #[case::not_served(|crd: &mut Value| crd["spec"]["versions"][0]["served"] = json!(false))]
+    #[case::other_version(|crd: &mut Value| crd["spec"]["versions"][0]["name"] = json!("v1"))]
+    #[case::no_status(|crd: &mut Value| crd["spec"]["versions"][0]["subresources"] = json!({}))]
+    #[case::no_schema(|crd: &mut Value| crd["spec"]["versions"][0]["schema"] = json!({}))]
+    #[case::a_strangers(|crd: &mut Value| { status_of(crd).remove("controllers"); })]
+    fn what_we_could_not_write_is_absent(#[case] change: fn(&mut Value)) {
+        assert_eq!(read(&mk(change)).flavour, Flavour::Absent);
+    }
+}

@@ -1,0 +1,178 @@
+//! What an importer's own live import lends to its plan: entries of members not heard of since the start, so that a
+//! restart withdraws nothing (R27), and entries that drain. A forged import fools only its owner.
+
+use std::collections::BTreeMap;
+
+use crd::{
+    ImportedCluster,
+    conditions::{self, Status},
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{
+    address,
+    decision::{EntryFate, Mark},
+    entry::{put, services_of, set_reach},
+};
+use crate::{
+    index::{
+        drain::{MAX_DRAIN, later},
+        facts::{Claim, LiveImport},
+        flavour::Flavour,
+        member::Reach,
+    },
+    name::ClusterName,
+};
+
+/// What becomes of each member's entry, by its name.
+pub(super) type Fates<'a> = BTreeMap<&'a str, Lender>;
+
+/// An exporter, as far as lending is concerned.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lender {
+    pub(super) fate: EntryFate,
+    pub(super) reach: Reach,
+    /// Its entry drains until then; none: no drain is known here.
+    pub(super) until: Option<Timestamp>,
+}
+
+/// What is lent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Lent {
+    pub(super) entries: Vec<ImportedCluster>,
+    /// Exporters that have no entry there and yet are named: all that upstream's shape tells.
+    pub(super) names: Vec<String>,
+    /// When the first of the draining entries goes.
+    pub(super) ripens: Option<Timestamp>,
+}
+
+/// What the importer's live import lends.
+pub(super) fn lend(
+    importer: &ClusterName,
+    live: Option<&LiveImport>,
+    flavour: Flavour,
+    fates: &Fates<'_>,
+    controller_name: &str,
+    wall: Timestamp,
+) -> Lent {
+    let mut lent = Lent::default();
+    let Some(live) = live.filter(|live| live.claim == Claim::Ours) else {
+        return lent;
+    };
+    let lender = |name: &str| fates.get(name).filter(|_| name != importer.as_str());
+    for entry in &live.status.clusters {
+        let Some(lender) = lender(&entry.name) else {
+            continue;
+        };
+        match lender.fate {
+            EntryFate::Carry(mark) => lent.entries.push(carried(entry, mark, wall)),
+            EntryFate::Drain(_) => {
+                let until = until(entry, lender, wall);
+                if let Some(until) = until.filter(|until| *until > wall) {
+                    lent.entries.push(draining(entry, lender.reach, until));
+                    lent.ripens = Some(lent.ripens.map_or(until, |ripens| ripens.min(until)));
+                }
+            }
+            EntryFate::Publish | EntryFate::Retain(_) | EntryFate::Remove(_) => {}
+        }
+    }
+    let ours = live.status.controllers.iter();
+    let ours = ours.filter(|controller| controller.name == controller_name);
+    for named in ours.flat_map(|controller| &controller.exporting_clusters) {
+        let has_entry = lent.entries.iter().any(|entry| entry.name == named.name);
+        let Some(lender) = lender(&named.name).filter(|_| !has_entry) else {
+            continue;
+        };
+        let stays = match lender.fate {
+            EntryFate::Carry(_) => true,
+            EntryFate::Drain(_) if flavour == Flavour::Upstream => {
+                lender.until.is_some_and(|until| until > wall)
+            }
+            _ => false,
+        };
+        if stays {
+            lent.names.push(named.name.clone());
+        }
+    }
+    if flavour == Flavour::Upstream {
+        lent.names
+            .extend(lent.entries.drain(..).map(|entry| entry.name));
+    }
+    lent.names.sort_unstable();
+    lent.names.dedup();
+    lent
+}
+
+/// When a draining entry goes: what it says itself holds, but for at most an hour from now, for it may be forged.
+fn until(entry: &ImportedCluster, lender: &Lender, wall: Timestamp) -> Option<Timestamp> {
+    let told = entry.drain_until.as_ref().map(|time| time.0);
+    let told = told.map(|told| told.min(later(wall, MAX_DRAIN)));
+    match (told, lender.until) {
+        (Some(told), Some(until)) => Some(told.min(until)),
+        (told, until) => told.or(until),
+    }
+}
+
+fn carried(entry: &ImportedCluster, mark: Mark, wall: Timestamp) -> ImportedCluster {
+    let mut entry = sanitised(entry);
+    let (reach, crd_missing) = mark.as_reach();
+    set_reach(&mut entry, reach, crd_missing);
+    if let Some(until) = &mut entry.drain_until {
+        // it drained before the start: no traffic goes there until its exporter is heard
+        until.0 = until.0.min(later(wall, MAX_DRAIN));
+        set_draining(&mut entry);
+    }
+    entry
+}
+
+fn draining(entry: &ImportedCluster, reach: Reach, until: Timestamp) -> ImportedCluster {
+    let mut entry = sanitised(entry);
+    set_reach(&mut entry, reach, false);
+    entry.drain_until = Some(Time(until));
+    set_draining(&mut entry);
+    entry
+}
+
+fn set_draining(entry: &mut ImportedCluster) {
+    let generation = entry
+        .conditions
+        .first()
+        .and_then(|condition| condition.observed_generation);
+    let message = "the export has ended: the entry goes at drainUntil";
+    let draining = conditions::make(
+        conditions::READY,
+        Status::False,
+        "Draining",
+        message,
+        generation,
+    );
+    put(&mut entry.conditions, draining);
+}
+
+/// The entry with addresses checked as if they were new, and without times: the ledger has them.
+fn sanitised(entry: &ImportedCluster) -> ImportedCluster {
+    let mut entry = entry.clone();
+    for service in services_of(&mut entry) {
+        let addresses = service.addresses.iter().map(String::as_str);
+        service.addresses = address::sanitise(addresses).0;
+    }
+    for condition in &mut entry.conditions {
+        condition.last_transition_time = Time(Timestamp::UNIX_EPOCH);
+    }
+    entry
+}
+
+// === impl Lent ===
+
+impl Lent {
+    /// Equal for importers that are lent the same, so that they share a body; zero for nothing.
+    pub(super) fn fingerprint(&self) -> u64 {
+        if self.entries.is_empty() && self.names.is_empty() {
+            return 0;
+        }
+        let content = serde_json::to_vec(&(&self.entries, &self.names));
+        xxh3_64(&content.unwrap_or_default()).max(1)
+    }
+}

@@ -1,0 +1,305 @@
+//! From the plan to the queues: what differs from what is live is offered, and nothing else.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+    time::Duration,
+};
+
+use crd::InferencePoolImportStatus;
+use jiff::Timestamp;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{
+    Planner,
+    body::{Bodies, content_under, delete, remove_foreign},
+};
+use crate::{
+    events::Audience,
+    index::{Dirty, World, facts::Claim},
+    name::{ClusterName, Key},
+    plan::{
+        ImportPlan, KeyPlan, PoolPlan, desired_for,
+        diff::{PoolStep, Step, diff, diff_pool},
+    },
+    write::{
+        action::{Action, Slot, Work},
+        describe_import, describe_pool,
+    },
+};
+use moment::Moment;
+
+/// Keys that wait to be planned, taken in turn.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    keys: BTreeSet<Key>,
+    /// The last that was taken: what is added again meanwhile waits for its turn.
+    last: Option<Key>,
+    /// Arrival of the oldest event behind it.
+    since: Option<Moment>,
+}
+
+/// When a plan is made, and for what.
+#[derive(Clone, Copy)]
+struct Occasion {
+    /// Arrival of the oldest event behind it.
+    since: Moment,
+    now: Moment,
+    wall: Timestamp,
+}
+
+/// How long `Exported` waits for importers that are on their way.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Imports compared in one go of the backlog, some 10 ms: an event waits no longer for its turn.
+const SLICE: usize = 5000;
+
+// === impl Planner ===
+
+impl Planner {
+    /// Plans what is dirty, once the gate is open: at once what events touched, and of what concerns every key a slice.
+    pub(crate) fn publish(&mut self, now: Moment, wall: Timestamp) {
+        self.world.set_wall(now, wall);
+        if !self.gate.is_open() || (self.dirty.is_empty() && self.backlog.keys.is_empty()) {
+            return;
+        }
+        let Dirty { all, keys } = std::mem::take(&mut self.dirty);
+        let mut occasion = Occasion {
+            since: self.since.take().unwrap_or(now),
+            now,
+            wall,
+        };
+        if all {
+            let conflicts = self.conflicts.iter().map(|(_, key)| key.clone());
+            self.backlog.keys.extend(self.world.all_keys());
+            self.backlog.keys.extend(conflicts);
+            self.backlog.since.get_or_insert(occasion.since);
+        }
+        for key in keys {
+            self.backlog.keys.remove(&key);
+            self.publish_key(&key, occasion);
+        }
+        occasion.since = self.backlog.since.unwrap_or(now);
+        let mut compared = 0;
+        while compared < SLICE
+            && let Some(key) = self.backlog.pop()
+        {
+            compared += self.world.members.len().max(1);
+            self.publish_key(&key, occasion);
+        }
+    }
+
+    /// Whether more is to be planned at once.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.gate.is_open() && !self.backlog.keys.is_empty()
+    }
+
+    fn publish_key(&mut self, key: &Key, occasion: Occasion) {
+        let plan = desired_for(&self.world, &self.policy, key, occasion.now);
+        let audience = Audience {
+            queues: &self.queues,
+            metrics: &self.metrics,
+            speaking: self.speaking,
+            now: occasion.now,
+            wall: occasion.wall,
+        };
+        self.teller.planned(&self.world, key, &plan, &audience);
+        let mut bodies = Bodies::default();
+        for (name, import) in &plan.imports {
+            self.publish_import(key, name, import, &mut bodies, occasion);
+        }
+        // a pool that is gone waits for nobody
+        if let Some(exporters) = self.unsettled.get_mut(key) {
+            exporters.retain(|name, _| plan.pools.contains_key(name));
+        }
+        for (name, pool) in &plan.pools {
+            self.publish_pool(key, name, pool, occasion);
+        }
+        if self.unsettled.get(key).is_some_and(BTreeMap::is_empty) {
+            self.unsettled.remove(key);
+        }
+        match plan.ripens {
+            Some(at) => self.ripening.insert(key.clone(), at),
+            None => self.ripening.remove(key),
+        };
+        if is_empty(&plan) {
+            self.ledger.forget(key);
+        }
+    }
+
+    fn publish_import(
+        &mut self,
+        key: &Key,
+        name: &ClusterName,
+        plan: &ImportPlan,
+        bodies: &mut Bodies,
+        occasion: Occasion,
+    ) {
+        let (Some(member), Some(queue)) = (self.world.members.get(name), self.queues.get(name))
+        else {
+            return;
+        };
+        let live = member.imports.items.get(key);
+        let slot = Slot::Import(key.clone());
+        let step = diff(plan, live);
+        let place = (name.clone(), key.clone());
+        if step == Step::Conflict {
+            if self.conflicts.insert(place) {
+                tracing::warn!(member = %name, %key, reason = "Conflict",
+                    "an import of this name is not ours: leaving it alone");
+            }
+        } else {
+            self.conflicts.remove(&place);
+        }
+        let action = match (step, plan, live) {
+            (Step::None | Step::Conflict, _, _) => {
+                queue.withdraw(&slot);
+                return;
+            }
+            (Step::Delete, _, Some(live)) => Some((delete(live), 0)),
+            (Step::RemoveForeign(pointers), _, Some(live)) => {
+                let patch = remove_foreign(live, &pointers);
+                let content = xxh3_64(&patch);
+                Some((Action::Patch(patch), content))
+            }
+            (step, ImportPlan::Present(planned), _) => {
+                let world = &self.world;
+                let ledger = &mut self.ledger;
+                let (status, content) = bodies.status(key, planned, || {
+                    let lives = live_statuses(world, key);
+                    ledger.stamp(key, planned, &lives, occasion.wall)
+                });
+                let apply = Action::Apply {
+                    create: step == Step::CreateMain,
+                    main: bodies.main(key, &self.policy),
+                    status,
+                };
+                let content = content_under(member.import_crd.as_ref(), content);
+                Some((apply, content))
+            }
+            _ => None,
+        };
+        if let Some((action, content)) = action {
+            tracing::debug!(member = %name, %key, action = action.name(), "writing an import");
+            let summary = self
+                .dry_run
+                .then(|| describe_import(live.map(|live| &live.status), &action));
+            let work = Work {
+                action,
+                summary,
+                content,
+                base: live.map_or_else(String::new, |live| live.resource_version.clone()),
+                since: occasion.since,
+            };
+            queue.offer(slot, work, occasion.now);
+        }
+    }
+
+    fn publish_pool(
+        &mut self,
+        key: &Key,
+        name: &ClusterName,
+        plan: &PoolPlan,
+        Occasion { since, now, .. }: Occasion,
+    ) {
+        let (Some(member), Some(queue)) = (self.world.members.get(name), self.queues.get(name))
+        else {
+            return;
+        };
+        let Some(record) = member.pools.get(key) else {
+            return;
+        };
+        let settled = !matches!(plan, PoolPlan::Exported { settled: false, .. });
+        if settled {
+            if let Some(exporters) = self.unsettled.get_mut(key) {
+                exporters.remove(name);
+            }
+        } else {
+            let exporters = self.unsettled.entry(key.clone()).or_default();
+            let until = exporters.entry(name.clone()).or_insert(now + SETTLE);
+            if now < *until {
+                return;
+            }
+            // as it is now; and again in a second, if it still moves
+            *until = now + SETTLE;
+        }
+        let slot = Slot::Pool(key.clone());
+        let live = record.facts.exported.as_deref();
+        let wanted = match diff_pool(plan, live) {
+            PoolStep::None => {
+                queue.withdraw(&slot);
+                return;
+            }
+            PoolStep::Set(condition) => Some(condition),
+            PoolStep::Remove => None,
+        };
+        let said = |condition: &crd::Condition| {
+            let crd::Condition {
+                status,
+                reason,
+                message,
+                observed_generation,
+                ..
+            } = condition;
+            format!("{status} {reason} {observed_generation:?} {message}")
+        };
+        let content = xxh3_64(wanted.as_ref().map(said).unwrap_or_default().as_bytes());
+        let base = live.map_or_else(String::new, |live| {
+            let texts: Vec<String> = live.iter().map(said).collect();
+            format!("{} {}", record.facts.uid, texts.join("\n"))
+        });
+        let summary = self.dry_run.then(|| describe_pool(live, wanted.as_ref()));
+        let work = Work {
+            action: Action::Pool(wanted),
+            summary,
+            content,
+            base,
+            since,
+        };
+        queue.offer(slot, work, now);
+    }
+}
+
+/// What the imports of ours say now, in every member.
+fn live_statuses<'a>(world: &'a World, key: &Key) -> Vec<&'a InferencePoolImportStatus> {
+    let members = world.members.values();
+    members
+        .filter_map(|member| member.imports.items.get(key))
+        .filter(|live| live.claim == Claim::Ours)
+        .map(|live| &live.status)
+        .collect()
+}
+
+/// Whether nothing is planned for a key any more.
+fn is_empty(plan: &KeyPlan) -> bool {
+    let nothing_imported = plan
+        .imports
+        .values()
+        .all(|import| !matches!(import, ImportPlan::Present(_)));
+    let nothing_exported = plan
+        .pools
+        .values()
+        .all(|pool| matches!(pool, PoolPlan::NoEntry));
+    nothing_imported && nothing_exported
+}
+
+// === impl Backlog ===
+
+impl Backlog {
+    fn pop(&mut self) -> Option<Key> {
+        let after = self.last.take();
+        let next = after.and_then(|last| {
+            let beyond = (Bound::Excluded(last), Bound::Unbounded);
+            self.keys.range(beyond).next().cloned()
+        });
+        let next = next.or_else(|| self.keys.first().cloned());
+        if let Some(key) = &next {
+            self.keys.remove(key);
+        }
+        if self.keys.is_empty() {
+            self.since = None;
+        } else {
+            self.last.clone_from(&next);
+        }
+        next
+    }
+}

@@ -1,0 +1,69 @@
+//! The controller under faults: a real one in this process, in real time, on scripted API servers.
+//!
+//! Each test bears the number of its row in the specification's table of faults and asserts what that row expects. Most
+//! of a test's time is waiting, so many run at once, each in a runtime of its own.
+#![cfg(test)]
+
+mod bed;
+mod contact;
+mod hostile;
+mod inventory;
+mod objects;
+mod restart;
+mod writes;
+
+use std::process::ExitCode;
+
+use futures::future::LocalBoxFuture;
+use libtest_mimic::{Arguments, Trial};
+
+struct Test {
+    name: &'static str,
+    run: fn() -> LocalBoxFuture<'static, anyhow::Result<()>>,
+}
+
+macro_rules! tests {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        [$(Test { name: stringify!($name), run: || Box::pin($module::$name()) }),*]
+    };
+}
+
+/// The longest first.
+const TESTS: &[Test] = &tests![
+    inventory::t20_and_t21_an_unreachable_member_is_forgotten_and_adopted_again,
+    contact::t05_a_member_that_never_answers_is_marked_and_delays_nobody,
+    objects::t01_deleting_the_pools_crd_withdraws_nothing,
+    inventory::t25_members_that_vanish_together_are_held,
+    writes::t09_our_entry_and_a_busy_gateways_persist,
+    restart::t02_a_start_without_a_member_keeps_its_entries,
+    restart::t27_a_forged_import_fools_only_its_owner,
+    hostile::t22_hostile_addresses_are_sanitised,
+    hostile::t23_clocks_an_hour_apart_change_nothing,
+    objects::t19_imports_follow_a_namespace,
+    writes::t10_retry_after_is_obeyed,
+    writes::t11_a_hundred_events_during_a_slow_write_are_two_writes,
+    contact::t07_a_watch_cut_inside_an_event_deletes_nothing,
+    inventory::t16_one_cluster_under_two_names_is_active_once,
+    restart::t03_an_orphan_is_deleted_once,
+    restart::t04_imports_of_others_are_left_alone,
+    hostile::t26_edits_by_users_are_reverted_and_parents_kept,
+];
+
+/// They wait more than they work; the start of each is work, though.
+const AT_ONCE: usize = 8;
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = arguments.test_threads.or(Some(AT_ONCE));
+    let trials = TESTS.iter().map(|test| {
+        Trial::test(test.name, || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            let outcome = runtime.block_on((test.run)());
+            runtime.shutdown_background();
+            outcome.map_err(|error| format!("{error:#}").into())
+        })
+    });
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+}
