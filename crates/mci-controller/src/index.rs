@@ -5,6 +5,7 @@
 
 mod absence;
 mod changes;
+pub(crate) mod denied;
 pub(crate) mod drain;
 pub(crate) mod facts;
 pub(crate) mod flavour;
@@ -135,6 +136,7 @@ impl World {
             Update::Suspect => member.set_link(Link::Suspect),
             Update::Lost(fault) => return member.lost(fault, now),
             Update::Refused(refusal) => return member.refuse(refusal, now),
+            Update::Denied(kinds) => return member.deny(kinds, now),
             Update::NotServed(kind) => return member.not_served(kind),
             Update::ImportCrd(crd) => return member.change_import_crd(crd),
             Update::PoolsListed { pools, odd, crd } => {

@@ -7,6 +7,7 @@
 //! ```
 
 mod connect;
+mod identity;
 mod import_crd;
 mod parents;
 mod pools;
@@ -15,6 +16,7 @@ mod session;
 mod slices;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod vigil;
 mod watches;
 
@@ -22,7 +24,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, watch},
-    time::sleep,
+    time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -89,11 +91,15 @@ const RECONNECT_MAX: Duration = Duration::from_secs(30);
 /// A refused member is asked again who it is after this: its rival may be gone.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
 
+/// Credentials that are not accepted are tried again at once, but not more often than this.
+const REBUILD_APART: Duration = Duration::from_mins(1);
+
 /// Keeps a member connected until stopped.
 pub(crate) async fn run_member(mut context: MemberContext) {
     let stop = context.stop.clone();
     let counters = context.metrics.member(&context.name);
     let mut failures = 0_u32;
+    let mut rebuilt: Option<Instant> = None;
     loop {
         let end = tokio::select! {
             () = stop.cancelled() => return,
@@ -105,8 +111,20 @@ pub(crate) async fn run_member(mut context: MemberContext) {
                 counters.client_rebuilt("NewCredentials");
                 Duration::ZERO
             }
+            // the credentials may be newer than what the server was shown: once at once, then with the backoff
+            End::Unauthorised if rebuilt.is_none_or(|at| at.elapsed() > REBUILD_APART) => {
+                counters.client_rebuilt("Unauthorised");
+                rebuilt = Some(Instant::now());
+                Duration::ZERO
+            }
+            // the index judges who it is
+            End::OtherCluster => Duration::ZERO,
             End::Refused | End::BadCredentials => REFUSED_RETRY,
-            End::Lost { fault, was_live } => {
+            End::Lost { .. } | End::Unauthorised => {
+                let (fault, was_live) = match end {
+                    End::Lost { fault, was_live } => (fault, was_live),
+                    _ => (Fault::AuthFailed, false),
+                };
                 failures = if was_live {
                     1
                 } else {

@@ -52,6 +52,9 @@ pub(crate) struct MemberView {
     /// Uid of its `kube-system` namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) uid: Option<String>,
+    /// Permissions that it lacks to give us.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) denied: Option<String>,
     /// Since its last contact; zero while in contact.
     #[serde(rename = "lastContactSeconds", serialize_with = "seconds")]
     pub(crate) silent: Duration,
@@ -182,6 +185,7 @@ impl Observer {
             active: active(member),
             up: member.in_contact(),
             uid: member.uid.clone(),
+            denied: (!member.denied.is_empty()).then(|| member.denied.missing()),
             silent: member
                 .silence
                 .map_or(Duration::ZERO, |silence| now.since(silence.since)),
@@ -245,6 +249,7 @@ impl Active {
 /// Whether a member takes part, and why not.
 pub(crate) fn active(member: &Member) -> Active {
     Active::of(match member.link {
+        Link::Live | Link::Suspect if !member.denied.is_empty() => "AuthFailed",
         Link::Live | Link::Suspect if is_absent(member) => "CRDAbsent",
         Link::Live | Link::Suspect | Link::Removing => "Active",
         Link::Connecting | Link::Syncing => "Connecting",

@@ -46,7 +46,7 @@ pub(crate) struct Planner {
     /// When the oldest event arrived that is not planned for yet.
     since: Option<Moment>,
     /// How each exporter's contact was last planned: it changes with time alone.
-    reaches: BTreeMap<ClusterName, Reach>,
+    reaches: BTreeMap<ClusterName, (Reach, Option<Reach>)>,
     /// `Exported` that is not settled is held back until then.
     unsettled: BTreeMap<Key, BTreeMap<ClusterName, Moment>>,
     /// Keys whose plan changes with time alone, and when.
@@ -209,7 +209,9 @@ impl Planner {
         let changes = self.world.tick(now);
         self.take(changes, now);
         for (name, member) in &self.world.members {
-            let reach = self.world.reach(member, now);
+            let stale_after = self.world.rules.stale_after;
+            let denied = member.exports_denied(now, stale_after);
+            let reach = (self.world.reach(member, now), denied);
             if self.reaches.get(name) != Some(&reach) {
                 self.reaches.insert(name.clone(), reach);
                 self.dirty.all = true;

@@ -62,7 +62,10 @@ impl MemberTeller {
                     regarding,
                     subject: member.name.to_string(),
                     reason: Reason::Member(reason),
-                    note: format!("member {}: {message}", member.name),
+                    note: match &member.denied {
+                        Some(missing) => format!("member {}: grant {missing}", member.name),
+                        None => format!("member {}: {message}", member.name),
+                    },
                     at,
                 });
             }
@@ -113,6 +116,7 @@ mod tests {
                 message: "text",
             },
             up: true,
+            denied: None,
             uid: None,
             silent: Duration::ZERO,
             flavour: None,

@@ -10,6 +10,7 @@ use crd::RoutingMode;
 use jiff::Timestamp;
 
 use super::{
+    denied::Denied,
     facts::{LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts},
     flavour::ImportCrd,
     interest::Scope,
@@ -32,6 +33,8 @@ pub(crate) struct Member {
     pub(crate) withdrawn: bool,
     /// The same, but held by the guard, and told.
     pub(crate) withheld: bool,
+    /// What it hides from us.
+    pub(crate) denied: Denied,
     /// Uid of its `kube-system` namespace.
     pub(crate) uid: Option<String>,
     pub(crate) pools: BTreeMap<Key, PoolRecord>,
@@ -194,6 +197,7 @@ impl Member {
                 fault: Fault::ConnectionLost,
             }),
             met: false,
+            denied: Denied::default(),
             leaving: None,
             withdrawn: false,
             withheld: false,

@@ -28,6 +28,8 @@ pub(crate) enum Update {
     Lost(Fault),
     /// Its credentials are not used, or its cluster is known under another name.
     Refused(Refusal),
+    /// The kinds that we may not read (403), all of them.
+    Denied(BTreeSet<Kind>),
     /// The server does not know this kind (404 on the list).
     NotServed(Kind),
     /// What the import CRD looks like.

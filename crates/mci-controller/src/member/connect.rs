@@ -63,7 +63,7 @@ pub(super) async fn probe(client: &Client) -> Result<(), ConnectError> {
         .map(drop)
 }
 
-fn describe(error: kube::Error) -> ConnectError {
+pub(super) fn describe(error: kube::Error) -> ConnectError {
     if let kube::Error::Api(status) = &error {
         let text = format!("{} {}", status.code, status.message);
         return ConnectError::Call(text, Some(status.code));
@@ -81,6 +81,11 @@ fn describe(error: kube::Error) -> ConnectError {
 // === impl ConnectError ===
 
 impl ConnectError {
+    /// Whether the credentials are not accepted.
+    pub(super) fn is_unauthorised(&self) -> bool {
+        matches!(self, Self::Call(_, Some(401)))
+    }
+
     pub(super) fn fault(&self) -> Fault {
         match self {
             Self::Call(_, status) => fault_of(*status),

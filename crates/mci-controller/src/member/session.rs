@@ -1,6 +1,6 @@
 //! One connection to a member, from its first list to its loss.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use kube::Client;
 use tokio::{
@@ -12,13 +12,16 @@ use tokio::{
 use super::{
     Control, MemberContext, Proven, RECONNECT_MAX,
     connect::{self, ConnectError, Identity},
-    parents, pools, slices,
+    identity, parents, pools, slices, trial,
     vigil::{Sign, Verdict, Vigil},
     watches::{self, Gone, Wires},
 };
 use crate::{
     events::{SenderSettings, run_sender},
-    index::{member::Fault, update::Update},
+    index::{
+        member::Fault,
+        update::{Kind, Update},
+    },
     write::{backoff, run_writer},
 };
 
@@ -31,6 +34,10 @@ pub(super) enum End {
     },
     /// New credentials work: the next session uses them.
     Replaced,
+    /// The server does not accept the credentials any more.
+    Unauthorised,
+    /// Another cluster answers than did at the beginning.
+    OtherCluster,
     /// The index does not want it.
     Refused,
     BadCredentials,
@@ -47,6 +54,8 @@ pub(super) struct Session<'a> {
     tasks: JoinSet<Result<(), Gone>>,
     vigil: Vigil,
     writing: bool,
+    /// Hidden from us, as the index was told.
+    denied: Option<BTreeSet<Kind>>,
     /// Rung when a write finds the credentials not accepted.
     unauthorised: Arc<Notify>,
     /// What this session works with.
@@ -90,6 +99,7 @@ impl<'a> Session<'a> {
             tasks: JoinSet::new(),
             vigil: Vigil::default(),
             writing: false,
+            denied: None,
             unauthorised: Arc::new(Notify::new()),
             proven,
             trials: JoinSet::new(),
@@ -112,7 +122,14 @@ impl<'a> Session<'a> {
         }
         loop {
             let verdict = tokio::select! {
-                Some(sign) = self.signs.recv() => self.vigil.on(sign, self.wires.clock.now()),
+                Some(sign) = self.signs.recv() => {
+                    let verdict = self.vigil.on(sign, self.wires.clock.now());
+                    if self.tell_denied().await.is_err() {
+                        return End::IndexGone;
+                    }
+                    verdict
+                }
+                () = self.unauthorised.notified() => Some(Verdict::Unauthorised),
                 Some(ended) = self.tasks.join_next() => match ended {
                     Ok(Err(Gone)) => return End::IndexGone,
                     // a watch never ends of itself: a task that did is started anew with the session
@@ -148,6 +165,14 @@ impl<'a> Session<'a> {
                     Update::Live
                 }
                 Some(Verdict::Suspect) => Update::Suspect,
+                Some(Verdict::Unauthorised) => {
+                    tracing::warn!(member = %self.context.name, "the credentials are not accepted any more");
+                    return End::Unauthorised;
+                }
+                Some(Verdict::OtherCluster) => {
+                    tracing::warn!(member = %self.context.name, "another cluster answers at its address");
+                    return End::OtherCluster;
+                }
                 Some(Verdict::Lost(fault)) => {
                     let was_live = self.vigil.was_live();
                     tracing::warn!(member = %self.context.name, reason = fault.reason(), "contact lost: what it exports is kept");
@@ -158,6 +183,16 @@ impl<'a> Session<'a> {
                 return End::IndexGone;
             }
         }
+    }
+
+    /// Tells the index what is hidden from us: first when the session is live, then whenever it changes.
+    async fn tell_denied(&mut self) -> Result<(), Gone> {
+        let denied = self.vigil.denied();
+        if self.vigil.was_live() && self.denied.as_ref() != Some(&denied) {
+            self.denied = Some(denied.clone());
+            self.wires.update(Update::Denied(denied)).await?;
+        }
+        Ok(())
     }
 
     fn spawn(&mut self) {
@@ -180,6 +215,11 @@ impl<'a> Session<'a> {
             .spawn(watches::imports(wires.clone(), client.clone()));
         self.tasks
             .spawn(watches::watch_import_crd(wires.clone(), client.clone()));
+        self.tasks.spawn(identity::look(
+            wires.clone(),
+            client.clone(),
+            self.proven.uid.clone(),
+        ));
         self.tasks.spawn(probe(wires.clone(), client.clone()));
     }
 
@@ -248,8 +288,9 @@ impl<'a> Session<'a> {
             tracing::warn!(member = %self.context.name, "the new credentials do not decode: the old ones stay");
             return;
         };
+        let hidden = self.vigil.denied();
         self.trials
-            .spawn(async move { (version, connect::connect(&client).await) });
+            .spawn(async move { (version, trial::trial(&client, &hidden).await) });
     }
 
     /// Ends the session if newer credentials proved good. None where the trial was aborted.
@@ -292,6 +333,7 @@ async fn probe(wires: Wires, client: Client) -> Result<(), Gone> {
         ticks.tick().await;
         let sign = match connect::probe(&client).await {
             Ok(()) => Sign::ProbeOk,
+            Err(error) if error.is_unauthorised() => Sign::Unauthorised,
             Err(error) => {
                 tracing::debug!(member = %wires.member, %error, "probe failed");
                 Sign::ProbeFailed(error.fault())

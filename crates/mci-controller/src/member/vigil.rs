@@ -17,6 +17,16 @@ pub(super) enum Sign {
     Settled(Kind),
     /// A kind's watch works, or works again.
     Working(Kind),
+    /// We may not list or watch the kind (403); it is tried again.
+    Denied {
+        kind: Kind,
+        /// As with a failure.
+        relists: bool,
+    },
+    /// The credentials are not accepted (401).
+    Unauthorised,
+    /// The server is that of another cluster.
+    OtherCluster,
     /// A kind's list or watch failed and is tried again.
     Failing {
         kind: Kind,
@@ -32,6 +42,10 @@ pub(super) enum Verdict {
     Live,
     Suspect,
     Lost(Fault),
+    /// The credentials are not accepted.
+    Unauthorised,
+    /// Another cluster answers.
+    OtherCluster,
 }
 
 /// The state of one session.
@@ -39,6 +53,8 @@ pub(super) enum Verdict {
 pub(super) struct Vigil {
     settled: BTreeSet<Kind>,
     failing: BTreeMap<Kind, Failures>,
+    /// Hidden from us: when the server last said so, and whether a list will show that it is over.
+    denied: BTreeMap<Kind, (Moment, bool)>,
     failed_probes: u32,
     live: bool,
 }
@@ -68,6 +84,8 @@ impl Vigil {
     pub(super) fn on(&mut self, sign: Sign, now: Moment) -> Option<Verdict> {
         match sign {
             Sign::ProbeOk => {
+                self.denied
+                    .retain(|_, (last, relists)| *relists || now.since(*last) <= FORGIVEN_AFTER);
                 let was_suspect = std::mem::take(&mut self.failed_probes) > 0;
                 if let Some(fault) = self.broken_watch(now) {
                     return Some(Verdict::Lost(fault));
@@ -84,18 +102,25 @@ impl Vigil {
             }
             Sign::Settled(kind) => {
                 self.failing.remove(&kind);
-                self.settled.insert(kind);
-                let complete = self.settled.len() == Kind::ALL.len();
-                if complete && !self.live {
-                    self.live = true;
-                    return Some(Verdict::Live);
-                }
-                None
+                self.denied.remove(&kind);
+                self.settle(kind)
             }
             Sign::Working(kind) => {
                 self.failing.remove(&kind);
+                self.denied.remove(&kind);
                 None
             }
+            Sign::Denied { kind, relists } => {
+                self.failing.remove(&kind);
+                let before = self.denied.insert(kind, (now, relists));
+                if before.is_some_and(|(_, relists)| relists) {
+                    self.denied.insert(kind, (now, true));
+                }
+                // there is nothing to wait for
+                self.settle(kind)
+            }
+            Sign::Unauthorised => Some(Verdict::Unauthorised),
+            Sign::OtherCluster => Some(Verdict::OtherCluster),
             Sign::Failing {
                 kind,
                 fault,
@@ -114,6 +139,21 @@ impl Vigil {
                 None
             }
         }
+    }
+
+    fn settle(&mut self, kind: Kind) -> Option<Verdict> {
+        self.settled.insert(kind);
+        let complete = self.settled.len() == Kind::ALL.len();
+        if complete && !self.live {
+            self.live = true;
+            return Some(Verdict::Live);
+        }
+        None
+    }
+
+    /// The kinds that are hidden from us.
+    pub(super) fn denied(&self) -> BTreeSet<Kind> {
+        self.denied.keys().copied().collect()
     }
 
     /// Whether the session has been live.
@@ -235,6 +275,32 @@ mod tests {
             vigil.on(Sign::ProbeOk, at(15)),
             Some(Verdict::Lost(Fault::AuthFailed))
         );
+    }
+
+    #[test]
+    fn a_hidden_kind_is_no_reason_to_wait_or_to_be_lost() {
+        let mut vigil = Vigil::default();
+        let hidden = |relists| Sign::Denied {
+            kind: Kind::Pools,
+            relists,
+        };
+        for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Pools) {
+            assert_eq!(vigil.on(Sign::Settled(kind), at(0)), None);
+        }
+        assert_eq!(vigil.on(hidden(true), at(1)), Some(Verdict::Live));
+        for second in (5..200).step_by(5) {
+            assert_eq!(vigil.on(hidden(true), at(second)), None);
+            assert_eq!(vigil.on(Sign::ProbeOk, at(second)), None);
+        }
+        assert_eq!(vigil.denied(), BTreeSet::from([Kind::Pools]));
+        vigil.on(Sign::Settled(Kind::Pools), at(300));
+        assert_eq!(vigil.denied(), BTreeSet::new());
+        // a watch that is let in again without a word
+        vigil.on(hidden(false), at(400));
+        vigil.on(Sign::ProbeOk, at(420));
+        assert_eq!(vigil.denied(), BTreeSet::from([Kind::Pools]));
+        vigil.on(Sign::ProbeOk, at(431));
+        assert_eq!(vigil.denied(), BTreeSet::new());
     }
 
     #[test]

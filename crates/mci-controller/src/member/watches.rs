@@ -13,13 +13,14 @@ use tokio::sync::mpsc;
 use watch::{Config, WatchFailure};
 
 use super::{
-    Timed, fault_of, import_crd,
+    Timed, import_crd,
     project::{self, Ours},
     vigil::Sign,
 };
 use crate::{
     index::{
         flavour::ImportCrd,
+        member::Fault,
         update::{Change, Kind, Update},
     },
     metrics::MemberMetrics,
@@ -74,17 +75,21 @@ impl Wires {
             self.update(Update::NotServed(kind)).await?;
             return self.sign(Sign::Settled(kind)).await;
         }
-        if failure.is_denied() {
-            tracing::warn!(member = %self.member, kind = kind.plural(), error = %failure,
-                "may not watch: grant get, list and watch");
-        }
-        let fault = fault_of(failure.status);
-        self.sign(Sign::Failing {
-            kind,
-            fault,
-            relists: failure.relists(),
-        })
-        .await
+        let relists = failure.relists();
+        let sign = match failure.status {
+            Some(401) => Sign::Unauthorised,
+            Some(403) => {
+                tracing::warn!(member = %self.member, kind = kind.plural(), error = %failure,
+                    "may not watch: grant get, list and watch");
+                Sign::Denied { kind, relists }
+            }
+            _ => Sign::Failing {
+                kind,
+                fault: Fault::ConnectionLost,
+                relists,
+            },
+        };
+        self.sign(sign).await
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) struct Known {
     pub(crate) tie: Tie,
     pub(crate) export: ExportKnown,
     pub(crate) reach: Reach,
+    /// Kinds that its exports are made of are hidden from us: how that shows.
+    pub(crate) exports_denied: Option<Reach>,
     /// Was in contact since the program's start.
     pub(crate) met: bool,
     /// Its import CRD; none: not seen yet, or hidden from us.
@@ -62,6 +64,8 @@ pub(crate) enum ImportsKnown {
     No,
     /// The server does not serve the kind.
     NotServed,
+    /// They, or the namespaces, are hidden from us.
+    Denied,
     Listed,
 }
 
@@ -174,7 +178,11 @@ fn entry(known: &Known) -> EntryFate {
     if known.tie == Tie::Removed {
         return EntryFate::Remove(Evidence::MemberRemoved);
     }
-    let silence = match known.reach {
+    let reach = match (known.reach, known.exports_denied) {
+        (Reach::Reachable, Some(denied)) => denied,
+        (reach, _) => reach,
+    };
+    let silence = match reach {
         Reach::Reachable => None,
         Reach::Lost(fault) => Some(Mark::Silent(fault)),
         Reach::Stale(fault) => Some(Mark::Stale(fault)),
@@ -205,6 +213,9 @@ fn imports(known: &Known) -> ImportsFate {
     let flavour = known.import_crd.unwrap_or(Flavour::Superset);
     if flavour == Flavour::Absent || known.imports == ImportsKnown::NotServed {
         return ImportsFate::Pause(Hold::CrdAbsent);
+    }
+    if known.imports == ImportsKnown::Denied {
+        return ImportsFate::Pause(Hold::AuthFailed);
     }
     if known.imports == ImportsKnown::No {
         return ImportsFate::Pause(silence(known.reach));

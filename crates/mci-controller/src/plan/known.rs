@@ -30,9 +30,12 @@ impl Known {
             },
             export: export_known(member, key),
             reach: world.reach(member, now),
+            exports_denied: member.exports_denied(now, world.rules.stale_after),
             met: member.met,
             import_crd: member.import_crd.as_ref().map(|crd| crd.flavour),
-            imports: if member.imports.coverage == Coverage::NotServed {
+            imports: if member.denied.imports() {
+                ImportsKnown::Denied
+            } else if member.imports.coverage == Coverage::NotServed {
                 ImportsKnown::NotServed
             } else if member.imports_known() {
                 ImportsKnown::Listed

@@ -39,6 +39,9 @@ pub(crate) async fn run_writer(
     settings: WriterSettings,
     unauthorised: Arc<Notify>,
 ) {
+    if settings.dry_run {
+        return describe(&member, &queue, settings).await;
+    }
     loop {
         let tenure = tokio::select! {
             tenure = settings.claim.gained() => tenure,
@@ -62,6 +65,26 @@ pub(crate) async fn run_writer(
     }
 }
 
+/// Says what would be sent, until drained, whoever leads.
+async fn describe(member: &ClusterName, queue: &Queue, settings: WriterSettings) {
+    let WriterSettings { clock, drain, .. } = settings;
+    queue.reopen(clock.now());
+    while !drain.is_cancelled() {
+        while let Some((slot, work)) = queue.take(clock.now()) {
+            tracing::info!(%member, object = %slot, action = work.action.name(), change = work.summary.as_deref(),
+                "dry run: not written");
+            // as what is refused: not again before it says something else
+            queue.finish(&slot, Outcome::Rejected, clock.now());
+        }
+        let due = queue.next_due();
+        tokio::select! {
+            () = queue.rung() => {}
+            () = drain.cancelled() => {}
+            () = sleep_until(clock.instant(due.unwrap_or_default())), if due.is_some() => {}
+        }
+    }
+}
+
 /// Sends until drained, in one term of leading.
 async fn write(
     member: &ClusterName,
@@ -78,7 +101,7 @@ async fn write(
         metrics,
         claim: _,
         drain,
-        dry_run,
+        dry_run: _,
     } = settings;
     let sender = Sender {
         client,
@@ -94,13 +117,6 @@ async fn write(
         while !drain.is_cancelled()
             && let Some((slot, work)) = queue.take(clock.now())
         {
-            if dry_run {
-                tracing::info!(%member, object = %slot, action = work.action.name(), change = work.summary.as_deref(),
-                    "dry run: not written");
-                // as what is refused: not again before it says something else
-                queue.finish(&slot, Outcome::Rejected, clock.now());
-                continue;
-            }
             let sender = sender.clone();
             flights.spawn(async move {
                 let outcome = sender.execute(&slot, &work.action).await;

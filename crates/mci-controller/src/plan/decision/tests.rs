@@ -12,6 +12,7 @@ const GOOD: Known = Known {
     tie: Tie::Member,
     export: ExportKnown::Asked,
     reach: Reach::Reachable,
+    exports_denied: None,
     met: true,
     import_crd: Some(Flavour::Superset),
     imports: ImportsKnown::Listed,

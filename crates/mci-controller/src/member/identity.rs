@@ -1,0 +1,122 @@
+//! What is asked of a connected server beside the watches: whether we may write there, and, now and then, whether it is
+//! still the same cluster. Behind an address there may be another one tomorrow.
+
+use std::time::Duration;
+
+use crd::annotations::{IMPORT_GROUP, IMPORT_PLURAL, POOL_GROUP};
+use k8s_openapi::api::{
+    authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
+    core::v1::Namespace,
+};
+use kube::{Api, Client, api::PostParams};
+use tokio::time::{sleep, timeout};
+
+use super::{
+    vigil::Sign,
+    watches::{Gone, Wires},
+};
+
+/// Time between looks at the identity, with up to a fifth more or less: a thousand members must not be asked at once.
+const RECHECK: Duration = Duration::from_mins(10);
+/// One call. A look that fails is none: the probes judge the contact.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Verb, group, resource and subresource of what a writer does.
+const WRITES: [(&str, &str, &str, &str); 5] = [
+    ("create", IMPORT_GROUP, IMPORT_PLURAL, ""),
+    ("patch", IMPORT_GROUP, IMPORT_PLURAL, ""),
+    ("delete", IMPORT_GROUP, IMPORT_PLURAL, ""),
+    ("patch", IMPORT_GROUP, IMPORT_PLURAL, "status"),
+    ("update", POOL_GROUP, "inferencepools", "status"),
+];
+
+/// Looks once at our rights, then at the identity for as long as the session lasts.
+pub(super) async fn look(wires: Wires, client: Client, uid: String) -> Result<(), Gone> {
+    let missing = missing_rights(&client).await;
+    if !missing.is_empty() {
+        tracing::warn!(member = %wires.member, missing = missing.join(", "),
+            "may not write all that is needed there: grant these (config/rbac)");
+    }
+    loop {
+        sleep(jittered(RECHECK)).await;
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let call = namespaces.get_metadata("kube-system");
+        if let Ok(Ok(system)) = timeout(CALL_TIMEOUT, call).await
+            && system.metadata.uid.is_some_and(|found| found != uid)
+        {
+            wires.sign(Sign::OtherCluster).await?;
+        }
+    }
+}
+
+/// Writes that the server says it would refuse. One that does not say tells when it comes to writing.
+async fn missing_rights(client: &Client) -> Vec<String> {
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let mut missing = Vec::new();
+    for (verb, group, resource, subresource) in WRITES {
+        let spec = SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                group: Some(group.to_owned()),
+                resource: Some(resource.to_owned()),
+                subresource: Some(subresource.to_owned()).filter(|name| !name.is_empty()),
+                verb: Some(verb.to_owned()),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        };
+        let review = SelfSubjectAccessReview {
+            spec,
+            ..SelfSubjectAccessReview::default()
+        };
+        let options = PostParams::default();
+        let call = reviews.create(&options, &review);
+        let Ok(Ok(answer)) = timeout(CALL_TIMEOUT, call).await else {
+            return missing;
+        };
+        if answer.status.is_some_and(|status| !status.allowed) {
+            let slash = if subresource.is_empty() { "" } else { "/" };
+            missing.push(format!("{verb} {resource}{slash}{subresource}"));
+        }
+    }
+    missing
+}
+
+fn jittered(time: Duration) -> Duration {
+    use rand::RngExt;
+    time.mul_f64(rand::rng().random_range(0.8..1.2))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use tower::service_fn;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn missing_rights_are_named() {
+        let server = service_fn(|request: Request<Body>| async move {
+            let body = http_body_util::BodyExt::collect(request.into_body()).await;
+            let body = body.expect("a body").to_bytes();
+            let review: Value = serde_json::from_slice(&body).expect("JSON");
+            let asked = &review["spec"]["resourceAttributes"];
+            let allowed = asked["verb"] != "delete" && asked["subresource"] != "status";
+            let answer = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+                "spec": {}, "status": {"allowed": allowed}});
+            Ok::<_, std::convert::Infallible>(Response::new(Body::from(
+                answer.to_string().into_bytes(),
+            )))
+        });
+        let missing = missing_rights(&Client::new(server, "default")).await;
+        assert_eq!(
+            missing,
+            [
+                "delete inferencepoolimports",
+                "patch inferencepoolimports/status",
+                "update inferencepools/status"
+            ]
+        );
+    }
+}

@@ -1,0 +1,119 @@
+//! Credentials that are refused, that do not suffice, and that are replaced.
+
+use super::*;
+
+/// Nothing but these updates of contact counts here.
+fn contact(seen: &[Update]) -> Vec<&'static str> {
+    let word = |update: &Update| match update {
+        Update::Connected { .. } => Some("connected"),
+        Update::Live => Some("live"),
+        Update::Suspect => Some("suspect"),
+        Update::Lost(fault) => Some(fault.reason()),
+        Update::Denied(kinds) if !kinds.is_empty() => Some("denied"),
+        _ => None,
+    };
+    seen.iter().filter_map(word).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_that_are_refused_once_cost_one_rebuild_and_no_loss() {
+    let script = Arc::<Script>::default();
+    let mut bench = run_on(&script);
+    bench.until(|update| matches!(update, Update::Live)).await;
+    script.slips.store(1, Ordering::SeqCst);
+    let seen = bench.until(|update| matches!(update, Update::Live)).await;
+    assert_eq!(contact(&seen), ["connected", "live"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_that_stay_refused_are_told_and_tried_ever_more_rarely() {
+    let script = Arc::<Script>::default();
+    let mut bench = run_on(&script);
+    bench.until(|update| matches!(update, Update::Live)).await;
+    script.unauthorised.store(true, Ordering::SeqCst);
+    let refused_at = bench.clock.now();
+    let seen = bench
+        .until(|update| matches!(update, Update::Lost(_)))
+        .await;
+    assert_eq!(contact(&seen), ["AuthFailed"]);
+    assert!(bench.clock.now().since(refused_at) <= Duration::from_secs(6));
+    let before = script.probes.load(Ordering::SeqCst);
+    let drained = async { while bench.updates.recv().await.is_some() {} };
+    assert!(timeout(Duration::from_mins(10), drained).await.is_err());
+    let tries = script.probes.load(Ordering::SeqCst) - before;
+    assert!((10..200).contains(&tries), "{tries}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_not_accepted_ends_the_session_too() {
+    let script = Arc::<Script>::default();
+    let mut bench = start(script.clone());
+    bench.until(|update| matches!(update, Update::Live)).await;
+    let accepted = Some("cluster-1".to_owned());
+    bench
+        .control
+        .send_modify(|control| control.accepted = accepted);
+    script.unauthorised.store(true, Ordering::SeqCst);
+    let offered_at = bench.clock.now();
+    offer(&bench);
+    assert_eq!(bench.ended().await, End::Unauthorised);
+    assert!(bench.clock.now().since(offered_at) <= Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_is_hidden_leaves_the_rest_at_work() {
+    let script = Arc::<Script>::default();
+    script.hidden.lock().push("/api/v1/services");
+    let mut bench = start(script.clone());
+    let seen = bench.until(|update| matches!(update, Update::Live)).await;
+    let denied = seen.iter().find_map(|update| match update {
+        Update::Denied(kinds) => Some(kinds.clone()),
+        _ => None,
+    });
+    assert_eq!(denied, Some([Kind::Services].into()));
+    // it goes on so for long, and is let in again
+    sleep(Duration::from_mins(2)).await;
+    script.hidden.lock().clear();
+    let seen = bench
+        .until(|update| matches!(update, Update::Denied(kinds) if kinds.is_empty()))
+        .await;
+    assert_eq!(contact(&seen), Vec::<&str>::new());
+    assert!(bench.end.try_join_next().is_none(), "the session goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_cluster_behind_the_address_is_noticed() {
+    let script = Arc::<Script>::default();
+    let mut bench = run_on(&script);
+    bench.until(|update| matches!(update, Update::Live)).await;
+    script.other.store(true, Ordering::SeqCst);
+    let since = bench.clock.now();
+    let wait = async {
+        while let Some((update, _)) = bench.updates.recv().await {
+            match update {
+                Update::Connected { uid, .. } => return Some(uid),
+                Update::Lost(_) => return None,
+                _ => {}
+            }
+        }
+        None
+    };
+    let found = timeout(Duration::from_mins(30), wait).await;
+    assert_eq!(found, Ok(Some("cluster-2".to_owned())));
+    assert!(bench.clock.now().since(since) <= Duration::from_mins(12));
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_credentials_take_over_only_if_they_may_read_all() {
+    let (old, new) = (Arc::<Script>::default(), Arc::<Script>::default());
+    let mut bench = run_on(&old);
+    bench.until(|update| matches!(update, Update::Live)).await;
+    new.hidden.lock().push("/api/v1/namespaces");
+    rotate(&bench, &new);
+    let replaced = bench.until(|update| matches!(update, Update::Connected { .. }));
+    assert!(timeout(Duration::from_mins(1), replaced).await.is_err());
+    assert!(new.probes.load(Ordering::SeqCst) > 0, "they were tried");
+    new.hidden.lock().clear();
+    let seen = bench.until(|update| matches!(update, Update::Live)).await;
+    assert_eq!(contact(&seen), ["connected", "live"]);
+}

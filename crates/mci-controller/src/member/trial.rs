@@ -1,0 +1,57 @@
+//! New credentials, tried while the old ones go on: they have to lead to an API server and to read what the old ones
+//! read, before they take over.
+
+use std::{collections::BTreeSet, fmt::Debug, time::Duration};
+
+use crd::{InferencePoolImport, inference_pool::InferencePool};
+use k8s_openapi::api::{
+    core::v1::{Namespace, Service},
+    discovery::v1::EndpointSlice,
+};
+use kube::{Api, Client, Resource, api::ListParams};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::connect::{ConnectError, Identity, connect, describe};
+use crate::index::update::Kind;
+
+/// The whole trial; then the old ones stay.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Tries a client; `hidden` are the kinds that the one in use may not read either.
+pub(super) async fn trial(
+    client: &Client,
+    hidden: &BTreeSet<Kind>,
+) -> Result<Identity, ConnectError> {
+    let tried = async {
+        let identity = connect(client).await?;
+        for kind in Kind::ALL {
+            let read = match kind {
+                Kind::Pools => read::<InferencePool>(client).await,
+                Kind::Services => read::<Service>(client).await,
+                Kind::Slices => read::<EndpointSlice>(client).await,
+                Kind::Namespaces => read::<Namespace>(client).await,
+                Kind::Imports => read::<InferencePoolImport>(client).await,
+            };
+            match read {
+                Err(kube::Error::Api(status))
+                    if status.code == 404 || (status.code == 403 && hidden.contains(&kind)) => {}
+                Err(error) => return Err(describe(error)),
+                Ok(()) => {}
+            }
+        }
+        Ok(identity)
+    };
+    timeout(TRIAL_TIMEOUT, tried)
+        .await
+        .unwrap_or(Err(ConnectError::Timeout(TRIAL_TIMEOUT)))
+}
+
+async fn read<K>(client: &Client) -> Result<(), kube::Error>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let api: Api<K> = Api::all(client.clone());
+    let one = ListParams::default().limit(1);
+    api.list_metadata(&one).await.map(drop)
+}
