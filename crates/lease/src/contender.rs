@@ -30,6 +30,8 @@ pub struct Contender {
     next_at: Moment,
     /// Calls in a row that led nowhere.
     failures: u32,
+    /// The last write came too late.
+    raced: bool,
 }
 
 /// What to do next.
@@ -86,6 +88,7 @@ impl Contender {
             valid_until: Moment::START,
             next_at: Moment::START,
             failures: 0,
+            raced: false,
         }
     }
 
@@ -142,6 +145,7 @@ impl Contender {
             {
                 self.see(Some(record), now);
                 self.failures = 0;
+                self.raced = false;
                 if draft.holder == self.me {
                     self.valid_until = started + RENEW_DEADLINE;
                     self.next_at = started + RETRY;
@@ -150,8 +154,8 @@ impl Contender {
             (_, Reply::Conflict) => {
                 self.look = true;
                 self.fail(now, rng);
-                // one may have lost a race, or not have heard of an own write: that shows at once
-                if self.failures == 1 {
+                // one may lose a race, or not have heard of an own write: that shows at once
+                if !std::mem::replace(&mut self.raced, true) {
                     self.next_at = now;
                 }
             }
@@ -159,6 +163,7 @@ impl Contender {
             (call, Reply::Failed | Reply::Lease(_)) => {
                 let renewing = matches!(call, Call::Put(draft) if !draft.acquires);
                 self.look = !renewing;
+                self.raced = false;
                 self.fail(now, rng);
             }
         }

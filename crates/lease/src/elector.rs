@@ -98,9 +98,10 @@ impl Elector {
     }
 
     /// Contends until `stop`, then gives the lease back; it never ends otherwise. Cancel `stop` only when nothing is being
-    /// written any more.
-    pub async fn run(mut self, stop: CancellationToken) {
+    /// written any more. `beat` is called in each round, of which none takes 10 s.
+    pub async fn run(mut self, stop: CancellationToken, beat: impl Fn()) {
         loop {
+            beat();
             let step = self.contender.step(self.clock.now(), &mut rand::rng());
             match step {
                 Step::Wait(until) => tokio::select! {

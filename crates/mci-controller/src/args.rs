@@ -12,6 +12,11 @@ use crate::{
     plan::{ImportInExporter, Policy},
 };
 
+mod home;
+
+use self::home::HomeArgs;
+pub(crate) use self::home::HomeSettings;
+
 /// The ClusterSet controller of Isthmus.
 ///
 /// Watches every InferencePool of all member clusters. A pool annotated
@@ -29,15 +34,8 @@ pub struct Args {
     #[arg(long, env = "KUBECONFIG_DIR", value_name = "DIR")]
     kubeconfig_dir: PathBuf,
 
-    /// Kubeconfig of the home cluster, where the controller keeps its lease and finds members. Default: the service account
-    /// of the pod that it runs in, else the file that KUBECONFIG names.
-    #[arg(long, env = "HOME_KUBECONFIG", value_name = "FILE")]
-    home_kubeconfig: Option<PathBuf>,
-
-    /// Namespace of the home cluster that holds the lease and the inventory. Default: that of the service account, else
-    /// isthmus-system.
-    #[arg(long, env = "NAMESPACE", value_name = "NAME")]
-    namespace: Option<String>,
+    #[command(flatten)]
+    home: HomeArgs,
 
     /// Name of the ClusterSet: imports bear it as a label, and those of any other ClusterSet are left alone.
     #[arg(
@@ -208,9 +206,7 @@ struct Patience(Option<Duration>);
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) kubeconfig_dir: PathBuf,
-    pub(crate) home_kubeconfig: Option<PathBuf>,
-    /// Of the home cluster; none: the default.
-    pub(crate) namespace: Option<String>,
+    pub(crate) home: HomeSettings,
     pub(crate) policy: Policy,
     /// No `--instance-id`: the instance is the home cluster's uid, where there is a home.
     pub(crate) instance_from_home: bool,
@@ -295,8 +291,7 @@ impl TryFrom<Args> for Settings {
     fn try_from(args: Args) -> Result<Self, Self::Error> {
         let Args {
             kubeconfig_dir,
-            home_kubeconfig,
-            namespace,
+            home,
             clusterset,
             instance_id,
             controller_name,
@@ -326,9 +321,7 @@ impl TryFrom<Args> for Settings {
         }
         let instance_from_home = instance_id.is_none();
         let instance = instance_id.unwrap_or_else(|| clusterset.clone());
-        let labels = [("--clusterset", &clusterset), ("--instance-id", &instance)];
-        let namespaces = namespace.iter().map(|name| ("--namespace", name));
-        for (flag, value) in labels.into_iter().chain(namespaces) {
+        for (flag, value) in [("--clusterset", &clusterset), ("--instance-id", &instance)] {
             if !is_label(value) {
                 return Err(ConfigError::new(
                     format!("{flag} {value}"),
@@ -368,8 +361,7 @@ impl TryFrom<Args> for Settings {
         }
         Ok(Self {
             kubeconfig_dir,
-            home_kubeconfig,
-            namespace,
+            home: home.validate()?,
             policy: Policy {
                 clusterset,
                 instance,
@@ -394,6 +386,13 @@ impl TryFrom<Args> for Settings {
             dry_run,
             admin_address,
         })
+    }
+}
+
+impl Settings {
+    /// Whether a Lease says who writes; what sends nothing needs none.
+    pub(crate) fn needs_lease(&self) -> bool {
+        self.home.leader_elect && !self.dry_run
     }
 }
 
@@ -459,6 +458,13 @@ mod tests {
         let named = parse(&["--clusterset", "prod"]).expect("valid");
         assert_eq!(named.policy.instance, "prod");
         assert!(named.instance_from_home);
+        assert!(settings.needs_lease());
+        assert!(
+            !parse(&["--leader-elect=false"])
+                .expect("valid")
+                .needs_lease()
+        );
+        assert!(!parse(&["--dry-run"]).expect("valid").needs_lease());
         let given = parse(&["--instance-id", "blue"]).expect("valid");
         assert_eq!(given.policy.instance, "blue");
         assert!(!given.instance_from_home);

@@ -78,7 +78,7 @@ impl Regarding {
             api_version: "coordination.k8s.io/v1",
             kind: "Lease",
             namespace: namespace.to_owned(),
-            name: format!("isthmus-mci-{clusterset}"),
+            name: crate::home::lease_name(clusterset),
             uid: String::new(),
         }
     }

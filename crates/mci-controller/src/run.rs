@@ -7,6 +7,7 @@
 //! ```
 
 mod debug;
+mod election;
 mod supervisor;
 #[cfg(test)]
 mod tests;
@@ -15,12 +16,12 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
-use process::{Health, Shutdown};
+use process::{ConfigError, Health, Shutdown};
 use prometheus_client::registry::Registry;
 use tokio::{net::TcpListener, sync::mpsc, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::supervisor::Supervisor;
+use self::{election::Election, supervisor::Supervisor};
 use crate::{
     args::{Args, Settings},
     events::{HomeDesk, Regarding, SenderSettings, run_sender},
@@ -48,8 +49,11 @@ const ADMIN_END: Duration = Duration::from_secs(1);
 /// Bad configuration ([`process::ConfigError`]), a taken port, or a task that ended and must not.
 pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let settings = Settings::try_from(args)?;
-    let kubeconfig = settings.home_kubeconfig.as_deref();
-    let home = HomeConfig::find(kubeconfig, settings.namespace.as_deref()).await?;
+    let kubeconfig = settings.home.kubeconfig.as_deref();
+    let home = HomeConfig::find(kubeconfig, settings.home.namespace.as_deref()).await?;
+    if settings.needs_lease() && home.is_none() {
+        return Err(no_home().into());
+    }
     let listener = TcpListener::bind(settings.admin_address)
         .await
         .with_context(|| {
@@ -83,17 +87,23 @@ async fn serve(
         metrics.overview(),
         stop.clone(),
     ));
-    let claim = lease::Claim::always();
+    let mut election = Election::none();
     let mut desk = None;
     if let Some(config) = home {
         health.set(HOME_PART, false);
         let home = tokio::select! {
             home = config.connect() => home?,
+            Some(ended) = tasks.join_next() => {
+                return ended.context("a task failed").and_then(|result| result);
+            }
             () = shutdown.drain.cancelled() => return Ok(()),
         };
         health.set(HOME_PART, true);
         if settings.instance_from_home {
             settings.policy.instance.clone_from(&home.uid);
+        }
+        if settings.needs_lease() {
+            election = Election::begin(&home, &settings.policy.clusterset, clock, &health);
         }
         let here = HomeDesk {
             outbox: Arc::default(),
@@ -104,7 +114,7 @@ async fn serve(
             home.client.clone(),
             SenderSettings {
                 cluster: "home".to_owned(),
-                claim: claim.clone(),
+                claim: election.claim(),
                 clock,
             },
         );
@@ -121,14 +131,16 @@ async fn serve(
         Ok(())
     });
     let drain_timeout = settings.drain_timeout;
+    let claim = election.claim();
     let mut supervisor = Supervisor::new(settings, clock, metrics, health.clone(), claim);
     if let Some(desk) = desk {
         supervisor.tell_home(desk);
     }
-    let mut work = std::pin::pin!(supervisor.run(inventory, shutdown.drain.clone()));
+    let mut work = Box::pin(supervisor.run(inventory, shutdown.drain.clone()));
 
     let outcome = tokio::select! {
         outcome = &mut work => outcome,
+        error = election.failed() => Err(error),
         Some(ended) = tasks.join_next() => {
             let outcome = ended.context("a task failed").and_then(|result| result);
             outcome.and_then(|()| Err(anyhow::anyhow!("the admin port or the inventory ended")))
@@ -146,10 +158,25 @@ async fn serve(
             }
         }
     };
+    // what is still being written ends here, and only then may another begin
+    drop(work);
+    tokio::select! {
+        () = election.end() => {}
+        () = shutdown.now.cancelled() => {}
+    }
     stop.cancel();
     // what it still serves does not matter
     let _ = timeout(ADMIN_END, tasks.join_next()).await;
     outcome
+}
+
+fn no_home() -> ConfigError {
+    ConfigError::new(
+        "--leader-elect without a home cluster",
+        "a home cluster for the Lease, by --home-kubeconfig, a pod's service account or KUBECONFIG; or, for a controller \
+         that runs alone, --leader-elect=false",
+        "--home-kubeconfig /etc/isthmus/home.kubeconfig",
+    )
 }
 
 async fn admin(

@@ -33,6 +33,7 @@ pub const CONTROLLER: &str = "isthmus-mci-controller";
 pub const GATEWAY: &str = "isthmus-gateway";
 
 const MEMBER: &str = include_str!("../../../config/rbac/member.yaml");
+const HOME: &str = include_str!("../../../config/rbac/home.yaml");
 const CONTROLLER_MANIFEST: &str = include_str!("../../../config/controller.yaml");
 const GATEWAY_MANIFEST: &str = include_str!("../../../config/gateway.yaml");
 const POOL_MANIFEST: &str = include_str!("../../../config/samples/pool.yaml");
@@ -113,6 +114,7 @@ pub async fn install_controller(
     home: &Cluster,
     members: &BTreeMap<String, String>,
 ) -> Result<(), TestbedError> {
+    home.apply_yaml(HOME).await?;
     home.apply_yaml(CONTROLLER_MANIFEST).await?;
     set_members(home, members).await?;
     available(home, NAMESPACE, CONTROLLER).await

@@ -15,8 +15,7 @@ impl Running {
         let address = listener.local_addr().expect("bound");
         let settings = Settings {
             kubeconfig_dir: directory.to_owned(),
-            home_kubeconfig: None,
-            namespace: None,
+            home: crate::args::HomeSettings::default(),
             instance_from_home: true,
             policy: crate::fixtures::mk_policy(),
             rules: crate::fixtures::mk_rules(),

@@ -6,8 +6,7 @@ use crate::fixtures::mk_name;
 fn mk_supervisor() -> Supervisor {
     let settings = Settings {
         kubeconfig_dir: "/".into(),
-        home_kubeconfig: None,
-        namespace: None,
+        home: crate::args::HomeSettings::default(),
         instance_from_home: true,
         policy: crate::fixtures::mk_policy(),
         rules: crate::fixtures::mk_rules(),

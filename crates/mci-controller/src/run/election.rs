@@ -1,0 +1,82 @@
+//! Whether this controller may write, and the task that keeps that up.
+
+use std::time::Duration;
+
+use lease::{Claim, Elector, identity};
+use moment::Clock;
+use process::Health;
+use tokio::{task::JoinSet, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::LOOP_LIMIT;
+use crate::home::{Home, lease_name};
+
+/// The election that this process takes part in, if any.
+pub(super) struct Election {
+    claim: Claim,
+    task: JoinSet<()>,
+    /// Cancelled when nothing is written any more.
+    written: CancellationToken,
+}
+
+/// How long giving the lease back may take; without, another takes over 15 s later.
+const RELEASE: Duration = Duration::from_secs(3);
+
+// === impl Election ===
+
+impl Election {
+    /// No rivals: this process alone writes.
+    pub(super) fn none() -> Self {
+        Self {
+            claim: Claim::always(),
+            task: JoinSet::new(),
+            written: CancellationToken::new(),
+        }
+    }
+
+    /// Stands for election on the Lease of this ClusterSet at home.
+    pub(super) fn begin(home: &Home, clusterset: &str, clock: Clock, health: &Health) -> Self {
+        let name = lease_name(clusterset);
+        let me = identity();
+        tracing::info!(
+            namespace = home.namespace,
+            lease = name,
+            identity = me,
+            "standing for election"
+        );
+        let (elector, claim) =
+            Elector::new(home.client.clone(), &home.namespace, &name, &me, clock);
+        let written = CancellationToken::new();
+        let stop = written.clone();
+        let pulse = health.watch("lease", LOOP_LIMIT);
+        let mut task = JoinSet::new();
+        task.spawn(async move { elector.run(stop, || pulse.beat()).await });
+        Self {
+            claim,
+            task,
+            written,
+        }
+    }
+
+    pub(super) fn claim(&self) -> Claim {
+        self.claim.clone()
+    }
+
+    /// Waits for what must not happen: the end of the task.
+    pub(super) async fn failed(&mut self) -> anyhow::Error {
+        match self.task.join_next().await {
+            Some(Err(error)) => anyhow::Error::new(error).context("the lease's task failed"),
+            Some(Ok(())) => anyhow::anyhow!("the lease's task ended"),
+            // there is no election
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Gives the lease back, so that another need not wait for it to run out. Call it once nothing is written any more.
+    pub(super) async fn end(mut self) {
+        self.written.cancel();
+        if timeout(RELEASE, self.task.join_next()).await.is_err() {
+            tracing::warn!("no answer from the home cluster: the lease is not given back");
+        }
+    }
+}
