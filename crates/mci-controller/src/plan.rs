@@ -159,6 +159,7 @@ pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment
     let mut plan = KeyPlan::default();
     let mut entries = BTreeMap::new();
     let mut fates = Fates::new();
+    let mut kept = BTreeMap::new();
     let mut decisions: Vec<(&ClusterName, &Member, Decision)> = Vec::new();
     for (name, member) in &world.members {
         let known = Known::of(world, member, key, now);
@@ -174,6 +175,9 @@ pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment
                     until: member.draining.get(key).copied(),
                 };
                 fates.insert(name.as_str(), lender);
+                if let (EntryFate::Carry(_), Some(record)) = (lender.fate, member.pools.get(key)) {
+                    kept.insert(name, record.facts.created);
+                }
                 continue;
             }
         };
@@ -181,7 +185,7 @@ pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment
             entries.insert(name, export);
         }
     }
-    let exports = import::Exports::new(entries);
+    let exports = import::Exports::new(entries, kept);
     let mut ripens = None;
     let mut shared: BTreeMap<Audience, ImportPlan> = BTreeMap::new();
     for (name, member, decision) in &decisions {

@@ -25,6 +25,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Exports<'a> {
     entries: BTreeMap<&'a ClusterName, ExportedEntry>,
+    /// Creation of pools whose entries cannot be derived now: importers keep those that they have.
+    kept: BTreeMap<&'a ClusterName, Timestamp>,
     /// By age of the pool, oldest first; as far as they fit.
     admitted: BTreeSet<&'a ClusterName>,
 }
@@ -191,8 +193,7 @@ fn consistency(
     if clusters.len() < 2 {
         return None;
     }
-    let mut by_age = exports.by_age();
-    let oldest = by_age.find_map(|name| {
+    let oldest = exports.known_by_age().find_map(|name| {
         let mut clusters = clusters.iter();
         clusters.find(|entry| entry.name == name.as_str())
     });
@@ -234,9 +235,13 @@ fn consistency(
 
 impl<'a> Exports<'a> {
     /// Takes all entries, and lets in the oldest that fit, by number and by size.
-    pub(super) fn new(entries: BTreeMap<&'a ClusterName, ExportedEntry>) -> Self {
+    pub(super) fn new(
+        entries: BTreeMap<&'a ClusterName, ExportedEntry>,
+        kept: BTreeMap<&'a ClusterName, Timestamp>,
+    ) -> Self {
         let mut exports = Self {
             entries,
+            kept,
             admitted: BTreeSet::new(),
         };
         let mut bytes = 0_usize;
@@ -263,11 +268,22 @@ impl<'a> Exports<'a> {
 
     /// Oldest pool first.
     fn by_age(&self) -> impl Iterator<Item = &'a ClusterName> {
-        let mut ages: Vec<(Timestamp, &ClusterName)> = self
-            .entries
-            .iter()
-            .map(|(name, export)| (export.created, *name))
-            .collect();
+        self.sorted(&BTreeMap::new())
+    }
+
+    /// The same, with those that cannot be derived now.
+    fn known_by_age(&self) -> impl Iterator<Item = &'a ClusterName> {
+        self.sorted(&self.kept)
+    }
+
+    fn sorted(
+        &self,
+        more: &BTreeMap<&'a ClusterName, Timestamp>,
+    ) -> impl Iterator<Item = &'a ClusterName> + use<'a> {
+        let entries = self.entries.iter();
+        let entries = entries.map(|(name, export)| (export.created, *name));
+        let more = more.iter().map(|(name, created)| (*created, *name));
+        let mut ages: Vec<(Timestamp, &ClusterName)> = entries.chain(more).collect();
         ages.sort_unstable();
         ages.into_iter().map(|(_, name)| name)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crd::{Condition, InferencePoolImportStatus};
+use crd::{Condition, ImportedCluster, InferencePoolImportStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -90,7 +90,23 @@ impl Ledger {
                 }
             }
         }
+        Self::prune(book, &status.clusters);
         status
+    }
+
+    /// Forgets parents that have left their entry: Gateways come and go while a key stays.
+    fn prune(book: &mut BTreeMap<(Scope, String), Record>, entries: &[ImportedCluster]) {
+        book.retain(|(scope, _), _| {
+            let Scope::Parent(exporter, namespace, name) = scope else {
+                return true;
+            };
+            let mut entries = entries.iter();
+            let entry = entries.find(|entry| entry.name == *exporter);
+            entry.is_none_or(|entry| {
+                let mut parents = entry.parents.iter();
+                parents.any(|one| one.namespace == *namespace && one.name == *name)
+            })
+        });
     }
 
     /// Forgets a key that nothing is planned for.

@@ -158,7 +158,9 @@ fn sanitised(entry: &ImportedCluster) -> ImportedCluster {
         let addresses = service.addresses.iter().map(String::as_str);
         service.addresses = address::sanitise(addresses).0;
     }
-    for condition in &mut entry.conditions {
+    let parents = entry.parents.iter_mut();
+    let of_parents = parents.flat_map(|parent| &mut parent.conditions);
+    for condition in entry.conditions.iter_mut().chain(of_parents) {
         condition.last_transition_time = Time(Timestamp::UNIX_EPOCH);
     }
     entry

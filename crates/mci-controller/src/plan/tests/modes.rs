@@ -131,6 +131,26 @@ fn a_restart_writes_nothing_before_or_after_the_gateways_are_known() {
 }
 
 #[test]
+fn what_is_kept_keeps_its_place_among_the_others() {
+    let names = ["a", "b", "c"];
+    let mut before = mk_world(&names);
+    export_by_parents(&mut before, "a");
+    let mut other = mk_pool("llm", Some("ClusterSet"));
+    other.target_ports = vec![9000];
+    tell(&mut before, "b", [Update::PoolApplied(other)]);
+    settle(&mut before, &mk_policy(), NOW);
+    let text = |world: &World| {
+        let import = &member(world, "c").imports.items[&mk_key("llm")];
+        let found = conditions::find(&import.status.conditions, conditions::CONSISTENT);
+        found.expect("two entries").message.clone()
+    };
+    assert_eq!(text(&before), "target ports differ from those of a: b");
+    // the oldest pool is the reference, even while its Gateways are not known
+    let mut world = restarted(&before, &names);
+    assert_eq!(settle(&mut world, &mk_policy(), NOW), 0);
+}
+
+#[test]
 fn a_first_export_shows_once_the_gateways_are_known_and_says_pending_till_then() {
     let mut world = mk_world(&["a", "b"]);
     let pool = Update::PoolApplied(mk_parent_pool("llm"));
@@ -263,5 +283,23 @@ fn times_of_a_parents_conditions_stay_until_their_status_flips() {
         condition.last_transition_time.0
     };
     assert_eq!(time(conditions::PROGRAMMED), second(30));
+    // one that leaves and comes back is a new one
+    tell(
+        &mut world,
+        "a",
+        [Update::Gateways(Change::Listed(Vec::new()))],
+    );
+    let plan = desired_for(&world, &mk_policy(), &key, NOW);
+    book.stamp(&key, planned(&plan, "b"), &[], second(40));
+    tell(
+        &mut world,
+        "a",
+        [Update::Gateways(Change::Applied(mk_gateway("gw")))],
+    );
+    let plan = desired_for(&world, &mk_policy(), &key, NOW);
+    let back = book.stamp(&key, planned(&plan, "b"), &[], second(50));
+    let conditions = &back.clusters[0].parents[0].conditions;
+    let free = conditions::find(conditions, conditions::LOOP_FREE).expect("there");
+    assert_eq!(free.last_transition_time.0, second(50));
     assert_eq!(time(conditions::LOOP_FREE), second(10));
 }
