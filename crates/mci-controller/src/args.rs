@@ -2,11 +2,12 @@
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
-use clap::{ArgAction, Parser, ValueEnum};
+use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use crd::{RoutingMode, annotations::MCI_CONTROLLER};
 use process::{ConfigError, LogArgs, Program};
 
 use crate::{
+    explain::ExplainArgs,
     index::{drain::MAX_DRAIN, rules::Rules},
     name::{is_label, is_subdomain},
     plan::{ImportInExporter, Policy},
@@ -27,12 +28,17 @@ pub(crate) use self::home::HomeSettings;
 /// Members are kubeconfig files in one directory, named `MEMBER.yaml`. A file's current context must hold its
 /// credentials as data (token or certificates): exec plugins, file paths and insecure connections are refused.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "mci-controller", version, max_term_width = 100)]
+#[command(
+    name = "mci-controller",
+    version,
+    max_term_width = 100,
+    subcommand_negates_reqs = true
+)]
 pub struct Args {
     /// Directory of kubeconfig files, one per member; the file name without its extension is the member's name. Read
     /// every 2 s; a file that goes removes its member and all that it exported.
-    #[arg(long, env = "KUBECONFIG_DIR", value_name = "DIR")]
-    kubeconfig_dir: PathBuf,
+    #[arg(long, env = "KUBECONFIG_DIR", value_name = "DIR", required = true)]
+    kubeconfig_dir: Option<PathBuf>,
 
     #[command(flatten)]
     home: HomeArgs,
@@ -173,7 +179,7 @@ pub struct Args {
     #[arg(long, env = "DRY_RUN")]
     dry_run: bool,
 
-    /// Where to serve /metrics, /healthz, /readyz and /debug/clusters.
+    /// Where to serve /metrics, /healthz, /readyz, /debug/clusters and /debug/explain/NAMESPACE/NAME.
     #[arg(
         long,
         env = "ADMIN_ADDRESS",
@@ -184,6 +190,15 @@ pub struct Args {
 
     #[command(flatten)]
     log: LogArgs,
+
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+/// What else the program does.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Command {
+    Explain(ExplainArgs),
 }
 
 /// A mode as the annotation `export-mode` spells it.
@@ -224,6 +239,10 @@ pub(crate) struct Settings {
 impl Program for Args {
     fn log(&self) -> &LogArgs {
         &self.log
+    }
+
+    fn is_service(&self) -> bool {
+        self.command.is_none()
     }
 }
 
@@ -311,7 +330,10 @@ impl TryFrom<Args> for Settings {
             dry_run,
             admin_address,
             log: _,
+            command: _,
         } = args;
+        // only a command does without, and it needs no settings
+        let kubeconfig_dir = kubeconfig_dir.unwrap_or_default();
         if !kubeconfig_dir.is_dir() {
             return Err(ConfigError::new(
                 format!("--kubeconfig-dir {}", kubeconfig_dir.display()),

@@ -66,6 +66,22 @@ pub(crate) enum Reason {
     IsolationGuard,
 }
 
+/// Reasons of events on pools.
+#[cfg(test)]
+pub(crate) const POOL_REASONS: [Reason; 11] = [
+    Reason::Exported,
+    Reason::PartiallyExported,
+    Reason::NotSupported,
+    Reason::InvalidExportAnnotation,
+    Reason::NamespaceMissing,
+    Reason::ImportConflict,
+    Reason::ClusterUnreachable,
+    Reason::HealthPortNotFound,
+    Reason::TooManyExporters,
+    Reason::PoolStatusFull,
+    Reason::AddressRejected,
+];
+
 /// Longest note: what the API server takes.
 const MAX_NOTE: usize = 1024;
 

@@ -11,7 +11,10 @@
 
 mod args;
 mod client;
+#[cfg(test)]
+mod docs;
 mod events;
+mod explain;
 #[cfg(test)]
 mod fixtures;
 mod home;

@@ -17,6 +17,8 @@ use prometheus_client::{
 };
 
 pub(crate) use self::counters::MemberMetrics;
+#[cfg(test)]
+pub(crate) use self::tests::sample_page;
 use self::{counters::Members, gauges::Gauges};
 use crate::{index::Evidence, name::ClusterName, overview::Overview};
 

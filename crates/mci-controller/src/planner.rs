@@ -17,6 +17,7 @@ use std::{
 use self::{gate::Gate, publish::Backlog};
 use crate::{
     events::PoolTeller,
+    explain::{Explanation, Scene, explain},
     index::{
         Changes, Dirty, Evidence, World,
         facts::Claim,
@@ -237,6 +238,20 @@ impl Planner {
         self.since = None;
     }
 
+    /// Why each member has or lacks a key; none where nothing is known of it.
+    pub(crate) fn explain(&self, key: &Key, leader: bool, now: Moment) -> Option<Explanation> {
+        let scene = Scene {
+            world: &self.world,
+            policy: &self.policy,
+            queues: &self.queues,
+            gate_open: self.gate.is_open(),
+            leader,
+            dry_run: self.dry_run,
+            now,
+        };
+        explain(scene, key)
+    }
+
     /// Whether events are told from now on.
     pub(crate) fn speak(&mut self, speaking: bool) {
         self.speaking = speaking;
@@ -254,6 +269,7 @@ impl Planner {
         }
         Overview {
             gate_open: self.gate.is_open(),
+            guard: self.world.is_guarded(),
             conflicts: self.conflicts.len(),
             ..self.observer.draw(&self.world, &self.queues, now)
         }

@@ -15,7 +15,7 @@ mod tests;
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
-use arc_swap::ArcSwap;
+use axum::Router;
 use process::{ConfigError, Health, Shutdown};
 use prometheus_client::registry::Registry;
 use tokio::{net::TcpListener, sync::mpsc, task::JoinSet, time::timeout};
@@ -23,12 +23,12 @@ use tokio_util::sync::CancellationToken;
 
 use self::{election::Election, supervisor::Supervisor};
 use crate::{
-    args::{Args, Settings},
+    args::{Args, Command, Settings},
     events::{HomeDesk, Regarding, SenderSettings, run_sender},
+    explain,
     home::HomeConfig,
     inventory::watch_directory,
     metrics::Metrics,
-    overview::Overview,
 };
 use moment::Clock;
 
@@ -41,6 +41,8 @@ const INVENTORY_EVENTS: usize = 64;
 /// A loop that does not go round for so long is stuck: `/healthz` asks for a restart (spec 7). Fifty times the world's
 /// tick, five times the renewal of a lease.
 const LOOP_LIMIT: Duration = Duration::from_secs(10);
+/// Explanations asked for and not begun; each takes the world's loop a few milliseconds, and more are refused.
+const QUESTIONS: usize = 8;
 /// After the drain: how long the admin port may take to end.
 const ADMIN_END: Duration = Duration::from_secs(1);
 
@@ -48,6 +50,9 @@ const ADMIN_END: Duration = Duration::from_secs(1);
 /// # Errors
 /// Bad configuration ([`process::ConfigError`]), a taken port, or a task that ended and must not.
 pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
+    if let Some(Command::Explain(asked)) = args.command {
+        return explain::run_explain(asked, &mut std::io::stdout()).await;
+    }
     let settings = Settings::try_from(args)?;
     let kubeconfig = settings.home.kubeconfig.as_deref();
     let home = HomeConfig::find(kubeconfig, settings.home.namespace.as_deref()).await?;
@@ -80,11 +85,12 @@ async fn serve(
     let stop = CancellationToken::new();
 
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
+    let (questions, asked) = mpsc::channel(QUESTIONS);
     tasks.spawn(admin(
         listener,
         registry,
         health.clone(),
-        metrics.overview(),
+        debug::router(metrics.overview()).merge(explain::router(questions)),
         stop.clone(),
     ));
     let mut election = Election::none();
@@ -133,6 +139,7 @@ async fn serve(
     let drain_timeout = settings.drain_timeout;
     let claim = election.claim();
     let mut supervisor = Supervisor::new(settings, clock, metrics, health.clone(), claim);
+    supervisor.answer(asked);
     if let Some(desk) = desk {
         supervisor.tell_home(desk);
     }
@@ -183,10 +190,9 @@ async fn admin(
     listener: TcpListener,
     registry: Registry,
     health: Health,
-    overview: Arc<ArcSwap<Overview>>,
+    extra: Router,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let extra = debug::router(overview);
     process::admin::serve(listener, Arc::new(registry), health, extra, stop)
         .await
         .context("the admin port failed")

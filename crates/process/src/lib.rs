@@ -21,5 +21,5 @@ mod shutdown;
 pub use args::{parse, parse_from};
 pub use health::{Health, Pulse};
 pub use logs::{LogArgs, LogFormat};
-pub use run::{ConfigError, Program, run};
+pub use run::{ConfigError, Exit, Program, run};
 pub use shutdown::Shutdown;

@@ -14,6 +14,11 @@ pub(crate) const EX_USAGE: u8 = 64;
 pub trait Program: Parser {
     /// The flags for logs.
     fn log(&self) -> &LogArgs;
+
+    /// Whether this call serves, with all the connections that this takes; else it is a command that ends soon.
+    fn is_service(&self) -> bool {
+        true
+    }
 }
 
 /// A value from the outside that cannot be used; the program ends with exit code 64 before it opens a port.
@@ -23,6 +28,32 @@ pub struct ConfigError {
     value: String,
     expected: String,
     example: String,
+}
+
+/// The end of a command that has something to say to whoever typed it: the text goes to standard error as it is, with no
+/// log line around it.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct Exit {
+    code: u8,
+    text: String,
+}
+
+// === impl Exit ===
+
+impl Exit {
+    /// `code` is the exit code.
+    pub fn new(code: u8, text: impl Into<String>) -> Self {
+        Self {
+            code,
+            text: text.into(),
+        }
+    }
+
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        self.code
+    }
 }
 
 // === impl ConfigError ===
@@ -45,7 +76,7 @@ impl ConfigError {
 
 /// Runs a program: flags, logs, the limit of open files, signals, a multi-threaded runtime, `body`, exit code.
 ///
-/// The code is 0 when `body` returns `Ok`, 64 for wrong flags or when the error's chain holds a [`ConfigError`], else 1.
+/// The code is 0 when `body` returns `Ok`, that of an [`Exit`], 64 for wrong flags or when the error's chain holds a [`ConfigError`], else 1.
 pub fn run<A, F, Fut>(body: F) -> ExitCode
 where
     A: Program,
@@ -57,7 +88,9 @@ where
         Err(code) => return code,
     };
     args.log().init();
-    limits::raise_open_files();
+    if args.is_service() {
+        limits::raise_open_files();
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -77,14 +110,20 @@ where
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            error!("{error:#}");
+            if let Some(exit) = error.downcast_ref::<Exit>() {
+                eprintln!("{exit}");
+            } else {
+                error!("{error:#}");
+            }
             exit_code(&error)
         }
     }
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
-    if error
+    if let Some(exit) = error.downcast_ref::<Exit>() {
+        ExitCode::from(exit.code)
+    } else if error
         .chain()
         .any(<dyn std::error::Error>::is::<ConfigError>)
     {
@@ -114,6 +153,13 @@ mod tests {
             text,
             "reading the configuration: --x: 7: expected a file, for example --x /etc/x"
         );
+    }
+
+    #[test]
+    fn a_command_chooses_its_code() {
+        let error = anyhow::Error::from(Exit::new(2, "unknown"));
+        let code = exit_code(&error);
+        assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(2)));
     }
 
     #[test]

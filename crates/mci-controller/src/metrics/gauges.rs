@@ -47,7 +47,12 @@ enum Read {
     By(&'static str, fn(&MemberView) -> Vec<(&'static str, Value)>),
 }
 
-const GLOBALS: [Global; 2] = [
+const GLOBALS: [Global; 3] = [
+    Global {
+        name: "mci_isolation_guard",
+        help: "1 while withdrawals are held since many members were lost at once",
+        read: |overview| Value::Count(overview.guard.into()),
+    },
     Global {
         name: "mci_leader",
         help: "1 while this controller leads, so that it alone writes",

@@ -28,6 +28,11 @@ fn mk_page() -> (Metrics, Registry) {
     (metrics, registry)
 }
 
+/// A page that has every metric, with its labels.
+pub(crate) fn sample_page() -> String {
+    text(&mk_page().1)
+}
+
 fn text(registry: &Registry) -> String {
     let mut text = String::new();
     encode(&mut text, registry).expect("encodes");

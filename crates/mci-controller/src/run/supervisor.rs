@@ -27,6 +27,7 @@ use crate::{
     args::Settings,
     client::Turns,
     events::{HomeDesk, MemberTeller},
+    explain::Question,
     index::{
         member::{Link, Refusal},
         update::Update,
@@ -55,6 +56,8 @@ pub(super) struct Supervisor {
     teller: MemberTeller,
     /// Where the operator is told of members; none without a home.
     home: Option<HomeDesk>,
+    /// What the admin port is asked to explain.
+    questions: mpsc::Receiver<Question>,
     members: BTreeMap<ClusterName, Handle>,
     /// Members of a task, to know whose ended.
     tasks: JoinSet<ClusterName>,
@@ -128,6 +131,8 @@ impl Supervisor {
             claim,
             teller: MemberTeller::default(),
             home: None,
+            // nobody asks
+            questions: mpsc::channel(1).1,
             members: BTreeMap::new(),
             tasks: JoinSet::new(),
             updates: SelectAll::new(),
@@ -136,6 +141,11 @@ impl Supervisor {
             turns: Turns::default(),
             drain: CancellationToken::new(),
         }
+    }
+
+    /// Answers these from now on.
+    pub(super) fn answer(&mut self, questions: mpsc::Receiver<Question>) {
+        self.questions = questions;
     }
 
     /// Tells of members at home from now on.
@@ -171,6 +181,7 @@ impl Supervisor {
                     self.tick();
                 }
                 _ = housekeeping.tick() => self.housekeep(),
+                Some(question) = self.questions.recv() => self.explain(question),
                 () = tokio::time::sleep_until(compare_at) => {
                     self.planner.compare_all();
                     compare_at = Instant::now() + jittered(COMPARE_ALL);
@@ -465,6 +476,13 @@ impl Supervisor {
         overview.leader = self.claim.is_valid(now);
         self.tell(&overview, now);
         self.metrics.show(Arc::new(overview));
+    }
+
+    fn explain(&self, Question { key, answer }: Question) {
+        let now = self.clock.now();
+        let leader = self.claim.is_valid(now);
+        // whoever asked may have given up
+        let _ = answer.send(self.planner.explain(&key, leader, now));
     }
 
     /// Tells at home what became of members.

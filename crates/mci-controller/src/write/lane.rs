@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     action::{Failure, Outcome, Work},
     backoff,
+    stats::LaneStats,
 };
 use moment::Moment;
 
@@ -24,6 +25,8 @@ pub(super) struct Lane {
     echo_until: Moment,
     undone: u32,
     failures: u32,
+    /// Of the last write, where it failed.
+    last_error: Option<&'static str>,
     not_before: Moment,
 }
 
@@ -95,6 +98,7 @@ impl Lane {
         self.waiting = None;
         self.sent = None;
         self.rejected = None;
+        self.last_error = None;
         self.failures = 0;
         self.not_before = Moment::default();
     }
@@ -120,6 +124,8 @@ impl Lane {
         let content = work.content;
         let mut again = None;
         self.sent = None;
+        let failed = !matches!(outcome, Outcome::Done | Outcome::Superseded);
+        self.last_error = failed.then(|| outcome.label());
         match outcome {
             Outcome::Done => {
                 self.failures = 0;
@@ -161,6 +167,13 @@ impl Lane {
         }
         if let Some(waiting) = &mut self.waiting {
             waiting.at = waiting.at.max(self.not_before);
+        }
+    }
+
+    pub(super) fn stats(&self) -> LaneStats {
+        LaneStats {
+            queued: self.waiting.is_some() || self.in_flight.is_some(),
+            last_error: self.last_error,
         }
     }
 

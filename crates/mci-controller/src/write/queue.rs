@@ -14,7 +14,7 @@ use super::{
     breaker::Breaker,
     lane::Lane,
     limits::{InFlight, Rate},
-    stats::QueueStats,
+    stats::{LaneStats, QueueStats},
 };
 use crate::events::Outbox;
 use moment::Moment;
@@ -89,6 +89,13 @@ impl Queue {
 
     pub(crate) fn stats(&self, now: Moment) -> QueueStats {
         self.lanes.lock().stats(now)
+    }
+
+    /// How the writes of one object stand.
+    pub(crate) fn look(&self, slot: &Slot) -> LaneStats {
+        let lanes = self.lanes.lock();
+        let lane = lanes.lanes.get(slot);
+        lane.map(Lane::stats).unwrap_or_default()
     }
 
     /// Whether something is in flight.

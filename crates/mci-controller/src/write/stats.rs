@@ -20,6 +20,15 @@ pub(crate) struct QueueStats {
     pub(crate) breaker_open: bool,
 }
 
+/// A look at the writes of one object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LaneStats {
+    /// One waits or is in flight.
+    pub(crate) queued: bool,
+    /// Label of the last outcome where that was a failure, and nothing has succeeded since.
+    pub(crate) last_error: Option<&'static str>,
+}
+
 /// Seconds, rounded to milliseconds: enough for people.
 pub(crate) fn seconds<S: Serializer>(
     duration: &Duration,

@@ -1,0 +1,301 @@
+//! Holds docs/reference.md, docs/runbook.md and config/alerts.yaml against the program.
+//!
+//! Run with `UPDATE_DOCS=1` in the environment, the tests write the tables that are made from the program instead of
+//! comparing them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+use clap::{Arg, Command, CommandFactory};
+use crd::annotations;
+use serde::Deserialize;
+
+use crate::{
+    args::Args,
+    events::{POOL_REASONS, Reason},
+    index::Evidence,
+    metrics::sample_page,
+    overview::STATES,
+};
+
+/// A Prometheus rule file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleFile {
+    groups: Vec<Group>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Group {
+    #[expect(dead_code, reason = "only its form is checked")]
+    name: String,
+    rules: Vec<Alert>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Alert {
+    alert: String,
+    expr: String,
+    #[serde(default, rename = "for")]
+    lasts: Option<String>,
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+}
+
+fn place(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(path)
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(place(path)).expect(path)
+}
+
+/// Compares a part of the reference that is made from the program, or writes it.
+fn hold(part: &str, made: &str) {
+    const FILE: &str = "docs/reference.md";
+    let text = read(FILE);
+    let begin = format!("<!-- {part}: made by a test -->\n");
+    let end = format!("<!-- /{part} -->");
+    let (before, rest) = text.split_once(&begin).expect(&begin);
+    let (found, after) = rest.split_once(&end).expect(&end);
+    if found == made {
+        return;
+    }
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        let text = format!("{before}{begin}{made}{end}{after}");
+        std::fs::write(place(FILE), text).expect("written");
+        return;
+    }
+    panic!(
+        "{FILE} is not what the program says of its {part}: run\n  UPDATE_DOCS=1 cargo test -p mci-controller docs:: -- --test-threads=1\n\
+         found:\n{found}\nmade:\n{made}"
+    );
+}
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+fn flag_row(arg: &Arg) -> Option<String> {
+    let long = arg
+        .get_long()
+        .filter(|long| !["help", "version"].contains(long))?;
+    let defaults = arg.get_default_values().iter();
+    let defaults: Vec<String> = defaults
+        .map(|value| value.to_string_lossy().into_owned())
+        .collect();
+    let value = arg
+        .get_value_names()
+        .filter(|_| arg.get_action().takes_values());
+    let value = value.and_then(|names| names.first().map(ToString::to_string));
+    let value = value.map(|name| format!(" {name}")).unwrap_or_default();
+    let default = if defaults.is_empty() {
+        String::new()
+    } else {
+        format!("`{}`", defaults.join(","))
+    };
+    let help = arg.get_long_help().or(arg.get_help())?.to_string();
+    Some(format!(
+        "| `--{long}{}` | {default} | {} |\n",
+        cell(&value),
+        cell(&help)
+    ))
+}
+
+fn flags(command: &Command) -> String {
+    let mut text = "| flag | default | |\n|---|---|---|\n".to_owned();
+    text.extend(command.get_arguments().filter_map(flag_row));
+    text
+}
+
+/// Names of metrics as a query has them, from an exposition page.
+fn metric_names(page: &str) -> BTreeSet<String> {
+    let samples = page.lines().filter(|line| !line.starts_with('#'));
+    let names = samples.filter_map(|line| line.split(['{', ' ']).next());
+    names.map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn every_flag_is_in_the_reference() {
+    hold("flags", &flags(&Args::command()));
+}
+
+#[test]
+fn every_metric_is_in_the_reference() {
+    let page = sample_page();
+    let mut text = "| metric | type | labels | |\n|---|---|---|---|\n".to_owned();
+    for line in page.lines() {
+        let Some((name, type_)) = line
+            .strip_prefix("# TYPE ")
+            .and_then(|rest| rest.split_once(' '))
+        else {
+            continue;
+        };
+        let suffix = if type_ == "counter" { "_total" } else { "" };
+        let help = page
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("# HELP {name} ")));
+        let help = help.expect(name).trim_end_matches('.');
+        let mut samples = page
+            .lines()
+            .filter(|line| line.starts_with(&format!("{name}{suffix}{{")));
+        let labels = samples
+            .next()
+            .and_then(|line| line.split_once('{')?.1.split_once('}'));
+        let labels = labels.map(|(labels, _)| labels).unwrap_or_default();
+        let labels: Vec<&str> = labels
+            .split(',')
+            .filter_map(|label| Some(label.split_once('=')?.0))
+            .collect();
+        let labels = labels.join(", ");
+        let row = format!(
+            "| `{name}{suffix}` | {type_} | {labels} | {} |\n",
+            cell(help)
+        );
+        text.push_str(&row);
+    }
+    hold("metrics", &text);
+}
+
+#[test]
+fn the_command_explain_is_in_the_reference() {
+    let command = Args::command();
+    let explain = command.find_subcommand("explain").expect("there");
+    let mut text = "| argument | default | |\n|---|---|---|\n".to_owned();
+    let positional = explain.get_positionals().map(|arg| {
+        let help = arg.get_help().expect("help").to_string();
+        format!("| `NAMESPACE/NAME` | | {} |\n", cell(&help))
+    });
+    text.extend(positional);
+    text.extend(explain.get_arguments().filter_map(flag_row));
+    hold("explain", &text);
+}
+
+#[test]
+fn all_metrics_of_the_specification_are_served() {
+    let served = metric_names(&sample_page());
+    for name in [
+        "mci_leader",
+        "mci_isolation_guard",
+        "mci_conflicts",
+        "mci_member_up",
+        "mci_member_state",
+        "mci_member_last_contact_seconds",
+        "mci_member_crd_flavour",
+        "mci_exported_pools",
+        "mci_imports",
+        "mci_import_entries",
+        "mci_queue_keys",
+        "mci_queue_oldest_seconds",
+        "mci_inflight_limit",
+        "mci_breaker_open",
+        "mci_propagation_seconds_bucket",
+        "mci_patches_total",
+        "mci_watch_restarts_total",
+        "mci_rejected_addresses_total",
+        "mci_client_rebuilds_total",
+        "mci_withdrawals_total",
+        "mci_withheld_withdrawals_total",
+    ] {
+        assert!(served.contains(name), "{name} is not served: {served:?}");
+    }
+}
+
+#[test]
+fn reasons_and_names_are_in_the_reference() {
+    let text = read("docs/reference.md");
+    let reasons = POOL_REASONS
+        .into_iter()
+        .chain([Reason::IsolationGuard])
+        .map(Reason::name);
+    let evidence = Evidence::ALL.map(Evidence::reason);
+    for word in reasons.chain(STATES).chain(evidence) {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+        assert!(
+            words.into_iter().any(|one| one == word),
+            "{word} is not in docs/reference.md"
+        );
+    }
+    for name in [
+        annotations::EXPORT,
+        annotations::EXPORT_MODE,
+        annotations::DRAIN_SECONDS,
+        annotations::HEALTH_PORT,
+        annotations::METRICS_PORT,
+        annotations::HEALTH_SECRET,
+        annotations::METRICS_SECRET,
+        annotations::MANAGED_BY,
+        annotations::MANAGED_BY_CONTROLLER,
+        annotations::CLUSTERSET,
+        annotations::CONTROLLER_INSTANCE,
+        annotations::MCI_CONTROLLER,
+    ] {
+        assert!(
+            text.contains(&format!("`{name}`")),
+            "{name} is not in docs/reference.md"
+        );
+    }
+}
+
+#[test]
+fn alerts_ask_for_metrics_that_exist_and_are_in_the_runbook() {
+    let file: RuleFile = serde_yaml::from_str(&read("config/alerts.yaml")).expect("a rule file");
+    let served = metric_names(&sample_page());
+    let runbook = read("docs/runbook.md");
+    let sections = runbook
+        .lines()
+        .filter_map(|line| line.strip_prefix("## Mci"));
+    let mut sections: BTreeSet<String> = sections.map(|rest| format!("Mci{rest}")).collect();
+    for alert in file.groups.iter().flat_map(|group| &group.rules) {
+        let words = alert
+            .expr
+            .split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let asked: Vec<&str> = words.filter(|word| word.starts_with("mci_")).collect();
+        assert!(!asked.is_empty(), "{alert:?}");
+        for name in asked {
+            assert!(
+                served.contains(name),
+                "{name} of {} is not served",
+                alert.alert
+            );
+        }
+        assert!(
+            sections.remove(&alert.alert),
+            "{} is not in docs/runbook.md",
+            alert.alert
+        );
+        assert!(
+            alert.labels.contains_key("severity") && alert.annotations.contains_key("summary"),
+            "{alert:?}"
+        );
+        let minutes = alert
+            .lasts
+            .as_deref()
+            .is_none_or(|lasts| lasts.ends_with('m'));
+        assert!(minutes, "{alert:?}");
+    }
+    assert!(
+        sections.is_empty(),
+        "the runbook knows alerts that there are not: {sections:?}"
+    );
+}
+
+#[test]
+fn reasons_in_alerts_are_reasons_of_members() {
+    let file: RuleFile = serde_yaml::from_str(&read("config/alerts.yaml")).expect("a rule file");
+    for alert in file.groups.iter().flat_map(|group| &group.rules) {
+        let Some((_, rest)) = alert.expr.split_once("mci_member_state{reason=") else {
+            continue;
+        };
+        let quoted = rest.split('"').nth(1).expect("quoted");
+        for reason in quoted.split('|') {
+            assert!(STATES.contains(&reason), "{reason} of {}", alert.alert);
+        }
+    }
+}

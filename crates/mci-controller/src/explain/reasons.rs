@@ -1,0 +1,234 @@
+//! The explanation itself: the plan and the decision table, asked about one key. Pure.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::{Value, json};
+
+use super::{Explanation, Exporter, Importer, Rule, State};
+use crate::{
+    index::{
+        World,
+        facts::Claim,
+        member::{Member, PoolRecord},
+    },
+    name::{ClusterName, Key},
+    plan::{
+        ImportPlan, KeyPlan, Policy, PoolPlan,
+        decision::{Decision, ImportsFate, Known, decide},
+        desired_for,
+        diff::{Step, diff},
+        export::{Export, parse_export},
+        join_names,
+    },
+    write::{Queue, action::Slot},
+};
+use moment::Moment;
+
+/// What an explanation is drawn from.
+#[derive(Clone, Copy)]
+pub(crate) struct Scene<'a> {
+    pub(crate) world: &'a World,
+    pub(crate) policy: &'a Policy,
+    pub(crate) queues: &'a BTreeMap<ClusterName, Arc<Queue>>,
+    pub(crate) gate_open: bool,
+    /// Whether this controller holds the claim to write.
+    pub(crate) leader: bool,
+    pub(crate) dry_run: bool,
+    pub(crate) now: Moment,
+}
+
+/// Why each member has or lacks the key; none where no member has a pool or an import of this name.
+pub(crate) fn explain(scene: Scene, key: &Key) -> Option<Explanation> {
+    let world = scene.world;
+    let known =
+        |member: &Member| member.pools.contains_key(key) || member.imports.items.contains_key(key);
+    if !world.members.values().any(known) {
+        return None;
+    }
+    let plan = desired_for(world, scene.policy, key, scene.now);
+    let decisions: Vec<(&ClusterName, &Member, Decision)> = world
+        .members
+        .iter()
+        .map(|(name, member)| {
+            let known = Known::of(world, member, key, scene.now);
+            (name, member, decide(&known))
+        })
+        .collect();
+    let mut exporters = Vec::new();
+    let mut importers = Vec::new();
+    let mut trace = conduct(scene);
+    let mut table = [Grouped::default(), Grouped::default(), Grouped::default()];
+    for (name, member, decision) in &decisions {
+        let Decision {
+            entry,
+            imports,
+            word,
+        } = decision;
+        let [entries, of_imports, words] = &mut table;
+        entries.add(entry.rule(), entry.reason(), name);
+        of_imports.add(imports.rule(), imports.reason(), name);
+        words.add(word.rule(), word.reason(), name);
+        exporters.extend(exporter(name, member, *decision, &plan, key));
+        importers.extend(importer(scene, name, member, *decision, &plan, key));
+    }
+    trace.extend(table.into_iter().flat_map(Grouped::rules));
+    for (name, pool) in &plan.pools {
+        if let PoolPlan::Exported { condition, .. } = pool {
+            let detail = format!("{name}: {}", condition.message);
+            trace.push(Rule::new("exported-condition", &condition.reason, detail));
+        }
+    }
+    Some(Explanation {
+        key: key.to_string(),
+        exporters,
+        importers,
+        trace,
+    })
+}
+
+/// What holds for all keys alike: whether anything is written at all.
+fn conduct(scene: Scene) -> Vec<Rule> {
+    let gate = if scene.gate_open {
+        Rule::new("gate", "Open", "every member is synced, or was waited for")
+    } else {
+        let text =
+            "nothing is written before every member is synced or --initial-sync-timeout is over";
+        Rule::new("gate", "Closed", text)
+    };
+    let claim = if scene.leader {
+        Rule::new("claim", "Held", "this controller may write")
+    } else {
+        Rule::new(
+            "claim",
+            "NotHeld",
+            "another controller leads: this one writes nothing",
+        )
+    };
+    let dry = scene
+        .dry_run
+        .then(|| Rule::new("dry-run", "On", "writes are logged, not sent"));
+    [gate, claim].into_iter().chain(dry).collect()
+}
+
+/// A member that has the pool or an entry; the others are in the trace alone.
+fn exporter(
+    name: &ClusterName,
+    member: &Member,
+    decision: Decision,
+    plan: &KeyPlan,
+    key: &Key,
+) -> Option<Exporter> {
+    let record = member.pools.get(key);
+    let entry = entry_of(name, plan);
+    if record.is_none() && entry.is_none() {
+        return None;
+    }
+    let asked = record.and_then(|record| asked_mode(member, record));
+    let mode = entry.as_ref().and_then(|entry| entry.get("routingMode"));
+    let mode = mode
+        .and_then(Value::as_str)
+        .map(ToOwned::to_owned)
+        .or(asked);
+    Some(Exporter {
+        cluster: name.to_string(),
+        mode,
+        entry,
+        evidence: decision.entry.reason().to_owned(),
+    })
+}
+
+/// The mode that a pool's annotations ask for.
+fn asked_mode(member: &Member, record: &PoolRecord) -> Option<String> {
+    match parse_export(&record.facts.annotations) {
+        Export::Requested(request) => {
+            let mode = json!(request.mode.unwrap_or(member.default_mode));
+            mode.as_str().map(ToOwned::to_owned)
+        }
+        Export::NotRequested | Export::Invalid(_) => None,
+    }
+}
+
+/// The member's entry, as any importer should have it.
+fn entry_of(name: &ClusterName, plan: &KeyPlan) -> Option<Value> {
+    plan.imports.values().find_map(|import| {
+        let ImportPlan::Present(planned) = import else {
+            return None;
+        };
+        let mut entries = planned.status.clusters.iter();
+        let entry = entries.find(|entry| entry.name == name.as_str())?;
+        Some(json!(entry))
+    })
+}
+
+/// None where there neither is an import nor should be one, and nothing stands in the way.
+fn importer(
+    scene: Scene,
+    name: &ClusterName,
+    member: &Member,
+    decision: Decision,
+    plan: &KeyPlan,
+    key: &Key,
+) -> Option<Importer> {
+    let import = plan.imports.get(name)?;
+    let live = member.imports.items.get(key);
+    let silent = matches!(decision.imports, ImportsFate::Queue(_));
+    let step = diff(import, live);
+    let (state, reason) = match (import, &step) {
+        (ImportPlan::Hold(hold), _) => (State::Skipped, hold.reason()),
+        (_, Step::Conflict) => (State::Skipped, "Conflict"),
+        (ImportPlan::Absent, Step::None) => match live.map(|live| live.claim) {
+            None if plan.pools.contains_key(name) => (State::Applied, "NoRemoteCluster"),
+            None => return None,
+            Some(Claim::Ours | Claim::Unclaimed | Claim::Foreign) => (State::Skipped, "NotOurs"),
+        },
+        (_, Step::None) if silent => (State::Applied, "AsLastSeen"),
+        (_, Step::None) => (State::Applied, "AsPlanned"),
+        _ if silent => (State::Pending, decision.imports.reason()),
+        _ if !scene.gate_open => (State::Pending, "GateClosed"),
+        _ if !scene.leader => (State::Pending, "NotLeading"),
+        (_, Step::CreateMain) => (State::Pending, "Create"),
+        (_, Step::ApplyStatus) => (State::Pending, "Update"),
+        (_, Step::RemoveForeign(_)) => (State::Pending, "RemoveForeign"),
+        (_, Step::Delete) => (State::Pending, "Delete"),
+    };
+    let lane = scene.queues.get(name);
+    let lane = lane.map(|queue| queue.look(&Slot::Import(key.clone())));
+    let lane = lane.unwrap_or_default();
+    let crd = member.import_crd.as_ref();
+    Some(Importer {
+        cluster: name.to_string(),
+        state,
+        reason: reason.to_owned(),
+        flavour: crd.map(|crd| crd.flavour.name().to_owned()),
+        queued: lane.queued,
+        last_error: lane.last_error.map(ToOwned::to_owned),
+    })
+}
+
+/// Rules with the members that they hold for: a hundred members are a few lines.
+#[derive(Default)]
+struct Grouped<'a>(Vec<(&'static str, &'static str, Vec<&'a str>)>);
+
+// === impl Grouped ===
+
+impl<'a> Grouped<'a> {
+    fn add(&mut self, rule: &'static str, outcome: &'static str, name: &'a ClusterName) {
+        let found = self.0.iter_mut();
+        let mut found = found.filter(|(one, what, _)| *one == rule && *what == outcome);
+        match found.next() {
+            Some((_, _, names)) => names.push(name.as_str()),
+            None => self.0.push((rule, outcome, vec![name.as_str()])),
+        }
+    }
+
+    fn rules(self) -> impl Iterator<Item = Rule> {
+        let mut groups = self.0;
+        groups.sort_by_key(|(rule, outcome, _)| (*rule, *outcome));
+        groups
+            .into_iter()
+            .map(|(rule, outcome, names)| Rule::new(rule, outcome, join_names(names.into_iter())))
+    }
+}
+
+#[cfg(test)]
+mod tests;
