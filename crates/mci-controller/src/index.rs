@@ -136,6 +136,7 @@ impl World {
             Update::Suspect => member.set_link(Link::Suspect),
             Update::Lost(fault) => return member.lost(fault, now),
             Update::Refused(refusal) => return member.refuse(refusal, now),
+            Update::NewCredentials(unusable) => member.unusable_credentials = unusable,
             Update::Denied(kinds) => return member.deny(kinds, now),
             Update::NotServed(kind) => return member.not_served(kind),
             Update::ImportCrd(crd) => return member.change_import_crd(crd),

@@ -52,6 +52,9 @@ pub(crate) struct MemberView {
     /// Uid of its `kube-system` namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) uid: Option<String>,
+    /// Why its newest credentials are not used, where it goes on with older ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unusable_credentials: Option<String>,
     /// Permissions that it lacks to give us.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) denied: Option<String>,
@@ -185,6 +188,7 @@ impl Observer {
             active: active(member),
             up: member.in_contact(),
             uid: member.uid.clone(),
+            unusable_credentials: member.unusable_credentials.clone(),
             denied: (!member.denied.is_empty()).then(|| member.denied.missing()),
             silent: member
                 .silence

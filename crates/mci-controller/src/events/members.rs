@@ -22,6 +22,8 @@ pub(crate) struct HomeDesk {
 #[derive(Debug, Default)]
 pub(crate) struct MemberTeller {
     seen: BTreeMap<ClusterName, Seen>,
+    /// Members that go on with older credentials, and why.
+    unusable: BTreeMap<ClusterName, String>,
     guarded: bool,
 }
 
@@ -69,6 +71,21 @@ impl MemberTeller {
                     at,
                 });
             }
+            if let Some(why) = &member.unusable_credentials
+                && self.unusable.get(&member.name) != Some(why)
+                && let Some(regarding) = regarding(Some(&member.name))
+            {
+                notices.push(Notice {
+                    regarding,
+                    subject: member.name.to_string(),
+                    reason: Reason::Member("BadCredentials"),
+                    note: format!(
+                        "member {}: the new credentials are not used, the old ones stay: {why}",
+                        member.name
+                    ),
+                    at,
+                });
+            }
             // on the way back to contact nothing is forgotten: the same trouble again is no news
             let reason = match old {
                 Some(old) if reason == "Connecting" => old.reason,
@@ -76,6 +93,10 @@ impl MemberTeller {
             };
             seen.insert(member.name.clone(), Seen { reason, quiet });
         }
+        let unusable = overview.clusters.iter();
+        let unusable = unusable
+            .filter_map(|member| Some((member.name.clone(), member.unusable_credentials.clone()?)));
+        self.unusable = unusable.collect();
         self.seen = seen;
         if overview.guard
             && !self.guarded
@@ -116,6 +137,7 @@ mod tests {
                 message: "text",
             },
             up: true,
+            unusable_credentials: None,
             denied: None,
             uid: None,
             silent: Duration::ZERO,
@@ -181,5 +203,17 @@ mod tests {
         assert!(look(&mut teller, &guarded).is_empty());
         assert!(look(&mut teller, &mk_overview(true, &[])).is_empty());
         assert_eq!(look(&mut teller, &guarded), ["lease IsolationGuard"]);
+    }
+
+    #[test]
+    fn new_credentials_that_do_not_work_are_told_once() {
+        let mut teller = MemberTeller::default();
+        let mut overview = mk_overview(true, &[("a", "Active")]);
+        look(&mut teller, &overview);
+        overview.clusters[0].unusable_credentials = Some("403".to_owned());
+        assert_eq!(look(&mut teller, &overview), ["a BadCredentials"]);
+        assert!(look(&mut teller, &overview).is_empty());
+        overview.clusters[0].unusable_credentials = None;
+        assert!(look(&mut teller, &overview).is_empty());
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Member {
     pub(crate) withdrawn: bool,
     /// The same, but held by the guard, and told.
     pub(crate) withheld: bool,
+    /// Why its newest credentials are not used, where it goes on with older ones.
+    pub(crate) unusable_credentials: Option<String>,
     /// What it hides from us.
     pub(crate) denied: Denied,
     /// Uid of its `kube-system` namespace.
@@ -197,6 +199,7 @@ impl Member {
                 fault: Fault::ConnectionLost,
             }),
             met: false,
+            unusable_credentials: None,
             denied: Denied::default(),
             leaving: None,
             withdrawn: false,

@@ -28,6 +28,8 @@ pub(crate) enum Update {
     Lost(Fault),
     /// Its credentials are not used, or its cluster is known under another name.
     Refused(Refusal),
+    /// Why the newest credentials are not used although older ones work; none: they are.
+    NewCredentials(Option<String>),
     /// The kinds that we may not read (403), all of them.
     Denied(BTreeSet<Kind>),
     /// The server does not know this kind (404 on the list).

@@ -119,6 +119,13 @@ impl<'a> Session<'a> {
         self.spawn();
         if self.context.control.borrow().version != self.proven.version {
             self.trial_failed();
+        } else if self
+            .wires
+            .update(Update::NewCredentials(None))
+            .await
+            .is_err()
+        {
+            return End::IndexGone;
         }
         loop {
             let verdict = tokio::select! {
@@ -149,8 +156,12 @@ impl<'a> Session<'a> {
                     }
                 }
                 Some(tried) = self.trials.join_next() => match self.tried(tried.ok()) {
-                    Some(end) => return end,
-                    None => continue,
+                    Ok(None) => continue,
+                    Ok(Some(end)) => return end,
+                    Err(why) => match self.wires.update(Update::NewCredentials(Some(why))).await {
+                        Ok(()) => continue,
+                        Err(Gone) => return End::IndexGone,
+                    },
                 },
                 () = sleep_until(self.retry_at.unwrap_or_else(Instant::now)), if self.retry_at.is_some() => {
                     self.try_newer();
@@ -293,24 +304,27 @@ impl<'a> Session<'a> {
             .spawn(async move { (version, trial::trial(&client, &hidden).await) });
     }
 
-    /// Ends the session if newer credentials proved good. None where the trial was aborted.
-    fn tried(&mut self, trial: Option<Trial>) -> Option<End> {
-        let (version, outcome) = trial?;
+    /// Ends the session if newer credentials proved good; nothing follows where the trial was aborted.
+    /// # Errors
+    /// Why the older ones stay.
+    fn tried(&mut self, trial: Option<Trial>) -> Result<Option<End>, String> {
+        let Some((version, outcome)) = trial else {
+            return Ok(None);
+        };
         if version != self.context.control.borrow().version {
-            return None;
+            return Ok(None);
         }
-        match outcome {
-            Ok(found) if found.uid == self.proven.uid => return Some(End::Replaced),
+        let why = match outcome {
+            Ok(found) if found.uid == self.proven.uid => return Ok(Some(End::Replaced)),
             Ok(_) => {
-                tracing::warn!(member = %self.context.name, reason = "IdentityChanged",
-                    "the new credentials lead to another cluster: the old ones stay; remove the member and add it again to change it");
+                "they lead to another cluster; remove the member and add it again to change it"
+                    .to_owned()
             }
-            Err(error) => {
-                tracing::warn!(member = %self.context.name, %error, "the new credentials do not work: the old ones stay");
-            }
-        }
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(member = %self.context.name, %why, "the new credentials are not used: the old ones stay");
         self.trial_failed();
-        None
+        Err(why)
     }
 
     fn trial_failed(&mut self) {

@@ -49,6 +49,10 @@ const IMPORT_CRD: &str = "inferencepoolimports.inference.networking.x-k8s.io";
 /// watcher's own 290 s would hide it.
 const WATCH_SECONDS: std::ops::Range<u32> = 30..40;
 
+/// Imports on one page of a list. An import may reach 1 MiB, with its managed fields twice that, where a page may be
+/// 32 MiB: a fifth of the usual page leaves 320 KiB for each.
+const IMPORTS_PAGE: u32 = 100;
+
 /// Watches whole lists: pages of 500, and a watch that is renewed every half minute.
 pub(super) fn config() -> Config {
     use rand::RngExt;
@@ -125,7 +129,8 @@ pub(super) async fn namespaces(wires: Wires, client: Client) -> Result<(), Gone>
 
 pub(super) async fn imports(wires: Wires, client: Client) -> Result<(), Gone> {
     let ours = wires.ours.clone();
-    let stream = watch::objects::<InferencePoolImport>(Api::all(client), config());
+    let config = config().page_size(IMPORTS_PAGE);
+    let stream = watch::objects::<InferencePoolImport>(Api::all(client), config);
     follow(
         wires,
         Kind::Imports,

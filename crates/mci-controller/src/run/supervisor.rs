@@ -310,6 +310,8 @@ impl Supervisor {
         let known = self.members.get(name);
         if known.is_some_and(|handle| handle.control.is_some() && handle.leaving.is_none()) {
             tracing::warn!(member = %name, reason = refusal.reason(), "keeping the old credentials");
+            let unusable = Update::NewCredentials(Some(refusal.reason().to_owned()));
+            self.planner.update(name, unusable, now);
             return;
         }
         if known.is_none_or(|handle| handle.leaving.is_some()) {

@@ -110,6 +110,9 @@ async fn new_credentials_take_over_only_if_they_may_read_all() {
     bench.until(|update| matches!(update, Update::Live)).await;
     new.hidden.lock().push("/api/v1/namespaces");
     rotate(&bench, &new);
+    bench
+        .until(|update| matches!(update, Update::NewCredentials(Some(_))))
+        .await;
     let replaced = bench.until(|update| matches!(update, Update::Connected { .. }));
     assert!(timeout(Duration::from_mins(1), replaced).await.is_err());
     assert!(new.probes.load(Ordering::SeqCst) > 0, "they were tried");
