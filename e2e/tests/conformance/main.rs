@@ -94,9 +94,6 @@ const ALONE: &[Test] = tests![
     Testbed isthmus::a06_of_one_cluster_under_two_names_the_first_is_a_member,
 ];
 
-/// What the controller does not do yet.
-const AWAITED: &[&str] = &["always::"];
-
 fn main() -> ExitCode {
     let args = match arguments::parse() {
         Ok(args) => args,
@@ -166,8 +163,7 @@ fn trials(group: &'static [Test], way: Way, subject: &Arc<Subject>, handle: &Han
     let ready = Arc::new(OnceCell::new());
     let trial = |test: &'static Test| {
         let (subject, handle, ready) = (subject.clone(), handle.clone(), ready.clone());
-        let awaited = AWAITED.iter().any(|prefix| test.name.starts_with(prefix));
-        let skipped = awaited || !subject.meets(test.needs);
+        let skipped = !subject.meets(test.needs);
         let body = move || {
             let outcome = handle.block_on(async {
                 let set_up = ready.get_or_try_init(|| subject.set_up(way)).await;
