@@ -5,6 +5,8 @@
 //! annotations and labels ([`annotations`]) and the pure helpers for conditions ([`conditions`]) and for Gateway API's
 //! hostnames ([`Hostname`]).
 //!
+//! [`cluster_profile`] and [`cluster_property`] are written by hand, and hold only what we read of their kinds.
+//!
 //! This crate knows no client and no clock: it says what an object looks like, not how it travels.
 //!
 //! ```text
@@ -15,6 +17,8 @@
 
 pub mod annotations;
 pub mod backend_tls_policy;
+pub mod cluster_profile;
+pub mod cluster_property;
 pub mod conditions;
 pub mod gateway;
 pub mod gateway_class;

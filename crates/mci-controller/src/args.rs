@@ -1,14 +1,19 @@
 //! Flags, and the settings that they become.
 
-use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+mod inventory;
+
+use std::{net::SocketAddr, str::FromStr, time::Duration};
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use crd::{RoutingMode, annotations::MCI_CONTROLLER};
 use process::{ConfigError, LogArgs, Program};
 
+use self::inventory::InventoryArgs;
 use crate::{
+    clusterset,
     explain::ExplainArgs,
     index::{drain::MAX_DRAIN, rules::Rules},
+    inventory::Sources,
     name::{is_label, is_subdomain},
     plan::{ImportInExporter, Policy},
 };
@@ -25,8 +30,9 @@ pub(crate) use self::home::HomeSettings;
 /// InferencePoolImport of the same name. No request passes through this program: while it is stopped, traffic goes on
 /// and only changes are late. A member that cannot be reached never leads to a deletion.
 ///
-/// Members are kubeconfig files in one directory, named `MEMBER.yaml`. A file's current context must hold its
-/// credentials as data (token or certificates): exec plugins, file paths and insecure connections are refused.
+/// Members are kubeconfig files in one directory, named `MEMBER.yaml`; labelled Secrets and ClusterProfiles in the home
+/// cluster; and the home cluster itself. A kubeconfig's current context must hold its credentials as data (token or
+/// certificates): exec plugins, file paths and insecure connections are refused.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "mci-controller",
@@ -35,22 +41,17 @@ pub(crate) use self::home::HomeSettings;
     subcommand_negates_reqs = true
 )]
 pub struct Args {
-    /// Directory of kubeconfig files, one per member; the file name without its extension is the member's name. Read
-    /// every 2 s; a file that goes removes its member and all that it exported.
-    #[arg(long, env = "KUBECONFIG_DIR", value_name = "DIR", required = true)]
-    kubeconfig_dir: Option<PathBuf>,
+    #[command(flatten)]
+    inventory: InventoryArgs,
 
     #[command(flatten)]
     home: HomeArgs,
 
-    /// Name of the ClusterSet: imports bear it as a label, and those of any other ClusterSet are left alone.
-    #[arg(
-        long,
-        env = "CLUSTERSET",
-        default_value = "default",
-        value_name = "NAME"
-    )]
-    clusterset: String,
+    /// Name of the ClusterSet: imports bear it as a label, and those of any other ClusterSet are left alone. Default: what
+    /// the home cluster says, as the label multicluster.x-k8s.io/clusterset of the ClusterProfiles' namespace or as
+    /// ClusterProperty clusterset.k8s.io; else `default`.
+    #[arg(long, env = "CLUSTERSET", value_name = "NAME")]
+    clusterset: Option<String>,
 
     /// Name of this controller's instance: imports bear it as a label, and imports of other instances are left alone.
     /// Two controllers of one ClusterSet must not run at once. Default: the uid of the home cluster's kube-system
@@ -160,8 +161,8 @@ pub struct Args {
     )]
     drain_timeout: Span,
 
-    /// How long members are kept whose kubeconfigs vanished together with most others, two or more: the directory may be
-    /// at fault, not they.
+    /// How long members are kept that vanished from the inventory together with most others, two or more: the inventory may
+    /// be at fault, not they.
     #[arg(
         long,
         env = "REMOVAL_HOLD",
@@ -169,10 +170,6 @@ pub struct Args {
         value_name = "DURATION"
     )]
     removal_hold: Span,
-
-    /// Accept kubeconfigs with http:// servers. For tests: credentials travel in clear.
-    #[arg(long, env = "ALLOW_PLAIN_HTTP")]
-    allow_plain_http: bool,
 
     /// Decide everything and write nothing, neither imports nor status nor events: each write is logged with what it
     /// would change.
@@ -220,16 +217,17 @@ struct Patience(Option<Duration>);
 /// Validated flags.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) kubeconfig_dir: PathBuf,
+    pub(crate) sources: Sources,
     pub(crate) home: HomeSettings,
     pub(crate) policy: Policy,
     /// No `--instance-id`: the instance is the home cluster's uid, where there is a home.
     pub(crate) instance_from_home: bool,
+    /// No `--clusterset`: home is asked, where there is one.
+    pub(crate) clusterset_from_home: bool,
     pub(crate) rules: Rules,
     pub(crate) initial_sync_timeout: Duration,
     pub(crate) write_timeout: Duration,
     pub(crate) drain_timeout: Duration,
-    pub(crate) allow_plain_http: bool,
     pub(crate) dry_run: bool,
     pub(crate) admin_address: SocketAddr,
 }
@@ -309,7 +307,7 @@ impl TryFrom<Args> for Settings {
 
     fn try_from(args: Args) -> Result<Self, Self::Error> {
         let Args {
-            kubeconfig_dir,
+            inventory,
             home,
             clusterset,
             instance_id,
@@ -326,21 +324,14 @@ impl TryFrom<Args> for Settings {
             write_timeout,
             drain_timeout,
             removal_hold,
-            allow_plain_http,
             dry_run,
             admin_address,
             log: _,
             command: _,
         } = args;
-        // only a command does without, and it needs no settings
-        let kubeconfig_dir = kubeconfig_dir.unwrap_or_default();
-        if !kubeconfig_dir.is_dir() {
-            return Err(ConfigError::new(
-                format!("--kubeconfig-dir {}", kubeconfig_dir.display()),
-                "a directory of kubeconfig files",
-                "--kubeconfig-dir /var/run/isthmus/members",
-            ));
-        }
+        let sources = inventory.validate()?;
+        let clusterset_from_home = clusterset.is_none();
+        let clusterset = clusterset.unwrap_or_else(|| clusterset::DEFAULT.to_owned());
         let instance_from_home = instance_id.is_none();
         let instance = instance_id.unwrap_or_else(|| clusterset.clone());
         for (flag, value) in [("--clusterset", &clusterset), ("--instance-id", &instance)] {
@@ -382,7 +373,7 @@ impl TryFrom<Args> for Settings {
             ));
         }
         Ok(Self {
-            kubeconfig_dir,
+            sources,
             home: home.validate()?,
             policy: Policy {
                 clusterset,
@@ -394,6 +385,7 @@ impl TryFrom<Args> for Settings {
                 epp_endpoints,
             },
             instance_from_home,
+            clusterset_from_home,
             rules: Rules {
                 stale_after: stale_after.0,
                 withdraw_after: withdraw_after.0,
@@ -404,7 +396,6 @@ impl TryFrom<Args> for Settings {
             initial_sync_timeout: initial_sync_timeout.0,
             write_timeout: write_timeout.0,
             drain_timeout: drain_timeout.0,
-            allow_plain_http,
             dry_run,
             admin_address,
         })

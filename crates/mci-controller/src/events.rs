@@ -16,6 +16,8 @@ mod teller;
 
 use jiff::Timestamp;
 
+use crate::index::origin::{Source, SourceKind};
+
 pub(crate) use self::{
     members::{HomeDesk, MemberTeller},
     outbox::Outbox,
@@ -97,6 +99,22 @@ impl Regarding {
             name: crate::home::lease_name(clusterset),
             uid: String::new(),
         }
+    }
+
+    /// The object at home that names a member; none where that is no object.
+    pub(crate) fn source(source: &Source) -> Option<Self> {
+        let api_version = match source.kind {
+            SourceKind::Home | SourceKind::File => return None,
+            SourceKind::Secret => "v1",
+            SourceKind::ClusterProfile => "multicluster.x-k8s.io/v1alpha1",
+        };
+        Some(Self {
+            api_version,
+            kind: source.kind.name(),
+            namespace: source.namespace.clone(),
+            name: source.name.clone(),
+            uid: source.uid.clone(),
+        })
     }
 
     /// A pool in its own cluster.

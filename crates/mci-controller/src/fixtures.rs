@@ -207,7 +207,10 @@ pub(crate) fn mk_live(key: &Key, planned: &PlannedImport, version: u64) -> LiveI
 /// The lists that a member sends after it connected: nothing but the namespace and an EPP.
 pub(crate) fn first_lists(pools: Vec<PoolFacts>, imports: Vec<LiveImport>) -> Vec<Update> {
     vec![
-        Update::Connected { uid: String::new() },
+        Update::Connected {
+            uid: String::new(),
+            clusterset: None,
+        },
         Update::ImportCrd(mk_import_crd(Flavour::Superset)),
         Update::Namespaces(Change::Listed(vec![mk_namespace(false)])),
         Update::Services(Change::Listed(vec![mk_service(
@@ -254,6 +257,7 @@ pub(crate) fn connect_under(
             },
             Update::Connected { .. } => Update::Connected {
                 uid: format!("cluster-{name}"),
+                clusterset: None,
             },
             other => other,
         };

@@ -23,6 +23,8 @@ use crate::write::backoff;
 )]
 pub(crate) struct Home {
     pub(crate) client: Client,
+    /// What the client is made of: home may be a member as well.
+    pub(crate) config: Config,
     /// Where our lease, Secrets and ConfigMap are.
     pub(crate) namespace: String,
     /// Uid of its `kube-system` namespace: the cluster's identity.
@@ -60,6 +62,21 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 /// Name of the Lease that says which controller of a ClusterSet writes.
 pub(crate) fn lease_name(clusterset: &str) -> String {
     format!("isthmus-mci-{clusterset}")
+}
+
+// === impl Home ===
+
+#[cfg(test)]
+impl Home {
+    /// A home behind this client.
+    pub(crate) fn for_tests(client: Client) -> Self {
+        Self {
+            client,
+            config: Config::new(http::Uri::from_static("https://192.0.2.1:6443")),
+            namespace: DEFAULT_NAMESPACE.to_owned(),
+            uid: "home".to_owned(),
+        }
+    }
 }
 
 // === impl HomeConfig ===
@@ -126,6 +143,7 @@ impl HomeConfig {
         tracing::info!(server, namespace = self.namespace, uid, "home cluster");
         Ok(Home {
             client,
+            config: self.config.clone(),
             namespace: self.namespace.clone(),
             uid,
         })

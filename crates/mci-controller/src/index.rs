@@ -10,12 +10,15 @@ pub(crate) mod drain;
 pub(crate) mod facts;
 pub(crate) mod flavour;
 mod guard;
+mod identity;
 pub(crate) mod interest;
 mod kinds;
 mod link;
 pub(crate) mod member;
+pub(crate) mod origin;
 mod parents;
 pub(crate) mod pools;
+pub(crate) mod record;
 pub(crate) mod rules;
 #[cfg(test)]
 mod tests;
@@ -33,8 +36,9 @@ pub(crate) use self::changes::{Changes, Dirty, Evidence};
 use self::{
     facts::{Claim, CrdCheck, LiveImport, PoolFacts},
     guard::Guard,
-    member::{Coverage, Doubt, Link, Member, Refusal, Unseen},
+    member::{Coverage, Doubt, Link, Member, Unseen},
     pools::Reading,
+    record::Record,
     rules::Rules,
     update::Update,
 };
@@ -52,12 +56,14 @@ pub(crate) struct World {
     guard: Guard,
     /// The wall clock at a moment.
     wall: (Moment, Timestamp),
-    /// Members that an earlier controller knew, until the inventory is listed.
-    recorded: BTreeSet<ClusterName>,
     /// The inventory has been listed once: who is not a member is none.
     listed: bool,
     /// Mode of exports that name none.
     default_mode: RoutingMode,
+    /// The ClusterSet; a member that says it belongs to another is refused. None: not known.
+    pub(crate) clusterset: Option<String>,
+    /// The cluster behind each name, of members and of those that were when a controller last ran.
+    recorded: BTreeMap<ClusterName, Record>,
     /// Exports that ended while no controller ran: each is told once.
     orphans: BTreeSet<(ClusterName, Key)>,
 }
@@ -71,9 +77,10 @@ impl World {
             rules,
             guard: Guard::default(),
             wall: (Moment::START, Timestamp::UNIX_EPOCH),
-            recorded: BTreeSet::new(),
             listed: false,
             default_mode: RoutingMode::EndpointMode,
+            clusterset: None,
+            recorded: BTreeMap::new(),
             orphans: BTreeSet::new(),
         }
     }
@@ -86,8 +93,12 @@ impl World {
 
     /// A member joined the inventory, or came back before it was forgotten.
     pub(crate) fn add_member(&mut self, name: &ClusterName, now: Moment) -> Changes {
-        let known = self.members.get(name);
-        if known.is_none_or(|member| member.link == Link::Removing) {
+        let known = self.members.get(name).map(|member| member.link);
+        if known == Some(Link::Removing) {
+            // removed and added again: it may be another cluster now
+            self.forget_identity(name);
+        }
+        if known.is_none_or(|link| link == Link::Removing) {
             let default_mode = self.default_mode;
             let member = Member {
                 default_mode,
@@ -102,6 +113,7 @@ impl World {
     /// Drops what is known of a removed member.
     pub(crate) fn forget(&mut self, name: &ClusterName) -> Changes {
         self.members.remove(name);
+        self.forget_identity(name);
         self.orphans.retain(|(exporter, _)| exporter != name);
         Changes::all()
     }
@@ -131,7 +143,9 @@ impl World {
             return Changes::default();
         }
         match update {
-            Update::Connected { uid } => return self.identify(name, uid),
+            Update::Connected { uid, clusterset } => {
+                return self.identify(name, uid, clusterset.as_deref());
+            }
             Update::Live => return member.live(),
             Update::Suspect => member.set_link(Link::Suspect),
             Update::Lost(fault) => return member.lost(fault, now),
@@ -234,42 +248,6 @@ impl World {
             );
         }
         keys
-    }
-
-    /// Records which cluster answers under this name. Of two names for one cluster the one in contact stays, and
-    /// before either is, the first by name; a name that leads to another cluster than before is not followed.
-    fn identify(&mut self, name: &ClusterName, uid: String) -> Changes {
-        let mut changes = Changes::default();
-        let recorded = self.members.get(name).and_then(|member| member.uid.clone());
-        if recorded.is_some_and(|recorded| recorded != uid) {
-            changes
-                .refused
-                .push((name.clone(), Refusal::IdentityChanged));
-            return changes;
-        }
-        let rival = self.members.iter().find(|(other, member)| {
-            *other != name
-                && member.uid.as_ref() == Some(&uid)
-                && !matches!(member.link, Link::Refused(_) | Link::Removing)
-        });
-        if let Some((rival, member)) = rival {
-            if member.met || rival < name {
-                changes
-                    .refused
-                    .push((name.clone(), Refusal::DuplicateCluster));
-                return changes;
-            }
-            changes
-                .refused
-                .push((rival.clone(), Refusal::DuplicateCluster));
-        }
-        if let Some(member) = self.members.get_mut(name) {
-            member.uid = Some(uid);
-            if !member.in_contact() {
-                member.set_link(Link::Syncing);
-            }
-        }
-        changes
     }
 
     fn list_pools(

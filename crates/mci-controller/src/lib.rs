@@ -11,6 +11,7 @@
 
 mod args;
 mod client;
+mod clusterset;
 #[cfg(test)]
 mod docs;
 mod events;
@@ -23,6 +24,7 @@ mod inventory;
 mod member;
 mod metrics;
 mod name;
+mod networks;
 mod overview;
 mod plan;
 mod planner;

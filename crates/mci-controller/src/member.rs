@@ -53,6 +53,8 @@ pub(crate) struct Control {
     pub(crate) refused: Option<Refusal>,
     /// Uid of the cluster that the index takes this member for: nothing is written into another.
     pub(crate) accepted: Option<String>,
+    /// Uid of a cluster that may take this member's name over: new credentials that lead there are followed.
+    pub(crate) accepted_identity: Option<String>,
     /// What is worth watching there; none before its pools are known.
     pub(crate) interest: Option<Interest>,
 }
@@ -63,6 +65,7 @@ pub(crate) struct Proven {
     credentials: Credentials,
     version: u64,
     uid: String,
+    clusterset: Option<String>,
 }
 
 /// An update, and when it arrived.
@@ -157,13 +160,16 @@ async fn one_session(context: &mut MemberContext) -> End {
     let Control {
         credentials,
         version,
+        accepted_identity,
         ..
     } = context.control.borrow_and_update().clone();
     let older = context.proven.clone();
     let older = older.filter(|proven| proven.version != version);
     let newest = try_connect(context, &credentials).await;
     let elsewhere = match (&newest, &older) {
-        (Ok((_, identity)), Some(proven)) => identity.uid != proven.uid,
+        (Ok((_, identity)), Some(proven)) => {
+            identity.uid != proven.uid && accepted_identity.as_ref() != Some(&identity.uid)
+        }
         _ => false,
     };
     if newest.is_ok() && !elsewhere {
@@ -215,6 +221,7 @@ async fn run_session(
                 credentials,
                 version,
                 uid: identity.uid,
+                clusterset: identity.clusterset,
             };
             Session::new(context, client, proven).run().await
         }

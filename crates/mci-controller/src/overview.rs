@@ -17,6 +17,7 @@ use crate::{
         flavour::Flavour,
         member::{Fault, Link, Member, PoolRecord},
     },
+    inventory::Unused,
     name::ClusterName,
     write::{
         Queue,
@@ -38,6 +39,21 @@ pub(crate) struct Overview {
     /// Imports that bear a planned name and are not ours.
     pub(crate) conflicts: usize,
     pub(crate) clusters: Vec<MemberView>,
+    /// Objects of the inventory that name no member.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unused: Vec<UnusedView>,
+}
+
+/// An object of the inventory that names no member.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct UnusedView {
+    /// The object.
+    pub(crate) source: String,
+    /// The name that it gives.
+    pub(crate) name: String,
+    pub(crate) active: Active,
+    pub(crate) detail: String,
 }
 
 /// One member.
@@ -47,6 +63,11 @@ pub(crate) struct MemberView {
     pub(crate) name: ClusterName,
     pub(crate) link: &'static str,
     pub(crate) active: Active,
+    /// What named it.
+    pub(crate) source: String,
+    /// What is wrong with the object that named it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) detail: Option<String>,
     /// Whether it is in contact.
     pub(crate) up: bool,
     /// Uid of its `kube-system` namespace.
@@ -186,6 +207,8 @@ impl Observer {
             name: name.clone(),
             link: member.link.name(),
             active: active(member),
+            source: member.origin.source.to_string(),
+            detail: None,
             up: member.in_contact(),
             uid: member.uid.clone(),
             unusable_credentials: member.unusable_credentials.clone(),
@@ -206,6 +229,7 @@ impl Observer {
             guard: false,
             conflicts: 0,
             clusters: clusters.collect(),
+            unused: Vec::new(),
         }
     }
 }
@@ -234,6 +258,19 @@ impl Counts {
             }
         }
         counts
+    }
+}
+
+// === impl UnusedView ===
+
+impl UnusedView {
+    pub(crate) fn of(unused: &Unused) -> Self {
+        Self {
+            source: unused.origin.source.to_string(),
+            name: unused.member.clone(),
+            active: Active::of(unused.refusal.reason()),
+            detail: unused.detail.clone(),
+        }
     }
 }
 

@@ -173,6 +173,7 @@ pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment
                     fate: decision.entry,
                     reach: known.reach,
                     until: member.draining.get(key).copied(),
+                    allowed: &member.origin.allowed,
                 };
                 fates.insert(name.as_str(), lender);
                 if let (EntryFate::Carry(_), Some(record)) = (lender.fate, member.pools.get(key)) {

@@ -19,10 +19,12 @@ use crate::{
     events::PoolTeller,
     explain::{Explanation, Scene, explain},
     index::{
-        Changes, Dirty, Evidence, World,
+        Changes, Dirty, World,
         facts::Claim,
         interest::Interest,
         member::{Coverage, Link, Member, Reach, Refusal},
+        origin::Origin,
+        record::Record,
         rules::Rules,
         update::Update,
     },
@@ -73,8 +75,10 @@ impl Planner {
         metrics: Metrics,
         now: Moment,
     ) -> Self {
+        let mut world = World::new(rules).with_default_mode(policy.default_mode);
+        world.clusterset = Some(policy.clusterset.clone());
         Self {
-            world: World::new(rules).with_default_mode(policy.default_mode),
+            world,
             policy,
             ledger: Ledger::default(),
             gate: Gate::new(now + gate_timeout),
@@ -113,12 +117,6 @@ impl Planner {
         self.gate.is_open()
     }
 
-    /// The members that an earlier controller knew; to be told before the inventory is listed.
-    #[allow(dead_code, reason = "the record of members tells it")]
-    pub(crate) fn recorded_members(&mut self, names: BTreeSet<ClusterName>) {
-        self.world.recorded_members(names);
-    }
-
     /// The inventory has been read once.
     pub(crate) fn inventory_listed(&mut self, now: Moment) {
         self.gate.inventory_listed();
@@ -130,6 +128,17 @@ impl Planner {
         self.metrics.add(name);
         self.queues.insert(name.clone(), queue);
         let changes = self.world.add_member(name, now);
+        self.take(changes, now);
+    }
+
+    /// Which clusters the members were when a controller last ran. Before any member is added.
+    pub(crate) fn recall(&mut self, recorded: BTreeMap<ClusterName, Record>) {
+        self.world.recall(recorded);
+    }
+
+    /// What the inventory says of a member, besides how to reach it.
+    pub(crate) fn describe(&mut self, name: &ClusterName, origin: &Arc<Origin>, now: Moment) {
+        let changes = self.world.describe(name, origin);
         self.take(changes, now);
     }
 
@@ -149,14 +158,6 @@ impl Planner {
         let members = self.world.members.iter();
         let removing = members.filter(|(_, member)| member.link == Link::Removing);
         removing.map(|(name, _)| name)
-    }
-
-    /// A member is gone from the inventory, but not believed to be: its exports stay.
-    pub(crate) fn withhold_removal(&self, name: &ClusterName) {
-        let pools = self.world.members.get(name).map(|member| &member.pools);
-        let exported = pools.into_iter().flatten();
-        let count = exported.filter(|(_, record)| record.is_exported()).count();
-        self.metrics.withheld(Evidence::MemberRemoved, count.max(1));
     }
 
     /// Whether a removed member is known to hold nothing of ours any more.

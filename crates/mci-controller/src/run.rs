@@ -1,7 +1,7 @@
 //! The program: inventory, members and planner, wired together.
 //!
 //! ```text
-//!  directory ─► inventory ─► Supervisor ── Control ─► member tasks ─ updates ─┐
+//!  sources ───► inventory ─► Supervisor ── Control ─► member tasks ─ updates ─┐
 //!                               │ Planner ◄───────────────────────────────────┘
 //!                               └─► Queues ─► writers (in the member tasks)
 //! ```
@@ -18,16 +18,22 @@ use anyhow::Context;
 use axum::Router;
 use process::{ConfigError, Health, Shutdown};
 use prometheus_client::registry::Registry;
-use tokio::{net::TcpListener, sync::mpsc, task::JoinSet, time::timeout};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 
 use self::{election::Election, supervisor::Supervisor};
 use crate::{
     args::{Args, Command, Settings},
+    clusterset,
     events::{HomeDesk, Regarding, SenderSettings, run_sender},
     explain,
-    home::HomeConfig,
-    inventory::watch_directory,
+    home::{Home, HomeConfig},
+    inventory::{Identities, Inventory, Records},
     metrics::Metrics,
 };
 use moment::Clock;
@@ -59,6 +65,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     if settings.needs_lease() && home.is_none() {
         return Err(no_home().into());
     }
+    settings.sources.check(home.is_some())?;
     let listener = TcpListener::bind(settings.admin_address)
         .await
         .with_context(|| {
@@ -95,19 +102,17 @@ async fn serve(
     ));
     let mut election = Election::none();
     let mut desk = None;
+    let mut found = None;
     if let Some(config) = home {
         health.set(HOME_PART, false);
         let home = tokio::select! {
-            home = config.connect() => home?,
+            home = settle(&config, &mut settings) => home?,
             Some(ended) = tasks.join_next() => {
                 return ended.context("a task failed").and_then(|result| result);
             }
             () = shutdown.drain.cancelled() => return Ok(()),
         };
         health.set(HOME_PART, true);
-        if settings.instance_from_home {
-            settings.policy.instance.clone_from(&home.uid);
-        }
         if settings.needs_lease() {
             election = Election::begin(&home, &settings.policy.clusterset, clock, &health);
         }
@@ -129,17 +134,29 @@ async fn serve(
             Ok(())
         });
         desk = Some(here);
+        let identities = Identities::new(&home, &settings.policy.clusterset);
+        found = Some((home, identities));
     }
-    let directory = settings.kubeconfig_dir.clone();
-    let (plain, hold) = (settings.allow_plain_http, settings.rules.removal_hold);
+    let (records, wanted) = watch::channel::<Option<Records>>(None);
+    if let Some((_, identities)) = found.clone().filter(|_| !settings.dry_run) {
+        let leading = election.claim();
+        tasks.spawn(async move {
+            identities
+                .keep(wanted, || leading.is_valid(clock.now()))
+                .await;
+            Ok(())
+        });
+    }
+    let members = Inventory::new(settings.sources.clone(), found);
     tasks.spawn(async move {
-        watch_directory(directory, plain, hold, clock, sender).await;
+        members.run(sender).await;
         Ok(())
     });
     let drain_timeout = settings.drain_timeout;
     let claim = election.claim();
     let mut supervisor = Supervisor::new(settings, clock, metrics, health.clone(), claim);
     supervisor.answer(asked);
+    supervisor = supervisor.recording(records);
     if let Some(desk) = desk {
         supervisor.tell_home(desk);
     }
@@ -184,6 +201,18 @@ fn no_home() -> ConfigError {
          that runs alone, --leader-elect=false",
         "--home-kubeconfig /etc/isthmus/home.kubeconfig",
     )
+}
+
+/// Reaches home, and takes from it what no flag says.
+async fn settle(config: &HomeConfig, settings: &mut Settings) -> anyhow::Result<Home> {
+    let home = config.connect().await?;
+    if settings.instance_from_home {
+        settings.policy.instance.clone_from(&home.uid);
+    }
+    if settings.clusterset_from_home {
+        settings.policy.clusterset = clusterset::discover(&home, None).await?;
+    }
+    Ok(home)
 }
 
 async fn admin(

@@ -136,6 +136,8 @@ mod tests {
                 reason,
                 message: "text",
             },
+            source: String::new(),
+            detail: None,
             up: true,
             unusable_credentials: None,
             denied: None,

@@ -1,6 +1,6 @@
 //! Members that are gone: silent, or out of the inventory. What that leads to waits where the fault may be ours.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use super::{
     World,
@@ -67,24 +67,21 @@ impl World {
         }
     }
 
-    /// The members that an earlier controller knew. To be told before [`World::inventory_listed`].
-    pub(crate) fn recorded_members(&mut self, names: BTreeSet<ClusterName>) {
-        self.recorded = names;
-    }
-
     /// Everyone in the inventory has been added. Where most of the recorded members are missing, they are kept as members
     /// not heard of.
     pub(crate) fn inventory_listed(&mut self, now: Moment) -> Changes {
         if std::mem::replace(&mut self.listed, true) {
             return Changes::default();
         }
-        let recorded = std::mem::take(&mut self.recorded);
-        let missing: Vec<&ClusterName> = recorded
-            .iter()
+        let recorded = self.recorded().len();
+        let missing: Vec<ClusterName> = self
+            .recorded()
+            .keys()
             .filter(|name| !self.members.contains_key(*name))
+            .cloned()
             .collect();
         let mut changes = Changes::default();
-        if self.rules.isolation_guard && guard::most_are_missing(recorded.len(), missing.len()) {
+        if self.rules.isolation_guard && guard::most_are_missing(recorded, missing.len()) {
             self.guard.raise(now);
             for name in missing {
                 let mut member = Member::new(now);
@@ -97,6 +94,10 @@ impl World {
                 changes.withhold(Evidence::MemberRemoved, 1);
             }
             changes.dirty.all = true;
+        } else {
+            for name in &missing {
+                self.forget_identity(name);
+            }
         }
         self.tell_orphans(None, None, &mut changes);
         changes

@@ -44,8 +44,12 @@ impl Member {
 
     pub(super) fn refuse(&mut self, refusal: Refusal, now: Moment) -> Changes {
         let fault = match refusal {
-            Refusal::BadCredentials | Refusal::InsecureCredentials => Fault::AuthFailed,
-            Refusal::DuplicateCluster | Refusal::IdentityChanged => Fault::ConnectionLost,
+            Refusal::BadCredentials | Refusal::InsecureCredentials | Refusal::NoAccessProvider => {
+                Fault::AuthFailed
+            }
+            Refusal::DuplicateCluster | Refusal::IdentityChanged | Refusal::ClusterSetMismatch => {
+                Fault::ConnectionLost
+            }
         };
         let changes = self.lost(fault, now);
         self.set_link(Link::Refused(refusal));

@@ -14,6 +14,7 @@ use super::{
     facts::{LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts},
     flavour::ImportCrd,
     interest::Scope,
+    origin::Origin,
     parents::Parents,
 };
 use crate::name::Key;
@@ -39,6 +40,8 @@ pub(crate) struct Member {
     pub(crate) denied: Denied,
     /// Uid of its `kube-system` namespace.
     pub(crate) uid: Option<String>,
+    /// What the inventory says of it.
+    pub(crate) origin: Arc<Origin>,
     pub(crate) pools: BTreeMap<Key, PoolRecord>,
     pub(crate) pools_coverage: Coverage,
     /// Pools that could not be read: known to exist, nothing else.
@@ -152,8 +155,13 @@ pub(crate) enum Link {
 pub(crate) enum Refusal {
     BadCredentials,
     InsecureCredentials,
+    /// None of the configured credential providers serves it.
+    #[allow(dead_code, reason = "its reader comes next")]
+    NoAccessProvider,
     DuplicateCluster,
     IdentityChanged,
+    /// It says that it belongs to another ClusterSet.
+    ClusterSetMismatch,
 }
 
 /// How an exporter's contact shows in its entries.
@@ -205,6 +213,7 @@ impl Member {
             withdrawn: false,
             withheld: false,
             uid: None,
+            origin: Arc::default(),
             pools: BTreeMap::new(),
             pools_coverage: Coverage::Never,
             odd_pools: BTreeSet::new(),
@@ -329,8 +338,10 @@ impl Refusal {
         match self {
             Self::BadCredentials => "BadCredentials",
             Self::InsecureCredentials => "InsecureCredentials",
+            Self::NoAccessProvider => "NoAccessProvider",
             Self::DuplicateCluster => "DuplicateCluster",
             Self::IdentityChanged => "IdentityChanged",
+            Self::ClusterSetMismatch => "ClusterSetMismatch",
         }
     }
 }

@@ -258,43 +258,6 @@ fn a_changed_endpoint_concerns_the_pools_of_its_service_alone() {
 }
 
 #[test]
-fn one_cluster_under_two_names_is_used_once() {
-    let mut world = World::new(mk_rules());
-    for name in ["a", "b"] {
-        world.add_member(&mk_name(name), NOW);
-    }
-    let connected = || Update::Connected {
-        uid: "same".to_owned(),
-    };
-    assert!(
-        world
-            .update(&mk_name("b"), connected(), NOW)
-            .refused
-            .is_empty()
-    );
-    // neither was in contact: the first by name stays
-    let changes = world.update(&mk_name("a"), connected(), NOW);
-    assert_eq!(changes.refused, [(mk_name("b"), Refusal::DuplicateCluster)]);
-    let refused = Update::Refused(Refusal::DuplicateCluster);
-    world.update(&mk_name("b"), refused, NOW);
-    world.update(&mk_name("a"), Update::Live, NOW);
-    // one in contact stays, whatever its name
-    world.add_member(&mk_name("0"), NOW);
-    let changes = world.update(&mk_name("0"), connected(), NOW);
-    assert_eq!(changes.refused, [(mk_name("0"), Refusal::DuplicateCluster)]);
-}
-
-#[test]
-fn a_name_that_leads_to_another_cluster_is_not_followed() {
-    let mut world = mk_world(&["a"]);
-    let other = Update::Connected {
-        uid: "another".to_owned(),
-    };
-    let changes = world.update(&mk_name("a"), other, NOW);
-    assert_eq!(changes.refused, [(mk_name("a"), Refusal::IdentityChanged)]);
-}
-
-#[test]
 fn a_refused_member_stays_refused_until_it_connects() {
     let mut world = mk_world(&["a"]);
     let refused = Update::Refused(Refusal::InsecureCredentials);

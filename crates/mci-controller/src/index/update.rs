@@ -19,6 +19,8 @@ pub(crate) enum Update {
     /// The server answered and said which cluster it is.
     Connected {
         uid: String,
+        /// The ClusterSet that it says it belongs to.
+        clusterset: Option<String>,
     },
     /// Probe passed and every kind has completed its list since the connection was made.
     Live,

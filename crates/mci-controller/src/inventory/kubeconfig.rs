@@ -5,10 +5,16 @@
 
 use std::fmt;
 
+use futures::FutureExt;
 use kube::{
     Config,
-    config::{AuthInfo, Cluster, KubeConfigOptions, Kubeconfig},
+    config::{
+        AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig, NamedAuthInfo, NamedCluster,
+        NamedContext,
+    },
 };
+use xxhash_rust::xxh3::xxh3_64;
+use zeroize::Zeroizing;
 
 use crate::{
     client::{self, MemberTurns},
@@ -18,10 +24,12 @@ use crate::{
 /// Largest kubeconfig that is read, in bytes.
 pub(crate) const MAX_BYTES: usize = 1024 * 1024;
 
-/// What a client is made of. `Debug` shows no secret.
+/// What a client is made of. `Debug` shows no secret. Equal if made from the same text.
 #[derive(Clone)]
 pub(crate) struct Credentials {
     config: Config,
+    /// Hash of what they were made from.
+    fingerprint: u64,
     /// Used instead of one that the configuration gives.
     #[cfg(test)]
     scripted: Option<kube::Client>,
@@ -30,25 +38,27 @@ pub(crate) struct Credentials {
 /// Why a kubeconfig is not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum KubeconfigError {
-    #[error("the file is larger than 1 MiB: a kubeconfig of one cluster is expected")]
+    #[error("the kubeconfig is larger than 1 MiB: that of one cluster is expected")]
     TooLarge,
     #[error("the file cannot be read: {0}")]
     Unreadable(std::io::ErrorKind),
     #[error(
-        "the file is no kubeconfig{0}: YAML with clusters, users, contexts and current-context is expected"
+        "no kubeconfig{0}: YAML with clusters, users, contexts and current-context is expected"
     )]
     Malformed(Position),
-    #[error("current-context is missing, or names no context of the file: set it to one of them")]
+    #[error(
+        "current-context is missing, or names no context of the kubeconfig: set it to one of them"
+    )]
     NoContext,
-    #[error("the current context names no cluster of the file, or one without a server")]
+    #[error("the current context names no cluster of the kubeconfig, or one without a server")]
     NoCluster,
     #[error("the server is no https:// URL of a host and an optional path")]
     BadServer,
-    #[error("a certificate, key or token in the file is not valid")]
+    #[error("a certificate, key or token is not valid")]
     BadMaterial,
     #[error("proxy-url is not supported: give an address that is reached directly")]
     Proxy,
-    #[error("{0} is refused: give the token or the certificates as data in the file")]
+    #[error("{0} is refused: give the token or the certificates as data in the kubeconfig")]
     Insecure(&'static str),
 }
 
@@ -62,10 +72,7 @@ impl Credentials {
     /// Reads and checks a kubeconfig; its current context counts, nothing else of it is ever used.
     /// # Errors
     /// Why it is refused.
-    pub(crate) async fn parse(
-        bytes: &[u8],
-        allow_plain_http: bool,
-    ) -> Result<Self, KubeconfigError> {
+    pub(crate) fn parse(bytes: &[u8], allow_plain_http: bool) -> Result<Self, KubeconfigError> {
         if bytes.len() > MAX_BYTES {
             return Err(KubeconfigError::TooLarge);
         }
@@ -79,19 +86,82 @@ impl Credentials {
             check_user(user)?;
         }
         let has_proxy = cluster.proxy_url.is_some();
+        Self::build(kubeconfig, has_proxy, xxh3_64(bytes))
+    }
+
+    /// What a credential plugin issued for a cluster.
+    /// # Errors
+    /// Why the cluster or what was issued is refused.
+    #[allow(dead_code, reason = "its reader comes next")]
+    pub(crate) fn issued(
+        cluster: Cluster,
+        user: AuthInfo,
+        allow_plain_http: bool,
+    ) -> Result<Self, KubeconfigError> {
+        check_cluster(&cluster, allow_plain_http)?;
+        check_user(&user)?;
+        let text = Zeroizing::new(
+            serde_json::to_vec(&(&cluster, &user)).map_err(|_| KubeconfigError::BadMaterial)?,
+        );
+        let has_proxy = cluster.proxy_url.is_some();
+        let name = || "member".to_owned();
+        let kubeconfig = Kubeconfig {
+            clusters: vec![NamedCluster {
+                name: name(),
+                cluster: Some(cluster),
+                ..NamedCluster::default()
+            }],
+            auth_infos: vec![NamedAuthInfo {
+                name: name(),
+                auth_info: Some(user),
+                ..NamedAuthInfo::default()
+            }],
+            contexts: vec![NamedContext {
+                name: name(),
+                context: Some(Context {
+                    cluster: name(),
+                    user: Some(name()),
+                    ..Context::default()
+                }),
+                ..NamedContext::default()
+            }],
+            current_context: Some(name()),
+            ..Kubeconfig::default()
+        };
+        Self::build(kubeconfig, has_proxy, xxh3_64(&text))
+    }
+
+    /// Of the home cluster, which the operator reaches as they like.
+    pub(crate) fn of_home(config: Config) -> Self {
+        let fingerprint = xxh3_64(config.cluster_url.to_string().as_bytes());
+        Self::made(config, fingerprint)
+    }
+
+    fn build(
+        kubeconfig: Kubeconfig,
+        has_proxy: bool,
+        fingerprint: u64,
+    ) -> Result<Self, KubeconfigError> {
+        // it waits for nothing: all of it is data
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-            .await
-            .map_err(|_| KubeconfigError::BadMaterial)?;
+            .now_or_never()
+            .and_then(Result::ok)
+            .ok_or(KubeconfigError::BadMaterial)?;
         if has_proxy {
             return Err(KubeconfigError::Proxy);
         }
         // kube takes proxies from the environment too: a member's address is meant as it is
         config.proxy_url = None;
-        Ok(Self {
+        Ok(Self::made(config, fingerprint))
+    }
+
+    fn made(config: Config, fingerprint: u64) -> Self {
+        Self {
             config,
+            fingerprint,
             #[cfg(test)]
             scripted: None,
-        })
+        }
     }
 
     /// A client, whose lists wait for their turns.
@@ -111,6 +181,7 @@ impl Credentials {
         let url = http::Uri::from_static("https://192.0.2.1:6443");
         Self {
             config: Config::new(url),
+            fingerprint: 0,
             scripted: None,
         }
     }
@@ -127,6 +198,12 @@ impl Credentials {
     /// The API server's URL, for people.
     pub(crate) fn server(&self) -> String {
         self.config.cluster_url.to_string()
+    }
+}
+
+impl PartialEq for Credentials {
+    fn eq(&self, other: &Self) -> bool {
+        self.fingerprint == other.fingerprint
     }
 }
 

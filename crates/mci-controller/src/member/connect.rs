@@ -7,9 +7,9 @@ use kube::{Api, Client};
 use tokio::time::timeout;
 
 use super::fault_of;
-use crate::index::member::Fault;
+use crate::{clusterset, index::member::Fault};
 
-/// The whole connect: TCP, TLS and two calls.
+/// The whole connect: TCP, TLS and a few calls.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// One probe. Two in a row that fail are 13 s after the last good one at most.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -19,6 +19,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) struct Identity {
     /// Uid of its `kube-system` namespace: the cluster's identity.
     pub(super) uid: String,
+    /// The ClusterSet that it says it belongs to.
+    pub(super) clusterset: Option<String>,
     /// Kubernetes version, for people.
     pub(super) version: String,
 }
@@ -44,8 +46,10 @@ pub(super) async fn connect(client: &Client) -> Result<Identity, ConnectError> {
             .await
             .map_err(describe)?;
         let uid = system.metadata.uid.ok_or(ConnectError::NoIdentity)?;
+        let clusterset = clusterset::stated(client).await.map_err(describe)?;
         Ok(Identity {
             uid,
+            clusterset,
             version: version.git_version,
         })
     };

@@ -112,6 +112,7 @@ impl<'a> Session<'a> {
     pub(super) async fn run(mut self) -> End {
         let connected = Update::Connected {
             uid: self.proven.uid.clone(),
+            clusterset: self.proven.clusterset.clone(),
         };
         if self.wires.update(connected).await.is_err() {
             return End::IndexGone;
@@ -314,8 +315,12 @@ impl<'a> Session<'a> {
         if version != self.context.control.borrow().version {
             return Ok(None);
         }
+        let accepted = self.context.control.borrow().accepted_identity.clone();
+        let accepts = |uid: &str| accepted.as_deref() == Some(uid);
         let why = match outcome {
-            Ok(found) if found.uid == self.proven.uid => return Ok(Some(End::Replaced)),
+            Ok(found) if found.uid == self.proven.uid || accepts(&found.uid) => {
+                return Ok(Some(End::Replaced));
+            }
             Ok(_) => {
                 "they lead to another cluster; remove the member and add it again to change it"
                     .to_owned()

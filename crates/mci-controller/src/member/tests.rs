@@ -174,6 +174,7 @@ where
         version: 0,
         refused: None,
         accepted: None,
+        accepted_identity: None,
         interest: Some(crate::index::interest::Interest::default()),
     });
     let queue = Arc::new(Queue::default());
@@ -241,7 +242,7 @@ impl Bench {
 async fn a_member_is_live_once_every_kind_is_listed() {
     let mut bench = start(Arc::default());
     let seen = bench.until(|update| matches!(update, Update::Live)).await;
-    assert!(matches!(&seen[0], Update::Connected { uid } if uid == "cluster-1"));
+    assert!(matches!(&seen[0], Update::Connected { uid, .. } if uid == "cluster-1"));
     let listed = |update: &Update| match update {
         Update::PoolsListed { crd, .. } => {
             assert_eq!(
@@ -432,7 +433,7 @@ async fn new_credentials_that_lead_elsewhere_leave_the_old_in_use() {
     old.hang.store(false, Ordering::SeqCst);
     let seen = bench.until(|update| matches!(update, Update::Live)).await;
     for update in seen {
-        if let Update::Connected { uid } = update {
+        if let Update::Connected { uid, .. } = update {
             assert_eq!(uid, "cluster-1");
         }
     }

@@ -2,7 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::name::{is_label, is_subdomain};
+use crate::{
+    name::{is_label, is_subdomain},
+    networks::Allowed,
+};
 
 /// Why an address was dropped; a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,6 +16,8 @@ pub(crate) enum Rejection {
     Malformed,
     /// A host name that only its own cluster or host resolves.
     LocalName,
+    /// Outside of the networks that the member is narrowed to; of a host name, that is not known.
+    NotAllowed,
 }
 
 /// The metadata service of one large cloud, reachable from any of its machines.
@@ -21,22 +26,33 @@ const CLOUD_METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0,
 /// Whether an address may be published.
 /// # Errors
 /// Why not.
-pub(crate) fn check(address: &str) -> Result<(), Rejection> {
-    match address.parse::<IpAddr>() {
-        Ok(IpAddr::V4(ip)) => check_v4(ip),
-        Ok(IpAddr::V6(ip)) => check_v6(ip),
-        Err(_) => check_hostname(address),
+pub(crate) fn check(address: &str, allowed: &Allowed) -> Result<(), Rejection> {
+    let within = if let Ok(ip) = address.parse::<IpAddr>() {
+        match ip {
+            IpAddr::V4(ip) => check_v4(ip)?,
+            IpAddr::V6(ip) => check_v6(ip)?,
+        }
+        allowed.admits(ip)
+    } else {
+        check_hostname(address)?;
+        !allowed.is_limited()
+    };
+    if within {
+        Ok(())
+    } else {
+        Err(Rejection::NotAllowed)
     }
 }
 
 /// Sorts out what may not be published; keeps order, drops repetitions.
 pub(crate) fn sanitise<'a>(
     addresses: impl IntoIterator<Item = &'a str>,
+    allowed: &Allowed,
 ) -> (Vec<String>, Vec<Rejection>) {
     let mut kept: Vec<String> = Vec::new();
     let mut rejected = Vec::new();
     for address in addresses {
-        match check(address) {
+        match check(address, allowed) {
             Ok(()) if kept.iter().any(|known| known == address) => {}
             Ok(()) => kept.push(address.to_owned()),
             Err(rejection) => rejected.push(rejection),
@@ -104,6 +120,7 @@ impl Rejection {
             Self::Unroutable => "unroutable",
             Self::Malformed => "malformed",
             Self::LocalName => "local_name",
+            Self::NotAllowed => "not_allowed",
         }
     }
 }
@@ -145,13 +162,28 @@ mod tests {
     #[case("epp.ns.svc.cluster.local", Some(Rejection::LocalName))]
     #[case("epp.ns.svc.example.com", Some(Rejection::LocalName))]
     fn addresses_are_checked(#[case] address: &str, #[case] expected: Option<Rejection>) {
-        assert_eq!(check(address).err(), expected, "{address}");
+        let found = check(address, &Allowed::default()).err();
+        assert_eq!(found, expected, "{address}");
     }
 
     #[test]
     fn repetitions_go_and_order_stays() {
-        let (kept, rejected) = sanitise(["10.0.0.2", "10.0.0.1", "10.0.0.2", "127.0.0.1"]);
+        let (kept, rejected) = sanitise(
+            ["10.0.0.2", "10.0.0.1", "10.0.0.2", "127.0.0.1"],
+            &Allowed::default(),
+        );
         assert_eq!(kept, vec!["10.0.0.2", "10.0.0.1"]);
         assert_eq!(rejected, vec![Rejection::Unroutable]);
+    }
+    #[test]
+    fn networks_narrow_what_is_good_otherwise() {
+        let networks = "10.0.0.0/8, 127.0.0.0/8".parse().expect("networks");
+        let allowed = Allowed::default().and(std::sync::Arc::new(networks));
+        let rejection = |address| check(address, &allowed).err();
+        assert_eq!(rejection("10.0.0.1"), None);
+        assert_eq!(rejection("192.0.2.1"), Some(Rejection::NotAllowed));
+        assert_eq!(rejection("127.0.0.1"), Some(Rejection::Unroutable));
+        let unknown = rejection("lb.example.com");
+        assert_eq!(unknown, Some(Rejection::NotAllowed));
     }
 }

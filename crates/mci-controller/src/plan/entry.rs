@@ -1,7 +1,5 @@
 //! One exporter's pool as an entry of its imports (spec 4.1).
 
-use std::collections::BTreeMap;
-
 use crd::{
     Condition, EndpointPicker, ImportedCluster, Parent, PortRef, RoutingMode, SecretReference,
     ServiceEndpoints, ServicePort, ServiceType, TargetPort,
@@ -92,7 +90,7 @@ pub(crate) fn derive_entry(
         target_port_number: pool.target_ports.first().copied().unwrap_or_default(),
         target_ports,
         app_protocol: pool.app_protocol.clone(),
-        labels: BTreeMap::new(),
+        labels: member.origin.labels.clone(),
         drain_until: None,
         endpoint_picker: resolution.picker.take(),
         parents: std::mem::take(&mut resolution.parents),
@@ -296,7 +294,10 @@ fn publish(
             (ServiceType::ClusterIP, &service.cluster_ips)
         }
     };
-    let (mut addresses, rejected) = address::sanitise(candidates.iter().map(String::as_str));
+    let (mut addresses, rejected) = address::sanitise(
+        candidates.iter().map(String::as_str),
+        &member.origin.allowed,
+    );
     let truncated = addresses.len() > MAX_ADDRESSES;
     addresses.truncate(MAX_ADDRESSES);
 

@@ -24,18 +24,21 @@ use crate::{
         member::Reach,
     },
     name::ClusterName,
+    networks::Allowed,
 };
 
 /// What becomes of each member's entry, by its name.
-pub(super) type Fates<'a> = BTreeMap<&'a str, Lender>;
+pub(super) type Fates<'a> = BTreeMap<&'a str, Lender<'a>>;
 
 /// An exporter, as far as lending is concerned.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lender {
+pub(super) struct Lender<'a> {
     pub(super) fate: EntryFate,
     pub(super) reach: Reach,
     /// Its entry drains until then; none: no drain is known here.
     pub(super) until: Option<Timestamp>,
+    /// What its addresses are narrowed to.
+    pub(super) allowed: &'a Allowed,
 }
 
 /// What is lent.
@@ -67,11 +70,13 @@ pub(super) fn lend(
             continue;
         };
         match lender.fate {
-            EntryFate::Carry(mark) => lent.entries.push(carried(entry, mark, wall)),
+            EntryFate::Carry(mark) => lent
+                .entries
+                .push(carried(entry, mark, lender.allowed, wall)),
             EntryFate::Drain(_) => {
                 let until = until(entry, lender, wall);
                 if let Some(until) = until.filter(|until| *until > wall) {
-                    lent.entries.push(draining(entry, lender.reach, until));
+                    lent.entries.push(draining(entry, lender, until));
                     lent.ripens = Some(lent.ripens.map_or(until, |ripens| ripens.min(until)));
                 }
             }
@@ -106,7 +111,7 @@ pub(super) fn lend(
 }
 
 /// When a draining entry goes: what it says itself holds, but for at most an hour from now, for it may be forged.
-fn until(entry: &ImportedCluster, lender: &Lender, wall: Timestamp) -> Option<Timestamp> {
+fn until(entry: &ImportedCluster, lender: &Lender<'_>, wall: Timestamp) -> Option<Timestamp> {
     let told = entry.drain_until.as_ref().map(|time| time.0);
     let told = told.map(|told| told.min(later(wall, MAX_DRAIN)));
     match (told, lender.until) {
@@ -115,8 +120,13 @@ fn until(entry: &ImportedCluster, lender: &Lender, wall: Timestamp) -> Option<Ti
     }
 }
 
-fn carried(entry: &ImportedCluster, mark: Mark, wall: Timestamp) -> ImportedCluster {
-    let mut entry = sanitised(entry);
+fn carried(
+    entry: &ImportedCluster,
+    mark: Mark,
+    allowed: &Allowed,
+    wall: Timestamp,
+) -> ImportedCluster {
+    let mut entry = sanitised(entry, allowed);
     let (reach, crd_missing) = mark.as_reach();
     set_reach(&mut entry, reach, crd_missing);
     if let Some(until) = &mut entry.drain_until {
@@ -127,9 +137,9 @@ fn carried(entry: &ImportedCluster, mark: Mark, wall: Timestamp) -> ImportedClus
     entry
 }
 
-fn draining(entry: &ImportedCluster, reach: Reach, until: Timestamp) -> ImportedCluster {
-    let mut entry = sanitised(entry);
-    set_reach(&mut entry, reach, false);
+fn draining(entry: &ImportedCluster, lender: &Lender<'_>, until: Timestamp) -> ImportedCluster {
+    let mut entry = sanitised(entry, lender.allowed);
+    set_reach(&mut entry, lender.reach, false);
     entry.drain_until = Some(Time(until));
     set_draining(&mut entry);
     entry
@@ -152,11 +162,11 @@ fn set_draining(entry: &mut ImportedCluster) {
 }
 
 /// The entry with addresses checked as if they were new, and without times: the ledger has them.
-fn sanitised(entry: &ImportedCluster) -> ImportedCluster {
+fn sanitised(entry: &ImportedCluster, allowed: &Allowed) -> ImportedCluster {
     let mut entry = entry.clone();
     for service in services_of(&mut entry) {
         let addresses = service.addresses.iter().map(String::as_str);
-        service.addresses = address::sanitise(addresses).0;
+        service.addresses = address::sanitise(addresses, allowed).0;
     }
     let parents = entry.parents.iter_mut();
     let of_parents = parents.flat_map(|parent| &mut parent.conditions);

@@ -20,6 +20,7 @@ use crate::{
         member::Member,
     },
     name::Key,
+    networks::Allowed,
 };
 
 /// As many parents as the CRD admits; past it those that can be used stay.
@@ -72,7 +73,13 @@ pub(super) fn publish(member: &Member, pool: &PoolFacts) -> Published {
             missing.push(key.to_string());
             continue;
         }
-        let one = describe(key, gateway, routes.as_deref(), pool);
+        let one = describe(
+            key,
+            gateway,
+            routes.as_deref(),
+            pool,
+            &member.origin.allowed,
+        );
         let usable = conditions::is_true(&one.parent.conditions, PROGRAMMED);
         described.push((!usable, one));
     }
@@ -126,13 +133,12 @@ fn describe(
     gateway: Option<&GatewayFacts>,
     routes: Option<&[&RouteFacts]>,
     pool: &PoolFacts,
+    allowed: &Allowed,
 ) -> Described {
     let listeners = gateway.map_or(&[][..], |gateway| &gateway.listeners);
     let (listeners, hosts) = attached(key, listeners, routes, pool);
-    let (mut addresses, rejected) = address::sanitise(gateway.into_iter().flat_map(|gateway| {
-        let addresses = gateway.addresses.iter();
-        addresses.map(String::as_str)
-    }));
+    let told = gateway.into_iter().flat_map(|gateway| &gateway.addresses);
+    let (mut addresses, rejected) = address::sanitise(told.map(String::as_str), allowed);
     let ports = ports(&listeners);
     let mut truncated = addresses.len() > MAX_ADDRESSES || listeners.len() > MAX_LISTENERS;
     addresses.truncate(MAX_ADDRESSES);

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use crd::{ImportedCluster, ServiceType, conditions};
 
+mod inventory;
 mod modes;
 mod properties;
 

@@ -50,6 +50,7 @@ impl Bench {
             let update = match update {
                 Update::Connected { .. } => Update::Connected {
                     uid: format!("cluster-{name}"),
+                    clusterset: None,
                 },
                 other => other,
             };

@@ -26,17 +26,18 @@ use super::{GATE_PART, LOOP_LIMIT};
 use crate::{
     args::Settings,
     client::Turns,
-    events::{HomeDesk, MemberTeller},
+    events::{HomeDesk, MemberTeller, Notice, Reason, Regarding},
     explain::Question,
     index::{
         member::{Link, Refusal},
+        origin::Source,
         update::Update,
     },
-    inventory::{Credentials, InventoryEvent},
+    inventory::{Access, Credentials, InventoryEvent, Listing, Records, Refused, Unused},
     member::{Control, MemberContext, Ours, Timed, run_member},
     metrics::Metrics,
     name::ClusterName,
-    overview::Overview,
+    overview::{Overview, UnusedView},
     planner::Planner,
     write::{Queue, WriterSettings},
 };
@@ -68,6 +69,12 @@ pub(super) struct Supervisor {
     epochs: u64,
     /// At most 16 lists at once, over all members.
     turns: Turns,
+    /// Objects of the inventory that name no member.
+    unused: Vec<Unused>,
+    /// Those that were told of at home.
+    unused_told: BTreeSet<(Source, &'static str)>,
+    /// Where to write which clusters the members are.
+    records: Option<watch::Sender<Option<Records>>>,
     /// Writers: begin nothing new.
     drain: CancellationToken,
 }
@@ -88,6 +95,8 @@ struct Handle {
     task: Option<Id>,
     /// Removed from the inventory: until when its imports may take to go.
     leaving: Option<Moment>,
+    /// What is wrong with its inventory object, for people.
+    detail: Option<String>,
 }
 
 /// Updates of one member that wait for the planner: its watches block beyond, and nobody else's.
@@ -139,6 +148,9 @@ impl Supervisor {
             curious: BTreeSet::new(),
             epochs: 0,
             turns: Turns::default(),
+            unused: Vec::new(),
+            unused_told: BTreeSet::new(),
+            records: None,
             drain: CancellationToken::new(),
         }
     }
@@ -151,6 +163,12 @@ impl Supervisor {
     /// Tells of members at home from now on.
     pub(super) fn tell_home(&mut self, desk: HomeDesk) {
         self.home = Some(desk);
+    }
+
+    /// Tells which clusters the members are, once that is known.
+    pub(super) fn recording(mut self, records: watch::Sender<Option<Records>>) -> Self {
+        self.records = Some(records);
+        self
     }
 
     /// Runs until drained; then waits for the writes in flight.
@@ -198,38 +216,87 @@ impl Supervisor {
 
     fn inventory(&mut self, event: InventoryEvent) {
         match event {
-            InventoryEvent::Upsert(name, credentials) => self.upsert(&name, *credentials),
-            InventoryEvent::Refused(name, refusal) => self.refuse(&name, refusal),
+            InventoryEvent::Recorded(recorded) => self.planner.recall(recorded),
+            InventoryEvent::Upsert(name, listing) => self.upsert(&name, &listing),
             InventoryEvent::Gone(name) => self.remove(&name),
-            InventoryEvent::Withheld(name) => self.planner.withhold_removal(&name),
-            InventoryEvent::Scanned => self.planner.inventory_listed(self.clock.now()),
+            InventoryEvent::Unused(unused) => self.unused = unused,
+            InventoryEvent::Listed => self.planner.inventory_listed(self.clock.now()),
         }
     }
 
-    fn upsert(&mut self, name: &ClusterName, credentials: Credentials) {
+    fn upsert(&mut self, name: &ClusterName, listing: &Listing) {
+        let accepted = listing.origin.accepted_identity.as_ref();
+        match &listing.access {
+            Access::Ready(credentials) => self.admit(name, credentials, accepted),
+            Access::Pending => self.expect(name),
+            Access::Refused(refused) => self.refuse(name, refused),
+        }
+        self.planner
+            .describe(name, &listing.origin, self.clock.now());
+    }
+
+    /// A member that can be reached, or has new credentials, or may be another cluster now.
+    fn admit(&mut self, name: &ClusterName, credentials: &Credentials, accepted: Option<&String>) {
         let now = self.clock.now();
         self.planner.keep_member(name);
-        let running = self
+        let staying = self
             .members
             .get_mut(name)
-            .filter(|handle| handle.leaving.is_none())
-            .and_then(|handle| handle.control.as_mut());
-        if let Some(control) = running {
-            tracing::info!(member = %name, server = credentials.server(), "new credentials");
-            control.send_modify(|control| {
-                control.credentials = credentials;
-                control.version += 1;
-                control.refused = None;
-            });
-            return;
+            .filter(|handle| handle.leaving.is_none());
+        if let Some(handle) = staying {
+            if handle.detail.take().is_some() {
+                // as they were, or about to be tried
+                let usable = Update::NewCredentials(None);
+                self.planner.update(name, usable, now);
+            }
+            if let Some(control) = &mut handle.control {
+                control.send_if_modified(|control| {
+                    let same = control.credentials == *credentials
+                        && control.accepted_identity.as_ref() == accepted;
+                    if !same {
+                        tracing::info!(member = %name, server = credentials.server(), "new credentials");
+                        control.credentials = credentials.clone();
+                        control.accepted_identity = accepted.cloned();
+                        control.version += 1;
+                        control.refused = None;
+                    }
+                    !same
+                });
+                return;
+            }
         }
         tracing::info!(member = %name, server = credentials.server(), "member added");
         if let Some(old) = self.members.remove(name) {
             old.stop.cancel();
         }
         let queue = Arc::new(Queue::default());
-        self.begin(name, credentials, queue.clone(), None);
-        self.planner.add_member(name, queue, now);
+        // first, so that its tasks know what is worth watching in the new one
+        self.planner.add_member(name, queue.clone(), now);
+        self.begin(name, credentials.clone(), accepted.cloned(), queue, None);
+    }
+
+    /// A member that cannot be reached yet, or any more: what it exports is kept.
+    fn expect(&mut self, name: &ClusterName) {
+        self.planner.keep_member(name);
+        let known = self.members.get(name);
+        if known.is_some_and(|handle| handle.leaving.is_none()) {
+            return;
+        }
+        if let Some(old) = self.members.remove(name) {
+            old.stop.cancel();
+        }
+        let queue = Arc::new(Queue::default());
+        let handle = Handle {
+            epoch: 0,
+            control: None,
+            queue: queue.clone(),
+            stop: CancellationToken::new(),
+            task: None,
+            leaving: None,
+            detail: None,
+        };
+        self.members.insert(name.clone(), handle);
+        self.planner.add_member(name, queue, self.clock.now());
     }
 
     /// Begins a member's task tree.
@@ -237,6 +304,7 @@ impl Supervisor {
         &mut self,
         name: &ClusterName,
         credentials: Credentials,
+        accepted_identity: Option<String>,
         queue: Arc<Queue>,
         leaving: Option<Moment>,
     ) {
@@ -245,6 +313,7 @@ impl Supervisor {
             version: 0,
             refused: None,
             accepted: None,
+            accepted_identity,
             interest: self.planner.interest(name),
         });
         // before its tasks begin to count
@@ -299,38 +368,28 @@ impl Supervisor {
             stop,
             task: Some(task.id()),
             leaving,
+            detail: None,
         };
         self.members.insert(name.clone(), handle);
     }
 
     /// Bad credentials: a member that works keeps the ones that it has.
-    fn refuse(&mut self, name: &ClusterName, refusal: Refusal) {
-        let now = self.clock.now();
-        self.planner.keep_member(name);
-        let known = self.members.get(name);
-        if known.is_some_and(|handle| handle.control.is_some() && handle.leaving.is_none()) {
-            tracing::warn!(member = %name, reason = refusal.reason(), "keeping the old credentials");
-            let unusable = Update::NewCredentials(Some(refusal.reason().to_owned()));
-            self.planner.update(name, unusable, now);
+    fn refuse(&mut self, name: &ClusterName, refused: &Refused) {
+        let Refused { refusal, detail } = refused;
+        self.expect(name);
+        let Some(handle) = self.members.get_mut(name) else {
+            return;
+        };
+        handle.detail = Some(detail.clone());
+        if handle.control.is_some() {
+            tracing::warn!(member = %name, reason = refusal.reason(), detail, "keeping the old credentials");
+            let unusable = Update::NewCredentials(Some(detail.clone()));
+            self.planner.update(name, unusable, self.clock.now());
             return;
         }
-        if known.is_none_or(|handle| handle.leaving.is_some()) {
-            if let Some(old) = self.members.remove(name) {
-                old.stop.cancel();
-            }
-            let queue = Arc::new(Queue::default());
-            let handle = Handle {
-                epoch: 0,
-                control: None,
-                queue: queue.clone(),
-                stop: CancellationToken::new(),
-                task: None,
-                leaving: None,
-            };
-            self.members.insert(name.clone(), handle);
-            self.planner.add_member(name, queue, now);
-        }
-        self.planner.update(name, Update::Refused(refusal), now);
+        tracing::warn!(member = %name, reason = refusal.reason(), detail, "not using this member");
+        let now = self.clock.now();
+        self.planner.update(name, Update::Refused(*refusal), now);
     }
 
     fn remove(&mut self, name: &ClusterName) {
@@ -385,7 +444,7 @@ impl Supervisor {
             return;
         }
         let connected = match &update {
-            Update::Connected { uid } => Some(uid.clone()),
+            Update::Connected { uid, .. } => Some(uid.clone()),
             _ => None,
         };
         if update.concerns_pools() {
@@ -476,8 +535,28 @@ impl Supervisor {
         let now = self.clock.now();
         let mut overview = self.planner.housekeep(now);
         overview.leader = self.claim.is_valid(now);
+        for row in &mut overview.clusters {
+            let handle = self.members.get(&row.name);
+            row.detail = handle.and_then(|handle| handle.detail.clone());
+        }
+        overview.unused = self.unused.iter().map(UnusedView::of).collect();
         self.tell(&overview, now);
         self.metrics.show(Arc::new(overview));
+        self.record();
+    }
+
+    /// Tells which clusters the members are, if that is news.
+    fn record(&self) {
+        let recorded = self.planner.world().recorded();
+        if let Some(records) = self.records.as_ref().filter(|_| self.planner.is_open()) {
+            records.send_if_modified(|told| {
+                let news = told.as_ref() != Some(recorded);
+                if news {
+                    *told = Some(recorded.clone());
+                }
+                news
+            });
+        }
     }
 
     fn explain(&self, Question { key, answer }: Question) {
@@ -490,15 +569,46 @@ impl Supervisor {
     /// Tells at home what became of members.
     fn tell(&mut self, overview: &Overview, now: Moment) {
         let speaking = overview.leader && !self.settings.dry_run;
+        let untold = if speaking && self.home.is_some() {
+            self.untold()
+        } else {
+            Vec::new()
+        };
         let desk = self.home.as_ref().filter(|_| speaking);
-        let regarding = |_: Option<&ClusterName>| desk.map(|desk| desk.lease.clone());
-        let notices = self.teller.look(overview, Timestamp::now(), regarding);
+        let members = &self.planner.world().members;
+        let regarding = |name: Option<&ClusterName>| {
+            let member = name.and_then(|name| members.get(name));
+            let source = member.and_then(|member| Regarding::source(&member.origin.source));
+            source.or_else(|| desk.map(|desk| desk.lease.clone()))
+        };
+        let mut notices = self.teller.look(overview, Timestamp::now(), regarding);
+        notices.extend(untold);
         for notice in notices {
             tracing::debug!(reason = notice.reason.name(), note = notice.note, "event");
             if let Some(desk) = desk {
                 desk.outbox.offer(notice, now);
             }
         }
+    }
+
+    /// What is to be told of objects that name no member; each once.
+    fn untold(&mut self) -> Vec<Notice> {
+        let place = |unused: &Unused| (unused.origin.source.clone(), unused.refusal.reason());
+        let now: BTreeSet<_> = self.unused.iter().map(place).collect();
+        let fresh = self.unused.iter();
+        let fresh = fresh.filter(|one| !self.unused_told.contains(&place(one)));
+        let notices = fresh.filter_map(|one| {
+            Some(Notice {
+                regarding: Regarding::source(&one.origin.source)?,
+                subject: one.member.clone(),
+                reason: Reason::Member(one.refusal.reason()),
+                note: format!("not member {}: {}", one.member, one.detail),
+                at: Timestamp::now(),
+            })
+        });
+        let notices = notices.collect();
+        self.unused_told = now;
+        notices
     }
 
     /// A member's task tree ended: expected where it was stopped, else it is begun anew.
@@ -521,11 +631,17 @@ impl Supervisor {
             return;
         };
         if let Some(control) = old.control {
-            let credentials = control.borrow().credentials.clone();
+            let (credentials, accepted) = {
+                let control = control.borrow();
+                (
+                    control.credentials.clone(),
+                    control.accepted_identity.clone(),
+                )
+            };
             let lost = Update::Lost(crate::index::member::Fault::ConnectionLost);
             self.planner.update(&name, lost, self.clock.now());
             // one that leaves goes on leaving
-            self.begin(&name, credentials, old.queue, old.leaving);
+            self.begin(&name, credentials, accepted, old.queue, old.leaving);
         }
     }
 

@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::inventory::Sources;
 
 /// A controller over a directory, with its admin port.
 struct Running {
@@ -14,15 +15,18 @@ impl Running {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let settings = Settings {
-            kubeconfig_dir: directory.to_owned(),
+            sources: Sources {
+                kubeconfig_dir: Some(directory.to_owned()),
+                ..Sources::default()
+            },
             home: crate::args::HomeSettings::default(),
             instance_from_home: true,
+            clusterset_from_home: true,
             policy: crate::fixtures::mk_policy(),
             rules: crate::fixtures::mk_rules(),
             initial_sync_timeout: Duration::from_millis(300),
             write_timeout: Duration::from_secs(5),
             drain_timeout: Duration::from_secs(10),
-            allow_plain_http: false,
             dry_run: false,
             admin_address: address,
         };

@@ -1,19 +1,22 @@
 use prometheus_client::registry::Registry;
 
 use super::*;
-use crate::fixtures::mk_name;
+use crate::{fixtures::mk_name, inventory::Sources};
 
 fn mk_supervisor() -> Supervisor {
     let settings = Settings {
-        kubeconfig_dir: "/".into(),
+        sources: Sources {
+            kubeconfig_dir: Some("/".into()),
+            ..Sources::default()
+        },
         home: crate::args::HomeSettings::default(),
         instance_from_home: true,
+        clusterset_from_home: true,
         policy: crate::fixtures::mk_policy(),
         rules: crate::fixtures::mk_rules(),
         initial_sync_timeout: Duration::from_secs(30),
         write_timeout: Duration::from_secs(5),
         drain_timeout: Duration::from_secs(10),
-        allow_plain_http: false,
         dry_run: false,
         admin_address: ([127, 0, 0, 1], 0).into(),
     };
@@ -26,7 +29,7 @@ fn mk_supervisor() -> Supervisor {
 async fn a_member_that_leaves_goes_on_leaving_when_its_tasks_fail() {
     let mut supervisor = mk_supervisor();
     let name = mk_name("a");
-    supervisor.upsert(&name, Credentials::for_tests());
+    supervisor.admit(&name, &Credentials::for_tests(), None);
     supervisor.remove(&name);
     let until = supervisor.members[&name].leaving;
     assert!(until.is_some());
@@ -52,6 +55,7 @@ async fn a_cluster_is_accepted_under_one_name_only() {
         let epoch = supervisor.members[&name].epoch;
         let update = Update::Connected {
             uid: "one".to_owned(),
+            clusterset: None,
         };
         supervisor.hear(Told {
             name: name.clone(),
@@ -64,7 +68,7 @@ async fn a_cluster_is_accepted_under_one_name_only() {
         control.expect("credentials").borrow().clone()
     };
     for name in ["a", "b"] {
-        supervisor.upsert(&mk_name(name), Credentials::for_tests());
+        supervisor.admit(&mk_name(name), &Credentials::for_tests(), None);
     }
     connected(&mut supervisor, "b");
     assert_eq!(control(&supervisor, "b").accepted.as_deref(), Some("one"));
