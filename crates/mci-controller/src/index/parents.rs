@@ -24,6 +24,11 @@ pub(crate) struct Parents {
     by_target: BTreeMap<Key, BTreeSet<Key>>,
 }
 
+/// Gateways of one member: past them, only those that a pool names are kept. As many as pools that it may export.
+const MAX_GATEWAYS: usize = 2_000;
+/// Routes to pools or imports of one member: past them, only those to a pool that it has are kept. As many as Services.
+const MAX_ROUTES: usize = 20_000;
+
 // === impl Parents ===
 
 impl Parents {
@@ -138,6 +143,22 @@ impl RouteFacts {
 impl Member {
     pub(super) fn change_gateways(&mut self, change: Change<GatewayFacts>) -> Changes {
         let before = self.parents.known();
+        let kept = &self.parents.gateways.items;
+        let named: BTreeSet<&Key> = match &change {
+            // rarely needed: only where there are too many
+            Change::Listed(items) if items.len() <= MAX_GATEWAYS => BTreeSet::new(),
+            Change::Applied(_) if kept.len() < MAX_GATEWAYS => BTreeSet::new(),
+            _ => {
+                let pools = self.pools.values();
+                pools.flat_map(|pool| &pool.facts.parents).collect()
+            }
+        };
+        let needed = |gateway: &GatewayFacts| named.contains(&gateway.key);
+        let known = |gateway: &GatewayFacts| kept.contains_key(&gateway.key);
+        let change = bounded(change, MAX_GATEWAYS, kept.len(), known, needed);
+        let Some(change) = change else {
+            return Changes::default();
+        };
         let changed = self.parents.change_gateways(change);
         let all = self.parents.known() != before;
         self.dirty_parents(|_, record| {
@@ -148,6 +169,23 @@ impl Member {
 
     pub(super) fn change_routes(&mut self, change: Change<RouteFacts>) -> Changes {
         let before = self.parents.known();
+        let kept = &self.parents.routes.items;
+        let change = match change {
+            Change::Listed(mut items) => {
+                items.retain(|route| !route.targets().is_empty());
+                Change::Listed(items)
+            }
+            change => change,
+        };
+        let needed = |route: &RouteFacts| {
+            let mut targets = route.pools.union(&route.imports);
+            targets.any(|key| self.pools.contains_key(key))
+        };
+        let known = |route: &RouteFacts| kept.contains_key(&route.key);
+        let change = bounded(change, MAX_ROUTES, kept.len(), known, needed);
+        let Some(change) = change else {
+            return Changes::default();
+        };
         let targets = self.parents.change_routes(change);
         let all = self.parents.known() != before;
         self.dirty_parents(|key, _| all || targets.contains(key))
@@ -192,6 +230,30 @@ impl Member {
         let keys = exported.map(|(key, _)| key.clone());
         changes.dirty.keys.extend(keys);
         changes
+    }
+}
+
+/// Leaves out what is too much: of a list that is too long what is not needed, and what is new where all is full.
+fn bounded<T>(
+    change: Change<T>,
+    max: usize,
+    count: usize,
+    known: impl Fn(&T) -> bool,
+    needed: impl Fn(&T) -> bool,
+) -> Option<Change<T>> {
+    match change {
+        Change::Listed(mut items) if items.len() > max => {
+            tracing::warn!(
+                objects = items.len(),
+                max,
+                "too many Gateways or routes: keeping those of pools and some others"
+            );
+            items.sort_by_key(|item| !needed(item));
+            items.truncate(max);
+            Some(Change::Listed(items))
+        }
+        Change::Applied(item) if count >= max && !known(&item) && !needed(&item) => None,
+        change => Some(change),
     }
 }
 

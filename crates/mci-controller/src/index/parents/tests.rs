@@ -128,6 +128,47 @@ fn kinds_that_are_not_to_be_had_are_known_but_not_listed() {
 }
 
 #[test]
+fn of_too_many_gateways_and_routes_those_of_pools_are_kept() {
+    let mut world = mk_exporter();
+    let crowd = |count: usize| (0..count).map(|n| format!("a{n:05}"));
+    let mut many: Vec<GatewayFacts> = crowd(MAX_GATEWAYS).map(|name| mk_gateway(&name)).collect();
+    many.push(mk_gateway("gw"));
+    tell(&mut world, gateways(many));
+    let mut many: Vec<RouteFacts> = crowd(MAX_ROUTES)
+        .map(|name| mk_route(&name, "gw", "elsewhere"))
+        .collect();
+    many.push(mk_route("r", "gw", "x"));
+    tell(&mut world, routes(many));
+    let kept = |world: &World| {
+        let parents = &member(world, "a").parents;
+        (parents.gateways.items.len(), parents.routes.items.len())
+    };
+    assert_eq!(kept(&world), (MAX_GATEWAYS, MAX_ROUTES));
+    let parents = &member(&world, "a").parents;
+    assert!(parents.gateways.items.contains_key(&mk_key("gw")));
+    assert_eq!(
+        parents.routes_to(&mk_key("x")).map(|found| found.len()),
+        Some(1)
+    );
+    // what is new stays out, unless a pool names it
+    for gateway in ["stranger", "other"] {
+        let applied = Update::Gateways(Change::Applied(mk_gateway(gateway)));
+        tell(&mut world, applied);
+    }
+    for (route, pool) in [("s", "elsewhere"), ("t", "y")] {
+        let applied = Update::Routes(Change::Applied(mk_route(route, "gw", pool)));
+        tell(&mut world, applied);
+    }
+    assert_eq!(kept(&world), (MAX_GATEWAYS + 1, MAX_ROUTES + 1));
+    let parents = &member(&world, "a").parents;
+    assert!(!parents.gateways.items.contains_key(&mk_key("stranger")));
+    assert_eq!(
+        parents.routes_to(&mk_key("y")).map(|found| found.len()),
+        Some(1)
+    );
+}
+
+#[test]
 fn what_is_not_watched_is_not_remembered() {
     let mut world = mk_exporter();
     tell(&mut world, gateways(vec![mk_gateway("gw")]));
