@@ -11,7 +11,9 @@ pub(crate) fn import_crd() -> Value {
     static CRD: OnceLock<Value> = OnceLock::new();
     let read = || {
         let yaml = crd::crd_yaml().unwrap_or_default();
-        serde_yaml::from_str(&yaml).unwrap_or_default()
+        let mut crd: Value = serde_yaml::from_str(&yaml).unwrap_or_default();
+        crd["status"] = established(&IMPORTS);
+        crd
     };
     CRD.get_or_init(read).clone()
 }
@@ -35,7 +37,20 @@ pub(crate) fn plain_crd(kind: &crate::Kind) -> Value {
             "names": {"kind": kind.kind, "plural": kind.plural},
             "versions": [{"name": kind.version, "served": true, "storage": true}],
         },
-        "status": {"conditions": [{"type": "Established", "status": "True"}]},
+        "status": established(kind),
+    })
+}
+
+/// The status of a CRD that is served.
+fn established(kind: &crate::Kind) -> Value {
+    let condition = |type_: &str, reason: &str| {
+        json!({"type": type_, "status": "True", "reason": reason, "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    };
+    json!({
+        "acceptedNames": {"kind": kind.kind, "plural": kind.plural},
+        "storedVersions": [kind.version],
+        "conditions": [condition("NamesAccepted", "NoConflicts"), condition("Established", "InitialNamesAccepted")],
     })
 }
 

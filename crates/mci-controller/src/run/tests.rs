@@ -112,6 +112,8 @@ async fn garbage_in_the_directory_is_shown_and_harms_nobody() {
         "{metrics}"
     );
     assert!(metrics.contains("mci_propagation_seconds"), "{metrics}");
+    assert_eq!(running.get("/healthz").await.0, 200);
+    assert_eq!(running.get("/debug/explain/ml/llm").await.0, 404);
     running.stop().await.expect("ends well");
 }
 

@@ -9,6 +9,7 @@ mod contact;
 mod hostile;
 mod inventory;
 mod objects;
+mod observed;
 mod restart;
 mod writes;
 
@@ -46,6 +47,8 @@ const TESTS: &[Test] = &tests![
     inventory::t16_one_cluster_under_two_names_is_active_once,
     restart::t03_an_orphan_is_deleted_once,
     restart::t04_imports_of_others_are_left_alone,
+    observed::an_export_is_told_once_where_describe_finds_it_and_explained,
+    observed::a_bad_annotation_is_told_with_what_to_do,
     hostile::t26_edits_by_users_are_reverted_and_parents_kept,
 ];
 
