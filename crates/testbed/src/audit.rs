@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
 use crate::error::TestbedError;
@@ -23,6 +25,10 @@ rules:
 pub struct ApiCall {
     /// As in `system:serviceaccount:isthmus-system:isthmus-mci-controller`.
     pub user: String,
+    /// IP address that it came from; empty where the log does not say.
+    pub source: String,
+    /// When it arrived; the epoch where the log does not say.
+    pub received: Timestamp,
     /// As RBAC names it.
     pub verb: String,
     /// API group; empty for the core's.
@@ -45,6 +51,10 @@ struct Event {
     #[serde(rename = "auditID")]
     id: String,
     verb: String,
+    #[serde(rename = "sourceIPs", default)]
+    sources: Vec<String>,
+    #[serde(rename = "requestReceivedTimestamp")]
+    received: Option<MicroTime>,
     #[serde(default)]
     user: User,
     #[serde(default)]
@@ -120,6 +130,8 @@ impl From<Event> for ApiCall {
         };
         Self {
             user: event.user.username,
+            source: event.sources.into_iter().next().unwrap_or_default(),
+            received: event.received.map(|time| time.0).unwrap_or_default(),
             verb: event.verb,
             group: object.api_group,
             resource,
@@ -139,7 +151,7 @@ mod tests {
     fn a_watch_counts_once_and_a_torn_line_not_yet() {
         let watch = r#"{"auditID":"a","stage":"ResponseStarted","verb":"watch","user":{"username":"u"},"objectRef":{"resource":"services"},"responseStatus":{"code":200},"annotations":{"authorization.k8s.io/decision":"allow"}}"#;
         let end = watch.replace("ResponseStarted", "ResponseComplete");
-        let denied = r#"{"auditID":"b","verb":"update","user":{"username":"u"},"objectRef":{"apiGroup":"g","resource":"r","subresource":"status","namespace":"n","name":"o"},"responseStatus":{"code":403},"annotations":{"authorization.k8s.io/decision":"forbid"}}"#;
+        let denied = r#"{"auditID":"b","verb":"update","sourceIPs":["10.0.0.7"],"requestReceivedTimestamp":"2026-01-02T03:04:05.678901Z","user":{"username":"u"},"objectRef":{"apiGroup":"g","resource":"r","subresource":"status","namespace":"n","name":"o"},"responseStatus":{"code":403},"annotations":{"authorization.k8s.io/decision":"forbid"}}"#;
         let calls = parse(&format!(
             "{watch}\n{end}\n{denied}\n{{\"auditID\":\"c\",\"ve"
         ));
@@ -153,5 +165,11 @@ mod tests {
         assert_eq!((&*second.group, &*second.resource), ("g", "r/status"));
         assert_eq!((&*second.namespace, &*second.name), ("n", "o"));
         assert!(second.denied);
+        let received = second.received.to_string();
+        assert_eq!(
+            (&*second.source, &*received),
+            ("10.0.0.7", "2026-01-02T03:04:05.678901Z")
+        );
+        assert_eq!((&*first.source, first.received), ("", Timestamp::default()));
     }
 }

@@ -9,6 +9,7 @@ mod bad_input;
 mod environment;
 mod export;
 mod faults;
+mod leader;
 mod members;
 mod parent_mode;
 mod requests;
@@ -70,6 +71,8 @@ const TESTS: &[Test] = &tests![
     members::a_killed_api_server_takes_no_entry_with_it,
     members::a_deleted_crd_of_pools_withdraws_nothing,
     members::upstreams_crd_takes_the_entries_and_ours_brings_them_back,
+    leader::a_standby_takes_over_within_17_s_of_a_crash_and_3_s_of_a_clean_end,
+    leader::a_leader_that_was_stopped_writes_nothing_once_another_leads,
     rights::a_right_that_is_taken_away_is_named,
 ];
 
