@@ -1,7 +1,8 @@
 //! The task that empties a member's queue while there is contact.
 
-use std::{sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
+use futures::FutureExt;
 use kube::Client;
 use lease::{Claim, Tenure};
 use tokio::{sync::Notify, task::JoinSet, time::sleep_until};
@@ -119,7 +120,10 @@ async fn write(
         {
             let sender = sender.clone();
             flights.spawn(async move {
-                let outcome = sender.execute(&slot, &work.action).await;
+                let sending = AssertUnwindSafe(sender.execute(&slot, &work.action));
+                // a bug in one write must not keep its object's lane for ever
+                let outcome = sending.catch_unwind().await;
+                let outcome = outcome.unwrap_or(Outcome::Retry(Failure::Other));
                 (slot, outcome, work.since)
             });
         }
@@ -129,7 +133,6 @@ async fn write(
         let due = queue.next_due();
         tokio::select! {
             Some(landed) = flights.join_next() => {
-                // a panicked flight leaves its lane taken until the next session: nothing else is held up
                 if let Ok((slot, outcome, since)) = landed {
                     let now = clock.now();
                     queue.finish(&slot, outcome, now);
