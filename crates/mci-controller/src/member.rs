@@ -77,6 +77,8 @@ pub(crate) struct MemberContext {
     pub(crate) control: watch::Receiver<Control>,
     /// The last that worked: fallen back to while newer ones do not.
     pub(crate) proven: Option<Proven>,
+    /// Why the next client is not the first; counted once it connects.
+    pub(crate) rebuild: Option<&'static str>,
     pub(crate) updates: mpsc::Sender<Timed>,
     pub(crate) queue: Arc<Queue>,
     pub(crate) writer: WriterSettings,
@@ -100,7 +102,6 @@ const REBUILD_APART: Duration = Duration::from_mins(1);
 /// Keeps a member connected until stopped.
 pub(crate) async fn run_member(mut context: MemberContext) {
     let stop = context.stop.clone();
-    let counters = context.metrics.member(&context.name);
     let mut failures = 0_u32;
     let mut rebuilt: Option<Instant> = None;
     loop {
@@ -111,17 +112,20 @@ pub(crate) async fn run_member(mut context: MemberContext) {
         let wait = match end {
             End::IndexGone => return,
             End::Replaced => {
-                counters.client_rebuilt("NewCredentials");
+                context.rebuild.get_or_insert("NewCredentials");
                 Duration::ZERO
             }
             // the credentials may be newer than what the server was shown: once at once, then with the backoff
             End::Unauthorised if rebuilt.is_none_or(|at| at.elapsed() > REBUILD_APART) => {
-                counters.client_rebuilt("Unauthorised");
+                context.rebuild.get_or_insert("Unauthorised");
                 rebuilt = Some(Instant::now());
                 Duration::ZERO
             }
             // the index judges who it is
-            End::OtherCluster => Duration::ZERO,
+            End::OtherCluster => {
+                context.rebuild.get_or_insert("OtherCluster");
+                Duration::ZERO
+            }
             End::Refused | End::BadCredentials => REFUSED_RETRY,
             End::Lost { .. } | End::Unauthorised => {
                 let (fault, was_live) = match end {
@@ -133,7 +137,10 @@ pub(crate) async fn run_member(mut context: MemberContext) {
                 } else {
                     failures.saturating_add(1)
                 };
-                counters.client_rebuilt(fault.reason());
+                // one that never connected is no client to make anew
+                if was_live || context.proven.is_some() {
+                    context.rebuild.get_or_insert(fault.reason());
+                }
                 let update = (Update::Lost(fault), context.writer.clock.now());
                 if context.updates.send(update).await.is_err() {
                     return;
@@ -217,6 +224,9 @@ async fn run_session(
 ) -> End {
     match connected {
         Ok((client, identity)) => {
+            if let Some(reason) = context.rebuild.take() {
+                context.metrics.member(&context.name).client_rebuilt(reason);
+            }
             let proven = Proven {
                 credentials,
                 version,

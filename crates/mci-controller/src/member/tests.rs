@@ -183,6 +183,7 @@ where
         name: mk_name("a"),
         control,
         proven: None,
+        rebuild: None,
         updates: sender,
         queue: queue.clone(),
         writer: WriterSettings {

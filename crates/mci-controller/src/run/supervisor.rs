@@ -324,6 +324,7 @@ impl Supervisor {
             name: name.clone(),
             control: receiver,
             proven: None,
+            rebuild: None,
             updates: sender,
             queue: queue.clone(),
             writer: WriterSettings {
