@@ -26,7 +26,7 @@ use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
 use testbed::{Cluster, Inside, Requests, Testbed, eventually, isthmus};
 
-use crate::{AWAITED, Test, failed};
+use crate::{Test, failed};
 
 /// An answer that takes longer is a hang to a user, whatever its status.
 pub(crate) const NO_ANSWER: Duration = Duration::from_secs(10);
@@ -78,7 +78,6 @@ fn run(inside: &Inside, arguments: &Arguments, tests: &'static [Test]) -> Result
                 .block_on((test.run)(&environment))
                 .map_err(|error| failed(&error, &logs))
         })
-        .with_ignored_flag(AWAITED.contains(&test.name))
     });
     let conclusion = libtest_mimic::run(arguments, trials.collect());
     let environment = Arc::into_inner(environment).context("a test kept the environment")?;
@@ -329,13 +328,18 @@ impl Environment {
     }
 
     pub(crate) async fn controller_metrics(&self) -> Result<String> {
+        self.controller_page("/metrics").await
+    }
+
+    /// A page of the controller's admin port.
+    pub(crate) async fn controller_page(&self, path: &str) -> Result<String> {
         let pods = self
             .pods_of(&self.west, isthmus::NAMESPACE, CONTROLLER_PODS)
             .await;
         let pods = pods.map_err(anyhow::Error::msg)?;
         let address = pods.values().next().context("no controller")?;
         Ok(Requests::new(format!("http://{address}:8080"))
-            .get("/metrics")
+            .get(path)
             .await?
             .text())
     }

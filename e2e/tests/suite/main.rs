@@ -14,6 +14,7 @@ mod members;
 mod parent_mode;
 mod requests;
 mod rights;
+mod rules;
 
 use std::process::ExitCode;
 
@@ -62,8 +63,8 @@ const TESTS: &[Test] = &tests![
     faults::traffic_resumes_after_the_endpoint_picker_restarts,
     faults::a_restarted_controller_keeps_the_import_of_an_unreachable_cluster,
     faults::a_cut_link_is_an_error_in_bounded_time_and_heals,
-    rights::the_controller_has_the_rights_of_the_manifest_and_no_other,
-    rights::every_right_of_the_manifest_is_used,
+    rights::the_controller_has_the_rights_of_the_manifests_and_no_other,
+    rights::every_right_of_the_manifests_is_used,
     members::a_restarted_controller_writes_nothing_that_is_already_so,
     members::what_happens_behind_a_cut_link_is_made_good_after_it,
     members::a_namespace_that_ends_is_left_alone_and_a_new_one_is_served,
@@ -75,9 +76,6 @@ const TESTS: &[Test] = &tests![
     leader::a_leader_that_was_stopped_writes_nothing_once_another_leads,
     rights::a_right_that_is_taken_away_is_named,
 ];
-
-/// What the controller does not do yet.
-const AWAITED: &[&str] = &["rights::a_right_that_is_taken_away_is_named"];
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();

@@ -25,7 +25,8 @@ pub(crate) const CONTROLLER_USER: &str =
 
 /// Several steps of several programs on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
-/// A start waits 30 s for a member that does not answer (`--initial-sync-timeout`), and then begins to write.
+/// A start waits 30 s for a member that does not answer (`--initial-sync-timeout`), and 17 s for the lease of a
+/// predecessor that was killed, and then begins to write.
 const GATE: Duration = Duration::from_mins(1);
 
 /// T1, and what comes after: a CRD that is deleted tells of each pool's end, and proves none.
@@ -67,7 +68,7 @@ pub(crate) async fn a_killed_api_server_takes_no_entry_with_it(
     api_server.kill().await;
     let seen = async {
         entry_says(environment, "Reachable", "False", "ConnectionLost").await?;
-        environment.restart_controller(GATE).await?;
+        environment.restart_controller().await?;
         entry_says(environment, "Reachable", "False", "ConnectionLost").await?;
         stays(environment, &before).await
     }
@@ -292,7 +293,7 @@ pub(crate) async fn a_restarted_controller_writes_nothing_that_is_already_so(
         writes(environment, "east")?.len(),
         writes(environment, "west")?.len(),
     );
-    environment.restart_controller(GATE).await?;
+    environment.restart_controller().await?;
     no_writes(environment, "west", "after the restart").await?;
     for (cluster, before) in [("east", before.0), ("west", before.1)] {
         let since = writes(environment, cluster)?.split_off(before);
@@ -439,8 +440,8 @@ async fn pool_to_recreate(cluster: &Cluster) -> Result<Value> {
 }
 
 impl Environment {
-    /// Kills the controller and waits until it has begun to write again.
-    pub(crate) async fn restart_controller(&self, limit: Duration) -> Result<()> {
+    /// Kills the controller and waits until it may write again: its members are known, and it leads.
+    pub(crate) async fn restart_controller(&self) -> Result<()> {
         let pods = self
             .pods_of(&self.west, isthmus::NAMESPACE, CONTROLLER_PODS)
             .await;
@@ -449,16 +450,25 @@ impl Environment {
         let restarts = async || self.restarts(&self.west, isthmus::NAMESPACE, pod).await;
         let before = restarts().await.map_err(anyhow::Error::msg)?;
         self.kill_pod(&self.west, isthmus::NAMESPACE, pod)?;
-        eventually("the restarted controller is ready", limit, async || {
-            if restarts().await? == before {
-                return Err("the controller has not been restarted yet".to_owned());
-            }
-            if self.controller_is_ready().await? {
-                Ok(())
-            } else {
-                Err("the restarted controller is still at its gate".to_owned())
-            }
-        })
+        eventually(
+            "the restarted controller is ready and leads",
+            GATE,
+            async || {
+                if restarts().await? == before {
+                    return Err("the controller has not been restarted yet".to_owned());
+                }
+                if !self.controller_is_ready().await? {
+                    return Err("the restarted controller is still at its gate".to_owned());
+                }
+                let metrics = self.controller_metrics().await;
+                let metrics = metrics.map_err(|error| format!("{error:#}"))?;
+                if metrics.lines().any(|line| line == "mci_leader 1") {
+                    Ok(())
+                } else {
+                    Err("the restarted controller does not lead".to_owned())
+                }
+            },
+        )
         .await?;
         Ok(())
     }

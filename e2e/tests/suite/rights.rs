@@ -1,31 +1,22 @@
 //! The controller has exactly the rights of `config/rbac`, needs each of them, and says which one is missing.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
-use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::{
-    authorization::v1::{ResourceRule, SelfSubjectRulesReview, SelfSubjectRulesReviewSpec},
-    core::v1::ServiceAccount,
-    rbac::v1::{ClusterRole, PolicyRule},
-};
-use kube::{
-    Api, Client, Config,
-    api::PostParams,
-    config::{KubeConfigOptions, Kubeconfig},
-};
-use serde_json::json;
-use testbed::{Cluster, eventually, isthmus};
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::{Api, api::PostParams};
+use serde_json::{Value, json};
+use testbed::{ApiCall, Cluster, eventually, isthmus};
 
 use crate::{
     apart::{self, APART},
     environment::Environment,
     members::{CONTROLLER_USER, entry_says},
+    rules::{self, Right},
 };
 
-/// Verb, API group, resource, and the object's name where the right is to one object alone.
-type Right = (String, String, String, String);
-
-const ROLE: &str = "isthmus-mci-controller-member";
+/// Several steps of several programs on a busy machine.
+const SOON: Duration = Duration::from_secs(30);
 
 /// Rights that no call of this suite bears the name of, and why they are granted all the same.
 const UNUSED: &[(&str, &str, &str)] = &[
@@ -44,40 +35,51 @@ const UNUSED: &[(&str, &str, &str)] = &[
         "events",
         "an event that comes again is counted up, 5 minutes later at the earliest",
     ),
+    (
+        "list",
+        "clusterprofiles",
+        "read only where a flag names their namespace",
+    ),
+    ("list", "secrets", "the inventory's, which comes next"),
+    ("create", "configmaps", "the inventory's, which comes next"),
+    ("get", "configmaps", "the inventory's, which comes next"),
+    ("update", "configmaps", "the inventory's, which comes next"),
 ];
 
-pub(crate) async fn the_controller_has_the_rights_of_the_manifest_and_no_other(
+pub(crate) async fn the_controller_has_the_rights_of_the_manifests_and_no_other(
     environment: &Environment,
 ) -> Result<()> {
     environment.settle().await?;
-    let east = &environment.east;
-    // what every account has, by whatever the cluster grants to all
-    let stranger = json!({"metadata": {"name": "stranger", "namespace": APART}});
+    let (east, west) = (&environment.east, &environment.west);
     let outcome = async {
-        apart::add_namespace(east).await?;
-        let accounts: Api<ServiceAccount> = Api::namespaced(east.client(), APART);
-        let stranger = serde_json::from_value(stranger)?;
-        accounts.create(&PostParams::default(), &stranger).await?;
-        let stranger = east.service_account_kubeconfig(APART, "stranger").await?;
-        let granted = granted(east).await?;
-        // any namespace will do: the rights are to all
-        for namespace in [isthmus::POOL_NAMESPACE, "kube-system"] {
-            let everyones = review(&stranger, namespace).await?;
-            let own = review(&environment.members()["east"], namespace).await?;
-            let own: BTreeSet<Right> = own.difference(&everyones).cloned().collect();
-            ensure!(
-                own == granted,
-                "in {namespace}: too many {:?}, missing {:?}",
-                own.difference(&granted),
-                granted.difference(&own)
-            );
+        for cluster in [east, west] {
+            apart::add_namespace(cluster).await?;
+            let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client(), APART);
+            let stranger = json!({"metadata": {"name": "stranger"}});
+            let stranger = serde_json::from_value(stranger)?;
+            accounts.create(&PostParams::default(), &stranger).await?;
         }
-        let never = ["secrets", "*"];
-        let mut rights = granted.iter();
-        let excess = rights.find(|(verb, group, resource, _)| {
-            never.contains(&&**resource) || [verb, group].contains(&&"*".to_owned())
+        let member = rules::of_member(east).await?;
+        // any namespace will do: a member's rights are to all, and none is to its Secrets
+        for namespace in [isthmus::POOL_NAMESPACE, isthmus::NAMESPACE, "kube-system"] {
+            are_exactly(environment, east, namespace, &member).await?;
+        }
+        // west is home as well
+        let mut home = rules::of_member(west).await?;
+        home.extend(rules::of_home(west).await?);
+        are_exactly(environment, west, isthmus::POOL_NAMESPACE, &home).await?;
+        home.extend(rules::of_home_namespace(west).await?);
+        are_exactly(environment, west, isthmus::NAMESPACE, &home).await?;
+        let mut rights = home.iter().chain(&member);
+        let wild = rights.find(|right| {
+            [&right.verb, &right.group, &right.resource]
+                .into_iter()
+                .any(|part| part.contains('*'))
         });
-        ensure!(excess.is_none(), "{excess:?}");
+        ensure!(wild.is_none(), "{wild:?}");
+        let mut rights = member.iter();
+        let secret = rights.find(|right| right.resource.starts_with("secrets"));
+        ensure!(secret.is_none(), "{secret:?}");
         anyhow::Ok(())
     }
     .await;
@@ -86,7 +88,7 @@ pub(crate) async fn the_controller_has_the_rights_of_the_manifest_and_no_other(
 }
 
 /// Both ways: what is granted is used, and what is used is granted.
-pub(crate) async fn every_right_of_the_manifest_is_used(environment: &Environment) -> Result<()> {
+pub(crate) async fn every_right_of_the_manifests_is_used(environment: &Environment) -> Result<()> {
     environment.settle().await?;
     let (east, west) = (&environment.east, &environment.west);
     let outcome = async {
@@ -98,62 +100,32 @@ pub(crate) async fn every_right_of_the_manifest_is_used(environment: &Environmen
         apart::no_import(east).await?;
         // a pool of east asks for what it has not got
         apart::add_pool(east).await?;
-        let mode = "inference.networking.x-k8s.io/export-mode=ParentMode";
         let pool = format!("inferencepool/{APART}");
-        east.kubectl(&["annotate", "-n", APART, &pool, mode])
-            .await?;
-        let wrong = "isthmus.dev/drain-seconds=never";
-        east.kubectl(&["annotate", "-n", APART, &pool, wrong])
-            .await?;
-
-        let granted = granted(east).await?;
-        let what = "a use of every right";
-        eventually(what, std::time::Duration::from_secs(30), async || {
-            let calls = environment.testbed.calls("east");
-            let calls = calls.map_err(|error| error.to_string())?;
-            let used: BTreeSet<(String, String, String)> = calls
-                .into_iter()
-                .filter(|call| call.user == CONTROLLER_USER && !call.denied)
-                .map(|call| (call.verb, call.group, call.resource))
-                .collect();
-            let unused: Vec<&Right> = granted
-                .iter()
-                .filter(|(verb, group, resource, _)| {
-                    let is_used = |verb: &str| {
-                        used.contains(&(verb.to_owned(), group.clone(), resource.clone()))
-                    };
-                    let reads = ["get", "list", "watch"];
-                    // who may list may as well watch and get: the three are one right
-                    let used = if reads.contains(&&**verb) {
-                        reads.into_iter().any(is_used)
-                    } else {
-                        is_used(verb)
-                    };
-                    let known = UNUSED
-                        .iter()
-                        .any(|(v, r, _)| (v, r) == (&&**verb, &&**resource));
-                    !used && !known
-                })
-                .collect();
-            if unused.is_empty() {
-                Ok(())
-            } else {
-                Err(format!("unused: {unused:?}"))
-            }
+        for annotation in [
+            "inference.networking.x-k8s.io/export-mode=ParentMode",
+            "isthmus.dev/drain-seconds=never",
+        ] {
+            let annotate = ["annotate", "-n", APART, &pool, annotation];
+            east.kubectl(&annotate).await?;
+        }
+        let member = rules::of_member(east).await?;
+        are_used(environment, "east", &member, |_| true).await?;
+        let home = rules::of_home(west).await?;
+        are_used(environment, "west", &home, |_| true).await?;
+        let home = rules::of_home_namespace(west).await?;
+        are_used(environment, "west", &home, |call| {
+            call.namespace == isthmus::NAMESPACE
         })
-        .await?;
-        anyhow::Ok(())
+        .await
     }
     .await;
     apart::clear(environment).await?;
     outcome?;
     for cluster in ["east", "west"] {
         let calls = environment.testbed.calls(cluster)?.into_iter();
-        let denied: Vec<_> = calls
+        let denied: BTreeSet<_> = calls
             .filter(|call| call.user == CONTROLLER_USER && call.denied)
             .map(|call| (call.verb, call.group, call.resource, call.name))
-            .collect::<BTreeSet<_>>()
-            .into_iter()
             .collect();
         ensure!(denied.is_empty(), "denied in {cluster}: {denied:?}");
     }
@@ -162,105 +134,108 @@ pub(crate) async fn every_right_of_the_manifest_is_used(environment: &Environmen
 
 pub(crate) async fn a_right_that_is_taken_away_is_named(environment: &Environment) -> Result<()> {
     environment.settle().await?;
-    let east = &environment.east;
-    let roles: Api<ClusterRole> = Api::all(east.client());
-    let whole = roles.get(ROLE).await?;
-    let mut less = whole.clone();
-    for rule in less.rules.iter_mut().flatten() {
-        if let Some(resources) = &mut rule.resources {
-            resources.retain(|resource| resource != "services");
-        }
-    }
-    roles.replace(ROLE, &PostParams::default(), &less).await?;
+    let (east, west) = (&environment.east, &environment.west);
+    rules::take_away(east, "services").await?;
     let seen = async {
         // a watch that stands is not asked again
-        environment
-            .restart_controller(std::time::Duration::from_mins(1))
-            .await?;
-        let reachable = entry_says(environment, "Reachable", "False", "AuthFailed").await?;
-        ensure!(
-            reachable.message.contains("list") && reachable.message.contains("services"),
-            "{reachable:?}"
-        );
+        environment.restart_controller().await?;
+        entry_says(environment, "Reachable", "False", "AuthFailed").await?;
+        eventually("the missing right is named", SOON, async || {
+            let page = environment.controller_page("/debug/clusters").await;
+            let page = page.map_err(|error| format!("{error:#}"))?;
+            let page: Value = serde_json::from_str(&page).map_err(|error| error.to_string())?;
+            let mut members = page["clusters"].as_array().into_iter().flatten();
+            let member = members
+                .find(|member| member["name"] == "east")
+                .ok_or("no member east")?;
+            let denied = member["denied"].as_str().unwrap_or_default();
+            if denied.contains("list") && denied.contains("services") {
+                Ok(())
+            } else {
+                Err(format!("{member:#}"))
+            }
+        })
+        .await?;
+        // what it may still do it does: east cannot export, but it imports
+        apart::add_namespace(east).await?;
+        apart::add_pool(west).await?;
+        apart::imported(east, "west").await?;
         anyhow::Ok(())
     }
     .await;
     isthmus::join(east).await?;
+    apart::clear(environment).await?;
     seen?;
     entry_says(environment, "Reachable", "True", "Reachable").await?;
     Ok(())
 }
 
-/// What the role says, one right each.
-async fn granted(cluster: &Cluster) -> Result<BTreeSet<Right>> {
-    let roles: Api<ClusterRole> = Api::all(cluster.client());
-    let rules = roles.get(ROLE).await?.rules.unwrap_or_default();
-    Ok(rules
-        .into_iter()
-        .flat_map(|rule: PolicyRule| {
-            rights(
-                rule.verbs,
-                rule.api_groups,
-                rule.resources,
-                rule.resource_names,
-            )
-        })
-        .collect())
+/// What the controller has in a namespace, less what every account has.
+async fn are_exactly(
+    environment: &Environment,
+    cluster: &Cluster,
+    namespace: &str,
+    granted: &BTreeSet<Right>,
+) -> Result<()> {
+    let stranger = cluster
+        .service_account_kubeconfig(APART, "stranger")
+        .await?;
+    let everyones = rules::review(&stranger, namespace).await?;
+    let own = rules::review(&environment.members()[cluster.name()], namespace).await?;
+    let own: BTreeSet<Right> = own.difference(&everyones).cloned().collect();
+    ensure!(
+        own == *granted,
+        "in {namespace} of {}: too many {:?}, missing {:?}",
+        cluster.name(),
+        own.difference(granted),
+        granted.difference(&own)
+    );
+    Ok(())
 }
 
-/// What the API server says that the user of this kubeconfig may do in a namespace.
-async fn review(kubeconfig: &str, namespace: &str) -> Result<BTreeSet<Right>> {
-    let reviews: Api<SelfSubjectRulesReview> = Api::all(client(kubeconfig).await?);
-    let review = SelfSubjectRulesReview {
-        spec: SelfSubjectRulesReviewSpec {
-            namespace: Some(namespace.to_owned()),
-        },
-        ..SelfSubjectRulesReview::default()
-    };
-    let answer = reviews.create(&PostParams::default(), &review).await?;
-    let status = answer.status.context("the review says nothing")?;
-    ensure!(!status.incomplete, "{:?}", status.evaluation_error);
-    Ok(status
-        .resource_rules
-        .into_iter()
-        .flat_map(|rule: ResourceRule| {
-            rights(
-                rule.verbs,
-                rule.api_groups,
-                rule.resources,
-                rule.resource_names,
-            )
-        })
-        .collect())
-}
-
-fn rights(
-    verbs: Vec<String>,
-    groups: Option<Vec<String>>,
-    resources: Option<Vec<String>>,
-    names: Option<Vec<String>>,
-) -> Vec<Right> {
-    let names = names.filter(|names| !names.is_empty());
-    let names = names.unwrap_or_else(|| vec![String::new()]);
-    let mut rights = Vec::new();
-    for verb in &verbs {
-        for group in groups.iter().flatten() {
-            for resource in resources.iter().flatten() {
-                for name in &names {
-                    let right = (verb.clone(), group.clone(), resource.clone(), name.clone());
-                    rights.push(right);
-                }
-            }
+/// Waits until the controller has used each of these rights in calls of this kind.
+async fn are_used(
+    environment: &Environment,
+    cluster: &str,
+    granted: &BTreeSet<Right>,
+    counts: impl Fn(&ApiCall) -> bool,
+) -> Result<()> {
+    let what = format!("a use of every right in {cluster}");
+    eventually(&what, SOON, async || {
+        let calls = environment.testbed.calls(cluster);
+        let calls = calls.map_err(|error| error.to_string())?;
+        let used: BTreeSet<(String, String, String)> = calls
+            .into_iter()
+            .filter(|call| call.user == CONTROLLER_USER && !call.denied && counts(call))
+            .map(|call| (call.verb, call.group, call.resource))
+            .collect();
+        let unused: Vec<&Right> = granted
+            .iter()
+            .filter(|right| !is_used(right, &used))
+            .collect();
+        if unused.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("unused: {unused:?}"))
         }
-    }
-    rights
+    })
+    .await?;
+    Ok(())
 }
 
-async fn client(kubeconfig: &str) -> Result<Client> {
-    let kubeconfig = Kubeconfig::from_yaml(kubeconfig)?;
-    let mut config =
-        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    // an environment's proxy is not for addresses of this machine
-    config.proxy_url = None;
-    Ok(Client::try_from(config)?)
+fn is_used(right: &Right, used: &BTreeSet<(String, String, String)>) -> bool {
+    let reads = ["get", "list", "watch"];
+    // who may list may as well watch and get: the three are one right
+    let alike: &[&str] = if reads.contains(&&*right.verb) {
+        &reads
+    } else {
+        &[&right.verb]
+    };
+    alike.iter().any(|&verb| {
+        let call = (verb.to_owned(), right.group.clone(), right.resource.clone());
+        let justified = UNUSED
+            .iter()
+            .any(|(unused, resource, _)| (*unused, *resource) == (verb, &*right.resource));
+        justified || used.contains(&call)
+    })
 }
