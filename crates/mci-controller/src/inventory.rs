@@ -18,10 +18,14 @@ mod scan;
 mod secrets;
 mod tracker;
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use process::ConfigError;
-use tokio::{sync::mpsc, task::JoinSet};
+use process::{ConfigError, Pulse};
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{MissedTickBehavior, interval},
+};
 
 pub(crate) use self::{
     identities::{Identities, Records},
@@ -86,6 +90,9 @@ impl Sources {
     }
 }
 
+/// The loop shows that it goes round: five times within what `/healthz` allows.
+const BEAT: Duration = Duration::from_secs(2);
+
 // === impl Inventory ===
 
 impl Inventory {
@@ -93,8 +100,13 @@ impl Inventory {
         Self { sources, home }
     }
 
-    /// Tells who the members are until nobody listens, or a source ends, which none does by itself.
-    pub(crate) async fn run(self, events: mpsc::Sender<InventoryEvent>) {
+    /// Tells who the members are until nobody listens, or a source ends, which none does by itself. `watched` gives the
+    /// pulse once home has told what is on record, which may take long.
+    pub(crate) async fn run(
+        self,
+        events: mpsc::Sender<InventoryEvent>,
+        watched: impl FnOnce() -> Pulse,
+    ) {
         let recorded = match &self.home {
             Some((_, identities)) => identities.load().await,
             None => Records::new(),
@@ -109,8 +121,15 @@ impl Inventory {
         }
         let (sender, mut told) = mpsc::channel(LISTS);
         let mut tasks = self.begin(sender);
+        let pulse = watched();
+        let mut beats = interval(BEAT);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let news = tokio::select! {
+                _ = beats.tick() => {
+                    pulse.beat();
+                    continue;
+                }
                 Some((kind, listings)) = told.recv() => roster.take(kind, listings),
                 Some(ended) = tasks.join_next() => {
                     let error = ended.err().map(|error| error.to_string());

@@ -148,8 +148,11 @@ async fn serve(
         });
     }
     let members = Inventory::new(settings.sources.clone(), found);
+    let watched = health.clone();
     tasks.spawn(async move {
-        members.run(sender).await;
+        members
+            .run(sender, || watched.watch("inventory", LOOP_LIMIT))
+            .await;
         Ok(())
     });
     let drain_timeout = settings.drain_timeout;

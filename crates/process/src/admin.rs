@@ -63,7 +63,14 @@ async fn metrics(State(admin): State<Admin>) -> Response {
 
 async fn healthz(State(admin): State<Admin>) -> Response {
     match admin.health.failure() {
-        None => "ok\n".into_response(),
+        None => {
+            let mut text = "ok\n".to_owned();
+            for name in admin.health.watched() {
+                text.push_str(name);
+                text.push_str(": goes round\n");
+            }
+            text.into_response()
+        }
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
     }
 }

@@ -114,6 +114,16 @@ impl Health {
         (!stuck.is_empty()).then(|| stuck.join("; "))
     }
 
+    /// Names of the loops that are watched and have not ended.
+    pub fn watched(&self) -> Vec<&'static str> {
+        let state = self.0.read();
+        let alive = state
+            .loops
+            .iter()
+            .filter(|(_, one)| one.last.strong_count() > 0);
+        alive.map(|(name, _)| *name).collect()
+    }
+
     /// One line per part, for a person: `inventory: ready`.
     pub fn report(&self) -> String {
         let state = self.0.read();
@@ -197,7 +207,9 @@ mod tests {
     async fn a_loop_that_ended_is_not_watched() {
         let health = Health::new(&[]);
         let pulse = health.watch("inventory", Duration::from_secs(10));
+        assert_eq!(health.watched(), ["inventory"]);
         drop(pulse);
+        assert!(health.watched().is_empty());
         tokio::time::advance(Duration::from_mins(1)).await;
         assert_eq!(health.failure(), None);
     }

@@ -81,7 +81,12 @@ async fn an_empty_directory_is_a_clusterset_of_nobody() {
     let directory = tempfile::tempdir().expect("a directory");
     let running = Running::start(directory.path()).await;
     running.wait_for("/readyz", |status, _| status == 200).await;
-    assert_eq!(running.get("/healthz").await.0, 200);
+    let loops = ["inventory: goes round", "world: goes round"];
+    running
+        .wait_for("/healthz", |status, body| {
+            status == 200 && loops.iter().all(|one| body.contains(one))
+        })
+        .await;
     running.stop().await.expect("ends well");
 }
 
