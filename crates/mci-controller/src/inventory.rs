@@ -2,17 +2,24 @@
 //!
 //! ```text
 //!  home itself        ┐
-//!  kubeconfig files   ┤ complete lists           ┌ names, first come      ┌ most gone at once?
-//!  labelled Secrets   ┴──────────────► Roster ───┴──────► Hold ───────────┴──► InventoryEvent ─► supervisor
+//!  kubeconfig files   │ complete lists        ┌ each name one object
+//!  labelled Secrets   ├──────────────► Roster ┴────► InventoryEvent ─► supervisor
+//!  ClusterProfiles    ┘
+//!     └ credential plugins
 //! ```
 //! A source that cannot be read tells nothing: all its members stay. Nothing is judged before the identities that an
 //! earlier run wrote have been read.
 
+mod credential;
+mod exec;
 mod identities;
 mod kubeconfig;
 mod listing;
 mod objects;
+mod profiles;
+mod provider;
 mod reading;
+mod renewals;
 mod roster;
 mod scan;
 mod secrets;
@@ -31,10 +38,12 @@ pub(crate) use self::{
     identities::{Identities, Records},
     kubeconfig::Credentials,
     listing::{Access, InventoryEvent, Listing, Refused, Unused},
+    provider::ProviderFile,
     reading::{MAX_ENTRY_LABELS, Reading},
 };
-use self::{listing::Listings, roster::Roster};
+use self::{listing::Listings, profiles::Profiles, roster::Roster};
 use crate::{home::Home, index::origin::SourceKind, name::ClusterName};
+use moment::Clock;
 
 /// Where members come from.
 #[derive(Clone, Debug, Default)]
@@ -44,17 +53,38 @@ pub(crate) struct Sources {
     pub(crate) kubeconfig_dir: Option<PathBuf>,
     /// Labelled Secrets in home's namespace.
     pub(crate) secrets: bool,
+    pub(crate) profiles: Option<ProfileSource>,
     pub(crate) reading: Reading,
+}
+
+/// ClusterProfiles, and what may be run for them.
+#[derive(Clone, Debug)]
+pub(crate) struct ProfileSource {
+    pub(crate) namespace: String,
+    pub(crate) providers: ProviderFile,
+    /// Profiles may add arguments and variables, where the provider file says how.
+    pub(crate) allow_extensions: bool,
 }
 
 /// Sources tell complete lists; one waits for the next to be taken in.
 const LISTS: usize = 4;
+
+/// Members whose credentials were refused wait to be told of; beyond, they ask again when they are refused again.
+const REFUSED: usize = 64;
+
+/// The loop shows that it goes round: five times within what `/healthz` allows.
+const BEAT: Duration = Duration::from_secs(2);
+
+/// Asks for new credentials of members whose server refuses those that they have.
+#[derive(Clone, Debug)]
+pub(crate) struct Reissue(mpsc::Sender<ClusterName>);
 
 /// The inventory, before it runs.
 pub(crate) struct Inventory {
     sources: Sources,
     /// Home, and the identities kept there.
     home: Option<(Home, Identities)>,
+    refused: mpsc::Receiver<ClusterName>,
 }
 
 // === impl Sources ===
@@ -65,8 +95,12 @@ impl Sources {
     /// What is missing.
     pub(crate) fn check(&self, home: bool) -> Result<(), ConfigError> {
         let example = "--home-kubeconfig /etc/isthmus/home.kubeconfig";
-        if self.self_name.is_some() && !home {
-            return Err(ConfigError::new("--self-name", "a home cluster", example));
+        let wanting = [
+            (self.self_name.is_some(), "--self-name"),
+            (self.profiles.is_some(), "--clusterprofile-namespace"),
+        ];
+        if let Some((_, flag)) = wanting.iter().find(|(given, _)| *given && !home) {
+            return Err(ConfigError::new(*flag, "a home cluster", example));
         }
         if self.kinds(home).is_empty() {
             return Err(ConfigError::new(
@@ -83,6 +117,7 @@ impl Sources {
             (SourceKind::Home, self.self_name.is_some()),
             (SourceKind::File, self.kubeconfig_dir.is_some()),
             (SourceKind::Secret, self.secrets && home),
+            (SourceKind::ClusterProfile, self.profiles.is_some()),
         ]
         .into_iter()
         .filter_map(|(kind, used)| used.then_some(kind))
@@ -90,20 +125,34 @@ impl Sources {
     }
 }
 
-/// The loop shows that it goes round: five times within what `/healthz` allows.
-const BEAT: Duration = Duration::from_secs(2);
+// === impl Reissue ===
+
+impl Reissue {
+    /// A member's server refused its credentials.
+    pub(crate) fn ask(&self, name: &ClusterName) {
+        // one that finds no room is refused again soon
+        let _ = self.0.try_send(name.clone());
+    }
+}
 
 // === impl Inventory ===
 
 impl Inventory {
-    pub(crate) fn new(sources: Sources, home: Option<(Home, Identities)>) -> Self {
-        Self { sources, home }
+    pub(crate) fn new(sources: Sources, home: Option<(Home, Identities)>) -> (Self, Reissue) {
+        let (asking, refused) = mpsc::channel(REFUSED);
+        let inventory = Self {
+            sources,
+            home,
+            refused,
+        };
+        (inventory, Reissue(asking))
     }
 
     /// Tells who the members are until nobody listens, or a source ends, which none does by itself. `watched` gives the
     /// pulse once home has told what is on record, which may take long.
     pub(crate) async fn run(
         self,
+        clock: Clock,
         events: mpsc::Sender<InventoryEvent>,
         watched: impl FnOnce() -> Pulse,
     ) {
@@ -120,7 +169,7 @@ impl Inventory {
             return;
         }
         let (sender, mut told) = mpsc::channel(LISTS);
-        let mut tasks = self.begin(sender);
+        let mut tasks = self.begin(clock, sender);
         let pulse = watched();
         let mut beats = interval(BEAT);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -146,12 +195,17 @@ impl Inventory {
     }
 
     /// Begins to read every source. At least one task stays.
-    fn begin(self, told: mpsc::Sender<(SourceKind, Listings)>) -> JoinSet<()> {
-        let Self { sources, home } = self;
+    fn begin(self, clock: Clock, told: mpsc::Sender<(SourceKind, Listings)>) -> JoinSet<()> {
+        let Self {
+            sources,
+            home,
+            refused,
+        } = self;
         let Sources {
             self_name,
             kubeconfig_dir,
             secrets,
+            profiles,
             reading,
         } = sources;
         let mut tasks = JoinSet::new();
@@ -180,6 +234,10 @@ impl Inventory {
                     reading.clone(),
                     told.clone(),
                 ));
+            }
+            if let Some(source) = profiles {
+                let profiles = Profiles::new(source, reading, clock);
+                tasks.spawn(profiles.run(home.client, refused, told));
             }
         }
         tasks

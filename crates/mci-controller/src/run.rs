@@ -147,11 +147,11 @@ async fn serve(
             Ok(())
         });
     }
-    let members = Inventory::new(settings.sources.clone(), found);
+    let (members, reissue) = Inventory::new(settings.sources.clone(), found);
     let watched = health.clone();
     tasks.spawn(async move {
         members
-            .run(sender, || watched.watch("inventory", LOOP_LIMIT))
+            .run(clock, sender, || watched.watch("inventory", LOOP_LIMIT))
             .await;
         Ok(())
     });
@@ -159,7 +159,7 @@ async fn serve(
     let claim = election.claim();
     let mut supervisor = Supervisor::new(settings, clock, metrics, health.clone(), claim);
     supervisor.answer(asked);
-    supervisor = supervisor.recording(records);
+    supervisor = supervisor.recording(records).renewing(reissue);
     if let Some(desk) = desk {
         supervisor.tell_home(desk);
     }
@@ -213,7 +213,11 @@ async fn settle(config: &HomeConfig, settings: &mut Settings) -> anyhow::Result<
         settings.policy.instance.clone_from(&home.uid);
     }
     if settings.clusterset_from_home {
-        settings.policy.clusterset = clusterset::discover(&home, None).await?;
+        settings.policy.clusterset = {
+            let profiles = settings.sources.profiles.as_ref();
+            let namespace = profiles.map(|profiles| profiles.namespace.as_str());
+            clusterset::discover(&home, namespace).await?
+        };
     }
     Ok(home)
 }

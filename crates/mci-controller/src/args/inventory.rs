@@ -5,8 +5,8 @@ use std::{path::PathBuf, sync::Arc};
 use process::ConfigError;
 
 use crate::{
-    inventory::{MAX_ENTRY_LABELS, Reading, Sources},
-    name::ClusterName,
+    inventory::{MAX_ENTRY_LABELS, ProfileSource, ProviderFile, Reading, Sources},
+    name::{ClusterName, is_label},
     networks::{Allowed, Networks},
 };
 
@@ -32,6 +32,18 @@ pub(super) struct InventoryArgs {
         action = clap::ArgAction::Set
     )]
     member_secrets: bool,
+
+    /// Members are also the ClusterProfiles in this namespace of the home cluster. Default: none.
+    #[arg(long, env = "CLUSTERPROFILE_NAMESPACE", value_name = "NAME")]
+    clusterprofile_namespace: Option<String>,
+
+    /// JSON file of the programs that issue credentials for ClusterProfiles.
+    #[arg(long, env = "CLUSTERPROFILE_PROVIDER_FILE", value_name = "FILE")]
+    clusterprofile_provider_file: Option<PathBuf>,
+
+    /// ClusterProfiles may add arguments and variables to those programs, where the provider file has a policy for it.
+    #[arg(long, env = "CLUSTERPROFILE_ALLOW_EXTENSIONS")]
+    clusterprofile_allow_extensions: bool,
 
     /// Labels of members' Secrets and ClusterProfiles that go into the entries of what they export; at most 8,
     /// comma-separated.
@@ -63,6 +75,9 @@ impl InventoryArgs {
             self_name,
             kubeconfig_dir,
             member_secrets,
+            clusterprofile_namespace,
+            clusterprofile_provider_file,
+            clusterprofile_allow_extensions,
             entry_labels,
             allowed_addresses,
             allow_plain_http,
@@ -99,6 +114,11 @@ impl InventoryArgs {
             self_name: self_name.transpose()?,
             kubeconfig_dir,
             secrets: member_secrets,
+            profiles: profiles(
+                clusterprofile_namespace,
+                clusterprofile_provider_file,
+                clusterprofile_allow_extensions,
+            )?,
             reading: Reading {
                 allow_plain_http,
                 allowed,
@@ -106,6 +126,53 @@ impl InventoryArgs {
             },
         })
     }
+}
+
+fn profiles(
+    namespace: Option<String>,
+    file: Option<PathBuf>,
+    allow_extensions: bool,
+) -> Result<Option<ProfileSource>, ConfigError> {
+    let (namespace, file) = match (namespace, file) {
+        (None, None) => return Ok(None),
+        (Some(namespace), Some(file)) => (namespace, file),
+        (namespace, _) => {
+            let (given, missing) = match namespace {
+                Some(_) => (
+                    "--clusterprofile-namespace",
+                    "--clusterprofile-provider-file",
+                ),
+                None => (
+                    "--clusterprofile-provider-file",
+                    "--clusterprofile-namespace",
+                ),
+            };
+            return Err(ConfigError::new(
+                format!("{given} without {missing}"),
+                "both, or neither",
+                "--clusterprofile-namespace fleet --clusterprofile-provider-file /etc/isthmus/providers.json",
+            ));
+        }
+    };
+    if !is_label(&namespace) {
+        return Err(ConfigError::new(
+            format!("--clusterprofile-namespace {namespace}"),
+            LABEL,
+            "--clusterprofile-namespace fleet",
+        ));
+    }
+    let providers = ProviderFile::read(&file).map_err(|error| {
+        ConfigError::new(
+            format!("--clusterprofile-provider-file {}: {error}", file.display()),
+            "a JSON file of credential providers",
+            r#"{"providers": [{"name": "x", "execConfig": {"apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/x"}}]}"#,
+        )
+    })?;
+    Ok(Some(ProfileSource {
+        namespace,
+        providers,
+        allow_extensions,
+    }))
 }
 
 #[cfg(test)]
@@ -131,7 +198,7 @@ mod tests {
     #[test]
     fn defaults_are_the_documented_ones() {
         let sources = parse(&[]).expect("valid");
-        assert!(sources.secrets && sources.self_name.is_none());
+        assert!(sources.secrets && sources.profiles.is_none() && sources.self_name.is_none());
         assert_eq!(
             sources.reading.entry_labels,
             [
@@ -150,10 +217,34 @@ mod tests {
     #[rstest]
     #[case(&["--self-name", "Hub"], "--self-name Hub")]
     #[case(&["--kubeconfig-dir", "/nonexistent/members"], "/nonexistent/members")]
+    #[case(&["--clusterprofile-namespace", "fleet"], "--clusterprofile-provider-file")]
+    #[case(&["--clusterprofile-provider-file", "/x"], "--clusterprofile-namespace")]
+    #[case(&["--clusterprofile-namespace", "fleet", "--clusterprofile-provider-file", "/nonexistent/file"], "/nonexistent/file")]
     #[case(&["--entry-labels", "a,b,c,d,e,f,g,h,i"], "9 labels")]
     #[case(&["--allowed-addresses", "10.0.0.0/64"], "10.0.0.0/64")]
     fn bad_values_are_named(#[case] words: &[&str], #[case] named: &str) {
         let error = parse(words).expect_err("refused");
         assert!(error.contains(named), "{error}");
+    }
+
+    #[test]
+    fn a_provider_file_that_says_nothing_useful_is_refused_at_the_start() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "{}").expect("written");
+        let path = file.path().display().to_string();
+        let words = [
+            "--clusterprofile-namespace",
+            "fleet",
+            "--clusterprofile-provider-file",
+            &path,
+        ];
+        let error = parse(&words).expect_err("refused");
+        assert!(
+            error.contains(&path) && error.contains("providers"),
+            "{error}"
+        );
+        let good = r#"{"providers": [{"name": "x", "execConfig": {"apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/x"}}]}"#;
+        std::fs::write(file.path(), good).expect("written");
+        assert!(parse(&words).expect("valid").profiles.is_some());
     }
 }

@@ -156,7 +156,6 @@ pub(crate) enum Refusal {
     BadCredentials,
     InsecureCredentials,
     /// None of the configured credential providers serves it.
-    #[allow(dead_code, reason = "its reader comes next")]
     NoAccessProvider,
     DuplicateCluster,
     IdentityChanged,

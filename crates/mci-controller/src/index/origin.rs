@@ -41,7 +41,6 @@ pub(crate) enum SourceKind {
     #[default]
     File,
     Secret,
-    #[allow(dead_code, reason = "its reader comes next")]
     ClusterProfile,
 }
 

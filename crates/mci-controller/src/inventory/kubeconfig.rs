@@ -92,7 +92,6 @@ impl Credentials {
     /// What a credential plugin issued for a cluster.
     /// # Errors
     /// Why the cluster or what was issued is refused.
-    #[allow(dead_code, reason = "its reader comes next")]
     pub(crate) fn issued(
         cluster: Cluster,
         user: AuthInfo,
@@ -233,7 +232,10 @@ fn select(kubeconfig: &Kubeconfig) -> Result<(&Cluster, Option<&AuthInfo>), Kube
     Ok((cluster, user))
 }
 
-fn check_cluster(cluster: &Cluster, allow_plain_http: bool) -> Result<(), KubeconfigError> {
+pub(super) fn check_cluster(
+    cluster: &Cluster,
+    allow_plain_http: bool,
+) -> Result<(), KubeconfigError> {
     let server = cluster
         .server
         .as_deref()

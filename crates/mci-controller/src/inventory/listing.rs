@@ -36,7 +36,6 @@ pub(crate) struct Listing {
 pub(crate) enum Access {
     Ready(Box<Credentials>),
     /// Its credential plugin has not answered yet.
-    #[allow(dead_code, reason = "its reader comes next")]
     Pending,
     /// Not used; credentials that it had before stay.
     Refused(Refused),

@@ -29,11 +29,11 @@ use crate::{
     events::{HomeDesk, MemberTeller, Notice, Reason, Regarding},
     explain::Question,
     index::{
-        member::{Link, Refusal},
+        member::{Fault, Link, Refusal},
         origin::Source,
         update::Update,
     },
-    inventory::{Access, Credentials, InventoryEvent, Listing, Records, Refused, Unused},
+    inventory::{Access, Credentials, InventoryEvent, Listing, Records, Refused, Reissue, Unused},
     member::{Control, MemberContext, Ours, Timed, run_member},
     metrics::Metrics,
     name::ClusterName,
@@ -75,6 +75,8 @@ pub(super) struct Supervisor {
     unused_told: BTreeSet<(Source, &'static str)>,
     /// Where to write which clusters the members are.
     records: Option<watch::Sender<Option<Records>>>,
+    /// Asks for new credentials of members whose server refuses those that they have.
+    reissue: Option<Reissue>,
     /// Writers: begin nothing new.
     drain: CancellationToken,
 }
@@ -151,6 +153,7 @@ impl Supervisor {
             unused: Vec::new(),
             unused_told: BTreeSet::new(),
             records: None,
+            reissue: None,
             drain: CancellationToken::new(),
         }
     }
@@ -168,6 +171,12 @@ impl Supervisor {
     /// Tells which clusters the members are, once that is known.
     pub(super) fn recording(mut self, records: watch::Sender<Option<Records>>) -> Self {
         self.records = Some(records);
+        self
+    }
+
+    /// Asks there for credentials that replace refused ones.
+    pub(super) fn renewing(mut self, reissue: Reissue) -> Self {
+        self.reissue = Some(reissue);
         self
     }
 
@@ -450,6 +459,9 @@ impl Supervisor {
         };
         if update.concerns_pools() {
             self.curious.insert(name.clone());
+        }
+        if let (Update::Lost(Fault::AuthFailed), Some(reissue)) = (&update, &self.reissue) {
+            reissue.ask(&name);
         }
         let refusals = self.planner.update(&name, update, arrived);
         if let Some(uid) = connected

@@ -1,0 +1,181 @@
+use std::{
+    path::{Path, PathBuf},
+    time::Instant as Watch,
+};
+
+use super::*;
+use crate::inventory::provider::ProviderFile;
+
+/// A plugin with this body, and the plan to run it.
+struct Plugin {
+    directory: tempfile::TempDir,
+    plan: ExecPlan,
+}
+
+fn mk(body: &str) -> Plugin {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("plugin");
+    std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("written");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&path, mode).expect("executable");
+    let file = serde_json::json!({"providers": [{"name": "p", "execConfig": {
+        "apiVersion": "client.authentication.k8s.io/v1", "command": path, "args": ["one"],
+        "env": [{"name": "DIR", "value": directory.path()}], "provideClusterInfo": true,
+    }}]});
+    let file = ProviderFile::parse(file.to_string().as_bytes()).expect("a file");
+    let status = serde_json::from_value(serde_json::json!({"accessProviders": [
+        {"name": "p", "cluster": {"server": "https://192.0.2.1"}},
+    ]}))
+    .expect("a status");
+    let plan = file.plan(&status, false, false).expect("a plan");
+    Plugin { directory, plan }
+}
+
+fn answer(status: &str) -> String {
+    format!(
+        r#"echo '{{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{status}}}'"#
+    )
+}
+
+fn mk_runner(limit: Duration) -> Runner {
+    Runner {
+        limit,
+        ..Runner::new(false)
+    }
+}
+
+async fn until_gone(path: PathBuf) {
+    let pid = std::fs::read_to_string(&path).expect("a pid");
+    let process = format!("/proc/{}", pid.trim());
+    let dead = || {
+        // a zombie is dead, too: its parent is the init of a machine that may not reap
+        let status = std::fs::read_to_string(Path::new(&process).join("status"));
+        status.map_or(true, |text| text.contains("State:\tZ"))
+    };
+    let waiting = async {
+        while !dead() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let waited = timeout(Duration::from_secs(10), waiting).await;
+    waited.unwrap_or_else(|_| panic!("process {} lives", pid.trim()));
+}
+
+#[tokio::test]
+async fn a_plugin_gets_what_it_needs_and_nothing_else() {
+    let plugin = mk(&format!(
+        "env > $DIR/env; echo \"$@\" > $DIR/args\n{}",
+        answer(r#"{"token":"t"}"#)
+    ));
+    let (credentials, life) = mk_runner(LIMIT).run(&plugin.plan).await.expect("issued");
+    assert_eq!(credentials.server(), "https://192.0.2.1/");
+    assert_eq!(life, None);
+    let read =
+        |name: &str| std::fs::read_to_string(plugin.directory.path().join(name)).expect("written");
+    assert_eq!(read("args"), "one\n");
+    let env = read("env");
+    let mut names: Vec<&str> = env
+        .lines()
+        .filter_map(|line| Some(line.split_once('=')?.0))
+        .collect();
+    names.sort_unstable();
+    // the shell sets what it always sets
+    names.retain(|name| !["PWD", "OLDPWD", "SHLVL", "_"].contains(name));
+    let mut expected = vec!["DIR", "HOME", INFO, "PATH"];
+    expected.retain(|name| *name != "HOME" || std::env::var_os("HOME").is_some());
+    assert_eq!(names, expected);
+    assert!(
+        env.contains(r#""interactive":false"#) && env.contains("192.0.2.1"),
+        "{env}"
+    );
+}
+
+#[tokio::test]
+async fn a_plugin_that_hangs_is_killed_with_all_that_it_started_and_holds_up_nobody() {
+    let hung = mk("sleep 60 & echo $! > $DIR/child; echo $$ > $DIR/self; wait");
+    let good = mk(&answer(r#"{"token":"t"}"#));
+    let runner = mk_runner(Duration::from_millis(700));
+    let started = Watch::now();
+    let hanging = runner.run(&hung.plan);
+    let others = async {
+        let issued = runner.run(&good.plan).await;
+        (issued.is_ok(), started.elapsed())
+    };
+    let (outcome, (issued, after)) = tokio::join!(hanging, others);
+    let error = outcome.expect_err("killed");
+    assert!(matches!(error, ExecError::Timeout(..)), "{error}");
+    assert!(issued && after < Duration::from_millis(700), "{after:?}");
+    assert!(started.elapsed() < Duration::from_secs(10));
+    for name in ["child", "self"] {
+        until_gone(hung.directory.path().join(name)).await;
+    }
+    assert_eq!(LIMIT, Duration::from_secs(10));
+}
+
+#[tokio::test]
+async fn what_a_good_plugin_leaves_behind_is_ended_as_well() {
+    let plugin = mk(&format!(
+        "sleep 60 >/dev/null & echo $! > $DIR/child\n{}",
+        answer(r#"{"token":"t"}"#)
+    ));
+    assert!(mk_runner(LIMIT).run(&plugin.plan).await.is_ok());
+    until_gone(plugin.directory.path().join("child")).await;
+}
+
+#[tokio::test]
+async fn too_much_output_ends_the_plugin() {
+    let plugin = mk("echo $$ > $DIR/self; head -c 10485760 /dev/zero; sleep 60");
+    let error = mk_runner(LIMIT)
+        .run(&plugin.plan)
+        .await
+        .expect_err("refused");
+    assert!(matches!(error, ExecError::TooLarge(_)), "{error}");
+    until_gone(plugin.directory.path().join("self")).await;
+}
+
+#[tokio::test]
+async fn what_a_plugin_prints_is_in_no_error() {
+    let bodies = [
+        "echo s3cr3t".to_owned(),
+        "echo s3cr3t; echo s3cr3t >&2; exit 3".to_owned(),
+        "kill -9 $$".to_owned(),
+        answer(r#"{"token":"s3cr3t","expirationTimestamp":"2001-01-01T00:00:00Z"}"#),
+        answer(r#"{"clientCertificateData":"s3cr3t"}"#),
+    ];
+    for body in bodies {
+        let plugin = mk(&body);
+        let error = mk_runner(LIMIT)
+            .run(&plugin.plan)
+            .await
+            .expect_err("refused");
+        assert!(
+            !format!("{error} {error:?}").contains("s3cr3t"),
+            "{error:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_named() {
+    let mut plugin = mk("");
+    plugin.plan.command = "/nonexistent/plugin".to_owned();
+    let error = mk_runner(LIMIT)
+        .run(&plugin.plan)
+        .await
+        .expect_err("refused");
+    assert!(error.to_string().contains("/nonexistent/plugin"), "{error}");
+}
+
+#[tokio::test]
+async fn eight_run_at_once() {
+    let runner = mk_runner(LIMIT);
+    let counted =
+        mk("mkdir $DIR/$$; ls $DIR | grep -c '^[0-9]*$' >> $DIR/seen; sleep 0.2; rmdir $DIR/$$");
+    let runs = (0..12).map(|_| runner.run(&counted.plan));
+    futures::future::join_all(runs).await;
+    let seen = std::fs::read_to_string(counted.directory.path().join("seen")).expect("written");
+    let counts: Vec<usize> = seen.lines().filter_map(|line| line.parse().ok()).collect();
+    assert_eq!(counts.len(), 12);
+    let most = counts.iter().max().copied();
+    assert!(most > Some(1) && most <= Some(AT_ONCE), "{counts:?}");
+}

@@ -1,0 +1,181 @@
+//! When credential plugins run again. Pure.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use super::{
+    kubeconfig::Credentials,
+    listing::{Access, Refused},
+    provider::ExecPlan,
+};
+use crate::write::backoff;
+use moment::Moment;
+
+/// The credentials of every profile that has a plan, by the profile's name.
+#[derive(Debug, Default)]
+pub(super) struct Renewals(BTreeMap<String, Renewal>);
+
+/// A plugin to run now.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub(super) profile: String,
+    /// Which plan of the profile this is the run of.
+    pub(super) fingerprint: u64,
+    pub(super) plan: Arc<ExecPlan>,
+}
+
+#[derive(Debug)]
+struct Renewal {
+    plan: Arc<ExecPlan>,
+    fingerprint: u64,
+    access: Access,
+    next: Next,
+    /// Runs in a row that gave nothing, and credentials in a row that the server refused at once.
+    failures: u32,
+    issued: Option<Moment>,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Run(Moment),
+    Running,
+    /// Nothing before the server refuses the credentials.
+    Refusal,
+}
+
+/// Part of a credential's life after which it is renewed, as 4 of 5.
+const RENEW_AT: (u32, u32) = (4, 5);
+const RETRY_MIN: Duration = Duration::from_secs(2);
+const RETRY_MAX: Duration = Duration::from_mins(5);
+/// Credentials refused sooner than this after they were issued are no better than none: the next come later and later.
+const TOO_SOON: Duration = Duration::from_mins(1);
+
+// === impl Renewals ===
+
+impl Renewals {
+    /// The plans of all profiles. One that changed is run at once; what it gave before stays in use meanwhile.
+    pub(super) fn set(&mut self, plans: &BTreeMap<String, Arc<ExecPlan>>, now: Moment) {
+        self.0.retain(|profile, _| plans.contains_key(profile));
+        for (profile, plan) in plans {
+            let fingerprint = plan.fingerprint();
+            match self.0.get_mut(profile) {
+                Some(known) if known.fingerprint == fingerprint => {}
+                Some(known) => {
+                    known.plan = plan.clone();
+                    known.fingerprint = fingerprint;
+                    known.next = Next::Run(now);
+                    known.failures = 0;
+                }
+                None => {
+                    let renewal = Renewal {
+                        plan: plan.clone(),
+                        fingerprint,
+                        access: Access::Pending,
+                        next: Next::Run(now),
+                        failures: 0,
+                        issued: None,
+                    };
+                    self.0.insert(profile.clone(), renewal);
+                }
+            }
+        }
+    }
+
+    /// What is to be run now; it counts as running.
+    pub(super) fn due(&mut self, now: Moment) -> Vec<Start> {
+        let due = self.0.iter_mut().filter_map(|(profile, renewal)| {
+            if !matches!(renewal.next, Next::Run(at) if at <= now) {
+                return None;
+            }
+            renewal.next = Next::Running;
+            Some(Start {
+                profile: profile.clone(),
+                fingerprint: renewal.fingerprint,
+                plan: renewal.plan.clone(),
+            })
+        });
+        due.collect()
+    }
+
+    /// When something is to be run next.
+    pub(super) fn next(&self) -> Option<Moment> {
+        let times = self.0.values().filter_map(|renewal| match renewal.next {
+            Next::Run(at) => Some(at),
+            Next::Running | Next::Refusal => None,
+        });
+        times.min()
+    }
+
+    /// A plugin ended. What it says counts only if it ran by the profile's current plan.
+    pub(super) fn ended(
+        &mut self,
+        profile: &str,
+        fingerprint: u64,
+        outcome: Result<(Credentials, Option<Duration>), Refused>,
+        now: Moment,
+        rng: &mut impl rand::Rng,
+    ) {
+        let Some(renewal) = self.0.get_mut(profile) else {
+            return;
+        };
+        if renewal.fingerprint != fingerprint {
+            return;
+        }
+        match outcome {
+            Ok((credentials, life)) => {
+                renewal.access = Access::Ready(Box::new(credentials));
+                renewal.issued = Some(now);
+                renewal.next = life.map_or(Next::Refusal, |life| {
+                    Next::Run(now + life * RENEW_AT.0 / RENEW_AT.1)
+                });
+            }
+            Err(refused) => {
+                renewal.failures = renewal.failures.saturating_add(1);
+                renewal.next = Next::Run(now + renewal.wait(rng));
+                // what was issued before may still be good
+                if !matches!(renewal.access, Access::Ready(_)) {
+                    renewal.access = Access::Refused(refused);
+                }
+            }
+        }
+    }
+
+    /// The server refused the profile's credentials.
+    pub(super) fn refused(&mut self, profile: &str, now: Moment, rng: &mut impl rand::Rng) {
+        let Some(renewal) = self.0.get_mut(profile) else {
+            return;
+        };
+        let Some(issued) = renewal.issued.take() else {
+            // told of these already, or there are none
+            return;
+        };
+        let again = if now.since(issued) < TOO_SOON {
+            renewal.failures = renewal.failures.saturating_add(1);
+            now + renewal.wait(rng)
+        } else {
+            renewal.failures = 0;
+            now
+        };
+        renewal.next = match renewal.next {
+            Next::Run(at) => Next::Run(at.min(again)),
+            Next::Refusal => Next::Run(again),
+            Next::Running => Next::Running,
+        };
+    }
+
+    pub(super) fn access(&self, profile: &str) -> Access {
+        let renewal = self.0.get(profile);
+        renewal.map_or(Access::Pending, |renewal| renewal.access.clone())
+    }
+}
+
+// === impl Renewal ===
+
+impl Renewal {
+    fn wait(&self, rng: &mut impl rand::Rng) -> Duration {
+        backoff(self.failures, RETRY_MIN, RETRY_MAX, rng)
+    }
+}
+
+#[cfg(test)]
+mod tests;
