@@ -4,23 +4,23 @@ mod inventory;
 
 use std::{net::SocketAddr, str::FromStr, time::Duration};
 
-use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use crd::{RoutingMode, annotations::MCI_CONTROLLER};
 use process::{ConfigError, LogArgs, Program};
 
-use self::inventory::InventoryArgs;
+use self::{caution::CautionArgs, home::HomeArgs, inventory::InventoryArgs};
 use crate::{
     clusterset,
     explain::ExplainArgs,
-    index::{drain::MAX_DRAIN, rules::Rules},
+    index::rules::Rules,
     inventory::Sources,
     name::{is_label, is_subdomain},
-    plan::{ImportInExporter, Policy},
+    plan::Policy,
 };
 
+mod caution;
 mod home;
 
-use self::home::HomeArgs;
 pub(crate) use self::home::HomeSettings;
 
 /// The ClusterSet controller of Isthmus.
@@ -87,52 +87,6 @@ pub struct Args {
     )]
     stale_after: Span,
 
-    /// Silence of a member after which what it exports is withdrawn from the others; `never`: it stays as last known.
-    #[arg(
-        long,
-        env = "WITHDRAW_AFTER",
-        default_value = "never",
-        value_name = "DURATION|never"
-    )]
-    withdraw_after: Patience,
-
-    /// How long the entry of an export that ended stays in imports, marked as draining, in seconds (0 to 3600); a pool's
-    /// annotation isthmus.dev/drain-seconds overrides it.
-    #[arg(
-        long,
-        env = "DRAIN_SECONDS",
-        default_value_t = 0,
-        value_name = "SECONDS"
-    )]
-    drain_seconds: u16,
-
-    /// Take it for a fault of our own when more than half of the members (2 or more) fall silent or leave the inventory
-    /// within 10 s: until most are back, nothing is withdrawn for absence or silence. A removal then counts after 10 s.
-    #[arg(
-        long,
-        env = "ISOLATION_GUARD",
-        default_value_t = true,
-        action = ArgAction::Set,
-        num_args = 0..=1,
-        default_missing_value = "true",
-        value_name = "BOOL"
-    )]
-    isolation_guard: bool,
-
-    /// Whether a cluster that exports a pool has an import of it when no other cluster exports it: `when-remote` (no) or
-    /// `always` (one that names itself alone and is not ready).
-    #[arg(
-        long,
-        env = "IMPORT_IN_EXPORTER",
-        default_value = "when-remote",
-        value_name = "WHEN"
-    )]
-    import_in_exporter: ImportInExporter,
-
-    /// Name the addresses of ready endpoint picker pods, up to 100, in imports.
-    #[arg(long, env = "EPP_ENDPOINTS")]
-    epp_endpoints: bool,
-
     /// How long a start waits for all members before it writes; what members not heard of by then export is kept as
     /// it is.
     #[arg(
@@ -186,6 +140,9 @@ pub struct Args {
     admin_address: SocketAddr,
 
     #[command(flatten)]
+    caution: CautionArgs,
+
+    #[command(flatten)]
     log: LogArgs,
 
     #[command(subcommand)]
@@ -209,10 +166,6 @@ enum ExportMode {
 /// A duration as flags give it: `500ms`, `30s`, `5m`, `1h30m`; above zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span(Duration);
-
-/// A duration, or `never`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Patience(Option<Duration>);
 
 /// Validated flags.
 #[derive(Clone, Debug)]
@@ -271,35 +224,6 @@ impl FromStr for Span {
     }
 }
 
-// === impl Patience ===
-
-impl FromStr for Patience {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text == "never" {
-            return Ok(Self(None));
-        }
-        let span: Result<Span, String> = text.parse();
-        span.map(|span| Self(Some(span.0)))
-            .map_err(|error| format!("{error}, or never"))
-    }
-}
-
-// === impl ImportInExporter ===
-
-impl FromStr for ImportInExporter {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "when-remote" => Ok(Self::WhenRemote),
-            "always" => Ok(Self::Always),
-            other => Err(format!("{other:?} is unknown: use when-remote or always")),
-        }
-    }
-}
-
 // === impl Settings ===
 
 impl TryFrom<Args> for Settings {
@@ -315,11 +239,7 @@ impl TryFrom<Args> for Settings {
             strict_exported,
             default_export_mode,
             stale_after,
-            withdraw_after,
-            drain_seconds,
-            isolation_guard,
-            import_in_exporter,
-            epp_endpoints,
+            caution,
             initial_sync_timeout,
             write_timeout,
             drain_timeout,
@@ -356,22 +276,6 @@ impl TryFrom<Args> for Settings {
                 format!("--controller-name {MCI_CONTROLLER}"),
             ));
         }
-        let drain = Duration::from_secs(drain_seconds.into());
-        if drain > MAX_DRAIN {
-            return Err(ConfigError::new(
-                format!("--drain-seconds {drain_seconds}"),
-                "0 to 3600",
-                "--drain-seconds 30",
-            ));
-        }
-        let patience = withdraw_after.0;
-        if patience.is_some_and(|patience| patience < stale_after.0) {
-            return Err(ConfigError::new(
-                "--withdraw-after",
-                "never, or at least --stale-after: readiness turns unknown before an entry goes",
-                "--withdraw-after 24h",
-            ));
-        }
         Ok(Self {
             sources,
             home: home.validate()?,
@@ -381,18 +285,12 @@ impl TryFrom<Args> for Settings {
                 controller_name,
                 strict_exported,
                 default_mode: default_export_mode.into(),
-                import_in_exporter,
-                epp_endpoints,
+                import_in_exporter: caution.import_in_exporter,
+                epp_endpoints: caution.epp_endpoints,
             },
             instance_from_home,
             clusterset_from_home,
-            rules: Rules {
-                stale_after: stale_after.0,
-                withdraw_after: withdraw_after.0,
-                drain,
-                isolation_guard,
-                removal_hold: removal_hold.0,
-            },
+            rules: caution.rules(stale_after.0, removal_hold.0)?,
             initial_sync_timeout: initial_sync_timeout.0,
             write_timeout: write_timeout.0,
             drain_timeout: drain_timeout.0,

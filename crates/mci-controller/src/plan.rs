@@ -163,7 +163,7 @@ pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment
     let mut decisions: Vec<(&ClusterName, &Member, Decision)> = Vec::new();
     for (name, member) in &world.members {
         let known = Known::of(world, member, key, now);
-        let decision = decide(&known);
+        let decision = decide(known);
         decisions.push((name, member, decision));
         let mark = match decision.entry {
             EntryFate::Publish => Mark::None,

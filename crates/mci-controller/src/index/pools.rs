@@ -85,7 +85,7 @@ impl Member {
                     changes.merge(record.doubt_until(&key, Some(doubt_ends), DoubtCause::Crd));
                 }
                 (CrdCheck::Doubtful, _) => {
-                    changes.merge(record.doubt_until(&key, None, DoubtCause::Crd))
+                    changes.merge(record.doubt_until(&key, None, DoubtCause::Crd));
                 }
             }
         }

@@ -58,6 +58,7 @@ fn counters_and_gauges_bear_their_member() {
         r#"mci_import_entries{cluster="a",ready="Unknown"} 0"#,
         r#"mci_queue_oldest_seconds{cluster="a"} 0.0"#,
         "mci_conflicts 0",
+        "mci_isolation_guard 0",
         "mci_propagation_seconds_count 1",
     ] {
         assert!(page.contains(&format!("{line}\n")), "{line}\n{page}");

@@ -206,7 +206,7 @@ mod tests {
             |live| {
                 live.endpoint_picker.as_mut().expect("a picker").service[0]
                     .addresses
-                    .clear()
+                    .clear();
             },
             |live| live.parents[0].hostnames = vec!["x".to_owned()],
             |live| live.conditions[1].reason = "Bad".to_owned(),

@@ -166,7 +166,7 @@ pub(crate) fn on_evidence(evidence: Evidence, guarded: bool) -> Withdrawal {
 }
 
 /// The table.
-pub(crate) fn decide(known: &Known) -> Decision {
+pub(crate) fn decide(known: Known) -> Decision {
     Decision {
         entry: entry(known),
         imports: imports(known),
@@ -174,7 +174,7 @@ pub(crate) fn decide(known: &Known) -> Decision {
     }
 }
 
-fn entry(known: &Known) -> EntryFate {
+fn entry(known: Known) -> EntryFate {
     if known.tie == Tie::Removed {
         return EntryFate::Remove(Evidence::MemberRemoved);
     }
@@ -204,7 +204,7 @@ fn entry(known: &Known) -> EntryFate {
     }
 }
 
-fn imports(known: &Known) -> ImportsFate {
+fn imports(known: Known) -> ImportsFate {
     match known.tie {
         Tie::Refused(Refusal::IdentityChanged) => return ImportsFate::Pause(Hold::IdentityChanged),
         Tie::Refused(_) => return ImportsFate::Pause(Hold::Unreachable),
@@ -230,7 +230,7 @@ fn imports(known: &Known) -> ImportsFate {
     }
 }
 
-fn word(known: &Known) -> Word {
+fn word(known: Known) -> Word {
     if known.tie == Tie::Removed {
         return Word::NotCounted;
     }

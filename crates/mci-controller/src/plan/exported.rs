@@ -1,6 +1,6 @@
 //! `Exported`: where a pool's export stands, judged by the live imports of the others, never by write results.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Write};
 
 use crd::{
     ImportedCluster,
@@ -212,7 +212,7 @@ impl Tally {
             message.push_str(&self.named.join("; "));
         }
         if self.unnamed > 0 {
-            message.push_str(&format!("; +{} more", self.unnamed));
+            let _ = write!(message, "; +{} more", self.unnamed);
         }
         message
     }

@@ -3,6 +3,7 @@ use std::time::Duration;
 use crd::{ImportedCluster, ServiceType, conditions};
 
 mod inventory;
+mod model;
 mod modes;
 mod properties;
 

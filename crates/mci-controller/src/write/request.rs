@@ -49,6 +49,9 @@ fn pool_path(key: &Key) -> String {
     format!("/apis/{POOL_GROUP}/v1/namespaces/{namespace}/inferencepools/{name}")
 }
 
+/// How an API server refuses an apply with a field that the CRD lacks.
+const UNDECLARED_FIELD: &str = "field not declared in schema";
+
 // === impl Call ===
 
 impl Call {
@@ -198,6 +201,8 @@ impl Answer {
             429 | 503 => Outcome::Throttled(self.retry_after),
             400 | 413 | 415 | 422 => Outcome::Rejected,
             504 => Outcome::Retry(Failure::GatewayTimeout),
+            // the import CRD is another's (K7): its watch tells, and then another body is sent
+            500 if self.message().contains(UNDECLARED_FIELD) => Outcome::Rejected,
             _ => Outcome::Retry(Failure::Other),
         }
     }

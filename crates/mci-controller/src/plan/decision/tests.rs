@@ -117,7 +117,7 @@ const fn ended(evidence: Evidence) -> ExportKnown {
     EntryFate::Carry(Mark::CrdMissing)
 )]
 fn entries_elsewhere(#[case] known: Known, #[case] expected: EntryFate) {
-    assert_eq!(decide(&known).entry, expected);
+    assert_eq!(decide(known).entry, expected);
 }
 
 #[rstest]
@@ -163,7 +163,7 @@ fn entries_elsewhere(#[case] known: Known, #[case] expected: EntryFate) {
     ImportsFate::Pause(Hold::AuthFailed)
 )]
 fn imports_in_x(#[case] known: Known, #[case] expected: ImportsFate) {
-    assert_eq!(decide(&known).imports, expected);
+    assert_eq!(decide(known).imports, expected);
 }
 
 #[rstest]
@@ -194,7 +194,7 @@ fn imports_in_x(#[case] known: Known, #[case] expected: ImportsFate) {
     Word::Blocked(Hold::AuthFailed)
 )]
 fn words_in_others_exported(#[case] known: Known, #[case] expected: Word) {
-    assert_eq!(decide(&known).word, expected);
+    assert_eq!(decide(known).word, expected);
 }
 
 #[rstest]
@@ -255,7 +255,7 @@ fn nothing_but_evidence_removes_an_entry() {
                         import_crd,
                         ..GOOD
                     };
-                    let fate = decide(&known).entry;
+                    let fate = decide(known).entry;
                     let stays = !matches!(fate, EntryFate::Drain(_) | EntryFate::Remove(_));
                     assert!(stays, "{known:?}: {fate:?}");
                 }
