@@ -238,3 +238,6 @@ impl World {
         changes
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,10 +2,12 @@ use std::time::Duration;
 
 use crd::{ImportedCluster, ServiceType, conditions};
 
+mod drains;
 mod inventory;
 mod model;
 mod modes;
 mod properties;
+mod shapes;
 
 use super::*;
 use crate::{

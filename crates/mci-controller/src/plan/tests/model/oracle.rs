@@ -166,6 +166,17 @@ impl Oracle {
 
     pub(super) fn ticked(&mut self, lost: usize, now: Moment) {
         self.count(now);
+        for seen in &mut self.members {
+            let stood = seen
+                .stands_since
+                .is_some_and(|since| now.since(since) >= self.rules.stale_after);
+            if stood && seen.silent_since.is_none() && self.guard_since.is_none() {
+                let doubts = seen.told.iter_mut();
+                doubts
+                    .filter(|told| **told == Told::Doubted)
+                    .for_each(|told| *told = Told::Absent);
+            }
+        }
         let all = self.members.len();
         if self.guard_since.is_some() {
             if lost >= 2 && lost * 2 > all {

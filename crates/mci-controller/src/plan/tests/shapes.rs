@@ -1,0 +1,279 @@
+//! Flavours of the import CRD, imports in exporters, and the limits of an import.
+
+use crd::conditions;
+use jiff::Timestamp;
+
+use super::*;
+use crate::{
+    index::flavour::{Flavour, ImportCrd},
+    plan::diff::diff,
+};
+
+fn serve(world: &mut World, name: &str, flavour: Flavour) -> crate::index::Changes {
+    let crd = mk_import_crd(flavour);
+    world.update(&mk_name(name), Update::ImportCrd(crd), NOW)
+}
+
+fn live(world: &World, name: &str) -> LiveImport {
+    member(world, name).imports.items[&mk_key("llm")].clone()
+}
+
+/// As reads under upstream's CRD show it (K6).
+fn prune(world: &mut World, name: &str) {
+    let mut import = live(world, name);
+    import.status = crd::InferencePoolImportStatus {
+        controllers: import.status.controllers,
+        ..crd::InferencePoolImportStatus::default()
+    };
+    import.owned_entries.clear();
+    let listed = Update::Imports(Change::Listed(vec![import]));
+    world.update(&mk_name(name), listed, NOW);
+}
+
+#[test]
+fn upstreams_crd_gets_controllers_alone_and_all_is_written_again_when_ours_is_back() {
+    let mut world = mk_world(&["a", "b", "c"]);
+    let policy = mk_policy();
+    export(&mut world, "a", "llm");
+    settle(&mut world, &policy, NOW);
+    let changes = serve(&mut world, "b", Flavour::Upstream);
+    assert!(changes.dirty.all);
+    prune(&mut world, "b");
+    let plan = desired_for(&world, &policy, &mk_key("llm"), NOW);
+    let status = &planned(&plan, "b").status;
+    assert!(status.clusters.is_empty() && status.conditions.is_empty());
+    assert_eq!(status.observed_generation, None);
+    assert_eq!(exporting(planned(&plan, "b")), ["a"]);
+    // what is there says it already: no error loop, and no write but that Exported says so
+    assert_eq!(settle(&mut world, &policy, NOW), 1);
+    let (_, reason, message) = exported(&world, &policy, "a", &mk_key("llm"), NOW);
+    assert_eq!(reason, "Exported");
+    assert_eq!(message, "exported to 2/2: b UpstreamCRD");
+    // others are none the worse
+    assert_eq!(names(planned(&plan, "c")), ["a"]);
+    serve(&mut world, "b", Flavour::Superset);
+    assert_eq!(
+        settle(&mut world, &policy, NOW),
+        3,
+        "the import, and twice Exported"
+    );
+    assert_eq!(live(&world, "b").status, live(&world, "c").status);
+}
+
+#[test]
+fn under_upstreams_crd_a_restart_keeps_the_names_of_the_silent() {
+    let mut world = mk_world(&["a", "b"]);
+    let policy = mk_policy();
+    export(&mut world, "a", "llm");
+    settle(&mut world, &policy, NOW);
+    serve(&mut world, "b", Flavour::Upstream);
+    prune(&mut world, "b");
+    let import = live(&world, "b");
+    let mut world = World::new(mk_rules());
+    for name in ["a", "b"] {
+        world.add_member(&mk_name(name), NOW);
+    }
+    connect(&mut world, "b", Vec::new(), vec![import.clone()], NOW);
+    serve(&mut world, "b", Flavour::Upstream);
+    let plan = desired_for(&world, &policy, &mk_key("llm"), NOW);
+    assert_eq!(exporting(planned(&plan, "b")), ["a"]);
+    // ours comes back before its exporter does: there is nothing to say, and nothing to take back
+    serve(&mut world, "b", Flavour::Superset);
+    let plan = desired_for(&world, &policy, &mk_key("llm"), NOW);
+    assert_eq!(
+        plan.imports[&mk_name("b")],
+        ImportPlan::Hold(Hold::Unreachable)
+    );
+    assert_eq!(
+        diff(&plan.imports[&mk_name("b")], Some(&import)),
+        Step::None
+    );
+}
+
+#[test]
+fn an_absent_crd_pauses_and_deletes_nothing() {
+    let mut world = mk_world(&["a", "b"]);
+    let policy = mk_policy();
+    export(&mut world, "a", "llm");
+    settle(&mut world, &policy, NOW);
+    world.update(&mk_name("b"), Update::ImportCrd(ImportCrd::ABSENT), NOW);
+    assert_eq!(write_once(&mut world, &policy, NOW), 1, "Exported says so");
+    let (status, reason, message) = exported(&world, &policy, "a", &mk_key("llm"), NOW);
+    assert_eq!(
+        (status.as_str(), reason.as_str()),
+        ("False", "PartiallyExported")
+    );
+    assert_eq!(message, "exported to 0/1: b CRDAbsent");
+}
+
+#[test]
+fn a_crd_that_was_reinstalled_has_none_of_the_old_imports() {
+    let mut world = mk_world(&["a", "b"]);
+    let policy = mk_policy();
+    export(&mut world, "a", "llm");
+    settle(&mut world, &policy, NOW);
+    let newer = |uid: &str, generation| ImportCrd {
+        uid: Some(uid.to_owned()),
+        generation,
+        ..mk_import_crd(Flavour::Superset)
+    };
+    world.update(
+        &mk_name("b"),
+        Update::ImportCrd(newer("import-crd-1", 2)),
+        NOW,
+    );
+    assert_eq!(settle(&mut world, &policy, NOW), 0, "the same CRD, edited");
+    world.update(&mk_name("b"), Update::ImportCrd(ImportCrd::ABSENT), NOW);
+    world.update(
+        &mk_name("b"),
+        Update::ImportCrd(newer("import-crd-2", 1)),
+        NOW,
+    );
+    let plan = desired_for(&world, &policy, &mk_key("llm"), NOW);
+    let found = member(&world, "b").imports.items.get(&mk_key("llm"));
+    assert_eq!(diff(&plan.imports[&mk_name("b")], found), Step::CreateMain);
+}
+
+#[test]
+fn a_sole_exporter_may_keep_an_import_that_names_itself() {
+    let mut world = mk_world(&["a", "b"]);
+    let policy = Policy {
+        import_in_exporter: ImportInExporter::Always,
+        ..mk_policy()
+    };
+    export(&mut world, "a", "llm");
+    let plan = desired_for(&world, &policy, &mk_key("llm"), NOW);
+    let own = planned(&plan, "a");
+    assert!(names(own).is_empty());
+    assert_eq!(exporting(own), ["a"]);
+    let condition = |type_| conditions::find(&own.status.conditions, type_).expect("there");
+    let ready = condition(conditions::READY);
+    assert_eq!(
+        (ready.status.as_str(), ready.reason.as_str()),
+        ("False", "NoRemoteCluster")
+    );
+    assert_eq!(condition(conditions::ACCEPTED).status, "True");
+    settle(&mut world, &policy, NOW);
+    // it stays when a second exporter comes and goes
+    export(&mut world, "b", "llm");
+    settle(&mut world, &policy, NOW);
+    assert_eq!(entries(&world, "a", &mk_key("llm")), ["b"]);
+    world.update(
+        &mk_name("b"),
+        Update::PoolApplied(mk_pool("llm", None)),
+        NOW,
+    );
+    settle(&mut world, &policy, NOW);
+    assert!(
+        member(&world, "a")
+            .imports
+            .items
+            .contains_key(&mk_key("llm"))
+    );
+    world.update(
+        &mk_name("a"),
+        Update::PoolApplied(mk_pool("llm", None)),
+        NOW,
+    );
+    settle(&mut world, &policy, NOW);
+    assert!(member(&world, "a").imports.items.is_empty());
+}
+
+#[test]
+fn past_256_entries_the_oldest_pools_stay_and_the_others_are_told() {
+    let every: Vec<String> = (0..258).map(|n| format!("m{n:03}")).collect();
+    let every: Vec<&str> = every.iter().map(String::as_str).collect();
+    let mut world = mk_world(&every);
+    for (n, name) in every.iter().enumerate().take(257) {
+        let mut pool = mk_pool("llm", Some("ClusterSet"));
+        // the first by name is the youngest
+        let second = if n == 0 {
+            5_000
+        } else {
+            1_000 + i64::try_from(n).expect("small")
+        };
+        pool.created = Timestamp::from_second(second).expect("in range");
+        world.update(&mk_name(name), Update::PoolApplied(pool), NOW);
+    }
+    let plan = desired_for(&world, &mk_policy(), &mk_key("llm"), NOW);
+    let found = names(planned(&plan, "m257"));
+    assert_eq!(found.len(), 256);
+    assert_eq!(found[0], "m001");
+    let crowded: Vec<&str> = plan.crowded_out.iter().map(ClusterName::as_str).collect();
+    assert_eq!(crowded, ["m000"]);
+    settle(&mut world, &mk_policy(), NOW);
+    let (_, reason, message) = exported(&world, &mk_policy(), "m000", &mk_key("llm"), NOW);
+    assert_eq!(reason, "PartiallyExported");
+    assert!(message.contains("m001 TooManyExporters"), "{message}");
+}
+
+#[test]
+fn an_import_holds_no_more_than_a_mebibyte_of_entries() {
+    let every: Vec<String> = (0..200).map(|n| format!("m{n:03}")).collect();
+    let every: Vec<&str> = every.iter().map(String::as_str).collect();
+    let mut world = mk_world(&every);
+    let long = "x".repeat(60);
+    let addresses: Vec<String> = (0..40)
+        .map(|n| format!("lb-{n}.{long}.{long}.example.com"))
+        .collect();
+    for name in &every[1..] {
+        let mut service = mk_service(ServiceType::LoadBalancer, "192.0.2.1");
+        service.ingress.clone_from(&addresses);
+        let services = Update::Services(Change::Applied(service));
+        world.update(&mk_name(name), services, NOW);
+        export(&mut world, name, "llm");
+    }
+    let plan = desired_for(&world, &mk_policy(), &mk_key("llm"), NOW);
+    let clusters = &planned(&plan, "m000").status.clusters;
+    let size = serde_json::to_vec(clusters).expect("JSON").len();
+    assert!(size <= 1024 * 1024, "{size}");
+    assert!(size > 1000 * 1024, "{size}: more would fit");
+    assert_eq!(clusters.len() + plan.crowded_out.len(), 199);
+}
+
+#[test]
+fn ready_pods_of_the_picker_are_named_if_asked_for() {
+    let mut world = mk_world(&["a", "b"]);
+    export(&mut world, "a", "llm");
+    let many: Vec<String> = (0..150).map(|n| format!("10.0.1.{n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    world.update(
+        &mk_name("a"),
+        Update::Slices(Change::Listed(vec![mk_slice(&many)])),
+        NOW,
+    );
+    let endpoints = |policy: &Policy| {
+        let plan = desired_for(&world, policy, &mk_key("llm"), NOW);
+        let entry = &planned(&plan, "b").status.clusters[0];
+        let picker = entry.endpoint_picker.as_ref().expect("a picker");
+        picker.endpoints.len()
+    };
+    assert_eq!(endpoints(&mk_policy()), 0);
+    let asked = Policy {
+        epp_endpoints: true,
+        ..mk_policy()
+    };
+    assert_eq!(endpoints(&asked), 100);
+}
+
+#[test]
+fn a_member_exports_two_thousand_pools_and_no_more() {
+    let mut world = mk_world(&["a", "b"]);
+    let names: Vec<String> = (0..2001).map(|n| format!("p{n:04}")).collect();
+    for pool in &names {
+        export(&mut world, "a", pool);
+    }
+    let over = mk_key("p2000");
+    let plan = desired_for(&world, &mk_policy(), &over, NOW);
+    assert_eq!(plan.imports[&mk_name("b")], ImportPlan::Absent);
+    let PoolPlan::Exported { condition, .. } = &plan.pools[&mk_name("a")] else {
+        panic!("nothing is said");
+    };
+    assert_eq!(condition.reason, "NotSupported");
+    // one goes: the next takes its place
+    let gone = Update::PoolApplied(mk_pool("p0000", None));
+    let changes = world.update(&mk_name("a"), gone, NOW);
+    assert!(changes.dirty.keys.contains(&over));
+    let plan = desired_for(&world, &mk_policy(), &over, NOW);
+    assert_eq!(super::names(planned(&plan, "b")), ["a"]);
+}
