@@ -157,7 +157,17 @@ impl World {
             Update::PoolsListed { pools, odd, crd } => {
                 return self.list_pools(name, pools, odd, crd, now);
             }
-            Update::PoolApplied(pool) => return member.apply_pool(name, pool),
+            Update::PoolApplied(pool) => {
+                let key = pool.key.clone();
+                let unheard = !member.knows_pool(&key);
+                let mut changes = member.apply_pool(name, pool);
+                if unheard && self.is_imported(&key) {
+                    // what importers have carried of it is decided now, whatever it asks for
+                    changes.dirty.keys.insert(key);
+                    self.tell_orphans(Some(name), None, &mut changes);
+                }
+                return changes;
+            }
             Update::PoolOdd(key) => {
                 member.odd_pools.insert(key);
             }
@@ -274,6 +284,14 @@ impl World {
             self.tell_orphans(Some(name), None, &mut changes);
         }
         changes
+    }
+
+    /// Whether some member holds an import of ours for the key.
+    fn is_imported(&self, key: &Key) -> bool {
+        self.members.values().any(|member| {
+            let import = member.imports.items.get(key);
+            import.is_some_and(|import| import.claim == Claim::Ours)
+        })
     }
 
     /// Keys of imports that hold an entry of this exporter although its pool has not been seen.

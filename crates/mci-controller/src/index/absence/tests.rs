@@ -179,7 +179,7 @@ fn long_silence_withdraws_only_if_the_operator_says_so() {
     lose_at(&mut world, "a", 0);
     assert!(world.tick(at(1_000_000)).withdrawals.is_empty());
 
-    let mut world = mk_guarded(Some(Duration::from_secs(600)));
+    let mut world = mk_guarded(Some(Duration::from_mins(10)));
     lose_at(&mut world, "a", 0);
     assert!(world.tick(at(599)).withdrawals.is_empty());
     let changes = world.tick(at(600));
@@ -199,7 +199,7 @@ fn long_silence_withdraws_only_if_the_operator_says_so() {
 
 #[test]
 fn under_the_guard_long_silence_is_held_and_counted_once() {
-    let mut world = mk_guarded(Some(Duration::from_secs(600)));
+    let mut world = mk_guarded(Some(Duration::from_mins(10)));
     for name in ["a", "b", "c"] {
         lose_at(&mut world, name, 0);
     }
@@ -211,7 +211,7 @@ fn under_the_guard_long_silence_is_held_and_counted_once() {
 
 #[test]
 fn a_member_that_is_another_cluster_now_is_not_silent() {
-    let mut world = mk_guarded(Some(Duration::from_secs(600)));
+    let mut world = mk_guarded(Some(Duration::from_mins(10)));
     let refused = Update::Refused(Refusal::IdentityChanged);
     world.update(&mk_name("a"), refused, at(0));
     assert!(world.tick(at(1_000)).withdrawals.is_empty());

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{POOLS, clusters::Cluster, wall};
+use super::{POOLS, bench::wall, clusters::Cluster};
 use crate::index::{
     drain::{MAX_DRAIN, later},
     rules::Rules,
@@ -98,7 +98,7 @@ impl Oracle {
         let proven = cluster.crd_stands() && seen.uid == Some(cluster.crd_uid());
         if proven {
             seen.told[p] = Told::Deleted;
-        } else if seen.told[p] != Told::Deleted {
+        } else if !matches!(seen.told[p], Told::Deleted | Told::NotExported) {
             seen.told[p] = Told::Doubted;
         }
     }
@@ -116,17 +116,18 @@ impl Oracle {
         } else {
             seen.stands_since = None;
         }
-        for p in 0..POOLS.len() {
-            if cluster.has_pool(POOLS[p]) {
+        for (p, pool) in POOLS.iter().enumerate() {
+            if cluster.has_pool(pool) {
                 self.showed(m, p, cluster);
                 continue;
             }
             let told = &mut self.members[m].told[p];
             *told = match *told {
-                Told::Deleted => Told::Deleted,
+                // it had ended before
+                Told::Deleted | Told::NotExported => Told::Deleted,
                 Told::Absent => Told::Absent,
-                Told::Exported | Told::NotExported if same => Told::Absent,
-                Told::Exported | Told::NotExported | Told::Doubted | Told::Nothing => Told::Doubted,
+                Told::Exported if same => Told::Absent,
+                Told::Exported | Told::Doubted | Told::Nothing => Told::Doubted,
             };
         }
     }
@@ -225,8 +226,7 @@ impl Oracle {
         }
         let ended = match seen.told[p] {
             Told::Nothing | Told::Exported => false,
-            Told::NotExported | Told::Deleted => true,
-            Told::Absent => true,
+            Told::NotExported | Told::Deleted | Told::Absent => true,
             Told::Doubted => seen
                 .stands_since
                 .is_some_and(|since| now.since(since) >= self.rules.stale_after),
