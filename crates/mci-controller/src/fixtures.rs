@@ -15,6 +15,7 @@ use crate::{
         },
         flavour::{Flavour, ImportCrd},
         member::{Fault, Member},
+        record::Record,
         rules::Rules,
         update::{Change, Update},
     },
@@ -57,6 +58,15 @@ pub(crate) fn mk_rules() -> Rules {
         drain: std::time::Duration::ZERO,
         isolation_guard: false,
         removal_hold: std::time::Duration::from_mins(5),
+    }
+}
+
+/// A member's record of the cluster with this uid.
+pub(crate) fn mk_record(uid: &str) -> Record {
+    Record {
+        uid: uid.to_owned(),
+        source: String::new(),
+        first_seen: None,
     }
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn explain(scene: Scene, key: &Key) -> Option<Explanation> {
         .iter()
         .map(|(name, member)| {
             let known = Known::of(world, member, key, scene.now);
-            (name, member, decide(&known))
+            (name, member, decide(known))
         })
         .collect();
     let mut exporters = Vec::new();

@@ -253,7 +253,6 @@ fn silence(reach: Reach) -> Hold {
 
 // === impl EntryFate ===
 
-#[allow(dead_code, reason = "explanations quote it")]
 impl EntryFate {
     /// Name of the rule, as explanations have it.
     pub(crate) fn rule(self) -> &'static str {
@@ -289,7 +288,6 @@ impl Mark {
     }
 
     /// As the entry's conditions say it.
-    #[allow(dead_code, reason = "explanations quote it")]
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::None => "Retained",
@@ -302,7 +300,6 @@ impl Mark {
 
 // === impl ImportsFate ===
 
-#[allow(dead_code, reason = "explanations quote it")]
 impl ImportsFate {
     /// Name of the rule, as explanations have it.
     pub(crate) fn rule(self) -> &'static str {
@@ -327,7 +324,6 @@ impl ImportsFate {
 
 // === impl Word ===
 
-#[allow(dead_code, reason = "explanations quote it")]
 impl Word {
     /// Name of the rule, as explanations have it.
     pub(crate) fn rule(self) -> &'static str {

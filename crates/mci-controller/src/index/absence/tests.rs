@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::*;
 use crate::{
@@ -224,7 +224,12 @@ fn mk_started(inventory: &[&str], recorded: &[&str]) -> (World, Changes) {
     for name in inventory {
         world.add_member(&mk_name(name), at(0));
     }
-    world.recorded_members(recorded.iter().map(|name| mk_name(name)).collect());
+    world.recall(
+        recorded
+            .iter()
+            .map(|name| (mk_name(name), mk_record(&format!("cluster-{name}"))))
+            .collect(),
+    );
     let changes = world.inventory_listed(at(0));
     (world, changes)
 }

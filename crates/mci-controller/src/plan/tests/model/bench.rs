@@ -69,7 +69,11 @@ impl Bench {
             .filter(|name| !(0..self.clusters.len()).any(|m| self.is_named(m, name)))
             .count();
         self.oracle.restarted(recorded.len(), gone, self.now);
-        self.world.recorded_members(recorded);
+        let recorded = recorded.into_iter().map(|name| {
+            let record = mk_record(&format!("cluster-{}", index(&name)));
+            (name, record)
+        });
+        self.world.recall(recorded.collect());
         for m in 0..self.clusters.len() {
             if self.clusters[m].listed {
                 let changes = self.world.add_member(&name(m), self.now);
@@ -95,7 +99,7 @@ impl Bench {
         let mut updates = first_lists(cluster.pools(), cluster.imports());
         for update in &mut updates {
             match update {
-                Update::Connected { uid } => *uid = format!("cluster-{m}"),
+                Update::Connected { uid, .. } => *uid = format!("cluster-{m}"),
                 Update::ImportCrd(crd) => *crd = cluster.import_crd(),
                 Update::Namespaces(change) => *change = Change::Listed(cluster.namespaces()),
                 Update::PoolsListed { crd, .. } => *crd = cluster.crd_check(),
