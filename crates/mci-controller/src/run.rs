@@ -116,24 +116,14 @@ async fn serve(
         if settings.needs_lease() {
             election = Election::begin(&home, &settings.policy.clusterset, clock, &health);
         }
-        let here = HomeDesk {
-            outbox: Arc::default(),
-            lease: Regarding::lease(&home.namespace, &settings.policy.clusterset),
-        };
-        let sender = run_sender(
-            here.outbox.clone(),
-            home.client.clone(),
-            SenderSettings {
-                cluster: "home".to_owned(),
-                claim: election.claim(),
-                clock,
-            },
-        );
-        tasks.spawn(async move {
-            sender.await;
-            Ok(())
-        });
-        desk = Some(here);
+        let lease = Regarding::lease(&home.namespace, &settings.policy.clusterset);
+        desk = Some(tell_at_home(
+            &home,
+            lease,
+            election.claim(),
+            clock,
+            &mut tasks,
+        ));
         let identities = Identities::new(&home, &settings.policy.clusterset);
         found = Some((home, identities));
     }
@@ -195,6 +185,31 @@ async fn serve(
     // what it still serves does not matter
     let _ = timeout(ADMIN_END, tasks.join_next()).await;
     outcome
+}
+
+/// Events about members: where they go, and the task that sends them.
+fn tell_at_home(
+    home: &Home,
+    lease: Regarding,
+    claim: lease::Claim,
+    clock: Clock,
+    tasks: &mut JoinSet<anyhow::Result<()>>,
+) -> HomeDesk {
+    let desk = HomeDesk {
+        outbox: Arc::default(),
+        lease,
+    };
+    let settings = SenderSettings {
+        cluster: "home".to_owned(),
+        claim,
+        clock,
+    };
+    let sender = run_sender(desk.outbox.clone(), home.client.clone(), settings);
+    tasks.spawn(async move {
+        sender.await;
+        Ok(())
+    });
+    desk
 }
 
 fn no_home() -> ConfigError {
