@@ -99,7 +99,8 @@ impl Files {
             cluster,
             &url,
             &authority_pem,
-            "admin",
+            // files that kubectl merges must not share names
+            &format!("{cluster}-admin"),
             Credentials::Certificate(&admin),
         );
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use crd::{Condition, InferencePoolImport, inference_pool::InferencePool};
 use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use testbed::{Cluster, eventually};
 
@@ -62,18 +63,34 @@ pub(crate) async fn delete_pool(cluster: &Cluster) -> Result<()> {
 
 /// Away with it, wherever it is.
 pub(crate) async fn clear(environment: &Environment) -> Result<()> {
-    let command = [
+    let clusters = [&environment.east, &environment.west];
+    try_join_all(clusters.map(gone))
+        .await
+        .context("clearing up")?;
+    Ok(())
+}
+
+async fn gone(cluster: &Cluster) -> Result<()> {
+    let delete = [
         "delete",
         "namespace",
         APART,
         "--ignore-not-found",
-        "--wait=true",
-        "--timeout=25s",
+        "--wait=false",
     ];
-    let clusters = [&environment.east, &environment.west];
-    try_join_all(clusters.map(|cluster| cluster.kubectl(&command)))
-        .await
-        .context("clearing up")?;
+    cluster.kubectl(&delete).await?;
+    let namespaces: Api<Namespace> = Api::all(cluster.client());
+    let what = format!("no namespace {APART} in {}", cluster.name());
+    // after a CRD came or went, the namespace controller tries again with growing pauses
+    let limit = Duration::from_secs(90);
+    eventually(&what, limit, async || {
+        match namespaces.get_opt(APART).await {
+            Ok(None) => Ok(()),
+            Ok(Some(namespace)) => Err(format!("{:?}", namespace.status)),
+            Err(error) => Err(error.to_string()),
+        }
+    })
+    .await?;
     Ok(())
 }
 

@@ -36,7 +36,7 @@ pub(crate) async fn a_standby_takes_over_within_17_s_of_a_crash_and_3_s_of_a_cle
         // restarted by its node, it is another process, and no holder of the lease
         environment.kill_pod(&environment.west, isthmus::NAMESPACE, &leader)?;
         let crash = written_after(environment, 8001).await?;
-        println!("taken over {:.1} s after a crash", crash.as_secs_f64());
+        eprintln!("taken over {:.1} s after a crash", crash.as_secs_f64());
         ensure!(crash <= CRASH + MARGIN, "taken over after {crash:?}");
 
         let leader = two_controllers(environment).await?;
@@ -50,7 +50,7 @@ pub(crate) async fn a_standby_takes_over_within_17_s_of_a_crash_and_3_s_of_a_cle
         ];
         environment.west.kubectl(&end).await?;
         let clean = written_after(environment, 8002).await?;
-        println!("taken over {:.1} s after a clean end", clean.as_secs_f64());
+        eprintln!("taken over {:.1} s after a clean end", clean.as_secs_f64());
         ensure!(clean <= CLEAN + MARGIN, "taken over after {clean:?}");
         Ok(())
     }
@@ -82,7 +82,7 @@ pub(crate) async fn a_leader_that_was_stopped_writes_nothing_once_another_leads(
         let (stopped, stopped_at) = (Timestamp::now(), Instant::now());
         let outcome = async {
             let taken = written_after(environment, 8003).await?;
-            println!("taken over {:.1} s after a stop", taken.as_secs_f64());
+            eprintln!("taken over {:.1} s after a stop", taken.as_secs_f64());
             ensure!(taken <= CRASH + MARGIN, "taken over after {taken:?}");
             sleep_until(stopped_at + STOP).await;
             // what it finds to do when it goes on
