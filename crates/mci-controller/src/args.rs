@@ -87,6 +87,9 @@ pub struct Args {
     )]
     stale_after: Span,
 
+    #[command(flatten)]
+    caution: CautionArgs,
+
     /// How long a start waits for all members before it writes; what members not heard of by then export is kept as
     /// it is.
     #[arg(
@@ -138,9 +141,6 @@ pub struct Args {
         value_name = "IP:PORT"
     )]
     admin_address: SocketAddr,
-
-    #[command(flatten)]
-    caution: CautionArgs,
 
     #[command(flatten)]
     log: LogArgs,
