@@ -41,6 +41,11 @@ impl Claim {
         Self(None)
     }
 
+    /// The claim of a process that is not to write: never valid.
+    pub fn never(clock: Clock) -> Self {
+        Self::contested(clock).1
+    }
+
     pub(crate) fn contested(clock: Clock) -> (watch::Sender<Term>, Self) {
         let (sender, terms) = watch::channel(Term::default());
         (sender, Self(Some(Contested { clock, terms })))
@@ -238,6 +243,14 @@ mod tests {
         // without its elector it is not gained again
         drop(terms);
         assert!(timeout(SECOND * 60, claim.gained()).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_never_to_write_waits_for_ever() {
+        let claim = Claim::never(Clock::start());
+        assert!(!claim.is_valid(Moment::START));
+        assert!(timeout(SECOND * 3600, claim.gained()).await.is_err());
+        assert_eq!(claim.term(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -100,7 +100,7 @@ async fn serve(
         debug::router(metrics.overview()).merge(explain::router(questions)),
         stop.clone(),
     ));
-    let mut election = Election::none();
+    let mut election = Election::none(settings.dry_run, clock);
     let mut desk = None;
     let mut found = None;
     if let Some(config) = home {

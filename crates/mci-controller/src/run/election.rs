@@ -25,10 +25,15 @@ const RELEASE: Duration = Duration::from_secs(3);
 // === impl Election ===
 
 impl Election {
-    /// No rivals: this process alone writes.
-    pub(super) fn none() -> Self {
+    /// No election: this process alone writes, or with a dry run not even that one.
+    pub(super) fn none(dry_run: bool, clock: Clock) -> Self {
+        let claim = if dry_run {
+            Claim::never(clock)
+        } else {
+            Claim::always()
+        };
         Self {
-            claim: Claim::always(),
+            claim,
             task: JoinSet::new(),
             written: CancellationToken::new(),
         }
@@ -77,6 +82,24 @@ impl Election {
         self.written.cancel();
         if timeout(RELEASE, self.task.join_next()).await.is_err() {
             tracing::warn!("no answer from the home cluster: the lease is not given back");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn alone_it_may_write_and_in_a_dry_run_never() {
+        let clock = Clock::start();
+        for dry_run in [false, true] {
+            let mut election = Election::none(dry_run, clock);
+            assert_eq!(election.claim().is_valid(clock.now()), !dry_run);
+            // no task, so none that fails or gives back
+            let failed = timeout(Duration::from_mins(1), election.failed()).await;
+            assert!(failed.is_err());
+            election.end().await;
         }
     }
 }
