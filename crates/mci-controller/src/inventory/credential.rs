@@ -164,10 +164,14 @@ mod tests {
 
     const V1: &str = API_VERSIONS[0];
 
+    /// 2026-01-01T00:00:00Z.
+    fn now() -> Timestamp {
+        Timestamp::from_second(1_767_225_600).expect("a time")
+    }
+
     fn read(status: Value) -> Result<Issued, CredentialError> {
         let answer = json!({"apiVersion": V1, "kind": "ExecCredential", "status": status});
-        let now = "2026-01-01T00:00:00Z".parse().expect("a time");
-        parse(answer.to_string().as_bytes(), V1, now)
+        parse(answer.to_string().as_bytes(), V1, now())
     }
 
     #[test]

@@ -1,7 +1,6 @@
-use std::{
-    path::{Path, PathBuf},
-    time::Instant as Watch,
-};
+use std::path::{Path, PathBuf};
+
+use tokio::time::Instant;
 
 use super::*;
 use crate::inventory::provider::ProviderFile;
@@ -95,7 +94,7 @@ async fn a_plugin_that_hangs_is_killed_with_all_that_it_started_and_holds_up_nob
     let hung = mk("sleep 60 & echo $! > $DIR/child; echo $$ > $DIR/self; wait");
     let good = mk(&answer(r#"{"token":"t"}"#));
     let runner = mk_runner(Duration::from_millis(700));
-    let started = Watch::now();
+    let started = Instant::now();
     let hanging = runner.run(&hung.plan);
     let others = async {
         let issued = runner.run(&good.plan).await;

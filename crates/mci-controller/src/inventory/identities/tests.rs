@@ -79,13 +79,11 @@ fn record(uid: &str) -> Record {
     }
 }
 
-fn records(of: &[(&str, &str)]) -> Option<Records> {
+fn records(of: &[(&str, &str)]) -> Records {
     let named = of.iter();
-    Some(
-        named
-            .map(|(name, uid)| (mk_name(name), record(uid)))
-            .collect(),
-    )
+    named
+        .map(|(name, uid)| (mk_name(name), record(uid)))
+        .collect()
 }
 
 async fn until(what: impl Fn() -> bool) {
@@ -108,25 +106,25 @@ async fn identities_outlive_the_process_and_keep_their_time() {
     let mut tasks = JoinSet::new();
     let keeper = identities.clone();
     tasks.spawn(async move { keeper.keep(receiver, || true).await });
-    wanted.send(records(&[("a", "u-1")])).expect("heard");
+    wanted.send(Some(records(&[("a", "u-1")]))).expect("heard");
     until(|| shelf.line("a").is_some()).await;
     let first = shelf.line("a").expect("a line");
     assert_eq!(first["uid"], "u-1");
     assert!(first["firstSeen"].is_string(), "{first}");
     wanted
-        .send(records(&[("a", "u-1"), ("b", "u-2")]))
+        .send(Some(records(&[("a", "u-1"), ("b", "u-2")])))
         .expect("heard");
     until(|| shelf.line("b").is_some()).await;
     assert_eq!(shelf.line("a"), Some(first));
     let loaded = mk(&shelf).load().await;
     assert!(loaded.values().all(|record| record.first_seen.is_some()));
     assert_eq!(loaded.len(), 2);
-    wanted.send(records(&[("b", "u-2")])).expect("heard");
+    wanted.send(Some(records(&[("b", "u-2")]))).expect("heard");
     until(|| shelf.line("a").is_none()).await;
     let methods = shelf.writes.lock().clone();
     assert_eq!(methods, [Method::POST, Method::PUT, Method::PUT]);
     // what says nothing new is not written
-    wanted.send(records(&[("b", "u-2")])).expect("heard");
+    wanted.send(Some(records(&[("b", "u-2")]))).expect("heard");
     drop(wanted);
     while tasks.join_next().await.is_some() {}
     assert_eq!(shelf.writes.lock().len(), 3);
@@ -135,7 +133,7 @@ async fn identities_outlive_the_process_and_keep_their_time() {
 #[tokio::test(start_paused = true)]
 async fn only_the_leader_writes() {
     let shelf = Arc::new(Shelf::default());
-    let (wanted, receiver) = watch::channel(records(&[("a", "u-1")]));
+    let (wanted, receiver) = watch::channel(Some(records(&[("a", "u-1")])));
     let leads = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();
     let (keeper, flag) = (mk(&shelf), leads.clone());
@@ -153,7 +151,7 @@ async fn a_conflict_is_read_again() {
     *shelf.live.lock() =
         Some(json!({"metadata": {"name": "x", "resourceVersion": "1"}, "data": {}}));
     shelf.conflict.store(true, Ordering::SeqCst);
-    let (wanted, receiver) = watch::channel(records(&[("a", "u-1")]));
+    let (wanted, receiver) = watch::channel(Some(records(&[("a", "u-1")])));
     let mut tasks = JoinSet::new();
     let keeper = mk(&shelf);
     tasks.spawn(async move { keeper.keep(receiver, || true).await });

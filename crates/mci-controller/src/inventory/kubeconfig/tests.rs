@@ -15,15 +15,13 @@ fn mk(cluster: &str, user: &str) -> String {
 const SERVER: &str = "server: 'https://192.0.2.1:6443'";
 const SECRET: &str = "s3cr3t-t0ken";
 
-async fn parse(text: &str) -> Result<Credentials, KubeconfigError> {
+fn parse(text: &str) -> Result<Credentials, KubeconfigError> {
     Credentials::parse(text.as_bytes(), false)
 }
 
-#[tokio::test]
-async fn a_token_in_the_file_is_taken_and_never_shown() {
-    let credentials = parse(&mk(SERVER, &format!("token: {SECRET}")))
-        .await
-        .expect("taken");
+#[test]
+fn a_token_in_the_file_is_taken_and_never_shown() {
+    let credentials = parse(&mk(SERVER, &format!("token: {SECRET}"))).expect("taken");
     assert_eq!(credentials.server(), "https://192.0.2.1:6443/");
     assert!(!format!("{credentials:?}").contains(SECRET));
 }
@@ -42,11 +40,9 @@ async fn a_token_in_the_file_is_taken_and_never_shown() {
 #[case::impersonated_groups("", "as-groups: ['system:masters']")]
 #[case::skip_verify(", insecure-skip-tls-verify: true", "token: x")]
 #[case::ca_path(", certificate-authority: /etc/ca.pem", "token: x")]
-#[tokio::test]
-async fn what_could_harm_is_refused(#[case] cluster: &str, #[case] user: &str) {
-    let error = parse(&mk(&format!("{SERVER}{cluster}"), user))
-        .await
-        .expect_err("refused");
+#[test]
+fn what_could_harm_is_refused(#[case] cluster: &str, #[case] user: &str) {
+    let error = parse(&mk(&format!("{SERVER}{cluster}"), user)).expect_err("refused");
     assert_eq!(error.refusal(), Refusal::InsecureCredentials, "{error}");
 }
 
@@ -56,39 +52,39 @@ async fn what_could_harm_is_refused(#[case] cluster: &str, #[case] user: &str) {
 #[case::empty("")]
 #[case::no_context("clusters: []\nusers: []\ncontexts: []\n")]
 #[case::dangling_context("current-context: nowhere\nclusters: []\nusers: []\ncontexts: []\n")]
-#[tokio::test]
-async fn garbage_is_refused(#[case] text: &str) {
-    let error = parse(text).await.expect_err("refused");
+#[test]
+fn garbage_is_refused(#[case] text: &str) {
+    let error = parse(text).expect_err("refused");
     assert_eq!(error.refusal(), Refusal::BadCredentials, "{error}");
 }
 
-#[tokio::test]
-async fn no_error_quotes_the_file() {
+#[test]
+fn no_error_quotes_the_file() {
     // a token where a number or map is expected makes serde quote it
     let text = format!("current-context: [{SECRET}]\nusers: {SECRET}\n");
-    let error = parse(&text).await.expect_err("refused");
+    let error = parse(&text).expect_err("refused");
     assert!(!format!("{error} {error:?}").contains(SECRET), "{error:?}");
     let bad_ca = format!("{SERVER}, certificate-authority-data: '{SECRET}'");
-    let error = parse(&mk(&bad_ca, "token: x")).await.expect_err("refused");
+    let error = parse(&mk(&bad_ca, "token: x")).expect_err("refused");
     assert_eq!(error, KubeconfigError::BadMaterial);
 }
 
-#[tokio::test]
-async fn clear_text_needs_the_flag() {
+#[test]
+fn clear_text_needs_the_flag() {
     let text = mk("server: 'http://192.0.2.1:8080'", "token: x");
-    let error = parse(&text).await.expect_err("refused");
+    let error = parse(&text).expect_err("refused");
     assert_eq!(error.refusal(), Refusal::InsecureCredentials);
     let allowed = Credentials::parse(text.as_bytes(), true);
     assert!(allowed.is_ok());
 }
 
-#[tokio::test]
-async fn a_megabyte_is_the_limit() {
+#[test]
+fn a_megabyte_is_the_limit() {
     let mut text = mk(SERVER, "token: x");
     text.push_str("# ");
     text.push_str(&"x".repeat(MAX_BYTES));
     assert_eq!(
-        parse(&text).await.expect_err("refused"),
+        parse(&text).expect_err("refused"),
         KubeconfigError::TooLarge
     );
 }
@@ -96,28 +92,25 @@ async fn a_megabyte_is_the_limit() {
 #[rstest]
 #[case::user("https://me:s3cr3t-t0ken@192.0.2.1:6443")]
 #[case::query("https://192.0.2.1:6443/?access=s3cr3t-t0ken")]
-#[tokio::test]
-async fn secrets_in_the_server_url_are_refused_and_not_shown(#[case] server: &str) {
+#[test]
+fn secrets_in_the_server_url_are_refused_and_not_shown(#[case] server: &str) {
     let text = mk(&format!("server: '{server}'"), "token: x");
-    let error = parse(&text).await.expect_err("refused");
+    let error = parse(&text).expect_err("refused");
     assert_eq!(error.refusal(), Refusal::InsecureCredentials);
     assert!(!format!("{error} {error:?}").contains(SECRET), "{error}");
 }
 
-#[tokio::test]
-async fn proxies_are_refused_by_name() {
+#[test]
+fn proxies_are_refused_by_name() {
     let text = mk(
         &format!("{SERVER}, proxy-url: 'http://192.0.2.9:3128'"),
         "token: x",
     );
-    assert_eq!(
-        parse(&text).await.expect_err("refused"),
-        KubeconfigError::Proxy
-    );
+    assert_eq!(parse(&text).expect_err("refused"), KubeconfigError::Proxy);
 }
 
-#[tokio::test]
-async fn unknown_fields_are_no_fault() {
+#[test]
+fn unknown_fields_are_no_fault() {
     let text = mk(SERVER, "token: x, future-field: 7");
-    assert!(parse(&text).await.is_ok());
+    assert!(parse(&text).is_ok());
 }

@@ -78,3 +78,61 @@ async fn a_cluster_is_accepted_under_one_name_only() {
     assert_eq!(rival.accepted, None);
     assert_eq!(rival.refused, Some(Refusal::DuplicateCluster));
 }
+
+fn mk_listing(access: Access, accepts: Option<&str>) -> Listing {
+    let origin = crate::index::origin::Origin {
+        accepted_identity: accepts.map(ToOwned::to_owned),
+        ..crate::index::origin::Origin::default()
+    };
+    Listing {
+        member: "a".to_owned(),
+        origin: Arc::new(origin),
+        access,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_is_tried_anew_when_another_cluster_is_accepted_and_not_for_a_label() {
+    let mut supervisor = mk_supervisor();
+    let name = mk_name("a");
+    let ready = || Access::Ready(Box::new(Credentials::for_tests()));
+    let version = |supervisor: &Supervisor| {
+        let control = supervisor.members[&name].control.as_ref();
+        control.expect("credentials").borrow().version
+    };
+    supervisor.upsert(&name, &mk_listing(ready(), None));
+    supervisor.upsert(&name, &mk_listing(ready(), None));
+    assert_eq!(version(&supervisor), 0);
+    supervisor.upsert(&name, &mk_listing(ready(), Some("u-2")));
+    assert_eq!(version(&supervisor), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spoilt_object_keeps_the_credentials_that_it_had_and_says_so() {
+    let mut supervisor = mk_supervisor();
+    let name = mk_name("a");
+    let ready = Access::Ready(Box::new(Credentials::for_tests()));
+    supervisor.upsert(&name, &mk_listing(ready, None));
+    let spoilt = Access::refused(Refusal::BadCredentials, "no kubeconfig");
+    supervisor.upsert(&name, &mk_listing(spoilt, None));
+    let handle = &supervisor.members[&name];
+    assert!(handle.control.is_some());
+    assert_eq!(handle.detail.as_deref(), Some("no kubeconfig"));
+    let member = &supervisor.planner.world().members[&name];
+    assert_eq!(member.link, Link::Connecting, "it is not refused");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_whose_plugin_has_not_answered_is_one_all_the_same() {
+    let mut supervisor = mk_supervisor();
+    let name = mk_name("a");
+    supervisor.upsert(&name, &mk_listing(Access::Pending, None));
+    let link = |supervisor: &Supervisor| supervisor.planner.world().members[&name].link;
+    assert_eq!(link(&supervisor), Link::Connecting);
+    let refused = Access::refused(Refusal::NoAccessProvider, "none");
+    supervisor.upsert(&name, &mk_listing(refused, None));
+    assert_eq!(link(&supervisor), Link::Refused(Refusal::NoAccessProvider));
+    let ready = Access::Ready(Box::new(Credentials::for_tests()));
+    supervisor.upsert(&name, &mk_listing(ready, None));
+    assert!(supervisor.members[&name].control.is_some());
+}
