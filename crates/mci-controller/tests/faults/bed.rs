@@ -177,15 +177,16 @@ impl Bed {
             .context("the admin port does not answer")?
     }
 
-    /// The value of a metric: `mci_patches_total{cluster="a",result="ok"}`; 0 while it is absent.
-    pub(crate) async fn metric(&self, series: &str) -> Result<f64> {
+    /// The value of a counter: `mci_patches_total{cluster="a",result="ok"}`; 0 while it is absent.
+    pub(crate) async fn counter(&self, series: &str) -> Result<u64> {
         let (_, page) = self.admin("/metrics").await?;
-        let line = page
+        let value = page
             .lines()
             .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        Ok(line
-            .and_then(|value| value.trim().parse().ok())
-            .unwrap_or(0.0))
+        match value {
+            Some(value) => value.trim().parse().with_context(|| series.to_owned()),
+            None => Ok(0),
+        }
     }
 
     /// The rows of `/debug/clusters` by name.

@@ -24,11 +24,8 @@ pub(crate) async fn t01_deleting_the_pools_crd_withdraws_nothing() -> Result<()>
     stays("the entry", Duration::from_secs(3), kept).await?;
     bed.says("c", "llm", "a", "Ready", "True/Ready", SOON)
         .await?;
-    ensure!(
-        bed.metric("mci_withdrawals_total{reason=\"PoolDeleted\"}")
-            .await?
-            == 0.0
-    );
+    let series = "mci_withdrawals_total{reason=\"PoolDeleted\"}";
+    ensure!(bed.counter(series).await? == 0);
 
     bed.server("a").install_crd(&POOLS);
     bed.server("a").export(NS, "llm");

@@ -1,7 +1,14 @@
+use std::sync::Arc;
+
+use moment::Moment;
 use prometheus_client::registry::Registry;
 
-use super::*;
-use crate::{fixtures::mk_name, inventory::Sources};
+use super::{members::LEAVING, *};
+use crate::{
+    fixtures::mk_name,
+    index::{member::Refusal, update::Update},
+    inventory::{Access, Credentials, Listing, Sources},
+};
 
 fn mk_supervisor() -> Supervisor {
     let settings = Settings {
