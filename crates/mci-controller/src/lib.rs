@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!  inventory ─► member (connect, watch, probe) ── updates ──► index ─► plan ── queues ──► write ─► members
-//!  kubeconfigs     one task tree each              bounded     └──── planner ────┘
+//!  sources         one task tree each              bounded     └──── planner ────┘         ▲
+//!                                                                                        lease
 //! ```
 
 mod args;
