@@ -3,6 +3,26 @@ use std::path::Path;
 use super::*;
 use crate::inventory::Sources;
 
+/// Settings with the kubeconfigs of this directory as members.
+pub(super) fn mk_settings(directory: &Path) -> Settings {
+    Settings {
+        sources: Sources {
+            kubeconfig_dir: Some(directory.to_owned()),
+            ..Sources::default()
+        },
+        home: crate::args::HomeSettings::default(),
+        instance_from_home: true,
+        clusterset_from_home: true,
+        policy: crate::fixtures::mk_policy(),
+        rules: crate::fixtures::mk_rules(),
+        initial_sync_timeout: Duration::from_millis(300),
+        write_timeout: Duration::from_secs(5),
+        drain_timeout: Duration::from_secs(10),
+        dry_run: false,
+        admin_address: ([127, 0, 0, 1], 0).into(),
+    }
+}
+
 /// A controller over a directory, with its admin port.
 struct Running {
     address: std::net::SocketAddr,
@@ -15,20 +35,8 @@ impl Running {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let settings = Settings {
-            sources: Sources {
-                kubeconfig_dir: Some(directory.to_owned()),
-                ..Sources::default()
-            },
-            home: crate::args::HomeSettings::default(),
-            instance_from_home: true,
-            clusterset_from_home: true,
-            policy: crate::fixtures::mk_policy(),
-            rules: crate::fixtures::mk_rules(),
-            initial_sync_timeout: Duration::from_millis(300),
-            write_timeout: Duration::from_secs(5),
-            drain_timeout: Duration::from_secs(10),
-            dry_run: false,
             admin_address: address,
+            ..mk_settings(directory)
         };
         let shutdown = Shutdown::manual();
         let mut tasks = JoinSet::new();

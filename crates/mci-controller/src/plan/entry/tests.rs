@@ -1,11 +1,11 @@
-use crd::conditions;
+use crd::{ServiceType, conditions};
 use rstest::rstest;
 
-use super::*;
+use super::{shed::MAX_ENTRY_BYTES, *};
 use crate::{
     fixtures::*,
     index::{
-        facts::SliceFacts,
+        facts::{EppRef, ServiceFacts, SliceFacts},
         member::Fault,
         update::{Change, Update},
     },

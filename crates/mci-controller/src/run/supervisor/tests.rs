@@ -7,26 +7,12 @@ use super::{members::LEAVING, *};
 use crate::{
     fixtures::mk_name,
     index::{member::Refusal, update::Update},
-    inventory::{Access, Credentials, Listing, Sources},
+    inventory::{Access, Credentials, Listing},
+    run::tests::mk_settings,
 };
 
 fn mk_supervisor() -> Supervisor {
-    let settings = Settings {
-        sources: Sources {
-            kubeconfig_dir: Some("/".into()),
-            ..Sources::default()
-        },
-        home: crate::args::HomeSettings::default(),
-        instance_from_home: true,
-        clusterset_from_home: true,
-        policy: crate::fixtures::mk_policy(),
-        rules: crate::fixtures::mk_rules(),
-        initial_sync_timeout: Duration::from_secs(30),
-        write_timeout: Duration::from_secs(5),
-        drain_timeout: Duration::from_secs(10),
-        dry_run: false,
-        admin_address: ([127, 0, 0, 1], 0).into(),
-    };
+    let settings = mk_settings("/".as_ref());
     let metrics = Metrics::register(&mut Registry::default());
     let health = Health::new(&[GATE_PART]);
     Supervisor::new(settings, Clock::start(), metrics, health, Claim::always())
