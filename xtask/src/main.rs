@@ -3,6 +3,7 @@
 //! It starts cargo, Go and our own programs, and links none of our crates, so its first build takes seconds.
 #![allow(clippy::print_stdout, reason = "a terminal program")]
 
+mod bench;
 mod command;
 mod crds;
 mod demo;
@@ -33,6 +34,10 @@ enum Task {
     Test(test::Args),
     /// Find or build etcd, kube-apiserver, kube-controller-manager, kubectl and Envoy
     Tools,
+    /// Measure the controller on scripted API servers, in release mode
+    Bench(bench::Args),
+    /// Let members of a large ClusterSet die at random and check that nothing is withdrawn without evidence
+    Soak(bench::SoakArgs),
     /// Write config/crd and the Rust types of foreign CRDs anew
     Crds,
 }
@@ -48,6 +53,8 @@ fn main() -> ExitCode {
         // its last line counts what passed and failed: nothing comes after
         Task::Test(args) => return test::run_tests(&args),
         Task::Tools => tools::ensure().map(|tools| print!("{tools}")),
+        Task::Bench(args) => bench::run_bench(&args),
+        Task::Soak(args) => bench::run_soak(&args),
         Task::Crds => crds::run_all(),
     };
     match result {

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use crate::{
+    bench,
     command::{cargo, run},
     demo::programs,
     signals::Running,
@@ -38,6 +39,8 @@ enum Part {
     Unit,
     /// rustdoc, warnings denied
     Docs,
+    /// a minute of random faults on thirty scripted clusters
+    Soak,
     /// the testbed itself
     Testbed,
     /// end-to-end tests on real clusters
@@ -135,6 +138,7 @@ impl Part {
                     .env("RUSTDOCFLAGS", "-D warnings"),
                 tally,
             ),
+            Self::Soak => count(&mut bench::short_soak()?, tally),
             Self::Testbed => {
                 let tools = tools::ensure()?;
                 let mut tests =

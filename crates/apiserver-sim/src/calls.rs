@@ -18,7 +18,7 @@ pub struct Call {
     pub resource: &'static str,
     /// Namespace, or empty.
     pub namespace: String,
-    /// Name, or empty.
+    /// Name, or empty; of `unknown` the path.
     pub name: String,
     /// Whether it was about the status.
     pub status: bool,
@@ -36,6 +36,8 @@ pub(crate) struct Calls {
     first: u64,
     log: VecDeque<Call>,
     totals: BTreeMap<(Verb, &'static str), u64>,
+    /// Writes that changed nothing.
+    pub(crate) idle_writes: u64,
 }
 
 /// Calls that are kept: a soak of an hour must not grow for it.
@@ -97,6 +99,12 @@ impl Calls {
 
     pub(crate) fn log(&self) -> Vec<Call> {
         self.log.iter().cloned().collect()
+    }
+
+    pub(crate) fn last_write(&self, name: &str) -> Option<Instant> {
+        let mut latest = self.log.iter().rev();
+        let call = latest.find(|call| call.is_write() && call.name == name);
+        call.map(|call| call.at)
     }
 
     pub(crate) fn total(&self, verb: Verb, resource: &str) -> u64 {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use crate::{
     kinds::{self, CRDS, IMPORTS, Kind, NAMESPACES},
@@ -52,6 +52,17 @@ impl Server {
                 )
             })
             .collect()
+    }
+
+    /// An object's JSON text, and when it became so.
+    pub fn text(
+        &self,
+        kind: &'static Kind,
+        namespace: &str,
+        name: &str,
+    ) -> Option<(Instant, bytes::Bytes)> {
+        let object = self.shared.store.lock().get(kind, namespace, name)?;
+        Some((object.at, object.json.clone()))
     }
 
     /// How many objects of a kind there are.

@@ -108,7 +108,7 @@ impl Shared {
                 review["status"] = json!({"allowed": true});
                 Ok(Answer::json(201, &review))
             }
-            Place::Nowhere => Ok(Answer::not_served()),
+            Place::Nowhere(_) => Ok(Answer::not_served()),
             Place::Objects { kind, .. } if !self.serves(kind) => Ok(Answer::not_served()),
             Place::Objects {
                 kind,
@@ -152,6 +152,7 @@ impl Shared {
         };
         let bad = |error: serde_json::Error| Refusal::new(400, "BadRequest", error.to_string());
         let mut store = self.store.lock();
+        let before = store.version;
         let written = match target.verb {
             Verb::Get => {
                 let object = store.get(at.kind, at.namespace, at.name);
@@ -207,6 +208,9 @@ impl Shared {
             }
         };
         let Written { created, object } = written;
+        if store.version == before {
+            self.calls.lock().idle_writes += 1;
+        }
         let code = if created { 201 } else { 200 };
         Ok(Answer::bytes(code, store.shown(at.kind, &object, partial)))
     }

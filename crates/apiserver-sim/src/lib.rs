@@ -36,7 +36,9 @@ pub use kinds::{
     CLUSTER_PROFILES, CLUSTER_PROPERTIES, CONFIG_MAPS, CORE_EVENTS, CRDS, ENDPOINT_SLICES, EVENTS,
     GATEWAYS, HTTP_ROUTES, IMPORTS, Kind, LEASES, NAMESPACES, POOLS, SECRETS, SERVICES,
 };
-pub use objects::{EPP, EXPORT, condition, endpoint_slice, exported_pool, load_balancer, pool};
+pub use objects::{
+    EPP, EXPORT, condition, endpoint_slice, entries_of, exported_pool, load_balancer, pool,
+};
 pub use pki::{Authority, PkiError};
 pub use server::{Builder, Server, StartError, free_address};
 pub use target::Verb;

@@ -99,17 +99,8 @@ impl Server {
 
     /// Names of the entries of an import, sorted: the list is a map. Empty also where there is none.
     pub fn entries(&self, namespace: &str, name: &str) -> Vec<String> {
-        let import = self
-            .get(&crate::kinds::IMPORTS, namespace, name)
-            .unwrap_or_default();
-        let entries = import.pointer("/status/clusters").and_then(Value::as_array);
-        let names = entries
-            .into_iter()
-            .flatten()
-            .filter_map(|entry| entry.get("name")?.as_str());
-        let mut names: Vec<String> = names.map(str::to_owned).collect();
-        names.sort_unstable();
-        names
+        let text = self.text(&crate::kinds::IMPORTS, namespace, name);
+        entries_of(text.as_ref().map_or(b"", |(_, text)| text))
     }
 
     /// An entry of an import.
@@ -133,6 +124,30 @@ impl Server {
         })?;
         condition(ours, crd::conditions::EXPORTED)
     }
+}
+
+/// Names of the entries in an import's JSON text, sorted.
+pub fn entries_of(text: &[u8]) -> Vec<String> {
+    #[derive(Default, serde::Deserialize)]
+    #[serde(default)]
+    struct Import {
+        status: Status,
+    }
+    #[derive(Default, serde::Deserialize)]
+    #[serde(default)]
+    struct Status {
+        clusters: Vec<Entry>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Entry {
+        name: String,
+    }
+    // what was never written has no entries
+    let import: Import = serde_json::from_slice(text).unwrap_or_default();
+    let entries = import.status.clusters.into_iter();
+    let mut names: Vec<String> = entries.map(|entry| entry.name).collect();
+    names.sort_unstable();
+    names
 }
 
 /// `status/reason` of a condition of an object or entry.

@@ -24,6 +24,9 @@ pub enum PkiError {
     Serve(#[from] rustls::Error),
 }
 
+/// HTTP/2, as TLS negotiates it.
+pub(crate) const H2: &[u8] = b"h2";
+
 // === impl Authority ===
 
 impl Authority {
@@ -59,7 +62,7 @@ impl Authority {
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_single_cert(vec![certificate], key)?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = vec![H2.to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
 }

@@ -11,12 +11,15 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use hyper::{server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::{
+    server::conn::{http1, http2},
+    service::service_fn,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use jiff::SignedDuration;
 use parking_lot::Mutex;
 use serde_json::json;
-use tokio::{net::TcpListener, sync::watch, task::JoinSet};
+use tokio::{net::TcpListener, sync::watch, task::JoinSet, time::Instant};
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
@@ -26,7 +29,7 @@ use crate::{
     handler::handle,
     kinds::{self, Kind, NAMESPACES},
     link::{Link, Links},
-    pki::{Authority, PkiError},
+    pki::{Authority, H2, PkiError},
     store::Store,
     target::Verb,
     watching::{Ending, Orders},
@@ -334,6 +337,16 @@ impl Server {
         self.shared.calls.lock().total(verb, resource)
     }
 
+    /// When the last write on an object of this name arrived.
+    pub fn last_write(&self, name: &str) -> Option<Instant> {
+        self.shared.calls.lock().last_write(name)
+    }
+
+    /// Writes that were taken and changed nothing.
+    pub fn idle_writes(&self) -> u64 {
+        self.shared.calls.lock().idle_writes
+    }
+
     /// Writes on a kind, of all verbs.
     pub fn writes(&self, resource: &str) -> u64 {
         let verbs = [Verb::Create, Verb::Update, Verb::Patch, Verb::Delete];
@@ -345,18 +358,28 @@ async fn serve(shared: Arc<Shared>, link: Link, tls: Option<TlsDebug>) {
     let number = link.number();
     let links = shared.links.clone();
     let service = service_fn(move |request| handle(shared.clone(), request));
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
+    let mut http1 = http1::Builder::new();
+    http1
+        .timer(TokioTimer::new())
         .header_read_timeout(None)
         .max_buf_size(BUFFER);
     let work = async {
         // how a connection ends is the client's to judge
         let _ = match tls {
-            Some(TlsDebug(acceptor)) => match acceptor.accept(link).await {
-                Ok(stream) => http.serve_connection(TokioIo::new(stream), service).await,
-                Err(_) => return,
-            },
-            None => http.serve_connection(TokioIo::new(link), service).await,
+            Some(TlsDebug(acceptor)) => {
+                let Ok(stream) = acceptor.accept(link).await else {
+                    return;
+                };
+                if stream.get_ref().1.alpn_protocol() == Some(H2) {
+                    http2::Builder::new(TokioExecutor::new())
+                        .max_concurrent_streams(MAX_STREAMS)
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await
+                } else {
+                    http1.serve_connection(TokioIo::new(stream), service).await
+                }
+            }
+            None => http1.serve_connection(TokioIo::new(link), service).await,
         };
     };
     tokio::select! {
@@ -367,3 +390,5 @@ async fn serve(shared: Arc<Shared>, link: Link, tls: Option<TlsDebug>) {
 
 /// Most of what a connection buffers: a thousand servers have seven thousand connections.
 const BUFFER: usize = 16 * 1024;
+/// As kube-apiserver has it.
+const MAX_STREAMS: u32 = 100;

@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use crate::{kinds::Kind, selector::Selector};
 
@@ -22,6 +22,8 @@ pub(crate) struct Stored {
     pub(crate) name: String,
     pub(crate) uid: String,
     pub(crate) version: u64,
+    /// When it became so.
+    pub(crate) at: Instant,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) json: Bytes,
     partial: OnceLock<Bytes>,
@@ -78,6 +80,7 @@ impl Stored {
             name: text("/metadata/name"),
             uid: text("/metadata/uid"),
             version,
+            at: Instant::now(),
             labels: labels
                 .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
                 .collect(),

@@ -46,7 +46,8 @@ pub(crate) enum Place {
         name: String,
         status: bool,
     },
-    Nowhere,
+    /// With the path.
+    Nowhere(String),
 }
 
 // === impl Target ===
@@ -58,6 +59,7 @@ impl Target {
                 .into_owned()
                 .collect();
         let place = Place::parse(uri.path());
+        let place = place.unwrap_or_else(|| Place::Nowhere(uri.path().to_owned()));
         let on_one = matches!(&place, Place::Version)
             || matches!(&place, Place::Objects { name, .. } if !name.is_empty());
         let watching = query
@@ -81,7 +83,7 @@ impl Target {
             Place::Version => "version",
             Place::AccessReview => "selfsubjectaccessreviews",
             Place::Objects { kind, .. } => kind.plural,
-            Place::Nowhere => "unknown",
+            Place::Nowhere(_) => "unknown",
         }
     }
 
@@ -102,6 +104,7 @@ impl Target {
                 status,
                 ..
             } => (namespace, name, *status),
+            Place::Nowhere(path) => ("", path, false),
             _ => ("", "", false),
         }
     }
@@ -114,21 +117,21 @@ impl Target {
 // === impl Place ===
 
 impl Place {
-    fn parse(path: &str) -> Self {
+    fn parse(path: &str) -> Option<Self> {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         let (group, version, rest) = match parts.as_slice() {
-            ["version"] => return Self::Version,
+            ["version"] => return Some(Self::Version),
             [
                 "apis",
                 "authorization.k8s.io",
                 "v1",
                 "selfsubjectaccessreviews",
             ] => {
-                return Self::AccessReview;
+                return Some(Self::AccessReview);
             }
             ["api", version, rest @ ..] => ("", *version, rest),
             ["apis", group, version, rest @ ..] => (*group, *version, rest),
-            _ => return Self::Nowhere,
+            _ => return None,
         };
         let find = |plural: &str| {
             let mut all = kinds::ALL.iter();
@@ -140,26 +143,26 @@ impl Place {
                 [] => (*plural, *namespace, "", ""),
                 [name] => (*plural, *namespace, *name, ""),
                 [name, sub] => (*plural, *namespace, *name, *sub),
-                _ => return Self::Nowhere,
+                _ => return None,
             },
             [plural] => (*plural, "", "", ""),
             [plural, name] => (*plural, "", *name, ""),
             [plural, name, sub] => (*plural, "", *name, *sub),
-            _ => return Self::Nowhere,
+            _ => return None,
         };
         let known_sub = sub.is_empty() || sub == "status";
         match find(plural) {
             Some(kind)
                 if known_sub && (name.is_empty() || kind.namespaced != namespace.is_empty()) =>
             {
-                Self::Objects {
+                Some(Self::Objects {
                     kind,
                     namespace: namespace.to_owned(),
                     name: name.to_owned(),
                     status: sub == "status",
-                }
+                })
             }
-            _ => Self::Nowhere,
+            _ => None,
         }
     }
 }
@@ -208,7 +211,7 @@ mod tests {
             "/api/v1/namespaces/a/services/b/log",
         ] {
             assert!(
-                matches!(parse(Method::GET, nowhere).place, Place::Nowhere),
+                matches!(parse(Method::GET, nowhere).place, Place::Nowhere(_)),
                 "{nowhere}"
             );
         }

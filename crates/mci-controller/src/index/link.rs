@@ -65,10 +65,10 @@ impl Member {
             Kind::Imports => &mut self.imports.coverage,
         };
         if *coverage != Coverage::Never {
-            if kind == Kind::Pools {
-                self.doubt_pools_crd();
-            }
-            return Changes::default();
+            return match kind {
+                Kind::Pools => self.doubt_pools_crd(),
+                _ => Changes::default(),
+            };
         }
         *coverage = Coverage::NotServed;
         Changes::all()

@@ -126,16 +126,17 @@ impl Member {
         }
     }
 
-    /// The pools CRD is not served any more: no doubt ends before it is back.
-    pub(super) fn doubt_pools_crd(&mut self) {
+    /// The pools CRD is not served any more: its pools are doubted, and no doubt ends before it is back. A watch that was
+    /// broken meanwhile tells of no deletion.
+    pub(super) fn doubt_pools_crd(&mut self) -> Changes {
         if let Unseen::UnknownUntil(_) = self.unseen {
             self.unseen = Unseen::Unknown;
         }
-        for record in self.pools.values_mut() {
-            if let Some(doubt) = &mut record.doubt {
-                doubt.ends = None;
-            }
+        let mut changes = Changes::default();
+        for (key, record) in &mut self.pools {
+            changes.merge(record.doubt_until(key, None, DoubtCause::Crd));
         }
+        changes
     }
 
     pub(super) fn apply_pool(&mut self, name: &ClusterName, pool: PoolFacts) -> Changes {

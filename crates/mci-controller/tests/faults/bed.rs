@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Display, net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
-use apiserver_sim::{IMPORTS, Server, condition, free_address};
+use apiserver_sim::{Authority, IMPORTS, Server, condition, free_address};
 use clap::{CommandFactory, Parser};
 use mci_controller::Args;
 use process::Shutdown;
@@ -21,7 +21,7 @@ pub(crate) const NS: &str = "ml";
 /// Long enough for what takes a second, on a machine that does much else.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(10);
+pub(crate) const LOOK: Duration = Duration::from_millis(10);
 
 /// Clusters and a controller.
 pub(crate) struct Bed {
@@ -42,6 +42,15 @@ struct Controller {
 impl Bed {
     /// Clusters of these names: each has the namespace, and an EPP behind 192.0.2.1, 192.0.2.2, …
     pub(crate) fn new(names: &[&str]) -> Result<Self> {
+        Self::make(names, None)
+    }
+
+    /// The same, over TLS, where HTTP/2 is spoken.
+    pub(crate) fn with_tls(names: &[&str]) -> Result<Self> {
+        Self::make(names, Some(&Authority::make()?))
+    }
+
+    fn make(names: &[&str], authority: Option<&Authority>) -> Result<Self> {
         let mut bed = Self {
             servers: BTreeMap::new(),
             directory: tempfile::tempdir().context("a directory")?,
@@ -49,7 +58,11 @@ impl Bed {
             controller: None,
         };
         for (position, name) in names.iter().enumerate() {
-            let server = Server::builder(name).start()?;
+            let mut builder = Server::builder(name);
+            if let Some(authority) = authority {
+                builder = builder.tls(authority);
+            }
+            let server = builder.start()?;
             server.add_epp(NS, &format!("192.0.2.{}", position + 1));
             bed.servers.insert((*name).to_owned(), server);
             bed.admit(name)?;
@@ -187,6 +200,14 @@ impl Bed {
             Some(value) => value.trim().parse().with_context(|| series.to_owned()),
             None => Ok(0),
         }
+    }
+
+    /// The sum of all series that begin so.
+    pub(crate) async fn metric_sum(&self, prefix: &str) -> Result<f64> {
+        let (_, page) = self.admin("/metrics").await?;
+        let lines = page.lines().filter(|line| line.starts_with(prefix));
+        let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+        Ok(values.sum())
     }
 
     /// The rows of `/debug/clusters` by name.

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use apiserver_sim::{Ending, IMPORTS, NAMESPACES, POOLS, SERVICES};
+use apiserver_sim::{
+    Call, ENDPOINT_SLICES, Ending, Fault, IMPORTS, NAMESPACES, POOLS, Rule, SERVICES, Verb,
+    condition,
+};
 use tokio::time::Instant;
 
-use crate::bed::{Bed, NS, check, stays, until};
+use crate::bed::{Bed, LOOK, NS, check, stays, until};
 
 /// How long an export of `b` takes to be listed in all of `others`, for each of some pools.
 async fn propagation(bed: &Bed, prefix: &str, others: &[&str]) -> Result<Vec<Duration>> {
@@ -34,24 +37,34 @@ pub(crate) async fn t05_a_member_that_never_answers_is_marked_and_delays_nobody(
     let silent = Instant::now();
     bed.server("a").hang();
     let after = propagation(&bed, "after", &["c", "d"]).await?;
-    bed.says(
-        "c",
-        "llm",
-        "a",
-        "Reachable",
-        "False/ConnectionLost",
-        Duration::from_secs(20),
-    )
+    let mut looked = Instant::now();
+    // what the machine is late by, all tests at once, is not the controller's
+    let mut late = Duration::ZERO;
+    until("a is marked", Duration::from_secs(30), || {
+        let now = Instant::now();
+        late = late.max(now.duration_since(looked).saturating_sub(LOOK));
+        looked = now;
+        let entry = bed.server("c").entry(NS, "llm", "a").unwrap_or_default();
+        let reachable = condition(&entry, "Reachable");
+        check(reachable.as_deref() == Some("False/ConnectionLost"), || {
+            format!("{reachable:?}")
+        })
+    })
     .await?;
-    let marked = silent.elapsed();
-    ensure!(marked <= Duration::from_secs(15), "marked after {marked:?}");
+    let (marked, limit) = (silent.elapsed(), Duration::from_secs(15) + late * 4);
+    ensure!(
+        marked <= limit,
+        "marked after {marked:?}, the machine {late:?} late"
+    );
     let later = propagation(&bed, "later", &["c", "d"]).await?;
-    // a tick of the machine, not a deadline of the silent member, whose least is 3 s
-    let slack = Duration::from_millis(500);
-    let worst = |times: &[Duration]| times.last().copied().unwrap_or_default();
+    // What the silent member could cost is one of its deadlines, of which the least is a probe's 3 s. The machine, with all
+    // tests at once, costs more than a network: the 99th percentile is measured by the benchmark, alone.
+    let (least, slack) = (Duration::from_secs(3), Duration::from_millis(500));
+    let middle = |times: &[Duration]| times.get(times.len() / 2).copied().unwrap_or_default();
     for times in [&after, &later] {
+        let slow = times.iter().filter(|time| **time >= least).count();
         ensure!(
-            worst(times) <= worst(&before) + slack,
+            middle(times) <= middle(&before) + slack && slow <= 1,
             "{times:?} against {before:?}"
         );
     }
@@ -95,4 +108,119 @@ pub(crate) async fn t07_a_watch_cut_inside_an_event_deletes_nothing() -> Result<
         check(now == before, || format!("{now:?} instead of {before:?}"))
     })
     .await
+}
+
+/// Connections that neither answer nor acknowledge, while new ones work: a link that a firewall forgot.
+pub(crate) async fn t06_half_open_connections_are_noticed_and_nothing_flaps() -> Result<()> {
+    let plain = half_open(Bed::new(&["a", "b"])?);
+    let over_tls = half_open(Bed::with_tls(&["a", "b"])?);
+    tokio::try_join!(plain, over_tls).map(|_| ())
+}
+
+async fn half_open(mut bed: Bed) -> Result<()> {
+    bed.start().await?;
+    let (a, b) = (bed.server("a"), bed.server("b"));
+    a.export(NS, "llm");
+    bed.entries("b", "llm", &["a"]).await?;
+    let stranded = Instant::now();
+    a.strand_connections()?;
+    a.export(NS, "unseen");
+    let resumed = || {
+        let entry = b.entry(NS, "llm", "a").unwrap_or_default();
+        let reachable = condition(&entry, "Reachable");
+        if reachable.as_deref() != Some("True/Reachable") {
+            return Ok(Err(format!("it flapped: {reachable:?}")));
+        }
+        let found = b.entries(NS, "unseen");
+        check(found == ["a"], || format!("{found:?}")).map(Ok)
+    };
+    // 15 s to notice, and a list
+    let outcome = until(
+        "what was not seen is seen",
+        Duration::from_secs(18),
+        resumed,
+    )
+    .await?;
+    outcome.map_err(|flap| anyhow::anyhow!("{flap} after {:?}", stranded.elapsed()))?;
+    stays("contact", Duration::from_secs(3), || {
+        let entry = b.entry(NS, "llm", "a").unwrap_or_default();
+        let reachable = condition(&entry, "Reachable");
+        check(reachable.as_deref() == Some("True/Reachable"), || {
+            format!("{reachable:?}")
+        })
+    })
+    .await
+}
+
+/// Every watch of every member ends at once with 410.
+pub(crate) async fn t08_few_lists_run_at_once_after_410_from_all() -> Result<()> {
+    let names: Vec<String> = (0..10).map(|number| format!("m{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let bed = Bed::running(&names).await?;
+    bed.server("m0").export(NS, "llm");
+    for name in &names[1..] {
+        bed.entries(name, "llm", &["m0"]).await?;
+    }
+    let begin = Instant::now();
+    for server in bed.servers() {
+        let slow = Rule::all(Fault::Late(Duration::from_millis(250)));
+        server.add_fault(slow.verb(Verb::List));
+        for kind in [&POOLS, &SERVICES, &NAMESPACES, &IMPORTS, &ENDPOINT_SLICES] {
+            server.expire(kind);
+        }
+    }
+    bed.server("m0").export(NS, "after");
+    for name in &names[1..] {
+        bed.entries(name, "after", &["m0"]).await?;
+    }
+    let lists = || -> Vec<Call> {
+        let calls = bed.servers().flat_map(apiserver_sim::Server::calls);
+        calls
+            .filter(|call| call.verb == Verb::List && call.at >= begin)
+            .collect()
+    };
+    until("all have listed anew", Duration::from_secs(45), || {
+        let found = lists().iter().filter(|call| call.code == 200).count();
+        check(found >= 4 * names.len(), || format!("{found} lists"))
+    })
+    .await?;
+    let lists = lists();
+    let at_once = lists
+        .iter()
+        .map(|one| lists.iter().filter(|other| other.overlaps(one.at)).count());
+    let most = at_once.max().unwrap_or_default();
+    ensure!(most <= 16, "{most} lists at once");
+    ensure!(most > 1, "the lists were not slow enough to meet");
+    Ok(())
+}
+
+/// The credentials change while watches run: the old token is good for nothing from one moment to the next.
+pub(crate) async fn t12_a_rotated_token_costs_one_rebuild_and_no_event() -> Result<()> {
+    let bed = Bed::running(&["a", "b"]).await?;
+    let a = bed.server("a");
+    a.export(NS, "llm");
+    bed.entries("b", "llm", &["a"]).await?;
+    a.rotate_token("second");
+    bed.admit("a")?;
+    a.cut_connections();
+    a.export(NS, "during");
+    bed.entries("b", "during", &["a"]).await?;
+    a.export(NS, "after");
+    bed.entries("b", "after", &["a"]).await?;
+    let rebuilds = bed
+        .metric_sum("mci_client_rebuilds_total{cluster=\"a\"")
+        .await?;
+    // one for the refusal, unless the new credentials came first; one for them
+    ensure!((1.0..=2.0).contains(&rebuilds), "{rebuilds} rebuilds");
+    let refusals = bed
+        .metric_sum("mci_client_rebuilds_total{cluster=\"a\",reason=\"Unauthorised\"")
+        .await?;
+    ensure!(refusals <= 1.0, "{refusals} rebuilds for a refusal");
+    let refused = a
+        .calls()
+        .into_iter()
+        .filter(|call| call.code == 401)
+        .count();
+    ensure!(refused > 0, "the old token was never refused");
+    Ok(())
 }

@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 
 use crate::bed::{Bed, NS, SOON, check, stays, until};
 
+/// Half a megabyte is a while under way, beside other tests.
+const LATER: Duration = Duration::from_secs(45);
+
 fn set_ingress(bed: &Bed, ingress: Value) {
     bed.server("a").edit(&SERVICES, NS, EPP, |service| {
         service["status"]["loadBalancer"]["ingress"] = ingress;
@@ -48,7 +51,7 @@ pub(crate) async fn t22_hostile_addresses_are_sanitised() -> Result<()> {
         .map(|n| json!({"ip": format!("10.{}.{}.{}", n >> 14, (n >> 7) & 127, n & 127)}))
         .collect();
     set_ingress(&bed, Value::Array(many));
-    until("a few of the many are left", SOON, || {
+    until("a few of the many are left", LATER, || {
         let entry = entry().map_err(|error| error.to_string())?;
         let found = addresses(&entry);
         check(
@@ -64,7 +67,7 @@ pub(crate) async fn t22_hostile_addresses_are_sanitised() -> Result<()> {
         &bed,
         json!([{"ip": "127.0.0.1"}, {"ip": "169.254.169.254"}, {"hostname": "a b"}]),
     );
-    until("an entry without a good address is refused", SOON, || {
+    until("an entry without a good address is refused", LATER, || {
         let entry = entry().map_err(|error| error.to_string())?;
         let accepted = condition(&entry, "Accepted");
         let good =
@@ -84,7 +87,7 @@ pub(crate) async fn t22_hostile_addresses_are_sanitised() -> Result<()> {
             .calls()
             .into_iter()
             .filter(|call| {
-                call.resource == "unknown"
+                call.resource == "unknown" && call.name.contains("inferencepool")
                     || ["..", "x", "a", "b", "UPPER"].contains(&call.name.as_str())
             })
             .collect();

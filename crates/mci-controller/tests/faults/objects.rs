@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use apiserver_sim::{IMPORTS, NAMESPACES, POOLS};
+use apiserver_sim::{Ending, Flavour, IMPORTS, NAMESPACES, POOLS, Verb};
 use serde_json::json;
 
 use crate::bed::{Bed, NS, SOON, check, stays, until};
@@ -94,4 +94,58 @@ pub(crate) async fn t19_imports_follow_a_namespace() -> Result<()> {
 
     b.put(&NAMESPACES, json!({"metadata": {"name": late}}));
     until("the import is back", SOON, listed).await
+}
+
+/// The same while no watch runs that could tell of the deletions.
+pub(crate) async fn t01_a_pools_crd_that_goes_unseen_withdraws_nothing() -> Result<()> {
+    let mut bed = Bed::running(&["a", "b"]).await?;
+    bed.server("a").export(NS, "llm");
+    bed.entries("b", "llm", &["a"]).await?;
+    bed.server("a").stop();
+    bed.server("a").delete_crd(&POOLS);
+    bed.server("a").restart().await?;
+    bed.says("b", "llm", "a", "Reachable", "False/CRDMissing", SOON)
+        .await?;
+    stays("the entry", Duration::from_secs(2), || {
+        let found = bed.server("b").entries(NS, "llm");
+        check(found == ["a"], || format!("{found:?}"))
+    })
+    .await?;
+    // and over a restart
+    bed.stop().await?;
+    bed.start().await?;
+    stays("the entry after a restart", Duration::from_secs(3), || {
+        let found = bed.server("b").entries(NS, "llm");
+        check(found == ["a"], || format!("{found:?}"))
+    })
+    .await
+}
+
+/// K6, K7: under upstream's CRD only `controllers` can be written; under ours all is back.
+pub(crate) async fn t18_upstreams_crd_takes_our_fields_and_ours_brings_them_back() -> Result<()> {
+    let bed = Bed::running(&["a", "b", "c"]).await?;
+    let b = bed.server("b");
+    bed.server("a").export(NS, "llm");
+    bed.entries("b", "llm", &["a"]).await?;
+    b.install_import_crd(Flavour::Upstream);
+    b.end_watches(&IMPORTS, Ending::Quiet);
+    // something new to say: who exports is the one field that upstream's shape has
+    bed.server("c").export(NS, "llm");
+    until("the controllers name both", SOON, || {
+        let import = b.get(&IMPORTS, NS, "llm").unwrap_or_default();
+        let names = import.pointer("/status/controllers/0/exportingClusters");
+        let count = names
+            .and_then(serde_json::Value::as_array)
+            .map_or(0, Vec::len);
+        check(count == 2, || import.to_string())
+    })
+    .await?;
+    let calm = b.count(Verb::Patch, "inferencepoolimports");
+    stays("no loop of errors", Duration::from_secs(5), || {
+        let now = b.count(Verb::Patch, "inferencepoolimports");
+        check(now <= calm + 2, || format!("{} patches", now - calm))
+    })
+    .await?;
+    b.install_import_crd(Flavour::Superset);
+    bed.entries("b", "llm", &["a", "c"]).await
 }

@@ -66,16 +66,18 @@ pub(crate) async fn t09_our_entry_and_a_busy_gateways_persist() -> Result<()> {
     let late = Rule::all(Fault::Late(Duration::from_millis(4)));
     let late = a.add_fault(late.resource("inferencepools"));
     a.export(NS, "llm");
-    let start = Instant::now();
+    let mut due = Instant::now();
     let mut ours_since = None;
     let mut round = 0_u32;
     while round < 200 || ours_since.is_none() || refused(a) == 0 {
         ensure!(
-            round < 1500,
+            round < 700,
             "ours since round {ours_since:?}, {} conflicts",
             refused(a)
         );
-        sleep_until(start + Duration::from_millis(20) * round).await;
+        // on a machine so busy that 20 ms never suffice for a read and a write, the gateway is in less of a hurry
+        due += Duration::from_millis(if round < 500 { 20 } else { 200 });
+        sleep_until(due).await;
         gateway_writes(a, &format!("round {round}"));
         let found = parents(a);
         match (of(&found, MCI_CONTROLLER), ours_since) {
