@@ -78,7 +78,8 @@ pub struct Args {
     )]
     default_export_mode: ExportMode,
 
-    /// Silence of a member after which what it exports has unknown readiness; it is never withdrawn for silence.
+    /// Silence of a member after which what it exports has unknown readiness; it is never withdrawn for silence, unless
+    /// --withdraw-after says so.
     #[arg(
         long,
         env = "STALE_AFTER",

@@ -120,3 +120,56 @@ async fn new_credentials_take_over_only_if_they_may_read_all() {
     let seen = bench.until(|update| matches!(update, Update::Live)).await;
     assert_eq!(contact(&seen), ["connected", "live"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn new_credentials_that_fail_leave_the_old_in_use_and_are_tried_again() {
+    let (old, new) = (Arc::<Script>::default(), Arc::<Script>::default());
+    let mut bench = run_on(&old);
+    bench.until(|update| matches!(update, Update::Live)).await;
+    new.unauthorised.store(true, Ordering::SeqCst);
+    rotate(&bench, &new);
+    sleep(Duration::from_secs(5)).await;
+    // the connection breaks: the old ones make the next
+    old.hang.store(true, Ordering::SeqCst);
+    bench
+        .until(|update| matches!(update, Update::Lost(_)))
+        .await;
+    old.hang.store(false, Ordering::SeqCst);
+    let seen = bench.until(|update| matches!(update, Update::Live)).await;
+    assert!(
+        !seen
+            .iter()
+            .any(|update| matches!(update, Update::Refused(_))),
+        "{seen:?}"
+    );
+    // the new ones come to work: they are taken up by themselves
+    let probed = || new.probes.load(Ordering::SeqCst);
+    new.unauthorised.store(false, Ordering::SeqCst);
+    bench
+        .until(|update| matches!(update, Update::Connected { .. }))
+        .await;
+    bench.until(|update| matches!(update, Update::Live)).await;
+    let before = probed();
+    sleep(Duration::from_secs(30)).await;
+    assert!(probed() >= before + 5, "the session probes the new server");
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_credentials_that_lead_elsewhere_leave_the_old_in_use() {
+    let (old, new) = (Arc::<Script>::default(), Arc::<Script>::default());
+    let mut bench = run_on(&old);
+    bench.until(|update| matches!(update, Update::Live)).await;
+    new.other.store(true, Ordering::SeqCst);
+    rotate(&bench, &new);
+    old.hang.store(true, Ordering::SeqCst);
+    bench
+        .until(|update| matches!(update, Update::Lost(_)))
+        .await;
+    old.hang.store(false, Ordering::SeqCst);
+    let seen = bench.until(|update| matches!(update, Update::Live)).await;
+    for update in seen {
+        if let Update::Connected { uid, .. } = update {
+            assert_eq!(uid, "cluster-1");
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Gateways and HTTPRoutes are watched on demand, and no member is lost for want of them.
 
-use super::*;
+use super::{bench::start_with, *};
 use crate::index::{interest::Interest, update::ParentKind};
 
 impl Bench {
