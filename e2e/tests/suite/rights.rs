@@ -40,10 +40,11 @@ const UNUSED: &[(&str, &str, &str)] = &[
         "clusterprofiles",
         "read only where a flag names their namespace",
     ),
-    ("list", "secrets", "the inventory's, which comes next"),
-    ("create", "configmaps", "the inventory's, which comes next"),
-    ("get", "configmaps", "the inventory's, which comes next"),
-    ("update", "configmaps", "the inventory's, which comes next"),
+    (
+        "update",
+        "configmaps",
+        "the members' record is written anew when there is a member more or less",
+    ),
 ];
 
 pub(crate) async fn the_controller_has_the_rights_of_the_manifests_and_no_other(
