@@ -16,6 +16,7 @@ mod kinds;
 mod link;
 pub(crate) mod member;
 pub(crate) mod origin;
+mod orphans;
 mod parents;
 pub(crate) mod pools;
 pub(crate) mod record;
@@ -37,6 +38,7 @@ use self::{
     facts::{Claim, CrdCheck, LiveImport, PoolFacts},
     guard::Guard,
     member::{Coverage, Doubt, Link, Member, Unseen},
+    orphans::{Orphans, Suspects},
     pools::Reading,
     record::Record,
     rules::Rules,
@@ -65,7 +67,7 @@ pub(crate) struct World {
     /// The cluster behind each name, of members and of those that were when a controller last ran.
     recorded: BTreeMap<ClusterName, Record>,
     /// Exports that ended while no controller ran: each is told once.
-    orphans: BTreeSet<(ClusterName, Key)>,
+    orphans: Orphans,
 }
 
 // === impl World ===
@@ -81,7 +83,7 @@ impl World {
             default_mode: RoutingMode::EndpointMode,
             clusterset: None,
             recorded: BTreeMap::new(),
-            orphans: BTreeSet::new(),
+            orphans: Orphans::default(),
         }
     }
 
@@ -114,7 +116,7 @@ impl World {
     pub(crate) fn forget(&mut self, name: &ClusterName) -> Changes {
         self.members.remove(name);
         self.forget_identity(name);
-        self.orphans.retain(|(exporter, _)| exporter != name);
+        self.orphans.forget(name);
         Changes::all()
     }
 
@@ -163,8 +165,8 @@ impl World {
                 let mut changes = member.apply_pool(name, pool);
                 if unheard && self.is_imported(&key) {
                     // what importers have carried of it is decided now, whatever it asks for
-                    changes.dirty.keys.insert(key);
-                    self.tell_orphans(Some(name), None, &mut changes);
+                    changes.dirty.keys.insert(key.clone());
+                    self.tell_orphans(Suspects::One(name, &key), &mut changes);
                 }
                 return changes;
             }
@@ -189,7 +191,7 @@ impl World {
                 let first = member.imports.coverage != Coverage::Listed;
                 let mut changes = member.change_imports(change);
                 if first {
-                    self.tell_orphans(None, Some(name), &mut changes);
+                    self.tell_orphans(Suspects::In(name), &mut changes);
                 }
                 return changes;
             }
@@ -211,7 +213,7 @@ impl World {
     /// Ends doubts whose time has come.
     fn end_doubts(&mut self, now: Moment) -> Changes {
         let mut changes = Changes::default();
-        let mut cleared = Vec::new();
+        let mut cleared = BTreeSet::new();
         for (name, member) in &mut self.members {
             if !member.in_contact() {
                 continue;
@@ -221,7 +223,7 @@ impl World {
             {
                 member.unseen = Unseen::Absent;
                 member.gone_pools.clear();
-                cleared.push(name.clone());
+                cleared.insert(name.clone());
             }
             let over = |doubt: Doubt| doubt.ends.is_some_and(|ends| ends <= now);
             let over: Vec<Key> = member
@@ -234,9 +236,9 @@ impl World {
                 changes.merge(member.drop_pool(name, &key, Evidence::PoolAbsent));
             }
         }
-        for name in cleared {
+        if !cleared.is_empty() {
             changes.dirty.all = true;
-            self.tell_orphans(Some(&name), None, &mut changes);
+            self.tell_orphans(Suspects::Of(&cleared), &mut changes);
         }
         changes
     }
@@ -281,7 +283,7 @@ impl World {
         if first {
             changes.dirty.all = true;
             changes.withhold(Evidence::PoolAbsent, self.carried_from(name).len());
-            self.tell_orphans(Some(name), None, &mut changes);
+            self.tell_orphans(Suspects::Listed(name), &mut changes);
         }
         changes
     }
@@ -308,43 +310,6 @@ impl World {
             .filter(|(key, import)| !exporting.knows_pool(key) && lists(import))
             .map(|(key, _)| key.clone())
             .collect()
-    }
-
-    /// Tells which entries carried over from before the start are now proven to have no export behind them: of this
-    /// exporter, in this importer; none: all.
-    fn tell_orphans(
-        &mut self,
-        exporter: Option<&ClusterName>,
-        importer: Option<&ClusterName>,
-        changes: &mut Changes,
-    ) {
-        for (name, member) in &self.members {
-            if importer.is_some_and(|one| one != name) {
-                continue;
-            }
-            let ours = member.imports.items.iter();
-            for (key, import) in ours.filter(|(_, import)| import.claim == Claim::Ours) {
-                for entry in &import.status.clusters {
-                    let Ok(found) = ClusterName::new(&entry.name) else {
-                        continue;
-                    };
-                    if exporter.is_some_and(|one| *one != found) {
-                        continue;
-                    }
-                    let evidence = match self.members.get(&found) {
-                        Some(exporting) => exporting.lacks_export(key),
-                        None => self.listed.then_some(Evidence::MemberRemoved),
-                    };
-                    // one that is draining already was told by whoever began it
-                    let evidence = evidence.filter(|_| entry.drain_until.is_none());
-                    if let Some(evidence) = evidence
-                        && self.orphans.insert((found.clone(), key.clone()))
-                    {
-                        changes.withdraw(&found, key, evidence, None);
-                    }
-                }
-            }
-        }
     }
 
     /// Keys in these namespaces, in any member.

@@ -1,6 +1,6 @@
 //! Names that travel between clusters, checked once, where they enter.
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Borrow, fmt, sync::Arc};
 
 use serde::{Serialize, Serializer};
 
@@ -51,6 +51,12 @@ impl ClusterName {
     }
 
     pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for ClusterName {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }

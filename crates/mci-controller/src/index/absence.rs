@@ -7,6 +7,7 @@ use super::{
     changes::{Changes, Evidence},
     guard::{self, Census},
     member::{Leaving, Link, Member, Reach, Refusal},
+    orphans::Suspects,
 };
 use crate::{
     name::ClusterName,
@@ -99,7 +100,7 @@ impl World {
                 self.forget_identity(name);
             }
         }
-        self.tell_orphans(None, None, &mut changes);
+        self.tell_orphans(Suspects::All, &mut changes);
         changes
     }
 

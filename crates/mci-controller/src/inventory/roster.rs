@@ -44,7 +44,7 @@ impl Roster {
         self.sources.insert(kind, Some(listings));
         let (chosen, unused) = self.choose();
         let mut events = Vec::new();
-        for name in self.told.keys().filter(|name| !chosen.contains_key(name)) {
+        for name in self.told.keys().filter(|name| !chosen.contains_key(*name)) {
             events.push(InventoryEvent::Gone(name.clone()));
         }
         for (name, listing) in &chosen {
