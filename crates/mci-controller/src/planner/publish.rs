@@ -50,13 +50,14 @@ struct Occasion {
 
 /// How long `Exported` waits for importers that are on their way.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Imports compared in one go of the backlog, some 10 ms: an event waits no longer for its turn.
-const SLICE: usize = 5000;
+/// Imports compared in one go, some 10 ms: an event waits no longer for its turn.
+pub(super) const SLICE: usize = 5000;
 
 // === impl Planner ===
 
 impl Planner {
-    /// Plans what is dirty, once the gate is open: at once what events touched, and of what concerns every key a slice.
+    /// Plans a slice of what is dirty, once the gate is open: first what events touched, then what waited for its turn.
+    /// What the slice does not hold waits too.
     pub(crate) fn publish(&mut self, now: Moment, wall: Timestamp) {
         self.world.set_wall(now, wall);
         if !self.gate.is_open() || (self.dirty.is_empty() && self.backlog.keys.is_empty()) {
@@ -74,17 +75,26 @@ impl Planner {
             self.backlog.keys.extend(conflicts);
             self.backlog.since.get_or_insert(occasion.since);
         }
+        let cost = self.world.members.len().max(1);
+        let mut compared = 0;
         for key in keys {
-            self.backlog.keys.remove(&key);
-            self.publish_key(&key, occasion);
+            if compared < SLICE {
+                compared += cost;
+                self.backlog.keys.remove(&key);
+                self.publish_key(&key, occasion);
+            } else {
+                self.backlog.since.get_or_insert(occasion.since);
+                self.backlog.keys.insert(key);
+            }
         }
         occasion.since = self.backlog.since.unwrap_or(now);
-        let mut compared = 0;
-        while compared < SLICE
-            && let Some(key) = self.backlog.pop()
-        {
-            compared += self.world.members.len().max(1);
+        // one at least, lest events without end starve it
+        while let Some(key) = self.backlog.pop() {
+            compared += cost;
             self.publish_key(&key, occasion);
+            if compared >= SLICE {
+                break;
+            }
         }
     }
 

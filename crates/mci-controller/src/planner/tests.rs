@@ -3,7 +3,7 @@ use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use serde_json::json;
 
-use super::*;
+use super::{publish::SLICE, *};
 use crate::{
     fixtures::*,
     index::{facts::LiveImport, update::Change},
@@ -335,4 +335,57 @@ fn others_entries_are_patched_out_under_the_version_that_was_seen() {
     assert_eq!(patch[0]["op"], "test");
     assert_eq!(patch[0]["value"], live.resource_version);
     assert_eq!(patch[1]["path"], "/status/clusters/1");
+}
+
+/// More pools than one go holds for three members.
+fn mk_many() -> Vec<crate::index::facts::PoolFacts> {
+    let pools = 0..SLICE / 3 + 100;
+    let pools = pools.map(|at| mk_pool(&format!("llm-{at}"), Some("ClusterSet")));
+    pools.collect()
+}
+
+/// Keys planned so far, as no importer shows any.
+fn planned(bench: &Bench) -> usize {
+    bench.planner.unsettled.len()
+}
+
+#[test]
+fn what_gathered_before_the_gate_opens_is_planned_a_slice_at_a_time() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    let pools = mk_many();
+    let all = pools.len();
+    bench.connect("a", pools, Vec::new());
+    bench.connect("b", Vec::new(), Vec::new());
+    bench.connect("c", Vec::new(), Vec::new());
+    bench.plan(at(0));
+    assert!(planned(&bench) <= SLICE / 3 + 2, "{}", planned(&bench));
+    assert!(bench.planner.is_behind());
+    bench.planner.publish(at(0), wall());
+    assert_eq!(planned(&bench), all);
+    assert!(!bench.planner.is_behind());
+}
+
+#[test]
+fn a_list_that_touches_every_key_is_planned_a_slice_at_a_time() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    for name in ["a", "b", "c"] {
+        bench.connect(name, Vec::new(), Vec::new());
+    }
+    bench.plan(at(0));
+    let pools = mk_many();
+    let all = pools.len();
+    let listed = Update::PoolsListed {
+        pools,
+        odd: BTreeSet::new(),
+        crd: mk_crd(),
+    };
+    bench.planner.update(&mk_name("a"), listed, at(0));
+    bench.plan(at(0));
+    assert!(planned(&bench) <= SLICE / 3 + 2, "{}", planned(&bench));
+    // what comes meanwhile goes first, and what waits goes on
+    let new = Update::PoolApplied(mk_pool("zz", Some("ClusterSet")));
+    bench.planner.update(&mk_name("b"), new, at(0));
+    bench.plan(at(0));
+    assert!(bench.planner.unsettled.contains_key(&mk_key("zz")));
+    assert_eq!(planned(&bench), all + 1);
 }
