@@ -7,6 +7,7 @@ mod gate;
 mod publish;
 #[cfg(test)]
 mod tests;
+mod unsettled;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use self::{gate::Gate, publish::Backlog};
+use self::{gate::Gate, publish::Backlog, unsettled::Unsettled};
 use crate::{
     events::PoolTeller,
     explain::{Explanation, Scene, explain},
@@ -50,8 +51,7 @@ pub(crate) struct Planner {
     since: Option<Moment>,
     /// How each exporter's contact was last planned: it changes with time alone.
     reaches: BTreeMap<ClusterName, (Reach, Option<Reach>)>,
-    /// `Exported` that is not settled is held back until then.
-    unsettled: BTreeMap<Key, BTreeMap<ClusterName, Moment>>,
+    unsettled: Unsettled,
     /// Keys whose plan changes with time alone, and when.
     ripening: BTreeMap<Key, Moment>,
     /// Imports in the way, by member and key.
@@ -87,7 +87,7 @@ impl Planner {
             backlog: Backlog::default(),
             since: None,
             reaches: BTreeMap::new(),
-            unsettled: BTreeMap::new(),
+            unsettled: Unsettled::default(),
             ripening: BTreeMap::new(),
             conflicts: BTreeSet::new(),
             observer: Observer::default(),
@@ -176,10 +176,7 @@ impl Planner {
     pub(crate) fn forget_member(&mut self, name: &ClusterName, now: Moment) {
         self.queues.remove(name);
         self.reaches.remove(name);
-        self.unsettled.retain(|_, exporters| {
-            exporters.remove(name);
-            !exporters.is_empty()
-        });
+        self.unsettled.forget(name);
         self.conflicts.retain(|(member, _)| member != name);
         self.observer.forget(name);
         self.teller.forget(name);
@@ -219,11 +216,9 @@ impl Planner {
                 self.dirty.all = true;
             }
         }
-        let due = |exporters: &BTreeMap<_, Moment>| exporters.values().any(|until| *until <= now);
-        let ripe = self.unsettled.iter();
-        let ripe = ripe.filter(|(_, exporters)| due(exporters));
-        let ripe: Vec<Key> = ripe.map(|(key, _)| key.clone()).collect();
-        self.dirty.keys.extend(ripe);
+        if self.gate.is_open() {
+            self.backlog.add(self.unsettled.due(now).cloned(), now);
+        }
         let ripe = self.ripening.iter();
         let ripe = ripe.filter(|(_, at)| **at <= now).map(|(key, _)| key);
         self.dirty.keys.extend(ripe.cloned());

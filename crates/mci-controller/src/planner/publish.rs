@@ -1,10 +1,6 @@
 //! From the plan to the queues: what differs from what is live is offered, and nothing else.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ops::Bound,
-    time::Duration,
-};
+use std::{collections::BTreeSet, ops::Bound};
 
 use crd::InferencePoolImportStatus;
 use jiff::Timestamp;
@@ -48,8 +44,6 @@ struct Occasion {
     wall: Timestamp,
 }
 
-/// How long `Exported` waits for importers that are on their way.
-const SETTLE: Duration = Duration::from_secs(1);
 /// Imports compared in one go, some 10 ms: an event waits no longer for its turn.
 pub(super) const SLICE: usize = 5000;
 
@@ -71,9 +65,8 @@ impl Planner {
         };
         if all {
             let conflicts = self.conflicts.iter().map(|(_, key)| key.clone());
-            self.backlog.keys.extend(self.world.all_keys());
-            self.backlog.keys.extend(conflicts);
-            self.backlog.since.get_or_insert(occasion.since);
+            let all = self.world.all_keys().into_iter().chain(conflicts);
+            self.backlog.add(all, occasion.since);
         }
         let cost = self.world.members.len().max(1);
         let mut compared = 0;
@@ -83,8 +76,7 @@ impl Planner {
                 self.backlog.keys.remove(&key);
                 self.publish_key(&key, occasion);
             } else {
-                self.backlog.since.get_or_insert(occasion.since);
-                self.backlog.keys.insert(key);
+                self.backlog.add([key], occasion.since);
             }
         }
         occasion.since = self.backlog.since.unwrap_or(now);
@@ -118,14 +110,10 @@ impl Planner {
             self.publish_import(key, name, import, &mut bodies, occasion);
         }
         // a pool that is gone waits for nobody
-        if let Some(exporters) = self.unsettled.get_mut(key) {
-            exporters.retain(|name, _| plan.pools.contains_key(name));
-        }
+        self.unsettled
+            .retain(key, |name| plan.pools.contains_key(name));
         for (name, pool) in &plan.pools {
             self.publish_pool(key, name, pool, occasion);
-        }
-        if self.unsettled.get(key).is_some_and(BTreeMap::is_empty) {
-            self.unsettled.remove(key);
         }
         match plan.ripens {
             Some(at) => self.ripening.insert(key.clone(), at),
@@ -220,17 +208,9 @@ impl Planner {
         };
         let settled = !matches!(plan, PoolPlan::Exported { settled: false, .. });
         if settled {
-            if let Some(exporters) = self.unsettled.get_mut(key) {
-                exporters.remove(name);
-            }
-        } else {
-            let exporters = self.unsettled.entry(key.clone()).or_default();
-            let until = exporters.entry(name.clone()).or_insert(now + SETTLE);
-            if now < *until {
-                return;
-            }
-            // as it is now; and again in a second, if it still moves
-            *until = now + SETTLE;
+            self.unsettled.settle(key, name);
+        } else if !self.unsettled.is_told(key, name, now) {
+            return;
         }
         let slot = Slot::Pool(key.clone());
         let live = record.facts.exported.as_deref();
@@ -295,6 +275,14 @@ fn is_empty(plan: &KeyPlan) -> bool {
 // === impl Backlog ===
 
 impl Backlog {
+    /// These keys wait for their turn.
+    pub(super) fn add(&mut self, keys: impl IntoIterator<Item = Key>, since: Moment) {
+        for key in keys {
+            self.since.get_or_insert(since);
+            self.keys.insert(key);
+        }
+    }
+
     fn pop(&mut self) -> Option<Key> {
         let after = self.last.take();
         let next = after.and_then(|last| {

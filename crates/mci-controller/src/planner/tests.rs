@@ -306,16 +306,16 @@ fn a_pool_that_goes_while_its_export_is_pending_is_planned_no_more() {
     bench.connect("a", mk_exported(), Vec::new());
     bench.connect("b", Vec::new(), Vec::new());
     bench.plan(at(0));
-    assert!(!bench.planner.unsettled.is_empty());
+    assert!(!bench.planner.unsettled.keys().is_empty());
     let deleted = Update::PoolDeleted {
         key: mk_key("llm"),
         crd: mk_crd(),
     };
     bench.planner.update(&mk_name("a"), deleted, at(100));
     bench.plan(at(200));
-    assert!(bench.planner.unsettled.is_empty());
+    assert!(bench.planner.unsettled.keys().is_empty());
     bench.planner.tick(at(5_000));
-    assert!(bench.planner.dirty.is_empty());
+    assert!(bench.planner.dirty.is_empty() && !bench.planner.is_behind());
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn mk_many() -> Vec<crate::index::facts::PoolFacts> {
 
 /// Keys planned so far, as no importer shows any.
 fn planned(bench: &Bench) -> usize {
-    bench.planner.unsettled.len()
+    bench.planner.unsettled.keys().len()
 }
 
 #[test]
@@ -386,6 +386,52 @@ fn a_list_that_touches_every_key_is_planned_a_slice_at_a_time() {
     let new = Update::PoolApplied(mk_pool("zz", Some("ClusterSet")));
     bench.planner.update(&mk_name("b"), new, at(0));
     bench.plan(at(0));
-    assert!(bench.planner.unsettled.contains_key(&mk_key("zz")));
+    assert!(bench.planner.unsettled.keys().contains(&&mk_key("zz")));
     assert_eq!(planned(&bench), all + 1);
+}
+
+#[test]
+fn a_member_that_never_shows_its_writes_is_planned_ever_more_seldom() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.connect("a", mk_exported(), Vec::new());
+    bench.connect("b", Vec::new(), Vec::new());
+    bench.connect("c", Vec::new(), Vec::new());
+    let mut looks = 0;
+    for tick in 0..4 * 120 {
+        bench.planner.tick(at(tick * 250));
+        let planner = &bench.planner;
+        looks += usize::from(planner.is_behind() || !planner.dirty.is_empty());
+        bench.planner.publish(at(tick * 250), wall());
+    }
+    // at 0, 1, 3, 7, 15, 31 and 63 s; and at 60 s, when the pools' absence begins to count
+    assert!((2..=8).contains(&looks), "{looks} looks in two minutes");
+}
+
+#[test]
+fn what_an_importer_shows_is_told_within_a_second_however_long_the_others_take() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.connect("a", mk_exported(), Vec::new());
+    bench.connect("b", Vec::new(), Vec::new());
+    bench.connect("c", Vec::new(), Vec::new());
+    for tick in 0..4 * 40 {
+        bench.plan(at(tick * 250));
+    }
+    while let Some((slot, ..)) = bench.take("a", at(40_000)) {
+        bench.queues["a"].finish(&slot, Outcome::Done, at(40_000));
+    }
+    let plan = desired_for(
+        &bench.planner.world,
+        &bench.planner.policy,
+        &mk_key("llm"),
+        at(40_000),
+    );
+    let ImportPlan::Present(planned) = &plan.imports[&mk_name("b")] else {
+        panic!("no import");
+    };
+    let live = mk_live(&mk_key("llm"), planned, 1);
+    let shown = Update::Imports(Change::Applied(live));
+    bench.planner.update(&mk_name("b"), shown, at(41_000));
+    bench.plan(at(41_000));
+    let (_, action, _) = bench.take("a", at(41_000)).expect("half of it is told");
+    assert_eq!(action, "set Exported");
 }
