@@ -195,7 +195,16 @@ pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment
             ImportsFate::TakeAway => ImportPlan::Absent,
             ImportsFate::Apply(flavour) | ImportsFate::Queue(flavour) => {
                 let live = member.imports.items.get(key);
-                let lent = lend(name, live, flavour, &fates, &policy.controller_name, wall);
+                let remembered = member.remembered_entries(key);
+                let lent = lend(
+                    name,
+                    live,
+                    remembered,
+                    flavour,
+                    &fates,
+                    &policy.controller_name,
+                    wall,
+                );
                 if let Some(time) = lent.ripens {
                     let at = world.moment_at(time, now);
                     ripens = Some(ripens.map_or(at, |ripens: Moment| ripens.min(at)));

@@ -7,9 +7,9 @@ use std::{
 
 use super::{
     Changes, Dirty,
-    facts::{LiveImport, NamespaceFacts, ServiceFacts, SliceFacts},
+    facts::{Claim, LiveImport, NamespaceFacts, ServiceFacts, SliceFacts},
     flavour::ImportCrd,
-    member::{Coverage, Member, PoolRecord},
+    member::{Coverage, Member, PoolRecord, Remembered},
     update::Change,
 };
 use crate::name::Key;
@@ -124,11 +124,43 @@ impl Member {
         if old == Some(&crd) {
             return Changes::default();
         }
+        if old.is_some_and(|old| old.flavour != crd.flavour) {
+            self.remember_entries();
+            // read through the other CRD, they may lack most of what is stored (K6): nothing is compared with that
+            self.imports.coverage = Coverage::Never;
+        }
         if old_uid.is_some() && old_uid != crd.uid {
             self.imports.items.clear();
+            self.remembered.clear();
         }
         self.import_crd = Some(crd);
         Changes::all()
+    }
+
+    /// Keeps the entries of imports that are about to be read without them.
+    fn remember_entries(&mut self) {
+        let items = self.imports.items.iter();
+        let items = items.filter(|(_, import)| {
+            import.claim == Claim::Ours && !import.status.clusters.is_empty()
+        });
+        let kept = items.map(|(key, import)| {
+            let remembered = Remembered {
+                uid: import.uid.clone(),
+                entries: import.status.clusters.clone(),
+            };
+            (key.clone(), remembered)
+        });
+        let kept: Vec<_> = kept.collect();
+        self.remembered.extend(kept);
+    }
+
+    /// Forgets the entries of imports that are gone, or that show entries again.
+    fn forget_entries(&mut self) {
+        let items = &self.imports.items;
+        self.remembered.retain(|key, remembered| {
+            let import = items.get(key).filter(|import| import.uid == remembered.uid);
+            import.is_some_and(|import| import.status.clusters.is_empty())
+        });
     }
 
     pub(super) fn change_imports(&mut self, change: Change<LiveImport>) -> Changes {
@@ -147,6 +179,9 @@ impl Member {
                 BTreeSet::from([key])
             }
         };
+        if !self.remembered.is_empty() {
+            self.forget_entries();
+        }
         Changes {
             dirty: Dirty { all: false, keys },
             ..Changes::default()

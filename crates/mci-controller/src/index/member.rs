@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crd::RoutingMode;
+use crd::{ImportedCluster, RoutingMode};
 use jiff::Timestamp;
 
 use super::{
@@ -66,11 +66,21 @@ pub(crate) struct Member {
     pub(crate) waiting_pools: BTreeMap<Key, PoolFacts>,
     pub(crate) namespaces: Store<Arc<str>, NamespaceFacts>,
     pub(crate) imports: Store<Key, LiveImport>,
+    /// Entries of imports that another CRD than ours reads without them, as they were seen last.
+    pub(crate) remembered: BTreeMap<Key, Remembered>,
     pub(crate) parents: Parents,
     /// Mode of exports that name none.
     pub(crate) default_mode: RoutingMode,
     /// The import CRD; none: not seen yet, or hidden from us.
     pub(crate) import_crd: Option<ImportCrd>,
+}
+
+/// The entries of an import, as they were seen last.
+#[derive(Clone, Debug)]
+pub(crate) struct Remembered {
+    /// Of the import.
+    pub(super) uid: String,
+    pub(super) entries: Vec<ImportedCluster>,
 }
 
 /// A pool, and what we doubt about it.
@@ -228,6 +238,7 @@ impl Member {
             waiting_pools: BTreeMap::new(),
             namespaces: Store::default(),
             imports: Store::default(),
+            remembered: BTreeMap::new(),
             parents: Parents::default(),
             default_mode: RoutingMode::EndpointMode,
             import_crd: None,
@@ -244,6 +255,12 @@ impl Member {
     /// Whether we know what is in it, so that a write can be compared with it.
     pub(crate) fn imports_known(&self) -> bool {
         self.namespaces.coverage == Coverage::Listed && self.imports.coverage == Coverage::Listed
+    }
+
+    /// The entries that the import lacks because it is read through another CRD, or was written through it.
+    pub(crate) fn remembered_entries(&self, key: &Key) -> &[ImportedCluster] {
+        let remembered = self.remembered.get(key);
+        remembered.map_or(&[], |remembered| &remembered.entries)
     }
 
     /// Whether the start need not wait for it any longer.

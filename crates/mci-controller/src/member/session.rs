@@ -225,8 +225,6 @@ impl<'a> Session<'a> {
             .spawn(watches::namespaces(wires.clone(), client.clone()));
         self.tasks
             .spawn(watches::imports(wires.clone(), client.clone()));
-        self.tasks
-            .spawn(watches::watch_import_crd(wires.clone(), client.clone()));
         self.tasks.spawn(identity::look(
             wires.clone(),
             client.clone(),

@@ -1,9 +1,9 @@
 //! The watches of a session: each turns what it sees into updates, and its health into signs.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, time::Duration};
 
 use crd::InferencePoolImport;
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use k8s_openapi::{
     api::core::v1::{Namespace, Service},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -43,11 +43,21 @@ pub(super) struct Wires {
 #[derive(Debug)]
 pub(super) struct Gone;
 
+/// What is new of the import CRD.
+enum CrdNews {
+    Shape(ImportCrd),
+    /// Not to be seen now. Without leave to see it, we find out by writing.
+    Hidden,
+    Ended,
+}
+
 /// Name of our CRD.
 const IMPORT_CRD: &str = "inferencepoolimports.inference.networking.x-k8s.io";
 /// How long the server keeps one watch open, in seconds. A proxy that buffers shows within this and 5 s more; the
 /// watcher's own 290 s would hide it.
 const WATCH_SECONDS: std::ops::Range<u32> = 30..40;
+/// The imports wait so long for the news of their CRD: it is one small list, and they are listed again if it comes late.
+const CRD_FIRST: Duration = Duration::from_secs(2);
 
 /// Imports on one page of a list. An import may reach 1 MiB, with its managed fields twice that, where a page may be
 /// 32 MiB: a fifth of the usual page leaves 320 KiB for each.
@@ -127,7 +137,64 @@ pub(super) async fn namespaces(wires: Wires, client: Client) -> Result<(), Gone>
     .await
 }
 
+/// The imports, and their CRD: another shape of it shows other parts of them (K6), and a watch that goes on from where
+/// it was would not tell. So no word of the imports as they read before follows the news of the CRD, and they are listed
+/// anew after it.
 pub(super) async fn imports(wires: Wires, client: Client) -> Result<(), Gone> {
+    let config = config().fields(&format!("metadata.name={IMPORT_CRD}"));
+    let crds = watch::objects::<CustomResourceDefinition>(Api::all(client.clone()), config);
+    let mut crds = std::pin::pin!(crds);
+    let mut seen = None;
+    // first, so that one list does
+    let first = tokio::time::timeout(CRD_FIRST, next_crd(&wires, &mut crds, &mut seen, true));
+    if let Ok(news) = first.await {
+        tell_crd(&wires, news).await?;
+    }
+    loop {
+        let news = tokio::select! {
+            ended = watch_imports(wires.clone(), client.clone()) => return ended,
+            news = next_crd(&wires, &mut crds, &mut seen, false) => news,
+        };
+        tell_crd(&wires, news).await?;
+    }
+}
+
+async fn tell_crd(wires: &Wires, news: CrdNews) -> Result<(), Gone> {
+    match news {
+        CrdNews::Shape(crd) => wires.update(Update::ImportCrd(crd)).await,
+        CrdNews::Hidden => Ok(()),
+        CrdNews::Ended => Err(Gone),
+    }
+}
+
+/// Waits until the CRD is another, or takes another shape. An edit that changes neither is passed on here.
+async fn next_crd(
+    wires: &Wires,
+    crds: &mut (impl Stream<Item = watch::Update<CustomResourceDefinition>> + Unpin),
+    seen: &mut Option<ImportCrd>,
+    once: bool,
+) -> CrdNews {
+    while let Some(update) = crds.next().await {
+        let crd = match update {
+            watch::Update::Reset(crds) => crds.first().map_or(ImportCrd::ABSENT, import_crd::read),
+            watch::Update::Apply(crd) => import_crd::read(&crd),
+            watch::Update::Delete(_) | watch::Update::OddDelete(_) => ImportCrd::ABSENT,
+            watch::Update::Odd(_) | watch::Update::Failed(_) if once => return CrdNews::Hidden,
+            watch::Update::Odd(_) | watch::Update::Failed(_) => continue,
+        };
+        let old = seen.replace(crd.clone());
+        let shape = |crd: &ImportCrd| (crd.flavour, crd.uid.clone());
+        if old.as_ref().map(shape) != Some(shape(&crd)) {
+            return CrdNews::Shape(crd);
+        }
+        if wires.update(Update::ImportCrd(crd)).await.is_err() {
+            break;
+        }
+    }
+    CrdNews::Ended
+}
+
+async fn watch_imports(wires: Wires, client: Client) -> Result<(), Gone> {
     let ours = wires.ours.clone();
     let config = config().page_size(IMPORTS_PAGE);
     let stream = watch::objects::<InferencePoolImport>(Api::all(client), config);
@@ -142,28 +209,11 @@ pub(super) async fn imports(wires: Wires, client: Client) -> Result<(), Gone> {
     .await
 }
 
-/// What the import CRD looks like. Without leave to see it, we find out by writing.
-pub(super) async fn watch_import_crd(wires: Wires, client: Client) -> Result<(), Gone> {
-    let config = config().fields(&format!("metadata.name={IMPORT_CRD}"));
-    let stream = watch::objects::<CustomResourceDefinition>(Api::all(client), config);
-    let mut stream = std::pin::pin!(stream);
-    while let Some(update) = stream.next().await {
-        let seen = match update {
-            watch::Update::Reset(crds) => crds.first().map_or(ImportCrd::ABSENT, import_crd::read),
-            watch::Update::Apply(crd) => import_crd::read(&crd),
-            watch::Update::Delete(_) | watch::Update::OddDelete(_) => ImportCrd::ABSENT,
-            watch::Update::Odd(_) | watch::Update::Failed(_) => continue,
-        };
-        wires.update(Update::ImportCrd(seen)).await?;
-    }
-    Ok(())
-}
-
 /// Follows one kind: lists and changes go to the index, health to the session.
 async fn follow<K, F>(
     wires: Wires,
     kind: Kind,
-    stream: impl futures::Stream<Item = watch::Update<K>> + Send,
+    stream: impl Stream<Item = watch::Update<K>> + Send,
     facts: impl Fn(K) -> Option<F> + Send + Sync,
     key: impl Fn(&K) -> Option<Key> + Send + Sync,
     update: impl Fn(Change<F>) -> Update + Send + Sync,

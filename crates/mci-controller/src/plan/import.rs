@@ -63,20 +63,18 @@ pub(super) fn make(
     let others = others.filter_map(|name| exports.entries.get(name));
     let space = MAX_ENTRIES - clusters.len();
     clusters.extend(others.take(space).map(|export| export.entry.clone()));
-    let mut names = lent.names;
-    if clusters.is_empty() {
+    let names = lent.names;
+    if audience.flavour == Flavour::Superset && !names.is_empty() {
+        // only their names are known, and an apply without their entries would take those away (K3): what is there
+        // stays until they are heard of
+        return ImportPlan::Hold(Hold::Unreachable);
+    }
+    if clusters.is_empty() && names.is_empty() {
         let alone =
             audience.excluded.is_some() && policy.import_in_exporter == ImportInExporter::Always;
-        if audience.flavour == Flavour::Superset && !names.is_empty() {
-            // only their names are known: what is there stays until they are heard of
-            return ImportPlan::Hold(Hold::Unreachable);
-        }
-        if names.is_empty() && !alone {
+        if !alone {
             return ImportPlan::Absent;
         }
-    }
-    if audience.flavour == Flavour::Superset {
-        names.clear();
     }
     clusters.sort_by(|a, b| a.name.cmp(&b.name));
     let consistent = consistency(&clusters, exports, audience.generation);
@@ -86,7 +84,12 @@ pub(super) fn make(
     exporting.extend(names);
     exporting.sort_unstable();
     exporting.dedup();
-    let shared = summary(&clusters, audience.generation);
+    // a summary without the entries of all that are named would be news, and its write would cut those entries (K6)
+    let shared = if lent.said.is_empty() {
+        summary(&clusters, audience.generation)
+    } else {
+        lent.said
+    };
     let mut top = shared.clone();
     top.extend(consistent);
     let ours = ControllerStatus {

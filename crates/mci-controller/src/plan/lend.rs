@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crd::{
-    ImportedCluster,
+    Condition, ImportedCluster,
     conditions::{self, Status},
 };
 use jiff::Timestamp;
@@ -47,6 +47,8 @@ pub(super) struct Lent {
     pub(super) entries: Vec<ImportedCluster>,
     /// Exporters that have no entry there and yet are named: all that upstream's shape tells.
     pub(super) names: Vec<String>,
+    /// What upstream's shape says of all that are named, if there are such: it cannot be made up without their entries.
+    pub(super) said: Vec<Condition>,
     /// When the first of the draining entries goes.
     pub(super) ripens: Option<Timestamp>,
 }
@@ -55,6 +57,7 @@ pub(super) struct Lent {
 pub(super) fn lend(
     importer: &ClusterName,
     live: Option<&LiveImport>,
+    remembered: &[ImportedCluster],
     flavour: Flavour,
     fates: &Fates<'_>,
     controller_name: &str,
@@ -65,7 +68,17 @@ pub(super) fn lend(
         return lent;
     };
     let lender = |name: &str| fates.get(name).filter(|_| name != importer.as_str());
-    for entry in &live.status.clusters {
+    let ours = live.status.controllers.iter();
+    let ours = ours.filter(|controller| controller.name == controller_name);
+    let named = ours
+        .clone()
+        .flat_map(|controller| &controller.exporting_clusters);
+    let mut entries = live.status.clusters.iter().collect::<Vec<_>>();
+    if entries.is_empty() {
+        let stands = |entry: &&ImportedCluster| named.clone().any(|one| one.name == entry.name);
+        entries.extend(remembered.iter().filter(stands));
+    }
+    for entry in entries {
         let Some(lender) = lender(&entry.name) else {
             continue;
         };
@@ -83,9 +96,7 @@ pub(super) fn lend(
             EntryFate::Publish | EntryFate::Retain(_) | EntryFate::Remove(_) => {}
         }
     }
-    let ours = live.status.controllers.iter();
-    let ours = ours.filter(|controller| controller.name == controller_name);
-    for named in ours.flat_map(|controller| &controller.exporting_clusters) {
+    for named in named {
         let has_entry = lent.entries.iter().any(|entry| entry.name == named.name);
         let Some(lender) = lender(&named.name).filter(|_| !has_entry) else {
             continue;
@@ -101,9 +112,10 @@ pub(super) fn lend(
             lent.names.push(named.name.clone());
         }
     }
-    if flavour == Flavour::Upstream {
-        lent.names
-            .extend(lent.entries.drain(..).map(|entry| entry.name));
+    if flavour == Flavour::Upstream && !lent.names.is_empty() {
+        lent.said = ours
+            .flat_map(|controller| timeless(&controller.conditions))
+            .collect();
     }
     lent.names.sort_unstable();
     lent.names.dedup();
@@ -161,6 +173,15 @@ fn set_draining(entry: &mut ImportedCluster) {
     put(&mut entry.conditions, draining);
 }
 
+/// Conditions without times: the ledger has them.
+fn timeless(conditions: &[Condition]) -> impl Iterator<Item = Condition> {
+    let conditions = conditions.iter().cloned();
+    conditions.map(|condition| Condition {
+        last_transition_time: Time(Timestamp::UNIX_EPOCH),
+        ..condition
+    })
+}
+
 /// The entry with addresses checked as if they were new, and without times: the ledger has them.
 fn sanitised(entry: &ImportedCluster, allowed: &Allowed) -> ImportedCluster {
     let mut entry = entry.clone();
@@ -184,7 +205,7 @@ impl Lent {
         if self.entries.is_empty() && self.names.is_empty() {
             return 0;
         }
-        let content = serde_json::to_vec(&(&self.entries, &self.names));
+        let content = serde_json::to_vec(&(&self.entries, &self.names, &self.said));
         xxh3_64(&content.unwrap_or_default()).max(1)
     }
 }

@@ -30,6 +30,79 @@ fn prune(world: &mut World, name: &str) {
     world.update(&mk_name(name), listed, NOW);
 }
 
+/// The imports as they are stored, or as they were pruned.
+fn relist(world: &mut World, name: &str) {
+    let imports = member(world, name).imports.items.values().cloned();
+    let listed = Update::Imports(Change::Listed(imports.collect()));
+    world.update(&mk_name(name), listed, NOW);
+}
+
+/// `t` imports from `a` and `b`; then the controller starts anew, and hears of the two others. Returns what `t` stores.
+fn mk_restarted_without_a() -> (World, LiveImport) {
+    let mut before = mk_world(&["a", "b", "t"]);
+    for exporter in ["a", "b"] {
+        export(&mut before, exporter, "llm");
+    }
+    settle(&mut before, &mk_policy(), NOW);
+    let stored = live(&before, "t");
+    let mut world = World::new(mk_rules());
+    for name in ["a", "b", "t"] {
+        world.add_member(&mk_name(name), NOW);
+    }
+    let pool = mk_pool("llm", Some("ClusterSet"));
+    connect(&mut world, "b", vec![pool], Vec::new(), NOW);
+    connect(&mut world, "t", Vec::new(), vec![stored.clone()], NOW);
+    (world, stored)
+}
+
+#[test]
+fn when_our_crd_is_back_nothing_is_written_over_what_was_read_through_the_other() {
+    let (mut world, stored) = mk_restarted_without_a();
+    let policy = mk_policy();
+    let key = mk_key("llm");
+    // as after a start under upstream's CRD: the entries were never seen
+    serve(&mut world, "t", Flavour::Upstream);
+    prune(&mut world, "t");
+    let t = world.members.get_mut(&mk_name("t")).expect("a member");
+    t.remembered.clear();
+    let step = |world: &World| {
+        let plan = desired_for(world, &policy, &key, NOW);
+        let found = member(world, "t").imports.items.get(&key);
+        diff(&plan.imports[&mk_name("t")], found)
+    };
+    assert_eq!(step(&world), Step::None, "a write would cut the entry of a");
+    serve(&mut world, "t", Flavour::Superset);
+    assert_eq!(step(&world), Step::None, "not listed through ours");
+    prune(&mut world, "t");
+    assert_eq!(step(&world), Step::None, "another server was behind");
+    let listed = Update::Imports(Change::Listed(vec![stored]));
+    world.update(&mk_name("t"), listed, NOW);
+    let plan = desired_for(&world, &policy, &key, NOW);
+    assert_eq!(names(planned(&plan, "t")), ["a", "b"]);
+}
+
+#[test]
+fn entries_that_upstreams_crd_hides_count_and_are_put_back() {
+    let (mut world, _) = mk_restarted_without_a();
+    let policy = mk_policy();
+    let key = mk_key("llm");
+    settle(&mut world, &policy, NOW);
+    serve(&mut world, "t", Flavour::Upstream);
+    prune(&mut world, "t");
+    let plan = desired_for(&world, &policy, &key, NOW);
+    assert_eq!(
+        diff(&plan.imports[&mk_name("t")], Some(&live(&world, "t"))),
+        Step::None,
+        "nothing is new"
+    );
+    // somebody wrote through upstream's CRD, and the entries are lost for good
+    serve(&mut world, "t", Flavour::Superset);
+    prune(&mut world, "t");
+    settle(&mut world, &policy, NOW);
+    assert_eq!(entries(&world, "t", &key), ["a", "b"]);
+    assert!(member(&world, "t").remembered.is_empty());
+}
+
 #[test]
 fn upstreams_crd_gets_controllers_alone_and_all_is_written_again_when_ours_is_back() {
     let mut world = mk_world(&["a", "b", "c"]);
@@ -52,6 +125,7 @@ fn upstreams_crd_gets_controllers_alone_and_all_is_written_again_when_ours_is_ba
     // others are none the worse
     assert_eq!(names(planned(&plan, "c")), ["a"]);
     serve(&mut world, "b", Flavour::Superset);
+    relist(&mut world, "b");
     assert_eq!(
         settle(&mut world, &policy, NOW),
         3,
@@ -75,10 +149,12 @@ fn under_upstreams_crd_a_restart_keeps_the_names_of_the_silent() {
     }
     connect(&mut world, "b", Vec::new(), vec![import.clone()], NOW);
     serve(&mut world, "b", Flavour::Upstream);
+    relist(&mut world, "b");
     let plan = desired_for(&world, &policy, &mk_key("llm"), NOW);
     assert_eq!(exporting(planned(&plan, "b")), ["a"]);
     // ours comes back before its exporter does: there is nothing to say, and nothing to take back
     serve(&mut world, "b", Flavour::Superset);
+    relist(&mut world, "b");
     let plan = desired_for(&world, &policy, &mk_key("llm"), NOW);
     assert_eq!(
         plan.imports[&mk_name("b")],
@@ -129,6 +205,7 @@ fn a_crd_that_was_reinstalled_has_none_of_the_old_imports() {
         Update::ImportCrd(newer("import-crd-2", 1)),
         NOW,
     );
+    relist(&mut world, "b");
     let plan = desired_for(&world, &policy, &mk_key("llm"), NOW);
     let found = member(&world, "b").imports.items.get(&mk_key("llm"));
     assert_eq!(diff(&plan.imports[&mk_name("b")], found), Step::CreateMain);

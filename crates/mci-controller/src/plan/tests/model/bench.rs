@@ -36,6 +36,8 @@ pub(super) struct Bench {
     /// When each member that counts as removed is forgotten at the latest.
     pub(super) leaving: BTreeMap<ClusterName, Moment>,
     writes: usize,
+    /// A member whose import CRD changed, and whose imports are to be listed through the new one.
+    pub(super) late: Option<usize>,
 }
 
 impl Bench {
@@ -51,6 +53,7 @@ impl Bench {
             reaches: BTreeMap::new(),
             leaving: BTreeMap::new(),
             writes: 0,
+            late: None,
         };
         bench.start(BTreeSet::new());
         bench
@@ -119,6 +122,14 @@ impl Bench {
         }
         if served {
             self.oracle.listed(m, &self.clusters[m], self.now);
+        }
+    }
+
+    /// The list that follows another shape of the import CRD.
+    pub(super) fn relist_imports(&mut self) {
+        if let Some(m) = self.late.take() {
+            let imports = self.clusters[m].imports();
+            self.tell(m, Update::Imports(Change::Listed(imports)));
         }
     }
 

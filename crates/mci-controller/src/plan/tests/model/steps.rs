@@ -191,8 +191,7 @@ impl Bench {
             return;
         }
         let crd = self.clusters[m].import_crd();
-        let imports = self.clusters[m].imports();
         self.tell(m, Update::ImportCrd(crd));
-        self.tell(m, Update::Imports(Change::Listed(imports)));
+        self.late = Some(m);
     }
 }
