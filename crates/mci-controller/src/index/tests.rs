@@ -269,3 +269,32 @@ fn a_refused_member_stays_refused_until_it_connects() {
     connect(&mut world, "a", Vec::new(), Vec::new(), NOW);
     assert_eq!(member(&world, "a").link, Link::Live);
 }
+
+#[test]
+fn pools_of_a_kind_that_is_not_served_are_kept_and_marked() {
+    let mut world = mk_world(&["a", "b"]);
+    let policy = mk_policy();
+    export(&mut world, "a", "x");
+    settle(&mut world, &policy, NOW);
+    let reachable = |world: &World| {
+        let import = &member(world, "b").imports.items[&mk_key("x")];
+        let conditions = &import.status.clusters[0].conditions;
+        let found = crd::conditions::find(conditions, crd::conditions::REACHABLE);
+        found.map(|one| one.reason.clone())
+    };
+    // a watch that was broken meanwhile told of no deletion
+    let gone = Update::NotServed(update::Kind::Pools);
+    let changes = world.update(&mk_name("a"), gone, NOW);
+    assert!(changes.withdrawals.is_empty());
+    assert!(changes.dirty.keys.contains(&mk_key("x")));
+    settle(&mut world, &policy, NOW);
+    assert_eq!(reachable(&world).as_deref(), Some("CRDMissing"));
+    let back = Update::PoolsListed {
+        pools: vec![mk_pool("x", Some("ClusterSet"))],
+        odd: BTreeSet::new(),
+        crd: mk_crd(),
+    };
+    world.update(&mk_name("a"), back, NOW);
+    settle(&mut world, &policy, NOW);
+    assert_eq!(reachable(&world).as_deref(), Some("Reachable"));
+}

@@ -8,18 +8,23 @@ mod clusters;
 mod oracle;
 mod steps;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
+use crd::conditions;
 use proptest::prelude::*;
 
 use self::{
     bench::{Bench, index},
     clusters::CrdState,
 };
-use super::super::{KeyPlan, PoolPlan, desired};
+use super::super::{ImportPlan, KeyPlan, PoolPlan, desired};
 use crate::{
     fixtures::*,
     index::{flavour::Flavour, rules::Rules},
+    name::Key,
 };
 
 /// What can happen.
@@ -55,7 +60,8 @@ fn any_op(members: usize) -> impl Strategy<Value = Op> {
         Just(CrdState::Stands),
         Just(CrdState::Reinstalled),
         Just(CrdState::Going),
-        Just(CrdState::Gone)
+        Just(CrdState::Gone),
+        Just(CrdState::GoneUnseen)
     ];
     let flavour = prop_oneof![
         3 => Just(Flavour::Superset),
@@ -138,6 +144,7 @@ fn check(members: usize, rules: Rules, ops: &[Op]) -> Result<(), TestCaseError> 
                 prop_assert!(same, "the plan of {} in {} is old after {:?}", key, m, op);
             }
         }
+        check_marks(&bench, &whole)?;
         // P2, P6
         prop_assert_eq!(bench.settle(), 0, "writes again after {:?}", op);
         if matches!(op, Op::Restart) && was_quiet {
@@ -177,6 +184,31 @@ fn check(members: usize, rules: Rules, ops: &[Op]) -> Result<(), TestCaseError> 
         }
     }
     settle_all(&mut bench)
+}
+
+/// Entries of pools whose CRD is not served say so.
+fn check_marks(bench: &Bench, whole: &BTreeMap<Key, KeyPlan>) -> Result<(), TestCaseError> {
+    for (key, plan) in whole {
+        let imports = plan.imports.values();
+        let planned = imports.filter_map(|import| match import {
+            ImportPlan::Present(planned) => Some(planned),
+            ImportPlan::Absent | ImportPlan::Hold(_) => None,
+        });
+        let entries = planned.flat_map(|planned| &planned.status.clusters);
+        for entry in entries.filter(|entry| entry.drain_until.is_none()) {
+            let exporter = mk_name(&entry.name);
+            let known = &bench.world.members[&exporter];
+            let served = bench.clusters[index(&exporter)].serves_pools();
+            let reachable = conditions::is_true(&entry.conditions, conditions::REACHABLE);
+            prop_assert!(
+                served || !known.in_contact() || !reachable,
+                "{} of {} is as if its CRD were there",
+                key,
+                exporter
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Everything heals: then imports are what the clusters ask for, and nothing else.

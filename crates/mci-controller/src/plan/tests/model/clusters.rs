@@ -25,6 +25,8 @@ pub(super) enum CrdState {
     /// Being deleted: its pools go, and their going proves nothing.
     Going,
     Gone,
+    /// The same, while our watch was broken: nobody tells of the pools.
+    GoneUnseen,
 }
 
 pub(super) struct Cluster {
@@ -121,12 +123,13 @@ impl Cluster {
     pub(super) fn set_crd(&mut self, state: CrdState) -> Vec<usize> {
         let gone = match (self.pools_crd, state) {
             // one that is gone comes back as another
-            (CrdState::Gone | CrdState::Going, CrdState::Stands) | (_, CrdState::Reinstalled) => {
+            (CrdState::Gone | CrdState::Going | CrdState::GoneUnseen, CrdState::Stands)
+            | (_, CrdState::Reinstalled) => {
                 self.crd_uid += 1;
                 self.empty_pools()
             }
             (_, CrdState::Stands) => Vec::new(),
-            (_, CrdState::Going | CrdState::Gone) => self.empty_pools(),
+            (_, CrdState::Going | CrdState::Gone | CrdState::GoneUnseen) => self.empty_pools(),
         };
         self.pools_crd = match state {
             CrdState::Reinstalled => CrdState::Stands,
@@ -136,7 +139,7 @@ impl Cluster {
     }
 
     pub(super) fn serves_pools(&self) -> bool {
-        self.pools_crd != CrdState::Gone
+        !matches!(self.pools_crd, CrdState::Gone | CrdState::GoneUnseen)
     }
 
     pub(super) fn crd_stands(&self) -> bool {
@@ -152,7 +155,7 @@ impl Cluster {
             CrdState::Stands | CrdState::Reinstalled => CrdCheck::Serving {
                 uid: self.crd_uid.to_string(),
             },
-            CrdState::Going | CrdState::Gone => CrdCheck::Doubtful,
+            CrdState::Going | CrdState::Gone | CrdState::GoneUnseen => CrdCheck::Doubtful,
         }
     }
 

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use super::{
     MEMBERS, Op, POOLS,
     bench::{Bench, name},
+    clusters::CrdState,
 };
 use crate::{
     fixtures::*,
@@ -28,7 +29,10 @@ impl Bench {
             }
             Op::Namespace(m, state) => self.set_namespace(m, state),
             Op::PoolsCrd(m, state) => {
-                let gone = self.clusters[m].set_crd(state);
+                let mut gone = self.clusters[m].set_crd(state);
+                if state == CrdState::GoneUnseen {
+                    gone.clear();
+                }
                 if self.hears(m) {
                     self.tell_pools_crd(m, &gone);
                 }
