@@ -173,6 +173,11 @@ impl Planner {
         })
     }
 
+    /// See [`World::successors`].
+    pub(crate) fn successors(&self, name: &ClusterName) -> Vec<ClusterName> {
+        self.world.successors(name)
+    }
+
     pub(crate) fn forget_member(&mut self, name: &ClusterName, now: Moment) {
         self.queues.remove(name);
         self.reaches.remove(name);

@@ -57,19 +57,24 @@ impl World {
             return changes;
         };
         let refused = |refusal| Some((name.clone(), refusal));
-        let verdict = match (clusterset, &self.clusterset) {
+        let verdict: Option<(ClusterName, Refusal)> = match (clusterset, &self.clusterset) {
             (Some(said), Some(ours)) if said != ours => refused(Refusal::ClusterSetMismatch),
             _ if self.is_another(name, member, &uid) => refused(Refusal::IdentityChanged),
             _ => self.rival(name, &uid).map(|(rival, other)| {
-                let comes_first =
-                    self.precedence(rival, other, &uid) < self.precedence(name, member, &uid);
+                // what one that leaves holds is being taken away: nobody writes there before it is forgotten
+                let comes_first = other.link == Link::Removing
+                    || self.precedence(rival, other, &uid) < self.precedence(name, member, &uid);
                 let loser = if comes_first { name } else { rival };
                 (loser.clone(), Refusal::DuplicateCluster)
             }),
         };
         let out = verdict.as_ref().is_some_and(|(loser, _)| loser == name);
+        let duplicate = matches!(&verdict, Some((_, Refusal::DuplicateCluster)));
         changes.refused.extend(verdict);
         if out {
+            if let Some(member) = self.members.get_mut(name) {
+                member.stands_by = duplicate.then_some(uid);
+            }
             return changes;
         }
         if let Some(member) = self.members.get_mut(name) {
@@ -86,8 +91,24 @@ impl World {
                 self.recorded.insert(name.clone(), record);
             }
             member.uid = Some(uid);
+            member.stands_by = None;
         }
         changes
+    }
+
+    /// Members that are the same cluster as this one, which leaves: it was renamed, or one of two names for it goes.
+    pub(crate) fn successors(&self, name: &ClusterName) -> Vec<ClusterName> {
+        let leaving = self.members.get(name);
+        let leaving = leaving.filter(|member| member.link == Link::Removing);
+        let Some(uid) = leaving.and_then(|member| member.uid.as_ref()) else {
+            return Vec::new();
+        };
+        let waits = |member: &Member| {
+            member.link == Link::Refused(Refusal::DuplicateCluster)
+                && member.stands_by.as_ref() == Some(uid)
+        };
+        let waiting = self.members.iter().filter(|(_, member)| waits(member));
+        waiting.map(|(name, _)| name.clone()).collect()
     }
 
     /// Whether the name stood for another cluster, and nobody said that it may stand for this one.
@@ -98,12 +119,12 @@ impl World {
             && member.origin.accepted_identity.as_deref() != Some(uid)
     }
 
-    /// Another name for this cluster, in use.
+    /// Another name for this cluster, in use or not forgotten yet.
     fn rival(&self, name: &ClusterName, uid: &str) -> Option<(&ClusterName, &Member)> {
         self.members.iter().find(|(other, member)| {
             *other != name
                 && member.uid.as_deref() == Some(uid)
-                && !matches!(member.link, Link::Refused(_) | Link::Removing)
+                && !matches!(member.link, Link::Refused(_))
         })
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct Member {
     pub(crate) denied: Denied,
     /// Uid of its `kube-system` namespace.
     pub(crate) uid: Option<String>,
+    /// Uid of the cluster that it is, while that is a member under another name.
+    pub(super) stands_by: Option<String>,
     /// What the inventory says of it.
     pub(crate) origin: Arc<Origin>,
     pub(crate) pools: BTreeMap<Key, PoolRecord>,
@@ -222,6 +224,7 @@ impl Member {
             withdrawn: false,
             withheld: false,
             uid: None,
+            stands_by: None,
             origin: Arc::default(),
             pools: BTreeMap::new(),
             pools_coverage: Coverage::Never,

@@ -108,7 +108,12 @@ fn a_duplicate_is_used_once_its_rival_is_gone() {
     let mut world = mk_world(&["a"]);
     add(&mut world, "b", Origin::default());
     assert_eq!(connect(&mut world, "b", "cluster-a"), duplicate("b"));
+    assert!(world.successors(&mk_name("a")).is_empty());
     remove(&mut world, "a");
+    // two names would write into one cluster: one to take away, one to put back
+    assert_eq!(connect(&mut world, "b", "cluster-a"), duplicate("b"));
+    assert_eq!(world.successors(&mk_name("a")), [mk_name("b")]);
+    world.forget(&mk_name("a"));
     assert!(connect(&mut world, "b", "cluster-a").is_empty());
 }
 

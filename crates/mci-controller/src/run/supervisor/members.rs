@@ -261,18 +261,35 @@ impl Supervisor {
                 handle.leaving.is_some_and(|until| {
                     // without credentials there is nothing that could be taken away
                     let clean = handle.control.is_none() || self.planner.is_clean(name);
-                    until <= now || (self.planner.is_open() && clean)
+                    // it goes on under another name, which adopts what is there
+                    let renamed = !self.planner.successors(name).is_empty();
+                    until <= now || renamed || (self.planner.is_open() && clean)
                 })
             })
             .map(|(name, _)| name.clone())
             .collect();
         for name in gone {
             let clean = self.planner.is_clean(&name);
+            let successors = self.planner.successors(&name);
             tracing::info!(member = %name, clean, "member forgotten");
             if let Some(handle) = self.members.remove(&name) {
                 handle.stop.cancel();
             }
             self.planner.forget_member(&name, now);
+            for successor in successors {
+                self.try_anew(&successor);
+            }
+        }
+    }
+
+    /// A member that was refused is asked again now.
+    fn try_anew(&self, name: &ClusterName) {
+        let handle = self.members.get(name);
+        if let Some(control) = handle.and_then(|handle| handle.control.as_ref()) {
+            control.send_modify(|control| {
+                control.refused = None;
+                control.version += 1;
+            });
         }
     }
 

@@ -72,6 +72,44 @@ async fn a_cluster_is_accepted_under_one_name_only() {
     assert_eq!(rival.refused, Some(Refusal::DuplicateCluster));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_member_that_goes_on_under_another_name_is_forgotten_at_once() {
+    let mut supervisor = mk_supervisor();
+    let connected = |supervisor: &mut Supervisor, name: &str| {
+        let name = mk_name(name);
+        let epoch = supervisor.members[&name].epoch;
+        let update = Update::Connected {
+            uid: "one".to_owned(),
+            clusterset: None,
+        };
+        supervisor.hear(Told {
+            name: name.clone(),
+            epoch,
+            timed: (update, Moment::default()),
+        });
+    };
+    for name in ["a", "b"] {
+        supervisor.admit(&mk_name(name), &Credentials::for_tests(), None);
+        connected(&mut supervisor, name);
+    }
+    let control = |supervisor: &Supervisor| {
+        let control = supervisor.members[&mk_name("b")].control.as_ref();
+        control.expect("credentials").borrow().clone()
+    };
+    let refused = control(&supervisor);
+    assert_eq!(refused.refused, Some(Refusal::DuplicateCluster));
+    supervisor.remove(&mk_name("a"));
+    // the guard waits to see who else left
+    tokio::time::advance(std::time::Duration::from_secs(11)).await;
+    supervisor.tick();
+    assert!(!supervisor.members.contains_key(&mk_name("a")));
+    let free = control(&supervisor);
+    assert_eq!(free.refused, None);
+    assert!(free.version > refused.version, "it is tried at once");
+    connected(&mut supervisor, "b");
+    assert_eq!(control(&supervisor).accepted.as_deref(), Some("one"));
+}
+
 fn mk_listing(access: Access, accepts: Option<&str>) -> Listing {
     let origin = crate::index::origin::Origin {
         accepted_identity: accepts.map(ToOwned::to_owned),
