@@ -73,7 +73,6 @@ impl Planner {
         rules: Rules,
         gate_timeout: Duration,
         metrics: Metrics,
-        now: Moment,
     ) -> Self {
         let mut world = World::new(rules).with_default_mode(policy.default_mode);
         world.clusterset = Some(policy.clusterset.clone());
@@ -81,7 +80,7 @@ impl Planner {
             world,
             policy,
             ledger: Ledger::default(),
-            gate: Gate::new(now + gate_timeout),
+            gate: Gate::new(gate_timeout),
             queues: BTreeMap::new(),
             dirty: Dirty::default(),
             backlog: Backlog::default(),
@@ -119,7 +118,7 @@ impl Planner {
 
     /// The inventory has been read once.
     pub(crate) fn inventory_listed(&mut self, now: Moment) {
-        self.gate.inventory_listed();
+        self.gate.inventory_listed(now);
         let changes = self.world.inventory_listed(now);
         self.take(changes, now);
     }

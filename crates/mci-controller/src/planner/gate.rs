@@ -1,31 +1,35 @@
 //! Nothing is written before we know who the members are and what is in them (spec 4.3): a controller that has just
 //! started must not take its own ignorance for their absence.
 
+use std::time::Duration;
+
 use crate::index::World;
 use moment::Moment;
 
 /// The gate in front of all writes; it opens once.
 #[derive(Debug)]
 pub(super) struct Gate {
-    /// Members not synced by then are carried instead of waited for.
-    deadline: Moment,
-    inventory_listed: bool,
+    /// Members not synced for so long are carried instead of waited for.
+    timeout: Duration,
+    /// When that time is over. It begins when the inventory is listed: before that, there is nobody to sync with. None:
+    /// it was not listed yet.
+    deadline: Option<Moment>,
     open: bool,
 }
 
 // === impl Gate ===
 
 impl Gate {
-    pub(super) fn new(deadline: Moment) -> Self {
+    pub(super) fn new(timeout: Duration) -> Self {
         Self {
-            deadline,
-            inventory_listed: false,
+            timeout,
+            deadline: None,
             open: false,
         }
     }
 
-    pub(super) fn inventory_listed(&mut self) {
-        self.inventory_listed = true;
+    pub(super) fn inventory_listed(&mut self, now: Moment) {
+        self.deadline.get_or_insert(now + self.timeout);
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -34,9 +38,9 @@ impl Gate {
 
     /// Opens if it may; returns whether it did just now.
     pub(super) fn check(&mut self, world: &World, now: Moment) -> bool {
-        if self.open || !self.inventory_listed {
+        let Some(deadline) = self.deadline.filter(|_| !self.open) else {
             return false;
-        }
+        };
         let waiting: Vec<String> = world
             .members
             .iter()
@@ -48,7 +52,7 @@ impl Gate {
                 members = world.members.len(),
                 "all members are synced: writing"
             );
-        } else if now >= self.deadline {
+        } else if now >= deadline {
             tracing::warn!(
                 missing = waiting.join(","),
                 "not all members are synced in time: writing; what the others export is kept as it is"

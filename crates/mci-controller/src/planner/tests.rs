@@ -29,7 +29,7 @@ struct Bench {
 impl Bench {
     fn new(names: &[&str]) -> Self {
         let metrics = Metrics::register(&mut Registry::default());
-        let mut planner = Planner::new(mk_policy(), mk_rules(), GATE, metrics, at(0));
+        let mut planner = Planner::new(mk_policy(), mk_rules(), GATE, metrics);
         let mut queues = BTreeMap::new();
         for name in names {
             let queue = Arc::new(Queue::default());
@@ -99,11 +99,24 @@ fn nothing_is_written_before_all_members_are_synced() {
 #[test]
 fn the_inventory_must_have_been_read() {
     let metrics = Metrics::register(&mut Registry::default());
-    let mut planner = Planner::new(mk_policy(), mk_rules(), GATE, metrics, at(0));
+    let mut planner = Planner::new(mk_policy(), mk_rules(), GATE, metrics);
     planner.tick(at(60_000));
     assert!(!planner.is_open());
     planner.inventory_listed(at(0));
     planner.tick(at(60_001));
+    assert!(planner.is_open());
+}
+
+#[test]
+fn members_have_the_whole_time_from_when_the_inventory_was_read() {
+    let metrics = Metrics::register(&mut Registry::default());
+    let mut planner = Planner::new(mk_policy(), mk_rules(), GATE, metrics);
+    // home was slow
+    planner.add_member(&mk_name("a"), Arc::new(Queue::default()), at(40_000));
+    planner.inventory_listed(at(40_000));
+    planner.tick(at(69_999));
+    assert!(!planner.is_open());
+    planner.tick(at(70_000));
     assert!(planner.is_open());
 }
 

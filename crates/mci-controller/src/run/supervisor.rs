@@ -99,7 +99,6 @@ impl Supervisor {
             settings.rules,
             settings.initial_sync_timeout,
             metrics.clone(),
-            clock.now(),
         )
         .with_dry_run(settings.dry_run);
         Self {
