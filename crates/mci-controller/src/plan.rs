@@ -188,6 +188,7 @@ pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment
     }
     let exports = import::Exports::new(entries, kept);
     let mut ripens = None;
+    let mut cut = BTreeSet::new();
     let mut shared: BTreeMap<Audience, ImportPlan> = BTreeMap::new();
     for (name, member, decision) in &decisions {
         let import = match decision.imports {
@@ -216,15 +217,16 @@ pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment
                     lent: lent.fingerprint(),
                 };
                 let made = shared.entry(audience);
-                let made = made
-                    .or_insert_with_key(|audience| import::make(policy, audience, &exports, lent));
+                let made = made.or_insert_with_key(|audience| {
+                    import::make(policy, audience, &exports, lent, &mut cut)
+                });
                 made.clone()
             }
         };
         plan.imports.insert((*name).clone(), import);
     }
     plan.ripens = ripens;
-    plan.crowded_out = exports.crowded_out().cloned().collect();
+    plan.crowded_out = exports.crowded_out().cloned().chain(cut).collect();
     for (name, member, _) in &decisions {
         if let Some(record) = member.pools.get(key) {
             let judgement = exported::Judgement {

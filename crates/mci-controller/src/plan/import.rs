@@ -48,26 +48,42 @@ const MAX_ENTRIES_BYTES: usize = 1024 * 1024;
 /// Names in a message; the rest is counted.
 const MAX_NAMES: usize = 8;
 
-/// The import for an audience; none where it would be empty.
+/// The import for an audience; none where it would be empty. Exporters whose entries find no room beside those that are
+/// lent are added to `cut`.
 pub(super) fn make(
     policy: &Policy,
     audience: &Audience,
     exports: &Exports<'_>,
     lent: Lent,
+    cut: &mut BTreeSet<ClusterName>,
 ) -> ImportPlan {
-    let mut clusters = lent.entries;
-    clusters.truncate(MAX_ENTRIES);
-    let others = exports.by_age().filter(|name| {
-        Some(*name) != audience.excluded.as_ref() && exports.admitted.contains(name)
-    });
-    let others = others.filter_map(|name| exports.entries.get(name));
-    let space = MAX_ENTRIES - clusters.len();
-    clusters.extend(others.take(space).map(|export| export.entry.clone()));
     let names = lent.names;
     if audience.flavour == Flavour::Superset && !names.is_empty() {
         // only their names are known, and an apply without their entries would take those away (K3): what is there
         // stays until they are heard of
         return ImportPlan::Hold(Hold::Unreachable);
+    }
+    let mut clusters = lent.entries;
+    clusters.truncate(MAX_ENTRIES);
+    let sizes = clusters
+        .iter()
+        .map(|entry| serde_json::to_vec(entry).map_or(0, |json| json.len()));
+    let mut bytes: usize = sizes.sum();
+    let mut full = false;
+    let others = exports.by_age().filter(|name| {
+        Some(*name) != audience.excluded.as_ref() && exports.admitted.contains(name)
+    });
+    for name in others {
+        let Some(export) = exports.entries.get(name) else {
+            continue;
+        };
+        bytes = bytes.saturating_add(export.size);
+        full |= clusters.len() >= MAX_ENTRIES || bytes > MAX_ENTRIES_BYTES;
+        if full {
+            cut.insert(name.clone());
+        } else {
+            clusters.push(export.entry.clone());
+        }
     }
     if clusters.is_empty() && names.is_empty() {
         let alone =

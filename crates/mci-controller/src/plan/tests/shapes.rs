@@ -285,6 +285,34 @@ fn past_256_entries_the_oldest_pools_stay_and_the_others_are_told() {
 }
 
 #[test]
+fn entries_that_are_carried_take_their_room_and_who_finds_none_is_told() {
+    let every: Vec<String> = (0..258).map(|n| format!("m{n:03}")).collect();
+    let every: Vec<&str> = every.iter().map(String::as_str).collect();
+    let mut before = mk_world(&["m000", "m257"]);
+    export(&mut before, "m000", "llm");
+    settle(&mut before, &mk_policy(), NOW);
+    let stored = live(&before, "m257");
+    // anew, without m000
+    let mut world = mk_world(&every[1..257]);
+    for name in ["m000", "m257"] {
+        world.add_member(&mk_name(name), NOW);
+    }
+    connect(&mut world, "m257", Vec::new(), vec![stored], NOW);
+    for (n, name) in every[1..257].iter().enumerate() {
+        let mut pool = mk_pool("llm", Some("ClusterSet"));
+        let second = 1_000 + i64::try_from(n).expect("small");
+        pool.created = Timestamp::from_second(second).expect("in range");
+        world.update(&mk_name(name), Update::PoolApplied(pool), NOW);
+    }
+    let plan = desired_for(&world, &mk_policy(), &mk_key("llm"), NOW);
+    let found = names(planned(&plan, "m257"));
+    assert_eq!(found.len(), 256);
+    assert_eq!(found[0], "m000");
+    let crowded: Vec<&str> = plan.crowded_out.iter().map(ClusterName::as_str).collect();
+    assert_eq!(crowded, ["m256"], "the youngest");
+}
+
+#[test]
 fn an_import_holds_no_more_than_a_mebibyte_of_entries() {
     let every: Vec<String> = (0..200).map(|n| format!("m{n:03}")).collect();
     let every: Vec<&str> = every.iter().map(String::as_str).collect();
