@@ -12,6 +12,7 @@
 mod connector;
 mod guard;
 mod turns;
+mod volume;
 
 use std::time::Duration;
 

@@ -49,6 +49,8 @@ const BACKOFF_MIN: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// Failures further apart than this are not in a row: twice the longest wait between two tries.
 const IN_A_ROW: Duration = Duration::from_mins(1);
+/// Time between two lines about objects of a kind that do not decode.
+const ODD_APART: Duration = Duration::from_secs(10);
 
 /// Watches whole objects: `objects::<Pod>(Api::namespaced(client, "ml"), Config::default())`.
 pub fn objects<K>(
@@ -87,7 +89,14 @@ struct State<S, K> {
     /// Failures since the last sign of life.
     failures: u32,
     last_failure: Option<Instant>,
+    odd: OddLog,
+}
+
+/// Objects that do not decode, and when a line was last written about one: a server may send any number of them.
+struct OddLog {
     kind: String,
+    told: Option<Instant>,
+    untold: u64,
 }
 
 fn updates<S, W, K>(
@@ -105,7 +114,11 @@ where
         listing: false,
         failures: 0,
         last_failure: None,
-        kind: K::kind(&()).into_owned(),
+        odd: OddLog {
+            kind: K::kind(&()).into_owned(),
+            told: None,
+            untold: 0,
+        },
     };
     let decode = std::sync::Arc::new(decode);
     stream::unfold(state, move |mut state| {
@@ -128,7 +141,7 @@ where
                             state.list.push(object);
                             None
                         }
-                        Err(odd) => Some(odd_update(&state.kind, odd)),
+                        Err(odd) => Some(state.odd.update(odd)),
                     },
                     Ok(Event::InitDone) => {
                         state.listing = false;
@@ -139,7 +152,7 @@ where
                         state.failures = 0;
                         Some(match decode(object) {
                             Ok(object) => Update::Apply(object),
-                            Err(odd) => odd_update(&state.kind, odd),
+                            Err(odd) => state.odd.update(odd),
                         })
                     }
                     Ok(Event::Delete(object)) => {
@@ -162,7 +175,7 @@ where
                         };
                         state.last_failure = Some(now);
                         let failure = WatchFailure::from_watcher(&error);
-                        debug!(kind = state.kind, reason = failure.reason(), error = %failure, "watch failed");
+                        debug!(kind = state.odd.kind, reason = failure.reason(), error = %failure, "watch failed");
                         Some(Update::Failed(failure))
                     }
                 };
@@ -174,17 +187,6 @@ where
     })
 }
 
-fn odd_update<K>(kind: &str, odd: OddObject) -> Update<K> {
-    warn!(
-        kind,
-        namespace = odd.namespace,
-        name = odd.name,
-        error = odd.error,
-        "skipping an object that does not decode"
-    );
-    Update::Odd(odd)
-}
-
 /// Wait before the retry after this many failures in a row: full jitter over a doubling span, never under
 /// [`BACKOFF_MIN`], so that many watches that broke together do not return together.
 fn backoff(failures: u32, rng: &mut impl rand::Rng) -> Duration {
@@ -192,6 +194,35 @@ fn backoff(failures: u32, rng: &mut impl rand::Rng) -> Duration {
         .saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX))
         .min(BACKOFF_MAX);
     BACKOFF_MIN.max(span.mul_f64(rng.random::<f64>()))
+}
+
+// === impl OddLog ===
+
+impl OddLog {
+    fn update<K>(&mut self, odd: OddObject) -> Update<K> {
+        if self.is_due(Instant::now()) {
+            let untold = std::mem::take(&mut self.untold);
+            warn!(
+                kind = self.kind,
+                namespace = odd.namespace,
+                name = odd.name,
+                error = odd.error,
+                untold,
+                "skipping an object that does not decode"
+            );
+        }
+        Update::Odd(odd)
+    }
+
+    /// Whether this one is told; the others are counted.
+    fn is_due(&mut self, now: Instant) -> bool {
+        if self.told.is_some_and(|told| now - told < ODD_APART) {
+            self.untold = self.untold.saturating_add(1);
+            return false;
+        }
+        self.told = Some(now);
+        true
+    }
 }
 
 #[cfg(test)]

@@ -15,13 +15,17 @@ use kube::client::Body;
 use tokio::time::{Instant, timeout};
 use tower::{BoxError, Service};
 
-use super::turns::{MemberTurns, Turn};
+use super::{
+    turns::{MemberTurns, Turn},
+    volume::{Lists, Page},
+};
 
 /// The guarded service.
 #[derive(Clone)]
 pub(super) struct Guard<S> {
     inner: S,
     turns: MemberTurns,
+    lists: Lists,
 }
 
 /// A body that ends with an error where it grows too large or takes too long.
@@ -30,6 +34,8 @@ pub(super) struct GuardedBody<B> {
     bound: Bound,
     /// Of a list.
     turn: Option<Turn>,
+    /// Of a list.
+    page: Option<Page>,
     /// When a watch began, until it has ended.
     began: Option<Instant>,
 }
@@ -91,7 +97,11 @@ fn purpose(uri: &Uri) -> Purpose {
 
 impl<S> Guard<S> {
     pub(super) fn new(inner: S, turns: MemberTurns) -> Self {
-        Self { inner, turns }
+        Self {
+            inner,
+            turns,
+            lists: Lists::default(),
+        }
     }
 }
 
@@ -114,9 +124,10 @@ where
         // the one that was polled ready is the one to call
         let waiting = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, waiting);
-        let turns = self.turns.clone();
+        let (turns, lists) = (self.turns.clone(), self.lists.clone());
         Box::pin(async move {
             let purpose = purpose(request.uri());
+            let page = (purpose == Purpose::List).then(|| lists.page(request.uri()));
             let (bound, turn) = match purpose {
                 Purpose::Watch => (Bound::Line(MAX_OBJECT), None),
                 Purpose::Other => (Bound::total(MAX_OBJECT), None),
@@ -137,6 +148,7 @@ where
                 inner,
                 bound,
                 turn,
+                page,
                 began,
             }))
         })
@@ -157,6 +169,16 @@ async fn in_turn<T, E: Into<BoxError>>(
 }
 
 // === impl GuardedBody ===
+
+impl<B> GuardedBody<B> {
+    fn take(&mut self, data: &Bytes) -> Result<(), BoxError> {
+        self.bound.take(data)?;
+        if let Some(page) = &mut self.page {
+            page.take(data)?;
+        }
+        Ok(())
+    }
+}
 
 impl<B> HttpBody for GuardedBody<B>
 where
@@ -194,8 +216,8 @@ where
             }
             Some(Ok(frame)) => {
                 let data = frame.data_ref();
-                let within = data.map_or(Ok(()), |data| this.bound.take(data));
-                Poll::Ready(Some(within.map(|()| frame).map_err(Into::into)))
+                let within = data.map_or(Ok(()), |data| this.take(data));
+                Poll::Ready(Some(within.map(|()| frame)))
             }
             Some(Err(error)) => Poll::Ready(Some(Err(error.into()))),
         }
@@ -326,7 +348,14 @@ mod tests {
         for count in [0, 3] {
             let error = ask(uri, AT_ONCE, event.clone(), count, AT_ONCE).await;
             assert!(error.expect_err("short").contains("ended within"));
-            let list = ask("/api/v1/services?limit=1", AT_ONCE, event.clone(), count, AT_ONCE).await;
+            let list = ask(
+                "/api/v1/services?limit=1",
+                AT_ONCE,
+                event.clone(),
+                count,
+                AT_ONCE,
+            )
+            .await;
             assert_eq!(list, Ok(count * event.len()));
         }
         assert_eq!(ask(uri, AT_ONCE, event, 1, MIN_WATCH).await, Ok(3));

@@ -146,3 +146,18 @@ fn backoff_grows_within_its_bounds() {
     let longest = (0..100).map(|_| backoff(20, &mut rng)).max();
     assert!(longest > Some(Duration::from_secs(20)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_odd_objects_is_one_line_in_ten_seconds() {
+    let mut log = OddLog {
+        kind: "Pod".to_owned(),
+        told: None,
+        untold: 0,
+    };
+    let mut lines = 0;
+    for _ in 0..1000 {
+        lines += usize::from(log.is_due(Instant::now()));
+        tokio::time::advance(Duration::from_millis(25)).await;
+    }
+    assert_eq!((lines, log.untold), (3, 997));
+}
