@@ -53,7 +53,7 @@ enum HomeError {
 const DEFAULT_NAMESPACE: &str = "isthmus-system";
 /// As for members: a TCP and TLS handshake, and silence on a connection. Above the longest quiet watch.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const READ_TIMEOUT: Duration = Duration::from_secs(50);
+pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(50);
 /// The whole first contact: a handshake and one call.
 const CONTACT_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_MIN: Duration = Duration::from_millis(500);

@@ -6,7 +6,7 @@ use crd::cluster_profile::{CLUSTER_NAME_PROPERTY, ClusterProfile, ClusterProfile
 use futures::{Stream, StreamExt};
 use kube::{Api, Client, ResourceExt};
 use tokio::{sync::mpsc, task::JoinSet, time::sleep};
-use watch::{Config, OddObject, Update};
+use watch::{OddObject, Update};
 
 use super::{
     ProfileSource,
@@ -22,6 +22,7 @@ use crate::{
         member::Refusal,
         origin::{Origin, Source, SourceKind},
     },
+    member::watch_config,
     name::ClusterName,
 };
 use moment::Clock;
@@ -73,7 +74,7 @@ impl Profiles {
         told: mpsc::Sender<(SourceKind, Listings)>,
     ) {
         let api = Api::namespaced(client, &self.source.namespace);
-        let updates = watch::objects::<ClusterProfile>(api, Config::default());
+        let updates = watch::objects::<ClusterProfile>(api, watch_config());
         self.follow(updates, refused, told).await;
     }
 

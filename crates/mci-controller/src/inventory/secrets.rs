@@ -10,7 +10,7 @@ use kube::{
 };
 use serde::{Deserialize, Deserializer};
 use tokio::sync::mpsc;
-use watch::{Config, OddObject, Update};
+use watch::{OddObject, Update};
 use zeroize::Zeroizing;
 
 use super::{
@@ -19,9 +19,12 @@ use super::{
     objects::Objects,
     reading::Reading,
 };
-use crate::index::{
-    member::Refusal,
-    origin::{Origin, Source, SourceKind},
+use crate::{
+    index::{
+        member::Refusal,
+        origin::{Origin, Source, SourceKind},
+    },
+    member::watch_config,
 };
 
 /// Either marks a Secret as a member's: ours, and that of multicluster-runtime.
@@ -59,7 +62,7 @@ pub(super) async fn watch_secrets(
 ) {
     let updates = |which: usize| {
         let api = Api::namespaced(client.clone(), &namespace);
-        let config = Config::default().labels(SELECTORS[which]);
+        let config = watch_config().labels(SELECTORS[which]);
         let updates = watch::objects::<MemberSecret>(api, config);
         updates.map(move |update| (which, update)).boxed()
     };

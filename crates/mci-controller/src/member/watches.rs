@@ -54,7 +54,7 @@ enum CrdNews {
 /// Name of our CRD.
 const IMPORT_CRD: &str = "inferencepoolimports.inference.networking.x-k8s.io";
 /// How long the server keeps one watch open, in seconds. A proxy that buffers shows within this and 5 s more; the
-/// watcher's own 290 s would hide it.
+/// watcher's own 290 s would hide it, and outlast the 50 s of silence that the client for home allows.
 const WATCH_SECONDS: std::ops::Range<u32> = 30..40;
 /// The imports wait so long for the news of their CRD: it is one small list, and they are listed again if it comes late.
 const CRD_FIRST: Duration = Duration::from_secs(2);
@@ -64,7 +64,7 @@ const CRD_FIRST: Duration = Duration::from_secs(2);
 const IMPORTS_PAGE: u32 = 100;
 
 /// Watches whole lists: pages of 500, and a watch that is renewed every half minute.
-pub(super) fn config() -> Config {
+pub(crate) fn config() -> Config {
     use rand::RngExt;
     Config::default().timeout(rand::rng().random_range(WATCH_SECONDS))
 }

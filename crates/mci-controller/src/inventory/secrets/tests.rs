@@ -106,3 +106,36 @@ fn a_secret_stays_while_either_label_stays() {
     selected.take(1, Update::Delete(both()), &reading);
     assert!(selected.all().expect("listed").is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_server_ends_a_quiet_watch_before_the_client_does() {
+    let (asked, mut queries) = mpsc::channel(8);
+    let server = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        let asked = asked.clone();
+        async move {
+            if query.contains("watch=true") {
+                asked.send(query).await.expect("heard");
+                return std::future::pending().await;
+            }
+            let list = json!({"kind": "SecretList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []});
+            http::Response::builder().body(kube::client::Body::from(list.to_string().into_bytes()))
+        }
+    });
+    let client = Client::new(server, "default");
+    let (told, _listings) = mpsc::channel(8);
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(watch_secrets(
+        client,
+        "ns".to_owned(),
+        Reading::default(),
+        told,
+    ));
+    for _ in SELECTORS {
+        let query = queries.recv().await.expect("a watch");
+        let mut pairs = query.split('&');
+        let seconds = pairs.find_map(|pair| pair.strip_prefix("timeoutSeconds="));
+        let seconds: u64 = seconds.expect("a timeout").parse().expect("a number");
+        assert!(seconds < crate::home::READ_TIMEOUT.as_secs(), "{seconds}");
+    }
+}
