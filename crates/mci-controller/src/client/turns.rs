@@ -33,6 +33,8 @@ pub(crate) struct MemberTurns {
     all: Turns,
     /// Its last page was slow.
     is_slow: Arc<AtomicBool>,
+    /// Of the slow places it may have one: it lists several kinds, and one member would take them all.
+    own_slow: Arc<Semaphore>,
 }
 
 /// The place of one page, given up when dropped.
@@ -40,6 +42,8 @@ pub(crate) struct MemberTurns {
 pub(super) struct Turn {
     member: MemberTurns,
     permit: OwnedSemaphorePermit,
+    /// The member's only one, while the place is a slow one.
+    own: Option<OwnedSemaphorePermit>,
     quick: bool,
     ends: Pin<Box<Sleep>>,
     began: Instant,
@@ -74,6 +78,7 @@ impl Turns {
         MemberTurns {
             all: self.clone(),
             is_slow: Arc::default(),
+            own_slow: Arc::new(Semaphore::new(1)),
         }
     }
 }
@@ -81,7 +86,8 @@ impl Turns {
 // === impl MemberTurns ===
 
 impl MemberTurns {
-    /// Waits for a place. Everybody before us has at most [`SLOW`].
+    /// Waits for a place. Everybody before us has at most [`SLOW`]; a slow page waits for those of its own member
+    /// before it queues among the members.
     pub(super) async fn next(&self) -> Result<Turn, AcquireError> {
         let quick = !self.is_slow.load(Ordering::Relaxed);
         let places = if quick {
@@ -89,11 +95,17 @@ impl MemberTurns {
         } else {
             &self.all.slow
         };
+        let own = if quick {
+            None
+        } else {
+            Some(self.own_slow.clone().acquire_owned().await?)
+        };
         let permit = places.clone().acquire_owned().await?;
         let time = if quick { QUICK } else { SLOW };
         Ok(Turn {
             member: self.clone(),
             permit,
+            own,
             quick,
             ends: Box::pin(sleep(time)),
             began: Instant::now(),
@@ -113,9 +125,12 @@ impl Turn {
             return Poll::Ready(TooSlow(SLOW));
         }
         self.member.is_slow.store(true, Ordering::Relaxed);
-        let Ok(permit) = self.member.all.slow.clone().try_acquire_owned() else {
+        let own = self.member.own_slow.clone().try_acquire_owned();
+        let permit = self.member.all.slow.clone().try_acquire_owned();
+        let (Ok(own), Ok(permit)) = (own, permit) else {
             return Poll::Ready(TooSlow(QUICK));
         };
+        self.own = Some(own);
         self.permit = permit;
         self.quick = false;
         self.ends.as_mut().reset(self.began + SLOW);
@@ -211,6 +226,26 @@ mod tests {
             "{:?}",
             start.elapsed()
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_slow_member_leaves_slow_places_to_the_others() {
+        let turns = Turns::default();
+        let hung = turns.member();
+        let mut pages = JoinSet::new();
+        for _ in 0..8 {
+            let member = hung.clone();
+            pages.spawn(async move {
+                loop {
+                    page(&member, Duration::MAX).await;
+                }
+            });
+        }
+        // its pages have taken all slow places that they can get
+        sleep(QUICK * 3).await;
+        let far = turns.member();
+        assert!(page(&far, QUICK * 2).await, "no place left");
+        assert!(page(&far, QUICK * 2).await, "no place left when it queues");
     }
 
     #[tokio::test(start_paused = true)]
