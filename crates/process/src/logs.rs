@@ -1,21 +1,27 @@
 //! Logs: one subscriber, on standard error, as text or JSON.
 
-use std::{fmt, io::IsTerminal, str::FromStr};
+use std::{
+    fmt,
+    io::{self, IsTerminal},
+    str::FromStr,
+};
 
 use clap::{Args, ValueEnum};
-use tracing_subscriber::{EnvFilter, filter::ParseError};
+use tracing::{Level, Metadata, Subscriber};
+use tracing_subscriber::{
+    EnvFilter,
+    filter::{ParseError, filter_fn},
+    fmt::MakeWriter,
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
+};
 
 /// Flags of every program for its logs; flatten them.
 #[derive(Clone, Debug, Args)]
 pub struct LogArgs {
-    /// What to log: a level (error, warn, info, debug, trace) or a filter such as `debug,kube_client=off`. The Kubernetes
-    /// client logs each failed request as an error of its own, which the programs say better
-    #[arg(
-        long,
-        env = "LOG_LEVEL",
-        default_value = "info,kube_client=off",
-        value_name = "FILTER"
-    )]
+    /// What to log: a level (error, warn, info, debug, trace) or a filter such as `info,mci_controller=debug`. The
+    /// Kubernetes client's own lines are never written: they may quote Secrets, and the programs say it better
+    #[arg(long, env = "LOG_LEVEL", default_value = "info", value_name = "FILTER")]
     pub log_level: LogFilter,
     /// How to write logs: text or json
     #[arg(
@@ -45,20 +51,40 @@ pub struct LogFilter(String);
 impl LogArgs {
     /// Installs the subscriber for this process; a second call does nothing.
     pub fn init(&self) {
+        let ansi = io::stderr().is_terminal();
+        let installed = self.subscriber(io::stderr, ansi).try_init();
+        if installed.is_err() {
+            tracing::debug!("a log subscriber was installed already");
+        }
+    }
+
+    fn subscriber<W>(&self, writer: W, ansi: bool) -> Box<dyn Subscriber + Send + Sync>
+    where
+        W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+    {
         // a parsed filter parses again
         let filter =
             EnvFilter::try_new(&self.log_level.0).unwrap_or_else(|_| EnvFilter::new("info"));
         let builder = tracing_subscriber::fmt()
             .with_env_filter(filter)
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal());
-        let installed = match self.log_format {
-            LogFormat::Text => builder.try_init(),
-            LogFormat::Json => builder.json().flatten_event(true).try_init(),
-        };
-        if installed.is_err() {
-            tracing::debug!("a log subscriber was installed already");
+            .with_writer(writer)
+            .with_ansi(ansi);
+        let fit = filter_fn(is_fit);
+        match self.log_format {
+            LogFormat::Text => Box::new(builder.finish().with(fit)),
+            LogFormat::Json => Box::new(builder.json().flatten_event(true).finish().with(fit)),
         }
+    }
+}
+
+/// Whether a line may be written at all. The Kubernetes client quotes answers that it cannot decode, in full, and a
+/// Secret may be one of them; its watcher does so in detail below a warning.
+fn is_fit(line: &Metadata<'_>) -> bool {
+    let part = line.target().split("::").next();
+    match part {
+        Some("kube_client") => false,
+        Some("kube_runtime") => *line.level() <= Level::WARN,
+        _ => true,
     }
 }
 
@@ -76,5 +102,40 @@ impl FromStr for LogFilter {
 impl fmt::Display for LogFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn no_filter_brings_out_what_the_kubernetes_client_quotes() {
+        for format in [LogFormat::Text, LogFormat::Json] {
+            let args = LogArgs {
+                log_level: "trace,kube_client=trace,kube_client::client=trace"
+                    .parse()
+                    .expect("a filter"),
+                log_format: format,
+            };
+            let (mut reader, writer) = io::pipe().expect("a pipe");
+            let writer = move || writer.try_clone().expect("a writer");
+            tracing::subscriber::with_default(args.subscriber(writer, false), || {
+                tracing::warn!(target: "kube_client::client", "body: t0ps3cr3t");
+                tracing::error!(target: "kube_client", "body: t0ps3cr3t");
+                tracing::debug!(target: "kube_runtime::watcher", "error: t0ps3cr3t");
+                tracing::warn!(target: "kube_runtime::watcher", "forbidden");
+                tracing::trace!("ours");
+            });
+            let mut seen = String::new();
+            reader.read_to_string(&mut seen).expect("what was written");
+            assert!(!seen.contains("t0ps3cr3t"), "{seen}");
+            assert!(
+                seen.contains("forbidden") && seen.contains("ours"),
+                "{seen}"
+            );
+        }
     }
 }
