@@ -194,6 +194,14 @@ impl Credentials {
         }
     }
 
+    /// Credentials of which no client can be made.
+    #[cfg(test)]
+    pub(crate) fn undecodable() -> Self {
+        let mut it = Self::for_tests();
+        it.config.root_cert = Some(vec![b"no certificate".to_vec()]);
+        it
+    }
+
     /// The API server's URL, for people.
     pub(crate) fn server(&self) -> String {
         self.config.cluster_url.to_string()

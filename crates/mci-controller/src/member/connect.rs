@@ -34,6 +34,10 @@ pub(super) enum ConnectError {
     Call(String, Option<u16>),
     #[error("its kube-system namespace has no uid")]
     NoIdentity,
+    #[error("certificates or keys do not decode: expected PEM with a certificate and its key")]
+    Undecodable,
+    #[error("they may not {0}, which the ones in use may: grant these (config/rbac)")]
+    LostRights(String),
 }
 
 /// Makes contact and learns the cluster's identity.
@@ -93,7 +97,8 @@ impl ConnectError {
     pub(super) fn fault(&self) -> Fault {
         match self {
             Self::Call(_, status) => fault_of(*status),
-            Self::Timeout(_) | Self::NoIdentity => Fault::ConnectionLost,
+            Self::Timeout(_) | Self::NoIdentity | Self::Undecodable => Fault::ConnectionLost,
+            Self::LostRights(_) => Fault::AuthFailed,
         }
     }
 }

@@ -30,9 +30,18 @@ const WRITES: [(&str, &str, &str, &str); 5] = [
     ("update", POOL_GROUP, "inferencepools", "status"),
 ];
 
+/// What the watches need, likewise.
+const WATCHES: [(&str, &str, &str, &str); 5] = [
+    ("watch", POOL_GROUP, "inferencepools", ""),
+    ("watch", "", "services", ""),
+    ("watch", "discovery.k8s.io", "endpointslices", ""),
+    ("watch", "", "namespaces", ""),
+    ("watch", IMPORT_GROUP, IMPORT_PLURAL, ""),
+];
+
 /// Looks once at our rights, then at the identity for as long as the session lasts.
 pub(super) async fn look(wires: Wires, client: Client, uid: String) -> Result<(), Gone> {
-    let missing = missing_rights(&client).await;
+    let missing = missing_rights(&client, &WRITES).await;
     if !missing.is_empty() {
         tracing::warn!(member = %wires.member, missing = missing.join(", "),
             "may not write all that is needed there: grant these (config/rbac)");
@@ -49,11 +58,22 @@ pub(super) async fn look(wires: Wires, client: Client, uid: String) -> Result<()
     }
 }
 
-/// Writes that the server says it would refuse. One that does not say tells when it comes to writing.
-async fn missing_rights(client: &Client) -> Vec<String> {
+/// Rights to watch and write that the new client lacks and the one in use does not.
+pub(super) async fn lost_rights(new: &Client, in_use: &Client) -> Vec<String> {
+    let rights = [WATCHES, WRITES].concat();
+    let mut lost = missing_rights(new, &rights).await;
+    if !lost.is_empty() {
+        let before = missing_rights(in_use, &rights).await;
+        lost.retain(|right| !before.contains(right));
+    }
+    lost
+}
+
+/// What the server says it would refuse. One that does not say tells when it comes to it.
+async fn missing_rights(client: &Client, rights: &[(&str, &str, &str, &str)]) -> Vec<String> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let mut missing = Vec::new();
-    for (verb, group, resource, subresource) in WRITES {
+    for &(verb, group, resource, subresource) in rights {
         let spec = SelfSubjectAccessReviewSpec {
             resource_attributes: Some(ResourceAttributes {
                 group: Some(group.to_owned()),
@@ -109,7 +129,7 @@ mod tests {
                 answer.to_string().into_bytes(),
             )))
         });
-        let missing = missing_rights(&Client::new(server, "default")).await;
+        let missing = missing_rights(&Client::new(server, "default"), &WRITES).await;
         assert_eq!(
             missing,
             [

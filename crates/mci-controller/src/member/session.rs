@@ -294,13 +294,15 @@ impl<'a> Session<'a> {
         if version == self.proven.version {
             return;
         }
-        let Ok(client) = credentials.client(self.context.turns.clone()) else {
-            tracing::warn!(member = %self.context.name, "the new credentials do not decode: the old ones stay");
-            return;
-        };
-        let hidden = self.vigil.denied();
-        self.trials
-            .spawn(async move { (version, trial::trial(&client, &hidden).await) });
+        let client = credentials.client(self.context.turns.clone());
+        let (in_use, hidden) = (self.client.clone(), self.vigil.denied());
+        self.trials.spawn(async move {
+            let outcome = match client {
+                Ok(client) => trial::trial(&client, &in_use, &hidden).await,
+                Err(_) => Err(ConnectError::Undecodable),
+            };
+            (version, outcome)
+        });
     }
 
     /// Ends the session if newer credentials proved good; nothing follows where the trial was aborted.

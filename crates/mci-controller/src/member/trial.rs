@@ -1,5 +1,5 @@
 //! New credentials, tried while the old ones go on: they have to lead to an API server and to read what the old ones
-//! read, before they take over.
+//! read, and to keep the rights to watch and write, before they take over.
 
 use std::{collections::BTreeSet, fmt::Debug, time::Duration};
 
@@ -12,15 +12,19 @@ use kube::{Api, Client, Resource, api::ListParams};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::connect::{ConnectError, Identity, connect, describe};
+use super::{
+    connect::{ConnectError, Identity, connect, describe},
+    identity::lost_rights,
+};
 use crate::index::update::Kind;
 
 /// The whole trial; then the old ones stay.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Tries a client; `hidden` are the kinds that the one in use may not read either.
+/// Tries a client against the one in use; `hidden` are the kinds that that one may not read either.
 pub(super) async fn trial(
     client: &Client,
+    in_use: &Client,
     hidden: &BTreeSet<Kind>,
 ) -> Result<Identity, ConnectError> {
     let tried = async {
@@ -40,7 +44,12 @@ pub(super) async fn trial(
                 Ok(()) => {}
             }
         }
-        Ok(identity)
+        let lost = lost_rights(client, in_use).await;
+        if lost.is_empty() {
+            Ok(identity)
+        } else {
+            Err(ConnectError::LostRights(lost.join(", ")))
+        }
     };
     timeout(TRIAL_TIMEOUT, tried)
         .await

@@ -29,6 +29,8 @@ pub(super) struct Script {
     pub(super) gateway_api: AtomicUsize,
     /// Paths that are answered with 403.
     pub(super) hidden: parking_lot::Mutex<Vec<&'static str>>,
+    /// Says that nothing is allowed, when asked; else it does not say.
+    pub(super) no_rights: AtomicBool,
     /// Lists and watches of Gateway API's kinds.
     pub(super) gateway_calls: AtomicUsize,
 }
@@ -61,6 +63,13 @@ fn answer(script: &Script, request: &Request<Body>) -> Option<(u16, Value)> {
         script.gateway_calls.fetch_add(1, Ordering::SeqCst);
     }
     if path.ends_with("/selfsubjectaccessreviews") {
+        if script.no_rights.load(Ordering::SeqCst) {
+            return Some((
+                201,
+                json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+                    "spec": {}, "status": {"allowed": false}}),
+            ));
+        }
         return Some((404, json!("404 page not found")));
     }
     if request.method() != http::Method::GET {

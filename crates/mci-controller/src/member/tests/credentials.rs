@@ -173,3 +173,41 @@ async fn new_credentials_that_lead_elsewhere_leave_the_old_in_use() {
         }
     }
 }
+
+/// Why the new credentials are not used.
+async fn refusal(bench: &mut Bench) -> String {
+    let refused = |update: &Update| matches!(update, Update::NewCredentials(Some(_)));
+    match bench.until(refused).await.pop() {
+        Some(Update::NewCredentials(Some(why))) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_credentials_take_over_only_if_they_may_watch_and_write_what_the_old_ones_may() {
+    let (old, new) = (Arc::<Script>::default(), Arc::<Script>::default());
+    let mut bench = run_on(&old);
+    bench.until(|update| matches!(update, Update::Live)).await;
+    new.no_rights.store(true, Ordering::SeqCst);
+    rotate(&bench, &new);
+    let why = refusal(&mut bench).await;
+    for right in ["watch services", "patch inferencepoolimports/status"] {
+        assert!(why.contains(right), "{why}");
+    }
+    // what the old ones may not do either is no reason to keep them
+    old.no_rights.store(true, Ordering::SeqCst);
+    let seen = bench.until(|update| matches!(update, Update::Live)).await;
+    assert_eq!(contact(&seen), ["connected", "live"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_credentials_that_do_not_decode_are_told() {
+    let mut bench = run_on(&Arc::default());
+    bench.until(|update| matches!(update, Update::Live)).await;
+    bench.control.send_modify(|control| {
+        control.credentials = Credentials::undecodable();
+        control.version += 1;
+    });
+    let why = refusal(&mut bench).await;
+    assert!(why.contains("do not decode"), "{why}");
+}
