@@ -38,8 +38,8 @@ pub(super) struct Profiles {
     runs: JoinSet<Ended>,
 }
 
-/// A plugin that ended.
-type Ended = (Start, Result<Fresh, ExecError>);
+/// A plugin that ended; without an outcome, nobody wanted it any more.
+type Ended = (Start, Option<Result<Fresh, ExecError>>);
 
 /// A profile, as it is read here.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl Profiles {
                     None => return,
                 },
                 Some(ended) = self.runs.join_next() => {
-                    if let Ok((start, outcome)) = ended {
+                    if let Ok((start, Some(outcome))) = ended {
                         self.ended(&start, outcome);
                     }
                 }
@@ -145,7 +145,9 @@ impl Profiles {
         for start in self.renewals.due(self.clock.now()) {
             let runner = self.runner.clone();
             self.runs.spawn(async move {
-                let outcome = runner.run(&start.plan).await;
+                // what is unwanted leaves its place, or the queue for one
+                let outcome = start.unwanted.run_until_cancelled(runner.run(&start.plan));
+                let outcome = outcome.await;
                 (start, outcome)
             });
         }
@@ -160,9 +162,9 @@ impl Profiles {
             }
         });
         let now = self.clock.now();
-        let (profile, fingerprint) = (&start.profile, start.fingerprint);
+        let (profile, at) = (&start.profile, start.at);
         self.renewals
-            .ended(profile, fingerprint, outcome, now, &mut rand::rng());
+            .ended(profile, at, outcome, now, &mut rand::rng());
     }
 
     /// A member's server refused its credentials.

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use tokio_util::sync::{CancellationToken, DropGuard};
+
 use super::{
     kubeconfig::Credentials,
     listing::{Access, Refused},
@@ -18,9 +20,11 @@ pub(super) struct Renewals(BTreeMap<String, Renewal>);
 #[derive(Debug)]
 pub(super) struct Start {
     pub(super) profile: String,
-    /// Which plan of the profile this is the run of.
-    pub(super) fingerprint: u64,
     pub(super) plan: Arc<ExecPlan>,
+    /// Tells this run from the profile's others.
+    pub(super) at: Moment,
+    /// Cancelled when nobody wants the run any more: the profile is gone or has another plan.
+    pub(super) unwanted: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -29,6 +33,10 @@ struct Renewal {
     fingerprint: u64,
     access: Access,
     next: Next,
+    /// The run under way; dropped, it ends.
+    run: Option<DropGuard>,
+    /// When the last run began.
+    started: Option<Moment>,
     /// Runs in a row that gave nothing, and credentials in a row that the server refused at once.
     failures: u32,
     issued: Option<Moment>,
@@ -38,7 +46,8 @@ struct Renewal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Run(Moment),
-    Running,
+    /// Since then.
+    Running(Moment),
     /// Nothing before the server refuses the credentials.
     Refusal,
 }
@@ -53,7 +62,9 @@ const TOO_SOON: Duration = Duration::from_mins(1);
 // === impl Renewals ===
 
 impl Renewals {
-    /// The plans of all profiles. One that changed is run at once; what it gave before stays in use meanwhile.
+    /// The plans of all profiles. One that is new is run at once, one that changed as well unless a run began just now:
+    /// whoever changes a profile again and again gets no more of the plugins' places than others. A run by the old plan
+    /// ends; what it gave before stays in use meanwhile.
     pub(super) fn set(&mut self, plans: &BTreeMap<String, Arc<ExecPlan>>, now: Moment) {
         self.0.retain(|profile, _| plans.contains_key(profile));
         for (profile, plan) in plans {
@@ -63,7 +74,9 @@ impl Renewals {
                 Some(known) => {
                     known.plan = plan.clone();
                     known.fingerprint = fingerprint;
-                    known.next = Next::Run(now);
+                    known.run = None;
+                    let spaced = known.started.map(|started| started + RETRY_MIN);
+                    known.next = Next::Run(spaced.unwrap_or(now).max(now));
                     known.failures = 0;
                 }
                 None => {
@@ -72,6 +85,8 @@ impl Renewals {
                         fingerprint,
                         access: Access::Pending,
                         next: Next::Run(now),
+                        run: None,
+                        started: None,
                         failures: 0,
                         issued: None,
                     };
@@ -87,11 +102,15 @@ impl Renewals {
             if !matches!(renewal.next, Next::Run(at) if at <= now) {
                 return None;
             }
-            renewal.next = Next::Running;
+            let unwanted = CancellationToken::new();
+            renewal.next = Next::Running(now);
+            renewal.started = Some(now);
+            renewal.run = Some(unwanted.clone().drop_guard());
             Some(Start {
                 profile: profile.clone(),
-                fingerprint: renewal.fingerprint,
                 plan: renewal.plan.clone(),
+                at: now,
+                unwanted,
             })
         });
         due.collect()
@@ -101,16 +120,16 @@ impl Renewals {
     pub(super) fn next(&self) -> Option<Moment> {
         let times = self.0.values().filter_map(|renewal| match renewal.next {
             Next::Run(at) => Some(at),
-            Next::Running | Next::Refusal => None,
+            Next::Running(_) | Next::Refusal => None,
         });
         times.min()
     }
 
-    /// A plugin ended. What it says counts only if it ran by the profile's current plan.
+    /// A plugin ended. What it says counts only if it is the run that the profile waits for.
     pub(super) fn ended(
         &mut self,
         profile: &str,
-        fingerprint: u64,
+        at: Moment,
         outcome: Result<(Credentials, Option<Duration>), Refused>,
         now: Moment,
         rng: &mut impl rand::Rng,
@@ -118,9 +137,10 @@ impl Renewals {
         let Some(renewal) = self.0.get_mut(profile) else {
             return;
         };
-        if renewal.fingerprint != fingerprint {
+        if renewal.next != Next::Running(at) {
             return;
         }
+        renewal.run = None;
         match outcome {
             Ok((credentials, life)) => {
                 renewal.access = Access::Ready(Box::new(credentials));
@@ -159,7 +179,7 @@ impl Renewals {
         renewal.next = match renewal.next {
             Next::Run(at) => Next::Run(at.min(again)),
             Next::Refusal => Next::Run(again),
-            Next::Running => Next::Running,
+            Next::Running(at) => Next::Running(at),
         };
     }
 

@@ -42,7 +42,7 @@ fn end(
     now: Moment,
 ) {
     let mut rng = mk_rng(now);
-    renewals.ended(&start.profile, start.fingerprint, outcome, now, &mut rng);
+    renewals.ended(&start.profile, start.at, outcome, now, &mut rng);
 }
 
 fn fail(renewals: &mut Renewals, start: &Start, now: Moment) {
@@ -135,14 +135,35 @@ fn what_was_issued_stays_while_the_renewal_fails() {
 }
 
 #[test]
-fn a_new_plan_is_run_at_once_and_the_old_ones_answer_does_not_count() {
+fn a_new_plan_ends_the_old_ones_run_whose_answer_does_not_count() {
     let (mut renewals, old) = mk("x");
-    renewals.set(&BTreeMap::from([("a".to_owned(), mk_plan("y"))]), NOW);
-    let new = renewals.due(NOW).pop().expect("due");
-    fail(&mut renewals, &old, NOW);
+    let soon = NOW + RETRY_MIN;
+    renewals.set(&BTreeMap::from([("a".to_owned(), mk_plan("y"))]), soon);
+    assert!(old.unwanted.is_cancelled());
+    let new = renewals.due(soon).pop().expect("due");
+    fail(&mut renewals, &old, soon);
     assert_eq!(renewals.access("a"), Access::Pending);
+    assert!(!new.unwanted.is_cancelled());
     issue(&mut renewals, &new, None, NOW);
     assert!(matches!(renewals.access("a"), Access::Ready(_)));
     renewals.set(&BTreeMap::new(), NOW);
     assert_eq!(renewals.access("a"), Access::Pending, "forgotten");
+}
+
+#[test]
+fn a_profile_that_keeps_changing_has_one_run_at_a_time_and_no_more_than_one_in_2_s() {
+    let (mut renewals, first) = mk("x");
+    let mut runs = vec![first];
+    for number in 0_u64..100 {
+        let now = NOW + Duration::from_millis(100 * (number + 1));
+        let plan = mk_plan(&number.to_string());
+        renewals.set(&BTreeMap::from([("a".to_owned(), plan)]), now);
+        runs.extend(renewals.due(now));
+        let wanted = runs.iter().filter(|run| !run.unwanted.is_cancelled());
+        assert!(wanted.count() <= 1, "change {number}");
+    }
+    // 10 s of changes
+    assert_eq!(runs.len(), 6, "{runs:?}");
+    renewals.set(&BTreeMap::new(), NOW);
+    assert!(runs.iter().all(|run| run.unwanted.is_cancelled()));
 }
