@@ -30,6 +30,7 @@ mod overview;
 mod plan;
 mod planner;
 mod run;
+mod said;
 mod write;
 
 pub use args::Args;

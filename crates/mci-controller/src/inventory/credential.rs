@@ -5,6 +5,7 @@ use std::time::Duration;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use kube::config::{AuthInfo, Cluster};
+use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -64,11 +65,11 @@ struct Status {
     #[serde(default)]
     expiration_timestamp: Option<String>,
     #[serde(default)]
-    token: Option<String>,
+    token: Option<SecretString>,
     #[serde(default)]
     client_certificate_data: Option<String>,
     #[serde(default)]
-    client_key_data: Option<String>,
+    client_key_data: Option<SecretString>,
 }
 
 /// What the plugin is told, in `KUBERNETES_EXEC_INFO`; the cluster where it asks for it.
@@ -128,13 +129,13 @@ pub(super) fn parse(
     let life = expiration_timestamp.map(|text| life(&text, now));
     let life = life.transpose()?;
     let mut user = AuthInfo {
-        token: token.filter(|text| !text.is_empty()).map(Into::into),
+        token: token.filter(|text| !text.expose_secret().is_empty()),
         ..AuthInfo::default()
     };
     match (client_certificate_data, client_key_data) {
         (Some(certificate), Some(key)) => {
             user.client_certificate_data = Some(STANDARD.encode(certificate));
-            user.client_key_data = Some(STANDARD.encode(key).into());
+            user.client_key_data = Some(STANDARD.encode(key.expose_secret()).into());
         }
         (None, None) if user.token.is_some() => {}
         _ => return Err(CredentialError::Nothing),
@@ -157,7 +158,6 @@ fn life(text: &str, now: Timestamp) -> Result<Duration, CredentialError> {
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
-    use secrecy::ExposeSecret;
     use serde_json::Value;
 
     use super::*;

@@ -62,7 +62,7 @@ const MAX_OUTPUT: usize = 1024 * 1024;
 /// A plugin that closed its output is about to end: looked at this often.
 const END_PERIOD: Duration = Duration::from_millis(10);
 /// What the plugin gets of our environment.
-const INHERITED: [&str; 2] = ["PATH", "HOME"];
+pub(super) const INHERITED: [&str; 2] = ["PATH", "HOME"];
 /// Where the plugin finds what it is asked for.
 const INFO: &str = "KUBERNETES_EXEC_INFO";
 

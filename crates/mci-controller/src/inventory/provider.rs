@@ -8,20 +8,24 @@ use serde::Deserialize;
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{credential::API_VERSIONS, kubeconfig::check_cluster, listing::Refused};
+use super::{
+    credential::API_VERSIONS, exec::INHERITED, kubeconfig::check_cluster, listing::Refused,
+};
 use crate::index::member::Refusal;
 
 /// The providers, in the order of the file.
 #[derive(Clone, Debug)]
 pub(crate) struct ProviderFile(Arc<Vec<Provider>>);
 
-/// Why the file is not used.
+/// Why the file is not used. Quotes none of its values: a variable may hold a secret.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProviderFileError {
     #[error("it cannot be read: {0}")]
     Unreadable(#[source] io::Error),
-    #[error("{0}")]
-    Malformed(#[source] serde_json::Error),
+    #[error(
+        "it does not read at line {line}, column {column}: JSON with providers, each of name and execConfig, is expected"
+    )]
+    Malformed { line: usize, column: usize },
     #[error("providers is empty: name at least one")]
     Empty,
     #[error("provider {0:?} is there twice")]
@@ -137,12 +141,15 @@ impl ProviderFile {
         struct File {
             providers: Vec<Provider>,
         }
-        let value: Value = serde_json::from_slice(text).map_err(ProviderFileError::Malformed)?;
+        let malformed = |error: serde_json::Error| ProviderFileError::Malformed {
+            line: error.line(),
+            column: error.column(),
+        };
+        let File { providers } = serde_json::from_slice(text).map_err(malformed)?;
+        let value: Value = serde_json::from_slice(text).map_err(malformed)?;
         for field in unknown_fields(&value) {
             tracing::warn!(field, "unknown field in the file of credential providers");
         }
-        let File { providers } =
-            serde_json::from_value(value).map_err(ProviderFileError::Malformed)?;
         if providers.is_empty() {
             return Err(ProviderFileError::Empty);
         }
@@ -247,7 +254,9 @@ impl Provider {
             match in_yaml::<BTreeMap<String, String>>(value) {
                 Some(envs) if self.env_policy == EnvPolicy::Replace => plan.env.extend(envs),
                 Some(envs) => {
-                    for (name, value) in envs {
+                    // what the plugin gets of our environment is there as well
+                    let inherited = |name: &String| INHERITED.contains(&name.as_str());
+                    for (name, value) in envs.into_iter().filter(|(name, _)| !inherited(name)) {
                         plan.env.entry(name).or_insert(value);
                     }
                 }

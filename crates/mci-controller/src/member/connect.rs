@@ -7,7 +7,7 @@ use kube::{Api, Client};
 use tokio::time::timeout;
 
 use super::fault_of;
-use crate::{clusterset, index::member::Fault};
+use crate::{clusterset, index::member::Fault, said::clipped};
 
 /// The whole connect: TCP, TLS and a few calls.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -73,7 +73,7 @@ pub(super) async fn probe(client: &Client) -> Result<(), ConnectError> {
 
 pub(super) fn describe(error: kube::Error) -> ConnectError {
     if let kube::Error::Api(status) = &error {
-        let text = format!("{} {}", status.code, status.message);
+        let text = format!("{} {}", status.code, clipped(&status.message));
         return ConnectError::Call(text, Some(status.code));
     }
     // the innermost cause says it best, and without repeating the outer ones
@@ -83,7 +83,7 @@ pub(super) fn describe(error: kube::Error) -> ConnectError {
         text = inner.to_string();
         cause = inner.source();
     }
-    ConnectError::Call(text, None)
+    ConnectError::Call(clipped(&text).to_owned(), None)
 }
 
 // === impl ConnectError ===
@@ -100,5 +100,20 @@ impl ConnectError {
             Self::Timeout(_) | Self::NoIdentity | Self::Undecodable => Fault::ConnectionLost,
             Self::LostRights(_) => Fault::AuthFailed,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn a_servers_message_is_clipped() {
+        let status = Status::failure(&"x".repeat(2 << 20), "Forbidden").with_code(403);
+        let error = describe(kube::Error::Api(Box::new(status)));
+        assert_eq!(error.fault(), Fault::AuthFailed);
+        assert!(error.to_string().len() < 400, "{}", error.to_string().len());
     }
 }

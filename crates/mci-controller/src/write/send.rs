@@ -17,7 +17,7 @@ use super::{
     pool_status::{Merge, merge_pool_status},
     request::{Answer, Call},
 };
-use crate::name::Key;
+use crate::{name::Key, said::clipped};
 
 /// What a write needs of its surroundings.
 #[derive(Clone)]
@@ -197,13 +197,14 @@ where
 /// Logs a failure once per attempt, where an operator looks for it.
 fn judge(key: &Key, operation: &str, answer: &Answer) -> Outcome {
     let outcome = answer.outcome();
+    let message = clipped(answer.message());
     match outcome {
         Outcome::Done => {}
         Outcome::Rejected | Outcome::Retry(Failure::Denied | Failure::Unauthorised) => {
-            tracing::warn!(%key, operation, status = answer.status.as_u16(), message = answer.message(), "write refused");
+            tracing::warn!(%key, operation, status = answer.status.as_u16(), message, "write refused");
         }
         _ => {
-            tracing::debug!(%key, operation, status = answer.status.as_u16(), message = answer.message(), "write failed");
+            tracing::debug!(%key, operation, status = answer.status.as_u16(), message, "write failed");
         }
     }
     outcome

@@ -24,7 +24,7 @@ fn status(names: &[&str]) -> ClusterProfileStatus {
         .map(|name| {
             json!({"name": name, "cluster": {"server": "https://192.0.2.1", "extensions": [
                 {"name": ARGS_EXTENSION, "extension": ["--more"]},
-                {"name": ENVS_EXTENSION, "extension": "REGION: us\nZONE: a\n"},
+                {"name": ENVS_EXTENSION, "extension": "REGION: us\nZONE: a\nPATH: /tmp\n"},
             ]}})
         })
         .collect();
@@ -55,7 +55,7 @@ fn the_file_says_which_provider_comes_first() {
 #[case(json!({"profileSourcedCLIArgsPolicy": "Append"}), true, &["-x", "--more"], &[("REGION", "eu")])]
 #[case(json!({"profileSourcedCLIArgsPolicy": "Append", "profileSourcedEnvVarsPolicy": "Replace"}), false, &["-x"], &[("REGION", "eu")])]
 #[case(json!({"profileSourcedEnvVarsPolicy": "AppendIfNotExists"}), true, &["-x"], &[("REGION", "eu"), ("ZONE", "a")])]
-#[case(json!({"profileSourcedEnvVarsPolicy": "Replace"}), true, &["-x"], &[("REGION", "us"), ("ZONE", "a")])]
+#[case(json!({"profileSourcedEnvVarsPolicy": "Replace"}), true, &["-x"], &[("PATH", "/tmp"), ("REGION", "us"), ("ZONE", "a")])]
 fn a_profile_adds_only_what_policy_and_flag_allow(
     #[case] policies: Value,
     #[case] allowed: bool,
@@ -103,10 +103,19 @@ fn nothing_is_run_for_a_cluster_that_is_refused(#[case] cluster: Value, #[case] 
 #[case(json!({"providers": [{"name": "a", "execConfig": exec()}, {"name": "a", "execConfig": exec()}]}), "twice")]
 #[case(json!({"providers": [{"name": "a", "execConfig": {"apiVersion": "client.authentication.k8s.io/v1"}}]}), "no command")]
 #[case(json!({"providers": [{"name": "a", "execConfig": {"apiVersion": "v9", "command": "x"}}]}), "v9")]
-#[case(json!({"providers": [{"name": "a", "execConfig": exec(), "profileSourcedCLIArgsPolicy": "Sometimes"}]}), "Sometimes")]
+#[case(json!({"providers": [{"name": "a", "execConfig": exec(), "profileSourcedCLIArgsPolicy": "Sometimes"}]}), "line 1")]
 fn a_bad_file_says_what_is_wrong(#[case] file: Value, #[case] named: &str) {
     let error = ProviderFile::parse(file.to_string().as_bytes()).expect_err("refused");
     assert!(error.to_string().contains(named), "{error}");
+}
+
+#[test]
+fn no_error_quotes_the_file() {
+    let mut exec = exec();
+    exec["env"] = json!("s3cr3t");
+    let file = json!({"providers": [{"name": "a", "execConfig": exec}]});
+    let error = ProviderFile::parse(file.to_string().as_bytes()).expect_err("refused");
+    assert!(!format!("{error} {error:?}").contains("s3cr3t"), "{error}");
 }
 
 #[test]
