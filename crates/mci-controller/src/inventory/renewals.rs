@@ -39,6 +39,8 @@ struct Renewal {
     started: Option<Moment>,
     /// Runs in a row that gave nothing, and credentials in a row that the server refused at once.
     failures: u32,
+    /// Of these, the credentials.
+    refusals: u32,
     issued: Option<Moment>,
 }
 
@@ -78,6 +80,7 @@ impl Renewals {
                     let spaced = known.started.map(|started| started + RETRY_MIN);
                     known.next = Next::Run(spaced.unwrap_or(now).max(now));
                     known.failures = 0;
+                    known.refusals = 0;
                 }
                 None => {
                     let renewal = Renewal {
@@ -88,6 +91,7 @@ impl Renewals {
                         run: None,
                         started: None,
                         failures: 0,
+                        refusals: 0,
                         issued: None,
                     };
                     self.0.insert(profile.clone(), renewal);
@@ -143,6 +147,12 @@ impl Renewals {
         renewal.run = None;
         match outcome {
             Ok((credentials, life)) => {
+                // the last ones lived until now
+                if renewal.issued.is_some() {
+                    renewal.refusals = 0;
+                }
+                // what the plugin gave counts on only if the server refused it at once
+                renewal.failures = renewal.refusals;
                 renewal.access = Access::Ready(Box::new(credentials));
                 renewal.issued = Some(now);
                 renewal.next = life.map_or(Next::Refusal, |life| {
@@ -170,9 +180,11 @@ impl Renewals {
             return;
         };
         let again = if now.since(issued) < TOO_SOON {
+            renewal.refusals = renewal.refusals.saturating_add(1);
             renewal.failures = renewal.failures.saturating_add(1);
             now + renewal.wait(rng)
         } else {
+            renewal.refusals = 0;
             renewal.failures = 0;
             now
         };

@@ -167,3 +167,18 @@ fn a_profile_that_keeps_changing_has_one_run_at_a_time_and_no_more_than_one_in_2
     renewals.set(&BTreeMap::new(), NOW);
     assert!(runs.iter().all(|run| run.unwanted.is_cancelled()));
 }
+
+#[test]
+fn a_success_ends_the_count_of_failures() {
+    let (mut renewals, mut start) = mk("x");
+    let mut now = NOW;
+    for _ in 0..12 {
+        fail(&mut renewals, &start, now);
+        now = renewals.next().expect("a time");
+        start = renewals.due(now).pop().expect("due");
+    }
+    issue(&mut renewals, &start, None, now);
+    refuse(&mut renewals, now);
+    let wait = renewals.next().expect("a time").since(now);
+    assert!(wait <= RETRY_MIN * 2, "{wait:?}: as after the first");
+}
