@@ -33,6 +33,17 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 /// # Errors
 /// When there is no answer.
 pub(crate) async fn stated(client: &Client) -> Result<Option<String>, kube::Error> {
+    match property(client).await {
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            tracing::debug!("may not read ClusterProperties");
+            Ok(None)
+        }
+        stated => stated,
+    }
+}
+
+/// As [`stated`], but a refusal is an error.
+async fn property(client: &Client) -> Result<Option<String>, kube::Error> {
     for version in cluster_property::VERSIONS {
         let kind = GroupVersionKind::gvk("about.k8s.io", version, "ClusterProperty");
         let resource = ApiResource::from_gvk_with_plural(&kind, "clusterproperties");
@@ -45,10 +56,6 @@ pub(crate) async fn stated(client: &Client) -> Result<Option<String>, kube::Erro
             }
             // of a group that is not served, in plain text
             Err(kube::Error::Api(status)) if status.code == 404 => {}
-            Err(kube::Error::Api(status)) if status.code == 403 => {
-                tracing::debug!(message = status.message, "may not read ClusterProperties");
-                return Ok(None);
-            }
             Err(error) => return Err(error),
         }
     }
@@ -109,7 +116,17 @@ async fn ask(
             return Ok(Some((name, "label of the ClusterProfiles' namespace")));
         }
     }
-    let stated = stated(client).await?;
+    let stated = match property(client).await {
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            tracing::warn!(
+                clusterset = DEFAULT,
+                "may not read home's ClusterProperty: a grant made later may change the ClusterSet; grant get on \
+                 clusterproperties of about.k8s.io, or set --clusterset"
+            );
+            None
+        }
+        stated => stated?,
+    };
     Ok(stated.map(|name| (name, "ClusterProperty of home")))
 }
 

@@ -6,7 +6,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use kube::config::{AuthInfo, Cluster};
 use secrecy::{ExposeSecret, SecretString};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::json;
 
 /// Versions of the protocol that we speak.
@@ -64,12 +64,18 @@ struct ExecCredential {
 struct Status {
     #[serde(default)]
     expiration_timestamp: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "secret")]
     token: Option<SecretString>,
     #[serde(default)]
     client_certificate_data: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "secret")]
     client_key_data: Option<SecretString>,
+}
+
+/// A text that is wiped when it is dropped.
+fn secret<'de, D: Deserializer<'de>>(value: D) -> Result<Option<SecretString>, D::Error> {
+    let text = Option::<String>::deserialize(value)?;
+    Ok(text.map(Into::into))
 }
 
 /// What the plugin is told, in `KUBERNETES_EXEC_INFO`; the cluster where it asks for it.
