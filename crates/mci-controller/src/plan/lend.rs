@@ -189,6 +189,10 @@ fn sanitised(entry: &ImportedCluster, allowed: &Allowed) -> ImportedCluster {
         let addresses = service.addresses.iter().map(String::as_str);
         service.addresses = address::sanitise(addresses, allowed).0;
     }
+    if let Some(picker) = &mut entry.endpoint_picker {
+        let endpoints = picker.endpoints.iter().map(String::as_str);
+        picker.endpoints = address::sanitise(endpoints, allowed).0;
+    }
     let parents = entry.parents.iter_mut();
     let of_parents = parents.flat_map(|parent| &mut parent.conditions);
     for condition in entry.conditions.iter_mut().chain(of_parents) {
@@ -207,5 +211,31 @@ impl Lent {
         }
         let content = serde_json::to_vec(&(&self.entries, &self.names, &self.said));
         xxh3_64(&content.unwrap_or_default()).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{fixtures::*, plan::ImportPlan};
+    use moment::Moment;
+
+    #[test]
+    fn a_carried_entry_brings_no_address_that_means_harm() {
+        let mut world = mk_world(&["a", "b"]);
+        export(&mut world, "a", "llm");
+        let key = mk_key("llm");
+        let plan = crate::plan::desired_for(&world, &mk_policy(), &key, Moment::default());
+        let ImportPlan::Present(planned) = &plan.imports[&mk_name("b")] else {
+            panic!("no import");
+        };
+        let mut entry = planned.status.clusters[0].clone();
+        let picker = entry.endpoint_picker.as_mut().expect("an EPP");
+        picker.endpoints = vec!["10.0.0.1".to_owned(), "169.254.169.254".to_owned()];
+        picker.service[0].addresses = picker.endpoints.clone();
+        let clean = sanitised(&entry, &Allowed::default());
+        let picker = clean.endpoint_picker.expect("an EPP");
+        assert_eq!(picker.endpoints, ["10.0.0.1"]);
+        assert_eq!(picker.service[0].addresses, ["10.0.0.1"]);
     }
 }

@@ -88,7 +88,7 @@ fn publish(
             (ServiceType::ClusterIP, &service.cluster_ips)
         }
     };
-    let (mut addresses, rejected) = address::sanitise(
+    let (mut addresses, mut rejected) = address::sanitise(
         candidates.iter().map(String::as_str),
         &member.origin.allowed,
     );
@@ -120,11 +120,17 @@ fn publish(
             secret_ref: local_secret(wanted),
         })
     };
-    let endpoints = if policy.epp_endpoints {
-        ready.iter().take(MAX_ENDPOINTS).cloned().collect()
-    } else {
-        Vec::new()
-    };
+    let mut endpoints = Vec::new();
+    if policy.epp_endpoints {
+        let ready = ready.iter().map(String::as_str);
+        let (kept, dropped) = address::sanitise(ready, &member.origin.allowed);
+        endpoints = kept;
+        endpoints.truncate(MAX_ENDPOINTS);
+        // those of a headless Service are its addresses, and counted
+        if !service.headless {
+            rejected.extend(dropped);
+        }
+    }
     Resolution {
         picker: Some(EndpointPicker {
             name: epp.name.clone(),

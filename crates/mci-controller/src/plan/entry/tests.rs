@@ -19,6 +19,15 @@ fn derive(
     slices: Vec<SliceFacts>,
     change: impl FnOnce(&mut PoolFacts),
 ) -> ImportedCluster {
+    derive_under(&mk_policy(), service, slices, change).entry
+}
+
+fn derive_under(
+    policy: &Policy,
+    service: Option<ServiceFacts>,
+    slices: Vec<SliceFacts>,
+    change: impl FnOnce(&mut PoolFacts),
+) -> Derived {
     let mut world = mk_world(&["a"]);
     let name = mk_name("a");
     let now = Moment::default();
@@ -33,15 +42,7 @@ fn derive(
     world.update(&name, Update::PoolApplied(pool), now);
     let member = member(&world, "a");
     let record = &member.pools[&mk_key("llm")];
-    derive_entry(
-        &mk_policy(),
-        &name,
-        member,
-        record,
-        &request,
-        Reach::Reachable,
-    )
-    .entry
+    derive_entry(policy, &name, member, record, &request, Reach::Reachable)
 }
 
 fn reasons(entry: &ImportedCluster) -> [&str; 3] {
@@ -99,6 +100,27 @@ fn a_headless_service_gives_its_ready_pods_and_their_port() {
     let published = &picker(&entry).service[0];
     assert_eq!(published.addresses, ["10.0.0.1", "10.0.0.2"]);
     assert_eq!(published.ports[0].number, 19002);
+}
+
+#[test]
+fn endpoints_that_mean_harm_are_left_out_like_addresses() {
+    let policy = Policy {
+        epp_endpoints: true,
+        ..mk_policy()
+    };
+    let slices = vec![mk_slice(&["10.0.0.1", "127.0.0.1", "169.254.169.254"])];
+    let service = mk_service(ServiceType::LoadBalancer, "192.0.2.7");
+    let derived = derive_under(&policy, Some(service.clone()), slices.clone(), |_| {});
+    assert_eq!(picker(&derived.entry).endpoints, ["10.0.0.1"]);
+    assert_eq!(derived.rejected.len(), 2);
+    let headless = ServiceFacts {
+        headless: true,
+        cluster_ips: Vec::new(),
+        ..service
+    };
+    let derived = derive_under(&policy, Some(headless), slices, |_| {});
+    assert_eq!(picker(&derived.entry).endpoints, ["10.0.0.1"]);
+    assert_eq!(derived.rejected.len(), 2, "each once");
 }
 
 #[test]
