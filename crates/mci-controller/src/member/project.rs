@@ -95,7 +95,8 @@ pub(super) fn pool(object: InferencePool, ours: &Ours) -> Option<PoolFacts> {
     Some(PoolFacts {
         key,
         uid: object.metadata.uid.unwrap_or_default(),
-        generation: object.metadata.generation.unwrap_or_default(),
+        // a negative one would have the API server refuse the import
+        generation: object.metadata.generation.unwrap_or_default().max(0),
         created: object
             .metadata
             .creation_timestamp
@@ -220,7 +221,7 @@ pub(super) fn import(object: InferencePoolImport, ours: &Ours) -> Option<LiveImp
         key: key_of(meta)?,
         uid: meta.uid.clone().unwrap_or_default(),
         resource_version: meta.resource_version.clone().unwrap_or_default(),
-        generation: meta.generation.unwrap_or(1),
+        generation: meta.generation.unwrap_or(1).max(0),
         claim,
         owned_entries: owned_entries(managed),
         status: object.status.unwrap_or_default(),

@@ -38,8 +38,8 @@ struct Record {
 // === impl Ledger ===
 
 impl Ledger {
-    /// The planned status with its times. A condition not in the book yet takes the earliest time among the live
-    /// conditions that say the same, else `now`.
+    /// The planned status with its times. A condition not in the book yet takes the middle one of the times of the
+    /// live conditions that say the same, but none to come; else `now`.
     pub(crate) fn stamp(
         &mut self,
         key: &Key,
@@ -115,6 +115,13 @@ impl Ledger {
     }
 }
 
+/// The middle one. Any importer may tell any time, and all are told what is chosen here: as long as most are honest, so
+/// is the middle, and nobody can pull it beyond what they say.
+fn middle(mut times: Vec<Timestamp>) -> Option<Timestamp> {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied()
+}
+
 fn stamp_one<'a>(
     book: &mut BTreeMap<(Scope, String), Record>,
     scope: Scope,
@@ -129,13 +136,77 @@ fn stamp_one<'a>(
         .map(|record| record.since);
     let since = known.unwrap_or_else(|| {
         let first = !book.contains_key(&place);
-        live.filter(|_| first)
-            .filter(|one| one.type_ == condition.type_ && one.status == condition.status)
-            .map(|one| one.last_transition_time.0)
-            .min()
-            .unwrap_or(now)
+        let live = live.filter(|_| first);
+        let same =
+            live.filter(|one| one.type_ == condition.type_ && one.status == condition.status);
+        let told = same.map(|one| one.last_transition_time.0);
+        middle(told.collect()).map_or(now, |since| {
+            since.clamp(Timestamp::UNIX_EPOCH, now.max(Timestamp::UNIX_EPOCH))
+        })
     });
     condition.last_transition_time = Time(since);
     let status = condition.status.clone();
     book.insert(place, Record { status, since });
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::{
+        fixtures::*,
+        plan::{ImportPlan, desired_for},
+    };
+    use moment::Moment;
+
+    const NOW: i64 = 2_000_000_000;
+    const HONEST: i64 = 1_900_000_000;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("in range")
+    }
+
+    /// What a new controller says of a key, where its importers' conditions have these times.
+    fn stamped(times: &[i64]) -> Vec<Timestamp> {
+        let mut world = mk_world(&["a", "b"]);
+        export(&mut world, "a", "llm");
+        let key = mk_key("llm");
+        let plan = desired_for(&world, &mk_policy(), &key, Moment::default());
+        let ImportPlan::Present(planned) = &plan.imports[&mk_name("b")] else {
+            panic!("no import");
+        };
+        let live: Vec<InferencePoolImportStatus> = times
+            .iter()
+            .map(|second| {
+                let mut status = planned.status.clone();
+                let entries = status.clusters.iter_mut();
+                let of_entries = entries.flat_map(|entry| &mut entry.conditions);
+                for condition in status.conditions.iter_mut().chain(of_entries) {
+                    condition.last_transition_time = Time(at(*second));
+                }
+                status
+            })
+            .collect();
+        let live: Vec<&InferencePoolImportStatus> = live.iter().collect();
+        let status = Ledger::default().stamp(&key, planned, &live, at(NOW));
+        let entries = status.clusters.iter();
+        let of_entries = entries.flat_map(|entry| &entry.conditions);
+        let conditions = status.conditions.iter().chain(of_entries);
+        let times = conditions.map(|condition| condition.last_transition_time.0);
+        times.collect()
+    }
+
+    #[rstest]
+    #[case::nobody_knows(&[], NOW)]
+    #[case::one_knows(&[HONEST], HONEST)]
+    #[case::one_lies_early(&[HONEST, 5, HONEST], HONEST)]
+    #[case::one_lies_late(&[HONEST, NOW + 5, HONEST], HONEST)]
+    #[case::no_time_is_to_come(&[NOW + 5], NOW)]
+    #[case::no_time_is_before_time(&[-300_000_000_000], 0)]
+    fn times_are_what_most_importers_say(#[case] times: &[i64], #[case] expected: i64) {
+        for time in stamped(times) {
+            assert_eq!(time, at(expected));
+        }
+    }
 }

@@ -98,7 +98,7 @@ const MAX_ADDRESSES: usize = 16;
 const MAX_HOSTNAMES: usize = 16;
 /// 16 rules of 16 references.
 const MAX_TARGETS: usize = 256;
-/// An address is an IP or a host name.
+/// An address is an IP or a host name, and so long is a host name with its `*.`, too.
 const MAX_ADDRESS: usize = 253;
 
 /// The Gateways among a pool's parents that accepted it. Other kinds are imports, and the placeholder `Status`.
@@ -284,7 +284,8 @@ fn target_in(target: &BackendRef, group: &str, kind: &str, route: &Key) -> Optio
 /// A host as Gateway API admits it: an RFC-1123 name, or one behind `*.`.
 fn hostname(text: &str) -> Option<Hostname> {
     let name = text.strip_prefix("*.").unwrap_or(text);
-    is_subdomain(name).then(|| Hostname::parse(Some(text)))
+    let fits = text.len() <= MAX_ADDRESS && is_subdomain(name);
+    fits.then(|| Hostname::parse(Some(text)))
 }
 
 /// Whether a parentRef with this group and kind means a Gateway, which is also the default.

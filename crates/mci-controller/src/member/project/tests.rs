@@ -158,3 +158,13 @@ fn names_that_would_leave_their_url_do_not_enter() {
     let object: Service = mk(json!({"metadata": {"namespace": "ml", "name": "../x"}}));
     assert_eq!(service(object), None);
 }
+
+#[test]
+fn a_generation_that_the_imports_crd_would_refuse_is_read_as_none() {
+    let object: InferencePool = mk(json!({
+        "apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool",
+        "metadata": {"namespace": "ml", "name": "llm", "generation": -1},
+        "spec": {"selector": {"matchLabels": {"app": "x"}}, "targetPorts": [{"number": 8000}]},
+    }));
+    assert_eq!(pool(object, &mk_ours()).expect("valid").generation, 0);
+}

@@ -210,3 +210,14 @@ fn a_server_that_admits_more_than_the_crds_is_not_followed() {
     assert_eq!(facts.hostnames.len(), MAX_HOSTNAMES);
     assert_eq!(facts.pools.len(), MAX_TARGETS);
 }
+
+#[test]
+fn a_host_is_as_long_as_the_imports_crd_admits_with_its_star() {
+    let label = "x".repeat(49);
+    // 251 characters, and 253 behind a star
+    let fits = [label.as_str(); 5].join(".") + ".c";
+    assert_eq!(fits.len(), 251);
+    assert!(hostname(&format!("*.{fits}")).is_some());
+    assert!(hostname(&format!("*.x{fits}")).is_none());
+    assert!(hostname(&format!("x{fits}")).is_some());
+}
