@@ -170,9 +170,7 @@ impl World {
                 }
                 return changes;
             }
-            Update::PoolOdd(key) => {
-                member.odd_pools.insert(key);
-            }
+            Update::PoolOdd(key) => member.odd_pool(key),
             Update::PoolDeleted { key, crd } => return member.delete_pool(name, &key, crd),
             Update::Services(change) => return member.change_services(change),
             Update::Slices(change) => return member.change_slices(change),
@@ -190,7 +188,7 @@ impl World {
             Update::Imports(change) => {
                 let first = member.imports.coverage != Coverage::Listed;
                 let mut changes = member.change_imports(change);
-                if first {
+                if first && member.imports.coverage == Coverage::Listed {
                     self.tell_orphans(Suspects::In(name), &mut changes);
                 }
                 return changes;
@@ -222,7 +220,9 @@ impl World {
                 && ends <= now
             {
                 member.unseen = Unseen::Absent;
-                member.gone_pools.clear();
+                if !member.overfull {
+                    member.gone_pools.clear();
+                }
                 cleared.insert(name.clone());
             }
             let over = |doubt: Doubt| doubt.ends.is_some_and(|ends| ends <= now);

@@ -10,12 +10,21 @@ use super::{
     facts::{Claim, LiveImport, NamespaceFacts, ServiceFacts, SliceFacts},
     flavour::ImportCrd,
     member::{Coverage, Member, PoolRecord, Remembered},
+    pools::MAX_EXPORTED,
     update::Change,
 };
 use crate::name::Key;
 
 /// Services of one member: past them, only those that a pool names are kept (spec 5.2).
 const MAX_SERVICES: usize = 20_000;
+/// EndpointSlices of one member: past them, those known stay. Only those of EPPs are watched, so ten for each that it
+/// may export.
+pub(super) const MAX_SLICES: usize = 10 * MAX_EXPORTED;
+/// Namespaces of one member, twice what Kubernetes is tested with: past them, new ones are not written into.
+pub(super) const MAX_NAMESPACES: usize = 20_000;
+/// Imports in one member, ten times what we are measured with: past them, what it holds counts as not known, and
+/// nothing is written there until a list fits again.
+pub(super) const MAX_IMPORTS: usize = 50_000;
 
 // === impl Member ===
 
@@ -61,7 +70,11 @@ impl Member {
         };
         let mut services = BTreeSet::new();
         match change {
-            Change::Listed(items) => {
+            Change::Listed(mut items) => {
+                if items.len() > MAX_SLICES {
+                    items.sort_by_key(|item| !self.slices.items.contains_key(&item.key));
+                    items.truncate(MAX_SLICES);
+                }
                 let items: BTreeMap<_, _> = items
                     .into_iter()
                     .map(|item| (item.key.clone(), item))
@@ -80,7 +93,8 @@ impl Member {
             }
             Change::Applied(item) => {
                 let old = self.slices.items.get(&item.key);
-                if old != Some(&item) {
+                let full = old.is_none() && self.slices.items.len() >= MAX_SLICES;
+                if !full && old != Some(&item) {
                     services.extend(old.map(service));
                     services.insert(service(&item));
                     self.slices.items.insert(item.key.clone(), item);
@@ -98,12 +112,20 @@ impl Member {
         change: Change<NamespaceFacts>,
     ) -> BTreeSet<Arc<str>> {
         match change {
-            Change::Listed(items) => {
+            Change::Listed(mut items) => {
+                if items.len() > MAX_NAMESPACES {
+                    items.sort_by_key(|item| !self.namespaces.items.contains_key(&item.name));
+                    items.truncate(MAX_NAMESPACES);
+                }
                 let items = items.into_iter().map(|item| (item.name.clone(), item));
                 self.namespaces.reset(items.collect())
             }
             Change::Applied(item) => {
                 let name = item.name.clone();
+                let full = self.namespaces.items.len() >= MAX_NAMESPACES;
+                if full && !self.namespaces.items.contains_key(&name) {
+                    return BTreeSet::new();
+                }
                 let news = self.namespaces.apply(name.clone(), item);
                 news.then_some(name).into_iter().collect()
             }
@@ -166,11 +188,22 @@ impl Member {
     pub(super) fn change_imports(&mut self, change: Change<LiveImport>) -> Changes {
         let keys = match change {
             Change::Listed(items) => {
-                let items = items.into_iter().map(|item| (item.key.clone(), item));
-                self.imports.reset(items.collect())
+                let fits = items.len() <= MAX_IMPORTS;
+                let items = items.into_iter().take(MAX_IMPORTS);
+                let items = items.map(|item| (item.key.clone(), item));
+                let keys = self.imports.reset(items.collect());
+                if !fits {
+                    self.imports.coverage = Coverage::Never;
+                }
+                keys
             }
             Change::Applied(item) => {
                 let key = item.key.clone();
+                let full = self.imports.items.len() >= MAX_IMPORTS;
+                if full && !self.imports.items.contains_key(&key) {
+                    self.imports.coverage = Coverage::Never;
+                    return Changes::default();
+                }
                 let news = self.imports.apply(key.clone(), item);
                 news.then_some(key).into_iter().collect()
             }

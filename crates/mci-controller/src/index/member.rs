@@ -48,6 +48,8 @@ pub(crate) struct Member {
     pub(crate) pools_coverage: Coverage,
     /// Pools that could not be read: known to exist, nothing else.
     pub(crate) odd_pools: BTreeSet<Key>,
+    /// It has more pools than are kept: of one that is not, nothing is known, its absence neither. Until the next list.
+    pub(crate) overfull: bool,
     /// Uid of the pools CRD at the last complete list under a CRD that stood.
     pub(crate) pools_crd: Option<String>,
     /// What it means that a pool has not been seen since the start.
@@ -229,6 +231,7 @@ impl Member {
             pools: BTreeMap::new(),
             pools_coverage: Coverage::Never,
             odd_pools: BTreeSet::new(),
+            overfull: false,
             pools_crd: None,
             unseen: Unseen::Unknown,
             gone_pools: BTreeSet::new(),

@@ -21,6 +21,12 @@ use moment::Moment;
 /// Pools that one member may export (spec 5.2); those known first, or older, stay.
 pub(crate) const MAX_EXPORTED: usize = 2000;
 
+/// Pools of one member that are not exported: as many as Services (spec 5.2).
+const MAX_OTHERS: usize = 20_000;
+/// All pools of one member. Past them, or past the others, nothing is kept of a new one: it is not known, which is not to
+/// say that it is absent. There is place for twice what may be exported, so that exports past that are told so.
+pub(crate) const MAX_POOLS: usize = MAX_OTHERS + 2 * MAX_EXPORTED;
+
 /// Under which circumstances a list is read.
 #[derive(Clone, Copy)]
 pub(super) struct Reading {
@@ -48,6 +54,7 @@ impl Member {
             guarded,
         } = reading;
         let mut changes = Changes::default();
+        let was_overfull = std::mem::take(&mut self.overfull);
         pools.sort_by(|a, b| (a.created, &a.key).cmp(&(b.created, &b.key)));
         let listed: BTreeSet<Key> = pools.iter().map(|pool| pool.key.clone()).collect();
         for pool in pools {
@@ -101,14 +108,43 @@ impl Member {
         if let CrdCheck::Serving { uid } = crd {
             self.pools_crd = Some(uid);
         }
-        self.odd_pools = odd;
+        self.odd_pools.clear();
+        for key in odd {
+            self.odd_pool(key);
+        }
+        if was_overfull && !self.overfull {
+            // what was not known is now
+            changes.dirty.all = true;
+            if self.unseen == Unseen::Absent {
+                self.gone_pools.clear();
+            }
+        }
         self.pools_coverage = Coverage::Listed;
         changes
     }
 
+    /// A pool that could not be read: it is there, so what is known of it stays.
+    pub(super) fn odd_pool(&mut self, key: Key) {
+        if self.odd_pools.len() < MAX_POOLS {
+            self.odd_pools.insert(key);
+        } else if !self.odd_pools.contains(&key) {
+            self.overfull = true;
+        }
+    }
+
+    /// Whether the pool may be kept.
+    fn has_room(&self, pool: &PoolFacts) -> bool {
+        let kept = self.pools.len() + self.waiting_pools.len();
+        let known =
+            self.pools.contains_key(&pool.key) || self.waiting_pools.contains_key(&pool.key);
+        let exported = matches!(parse_export(&pool.annotations), Export::Requested(_));
+        known || kept < if exported { MAX_POOLS } else { MAX_OTHERS }
+    }
+
     /// Whether a missing record of the pool means that there is no such pool.
     pub(crate) fn knows_pool(&self, key: &Key) -> bool {
-        let certain = self.unseen == Unseen::Absent || self.gone_pools.contains(key);
+        let all_kept = self.unseen == Unseen::Absent && !self.overfull;
+        let certain = all_kept || self.gone_pools.contains(key);
         let unread = self.odd_pools.contains(key) || self.waiting_pools.contains_key(key);
         self.pools.contains_key(key)
             || (self.pools_coverage == Coverage::Listed && certain && !unread)
@@ -144,6 +180,12 @@ impl Member {
         let key = pool.key.clone();
         self.odd_pools.remove(&key);
         self.gone_pools.remove(&key);
+        if !self.has_room(&pool) {
+            if !std::mem::replace(&mut self.overfull, true) {
+                tracing::warn!(member = %name, "too many pools: nothing is known of some of them");
+            }
+            return changes;
+        }
         if self.must_wait(&pool) {
             self.waiting_pools.insert(key, pool);
             return changes;
@@ -218,7 +260,8 @@ impl Member {
         evidence: Evidence,
     ) -> Changes {
         let mut changes = Changes::default();
-        if self.unseen != Unseen::Absent {
+        let proof_needed = self.unseen != Unseen::Absent || self.overfull;
+        if proof_needed && self.gone_pools.len() < MAX_POOLS {
             self.gone_pools.insert(key.clone());
             changes.dirty.keys.insert(key.clone());
         }

@@ -3,6 +3,8 @@ use std::collections::BTreeSet;
 use super::{facts::CrdCheck, member::*, update::Update, *};
 use crate::fixtures::*;
 
+mod caps;
+
 const NOW: Moment = Moment::from_millis(100_000);
 
 fn list(world: &mut World, name: &str, pools: &[&str], crd: CrdCheck, now: Moment) -> Changes {

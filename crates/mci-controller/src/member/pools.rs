@@ -17,6 +17,7 @@ use super::{
 use crate::{
     index::{
         facts::CrdCheck,
+        pools::MAX_POOLS,
         update::{Kind, Update},
     },
     name::Key,
@@ -68,7 +69,12 @@ pub(super) async fn pools(wires: Wires, client: Client) -> Result<(), Gone> {
                         None => odd.extend(key),
                     }
                 }
-                let crd = check_crd(&wires, &client).await;
+                let crd = if odd.len() < MAX_POOLS {
+                    check_crd(&wires, &client).await
+                } else {
+                    // some may have been left out: their absence proves nothing
+                    CrdCheck::Doubtful
+                };
                 doubtful = crd == CrdCheck::Doubtful;
                 let odd = std::mem::take(&mut odd);
                 wires
@@ -103,7 +109,9 @@ pub(super) async fn pools(wires: Wires, client: Client) -> Result<(), Gone> {
             }
             watch::Update::Odd(object) => {
                 if let Some(key) = Key::checked(&object.namespace, &object.name) {
-                    odd.insert(key.clone());
+                    if odd.len() < MAX_POOLS {
+                        odd.insert(key.clone());
+                    }
                     wires.update(Update::PoolOdd(key)).await?;
                 }
             }

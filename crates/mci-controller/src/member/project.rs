@@ -52,6 +52,9 @@ const MAX_PORT_NAME: usize = 63;
 const MAX_PROTOCOL: usize = 16;
 const MAX_APP_PROTOCOL: usize = 253;
 
+/// Characters kept of an annotation's value. No legal one is longer than a namespace, a slash and a name: 317.
+const MAX_ANNOTATION: usize = 320;
+
 /// The key of an object, if its names may enter a URL.
 pub(super) fn key_of(meta: &ObjectMeta) -> Option<Key> {
     Key::checked(meta.namespace.as_deref()?, meta.name.as_deref()?)
@@ -104,6 +107,7 @@ pub(super) fn pool(object: InferencePool, ours: &Ours) -> Option<PoolFacts> {
         annotations: annotations
             .into_iter()
             .filter(|(name, _)| concerns_export(name))
+            .map(|(name, value)| (name, value.chars().take(MAX_ANNOTATION).collect()))
             .collect(),
         epp,
         target_ports,

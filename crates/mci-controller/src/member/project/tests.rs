@@ -168,3 +168,21 @@ fn a_generation_that_the_imports_crd_would_refuse_is_read_as_none() {
     }));
     assert_eq!(pool(object, &mk_ours()).expect("valid").generation, 0);
 }
+
+#[test]
+fn an_annotation_is_kept_no_longer_than_a_legal_one_and_stays_illegal() {
+    let long = format!("creds/{}", "x".repeat(10_000));
+    let object: InferencePool = mk(json!({
+        "apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool",
+        "metadata": {"namespace": "ml", "name": "llm",
+            "annotations": {crd::annotations::EXPORT: "ClusterSet", crd::annotations::HEALTH_SECRET: long}},
+        "spec": {"selector": {"matchLabels": {"app": "x"}}, "targetPorts": [{"number": 8000}]},
+    }));
+    let kept = pool(object, &mk_ours()).expect("valid").annotations;
+    assert_eq!(kept[crd::annotations::HEALTH_SECRET].len(), MAX_ANNOTATION);
+    let crate::plan::export::Export::Requested(request) = crate::plan::export::parse_export(&kept)
+    else {
+        panic!("not exported");
+    };
+    assert_eq!(request.ignored, [crd::annotations::HEALTH_SECRET]);
+}
