@@ -5,6 +5,7 @@
 
 mod absence;
 mod changes;
+mod contest;
 pub(crate) mod denied;
 pub(crate) mod drain;
 pub(crate) mod facts;

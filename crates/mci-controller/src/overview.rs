@@ -36,7 +36,7 @@ pub(crate) struct Overview {
     pub(crate) gate_open: bool,
     /// Whether withdrawals are held since many members were lost at once.
     pub(crate) guard: bool,
-    /// Imports that bear a planned name and are not ours.
+    /// Imports that bear a planned name and are not ours, or that somebody keeps undoing.
     pub(crate) conflicts: usize,
     pub(crate) clusters: Vec<MemberView>,
     /// Objects of the inventory that name no member.

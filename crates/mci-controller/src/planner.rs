@@ -54,11 +54,11 @@ pub(crate) struct Planner {
     unsettled: Unsettled,
     /// Keys whose plan changes with time alone, and when.
     ripening: BTreeMap<Key, Moment>,
-    /// Imports in the way, by member and key.
+    /// Imports that are not ours, or that somebody keeps undoing, by member and key.
     conflicts: BTreeSet<(ClusterName, Key)>,
     observer: Observer,
     teller: PoolTeller,
-    /// Whether events are told: only the leader does.
+    /// Whether this one writes: only then it tells events, and who undoes its writes.
     speaking: bool,
     metrics: Metrics,
     /// Each write says what it would change, for the log.
@@ -220,6 +220,9 @@ impl Planner {
                 self.dirty.all = true;
             }
         }
+        for member in self.world.members.values_mut() {
+            self.dirty.keys.extend(member.contests.tick(now));
+        }
         if self.gate.is_open() {
             self.backlog.add(self.unsettled.due(now).cloned(), now);
         }
@@ -252,8 +255,14 @@ impl Planner {
         explain(scene, key)
     }
 
-    /// Whether events are told from now on.
+    /// Whether this one writes from now on, so that it tells events.
     pub(crate) fn speak(&mut self, speaking: bool) {
+        if self.speaking != speaking {
+            // only the one that writes can tell who undoes it
+            for member in self.world.members.values_mut() {
+                self.dirty.keys.extend(member.contests.clear());
+            }
+        }
         self.speaking = speaking;
     }
 

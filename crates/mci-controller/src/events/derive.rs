@@ -55,6 +55,16 @@ pub(super) fn derive(old: &Signs, new: &Signs) -> Vec<(Reason, String)> {
         },
     );
     joined(
+        Reason::ImportConflict,
+        &old.contested,
+        &new.contested,
+        &|names| {
+            format!(
+                "somebody keeps undoing what is written into the InferencePoolImport, so it is written ever more rarely: {names}; end the other writer, which its managedFields name"
+            )
+        },
+    );
+    joined(
         Reason::ClusterUnreachable,
         &old.unreachable,
         &new.unreachable,
@@ -171,6 +181,7 @@ mod tests {
             complaints: ["annotation x".to_owned()].into(),
             namespace_missing: names(&["a"]),
             conflicts: names(&["b"]),
+            contested: names(&["d"]),
             unreachable: names(&["c"]),
             no_health_port: true,
             crowded_out: true,
@@ -183,6 +194,7 @@ mod tests {
                 "PartiallyExported",
                 "InvalidExportAnnotation",
                 "NamespaceMissing",
+                "ImportConflict",
                 "ImportConflict",
                 "ClusterUnreachable",
                 "HealthPortNotFound",

@@ -34,7 +34,10 @@ pub(super) struct Signs {
     /// What is wrong with annotations.
     pub(super) complaints: BTreeSet<String>,
     pub(super) namespace_missing: BTreeSet<ClusterName>,
+    /// Imports that belong to somebody else.
     pub(super) conflicts: BTreeSet<ClusterName>,
+    /// Imports that somebody keeps undoing.
+    pub(super) contested: BTreeSet<ClusterName>,
     pub(super) unreachable: BTreeSet<ClusterName>,
     pub(super) no_health_port: bool,
     /// Not listed in imports that are full.
@@ -59,6 +62,7 @@ pub(super) struct Verdict {
 pub(super) struct Obstacles {
     namespace_missing: BTreeSet<ClusterName>,
     conflicts: BTreeSet<ClusterName>,
+    contested: BTreeSet<ClusterName>,
     unreachable: BTreeSet<ClusterName>,
 }
 
@@ -86,6 +90,9 @@ impl Obstacles {
                 }
                 ImportPlan::Present(_) if live.is_some_and(|live| live.claim == Claim::Foreign) => {
                     found.conflicts.insert(name.clone())
+                }
+                ImportPlan::Present(_) if member.contests.is_contested(key) => {
+                    found.contested.insert(name.clone())
                 }
                 _ => false,
             };
@@ -129,6 +136,7 @@ impl Signs {
         };
         signs.namespace_missing = others(&obstacles.namespace_missing);
         signs.conflicts = others(&obstacles.conflicts);
+        signs.contested = others(&obstacles.contested);
         signs.unreachable = others(&obstacles.unreachable);
         signs.no_health_port = entry_of(exporter, plan).is_some_and(lacks_health_port);
         signs.status_full = pool.status_full;

@@ -186,6 +186,7 @@ fn importer(
         _ if silent => (State::Pending, decision.imports.reason()),
         _ if !scene.gate_open => (State::Pending, "GateClosed"),
         _ if !scene.leader => (State::Pending, "NotLeading"),
+        _ if member.contests.is_contested(key) => (State::Pending, "Conflict"),
         (_, Step::CreateMain) => (State::Pending, "Create"),
         (_, Step::ApplyStatus) => (State::Pending, "Update"),
         (_, Step::RemoveForeign(_)) => (State::Pending, "RemoveForeign"),

@@ -10,6 +10,7 @@ use crd::{ImportedCluster, RoutingMode};
 use jiff::Timestamp;
 
 use super::{
+    contest::Contests,
     denied::Denied,
     facts::{LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts},
     flavour::ImportCrd,
@@ -72,6 +73,8 @@ pub(crate) struct Member {
     pub(crate) imports: Store<Key, LiveImport>,
     /// Entries of imports that another CRD than ours reads without them, as they were seen last.
     pub(crate) remembered: BTreeMap<Key, Remembered>,
+    /// Which of them somebody keeps undoing.
+    pub(crate) contests: Contests,
     pub(crate) parents: Parents,
     /// Mode of exports that name none.
     pub(crate) default_mode: RoutingMode,
@@ -245,6 +248,7 @@ impl Member {
             namespaces: Store::default(),
             imports: Store::default(),
             remembered: BTreeMap::new(),
+            contests: Contests::default(),
             parents: Parents::default(),
             default_mode: RoutingMode::EndpointMode,
             import_crd: None,

@@ -60,7 +60,7 @@ const GLOBALS: [Global; 3] = [
     },
     Global {
         name: "mci_conflicts",
-        help: "Imports that bear a planned name and are not ours",
+        help: "Imports that bear a planned name and are not ours, or that somebody keeps undoing",
         read: |overview| Value::Count(overview.conflicts),
     },
 ];

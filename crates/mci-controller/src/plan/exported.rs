@@ -141,6 +141,10 @@ impl Judgement<'_> {
         if live.claim == Claim::Foreign {
             return Verdict::Blocked("Conflict");
         }
+        if importer.contests.is_contested(&self.record.facts.key) {
+            // whatever it says just now
+            return Verdict::Blocked("Conflict");
+        }
         let exporter = self.exporter.as_str();
         if planned.audience.flavour == Flavour::Upstream {
             let ours = live.status.controllers.iter();

@@ -15,7 +15,7 @@ use crate::{
     index::{Dirty, World, facts::Claim},
     name::{ClusterName, Key},
     plan::{
-        ImportPlan, KeyPlan, PoolPlan, desired_for,
+        Hold, ImportPlan, KeyPlan, PoolPlan, desired_for,
         diff::{PoolStep, Step, diff, diff_pool},
     },
     write::{
@@ -132,18 +132,26 @@ impl Planner {
         bodies: &mut Bodies,
         occasion: Occasion,
     ) {
+        let Some(step) = self.weigh(key, name, plan, occasion.now) else {
+            return;
+        };
         let (Some(member), Some(queue)) = (self.world.members.get(name), self.queues.get(name))
         else {
             return;
         };
         let live = member.imports.items.get(key);
         let slot = Slot::Import(key.clone());
-        let step = diff(plan, live);
+        let retry = member.contests.retry(key);
         let place = (name.clone(), key.clone());
         if step == Step::Conflict {
             if self.conflicts.insert(place) {
                 tracing::warn!(member = %name, %key, reason = "Conflict",
                     "an import of this name is not ours: leaving it alone");
+            }
+        } else if retry.is_some() {
+            if self.conflicts.insert(place) {
+                tracing::warn!(member = %name, %key, reason = "Conflict",
+                    "somebody keeps undoing what is written into the import: writing it ever more rarely");
             }
         } else {
             self.conflicts.remove(&place);
@@ -186,10 +194,40 @@ impl Planner {
                 summary,
                 content,
                 base: live.map_or_else(String::new, |live| live.resource_version.clone()),
-                since: occasion.since,
+                not_before: retry,
+                // a wait that is meant is no delay
+                since: retry.map_or(occasion.since, |retry| retry.max(occasion.since)),
             };
             queue.offer(slot, work, occasion.now);
         }
+    }
+
+    /// Compares an import with its plan, and learns from it who undoes what. None: no such member.
+    fn weigh(
+        &mut self,
+        key: &Key,
+        name: &ClusterName,
+        plan: &ImportPlan,
+        now: Moment,
+    ) -> Option<Step> {
+        let member = self.world.members.get_mut(name)?;
+        let live = member.imports.items.get(key);
+        let step = diff(plan, live);
+        match plan {
+            ImportPlan::Present(_) if step != Step::Conflict => {
+                let as_planned = step == Step::None;
+                if self.speaking && member.contests.look(key, live, as_planned, now) {
+                    // what is said of its export changes
+                    self.dirty.keys.insert(key.clone());
+                }
+            }
+            // what is in it is not known: that says nothing
+            ImportPlan::Hold(Hold::Unreachable | Hold::AuthFailed | Hold::IdentityChanged) => {}
+            ImportPlan::Present(_) | ImportPlan::Absent | ImportPlan::Hold(_) => {
+                member.contests.forget(key);
+            }
+        }
+        Some(step)
     }
 
     fn publish_pool(
@@ -243,6 +281,7 @@ impl Planner {
             summary,
             content,
             base,
+            not_before: None,
             since,
         };
         queue.offer(slot, work, now);

@@ -1,3 +1,5 @@
+mod contests;
+
 use bytes::Bytes;
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
@@ -7,7 +9,7 @@ use super::{publish::SLICE, *};
 use crate::{
     fixtures::*,
     index::{facts::LiveImport, update::Change},
-    plan::{Hold, ImportPlan, PoolPlan, desired_for},
+    plan::{Hold, ImportPlan, KeyPlan, PoolPlan, desired_for},
     write::action::{Action, Outcome, Slot},
 };
 

@@ -87,7 +87,9 @@ impl Lane {
         let merged = self.last_start.map_or(now, |start| start + MERGE);
         let undone = self.in_flight.is_none() && self.settled == Some(work.content);
         let mut at = now.max(merged).max(self.not_before).max(echo_until);
-        if undone {
+        if let Some(then) = work.not_before {
+            at = at.max(then);
+        } else if undone {
             at = at.max(now + self.undone_wait()).max(self.echo_until);
         }
         self.waiting = Some(Waiting { work, at });
@@ -201,12 +203,12 @@ impl Lane {
         self.waiting.is_none() && self.in_flight.is_none() && quiet
     }
 
-    /// How long a write waits that undoes what somebody undid: the first not at all.
+    /// How long a write waits that undoes what somebody undid: twice not at all, for so often it is an edit.
     fn undone_wait(&self) -> Duration {
         match self.undone {
-            0 => Duration::ZERO,
+            0 | 1 => Duration::ZERO,
             n => UNDONE_MIN
-                .saturating_mul(1_u32.checked_shl(n - 1).unwrap_or(u32::MAX))
+                .saturating_mul(1_u32.checked_shl(n - 2).unwrap_or(u32::MAX))
                 .min(UNDONE_MAX),
         }
     }

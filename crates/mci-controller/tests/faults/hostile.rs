@@ -201,3 +201,52 @@ pub(crate) async fn t26_edits_by_users_are_reverted_and_parents_kept() -> Result
     })
     .await
 }
+
+pub(crate) async fn a_fight_over_an_import_is_a_conflict_and_nobody_spins() -> Result<()> {
+    let bed = Bed::running(&["a", "b", "c"]).await?;
+    bed.server("a").export(NS, "llm");
+    bed.entries("b", "llm", &["a"]).await?;
+    let b = bed.server("b");
+    let port = || {
+        let entry = b.entry(NS, "llm", "a").unwrap_or_default();
+        entry["targetPortNumber"].as_u64().unwrap_or_default()
+    };
+    let undo = || {
+        b.edit(&IMPORTS, NS, "llm", |import| {
+            import["status"]["clusters"][0]["targetPortNumber"] = 1.into();
+        });
+    };
+    for round in 1..=2 {
+        undo();
+        let reverted = || check(port() == 8000, || format!("round {round}: {}", port()));
+        until("an edit is reverted", SOON, reverted).await?;
+        // the echo of what was written, before the next edit
+        stays("the entry", Duration::from_millis(300), reverted).await?;
+    }
+    undo();
+    let message = || {
+        let pool = bed.server("a").get(&POOLS, NS, "llm").unwrap_or_default();
+        let parents = pool.pointer("/status/parents/0/conditions/0/message");
+        parents
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    until("the pool tells of the conflict", SOON, || {
+        check(message().contains("b Conflict"), message)
+    })
+    .await?;
+    ensure!(bed.server("c").entries(NS, "llm") == ["a"]);
+    let writes = b.writes("inferencepoolimports");
+    stays("hands off", Duration::from_secs(4), || {
+        let now = b.writes("inferencepoolimports");
+        check(now == writes && port() == 1, || {
+            format!("{now} writes, {}", port())
+        })
+    })
+    .await?;
+    until("it is tried again", SOON, || {
+        check(port() == 8000, || port().to_string())
+    })
+    .await
+}

@@ -39,6 +39,7 @@ const TESTS: &[Test] = &tests![
     writes::t09_our_entry_and_a_busy_gateways_persist,
     restart::t02_a_start_without_a_member_keeps_its_entries,
     restart::t27_a_forged_import_fools_only_its_owner,
+    hostile::a_fight_over_an_import_is_a_conflict_and_nobody_spins,
     hostile::t22_hostile_addresses_are_sanitised,
     hostile::t23_clocks_an_hour_apart_change_nothing,
     objects::t19_imports_follow_a_namespace,

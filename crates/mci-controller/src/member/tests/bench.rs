@@ -241,6 +241,7 @@ pub(super) fn offer(bench: &Bench) {
         content: 1,
         base: String::new(),
         since: Moment::default(),
+        not_before: None,
         summary: None,
     };
     let slot = crate::write::action::Slot::Import(crate::fixtures::mk_key("llm"));

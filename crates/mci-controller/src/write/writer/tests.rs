@@ -77,6 +77,7 @@ impl Server {
             content: 1,
             base: String::new(),
             since: self.clock.now(),
+            not_before: None,
             summary: None,
         };
         self.queue.offer(slot, work, self.clock.now());
