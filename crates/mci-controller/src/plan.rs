@@ -236,6 +236,7 @@ pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment
                 record,
                 decisions: &decisions,
                 imports: &plan.imports,
+                crowded_out: plan.crowded_out.contains(*name),
             };
             let pool = judgement.judge();
             plan.pools.insert((*name).clone(), pool);

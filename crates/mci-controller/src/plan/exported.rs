@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write};
 
 use crd::{
-    ImportedCluster,
+    ImportedCluster, InferencePoolImportStatus,
     conditions::{self, Status},
 };
 
@@ -32,6 +32,8 @@ pub(super) struct Judgement<'a> {
     /// Every member, with what was decided for the key.
     pub(super) decisions: &'a [(&'a ClusterName, &'a Member, Decision)],
     pub(super) imports: &'a BTreeMap<ClusterName, ImportPlan>,
+    /// Its entry does not fit into some import.
+    pub(super) crowded_out: bool,
 }
 
 /// Members named in a message; the rest is counted.
@@ -147,24 +149,39 @@ impl Judgement<'_> {
         }
         let exporter = self.exporter.as_str();
         if planned.audience.flavour == Flavour::Upstream {
-            let ours = live.status.controllers.iter();
-            let mut ours = ours.filter(|one| one.name == self.policy.controller_name);
-            let names = ours.any(|one| {
-                let mut exporting = one.exporting_clusters.iter();
-                exporting.any(|one| one.name == exporter)
-            });
-            return if names {
+            return if self.is_named(&live.status) {
                 Verdict::NamesOnly
-            } else {
+            } else if self.is_named(&planned.status) {
                 Verdict::Pending
+            } else {
+                self.not_planned()
             };
         }
         let Some((at, wanted)) = entry_of(&planned.status.clusters, exporter, 0) else {
-            return Verdict::Blocked("TooManyExporters");
+            return self.not_planned();
         };
         match entry_of(&live.status.clusters, exporter, at) {
             Some((_, found)) if covers_entry(found, wanted) => Verdict::Carries,
             _ => Verdict::Pending,
+        }
+    }
+
+    /// Whether our part of an import names the exporter.
+    fn is_named(&self, status: &InferencePoolImportStatus) -> bool {
+        let ours = status.controllers.iter();
+        let mut ours = ours.filter(|one| one.name == self.policy.controller_name);
+        ours.any(|one| {
+            let mut exporting = one.exporting_clusters.iter();
+            exporting.any(|one| one.name == self.exporter.as_str())
+        })
+    }
+
+    /// An import is planned without the exporter: there is no room for it, or not all of it is known yet.
+    fn not_planned(&self) -> Verdict {
+        if self.crowded_out {
+            Verdict::Blocked("TooManyExporters")
+        } else {
+            Verdict::Pending
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One book of transition times, so that the same content has the same bytes for every importer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crd::{Condition, ImportedCluster, InferencePoolImportStatus};
 use jiff::Timestamp;
@@ -12,12 +12,23 @@ use crate::{
     name::{ClusterName, Key},
 };
 
-/// When each condition got the status that it has. Bound: the conditions of all planned imports; a key's records go
-/// with its plan.
+/// When each condition got the status that it has. Bound: twice the conditions of all planned imports; a key's records
+/// go with its plan.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    keys: BTreeMap<Key, BTreeMap<(Scope, String), Record>>,
+    keys: BTreeMap<Key, Book>,
 }
+
+/// The records of one key.
+#[derive(Debug, Default)]
+struct Book {
+    records: Records,
+    /// How many were left by the last [`Ledger::prune`].
+    kept: usize,
+}
+
+/// By whose condition it is, and its type.
+type Records = BTreeMap<(Scope, String), Record>;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Scope {
@@ -35,6 +46,9 @@ struct Record {
     since: Timestamp,
 }
 
+/// So many records more than twice those of the last pruning are let be: pruning costs as much as planning does.
+const SLACK: usize = 64;
+
 // === impl Ledger ===
 
 impl Ledger {
@@ -48,14 +62,8 @@ impl Ledger {
         now: Timestamp,
     ) -> InferencePoolImportStatus {
         let mut status = planned.status.clone();
-        let book = self.keys.entry(key.clone()).or_default();
-        let Audience {
-            flavour,
-            excluded,
-            lent,
-            ..
-        } = &planned.audience;
-        let whole = Scope::Import(*flavour, excluded.clone(), *lent);
+        let book = &mut self.keys.entry(key.clone()).or_default().records;
+        let whole = Scope::of_import(&planned.audience);
         let top = status.conditions.iter_mut();
         let ours = status
             .controllers
@@ -90,12 +98,12 @@ impl Ledger {
                 }
             }
         }
-        Self::prune(book, &status.clusters);
+        Self::drop_parents(book, &status.clusters);
         status
     }
 
     /// Forgets parents that have left their entry: Gateways come and go while a key stays.
-    fn prune(book: &mut BTreeMap<(Scope, String), Record>, entries: &[ImportedCluster]) {
+    fn drop_parents(book: &mut Records, entries: &[ImportedCluster]) {
         book.retain(|(scope, _), _| {
             let Scope::Parent(exporter, namespace, name) = scope else {
                 return true;
@@ -107,6 +115,31 @@ impl Ledger {
                 parents.any(|one| one.namespace == *namespace && one.name == *name)
             })
         });
+    }
+
+    /// Forgets what no import of the key says any more, before it gets too much: what an import lends to its own plan is
+    /// for its cluster to say, and may change without end.
+    pub(crate) fn prune<'a>(
+        &mut self,
+        key: &Key,
+        imports: impl Iterator<Item = &'a PlannedImport>,
+    ) {
+        let Some(book) = self.keys.get_mut(key) else {
+            return;
+        };
+        if book.records.len() <= 2 * book.kept + SLACK {
+            return;
+        }
+        // importers share their plans
+        let by_audience: BTreeMap<&Audience, &PlannedImport> = imports
+            .map(|planned| (&planned.audience, planned))
+            .collect();
+        let mut places = BTreeSet::new();
+        for planned in by_audience.into_values() {
+            note_places(planned, &mut places);
+        }
+        book.records.retain(|place, _| places.contains(place));
+        book.kept = book.records.len();
     }
 
     /// Forgets a key that nothing is planned for.
@@ -122,8 +155,30 @@ fn middle(mut times: Vec<Timestamp>) -> Option<Timestamp> {
     times.get(times.len() / 2).copied()
 }
 
+/// Adds where each condition of an import is in the book.
+fn note_places(planned: &PlannedImport, places: &mut BTreeSet<(Scope, String)>) {
+    let PlannedImport { audience, status } = planned;
+    let mut note = |scope: Scope, conditions: &[Condition]| {
+        let types = conditions.iter().map(|condition| condition.type_.clone());
+        places.extend(types.map(|type_| (scope.clone(), type_)));
+    };
+    let whole = Scope::of_import(audience);
+    note(whole.clone(), &status.conditions);
+    for controller in &status.controllers {
+        note(whole.clone(), &controller.conditions);
+    }
+    for entry in &status.clusters {
+        note(Scope::Entry(entry.name.clone()), &entry.conditions);
+        for parent in &entry.parents {
+            let (namespace, name) = (parent.namespace.clone(), parent.name.clone());
+            let scope = Scope::Parent(entry.name.clone(), namespace, name);
+            note(scope, &parent.conditions);
+        }
+    }
+}
+
 fn stamp_one<'a>(
-    book: &mut BTreeMap<(Scope, String), Record>,
+    book: &mut Records,
     scope: Scope,
     condition: &mut Condition,
     live: impl Iterator<Item = &'a Condition>,
@@ -147,6 +202,20 @@ fn stamp_one<'a>(
     condition.last_transition_time = Time(since);
     let status = condition.status.clone();
     book.insert(place, Record { status, since });
+}
+
+// === impl Scope ===
+
+impl Scope {
+    fn of_import(audience: &Audience) -> Self {
+        let Audience {
+            flavour,
+            excluded,
+            lent,
+            ..
+        } = audience;
+        Self::Import(*flavour, excluded.clone(), *lent)
+    }
 }
 
 #[cfg(test)]
@@ -208,5 +277,33 @@ mod tests {
         for time in stamped(times) {
             assert_eq!(time, at(expected));
         }
+    }
+
+    #[test]
+    fn an_import_that_keeps_changing_what_it_lends_fills_no_book() {
+        let key = mk_key("llm");
+        let mut world = mk_world(&["a", "b"]);
+        export(&mut world, "a", "llm");
+        let plan = desired_for(&world, &mk_policy(), &key, Moment::START);
+        let ImportPlan::Present(planned) = &plan.imports[&mk_name("b")] else {
+            panic!("not planned");
+        };
+        let mut planned = PlannedImport::clone(planned);
+        let mut ledger = Ledger::default();
+        let mut most = 0;
+        let mut last = None;
+        for second in 1..2_000 {
+            planned.audience.lent = u64::try_from(second).expect("positive");
+            planned.status.clusters[0].conditions[0].type_ = format!("Forged{second}");
+            let now = Timestamp::from_second(second).expect("in range");
+            last = Some(ledger.stamp(&key, &planned, &[], now));
+            ledger.prune(&key, std::iter::once(&planned));
+            most = most.max(ledger.keys[&key].records.len());
+        }
+        assert!(most <= 100, "{most} records");
+        // what stays the same keeps its time
+        let last = last.expect("stamped");
+        let kept = &last.clusters[0].conditions[1].last_transition_time.0;
+        assert_eq!(kept.as_second(), 1);
     }
 }

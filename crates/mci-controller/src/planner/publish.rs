@@ -121,6 +121,13 @@ impl Planner {
         };
         if is_empty(&plan) {
             self.ledger.forget(key);
+        } else {
+            let imports = plan.imports.values();
+            let planned = imports.filter_map(|import| match import {
+                ImportPlan::Present(planned) => Some(&**planned),
+                ImportPlan::Absent | ImportPlan::Hold(_) => None,
+            });
+            self.ledger.prune(key, planned);
         }
     }
 

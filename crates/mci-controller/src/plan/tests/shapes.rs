@@ -334,6 +334,83 @@ fn an_import_holds_no_more_than_a_mebibyte_of_entries() {
     assert!(size <= 1024 * 1024, "{size}");
     assert!(size > 1000 * 1024, "{size}: more would fit");
     assert_eq!(clusters.len() + plan.crowded_out.len(), 199);
+
+    // those that are cut are told why, under either CRD
+    let upstream = Update::ImportCrd(mk_import_crd(Flavour::Upstream));
+    world.update(&mk_name("m000"), upstream, NOW);
+    let read_again = Update::Imports(Change::Listed(Vec::new()));
+    world.update(&mk_name("m000"), read_again, NOW);
+    settle(&mut world, &mk_policy(), NOW);
+    let plan = desired_for(&world, &mk_policy(), &mk_key("llm"), NOW);
+    let last = plan.crowded_out.last().expect("some are cut");
+    let PoolPlan::Exported { condition, settled } = &plan.pools[last] else {
+        panic!("nothing is said");
+    };
+    assert!(settled, "{condition:?}");
+    assert_eq!(condition.reason, "PartiallyExported");
+    let told = ["m000 TooManyExporters", "m001 TooManyExporters"];
+    assert!(
+        told.iter().all(|one| condition.message.contains(one)),
+        "{condition:?}"
+    );
+}
+
+/// What an import has must not crowd what its exporters say out of etcd's reach, nor unseen.
+#[test]
+fn an_import_is_no_larger_for_what_it_carries_and_tells_who_has_no_room() {
+    let every: Vec<String> = (0..200).map(|n| format!("m{n:03}")).collect();
+    let mut every: Vec<&str> = every.iter().map(String::as_str).collect();
+    every.truncate(130);
+    let mut world = mk_world(&every);
+    let long = "x".repeat(60);
+    let addresses: Vec<String> = (0..40)
+        .map(|n| format!("lb-{n}.{long}.{long}.example.com"))
+        .collect();
+    for name in &every[1..] {
+        let mut service = mk_service(ServiceType::LoadBalancer, "192.0.2.1");
+        service.ingress.clone_from(&addresses);
+        let services = Update::Services(Change::Applied(service));
+        world.update(&mk_name(name), services, NOW);
+        export(&mut world, name, "llm");
+    }
+    settle(&mut world, &mk_policy(), NOW);
+    let live = member(&world, "m000").imports.items[&mk_key("llm")].clone();
+    // as after a restart: forty are not heard yet, and forged to be huge
+    let mut forged = live;
+    for entry in forged.status.clusters.iter_mut().take(40) {
+        let picker = entry.endpoint_picker.as_mut().expect("a picker");
+        picker.name = "x".repeat(10_000);
+    }
+    let mut again = World::new(mk_rules());
+    for (n, name) in every.iter().enumerate() {
+        again.add_member(&mk_name(name), NOW);
+        let imports = if n == 0 {
+            vec![forged.clone()]
+        } else {
+            Vec::new()
+        };
+        if n == 0 || n > 40 {
+            let pool = mk_pool("llm", Some("ClusterSet"));
+            let pools = if n == 0 { Vec::new() } else { vec![pool] };
+            connect(&mut again, name, pools, imports, NOW);
+        }
+        if n > 40 {
+            let mut service = mk_service(ServiceType::LoadBalancer, "192.0.2.1");
+            service.ingress.clone_from(&addresses);
+            again.update(
+                &mk_name(name),
+                Update::Services(Change::Applied(service)),
+                NOW,
+            );
+        }
+    }
+    let plan = desired_for(&again, &mk_policy(), &mk_key("llm"), NOW);
+    let clusters = &planned(&plan, "m000").status.clusters;
+    let size = serde_json::to_vec(clusters).expect("JSON").len();
+    assert!(size <= 1024 * 1024, "{size}");
+    assert!(clusters.iter().any(|entry| entry.name == "m001"), "carried");
+    assert_eq!(clusters.len() + plan.crowded_out.len(), 129);
+    assert!(!plan.crowded_out.is_empty());
 }
 
 #[test]
