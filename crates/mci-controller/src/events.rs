@@ -3,13 +3,16 @@
 //! ```text
 //!  plan ── Signs (old, new) ── derive ──► Notice ──► Outbox (per member: ledger, bound) ──► run_sender ──► API server
 //! ```
-//! They are for people: one that cannot be sent is lost, and none ever holds up a write. Core `v1` events, since
+//! They are for people: one that cannot be sent is lost, and none ever holds up a write: they wait as writes do where a
+//! server asks for silence or does not answer, and count for nothing there. Core `v1` events, since
 //! `kubectl describe` shows the count and age of those alone.
 
 mod derive;
+mod event;
 mod ledger;
 mod members;
 mod outbox;
+mod pace;
 mod send;
 mod signs;
 mod teller;
@@ -21,7 +24,7 @@ use crate::index::origin::{Source, SourceKind};
 pub(crate) use self::{
     members::{HomeDesk, MemberTeller},
     outbox::Outbox,
-    send::{SenderSettings, run_sender},
+    send::{Postbox, SenderSettings, run_sender},
     teller::{Audience, PoolTeller},
 };
 

@@ -8,6 +8,7 @@
 
 pub(crate) mod action;
 mod breaker;
+mod caller;
 mod dry;
 mod lane;
 mod limits;
@@ -16,10 +17,14 @@ pub(crate) mod queue;
 mod request;
 mod send;
 pub(crate) mod stats;
+mod wait;
 mod writer;
 
 pub(crate) use self::{
+    caller::Caller,
     dry::{describe_import, describe_pool},
-    queue::{Queue, backoff},
+    queue::Queue,
+    request::{Answer, Call},
+    wait::{backoff, throttle},
     writer::{WriterSettings, run_writer},
 };

@@ -25,6 +25,8 @@ pub(super) struct Letter {
     /// 1: not told yet by this process.
     pub(super) count: u32,
     pub(super) first: Timestamp,
+    /// How often it was on its way.
+    pub(super) tries: u32,
 }
 
 #[derive(Debug)]
@@ -44,21 +46,28 @@ const FORGET: Duration = Duration::from_hours(1);
 /// 4096: next power of two above 2000 exported pools per member (spec 5.2) with 2 reasons each.
 const MAX_TOLD: usize = 4096;
 
+// === impl Notice ===
+
+impl Notice {
+    /// Object, subject and reason: of those that share it, the newest is worth telling.
+    pub(super) fn place(&self) -> (&str, &str, Reason) {
+        (&self.regarding.uid, &self.subject, self.reason)
+    }
+}
+
 // === impl Ledger ===
 
 impl Ledger {
     /// Whether to tell, and how; none: told not long ago, or there is too much to keep in mind.
     pub(super) fn admit(&mut self, notice: Notice, now: Moment) -> Option<Letter> {
         self.forget_old(now);
-        let place = (
-            notice.regarding.uid.clone(),
-            notice.subject.clone(),
-            notice.reason,
-        );
+        let (uid, subject, reason) = notice.place();
+        let place = (uid.to_owned(), subject.to_owned(), reason);
         let name = event_name(&notice);
         let mut letter = Letter {
             count: 1,
             first: notice.at,
+            tries: 0,
             notice,
             name,
         };

@@ -6,7 +6,6 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rand::RngExt;
 use tokio::sync::Notify;
 
 use super::{
@@ -15,8 +14,9 @@ use super::{
     lane::Lane,
     limits::{InFlight, Rate},
     stats::{LaneStats, QueueStats},
+    throttle,
 };
-use crate::events::Outbox;
+use crate::events::{Outbox, Postbox};
 use moment::Moment;
 
 /// The lanes of one member and the bell for its writer.
@@ -42,10 +42,8 @@ pub(crate) struct Lanes {
     pruned: Moment,
 }
 
-/// Wait without `Retry-After`.
-const THROTTLE: Duration = Duration::from_secs(1);
-/// A `Retry-After` past this is not obeyed to the letter: a hostile server must not silence us for ever.
-const THROTTLE_MAX: Duration = Duration::from_mins(5);
+/// An event that waits for writes to try a silent server looks again after this.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Quiet lanes are looked for this often: a tenth of the time after which they are forgotten.
 const PRUNE: Duration = Duration::from_mins(1);
 
@@ -121,9 +119,13 @@ impl Queue {
     }
 }
 
-impl AsRef<Outbox> for Queue {
-    fn as_ref(&self) -> &Outbox {
+impl Postbox for Queue {
+    fn outbox(&self) -> &Outbox {
         &self.outbox
+    }
+
+    fn free_from(&self, now: Moment) -> Moment {
+        self.lanes.lock().free_from(now)
     }
 }
 
@@ -179,8 +181,7 @@ impl Lanes {
             }
             Outcome::Throttled(wait) => {
                 self.flights.overloaded(began, now);
-                let wait = wait.unwrap_or(THROTTLE).clamp(THROTTLE, THROTTLE_MAX);
-                self.silent_until = self.silent_until.max(now + wait);
+                self.silent_until = self.silent_until.max(now + throttle(wait));
             }
             Outcome::Retry(_) => {}
         }
@@ -235,6 +236,18 @@ impl Lanes {
             .max(self.rate.next())
     }
 
+    /// When an event may go beside the writes: it waits as they do, and leaves it to them to try a silent server. It is
+    /// not counted here, so it is never in their way.
+    fn free_from(&self, now: Moment) -> Moment {
+        let idle = self.flying.is_empty() && self.due.is_empty();
+        let look_again = if self.breaker.is_open() && !idle {
+            now + LOOK_AGAIN
+        } else {
+            Moment::START
+        };
+        self.not_before().max(look_again)
+    }
+
     /// Changes a lane, and its place among those that are due.
     fn change(&mut self, slot: &Slot, change: impl FnOnce(&mut Lane)) {
         let lane = self.lanes.entry(slot.clone()).or_default();
@@ -254,19 +267,6 @@ impl Lanes {
             }
         }
     }
-}
-
-/// Full jitter over a span that doubles with each failure in a row.
-pub(crate) fn backoff(
-    failures: u32,
-    min: Duration,
-    max: Duration,
-    rng: &mut impl rand::Rng,
-) -> Duration {
-    let span = min
-        .saturating_mul(1_u32.checked_shl(failures.min(16)).unwrap_or(u32::MAX))
-        .min(max);
-    min.max(span.mul_f64(rng.random::<f64>()))
 }
 
 #[cfg(test)]

@@ -13,13 +13,14 @@ use crate::name::Key;
 
 const APPLY: &str = "application/apply-patch+yaml";
 const JSON_PATCH: &str = "application/json-patch+json";
+const MERGE_PATCH: &str = "application/merge-patch+json";
 const JSON: &str = "application/json";
 /// Of a success we need nothing: the server may send metadata alone.
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
 /// A request that can be sent more than once.
 #[derive(Clone, Debug)]
-pub(super) struct Call {
+pub(crate) struct Call {
     method: Method,
     uri: String,
     content_type: &'static str,
@@ -29,13 +30,13 @@ pub(super) struct Call {
 
 /// An answer: the status, and what a failure's body says.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) retry_after: Option<Duration>,
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) retry_after: Option<Duration>,
     /// The failure in Kubernetes' words; none where the body is something else, such as the plain 404 of a kind that
     /// is not served.
-    pub(super) failure: Option<Status>,
-    pub(super) body: Bytes,
+    pub(crate) failure: Option<Status>,
+    pub(crate) body: Bytes,
 }
 
 fn import_path(key: &Key) -> String {
@@ -49,6 +50,10 @@ fn pool_path(key: &Key) -> String {
     format!("/apis/{POOL_GROUP}/v1/namespaces/{namespace}/inferencepools/{name}")
 }
 
+fn events_path(namespace: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/events")
+}
+
 /// How an API server refuses an apply with a field that the CRD lacks.
 const UNDECLARED_FIELD: &str = "field not declared in schema";
 
@@ -56,7 +61,7 @@ const UNDECLARED_FIELD: &str = "field not declared in schema";
 
 impl Call {
     /// Applies the object itself: our labels.
-    pub(super) fn apply_main(key: &Key, body: Bytes) -> Self {
+    pub(crate) fn apply_main(key: &Key, body: Bytes) -> Self {
         let path = import_path(key);
         Self::patch(
             format!("{path}?fieldManager={MCI_CONTROLLER}&force=false"),
@@ -65,7 +70,7 @@ impl Call {
         )
     }
 
-    pub(super) fn apply_status(key: &Key, body: Bytes, force: bool) -> Self {
+    pub(crate) fn apply_status(key: &Key, body: Bytes, force: bool) -> Self {
         let path = import_path(key);
         Self::patch(
             format!("{path}/status?fieldManager={MCI_CONTROLLER}&force={force}"),
@@ -74,7 +79,7 @@ impl Call {
         )
     }
 
-    pub(super) fn patch_status(key: &Key, body: Bytes) -> Self {
+    pub(crate) fn patch_status(key: &Key, body: Bytes) -> Self {
         let path = import_path(key);
         Self::patch(
             format!("{path}/status?fieldManager={MCI_CONTROLLER}"),
@@ -84,7 +89,7 @@ impl Call {
     }
 
     /// Deletes the object only if it is the one that was seen, unchanged.
-    pub(super) fn delete(key: &Key, uid: &str, resource_version: &str) -> Self {
+    pub(crate) fn delete(key: &Key, uid: &str, resource_version: &str) -> Self {
         let options = json!({
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -99,7 +104,7 @@ impl Call {
         }
     }
 
-    pub(super) fn get_pool(key: &Key) -> Self {
+    pub(crate) fn get_pool(key: &Key) -> Self {
         Self {
             method: Method::GET,
             uri: pool_path(key),
@@ -109,13 +114,39 @@ impl Call {
         }
     }
 
-    pub(super) fn put_pool_status(key: &Key, body: Bytes) -> Self {
+    pub(crate) fn put_pool_status(key: &Key, body: Bytes) -> Self {
         Self {
             method: Method::PUT,
             uri: format!("{}/status?fieldManager={MCI_CONTROLLER}", pool_path(key)),
             content_type: JSON,
             accept: METADATA_ONLY,
             body,
+        }
+    }
+
+    pub(crate) fn create_event(namespace: &str, body: Bytes) -> Self {
+        Self {
+            method: Method::POST,
+            uri: events_path(namespace),
+            content_type: JSON,
+            accept: METADATA_ONLY,
+            body,
+        }
+    }
+
+    pub(crate) fn patch_event(namespace: &str, name: &str, body: Bytes) -> Self {
+        let path = events_path(namespace);
+        Self::patch(format!("{path}/{name}"), MERGE_PATCH, body)
+    }
+
+    /// Reads who a Lease is, not who has it.
+    pub(crate) fn get_lease_metadata(namespace: &str, name: &str) -> Self {
+        Self {
+            method: Method::GET,
+            uri: format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"),
+            content_type: JSON,
+            accept: METADATA_ONLY,
+            body: Bytes::new(),
         }
     }
 
@@ -130,13 +161,13 @@ impl Call {
     }
 
     /// Whether the answer's body is what it is made for.
-    pub(super) fn reads(&self) -> bool {
+    pub(crate) fn reads(&self) -> bool {
         self.method == Method::GET
     }
 
     /// # Errors
     /// When the key does not fit a URL; keys are checked where they enter.
-    pub(super) fn request(&self) -> Result<Request<Body>, http::Error> {
+    pub(crate) fn request(&self) -> Result<Request<Body>, http::Error> {
         Request::builder()
             .method(self.method.clone())
             .uri(&self.uri)
@@ -149,7 +180,7 @@ impl Call {
 // === impl Answer ===
 
 impl Answer {
-    pub(super) fn new(status: StatusCode, headers: &HeaderMap, body: Bytes) -> Self {
+    pub(crate) fn new(status: StatusCode, headers: &HeaderMap, body: Bytes) -> Self {
         let retry_after = headers
             .get(header::RETRY_AFTER)
             .and_then(|value| value.to_str().ok())
@@ -169,12 +200,12 @@ impl Answer {
     }
 
     /// Whether a write failed because another manager owns a field of it.
-    pub(super) fn is_field_conflict(&self) -> bool {
+    pub(crate) fn is_field_conflict(&self) -> bool {
         self.status == StatusCode::CONFLICT && self.has_cause("FieldManagerConflict")
     }
 
     /// Whether the object, and nothing above it, is missing.
-    pub(super) fn is_object_missing(&self) -> bool {
+    pub(crate) fn is_object_missing(&self) -> bool {
         self.status == StatusCode::NOT_FOUND
             && self.missing_kind().is_some_and(|kind| kind != "namespaces")
     }
@@ -186,7 +217,7 @@ impl Answer {
     }
 
     /// What a failure means for the write.
-    pub(super) fn outcome(&self) -> Outcome {
+    pub(crate) fn outcome(&self) -> Outcome {
         match self.status.as_u16() {
             200..=299 => Outcome::Done,
             401 => Outcome::Retry(Failure::Unauthorised),
@@ -208,7 +239,7 @@ impl Answer {
     }
 
     /// For a log line.
-    pub(super) fn message(&self) -> &str {
+    pub(crate) fn message(&self) -> &str {
         self.failure
             .as_ref()
             .map_or("", |failure| failure.message.as_str())

@@ -1,19 +1,13 @@
 //! One write, from its first call to its outcome.
 
-use std::{future::pending, time::Duration};
-
 use bytes::Bytes;
 use crd::Condition;
-use http_body_util::{BodyExt, Collected, Limited};
 use jiff::Timestamp;
-use kube::Client;
-use lease::Tenure;
-use moment::Clock;
 use serde_json::Value;
-use tokio::time::timeout;
 
 use super::{
     action::{Action, Failure, Outcome, Slot},
+    caller::Caller,
     pool_status::{Merge, merge_pool_status},
     request::{Answer, Call},
 };
@@ -22,18 +16,11 @@ use crate::{name::Key, said::clipped};
 /// What a write needs of its surroundings.
 #[derive(Clone)]
 pub(super) struct Sender {
-    pub(super) client: Client,
+    pub(super) caller: Caller,
     /// Name of our entry in pool statuses.
     pub(super) controller_name: String,
-    /// Deadline of each call.
-    pub(super) write_timeout: Duration,
-    /// Under which all is sent.
-    pub(super) tenure: Tenure,
-    pub(super) clock: Clock,
 }
 
-/// Answers are read up to here: a pool is at most 2 MiB, and of the others only failures matter.
-const MAX_ANSWER_BYTES: usize = 2 * 1024 * 1024;
 /// Reads and writes of a pool's status before it is queued again.
 const POOL_TRIES: u32 = 5;
 
@@ -87,7 +74,10 @@ impl Sender {
     }
 
     async fn create(&self, key: &Key, main: &Bytes) -> Result<(), Outcome> {
-        let answer = self.call(Call::apply_main(key, main.clone())).await?;
+        let answer = self
+            .caller
+            .call(Call::apply_main(key, main.clone()))
+            .await?;
         match judge(key, "apply", &answer) {
             Outcome::Done => Ok(()),
             other => Err(other),
@@ -95,12 +85,13 @@ impl Sender {
     }
 
     async fn apply_status(&self, key: &Key, body: &Bytes, force: bool) -> Result<Answer, Outcome> {
-        self.call(Call::apply_status(key, body.clone(), force))
+        self.caller
+            .call(Call::apply_status(key, body.clone(), force))
             .await
     }
 
     async fn patch(&self, key: &Key, body: Bytes) -> Result<Outcome, Outcome> {
-        let answer = self.call(Call::patch_status(key, body)).await?;
+        let answer = self.caller.call(Call::patch_status(key, body)).await?;
         Ok(match answer.status.as_u16() {
             // a failed test: the object has changed, and its watch will say how
             404 | 409 | 422 => Outcome::Superseded,
@@ -114,7 +105,10 @@ impl Sender {
         uid: &str,
         resource_version: &str,
     ) -> Result<Outcome, Outcome> {
-        let answer = self.call(Call::delete(key, uid, resource_version)).await?;
+        let answer = self
+            .caller
+            .call(Call::delete(key, uid, resource_version))
+            .await?;
         Ok(match answer.status.as_u16() {
             404 => Outcome::Done,
             409 => Outcome::Superseded,
@@ -124,7 +118,7 @@ impl Sender {
 
     async fn set_pool(&self, key: &Key, wanted: Option<&Condition>) -> Result<Outcome, Outcome> {
         for _ in 0..POOL_TRIES {
-            let answer = self.call(Call::get_pool(key)).await?;
+            let answer = self.caller.call(Call::get_pool(key)).await?;
             if answer.is_object_missing() {
                 return Ok(Outcome::Superseded);
             }
@@ -142,7 +136,7 @@ impl Sender {
                 }
                 Merge::Changed(pool) => pool.to_string().into(),
             };
-            let answer = self.call(Call::put_pool_status(key, body)).await?;
+            let answer = self.caller.call(Call::put_pool_status(key, body)).await?;
             match answer.status.as_u16() {
                 409 => {}
                 404 => return Ok(Outcome::Superseded),
@@ -151,47 +145,6 @@ impl Sender {
         }
         Ok(Outcome::Retry(Failure::Conflict))
     }
-
-    /// One call within its deadline. Everything that a writer sends, reads too, leaves here and nowhere else.
-    async fn call(&self, call: Call) -> Result<Answer, Outcome> {
-        let request = call.request().map_err(|_| Outcome::Rejected)?;
-        if !self.tenure.is_valid(self.clock.now()) {
-            // the writer sees the same and drops this
-            pending::<()>().await;
-        }
-        let exchange = async {
-            let response = self.client.send(request).await.map_err(|error| {
-                tracing::debug!(%error, "write failed");
-                Outcome::Retry(Failure::Unconnected)
-            })?;
-            let (parts, body) = response.into_parts();
-            let body = Limited::new(body, MAX_ANSWER_BYTES);
-            let body = if parts.status.is_success() && !call.reads() {
-                drain(body).await
-            } else {
-                body.collect().await.map(Collected::to_bytes)
-            };
-            let body = body.map_err(|error| {
-                tracing::debug!(%error, "answer broken off");
-                Outcome::Retry(Failure::Unconnected)
-            })?;
-            Ok(Answer::new(parts.status, &parts.headers, body))
-        };
-        timeout(self.write_timeout, exchange)
-            .await
-            .unwrap_or(Err(Outcome::Retry(Failure::Timeout)))
-    }
-}
-
-/// Reads a body to its end, so that the connection can be used again, and keeps none of it.
-async fn drain<B>(mut body: B) -> Result<Bytes, B::Error>
-where
-    B: http_body_util::BodyExt + Unpin,
-{
-    while let Some(frame) = body.frame().await {
-        frame?;
-    }
-    Ok(Bytes::new())
 }
 
 /// Logs a failure once per attempt, where an operator looks for it.

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Queue,
     action::{Failure, Outcome, Slot},
+    caller::Caller,
     send::Sender,
 };
 use crate::{metrics::Metrics, name::ClusterName};
@@ -105,11 +106,13 @@ async fn write(
         dry_run: _,
     } = settings;
     let sender = Sender {
-        client,
+        caller: Caller {
+            client,
+            timeout: write_timeout,
+            tenure: tenure.clone(),
+            clock,
+        },
         controller_name,
-        write_timeout,
-        tenure: tenure.clone(),
-        clock,
     };
     let counters = metrics.member(member);
     queue.reopen(clock.now());

@@ -1,0 +1,77 @@
+//! Calls to one API server, each within its deadline and while we lead.
+
+use std::{future::pending, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Collected, Limited};
+use kube::Client;
+use lease::Tenure;
+use moment::Clock;
+use tokio::time::timeout;
+
+use super::{
+    action::{Failure, Outcome},
+    request::{Answer, Call},
+};
+
+/// What sends. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    pub(crate) client: Client,
+    /// Deadline of each call.
+    pub(crate) timeout: Duration,
+    /// Under which all is sent. Whoever calls drops the call when it ends.
+    pub(crate) tenure: Tenure,
+    pub(crate) clock: Clock,
+}
+
+/// Answers are read up to here: a pool is at most 2 MiB, and of the others only failures matter.
+const MAX_ANSWER_BYTES: usize = 2 * 1024 * 1024;
+
+// === impl Caller ===
+
+impl Caller {
+    /// One call. Everything that is written, and what is read for it, leaves here and nowhere else; it waits for ever
+    /// where the tenure is over.
+    /// # Errors
+    /// What it means for the write that there was no answer.
+    pub(crate) async fn call(&self, call: Call) -> Result<Answer, Outcome> {
+        let request = call.request().map_err(|_| Outcome::Rejected)?;
+        if !self.tenure.is_valid(self.clock.now()) {
+            // whoever calls sees the same and drops this
+            pending::<()>().await;
+        }
+        let exchange = async {
+            let response = self.client.send(request).await.map_err(|error| {
+                tracing::debug!(%error, "write failed");
+                Outcome::Retry(Failure::Unconnected)
+            })?;
+            let (parts, body) = response.into_parts();
+            let body = Limited::new(body, MAX_ANSWER_BYTES);
+            let body = if parts.status.is_success() && !call.reads() {
+                drain(body).await
+            } else {
+                body.collect().await.map(Collected::to_bytes)
+            };
+            let body = body.map_err(|error| {
+                tracing::debug!(%error, "answer broken off");
+                Outcome::Retry(Failure::Unconnected)
+            })?;
+            Ok(Answer::new(parts.status, &parts.headers, body))
+        };
+        timeout(self.timeout, exchange)
+            .await
+            .unwrap_or(Err(Outcome::Retry(Failure::Timeout)))
+    }
+}
+
+/// Reads a body to its end, so that the connection can be used again, and keeps none of it.
+async fn drain<B>(mut body: B) -> Result<Bytes, B::Error>
+where
+    B: BodyExt + Unpin,
+{
+    while let Some(frame) = body.frame().await {
+        frame?;
+    }
+    Ok(Bytes::new())
+}
