@@ -75,3 +75,45 @@ where
     }
     Ok(Bytes::new())
 }
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use lease::ByHand;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_begins_only_in_its_own_term() {
+        let clock = Clock::start();
+        let (hand, claim) = ByHand::new(clock);
+        let (service, mut server) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        hand.hold(Duration::from_secs(3));
+        let caller = Caller {
+            client: Client::new(service, "default"),
+            timeout: Duration::from_secs(5),
+            tenure: claim.gained().await,
+            clock,
+        };
+        let call = || caller.call(Call::get_lease_metadata("isthmus-system", "x"));
+        let answer = async {
+            let (_, send) = server.next_request().await.expect("a request");
+            send.send_response(Response::new(Body::empty()));
+        };
+        let (answered, ()) = tokio::join!(call(), answer);
+        assert!(answered.is_ok(), "{answered:?}");
+        // it ran out, and then another began
+        sleep(Duration::from_secs(3)).await;
+        for _ in ["none", "another"] {
+            let minute = Duration::from_mins(1);
+            let (ended, called) = tokio::join!(
+                timeout(minute, call()),
+                timeout(minute, server.next_request())
+            );
+            assert!(ended.is_err() && called.is_err(), "{called:?}");
+            hand.hold(minute * 10);
+        }
+    }
+}
