@@ -9,12 +9,15 @@ use anyhow::{Context, Result};
 
 use crate::{
     command::{become_it, cargo, run},
-    workspace,
+    tools, workspace,
 };
+
+/// The one that needs etcd and kube-apiserver.
+const REAL: &str = "real";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover; default: all
+    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real; default: all
     names: Vec<String>,
     /// Write the figures to this file as JSON
     #[arg(long, value_name = "FILE")]
@@ -36,6 +39,9 @@ pub(crate) struct SoakArgs {
 
 pub(crate) fn run_bench(args: &Args) -> Result<()> {
     let mut bench = built("bench", true)?;
+    if args.names.is_empty() || args.names.iter().any(|name| name == REAL) {
+        tools::ensure()?.tell(&mut bench)?;
+    }
     bench.args(&args.names);
     if let Some(file) = &args.json {
         bench.arg("--json").arg(std::path::absolute(file)?);

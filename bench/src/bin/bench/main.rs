@@ -1,0 +1,161 @@
+//! `bench [NAME…] --controller PROGRAM`: measures the controller on scripted API servers, and on real ones; `cargo xtask
+//! bench` runs it.
+#![allow(clippy::print_stdout, reason = "a terminal program")]
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use bench::{Controller, Figure, Fleet, FleetOptions, raise_open_files};
+use clap::{Parser, ValueEnum};
+use testbed::Inside;
+use tokio::time::Instant;
+
+mod failover;
+mod propagation;
+mod real;
+mod restart;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+#[derive(Debug, Parser)]
+struct Args {
+    /// What to measure; default: all.
+    names: Vec<Name>,
+    /// The program.
+    #[arg(long)]
+    controller: PathBuf,
+    /// Where to write the figures as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Where logs of the controllers go.
+    #[arg(long)]
+    logs: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Name {
+    /// 10 members: an event until it is applied everywhere.
+    Propagation10,
+    /// 100 members, 1, 5 and 50 exporters of a key, TLS and plain.
+    Propagation100,
+    /// 1000 members.
+    Propagation1000,
+    /// 100 members, 50 exported pools: memory, and a restart with and without members that are down.
+    Restart,
+    /// 100 members that export 50 pools each, five of them the same pool: 1000 pools, 100 000 imports.
+    Large,
+    /// A standby takes over from a leader that ends, or crashes.
+    Failover,
+    /// 3 real clusters; the environment names the programs, as `cargo xtask bench` does.
+    Real,
+}
+
+/// Each answer's part of the network and the server.
+const LATE: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_mins(5);
+/// Between two events: what they cause is over by then.
+const SPACE: Duration = Duration::from_millis(200);
+
+struct Run {
+    args: Args,
+    figures: Vec<Figure>,
+}
+
+fn main() -> ExitCode {
+    match measure(Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(mut args: Args) -> Result<()> {
+    if args.names.is_empty() {
+        args.names = Name::value_variants().to_vec();
+    }
+    // before any thread exists
+    let inside = if args.names.contains(&Name::Real) {
+        Some(testbed::enter().context("entering namespaces")?)
+    } else {
+        None
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("the runtime")?;
+    runtime.block_on(run(args, inside.as_ref()))
+}
+
+async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
+    let names = args.names.clone();
+    let limit = raise_open_files()?;
+    let mut run = Run {
+        args,
+        figures: Vec::new(),
+    };
+    for name in names {
+        let start = Instant::now();
+        match name {
+            Name::Propagation10 => {
+                run.propagation(10, 1, true, 100).await?;
+                run.propagation(10, 1, false, 100).await?;
+            }
+            Name::Propagation100 => {
+                for (exporters, tls) in [(1, true), (1, false), (5, true), (50, true)] {
+                    run.propagation(100, exporters, tls, 100).await?;
+                }
+            }
+            Name::Propagation1000 => {
+                ensure!(
+                    limit >= 16_000,
+                    "the limit of open files is {limit}: 16000 are needed"
+                );
+                for tls in [true, false] {
+                    run.propagation(1000, 5, tls, 50).await?;
+                }
+            }
+            Name::Restart => run.restart(50, 5).await?,
+            Name::Large => run.large().await?,
+            Name::Failover => run.failover().await?,
+            Name::Real => run.real(inside.context("not inside namespaces")?).await?,
+        }
+        eprintln!("{name:?} took {:.0} s", start.elapsed().as_secs_f64());
+    }
+    if let Some(file) = &run.args.json {
+        std::fs::write(file, serde_json::to_string_pretty(&run.figures)?)
+            .context("writing the figures")?;
+    }
+    Ok(())
+}
+
+// === impl Run ===
+
+impl Run {
+    fn note(&mut self, figure: Figure) {
+        println!("{}", figure.row());
+        self.figures.push(figure);
+    }
+
+    fn fleet(&self, members: usize, tls: bool) -> Result<Fleet> {
+        let options = FleetOptions {
+            members,
+            tls,
+            late: LATE,
+        };
+        Fleet::start(options, &self.args.controller, &self.args.logs)
+    }
+
+    async fn start(fleet: &Fleet, name: &str) -> Result<(Controller, Duration)> {
+        let mut controller = fleet.controller(name, None)?;
+        let ready = controller.ready(PATIENCE).await?;
+        Ok((controller, ready))
+    }
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / (1024.0 * 1024.0)
+}
