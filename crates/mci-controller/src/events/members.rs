@@ -37,10 +37,12 @@ struct Seen {
 // === impl MemberTeller ===
 
 impl MemberTeller {
-    /// What is news in an overview. `regarding` gives the object that an event of a member is about.
+    /// What is news in an overview. `regarding` gives the object that an event of a member is about. Where we are not
+    /// the one to speak, trouble stays news: if nobody told of it, we do when we are.
     pub(crate) fn look(
         &mut self,
         overview: &Overview,
+        speaking: bool,
         at: Timestamp,
         regarding: impl Fn(Option<&ClusterName>) -> Option<Regarding>,
     ) -> Vec<Notice> {
@@ -59,14 +61,24 @@ impl MemberTeller {
             let news = old.is_none_or(|old| old.reason != reason)
                 && reason != "Connecting"
                 && !(reason == "Active" && quiet);
+            if !speaking && news && reason != "Active" {
+                let untold = Seen {
+                    reason: "Connecting",
+                    quiet,
+                };
+                seen.insert(member.name.clone(), old.unwrap_or(untold));
+                continue;
+            }
             if news && let Some(regarding) = regarding(Some(&member.name)) {
                 notices.push(Notice {
                     regarding,
                     subject: member.name.to_string(),
                     reason: Reason::Member(reason),
-                    note: match &member.denied {
-                        Some(missing) => format!("member {}: grant {missing}", member.name),
-                        None => format!("member {}: {message}", member.name),
+                    note: match (&member.denied, &member.detail) {
+                        (Some(missing), _) => format!("member {}: grant {missing}", member.name),
+                        // what exactly is wrong with its object says more than what that means in general
+                        (None, Some(detail)) => format!("member {}: {detail}", member.name),
+                        (None, None) => format!("member {}: {message}", member.name),
                     },
                     at,
                 });
@@ -96,6 +108,8 @@ impl MemberTeller {
         let unusable = overview.clusters.iter();
         let unusable = unusable
             .filter_map(|member| Some((member.name.clone(), member.unusable_credentials.clone()?)));
+        let unusable =
+            unusable.filter(|(name, why)| speaking || self.unusable.get(name) == Some(why));
         self.unusable = unusable.collect();
         self.seen = seen;
         if overview.guard
@@ -111,7 +125,7 @@ impl MemberTeller {
                 at,
             });
         }
-        self.guarded = overview.guard;
+        self.guarded = overview.guard && (speaking || self.guarded);
         notices
     }
 }
@@ -155,6 +169,13 @@ mod tests {
     }
 
     fn look(teller: &mut MemberTeller, overview: &Overview) -> Vec<String> {
+        let notices = notices(teller, overview, true);
+        let told = notices.iter();
+        told.map(|notice| format!("{} {}", notice.regarding.name, notice.reason.name()))
+            .collect()
+    }
+
+    fn notices(teller: &mut MemberTeller, overview: &Overview, speaking: bool) -> Vec<Notice> {
         let regarding = |name: Option<&ClusterName>| {
             Some(Regarding {
                 api_version: "v1",
@@ -164,10 +185,7 @@ mod tests {
                 uid: "u".to_owned(),
             })
         };
-        let notices = teller.look(overview, Timestamp::UNIX_EPOCH, regarding);
-        let told = notices.iter();
-        told.map(|notice| format!("{} {}", notice.regarding.name, notice.reason.name()))
-            .collect()
+        teller.look(overview, speaking, Timestamp::UNIX_EPOCH, regarding)
     }
 
     #[test]
@@ -217,5 +235,43 @@ mod tests {
         assert!(look(&mut teller, &overview).is_empty());
         overview.clusters[0].unusable_credentials = None;
         assert!(look(&mut teller, &overview).is_empty());
+    }
+
+    #[test]
+    fn what_exactly_is_wrong_is_told() {
+        let mut teller = MemberTeller::default();
+        let mut overview = mk_overview(true, &[("a", "BadCredentials")]);
+        overview.clusters[0].detail = Some("the plugin failed".to_owned());
+        let told = notices(&mut teller, &overview, true);
+        assert_eq!(told[0].note, "member a: the plugin failed");
+    }
+
+    #[test]
+    fn trouble_that_came_while_another_led_is_told_when_we_do() {
+        let mut teller = MemberTeller::default();
+        let mut overview = mk_overview(true, &[("a", "IdentityChanged"), ("b", "Active")]);
+        overview.clusters[1].unusable_credentials = Some("403".to_owned());
+        overview.guard = true;
+        notices(&mut teller, &overview, false);
+        notices(&mut teller, &overview, false);
+        assert_eq!(
+            look(&mut teller, &overview),
+            [
+                "a IdentityChanged",
+                "b BadCredentials",
+                "lease IsolationGuard"
+            ]
+        );
+        assert!(look(&mut teller, &overview).is_empty());
+        // what another leader told of and is over is no news
+        let mended = mk_overview(true, &[("a", "Active"), ("b", "Active")]);
+        let mut other = MemberTeller::default();
+        notices(
+            &mut other,
+            &mk_overview(false, &[("a", "Connecting"), ("b", "Connecting")]),
+            false,
+        );
+        notices(&mut other, &overview, false);
+        assert!(look(&mut other, &mended).is_empty());
     }
 }

@@ -67,7 +67,9 @@ impl Supervisor {
             let source = member.and_then(|member| Regarding::source(&member.origin.source));
             source.or_else(|| desk.map(|desk| desk.lease.clone()))
         };
-        let mut notices = self.teller.look(overview, Timestamp::now(), regarding);
+        let mut notices = self
+            .teller
+            .look(overview, desk.is_some(), Timestamp::now(), regarding);
         notices.extend(untold);
         for notice in notices {
             tracing::debug!(reason = notice.reason.name(), note = notice.note, "event");
