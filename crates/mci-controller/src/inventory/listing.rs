@@ -35,6 +35,8 @@ pub(crate) struct Listing {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Access {
     Ready(Box<Credentials>),
+    /// Issued before and in use; why there are no newer ones, though it is time for them.
+    Kept(Box<Credentials>, Refused),
     /// Its credential plugin has not answered yet.
     Pending,
     /// Not used; credentials that it had before stay.

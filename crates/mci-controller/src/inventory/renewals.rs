@@ -162,10 +162,14 @@ impl Renewals {
             Err(refused) => {
                 renewal.failures = renewal.failures.saturating_add(1);
                 renewal.next = Next::Run(now + renewal.wait(rng));
-                // what was issued before may still be good
-                if !matches!(renewal.access, Access::Ready(_)) {
-                    renewal.access = Access::Refused(refused);
-                }
+                let access = std::mem::replace(&mut renewal.access, Access::Pending);
+                renewal.access = match access {
+                    // what was issued before may still be good
+                    Access::Ready(before) | Access::Kept(before, _) => {
+                        Access::Kept(before, refused)
+                    }
+                    Access::Pending | Access::Refused(_) => Access::Refused(refused),
+                };
             }
         }
     }

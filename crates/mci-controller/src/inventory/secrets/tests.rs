@@ -24,7 +24,7 @@ fn encoded(text: &str) -> String {
 fn refusal(listing: &Listing) -> Option<Refusal> {
     match &listing.access {
         Access::Refused(refused) => Some(refused.refusal),
-        Access::Ready(_) | Access::Pending => None,
+        Access::Ready(_) | Access::Kept(..) | Access::Pending => None,
     }
 }
 

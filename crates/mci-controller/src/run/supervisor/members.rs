@@ -55,6 +55,10 @@ impl Supervisor {
         let accepted = listing.origin.accepted_identity.as_ref();
         match &listing.access {
             Access::Ready(credentials) => self.admit(name, credentials, accepted),
+            Access::Kept(credentials, refused) => {
+                self.admit(name, credentials, accepted);
+                self.refuse(name, refused);
+            }
             Access::Pending => self.expect(name),
             Access::Refused(refused) => self.refuse(name, refused),
         }
