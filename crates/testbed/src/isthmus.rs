@@ -11,7 +11,8 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Secret, Service};
 use kube::Api;
 use kube::api::{ObjectMeta, Patch, PatchParams};
-use serde_json::json;
+use serde::Deserialize as _;
+use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::error::TestbedError;
@@ -120,6 +121,19 @@ pub async fn install_controller(
     available(home, NAMESPACE, CONTROLLER).await
 }
 
+/// Runs the ClusterSet controller with its manifest changed: `change` gets the specification of its pod. What it adds or
+/// takes away lasts until [`install_controller`].
+///
+/// # Errors
+/// When the API server refuses, or the controller is not ready in a minute.
+pub async fn change_controller(
+    home: &Cluster,
+    change: impl FnOnce(&mut Value),
+) -> Result<(), TestbedError> {
+    home.apply_yaml(&changed_controller(change)).await?;
+    available(home, NAMESPACE, CONTROLLER).await
+}
+
 /// Sets environment variables of the controller (each flag has one of its name) and waits until it runs with them.
 ///
 /// # Errors
@@ -145,6 +159,16 @@ pub async fn configure_controller(
     )
     .await?;
     available(home, NAMESPACE, CONTROLLER).await
+}
+
+/// The Deployment alone, as JSON, which is YAML.
+fn changed_controller(change: impl FnOnce(&mut Value)) -> String {
+    let mut documents = serde_yaml::Deserializer::from_str(CONTROLLER_MANIFEST)
+        .filter_map(|document| Value::deserialize(document).ok());
+    let deployment = documents.find(|document| document["kind"] == "Deployment");
+    let mut deployment = deployment.unwrap_or_default();
+    change(&mut deployment["spec"]["template"]["spec"]);
+    deployment.to_string()
 }
 
 /// Replaces the controller's member kubeconfigs: member name to kubeconfig text.

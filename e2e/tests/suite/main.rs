@@ -15,6 +15,7 @@ mod parent_mode;
 mod requests;
 mod rights;
 mod rules;
+mod sources;
 
 use std::process::ExitCode;
 
@@ -72,6 +73,10 @@ const TESTS: &[Test] = &tests![
     members::a_killed_api_server_takes_no_entry_with_it,
     members::a_deleted_crd_of_pools_withdraws_nothing,
     members::upstreams_crd_takes_the_entries_and_ours_brings_them_back,
+    sources::a_labelled_secret_is_a_member_until_it_is_deleted,
+    sources::a_secrets_new_token_is_tried_before_it_takes_over,
+    sources::a_cluster_profile_is_a_member_by_its_plugins_credentials,
+    sources::a_member_that_is_another_cluster_now_waits_to_be_accepted,
     leader::a_standby_takes_over_within_17_s_of_a_crash_and_3_s_of_a_clean_end,
     leader::a_leader_that_was_stopped_writes_nothing_once_another_leads,
     rights::a_right_that_is_taken_away_is_named,

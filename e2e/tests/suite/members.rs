@@ -354,13 +354,13 @@ fn writes(environment: &Environment, cluster: &str) -> Result<Vec<ApiCall>> {
     Ok(calls)
 }
 
-async fn sample(cluster: &Cluster) -> Result<InferencePoolImport> {
+pub(crate) async fn sample(cluster: &Cluster) -> Result<InferencePoolImport> {
     let import = import(cluster).await.map_err(anyhow::Error::msg)?;
     import.context("no import")
 }
 
 /// Sees that the sample's import stays the same object, with the same way to east.
-async fn stays(environment: &Environment, before: &InferencePoolImport) -> Result<()> {
+pub(crate) async fn stays(environment: &Environment, before: &InferencePoolImport) -> Result<()> {
     let imports: Api<InferencePoolImport> =
         Api::namespaced(environment.west.client(), isthmus::POOL_NAMESPACE);
     let way = |entries: &[ImportedCluster]| -> Vec<ImportedCluster> {
