@@ -5,7 +5,7 @@ use std::{fmt::Debug, pin::Pin, time::Duration};
 use futures::{Stream, StreamExt, stream};
 use kube::{
     Api, Resource,
-    core::{DeserializeGuard, PartialObjectMeta},
+    core::PartialObjectMeta,
     runtime::watcher::{self, Config, Event},
 };
 use rand::RngExt;
@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::WatchFailure;
+use crate::{Tolerant, WatchFailure};
 
 /// One change of a watched kind.
 #[derive(Clone, Debug)]
@@ -53,21 +53,11 @@ const IN_A_ROW: Duration = Duration::from_mins(1);
 const ODD_APART: Duration = Duration::from_secs(10);
 
 /// Watches whole objects: `objects::<Pod>(Api::namespaced(client, "ml"), Config::default())`.
-pub fn objects<K>(
-    api: Api<DeserializeGuard<K>>,
-    config: Config,
-) -> impl Stream<Item = Update<K>> + Send
+pub fn objects<K>(api: Api<Tolerant<K>>, config: Config) -> impl Stream<Item = Update<K>> + Send
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    updates(watcher::watcher(api, config), |guard| match guard.0 {
-        Ok(object) => Ok(object),
-        Err(invalid) => Err(OddObject {
-            namespace: invalid.metadata.namespace.unwrap_or_default(),
-            name: invalid.metadata.name.unwrap_or_default(),
-            error: invalid.error,
-        }),
-    })
+    updates(watcher::watcher(api, config), Tolerant::decoded)
 }
 
 /// Watches metadata alone, for kinds of which nothing else is needed.

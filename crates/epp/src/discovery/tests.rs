@@ -143,7 +143,7 @@ impl FakeApi {
 
     /// Sends an event on the watch of `key`, once that is open.
     async fn event(&self, key: &str, kind: &str, object: Value) {
-        let line = json!({ "type": kind, "object": object }).to_string() + "\n";
+        let line = format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
         let events = self.watch(key).await;
         events.send(Ok(Frame::data(line.into()))).await.unwrap();
     }

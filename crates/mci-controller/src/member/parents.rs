@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use kube::{Api, Client, Resource, core::DeserializeGuard};
+use kube::{Api, Client, Resource};
 use tokio::{
     sync::watch as channel,
     time::{sleep, timeout},
@@ -95,7 +95,7 @@ where
 {
     let mut told = false;
     loop {
-        let api: Api<DeserializeGuard<K>> = Api::all(client.clone());
+        let api: Api<watch::Tolerant<K>> = Api::all(client.clone());
         let mut stream = std::pin::pin!(watch::objects::<K>(api, config()));
         while let Some(event) = stream.next().await {
             let change = match event {

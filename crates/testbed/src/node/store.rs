@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use ::watch::{Config, Update};
 use futures::StreamExt as _;
-use kube::core::DeserializeGuard;
 use kube::{Api, Client, Resource, ResourceExt as _};
 use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
@@ -55,7 +54,7 @@ where
     /// the end of its backoff.
     pub(crate) async fn follow(self, client: Client, mut again: watch::Receiver<u64>) {
         loop {
-            let api: Api<DeserializeGuard<K>> = Api::all(client.clone());
+            let api: Api<::watch::Tolerant<K>> = Api::all(client.clone());
             let mut updates = std::pin::pin!(::watch::objects(api, Config::default()));
             loop {
                 tokio::select! {

@@ -31,6 +31,11 @@ fn pod(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ml", "resourceVersion": "1"}})
 }
 
+/// A line of a watch, in the order in which API servers write it.
+fn event(kind: &str, object: &Value) -> String {
+    format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
+}
+
 fn list(items: &[Value]) -> String {
     json!({"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": items})
         .to_string()
@@ -66,11 +71,11 @@ async fn an_odd_object_ends_neither_list_nor_watch() {
         )
         .await;
         let events = [
-            json!({"type": "MODIFIED", "object": odd}),
-            json!({"type": "DELETED", "object": odd}),
-            json!({"type": "DELETED", "object": pod("a")}),
+            event("MODIFIED", &odd),
+            event("DELETED", &odd),
+            event("DELETED", &pod("a")),
         ];
-        let lines = events.map(|event| event.to_string()).join("\n") + "\n";
+        let lines = events.concat();
         answer(&mut server, "watch=true", 200, lines).await;
     };
     let seen = async {
