@@ -1,8 +1,10 @@
 //! From `main` to an exit code.
 
-use std::{future::Future, process::ExitCode};
+use std::{future::Future, panic::resume_unwind, process::ExitCode};
 
+use anyhow::Context;
 use clap::Parser;
+use tokio::task::JoinSet;
 use tracing::error;
 
 use crate::{LogArgs, Shutdown, args, limits};
@@ -81,7 +83,7 @@ pub fn run<A, F, Fut>(body: F) -> ExitCode
 where
     A: Program,
     F: FnOnce(A, Shutdown) -> Fut,
-    Fut: Future<Output = anyhow::Result<()>>,
+    Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
 {
     let args = match args::parse::<A>() {
         Ok(args) => args,
@@ -103,7 +105,15 @@ where
     };
     let result = runtime.block_on(async {
         let shutdown = Shutdown::on_signals()?;
-        body(args, shutdown).await
+        // on a worker: from this thread each wake-up between the body and its tasks would cost two context switches
+        let mut main = JoinSet::new();
+        main.spawn(body(args, shutdown));
+        match main.join_next().await {
+            Some(Err(failed)) if failed.is_panic() => resume_unwind(failed.into_panic()),
+            ended => ended
+                .context("the program did not begin")?
+                .context("the program was stopped")?,
+        }
     });
     // a blocking task that hangs must not hold up the end
     runtime.shutdown_background();
@@ -135,8 +145,6 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use anyhow::Context;
-
     use super::*;
 
     #[test]
