@@ -2,10 +2,10 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use futures::FutureExt;
+use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use kube::Client;
 use lease::{Claim, Tenure};
-use tokio::{sync::Notify, task::JoinSet, time::sleep_until};
+use tokio::{sync::Notify, time::sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
     send::Sender,
 };
 use crate::{metrics::Metrics, name::ClusterName};
-use moment::{Clock, Moment};
+use moment::Clock;
 
 /// What writers of all members share.
 #[derive(Clone)]
@@ -116,13 +116,14 @@ async fn write(
     };
     let counters = metrics.member(member);
     queue.reopen(clock.now());
-    let mut flights: JoinSet<(Slot, Outcome, Moment)> = JoinSet::new();
+    // a task for each would run beside the others, and cost more than what there is to run
+    let mut flights = FuturesUnordered::new();
     loop {
         while !drain.is_cancelled()
             && let Some((slot, work)) = queue.take(clock.now())
         {
-            let sender = sender.clone();
-            flights.spawn(async move {
+            let sender = &sender;
+            flights.push(async move {
                 let sending = AssertUnwindSafe(sender.execute(&slot, &work.action));
                 // a bug in one write must not keep its object's lane for ever
                 let outcome = sending.catch_unwind().await;
@@ -135,18 +136,16 @@ async fn write(
         }
         let due = queue.next_due();
         tokio::select! {
-            Some(landed) = flights.join_next() => {
-                if let Ok((slot, outcome, since)) = landed {
-                    let now = clock.now();
-                    queue.finish(&slot, outcome, now);
-                    if outcome == Outcome::Retry(Failure::Unauthorised) {
-                        unauthorised.notify_one();
-                    }
-                    counters.patched(outcome.label());
-                    if outcome == Outcome::Done && matches!(slot, Slot::Import(_)) {
-                        // what came while another led was his to pass on
-                        metrics.propagated(now.since(since.max(tenure.since())));
-                    }
+            Some((slot, outcome, since)) = flights.next() => {
+                let now = clock.now();
+                queue.finish(&slot, outcome, now);
+                if outcome == Outcome::Retry(Failure::Unauthorised) {
+                    unauthorised.notify_one();
+                }
+                counters.patched(outcome.label());
+                if outcome == Outcome::Done && matches!(slot, Slot::Import(_)) {
+                    // what came while another led was his to pass on
+                    metrics.propagated(now.since(since.max(tenure.since())));
                 }
             }
             () = queue.rung() => {}
