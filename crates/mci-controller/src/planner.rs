@@ -3,6 +3,7 @@
 //! Synchronous; time comes in. It never waits for a writer nor hears from one.
 
 mod body;
+mod echoes;
 mod gate;
 mod publish;
 #[cfg(test)]
@@ -15,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use self::{gate::Gate, publish::Backlog, unsettled::Unsettled};
+use self::{echoes::Echoes, gate::Gate, publish::Backlog, unsettled::Unsettled};
 use crate::{
     events::PoolTeller,
     explain::{Explanation, Scene, explain},
@@ -45,6 +46,7 @@ pub(crate) struct Planner {
     gate: Gate,
     queues: BTreeMap<ClusterName, Arc<Queue>>,
     dirty: Dirty,
+    echoes: Echoes,
     /// To be planned a slice at a time: a change that concerns every key must not hold up what happens meanwhile.
     backlog: Backlog,
     /// When the oldest event arrived that is not planned for yet.
@@ -83,6 +85,7 @@ impl Planner {
             gate: Gate::new(gate_timeout),
             queues: BTreeMap::new(),
             dirty: Dirty::default(),
+            echoes: Echoes::default(),
             backlog: Backlog::default(),
             since: None,
             reaches: BTreeMap::new(),
@@ -284,7 +287,7 @@ impl Planner {
         }
     }
 
-    fn take(&mut self, changes: Changes, now: Moment) {
+    fn take(&mut self, mut changes: Changes, now: Moment) {
         for withdrawal in &changes.withdrawals {
             tracing::info!(exporter = %withdrawal.exporter, key = %withdrawal.key,
                 evidence = withdrawal.evidence.reason(), "export ended");
@@ -298,6 +301,8 @@ impl Planner {
             );
             self.metrics.withheld(*looks_like, *exports);
         }
+        let echoes = std::mem::take(&mut changes.dirty.echoes);
+        self.echoes.hear(echoes, now);
         if !changes.dirty.is_empty() {
             self.since.get_or_insert(now);
         }

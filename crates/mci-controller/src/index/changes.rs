@@ -24,6 +24,8 @@ pub(crate) struct Changes {
 pub(crate) struct Dirty {
     pub(crate) all: bool,
     pub(crate) keys: BTreeSet<Key>,
+    /// Keys of which an import changed, and nothing else: most are the echoes of what we wrote.
+    pub(crate) echoes: BTreeSet<Key>,
 }
 
 /// An export that ended, and the proof of it.
@@ -58,7 +60,7 @@ impl Changes {
         Self {
             dirty: Dirty {
                 all: true,
-                keys: BTreeSet::new(),
+                ..Dirty::default()
             },
             ..Self::default()
         }
@@ -105,12 +107,13 @@ impl Changes {
 
 impl Dirty {
     pub(crate) fn is_empty(&self) -> bool {
-        !self.all && self.keys.is_empty()
+        !self.all && self.keys.is_empty() && self.echoes.is_empty()
     }
 
     pub(crate) fn merge(&mut self, other: Self) {
         self.all |= other.all;
         self.keys.extend(other.keys);
+        self.echoes.extend(other.echoes);
     }
 }
 

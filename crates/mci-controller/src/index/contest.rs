@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::Xxh3Default;
 
 use super::facts::LiveImport;
 use crate::name::Key;
@@ -172,9 +172,12 @@ impl Look {
 
 impl Version {
     fn of(live: &LiveImport) -> Self {
-        let text = format!("{} {}", live.uid, live.resource_version);
+        let mut hash = Xxh3Default::new();
+        hash.update(live.uid.as_bytes());
+        hash.update(b" ");
+        hash.update(live.resource_version.as_bytes());
         Self {
-            hash: xxh3_64(text.as_bytes()),
+            hash: hash.digest(),
             generation: live.generation,
         }
     }

@@ -216,7 +216,10 @@ impl Member {
             self.forget_entries();
         }
         Changes {
-            dirty: Dirty { all: false, keys },
+            dirty: Dirty {
+                echoes: keys,
+                ..Dirty::default()
+            },
             ..Changes::default()
         }
     }

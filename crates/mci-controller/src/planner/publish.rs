@@ -54,10 +54,11 @@ impl Planner {
     /// What the slice does not hold waits too.
     pub(crate) fn publish(&mut self, now: Moment, wall: Timestamp) {
         self.world.set_wall(now, wall);
-        if !self.gate.is_open() || (self.dirty.is_empty() && self.backlog.keys.is_empty()) {
+        if !self.gate.is_open() {
             return;
         }
-        let Dirty { all, keys } = std::mem::take(&mut self.dirty);
+        // echoes are apart: see [`Echoes`]
+        let Dirty { all, keys, .. } = std::mem::take(&mut self.dirty);
         let mut occasion = Occasion {
             since: self.since.take().unwrap_or(now),
             now,
@@ -68,16 +69,11 @@ impl Planner {
             let all = self.world.all_keys().into_iter().chain(conflicts);
             self.backlog.add(all, occasion.since);
         }
-        let cost = self.world.members.len().max(1);
         let mut compared = 0;
-        for key in keys {
-            if compared < SLICE {
-                compared += cost;
-                self.backlog.keys.remove(&key);
-                self.publish_key(&key, occasion);
-            } else {
-                self.backlog.add([key], occasion.since);
-            }
+        self.publish_keys(keys, &mut compared, occasion);
+        let cost = self.cost();
+        if let Some((keys, since)) = self.echoes.take(cost, now) {
+            self.publish_keys(keys, &mut compared, Occasion { since, ..occasion });
         }
         occasion.since = self.backlog.since.unwrap_or(now);
         // one at least, lest events without end starve it
@@ -90,12 +86,36 @@ impl Planner {
         }
     }
 
+    /// These go first, up to a slice; the others wait for their turn.
+    fn publish_keys(&mut self, keys: BTreeSet<Key>, compared: &mut usize, occasion: Occasion) {
+        for key in keys {
+            if *compared < SLICE {
+                *compared += self.cost();
+                self.backlog.keys.remove(&key);
+                self.publish_key(&key, occasion);
+            } else {
+                self.backlog.add([key], occasion.since);
+            }
+        }
+    }
+
+    /// Imports that are compared for one key.
+    fn cost(&self) -> usize {
+        self.world.members.len().max(1)
+    }
+
     /// Whether more is to be planned at once.
     pub(crate) fn is_behind(&self) -> bool {
         self.gate.is_open() && !self.backlog.keys.is_empty()
     }
 
+    /// When there is more to be planned, though nothing new is heard.
+    pub(crate) fn next_due(&self) -> Option<Moment> {
+        self.echoes.due().filter(|_| self.gate.is_open())
+    }
+
     fn publish_key(&mut self, key: &Key, occasion: Occasion) {
+        self.echoes.forget(key);
         let plan = desired_for(&self.world, &self.policy, key, occasion.now);
         let audience = Audience {
             queues: &self.queues,

@@ -423,6 +423,46 @@ fn a_member_that_never_shows_its_writes_is_planned_ever_more_seldom() {
 }
 
 #[test]
+fn the_echoes_of_one_event_are_planned_together() {
+    let names: Vec<String> = (0..20).map(|n| format!("m{n:02}")).collect();
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut bench = Bench::new(&all);
+    bench.connect("m00", mk_exported(), Vec::new());
+    for name in all.iter().skip(1) {
+        bench.connect(name, Vec::new(), Vec::new());
+    }
+    bench.plan(at(0));
+    let key = mk_key("llm");
+    let plan = desired_for(&bench.planner.world, &bench.planner.policy, &key, at(0));
+    let mut rounds = 0;
+    for (n, name) in all.iter().enumerate().skip(1) {
+        let ImportPlan::Present(planned) = &plan.imports[&mk_name(name)] else {
+            panic!("no import in {name}");
+        };
+        let shown = Update::Imports(Change::Applied(mk_live(&key, planned, 1)));
+        let now = at(20 + n as u64);
+        bench.planner.update(&mk_name(name), shown, now);
+        rounds += usize::from(bench.planner.next_due().is_some_and(|due| due <= now));
+        bench.planner.publish(now, wall());
+    }
+    let due = bench
+        .planner
+        .next_due()
+        .expect("the last are to be planned");
+    assert!(due <= at(20 + 50 + 20), "{due:?}");
+    bench.planner.publish(due, wall());
+    assert_eq!(rounds, 1, "and one for all that followed the first");
+    assert_eq!(bench.planner.next_due(), None);
+    let shown = desired_for(&bench.planner.world, &bench.planner.policy, &key, due);
+    assert!(matches!(
+        shown.pools[&mk_name("m00")],
+        PoolPlan::Exported { settled: true, .. }
+    ));
+    // known at once, though nothing else happened: what it waited for is over
+    assert!(bench.planner.unsettled.keys().is_empty());
+}
+
+#[test]
 fn what_an_importer_shows_is_told_within_a_second_however_long_the_others_take() {
     let mut bench = Bench::new(&["a", "b", "c"]);
     bench.connect("a", mk_exported(), Vec::new());

@@ -16,7 +16,7 @@ use process::Health;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
-    time::{Instant, MissedTickBehavior, interval, sleep},
+    time::{Instant, MissedTickBehavior, interval, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -164,6 +164,7 @@ impl Supervisor {
         let mut compare_at = Instant::now() + jittered(COMPARE_ALL);
         let pulse = self.health.watch("world", LOOP_LIMIT);
         loop {
+            let due = self.planner.next_due();
             tokio::select! {
                 () = drain.cancelled() => break,
                 event = inventory.recv() => match event {
@@ -178,10 +179,11 @@ impl Supervisor {
                 }
                 _ = housekeeping.tick() => self.housekeep(),
                 Some(question) = self.questions.recv() => self.explain(question),
-                () = tokio::time::sleep_until(compare_at) => {
+                () = sleep_until(compare_at) => {
                     self.planner.compare_all();
                     compare_at = Instant::now() + jittered(COMPARE_ALL);
                 }
+                () = sleep_until(self.clock.instant(due.unwrap_or_default())), if due.is_some() => {}
                 // the next slice, after whatever else is due
                 () = tokio::task::yield_now(), if self.planner.is_behind() => {}
             }

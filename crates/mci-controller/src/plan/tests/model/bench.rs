@@ -9,7 +9,7 @@ use super::{MEMBERS, POOLS, clusters::Cluster, oracle::Oracle};
 use crate::{
     fixtures::*,
     index::{
-        Changes, World,
+        Changes, Dirty, World,
         drain::later,
         member::{Link, Reach},
         rules::Rules,
@@ -145,7 +145,8 @@ impl Bench {
             self.cache.clear();
             self.world.all_keys()
         } else {
-            changes.dirty.keys
+            let Dirty { keys, echoes, .. } = changes.dirty;
+            keys.into_iter().chain(echoes).collect()
         };
         for key in keys {
             let plan = desired_for(&self.world, &mk_policy(), &key, self.now);
