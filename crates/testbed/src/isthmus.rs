@@ -20,6 +20,10 @@ use crate::eventually::eventually;
 use crate::manifests::Manifests;
 use crate::testbed::Builder;
 
+mod unserved;
+
+pub use unserved::{UNSERVED_PORT, add_namespace, export_unserved};
+
 /// Namespace of the controller and the gateway.
 pub const NAMESPACE: &str = "isthmus-system";
 /// Namespace of the sample pool and route.

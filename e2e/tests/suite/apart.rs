@@ -7,7 +7,7 @@ use crd::{Condition, InferencePoolImport, inference_pool::InferencePool};
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
-use testbed::{Cluster, eventually};
+use testbed::{Cluster, eventually, isthmus};
 
 use crate::environment::{Environment, exported};
 
@@ -17,42 +17,14 @@ pub(crate) const APART: &str = "apart";
 /// Several steps of several programs on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
 
-const NAMESPACE: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: apart}\n";
-const POOL: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: picker, namespace: apart}
-spec:
-  ports: [{name: grpc-ext-proc, port: 9002}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: picker-by-hand, namespace: apart, labels: {kubernetes.io/service-name: picker}}
-addressType: IPv4
-endpoints: [{addresses: [198.51.100.7], conditions: {ready: true}}]
-ports: [{name: grpc-ext-proc, port: 9002}]
----
-apiVersion: inference.networking.k8s.io/v1
-kind: InferencePool
-metadata:
-  name: apart
-  namespace: apart
-  annotations: {inference.networking.x-k8s.io/export: ClusterSet}
-spec:
-  selector: {matchLabels: {app: none}}
-  targetPorts: [{number: 8000}]
-  endpointPickerRef: {name: picker, port: {number: 9002}}
-";
-
 /// The namespace, where the pool's import may then be.
 pub(crate) async fn add_namespace(cluster: &Cluster) -> Result<()> {
-    Ok(cluster.apply_yaml(NAMESPACE).await?)
+    Ok(isthmus::add_namespace(cluster, APART).await?)
 }
 
 /// The pool, exported, with a picker that has an address and a ready endpoint.
 pub(crate) async fn add_pool(cluster: &Cluster) -> Result<()> {
-    add_namespace(cluster).await?;
-    Ok(cluster.apply_yaml(POOL).await?)
+    Ok(isthmus::export_unserved(cluster, APART).await?)
 }
 
 pub(crate) async fn delete_pool(cluster: &Cluster) -> Result<()> {

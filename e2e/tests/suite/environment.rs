@@ -254,22 +254,6 @@ impl Environment {
         Ok(())
     }
 
-    /// An object, or nothing if there is none.
-    pub(crate) async fn object<K>(
-        &self,
-        cluster: &Cluster,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Option<K>, String>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + Debug
-            + DeserializeOwned,
-    {
-        object(cluster, namespace, name).await
-    }
-
     /// The sample pool's model servers, name to IP address.
     pub(crate) async fn pods(&self, cluster: &Cluster) -> Result<BTreeMap<String, String>> {
         let pods = self

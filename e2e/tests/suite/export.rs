@@ -7,7 +7,10 @@ use crd::{InferencePoolImport, conditions};
 use serde_json::{Value, json};
 use testbed::{eventually, isthmus};
 
-use crate::environment::{self, Environment, NO_ANSWER, import, pool_condition};
+use crate::{
+    apart,
+    environment::{Environment, NO_ANSWER, import, pool_condition},
+};
 
 /// What a person at kubectl takes for "at once".
 const AT_ONCE: Duration = Duration::from_secs(2);
@@ -116,97 +119,25 @@ pub(crate) async fn a_missing_namespace_holds_the_import_until_it_appears(
     environment: &Environment,
 ) -> Result<()> {
     environment.settle().await?;
-    let pool = "
-apiVersion: v1
-kind: Namespace
-metadata: {name: apart}
----
-apiVersion: v1
-kind: Service
-metadata: {name: epp, namespace: apart}
-spec:
-  selector: {app: none}
-  ports: [{name: grpc-ext-proc, port: 9002}]
----
-apiVersion: inference.networking.k8s.io/v1
-kind: InferencePool
-metadata:
-  name: apart
-  namespace: apart
-  annotations: {inference.networking.x-k8s.io/export: ClusterSet}
-spec:
-  selector: {matchLabels: {app: none}}
-  targetPorts: [{number: 8000}]
-  endpointPickerRef: {name: epp, port: {number: 9002}}
-";
-    environment.east.apply_yaml(pool).await?;
-    let result = async {
-        let exported = eventually("Exported says the namespace is missing", SOON, async || {
-            let pool = environment.object::<crd::inference_pool::InferencePool>(
-                &environment.east,
-                "apart",
-                "apart",
-            );
-            let pool = pool.await?.ok_or("no pool")?;
-            match environment::exported(&pool) {
-                Some(exported) if exported.reason == "NamespaceMissing" => Ok(exported),
-                other => Err(format!("{other:?}")),
-            }
+    let (east, west) = (&environment.east, &environment.west);
+    let outcome = async {
+        apart::add_pool(east).await?;
+        apart::says(east, "the missing namespace is named", |exported| {
+            exported.reason == "NamespaceMissing"
+                && exported.status == "False"
+                && exported.message.contains("west")
         })
         .await?;
-        ensure!(exported.status == "False", "{exported:?}");
-        ensure!(
-            exported.message.contains("west"),
-            "west is not named: {}",
-            exported.message
-        );
-
-        let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: apart}\n";
-        environment.west.apply_yaml(namespace).await?;
-        eventually("the import in the new namespace", SOON, async || {
-            let import =
-                environment.object::<InferencePoolImport>(&environment.west, "apart", "apart");
-            let import = import.await?.ok_or("no import")?;
-            let names: Vec<_> = import
-                .clusters()
-                .iter()
-                .map(|entry| entry.name.as_str())
-                .collect();
-            if names == ["east"] {
-                Ok(())
-            } else {
-                Err(format!("entries of {names:?}"))
-            }
+        apart::add_namespace(west).await?;
+        apart::imported(west, "east").await?;
+        apart::says(east, "Exported is true", |exported| {
+            exported.status == "True"
         })
-        .await?;
-        eventually("Exported is true", SOON, async || {
-            let pool = environment.object::<crd::inference_pool::InferencePool>(
-                &environment.east,
-                "apart",
-                "apart",
-            );
-            match environment::exported(&pool.await?.ok_or("no pool")?) {
-                Some(exported) if exported.status == "True" => Ok(()),
-                other => Err(format!("{other:?}")),
-            }
-        })
-        .await?;
-        anyhow::Ok(())
+        .await
     }
     .await;
-    for cluster in [&environment.east, &environment.west] {
-        cluster
-            .kubectl(&[
-                "delete",
-                "namespace",
-                "apart",
-                "--ignore-not-found",
-                "--wait=true",
-                "--timeout=25s",
-            ])
-            .await?;
-    }
-    result
+    apart::clear(environment).await?;
+    outcome
 }
 
 pub(crate) async fn kubectl_shows_the_import_with_its_columns(

@@ -25,38 +25,10 @@ const IMPORTERS: [&str; 2] = ["east", "west"];
 /// Namespace of the pool, and its name.
 const POOL: &str = "bench";
 const EVENTS: u16 = 100;
-/// Of the exported pool at first; each event adds one.
-const FIRST_PORT: u16 = 8000;
+/// Each event adds one to the first.
+const FIRST_PORT: u16 = isthmus::UNSERVED_PORT;
 /// One request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
-
-const NAMESPACE: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: bench}\n";
-/// No picker runs: the controller reads where it would be.
-const EXPORT: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: picker, namespace: bench}
-spec:
-  ports: [{name: grpc-ext-proc, port: 9002}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: picker-by-hand, namespace: bench, labels: {kubernetes.io/service-name: picker}}
-addressType: IPv4
-endpoints: [{addresses: [198.51.100.7], conditions: {ready: true}}]
-ports: [{name: grpc-ext-proc, port: 9002}]
----
-apiVersion: inference.networking.k8s.io/v1
-kind: InferencePool
-metadata:
-  name: bench
-  namespace: bench
-  annotations: {inference.networking.x-k8s.io/export: ClusterSet}
-spec:
-  selector: {matchLabels: {app: none}}
-  targetPorts: [{number: 8000}]
-  endpointPickerRef: {name: picker, port: {number: 9002}}
-";
 
 /// An import as a watch showed it: whose, its target port, and when.
 type Seen = (&'static str, u16, Instant);
@@ -83,10 +55,10 @@ impl Run {
         let mut members = BTreeMap::new();
         for cluster in testbed.clusters() {
             members.insert(cluster.name().to_owned(), isthmus::join(cluster).await?);
-            cluster.apply_yaml(NAMESPACE).await?;
+            isthmus::add_namespace(cluster, POOL).await?;
         }
         let exporter = testbed.cluster(EXPORTER)?;
-        exporter.apply_yaml(EXPORT).await?;
+        isthmus::export_unserved(exporter, POOL).await?;
         isthmus::install_controller(exporter, &members).await?;
 
         // dropped at the end, and the watches with it
