@@ -3,89 +3,113 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use bench::Figure;
+use bench::{Figure, Fleet};
 use tokio::time::sleep;
 
 use crate::{PATIENCE, Run, mebibytes};
+
+/// Of 100 members: so many pools with so many exporters each.
+struct Load {
+    label: String,
+    keys: usize,
+    exporters: usize,
+    /// After what is waited for: what comes late counts, too.
+    rest: Duration,
+}
+
+const MEMBERS: usize = 100;
+/// MiB, of 100 members with 50 pools (design, section 7).
+const MEMORY: f64 = 150.0;
+
+// === impl Load ===
+
+impl Load {
+    fn lost(&self, what: &str, fleet: &Fleet) -> Figure {
+        let missing = fleet.missing(self.keys, self.exporters);
+        Figure::new(format!("{}: {what}", self.label), missing as f64, "").at_most(0.0)
+    }
+
+    fn memory(&self, what: &str, bytes: u64) -> Figure {
+        Figure::new(format!("{}: {what}", self.label), mebibytes(bytes), "MiB")
+    }
+}
 
 // === impl Run ===
 
 impl Run {
     pub(crate) async fn restart(&mut self, keys: usize, exporters: usize) -> Result<()> {
-        let label = format!("100 members, {keys} pools x {exporters} exporters");
-        let fleet = self.fleet(100, true)?;
-        fleet.export(keys, exporters);
-        let (controller, _) = Self::start(&fleet, "restart-1").await?;
-        let filled = fleet.settled(keys, exporters, PATIENCE).await?;
-        sleep(Duration::from_secs(15)).await;
-        let usage = controller.usage()?;
-        self.note(Figure::time(
-            format!("{label}: all {} imports from nothing", keys * 100),
-            filled,
-        ));
-        self.note(Figure::new(format!("{label}: RSS"), mebibytes(usage.rss), "MiB").at_most(150.0));
-        self.note(Figure::new(
-            format!("{label}: most RSS ever"),
-            mebibytes(usage.peak_rss),
-            "MiB",
-        ));
-        controller.stop().await?;
-
+        let load = Load {
+            label: format!("{MEMBERS} members, {keys} pools x {exporters} exporters"),
+            keys,
+            exporters,
+            rest: Duration::from_secs(15),
+        };
+        let fleet = self.filled(&load, "restart-1").await?;
         // all members up
-        let before = fleet.writes();
-        let (controller, ready) = Self::start(&fleet, "restart-2").await?;
-        sleep(Duration::from_secs(15)).await;
-        let after = fleet.writes();
-        self.note(
-            Figure::time(
-                format!("{label}: restart until all is listed and compared"),
-                ready,
-            )
-            .at_most(5000.0),
-        );
-        self.note(
-            Figure::new(
-                format!("{label}: restart, writes"),
-                (after.0 - before.0) as f64,
-                "writes",
-            )
-            .at_most(0.0),
-        );
-        self.note(
-            Figure::new(
-                format!("{label}: restart, imports lost or short"),
-                fleet.missing(keys, exporters) as f64,
-                "",
-            )
-            .at_most(0.0),
-        );
-        let usage = controller.usage()?;
-        self.note(
-            Figure::new(
-                format!("{label}: RSS after a restart"),
-                mebibytes(usage.rss),
-                "MiB",
-            )
-            .at_most(150.0),
-        );
-        controller.stop().await?;
+        let ready = self.restarted(&fleet, &load, "restart-2").await?;
+        self.note(ready.at_most(5000.0));
+        self.some_down(&fleet, &load, "restart-3").await
+    }
 
-        // a tenth of them down
+    pub(crate) async fn large(&mut self) -> Result<()> {
+        let load = Load {
+            label: format!("{MEMBERS} members x 50 exported pools"),
+            keys: 1000,
+            exporters: 5,
+            rest: Duration::from_secs(20),
+        };
+        let fleet = self.filled(&load, "large-1").await?;
+        let ready = self.restarted(&fleet, &load, "large-2").await?;
+        self.note(ready);
+        Ok(())
+    }
+
+    /// A fleet in which a controller has made all imports.
+    async fn filled(&mut self, load: &Load, name: &str) -> Result<Fleet> {
+        let fleet = self.fleet(MEMBERS, true)?;
+        fleet.export(load.keys, load.exporters);
+        let (controller, _) = Self::start(&fleet, name).await?;
+        let filled = fleet.settled(load.keys, load.exporters, PATIENCE).await?;
+        sleep(load.rest).await;
+        let usage = controller.usage()?;
+        let imports = load.keys * MEMBERS;
+        let what = format!("{}: all {imports} imports from nothing", load.label);
+        self.note(Figure::time(what, filled));
+        self.note(load.memory("RSS", usage.rss).at_most(MEMORY));
+        self.note(load.memory("most RSS ever", usage.peak_rss));
+        controller.stop().await?;
+        Ok(fleet)
+    }
+
+    /// A controller that finds all as it is to be. Returns how long it took to know.
+    async fn restarted(&mut self, fleet: &Fleet, load: &Load, name: &str) -> Result<Figure> {
+        let label = &load.label;
+        let before = fleet.writes();
+        let (controller, ready) = Self::start(fleet, name).await?;
+        sleep(load.rest).await;
+        let after = fleet.writes();
+        let writes = (after.0 - before.0) as f64;
+        self.note(Figure::new(format!("{label}: restart, writes"), writes, "writes").at_most(0.0));
+        self.note(load.lost("restart, imports lost or short", fleet));
+        let usage = controller.usage()?;
+        let memory = load.memory("RSS after a restart", usage.rss);
+        self.note(memory.at_most(MEMORY));
+        controller.stop().await?;
+        let what = format!("{label}: restart until all is listed and compared");
+        Ok(Figure::time(what, ready))
+    }
+
+    /// A tenth of the members is down: what the others have of them stays.
+    async fn some_down(&mut self, fleet: &Fleet, load: &Load, name: &str) -> Result<()> {
+        let label = &load.label;
         for server in fleet.servers().iter().step_by(10) {
             server.stop();
         }
         let before = fleet.writes();
-        let (controller, _) = Self::start(&fleet, "restart-3").await?;
+        let (controller, _) = Self::start(fleet, name).await?;
         sleep(Duration::from_secs(20)).await;
         let after = fleet.writes();
-        self.note(
-            Figure::new(
-                format!("{label}: restart with 10 members down, withdrawn entries"),
-                fleet.missing(keys, exporters) as f64,
-                "",
-            )
-            .at_most(0.0),
-        );
+        self.note(load.lost("restart with 10 members down, withdrawn entries", fleet));
         self.note(
             Figure::new(
                 format!("{label}: the same, writes that changed nothing"),
@@ -107,55 +131,6 @@ impl Run {
                 "",
             )
             .at_most(0.0),
-        );
-        controller.stop().await?;
-        Ok(())
-    }
-
-    pub(crate) async fn large(&mut self) -> Result<()> {
-        let (keys, exporters) = (1000, 5);
-        let label = "100 members x 50 exported pools, 100 000 imports";
-        let fleet = self.fleet(100, true)?;
-        fleet.export(keys, exporters);
-        let (controller, _) = Self::start(&fleet, "large-1").await?;
-        let filled = fleet.settled(keys, exporters, PATIENCE).await?;
-        sleep(Duration::from_secs(20)).await;
-        let usage = controller.usage()?;
-        self.note(Figure::time(format!("{label}: from nothing"), filled));
-        self.note(Figure::new(format!("{label}: RSS"), mebibytes(usage.rss), "MiB").at_most(150.0));
-        controller.stop().await?;
-        let before = fleet.writes();
-        let (controller, ready) = Self::start(&fleet, "large-2").await?;
-        sleep(Duration::from_secs(20)).await;
-        let after = fleet.writes();
-        self.note(Figure::time(
-            format!("{label}: restart until all is listed and compared"),
-            ready,
-        ));
-        self.note(
-            Figure::new(
-                format!("{label}: restart, writes"),
-                (after.0 - before.0) as f64,
-                "writes",
-            )
-            .at_most(0.0),
-        );
-        self.note(
-            Figure::new(
-                format!("{label}: restart, imports lost or short"),
-                fleet.missing(keys, exporters) as f64,
-                "",
-            )
-            .at_most(0.0),
-        );
-        let usage = controller.usage()?;
-        self.note(
-            Figure::new(
-                format!("{label}: RSS after a restart"),
-                mebibytes(usage.rss),
-                "MiB",
-            )
-            .at_most(150.0),
         );
         controller.stop().await?;
         Ok(())
