@@ -205,6 +205,16 @@ mod tests {
         }
     }
 
+    /// Three rounds at once.
+    const FIGHT: [(u64, u64, bool); 6] = [
+        (0, 1, true),
+        (0, 2, false),
+        (0, 3, true),
+        (0, 4, false),
+        (0, 5, true),
+        (0, 6, false),
+    ];
+
     /// Looks at versions of the import, each at a second: whether each is as planned.
     fn run(looks: &[(u64, u64, bool)]) -> Contests {
         let mut contests = Contests::default();
@@ -250,14 +260,7 @@ mod tests {
     #[test]
     fn a_fight_waits_ever_longer_and_ends_in_ten_minutes_of_peace() {
         let key = mk_key("llm");
-        let mut contests = run(&[
-            (0, 1, true),
-            (0, 2, false),
-            (0, 3, true),
-            (0, 4, false),
-            (0, 5, true),
-            (0, 6, false),
-        ]);
+        let mut contests = run(&FIGHT);
         let mut second = 0;
         let mut version = 7;
         for wait in [10, 20, 40, 80, 160, 320, 600, 600] {
@@ -288,18 +291,10 @@ mod tests {
 
     #[test]
     fn what_is_forgotten_begins_anew() {
-        let looks = [
-            (0, 1, true),
-            (0, 2, false),
-            (0, 3, true),
-            (0, 4, false),
-            (0, 5, true),
-            (0, 6, false),
-        ];
         let key = mk_key("llm");
-        let mut contests = run(&looks);
+        let mut contests = run(&FIGHT);
         assert_eq!(contests.clear(), std::slice::from_ref(&key));
-        let mut contests = run(&looks);
+        let mut contests = run(&FIGHT);
         contests.forget(&key);
         assert!(!contests.is_contested(&key) && contests.retry(&key).is_none());
     }

@@ -15,11 +15,27 @@ fn contact(seen: &[Update]) -> Vec<&'static str> {
     seen.iter().filter_map(word).collect()
 }
 
+/// A member that this server is good enough for.
+async fn live_on(script: &Arc<Script>) -> Bench {
+    let mut bench = run_on(script);
+    bench.until(|update| matches!(update, Update::Live)).await;
+    bench
+}
+
+/// The server is silent until its member is lost. Returns what is told from its return until the member is live.
+async fn reconnect(bench: &mut Bench, script: &Script) -> Vec<Update> {
+    script.hang.store(true, Ordering::SeqCst);
+    bench
+        .until(|update| matches!(update, Update::Lost(_)))
+        .await;
+    script.hang.store(false, Ordering::SeqCst);
+    bench.until(|update| matches!(update, Update::Live)).await
+}
+
 #[tokio::test(start_paused = true)]
 async fn credentials_that_are_refused_once_cost_one_rebuild_and_no_loss() {
     let script = Arc::<Script>::default();
-    let mut bench = run_on(&script);
-    bench.until(|update| matches!(update, Update::Live)).await;
+    let mut bench = live_on(&script).await;
     script.slips.store(1, Ordering::SeqCst);
     let seen = bench.until(|update| matches!(update, Update::Live)).await;
     assert_eq!(contact(&seen), ["connected", "live"]);
@@ -28,8 +44,7 @@ async fn credentials_that_are_refused_once_cost_one_rebuild_and_no_loss() {
 #[tokio::test(start_paused = true)]
 async fn credentials_that_stay_refused_are_told_and_tried_ever_more_rarely() {
     let script = Arc::<Script>::default();
-    let mut bench = run_on(&script);
-    bench.until(|update| matches!(update, Update::Live)).await;
+    let mut bench = live_on(&script).await;
     script.unauthorised.store(true, Ordering::SeqCst);
     let refused_at = bench.clock.now();
     let seen = bench
@@ -84,8 +99,7 @@ async fn a_kind_that_is_hidden_leaves_the_rest_at_work() {
 #[tokio::test(start_paused = true)]
 async fn another_cluster_behind_the_address_is_noticed() {
     let script = Arc::<Script>::default();
-    let mut bench = run_on(&script);
-    bench.until(|update| matches!(update, Update::Live)).await;
+    let mut bench = live_on(&script).await;
     script.other.store(true, Ordering::SeqCst);
     let since = bench.clock.now();
     let wait = async {
@@ -106,8 +120,7 @@ async fn another_cluster_behind_the_address_is_noticed() {
 #[tokio::test(start_paused = true)]
 async fn new_credentials_take_over_only_if_they_may_read_all() {
     let (old, new) = (Arc::<Script>::default(), Arc::<Script>::default());
-    let mut bench = run_on(&old);
-    bench.until(|update| matches!(update, Update::Live)).await;
+    let mut bench = live_on(&old).await;
     new.hidden.lock().push("/api/v1/namespaces");
     rotate(&bench, &new);
     bench
@@ -124,18 +137,12 @@ async fn new_credentials_take_over_only_if_they_may_read_all() {
 #[tokio::test(start_paused = true)]
 async fn new_credentials_that_fail_leave_the_old_in_use_and_are_tried_again() {
     let (old, new) = (Arc::<Script>::default(), Arc::<Script>::default());
-    let mut bench = run_on(&old);
-    bench.until(|update| matches!(update, Update::Live)).await;
+    let mut bench = live_on(&old).await;
     new.unauthorised.store(true, Ordering::SeqCst);
     rotate(&bench, &new);
     sleep(Duration::from_secs(5)).await;
     // the connection breaks: the old ones make the next
-    old.hang.store(true, Ordering::SeqCst);
-    bench
-        .until(|update| matches!(update, Update::Lost(_)))
-        .await;
-    old.hang.store(false, Ordering::SeqCst);
-    let seen = bench.until(|update| matches!(update, Update::Live)).await;
+    let seen = reconnect(&mut bench, &old).await;
     assert!(
         !seen
             .iter()
@@ -157,16 +164,10 @@ async fn new_credentials_that_fail_leave_the_old_in_use_and_are_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn new_credentials_that_lead_elsewhere_leave_the_old_in_use() {
     let (old, new) = (Arc::<Script>::default(), Arc::<Script>::default());
-    let mut bench = run_on(&old);
-    bench.until(|update| matches!(update, Update::Live)).await;
+    let mut bench = live_on(&old).await;
     new.other.store(true, Ordering::SeqCst);
     rotate(&bench, &new);
-    old.hang.store(true, Ordering::SeqCst);
-    bench
-        .until(|update| matches!(update, Update::Lost(_)))
-        .await;
-    old.hang.store(false, Ordering::SeqCst);
-    let seen = bench.until(|update| matches!(update, Update::Live)).await;
+    let seen = reconnect(&mut bench, &old).await;
     for update in seen {
         if let Update::Connected { uid, .. } = update {
             assert_eq!(uid, "cluster-1");
@@ -186,8 +187,7 @@ async fn refusal(bench: &mut Bench) -> String {
 #[tokio::test(start_paused = true)]
 async fn new_credentials_take_over_only_if_they_may_watch_and_write_what_the_old_ones_may() {
     let (old, new) = (Arc::<Script>::default(), Arc::<Script>::default());
-    let mut bench = run_on(&old);
-    bench.until(|update| matches!(update, Update::Live)).await;
+    let mut bench = live_on(&old).await;
     new.no_rights.store(true, Ordering::SeqCst);
     rotate(&bench, &new);
     let why = refusal(&mut bench).await;
@@ -202,8 +202,7 @@ async fn new_credentials_take_over_only_if_they_may_watch_and_write_what_the_old
 
 #[tokio::test(start_paused = true)]
 async fn new_credentials_that_do_not_decode_are_told() {
-    let mut bench = run_on(&Arc::default());
-    bench.until(|update| matches!(update, Update::Live)).await;
+    let mut bench = live_on(&Arc::default()).await;
     bench.control.send_modify(|control| {
         control.credentials = Credentials::undecodable();
         control.version += 1;

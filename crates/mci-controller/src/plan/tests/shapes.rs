@@ -256,9 +256,34 @@ fn a_sole_exporter_may_keep_an_import_that_names_itself() {
     assert!(member(&world, "a").imports.items.is_empty());
 }
 
+fn mk_numbered(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("m{n:03}")).collect()
+}
+
+/// The picker's Service with so many addresses that its entry takes several KiB.
+fn mk_wordy_service() -> Update {
+    let long = "x".repeat(60);
+    let mut service = mk_service(ServiceType::LoadBalancer, "192.0.2.1");
+    service.ingress = (0..40)
+        .map(|n| format!("lb-{n}.{long}.{long}.example.com"))
+        .collect();
+    Update::Services(Change::Applied(service))
+}
+
+/// All but the first export the same pool, behind such a Service.
+fn mk_crowd(every: &[String]) -> World {
+    let every: Vec<&str> = every.iter().map(String::as_str).collect();
+    let mut world = mk_world(&every);
+    for name in &every[1..] {
+        world.update(&mk_name(name), mk_wordy_service(), NOW);
+        export(&mut world, name, "llm");
+    }
+    world
+}
+
 #[test]
 fn past_256_entries_the_oldest_pools_stay_and_the_others_are_told() {
-    let every: Vec<String> = (0..258).map(|n| format!("m{n:03}")).collect();
+    let every = mk_numbered(258);
     let every: Vec<&str> = every.iter().map(String::as_str).collect();
     let mut world = mk_world(&every);
     for (n, name) in every.iter().enumerate().take(257) {
@@ -286,7 +311,7 @@ fn past_256_entries_the_oldest_pools_stay_and_the_others_are_told() {
 
 #[test]
 fn entries_that_are_carried_take_their_room_and_who_finds_none_is_told() {
-    let every: Vec<String> = (0..258).map(|n| format!("m{n:03}")).collect();
+    let every = mk_numbered(258);
     let every: Vec<&str> = every.iter().map(String::as_str).collect();
     let mut before = mk_world(&["m000", "m257"]);
     export(&mut before, "m000", "llm");
@@ -314,20 +339,8 @@ fn entries_that_are_carried_take_their_room_and_who_finds_none_is_told() {
 
 #[test]
 fn an_import_holds_no_more_than_a_mebibyte_of_entries() {
-    let every: Vec<String> = (0..200).map(|n| format!("m{n:03}")).collect();
-    let every: Vec<&str> = every.iter().map(String::as_str).collect();
-    let mut world = mk_world(&every);
-    let long = "x".repeat(60);
-    let addresses: Vec<String> = (0..40)
-        .map(|n| format!("lb-{n}.{long}.{long}.example.com"))
-        .collect();
-    for name in &every[1..] {
-        let mut service = mk_service(ServiceType::LoadBalancer, "192.0.2.1");
-        service.ingress.clone_from(&addresses);
-        let services = Update::Services(Change::Applied(service));
-        world.update(&mk_name(name), services, NOW);
-        export(&mut world, name, "llm");
-    }
+    let every = mk_numbered(200);
+    let mut world = mk_crowd(&every);
     let plan = desired_for(&world, &mk_policy(), &mk_key("llm"), NOW);
     let clusters = &planned(&plan, "m000").status.clusters;
     let size = serde_json::to_vec(clusters).expect("JSON").len();
@@ -358,21 +371,8 @@ fn an_import_holds_no_more_than_a_mebibyte_of_entries() {
 /// What an import has must not crowd what its exporters say out of etcd's reach, nor unseen.
 #[test]
 fn an_import_is_no_larger_for_what_it_carries_and_tells_who_has_no_room() {
-    let every: Vec<String> = (0..200).map(|n| format!("m{n:03}")).collect();
-    let mut every: Vec<&str> = every.iter().map(String::as_str).collect();
-    every.truncate(130);
-    let mut world = mk_world(&every);
-    let long = "x".repeat(60);
-    let addresses: Vec<String> = (0..40)
-        .map(|n| format!("lb-{n}.{long}.{long}.example.com"))
-        .collect();
-    for name in &every[1..] {
-        let mut service = mk_service(ServiceType::LoadBalancer, "192.0.2.1");
-        service.ingress.clone_from(&addresses);
-        let services = Update::Services(Change::Applied(service));
-        world.update(&mk_name(name), services, NOW);
-        export(&mut world, name, "llm");
-    }
+    let every = mk_numbered(130);
+    let mut world = mk_crowd(&every);
     settle(&mut world, &mk_policy(), NOW);
     let live = member(&world, "m000").imports.items[&mk_key("llm")].clone();
     // as after a restart: forty are not heard yet, and forged to be huge
@@ -395,13 +395,7 @@ fn an_import_is_no_larger_for_what_it_carries_and_tells_who_has_no_room() {
             connect(&mut again, name, pools, imports, NOW);
         }
         if n > 40 {
-            let mut service = mk_service(ServiceType::LoadBalancer, "192.0.2.1");
-            service.ingress.clone_from(&addresses);
-            again.update(
-                &mk_name(name),
-                Update::Services(Change::Applied(service)),
-                NOW,
-            );
+            again.update(&mk_name(name), mk_wordy_service(), NOW);
         }
     }
     let plan = desired_for(&again, &mk_policy(), &mk_key("llm"), NOW);

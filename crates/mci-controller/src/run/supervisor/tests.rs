@@ -8,6 +8,7 @@ use crate::{
     fixtures::mk_name,
     index::{member::Refusal, update::Update},
     inventory::{Access, Credentials, Listing},
+    member::Control,
     run::tests::mk_settings,
 };
 
@@ -16,6 +17,27 @@ fn mk_supervisor() -> Supervisor {
     let metrics = Metrics::register(&mut Registry::default());
     let health = Health::new(&[GATE_PART]);
     Supervisor::new(settings, Clock::start(), metrics, health, Claim::always())
+}
+
+/// The member's tasks say that it is the cluster `one`.
+fn connected(supervisor: &mut Supervisor, name: &str) {
+    let name = mk_name(name);
+    let epoch = supervisor.members[&name].epoch;
+    let update = Update::Connected {
+        uid: "one".to_owned(),
+        clusterset: None,
+    };
+    supervisor.hear(Told {
+        name,
+        epoch,
+        timed: (update, Moment::default()),
+    });
+}
+
+/// What its tasks are told.
+fn control(supervisor: &Supervisor, name: &str) -> Control {
+    let control = supervisor.members[&mk_name(name)].control.as_ref();
+    control.expect("credentials").borrow().clone()
 }
 
 #[tokio::test(start_paused = true)]
@@ -43,23 +65,6 @@ async fn a_member_that_leaves_goes_on_leaving_when_its_tasks_fail() {
 #[tokio::test(start_paused = true)]
 async fn a_cluster_is_accepted_under_one_name_only() {
     let mut supervisor = mk_supervisor();
-    let connected = |supervisor: &mut Supervisor, name: &str| {
-        let name = mk_name(name);
-        let epoch = supervisor.members[&name].epoch;
-        let update = Update::Connected {
-            uid: "one".to_owned(),
-            clusterset: None,
-        };
-        supervisor.hear(Told {
-            name: name.clone(),
-            epoch,
-            timed: (update, Moment::default()),
-        });
-    };
-    let control = |supervisor: &Supervisor, name: &str| {
-        let control = supervisor.members[&mk_name(name)].control.as_ref();
-        control.expect("credentials").borrow().clone()
-    };
     for name in ["a", "b"] {
         supervisor.admit(&mk_name(name), &Credentials::for_tests(), None);
     }
@@ -75,39 +80,22 @@ async fn a_cluster_is_accepted_under_one_name_only() {
 #[tokio::test(start_paused = true)]
 async fn a_member_that_goes_on_under_another_name_is_forgotten_at_once() {
     let mut supervisor = mk_supervisor();
-    let connected = |supervisor: &mut Supervisor, name: &str| {
-        let name = mk_name(name);
-        let epoch = supervisor.members[&name].epoch;
-        let update = Update::Connected {
-            uid: "one".to_owned(),
-            clusterset: None,
-        };
-        supervisor.hear(Told {
-            name: name.clone(),
-            epoch,
-            timed: (update, Moment::default()),
-        });
-    };
     for name in ["a", "b"] {
         supervisor.admit(&mk_name(name), &Credentials::for_tests(), None);
         connected(&mut supervisor, name);
     }
-    let control = |supervisor: &Supervisor| {
-        let control = supervisor.members[&mk_name("b")].control.as_ref();
-        control.expect("credentials").borrow().clone()
-    };
-    let refused = control(&supervisor);
+    let refused = control(&supervisor, "b");
     assert_eq!(refused.refused, Some(Refusal::DuplicateCluster));
     supervisor.remove(&mk_name("a"));
     // the guard waits to see who else left
     tokio::time::advance(std::time::Duration::from_secs(11)).await;
     supervisor.tick();
     assert!(!supervisor.members.contains_key(&mk_name("a")));
-    let free = control(&supervisor);
+    let free = control(&supervisor, "b");
     assert_eq!(free.refused, None);
     assert!(free.version > refused.version, "it is tried at once");
     connected(&mut supervisor, "b");
-    assert_eq!(control(&supervisor).accepted.as_deref(), Some("one"));
+    assert_eq!(control(&supervisor, "b").accepted.as_deref(), Some("one"));
 }
 
 fn mk_listing(access: Access, accepts: Option<&str>) -> Listing {
@@ -127,15 +115,11 @@ async fn a_member_is_tried_anew_when_another_cluster_is_accepted_and_not_for_a_l
     let mut supervisor = mk_supervisor();
     let name = mk_name("a");
     let ready = || Access::Ready(Box::new(Credentials::for_tests()));
-    let version = |supervisor: &Supervisor| {
-        let control = supervisor.members[&name].control.as_ref();
-        control.expect("credentials").borrow().version
-    };
     supervisor.upsert(&name, &mk_listing(ready(), None));
     supervisor.upsert(&name, &mk_listing(ready(), None));
-    assert_eq!(version(&supervisor), 0);
+    assert_eq!(control(&supervisor, "a").version, 0);
     supervisor.upsert(&name, &mk_listing(ready(), Some("u-2")));
-    assert_eq!(version(&supervisor), 1);
+    assert_eq!(control(&supervisor, "a").version, 1);
 }
 
 #[tokio::test(start_paused = true)]
