@@ -96,9 +96,16 @@ fn trial(
             .stderr(Stdio::null())
             .spawn()?;
         if let Some(signal) = signal {
-            until("the program is up", || root.path().join("up").exists())?;
+            let up = root.path().join("up");
+            until("the program is up", || {
+                let ended = outer.try_wait()?;
+                done(up.exists(), format!("not yet; its end: {ended:?}"))
+            })?;
             let marker = root.path().join("marker");
-            until("its process runs", || is_running(&marker))?;
+            until("its process runs", || {
+                let running = running(&marker);
+                done(!running.is_empty(), "no such process")
+            })?;
             Command::new("kill")
                 .arg(signal)
                 .arg(outer.id().to_string())
@@ -110,7 +117,10 @@ fn trial(
             Expected::Signal(signal) => assert_eq!(status.signal(), Some(signal)),
         }
         let marker = root.path().join("marker");
-        until("no process is left", || !is_running(&marker))?;
+        until("no process is left", || {
+            let running = running(&marker);
+            done(running.is_empty(), format!("{running:?}"))
+        })?;
         let run = run_directory(root.path()).ok_or("no run directory")?;
         assert!(run.join("logs").exists(), "logs are kept");
         if let Expected::Code(_) = expected {
@@ -121,32 +131,42 @@ fn trial(
 }
 
 fn ended(outer: &mut Child) -> Result<ExitStatus, Failed> {
-    let mut status = None;
     until("the program ends", || {
-        status = outer.try_wait().ok().flatten();
-        status.is_some()
-    })?;
-    status.ok_or_else(|| "no status".into())
+        let status = outer.try_wait()?;
+        status.ok_or_else(|| "it runs".into())
+    })
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) -> Result<(), Failed> {
+/// Looks again and again; the error of the last look is in that of the whole.
+fn until<T>(what: &str, mut look: impl FnMut() -> Result<T, Failed>) -> Result<T, Failed> {
     let mut left = LIMIT;
-    while !holds() {
-        left = left
-            .checked_sub(PAUSE)
-            .ok_or_else(|| format!("{what}: not within {LIMIT:?}"))?;
+    loop {
+        match (look(), left.checked_sub(PAUSE)) {
+            (Ok(seen), _) => return Ok(seen),
+            (Err(seen), None) => {
+                let seen = seen.message().unwrap_or_default();
+                return Err(format!("{what}: not within {LIMIT:?}; last seen: {seen}").into());
+            }
+            (Err(_), Some(rest)) => left = rest,
+        }
         std::thread::sleep(PAUSE);
     }
-    Ok(())
 }
 
-/// Whether any process of this machine has `path` among its arguments, those inside included.
-fn is_running(path: &Path) -> bool {
+/// `seen` unless it is done.
+fn done(done: bool, seen: impl Into<Failed>) -> Result<(), Failed> {
+    if done { Ok(()) } else { Err(seen.into()) }
+}
+
+/// Command lines of the processes of this machine that have `path` among their arguments, those inside included.
+fn running(path: &Path) -> Vec<String> {
     let wanted = path.as_os_str().as_encoded_bytes();
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
         .filter_map(|process| std::fs::read(process.path().join("cmdline")).ok())
-        .any(|line| line.split(|byte| *byte == 0).any(|word| word == wanted))
+        .filter(|line| line.split(|byte| *byte == 0).any(|word| word == wanted))
+        .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
+        .collect()
 }
 
 fn run_directory(root: &Path) -> Option<PathBuf> {

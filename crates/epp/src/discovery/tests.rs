@@ -1,6 +1,9 @@
 //! Against an API server of which the test holds every answer.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
@@ -99,6 +102,17 @@ fn key(request: &Request<Body>) -> String {
     selector.replace("%3D", "=")
 }
 
+impl Objects {
+    /// For the person who reads a failure.
+    fn told(&self) -> String {
+        let (given, asked): (BTreeSet<_>, BTreeSet<_>) =
+            (self.lists.keys().collect(), self.asked.keys().collect());
+        let watches: BTreeSet<_> = self.watches.keys().collect();
+        let down = self.down;
+        format!("given: {given:?}, asked for: {asked:?}, watches: {watches:?}, down: {down}")
+    }
+}
+
 impl FakeApi {
     fn handle(&self, request: &Request<Body>, send: SendResponse<Response<Answer>>) {
         let key = key(request);
@@ -129,16 +143,26 @@ impl FakeApi {
         }
     }
 
-    /// Waits for a list to be asked for that the test has not given.
-    async fn asked(&self, key: &str) {
+    /// Looks again and again until there is what is looked for.
+    async fn until<T>(&self, what: &str, look: impl Fn(&Objects) -> Option<T>) -> T {
         let waiting = async {
-            while !self.0.lock().asked.contains_key(key) {
-                tokio::time::sleep(STEP).await;
+            loop {
+                let found = look(&self.0.lock());
+                match found {
+                    Some(found) => return found,
+                    None => tokio::time::sleep(STEP).await,
+                }
             }
         };
-        timeout(LIMIT, waiting)
-            .await
-            .expect("the list is asked for");
+        let found = timeout(LIMIT, waiting).await;
+        found.unwrap_or_else(|_| panic!("{what}: not within {LIMIT:?}; {}", self.0.lock().told()))
+    }
+
+    /// Waits for a list to be asked for that the test has not given.
+    async fn asked(&self, key: &str) {
+        let asked = |objects: &Objects| objects.asked.contains_key(key).then_some(());
+        self.until(&format!("the list {key} is asked for"), asked)
+            .await;
     }
 
     /// Sends an event on the watch of `key`, once that is open.
@@ -150,16 +174,9 @@ impl FakeApi {
 
     /// Waits for the watch of `key` to be opened.
     async fn watch(&self, key: &str) -> Events {
-        let waiting = async {
-            loop {
-                let open = self.0.lock().watches.get(key).cloned();
-                match open {
-                    Some(events) => return events,
-                    None => tokio::time::sleep(STEP).await,
-                }
-            }
-        };
-        timeout(LIMIT, waiting).await.expect("the watch is opened")
+        let open = |objects: &Objects| objects.watches.get(key).cloned();
+        self.until(&format!("the watch {key} is opened"), open)
+            .await
     }
 
     /// Makes the watch of `key` list anew, and waits until that list is taken.

@@ -63,18 +63,19 @@ impl Running {
     }
 
     async fn wait_for(&self, path: &str, good: impl Fn(u16, &str) -> bool) -> String {
+        let mut last = None;
         let poll = async {
             loop {
                 let (status, body) = self.get(path).await;
                 if good(status, &body) {
                     return body;
                 }
+                last = Some((status, body));
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        timeout(Duration::from_secs(10), poll)
-            .await
-            .expect("in time")
+        let found = timeout(Duration::from_secs(10), poll).await;
+        found.unwrap_or_else(|_| panic!("{path} does not come to be so; last seen: {last:?}"))
     }
 
     async fn stop(mut self) -> anyhow::Result<()> {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Display, net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
-use apiserver_sim::{Authority, IMPORTS, Server, condition, free_address};
+use apiserver_sim::{Authority, Call, IMPORTS, Server, condition, free_address};
 use clap::{CommandFactory, Parser};
 use mci_controller::Args;
 use process::Shutdown;
@@ -20,6 +20,8 @@ use tokio::{
 pub(crate) const NS: &str = "ml";
 /// Long enough for what takes a second, on a machine that does much else.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
+/// Longer than anything that the controller puts off for more news: an export has a second to settle.
+const QUIET: Duration = Duration::from_secs(2);
 /// Between two looks.
 pub(crate) const LOOK: Duration = Duration::from_millis(10);
 
@@ -223,6 +225,20 @@ impl Bed {
             .into_iter()
             .map(|row| (row["name"].as_str().unwrap_or_default().to_owned(), row));
         Ok(named.collect())
+    }
+
+    /// Waits until nothing has been written for [`QUIET`]: what came before is done, its echoes, too.
+    pub(crate) async fn quiet(&self) -> Result<()> {
+        until("nothing is written any more", SOON, || {
+            let calls = self.servers().flat_map(Server::calls);
+            let writes = calls.filter(Call::is_write);
+            let last = writes.max_by_key(|call| call.at);
+            match last {
+                Some(call) if call.at.elapsed() < QUIET => Err(format!("{call:?}")),
+                _ => Ok(()),
+            }
+        })
+        .await
     }
 
     /// Waits until an import lists exactly these clusters.

@@ -92,7 +92,7 @@ pub(crate) async fn t07_a_watch_cut_inside_an_event_deletes_nothing() -> Result<
     bed.server("a").export(NS, "llm");
     bed.entries("b", "llm", &["a"]).await?;
     bed.entries("c", "llm", &["a"]).await?;
-    stays("quiet", Duration::from_secs(2), || check(true, String::new)).await?;
+    bed.quiet().await?;
     let before = [bed.version("b", "llm"), bed.version("c", "llm")];
     for server in bed.servers() {
         for kind in [&POOLS, &SERVICES, &NAMESPACES, &IMPORTS] {

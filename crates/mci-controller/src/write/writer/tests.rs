@@ -113,9 +113,13 @@ impl Server {
     }
 
     async fn idle(&self) {
-        while !self.queue.is_idle() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let emptied = async {
+            while !self.queue.is_idle() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let emptied = tokio::time::timeout(Duration::from_mins(10), emptied).await;
+        assert!(emptied.is_ok(), "never idle: {:?}", self.queue);
     }
 }
 
