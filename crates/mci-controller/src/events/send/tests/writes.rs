@@ -26,7 +26,10 @@ fn write(queue: &Queue, clock: Clock, outcome: Outcome) {
 
 /// A member whose breaker is open, with a write that will be tried.
 async fn open_breaker(server: &Server<Queue>) {
-    while !server.postbox.stats(server.clock.now()).breaker_open {
+    for _ in 0..20 {
+        if server.postbox.stats(server.clock.now()).breaker_open {
+            return;
+        }
         write(
             &server.postbox,
             server.clock,
@@ -34,6 +37,7 @@ async fn open_breaker(server: &Server<Queue>) {
         );
         sleep(Duration::from_secs(31)).await;
     }
+    panic!("it stays closed: {:?}", server.postbox);
 }
 
 #[tokio::test(start_paused = true)]
