@@ -86,7 +86,7 @@ pub struct ControllerStatus {
 }
 
 /// A cluster, by its name in the ClusterSet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct ClusterName {
     /// Name of the cluster.
     #[schemars(length(min = 1, max = 253))]
@@ -110,7 +110,7 @@ pub struct ControllerParent {
 }
 
 /// Reference to a parent; group and kind default to Gateway's.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct ParentReference {
     /// API group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -191,7 +191,7 @@ pub enum FailureMode {
 }
 
 /// One port of the model servers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct TargetPort {
     /// Port number.
     #[schemars(schema_with = "schema::port")]
@@ -199,7 +199,7 @@ pub struct TargetPort {
 }
 
 /// The endpoint picker (EPP) of an exported pool.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EndpointPicker {
     /// Name of its Service in the exporting cluster.
@@ -225,7 +225,7 @@ pub struct EndpointPicker {
 }
 
 /// A port of the endpoint picker, with an optional credential.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PortRef {
     /// Port number.
@@ -237,7 +237,7 @@ pub struct PortRef {
 }
 
 /// Reference to a Secret.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct SecretReference {
     /// Name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -250,7 +250,7 @@ pub struct SecretReference {
 }
 
 /// Addresses and ports of a Service in the exporting cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct ServiceEndpoints {
     /// Type of the Service, for information.
     #[serde(rename = "type")]
@@ -266,7 +266,7 @@ pub struct ServiceEndpoints {
 }
 
 /// Type of a core Service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum ServiceType {
     /// Cluster-internal addresses.
     ClusterIP,
@@ -279,7 +279,7 @@ pub enum ServiceType {
 }
 
 /// One port of a Service.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServicePort {
     /// Port number.
@@ -327,7 +327,7 @@ pub struct Parent {
 }
 
 /// A listener of a parent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Listener {
     /// Name of the listener.
     #[schemars(length(min = 1, max = 253))]
@@ -344,7 +344,7 @@ pub struct Listener {
 }
 
 /// Protocol of a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum ListenerProtocol {
     /// Cleartext HTTP.
     #[serde(rename = "HTTP")]

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use crate::{
     index::{
         World,
+        digest::LiveStatus,
         facts::{
             Admits, Claim, CrdCheck, EppRef, GatewayFacts, ListenerFacts, LiveImport,
             NamespaceFacts, PoolFacts, PortFacts, Programmed, RouteFacts, RouteParent,
@@ -210,7 +211,7 @@ pub(crate) fn mk_live(key: &Key, planned: &PlannedImport, version: u64) -> LiveI
             .iter()
             .map(|entry| entry.name.clone())
             .collect(),
-        status: planned.status.clone(),
+        status: LiveStatus::new(planned.status.clone(), annotations::MCI_CONTROLLER),
     }
 }
 

@@ -5,8 +5,9 @@
 
 mod absence;
 mod changes;
-mod contest;
+pub(crate) mod contest;
 pub(crate) mod denied;
+pub(crate) mod digest;
 pub(crate) mod drain;
 pub(crate) mod facts;
 pub(crate) mod flavour;
@@ -188,7 +189,7 @@ impl World {
             }
             Update::Imports(change) => {
                 let first = member.imports.coverage != Coverage::Listed;
-                let mut changes = member.change_imports(change);
+                let mut changes = member.change_imports(change, now);
                 if first && member.imports.coverage == Coverage::Listed {
                     self.tell_orphans(Suspects::In(name), &mut changes);
                 }

@@ -113,6 +113,8 @@ pub(crate) enum Hold {
 pub(crate) struct PlannedImport {
     pub(crate) audience: Audience,
     pub(crate) status: InferencePoolImportStatus,
+    /// See [`digest`](crate::index::digest::digest()).
+    pub(crate) digest: u64,
 }
 
 /// Who reads the same body: normally all members that do not export share one, and each exporter has its own.
@@ -158,7 +160,7 @@ pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment
     let wall = world.wall_at(now);
     let mut plan = KeyPlan::default();
     let mut entries = BTreeMap::new();
-    let mut fates = Fates::new();
+    let mut fates = Fates::default();
     let mut kept = BTreeMap::new();
     let mut decisions: Vec<(&ClusterName, &Member, Decision)> = Vec::new();
     for (name, member) in &world.members {
@@ -168,14 +170,16 @@ pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment
         let mark = match decision.entry {
             EntryFate::Publish => Mark::None,
             EntryFate::Retain(mark) => mark,
-            EntryFate::Carry(_) | EntryFate::Drain(_) | EntryFate::Remove(_) => {
+            // nothing is lent of it
+            EntryFate::Remove(_) => continue,
+            EntryFate::Carry(_) | EntryFate::Drain(_) => {
                 let lender = Lender {
                     fate: decision.entry,
                     reach: known.reach,
                     until: member.draining.get(key).copied(),
                     allowed: &member.origin.allowed,
                 };
-                fates.insert(name.as_str(), lender);
+                fates.add(name.as_str(), lender);
                 if let (EntryFate::Carry(_), Some(record)) = (lender.fate, member.pools.get(key)) {
                     kept.insert(name, record.facts.created);
                 }

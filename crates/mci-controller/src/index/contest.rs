@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use xxhash_rust::xxh3::Xxh3Default;
 
-use super::facts::LiveImport;
+use super::facts::{Claim, LiveImport};
 use crate::name::Key;
 use moment::Moment;
 
@@ -21,9 +21,20 @@ pub(crate) struct Contests {
     fights: BTreeMap<Key, Fight>,
 }
 
+/// What is planned of an import.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// Of the status; see [`digest`](super::digest::digest()).
+    pub(crate) digest: u64,
+    /// Whether it says so.
+    pub(crate) is_shown: bool,
+}
+
 /// How an import was last seen.
 #[derive(Clone, Debug)]
 struct Look {
+    /// Digest of what was planned then.
+    wanted: u64,
     version: Option<Version>,
     /// Since when it says what is planned; none: it does not.
     planned: Option<Moment>,
@@ -67,17 +78,18 @@ impl Contests {
         &mut self,
         key: &Key,
         live: Option<&LiveImport>,
-        as_planned: bool,
+        wanted: Wanted,
         now: Moment,
     ) -> bool {
         let version = live.map(Version::of);
         let Some(look) = self.looks.get_mut(key) else {
-            let look = Look::first(version, as_planned, now);
+            let look = Look::first(version, wanted, now);
             self.looks.insert(key.clone(), look);
             return false;
         };
+        look.wanted = wanted.digest;
         let moved = look.version != version;
-        if as_planned {
+        if wanted.is_shown {
             look.came |= moved;
             look.planned.get_or_insert(now);
             look.version = version;
@@ -90,6 +102,22 @@ impl Contests {
         look.planned = None;
         look.came = false;
         undone && self.undone(key, now)
+    }
+
+    /// The watch shows an import. Planning may not see this version: the next, which undoes it, may be here before. So
+    /// that it says what was last planned is noted at once; all else is for the plan to tell.
+    pub(super) fn shown(&mut self, live: &LiveImport, now: Moment) {
+        let look = self.looks.get(&live.key);
+        if live.claim == Claim::Ours
+            && let Some(digest) = look.map(|look| look.wanted)
+            && live.status.digest() == Some(digest)
+        {
+            let wanted = Wanted {
+                digest,
+                is_shown: true,
+            };
+            self.look(&live.key, Some(live), wanted, now);
+        }
     }
 
     /// Whether somebody keeps undoing it.
@@ -154,11 +182,13 @@ impl Contests {
 // === impl Look ===
 
 impl Look {
-    fn first(version: Option<Version>, as_planned: bool, now: Moment) -> Self {
+    fn first(version: Option<Version>, wanted: Wanted, now: Moment) -> Self {
+        let Wanted { digest, is_shown } = wanted;
         Self {
+            wanted: digest,
             version,
-            planned: as_planned.then_some(now),
-            came: as_planned,
+            planned: is_shown.then_some(now),
+            came: is_shown,
             undone: Vec::new(),
         }
     }
@@ -187,7 +217,7 @@ impl Version {
 mod tests {
     use super::*;
     use crate::fixtures::*;
-    use crate::index::facts::Claim;
+    use crate::index::digest::LiveStatus;
 
     const fn at(seconds: u64) -> Moment {
         Moment::from_millis(seconds * 1000)
@@ -201,7 +231,15 @@ mod tests {
             generation,
             claim: Claim::Ours,
             owned_entries: Vec::new(),
-            status: crd::InferencePoolImportStatus::default(),
+            status: LiveStatus::new(crd::InferencePoolImportStatus::default(), "us"),
+        }
+    }
+
+    /// What [`mk_import`] says is not what is planned here: only `is_shown` tells.
+    const fn mk_wanted(is_shown: bool) -> Wanted {
+        Wanted {
+            digest: 0,
+            is_shown,
         }
     }
 
@@ -220,7 +258,12 @@ mod tests {
         let mut contests = Contests::default();
         for (second, version, as_planned) in looks {
             let live = Some(mk_import(*version, 1)).filter(|_| *version > 0);
-            contests.look(&mk_key("llm"), live.as_ref(), *as_planned, at(*second));
+            contests.look(
+                &mk_key("llm"),
+                live.as_ref(),
+                mk_wanted(*as_planned),
+                at(*second),
+            );
         }
         contests
     }
@@ -252,7 +295,7 @@ mod tests {
         let mut contests = Contests::default();
         for n in 0..10 {
             let live = mk_import(u64::try_from(n).expect("small"), n / 2);
-            contests.look(&mk_key("llm"), Some(&live), n % 2 == 1, at(0));
+            contests.look(&mk_key("llm"), Some(&live), mk_wanted(n % 2 == 1), at(0));
         }
         assert!(!contests.is_contested(&mk_key("llm")));
     }
@@ -266,16 +309,31 @@ mod tests {
         for wait in [10, 20, 40, 80, 160, 320, 600, 600] {
             assert_eq!(contests.retry(&key), Some(at(second + wait)));
             second += wait;
-            contests.look(&key, Some(&mk_import(version, 1)), true, at(second));
+            contests.look(
+                &key,
+                Some(&mk_import(version, 1)),
+                mk_wanted(true),
+                at(second),
+            );
             assert!(contests.tick(at(second)).is_empty());
-            let again = contests.look(&key, Some(&mk_import(version + 1, 1)), false, at(second));
+            let again = contests.look(
+                &key,
+                Some(&mk_import(version + 1, 1)),
+                mk_wanted(false),
+                at(second),
+            );
             assert!(!again, "told once");
             version += 2;
         }
         // nobody wrote what is planned: that is no peace
         assert!(contests.tick(at(second + 6000)).is_empty());
         second += 6000;
-        contests.look(&key, Some(&mk_import(version, 1)), true, at(second));
+        contests.look(
+            &key,
+            Some(&mk_import(version, 1)),
+            mk_wanted(true),
+            at(second),
+        );
         assert!(contests.tick(at(second + 599)).is_empty());
         assert_eq!(contests.tick(at(second + 600)), std::slice::from_ref(&key));
         assert!(!contests.is_contested(&key));
@@ -283,10 +341,44 @@ mod tests {
         contests.look(
             &key,
             Some(&mk_import(version + 1, 1)),
-            false,
+            mk_wanted(false),
             at(second + 601),
         );
         assert!(!contests.is_contested(&key));
+    }
+
+    #[test]
+    fn a_version_that_planning_does_not_see_counts_too() {
+        let key = mk_key("llm");
+        let planned = |live: &LiveImport| live.status.digest().expect("known");
+        let mut edited = mk_import(0, 1);
+        let said = crd::InferencePoolImportStatus {
+            observed_generation: Some(7),
+            ..crd::InferencePoolImportStatus::default()
+        };
+        edited.status = LiveStatus::new(said, "us");
+        let mut contests = Contests::default();
+        for version in (1..7).step_by(2) {
+            let ours = mk_import(version, 1);
+            let digest = planned(&ours);
+            contests.shown(&ours, at(0));
+            edited.resource_version = (version + 1).to_string();
+            contests.shown(&edited, at(0));
+            let wanted = Wanted {
+                digest,
+                is_shown: false,
+            };
+            contests.look(&key, Some(&edited), wanted, at(0));
+        }
+        // the first version was not expected yet
+        assert!(!contests.is_contested(&key));
+        contests.shown(&mk_import(7, 1), at(0));
+        edited.resource_version = "8".to_owned();
+        let wanted = Wanted {
+            digest: planned(&mk_import(7, 1)),
+            is_shown: false,
+        };
+        assert!(contests.look(&key, Some(&edited), wanted, at(0)));
     }
 
     #[test]

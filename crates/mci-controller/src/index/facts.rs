@@ -8,11 +8,10 @@ use std::{
     sync::Arc,
 };
 
-use crd::{
-    Condition, FailureMode, Hostname, InferencePoolImportStatus, ListenerProtocol, ServiceType,
-};
+use crd::{Condition, FailureMode, Hostname, ListenerProtocol, ServiceType};
 use jiff::Timestamp;
 
+use super::digest::LiveStatus;
 use crate::name::Key;
 
 /// An InferencePool.
@@ -166,7 +165,7 @@ pub(crate) struct LiveImport {
     pub(crate) claim: Claim,
     /// Names in `status.clusters` that an apply of ours owns.
     pub(crate) owned_entries: Vec<String>,
-    pub(crate) status: InferencePoolImportStatus,
+    pub(crate) status: LiveStatus,
 }
 
 /// Whose an import is.

@@ -14,6 +14,7 @@ use super::{
     update::Change,
 };
 use crate::name::Key;
+use moment::Moment;
 
 /// Services of one member: past them, only those that a pool names are kept (spec 5.2).
 const MAX_SERVICES: usize = 20_000;
@@ -185,7 +186,7 @@ impl Member {
         });
     }
 
-    pub(super) fn change_imports(&mut self, change: Change<LiveImport>) -> Changes {
+    pub(super) fn change_imports(&mut self, change: Change<LiveImport>, now: Moment) -> Changes {
         let keys = match change {
             Change::Listed(items) => {
                 let fits = items.len() <= MAX_IMPORTS;
@@ -204,6 +205,7 @@ impl Member {
                     self.imports.coverage = Coverage::Never;
                     return Changes::default();
                 }
+                self.contests.shown(&item, now);
                 let news = self.imports.apply(key.clone(), item);
                 news.then_some(key).into_iter().collect()
             }

@@ -23,8 +23,12 @@ use k8s_openapi::{
 use kube::core::PartialObjectMeta;
 
 use crate::{
-    index::facts::{
-        Claim, EppRef, LiveImport, NamespaceFacts, PoolFacts, PortFacts, ServiceFacts, SliceFacts,
+    index::{
+        digest::LiveStatus,
+        facts::{
+            Claim, EppRef, LiveImport, NamespaceFacts, PoolFacts, PortFacts, ServiceFacts,
+            SliceFacts,
+        },
     },
     name::Key,
     plan::export::concerns_export,
@@ -228,7 +232,7 @@ pub(super) fn import(object: InferencePoolImport, ours: &Ours) -> Option<LiveImp
         generation: meta.generation.unwrap_or(1).max(0),
         claim,
         owned_entries: owned_entries(managed),
-        status: object.status.unwrap_or_default(),
+        status: LiveStatus::new(object.status.unwrap_or_default(), &ours.controller_name),
     })
 }
 

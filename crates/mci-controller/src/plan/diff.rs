@@ -1,10 +1,6 @@
 //! What to send, if anything, to get from the live object to the planned one. Times never count.
 
-use crd::{
-    Condition, InferencePoolImportStatus,
-    conditions::{self, ACCEPTED, CONSISTENT, READY},
-};
-
+use crd::{Condition, InferencePoolImportStatus, conditions};
 use serde_json::Value;
 
 use super::{
@@ -12,6 +8,7 @@ use super::{
     cover::{covers_conditions, covers_entry, is_exact},
 };
 use crate::index::{
+    digest::is_ours,
     facts::{Claim, LiveImport},
     flavour::Flavour,
 };
@@ -51,9 +48,24 @@ pub(crate) fn diff(plan: &ImportPlan, live: Option<&LiveImport>) -> Step {
         (ImportPlan::Present(planned), Some(live)) => match live.claim {
             Claim::Foreign => Step::Conflict,
             Claim::Unclaimed => Step::CreateMain,
+            Claim::Ours if says(live, planned) => {
+                debug_assert_eq!(
+                    diff_status(planned, live),
+                    Step::None,
+                    "{key}",
+                    key = live.key
+                );
+                Step::None
+            }
             Claim::Ours => diff_status(planned, live),
         },
     }
+}
+
+/// Whether an import of ours says what is planned and, of what is ours, nothing else; false where only a full comparison
+/// tells.
+pub(super) fn says(live: &LiveImport, planned: &PlannedImport) -> bool {
+    live.claim == Claim::Ours && live.status.digest() == Some(planned.digest)
 }
 
 /// Compares our entry in a pool's status with its plan.
@@ -74,7 +86,9 @@ pub(crate) fn diff_pool(plan: &PoolPlan, live: Option<&[Condition]>) -> PoolStep
 }
 
 fn diff_status(planned: &PlannedImport, live: &LiveImport) -> Step {
-    let PlannedImport { audience, status } = planned;
+    let PlannedImport {
+        audience, status, ..
+    } = planned;
     if audience.flavour == Flavour::Upstream {
         // of the rest, its CRD lets us write nothing, nor take anything out
         return if same_controllers(status, &live.status) {
@@ -211,9 +225,4 @@ fn same_controllers(planned: &InferencePoolImportStatus, live: &InferencePoolImp
                 && covers_conditions(&found.conditions, &wanted.conditions)
         })
     })
-}
-
-/// Whether we write conditions of this type.
-fn is_ours(condition: &Condition) -> bool {
-    [ACCEPTED, READY, CONSISTENT].contains(&condition.type_.as_str())
 }

@@ -1,6 +1,6 @@
 //! `Exported`: where a pool's export stands, judged by the live imports of the others, never by write results.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::{collections::BTreeMap, fmt::Write, sync::Arc};
 
 use crd::{
     ImportedCluster, InferencePoolImportStatus,
@@ -8,9 +8,10 @@ use crd::{
 };
 
 use super::{
-    Hold, ImportPlan, Policy, PoolPlan,
+    Hold, ImportPlan, PlannedImport, Policy, PoolPlan,
     cover::covers_entry,
     decision::{Decision, Word},
+    diff::says,
     export::{Export, parse_export},
 };
 use crate::{
@@ -31,6 +32,7 @@ pub(super) struct Judgement<'a> {
     pub(super) record: &'a PoolRecord,
     /// Every member, with what was decided for the key.
     pub(super) decisions: &'a [(&'a ClusterName, &'a Member, Decision)],
+    /// One for each.
     pub(super) imports: &'a BTreeMap<ClusterName, ImportPlan>,
     /// Its entry does not fit into some import.
     pub(super) crowded_out: bool,
@@ -40,6 +42,7 @@ pub(super) struct Judgement<'a> {
 const MAX_NAMED: usize = 8;
 
 /// What an importer says of the export.
+#[derive(Clone, Copy)]
 enum Verdict {
     Carries,
     /// The same in upstream's shape, which names the exporter and tells nothing of it.
@@ -114,18 +117,24 @@ impl Judgement<'_> {
 
     fn tally(&self) -> Tally {
         let mut tally = Tally::default();
-        for (name, importer, decision) in self.decisions {
-            if *name != self.exporter
-                && let Some(plan) = self.imports.get(*name)
-            {
-                let verdict = self.verdict(importer, decision.word, plan);
+        // importers share their plans: what one of them says of the exporter is looked for once
+        let mut said = None;
+        for ((name, importer, decision), plan) in self.decisions.iter().zip(self.imports.values()) {
+            if *name != self.exporter {
+                let verdict = self.verdict(importer, decision.word, plan, &mut said);
                 tally.count(name, &verdict, self.policy.strict_exported);
             }
         }
         tally
     }
 
-    fn verdict(&self, importer: &Member, word: Word, plan: &ImportPlan) -> Verdict {
+    fn verdict<'p>(
+        &self,
+        importer: &Member,
+        word: Word,
+        plan: &'p ImportPlan,
+        said: &mut Option<(&'p Arc<PlannedImport>, Verdict)>,
+    ) -> Verdict {
         match word {
             Word::NotCounted => return Verdict::NotCounted,
             Word::NamespaceMissing => return Verdict::NamespaceMissing,
@@ -147,9 +156,23 @@ impl Judgement<'_> {
             // whatever it says just now
             return Verdict::Blocked("Conflict");
         }
+        if says(live, planned) {
+            return match said {
+                Some((of, verdict)) if Arc::ptr_eq(of, planned) => *verdict,
+                _ => {
+                    said.insert((planned, self.shown(&planned.status, planned)))
+                        .1
+                }
+            };
+        }
+        self.shown(&live.status, planned)
+    }
+
+    /// What a status says of the export, where this is planned.
+    fn shown(&self, live: &InferencePoolImportStatus, planned: &PlannedImport) -> Verdict {
         let exporter = self.exporter.as_str();
         if planned.audience.flavour == Flavour::Upstream {
-            return if self.is_named(&live.status) {
+            return if self.is_named(live) {
                 Verdict::NamesOnly
             } else if self.is_named(&planned.status) {
                 Verdict::Pending
@@ -160,7 +183,7 @@ impl Judgement<'_> {
         let Some((at, wanted)) = entry_of(&planned.status.clusters, exporter, 0) else {
             return self.not_planned();
         };
-        match entry_of(&live.status.clusters, exporter, at) {
+        match entry_of(&live.clusters, exporter, at) {
             Some((_, found)) if covers_entry(found, wanted) => Verdict::Carries,
             _ => Verdict::Pending,
         }

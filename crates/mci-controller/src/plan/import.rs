@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use super::{Audience, Hold, ImportInExporter, ImportPlan, PlannedImport, Policy, lend::Lent};
 use crate::{
     index::{
+        digest::digest,
         flavour::Flavour,
         member::{Member, PoolRecord},
     },
@@ -131,6 +132,7 @@ pub(super) fn make(
     };
     ImportPlan::Present(Arc::new(PlannedImport {
         audience: audience.clone(),
+        digest: digest(&status, &policy.controller_name),
         status,
     }))
 }

@@ -157,7 +157,9 @@ fn middle(mut times: Vec<Timestamp>) -> Option<Timestamp> {
 
 /// Adds where each condition of an import is in the book.
 fn note_places(planned: &PlannedImport, places: &mut BTreeSet<(Scope, String)>) {
-    let PlannedImport { audience, status } = planned;
+    let PlannedImport {
+        audience, status, ..
+    } = planned;
     let mut note = |scope: Scope, conditions: &[Condition]| {
         let types = conditions.iter().map(|condition| condition.type_.clone());
         places.extend(types.map(|type_| (scope.clone(), type_)));

@@ -1,8 +1,6 @@
 //! What an importer's own live import lends to its plan: entries of members not heard of since the start, so that a
 //! restart withdraws nothing (R27), and entries that drain. A forged import fools only its owner.
 
-use std::collections::BTreeMap;
-
 use crd::{
     Condition, ImportedCluster,
     conditions::{self, Status},
@@ -27,8 +25,12 @@ use crate::{
     networks::Allowed,
 };
 
-/// What becomes of each member's entry, by its name.
-pub(super) type Fates<'a> = BTreeMap<&'a str, Lender<'a>>;
+/// What becomes of the entries of members whose pools are not there to be published.
+#[derive(Debug, Default)]
+pub(super) struct Fates<'a> {
+    /// By name.
+    lenders: Vec<(&'a str, Lender<'a>)>,
+}
 
 /// An exporter, as far as lending is concerned.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +69,9 @@ pub(super) fn lend(
     let Some(live) = live.filter(|live| live.claim == Claim::Ours) else {
         return lent;
     };
+    if fates.lenders.is_empty() {
+        return lent;
+    }
     let lender = |name: &str| fates.get(name).filter(|_| name != importer.as_str());
     let ours = live.status.controllers.iter();
     let ours = ours.filter(|controller| controller.name == controller_name);
@@ -199,6 +204,21 @@ fn sanitised(entry: &ImportedCluster, allowed: &Allowed) -> ImportedCluster {
         condition.last_transition_time = Time(Timestamp::UNIX_EPOCH);
     }
     entry
+}
+
+// === impl Fates ===
+
+impl<'a> Fates<'a> {
+    /// In the order of names.
+    pub(super) fn add(&mut self, name: &'a str, lender: Lender<'a>) {
+        self.lenders.push((name, lender));
+    }
+
+    fn get(&self, name: &str) -> Option<&Lender<'a>> {
+        let found = self.lenders.binary_search_by_key(&name, |(known, _)| known);
+        let (_, lender) = self.lenders.get(found.ok()?)?;
+        Some(lender)
+    }
 }
 
 // === impl Lent ===

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     events::Audience,
-    index::{Dirty, World, facts::Claim},
+    index::{Dirty, World, contest::Wanted, facts::Claim},
     name::{ClusterName, Key},
     plan::{
         Hold, ImportPlan, KeyPlan, PoolPlan, desired_for,
@@ -180,7 +180,7 @@ impl Planner {
                 tracing::warn!(member = %name, %key, reason = "Conflict",
                     "somebody keeps undoing what is written into the import: writing it ever more rarely");
             }
-        } else {
+        } else if !self.conflicts.is_empty() {
             self.conflicts.remove(&place);
         }
         let action = match (step, plan, live) {
@@ -215,7 +215,7 @@ impl Planner {
             tracing::debug!(member = %name, %key, action = action.name(), "writing an import");
             let summary = self
                 .dry_run
-                .then(|| describe_import(live.map(|live| &live.status), &action));
+                .then(|| describe_import(live.map(|live| &*live.status), &action));
             let work = Work {
                 action,
                 summary,
@@ -241,9 +241,12 @@ impl Planner {
         let live = member.imports.items.get(key);
         let step = diff(plan, live);
         match plan {
-            ImportPlan::Present(_) if step != Step::Conflict => {
-                let as_planned = step == Step::None;
-                if self.speaking && member.contests.look(key, live, as_planned, now) {
+            ImportPlan::Present(planned) if step != Step::Conflict => {
+                let wanted = Wanted {
+                    digest: planned.digest,
+                    is_shown: step == Step::None,
+                };
+                if self.speaking && member.contests.look(key, live, wanted, now) {
                     // what is said of its export changes
                     self.dirty.keys.insert(key.clone());
                 }
@@ -321,7 +324,7 @@ fn live_statuses<'a>(world: &'a World, key: &Key) -> Vec<&'a InferencePoolImport
     members
         .filter_map(|member| member.imports.items.get(key))
         .filter(|live| live.claim == Claim::Ours)
-        .map(|live| &live.status)
+        .map(|live| &*live.status)
         .collect()
 }
 

@@ -105,6 +105,16 @@ impl Lane {
         self.not_before = Moment::default();
     }
 
+    /// Whether [`Lane::withdraw`] would change nothing.
+    pub(super) fn is_calm(&self) -> bool {
+        self.waiting.is_none()
+            && self.sent.is_none()
+            && self.rejected.is_none()
+            && self.last_error.is_none()
+            && self.failures == 0
+            && self.not_before == Moment::default()
+    }
+
     /// Begins the waiting write.
     pub(super) fn begin(&mut self, now: Moment) -> Option<Work> {
         let work = self.waiting.take()?.work;

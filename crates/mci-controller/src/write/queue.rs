@@ -137,7 +137,8 @@ impl Lanes {
     }
 
     fn withdraw(&mut self, slot: &Slot) {
-        if self.lanes.contains_key(slot) {
+        // most often there is nothing
+        if self.lanes.get(slot).is_some_and(|lane| !lane.is_calm()) {
             self.change(slot, Lane::withdraw);
         }
     }

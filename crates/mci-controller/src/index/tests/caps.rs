@@ -134,20 +134,20 @@ fn a_member_with_imports_without_end_is_not_written_into() {
     let mk = |at: usize| {
         let mut import = live.clone();
         import.key = mk_key(&format!("import-{at}"));
-        import.status = crd::InferencePoolImportStatus::default();
+        *import.status = crd::InferencePoolImportStatus::default();
         import
     };
     let name = mk_name("b");
     let member_b = world.members.get_mut(&name).expect("a member");
     for at in 0..MAX_IMPORTS + 10 {
-        member_b.change_imports(Change::Applied(mk(at)));
+        member_b.change_imports(Change::Applied(mk(at)), NOW);
     }
     assert_eq!(member_b.imports.items.len(), MAX_IMPORTS);
     assert!(!member_b.imports_known(), "some are not known");
     let many = (0..=MAX_IMPORTS).map(mk).collect();
-    member_b.change_imports(Change::Listed(many));
+    member_b.change_imports(Change::Listed(many), NOW);
     assert_eq!(member_b.imports.items.len(), MAX_IMPORTS);
     assert!(!member_b.imports_known());
-    member_b.change_imports(Change::Listed(vec![live]));
+    member_b.change_imports(Change::Listed(vec![live]), NOW);
     assert!(member_b.imports_known());
 }

@@ -21,8 +21,8 @@ fn live(world: &World, name: &str) -> LiveImport {
 /// As reads under upstream's CRD show it (K6).
 fn prune(world: &mut World, name: &str) {
     let mut import = live(world, name);
-    import.status = crd::InferencePoolImportStatus {
-        controllers: import.status.controllers,
+    *import.status = crd::InferencePoolImportStatus {
+        controllers: import.status.controllers.clone(),
         ..crd::InferencePoolImportStatus::default()
     };
     import.owned_entries.clear();

@@ -92,7 +92,7 @@ fn differing_only_in_times_is_no_difference() {
     let mut ledger = ledger::Ledger::default();
     let time = jiff::Timestamp::from_second(1_000).expect("in range");
     let mut live = mk_live(&key, planned(&plan, "b"), 7);
-    live.status = ledger.stamp(&key, planned(&plan, "b"), &[], time);
+    *live.status = ledger.stamp(&key, planned(&plan, "b"), &[], time);
     assert_eq!(
         live.status.clusters[0].conditions[0].last_transition_time.0,
         time

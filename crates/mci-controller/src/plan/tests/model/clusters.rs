@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use crate::{
     fixtures::*,
     index::{
+        digest::LiveStatus,
         facts::{Claim, CrdCheck, LiveImport, NamespaceFacts, PoolFacts},
         flavour::{Flavour, ImportCrd},
         update::Change,
@@ -206,10 +207,11 @@ impl Cluster {
     fn read(&self, import: &LiveImport) -> LiveImport {
         let mut import = import.clone();
         if self.flavour == Flavour::Upstream {
-            import.status = InferencePoolImportStatus {
-                controllers: std::mem::take(&mut import.status.controllers),
+            let named = InferencePoolImportStatus {
+                controllers: import.status.controllers.clone(),
                 ..InferencePoolImportStatus::default()
             };
+            import.status = LiveStatus::new(named, &mk_policy().controller_name);
             import.owned_entries.clear();
         }
         import
@@ -284,7 +286,7 @@ impl Cluster {
 
     pub(super) fn entries(&self, key: &Key) -> BTreeMap<String, Option<Timestamp>> {
         let import = self.imports.get(key).map(|import| self.read(import));
-        let clusters = import.into_iter().flat_map(|import| import.status.clusters);
+        let clusters = import.into_iter().flat_map(|import| import.status.clusters.clone());
         clusters
             .map(|entry| (entry.name, entry.drain_until.map(|time| time.0)))
             .collect()
