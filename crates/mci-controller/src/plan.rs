@@ -187,6 +187,7 @@ pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment
             }
         };
         if let Some(export) = derive(&mut plan, policy, name, member, key, mark) {
+            fates.publish(name.as_str());
             entries.insert(name, export);
         }
     }

@@ -64,7 +64,7 @@ pub(crate) fn diff(plan: &ImportPlan, live: Option<&LiveImport>) -> Step {
 
 /// Whether an import of ours says what is planned and, of what is ours, nothing else; false where only a full comparison
 /// tells.
-pub(super) fn says(live: &LiveImport, planned: &PlannedImport) -> bool {
+fn says(live: &LiveImport, planned: &PlannedImport) -> bool {
     live.claim == Claim::Ours && live.status.digest() == Some(planned.digest)
 }
 

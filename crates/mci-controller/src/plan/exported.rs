@@ -11,7 +11,6 @@ use super::{
     Hold, ImportPlan, PlannedImport, Policy, PoolPlan,
     cover::covers_entry,
     decision::{Decision, Word},
-    diff::says,
     export::{Export, parse_export},
 };
 use crate::{
@@ -55,6 +54,14 @@ enum Verdict {
     NamespaceMissing,
     /// Removed from the inventory.
     NotCounted,
+}
+
+/// What importers were found to say, by their plan and their status: most share the one, and say the same or what they
+/// said before.
+#[derive(Default)]
+struct Seen<'a> {
+    verdicts: [Option<(&'a Arc<PlannedImport>, u64, Verdict)>; 2],
+    next: usize,
 }
 
 /// The importers, counted.
@@ -117,11 +124,10 @@ impl Judgement<'_> {
 
     fn tally(&self) -> Tally {
         let mut tally = Tally::default();
-        // importers share their plans: what one of them says of the exporter is looked for once
-        let mut said = None;
+        let mut seen = Seen::default();
         for ((name, importer, decision), plan) in self.decisions.iter().zip(self.imports.values()) {
             if *name != self.exporter {
-                let verdict = self.verdict(importer, decision.word, plan, &mut said);
+                let verdict = self.verdict(importer, decision.word, plan, &mut seen);
                 tally.count(name, &verdict, self.policy.strict_exported);
             }
         }
@@ -133,7 +139,7 @@ impl Judgement<'_> {
         importer: &Member,
         word: Word,
         plan: &'p ImportPlan,
-        said: &mut Option<(&'p Arc<PlannedImport>, Verdict)>,
+        seen: &mut Seen<'p>,
     ) -> Verdict {
         match word {
             Word::NotCounted => return Verdict::NotCounted,
@@ -156,16 +162,11 @@ impl Judgement<'_> {
             // whatever it says just now
             return Verdict::Blocked("Conflict");
         }
-        if says(live, planned) {
-            return match said {
-                Some((of, verdict)) if Arc::ptr_eq(of, planned) => *verdict,
-                _ => {
-                    said.insert((planned, self.shown(&planned.status, planned)))
-                        .1
-                }
-            };
+        let look = || self.shown(&live.status, planned);
+        match live.status.digest() {
+            Some(digest) => seen.get_or(planned, digest, look),
+            None => look(),
         }
-        self.shown(&live.status, planned)
     }
 
     /// What a status says of the export, where this is planned.
@@ -221,6 +222,29 @@ fn entry_of<'a>(
             .iter()
             .enumerate()
             .find(|(_, entry)| entry.name == exporter),
+    }
+}
+
+// === impl Seen ===
+
+impl<'a> Seen<'a> {
+    fn get_or(
+        &mut self,
+        planned: &'a Arc<PlannedImport>,
+        digest: u64,
+        look: impl FnOnce() -> Verdict,
+    ) -> Verdict {
+        let mut known = self.verdicts.iter().flatten();
+        let known = known.find(|(of, said, _)| *said == digest && Arc::ptr_eq(of, planned));
+        if let Some((_, _, verdict)) = known {
+            return *verdict;
+        }
+        let verdict = look();
+        if let Some(place) = self.verdicts.get_mut(self.next) {
+            *place = Some((planned, digest, verdict));
+        }
+        self.next = (self.next + 1) % self.verdicts.len();
+        verdict
     }
 }
 

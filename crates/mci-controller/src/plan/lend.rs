@@ -28,6 +28,8 @@ use crate::{
 /// What becomes of the entries of members whose pools are not there to be published.
 #[derive(Debug, Default)]
 pub(super) struct Fates<'a> {
+    /// By name: few, and most often those that imports name.
+    published: Vec<&'a str>,
     /// By name.
     lenders: Vec<(&'a str, Lender<'a>)>,
 }
@@ -78,12 +80,10 @@ pub(super) fn lend(
     let named = ours
         .clone()
         .flat_map(|controller| &controller.exporting_clusters);
-    let mut entries = live.status.clusters.iter().collect::<Vec<_>>();
-    if entries.is_empty() {
-        let stands = |entry: &&ImportedCluster| named.clone().any(|one| one.name == entry.name);
-        entries.extend(remembered.iter().filter(stands));
-    }
-    for entry in entries {
+    let stands = |entry: &&ImportedCluster| named.clone().any(|one| one.name == entry.name);
+    let remembered = remembered.iter().filter(stands);
+    let remembered = remembered.filter(|_| live.status.clusters.is_empty());
+    for entry in live.status.clusters.iter().chain(remembered) {
         let Some(lender) = lender(&entry.name) else {
             continue;
         };
@@ -209,12 +209,20 @@ fn sanitised(entry: &ImportedCluster, allowed: &Allowed) -> ImportedCluster {
 // === impl Fates ===
 
 impl<'a> Fates<'a> {
+    /// Its entry is published, so none is lent. In the order of names.
+    pub(super) fn publish(&mut self, name: &'a str) {
+        self.published.push(name);
+    }
+
     /// In the order of names.
     pub(super) fn add(&mut self, name: &'a str, lender: Lender<'a>) {
         self.lenders.push((name, lender));
     }
 
     fn get(&self, name: &str) -> Option<&Lender<'a>> {
+        if self.published.binary_search(&name).is_ok() {
+            return None;
+        }
         let found = self.lenders.binary_search_by_key(&name, |(known, _)| known);
         let (_, lender) = self.lenders.get(found.ok()?)?;
         Some(lender)

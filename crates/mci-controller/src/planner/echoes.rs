@@ -19,8 +19,8 @@ pub(super) struct Echoes {
 
 /// Between two rounds: a member's writes to one object are as far apart.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Per import that a round compared: ten times what comparing takes, so that echoes get a tenth of the planner's time.
-const PER_IMPORT: Duration = Duration::from_micros(10);
+/// Per import that a round compared: some fifty times what comparing takes, so that echoes leave the planner its time.
+const PER_IMPORT: Duration = Duration::from_micros(100);
 /// However much there was: an edit by somebody else stands no longer.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
@@ -85,16 +85,16 @@ mod tests {
         echoes.hear(keys(&["a"]), at(101));
         echoes.hear(keys(&["a", "b"]), at(110));
         assert_eq!(echoes.take(MEMBERS, at(110)), None);
-        // 50 ms, and 10 µs for each of the 100 imports
-        assert_eq!(echoes.due(), Some(at(151)));
+        // 50 ms, and 100 µs for each of the 100 imports
+        assert_eq!(echoes.due(), Some(at(160)));
         let both = Some((keys(&["a", "b"]), at(101)));
-        assert_eq!(echoes.take(MEMBERS, at(151)), both);
+        assert_eq!(echoes.take(MEMBERS, at(160)), both);
         assert_eq!(echoes.due(), None);
     }
 
     #[test]
     fn much_work_makes_a_longer_pause_with_a_limit() {
-        for (members, pause) in [(0, 50), (20_000, 250), (10_000_000, 1_000)] {
+        for (members, pause) in [(0, 50), (2_000, 250), (1_000_000, 1_000)] {
             let mut echoes = Echoes::default();
             echoes.hear(keys(&["a"]), at(0));
             echoes.take(members, at(0));

@@ -286,7 +286,9 @@ impl Cluster {
 
     pub(super) fn entries(&self, key: &Key) -> BTreeMap<String, Option<Timestamp>> {
         let import = self.imports.get(key).map(|import| self.read(import));
-        let clusters = import.into_iter().flat_map(|import| import.status.clusters.clone());
+        let clusters = import
+            .into_iter()
+            .flat_map(|import| import.status.clusters.clone());
         clusters
             .map(|entry| (entry.name, entry.drain_until.map(|time| time.0)))
             .collect()
