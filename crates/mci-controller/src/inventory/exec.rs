@@ -13,9 +13,9 @@ use nix::{
 use tokio::{
     io::AsyncReadExt,
     process::{Child, Command},
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
     task::spawn_blocking,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use zeroize::Zeroizing;
 
@@ -31,6 +31,7 @@ pub(super) struct Runner {
     slots: Arc<Semaphore>,
     allow_plain_http: bool,
     limit: Duration,
+    patience: Duration,
 }
 
 /// Credentials, and how long they last; none: until the server refuses them.
@@ -39,8 +40,14 @@ pub(super) type Fresh = (Credentials, Option<Duration>);
 /// Why a plugin gave nothing. Quotes nothing that it printed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExecError {
+    #[error(
+        "no place to run {0} within {1:?}: the plugins that hold the {AT_ONCE} there are do not end"
+    )]
+    Busy(String, Duration),
     #[error("cannot run {0}: {1}")]
     Start(String, #[source] io::Error),
+    #[error("{0} did not start within {1:?}: see whether its file system answers")]
+    Hung(String, Duration),
     #[error("{0} did not end within {1:?} and was killed")]
     Timeout(String, Duration),
     #[error("{0} printed more than 1 MiB: an ExecCredential is expected")]
@@ -55,8 +62,11 @@ pub(super) enum ExecError {
 
 /// At once, over all members.
 const AT_ONCE: usize = 8;
-/// A plugin that has not ended by then never will, or hangs on something that would hang us.
+/// A plugin that has not ended by then never will, or hangs on something that would hang us. Its start counts.
 const LIMIT: Duration = Duration::from_secs(10);
+/// Longest wait for a place. Were the plugins of 100 members (design, section 7) all to take their limit and a second to
+/// end, the last would begin after 13 rounds of 11 s; who waits longer, waits for what does not even start.
+const PATIENCE: Duration = Duration::from_secs(150);
 /// Largest output, in bytes: as a kubeconfig.
 const MAX_OUTPUT: usize = 1024 * 1024;
 /// A plugin that closed its output is about to end: looked at this often.
@@ -72,6 +82,8 @@ struct Group {
     /// The group's id is that of its first process, which is not reaped before the group is killed: no other process
     /// can have it.
     id: Option<Pid>,
+    /// Its place among those at once.
+    _slot: OwnedSemaphorePermit,
 }
 
 // === impl Runner ===
@@ -82,6 +94,7 @@ impl Runner {
             slots: Arc::new(Semaphore::new(AT_ONCE)),
             allow_plain_http,
             limit: LIMIT,
+            patience: PATIENCE,
         }
     }
 
@@ -89,10 +102,31 @@ impl Runner {
     /// # Errors
     /// Why there are none.
     pub(super) async fn run(&self, plan: &ExecPlan) -> Result<Fresh, ExecError> {
+        self.run_by(plan, Command::spawn).await
+    }
+
+    /// Runs it by a function that starts it, and may block.
+    async fn run_by(
+        &self,
+        plan: &ExecPlan,
+        spawn: fn(&mut Command) -> io::Result<Child>,
+    ) -> Result<Fresh, ExecError> {
         let command = || plan.command.clone();
-        let _slot = self.slots.acquire().await;
-        let mut group = Group::start(plan).await?;
-        let output = timeout(self.limit, group.output(plan)).await;
+        let slot = timeout(self.patience, self.slots.clone().acquire_owned()).await;
+        let Ok(Ok(slot)) = slot else {
+            return Err(ExecError::Busy(command(), self.patience));
+        };
+        let deadline = Instant::now() + self.limit;
+        // looking the program up may wait for a file system: a start that comes too late is undone where it happens, and
+        // keeps its place until then
+        let mut waiting = make_command(plan);
+        let starting = spawn_blocking(move || Group::start(&mut waiting, slot, spawn));
+        let mut group = timeout_at(deadline, starting)
+            .await
+            .map_err(|_| ExecError::Hung(command(), self.limit))?
+            .unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))
+            .map_err(|error| ExecError::Start(command(), error))?;
+        let output = timeout_at(deadline, group.output(plan)).await;
         group.end().await;
         let output = output.map_err(|_| ExecError::Timeout(command(), self.limit))??;
         let issued = credential::parse(&output, &plan.api_version, Timestamp::now())
@@ -104,35 +138,39 @@ impl Runner {
     }
 }
 
+fn make_command(plan: &ExecPlan) -> Command {
+    let mut command = Command::new(&plan.command);
+    command
+        .args(&plan.args)
+        .env_clear()
+        .envs(INHERITED.iter().filter_map(|name| inherited(name)))
+        .envs(&plan.env)
+        .env(INFO, {
+            let cluster = plan.provide_cluster_info.then_some(&plan.cluster);
+            credential::exec_info(&plan.api_version, cluster)
+        })
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .kill_on_drop(true);
+    command
+}
+
 // === impl Group ===
 
 impl Group {
-    async fn start(plan: &ExecPlan) -> Result<Self, ExecError> {
-        let mut command = Command::new(&plan.command);
-        command
-            .args(&plan.args)
-            .env_clear()
-            .envs(INHERITED.iter().filter_map(|name| inherited(name)))
-            .envs(&plan.env)
-            .env(INFO, {
-                let cluster = plan.provide_cluster_info.then_some(&plan.cluster);
-                credential::exec_info(&plan.api_version, cluster)
-            })
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .kill_on_drop(true);
-        let name = || plan.command.clone();
-        // looking the program up may wait for a file system
-        let child = spawn_blocking(move || command.spawn())
-            .await
-            .map_err(|_| ExecError::Start(name(), io::ErrorKind::Interrupted.into()))?
-            .map_err(|error| ExecError::Start(name(), error))?;
+    fn start(
+        command: &mut Command,
+        slot: OwnedSemaphorePermit,
+        spawn: fn(&mut Command) -> io::Result<Child>,
+    ) -> io::Result<Self> {
+        let child = spawn(command)?;
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         Ok(Self {
             child,
             id: id.map(Pid::from_raw),
+            _slot: slot,
         })
     }
 

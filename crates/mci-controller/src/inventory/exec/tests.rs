@@ -178,3 +178,75 @@ async fn eight_run_at_once() {
     let most = counts.iter().max().copied();
     assert!(most > Some(1) && most <= Some(AT_ONCE), "{counts:?}");
 }
+
+/// Reads `$DIR/gate`, a FIFO, which blocks while the gate is there: as the start of a program on a file system that does
+/// not answer.
+fn late(command: &mut Command) -> io::Result<Child> {
+    let mut variables = command.as_std().get_envs();
+    let directory = variables.find(|(name, _)| *name == "DIR");
+    let directory = directory.and_then(|(_, value)| value);
+    let directory = PathBuf::from(directory.expect("a directory"));
+    // where it is gone already, it is open
+    let _ = std::fs::read(directory.join("gate"));
+    let child = command.spawn()?;
+    let id = child.id().unwrap_or_default();
+    std::fs::write(directory.join("self"), id.to_string())?;
+    Ok(child)
+}
+
+/// The FIFO. It opens when dropped, also by a test that fails: its thread must end.
+struct Gate(PathBuf);
+
+impl Gate {
+    fn new(plugin: &Plugin) -> Self {
+        let path = plugin.directory.path().join("gate");
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.expect("run").success());
+        Self(path)
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        // both ways: to open it for writing alone waits for a reader
+        let mut both = std::fs::OpenOptions::new();
+        let opened = both.read(true).write(true).open(&self.0);
+        // who comes late finds nothing, who is there reads to the end
+        let _ = std::fs::remove_file(&self.0);
+        drop(opened);
+    }
+}
+
+#[tokio::test]
+async fn a_start_that_hangs_ends_in_time_and_what_it_starts_in_the_end_is_killed() {
+    let plugin = mk("sleep 60");
+    let gate = Gate::new(&plugin);
+    let runner = mk_runner(Duration::from_millis(200));
+    let run = timeout(Duration::from_secs(5), runner.run_by(&plugin.plan, late)).await;
+    let error = run.expect("in time").expect_err("hangs");
+    assert!(matches!(error, ExecError::Hung(..)), "{error}");
+    assert_eq!(runner.slots.available_permits(), AT_ONCE - 1);
+    drop(gate);
+    let all = runner
+        .slots
+        .acquire_many(u32::try_from(AT_ONCE).expect("few"));
+    let all = timeout(Duration::from_secs(10), all).await;
+    assert!(all.is_ok(), "the place stays taken");
+    until_gone(plugin.directory.path().join("self")).await;
+}
+
+#[tokio::test]
+async fn who_waits_too_long_for_a_place_says_so() {
+    let plugin = mk(&answer(r#"{"token":"t"}"#));
+    let runner = Runner {
+        patience: Duration::from_millis(100),
+        ..mk_runner(LIMIT)
+    };
+    let all = runner.slots.clone();
+    let all = all.acquire_many_owned(u32::try_from(AT_ONCE).expect("few"));
+    let all = all.await.expect("free");
+    let error = runner.run(&plugin.plan).await.expect_err("no place");
+    assert!(matches!(error, ExecError::Busy(..)), "{error}");
+    drop(all);
+    assert!(runner.run(&plugin.plan).await.is_ok());
+}
