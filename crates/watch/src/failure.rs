@@ -9,6 +9,7 @@ use kube::runtime::watcher;
 pub struct WatchFailure {
     reason: &'static str,
     relists: bool,
+    listing: bool,
     /// HTTP status, where the server gave one.
     pub status: Option<u16>,
     /// What went wrong, for a person.
@@ -29,9 +30,10 @@ impl WatchFailure {
         self.relists
     }
 
-    /// Whether the server does not know the kind (404 on the list): its CRD is absent.
+    /// Whether the server does not know the kind (404 on the list): its CRD is absent. A watch that is answered so proves
+    /// nothing yet: it is followed by a list, which does.
     pub fn is_kind_missing(&self) -> bool {
-        self.status == Some(404)
+        self.listing && self.status == Some(404)
     }
 
     /// Whether the credentials were refused (401) or do not suffice (403).
@@ -47,14 +49,17 @@ impl WatchFailure {
             watcher::Error::WatchError(status) => by_status(status.code),
             watcher::Error::NoResourceVersion => ("NoResourceVersion", None),
         };
-        let relists = match error {
-            watcher::Error::InitialListFailed(_) | watcher::Error::NoResourceVersion => true,
-            watcher::Error::WatchError(status) => status.code == 410,
-            watcher::Error::WatchStartFailed(_) | watcher::Error::WatchFailed(_) => false,
+        let listing = matches!(error, watcher::Error::InitialListFailed(_));
+        let cannot_resume = matches!(error, watcher::Error::NoResourceVersion);
+        let reason = if status == Some(404) && !listing {
+            "NotFound"
+        } else {
+            reason
         };
         Self {
             reason,
-            relists,
+            relists: listing || cannot_resume || matches!(status, Some(404 | 410)),
+            listing,
             status,
             message: chain(error),
         }

@@ -57,7 +57,8 @@ pub fn objects<K>(api: Api<Tolerant<K>>, config: Config) -> impl Stream<Item = U
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    updates(watcher::watcher(api, config), Tolerant::decoded)
+    let begin = move || watcher::watcher(api.clone(), config.clone());
+    updates(begin, Tolerant::decoded)
 }
 
 /// Watches metadata alone, for kinds of which nothing else is needed.
@@ -68,7 +69,7 @@ pub fn metadata<K>(
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    updates(watcher::watcher(api, config), Ok)
+    updates(move || watcher::watcher(api.clone(), config.clone()), Ok)
 }
 
 struct State<S, K> {
@@ -78,6 +79,8 @@ struct State<S, K> {
     listing: bool,
     /// Failures since the last sign of life.
     failures: u32,
+    /// Those before the last list, if there was no event since: lists alone, after watches that want another, are none.
+    before_list: u32,
     last_failure: Option<Instant>,
     odd: OddLog,
 }
@@ -90,7 +93,7 @@ struct OddLog {
 }
 
 fn updates<S, W, K>(
-    events: S,
+    begin: impl Fn() -> S + Send + Sync,
     decode: impl Fn(W) -> Result<K, OddObject> + Send + Sync,
 ) -> impl Stream<Item = Update<K>> + Send
 where
@@ -99,10 +102,11 @@ where
     K: Resource<DynamicType = ()> + Send,
 {
     let state = State {
-        events: Box::pin(events),
+        events: Box::pin(begin()),
         list: Vec::new(),
         listing: false,
         failures: 0,
+        before_list: 0,
         last_failure: None,
         odd: OddLog {
             kind: K::kind(&()).into_owned(),
@@ -110,14 +114,15 @@ where
             untold: 0,
         },
     };
-    let decode = std::sync::Arc::new(decode);
+    let edge = std::sync::Arc::new((begin, decode));
     stream::unfold(state, move |mut state| {
-        let decode = decode.clone();
+        let edge = edge.clone();
         async move {
             if state.failures > 0 && !state.listing {
                 let wait = backoff(state.failures, &mut rand::rng());
                 tokio::time::sleep(wait).await;
             }
+            let (begin, decode) = &*edge;
             loop {
                 let event = state.events.next().await?;
                 let update = match event {
@@ -135,11 +140,12 @@ where
                     },
                     Ok(Event::InitDone) => {
                         state.listing = false;
-                        state.failures = 0;
+                        state.before_list = std::mem::take(&mut state.failures);
                         Some(Update::Reset(std::mem::take(&mut state.list)))
                     }
                     Ok(Event::Apply(object)) => {
                         state.failures = 0;
+                        state.before_list = 0;
                         Some(match decode(object) {
                             Ok(object) => Update::Apply(object),
                             Err(odd) => state.odd.update(odd),
@@ -147,6 +153,7 @@ where
                     }
                     Ok(Event::Delete(object)) => {
                         state.failures = 0;
+                        state.before_list = 0;
                         Some(match decode(object) {
                             Ok(object) => Update::Delete(object),
                             Err(odd) => Update::OddDelete(odd),
@@ -155,16 +162,23 @@ where
                     Err(error) => {
                         state.listing = false;
                         state.list = Vec::new();
+                        let failure = WatchFailure::from_watcher(&error);
                         // a quiet kind gives no sign of life between two failures that are hours apart
                         let now = Instant::now();
                         let apart = state.last_failure.is_some_and(|last| now - last > IN_A_ROW);
+                        let before_list = std::mem::take(&mut state.before_list);
                         state.failures = if apart {
                             1
+                        } else if failure.relists() {
+                            state.failures.saturating_add(before_list).saturating_add(1)
                         } else {
                             state.failures.saturating_add(1)
                         };
                         state.last_failure = Some(now);
-                        let failure = WatchFailure::from_watcher(&error);
+                        if failure.relists() {
+                            // of itself, it would only resume a watch that was refused
+                            state.events = Box::pin(begin());
+                        }
                         debug!(kind = state.odd.kind, reason = failure.reason(), error = %failure, "watch failed");
                         Some(Update::Failed(failure))
                     }

@@ -98,6 +98,42 @@ async fn a_server_that_accepts_and_never_answers_is_given_ten_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn watches_that_are_not_found_are_followed_by_lists_which_alone_say_that_a_kind_is_missing() {
+    let script = Arc::<Script>::default();
+    script.no_watches.store(true, Ordering::SeqCst);
+    let mut bench = start(script.clone());
+    let missing = |update: &Update| matches!(update, Update::NotServed(_));
+    let mut seen = bench.until(|update| matches!(update, Update::Live)).await;
+    let list = |update: &Update| {
+        matches!(
+            update,
+            Update::PoolsListed { .. } | Update::Imports(Change::Listed(_))
+        )
+    };
+    let mut lists = [0, 0];
+    while lists.iter().any(|count| *count < 3) {
+        seen.extend(bench.until(list).await);
+        match seen.last() {
+            Some(Update::PoolsListed { .. }) => lists[0] += 1,
+            _ => lists[1] += 1,
+        }
+    }
+    assert!(!seen.iter().any(missing), "{seen:?}");
+    script.no_kinds.store(true, Ordering::SeqCst);
+    let mut told = Vec::new();
+    while told.len() < 2 {
+        let seen = bench.until(missing).await;
+        if let Some(Update::NotServed(kind)) = seen.last()
+            && !told.contains(kind)
+        {
+            told.push(*kind);
+        }
+    }
+    told.sort_unstable();
+    assert_eq!(told, [Kind::Pools, Kind::Imports]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_list_under_a_crd_that_is_going_is_told_as_doubtful() {
     let script = Arc::<Script>::default();
     script.crd_terminating.store(true, Ordering::SeqCst);

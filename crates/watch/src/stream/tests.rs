@@ -138,6 +138,78 @@ async fn failures_that_are_far_apart_are_not_in_a_row() {
     assert!(start.elapsed() <= BACKOFF_MIN * 2, "{:?}", start.elapsed());
 }
 
+fn status(code: u16) -> String {
+    json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code}).to_string()
+}
+
+/// The failure that the stream tells next.
+async fn failure(updates: &mut (impl Stream<Item = Update<Pod>> + Unpin)) -> WatchFailure {
+    match updates.next().await {
+        Some(Update::Failed(failure)) => failure,
+        update => panic!("{update:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_not_found_is_followed_by_a_list_which_alone_tells_that_the_kind_is_missing()
+ {
+    // as a status, in plain text, as the event of a watch; and what is too old to be resumed
+    let event = |code| {
+        let status: Value = serde_json::from_str(&status(code)).expect("JSON");
+        json!({"type": "ERROR", "object": status}).to_string() + "\n"
+    };
+    let answers = [
+        (404, status(404)),
+        (404, "404 page not found".to_owned()),
+        (200, event(404)),
+        (410, status(410)),
+        (200, event(410)),
+    ];
+    for (code, body) in answers {
+        let (client, mut server) = mk_client();
+        let mut updates = Box::pin(objects::<Pod>(Api::all(client), Config::default()));
+        let script = async {
+            answer(&mut server, "/pods?", 200, list(&[pod("a")])).await;
+            answer(&mut server, "watch=true", code, body.clone()).await;
+            answer(&mut server, "/pods?&limit", 200, list(&[pod("b")])).await;
+            answer(&mut server, "watch=true", code, body.clone()).await;
+            answer(&mut server, "/pods?&limit", 404, status(404)).await;
+        };
+        let seen = async {
+            for name in ["a", "b"] {
+                let update = updates.next().await.expect("never ends");
+                assert_eq!(names(&update), format!("reset {name}"));
+                let failed = failure(&mut updates).await;
+                assert!(!failed.is_kind_missing() && failed.relists(), "{failed:?}");
+                assert_ne!(failed.reason(), "KindMissing");
+            }
+            let failed = failure(&mut updates).await;
+            assert!(failed.is_kind_missing() && failed.relists(), "{failed:?}");
+        };
+        tokio::join!(script, seen);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_that_no_watch_follows_come_later_and_later() {
+    let (client, mut server) = mk_client();
+    let mut updates = Box::pin(objects::<Pod>(Api::all(client), Config::default()));
+    let start = tokio::time::Instant::now();
+    for _ in 0..40 {
+        let script = async {
+            answer(&mut server, "/pods?&limit", 200, list(&[])).await;
+            answer(&mut server, "watch=true", 404, status(404)).await;
+        };
+        let seen = async {
+            assert!(matches!(updates.next().await, Some(Update::Reset(_))));
+            failure(&mut updates).await;
+        };
+        tokio::join!(script, seen);
+    }
+    // half of the longest wait, on average
+    assert!(start.elapsed() > BACKOFF_MAX * 10, "{:?}", start.elapsed());
+}
+
 #[test]
 fn backoff_grows_within_its_bounds() {
     let mut rng = StdRng::seed_from_u64(1);

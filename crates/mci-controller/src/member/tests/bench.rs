@@ -29,6 +29,10 @@ pub(super) struct Script {
     pub(super) gateway_api: AtomicUsize,
     /// Paths that are answered with 403.
     pub(super) hidden: parking_lot::Mutex<Vec<&'static str>>,
+    /// Watches are answered with 404, as where a proxy sends them elsewhere.
+    pub(super) no_watches: AtomicBool,
+    /// Lists of pools and imports are, too.
+    pub(super) no_kinds: AtomicBool,
     /// Says that nothing is allowed, when asked; else it does not say.
     pub(super) no_rights: AtomicBool,
     /// Lists and watches of Gateway API's kinds.
@@ -46,6 +50,14 @@ pub(super) struct Bench {
 
 fn list(kind: &str, items: Value) -> Value {
     json!({"kind": kind, "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items})
+}
+
+fn is_missing(script: &Script, path: &str, watching: bool) -> bool {
+    if watching {
+        return script.no_watches.load(Ordering::SeqCst);
+    }
+    let ours = path.ends_with("/inferencepools") || path.ends_with("/inferencepoolimports");
+    ours && script.no_kinds.load(Ordering::SeqCst)
 }
 
 fn answer(script: &Script, request: &Request<Body>) -> Option<(u16, Value)> {
@@ -77,6 +89,9 @@ fn answer(script: &Script, request: &Request<Body>) -> Option<(u16, Value)> {
     }
     if path == "/version" {
         script.probes.fetch_add(1, Ordering::SeqCst);
+    }
+    if is_missing(script, path, watching) {
+        return Some((404, json!("404 page not found")));
     }
     if script.hang.load(Ordering::SeqCst) || watching {
         return None;
