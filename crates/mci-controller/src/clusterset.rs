@@ -20,7 +20,7 @@ use kube::{
 use process::ConfigError;
 use tokio::time::{sleep, timeout};
 
-use crate::{home::Home, name::is_label, write::backoff};
+use crate::{home::Home, name::is_label, said::clipped, write::backoff};
 
 /// Where nobody says anything else.
 pub(crate) const DEFAULT: &str = "default";
@@ -51,7 +51,8 @@ async fn property(client: &Client) -> Result<Option<String>, kube::Error> {
         match api.get(cluster_property::CLUSTERSET).await {
             Ok(object) => {
                 let property: Option<ClusterProperty> = object.try_parse().ok();
-                let value = property.map(|property| property.spec.value);
+                // what is cut is no label, and so names no ClusterSet
+                let value = property.map(|property| clipped(&property.spec.value).to_owned());
                 return Ok(value.filter(|value| !value.is_empty()));
             }
             // of a group that is not served, in plain text

@@ -15,6 +15,9 @@ pub(crate) struct Key {
     pub(crate) name: Arc<str>,
 }
 
+/// Longest uid or resource version that is kept, in bytes: three times the 36 of a UUID, and some.
+const MAX_OPAQUE: usize = 128;
+
 /// A text that is no RFC-1123 label.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -35,6 +38,12 @@ pub(crate) fn is_label(text: &str) -> bool {
 /// Whether `text` is an RFC-1123 subdomain: labels joined by dots, at most 253 bytes.
 pub(crate) fn is_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label)
+}
+
+/// A uid or a resource version: a text without a meaning, today of 36 bytes at most. None for one that is longer than any
+/// server makes it: it is as good as absent.
+pub(crate) fn opaque(text: Option<String>) -> Option<String> {
+    text.filter(|text| text.len() <= MAX_OPAQUE)
 }
 
 // === impl ClusterName ===

@@ -16,6 +16,9 @@ pub struct WatchFailure {
     pub message: String,
 }
 
+/// Longest text that is passed on, in bytes: twice the longest name.
+const MAX_TEXT: usize = 512;
+
 // === impl WatchFailure ===
 
 impl WatchFailure {
@@ -61,7 +64,7 @@ impl WatchFailure {
             relists: listing || cannot_resume || matches!(status, Some(404 | 410)),
             listing,
             status,
-            message: chain(error),
+            message: clipped(chain(error)),
         }
     }
 }
@@ -70,6 +73,15 @@ impl fmt::Display for WatchFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
+}
+
+/// The beginning of a text that a server had a part in; it may send megabytes. Cut texts stay longer than any name.
+pub(crate) fn clipped(mut text: String) -> String {
+    if text.len() > MAX_TEXT {
+        text.truncate(text.floor_char_boundary(MAX_TEXT));
+        text.shrink_to_fit();
+    }
+    text
 }
 
 fn classify(error: &kube::Error) -> (&'static str, Option<u16>) {

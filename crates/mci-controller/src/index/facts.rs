@@ -165,6 +165,7 @@ pub(crate) struct LiveImport {
     pub(crate) claim: Claim,
     /// Names in `status.clusters` that an apply of ours owns.
     pub(crate) owned_entries: Vec<String>,
+    /// Whole, for what is planned is compared with it; as large as an object may be.
     pub(crate) status: LiveStatus,
 }
 

@@ -15,7 +15,7 @@ use super::{
     update::Change,
 };
 use crate::{
-    name::{ClusterName, Key},
+    name::{ClusterName, Key, is_label},
     plan::export::{Export, parse_export},
 };
 
@@ -43,12 +43,14 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// request's head at 8 KiB.
 const MAX_SELECTOR: usize = 4096;
 
-/// The EPP Service of a pool, if it is exported and has one.
+/// The EPP Service of a pool, if it is exported and has one. A name that no Service can have selects nothing: in a
+/// selector it would make the server refuse the list, and with it the endpoints of all the member's other pools.
 fn epp_of(pool: &PoolFacts) -> Option<Key> {
     let epp = pool.epp.as_ref()?;
     let is_service = epp.group.is_empty() && epp.kind == "Service";
     let exported = matches!(parse_export(&pool.annotations), Export::Requested(_));
-    (is_service && exported).then(|| Key::new(&pool.key.namespace, &epp.name))
+    let possible = is_service && exported && is_label(&epp.name);
+    possible.then(|| Key::new(&pool.key.namespace, &epp.name))
 }
 
 // === impl Interest ===
@@ -185,6 +187,28 @@ mod tests {
             interest.scope().selector(),
             "kubernetes.io/service-name in (epp)"
         );
+    }
+
+    #[test]
+    fn an_epp_that_no_service_can_be_does_not_spoil_the_selection() {
+        let mut world = mk_world(&["a"]);
+        export(&mut world, "a", "llm");
+        for (n, epp) in ["a b", "x)", "UPPER", "", &"x".repeat(64)]
+            .into_iter()
+            .enumerate()
+        {
+            let pool = mk_pool_with_epp(&format!("odd-{n}"), epp);
+            world.update(&mk_name("a"), Update::PoolApplied(pool), Moment::default());
+        }
+        let interest = member(&world, "a").interest().expect("pools are listed");
+        assert_eq!(
+            interest.scope().selector(),
+            "kubernetes.io/service-name in (epp)"
+        );
+        // nor do they wait for what never comes
+        list(&mut world, "a", Vec::new(), services(&["epp"]));
+        let pool = mk_pool_with_epp("odd", "a b");
+        assert!(!member(&world, "a").must_wait(&pool));
     }
 
     #[test]

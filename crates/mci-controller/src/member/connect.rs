@@ -7,7 +7,7 @@ use kube::{Api, Client};
 use tokio::time::timeout;
 
 use super::fault_of;
-use crate::{clusterset, index::member::Fault, said::clipped};
+use crate::{clusterset, index::member::Fault, name::opaque, said::clipped};
 
 /// The whole connect: TCP, TLS and a few calls.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ pub(super) enum ConnectError {
     Timeout(Duration),
     #[error("the server does not answer as an API server does: {0}")]
     Call(String, Option<u16>),
-    #[error("its kube-system namespace has no uid")]
+    #[error("its kube-system namespace has no uid, or none of at most 128 bytes")]
     NoIdentity,
     #[error("certificates or keys do not decode: expected PEM with a certificate and its key")]
     Undecodable,
@@ -49,12 +49,12 @@ pub(super) async fn connect(client: &Client) -> Result<Identity, ConnectError> {
             .get_metadata("kube-system")
             .await
             .map_err(describe)?;
-        let uid = system.metadata.uid.ok_or(ConnectError::NoIdentity)?;
+        let uid = opaque(system.metadata.uid).ok_or(ConnectError::NoIdentity)?;
         let clusterset = clusterset::stated(client).await.map_err(describe)?;
         Ok(Identity {
             uid,
             clusterset,
-            version: version.git_version,
+            version: clipped(&version.git_version).to_owned(),
         })
     };
     timeout(CONNECT_TIMEOUT, calls)

@@ -6,7 +6,10 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps,
 };
 
-use crate::index::flavour::{Flavour, ImportCrd};
+use crate::{
+    index::flavour::{Flavour, ImportCrd},
+    name::opaque,
+};
 
 /// What our CRD has in its status, and upstream's lacks all but one of.
 const STATUS_FIELDS: [&str; 4] = [
@@ -20,7 +23,7 @@ const STATUS_FIELDS: [&str; 4] = [
 pub(super) fn read(crd: &CustomResourceDefinition) -> ImportCrd {
     ImportCrd {
         flavour: flavour(crd),
-        uid: crd.metadata.uid.clone(),
+        uid: opaque(crd.metadata.uid.clone()),
         generation: crd.metadata.generation.unwrap_or_default(),
     }
 }

@@ -20,7 +20,7 @@ use crate::{
         pools::MAX_POOLS,
         update::{Kind, Update},
     },
-    name::Key,
+    name::{Key, opaque},
     write::backoff,
 };
 
@@ -131,7 +131,7 @@ async fn check_crd(wires: &Wires, client: &Client) -> CrdCheck {
         let answer = timeout(CHECK_TIMEOUT, crds.get_metadata(POOLS_CRD)).await;
         match answer {
             Ok(Ok(crd)) => {
-                return match crd.metadata.uid {
+                return match opaque(crd.metadata.uid) {
                     Some(uid) if crd.metadata.deletion_timestamp.is_none() => {
                         CrdCheck::Serving { uid }
                     }

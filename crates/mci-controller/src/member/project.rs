@@ -9,7 +9,8 @@ use crd::{
         MANAGED_BY_CONTROLLER, MCI_CONTROLLER,
     },
     inference_pool::{
-        InferencePool, InferencePoolAppProtocol, InferencePoolEndpointPickerRefFailureMode,
+        InferencePool, InferencePoolAppProtocol, InferencePoolEndpointPickerRef,
+        InferencePoolEndpointPickerRefFailureMode,
     },
 };
 use jiff::Timestamp;
@@ -30,11 +31,12 @@ use crate::{
             SliceFacts,
         },
     },
-    name::Key,
+    name::{Key, is_label, opaque},
     plan::export::concerns_export,
     write::pool_status::MAX_PARENTS,
 };
 
+mod bounds;
 mod parents;
 mod slim;
 
@@ -72,6 +74,7 @@ pub(super) fn pool(object: InferencePool, ours: &Ours) -> Option<PoolFacts> {
         .target_ports
         .iter()
         .filter_map(|port| port_number(port.number))
+        .take(bounds::MAX_TARGET_PORTS)
         .collect();
     if target_ports.is_empty() {
         return None;
@@ -87,21 +90,15 @@ pub(super) fn pool(object: InferencePool, ours: &Ours) -> Option<PoolFacts> {
                 && parent.parent_ref.kind.as_deref() == Some(IMPORT_KIND)
                 && parent.parent_ref.group.as_deref() == Some(IMPORT_GROUP)
         })
-        .map(|parent| parent.conditions.unwrap_or_default());
+        .map(|parent| bounds::conditions(parent.conditions.unwrap_or_default()));
     let annotations = object.metadata.annotations.unwrap_or_default();
-    let epp = object.spec.endpoint_picker_ref.map(|epp| EppRef {
-        group: epp.group.unwrap_or_default(),
-        kind: epp.kind.unwrap_or_else(|| "Service".to_owned()),
-        name: epp.name,
-        port: epp.port.and_then(|port| port_number(port.number)),
-        failure_mode: epp.failure_mode.map(|mode| match mode {
-            InferencePoolEndpointPickerRefFailureMode::FailOpen => FailureMode::FailOpen,
-            InferencePoolEndpointPickerRefFailureMode::FailClose => FailureMode::FailClose,
-        }),
-    });
+    let epp = match object.spec.endpoint_picker_ref {
+        None => None,
+        Some(epp) => Some(picker(epp)?),
+    };
     Some(PoolFacts {
         key,
-        uid: object.metadata.uid.unwrap_or_default(),
+        uid: opaque(object.metadata.uid).unwrap_or_default(),
         // a negative one would have the API server refuse the import
         generation: object.metadata.generation.unwrap_or_default().max(0),
         created: object
@@ -128,6 +125,28 @@ pub(super) fn pool(object: InferencePool, ours: &Ours) -> Option<PoolFacts> {
     })
 }
 
+/// A reference to an endpoint picker; none if the CRD would not admit it.
+fn picker(epp: InferencePoolEndpointPickerRef) -> Option<EppRef> {
+    let group = epp.group.unwrap_or_default();
+    let kind = epp.kind.unwrap_or_else(|| "Service".to_owned());
+    let long = group.len() > bounds::MAX_NAME
+        || kind.len() > bounds::MAX_KIND
+        || epp.name.len() > bounds::MAX_NAME;
+    if long {
+        return None;
+    }
+    Some(EppRef {
+        group,
+        kind,
+        name: epp.name,
+        port: epp.port.and_then(|port| port_number(port.number)),
+        failure_mode: epp.failure_mode.map(|mode| match mode {
+            InferencePoolEndpointPickerRefFailureMode::FailOpen => FailureMode::FailOpen,
+            InferencePoolEndpointPickerRefFailureMode::FailClose => FailureMode::FailClose,
+        }),
+    })
+}
+
 /// A Service.
 pub(super) fn service(object: Service) -> Option<ServiceFacts> {
     let key = key_of(&object.metadata)?;
@@ -138,6 +157,7 @@ pub(super) fn service(object: Service) -> Option<ServiceFacts> {
         cluster_ips.extend(spec.cluster_ip);
     }
     cluster_ips.retain(|ip| ip != "None" && !ip.is_empty());
+    let cluster_ips = cluster_ips.into_iter().map(bounds::address);
     let ingress = object
         .status
         .and_then(|status| status.load_balancer)
@@ -145,7 +165,7 @@ pub(super) fn service(object: Service) -> Option<ServiceFacts> {
         .unwrap_or_default()
         .into_iter()
         .filter_map(|ingress| ingress.ip.or(ingress.hostname))
-        .collect();
+        .map(bounds::address);
     let ports = spec
         .ports
         .unwrap_or_default()
@@ -157,8 +177,7 @@ pub(super) fn service(object: Service) -> Option<ServiceFacts> {
                 protocol: within(port.protocol, MAX_PROTOCOL),
                 app_protocol: within(port.app_protocol, MAX_APP_PROTOCOL),
             })
-        })
-        .collect();
+        });
     Some(ServiceFacts {
         key,
         type_: match spec.type_.as_deref() {
@@ -167,17 +186,20 @@ pub(super) fn service(object: Service) -> Option<ServiceFacts> {
             Some("ExternalName") => ServiceType::ExternalName,
             _ => ServiceType::ClusterIP,
         },
-        cluster_ips,
+        cluster_ips: bounds::few(cluster_ips, bounds::MAX_CLUSTER_IPS),
         headless,
-        ingress,
-        ports,
+        ingress: bounds::few(ingress, bounds::MAX_INGRESS),
+        ports: bounds::few(ports, bounds::MAX_PORTS),
     })
 }
 
-/// An EndpointSlice; none without a Service.
+/// An EndpointSlice; none without the name of a Service.
 pub(super) fn slice(object: EndpointSlice) -> Option<SliceFacts> {
     let key = key_of(&object.metadata)?;
     let service = object.metadata.labels.as_ref()?.get(SERVICE_NAME)?.as_str();
+    if !is_label(service) {
+        return None;
+    }
     let mut ready: Vec<_> = object
         .endpoints
         .iter()
@@ -187,6 +209,7 @@ pub(super) fn slice(object: EndpointSlice) -> Option<SliceFacts> {
             conditions.is_none_or(|conditions| conditions.ready.unwrap_or(true))
         })
         .filter_map(|endpoint| endpoint.addresses.first()?.parse().ok())
+        .take(bounds::MAX_ENDPOINTS)
         .collect();
     ready.sort_unstable();
     ready.dedup();
@@ -201,21 +224,20 @@ pub(super) fn slice(object: EndpointSlice) -> Option<SliceFacts> {
                 protocol: within(port.protocol, MAX_PROTOCOL),
                 app_protocol: within(port.app_protocol, MAX_APP_PROTOCOL),
             })
-        })
-        .collect();
+        });
     Some(SliceFacts {
         service: service.into(),
         key,
         ready,
-        ports,
+        ports: bounds::few(ports, bounds::MAX_PORTS),
     })
 }
 
-/// A Namespace.
+/// A Namespace; none if its name may not enter a URL.
 pub(super) fn namespace(object: PartialObjectMeta<Namespace>) -> Option<NamespaceFacts> {
     let meta = object.metadata;
     Some(NamespaceFacts {
-        name: meta.name?.into(),
+        name: meta.name.filter(|name| is_label(name))?.into(),
         terminating: meta.deletion_timestamp.is_some(),
     })
 }
@@ -227,8 +249,8 @@ pub(super) fn import(object: InferencePoolImport, ours: &Ours) -> Option<LiveImp
     let claim = claim(meta.labels.as_ref(), managed, ours);
     Some(LiveImport {
         key: key_of(meta)?,
-        uid: meta.uid.clone().unwrap_or_default(),
-        resource_version: meta.resource_version.clone().unwrap_or_default(),
+        uid: opaque(meta.uid.clone()).unwrap_or_default(),
+        resource_version: opaque(meta.resource_version.clone()).unwrap_or_default(),
         generation: meta.generation.unwrap_or(1).max(0),
         claim,
         owned_entries: owned_entries(managed),
@@ -301,6 +323,8 @@ fn owned_entries(managed: &[ManagedFieldsEntry]) -> Vec<String> {
         .flat_map(|entries| entries.keys())
         .filter_map(|key| serde_json::from_str::<EntryKey>(key.strip_prefix("k:")?).ok())
         .map(|key| key.name)
+        .filter(|name| name.len() <= bounds::MAX_NAME)
+        .take(bounds::MAX_ENTRIES)
         .collect()
 }
 

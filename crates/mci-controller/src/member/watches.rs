@@ -24,7 +24,7 @@ use crate::{
         update::{Change, Kind, Update},
     },
     metrics::MemberMetrics,
-    name::{ClusterName, Key},
+    name::{ClusterName, Key, is_label},
 };
 use moment::Clock;
 
@@ -124,7 +124,7 @@ pub(super) async fn namespaces(wires: Wires, client: Client) -> Result<(), Gone>
     let stream = watch::metadata::<Namespace>(Api::all(client), config());
     let key = |namespace: &PartialObjectMeta<Namespace>| {
         let name = namespace.metadata.name.as_deref()?;
-        Some(Key::new("", name))
+        is_label(name).then(|| Key::new("", name))
     };
     follow(
         wires,

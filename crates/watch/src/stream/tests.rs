@@ -210,6 +210,31 @@ async fn lists_that_no_watch_follows_come_later_and_later() {
     assert!(start.elapsed() > BACKOFF_MAX * 10, "{:?}", start.elapsed());
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_a_server_says_at_length_is_cut() {
+    let long = "\u{e4}".repeat(1 << 20);
+    let (client, mut server) = mk_client();
+    let mut updates = Box::pin(objects::<Pod>(Api::all(client), Config::default()));
+    let mut odd = pod(&long);
+    odd["spec"] = json!(long);
+    let refusal = json!({"kind": "Status", "status": "Failure", "code": 500, "message": long});
+    let script = async {
+        answer(&mut server, "/pods", 500, refusal.to_string()).await;
+        answer(&mut server, "/pods", 200, list(&[odd])).await;
+    };
+    let seen = async {
+        let failed = failure(&mut updates).await;
+        assert!(failed.message.len() < 600, "{}", failed.message.len());
+        let update = updates.next().await;
+        let Some(Update::Odd(odd)) = update else {
+            panic!("no odd object");
+        };
+        let lengths = [odd.name.len(), odd.error.len()];
+        assert!(lengths.iter().all(|length| *length < 600), "{lengths:?}");
+    };
+    tokio::join!(script, seen);
+}
+
 #[test]
 fn backoff_grows_within_its_bounds() {
     let mut rng = StdRng::seed_from_u64(1);

@@ -13,7 +13,7 @@ use crd::{
 use kube::Resource;
 use serde::Deserialize;
 
-use super::{key_of, port_number, slim::Slim, within};
+use super::{bounds::few, key_of, port_number, slim::Slim, within};
 use crate::{
     index::facts::{Admits, GatewayFacts, ListenerFacts, Programmed, RouteFacts, RouteParent},
     name::{Key, is_subdomain},
@@ -141,11 +141,11 @@ pub(in crate::member) fn gateway(object: GatewayObject) -> Option<GatewayFacts> 
     Some(GatewayFacts {
         key,
         programmed: programmed(&conditions.unwrap_or_default()),
-        addresses: addresses.take(MAX_ADDRESSES).collect(),
-        listeners: listeners
-            .filter_map(|one| listener(one, &seen))
-            .take(MAX_LISTENERS)
-            .collect(),
+        addresses: few(addresses, MAX_ADDRESSES),
+        listeners: few(
+            listeners.filter_map(|one| listener(one, &seen)),
+            MAX_LISTENERS,
+        ),
     })
 }
 
@@ -261,9 +261,13 @@ fn accepted_parent(
     if !accepted {
         return None;
     }
+    let section = parent.section_name.as_deref();
+    if section.is_some_and(|name| !is_subdomain(name)) {
+        return None;
+    }
     Some(RouteParent {
         gateway: Key::checked(namespace, &parent.name)?,
-        section: parent.section_name.clone(),
+        section: section.map(str::to_owned),
         port: match parent.port {
             None => None,
             Some(port) => Some(port_number(port)?),

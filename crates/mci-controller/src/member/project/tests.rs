@@ -186,3 +186,139 @@ fn an_annotation_is_kept_no_longer_than_a_legal_one_and_stays_illegal() {
     };
     assert_eq!(request.ignored, [crd::annotations::HEALTH_SECRET]);
 }
+
+fn long() -> String {
+    "x".repeat(1 << 20)
+}
+
+fn mk_pool(change: impl FnOnce(&mut Value)) -> Option<PoolFacts> {
+    let mut object = json!({
+        "apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool",
+        "metadata": {"namespace": "ml", "name": "llm", "uid": "u"},
+        "spec": {"selector": {"matchLabels": {"app": "x"}}, "targetPorts": [{"number": 8000}],
+            "endpointPickerRef": {"name": "epp", "port": {"number": 9002}}},
+        "status": {"parents": [{"parentRef": {"name": "llm", "kind": IMPORT_KIND, "group": IMPORT_GROUP},
+             "controllerName": MCI_CONTROLLER, "conditions": [{"type": "Exported", "status": "True",
+             "reason": "Exported", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}]},
+    });
+    change(&mut object);
+    pool(mk(object), &mk_ours())
+}
+
+#[test]
+fn a_pool_whose_reference_its_crd_would_refuse_is_unreadable() {
+    let with = |field: &str, text: String| {
+        mk_pool(|pool| pool["spec"]["endpointPickerRef"][field] = json!(text))
+    };
+    for (field, most) in [("name", 253), ("group", 253), ("kind", 63)] {
+        assert!(with(field, "x".repeat(most)).is_some(), "{field}");
+        assert_eq!(with(field, "x".repeat(most + 1)), None, "{field}");
+    }
+}
+
+#[test]
+fn little_is_kept_of_what_others_write_into_a_pool() {
+    let facts = mk_pool(|pool| {
+        pool["metadata"]["uid"] = json!(long());
+        pool["spec"]["targetPorts"] = json!(vec![json!({"number": 1}); 1000]);
+        let conditions = &mut pool["status"]["parents"][0]["conditions"];
+        for field in ["type", "status", "reason", "message"] {
+            conditions[0][field] = json!(long());
+        }
+        *conditions = json!(vec![conditions[0].clone(); 20]);
+    });
+    let facts = facts.expect("valid");
+    assert_eq!(facts.uid, "");
+    assert_eq!(facts.target_ports.len(), bounds::MAX_TARGET_PORTS);
+    let kept = facts.exported.expect("our entry");
+    assert_eq!(kept.len(), bounds::MAX_CONDITIONS);
+    let size = |one: &crd::Condition| {
+        one.type_.capacity()
+            + one.status.capacity()
+            + one.reason.capacity()
+            + one.message.capacity()
+    };
+    assert!(kept.iter().map(size).sum::<usize>() < 20_000);
+}
+
+#[test]
+fn a_message_that_was_cut_is_not_taken_for_ours() {
+    let ours = "x".repeat(crd::conditions::MAX_MESSAGE_BYTES);
+    let read = |message: String| {
+        let facts = mk_pool(|pool| {
+            pool["status"]["parents"][0]["conditions"][0]["message"] = json!(message);
+        });
+        facts.and_then(|facts| facts.exported).expect("our entry")
+    };
+    let wanted = read(ours.clone());
+    assert_eq!(wanted[0].message, ours);
+    for more in ["x", "\u{1f600}"] {
+        let live = read(format!("{ours}{more}{}", long()));
+        assert!(!crd::conditions::same(&live, &wanted), "{more}");
+    }
+}
+
+#[test]
+fn an_address_that_is_too_long_is_kept_as_a_bad_one() {
+    let object: Service = mk(json!({"metadata": {"namespace": "ml", "name": "epp"},
+        "spec": {"type": "LoadBalancer", "clusterIPs": vec![long(); 100],
+            "ports": vec![json!({"port": 9002}); 2000]},
+        "status": {"loadBalancer": {"ingress": vec![json!({"hostname": format!("a.{}", "b.".repeat(500_000))}); 20]}}}));
+    let facts = service(object).expect("a key");
+    assert_eq!(facts.cluster_ips.len(), bounds::MAX_CLUSTER_IPS);
+    assert_eq!(facts.ports.len(), bounds::MAX_PORTS);
+    assert_eq!(facts.ingress.len(), 20);
+    for address in facts.cluster_ips.iter().chain(&facts.ingress) {
+        assert!(address.capacity() < 300, "{}", address.capacity());
+        assert!(!crate::name::is_subdomain(address), "{address}");
+    }
+    let many: Service = mk(
+        json!({"metadata": {"namespace": "ml", "name": "epp"}, "status": {"loadBalancer":
+        {"ingress": vec![json!({"ip": "192.0.2.1"}); 10_000]}}}),
+    );
+    let ingress = service(many).expect("a key").ingress;
+    assert_eq!(ingress.len(), bounds::MAX_INGRESS);
+    assert!(ingress.capacity() < 2 * bounds::MAX_INGRESS);
+}
+
+#[test]
+fn a_slice_of_what_is_no_service_is_none_of_ours() {
+    let with = |service: String, endpoints: usize| {
+        slice(mk(json!({
+            "metadata": {"namespace": "ml", "name": "epp-1", "labels": {SERVICE_NAME: service}},
+            "addressType": "IPv6",
+            "endpoints": (0..endpoints).map(|n| json!({"addresses": [format!("2001:db8::{n:x}")]})).collect::<Vec<_>>(),
+        })))
+    };
+    assert_eq!(with(long(), 0), None);
+    assert_eq!(with("a b".to_owned(), 0), None);
+    let facts = with("epp".to_owned(), 5000).expect("of a Service");
+    assert_eq!(facts.ready.len(), bounds::MAX_ENDPOINTS);
+}
+
+#[test]
+fn a_namespace_that_none_can_be_is_not_kept() {
+    let with = |name: String| namespace(mk(json!({"metadata": {"name": name}})));
+    assert!(with("x".repeat(63)).is_some());
+    assert_eq!(with("x".repeat(64)), None);
+    assert_eq!(with("../x".to_owned()), None);
+}
+
+#[test]
+fn an_imports_handles_are_bounded() {
+    let entries: serde_json::Map<String, Value> = (0..500)
+        .map(|n| format!("entry-{n}"))
+        .chain([long()])
+        .map(|name| (format!("k:{}", json!({"name": name})), json!({})))
+        .collect();
+    let object: InferencePoolImport = mk(json!({
+        "apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "InferencePoolImport",
+        "metadata": {"namespace": "ml", "name": "llm", "uid": long(), "resourceVersion": long(),
+            "managedFields": [{"manager": MCI_CONTROLLER, "operation": "Apply",
+                "fieldsV1": {"f:status": {"f:clusters": entries}}}]},
+    }));
+    let live = import(object, &mk_ours()).expect("a key");
+    assert_eq!((&*live.uid, &*live.resource_version), ("", ""));
+    assert_eq!(live.owned_entries.len(), bounds::MAX_ENTRIES);
+    assert!(live.owned_entries.iter().all(|name| name.len() < 20));
+}

@@ -1,0 +1,89 @@
+//! How much is kept of a member's texts and lists. What a real server sends is within these bounds; a hostile one may send
+//! 2 MiB in any field. Pure.
+
+use crd::{Condition, conditions::MAX_MESSAGE_BYTES};
+
+/// Length of a name, an API group, an address or a host name, in bytes.
+pub(super) const MAX_NAME: usize = 253;
+/// Length of a kind, in bytes, as the pool's CRD admits it.
+pub(super) const MAX_KIND: usize = 63;
+/// Ports of a pool, as its CRD and the import's admit them.
+pub(super) const MAX_TARGET_PORTS: usize = 8;
+/// Conditions of an entry in a pool's status, as its CRD admits them.
+pub(super) const MAX_CONDITIONS: usize = 8;
+/// Entries of an import, as its CRD admits them.
+pub(super) const MAX_ENTRIES: usize = 256;
+/// Cluster IPs of a Service: one for each family.
+pub(super) const MAX_CLUSTER_IPS: usize = 2;
+/// Addresses of a load balancer: four times what goes into an entry, for some may be refused.
+pub(super) const MAX_INGRESS: usize = 256;
+/// Ready endpoints of an EndpointSlice, as the API admits them.
+pub(super) const MAX_ENDPOINTS: usize = 1000;
+/// Ports of a Service or EndpointSlice: ten times those of any that we know.
+pub(super) const MAX_PORTS: usize = 1000;
+
+/// What is longer is cut, and so is still longer than any that is valid: it is refused where it is checked.
+const CUT_NAME: usize = MAX_NAME + MAX_CHAR;
+/// The same for a condition's message: what is cut equals none of ours.
+const CUT_MESSAGE: usize = MAX_MESSAGE_BYTES + MAX_CHAR;
+/// Bytes of the longest character.
+const MAX_CHAR: usize = 4;
+
+/// The first few, in no more room than they need: a list that is shortened in place keeps its allocation.
+pub(super) fn few<T>(all: impl Iterator<Item = T>, max: usize) -> Vec<T> {
+    let mut kept: Vec<T> = all.take(max).collect();
+    kept.shrink_to_fit();
+    kept
+}
+
+/// An address, not checked yet.
+pub(super) fn address(text: String) -> String {
+    cut(text, CUT_NAME)
+}
+
+/// Conditions as another wrote them.
+pub(super) fn conditions(all: Vec<Condition>) -> Vec<Condition> {
+    let kept = all.into_iter().map(|condition| Condition {
+        last_transition_time: condition.last_transition_time,
+        message: cut(condition.message, CUT_MESSAGE),
+        observed_generation: condition.observed_generation,
+        reason: cut(condition.reason, CUT_NAME),
+        status: cut(condition.status, CUT_NAME),
+        type_: cut(condition.type_, CUT_NAME),
+    });
+    few(kept, MAX_CONDITIONS)
+}
+
+/// At most `max` bytes, and no fewer than `max - 3` of a longer text.
+fn cut(mut text: String, max: usize) -> String {
+    if text.len() > max {
+        text.truncate(text.floor_char_boundary(max));
+        text.shrink_to_fit();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_cut_is_still_too_long() {
+        for text in ["x".repeat(1 << 20), "\u{1f600}".repeat(1 << 18)] {
+            let kept = address(text);
+            assert!(
+                kept.len() > MAX_NAME && kept.len() <= CUT_NAME,
+                "{}",
+                kept.len()
+            );
+            assert!(kept.capacity() < 2 * CUT_NAME);
+        }
+        assert_eq!(address("lb.example.com".to_owned()), "lb.example.com");
+    }
+
+    #[test]
+    fn few_of_many_take_little_room() {
+        let many: Vec<String> = vec![String::new(); 100_000];
+        assert!(few(many.into_iter().filter(String::is_empty), 8).capacity() < 100);
+    }
+}
