@@ -164,6 +164,16 @@ fn every_metric_is_in_the_reference() {
 }
 
 #[test]
+fn every_reason_of_a_watch_that_begins_again_is_in_the_reference() {
+    let mut text = "| reason | |\n|---|---|\n".to_owned();
+    text.extend(
+        watch::FailureReason::ALL
+            .map(|reason| format!("| {} | {} |\n", reason.as_str(), cell(reason.meaning()))),
+    );
+    hold("watch-restarts", &text);
+}
+
+#[test]
 fn the_command_explain_is_in_the_reference() {
     let command = Args::command();
     let explain = command.find_subcommand("explain").expect("there");

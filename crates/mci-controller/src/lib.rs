@@ -14,6 +14,8 @@ mod args;
 mod client;
 mod clusterset;
 #[cfg(test)]
+mod deadline;
+#[cfg(test)]
 mod docs;
 mod events;
 mod explain;

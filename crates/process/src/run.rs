@@ -4,7 +4,10 @@ use std::{future::Future, panic::resume_unwind, process::ExitCode};
 
 use anyhow::Context;
 use clap::Parser;
-use tokio::task::JoinSet;
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::JoinSet,
+};
 use tracing::error;
 
 use crate::{LogArgs, Shutdown, args, limits};
@@ -93,17 +96,14 @@ where
     if args.is_service() {
         limits::raise_open_files();
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-    {
+    let runtime = match Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             error!(%error, "cannot start the async runtime");
             return ExitCode::FAILURE;
         }
     };
-    let result = runtime.block_on(async {
+    let result = run_to_end(runtime, async {
         let shutdown = Shutdown::on_signals()?;
         // on a worker: from this thread each wake-up between the body and its tasks would cost two context switches
         let mut main = JoinSet::new();
@@ -115,8 +115,6 @@ where
                 .context("the program was stopped")?,
         }
     });
-    // a blocking task that hangs must not hold up the end
-    runtime.shutdown_background();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -128,6 +126,14 @@ where
             exit_code(&error)
         }
     }
+}
+
+/// Runs it, and does not wait for what it leaves behind: a runtime that is dropped waits for its blocking tasks, and one
+/// that reads from a dead file system hangs for ever.
+fn run_to_end<T>(runtime: Runtime, body: impl Future<Output = T>) -> T {
+    let outcome = runtime.block_on(body);
+    runtime.shutdown_background();
+    outcome
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
@@ -168,6 +174,30 @@ mod tests {
         let error = anyhow::Error::from(Exit::new(2, "unknown"));
         let code = exit_code(&error);
         assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(2)));
+    }
+
+    #[test]
+    fn a_blocking_task_that_hangs_does_not_hold_up_the_end() {
+        let (end, ended) = std::sync::mpsc::channel();
+        let (release, hung) = std::sync::mpsc::channel::<()>();
+        let program = std::thread::spawn(move || {
+            let runtime = Builder::new_multi_thread().build().expect("a runtime");
+            let body = async {
+                let (begin, begun) = std::sync::mpsc::channel();
+                let hanging = tokio::task::spawn_blocking(move || {
+                    let _ = begin.send(());
+                    hung.recv()
+                });
+                begun.recv().expect("begun");
+                drop(hanging);
+            };
+            run_to_end(runtime, body);
+            let _ = end.send(());
+        });
+        let outcome = ended.recv_timeout(std::time::Duration::from_secs(10));
+        drop(release);
+        assert_eq!(outcome, Ok(()), "it waits for the task");
+        program.join().expect("ended");
     }
 
     #[test]

@@ -7,13 +7,38 @@ use kube::runtime::watcher;
 /// One failed list or watch; a retry follows by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchFailure {
-    reason: &'static str,
+    reason: FailureReason,
     relists: bool,
     listing: bool,
     /// HTTP status, where the server gave one.
     pub status: Option<u16>,
     /// What went wrong, for a person.
     pub message: String,
+}
+
+/// The kinds of failure: a closed set, so that it fits a metric label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureReason {
+    /// The credentials were refused or do not suffice.
+    AuthFailed,
+    /// What the server sent is no list or watch.
+    BadStream,
+    /// The connection broke, or could not be made.
+    ConnectionLost,
+    /// The server no longer knows where the watch was.
+    Expired,
+    /// A list was not found: its CRD is absent.
+    KindMissing,
+    /// A list came without a resource version.
+    NoResourceVersion,
+    /// A watch was not found, which proves nothing of its kind.
+    NotFound,
+    /// The server failed.
+    ServerError,
+    /// The server wants fewer requests.
+    Throttled,
+    /// Anything else.
+    WatchFailed,
 }
 
 /// Longest text that is passed on, in bytes: twice the longest name.
@@ -24,7 +49,7 @@ const MAX_TEXT: usize = 512;
 impl WatchFailure {
     /// Stable: metric label and condition reason alike.
     pub fn reason(&self) -> &'static str {
-        self.reason
+        self.reason.as_str()
     }
 
     /// Whether the retry begins with a list, so that its success shows as a reset; else a watch goes on where it was, and
@@ -50,14 +75,13 @@ impl WatchFailure {
             | watcher::Error::WatchStartFailed(cause)
             | watcher::Error::WatchFailed(cause) => classify(cause),
             watcher::Error::WatchError(status) => by_status(status.code),
-            watcher::Error::NoResourceVersion => ("NoResourceVersion", None),
+            watcher::Error::NoResourceVersion => (FailureReason::NoResourceVersion, None),
         };
         let listing = matches!(error, watcher::Error::InitialListFailed(_));
         let cannot_resume = matches!(error, watcher::Error::NoResourceVersion);
-        let reason = if status == Some(404) && !listing {
-            "NotFound"
-        } else {
-            reason
+        let reason = match reason {
+            FailureReason::KindMissing if !listing => FailureReason::NotFound,
+            reason => reason,
         };
         Self {
             reason,
@@ -75,6 +99,58 @@ impl fmt::Display for WatchFailure {
     }
 }
 
+// === impl FailureReason ===
+
+impl FailureReason {
+    /// All of them, for references.
+    pub const ALL: [Self; 10] = [
+        Self::AuthFailed,
+        Self::BadStream,
+        Self::ConnectionLost,
+        Self::Expired,
+        Self::KindMissing,
+        Self::NoResourceVersion,
+        Self::NotFound,
+        Self::ServerError,
+        Self::Throttled,
+        Self::WatchFailed,
+    ];
+
+    /// The label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AuthFailed => "AuthFailed",
+            Self::BadStream => "BadStream",
+            Self::ConnectionLost => "ConnectionLost",
+            Self::Expired => "Expired",
+            Self::KindMissing => "KindMissing",
+            Self::NoResourceVersion => "NoResourceVersion",
+            Self::NotFound => "NotFound",
+            Self::ServerError => "ServerError",
+            Self::Throttled => "Throttled",
+            Self::WatchFailed => "WatchFailed",
+        }
+    }
+
+    /// What it means, for an operator.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::AuthFailed => "credentials refused (401), or of too few rights (403)",
+            Self::BadStream => "the answer is no list or watch, or was cut inside an event",
+            Self::ConnectionLost => "no connection, or it broke",
+            Self::Expired => "the server no longer knows where the watch was (410): a list follows",
+            Self::KindMissing => "a list was not found (404): the kind is not served",
+            Self::NoResourceVersion => "a list without a resource version: no watch can follow it",
+            Self::NotFound => {
+                "a watch was not found (404), which proves nothing of its kind: a list follows"
+            }
+            Self::ServerError => "an answer of 500 to 599",
+            Self::Throttled => "the server asks for fewer requests (429)",
+            Self::WatchFailed => "any other failure",
+        }
+    }
+}
+
 /// The beginning of a text that a server had a part in; it may send megabytes. Cut texts stay longer than any name.
 pub(crate) fn clipped(mut text: String) -> String {
     if text.len() > MAX_TEXT {
@@ -84,24 +160,26 @@ pub(crate) fn clipped(mut text: String) -> String {
     text
 }
 
-fn classify(error: &kube::Error) -> (&'static str, Option<u16>) {
+fn classify(error: &kube::Error) -> (FailureReason, Option<u16>) {
     match error {
         kube::Error::Api(status) => by_status(status.code),
-        kube::Error::HyperError(_) | kube::Error::Service(_) => ("ConnectionLost", None),
-        kube::Error::Auth(_) => ("AuthFailed", None),
-        kube::Error::SerdeError(_) | kube::Error::ReadEvents(_) => ("BadStream", None),
-        _ => ("WatchFailed", None),
+        kube::Error::HyperError(_) | kube::Error::Service(_) => {
+            (FailureReason::ConnectionLost, None)
+        }
+        kube::Error::Auth(_) => (FailureReason::AuthFailed, None),
+        kube::Error::SerdeError(_) | kube::Error::ReadEvents(_) => (FailureReason::BadStream, None),
+        _ => (FailureReason::WatchFailed, None),
     }
 }
 
-fn by_status(code: u16) -> (&'static str, Option<u16>) {
+fn by_status(code: u16) -> (FailureReason, Option<u16>) {
     let reason = match code {
-        401 | 403 => "AuthFailed",
-        404 => "KindMissing",
-        410 => "Expired",
-        429 => "Throttled",
-        500..=599 => "ServerError",
-        _ => "WatchFailed",
+        401 | 403 => FailureReason::AuthFailed,
+        404 => FailureReason::KindMissing,
+        410 => FailureReason::Expired,
+        429 => FailureReason::Throttled,
+        500..=599 => FailureReason::ServerError,
+        _ => FailureReason::WatchFailed,
     };
     (reason, Some(code))
 }
@@ -119,4 +197,47 @@ fn chain(error: &dyn std::error::Error) -> String {
         cause = inner.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn every_reason_is_among_all() {
+        let status = |code| Box::new(Status::failure("", "").with_code(code));
+        let api = |code| kube::Error::Api(status(code));
+        let errors = (0..1000).flat_map(|code| {
+            [
+                watcher::Error::InitialListFailed(api(code)),
+                watcher::Error::WatchStartFailed(api(code)),
+                watcher::Error::WatchFailed(api(code)),
+                watcher::Error::WatchError(status(code)),
+            ]
+        });
+        let broken = serde_json::from_str::<u8>("x").expect_err("no number");
+        let others = [
+            watcher::Error::NoResourceVersion,
+            watcher::Error::WatchFailed(kube::Error::SerdeError(broken)),
+            watcher::Error::WatchFailed(kube::Error::Service("gone".into())),
+        ];
+        let failures = errors.chain(others);
+        let seen: BTreeSet<&str> = failures
+            .map(|error| WatchFailure::from_watcher(&error).reason())
+            .collect();
+        let all: BTreeSet<&str> = FailureReason::ALL
+            .into_iter()
+            .map(FailureReason::as_str)
+            .collect();
+        assert_eq!(seen, all);
+        let meanings: BTreeSet<&str> = FailureReason::ALL
+            .into_iter()
+            .map(FailureReason::meaning)
+            .collect();
+        assert_eq!(meanings.len(), all.len());
+    }
 }

@@ -14,7 +14,7 @@ mod failure;
 mod stream;
 mod tolerant;
 
-pub use failure::WatchFailure;
+pub use failure::{FailureReason, WatchFailure};
 pub use kube::runtime::watcher::Config;
 pub use stream::{OddObject, Update, metadata, objects};
 pub use tolerant::Tolerant;

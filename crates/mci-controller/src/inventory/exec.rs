@@ -109,7 +109,7 @@ impl Runner {
     async fn run_by(
         &self,
         plan: &ExecPlan,
-        spawn: fn(&mut Command) -> io::Result<Child>,
+        spawn: impl FnOnce(&mut Command) -> io::Result<Child> + Send + 'static,
     ) -> Result<Fresh, ExecError> {
         let command = || plan.command.clone();
         let slot = timeout(self.patience, self.slots.clone().acquire_owned()).await;
@@ -163,7 +163,7 @@ impl Group {
     fn start(
         command: &mut Command,
         slot: OwnedSemaphorePermit,
-        spawn: fn(&mut Command) -> io::Result<Child>,
+        spawn: impl FnOnce(&mut Command) -> io::Result<Child>,
     ) -> io::Result<Self> {
         let child = spawn(command)?;
         let id = child.id().and_then(|id| i32::try_from(id).ok());

@@ -43,19 +43,31 @@ pub(super) async fn watch_directory(
             Ok(tracker.scan(&files, found))
         }
     };
-    follow(&directory, scan, told).await;
+    let complain = |error: &io::Error| {
+        tracing::warn!(directory = %directory.display(), %error,
+            "cannot read the kubeconfig directory: all members stay");
+    };
+    follow(scan, told, complain).await;
 }
 
 /// Scans again and again, one scan at a time: on a dead network file system a scan takes for ever, and holds its thread
-/// so long.
-async fn follow<S>(directory: &Path, mut scan: S, told: mpsc::Sender<(SourceKind, Listings)>)
-where
+/// so long. Complains once of scans that fail in a row, or of one that takes too long.
+async fn follow<S>(
+    mut scan: S,
+    told: mpsc::Sender<(SourceKind, Listings)>,
+    complain: impl Fn(&io::Error),
+) where
     S: FnMut() -> io::Result<Listings> + Send + 'static,
 {
     let mut last: Option<Listings> = None;
     let mut ticks = interval(SCAN_PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut failing = false;
+    let complain_once = |failing: &mut bool, error: &io::Error| {
+        if !std::mem::replace(failing, true) {
+            complain(error);
+        }
+    };
     loop {
         ticks.tick().await;
         let mut scanning = spawn_blocking(move || {
@@ -65,7 +77,7 @@ where
         let scanned = if let Ok(scanned) = timeout(SCAN_TIMEOUT, &mut scanning).await {
             scanned
         } else {
-            warn_once(&mut failing, directory, &io::ErrorKind::TimedOut.into());
+            complain_once(&mut failing, &io::ErrorKind::TimedOut.into());
             scanning.await
         };
         let outcome;
@@ -87,15 +99,8 @@ where
                     return;
                 }
             }
-            Err(error) => warn_once(&mut failing, directory, &error),
+            Err(error) => complain_once(&mut failing, &error),
         }
-    }
-}
-
-fn warn_once(failing: &mut bool, directory: &Path, error: &io::Error) {
-    if !std::mem::replace(failing, true) {
-        tracing::warn!(directory = %directory.display(), %error,
-            "cannot read the kubeconfig directory: all members stay");
     }
 }
 
@@ -166,107 +171,4 @@ fn read_file(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::inventory::listing::Access;
-
-    const GOOD: &str = "current-context: it\n\
-        contexts: [{name: it, context: {cluster: c, user: u}}]\n\
-        clusters: [{name: c, cluster: {server: 'https://192.0.2.1:6443'}}]\n\
-        users: [{name: u, user: {token: x}}]\n";
-
-    #[test]
-    fn one_bad_file_leaves_the_others_alone() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let write = |name: &str, text: &str| {
-            std::fs::write(directory.path().join(name), text).expect("written");
-        };
-        write("east.yaml", GOOD);
-        write("west.yaml", "]{ garbage");
-        write(".hidden", GOOD);
-        std::fs::create_dir(directory.path().join("folder")).expect("made");
-        let mut tracker = Tracker::default();
-        let (files, found) =
-            read_directory(directory.path(), &tracker, &Reading::default()).expect("readable");
-        assert_eq!(files, ["east.yaml", "west.yaml"]);
-        let good: Vec<bool> = found
-            .iter()
-            .map(|one| matches!(one.listing.access, Access::Ready(_)))
-            .collect();
-        assert_eq!(good, [true, false]);
-        tracker.scan(&files, found);
-        let (_, again) =
-            read_directory(directory.path(), &tracker, &Reading::default()).expect("readable");
-        assert!(again.is_empty(), "nothing changed, nothing is told");
-        write("east.yaml", &GOOD.replace("token: x", "token: y"));
-        let (_, rotated) =
-            read_directory(directory.path(), &tracker, &Reading::default()).expect("readable");
-        assert_eq!(rotated.len(), 1);
-    }
-
-    #[test]
-    fn a_file_that_cannot_be_looked_at_is_not_absent() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let link = directory.path().join("east.yaml");
-        let tracker = Tracker::default();
-        // a link to nothing is no file; a link in a circle is an error of the file system
-        std::os::unix::fs::symlink(directory.path().join("nothing"), &link).expect("linked");
-        let read = read_directory(directory.path(), &tracker, &Reading::default());
-        assert_eq!(read.expect("readable").0, [""; 0]);
-        std::fs::remove_file(&link).expect("removed");
-        std::os::unix::fs::symlink(&link, &link).expect("linked");
-        let read = read_directory(directory.path(), &tracker, &Reading::default());
-        assert!(read.is_err());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_unreadable_directory_removes_nobody() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("members");
-        std::fs::create_dir(&path).expect("made");
-        std::fs::write(path.join("east.yaml"), GOOD).expect("written");
-        let (sender, mut told) = mpsc::channel(16);
-        let mut tasks = tokio::task::JoinSet::new();
-        tasks.spawn(watch_directory(path.clone(), Reading::default(), sender));
-        let (_, listings) = told.recv().await.expect("a list");
-        assert_eq!(listings.len(), 1);
-        std::fs::remove_dir_all(&path).expect("removed");
-        let more = timeout(Duration::from_mins(1), told.recv()).await;
-        assert!(more.is_err(), "no member may go");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_scan_that_hangs_is_the_only_one_and_what_it_finds_in_the_end_counts() {
-        let (begin, mut begun) = mpsc::channel(16);
-        let (end, hung) = std::sync::mpsc::channel::<io::Result<Listings>>();
-        let scan = move || {
-            begin.blocking_send(()).expect("counted");
-            hung.recv().unwrap_or_else(|_| Ok(Listings::new()))
-        };
-        let (sender, mut told) = mpsc::channel(16);
-        let mut tasks = tokio::task::JoinSet::new();
-        tasks.spawn(async move { follow(Path::new("/members"), scan, sender).await });
-        begun.recv().await.expect("a scan");
-        // time stands still while a scan goes on, unless it is moved
-        for _ in 0..100 {
-            tokio::time::advance(SCAN_PERIOD).await;
-        }
-        assert!(begun.try_recv().is_err(), "a second scan began");
-        assert!(told.try_recv().is_err(), "nothing is known yet");
-        let listing = Listing {
-            member: "east".to_owned(),
-            origin: Arc::default(),
-            access: Access::Pending,
-        };
-        let found = Listings::from([("east.yaml".to_owned(), Arc::new(listing))]);
-        end.send(Ok(found.clone())).expect("it waits");
-        let (_, listings) = told.recv().await.expect("a list");
-        assert_eq!(listings, found);
-        // the scans go on, with what the hung one left
-        end.send(Err(io::ErrorKind::PermissionDenied.into()))
-            .expect("it goes on");
-        end.send(Ok(Listings::new())).expect("it goes on");
-        let (_, listings) = told.recv().await.expect("a list");
-        assert_eq!(listings, Listings::new());
-    }
-}
+mod tests;
