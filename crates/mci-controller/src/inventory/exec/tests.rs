@@ -238,8 +238,51 @@ fn a_start_that_hangs_ends_in_time_and_what_it_starts_in_the_end_is_killed() {
 }
 
 #[test]
+fn the_start_counts_towards_the_limit() {
+    in_time(Time::Real, |seen| async move {
+        let plugin = mk("sleep 60");
+        let limit = Duration::from_secs(2);
+        let slow = move |command: &mut Command| {
+            std::thread::sleep(limit * 3 / 4);
+            command.spawn()
+        };
+        let started = Instant::now();
+        let outcome = mk_runner(limit).run_by(&plugin.plan, slow).await;
+        let error = outcome.expect_err("too late");
+        seen.note(error.to_string());
+        assert!(matches!(error, ExecError::Timeout(..)), "{error}");
+        let took = started.elapsed();
+        assert!(took >= limit && took < limit * 3 / 2, "{took:?}");
+    });
+}
+
+#[test]
+fn a_run_that_is_given_up_ends_all_that_it_started() {
+    in_time(Time::Real, |seen| async move {
+        let plugin = mk("sleep 60 & echo $$ $! > $DIR/new; mv $DIR/new $DIR/all; wait");
+        let runner = mk_runner(LIMIT);
+        let path = plugin.directory.path().join("all");
+        let begun = async {
+            while !path.exists() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::select! {
+            outcome = runner.run(&plugin.plan) => panic!("{:?}", outcome.map(drop)),
+            () = begun => {}
+        }
+        let all = std::fs::read_to_string(&path).expect("written");
+        seen.note(format!("started: {all}"));
+        for pid in all.split_whitespace() {
+            until_gone(pid, &seen).await;
+        }
+        assert_eq!(runner.slots.available_permits(), AT_ONCE);
+    });
+}
+
+#[test]
 fn who_waits_too_long_for_a_place_says_so() {
-    in_time(Time::Real, |_| async move {
+    in_time(Time::Real, |seen| async move {
         let plugin = mk(&answer(r#"{"token":"t"}"#));
         let runner = Runner {
             patience: Duration::from_millis(100),
@@ -248,8 +291,10 @@ fn who_waits_too_long_for_a_place_says_so() {
         let all = runner.slots.clone();
         let all = all.acquire_many_owned(u32::try_from(AT_ONCE).expect("few"));
         let all = all.await.expect("free");
+        seen.note("all places are taken");
         let error = runner.run(&plugin.plan).await.expect_err("no place");
         assert!(matches!(error, ExecError::Busy(..)), "{error}");
+        seen.note(error.to_string());
         drop(all);
         assert!(runner.run(&plugin.plan).await.is_ok());
     });
