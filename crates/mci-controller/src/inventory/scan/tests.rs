@@ -19,7 +19,7 @@ struct Bed {
     _directory: tempfile::TempDir,
     path: PathBuf,
     told: mpsc::Receiver<(SourceKind, Listings)>,
-    _tasks: JoinSet<()>,
+    tasks: JoinSet<()>,
 }
 
 // === impl Bed ===
@@ -33,13 +33,13 @@ impl Bed {
             _directory: directory,
             path,
             told,
-            _tasks: JoinSet::new(),
+            tasks: JoinSet::new(),
         };
         for file in files {
             bed.write(file, GOOD);
         }
         let scans = watch_directory(bed.path.clone(), Reading::default(), sender);
-        bed._tasks.spawn(scans);
+        bed.tasks.spawn(scans);
         bed
     }
 
