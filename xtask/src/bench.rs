@@ -62,7 +62,7 @@ pub(crate) fn run_soak(args: &SoakArgs) -> Result<()> {
 /// The soak as a test: the programs as the other tests build them, fewer clusters and less time.
 pub(crate) fn short_soak() -> Result<Command> {
     let mut soak = built("soak", false)?;
-    soak.args(["--seconds", "40", "--members", "30"]);
+    soak.args(["--seconds", "60", "--members", "30"]);
     Ok(soak)
 }
 

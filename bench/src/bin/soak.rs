@@ -109,7 +109,7 @@ async fn run(args: Args) -> Result<()> {
     raise_open_files()?;
     let options = FleetOptions {
         members: args.members,
-        tls: false,
+        tls: true,
         late: LATE,
     };
     let fleet = Fleet::start(options, &args.controller, &args.logs)?;

@@ -242,6 +242,7 @@ impl Planner {
     pub(crate) fn plan_afresh(&mut self) {
         self.dirty.all = true;
         self.since = None;
+        self.echoes.refresh();
     }
 
     /// Why each member has or lacks a key; none where nothing is known of it.

@@ -23,6 +23,7 @@ mod writer;
 pub(crate) use self::{
     caller::Caller,
     dry::{describe_import, describe_pool},
+    lane::ECHO,
     queue::Queue,
     request::{Answer, Call},
     wait::{backoff, throttle},

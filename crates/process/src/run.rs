@@ -108,13 +108,15 @@ where
         // on a worker: from this thread each wake-up between the body and its tasks would cost two context switches
         let mut main = JoinSet::new();
         main.spawn(body(args, shutdown));
-        match main.join_next().await {
-            Some(Err(failed)) if failed.is_panic() => resume_unwind(failed.into_panic()),
-            ended => ended
-                .context("the program did not begin")?
-                .context("the program was stopped")?,
-        }
+        let ended = main.join_next().await;
+        ended.context("the program did not begin")
     });
+    let result = match result {
+        // the runtime is gone, so that this waits for nothing either
+        Ok(Err(failed)) if failed.is_panic() => resume_unwind(failed.into_panic()),
+        Ok(ended) => ended.context("the program was stopped").flatten(),
+        Err(error) => Err(error),
+    };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -78,7 +78,12 @@ impl WatchFailure {
             watcher::Error::NoResourceVersion => (FailureReason::NoResourceVersion, None),
         };
         let listing = matches!(error, watcher::Error::InitialListFailed(_));
-        let cannot_resume = matches!(error, watcher::Error::NoResourceVersion);
+        // an event that does not parse is lost, and the watch would go on behind it
+        let cannot_resume = matches!(
+            error,
+            watcher::Error::NoResourceVersion
+                | watcher::Error::WatchFailed(kube::Error::SerdeError(_))
+        );
         let reason = match reason {
             FailureReason::KindMissing if !listing => FailureReason::NotFound,
             reason => reason,
@@ -136,7 +141,9 @@ impl FailureReason {
     pub fn meaning(self) -> &'static str {
         match self {
             Self::AuthFailed => "credentials refused (401), or of too few rights (403)",
-            Self::BadStream => "the answer is no list or watch, or was cut inside an event",
+            Self::BadStream => {
+                "the answer is no list or watch, or has an event that is none, which a list follows"
+            }
             Self::ConnectionLost => "no connection, or it broke",
             Self::Expired => "the server no longer knows where the watch was (410): a list follows",
             Self::KindMissing => "a list was not found (404): the kind is not served",

@@ -79,7 +79,7 @@ struct State<S, K> {
     listing: bool,
     /// Failures since the last sign of life.
     failures: u32,
-    /// Those before the last list, if there was no event since: lists alone, after watches that want another, are none.
+    /// Those before the last list, until an event follows it: a list that no watch can follow is no sign of life.
     before_list: u32,
     last_failure: Option<Instant>,
     odd: OddLog,
@@ -140,7 +140,8 @@ where
                     },
                     Ok(Event::InitDone) => {
                         state.listing = false;
-                        state.before_list = std::mem::take(&mut state.failures);
+                        let failures = std::mem::take(&mut state.failures);
+                        state.before_list = state.before_list.saturating_add(failures);
                         Some(Update::Reset(std::mem::take(&mut state.list)))
                     }
                     Ok(Event::Apply(object)) => {
@@ -166,14 +167,15 @@ where
                         // a quiet kind gives no sign of life between two failures that are hours apart
                         let now = Instant::now();
                         let apart = state.last_failure.is_some_and(|last| now - last > IN_A_ROW);
-                        let before_list = std::mem::take(&mut state.before_list);
-                        state.failures = if apart {
-                            1
-                        } else if failure.relists() {
-                            state.failures.saturating_add(before_list).saturating_add(1)
-                        } else {
-                            state.failures.saturating_add(1)
-                        };
+                        if apart {
+                            state.failures = 0;
+                            state.before_list = 0;
+                        }
+                        if failure.relists() {
+                            let before_list = std::mem::take(&mut state.before_list);
+                            state.failures = state.failures.saturating_add(before_list);
+                        }
+                        state.failures = state.failures.saturating_add(1);
                         state.last_failure = Some(now);
                         if failure.relists() {
                             // of itself, it would only resume a watch that was refused

@@ -17,7 +17,7 @@ use crate::{OddObject, failure::clipped};
 /// apart into a tree that is then copied and decoded.
 ///
 /// Decodes from JSON alone, and in a watch event from one whose `type` stands before its `object`, as every API server
-/// writes it: another order fails the event.
+/// writes it: another order fails the watch, and a list follows.
 #[derive(Clone, Debug)]
 pub struct Tolerant<K>(Found<K>);
 

@@ -40,9 +40,7 @@ pub(super) type Fresh = (Credentials, Option<Duration>);
 /// Why a plugin gave nothing. Quotes nothing that it printed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExecError {
-    #[error(
-        "no place to run {0} within {1:?}: the plugins that hold the {AT_ONCE} there are do not end"
-    )]
+    #[error("no place to run {0} within {1:?}: other plugins held all {AT_ONCE} places")]
     Busy(String, Duration),
     #[error("cannot run {0}: {1}")]
     Start(String, #[source] io::Error),
@@ -64,9 +62,9 @@ pub(super) enum ExecError {
 const AT_ONCE: usize = 8;
 /// A plugin that has not ended by then never will, or hangs on something that would hang us. Its start counts.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Longest wait for a place. Were the plugins of 100 members (design, section 7) all to take their limit and a second to
-/// end, the last would begin after 13 rounds of 11 s; who waits longer, waits for what does not even start.
-const PATIENCE: Duration = Duration::from_secs(150);
+/// Longest wait for a place. Were the plugins of 1000 members all to take their limit and a second to end, the last would
+/// begin after 125 rounds of 11 s; who waits longer, waits for what does not even start.
+const PATIENCE: Duration = Duration::from_mins(25);
 /// Largest output, in bytes: as a kubeconfig.
 const MAX_OUTPUT: usize = 1024 * 1024;
 /// A plugin that closed its output is about to end: looked at this often.

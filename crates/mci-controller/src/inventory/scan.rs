@@ -44,14 +44,19 @@ pub(super) async fn watch_directory(
         }
     };
     let complain = |error: &io::Error| {
-        tracing::warn!(directory = %directory.display(), %error,
-            "cannot read the kubeconfig directory: all members stay");
+        if error.kind() == io::ErrorKind::TimedOut {
+            tracing::warn!(directory = %directory.display(),
+                "the kubeconfig directory is read slowly, or not at all: all members stay meanwhile");
+        } else {
+            tracing::warn!(directory = %directory.display(), %error,
+                "cannot read the kubeconfig directory: all members stay");
+        }
     };
     follow(scan, told, complain).await;
 }
 
 /// Scans again and again, one scan at a time: on a dead network file system a scan takes for ever, and holds its thread
-/// so long. Complains once of scans that fail in a row, or of one that takes too long.
+/// so long. Complains once of scans in a row that fail or take too long.
 async fn follow<S>(
     mut scan: S,
     told: mpsc::Sender<(SourceKind, Listings)>,
@@ -62,22 +67,21 @@ async fn follow<S>(
     let mut last: Option<Listings> = None;
     let mut ticks = interval(SCAN_PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut failing = false;
-    let complain_once = |failing: &mut bool, error: &io::Error| {
-        if !std::mem::replace(failing, true) {
-            complain(error);
-        }
-    };
+    let (mut slow, mut failing) = (false, false);
     loop {
         ticks.tick().await;
         let mut scanning = spawn_blocking(move || {
             let outcome = scan();
             (scan, outcome)
         });
-        let scanned = if let Ok(scanned) = timeout(SCAN_TIMEOUT, &mut scanning).await {
+        let in_time = timeout(SCAN_TIMEOUT, &mut scanning).await;
+        let was_slow = std::mem::replace(&mut slow, in_time.is_err());
+        let scanned = if let Ok(scanned) = in_time {
             scanned
         } else {
-            complain_once(&mut failing, &io::ErrorKind::TimedOut.into());
+            if !was_slow {
+                complain(&io::ErrorKind::TimedOut.into());
+            }
             scanning.await
         };
         let outcome;
@@ -99,7 +103,11 @@ async fn follow<S>(
                     return;
                 }
             }
-            Err(error) => complain_once(&mut failing, &error),
+            Err(error) => {
+                if !std::mem::replace(&mut failing, true) {
+                    complain(&error);
+                }
+            }
         }
     }
 }

@@ -125,7 +125,8 @@ impl Judgement<'_> {
     fn tally(&self) -> Tally {
         let mut tally = Tally::default();
         let mut seen = Seen::default();
-        for ((name, importer, decision), plan) in self.decisions.iter().zip(self.imports.values()) {
+        for ((name, importer, decision), (of, plan)) in self.decisions.iter().zip(self.imports) {
+            debug_assert_eq!(*name, of, "one for each, in the same order");
             if *name != self.exporter {
                 let verdict = self.verdict(importer, decision.word, plan, &mut seen);
                 tally.count(name, &verdict, self.policy.strict_exported);

@@ -211,11 +211,13 @@ fn sanitised(entry: &ImportedCluster, allowed: &Allowed) -> ImportedCluster {
 impl<'a> Fates<'a> {
     /// Its entry is published, so none is lent. In the order of names.
     pub(super) fn publish(&mut self, name: &'a str) {
+        debug_assert!(self.published.last().is_none_or(|last| *last < name));
         self.published.push(name);
     }
 
     /// In the order of names.
     pub(super) fn add(&mut self, name: &'a str, lender: Lender<'a>) {
+        debug_assert!(self.lenders.last().is_none_or(|(last, _)| *last < name));
         self.lenders.push((name, lender));
     }
 

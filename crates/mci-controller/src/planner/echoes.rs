@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use crate::name::Key;
+use crate::{name::Key, write::ECHO};
 use moment::Moment;
 
 /// Keys that wait. Bound: the keys.
@@ -21,8 +21,10 @@ pub(super) struct Echoes {
 const PAUSE: Duration = Duration::from_millis(50);
 /// Per import that a round compared: some fifty times what comparing takes, so that echoes leave the planner its time.
 const PER_IMPORT: Duration = Duration::from_micros(100);
-/// However much there was: an edit by somebody else stands no longer.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// However much there was: half of the time for which a write that is asked for again waits for its echo, so that the echo
+/// is seen in time to take it back.
+const PAUSE_MAX: Duration = Duration::from_millis(250);
+const _: () = assert!(2 * PAUSE_MAX.as_millis() <= ECHO.as_millis());
 
 // === impl Echoes ===
 
@@ -38,6 +40,11 @@ impl Echoes {
     /// When there is something to plan; none: not before something is heard.
     pub(super) fn due(&self) -> Option<Moment> {
         (!self.keys.is_empty()).then_some(self.free_from)
+    }
+
+    /// What is heard so far counts as heard when it is taken: it waited for something else.
+    pub(super) fn refresh(&mut self) {
+        self.since = None;
     }
 
     /// Planned for another reason.
@@ -94,13 +101,22 @@ mod tests {
 
     #[test]
     fn much_work_makes_a_longer_pause_with_a_limit() {
-        for (members, pause) in [(0, 50), (2_000, 250), (1_000_000, 1_000)] {
+        for (members, pause) in [(0, 50), (1_000, 150), (1_000_000, 250)] {
             let mut echoes = Echoes::default();
             echoes.hear(keys(&["a"]), at(0));
             echoes.take(members, at(0));
             echoes.hear(keys(&["b"]), at(1));
             assert_eq!(echoes.due(), Some(at(pause)), "{members} members");
         }
+    }
+
+    #[test]
+    fn what_waited_for_something_else_is_not_old() {
+        let mut echoes = Echoes::default();
+        echoes.hear(keys(&["a"]), at(0));
+        echoes.refresh();
+        let taken = echoes.take(MEMBERS, at(30_000));
+        assert_eq!(taken, Some((keys(&["a"]), at(30_000))));
     }
 
     #[test]

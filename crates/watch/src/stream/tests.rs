@@ -211,6 +211,50 @@ async fn lists_that_no_watch_follows_come_later_and_later() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn lists_come_later_and_later_whatever_comes_between() {
+    let (client, mut server) = mk_client();
+    let mut updates = Box::pin(objects::<Pod>(Api::all(client), Config::default()));
+    let start = tokio::time::Instant::now();
+    for _ in 0..40 {
+        let script = async {
+            answer(&mut server, "/pods?&limit", 200, list(&[])).await;
+            answer(&mut server, "watch=true", 502, status(502)).await;
+            answer(&mut server, "watch=true", 404, status(404)).await;
+        };
+        let seen = async {
+            assert!(matches!(updates.next().await, Some(Update::Reset(_))));
+            failure(&mut updates).await;
+            failure(&mut updates).await;
+        };
+        tokio::join!(script, seen);
+    }
+    assert!(start.elapsed() > BACKOFF_MAX * 10, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_is_none_is_followed_by_a_list() {
+    let (client, mut server) = mk_client();
+    let mut updates = Box::pin(objects::<Pod>(Api::all(client), Config::default()));
+    let script = async {
+        answer(&mut server, "/pods?&limit", 200, list(&[pod("a")])).await;
+        let lines = [
+            "{\"type\": \"DELETED\", \"object\"\n",
+            &event("MODIFIED", &pod("b")),
+        ];
+        answer(&mut server, "watch=true", 200, lines.concat()).await;
+        answer(&mut server, "/pods?&limit", 200, list(&[])).await;
+    };
+    let seen = async {
+        let mut seen = Vec::new();
+        while seen.len() < 3 {
+            seen.push(names(&updates.next().await.expect("never ends")));
+        }
+        assert_eq!(seen, ["reset a", "failed BadStream", "reset "]);
+    };
+    tokio::join!(script, seen);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_server_says_at_length_is_cut() {
     let long = "\u{e4}".repeat(1 << 20);
     let (client, mut server) = mk_client();
