@@ -78,12 +78,12 @@ impl WatchFailure {
             watcher::Error::NoResourceVersion => (FailureReason::NoResourceVersion, None),
         };
         let listing = matches!(error, watcher::Error::InitialListFailed(_));
-        // an event that does not parse is lost, and the watch would go on behind it
-        let cannot_resume = matches!(
-            error,
-            watcher::Error::NoResourceVersion
-                | watcher::Error::WatchFailed(kube::Error::SerdeError(_))
-        );
+        // what did not parse is lost, and the watch would go on behind it
+        let cannot_resume = match error {
+            watcher::Error::NoResourceVersion => true,
+            watcher::Error::WatchFailed(cause) => is_no_event(cause),
+            _ => false,
+        };
         let reason = match reason {
             FailureReason::KindMissing if !listing => FailureReason::NotFound,
             reason => reason,
@@ -167,14 +167,25 @@ pub(crate) fn clipped(mut text: String) -> String {
     text
 }
 
+/// Whether a line of a watch was no event. To kube any JSON object is a `Status`, where it is no event; one without a code
+/// is not the server's word.
+fn is_no_event(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::SerdeError(_) => true,
+        kube::Error::Api(status) => status.code == 0,
+        _ => false,
+    }
+}
+
 fn classify(error: &kube::Error) -> (FailureReason, Option<u16>) {
     match error {
+        error if is_no_event(error) => (FailureReason::BadStream, None),
         kube::Error::Api(status) => by_status(status.code),
         kube::Error::HyperError(_) | kube::Error::Service(_) => {
             (FailureReason::ConnectionLost, None)
         }
         kube::Error::Auth(_) => (FailureReason::AuthFailed, None),
-        kube::Error::SerdeError(_) | kube::Error::ReadEvents(_) => (FailureReason::BadStream, None),
+        kube::Error::ReadEvents(_) => (FailureReason::BadStream, None),
         _ => (FailureReason::WatchFailed, None),
     }
 }
