@@ -153,6 +153,24 @@ impl Reason {
         }
     }
 
+    /// Of reasons that tell how one thing stands, the newest is the last word; one of them stands for all.
+    pub(crate) fn topic(self) -> Self {
+        match self {
+            Self::PartiallyExported | Self::NotSupported => Self::Exported,
+            Self::Member(_) => Self::Member("Active"),
+            Self::Exported
+            | Self::InvalidExportAnnotation
+            | Self::NamespaceMissing
+            | Self::ImportConflict
+            | Self::ClusterUnreachable
+            | Self::HealthPortNotFound
+            | Self::TooManyExporters
+            | Self::PoolStatusFull
+            | Self::AddressRejected
+            | Self::IsolationGuard => self,
+        }
+    }
+
     /// `Normal` or `Warning`. No port for health checks is usual, not wrong.
     pub(crate) fn type_(self) -> &'static str {
         match self {

@@ -68,6 +68,9 @@ pub(crate) struct MemberView {
     /// What is wrong with the object that named it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<String>,
+    /// The reason of `Active` that this has where no older credentials are there to go on with.
+    #[serde(skip)]
+    pub(crate) detail_of: Option<&'static str>,
     /// Whether it is in contact.
     pub(crate) up: bool,
     /// Uid of its `kube-system` namespace.
@@ -209,7 +212,8 @@ impl Observer {
             active: active(member),
             source: member.origin.source.to_string(),
             detail: None,
-            up: member.in_contact(),
+            detail_of: None,
+            up: is_up(member),
             uid: member.uid.clone(),
             unusable_credentials: member.unusable_credentials.clone(),
             denied: (!member.denied.is_empty()).then(|| member.denied.missing()),
@@ -289,17 +293,24 @@ impl Active {
 
 /// Whether a member takes part, and why not.
 pub(crate) fn active(member: &Member) -> Active {
-    Active::of(match member.link {
-        Link::Live | Link::Suspect if !member.denied.is_empty() => "AuthFailed",
-        Link::Live | Link::Suspect if is_absent(member) => "CRDAbsent",
-        Link::Live | Link::Suspect | Link::Removing => "Active",
-        Link::Connecting | Link::Syncing => "Connecting",
-        Link::Lost => {
-            let fault = member.silence.map(|silence| silence.fault);
-            fault.unwrap_or(Fault::ConnectionLost).reason()
-        }
-        Link::Refused(refusal) => refusal.reason(),
+    Active::of(match (member.link, member.silence) {
+        (Link::Connecting | Link::Syncing, _) => "Connecting",
+        (Link::Refused(refusal), _) => refusal.reason(),
+        (Link::Lost, None) => Fault::ConnectionLost.reason(),
+        // one that is being removed may be silent, as any other
+        (Link::Lost | Link::Removing, Some(silence)) => silence.fault.reason(),
+        _ if !member.denied.is_empty() => "AuthFailed",
+        _ if is_absent(member) => "CRDAbsent",
+        (Link::Live | Link::Suspect | Link::Removing, _) => "Active",
     })
+}
+
+/// Whether a member is in contact, one that is being removed among them.
+fn is_up(member: &Member) -> bool {
+    match member.link {
+        Link::Removing => member.silence.is_none(),
+        _ => member.in_contact(),
+    }
 }
 
 /// Which import CRD the member serves; none: not known yet.
@@ -343,6 +354,26 @@ mod tests {
         let shown = active(member(&world, "a"));
         assert_eq!(shown.reason, "IdentityChanged");
         assert!(!shown.status && !shown.message.is_empty());
+    }
+
+    #[test]
+    fn a_member_that_is_removed_is_as_silent_as_it_was() {
+        for fault in [Some(Fault::AuthFailed), Some(Fault::ConnectionLost), None] {
+            let mut world = mk_world(&["a"]);
+            let now = Moment::default();
+            if let Some(fault) = fault {
+                world.update(&mk_name("a"), Update::Lost(fault), now);
+            }
+            world.remove_member(&mk_name("a"), now);
+            let overview = draw(&mut Observer::default(), &world, 1);
+            let row = &overview.clusters[0];
+            assert_eq!(row.link, Link::Removing.name());
+            let reason = fault.map_or("Active", Fault::reason);
+            assert_eq!(
+                (row.active.reason, row.active.status, row.up),
+                (reason, fault.is_none(), fault.is_none())
+            );
+        }
     }
 
     #[test]

@@ -259,9 +259,10 @@ impl Planner {
         explain(scene, key)
     }
 
-    /// Whether this one writes from now on, so that it tells events.
+    /// Whether this one writes from now on, so that it tells events: those too that nobody told yet.
     pub(crate) fn speak(&mut self, speaking: bool) {
         if self.speaking != speaking {
+            self.dirty.all |= speaking;
             // only the one that writes can tell who undoes it
             for member in self.world.members.values_mut() {
                 self.dirty.keys.extend(member.contests.clear());

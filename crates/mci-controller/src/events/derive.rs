@@ -8,96 +8,157 @@ use super::{
 };
 use crate::{name::ClusterName, plan::join_names};
 
-/// What is news about a pool, compared with the last look.
-pub(super) fn derive(old: &Signs, new: &Signs) -> Vec<(Reason, String)> {
-    let mut news = Vec::new();
-    if let Some(verdict) = &new.exported
-        && old.exported.as_ref().map(Verdict::kind) != Some(verdict.kind())
-        && let Some(reason) = exported(verdict)
-    {
-        news.push((reason, verdict.message.clone()));
-    }
+/// Something that happened to a pool.
+#[derive(Debug)]
+pub(super) struct News {
+    pub(super) reason: Reason,
+    /// Tells apart what bears the same reason.
+    pub(super) subject: &'static str,
+    pub(super) note: String,
+}
+
+/// Subject of an import that is ours, and that somebody keeps undoing.
+const CONTESTED: &str = "contested";
+
+/// Tells what is news about a pool, compared with what was told of it. `tell` returns whether it takes a piece of news;
+/// what it does not take stays news for as long as it stands. Returns what is told of now.
+pub(super) fn derive(old: &Signs, mut new: Signs, mut tell: impl FnMut(News) -> bool) -> Signs {
+    let mut tell = |reason, subject, note| {
+        tell(News {
+            reason,
+            subject,
+            note,
+        })
+    };
+    new.exported = match new.exported {
+        Some(verdict) if old.exported.as_ref().map(Verdict::kind) != Some(verdict.kind()) => {
+            let news = exported(&verdict);
+            let told = verdict.written
+                | news.is_none_or(|reason| tell(reason, "", verdict.message.clone()));
+            if told {
+                Some(verdict)
+            } else {
+                old.exported.clone()
+            }
+        }
+        // while it moves, what it last said stands
+        verdict => verdict.or_else(|| old.exported.clone()),
+    };
     let complaints: Vec<&str> = new
         .complaints
         .difference(&old.complaints)
         .map(String::as_str)
         .collect();
-    if !complaints.is_empty() {
-        news.push((Reason::InvalidExportAnnotation, complaints.join("; ")));
+    if !complaints.is_empty() && !tell(Reason::InvalidExportAnnotation, "", complaints.join("; ")) {
+        new.complaints
+            .retain(|complaint| old.complaints.contains(complaint));
     }
-    let mut joined = |reason,
+    let mut joined = |(reason, subject),
                       old: &BTreeSet<ClusterName>,
-                      new: &BTreeSet<ClusterName>,
-                      say: &dyn Fn(String) -> String| {
+                      new: &mut BTreeSet<ClusterName>,
+                      say: fn(&str) -> String| {
         // all that are concerned are named, not only those that were added
         if new.difference(old).next().is_some() {
-            news.push((reason, say(join_names(new.iter().map(ClusterName::as_str)))));
+            let names = join_names(new.iter().map(ClusterName::as_str));
+            if !tell(reason, subject, say(&names)) {
+                new.retain(|name| old.contains(name));
+            }
         }
     };
     joined(
-        Reason::NamespaceMissing,
+        (Reason::NamespaceMissing, ""),
         &old.namespace_missing,
-        &new.namespace_missing,
-        &|names| {
-            format!(
-                "not imported where the namespace is missing or terminating: {names}; it follows when the namespace is there"
-            )
-        },
+        &mut new.namespace_missing,
+        say_namespace_missing,
     );
     joined(
-        Reason::ImportConflict,
+        (Reason::ImportConflict, ""),
         &old.conflicts,
-        &new.conflicts,
-        &|names| {
-            format!(
-                "an InferencePoolImport of this name belongs to somebody else and is left alone: {names}; rename the pool, or delete that import"
-            )
-        },
+        &mut new.conflicts,
+        say_conflicts,
     );
     joined(
-        Reason::ImportConflict,
+        (Reason::ImportConflict, CONTESTED),
         &old.contested,
-        &new.contested,
-        &|names| {
-            format!(
-                "somebody keeps undoing what is written into the InferencePoolImport, so it is written ever more rarely: {names}; end the other writer, which its managedFields name"
-            )
-        },
+        &mut new.contested,
+        say_contested,
     );
     joined(
-        Reason::ClusterUnreachable,
+        (Reason::ClusterUnreachable, ""),
         &old.unreachable,
-        &new.unreachable,
-        &|names| format!("no contact, so changes are late there: {names}; what is there stays"),
+        &mut new.unreachable,
+        say_unreachable,
     );
-    if new.no_health_port && !old.no_health_port {
-        let text = "the endpoint picker's Service has no port named health or grpc-health, so importing gateways cannot \
-             check it: name one, or set the annotation isthmus.dev/health-port";
-        news.push((Reason::HealthPortNotFound, text.to_owned()));
+    let mut held = |reason, old: bool, new: &mut bool, text: &str| {
+        if *new && !old {
+            *new = tell(reason, "", text.to_owned());
+        }
+    };
+    held(
+        Reason::HealthPortNotFound,
+        old.no_health_port,
+        &mut new.no_health_port,
+        "the endpoint picker's Service has no port named health or grpc-health, so importing gateways cannot check it: \
+         name one, or set the annotation isthmus.dev/health-port",
+    );
+    held(
+        Reason::TooManyExporters,
+        old.crowded_out,
+        &mut new.crowded_out,
+        "too many clusters export this pool: the oldest pools are listed in the imports, this one is not",
+    );
+    held(
+        Reason::PoolStatusFull,
+        old.status_full,
+        &mut new.status_full,
+        "the pool's status has 32 parents already, so the condition Exported has no place there: remove those of \
+         controllers that are gone",
+    );
+    let rejected = rejected(old, &new);
+    if !rejected.is_empty() && !tell(Reason::AddressRejected, "", say_rejected(&rejected)) {
+        for (reason, count) in &mut new.rejected {
+            *count = (*count).min(old.rejected.get(reason).copied().unwrap_or_default());
+        }
     }
-    if new.crowded_out && !old.crowded_out {
-        let text = "too many clusters export this pool: the oldest pools are listed in the imports, this one is not";
-        news.push((Reason::TooManyExporters, text.to_owned()));
-    }
-    if new.status_full && !old.status_full {
-        let text = "the pool's status has 32 parents already, so the condition Exported has no place there: remove those \
-             of controllers that are gone";
-        news.push((Reason::PoolStatusFull, text.to_owned()));
-    }
-    let rejected: Vec<&str> = new
-        .rejected
-        .iter()
+    new
+}
+
+/// Why addresses are left out, where more are than before.
+fn rejected(old: &Signs, new: &Signs) -> Vec<&'static str> {
+    let found = new.rejected.iter();
+    found
         .filter(|(reason, count)| old.rejected.get(*reason) < Some(*count))
         .map(|(reason, _)| *reason)
-        .collect();
-    if !rejected.is_empty() {
-        let text = format!(
-            "addresses of the endpoint picker's Service are not passed on to other clusters: {}",
-            rejected.join(", ")
-        );
-        news.push((Reason::AddressRejected, text));
-    }
-    news
+        .collect()
+}
+
+fn say_rejected(reasons: &[&str]) -> String {
+    format!(
+        "addresses of the endpoint picker's Service are not passed on to other clusters: {}",
+        reasons.join(", ")
+    )
+}
+
+fn say_namespace_missing(names: &str) -> String {
+    format!(
+        "not imported where the namespace is missing or terminating: {names}; it follows when the namespace is there"
+    )
+}
+
+fn say_conflicts(names: &str) -> String {
+    format!(
+        "an InferencePoolImport of this name belongs to somebody else and is left alone: {names}; rename the pool, or delete that import"
+    )
+}
+
+fn say_contested(names: &str) -> String {
+    format!(
+        "somebody keeps undoing what is written into the InferencePoolImport, so it is written ever more rarely: {names}; end the other writer, which its managedFields name"
+    )
+}
+
+fn say_unreachable(names: &str) -> String {
+    format!("no contact, so changes are late there: {names}; what is there stays")
 }
 
 /// The event of a verdict; a missing namespace and a bad annotation are told with more detail elsewhere, and a pool that
@@ -112,98 +173,4 @@ fn exported(verdict: &Verdict) -> Option<Reason> {
 }
 
 #[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    use super::*;
-    use crate::fixtures::mk_name;
-
-    fn mk_verdict(reason: &str, message: &str) -> Verdict {
-        Verdict {
-            reason: reason.to_owned(),
-            message: message.to_owned(),
-            annotation: false,
-        }
-    }
-
-    fn reasons(old: &Signs, new: &Signs) -> Vec<&'static str> {
-        derive(old, new)
-            .iter()
-            .map(|(reason, _)| reason.name())
-            .collect()
-    }
-
-    fn names(names: &[&str]) -> BTreeSet<ClusterName> {
-        names.iter().map(|name| mk_name(name)).collect()
-    }
-
-    #[rstest]
-    #[case("Exported", &["Exported"])]
-    #[case("PartiallyExported", &["PartiallyExported"])]
-    #[case("NotSupported", &["NotSupported"])]
-    #[case("NoOtherMember", &[])]
-    #[case("NamespaceMissing", &[])]
-    fn verdicts_are_told_by_reason(#[case] reason: &str, #[case] told: &[&str]) {
-        let new = Signs {
-            exported: Some(mk_verdict(reason, "1/2")),
-            ..Signs::default()
-        };
-        assert_eq!(reasons(&Signs::default(), &new), told);
-        assert!(reasons(&new, &new).is_empty());
-        let other_count = Signs {
-            exported: Some(mk_verdict(reason, "2/3")),
-            ..Signs::default()
-        };
-        assert!(reasons(&new, &other_count).is_empty());
-    }
-
-    #[test]
-    fn a_set_of_members_is_told_when_it_grows_and_in_full() {
-        let one = Signs {
-            unreachable: names(&["c"]),
-            ..Signs::default()
-        };
-        let two = Signs {
-            unreachable: names(&["b", "c"]),
-            ..Signs::default()
-        };
-        let news = derive(&one, &two);
-        assert_eq!(news.len(), 1);
-        assert!(news[0].1.contains("b,c"), "{news:?}");
-        assert!(derive(&two, &one).is_empty());
-    }
-
-    #[test]
-    fn every_sign_has_its_reason() {
-        let new = Signs {
-            uid: String::new(),
-            exported: Some(mk_verdict("PartiallyExported", "0/4")),
-            complaints: ["annotation x".to_owned()].into(),
-            namespace_missing: names(&["a"]),
-            conflicts: names(&["b"]),
-            contested: names(&["d"]),
-            unreachable: names(&["c"]),
-            no_health_port: true,
-            crowded_out: true,
-            status_full: true,
-            rejected: [("Unroutable", 1)].into(),
-        };
-        assert_eq!(
-            reasons(&Signs::default(), &new),
-            [
-                "PartiallyExported",
-                "InvalidExportAnnotation",
-                "NamespaceMissing",
-                "ImportConflict",
-                "ImportConflict",
-                "ClusterUnreachable",
-                "HealthPortNotFound",
-                "TooManyExporters",
-                "PoolStatusFull",
-                "AddressRejected",
-            ]
-        );
-        assert!(reasons(&new, &new).is_empty());
-        assert!(reasons(&new, &Signs::default()).is_empty());
-    }
-}
+mod tests;

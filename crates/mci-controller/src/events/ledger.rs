@@ -1,4 +1,5 @@
-//! Keeps events rare: one per object and reason in five minutes. Pure.
+//! Keeps events rare: one per object and reason in five minutes. What comes sooner is told then, if it is still the last
+//! word. Pure.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,8 +12,26 @@ use moment::Moment;
 /// What was told of the objects of one cluster.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    told: BTreeMap<(String, String, Reason), Told>,
+    told: BTreeMap<Place, Told>,
+    /// The last word on each topic that came too soon: at most [`MAX_TOLD`].
+    held: BTreeMap<Place, Held>,
+    /// Counts what was told.
+    turns: u64,
     pruned: Moment,
+}
+
+/// Uid of an object, subject, and reason or topic.
+type Place = (String, String, Reason);
+
+/// What becomes of a notice.
+#[derive(Debug)]
+pub(super) enum Admission {
+    /// To be told now.
+    Now(Box<Letter>),
+    /// It says what was said last, or is told when its time comes.
+    Kept,
+    /// There is too much to keep in mind.
+    Refused,
 }
 
 /// A notice on its way, and how often it has been given.
@@ -32,11 +51,19 @@ pub(super) struct Letter {
 #[derive(Debug)]
 struct Told {
     at: Moment,
+    turn: u64,
     name: String,
     count: u32,
     /// Not sent since.
     suppressed: u32,
     first: Timestamp,
+}
+
+#[derive(Debug)]
+struct Held {
+    notice: Notice,
+    /// Not before.
+    due: Moment,
 }
 
 /// The same reason for the same object is told once in this time (spec 7).
@@ -53,17 +80,72 @@ impl Notice {
     pub(super) fn place(&self) -> (&str, &str, Reason) {
         (&self.regarding.uid, &self.subject, self.reason)
     }
+
+    fn place_of(&self, reason: Reason) -> Place {
+        (self.regarding.uid.clone(), self.subject.clone(), reason)
+    }
 }
 
 // === impl Ledger ===
 
 impl Ledger {
-    /// Whether to tell, and how; none: told not long ago, or there is too much to keep in mind.
-    pub(super) fn admit(&mut self, notice: Notice, now: Moment) -> Option<Letter> {
+    /// Whether to tell, and how.
+    pub(super) fn admit(&mut self, notice: Notice, now: Moment) -> Admission {
         self.forget_old(now);
-        let (uid, subject, reason) = notice.place();
-        let place = (uid.to_owned(), subject.to_owned(), reason);
+        let place = notice.place_of(notice.reason);
+        let topic = notice.place_of(notice.reason.topic());
         let name = event_name(&notice);
+        let is_said = self.last_word(&topic).is_some_and(|last| last.name == name);
+        let due = self.told.get(&place).map(|told| told.at + INTERVAL);
+        match due {
+            Some(due) if now < due => return self.keep(notice, due, is_said),
+            None if self.told.len() >= MAX_TOLD => return Admission::Refused,
+            Some(_) | None => {}
+        }
+        self.overtake(&topic);
+        Admission::Now(Box::new(self.tell(notice, place, name, now)))
+    }
+
+    /// Something that came too soon and whose time has come.
+    pub(super) fn due(&mut self, now: Moment) -> Option<Letter> {
+        let topic = self.held.iter().find_map(|(topic, held)| {
+            let is_due = held.due <= now;
+            is_due.then(|| topic.clone())
+        })?;
+        self.forget_old(now);
+        let Held { notice, due: _ } = self.held.remove(&topic)?;
+        let place = notice.place_of(notice.reason);
+        let name = event_name(&notice);
+        Some(self.tell(notice, place, name, now))
+    }
+
+    /// When [`Self::due`] has something.
+    pub(super) fn next_due(&self) -> Option<Moment> {
+        self.held.values().map(|held| held.due).min()
+    }
+
+    /// Another tells: what came too soon is not told.
+    pub(super) fn clear(&mut self) {
+        self.held.clear();
+    }
+
+    /// It came too soon: it waits, unless it is what was said last.
+    fn keep(&mut self, notice: Notice, due: Moment, is_said: bool) -> Admission {
+        let topic = notice.place_of(notice.reason.topic());
+        let is_full = self.held.len() >= MAX_TOLD && !self.held.contains_key(&topic);
+        if is_full && !is_said {
+            return Admission::Refused;
+        }
+        self.overtake(&topic);
+        self.held.insert(topic.clone(), Held { notice, due });
+        if is_said {
+            // no more is to be done than to count it
+            self.overtake(&topic);
+        }
+        Admission::Kept
+    }
+
+    fn tell(&mut self, notice: Notice, place: Place, name: String, now: Moment) -> Letter {
         let mut letter = Letter {
             count: 1,
             first: notice.at,
@@ -71,29 +153,47 @@ impl Ledger {
             notice,
             name,
         };
-        if let Some(told) = self.told.get_mut(&place) {
-            if now.since(told.at) < INTERVAL {
-                told.suppressed = told.suppressed.saturating_add(1);
-                return None;
-            }
-            if told.name == letter.name {
-                letter.count = told.count.saturating_add(1).saturating_add(told.suppressed);
-                letter.first = told.first;
-            }
-        } else if self.told.len() >= MAX_TOLD {
-            return None;
+        if let Some(told) = self
+            .told
+            .get(&place)
+            .filter(|told| told.name == letter.name)
+        {
+            letter.count = told.count.saturating_add(1).saturating_add(told.suppressed);
+            letter.first = told.first;
         }
+        self.turns = self.turns.saturating_add(1);
         self.told.insert(
             place,
             Told {
                 at: now,
+                turn: self.turns,
                 name: letter.name.clone(),
                 count: letter.count,
                 suppressed: 0,
                 first: letter.first,
             },
         );
-        Some(letter)
+        letter
+    }
+
+    /// What was told last on a topic.
+    fn last_word(&self, (uid, subject, topic): &Place) -> Option<&Told> {
+        let from = (uid.clone(), subject.clone(), Reason::Exported);
+        let of_object = self.told.range(from..);
+        of_object
+            .take_while(|((one, of, _), _)| one == uid && of == subject)
+            .filter(|((_, _, reason), _)| reason.topic() == *topic)
+            .map(|(_, told)| told)
+            .max_by_key(|told| told.turn)
+    }
+
+    /// There is a newer word on this topic.
+    fn overtake(&mut self, topic: &Place) {
+        if let Some(Held { notice, due: _ }) = self.held.remove(topic)
+            && let Some(told) = self.told.get_mut(&notice.place_of(notice.reason))
+        {
+            told.suppressed = told.suppressed.saturating_add(1);
+        }
     }
 
     fn forget_old(&mut self, now: Moment) {
@@ -131,90 +231,4 @@ fn event_name(notice: &Notice) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{events::Regarding, fixtures::mk_key};
-
-    fn mk_notice(uid: &str, reason: Reason, note: &str) -> Notice {
-        Notice {
-            regarding: Regarding::pool(&mk_key("llm"), uid),
-            subject: String::new(),
-            reason,
-            note: note.to_owned(),
-            at: Timestamp::UNIX_EPOCH,
-        }
-    }
-
-    fn admit(ledger: &mut Ledger, notice: Notice, seconds: u64) -> Option<Letter> {
-        ledger.admit(notice, Moment::from_millis(seconds * 1000))
-    }
-
-    #[test]
-    fn one_reason_of_one_object_is_told_once_in_five_minutes() {
-        let mut ledger = Ledger::default();
-        let partly = |note| mk_notice("u1", Reason::PartiallyExported, note);
-        assert!(admit(&mut ledger, partly("1/2"), 0).is_some());
-        assert!(admit(&mut ledger, partly("2/3"), 299).is_none());
-        let other = mk_notice("u1", Reason::Exported, "2/2");
-        assert!(admit(&mut ledger, other, 299).is_some());
-        let elsewhere = mk_notice("u2", Reason::PartiallyExported, "1/2");
-        assert!(admit(&mut ledger, elsewhere, 299).is_some());
-        assert!(admit(&mut ledger, partly("2/3"), 300).is_some());
-    }
-
-    #[test]
-    fn the_same_text_counts_on_and_another_is_a_new_event() {
-        let mut ledger = Ledger::default();
-        let lost = || mk_notice("u1", Reason::ClusterUnreachable, "c3");
-        let first = admit(&mut ledger, lost(), 0).expect("told");
-        assert!(admit(&mut ledger, lost(), 10).is_none());
-        let again = admit(&mut ledger, lost(), 301).expect("told");
-        assert_eq!((again.count, &again.name), (3, &first.name));
-        let other = mk_notice("u1", Reason::ClusterUnreachable, "c4");
-        let other = admit(&mut ledger, other, 700).expect("told");
-        assert_eq!(other.count, 1);
-        assert_ne!(other.name, first.name);
-        // a process that starts anew finds the same name
-        let restarted = admit(&mut Ledger::default(), lost(), 0).expect("told");
-        assert_eq!(restarted.name, first.name);
-    }
-
-    #[test]
-    fn members_on_one_object_do_not_silence_each_other() {
-        let mut ledger = Ledger::default();
-        let of = |member: &str| Notice {
-            subject: member.to_owned(),
-            ..mk_notice("lease", Reason::Member("AuthFailed"), "text")
-        };
-        assert!(admit(&mut ledger, of("a"), 0).is_some());
-        assert!(admit(&mut ledger, of("b"), 0).is_some());
-        assert!(admit(&mut ledger, of("a"), 1).is_none());
-    }
-
-    #[test]
-    fn the_ledger_is_bounded_and_forgets() {
-        let mut ledger = Ledger::default();
-        let of = |number: usize| mk_notice(&number.to_string(), Reason::Exported, "x");
-        for number in 0..MAX_TOLD {
-            assert!(admit(&mut ledger, of(number), 0).is_some());
-        }
-        assert!(admit(&mut ledger, of(MAX_TOLD), 1).is_none());
-        assert_eq!(ledger.told.len(), MAX_TOLD);
-        assert!(admit(&mut ledger, of(MAX_TOLD), 301).is_some());
-        assert_eq!(ledger.told.len(), 1);
-        assert!(admit(&mut ledger, of(0), 301 + 3600).is_some());
-        assert_eq!(ledger.told.len(), 1);
-    }
-
-    #[test]
-    fn a_long_name_stays_legal() {
-        let mut notice = mk_notice("u1", Reason::Exported, "x");
-        notice.regarding.name = format!("{}.{}", "a".repeat(229), "b".repeat(23));
-        let name = event_name(&notice);
-        assert!(
-            crate::name::is_subdomain(&name) || name.len() <= 253,
-            "{name}"
-        );
-        assert_eq!(name.len(), 229 + 17);
-    }
-}
+mod tests;

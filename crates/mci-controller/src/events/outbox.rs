@@ -7,13 +7,13 @@ use tokio::sync::Notify;
 
 use super::{
     Notice,
-    ledger::{Ledger, Letter},
+    ledger::{Admission, Ledger, Letter},
     pace::Pace,
 };
 use crate::write::action::Outcome;
 use moment::Moment;
 
-/// A bounded queue: what does not fit is lost and counted.
+/// A bounded queue: what does not fit stays with whoever offers it.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     mail: Mutex<Mail>,
@@ -29,8 +29,8 @@ struct Mail {
     lost: u64,
 }
 
-/// 256: the 50 pools of a member of design section 7 with 5 reasons each. A member that cannot be reached keeps its first
-/// ones; more would be history by the time they are sent.
+/// 256: the 50 pools of a member of design section 7 with 5 reasons each. More stays news with who tells it, as may what
+/// happens to a thousand members at once, and is told when there is room if it is still so.
 const MAX_WAITING: usize = 256;
 /// A letter is on its way this often: at the longest silences that a server may ask for, 20 minutes pass between the
 /// first time and the last, a third of the time that it would keep the event.
@@ -39,11 +39,14 @@ const MAX_TRIES: u32 = 5;
 // === impl Outbox ===
 
 impl Outbox {
-    /// Takes a notice unless it was given not long ago or too many wait. One of the same that still waits is replaced.
-    pub(crate) fn offer(&self, notice: Notice, now: Moment) {
-        if self.mail.lock().offer(notice, now) {
+    /// Takes a notice unless too many wait; whether it did. One of the same that still waits is replaced, and one that was
+    /// given not long ago waits until it may be given again.
+    pub(crate) fn offer(&self, notice: Notice, now: Moment) -> bool {
+        let taken = self.mail.lock().offer(notice, now);
+        if taken {
             self.bell.notify_one();
         }
+        taken
     }
 
     /// The next letter, if one may go. [`Self::finish`] says how it went.
@@ -53,9 +56,7 @@ impl Outbox {
 
     /// When [`Self::take`] may have something; none: not before the bell.
     pub(super) fn next_due(&self) -> Option<Moment> {
-        let mail = self.mail.lock();
-        let waits = mail.in_flight.is_none() && !mail.waiting.is_empty();
-        waits.then(|| mail.pace.not_before())
+        self.mail.lock().next_due()
     }
 
     /// The letter that was taken ended like this: one that the server was too busy for waits again.
@@ -73,6 +74,7 @@ impl Outbox {
         let mut mail = self.mail.lock();
         mail.waiting.clear();
         mail.in_flight = None;
+        mail.ledger.clear();
     }
 
     /// Rings when something was offered.
@@ -94,33 +96,60 @@ impl Outbox {
 // === impl Mail ===
 
 impl Mail {
-    /// Whether there is something new to send.
+    /// Whether it is taken.
     fn offer(&mut self, notice: Notice, now: Moment) -> bool {
-        let older = self.waiting_like(&notice);
-        // what is in flight may come back
-        let held = self.waiting.len() + usize::from(self.in_flight.is_some());
-        if older.is_none() && held >= MAX_WAITING {
-            self.lose(&notice, "too many wait");
+        if self.is_full() && self.waiting_like(&notice).is_none() {
             return false;
         }
-        let Some(letter) = self.ledger.admit(notice, now) else {
-            return false;
-        };
-        match older.and_then(|place| self.waiting.get_mut(place)) {
-            Some(older) => *older = letter,
-            None => self.waiting.push_back(letter),
+        match self.ledger.admit(notice, now) {
+            Admission::Now(letter) => {
+                self.put(*letter);
+                true
+            }
+            Admission::Kept => true,
+            Admission::Refused => false,
         }
-        true
     }
 
     fn take(&mut self, now: Moment) -> Option<Letter> {
         if self.in_flight.is_some() || now < self.pace.not_before() {
             return None;
         }
+        while !self.is_full()
+            && let Some(letter) = self.ledger.due(now)
+        {
+            self.put(letter);
+        }
         let mut letter = self.waiting.pop_front()?;
         letter.tries = letter.tries.saturating_add(1);
         self.in_flight = Some(letter.clone());
         Some(letter)
+    }
+
+    fn next_due(&self) -> Option<Moment> {
+        if self.in_flight.is_some() {
+            return None;
+        }
+        let due = if self.waiting.is_empty() {
+            self.ledger.next_due()?
+        } else {
+            Moment::START
+        };
+        Some(due.max(self.pace.not_before()))
+    }
+
+    /// It waits, in the place of one that it overtakes.
+    fn put(&mut self, letter: Letter) {
+        let older = self.waiting_like(&letter.notice);
+        match older.and_then(|place| self.waiting.get_mut(place)) {
+            Some(older) => *older = letter,
+            None => self.waiting.push_back(letter),
+        }
+    }
+
+    /// What is in flight may come back.
+    fn is_full(&self) -> bool {
+        self.waiting.len() + usize::from(self.in_flight.is_some()) >= MAX_WAITING
     }
 
     fn finish(&mut self, outcome: Outcome, now: Moment, rng: &mut impl rand::Rng) {
@@ -145,7 +174,7 @@ impl Mail {
             return;
         }
         if letter.tries >= MAX_TRIES {
-            self.lose(&letter.notice, "tried too often");
+            self.lose(&letter.notice);
         } else {
             self.waiting.push_front(letter);
         }
@@ -157,130 +186,12 @@ impl Mail {
         letters.position(|letter| letter.notice.place() == notice.place())
     }
 
-    fn lose(&mut self, notice: &Notice, why: &str) {
+    fn lose(&mut self, notice: &Notice) {
         self.lost = self.lost.saturating_add(1);
         let (reason, object) = (notice.reason.name(), &notice.regarding.name);
-        tracing::debug!(lost = self.lost, reason, object, why, "event lost");
+        tracing::debug!(lost = self.lost, reason, object, "event tried too often");
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use jiff::Timestamp;
-    use rand::{SeedableRng, rngs::StdRng};
-
-    use super::*;
-    use crate::{
-        events::{Reason, Regarding},
-        fixtures::mk_key,
-        write::action::Failure,
-    };
-
-    const THROTTLED: Outcome = Outcome::Throttled(None);
-
-    const fn at(seconds: u64) -> Moment {
-        Moment::from_millis(seconds * 1000)
-    }
-
-    fn mk_notice(uid: usize, note: &str) -> Notice {
-        Notice {
-            regarding: Regarding::pool(&mk_key("llm"), &uid.to_string()),
-            subject: String::new(),
-            reason: Reason::Exported,
-            note: note.to_owned(),
-            at: Timestamp::UNIX_EPOCH,
-        }
-    }
-
-    fn finish(mail: &mut Mail, outcome: Outcome, now: Moment) {
-        mail.finish(outcome, now, &mut StdRng::seed_from_u64(1));
-    }
-
-    /// Note and tries of the next letter.
-    fn take(mail: &mut Mail, now: Moment) -> Option<(String, u32)> {
-        let letter = mail.take(now)?;
-        Some((letter.notice.note, letter.tries))
-    }
-
-    #[test]
-    fn a_full_outbox_drops_and_a_dropped_notice_may_come_again() {
-        let outbox = Outbox::default();
-        let offer = |number: usize| {
-            outbox.offer(mk_notice(number, &number.to_string()), at(0));
-        };
-        for number in 0..=MAX_WAITING {
-            offer(number);
-        }
-        assert_eq!(outbox.mail.lock().lost, 1);
-        assert_eq!(outbox.drain().len(), MAX_WAITING);
-        offer(MAX_WAITING);
-        assert_eq!(outbox.drain(), [("Exported", MAX_WAITING.to_string())]);
-    }
-
-    #[test]
-    fn a_letter_that_a_busy_server_did_not_take_is_the_next_one_and_has_its_place_kept() {
-        let mut mail = Mail::default();
-        for number in 0..MAX_WAITING {
-            assert!(mail.offer(mk_notice(number, &number.to_string()), at(0)));
-        }
-        assert_eq!(take(&mut mail, at(0)), Some(("0".to_owned(), 1)));
-        assert_eq!(take(&mut mail, at(0)), None, "one at a time");
-        assert!(!mail.offer(mk_notice(MAX_WAITING, ""), at(0)));
-        finish(&mut mail, THROTTLED, at(0));
-        assert_eq!((mail.waiting.len(), mail.lost), (MAX_WAITING, 1));
-        assert_eq!(take(&mut mail, at(0)), None, "it asked for silence");
-        assert_eq!(take(&mut mail, at(1)), Some(("0".to_owned(), 2)));
-        finish(&mut mail, Outcome::Done, at(1));
-        assert_eq!(take(&mut mail, at(1)), Some(("1".to_owned(), 1)));
-        // without an answer it is lost
-        finish(&mut mail, Outcome::Retry(Failure::Timeout), at(6));
-        assert_eq!(take(&mut mail, at(9)), Some(("2".to_owned(), 1)));
-    }
-
-    #[test]
-    fn a_letter_is_tried_five_times_whoever_gives_it_back() {
-        let mut mail = Mail::default();
-        mail.offer(mk_notice(1, "one"), at(0));
-        mail.offer(mk_notice(2, "two"), at(0));
-        for tries in 1..=u64::from(MAX_TRIES) {
-            let now = at(tries);
-            let letter = take(&mut mail, now).expect("the letter");
-            assert_eq!(
-                (letter.0.as_str(), u64::from(letter.1)),
-                ("one", tries),
-                "at {tries}"
-            );
-            if tries % 2 == 0 {
-                mail.reopen(now);
-            } else {
-                finish(&mut mail, THROTTLED, now);
-            }
-        }
-        assert_eq!(mail.lost, 1);
-        assert_eq!(take(&mut mail, at(60)), Some(("two".to_owned(), 1)));
-    }
-
-    #[test]
-    fn of_two_that_say_the_same_the_newer_goes() {
-        let mut mail = Mail::default();
-        let later = at(301);
-        mail.offer(mk_notice(1, "1/2"), at(0));
-        mail.offer(mk_notice(2, "other"), at(0));
-        // where it waits
-        assert!(mail.offer(mk_notice(1, "2/2"), later));
-        assert_eq!(mail.waiting.len(), 2);
-        assert_eq!(take(&mut mail, later), Some(("2/2".to_owned(), 1)));
-        // and where it comes back
-        let latest = later + Duration::from_mins(6);
-        assert!(mail.offer(mk_notice(1, "2/3"), latest));
-        finish(&mut mail, THROTTLED, latest);
-        let rest: Vec<&str> = mail
-            .waiting
-            .iter()
-            .map(|letter| &*letter.notice.note)
-            .collect();
-        assert_eq!((rest, mail.lost), (vec!["other", "2/3"], 0));
-    }
-}
+mod tests;

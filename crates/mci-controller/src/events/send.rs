@@ -125,7 +125,11 @@ impl Teller {
             }
             match outbox.next_due() {
                 None => outbox.rung().await,
-                Some(due) => sleep_until(clock.instant(due.max(free))).await,
+                Some(due) => tokio::select! {
+                    () = sleep_until(clock.instant(due.max(free))) => {}
+                    // what is due may be minutes ahead of it
+                    () = outbox.rung() => {}
+                },
             }
         }
     }

@@ -55,6 +55,8 @@ pub(super) struct Verdict {
     pub(super) message: String,
     /// It is about an annotation.
     pub(super) annotation: bool,
+    /// The pool bears it: who wrote it told of it.
+    pub(super) written: bool,
 }
 
 /// What stands in the way of all exporters of a key alike.
@@ -118,14 +120,14 @@ impl Signs {
             ..Self::default()
         };
         if let Some(PoolPlan::Exported { condition, settled }) = plan.pools.get(exporter) {
+            let live = Self::live_verdict(pool);
             let verdict = Verdict {
                 reason: condition.reason.clone(),
                 message: condition.message.clone(),
                 annotation: matches!(export, Export::Invalid(_)),
+                written: live.is_some_and(|live| live.reason == condition.reason),
             };
-            let live = Self::live_verdict(pool);
-            let written = live.is_some_and(|live| live.kind() == verdict.kind());
-            signs.exported = Some(verdict).filter(|_| *settled || written);
+            signs.exported = Some(verdict).filter(|verdict| *settled || verdict.written);
         }
         if !matches!(export, Export::Requested(_)) {
             return signs;
@@ -177,6 +179,7 @@ impl Signs {
             reason: condition.reason.clone(),
             message: condition.message.clone(),
             annotation: false,
+            written: true,
         })
     }
 }

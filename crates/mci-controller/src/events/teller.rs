@@ -6,12 +6,12 @@ use jiff::Timestamp;
 
 use super::{
     Notice, Regarding,
-    derive::derive,
+    derive::{News, derive},
     signs::{Obstacles, Signs},
 };
 use crate::{
-    index::{World, member::PoolRecord},
-    metrics::Metrics,
+    index::{World, facts::PoolFacts, member::PoolRecord},
+    metrics::{MemberMetrics, Metrics},
     name::{ClusterName, Key},
     plan::{KeyPlan, PoolPlan},
     write::Queue,
@@ -22,15 +22,27 @@ use moment::Moment;
 #[derive(Debug, Default)]
 pub(crate) struct PoolTeller {
     /// The last look at each pool that concerns us.
-    seen: BTreeMap<Key, BTreeMap<ClusterName, Signs>>,
+    seen: BTreeMap<Key, BTreeMap<ClusterName, Seen>>,
 }
+
+/// The last look at a pool.
+#[derive(Debug)]
+struct Seen {
+    /// What was told of it.
+    told: Signs,
+    /// Addresses that were counted as left out, by reason.
+    rejected: Rejected,
+}
+
+type Rejected = BTreeMap<&'static str, usize>;
 
 /// When, and to whom.
 pub(crate) struct Audience<'a> {
     /// Whose outboxes to use.
     pub(crate) queues: &'a BTreeMap<ClusterName, Arc<Queue>>,
     pub(crate) metrics: &'a Metrics,
-    /// Only the leader tells; the others look on, so that they know what was told when they take over.
+    /// Only the leader tells. The others look on: what they cannot know to be told is news when they take over, for nobody
+    /// led for a while. What was told all the same bears the same name, so it is not there twice.
     pub(crate) speaking: bool,
     pub(crate) now: Moment,
     pub(crate) wall: Timestamp,
@@ -68,28 +80,38 @@ impl PoolTeller {
             let Some(record) = record else {
                 continue;
             };
-            let mut signs = Signs::read(name, &record.facts, plan, &obstacles);
-            let old = before.remove(name).filter(|old| old.uid == signs.uid);
-            let old = old.unwrap_or_else(|| signs.first(&record.facts));
-            count_rejections(&old, &signs, &audience.metrics.member(name));
+            let signs = Signs::read(name, &record.facts, plan, &obstacles);
+            let old = before.remove(name).filter(|old| old.told.uid == signs.uid);
+            let old = old.unwrap_or_else(|| Seen::first(&signs, &record.facts));
+            count_rejections(
+                &old.rejected,
+                &signs.rejected,
+                &audience.metrics.member(name),
+            );
+            let rejected = signs.rejected.clone();
+            let kept = plan.pools.get(name) != Some(&PoolPlan::NoEntry) || !signs.is_blank();
             let outbox = audience.queues.get(name).map(|queue| queue.outbox());
-            if let Some(outbox) = outbox.filter(|_| audience.speaking) {
-                for (reason, note) in derive(&old, &signs) {
+            let outbox = outbox.filter(|_| audience.speaking);
+            let told = derive(&old.told, signs, |news| {
+                outbox.is_some_and(|outbox| {
+                    let News {
+                        reason,
+                        subject,
+                        note,
+                    } = news;
                     tracing::debug!(member = %name, %key, reason = reason.name(), note, "event");
                     let notice = Notice {
-                        regarding: Regarding::pool(key, &signs.uid),
-                        subject: String::new(),
+                        regarding: Regarding::pool(key, &record.facts.uid),
+                        subject: subject.to_owned(),
                         reason,
                         note,
                         at: audience.wall,
                     };
-                    outbox.offer(notice, audience.now);
-                }
-            }
-            // while it moves, what it last said stands
-            signs.exported = signs.exported.or(old.exported);
-            if plan.pools.get(name) != Some(&PoolPlan::NoEntry) || !signs.is_blank() {
-                after.insert(name.clone(), signs);
+                    outbox.offer(notice, audience.now)
+                })
+            });
+            if kept {
+                after.insert(name.clone(), Seen { told, rejected });
             }
         }
         if !after.is_empty() {
@@ -105,10 +127,22 @@ impl PoolTeller {
     }
 }
 
+// === impl Seen ===
+
+impl Seen {
+    fn first(signs: &Signs, pool: &PoolFacts) -> Self {
+        let told = signs.first(pool);
+        Self {
+            rejected: told.rejected.clone(),
+            told,
+        }
+    }
+}
+
 /// Counts each address that was left out once, however often it is planned.
-fn count_rejections(old: &Signs, new: &Signs, metrics: &crate::metrics::MemberMetrics) {
-    for (reason, count) in &new.rejected {
-        let known = old.rejected.get(reason).copied().unwrap_or_default();
+fn count_rejections(old: &Rejected, new: &Rejected, metrics: &MemberMetrics) {
+    for (reason, count) in new {
+        let known = old.get(reason).copied().unwrap_or_default();
         for _ in known..*count {
             metrics.rejected_address(reason);
         }

@@ -1,4 +1,5 @@
 mod contests;
+mod takeover;
 
 use bytes::Bytes;
 use jiff::Timestamp;

@@ -322,3 +322,29 @@ async fn a_server_that_hangs_is_left_alone_between_events() {
     }
     assert!(server.is_quiet(Duration::from_mins(10)).await);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_last_word_that_came_too_soon_is_told_five_minutes_after_its_like() {
+    let mut server = Server::<Outbox>::start();
+    let started = server.clock.now();
+    let of = |reason| mk_notice(Reason::Member(reason));
+    server.offer(of("AuthFailed"));
+    assert_eq!(server.answer(201).await.body["reason"], "AuthFailed");
+    sleep(Duration::from_mins(1)).await;
+    server.offer(of("Active"));
+    assert_eq!(server.answer(201).await.body["reason"], "Active");
+    sleep(Duration::from_mins(1)).await;
+    server.offer(of("AuthFailed"));
+    // which holds up nothing else
+    sleep(Duration::from_mins(1)).await;
+    server.offer(mk_notice(Reason::Exported));
+    assert_eq!(server.answer(201).await.body["reason"], "Exported");
+    assert_eq!(server.clock.now().since(started).as_secs(), 180);
+    let seen = server.answer(200).await;
+    assert_eq!(
+        (seen.method.as_str(), &seen.body["count"]),
+        ("PATCH", &json!(2))
+    );
+    assert_eq!(server.clock.now().since(started).as_secs(), 300);
+    assert!(server.is_quiet(Duration::from_mins(10)).await);
+}

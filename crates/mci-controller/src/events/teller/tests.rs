@@ -1,8 +1,9 @@
-use crd::annotations::{EXPORT_MODE, HEALTH_PORT, HEALTH_SECRET};
+use crd::annotations::{DRAIN_SECONDS, EXPORT_MODE, HEALTH_PORT, HEALTH_SECRET};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
 use super::*;
 use crate::{
+    events::Reason,
     fixtures::*,
     index::{facts::Claim, update::Update},
     plan::desired_for,
@@ -104,6 +105,87 @@ fn who_does_not_lead_looks_on_and_does_not_repeat_it_later() {
     bench.settle();
     bench.plan(1, false);
     assert!(bench.told("a").is_empty());
+    bench.plan(2, true);
+    assert!(bench.told("a").is_empty());
+}
+
+#[test]
+fn trouble_that_came_while_nobody_led_is_told_by_who_leads_next() {
+    let mut bench = Bench::new(&["a", "b"]);
+    export(&mut bench.world, "a", "llm");
+    bench.settle();
+    bench.plan(0, false);
+    bench.annotate(DRAIN_SECONDS, "soon");
+    lose(&mut bench.world, "b", Moment::from_millis(1_000));
+    bench.plan(4, false);
+    bench.plan(5, false);
+    assert!(bench.told("a").is_empty());
+    bench.plan(6, true);
+    let told = bench.told("a");
+    assert!(told.contains(&"InvalidExportAnnotation"), "{told:?}");
+    assert!(told.contains(&"ClusterUnreachable"), "{told:?}");
+    assert!(!told.contains(&"Exported"), "{told:?}");
+    bench.plan(7, true);
+    assert!(bench.told("a").is_empty());
+}
+
+#[test]
+fn trouble_that_came_and_went_while_another_led_is_no_news() {
+    let mut bench = Bench::new(&["a", "b"]);
+    export(&mut bench.world, "a", "llm");
+    bench.settle();
+    bench.plan(0, false);
+    bench.annotate(DRAIN_SECONDS, "soon");
+    bench.plan(1, false);
+    bench.annotate(DRAIN_SECONDS, "10");
+    bench.plan(2, false);
+    bench.plan(3, true);
+    assert!(bench.told("a").is_empty());
+}
+
+#[test]
+fn an_address_that_was_rejected_while_looking_on_is_counted_once_and_told_later() {
+    let mut bench = Bench::new(&["a", "b"]);
+    export(&mut bench.world, "a", "llm");
+    let service = mk_service(crd::ServiceType::LoadBalancer, "127.0.0.1");
+    let service = Update::Services(crate::index::update::Change::Applied(service));
+    bench
+        .world
+        .update(&mk_name("a"), service, Moment::default());
+    bench.plan(0, false);
+    bench.plan(1, false);
+    bench.plan(2, true);
+    let told = bench.told("a");
+    assert!(told.contains(&"AddressRejected"), "{told:?}");
+    let mut page = String::new();
+    encode(&mut page, &bench.registry).expect("encodes");
+    let line = r#"mci_rejected_addresses_total{cluster="a",reason="unroutable"} 1"#;
+    assert!(page.contains(&format!("{line}\n")), "{page}");
+}
+
+#[test]
+fn what_does_not_fit_is_told_later() {
+    let mut bench = Bench::new(&["a", "b"]);
+    export(&mut bench.world, "a", "llm");
+    bench.annotate(DRAIN_SECONDS, "soon");
+    let outbox = bench.queues[&mk_name("a")].outbox();
+    let mut others = 0..;
+    let full = others.find(|number: &usize| {
+        let notice = Notice {
+            regarding: Regarding::pool(&mk_key("other"), &number.to_string()),
+            subject: String::new(),
+            reason: Reason::Exported,
+            note: String::new(),
+            at: Timestamp::UNIX_EPOCH,
+        };
+        !outbox.offer(notice, Moment::default())
+    });
+    assert!(full.is_some_and(|taken| taken > 0));
+    bench.plan(0, true);
+    let told = bench.told("a");
+    assert!(!told.contains(&"InvalidExportAnnotation"), "{told:?}");
+    bench.plan(1, true);
+    assert_eq!(bench.told("a"), ["InvalidExportAnnotation"]);
     bench.plan(2, true);
     assert!(bench.told("a").is_empty());
 }

@@ -29,8 +29,8 @@ pub(super) struct Handle {
     pub(super) task: Option<Id>,
     /// Removed from the inventory: until when its imports may take to go.
     pub(super) leaving: Option<Moment>,
-    /// What is wrong with its inventory object, for people.
-    pub(super) detail: Option<String>,
+    /// What is wrong with its inventory object.
+    pub(super) refused: Option<Refused>,
 }
 
 /// Updates of one member that wait for the planner: its watches block beyond, and nobody else's.
@@ -80,7 +80,7 @@ impl Supervisor {
             .get_mut(name)
             .filter(|handle| handle.leaving.is_none());
         if let Some(handle) = staying {
-            if handle.detail.take().is_some() {
+            if handle.refused.take().is_some() {
                 // as they were, or about to be tried
                 let usable = Update::NewCredentials(None);
                 self.planner.update(name, usable, now);
@@ -129,7 +129,7 @@ impl Supervisor {
             stop: CancellationToken::new(),
             task: None,
             leaving: None,
-            detail: None,
+            refused: None,
         };
         self.members.insert(name.clone(), handle);
         self.planner.add_member(name, queue, self.clock.now());
@@ -205,7 +205,7 @@ impl Supervisor {
             stop,
             task: Some(task.id()),
             leaving,
-            detail: None,
+            refused: None,
         };
         self.members.insert(name.clone(), handle);
     }
@@ -217,7 +217,7 @@ impl Supervisor {
         let Some(handle) = self.members.get_mut(name) else {
             return;
         };
-        handle.detail = Some(detail.clone());
+        handle.refused = Some(refused.clone());
         if handle.control.is_some() {
             tracing::warn!(member = %name, reason = refusal.reason(), detail, "keeping the old credentials");
             let unusable = Update::NewCredentials(Some(detail.clone()));

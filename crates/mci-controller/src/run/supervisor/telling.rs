@@ -8,6 +8,7 @@ use super::Supervisor;
 use crate::{
     events::{Notice, Reason, Regarding},
     explain::Question,
+    index::origin::Source,
     inventory::Unused,
     name::ClusterName,
     overview::{Overview, UnusedView},
@@ -23,7 +24,9 @@ impl Supervisor {
         overview.leader = self.claim.is_valid(now);
         for row in &mut overview.clusters {
             let handle = self.members.get(&row.name);
-            row.detail = handle.and_then(|handle| handle.detail.clone());
+            let refused = handle.and_then(|handle| handle.refused.as_ref());
+            row.detail = refused.map(|refused| refused.detail.clone());
+            row.detail_of = refused.map(|refused| refused.refusal.reason());
         }
         overview.unused = self.unused.iter().map(UnusedView::of).collect();
         self.tell(&overview, now);
@@ -55,11 +58,6 @@ impl Supervisor {
     /// Tells at home what became of members.
     fn tell(&mut self, overview: &Overview, now: Moment) {
         let speaking = overview.leader && !self.settings.dry_run;
-        let untold = if speaking && self.home.is_some() {
-            self.untold()
-        } else {
-            Vec::new()
-        };
         let desk = self.home.as_ref().filter(|_| speaking);
         let members = &self.planner.world().members;
         let regarding = |name: Option<&ClusterName>| {
@@ -67,35 +65,88 @@ impl Supervisor {
             let source = member.and_then(|member| Regarding::source(&member.origin.source));
             source.or_else(|| desk.map(|desk| desk.lease.clone()))
         };
-        let mut notices = self
-            .teller
-            .look(overview, desk.is_some(), Timestamp::now(), regarding);
-        notices.extend(untold);
-        for notice in notices {
+        let tell = |notice: Notice| {
             tracing::debug!(reason = notice.reason.name(), note = notice.note, "event");
-            if let Some(desk) = desk {
-                desk.outbox.offer(notice, now);
-            }
+            desk.is_some_and(|desk| desk.outbox.offer(notice, now))
+        };
+        let at = Timestamp::now();
+        self.teller
+            .look(overview, desk.is_some(), at, regarding, tell);
+        if desk.is_some() {
+            self.unused_told = untold(&self.unused, &self.unused_told, at, tell);
         }
     }
+}
 
-    /// What is to be told of objects that name no member; each once.
-    fn untold(&mut self) -> Vec<Notice> {
-        let place = |unused: &Unused| (unused.origin.source.clone(), unused.refusal.reason());
-        let now: BTreeSet<_> = self.unused.iter().map(place).collect();
-        let fresh = self.unused.iter();
-        let fresh = fresh.filter(|one| !self.unused_told.contains(&place(one)));
-        let notices = fresh.filter_map(|one| {
-            Some(Notice {
-                regarding: Regarding::source(&one.origin.source)?,
+/// Tells of objects that name no member, each once; returns those that were told of, now or before.
+fn untold(
+    unused: &[Unused],
+    told: &BTreeSet<(Source, &'static str)>,
+    at: Timestamp,
+    tell: impl Fn(Notice) -> bool,
+) -> BTreeSet<(Source, &'static str)> {
+    let known = unused.iter().filter_map(|one| {
+        let source = &one.origin.source;
+        let place = (source.clone(), one.refusal.reason());
+        let is_told = told.contains(&place)
+            || tell(Notice {
+                regarding: Regarding::source(source)?,
                 subject: one.member.clone(),
                 reason: Reason::Member(one.refusal.reason()),
                 note: format!("not member {}: {}", one.member, one.detail),
-                at: Timestamp::now(),
-            })
-        });
-        let notices = notices.collect();
-        self.unused_told = now;
-        notices
+                at,
+            });
+        is_told.then_some(place)
+    });
+    known.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::index::{
+        member::Refusal,
+        origin::{Origin, SourceKind},
+    };
+
+    #[test]
+    fn what_does_not_fit_of_unused_objects_is_told_later_and_once() {
+        let of = |name: &str| {
+            let source = Source {
+                kind: SourceKind::Secret,
+                namespace: "isthmus-system".to_owned(),
+                name: name.to_owned(),
+                uid: format!("uid-{name}"),
+                ..Source::default()
+            };
+            let origin = Origin {
+                source,
+                ..Origin::default()
+            };
+            Unused {
+                origin: Arc::new(origin),
+                member: "a".to_owned(),
+                refusal: Refusal::DuplicateCluster,
+                detail: "taken".to_owned(),
+            }
+        };
+        let (one, two) = (of("one"), of("two"));
+        let both: &[Unused] = &[one.clone(), two];
+        let mut known = BTreeSet::new();
+        let mut count = |unused: &[Unused], room: u32| {
+            let taken = Cell::new(0);
+            known = untold(unused, &known, Timestamp::UNIX_EPOCH, |_| {
+                let takes = taken.get() < room;
+                taken.set(taken.get() + u32::from(takes));
+                takes
+            });
+            taken.get()
+        };
+        let counts = [1, 0, 9, 9].map(|room| count(both, room));
+        assert_eq!(counts, [1, 0, 1, 0]);
+        assert_eq!(count(&[one], 9), 0);
+        assert_eq!(count(both, 9), 1, "the other was of use meanwhile");
     }
 }

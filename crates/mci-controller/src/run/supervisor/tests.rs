@@ -132,7 +132,8 @@ async fn a_spoilt_object_keeps_the_credentials_that_it_had_and_says_so() {
     supervisor.upsert(&name, &mk_listing(spoilt, None));
     let handle = &supervisor.members[&name];
     assert!(handle.control.is_some());
-    assert_eq!(handle.detail.as_deref(), Some("no kubeconfig"));
+    let detail = handle.refused.as_ref().map(|refused| &*refused.detail);
+    assert_eq!(detail, Some("no kubeconfig"));
     let member = &supervisor.planner.world().members[&name];
     assert_eq!(member.link, Link::Connecting, "it is not refused");
 }
