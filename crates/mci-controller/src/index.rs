@@ -35,7 +35,7 @@ use std::{
 use crd::RoutingMode;
 use jiff::Timestamp;
 
-pub(crate) use self::changes::{Changes, Dirty, Evidence};
+pub(crate) use self::changes::{Changes, Dirty, Evidence, Withdrawal};
 use self::{
     facts::{Claim, CrdCheck, LiveImport, PoolFacts},
     guard::Guard,
@@ -48,7 +48,7 @@ use self::{
 };
 use crate::{
     name::{ClusterName, Key},
-    plan::decision::{Withdrawal, on_evidence},
+    plan::decision::{self, on_evidence},
 };
 use moment::Moment;
 
@@ -60,7 +60,7 @@ pub(crate) struct World {
     guard: Guard,
     /// The wall clock at a moment.
     wall: (Moment, Timestamp),
-    /// The inventory has been listed once: who is not a member is none.
+    /// The inventory has been listed once.
     listed: bool,
     /// Mode of exports that name none.
     default_mode: RoutingMode,
@@ -202,7 +202,7 @@ impl World {
     /// What time alone changes: doubts and drains that end, members that have been gone for long enough.
     pub(crate) fn tick(&mut self, now: Moment) -> Changes {
         let mut changes = self.tick_absence(now);
-        if on_evidence(Evidence::PoolAbsent, self.is_guarded()) != Withdrawal::Held {
+        if on_evidence(Evidence::PoolAbsent, self.is_guarded()) != decision::Withdrawal::Held {
             changes.merge(self.end_doubts(now));
         }
         self.begin_drains(&changes, now);

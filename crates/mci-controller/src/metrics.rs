@@ -108,9 +108,11 @@ impl Metrics {
         self.propagation.observe(time.as_secs_f64());
     }
 
-    pub(crate) fn withdrawn(&self, evidence: Evidence) {
+    pub(crate) fn withdrawn(&self, evidence: Evidence, count: usize) {
         let reason = [("reason", evidence.reason())];
-        self.withdrawals.get_or_create(&reason).inc();
+        self.withdrawals
+            .get_or_create(&reason)
+            .inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
     pub(crate) fn withheld(&self, looks_like: Evidence, count: usize) {

@@ -176,7 +176,7 @@ pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment
                 let lender = Lender {
                     fate: decision.entry,
                     reach: known.reach,
-                    until: member.draining.get(key).copied(),
+                    until: member.draining.until(key),
                     allowed: &member.origin.allowed,
                 };
                 fates.add(name.as_str(), lender);

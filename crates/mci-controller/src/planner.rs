@@ -4,6 +4,7 @@
 
 mod body;
 mod echoes;
+mod ended;
 mod gate;
 mod publish;
 #[cfg(test)]
@@ -16,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use self::{echoes::Echoes, gate::Gate, publish::Backlog, unsettled::Unsettled};
+use self::{echoes::Echoes, ended::Ended, gate::Gate, publish::Backlog, unsettled::Unsettled};
 use crate::{
     events::PoolTeller,
     explain::{Explanation, Scene, explain},
@@ -290,10 +291,15 @@ impl Planner {
     }
 
     fn take(&mut self, mut changes: Changes, now: Moment) {
-        for withdrawal in &changes.withdrawals {
-            tracing::info!(exporter = %withdrawal.exporter, key = %withdrawal.key,
-                evidence = withdrawal.evidence.reason(), "export ended");
-            self.metrics.withdrawn(withdrawal.evidence);
+        for Ended {
+            evidence,
+            exports,
+            first,
+        } in ended::summarise(&changes.withdrawals)
+        {
+            let evidence_name = evidence.reason();
+            tracing::info!(exports, evidence = evidence_name, first, "exports ended");
+            self.metrics.withdrawn(evidence, exports);
         }
         for (looks_like, exports) in &changes.withheld {
             tracing::warn!(

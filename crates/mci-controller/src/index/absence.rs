@@ -99,6 +99,7 @@ impl World {
             for name in &missing {
                 self.forget_identity(name);
             }
+            self.orphans.left(missing);
         }
         self.tell_orphans(Suspects::All, &mut changes);
         changes

@@ -36,6 +36,8 @@ pub(crate) struct Withdrawal {
     pub(crate) evidence: Evidence,
     /// How long the pool wished its entry to drain; none: it did not say.
     pub(crate) drain: Option<Duration>,
+    /// Only an import tells that there was an export: the proof is that there is none now.
+    pub(crate) is_orphan: bool,
 }
 
 /// What permits a withdrawal (spec 4.3).
@@ -93,6 +95,23 @@ impl Changes {
             key: key.clone(),
             evidence,
             drain,
+            is_orphan: false,
+        });
+    }
+
+    /// An import carries an entry of an export that is proven not to be there.
+    pub(super) fn withdraw_orphan(
+        &mut self,
+        exporter: &ClusterName,
+        key: &Key,
+        evidence: Evidence,
+    ) {
+        self.withdrawals.push(Withdrawal {
+            exporter: exporter.clone(),
+            key: key.clone(),
+            evidence,
+            drain: None,
+            is_orphan: true,
         });
     }
 

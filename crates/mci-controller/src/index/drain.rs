@@ -1,7 +1,10 @@
 //! Entries whose export ended stay for a while, marked as draining (spec 4.7). When they go is a wall time, because it is
 //! told in the import and outlives us there.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -15,9 +18,20 @@ use crate::{
 };
 use moment::Moment;
 
+/// Ended exports of one member whose entries stay until then.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Drains {
+    /// Of exports that were seen to end.
+    own: BTreeMap<Key, Timestamp>,
+    /// Of exports that only imports tell of, so that one that lies takes no place of the others. Bound: what is told
+    /// of orphans.
+    orphaned: BTreeMap<Key, Timestamp>,
+}
+
 /// The longest drain that a pool or an import can ask for.
 pub(crate) const MAX_DRAIN: Duration = Duration::from_hours(1);
-/// Drains of one member at once: as many as pools that it may export. Beyond, an entry goes without.
+/// Drains at once of what one member was seen to export: as many as pools that it may export. Beyond, an entry goes
+/// without.
 const MAX_DRAINS: usize = super::pools::MAX_EXPORTED;
 
 // === impl World ===
@@ -53,16 +67,15 @@ impl World {
             key,
             evidence,
             drain,
+            is_orphan,
         } = withdrawal;
         let drain = drain.unwrap_or(self.rules.drain).min(MAX_DRAIN);
         if drain.is_zero() || on_evidence(*evidence, false) != decision::Withdrawal::Drain {
             return;
         }
         let until = whole_second(later(self.wall_at(now), drain));
-        if let Some(member) = self.members.get_mut(exporter)
-            && member.draining.len() < MAX_DRAINS
-        {
-            member.draining.entry(key.clone()).or_insert(until);
+        if let Some(member) = self.members.get_mut(exporter) {
+            member.draining.begin(key, until, *is_orphan);
         }
     }
 
@@ -71,15 +84,54 @@ impl World {
         let wall = self.wall_at(now);
         let mut keys = BTreeSet::new();
         for member in self.members.values_mut() {
-            member.draining.retain(|key, until| {
-                let over = *until <= wall;
-                if over {
-                    keys.insert(key.clone());
-                }
-                !over
-            });
+            keys.extend(member.draining.end(wall));
         }
         keys
+    }
+}
+
+// === impl Drains ===
+
+impl Drains {
+    /// When the entry of this key goes, if its drain goes on.
+    pub(crate) fn until(&self, key: &Key) -> Option<Timestamp> {
+        self.own
+            .get(key)
+            .or_else(|| self.orphaned.get(key))
+            .copied()
+    }
+
+    pub(super) fn forget(&mut self, key: &Key) {
+        self.own.remove(key);
+        self.orphaned.remove(key);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.own.clear();
+        self.orphaned.clear();
+    }
+
+    /// One that goes on already goes on as it was.
+    fn begin(&mut self, key: &Key, until: Timestamp, is_orphan: bool) {
+        let full = self.own.len() >= MAX_DRAINS;
+        if self.until(key).is_some() || !is_orphan && full {
+            return;
+        }
+        let drains = if is_orphan {
+            &mut self.orphaned
+        } else {
+            &mut self.own
+        };
+        drains.insert(key.clone(), until);
+    }
+
+    /// Forgets those that are over by then; returns their keys.
+    fn end(&mut self, wall: Timestamp) -> Vec<Key> {
+        let mut over = Vec::new();
+        for drains in [&mut self.own, &mut self.orphaned] {
+            over.extend(drains.extract_if(.., |_, until| *until <= wall));
+        }
+        over.into_iter().map(|(key, _)| key).collect()
     }
 }
 

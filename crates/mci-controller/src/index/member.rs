@@ -7,11 +7,11 @@ use std::{
 };
 
 use crd::{ImportedCluster, RoutingMode};
-use jiff::Timestamp;
 
 use super::{
     contest::Contests,
     denied::Denied,
+    drain::Drains,
     facts::{LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts},
     flavour::ImportCrd,
     interest::Scope,
@@ -66,7 +66,7 @@ pub(crate) struct Member {
     /// Exported pools past it: nothing new of them is passed on.
     pub(crate) over_cap: BTreeSet<Key>,
     /// Ended exports whose entries stay until then.
-    pub(crate) draining: BTreeMap<Key, Timestamp>,
+    pub(crate) draining: Drains,
     pub(crate) services: Store<Key, ServiceFacts>,
     pub(crate) slices: Store<Key, SliceFacts>,
     /// Of which Services the EndpointSlices are known.
@@ -244,7 +244,7 @@ impl Member {
             gone_pools: BTreeSet::new(),
             admitted: BTreeSet::new(),
             over_cap: BTreeSet::new(),
-            draining: BTreeMap::new(),
+            draining: Drains::default(),
             services: Store::default(),
             slices: Store::default(),
             slices_scope: Scope::All,

@@ -1,6 +1,6 @@
 //! Exports that ended while no controller ran: importers still carry entries that have no pool behind them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use super::{
     Changes, World,
@@ -27,11 +27,21 @@ pub(super) enum Suspects<'a> {
 /// What was told, so that nothing is told twice.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Orphans {
-    told: BTreeSet<(ClusterName, Key)>,
+    /// Each with the importer that showed it: at most [`MAX_SHOWN`] of one.
+    told: BTreeMap<(ClusterName, Key), ClusterName>,
+    /// How many of them are of each importer.
+    shown: BTreeMap<ClusterName, usize>,
+    /// Members by the record that an earlier run left, which the first inventory lacked. Others that are no members are
+    /// names that anybody may have written into an import.
+    left: BTreeSet<ClusterName>,
     /// Imports looked at, ever.
     #[cfg(test)]
     pub(super) looked_at: usize,
 }
+
+/// Ended exports that are told because this importer carries them: an import may be forged, and a member has room for
+/// millions of entries. Twice a hundred members with fifty pools each.
+const MAX_SHOWN: usize = 10_000;
 
 // === impl World ===
 
@@ -65,8 +75,24 @@ impl World {
 // === impl Orphans ===
 
 impl Orphans {
-    pub(super) fn forget(&mut self, exporter: &ClusterName) {
-        self.told.retain(|(told, _)| told != exporter);
+    /// These were members when a controller last ran, and are none now.
+    pub(super) fn left(&mut self, members: Vec<ClusterName>) {
+        self.left.extend(members);
+    }
+
+    /// Forgets a member, as exporter and as importer.
+    pub(super) fn forget(&mut self, name: &ClusterName) {
+        let Self { told, shown, .. } = self;
+        told.retain(|(exporter, _), importer| {
+            if exporter == name
+                && let Some(count) = shown.get_mut(importer)
+            {
+                *count = count.saturating_sub(1);
+            }
+            exporter != name && importer != name
+        });
+        self.shown.remove(name);
+        self.left.remove(name);
     }
 
     /// One key of one exporter, in every importer.
@@ -78,10 +104,10 @@ impl Orphans {
         if !lacks {
             return;
         }
-        for importer in world.members.values() {
-            if let Some(import) = importer.imports.items.get(key) {
+        for (importer, member) in &world.members {
+            if let Some(import) = member.imports.items.get(key) {
                 let one = |name: &str| name == exporter.as_str();
-                self.look(world, key, import, one, changes);
+                self.look(world, importer, import, one, changes);
             }
         }
     }
@@ -96,8 +122,8 @@ impl Orphans {
         let of = |name: &str| exporters.is_none_or(|exporters| exporters.contains(name));
         for (name, member) in &world.members {
             if importer.is_none_or(|one| one == name) {
-                for (key, import) in &member.imports.items {
-                    self.look(world, key, import, of, changes);
+                for import in member.imports.items.values() {
+                    self.look(world, name, import, of, changes);
                 }
             }
         }
@@ -108,7 +134,7 @@ impl Orphans {
     fn look(
         &mut self,
         world: &World,
-        key: &Key,
+        importer: &ClusterName,
         import: &LiveImport,
         of: impl Fn(&str) -> bool,
         changes: &mut Changes,
@@ -117,9 +143,10 @@ impl Orphans {
         {
             self.looked_at += 1;
         }
-        if import.claim != Claim::Ours {
+        if import.claim != Claim::Ours || self.is_full(importer) {
             return;
         }
+        let key = &import.key;
         for entry in &import.status.clusters {
             // one that is draining already was told by whoever began it
             if entry.drain_until.is_some() || !of(&entry.name) {
@@ -128,100 +155,43 @@ impl Orphans {
             let exporting = world.members.get(entry.name.as_str());
             let evidence = match exporting {
                 Some(exporting) => exporting.lacks_export(key),
-                None => world.listed.then_some(Evidence::MemberRemoved),
+                None => {
+                    let left = self.left.contains(entry.name.as_str());
+                    left.then_some(Evidence::MemberRemoved)
+                }
             };
             if let Some(evidence) = evidence
                 && let Ok(exporter) = ClusterName::new(&entry.name)
-                && self.told.insert((exporter.clone(), key.clone()))
+                && !self.is_full(importer)
+                && self.is_news(importer, &exporter, key)
             {
-                changes.withdraw(&exporter, key, evidence, None);
+                changes.withdraw_orphan(&exporter, key, evidence);
             }
         }
+    }
+
+    fn is_full(&self, importer: &ClusterName) -> bool {
+        self.shown
+            .get(importer)
+            .is_some_and(|count| *count >= MAX_SHOWN)
+    }
+
+    /// Notes that it is told.
+    fn is_news(&mut self, importer: &ClusterName, exporter: &ClusterName, key: &Key) -> bool {
+        let told = self.told.entry((exporter.clone(), key.clone()));
+        let Entry::Vacant(place) = told else {
+            return false;
+        };
+        place.insert(importer.clone());
+        let count = self.shown.entry(importer.clone()).or_default();
+        *count += 1;
+        if *count == MAX_SHOWN {
+            tracing::warn!(member = %importer, exports = MAX_SHOWN,
+                "its imports carry too many exports that are not there: no more of them are told or drained");
+        }
+        true
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{super::update::Update, *};
-    use crate::fixtures::*;
-    use moment::Moment;
-
-    const NOW: Moment = Moment::from_millis(100_000);
-    const POOLS: usize = 10;
-
-    /// A controller that has just started, and two importers that carry ten pools of each of `a` and `b`, of which
-    /// these list this one alone.
-    fn mk_restarted(left: &str) -> World {
-        let names: Vec<String> = (0..POOLS).map(|at| format!("p{at}")).collect();
-        let mut before = mk_world(&["a", "b", "c", "d"]);
-        for name in &names {
-            export(&mut before, "a", name);
-            export(&mut before, "b", name);
-        }
-        settle(&mut before, &mk_policy(), NOW);
-        let mut world = World::new(mk_rules());
-        for name in ["a", "b", "c", "d"] {
-            world.add_member(&mk_name(name), NOW);
-        }
-        world.inventory_listed(NOW);
-        for name in ["c", "d"] {
-            let imports = member(&before, name).imports.items.values();
-            connect(
-                &mut world,
-                name,
-                Vec::new(),
-                imports.cloned().collect(),
-                NOW,
-            );
-        }
-        for name in ["a", "b"] {
-            let pools = vec![mk_pool(left, Some("ClusterSet"))];
-            connect(&mut world, name, pools, Vec::new(), NOW);
-        }
-        world
-    }
-
-    #[test]
-    fn doubts_that_end_together_cost_one_pass() {
-        let mut world = mk_restarted("p0");
-        world.orphans.looked_at = 0;
-        let changes = world.tick(NOW + STALE_AFTER);
-        assert_eq!(changes.withdrawals.len(), 2 * (POOLS - 1));
-        assert_eq!(world.orphans.looked_at, 2 * POOLS, "each import once");
-    }
-
-    #[test]
-    fn a_pool_that_shows_costs_a_look_at_its_own_imports() {
-        let mut world = mk_restarted("p0");
-        world.orphans.looked_at = 0;
-        for _ in 0..5 {
-            let gone = Update::PoolApplied(mk_pool("p1", None));
-            let changes = world.update(&mk_name("a"), gone, NOW);
-            assert!(changes.withdrawals.len() <= 1, "told once");
-        }
-        assert!(world.orphans.looked_at <= 2, "{}", world.orphans.looked_at);
-    }
-
-    #[test]
-    fn a_first_list_costs_a_look_at_what_it_lists() {
-        let mut world = mk_restarted("p0");
-        let mut fresh = World::new(mk_rules());
-        for (name, known) in &world.members {
-            fresh.add_member(name, NOW);
-            let imports = known.imports.items.values().cloned().collect();
-            if name.as_str() != "a" {
-                connect(&mut fresh, name.as_str(), Vec::new(), imports, NOW);
-            }
-        }
-        world = fresh;
-        world.orphans.looked_at = 0;
-        let listed = Update::PoolsListed {
-            pools: vec![mk_pool("p1", None)],
-            odd: BTreeSet::new(),
-            crd: mk_crd(),
-        };
-        let changes = world.update(&mk_name("a"), listed, NOW);
-        assert_eq!(changes.withdrawals.len(), 1);
-        assert_eq!(world.orphans.looked_at, 2);
-    }
-}
+mod tests;

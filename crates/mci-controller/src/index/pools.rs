@@ -208,7 +208,7 @@ impl Member {
             (Some(evidence), Some(old)) => changes.withdraw(name, &key, evidence, old.drain()),
             (Some(_), None) => {}
             (None, _) => {
-                self.draining.remove(&key);
+                self.draining.forget(&key);
             }
         }
         if record.concerns_us() || old.is_some_and(PoolRecord::concerns_us) {

@@ -247,6 +247,9 @@ pub(super) fn import(object: InferencePoolImport, ours: &Ours) -> Option<LiveImp
     let meta = &object.metadata;
     let managed = meta.managed_fields.as_deref().unwrap_or_default();
     let claim = claim(meta.labels.as_ref(), managed, ours);
+    let status = object.status.unwrap_or_default();
+    // before its digest is taken
+    let status = bounds::import_status(status, &ours.controller_name);
     Some(LiveImport {
         key: key_of(meta)?,
         uid: opaque(meta.uid.clone()).unwrap_or_default(),
@@ -254,7 +257,7 @@ pub(super) fn import(object: InferencePoolImport, ours: &Ours) -> Option<LiveImp
         generation: meta.generation.unwrap_or(1).max(0),
         claim,
         owned_entries: owned_entries(managed),
-        status: LiveStatus::new(object.status.unwrap_or_default(), &ours.controller_name),
+        status: LiveStatus::new(status, &ours.controller_name),
     })
 }
 

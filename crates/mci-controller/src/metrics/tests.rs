@@ -18,7 +18,7 @@ fn mk_page() -> (Metrics, Registry) {
     member.watch_failed("services", "Gone");
     member.rejected_address("Loopback");
     member.client_rebuilt("AuthFailed");
-    metrics.withdrawn(Evidence::PoolDeleted);
+    metrics.withdrawn(Evidence::PoolDeleted, 1);
     metrics.propagated(Duration::from_millis(3));
     let mut observer = Observer::default();
     observer.touch(&mk_name("a"));

@@ -1,7 +1,7 @@
 //! How much is kept of a member's texts and lists. What a real server sends is within these bounds; a hostile one may send
 //! 2 MiB in any field. Pure.
 
-use crd::{Condition, conditions::MAX_MESSAGE_BYTES};
+use crd::{Condition, InferencePoolImportStatus, conditions::MAX_MESSAGE_BYTES};
 
 /// Length of a name, an API group, an address or a host name, in bytes.
 pub(super) const MAX_NAME: usize = 253;
@@ -13,6 +13,10 @@ pub(super) const MAX_TARGET_PORTS: usize = 8;
 pub(super) const MAX_CONDITIONS: usize = 8;
 /// Entries of an import, as its CRD admits them.
 pub(super) const MAX_ENTRIES: usize = 256;
+/// Controllers that write into an import, as its CRD admits them.
+const MAX_CONTROLLERS: usize = 8;
+/// Exporting clusters that a controller names in an import, as its CRD admits them.
+const MAX_EXPORTING: usize = 1024;
 /// Cluster IPs of a Service: one for each family.
 pub(super) const MAX_CLUSTER_IPS: usize = 2;
 /// Addresses of a load balancer: four times what goes into an entry, for some may be refused.
@@ -52,6 +56,31 @@ pub(super) fn conditions(all: Vec<Condition>) -> Vec<Condition> {
         type_: cut(condition.type_, CUT_NAME),
     });
     few(kept, MAX_CONDITIONS)
+}
+
+/// What an import says, with no more entries and names than its CRD admits. What the named controller says stays.
+pub(super) fn import_status(
+    mut status: InferencePoolImportStatus,
+    controller_name: &str,
+) -> InferencePoolImportStatus {
+    shorten(&mut status.clusters, MAX_ENTRIES);
+    if status.controllers.len() > MAX_CONTROLLERS {
+        status
+            .controllers
+            .sort_by_key(|one| one.name != controller_name);
+    }
+    shorten(&mut status.controllers, MAX_CONTROLLERS);
+    for controller in &mut status.controllers {
+        shorten(&mut controller.exporting_clusters, MAX_EXPORTING);
+    }
+    status
+}
+
+fn shorten<T>(all: &mut Vec<T>, max: usize) {
+    if all.len() > max {
+        all.truncate(max);
+        all.shrink_to_fit();
+    }
 }
 
 /// At most `max` bytes, and no fewer than `max - 3` of a longer text.

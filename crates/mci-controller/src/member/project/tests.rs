@@ -322,3 +322,40 @@ fn an_imports_handles_are_bounded() {
     assert_eq!(live.owned_entries.len(), bounds::MAX_ENTRIES);
     assert!(live.owned_entries.iter().all(|name| name.len() < 20));
 }
+
+#[test]
+fn an_import_says_no_more_than_its_crd_admits() {
+    let list = |what: &str, count: usize| -> Vec<Value> {
+        let names = (0..count).map(|n| json!({"name": format!("{what}-{n}"), "routingMode": "EndpointMode", "targetPortNumber": 1}));
+        names.collect()
+    };
+    let mk_status = |entries: usize, controllers: usize, names: usize| {
+        let mut all = list("other", controllers);
+        all.push(json!({"name": mk_ours().controller_name, "exportingClusters": list("a", names)}));
+        json!({"clusters": list("a", entries), "controllers": all})
+    };
+    let read = |status: &Value| {
+        let object: InferencePoolImport = mk(json!({
+            "apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "InferencePoolImport",
+            "metadata": {"namespace": "ml", "name": "llm"}, "status": status,
+        }));
+        import(object, &mk_ours()).expect("a key").status
+    };
+    let endless = read(&mk_status(300, 100, 2000));
+    let legal = read(&mk_status(256, 7, 1024));
+    assert_eq!(endless.clusters, legal.clusters);
+    assert_eq!(
+        (endless.clusters.len(), endless.controllers.len()),
+        (256, 8)
+    );
+    let ours = |status: &crd::InferencePoolImportStatus| {
+        let mut all = status.controllers.iter();
+        let ours = all.find(|one| one.name == mk_ours().controller_name);
+        ours.map(|one| one.exporting_clusters.len())
+    };
+    assert_eq!(ours(&endless), Some(1024));
+    assert_eq!(ours(&legal), Some(1024));
+    // it is the digest of what is kept
+    assert_eq!(endless.digest(), legal.digest());
+    assert!(endless.digest().is_some());
+}
