@@ -287,6 +287,11 @@ impl Planner {
                 queue.withdraw(&slot);
                 return;
             }
+            // gateways fill it: once one gives its place up, that shows and is planned
+            PoolStep::Set(_) if record.facts.status_full => {
+                queue.withdraw(&slot);
+                return;
+            }
             PoolStep::Set(condition) => Some(condition),
             PoolStep::Remove => None,
         };

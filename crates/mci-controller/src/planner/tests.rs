@@ -491,3 +491,22 @@ fn what_an_importer_shows_is_told_within_a_second_however_long_the_others_take()
     let (_, action, _) = bench.take("a", at(41_000)).expect("half of it is told");
     assert_eq!(action, "set Exported");
 }
+
+#[test]
+fn a_full_status_is_written_once_there_is_room() {
+    let mut bench = Bench::new(&["a", "b"]);
+    let mut pool = mk_pool("llm", Some("ClusterSet"));
+    pool.status_full = true;
+    bench.connect("a", vec![pool.clone()], Vec::new());
+    bench.connect("b", Vec::new(), Vec::new());
+    for tick in 0..4 * 60 {
+        bench.plan(at(tick * 250));
+        assert_eq!(bench.take("a", at(tick * 250)), None, "there is no place");
+    }
+    pool.status_full = false;
+    let room = Update::PoolApplied(pool);
+    bench.planner.update(&mk_name("a"), room, at(60_000));
+    bench.plan(at(60_000));
+    let (_, action, _) = bench.take("a", at(60_000)).expect("there is room");
+    assert_eq!(action, "set Exported");
+}

@@ -132,7 +132,8 @@ impl Sender {
                 Merge::Same => return Ok(Outcome::Done),
                 Merge::Full => {
                     tracing::warn!(%key, "the pool's status has no place for one more parent");
-                    return Ok(Outcome::Rejected);
+                    // as the watch will say, and later that there is room
+                    return Ok(Outcome::Superseded);
                 }
                 Merge::Changed(pool) => pool.to_string().into(),
             };

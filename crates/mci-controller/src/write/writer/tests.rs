@@ -285,6 +285,29 @@ async fn a_pool_condition_is_put_beside_the_others_and_survives_a_race() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pool_that_was_full_is_written_when_the_same_is_asked_again() {
+    let mut server = Server::start();
+    let ask = |server: &Server| {
+        let status = conditions::Status::True;
+        let condition = conditions::make(conditions::EXPORTED, status, "Exported", "", Some(1));
+        server.offer(Slot::Pool(mk_key("llm")), Action::Pool(Some(condition)));
+    };
+    let mk_pool = |parents: usize| {
+        let parents: Vec<Value> = (0..parents)
+            .map(|n| json!({"parentRef": {"name": format!("gw-{n}")}}))
+            .collect();
+        json!({"metadata": {"name": "llm", "namespace": "ml"}, "status": {"parents": parents}})
+    };
+    ask(&server);
+    assert_eq!(server.answer(200, mk_pool(32)).await.method, "GET");
+    server.idle().await;
+    assert!(server.is_quiet(Duration::from_mins(1)).await);
+    ask(&server);
+    assert_eq!(server.answer(200, mk_pool(31)).await.method, "GET");
+    assert_eq!(server.answer(200, json!({})).await.method, "PUT");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pool_that_says_it_already_is_not_written() {
     let mut server = Server::start();
     server.offer(Slot::Pool(mk_key("llm")), Action::Pool(None));
