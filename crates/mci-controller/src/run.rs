@@ -131,9 +131,7 @@ async fn serve(
     if let Some((_, identities)) = found.clone().filter(|_| !settings.dry_run) {
         let leading = election.claim();
         tasks.spawn(async move {
-            identities
-                .keep(wanted, || leading.is_valid(clock.now()))
-                .await;
+            identities.keep(wanted, leading, clock).await;
             Ok(())
         });
     }

@@ -1,6 +1,6 @@
 //! Remembers beyond this process which cluster each member is: a ConfigMap at home, one line per member.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, future::pending, time::Duration};
 
 use crd::annotations::{MANAGED_BY, MANAGED_BY_CONTROLLER};
 use jiff::Timestamp;
@@ -9,6 +9,8 @@ use kube::{
     Api,
     api::{ObjectMeta, PostParams},
 };
+use lease::{Claim, Tenure};
+use moment::Clock;
 use tokio::{
     sync::watch,
     time::{sleep, timeout},
@@ -32,8 +34,6 @@ enum IdentitiesError {
 const TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(30);
-/// Whether we lead is looked at this often while there is something to write.
-const LEAD_PERIOD: Duration = Duration::from_secs(1);
 
 /// The ConfigMap of one ClusterSet.
 #[derive(Clone)]
@@ -72,32 +72,36 @@ impl Identities {
     pub(crate) async fn keep(
         &self,
         mut wanted: watch::Receiver<Option<Records>>,
-        leads: impl Fn() -> bool,
+        claim: Claim,
+        clock: Clock,
     ) {
         let mut failures = 0_u32;
         loop {
             let records = wanted.borrow_and_update().clone();
-            let outcome = match records {
-                None => Ok(()),
-                Some(_) if !leads() => {
-                    sleep(LEAD_PERIOD).await;
-                    // what is wanted may have changed, or its owner be gone
-                    match wanted.has_changed() {
-                        Ok(_) => continue,
+            if let Some(records) = records {
+                let tenure = tokio::select! {
+                    tenure = claim.gained() => tenure,
+                    changed = wanted.changed() => match changed {
+                        Ok(()) => continue,
                         Err(_) => return,
+                    },
+                };
+                let outcome = tokio::select! {
+                    biased;
+                    // a call in flight is cancelled, and what it was for is written under the next
+                    () = tenure.ended() => continue,
+                    outcome = self.write(records, &tenure, clock) => outcome,
+                };
+                if let Err(error) = outcome {
+                    failures = failures.saturating_add(1);
+                    tracing::warn!(config_map = self.name, %error, "cannot write the members' identities: trying again");
+                    let wait = backoff(failures, RETRY_MIN, RETRY_MAX, &mut rand::rng());
+                    sleep(wait).await;
+                    if wanted.has_changed().is_err() {
+                        return;
                     }
+                    continue;
                 }
-                Some(records) => self.write(records, &leads).await,
-            };
-            if let Err(error) = outcome {
-                failures = failures.saturating_add(1);
-                tracing::warn!(config_map = self.name, %error, "cannot write the members' identities: trying again");
-                let wait = backoff(failures, RETRY_MIN, RETRY_MAX, &mut rand::rng());
-                sleep(wait).await;
-                if wanted.has_changed().is_err() {
-                    return;
-                }
-                continue;
             }
             failures = 0;
             if wanted.changed().await.is_err() {
@@ -109,13 +113,18 @@ impl Identities {
     async fn write(
         &self,
         records: Records,
-        leads: &impl Fn() -> bool,
+        tenure: &Tenure,
+        clock: Clock,
     ) -> Result<(), IdentitiesError> {
         let live = self.get().await?;
         let known = live.as_ref().map(parse).unwrap_or_default();
         let merged = merge(&known, records, Timestamp::now());
-        if live.is_some() && merged == known || live.is_none() && merged.is_empty() || !leads() {
+        if live.is_some() && merged == known || live.is_none() && merged.is_empty() {
             return Ok(());
+        }
+        if !tenure.is_valid(clock.now()) {
+            // whoever calls sees the same and drops this
+            pending::<()>().await;
         }
         let data = Some(render(&merged));
         let options = PostParams::default();

@@ -1,11 +1,12 @@
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
+use lease::ByHand;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -21,6 +22,26 @@ struct Shelf {
     live: Mutex<Option<Value>>,
     writes: Mutex<Vec<Method>>,
     conflict: AtomicBool,
+    /// Writes are not answered.
+    mute: AtomicBool,
+    /// Writes that wait for an answer.
+    waiting: AtomicUsize,
+}
+
+/// A write that waits for an answer, until it is given up.
+struct Waiting(Arc<Shelf>);
+
+impl Waiting {
+    fn at(shelf: &Arc<Shelf>) -> Self {
+        shelf.waiting.fetch_add(1, Ordering::SeqCst);
+        Self(shelf.clone())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Shelf {
@@ -62,6 +83,10 @@ fn mk(shelf: &Arc<Shelf>) -> Identities {
         async move {
             let (head, body) = request.into_parts();
             let body = body.collect().await.expect("a body").to_bytes();
+            if head.method != Method::GET && shelf.mute.load(Ordering::SeqCst) {
+                let _waiting = Waiting::at(&shelf);
+                pending::<()>().await;
+            }
             let (status, answer) = shelf.answer(head.method, head.uri.path(), &body);
             let body = Body::from(answer.to_string().into_bytes());
             Response::builder().status(status).body(body)
@@ -86,6 +111,12 @@ fn records(of: &[(&str, &str)]) -> Records {
         .collect()
 }
 
+async fn keep(identities: &Identities, wanted: watch::Receiver<Option<Records>>) {
+    identities
+        .keep(wanted, Claim::always(), Clock::start())
+        .await;
+}
+
 async fn until(what: impl Fn() -> bool) {
     let waiting = async {
         while !what() {
@@ -105,7 +136,7 @@ async fn identities_outlive_the_process_and_keep_their_time() {
     let (wanted, receiver) = watch::channel(None);
     let mut tasks = JoinSet::new();
     let keeper = identities.clone();
-    tasks.spawn(async move { keeper.keep(receiver, || true).await });
+    tasks.spawn(async move { keep(&keeper, receiver).await });
     wanted.send(Some(records(&[("a", "u-1")]))).expect("heard");
     until(|| shelf.line("a").is_some()).await;
     let first = shelf.line("a").expect("a line");
@@ -134,13 +165,44 @@ async fn identities_outlive_the_process_and_keep_their_time() {
 async fn only_the_leader_writes() {
     let shelf = Arc::new(Shelf::default());
     let (wanted, receiver) = watch::channel(Some(records(&[("a", "u-1")])));
-    let leads = Arc::new(AtomicBool::new(false));
+    let clock = Clock::start();
+    let (hand, claim) = ByHand::new(clock);
     let mut tasks = JoinSet::new();
-    let (keeper, flag) = (mk(&shelf), leads.clone());
-    tasks.spawn(async move { keeper.keep(receiver, || flag.load(Ordering::SeqCst)).await });
+    let keeper = mk(&shelf);
+    tasks.spawn(async move { keeper.keep(receiver, claim, clock).await });
     sleep(Duration::from_mins(1)).await;
     assert!(shelf.writes.lock().is_empty());
-    leads.store(true, Ordering::SeqCst);
+    hand.hold(Duration::from_mins(1));
+    until(|| shelf.line("a").is_some()).await;
+    // whoever does not lead ends with its owner nevertheless
+    hand.give_up();
+    wanted.send(Some(records(&[("b", "u-2")]))).expect("heard");
+    drop(wanted);
+    let ended = timeout(Duration::from_mins(1), tasks.join_next()).await;
+    assert!(matches!(ended, Ok(Some(Ok(())))), "{ended:?}");
+    assert_eq!(shelf.writes.lock().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_without_an_answer_ends_with_its_term_and_is_made_in_the_next() {
+    const TERM: Duration = Duration::from_secs(3);
+    assert!(TERM < TIMEOUT);
+    let shelf = Arc::new(Shelf::default());
+    shelf.mute.store(true, Ordering::SeqCst);
+    let (wanted, receiver) = watch::channel(Some(records(&[("a", "u-1")])));
+    let clock = Clock::start();
+    let (hand, claim) = ByHand::new(clock);
+    let mut tasks = JoinSet::new();
+    let keeper = mk(&shelf);
+    tasks.spawn(async move { keeper.keep(receiver, claim, clock).await });
+    hand.hold(TERM);
+    until(|| shelf.waiting.load(Ordering::SeqCst) == 1).await;
+    sleep(TERM).await;
+    assert_eq!(shelf.waiting.load(Ordering::SeqCst), 0, "given up");
+    shelf.mute.store(false, Ordering::SeqCst);
+    sleep(Duration::from_mins(1)).await;
+    assert!(shelf.writes.lock().is_empty());
+    hand.hold(TERM);
     until(|| shelf.line("a").is_some()).await;
     drop(wanted);
 }
@@ -154,7 +216,7 @@ async fn a_conflict_is_read_again() {
     let (wanted, receiver) = watch::channel(Some(records(&[("a", "u-1")])));
     let mut tasks = JoinSet::new();
     let keeper = mk(&shelf);
-    tasks.spawn(async move { keeper.keep(receiver, || true).await });
+    tasks.spawn(async move { keep(&keeper, receiver).await });
     until(|| shelf.line("a").is_some()).await;
     assert_eq!(shelf.writes.lock().len(), 2);
     drop(wanted);
