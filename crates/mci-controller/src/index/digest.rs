@@ -266,7 +266,7 @@ mod tests {
                         name: None,
                         protocol: None,
                         app_protocol: None,
-                    })
+                    });
             },
             |said| said.clusters[0].parents[0].hostnames.clear(),
             |said| said.clusters[0].parents[0].listeners[0].port = 81,

@@ -153,12 +153,11 @@ impl Orphans {
                 continue;
             }
             let exporting = world.members.get(entry.name.as_str());
-            let evidence = match exporting {
-                Some(exporting) => exporting.lacks_export(key),
-                None => {
-                    let left = self.left.contains(entry.name.as_str());
-                    left.then_some(Evidence::MemberRemoved)
-                }
+            let evidence = if let Some(exporting) = exporting {
+                exporting.lacks_export(key)
+            } else {
+                let left = self.left.contains(entry.name.as_str());
+                left.then_some(Evidence::MemberRemoved)
             };
             if let Some(evidence) = evidence
                 && let Ok(exporter) = ClusterName::new(&entry.name)
