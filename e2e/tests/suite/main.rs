@@ -76,6 +76,7 @@ const TESTS: &[Test] = &tests![
     sources::a_labelled_secret_is_a_member_until_it_is_deleted,
     sources::a_secrets_new_token_is_tried_before_it_takes_over,
     sources::a_cluster_profile_is_a_member_by_its_plugins_credentials,
+    sources::home_is_a_member_by_its_own_account,
     sources::a_member_that_is_another_cluster_now_waits_to_be_accepted,
     leader::a_standby_takes_over_within_17_s_of_a_crash_and_3_s_of_a_clean_end,
     leader::a_leader_that_was_stopped_writes_nothing_once_another_leads,

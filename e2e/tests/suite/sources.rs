@@ -3,6 +3,7 @@
 mod identities;
 mod profiles;
 mod secrets;
+mod self_name;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,6 +24,7 @@ pub(crate) use self::{
         a_labelled_secret_is_a_member_until_it_is_deleted,
         a_secrets_new_token_is_tried_before_it_takes_over,
     },
+    self_name::home_is_a_member_by_its_own_account,
 };
 use crate::{
     apart,
