@@ -303,7 +303,9 @@ async fn a_pool_that_was_full_is_written_when_the_same_is_asked_again() {
     server.idle().await;
     assert!(server.is_quiet(Duration::from_mins(1)).await);
     ask(&server);
-    assert_eq!(server.answer(200, mk_pool(31)).await.method, "GET");
+    let get = server.answer(200, mk_pool(31));
+    let get = tokio::time::timeout(Duration::from_mins(1), get).await;
+    assert_eq!(get.expect("it is asked again").method, "GET");
     assert_eq!(server.answer(200, json!({})).await.method, "PUT");
 }
 
