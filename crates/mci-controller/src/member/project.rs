@@ -247,7 +247,9 @@ pub(super) fn import(object: InferencePoolImport, ours: &Ours) -> Option<LiveImp
     let meta = &object.metadata;
     let managed = meta.managed_fields.as_deref().unwrap_or_default();
     let claim = claim(meta.labels.as_ref(), managed, ours);
-    let status = object.status.unwrap_or_default();
+    // what somebody else's says is nothing to us, and may be much
+    let status = object.status.filter(|_| claim != Claim::Foreign);
+    let status = status.unwrap_or_default();
     // before its digest is taken
     let status = bounds::import_status(status, &ours.controller_name);
     Some(LiveImport {
