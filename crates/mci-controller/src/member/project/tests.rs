@@ -26,12 +26,20 @@ fn mk_import(labels: &Value, managed: &Value) -> LiveImport {
     import(object, &mk_ours()).expect("a key")
 }
 
+fn mk_labels() -> Value {
+    json!({MANAGED_BY: MANAGED_BY_CONTROLLER, CLUSTERSET: "default", CONTROLLER_INSTANCE: "one"})
+}
+
 #[test]
 fn ours_bears_all_three_labels() {
-    let mut labels = json!({MANAGED_BY: MANAGED_BY_CONTROLLER, CLUSTERSET: "default", CONTROLLER_INSTANCE: "one"});
-    assert_eq!(mk_import(&labels, &json!([])).claim, Claim::Ours);
+    let mut labels = mk_labels();
+    let ours = mk_import(&labels, &json!([]));
+    assert_eq!(ours.claim, Claim::Ours);
+    assert_eq!(ours.status.clusters.len(), 1);
     labels[CONTROLLER_INSTANCE] = json!("two");
-    assert_eq!(mk_import(&labels, &json!([])).claim, Claim::Foreign);
+    let theirs = mk_import(&labels, &json!([]));
+    assert_eq!(theirs.claim, Claim::Foreign);
+    assert!(theirs.status.clusters.is_empty(), "it is nothing to us");
     let some = json!({MANAGED_BY: "somebody"});
     assert_eq!(mk_import(&some, &json!([])).claim, Claim::Foreign);
 }
@@ -68,7 +76,7 @@ fn our_entries_are_read_from_the_managed_fields() {
         {"manager": "kubectl-edit", "operation": "Update",
          "fieldsV1": {"f:status": {"f:clusters": {"k:{\"name\":\"intruder\"}": {}}}}},
     ]);
-    let live = mk_import(&json!({}), &managed);
+    let live = mk_import(&mk_labels(), &managed);
     assert_eq!(live.owned_entries, ["east"]);
     assert_eq!(
         live.status.clusters[0]
