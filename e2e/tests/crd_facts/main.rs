@@ -37,12 +37,14 @@ const FACTS: &[Fact] = &facts![
     a_missing_namespace_is_404_and_a_terminating_one_403,
     values_outside_the_schema_are_refused,
     columns_show_readiness_and_summary,
+    a_crd_is_read_by_its_name_alone,
     upstreams_crd_prunes_our_fields_and_ours_brings_them_back,
+    a_crd_that_is_deleted_takes_its_objects_first,
 ];
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    arguments.test_threads = Some(1); // the last fact changes the CRD under all
+    arguments.test_threads = Some(1); // the last facts change the CRD under all
     let mut names = FACTS.iter().map(|fact| fact.name);
     if arguments.list || !names.any(|name| e2e::is_chosen(&arguments, name)) {
         let trials = FACTS
