@@ -301,6 +301,10 @@ impl Planner {
             tracing::info!(exports, evidence = evidence_name, first, "exports ended");
             self.metrics.withdrawn(evidence, exports);
         }
+        for withdrawal in &changes.withdrawals {
+            tracing::debug!(exporter = %withdrawal.exporter, key = %withdrawal.key,
+                evidence = withdrawal.evidence.reason(), "an export ended");
+        }
         for (looks_like, exports) in &changes.withheld {
             tracing::warn!(
                 exports,
