@@ -144,26 +144,6 @@ fn trouble_that_came_and_went_while_another_led_is_no_news() {
 }
 
 #[test]
-fn an_address_that_was_rejected_while_looking_on_is_counted_once_and_told_later() {
-    let mut bench = Bench::new(&["a", "b"]);
-    export(&mut bench.world, "a", "llm");
-    let service = mk_service(crd::ServiceType::LoadBalancer, "127.0.0.1");
-    let service = Update::Services(crate::index::update::Change::Applied(service));
-    bench
-        .world
-        .update(&mk_name("a"), service, Moment::default());
-    bench.plan(0, false);
-    bench.plan(1, false);
-    bench.plan(2, true);
-    let told = bench.told("a");
-    assert!(told.contains(&"AddressRejected"), "{told:?}");
-    let mut page = String::new();
-    encode(&mut page, &bench.registry).expect("encodes");
-    let line = r#"mci_rejected_addresses_total{cluster="a",reason="unroutable"} 1"#;
-    assert!(page.contains(&format!("{line}\n")), "{page}");
-}
-
-#[test]
 fn what_does_not_fit_is_told_later() {
     let mut bench = Bench::new(&["a", "b"]);
     export(&mut bench.world, "a", "llm");
@@ -245,8 +225,10 @@ fn what_stands_in_the_way_is_told_by_member() {
     assert!(told.contains(&"ImportConflict"), "{told:?}");
 }
 
-#[test]
-fn a_rejected_address_is_told_and_counted_once() {
+#[rstest::rstest]
+#[case::from_the_start(&[true, true])]
+#[case::found_while_looking_on(&[false, false, true])]
+fn a_rejected_address_is_told_and_counted_once(#[case] speaking: &[bool]) {
     let mut bench = Bench::new(&["a", "b"]);
     export(&mut bench.world, "a", "llm");
     let service = mk_service(crd::ServiceType::LoadBalancer, "127.0.0.1");
@@ -254,8 +236,9 @@ fn a_rejected_address_is_told_and_counted_once() {
     bench
         .world
         .update(&mk_name("a"), service, Moment::default());
-    bench.plan(0, true);
-    bench.plan(1, true);
+    for (second, speaking) in (0..).zip(speaking) {
+        bench.plan(second, *speaking);
+    }
     let told = bench.told("a");
     assert!(told.contains(&"AddressRejected"), "{told:?}");
     let mut page = String::new();
