@@ -1,6 +1,6 @@
 //! Worlds for tests: members, pools, and an API server reduced to what an apply does.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crd::{FailureMode, Hostname, ListenerProtocol, RoutingMode, ServiceType, annotations};
 use jiff::Timestamp;
@@ -199,18 +199,15 @@ pub(crate) fn mk_crd() -> CrdCheck {
 
 /// A live import of ours with this status.
 pub(crate) fn mk_live(key: &Key, planned: &PlannedImport, version: u64) -> LiveImport {
+    let owned_entries = planned.status.clusters.iter();
+    let owned_entries = owned_entries.map(|entry| entry.name.clone());
     LiveImport {
         key: key.clone(),
         uid: format!("import-{key}"),
         resource_version: version.to_string(),
         generation: 1,
         claim: Claim::Ours,
-        owned_entries: planned
-            .status
-            .clusters
-            .iter()
-            .map(|entry| entry.name.clone())
-            .collect(),
+        owned_entries: Arc::new(owned_entries.collect()),
         status: LiveStatus::new(planned.status.clone(), annotations::MCI_CONTROLLER),
     }
 }

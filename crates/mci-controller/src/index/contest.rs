@@ -215,9 +215,10 @@ impl Version {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::fixtures::*;
-    use crate::index::digest::LiveStatus;
+    use crate::{fixtures::*, index::digest::LiveStatus};
 
     const fn at(seconds: u64) -> Moment {
         Moment::from_millis(seconds * 1000)
@@ -230,7 +231,7 @@ mod tests {
             resource_version: version.to_string(),
             generation,
             claim: Claim::Ours,
-            owned_entries: Vec::new(),
+            owned_entries: Arc::default(),
             status: LiveStatus::new(crd::InferencePoolImportStatus::default(), "us"),
         }
     }

@@ -4,6 +4,7 @@
 use std::{
     hash::{Hash, Hasher},
     ops::Deref,
+    sync::Arc,
 };
 
 use crd::{
@@ -15,7 +16,8 @@ use xxhash_rust::xxh3::Xxh3Default;
 /// The status of a live import, with its digest.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveStatus {
-    said: InferencePoolImportStatus,
+    /// Shared with the imports in other members that say the same.
+    said: Arc<InferencePoolImportStatus>,
     /// None: not known.
     digest: Option<u64>,
 }
@@ -141,13 +143,47 @@ impl LiveStatus {
     pub(crate) fn new(said: InferencePoolImportStatus, controller_name: &str) -> Self {
         Self {
             digest: Some(digest(&said, controller_name)),
-            said,
+            said: Arc::new(said),
         }
     }
 
     /// None: only a full comparison tells.
     pub(crate) fn digest(&self) -> Option<u64> {
         self.digest
+    }
+
+    /// Equal only for statuses that are equal, but for what collides.
+    pub(super) fn exact(&self) -> u64 {
+        let InferencePoolImportStatus {
+            observed_generation: _,
+            conditions,
+            controllers,
+            clusters,
+        } = &*self.said;
+        let mut hash = Xxh3Default::new();
+        self.digest.hash(&mut hash);
+        let conditions = conditions.iter();
+        let conditions = conditions.chain(controllers.iter().flat_map(|one| &one.conditions));
+        let conditions = conditions.chain(clusters.iter().flat_map(|entry| {
+            let of_parents = entry.parents.iter().flat_map(|parent| &parent.conditions);
+            entry.conditions.iter().chain(of_parents)
+        }));
+        each(conditions, &mut hash, |condition, hash| {
+            condition.type_.hash(hash);
+            let time = condition.last_transition_time.0;
+            time.as_nanosecond().hash(hash);
+        });
+        hash.finish()
+    }
+
+    /// What it says, to be replaced by an equal one.
+    pub(super) fn said_mut(&mut self) -> &mut Arc<InferencePoolImportStatus> {
+        &mut self.said
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_one_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.said, &other.said)
     }
 }
 
@@ -164,13 +200,13 @@ impl Deref for LiveStatus {
 impl std::ops::DerefMut for LiveStatus {
     fn deref_mut(&mut self) -> &mut InferencePoolImportStatus {
         self.digest = None;
-        &mut self.said
+        Arc::make_mut(&mut self.said)
     }
 }
 
 impl PartialEq for LiveStatus {
     fn eq(&self, other: &Self) -> bool {
-        self.said == other.said
+        Arc::ptr_eq(&self.said, &other.said) || self.said == other.said
     }
 }
 

@@ -164,8 +164,8 @@ pub(crate) struct LiveImport {
     pub(crate) generation: i64,
     pub(crate) claim: Claim,
     /// Names in `status.clusters` that an apply of ours owns.
-    pub(crate) owned_entries: Vec<String>,
-    /// Whole, for what is planned is compared with it; as large as an object may be.
+    pub(crate) owned_entries: Arc<Vec<String>>,
+    /// What we write of it, for what is planned is compared with that.
     pub(crate) status: LiveStatus,
 }
 

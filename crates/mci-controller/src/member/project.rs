@@ -1,6 +1,6 @@
 //! From Kubernetes objects to the facts that we keep. Pure; names are checked here, where they enter.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crd::{
     FailureMode, InferencePoolImport, ServiceType,
@@ -258,7 +258,7 @@ pub(super) fn import(object: InferencePoolImport, ours: &Ours) -> Option<LiveImp
         resource_version: opaque(meta.resource_version.clone()).unwrap_or_default(),
         generation: meta.generation.unwrap_or(1).max(0),
         claim,
-        owned_entries: owned_entries(managed),
+        owned_entries: Arc::new(owned_entries(managed)),
         status: LiveStatus::new(status, &ours.controller_name),
     })
 }

@@ -1,6 +1,6 @@
 //! One object's lane: what waits for it, what is under way, what it was last told. Pure.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     action::{Failure, Outcome, Work},
@@ -13,7 +13,7 @@ use moment::Moment;
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     pub(super) waiting: Option<Waiting>,
-    pub(super) in_flight: Option<Work>,
+    pub(super) in_flight: Option<Arc<Work>>,
     pub(super) last_start: Option<Moment>,
     /// What was sent, on which version, and until when the same again is awaited from the watch, not sent twice.
     sent: Option<Sent>,
@@ -40,7 +40,8 @@ struct Sent {
 /// A write, and when it may go.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    pub(super) work: Work,
+    /// Apart from the lane, which is kept long after it.
+    pub(super) work: Arc<Work>,
     pub(super) at: Moment,
 }
 
@@ -77,7 +78,7 @@ impl Lane {
         if self.waiting.as_ref().is_some_and(|one| same(&one.work)) {
             return;
         }
-        if self.in_flight.as_ref().is_some_and(same) {
+        if self.in_flight.as_deref().is_some_and(same) {
             self.waiting = None;
             return;
         }
@@ -92,6 +93,7 @@ impl Lane {
         } else if undone {
             at = at.max(now + self.undone_wait()).max(self.echo_until);
         }
+        let work = Arc::new(work);
         self.waiting = Some(Waiting { work, at });
     }
 
@@ -116,14 +118,14 @@ impl Lane {
     }
 
     /// Begins the waiting write.
-    pub(super) fn begin(&mut self, now: Moment) -> Option<Work> {
+    pub(super) fn begin(&mut self, now: Moment) -> Option<Arc<Work>> {
         let work = self.waiting.take()?.work;
         if self.settled == Some(work.content) {
             self.undone = self.undone.saturating_add(1);
         } else {
             self.undone = 0;
         }
-        self.in_flight = Some(work.clone());
+        self.in_flight = Some(Arc::clone(&work));
         self.last_start = Some(now);
         Some(work)
     }
@@ -146,7 +148,7 @@ impl Lane {
                 self.echo_until = now + ECHO;
                 self.sent = Some(Sent {
                     content,
-                    base: work.base,
+                    base: work.base.clone(),
                     until: now + SENT.max(self.undone_wait()),
                 });
             }

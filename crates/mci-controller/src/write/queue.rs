@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -60,7 +61,7 @@ impl Queue {
         self.lanes.lock().withdraw(slot);
     }
 
-    pub(crate) fn take(&self, now: Moment) -> Option<(Slot, Work)> {
+    pub(crate) fn take(&self, now: Moment) -> Option<(Slot, Arc<Work>)> {
         self.lanes.lock().take(now)
     }
 
@@ -143,7 +144,7 @@ impl Lanes {
         }
     }
 
-    fn take(&mut self, now: Moment) -> Option<(Slot, Work)> {
+    fn take(&mut self, now: Moment) -> Option<(Slot, Arc<Work>)> {
         if !self.has_room() || now < self.not_before() {
             return None;
         }

@@ -2,6 +2,10 @@
 //! 2 MiB in any field. Pure.
 
 use crd::{Condition, InferencePoolImportStatus, conditions::MAX_MESSAGE_BYTES};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::index::digest::is_ours;
 
 /// Length of a name, an API group, an address or a host name, in bytes.
 pub(super) const MAX_NAME: usize = 253;
@@ -13,8 +17,6 @@ pub(super) const MAX_TARGET_PORTS: usize = 8;
 pub(super) const MAX_CONDITIONS: usize = 8;
 /// Entries of an import, as its CRD admits them.
 pub(super) const MAX_ENTRIES: usize = 256;
-/// Controllers that write into an import, as its CRD admits them.
-const MAX_CONTROLLERS: usize = 8;
 /// Exporting clusters that a controller names in an import, as its CRD admits them.
 const MAX_EXPORTING: usize = 1024;
 /// Cluster IPs of a Service: one for each family.
@@ -58,20 +60,29 @@ pub(super) fn conditions(all: Vec<Condition>) -> Vec<Condition> {
     few(kept, MAX_CONDITIONS)
 }
 
-/// What an import says, with no more entries and names than its CRD admits. What the named controller says stays.
+/// What an import says of what the named controller writes, with no more entries and names than its CRD admits: what
+/// others add to an import is different in each member, and nothing to us. Of their conditions on top the types stay, for
+/// ours are taken out by their place among them.
 pub(super) fn import_status(
     mut status: InferencePoolImportStatus,
     controller_name: &str,
 ) -> InferencePoolImportStatus {
     shorten(&mut status.clusters, MAX_ENTRIES);
-    if status.controllers.len() > MAX_CONTROLLERS {
-        status
-            .controllers
-            .sort_by_key(|one| one.name != controller_name);
-    }
-    shorten(&mut status.controllers, MAX_CONTROLLERS);
+    status.controllers.retain(|one| one.name == controller_name);
+    status.controllers.shrink_to(1);
     for controller in &mut status.controllers {
+        controller.parents = Vec::new();
         shorten(&mut controller.exporting_clusters, MAX_EXPORTING);
+    }
+    for condition in status.conditions.iter_mut().filter(|one| !is_ours(one)) {
+        *condition = Condition {
+            type_: std::mem::take(&mut condition.type_),
+            last_transition_time: Time(Timestamp::UNIX_EPOCH),
+            message: String::new(),
+            observed_generation: None,
+            reason: String::new(),
+            status: String::new(),
+        };
     }
     status
 }

@@ -77,7 +77,7 @@ fn our_entries_are_read_from_the_managed_fields() {
          "fieldsV1": {"f:status": {"f:clusters": {"k:{\"name\":\"intruder\"}": {}}}}},
     ]);
     let live = mk_import(&mk_labels(), &managed);
-    assert_eq!(live.owned_entries, ["east"]);
+    assert_eq!(*live.owned_entries, ["east"]);
     assert_eq!(
         live.status.clusters[0]
             .endpoint_picker
@@ -352,10 +352,8 @@ fn an_import_says_no_more_than_its_crd_admits() {
     let endless = read(&mk_status(300, 100, 2000));
     let legal = read(&mk_status(256, 7, 1024));
     assert_eq!(endless.clusters, legal.clusters);
-    assert_eq!(
-        (endless.clusters.len(), endless.controllers.len()),
-        (256, 8)
-    );
+    assert_eq!(endless.clusters.len(), 256);
+    assert_eq!(endless.controllers, legal.controllers);
     let ours = |status: &crd::InferencePoolImportStatus| {
         let mut all = status.controllers.iter();
         let ours = all.find(|one| one.name == mk_ours().controller_name);
@@ -366,4 +364,34 @@ fn an_import_says_no_more_than_its_crd_admits() {
     // it is the digest of what is kept
     assert_eq!(endless.digest(), legal.digest());
     assert!(endless.digest().is_some());
+}
+
+#[test]
+fn of_an_import_only_what_we_write_is_kept() {
+    let time = "2026-01-01T00:00:00Z";
+    let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "Good", "message": "of a gateway", "lastTransitionTime": time});
+    let object: InferencePoolImport = mk(json!({
+        "apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "InferencePoolImport",
+        "metadata": {"namespace": "ml", "name": "llm"},
+        "status": {
+            "conditions": [condition("Programmed"), condition("Ready")],
+            "controllers": [
+                {"name": "example.com/gateway", "conditions": [condition("Ready")]},
+                {"name": mk_ours().controller_name, "conditions": [condition("Ready")],
+                    "parents": [{"parentRef": {"name": "gw"}}]},
+            ],
+        },
+    }));
+    let status = import(object, &mk_ours()).expect("a key").status;
+    let conditions = status.conditions.iter();
+    let conditions: Vec<_> = conditions
+        .map(|one| (one.type_.as_str(), one.message.as_str()))
+        .collect();
+    assert_eq!(conditions, [("Programmed", ""), ("Ready", "of a gateway")]);
+    let [ours] = status.controllers.as_slice() else {
+        panic!("{:?}", status.controllers);
+    };
+    assert_eq!(ours.name, mk_ours().controller_name);
+    assert!(ours.parents.is_empty());
+    assert_eq!(ours.conditions.len(), 1);
 }

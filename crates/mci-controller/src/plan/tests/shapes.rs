@@ -25,7 +25,7 @@ fn prune(world: &mut World, name: &str) {
         controllers: import.status.controllers.clone(),
         ..crd::InferencePoolImportStatus::default()
     };
-    import.owned_entries.clear();
+    import.owned_entries = Arc::default();
     let listed = Update::Imports(Change::Listed(vec![import]));
     world.update(&mk_name(name), listed, NOW);
 }

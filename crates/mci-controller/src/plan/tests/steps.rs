@@ -51,7 +51,7 @@ fn what_users_change_is_written_again_and_what_they_add_is_removed() {
         diff(import, Some(&added)),
         Step::RemoveForeign(vec!["/status/clusters/1".to_owned()])
     );
-    added.owned_entries.push("intruder".to_owned());
+    Arc::make_mut(&mut added.owned_entries).push("intruder".to_owned());
     assert_eq!(diff(import, Some(&added)), Step::ApplyStatus);
 }
 

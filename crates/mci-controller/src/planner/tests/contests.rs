@@ -40,8 +40,8 @@ impl Duel {
         };
         assert_eq!(slot, Slot::Import(mk_key("llm")));
         self.bench.queues["b"].finish(&slot, Outcome::Done, now);
-        let status = match work.action {
-            Action::Apply { status, .. } => status,
+        let status = match &work.action {
+            Action::Apply { status, .. } => status.clone(),
             other => panic!("{other:?}"),
         };
         let plan = self.plan(now);

@@ -1,6 +1,6 @@
 //! A member as its API server holds it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crd::{Condition, ImportedCluster, InferencePoolImportStatus};
 use jiff::Timestamp;
@@ -212,7 +212,7 @@ impl Cluster {
                 ..InferencePoolImportStatus::default()
             };
             import.status = LiveStatus::new(named, &mk_policy().controller_name);
-            import.owned_entries.clear();
+            import.owned_entries = Arc::default();
         }
         import
     }
