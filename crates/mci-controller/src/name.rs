@@ -1,22 +1,31 @@
 //! Names that travel between clusters, checked once, where they enter.
 
-use std::{borrow::Borrow, fmt, sync::Arc};
+use std::{borrow::Borrow, fmt, ops::Bound, sync::Arc};
 
 use serde::{Serialize, Serializer};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// A member's name in the inventory: an RFC-1123 label, so it fits a URL, a label value and a list key unescaped.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ClusterName(Arc<str>);
 
 /// Namespace and name of a pool, and so of its imports (R4); also of Services and EndpointSlices.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+///
+/// Ordered by hash, always the same, so that a look into a large map compares numbers; keys of one namespace are together,
+/// but for another whose hash collides. What people read is sorted by its text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
+    /// Hash of the namespace in the upper half, of the name in the lower. First, for it is compared first.
+    rank: u64,
     pub(crate) namespace: Arc<str>,
     pub(crate) name: Arc<str>,
 }
 
 /// Longest uid or resource version that is kept, in bytes: three times the 36 of a UUID, and some.
 const MAX_OPAQUE: usize = 128;
+
+/// Bits of a key's rank that are its name's.
+const LOWER: u64 = 0xffff_ffff;
 
 /// A text that is no RFC-1123 label.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -92,9 +101,15 @@ impl fmt::Debug for ClusterName {
 
 impl Key {
     pub(crate) fn new(namespace: &str, name: &str) -> Self {
+        Self::of(namespace.into(), name.into())
+    }
+
+    pub(crate) fn of(namespace: Arc<str>, name: Arc<str>) -> Self {
+        let rank = rank_of(&namespace) | (xxh3_64(name.as_bytes()) & LOWER);
         Self {
-            namespace: namespace.into(),
-            name: name.into(),
+            rank,
+            namespace,
+            name,
         }
     }
 
@@ -103,10 +118,31 @@ impl Key {
         (is_label(namespace) && is_subdomain(name)).then(|| Self::new(namespace, name))
     }
 
-    /// Sorts before every key of the namespace.
-    pub(crate) fn first_of(namespace: &str) -> Self {
-        Self::new(namespace, "")
+    /// What to sort by for people.
+    pub(crate) fn text(&self) -> (&str, &str) {
+        (&self.namespace, &self.name)
     }
+
+    /// A range that holds all keys of the namespace, and next to none of others.
+    pub(crate) fn all_of(namespace: &str) -> (Bound<Self>, Bound<Self>) {
+        // no key has empty names: it is before all of its rank
+        let first = |rank| Self {
+            rank,
+            namespace: Arc::default(),
+            name: Arc::default(),
+        };
+        let rank = rank_of(namespace);
+        let next = rank.checked_add(LOWER + 1).map(first);
+        (
+            Bound::Included(first(rank)),
+            next.map_or(Bound::Unbounded, Bound::Excluded),
+        )
+    }
+}
+
+/// Of all keys of a namespace, less that of their names.
+fn rank_of(namespace: &str) -> u64 {
+    xxh3_64(namespace.as_bytes()) & !LOWER
 }
 
 impl fmt::Display for Key {
@@ -123,6 +159,8 @@ impl fmt::Debug for Key {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use rstest::rstest;
 
     use super::*;
@@ -146,6 +184,34 @@ mod tests {
     fn labels_end_at_63_bytes() {
         assert!(is_label(&"a".repeat(63)));
         assert!(!is_label(&"a".repeat(64)));
+    }
+
+    #[test]
+    fn the_keys_of_a_namespace_are_found_among_others() {
+        let keys: BTreeSet<Key> = (0..20)
+            .flat_map(|ns| {
+                (0..20).map(move |name| Key::new(&format!("ns-{ns}"), &name.to_string()))
+            })
+            .collect();
+        assert_eq!(keys.len(), 400);
+        for ns in 0..20 {
+            let found: Vec<&Key> = keys.range(Key::all_of(&format!("ns-{ns}"))).collect();
+            assert_eq!(found.len(), 20, "{found:?}");
+        }
+        assert_eq!(keys.range(Key::all_of("other")).count(), 0);
+    }
+
+    #[test]
+    fn keys_whose_hashes_collide_are_told_apart() {
+        let key = Key::new("a", "b");
+        for (namespace, name) in [("a", "c"), ("c", "b")] {
+            let other = Key {
+                rank: key.rank,
+                ..Key::new(namespace, name)
+            };
+            assert_ne!(key, other);
+            assert_ne!(key.cmp(&other), std::cmp::Ordering::Equal);
+        }
     }
 
     #[test]

@@ -35,7 +35,7 @@ use crate::{
     name::{ClusterName, Key},
     overview::{Observer, Overview},
     plan::{Policy, ledger::Ledger},
-    write::Queue,
+    write::{Queue, action::Slot},
 };
 use moment::Moment;
 
@@ -202,6 +202,7 @@ impl Planner {
     ) -> Vec<(ClusterName, Refusal)> {
         self.observer.touch(name);
         let mut changes = self.world.update(name, update, now);
+        self.hear_echoes(name, &mut changes.dirty, now);
         let refused = std::mem::take(&mut changes.refused);
         self.take(changes, now);
         for (name, refusal) in &refused {
@@ -290,7 +291,27 @@ impl Planner {
         }
     }
 
-    fn take(&mut self, mut changes: Changes, now: Moment) {
+    /// Imports of a member changed. Those that we know the reason of, since they are as planned or being written, need no
+    /// look at once.
+    fn hear_echoes(&mut self, name: &ClusterName, dirty: &mut Dirty, now: Moment) {
+        let queue = self.queues.get(name);
+        for key in std::mem::take(&mut dirty.as_planned) {
+            if let Some(queue) = queue {
+                queue.withdraw(&Slot::Import(key.clone()));
+            }
+            self.echoes.hear_expected(key, now);
+        }
+        for key in std::mem::take(&mut dirty.echoes) {
+            let slot = Slot::Import(key.clone());
+            if queue.is_some_and(|queue| queue.is_writing(&slot)) {
+                self.echoes.hear_expected(key, now);
+            } else {
+                self.echoes.hear_change(key, now);
+            }
+        }
+    }
+
+    fn take(&mut self, changes: Changes, now: Moment) {
         for Ended {
             evidence,
             exports,
@@ -313,8 +334,6 @@ impl Planner {
             );
             self.metrics.withheld(*looks_like, *exports);
         }
-        let echoes = std::mem::take(&mut changes.dirty.echoes);
-        self.echoes.hear(echoes, now);
         if !changes.dirty.is_empty() {
             self.since.get_or_insert(now);
         }

@@ -26,6 +26,8 @@ pub(crate) struct Dirty {
     pub(crate) keys: BTreeSet<Key>,
     /// Keys of which an import changed, and nothing else: most are the echoes of what we wrote.
     pub(crate) echoes: BTreeSet<Key>,
+    /// The same, where the import says what was last planned.
+    pub(crate) as_planned: BTreeSet<Key>,
 }
 
 /// An export that ended, and the proof of it.
@@ -126,13 +128,26 @@ impl Changes {
 
 impl Dirty {
     pub(crate) fn is_empty(&self) -> bool {
-        !self.all && self.keys.is_empty() && self.echoes.is_empty()
+        let Self {
+            all,
+            keys,
+            echoes,
+            as_planned,
+        } = self;
+        !all && keys.is_empty() && echoes.is_empty() && as_planned.is_empty()
     }
 
     pub(crate) fn merge(&mut self, other: Self) {
-        self.all |= other.all;
-        self.keys.extend(other.keys);
-        self.echoes.extend(other.echoes);
+        let Self {
+            all,
+            keys,
+            echoes,
+            as_planned,
+        } = other;
+        self.all |= all;
+        self.keys.extend(keys);
+        self.echoes.extend(echoes);
+        self.as_planned.extend(as_planned);
     }
 }
 

@@ -105,8 +105,8 @@ impl Contests {
     }
 
     /// The watch shows an import. Planning may not see this version: the next, which undoes it, may be here before. So
-    /// that it says what was last planned is noted at once; all else is for the plan to tell.
-    pub(super) fn shown(&mut self, live: &LiveImport, now: Moment) {
+    /// that it says what was last planned is noted at once; all else is for the plan to tell. Returns whether it does.
+    pub(super) fn shown(&mut self, live: &LiveImport, now: Moment) -> bool {
         let look = self.looks.get(&live.key);
         if live.claim == Claim::Ours
             && let Some(digest) = look.map(|look| look.wanted)
@@ -117,7 +117,9 @@ impl Contests {
                 is_shown: true,
             };
             self.look(&live.key, Some(live), wanted, now);
+            return true;
         }
+        false
     }
 
     /// Whether somebody keeps undoing it.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Changes, Dirty,
+    Changes,
     facts::{Claim, LiveImport, NamespaceFacts, ServiceFacts, SliceFacts},
     flavour::ImportCrd,
     member::{Coverage, Member, PoolRecord, Remembered},
@@ -65,10 +65,8 @@ impl Member {
     }
 
     pub(super) fn change_slices(&mut self, change: Change<SliceFacts>) -> Changes {
-        let service = |slice: &SliceFacts| Key {
-            namespace: slice.key.namespace.clone(),
-            name: slice.service.clone(),
-        };
+        let service =
+            |slice: &SliceFacts| Key::of(slice.key.namespace.clone(), slice.service.clone());
         let mut services = BTreeSet::new();
         match change {
             Change::Listed(mut items) => {
@@ -187,6 +185,7 @@ impl Member {
     }
 
     pub(super) fn change_imports(&mut self, change: Change<LiveImport>, now: Moment) -> Changes {
+        let mut as_planned = false;
         let keys = match change {
             Change::Listed(items) => {
                 let fits = items.len() <= MAX_IMPORTS;
@@ -205,7 +204,7 @@ impl Member {
                     self.imports.coverage = Coverage::Never;
                     return Changes::default();
                 }
-                self.contests.shown(&item, now);
+                as_planned = self.contests.shown(&item, now);
                 let news = self.imports.apply(key.clone(), item);
                 news.then_some(key).into_iter().collect()
             }
@@ -217,13 +216,13 @@ impl Member {
         if !self.remembered.is_empty() {
             self.forget_entries();
         }
-        Changes {
-            dirty: Dirty {
-                echoes: keys,
-                ..Dirty::default()
-            },
-            ..Changes::default()
+        let mut changes = Changes::default();
+        if as_planned {
+            changes.dirty.as_planned = keys;
+        } else {
+            changes.dirty.echoes = keys;
         }
+        changes
     }
 
     /// The exported pools behind these Services.

@@ -328,8 +328,8 @@ impl Member {
     ) -> impl Iterator<Item = &'a SliceFacts> + 'a {
         self.slices
             .items
-            .range(Key::first_of(&service.namespace)..)
-            .take_while(|(key, _)| key.namespace == service.namespace)
+            .range(Key::all_of(&service.namespace))
+            .filter(|(key, _)| key.namespace == service.namespace)
             .map(|(_, slice)| slice)
             .filter(|slice| slice.service == service.name)
     }
@@ -337,8 +337,8 @@ impl Member {
     /// Pools whose EPP is this Service.
     pub(crate) fn pools_of_service(&self, service: &Key) -> impl Iterator<Item = &Key> {
         self.pools
-            .range(Key::first_of(&service.namespace)..)
-            .take_while(|(key, _)| key.namespace == service.namespace)
+            .range(Key::all_of(&service.namespace))
+            .filter(|(key, _)| key.namespace == service.namespace)
             .filter(|(_, record)| {
                 record
                     .facts

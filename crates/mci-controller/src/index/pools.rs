@@ -55,7 +55,7 @@ impl Member {
         } = reading;
         let mut changes = Changes::default();
         let was_overfull = std::mem::take(&mut self.overfull);
-        pools.sort_by(|a, b| (a.created, &a.key).cmp(&(b.created, &b.key)));
+        pools.sort_unstable_by(|a, b| (a.created, a.key.text()).cmp(&(b.created, b.key.text())));
         let listed: BTreeSet<Key> = pools.iter().map(|pool| pool.key.clone()).collect();
         for pool in pools {
             changes.merge(self.apply_pool(name, pool));

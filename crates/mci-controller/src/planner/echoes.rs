@@ -7,9 +7,19 @@ use std::{collections::BTreeSet, time::Duration};
 use crate::{name::Key, write::ECHO};
 use moment::Moment;
 
-/// Keys that wait. Bound: the keys.
+/// What waits, in two rounds.
 #[derive(Debug, Default)]
 pub(super) struct Echoes {
+    /// Something else than what is planned was seen, and no write of ours explains it.
+    changed: Round,
+    /// What is planned was seen, or a step on the way to it: nothing is to be written, only how far an export has come is
+    /// to be told.
+    expected: Round,
+}
+
+/// Keys that wait. Bound: the keys.
+#[derive(Debug, Default)]
+struct Round {
     keys: BTreeSet<Key>,
     /// Arrival of the oldest.
     since: Option<Moment>,
@@ -25,46 +35,102 @@ const PER_IMPORT: Duration = Duration::from_micros(100);
 /// is seen in time to take it back.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 const _: () = assert!(2 * PAUSE_MAX.as_millis() <= ECHO.as_millis());
+/// What is expected is gathered for so long: about as long as one event takes through a hundred members.
+const GATHER: Duration = Duration::from_millis(100);
+/// Nobody is told later than this for what is expected, however much there is: as of a thousand pools in a hundred members.
+const GATHER_MAX: Duration = Duration::from_secs(10);
 
 // === impl Echoes ===
 
 impl Echoes {
-    /// Imports of these changed.
-    pub(super) fn hear(&mut self, keys: BTreeSet<Key>, now: Moment) {
-        if !keys.is_empty() {
-            self.since.get_or_insert(now);
-            self.keys.extend(keys);
-        }
+    /// Imports of this changed, and not by a write of ours that we know of.
+    pub(super) fn hear_change(&mut self, key: Key, now: Moment) {
+        self.changed.hear(key, now);
+    }
+
+    /// An import of this changed as planned.
+    pub(super) fn hear_expected(&mut self, key: Key, now: Moment) {
+        self.expected.hear(key, now);
     }
 
     /// When there is something to plan; none: not before something is heard.
     pub(super) fn due(&self) -> Option<Moment> {
-        (!self.keys.is_empty()).then_some(self.free_from)
+        let due = self.changed.due().into_iter().chain(self.expected_due());
+        due.min()
     }
 
     /// What is heard so far counts as heard when it is taken: it waited for something else.
     pub(super) fn refresh(&mut self) {
-        self.since = None;
+        self.changed.since = None;
+        self.expected.since = None;
     }
 
     /// Planned for another reason.
     pub(super) fn forget(&mut self, key: &Key) {
+        self.changed.forget(key);
+        self.expected.forget(key);
+    }
+
+    /// What is to be planned now, and since when it waits. `members` is what planning one key compares.
+    pub(super) fn take(&mut self, members: usize, now: Moment) -> Option<(BTreeSet<Key>, Moment)> {
+        let is_due = |due: Option<Moment>| due.is_some_and(|due| due <= now);
+        let changed = is_due(self.changed.due());
+        let expected = is_due(self.expected_due());
+        let changed = changed.then(|| self.changed.take(now));
+        if let Some((keys, _)) = &changed {
+            for key in keys {
+                self.expected.forget(key);
+            }
+        }
+        let expected = expected.then(|| self.expected.take(now));
+        if let Some((keys, _)) = &changed {
+            let work = work(keys, members);
+            self.changed.free_from = now + PAUSE.saturating_add(work).min(PAUSE_MAX);
+        }
+        if let Some((keys, _)) = &expected {
+            self.expected.free_from = now + work(keys, members).min(GATHER_MAX);
+        }
+        let rounds = changed.into_iter().chain(expected);
+        rounds.reduce(|(mut keys, since), (more, other)| {
+            keys.extend(more);
+            (keys, since.min(other))
+        })
+    }
+
+    fn expected_due(&self) -> Option<Moment> {
+        let due = self.expected.due()?;
+        let gathered = self.expected.since.map(|since| since + GATHER);
+        Some(gathered.map_or(due, |gathered| gathered.max(due)))
+    }
+}
+
+fn work(keys: &BTreeSet<Key>, members: usize) -> Duration {
+    let imports = keys.len().saturating_mul(members);
+    PER_IMPORT.saturating_mul(u32::try_from(imports).unwrap_or(u32::MAX))
+}
+
+// === impl Round ===
+
+impl Round {
+    fn hear(&mut self, key: Key, now: Moment) {
+        self.since.get_or_insert(now);
+        self.keys.insert(key);
+    }
+
+    fn due(&self) -> Option<Moment> {
+        (!self.keys.is_empty()).then_some(self.free_from)
+    }
+
+    fn forget(&mut self, key: &Key) {
         self.keys.remove(key);
         if self.keys.is_empty() {
             self.since = None;
         }
     }
 
-    /// What is to be planned now, and since when it waits. `members` is what planning one key compares.
-    pub(super) fn take(&mut self, members: usize, now: Moment) -> Option<(BTreeSet<Key>, Moment)> {
-        if self.due().is_none_or(|due| now < due) {
-            return None;
-        }
+    fn take(&mut self, now: Moment) -> (BTreeSet<Key>, Moment) {
         let keys = std::mem::take(&mut self.keys);
-        let imports = keys.len().saturating_mul(members);
-        let work = PER_IMPORT.saturating_mul(u32::try_from(imports).unwrap_or(u32::MAX));
-        self.free_from = now + PAUSE.saturating_add(work).min(PAUSE_MAX);
-        Some((keys, self.since.take().unwrap_or(now)))
+        (keys, self.since.take().unwrap_or(now))
     }
 }
 
@@ -83,14 +149,46 @@ mod tests {
         names.iter().map(|name| mk_key(name)).collect()
     }
 
+    fn hear(echoes: &mut Echoes, names: &[&str], now: Moment) {
+        for name in names {
+            echoes.hear_change(mk_key(name), now);
+        }
+    }
+
+    #[test]
+    fn what_is_expected_waits_for_more_of_it() {
+        let mut echoes = Echoes::default();
+        echoes.hear_expected(mk_key("a"), at(0));
+        echoes.hear_expected(mk_key("b"), at(50));
+        assert_eq!(echoes.due(), Some(at(100)));
+        assert_eq!(echoes.take(MEMBERS, at(99)), None);
+        // a change is not held up by it, and what is planned for one is planned
+        hear(&mut echoes, &["b"], at(60));
+        assert_eq!(echoes.take(MEMBERS, at(60)), Some((keys(&["b"]), at(60))));
+        let taken = echoes.take(MEMBERS, at(100));
+        assert_eq!(taken, Some((keys(&["a"]), at(0))));
+        assert_eq!(echoes.due(), None);
+    }
+
+    #[test]
+    fn what_is_expected_never_takes_the_planners_time() {
+        for (members, pause) in [(100, 100), (10_000, 1_000), (1_000_000, 10_000)] {
+            let mut echoes = Echoes::default();
+            echoes.hear_expected(mk_key("a"), at(0));
+            assert!(echoes.take(members, at(100)).is_some());
+            echoes.hear_expected(mk_key("b"), at(100));
+            assert_eq!(echoes.due(), Some(at(100 + pause)), "{members} members");
+        }
+    }
+
     #[test]
     fn the_first_is_planned_at_once_and_a_burst_together() {
         let mut echoes = Echoes::default();
         assert_eq!(echoes.due(), None);
-        echoes.hear(keys(&["a"]), at(100));
+        hear(&mut echoes, &["a"], at(100));
         assert_eq!(echoes.take(MEMBERS, at(100)), Some((keys(&["a"]), at(100))));
-        echoes.hear(keys(&["a"]), at(101));
-        echoes.hear(keys(&["a", "b"]), at(110));
+        hear(&mut echoes, &["a"], at(101));
+        hear(&mut echoes, &["a", "b"], at(110));
         assert_eq!(echoes.take(MEMBERS, at(110)), None);
         // 50 ms, and 100 µs for each of the 100 imports
         assert_eq!(echoes.due(), Some(at(160)));
@@ -103,9 +201,9 @@ mod tests {
     fn much_work_makes_a_longer_pause_with_a_limit() {
         for (members, pause) in [(0, 50), (1_000, 150), (1_000_000, 250)] {
             let mut echoes = Echoes::default();
-            echoes.hear(keys(&["a"]), at(0));
+            hear(&mut echoes, &["a"], at(0));
             echoes.take(members, at(0));
-            echoes.hear(keys(&["b"]), at(1));
+            hear(&mut echoes, &["b"], at(1));
             assert_eq!(echoes.due(), Some(at(pause)), "{members} members");
         }
     }
@@ -113,7 +211,7 @@ mod tests {
     #[test]
     fn what_waited_for_something_else_is_not_old() {
         let mut echoes = Echoes::default();
-        echoes.hear(keys(&["a"]), at(0));
+        hear(&mut echoes, &["a"], at(0));
         echoes.refresh();
         let taken = echoes.take(MEMBERS, at(30_000));
         assert_eq!(taken, Some((keys(&["a"]), at(30_000))));
@@ -122,13 +220,13 @@ mod tests {
     #[test]
     fn what_was_planned_meanwhile_is_not_planned_again() {
         let mut echoes = Echoes::default();
-        echoes.hear(keys(&["a"]), at(0));
+        hear(&mut echoes, &["a"], at(0));
         echoes.take(MEMBERS, at(0));
-        echoes.hear(keys(&["a"]), at(1));
+        hear(&mut echoes, &["a"], at(1));
         echoes.forget(&mk_key("a"));
         assert_eq!(echoes.take(MEMBERS, at(1_000)), None);
         // nor does its age count for the next
-        echoes.hear(keys(&["b"]), at(2_000));
+        hear(&mut echoes, &["b"], at(2_000));
         assert_eq!(
             echoes.take(MEMBERS, at(2_000)),
             Some((keys(&["b"]), at(2_000)))

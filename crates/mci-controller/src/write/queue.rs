@@ -97,6 +97,11 @@ impl Queue {
         lane.map(Lane::stats).unwrap_or_default()
     }
 
+    /// Whether a write to this object is in flight.
+    pub(crate) fn is_writing(&self, slot: &Slot) -> bool {
+        self.lanes.lock().flying.contains(slot)
+    }
+
     /// Whether something is in flight.
     pub(crate) fn is_flying(&self) -> bool {
         !self.lanes.lock().flying.is_empty()

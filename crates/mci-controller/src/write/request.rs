@@ -40,13 +40,17 @@ pub(crate) struct Answer {
 }
 
 fn import_path(key: &Key) -> String {
-    let Key { namespace, name } = key;
+    let Key {
+        namespace, name, ..
+    } = key;
     let version = crd::import::VERSION;
     format!("/apis/{IMPORT_GROUP}/{version}/namespaces/{namespace}/{IMPORT_PLURAL}/{name}")
 }
 
 fn pool_path(key: &Key) -> String {
-    let Key { namespace, name } = key;
+    let Key {
+        namespace, name, ..
+    } = key;
     format!("/apis/{POOL_GROUP}/v1/namespaces/{namespace}/inferencepools/{name}")
 }
 

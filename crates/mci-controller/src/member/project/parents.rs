@@ -116,8 +116,11 @@ pub(super) fn accepting_gateways(
         let namespace = reference.namespace.as_deref().unwrap_or(namespace);
         Key::checked(namespace, &reference.name)
     });
-    let keys: BTreeSet<Key> = accepting.take(MAX_POOL_PARENTS).collect();
-    keys.into_iter().collect()
+    let mut keys: Vec<Key> = accepting.take(MAX_POOL_PARENTS).collect();
+    // as the entry lists them
+    keys.sort_unstable_by(|a, b| a.text().cmp(&b.text()));
+    keys.dedup();
+    keys
 }
 
 /// A Gateway.

@@ -145,8 +145,13 @@ impl Bench {
             self.cache.clear();
             self.world.all_keys()
         } else {
-            let Dirty { keys, echoes, .. } = changes.dirty;
-            keys.into_iter().chain(echoes).collect()
+            let Dirty {
+                keys,
+                echoes,
+                as_planned,
+                ..
+            } = changes.dirty;
+            keys.into_iter().chain(echoes).chain(as_planned).collect()
         };
         for key in keys {
             let plan = desired_for(&self.world, &mk_policy(), &key, self.now);
