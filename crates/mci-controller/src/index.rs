@@ -4,7 +4,6 @@
 //! withdrawals it found evidence for; a fault alone never yields one.
 
 mod absence;
-mod alike;
 mod changes;
 pub(crate) mod contest;
 pub(crate) mod denied;
@@ -38,7 +37,6 @@ use jiff::Timestamp;
 
 pub(crate) use self::changes::{Changes, Dirty, Evidence, Withdrawal};
 use self::{
-    alike::Alike,
     facts::{Claim, CrdCheck, LiveImport, PoolFacts},
     guard::Guard,
     member::{Coverage, Doubt, Link, Member, Unseen},
@@ -72,8 +70,6 @@ pub(crate) struct World {
     recorded: BTreeMap<ClusterName, Record>,
     /// Exports that ended while no controller ran: each is told once.
     orphans: Orphans,
-    /// What imports of many members say alike.
-    alike: Alike,
 }
 
 // === impl World ===
@@ -90,7 +86,6 @@ impl World {
             clusterset: None,
             recorded: BTreeMap::new(),
             orphans: Orphans::default(),
-            alike: Alike::default(),
         }
     }
 
@@ -192,8 +187,7 @@ impl World {
                 let names = member.change_namespaces(change);
                 return self.keys_in(&names);
             }
-            Update::Imports(mut change) => {
-                self.alike.share(&mut change);
+            Update::Imports(change) => {
                 let first = member.imports.coverage != Coverage::Listed;
                 let mut changes = member.change_imports(change, now);
                 if first && member.imports.coverage == Coverage::Listed {

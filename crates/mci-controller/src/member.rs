@@ -6,6 +6,7 @@
 //!                                        └───┘ backoff    └► writer ◄── Queue
 //! ```
 
+mod alike;
 mod connect;
 mod identity;
 mod import_crd;
@@ -83,12 +84,14 @@ pub(crate) struct MemberContext {
     pub(crate) queue: Arc<Queue>,
     pub(crate) writer: WriterSettings,
     pub(crate) ours: project::Ours,
+    pub(crate) alike: Alike,
     /// Its place among all who list.
     pub(crate) turns: MemberTurns,
     pub(crate) metrics: Metrics,
     pub(crate) stop: CancellationToken,
 }
 
+pub(crate) use alike::Alike;
 pub(crate) use project::Ours;
 pub(crate) use watches::config as watch_config;
 

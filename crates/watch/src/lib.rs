@@ -16,5 +16,5 @@ mod tolerant;
 
 pub use failure::{FailureReason, WatchFailure};
 pub use kube::runtime::watcher::Config;
-pub use stream::{OddObject, Update, metadata, objects};
+pub use stream::{OddObject, Update, metadata, objects, reduced};
 pub use tolerant::Tolerant;

@@ -57,8 +57,23 @@ pub fn objects<K>(api: Api<Tolerant<K>>, config: Config) -> impl Stream<Item = U
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
+    reduced(api, config, |object| object)
+}
+
+/// Watches whole objects and keeps of each what `reduce` makes of it, at once: so a long list holds no more than that
+/// until it is complete.
+pub fn reduced<K, F>(
+    api: Api<Tolerant<K>>,
+    config: Config,
+    reduce: impl Fn(K) -> F + Send + Sync,
+) -> impl Stream<Item = Update<F>> + Send
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    F: Send,
+{
     let begin = move || watcher::watcher(api.clone(), config.clone());
-    updates(begin, Tolerant::decoded)
+    let decode = move |object: Tolerant<K>| object.decoded().map(&reduce);
+    updates(K::kind(&()).into_owned(), begin, decode)
 }
 
 /// Watches metadata alone, for kinds of which nothing else is needed.
@@ -69,7 +84,8 @@ pub fn metadata<K>(
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    updates(move || watcher::watcher(api.clone(), config.clone()), Ok)
+    let begin = move || watcher::watcher(api.clone(), config.clone());
+    updates(K::kind(&()).into_owned(), begin, Ok)
 }
 
 struct State<S, K> {
@@ -93,13 +109,14 @@ struct OddLog {
 }
 
 fn updates<S, W, K>(
+    kind: String,
     begin: impl Fn() -> S + Send + Sync,
     decode: impl Fn(W) -> Result<K, OddObject> + Send + Sync,
 ) -> impl Stream<Item = Update<K>> + Send
 where
     S: Stream<Item = Result<Event<W>, watcher::Error>> + Send,
     W: Send,
-    K: Resource<DynamicType = ()> + Send,
+    K: Send,
 {
     let state = State {
         events: Box::pin(begin()),
@@ -109,7 +126,7 @@ where
         before_list: 0,
         last_failure: None,
         odd: OddLog {
-            kind: K::kind(&()).into_owned(),
+            kind,
             told: None,
             untold: 0,
         },

@@ -92,27 +92,47 @@ impl Page {
     /// Objects that begin in these bytes. What is no JSON is counted somehow and does not decode later.
     fn objects(&mut self, data: &[u8]) -> usize {
         let mut found = 0;
-        for byte in data {
-            if self.in_text {
-                match byte {
-                    _ if self.escaped => self.escaped = false,
-                    b'\\' => self.escaped = true,
-                    b'"' => self.in_text = false,
-                    _ => {}
-                }
-                continue;
-            }
+        let mut rest = data;
+        while !rest.is_empty() {
+            rest = if self.in_text {
+                self.skip_text(rest)
+            } else {
+                self.skip_brackets(rest, &mut found)
+            };
+        }
+        found
+    }
+
+    /// Up to behind the end of a text, most of what there is.
+    fn skip_text<'a>(&mut self, data: &'a [u8]) -> &'a [u8] {
+        if std::mem::take(&mut self.escaped) {
+            return data.get(1..).unwrap_or_default();
+        }
+        let Some(at) = memchr::memchr2(b'"', b'\\', data) else {
+            return &[];
+        };
+        self.escaped = data.get(at) == Some(&b'\\');
+        self.in_text = self.escaped;
+        data.get(at + 1..).unwrap_or_default()
+    }
+
+    /// Up to behind the beginning of a text.
+    fn skip_brackets<'a>(&mut self, data: &'a [u8], found: &mut usize) -> &'a [u8] {
+        for (at, byte) in data.iter().enumerate() {
             match byte {
-                b'"' => self.in_text = true,
+                b'"' => {
+                    self.in_text = true;
+                    return data.get(at + 1..).unwrap_or_default();
+                }
                 b'{' | b'[' => {
                     self.depth = self.depth.saturating_add(1);
-                    found += usize::from(*byte == b'{' && self.depth == OBJECT_DEPTH);
+                    *found += usize::from(*byte == b'{' && self.depth == OBJECT_DEPTH);
                 }
                 b'}' | b']' => self.depth = self.depth.saturating_sub(1),
                 _ => {}
             }
         }
-        found
+        &[]
     }
 }
 

@@ -153,7 +153,7 @@ impl LiveStatus {
     }
 
     /// Equal only for statuses that are equal, but for what collides.
-    pub(super) fn exact(&self) -> u64 {
+    pub(crate) fn exact(&self) -> u64 {
         let InferencePoolImportStatus {
             observed_generation: _,
             conditions,
@@ -177,12 +177,12 @@ impl LiveStatus {
     }
 
     /// What it says, to be replaced by an equal one.
-    pub(super) fn said_mut(&mut self) -> &mut Arc<InferencePoolImportStatus> {
+    pub(crate) fn said_mut(&mut self) -> &mut Arc<InferencePoolImportStatus> {
         &mut self.said
     }
 
     #[cfg(test)]
-    pub(super) fn is_one_with(&self, other: &Self) -> bool {
+    pub(crate) fn is_one_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.said, &other.said)
     }
 }

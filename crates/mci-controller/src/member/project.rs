@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crd::{
-    FailureMode, InferencePoolImport, ServiceType,
+    FailureMode, ServiceType,
     annotations::{
         CLUSTERSET, CONTROLLER_INSTANCE, IMPORT_GROUP, IMPORT_KIND, MANAGED_BY,
         MANAGED_BY_CONTROLLER, MCI_CONTROLLER,
@@ -19,7 +19,7 @@ use k8s_openapi::{
         core::v1::{Namespace, Service},
         discovery::v1::EndpointSlice,
     },
-    apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::core::PartialObjectMeta;
 
@@ -37,10 +37,15 @@ use crate::{
 };
 
 mod bounds;
+mod imported;
 mod parents;
 mod slim;
 
-pub(super) use self::parents::{gateway, route};
+use self::imported::Managed;
+pub(super) use self::{
+    imported::ImportObject,
+    parents::{gateway, route},
+};
 
 /// What makes an import, or an entry in a pool's status, ours.
 #[derive(Clone, Debug)]
@@ -243,9 +248,9 @@ pub(super) fn namespace(object: PartialObjectMeta<Namespace>) -> Option<Namespac
 }
 
 /// An import.
-pub(super) fn import(object: InferencePoolImport, ours: &Ours) -> Option<LiveImport> {
+pub(super) fn import(object: ImportObject, ours: &Ours) -> Option<LiveImport> {
     let meta = &object.metadata;
-    let managed = meta.managed_fields.as_deref().unwrap_or_default();
+    let managed = &object.managed;
     let claim = claim(meta.labels.as_ref(), managed, ours);
     // what somebody else's says is nothing to us, and may be much
     let status = object.status.filter(|_| claim != Claim::Foreign);
@@ -258,16 +263,12 @@ pub(super) fn import(object: InferencePoolImport, ours: &Ours) -> Option<LiveImp
         resource_version: opaque(meta.resource_version.clone()).unwrap_or_default(),
         generation: meta.generation.unwrap_or(1).max(0),
         claim,
-        owned_entries: Arc::new(owned_entries(managed)),
+        owned_entries: Arc::new(owned_entries(object.managed)),
         status: LiveStatus::new(status, &ours.controller_name),
     })
 }
 
-fn claim(
-    labels: Option<&BTreeMap<String, String>>,
-    managed: &[ManagedFieldsEntry],
-    ours: &Ours,
-) -> Claim {
+fn claim(labels: Option<&BTreeMap<String, String>>, managed: &[Managed], ours: &Ours) -> Claim {
     let wanted = [
         (MANAGED_BY, MANAGED_BY_CONTROLLER),
         (CLUSTERSET, &ours.clusterset),
@@ -293,41 +294,21 @@ fn claim(
 }
 
 /// Whether a manager owns `status.clusters`, `status.conditions` or our entry of `status.controllers`.
-fn owns_our_status(entry: &ManagedFieldsEntry, controller_name: &str) -> bool {
-    let Some(status) = entry
-        .fields_v1
-        .as_ref()
-        .and_then(|fields| fields.0.get("f:status"))
-    else {
-        return false;
-    };
-    let controller = format!("k:{{\"name\":\"{controller_name}\"}}");
-    status.get("f:clusters").is_some()
-        || status.get("f:conditions").is_some()
-        || status
-            .get("f:controllers")
-            .is_some_and(|controllers| controllers.get(controller).is_some())
+fn owns_our_status(entry: &Managed, controller_name: &str) -> bool {
+    let owned = &entry.owned;
+    let mut controllers = owned.controllers.iter();
+    owned.clusters.is_some() || owned.conditions || controllers.any(|name| name == controller_name)
 }
 
-/// Names of the entries that our apply owns: `k:{"name":"east"}` in the managed fields.
-fn owned_entries(managed: &[ManagedFieldsEntry]) -> Vec<String> {
-    #[derive(serde::Deserialize)]
-    struct EntryKey {
-        name: String,
-    }
+/// Names of the entries that our apply owns.
+fn owned_entries(managed: Vec<Managed>) -> Vec<String> {
     managed
-        .iter()
+        .into_iter()
         .filter(|entry| {
             entry.manager.as_deref() == Some(MCI_CONTROLLER)
                 && entry.operation.as_deref() == Some("Apply")
         })
-        .filter_map(|entry| {
-            let fields = &entry.fields_v1.as_ref()?.0;
-            fields.pointer("/f:status/f:clusters")?.as_object()
-        })
-        .flat_map(|entries| entries.keys())
-        .filter_map(|key| serde_json::from_str::<EntryKey>(key.strip_prefix("k:")?).ok())
-        .map(|key| key.name)
+        .flat_map(|entry| entry.owned.clusters.unwrap_or_default())
         .filter(|name| name.len() <= bounds::MAX_NAME)
         .take(bounds::MAX_ENTRIES)
         .collect()

@@ -90,6 +90,7 @@ impl<'a> Session<'a> {
             clock: context.writer.clock,
             metrics: context.metrics.member(&context.name),
             ours: context.ours.clone(),
+            alike: context.alike.clone(),
         };
         Self {
             context,

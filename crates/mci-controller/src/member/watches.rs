@@ -2,7 +2,6 @@
 
 use std::{fmt::Debug, time::Duration};
 
-use crd::InferencePoolImport;
 use futures::{Stream, StreamExt};
 use k8s_openapi::{
     api::core::v1::{Namespace, Service},
@@ -13,8 +12,8 @@ use tokio::sync::mpsc;
 use watch::{Config, WatchFailure};
 
 use super::{
-    Timed, import_crd,
-    project::{self, Ours},
+    Alike, Timed, import_crd,
+    project::{self, ImportObject, Ours},
     vigil::Sign,
 };
 use crate::{
@@ -37,6 +36,7 @@ pub(super) struct Wires {
     pub(super) clock: Clock,
     pub(super) metrics: MemberMetrics,
     pub(super) ours: Ours,
+    pub(super) alike: Alike,
 }
 
 /// The index or the session is gone: the task ends.
@@ -195,15 +195,19 @@ async fn next_crd(
 }
 
 async fn watch_imports(wires: Wires, client: Client) -> Result<(), Gone> {
-    let ours = wires.ours.clone();
+    let (ours, alike) = (wires.ours.clone(), wires.alike.clone());
     let config = config().page_size(IMPORTS_PAGE);
-    let stream = watch::objects::<InferencePoolImport>(Api::all(client), config);
+    let facts = move |object: ImportObject| {
+        let mut import = project::import(object, &ours)?;
+        alike.share(&mut import);
+        Some(import)
+    };
     follow(
         wires,
         Kind::Imports,
-        stream,
-        move |import| project::import(import, &ours),
-        |import| project::key_of(import.meta()),
+        watch::reduced(Api::all(client), config, facts),
+        |import| import,
+        |import| import.as_ref().map(|import| import.key.clone()),
         Update::Imports,
     )
     .await

@@ -29,6 +29,7 @@ use crate::{
     explain::Question,
     index::{member::Link, origin::Source},
     inventory::{InventoryEvent, Records, Reissue, Unused},
+    member::Alike,
     metrics::Metrics,
     name::ClusterName,
     planner::Planner,
@@ -65,6 +66,8 @@ pub(super) struct Supervisor {
     epochs: u64,
     /// At most 16 lists at once, over all members.
     turns: Turns,
+    /// What imports of many members say alike.
+    alike: Alike,
     /// Objects of the inventory that name no member.
     unused: Vec<Unused>,
     /// Those that were told of at home.
@@ -119,6 +122,7 @@ impl Supervisor {
             curious: BTreeSet::new(),
             epochs: 0,
             turns: Turns::default(),
+            alike: Alike::default(),
             unused: Vec::new(),
             unused_told: BTreeSet::new(),
             records: None,

@@ -319,7 +319,7 @@ fn an_imports_handles_are_bounded() {
         .chain([long()])
         .map(|name| (format!("k:{}", json!({"name": name})), json!({})))
         .collect();
-    let object: InferencePoolImport = mk(json!({
+    let object: ImportObject = mk(json!({
         "apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "InferencePoolImport",
         "metadata": {"namespace": "ml", "name": "llm", "uid": long(), "resourceVersion": long(),
             "managedFields": [{"manager": MCI_CONTROLLER, "operation": "Apply",
@@ -343,7 +343,7 @@ fn an_import_says_no_more_than_its_crd_admits() {
         json!({"clusters": list("a", entries), "controllers": all})
     };
     let read = |status: &Value| {
-        let object: InferencePoolImport = mk(json!({
+        let object: ImportObject = mk(json!({
             "apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "InferencePoolImport",
             "metadata": {"namespace": "ml", "name": "llm"}, "status": status,
         }));
@@ -370,7 +370,7 @@ fn an_import_says_no_more_than_its_crd_admits() {
 fn of_an_import_only_what_we_write_is_kept() {
     let time = "2026-01-01T00:00:00Z";
     let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "Good", "message": "of a gateway", "lastTransitionTime": time});
-    let object: InferencePoolImport = mk(json!({
+    let object: ImportObject = mk(json!({
         "apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "InferencePoolImport",
         "metadata": {"namespace": "ml", "name": "llm"},
         "status": {

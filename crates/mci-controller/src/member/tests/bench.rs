@@ -219,6 +219,7 @@ where
             instance: "default".to_owned(),
             controller_name: crd::annotations::MCI_CONTROLLER.to_owned(),
         },
+        alike: crate::member::Alike::default(),
         turns: crate::client::Turns::default().member(),
         metrics,
         stop: CancellationToken::new(),

@@ -177,6 +177,7 @@ impl Supervisor {
                 instance: self.settings.policy.instance.clone(),
                 controller_name: self.settings.policy.controller_name.clone(),
             },
+            alike: self.alike.clone(),
             turns: self.turns.member(),
             metrics: self.metrics.clone(),
             stop: stop.clone(),

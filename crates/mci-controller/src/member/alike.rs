@@ -7,19 +7,21 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use crd::InferencePoolImportStatus;
+use parking_lot::Mutex;
 use xxhash_rust::xxh3::Xxh3Default;
 
-use super::{facts::LiveImport, update::Change};
+use crate::index::facts::LiveImport;
 
-/// What some import said last, for the next that says the same. Holds nothing alive itself.
+/// What the imports of all members say, for the next that says the same. Keeps nothing alive itself.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Alike {
-    statuses: Kept<crd::InferencePoolImportStatus>,
-    owned_entries: Kept<Vec<String>>,
+pub(crate) struct Alike {
+    statuses: Arc<Mutex<Kept<InferencePoolImportStatus>>>,
+    owned_entries: Arc<Mutex<Kept<Vec<String>>>>,
 }
 
-/// By hash. Two that collide are kept apart, and only the newer is found.
-#[derive(Clone, Debug)]
+/// By hash. Of two that collide, only the newer is found.
+#[derive(Debug)]
 struct Kept<T> {
     kept: BTreeMap<u64, Weak<T>>,
     /// At this many, those that nobody has any more are looked for.
@@ -32,21 +34,26 @@ const SWEEP_MIN: usize = 64;
 // === impl Alike ===
 
 impl Alike {
-    /// Lets what is reported share what is known already.
-    pub(super) fn share(&mut self, change: &mut Change<LiveImport>) {
-        let imports = match change {
-            Change::Listed(imports) => imports.as_mut_slice(),
-            Change::Applied(import) => std::slice::from_mut(import),
-            Change::Deleted(_) => return,
-        };
-        for import in imports {
-            let exact = import.status.exact();
-            self.statuses.share(exact, import.status.said_mut());
-            let mut hash = Xxh3Default::new();
-            import.owned_entries.hash(&mut hash);
-            self.owned_entries
-                .share(hash.finish(), &mut import.owned_entries);
-        }
+    /// Lets an import share what another has said.
+    pub(super) fn share(&self, import: &mut LiveImport) {
+        let exact = import.status.exact();
+        share(&self.statuses, exact, import.status.said_mut());
+        let mut hash = Xxh3Default::new();
+        import.owned_entries.hash(&mut hash);
+        share(
+            &self.owned_entries,
+            hash.finish(),
+            &mut import.owned_entries,
+        );
+    }
+}
+
+/// Compares what is found only after the lock is released: it may be long.
+fn share<T: PartialEq>(kept: &Mutex<Kept<T>>, hash: u64, one: &mut Arc<T>) {
+    let known = kept.lock().find(hash);
+    match known {
+        Some(known) if known == *one => *one = known,
+        _ => kept.lock().insert(hash, one),
     }
 }
 
@@ -61,15 +68,14 @@ impl<T> Default for Kept<T> {
     }
 }
 
-impl<T: PartialEq> Kept<T> {
-    fn share(&mut self, hash: u64, one: &mut Arc<T>) {
-        match self.kept.get(&hash).and_then(Weak::upgrade) {
-            Some(known) if known == *one => *one = known,
-            _ => {
-                self.kept.insert(hash, Arc::downgrade(one));
-                self.sweep();
-            }
-        }
+impl<T> Kept<T> {
+    fn find(&self, hash: u64) -> Option<Arc<T>> {
+        self.kept.get(&hash).and_then(Weak::upgrade)
+    }
+
+    fn insert(&mut self, hash: u64, one: &Arc<T>) {
+        self.kept.insert(hash, Arc::downgrade(one));
+        self.sweep();
     }
 
     /// Amortised: the next comes after as many as are left.
@@ -117,44 +123,40 @@ mod tests {
         }
     }
 
-    fn shared(alike: &mut Alike, import: LiveImport) -> LiveImport {
-        let mut change = Change::Applied(import);
-        alike.share(&mut change);
-        match change {
-            Change::Applied(import) => import,
-            other => panic!("{other:?}"),
-        }
+    fn shared(alike: &Alike, mut import: LiveImport) -> LiveImport {
+        alike.share(&mut import);
+        import
     }
 
     #[test]
     fn imports_that_say_the_same_share_it_and_no_others() {
-        let mut alike = Alike::default();
-        let first = shared(&mut alike, mk_import(mk_status(1)));
-        let second = shared(&mut alike, mk_import(mk_status(1)));
+        let alike = Alike::default();
+        let first = shared(&alike, mk_import(mk_status(1)));
+        let second = shared(&alike, mk_import(mk_status(1)));
         // a time alone is in no digest
-        let later = shared(&mut alike, mk_import(mk_status(2)));
+        let later = shared(&alike, mk_import(mk_status(2)));
         assert_eq!(first.status.digest(), later.status.digest());
         assert!(first.status.is_one_with(&second.status));
         assert!(!first.status.is_one_with(&later.status));
         assert!(Arc::ptr_eq(&first.owned_entries, &later.owned_entries));
         assert_eq!(*later.status, mk_status(2));
         for (known, second) in [(&first, 1), (&later, 2)] {
-            let again = shared(&mut alike, mk_import(mk_status(second)));
+            let again = shared(&alike, mk_import(mk_status(second)));
             assert!(known.status.is_one_with(&again.status));
         }
     }
 
     #[test]
     fn what_no_import_says_any_more_is_forgotten() {
-        let mut alike = Alike::default();
-        let kept = shared(&mut alike, mk_import(mk_status(0)));
+        let alike = Alike::default();
+        let kept = shared(&alike, mk_import(mk_status(0)));
         for generation in 0..10_000 {
             let mut status = mk_status(1);
             status.observed_generation = Some(generation);
-            shared(&mut alike, mk_import(status));
+            shared(&alike, mk_import(status));
         }
-        assert!(alike.statuses.kept.len() <= SWEEP_MIN);
-        let again = shared(&mut alike, mk_import(mk_status(0)));
+        assert!(alike.statuses.lock().kept.len() <= SWEEP_MIN);
+        let again = shared(&alike, mk_import(mk_status(0)));
         assert!(kept.status.is_one_with(&again.status));
     }
 }
