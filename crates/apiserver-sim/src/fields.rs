@@ -3,9 +3,10 @@
 //! The schema says which lists are maps by key (`k:{"name":"east"}`) and which are one value; without one every list is
 //! one value, and every object is taken field by field.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Map, Value, json};
+use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde_json::{Map, Value};
 
 /// A set of fields: a tree of `f:name` and `k:{…}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,6 +19,10 @@ pub(crate) struct Fields {
 /// What the schema says of a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape<'a>(Option<&'a Value>);
+
+/// Where the entries of a list that is a map stand, by step; empty for any other value. Made once per list, so that no
+/// walk over its entries looks for each of them again.
+struct Places(BTreeMap<String, usize>);
 
 // === impl Shape ===
 
@@ -105,17 +110,6 @@ impl Fields {
         !self.itself && self.below.values().all(Self::is_empty)
     }
 
-    pub(crate) fn to_json(&self) -> Value {
-        let mut object = Map::new();
-        if self.itself && !self.below.is_empty() {
-            object.insert(".".to_owned(), json!({}));
-        }
-        for (step, inner) in self.below.iter().filter(|(_, inner)| !inner.is_empty()) {
-            object.insert(step.clone(), inner.to_json());
-        }
-        Value::Object(object)
-    }
-
     pub(crate) fn from_json(value: &Value) -> Self {
         let Some(object) = value.as_object() else {
             return Self::default();
@@ -169,6 +163,22 @@ impl Fields {
     }
 }
 
+/// As in `managedFields`. What is sorted here is sorted as JSON text is: `.` before `f:` before `k:`.
+impl Serialize for Fields {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        if self.itself && !self.below.is_empty() {
+            map.serialize_entry(".", &Map::new())?;
+        }
+        for (step, inner) in &self.below {
+            if !inner.is_empty() {
+                map.serialize_entry(step, inner)?;
+            }
+        }
+        map.end()
+    }
+}
+
 /// Values that both sides own and on which they differ: paths, for people, and the set of them.
 pub(crate) fn conflicts(
     wanted: &Fields,
@@ -184,11 +194,15 @@ pub(crate) fn conflicts(
         set.itself = true;
         found.push(path.to_owned());
     }
+    if others.below.is_empty() {
+        return set;
+    }
+    let places = [live, applied].map(|value| Places::of(value, shape));
     for (step, wanted) in &wanted.below {
         if let Some(others) = others.below.get(step) {
             let (live, applied) = (
-                live.and_then(|v| child(v, step, shape)),
-                applied.and_then(|v| child(v, step, shape)),
+                live.and_then(|value| places[0].child(value, step)),
+                applied.and_then(|value| places[1].child(value, step)),
             );
             let name = step.strip_prefix("f:").unwrap_or(step);
             let path = format!("{path}.{name}");
@@ -215,18 +229,43 @@ pub(crate) fn merge(live: &mut Value, applied: &Value, shape: Shape<'_>) {
                 }
             }
         }
-        (Value::Array(live), Value::Array(applied)) if shape.keys().is_some() => {
-            let keys = shape.keys().unwrap_or_default();
-            for value in applied {
-                let step = step_of(value, &keys);
-                match live.iter_mut().find(|one| step_of(one, &keys) == step) {
-                    Some(old) => merge(old, value, shape.items()),
-                    None => live.push(value.clone()),
-                }
-            }
-        }
+        (Value::Array(live), Value::Array(applied)) => match shape.keys() {
+            Some(keys) => *live = merged(std::mem::take(live), applied, &keys, shape.items()),
+            None => live.clone_from(applied),
+        },
         (live, applied) => *live = applied.clone(),
     }
+}
+
+/// A list that is a map, with another laid over it: entries of both in the order of the applied one, those of the live
+/// one alone before the entry that they stood before, as the API server orders them.
+fn merged(live: Vec<Value>, applied: &[Value], keys: &[&str], shape: Shape<'_>) -> Vec<Value> {
+    let wanted: Vec<String> = applied.iter().map(|one| step_of(one, keys)).collect();
+    let asked: BTreeSet<&str> = wanted.iter().map(String::as_str).collect();
+    let steps: Vec<String> = live.iter().map(|one| step_of(one, keys)).collect();
+    let mut old: BTreeMap<&str, Value> = steps.iter().map(String::as_str).zip(live).collect();
+    let mut left = steps.iter().map(String::as_str).peekable();
+    let mut all = Vec::with_capacity(applied.len());
+    for (at, (value, step)) in applied.iter().zip(&wanted).enumerate() {
+        let mut shared = wanted.iter().skip(at);
+        let shared = shared.find(|step| old.contains_key(step.as_str()));
+        // an entry of both that is not next has its place elsewhere
+        while let Some(one) = left.next_if(|one| Some(*one) != shared.map(String::as_str)) {
+            if !asked.contains(one) {
+                all.extend(old.remove(one));
+            }
+        }
+        left.next_if_eq(&step.as_str());
+        all.push(match old.remove(step.as_str()) {
+            Some(mut entry) => {
+                merge(&mut entry, value, shape);
+                entry
+            }
+            None => value.clone(),
+        });
+    }
+    all.extend(left.filter_map(|one| old.remove(one)));
+    all
 }
 
 /// Takes away what was owned before, is not asked for now, and is nobody else's (K3).
@@ -237,6 +276,8 @@ pub(crate) fn prune(
     others: &[&Fields],
     shape: Shape<'_>,
 ) {
+    let places = Places::of(Some(live), shape);
+    let mut gone = BTreeSet::new();
     for (step, before) in &before.below {
         let now = now.and_then(|now| now.below.get(step));
         let others: Vec<&Fields> = others
@@ -245,8 +286,8 @@ pub(crate) fn prune(
             .collect();
         let shared = others.iter().any(|one| !one.is_empty());
         if now.is_none() && !shared {
-            remove(live, step, shape);
-        } else if let Some(inner) = child_mut(live, step, shape) {
+            gone.insert(step.as_str());
+        } else if let Some(inner) = places.child_mut(live, step) {
             prune(inner, before, now, &others, shape.at(step));
             let hollow = match inner {
                 Value::Object(object) => object.is_empty(),
@@ -254,10 +295,11 @@ pub(crate) fn prune(
                 _ => false,
             };
             if hollow && !before.below.is_empty() {
-                remove(live, step, shape);
+                gone.insert(step.as_str());
             }
         }
     }
+    places.remove(live, &gone);
 }
 
 /// What an update changed or added, and what it took away.
@@ -280,9 +322,10 @@ fn collect_changed(
     if all.itself {
         changed.itself = before.is_none() || (all.below.is_empty() && before != Some(after));
     }
+    let places = [before, Some(after)].map(|value| Places::of(value, shape));
     for (step, inner) in &all.below {
-        if let Some(after) = child(after, step, shape) {
-            let before = before.and_then(|before| child(before, step, shape));
+        if let Some(after) = places[1].child(after, step) {
+            let before = before.and_then(|before| places[0].child(before, step));
             let mut set = Fields::default();
             collect_changed(inner, before, after, shape.at(step), &mut set);
             if !set.is_empty() {
@@ -309,73 +352,85 @@ pub(crate) fn drop_empty_maps(value: &mut Value, shape: Shape<'_>) {
     }
 }
 
-/// The first field that the schema does not have, or the first key that stands twice.
-pub(crate) fn undeclared(value: &Value, shape: Shape<'_>, path: &str) -> Option<String> {
+/// The first field that the schema does not have, or the first key that stands twice: its path, and what is wrong.
+pub(crate) fn undeclared(value: &Value, shape: Shape<'_>) -> Option<String> {
     match value {
         Value::Object(object) => object.iter().find_map(|(name, value)| {
-            let path = format!("{path}.{name}");
-            match shape.field(name) {
-                Some(shape) => undeclared(value, shape, &path),
-                None => Some(format!("{path}: field not declared in schema")),
-            }
+            let problem = match shape.field(name) {
+                Some(shape) => undeclared(value, shape)?,
+                None => ": field not declared in schema".to_owned(),
+            };
+            Some(format!(".{name}{problem}"))
         }),
         Value::Array(items) => {
             let twice = shape.keys().and_then(|keys| {
-                let mut seen = std::collections::BTreeSet::new();
+                let mut seen = BTreeSet::new();
                 let mut steps = items.iter().map(|item| step_of(item, &keys));
                 steps.find(|step| !seen.insert(step.clone()))
             });
             if let Some(step) = twice {
-                return Some(format!("{path}: duplicate entries for key {step}"));
+                return Some(format!(": duplicate entries for key {step}"));
             }
             items
                 .iter()
-                .find_map(|item| undeclared(item, shape.items(), path))
+                .find_map(|item| undeclared(item, shape.items()))
         }
         _ => None,
     }
 }
 
 fn step_of(item: &Value, keys: &[&str]) -> String {
-    let key: Map<String, Value> = keys
+    let missing = Value::Null;
+    let key: BTreeMap<&str, &Value> = keys
         .iter()
-        .map(|&key| (key.to_owned(), item.get(key).cloned().unwrap_or_default()))
+        .map(|&key| (key, item.get(key).unwrap_or(&missing)))
         .collect();
-    format!("k:{}", Value::Object(key))
+    // strings and numbers are written without fail
+    format!("k:{}", serde_json::to_string(&key).unwrap_or_default())
 }
 
-fn child<'a>(value: &'a Value, step: &str, shape: Shape<'_>) -> Option<&'a Value> {
-    if let Some(name) = step.strip_prefix("f:") {
-        return value.get(name);
+// === impl Places ===
+
+impl Places {
+    fn of(value: Option<&Value>, shape: Shape<'_>) -> Self {
+        let items = value.and_then(Value::as_array).zip(shape.keys());
+        let places = items.into_iter().flat_map(|(items, keys)| {
+            let steps = items.iter().map(move |item| step_of(item, &keys));
+            steps.enumerate().map(|(at, step)| (step, at))
+        });
+        Self(places.collect())
     }
-    let keys = shape.keys()?;
-    value
-        .as_array()?
-        .iter()
-        .find(|item| step_of(item, &keys) == step)
-}
 
-fn child_mut<'a>(value: &'a mut Value, step: &str, shape: Shape<'_>) -> Option<&'a mut Value> {
-    if let Some(name) = step.strip_prefix("f:") {
-        return value.get_mut(name);
-    }
-    let keys = shape.keys()?;
-    value
-        .as_array_mut()?
-        .iter_mut()
-        .find(|item| step_of(item, &keys) == step)
-}
-
-fn remove(value: &mut Value, step: &str, shape: Shape<'_>) {
-    match (value, step.strip_prefix("f:")) {
-        (Value::Object(object), Some(name)) => {
-            object.remove(name);
+    fn child<'a>(&self, value: &'a Value, step: &str) -> Option<&'a Value> {
+        match step.strip_prefix("f:") {
+            Some(name) => value.get(name),
+            None => value.get(*self.0.get(step)?),
         }
-        (Value::Array(items), None) => {
-            if let Some(keys) = shape.keys() {
-                items.retain(|item| step_of(item, &keys) != step);
+    }
+
+    fn child_mut<'a>(&self, value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
+        match step.strip_prefix("f:") {
+            Some(name) => value.get_mut(name),
+            None => value.get_mut(*self.0.get(step)?),
+        }
+    }
+
+    fn remove(&self, value: &mut Value, steps: &BTreeSet<&str>) {
+        match value {
+            Value::Object(object) => {
+                for name in steps.iter().filter_map(|step| step.strip_prefix("f:")) {
+                    object.remove(name);
+                }
             }
+            Value::Array(items) if !steps.is_empty() => {
+                let gone: BTreeSet<usize> = steps
+                    .iter()
+                    .filter_map(|step| self.0.get(*step).copied())
+                    .collect();
+                let mut at = 0..;
+                items.retain(|_| at.next().is_some_and(|at| !gone.contains(&at)));
+            }
+            _ => {}
         }
-        _ => {}
     }
 }

@@ -1,7 +1,5 @@
 //! What a user of the cluster, or its operator, does by hand: objects, namespaces, CRDs.
 
-use std::sync::Arc;
-
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 
@@ -48,10 +46,16 @@ impl Server {
             .map(|object| {
                 (
                     format!("{}/{}", object.namespace, object.name),
-                    object.json.clone(),
+                    object.json(),
                 )
             })
             .collect()
+    }
+
+    /// When an object became as it is now.
+    pub fn changed_at(&self, kind: &'static Kind, namespace: &str, name: &str) -> Option<Instant> {
+        let object = self.shared.store.lock().get(kind, namespace, name)?;
+        Some(object.at)
     }
 
     /// An object's JSON text, and when it became so.
@@ -62,7 +66,7 @@ impl Server {
         name: &str,
     ) -> Option<(Instant, bytes::Bytes)> {
         let object = self.shared.store.lock().get(kind, namespace, name)?;
-        Some((object.at, object.json.clone()))
+        Some((object.at, object.json()))
     }
 
     /// How many objects of a kind there are.
@@ -181,7 +185,7 @@ impl Server {
         {
             let mut store = self.shared.store.lock();
             store.import_fields = schema::import_fields(&crd);
-            store.import_schema = schema::of_crd(&crd).cloned().map(Arc::new);
+            store.import_schema = schema::of_imports(flavour);
         }
         self.put(&CRDS, crd);
         // the API server begins a new cache with each shape: older versions are too old for it

@@ -27,6 +27,7 @@ mod server;
 mod store;
 mod target;
 mod watching;
+mod whole;
 mod write;
 
 pub use calls::Call;

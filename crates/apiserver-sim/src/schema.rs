@@ -1,10 +1,10 @@
 //! The import's CRD: its schema, and whether a value keeps to it.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
-use crate::kinds::IMPORTS;
+use crate::{hand::Flavour, kinds::IMPORTS};
 
 /// The import's CRD as `cargo xtask crds` writes it.
 pub(crate) fn import_crd() -> Value {
@@ -54,6 +54,19 @@ fn established(kind: &crate::Kind) -> Value {
     })
 }
 
+/// The schema of imports in one shape: one value for all servers of the process.
+pub(crate) fn of_imports(flavour: Flavour) -> Option<Arc<Value>> {
+    static OURS: OnceLock<Option<Arc<Value>>> = OnceLock::new();
+    static UPSTREAMS: OnceLock<Option<Arc<Value>>> = OnceLock::new();
+    let read = |crd: Value| of_crd(&crd).cloned().map(Arc::new);
+    match flavour {
+        Flavour::Superset => OURS.get_or_init(|| read(import_crd())).clone(),
+        Flavour::Upstream => UPSTREAMS
+            .get_or_init(|| read(upstream_import_crd()))
+            .clone(),
+    }
+}
+
 /// The schema of a CRD's only version.
 pub(crate) fn of_crd(crd: &Value) -> Option<&Value> {
     crd.pointer("/spec/versions/0/schema/openAPIV3Schema")
@@ -69,14 +82,14 @@ pub(crate) fn import_fields(crd: &Value) -> Option<Vec<String>> {
     Some(status.as_object()?.keys().cloned().collect())
 }
 
-/// The first rule of the schema that a value breaks. Patterns and formats are not looked at.
-pub(crate) fn broken_rule(value: &Value, schema: &Value, path: &str) -> Option<String> {
+/// The first rule of the schema that a value breaks: its path, and what is wrong. Patterns and formats are not looked at.
+pub(crate) fn broken_rule(value: &Value, schema: &Value) -> Option<String> {
     let number = |rule: &str| schema.get(rule).and_then(Value::as_u64);
     let size = |count: usize, low: &str, high: &str| {
         let count = count as u64;
         let short = number(low).is_some_and(|low| count < low);
         let long = number(high).is_some_and(|high| count > high);
-        (short || long).then(|| format!("{path}: {count} is not between {low} and {high}"))
+        (short || long).then(|| format!(": {count} is not between {low} and {high}"))
     };
     let wrong_type = match schema.get("type").and_then(Value::as_str) {
         Some("object") => !value.is_object(),
@@ -87,12 +100,12 @@ pub(crate) fn broken_rule(value: &Value, schema: &Value, path: &str) -> Option<S
         _ => false,
     };
     if wrong_type {
-        return Some(format!("{path}: must be of type {}", schema["type"]));
+        return Some(format!(": must be of type {}", schema["type"]));
     }
     if let Some(Value::Array(allowed)) = schema.get("enum")
         && !allowed.contains(value)
     {
-        return Some(format!("{path}: unsupported value {value}"));
+        return Some(format!(": unsupported value {value}"));
     }
     match value {
         Value::Object(object) => {
@@ -100,21 +113,22 @@ pub(crate) fn broken_rule(value: &Value, schema: &Value, path: &str) -> Option<S
             let missing = required.into_iter().flatten().filter_map(Value::as_str);
             let missing = missing.into_iter().find(|name| !object.contains_key(*name));
             if let Some(name) = missing {
-                return Some(format!("{path}.{name}: required value"));
+                return Some(format!(".{name}: required value"));
             }
             let fields = object.iter().find_map(|(name, value)| {
                 let inner = schema.get("properties").and_then(|all| all.get(name));
                 let inner = inner.or_else(|| schema.get("additionalProperties"))?;
-                broken_rule(value, inner, &format!("{path}.{name}"))
+                let broken = broken_rule(value, inner)?;
+                Some(format!(".{name}{broken}"))
             });
             size(object.len(), "minProperties", "maxProperties").or(fields)
         }
         Value::Array(items) => {
             let inner = schema.get("items");
-            let broken = items
-                .iter()
-                .enumerate()
-                .find_map(|(at, item)| broken_rule(item, inner?, &format!("{path}[{at}]")));
+            let broken = items.iter().enumerate().find_map(|(at, item)| {
+                let broken = broken_rule(item, inner?)?;
+                Some(format!("[{at}]{broken}"))
+            });
             size(items.len(), "minItems", "maxItems").or(broken)
         }
         Value::String(text) => size(text.chars().count(), "minLength", "maxLength"),
@@ -123,7 +137,7 @@ pub(crate) fn broken_rule(value: &Value, schema: &Value, path: &str) -> Option<S
             let value = value.as_i64()?;
             let low = bound("minimum").is_some_and(|low| value < low);
             let high = bound("maximum").is_some_and(|high| value > high);
-            (low || high).then(|| format!("{path}: {value} is out of range"))
+            (low || high).then(|| format!(": {value} is out of range"))
         }
         _ => None,
     }
@@ -141,7 +155,7 @@ mod tests {
         let broken = |key: &str, value: Value| {
             let mut entry = entry.clone();
             entry[key] = value;
-            broken_rule(&json!({"status": {"clusters": [entry]}}), schema, "")
+            broken_rule(&json!({"status": {"clusters": [entry]}}), schema)
         };
         assert_eq!(broken("name", json!("b")), None);
         assert!(broken("routingMode", json!("Direct")).is_some());
@@ -150,7 +164,7 @@ mod tests {
         assert!(broken("targetPorts", json!(vec![json!({"number": 1}); 9])).is_some());
         assert!(broken("name", json!("x".repeat(254))).is_some());
         let condition = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-        assert!(broken_rule(&condition, schema, "").is_some());
+        assert!(broken_rule(&condition, schema).is_some());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a server holds: objects as JSON text, one resource version for all, and the latest changes of each kind.
 //!
 //! Text takes a tenth of the memory of a tree, and goes to every reader and watcher as it is: a tree is made only where
-//! something is written.
+//! something is written. A status that many objects have is kept once.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 use tokio::{sync::watch, time::Instant};
 
-use crate::{kinds::Kind, selector::Selector};
+use crate::{kinds::Kind, selector::Selector, whole::Whole};
 
 /// An object as it is stored.
 #[derive(Debug)]
@@ -25,8 +25,19 @@ pub(crate) struct Stored {
     /// When it became so.
     pub(crate) at: Instant,
     pub(crate) labels: BTreeMap<String, String>,
-    pub(crate) json: Bytes,
-    partial: OnceLock<Bytes>,
+    text: Text,
+}
+
+#[derive(Debug)]
+enum Text {
+    Written {
+        json: Bytes,
+        partial: OnceLock<Bytes>,
+        /// How the next status can replace this one, where it can.
+        whole: OnceLock<Whole>,
+    },
+    /// Put together whenever it is read: a status then is kept once, however many objects and versions have it.
+    Framed(Whole),
 }
 
 /// One change.
@@ -84,8 +95,24 @@ impl Stored {
             labels: labels
                 .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
                 .collect(),
-            json: value.to_string().into(),
-            partial: OnceLock::new(),
+            text: Text::Written {
+                json: value.to_string().into(),
+                partial: OnceLock::new(),
+                whole: OnceLock::new(),
+            },
+        }
+    }
+
+    /// This object with another status.
+    fn with(&self, whole: Whole, version: u64) -> Self {
+        Self {
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            uid: self.uid.clone(),
+            version,
+            at: Instant::now(),
+            labels: self.labels.clone(),
+            text: Text::Framed(whole),
         }
     }
 
@@ -96,22 +123,51 @@ impl Stored {
         Self::new(&value, 1)
     }
 
+    pub(crate) fn json(&self) -> Bytes {
+        match &self.text {
+            Text::Written { json, .. } => json.clone(),
+            Text::Framed(whole) => whole.text(self.version).into(),
+        }
+    }
+
     pub(crate) fn value(&self) -> Value {
         // what we have written ourselves reads back
-        serde_json::from_slice(&self.json).unwrap_or_default()
+        serde_json::from_slice(&self.json()).unwrap_or_default()
     }
 
     /// Metadata alone, as `PartialObjectMetadata`.
     pub(crate) fn partial(&self) -> Bytes {
-        let made = self.partial.get_or_init(|| {
-            let partial = json!({
-                "apiVersion": "meta.k8s.io/v1",
-                "kind": "PartialObjectMetadata",
-                "metadata": self.value().get("metadata").cloned().unwrap_or_default(),
-            });
-            partial.to_string().into()
-        });
-        made.clone()
+        let partial = |metadata: &str| {
+            let head =
+                r#"{"apiVersion":"meta.k8s.io/v1","kind":"PartialObjectMetadata","metadata":"#;
+            Bytes::from([head, metadata, "}"].concat())
+        };
+        match &self.text {
+            Text::Written { partial: made, .. } => made
+                .get_or_init(|| {
+                    let value = self.value();
+                    let metadata = value.get("metadata").map(Value::to_string);
+                    partial(&metadata.unwrap_or_default())
+                })
+                .clone(),
+            Text::Framed(whole) => partial(&whole.metadata(self.version)),
+        }
+    }
+
+    /// How the next status can replace this one, where it can.
+    pub(crate) fn whole(&self) -> Option<&Whole> {
+        match &self.text {
+            Text::Written { whole, .. } => whole.get(),
+            Text::Framed(whole) => Some(whole),
+        }
+    }
+
+    /// Notes that another status can replace this one as a whole.
+    pub(crate) fn note(&self, noted: Whole) {
+        if let Text::Written { whole, .. } = &self.text {
+            // what was noted before says the same
+            let _ = whole.set(noted);
+        }
     }
 }
 
@@ -210,7 +266,23 @@ impl Store {
                 meta.entry("generation").or_insert(1.into());
             }
         }
-        let object = Arc::new(Stored::new(&value, version));
+        self.insert(kind, Stored::new(&value, version))
+    }
+
+    /// Stores an object with another status.
+    pub(crate) fn replace(
+        &mut self,
+        kind: &'static Kind,
+        live: &Stored,
+        whole: Whole,
+    ) -> Arc<Stored> {
+        self.version += 1;
+        self.insert(kind, live.with(whole, self.version))
+    }
+
+    fn insert(&mut self, kind: &'static Kind, object: Stored) -> Arc<Stored> {
+        let object = Arc::new(object);
+        let version = object.version;
         let table = self.table(kind);
         let key = (object.namespace.clone(), object.name.clone());
         let before = table.objects.insert(key, object.clone());
@@ -286,7 +358,7 @@ impl Store {
                 }
                 value.to_string().into()
             }
-            _ => object.json.clone(),
+            _ => object.json(),
         }
     }
 }

@@ -56,6 +56,8 @@ pub enum Ending {
     Expired,
 }
 
+/// Bytes of an event beside its type and its object.
+const EVENT_FRAME: usize = r#"{"type":"","object":}"#.len() + 1;
 /// Quiet watches are told how far they are this often, as Kubernetes does.
 const BOOKMARK: Duration = Duration::from_mins(1);
 
@@ -177,6 +179,7 @@ impl Watching {
 }
 
 fn event(chunk: &mut BytesMut, type_: &str, object: &[u8]) {
+    chunk.reserve(EVENT_FRAME + type_.len() + object.len());
     chunk.put_slice(br#"{"type":""#);
     chunk.put_slice(type_.as_bytes());
     chunk.put_slice(br#"","object":"#);

@@ -3,9 +3,11 @@
 mod managed;
 #[cfg(test)]
 mod tests;
+mod usual;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 use self::managed::{Managed, Operation};
@@ -104,12 +106,29 @@ pub(crate) fn patch(
     at: At<'_>,
     manager: &str,
     type_: PatchType,
-    body: &[u8],
+    body: &Bytes,
 ) -> Result<Written> {
+    let usual = match type_ {
+        PatchType::Apply { .. } if at.status => {
+            schema_of(store, at.kind).and_then(|schema| usual::plain(body, &schema))
+        }
+        _ => None,
+    };
+    if let Some(plain) = &usual
+        && let Some(written) = usual::replace(store, at, manager, plain)
+    {
+        return Ok(written);
+    }
     let value: Value = serde_json::from_slice(body)
         .map_err(|error| Refusal::new(400, "BadRequest", error.to_string()))?;
     match type_ {
-        PatchType::Apply { force } => apply(store, at, manager, force, value),
+        PatchType::Apply { force } => {
+            let written = apply(store, at, manager, force, value)?;
+            if let Some(plain) = usual {
+                usual::note(&written.object, manager, plain);
+            }
+            Ok(written)
+        }
         PatchType::Json => {
             let live = find(store, at)?;
             let before = live.value();
@@ -187,7 +206,7 @@ fn apply(
     }
     let schema = schema_of(store, at.kind);
     let shape = schema.as_deref().map_or(Shape::FREE, Shape::of);
-    if let Some(problem) = fields::undeclared(&applied, shape, "") {
+    if let Some(problem) = fields::undeclared(&applied, shape) {
         let Kind { kind, .. } = at.kind;
         let message = format!(
             "failed to create typed patch object ({}/{}; {}, Kind={kind}): {problem}",
@@ -312,7 +331,7 @@ fn settle(
     if tracked(at.kind) {
         let schema = schema_of(store, at.kind);
         check(&after, schema.as_deref())?;
-        let unchanged = !created && bare(before) == bare(&after) && Managed::of(before) == managed;
+        let unchanged = !created && same(before, &after) && Managed::of(before) == managed;
         if unchanged && let Some(object) = store.get(at.kind, at.namespace, at.name) {
             return Ok(Written { created, object });
         }
@@ -337,7 +356,7 @@ fn put(store: &mut Store, at: At<'_>, value: Value) -> Arc<Stored> {
 }
 
 fn check(value: &Value, schema: Option<&Value>) -> Result<()> {
-    let broken = schema.and_then(|schema| schema::broken_rule(value, schema, ""));
+    let broken = schema.and_then(|schema| schema::broken_rule(value, schema));
     match broken {
         Some(rule) => Err(Refusal::new(422, "Invalid", rule)),
         None => Ok(()),
@@ -443,15 +462,18 @@ fn strip_server_fields(value: &mut Value) {
     }
 }
 
-/// The object without what every write touches.
-fn bare(value: &Value) -> Value {
-    let mut bare = value.clone();
-    if let Some(meta) = bare.get_mut("metadata") {
-        for field in ["managedFields", "resourceVersion", "generation"] {
-            remove(meta, field);
-        }
+/// Whether two objects differ in nothing but what every write touches.
+fn same(one: &Value, other: &Value) -> bool {
+    fn rest(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+        let fields = value.as_object().into_iter().flatten();
+        let fields = fields.filter(|(name, _)| *name != "metadata");
+        let meta = value.get("metadata").and_then(Value::as_object);
+        let meta = meta.into_iter().flatten().filter(|(name, _)| {
+            !["managedFields", "resourceVersion", "generation"].contains(&name.as_str())
+        });
+        fields.chain(meta)
     }
-    bare
+    rest(one).eq(rest(other))
 }
 
 fn remove(value: &mut Value, field: &str) {

@@ -146,7 +146,7 @@ impl Entry {
         };
         let mut entry = json!({
             "manager": self.manager, "operation": operation, "apiVersion": kind.api_version(),
-            "time": time, "fieldsType": "FieldsV1", "fieldsV1": self.fields.to_json(),
+            "time": time, "fieldsType": "FieldsV1", "fieldsV1": self.fields,
         });
         if self.status {
             entry["subresource"] = "status".into();

@@ -1,21 +1,23 @@
 //! The facts K2-K5, K7, K9 and K10 of the specification; `e2e/tests/crd_facts` holds them against a real API server.
 
 use super::*;
-use crate::kinds::{IMPORTS, NAMESPACES, POOLS};
+use crate::{
+    hand::Flavour,
+    kinds::{IMPORTS, NAMESPACES, POOLS},
+};
 
-const OURS: &str = "isthmus.dev/mci-controller";
-const OTHER: &str = "example.net/gateway";
+pub(super) const OURS: &str = "isthmus.dev/mci-controller";
+pub(super) const OTHER: &str = "example.net/gateway";
 
-fn mk_store() -> Store {
+pub(super) fn mk_store() -> Store {
     let mut store = Store::new("s");
-    let crd = schema::import_crd();
-    store.import_fields = schema::import_fields(&crd);
-    store.import_schema = schema::of_crd(&crd).cloned().map(Arc::new);
+    store.import_fields = schema::import_fields(&schema::import_crd());
+    store.import_schema = schema::of_imports(Flavour::Superset);
     store.put(&NAMESPACES, json!({"metadata": {"name": "ml"}}));
     store
 }
 
-fn at(name: &str, status: bool) -> At<'_> {
+pub(super) fn at(name: &str, status: bool) -> At<'_> {
     At {
         kind: &IMPORTS,
         namespace: "ml",
@@ -24,7 +26,7 @@ fn at(name: &str, status: bool) -> At<'_> {
     }
 }
 
-fn apply_main(store: &mut Store, name: &str, manager: &str) -> Result<Written> {
+pub(super) fn apply_main(store: &mut Store, name: &str, manager: &str) -> Result<Written> {
     let body = json!({"apiVersion": IMPORTS.api_version(), "kind": IMPORTS.kind,
         "metadata": {"namespace": "ml", "name": name, "labels": {"by": manager}}, "status": {"observedGeneration": 9}});
     let type_ = PatchType::Apply { force: false };
@@ -33,7 +35,7 @@ fn apply_main(store: &mut Store, name: &str, manager: &str) -> Result<Written> {
         at(name, false),
         manager,
         type_,
-        body.to_string().as_bytes(),
+        &body.to_string().into(),
     )
 }
 
@@ -52,12 +54,12 @@ fn apply_status(
         at(name, true),
         manager,
         type_,
-        body.to_string().as_bytes(),
+        &body.to_string().into(),
     )?;
     Ok(written.object.value())
 }
 
-fn entry(name: &str) -> Value {
+pub(super) fn entry(name: &str) -> Value {
     json!({"name": name, "routingMode": "EndpointMode", "targetPortNumber": 8000})
 }
 
@@ -224,9 +226,9 @@ fn a_missing_namespace_is_404_and_a_terminating_one_403() {
         namespace: "nowhere",
         ..at("a", false)
     };
-    let body = br#"{"metadata": {}}"#;
+    let body = Bytes::from_static(br#"{"metadata": {}}"#);
     let type_ = PatchType::Apply { force: false };
-    let refused = patch(&mut store, elsewhere, OURS, type_, body).expect_err("missing");
+    let refused = patch(&mut store, elsewhere, OURS, type_, &body).expect_err("missing");
     assert_eq!(
         (refused.code, refused.details["kind"].as_str()),
         (404, Some("namespaces"))
@@ -247,8 +249,7 @@ fn a_missing_namespace_is_404_and_a_terminating_one_403() {
 fn upstreams_crd_refuses_our_fields() {
     let mut store = mk_store();
     apply_main(&mut store, "a", OURS).expect("created");
-    let crd = schema::upstream_import_crd();
-    store.import_schema = schema::of_crd(&crd).cloned().map(Arc::new);
+    store.import_schema = schema::of_imports(Flavour::Upstream);
     let refused = apply_status(
         &mut store,
         "a",
@@ -324,7 +325,7 @@ fn an_edit_by_hand_takes_the_fields_it_changes() {
         at("a", true),
         OURS,
         PatchType::Json,
-        patch_body.to_string().as_bytes(),
+        &patch_body.to_string().into(),
     )
     .expect("patched");
     assert_eq!(names(&patched.object.value()), ["a"]);
@@ -333,7 +334,7 @@ fn an_edit_by_hand_takes_the_fields_it_changes() {
         at("a", true),
         OURS,
         PatchType::Json,
-        patch_body.to_string().as_bytes(),
+        &patch_body.to_string().into(),
     );
     assert_eq!(stale.expect_err("stale").code, 422);
 }
@@ -388,4 +389,25 @@ fn updates_and_deletions_hold_for_what_was_seen() {
             .code,
         404
     );
+}
+
+#[test]
+fn entries_stand_in_the_order_of_the_apply_and_those_of_others_where_they_stood() {
+    let mut store = mk_store();
+    apply_main(&mut store, "a", OURS).expect("created");
+    let mut apply = |manager, entries: &[&str]| {
+        let entries: Vec<Value> = entries.iter().map(|name| entry(name)).collect();
+        let after = apply_status(
+            &mut store,
+            "a",
+            manager,
+            false,
+            json!({"clusters": entries}),
+        );
+        let after = after.expect("applied");
+        names(&after).join(" ")
+    };
+    assert_eq!(apply(OURS, &["a", "b", "c"]), "a b c");
+    assert_eq!(apply(OTHER, &["y", "b", "z"]), "a y b c z");
+    assert_eq!(apply(OURS, &["c", "n", "a"]), "y b c z n a");
 }
