@@ -44,7 +44,7 @@ pub struct Usage {
 /// An answer of the admin port.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// From SIGTERM to the end.
-const STOP_TIMEOUT: Duration = Duration::from_secs(15);
+pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
 // === impl Controller ===
 
@@ -188,7 +188,7 @@ pub fn raise_open_files() -> Result<u64> {
     Ok(hard)
 }
 
-fn usage(pid: &str) -> Result<Usage> {
+pub(crate) fn usage(pid: &str) -> Result<Usage> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).context("/proc/…/stat")?;
     // the second field, a name in parentheses, may hold spaces
     let rest = stat.rsplit_once(") ").context("no name in stat")?.1;

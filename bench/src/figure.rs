@@ -61,7 +61,7 @@ impl Figure {
             None => "",
         };
         format!(
-            "{:<64} {:>10.2} {:<6} {:>8} {:>5}",
+            "{:<88} {:>10.2} {:<6} {:>8} {:>5}",
             self.name, self.value, self.unit, goal, holds
         )
     }

@@ -7,15 +7,22 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use apiserver_sim::{Authority, EPP, IMPORTS, SERVICES, Server};
+use apiserver_sim::{Authority, EPP, Fault, IMPORTS, POOLS, Rule, SERVICES, Server, Verb};
 use memchr::memmem;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use crate::Controller;
+use crate::{Bare, Controller};
 
 /// Namespace of all pools.
 pub const NS: &str = "ml";
+
+/// Writes are held in these servers, each by a fault of this number.
+#[must_use]
+pub struct Hold<'a>(Vec<(&'a Server, u64)>);
+
+/// Between two looks at who has applied an event. When each did is known to the instant, whenever it is looked at.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// How a fleet is made.
 #[derive(Clone, Copy, Debug)]
@@ -119,6 +126,36 @@ impl Fleet {
         Controller::start(&self.program, &all, self.logs.join(format!("{name}.log")))
     }
 
+    /// Starts a bare client on the fleet: each change of a pool of the exporter makes it apply the next of these bodies to
+    /// the imports of this name in all other members.
+    /// # Errors
+    /// When it does not start, or is not ready in time.
+    pub async fn bare(
+        &self,
+        program: &Path,
+        exporter: &Server,
+        name: &str,
+        bodies: &[String],
+    ) -> Result<Bare> {
+        let file = self.directory.path().join("bodies");
+        let lines: String = bodies.iter().flat_map(|body| [body, "\n"]).collect();
+        std::fs::write(&file, lines).context("writing the bodies")?;
+        let flags = [
+            (
+                "--kubeconfig-dir",
+                self.directory.path().display().to_string(),
+            ),
+            ("--exporter", exporter.name().to_owned()),
+            ("--key", format!("{NS}/{name}")),
+            ("--bodies", file.display().to_string()),
+        ];
+        let flags = flags.into_iter();
+        let flags: Vec<String> = flags
+            .flat_map(|(flag, value)| [flag.to_owned(), value])
+            .collect();
+        Bare::start(program, &flags, &self.logs.join("bare.log")).await
+    }
+
     /// Names of `keys` pools, each exported by `exporters` members one after the other.
     pub fn export(&self, keys: usize, exporters: usize) {
         for key in 0..keys {
@@ -188,6 +225,23 @@ impl Fleet {
         });
     }
 
+    /// Changes an exported pool in a way that concerns nobody: an event for who watches.
+    pub fn touch_pool(&self, server: &Server, name: &str, stamp: &str) {
+        server.edit(&POOLS, NS, name, |pool| {
+            pool["metadata"]["annotations"]["isthmus.dev/bench"] = stamp.into();
+        });
+    }
+
+    /// Each write on an import waits so much longer before the server does anything for it, until this is dropped.
+    pub fn hold_writes(&self, wait: Duration) -> Hold<'_> {
+        let held = self.servers.iter().map(|server| {
+            let rule = Rule::all(Fault::Late(wait));
+            let rule = rule.verb(Verb::Patch).resource(IMPORTS.plural);
+            (server.as_ref(), server.add_fault(rule))
+        });
+        Hold(held.collect())
+    }
+
     /// Waits until a text stands in an import of all members but one: when it did in each.
     /// # Errors
     /// When that takes too long.
@@ -200,19 +254,23 @@ impl Fleet {
     ) -> Result<Vec<Instant>> {
         let start = Instant::now();
         let finder = memmem::Finder::new(text.as_bytes());
-        let mut waiting: Vec<&Arc<Server>> = self
+        // each with when it was stored as last looked at
+        let mut waiting: Vec<(&Arc<Server>, Option<Instant>)> = self
             .servers
             .iter()
             .filter(|server| server.name() != but)
+            .map(|server| (server, None))
             .collect();
         let mut times = Vec::with_capacity(waiting.len());
         loop {
-            waiting.retain(|server| {
-                let found = server.text(&IMPORTS, NS, name);
-                let found = found.filter(|(_, import)| finder.find(import).is_some());
-                if let Some((at, _)) = &found {
-                    times.push(*at);
+            waiting.retain_mut(|(server, seen)| {
+                let changed = server.changed_at(&IMPORTS, NS, name);
+                if std::mem::replace(seen, changed) == changed {
+                    return true;
                 }
+                let import = server.text(&IMPORTS, NS, name);
+                let found = import.filter(|(_, import)| finder.find(import).is_some());
+                times.extend(found.as_ref().map(|(at, _)| *at));
                 found.is_none()
             });
             if waiting.is_empty() {
@@ -223,7 +281,7 @@ impl Fleet {
                 "{} members do not have {text} after {limit:?}",
                 waiting.len()
             );
-            sleep(Duration::from_millis(4)).await;
+            sleep(LOOK).await;
         }
     }
 
@@ -259,7 +317,17 @@ impl Fleet {
     }
 }
 
+// === impl Hold ===
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        for (server, number) in &self.0 {
+            server.remove_fault(*number);
+        }
+    }
+}
+
 /// Name of a pool.
-pub(crate) fn pool(key: usize) -> String {
+pub fn pool(key: usize) -> String {
     format!("pool-{key:04}")
 }

@@ -1,19 +1,22 @@
 //! Load for the controller: fleets of scripted API servers, the controller as a process of its own, and figures.
 //!
 //! The load runs in this process and shares the machine with the controller: each figure says which of the two it is of.
-//! The programs are `bench` (figures against their goals) and `soak` (random faults against a model).
+//! The programs are `bench` (figures against their goals), `bare` (the least that a controller could do, as their floor) and
+//! `soak` (random faults against a model).
 //!
 //! ```text
 //!  Fleet (N servers, TLS or not) ◄── HTTP ── Controller (a process: CPU, RSS from /proc)
 //!     └─ events, times of what was applied ──► Figure (name, value, unit, goal)
 //! ```
 
+mod bare;
 mod controller;
 mod figure;
 mod fleet;
 mod model;
 
+pub use bare::{BARE_READY, Bare};
 pub use controller::{Controller, Usage, own_cpu, raise_open_files};
 pub use figure::{Figure, percentile};
-pub use fleet::{Fleet, FleetOptions, NS};
+pub use fleet::{Fleet, FleetOptions, NS, pool};
 pub use model::Model;

@@ -10,6 +10,8 @@ use clap::{Parser, ValueEnum};
 use testbed::Inside;
 use tokio::time::Instant;
 
+use self::propagation::Case;
+
 mod failover;
 mod propagation;
 mod real;
@@ -101,12 +103,13 @@ async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
         let start = Instant::now();
         match name {
             Name::Propagation10 => {
-                run.propagation(10, 1, true, 100).await?;
-                run.propagation(10, 1, false, 100).await?;
+                for tls in [true, false] {
+                    run.propagation(Case::new(10, 1, tls)).await?;
+                }
             }
             Name::Propagation100 => {
                 for (exporters, tls) in [(1, true), (1, false), (5, true), (50, true)] {
-                    run.propagation(100, exporters, tls, 100).await?;
+                    run.propagation(Case::new(100, exporters, tls)).await?;
                 }
             }
             Name::Propagation1000 => {
@@ -115,7 +118,7 @@ async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
                     "the limit of open files is {limit}: 16000 are needed"
                 );
                 for tls in [true, false] {
-                    run.propagation(1000, 5, tls, 50).await?;
+                    run.propagation(Case::new(1000, 5, tls)).await?;
                 }
             }
             Name::Restart => run.restart(50, 5).await?,
