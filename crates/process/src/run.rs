@@ -103,21 +103,7 @@ where
             return ExitCode::FAILURE;
         }
     };
-    let result = run_to_end(runtime, async {
-        let shutdown = Shutdown::on_signals()?;
-        // on a worker: from this thread each wake-up between the body and its tasks would cost two context switches
-        let mut main = JoinSet::new();
-        main.spawn(body(args, shutdown));
-        let ended = main.join_next().await;
-        ended.context("the program did not begin")
-    });
-    let result = match result {
-        // the runtime is gone, so that this waits for nothing either
-        Ok(Err(failed)) if failed.is_panic() => resume_unwind(failed.into_panic()),
-        Ok(ended) => ended.context("the program was stopped").flatten(),
-        Err(error) => Err(error),
-    };
-    match result {
+    match run_body(runtime, || Ok(body(args, Shutdown::on_signals()?))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if let Some(exit) = error.downcast_ref::<Exit>() {
@@ -127,6 +113,29 @@ where
             }
             exit_code(&error)
         }
+    }
+}
+
+/// Runs what `begin` makes, in the runtime. Panics as it does.
+fn run_body<Fut>(
+    runtime: Runtime,
+    begin: impl FnOnce() -> anyhow::Result<Fut>,
+) -> anyhow::Result<()>
+where
+    Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
+{
+    let ended = run_to_end(runtime, async {
+        // on a worker: from this thread each wake-up between the body and its tasks would cost two context switches
+        let mut main = JoinSet::new();
+        main.spawn(begin()?);
+        let ended = main.join_next().await;
+        ended.context("the program did not begin")
+    });
+    match ended {
+        // the runtime is gone, so that this waits for nothing either
+        Ok(Err(failed)) if failed.is_panic() => resume_unwind(failed.into_panic()),
+        Ok(ended) => ended.context("the program was stopped").flatten(),
+        Err(error) => Err(error),
     }
 }
 
@@ -178,13 +187,14 @@ mod tests {
         assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(2)));
     }
 
-    #[test]
-    fn a_blocking_task_that_hangs_does_not_hold_up_the_end() {
-        let (end, ended) = std::sync::mpsc::channel();
+    /// How a body ends, in time, that leaves a blocking task behind which hangs.
+    fn end_beside_a_hung_task(
+        end: fn() -> anyhow::Result<()>,
+    ) -> std::thread::Result<anyhow::Result<()>> {
+        let (end_of, ended) = std::sync::mpsc::channel();
         let (release, hung) = std::sync::mpsc::channel::<()>();
-        let program = std::thread::spawn(move || {
-            let runtime = Builder::new_multi_thread().build().expect("a runtime");
-            let body = async {
+        let body = move || {
+            let body = async move {
                 let (begin, begun) = std::sync::mpsc::channel();
                 let hanging = tokio::task::spawn_blocking(move || {
                     let _ = begin.send(());
@@ -192,14 +202,34 @@ mod tests {
                 });
                 begun.recv().expect("begun");
                 drop(hanging);
+                end()
             };
-            run_to_end(runtime, body);
-            let _ = end.send(());
+            Ok(body)
+        };
+        let program = std::thread::spawn(move || {
+            // dropped with the outcome, or as a panic passes
+            let _end_of = end_of;
+            let runtime = Builder::new_multi_thread().build().expect("a runtime");
+            run_body(runtime, body)
         });
         let outcome = ended.recv_timeout(std::time::Duration::from_secs(10));
         drop(release);
-        assert_eq!(outcome, Ok(()), "it waits for the task");
-        program.join().expect("ended");
+        let gone = Err(std::sync::mpsc::RecvTimeoutError::Disconnected);
+        assert_eq!(outcome, gone as Result<(), _>, "it waits for the task");
+        program.join()
+    }
+
+    #[test]
+    fn a_blocking_task_that_hangs_does_not_hold_up_the_end() {
+        let ended = end_beside_a_hung_task(|| Ok(()));
+        assert!(matches!(ended, Ok(Ok(()))), "{ended:?}");
+    }
+
+    #[test]
+    fn a_blocking_task_that_hangs_does_not_hold_up_a_panic() {
+        let ended = end_beside_a_hung_task(|| panic!("on purpose"));
+        let panicked = ended.expect_err("a panic");
+        assert_eq!(panicked.downcast_ref(), Some(&"on purpose"));
     }
 
     #[test]
