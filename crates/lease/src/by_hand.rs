@@ -35,8 +35,6 @@ impl ByHand {
     }
 
     fn extend(&self, until: Moment) {
-        let now = self.clock.now();
-        self.terms
-            .send_modify(|term| *term = term.extended(until, now));
+        Term::extend(&self.terms, self.clock, until);
     }
 }

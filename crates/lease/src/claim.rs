@@ -128,8 +128,26 @@ impl Tenure {
 // === impl Term ===
 
 impl Term {
+    /// Makes it last until `until`: the term there was goes on, unless it has ended. The clock is read while nobody can
+    /// look at the term: who has seen it ended waits for its end, and would wait for ever if it then went on.
+    /// Returns what it was, what it is, and when.
+    pub(crate) fn extend(
+        terms: &watch::Sender<Self>,
+        clock: Clock,
+        until: Moment,
+    ) -> (Self, Self, Moment) {
+        let mut seen = (Self::default(), Self::default(), Moment::START);
+        terms.send_if_modified(|term| {
+            let (now, before) = (clock.now(), *term);
+            *term = before.extended(until, now);
+            seen = (before, *term, now);
+            before != *term
+        });
+        seen
+    }
+
     /// This term, or the next if it had ended by `now`, lasting until `until`.
-    pub(crate) fn extended(self, until: Moment, now: Moment) -> Self {
+    fn extended(self, until: Moment, now: Moment) -> Self {
         if now < until && self.until <= now {
             Self {
                 number: self.number + 1,
@@ -162,8 +180,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn extend(terms: &watch::Sender<Term>, clock: Clock, by: Duration) {
-        let now = clock.now();
-        terms.send_modify(|term| *term = term.extended(now + by, now));
+        Term::extend(terms, clock, clock.now() + by);
     }
 
     #[tokio::test(start_paused = true)]
@@ -206,6 +223,28 @@ mod tests {
     }
 
     #[test]
+    fn a_term_that_may_have_been_seen_to_end_does_not_go_on() {
+        let clock = Clock::start();
+        let (terms, claim) = Claim::contested(clock);
+        let end = clock.now() + Duration::from_millis(200);
+        Term::extend(&terms, clock, end);
+        assert_eq!(claim.term(), 1);
+        // somebody looks at it while it is renewed
+        let looking = terms.borrow();
+        std::thread::scope(|scope| {
+            let renewal = scope.spawn(|| Term::extend(&terms, clock, end + SECOND * 10));
+            while clock.now() < end {
+                std::thread::yield_now();
+            }
+            assert!(!looking.is_valid(clock.now()));
+            drop(looking);
+            let (before, after, now) = renewal.join().expect("renewed");
+            assert!(now >= end && after.is_another_than(before), "{after:?}");
+        });
+        assert_eq!(claim.term(), 2);
+    }
+
+    #[test]
     fn a_renewal_whose_answer_came_too_late_gains_nothing() {
         let now = Moment::from_millis(5);
         let late = Term::default().extended(now, now);
@@ -236,7 +275,7 @@ mod tests {
         let tenure = claim.gained().await;
         let give_up = async {
             sleep(SECOND).await;
-            terms.send_modify(|term| *term = term.extended(Moment::START, clock.now()));
+            Term::extend(&terms, clock, Moment::START);
         };
         let ((), lost) = tokio::join!(give_up, timeout(SECOND * 2, tenure.ended()));
         lost.expect("at once");

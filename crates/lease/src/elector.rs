@@ -151,13 +151,8 @@ impl Elector {
     }
 
     fn publish(&mut self) {
-        let now = self.clock.now();
         let until = self.contender.valid_until();
-        let before = *self.terms.borrow();
-        let after = before.extended(until, now);
-        if before != after {
-            self.terms.send_replace(after);
-        }
+        let (before, after, now) = Term::extend(&self.terms, self.clock, until);
         let leads = after.is_valid(now);
         if leads && (!self.leading || after.is_another_than(before)) {
             tracing::info!(lease = self.name, "leading");
