@@ -245,6 +245,35 @@ async fn an_event_that_is_none_is_followed_by_a_list() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_event_that_is_cut_within_its_object_comes_with_the_next_watch() {
+    let changed = |name: &str, version: &str| {
+        let mut pod = pod(name);
+        pod["metadata"]["resourceVersion"] = json!(version);
+        event("MODIFIED", &pod)
+    };
+    let (before, broken) = (changed("a", "5"), changed("b", "6"));
+    // wherever it is cut, in the envelope or deep inside
+    for at in 1..broken.trim_end().len() {
+        let (client, mut server) = mk_client();
+        let mut updates = Box::pin(objects::<Pod>(Api::all(client), Config::default()));
+        let lines = format!("{before}{}", broken.get(..at).expect("ASCII"));
+        let script = async {
+            answer(&mut server, "/pods?&limit", 200, list(&[])).await;
+            answer(&mut server, "resourceVersion=1", 200, lines).await;
+            // no list, and from where the last whole event was
+            answer(&mut server, "resourceVersion=5", 200, broken.clone()).await;
+        };
+        let seen = async {
+            for expected in ["reset ", "apply a", "apply b"] {
+                let update = updates.next().await.expect("never ends");
+                assert_eq!(names(&update), expected, "cut at {at}");
+            }
+        };
+        tokio::join!(script, seen);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_server_says_at_length_is_cut() {
     let long = "\u{e4}".repeat(1 << 20);
     let (client, mut server) = mk_client();
