@@ -1,6 +1,16 @@
 //! Runs credential plugins: in a process group of their own, with little environment, for a short time.
 
-use std::{ffi::OsString, io, process::Stdio, sync::Arc, time::Duration};
+use std::{
+    ffi::OsString,
+    io,
+    pin::pin,
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use nix::{
@@ -29,6 +39,8 @@ use super::{
 #[derive(Clone, Debug)]
 pub(super) struct Runner {
     slots: Arc<Semaphore>,
+    /// That plugins wait long for a place was said; until one does not.
+    remarked: Arc<AtomicBool>,
     allow_plain_http: bool,
     limit: Duration,
     patience: Duration,
@@ -65,6 +77,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Longest wait for a place. Were the plugins of 1000 members all to take their limit and a second to end, the last would
 /// begin after 125 rounds of 11 s; who waits longer, waits for what does not even start.
 const PATIENCE: Duration = Duration::from_mins(25);
+/// A wait for a place that is worth a line: as if some 80 plugins took their limit.
+const NOTABLE_WAIT: Duration = Duration::from_mins(2);
 /// Largest output, in bytes: as a kubeconfig.
 const MAX_OUTPUT: usize = 1024 * 1024;
 /// A plugin that closed its output is about to end: looked at this often.
@@ -90,6 +104,7 @@ impl Runner {
     pub(super) fn new(allow_plain_http: bool) -> Self {
         Self {
             slots: Arc::new(Semaphore::new(AT_ONCE)),
+            remarked: Arc::default(),
             allow_plain_http,
             limit: LIMIT,
             patience: PATIENCE,
@@ -110,10 +125,16 @@ impl Runner {
         spawn: impl FnOnce(&mut Command) -> io::Result<Child> + Send + 'static,
     ) -> Result<Fresh, ExecError> {
         let command = || plan.command.clone();
-        let slot = timeout(self.patience, self.slots.clone().acquire_owned()).await;
-        let Ok(Ok(slot)) = slot else {
-            return Err(ExecError::Busy(command(), self.patience));
-        };
+        let slot = self.place(|held| {
+            tracing::warn!(
+                command = plan.command,
+                held,
+                of = AT_ONCE,
+                "a plugin waits for a place to run for {NOTABLE_WAIT:?}: see which plugins take long"
+            );
+        });
+        let slot = slot.await;
+        let slot = slot.ok_or_else(|| ExecError::Busy(command(), self.patience))?;
         let deadline = Instant::now() + self.limit;
         // looking the program up may wait for a file system: a start that comes too late is undone where it happens, and
         // keeps its place until then
@@ -133,6 +154,22 @@ impl Runner {
             Credentials::issued(plan.cluster.clone(), issued.user, self.allow_plain_http)
                 .map_err(|error| ExecError::Material(command(), error))?;
         Ok((credentials, issued.life))
+    }
+
+    /// A place among those at once; none within our patience. The first of those that wait long tells how many places are
+    /// held.
+    async fn place(&self, remark: impl FnOnce(usize)) -> Option<OwnedSemaphorePermit> {
+        let mut place = pin!(self.slots.clone().acquire_owned());
+        let soon = NOTABLE_WAIT.min(self.patience);
+        if let Ok(place) = timeout(soon, &mut place).await {
+            self.remarked.store(false, Ordering::Relaxed);
+            return place.ok();
+        }
+        let rest = self.patience.saturating_sub(soon);
+        if !rest.is_zero() && !self.remarked.swap(true, Ordering::Relaxed) {
+            remark(AT_ONCE.saturating_sub(self.slots.available_permits()));
+        }
+        timeout(rest, place).await.ok()?.ok()
     }
 }
 

@@ -301,3 +301,35 @@ fn who_waits_too_long_for_a_place_says_so() {
         assert!(runner.run(&plugin.plan).await.is_ok());
     });
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_long_wait_for_a_place_is_told_once_by_all_that_wait() {
+    let runner = Runner::new(false);
+    let take_all = || async {
+        let all = u32::try_from(AT_ONCE).expect("few");
+        runner.slots.clone().acquire_many_owned(all).await
+    };
+    let told = std::cell::RefCell::new(Vec::new());
+    let wait = || runner.place(|held| told.borrow_mut().push((held, Instant::now())));
+    for round in 1..=2 {
+        let all = take_all().await.expect("free");
+        let began = Instant::now();
+        let free = async {
+            sleep(NOTABLE_WAIT * 3).await;
+            drop(all);
+        };
+        let (one, two, ()) = tokio::join!(wait(), wait(), free);
+        assert!(one.is_some() && two.is_some());
+        assert_eq!(told.borrow().len(), round);
+        let last = told.borrow().last().copied();
+        assert_eq!(last, Some((AT_ONCE, began + NOTABLE_WAIT)));
+        drop((one, two));
+        // what goes on is the same wait, until a plugin finds a place soon
+        assert!(wait().await.is_some());
+    }
+    let all = take_all().await;
+    let began = Instant::now();
+    assert!(wait().await.is_none());
+    assert_eq!(began.elapsed(), PATIENCE);
+    drop(all);
+}
