@@ -21,6 +21,8 @@ use jiff::Timestamp;
 
 use crate::index::origin::{Source, SourceKind};
 
+#[cfg(test)]
+pub(crate) use self::outbox::tests::fill;
 pub(crate) use self::{
     members::{HomeDesk, MemberTeller},
     outbox::Outbox,

@@ -283,6 +283,10 @@ impl Planner {
         for queue in self.queues.values() {
             queue.prune(now);
         }
+        if self.speaking {
+            let fitting = self.teller.fitting(&self.queues, now);
+            self.dirty.keys.extend(fitting);
+        }
         Overview {
             gate_open: self.gate.is_open(),
             guard: self.world.is_guarded(),

@@ -123,6 +123,72 @@ pub(super) fn derive(old: &Signs, mut new: Signs, mut tell: impl FnMut(News) -> 
     new
 }
 
+/// What was told of a pool, or was to be told, and is over with this look at it: reason and subject.
+pub(super) fn over(old: &Signs, new: &Signs) -> Vec<(Reason, &'static str)> {
+    let silent = |verdict: &Verdict| {
+        // the new verdict is not told, so that nothing overtakes the old one
+        old.exported.as_ref().map(Verdict::kind) != Some(verdict.kind())
+            && (verdict.written || exported(verdict).is_none())
+    };
+    let joined = |old: &BTreeSet<ClusterName>, new: &BTreeSet<ClusterName>| {
+        !old.is_empty() && new.is_empty()
+    };
+    let ends = [
+        (
+            Reason::Exported,
+            "",
+            new.exported.as_ref().is_some_and(silent),
+        ),
+        (
+            Reason::InvalidExportAnnotation,
+            "",
+            !old.complaints.is_empty() && new.complaints.is_empty(),
+        ),
+        (
+            Reason::NamespaceMissing,
+            "",
+            joined(&old.namespace_missing, &new.namespace_missing),
+        ),
+        (
+            Reason::ImportConflict,
+            "",
+            joined(&old.conflicts, &new.conflicts),
+        ),
+        (
+            Reason::ImportConflict,
+            CONTESTED,
+            joined(&old.contested, &new.contested),
+        ),
+        (
+            Reason::ClusterUnreachable,
+            "",
+            joined(&old.unreachable, &new.unreachable),
+        ),
+        (
+            Reason::HealthPortNotFound,
+            "",
+            old.no_health_port && !new.no_health_port,
+        ),
+        (
+            Reason::TooManyExporters,
+            "",
+            old.crowded_out && !new.crowded_out,
+        ),
+        (
+            Reason::PoolStatusFull,
+            "",
+            old.status_full && !new.status_full,
+        ),
+        (
+            Reason::AddressRejected,
+            "",
+            !old.rejected.is_empty() && new.rejected.is_empty(),
+        ),
+    ];
+    let over = ends.into_iter().filter(|(_, _, is_over)| *is_over);
+    over.map(|(reason, subject, _)| (reason, subject)).collect()
+}
+
 /// Why addresses are left out, where more are than before.
 fn rejected(old: &Signs, new: &Signs) -> Vec<&'static str> {
     let found = new.rejected.iter();

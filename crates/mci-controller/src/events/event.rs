@@ -17,6 +17,7 @@ pub(super) fn make_event(letter: &Letter) -> Event {
         name,
         count,
         first,
+        since: _,
         tries: _,
     } = letter;
     let regarding = &notice.regarding;

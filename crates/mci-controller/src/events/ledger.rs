@@ -44,6 +44,8 @@ pub(super) struct Letter {
     /// 1: not told yet by this process.
     pub(super) count: u32,
     pub(super) first: Timestamp,
+    /// When this process heard of it.
+    pub(super) since: Moment,
     /// How often it was on its way.
     pub(super) tries: u32,
 }
@@ -52,26 +54,38 @@ pub(super) struct Letter {
 struct Told {
     at: Moment,
     turn: u64,
-    name: String,
-    count: u32,
+    /// What was said, the newest last: at most [`MAX_TEXTS`].
+    texts: Vec<Text>,
     /// Not sent since.
     suppressed: u32,
+}
+
+/// One of the texts of a reason, each of which has an Event object.
+#[derive(Clone, Copy, Debug)]
+struct Text {
+    hash: u64,
+    count: u32,
     first: Timestamp,
 }
 
 #[derive(Debug)]
 struct Held {
     notice: Notice,
+    /// When it came.
+    since: Moment,
     /// Not before.
     due: Moment,
 }
 
 /// The same reason for the same object is told once in this time (spec 7).
-const INTERVAL: Duration = Duration::from_mins(5);
+pub(super) const INTERVAL: Duration = Duration::from_mins(5);
 /// An API server forgets events after an hour by default; so do we.
 const FORGET: Duration = Duration::from_hours(1);
 /// 4096: next power of two above 2000 exported pools per member (spec 5.2) with 2 reasons each.
 const MAX_TOLD: usize = 4096;
+/// Texts of one reason that are known again: what goes to and fro does so between two or three. One that was forgotten
+/// is taken for what a predecessor said, and keeps the time at which it was said last.
+const MAX_TEXTS: usize = 4;
 
 // === impl Notice ===
 
@@ -94,29 +108,41 @@ impl Ledger {
         self.forget_old(now);
         let place = notice.place_of(notice.reason);
         let topic = notice.place_of(notice.reason.topic());
-        let name = event_name(&notice);
-        let is_said = self.last_word(&topic).is_some_and(|last| last.name == name);
+        let hash = text_hash(&notice);
+        let is_said = self
+            .last_word(&topic)
+            .is_some_and(|last| last.says() == Some(hash));
         let due = self.told.get(&place).map(|told| told.at + INTERVAL);
         match due {
-            Some(due) if now < due => return self.keep(notice, due, is_said),
+            Some(due) if now < due => return self.keep(notice, now, due, is_said),
             None if self.told.len() >= MAX_TOLD => return Admission::Refused,
             Some(_) | None => {}
         }
         self.overtake(&topic);
-        Admission::Now(Box::new(self.tell(notice, place, name, now)))
+        Admission::Now(Box::new(self.tell(notice, place, now, now)))
     }
 
     /// Something that came too soon and whose time has come.
     pub(super) fn due(&mut self, now: Moment) -> Option<Letter> {
-        let topic = self.held.iter().find_map(|(topic, held)| {
-            let is_due = held.due <= now;
-            is_due.then(|| topic.clone())
-        })?;
-        self.forget_old(now);
-        let Held { notice, due: _ } = self.held.remove(&topic)?;
+        if self.next_due()? > now {
+            return None;
+        }
+        let room = self.room(now);
+        let fits = |held: &Held| {
+            let place = held.notice.place_of(held.notice.reason);
+            held.due <= now && (room > 0 || self.told.contains_key(&place))
+        };
+        let mut held = self.held.iter();
+        let Some(topic) = held.find_map(|(topic, held)| fits(held).then(|| topic.clone())) else {
+            // all that is kept in mind was told within the interval: when that is over there is room
+            for held in self.held.values_mut().filter(|held| held.due <= now) {
+                held.due = now + INTERVAL;
+            }
+            return None;
+        };
+        let Held { notice, since, .. } = self.held.remove(&topic)?;
         let place = notice.place_of(notice.reason);
-        let name = event_name(&notice);
-        Some(self.tell(notice, place, name, now))
+        Some(self.tell(notice, place, since, now))
     }
 
     /// When [`Self::due`] has something.
@@ -124,20 +150,37 @@ impl Ledger {
         self.held.values().map(|held| held.due).min()
     }
 
-    /// Another tells: what came too soon is not told.
-    pub(super) fn clear(&mut self) {
-        self.held.clear();
+    /// How many more reasons of objects may be told of.
+    pub(super) fn room(&mut self, now: Moment) -> usize {
+        self.forget_old(now);
+        MAX_TOLD.saturating_sub(self.told.len())
+    }
+
+    /// Drops what came too soon and is too old to be told at all.
+    pub(super) fn retain_held(&mut self, is_wanted: impl Fn(Moment) -> bool) {
+        self.held.retain(|_, held| is_wanted(held.since));
+    }
+
+    /// What came too soon is over, so that it is not told: `is_over` is asked of object, subject and topic.
+    pub(super) fn retract(&mut self, is_over: impl Fn(&str, &str, Reason) -> bool) {
+        let topics = self.held.keys();
+        let over = topics.filter(|(uid, subject, topic)| is_over(uid, subject, *topic));
+        let over: Vec<Place> = over.cloned().collect();
+        for topic in over {
+            self.overtake(&topic);
+        }
     }
 
     /// It came too soon: it waits, unless it is what was said last.
-    fn keep(&mut self, notice: Notice, due: Moment, is_said: bool) -> Admission {
+    fn keep(&mut self, notice: Notice, since: Moment, due: Moment, is_said: bool) -> Admission {
         let topic = notice.place_of(notice.reason.topic());
         let is_full = self.held.len() >= MAX_TOLD && !self.held.contains_key(&topic);
         if is_full && !is_said {
             return Admission::Refused;
         }
         self.overtake(&topic);
-        self.held.insert(topic.clone(), Held { notice, due });
+        let held = Held { notice, since, due };
+        self.held.insert(topic.clone(), held);
         if is_said {
             // no more is to be done than to count it
             self.overtake(&topic);
@@ -145,35 +188,48 @@ impl Ledger {
         Admission::Kept
     }
 
-    fn tell(&mut self, notice: Notice, place: Place, name: String, now: Moment) -> Letter {
-        let mut letter = Letter {
-            count: 1,
-            first: notice.at,
-            tries: 0,
-            notice,
-            name,
+    fn tell(&mut self, notice: Notice, place: Place, since: Moment, now: Moment) -> Letter {
+        let hash = text_hash(&notice);
+        let told = self.told.remove(&place);
+        let (mut texts, suppressed) = told.map_or((Vec::new(), 0), |told| {
+            // what came too soon counts for the text that it would have repeated
+            let repeats = told.says() == Some(hash);
+            (told.texts, if repeats { told.suppressed } else { 0 })
+        });
+        let known = texts.iter().position(|text| text.hash == hash);
+        let text = match known.map(|known| texts.remove(known)) {
+            Some(text) => Text {
+                count: text.count.saturating_add(1).saturating_add(suppressed),
+                ..text
+            },
+            None => Text {
+                hash,
+                count: 1,
+                first: notice.at,
+            },
         };
-        if let Some(told) = self
-            .told
-            .get(&place)
-            .filter(|told| told.name == letter.name)
-        {
-            letter.count = told.count.saturating_add(1).saturating_add(told.suppressed);
-            letter.first = told.first;
+        if texts.len() >= MAX_TEXTS {
+            texts.remove(0);
         }
+        texts.push(text);
         self.turns = self.turns.saturating_add(1);
         self.told.insert(
             place,
             Told {
                 at: now,
                 turn: self.turns,
-                name: letter.name.clone(),
-                count: letter.count,
+                texts,
                 suppressed: 0,
-                first: letter.first,
             },
         );
-        letter
+        Letter {
+            name: event_name(&notice, hash),
+            count: text.count,
+            first: text.first,
+            since,
+            tries: 0,
+            notice,
+        }
     }
 
     /// What was told last on a topic.
@@ -189,7 +245,7 @@ impl Ledger {
 
     /// There is a newer word on this topic.
     fn overtake(&mut self, topic: &Place) {
-        if let Some(Held { notice, due: _ }) = self.held.remove(topic)
+        if let Some(Held { notice, .. }) = self.held.remove(topic)
             && let Some(told) = self.told.get_mut(&notice.place_of(notice.reason))
         {
             told.suppressed = told.suppressed.saturating_add(1);
@@ -208,9 +264,23 @@ impl Ledger {
     }
 }
 
+// === impl Told ===
+
+impl Told {
+    /// What was said last.
+    fn says(&self) -> Option<u64> {
+        self.texts.last().map(|text| text.hash)
+    }
+}
+
 /// `<object>.<hash>`, at most 253 characters.
-fn event_name(notice: &Notice) -> String {
-    let mut hash = Xxh3::new();
+fn event_name(notice: &Notice, hash: u64) -> String {
+    let name: String = notice.regarding.name.chars().take(230).collect();
+    format!("{}.{hash:016x}", name.trim_end_matches(['.', '-']))
+}
+
+/// Tells apart what is said of an object.
+fn text_hash(notice: &Notice) -> u64 {
     let Notice {
         regarding,
         subject,
@@ -218,16 +288,12 @@ fn event_name(notice: &Notice) -> String {
         note,
         at: _,
     } = notice;
+    let mut hash = Xxh3::new();
     for part in [&*regarding.uid, subject, reason.name(), note] {
         hash.update(part.as_bytes());
         hash.update(&[0]);
     }
-    let name: String = regarding.name.chars().take(230).collect();
-    format!(
-        "{}.{:016x}",
-        name.trim_end_matches(['.', '-']),
-        hash.digest()
-    )
+    hash.digest()
 }
 
 #[cfg(test)]

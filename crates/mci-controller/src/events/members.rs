@@ -28,6 +28,9 @@ pub(crate) struct MemberTeller {
     guarded: bool,
 }
 
+/// Topic of all that is told of one member.
+const ACTIVE: Reason = Reason::Member("Active");
+
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     reason: &'static str,
@@ -40,7 +43,7 @@ struct Seen {
 impl MemberTeller {
     /// Tells what is news in an overview. `regarding` gives the object that an event of a member is about; `tell` returns
     /// whether it takes a notice. Trouble stays news until it does, also where we are not the one to speak: if nobody told
-    /// of it, we do when we are.
+    /// of it, we do when we are. `over` gets subject and topic of what is over: of it nothing is to be told any more.
     pub(crate) fn look(
         &mut self,
         overview: &Overview,
@@ -48,6 +51,7 @@ impl MemberTeller {
         at: Timestamp,
         regarding: impl Fn(Option<&ClusterName>) -> Option<Regarding>,
         mut tell: impl FnMut(Notice) -> bool,
+        mut over: impl FnMut(&str, Reason),
     ) {
         let mut tell = |member: Option<&ClusterName>, subject: String, reason, note| {
             let regarding = regarding(member).filter(|_| speaking);
@@ -63,6 +67,9 @@ impl MemberTeller {
         };
         // it explains what is to follow of members, and there may be no room after that
         let held = "more than half of the members were lost at once: the fault may be here, so withdrawals are held";
+        if self.guarded && !overview.guard {
+            over("", Reason::IsolationGuard);
+        }
         self.guarded = overview.guard
             && (self.guarded || tell(None, String::new(), Reason::IsolationGuard, held.to_owned()));
         let mut seen = BTreeMap::new();
@@ -84,15 +91,19 @@ impl MemberTeller {
             let news = old.is_none_or(|old| old.reason != reason)
                 && reason != "Connecting"
                 && !(reason == "Active" && quiet);
-            // what another leader told of and is over is no news
-            let known = !news
+            let told = !news
                 || tell(
                     Some(name),
                     name.to_string(),
                     Reason::Member(reason),
                     note(member),
-                )
-                || (!speaking && reason == "Active");
+                );
+            // what another leader told of and is over is no news
+            let passed = !told && !speaking && reason == "Active";
+            if passed {
+                over(name.as_str(), ACTIVE);
+            }
+            let known = told || passed;
             let reason = match old {
                 // on the way back to contact nothing is forgotten: the same trouble again is no news
                 Some(old) if reason == "Connecting" || !known => old.reason,
@@ -103,7 +114,7 @@ impl MemberTeller {
             if let Some(why) = &member.unusable_credentials {
                 let known = self.unusable.get(name) == Some(why);
                 // whether it is in contact is another topic
-                let subject = format!("{name} credentials");
+                let subject = subject_of_credentials(name);
                 let text = format!(
                     "member {name}: the new credentials are not used, the old ones stay: {why}"
                 );
@@ -112,9 +123,23 @@ impl MemberTeller {
                 }
             }
         }
+        for name in self
+            .unusable
+            .keys()
+            .filter(|name| !unusable.contains_key(*name))
+        {
+            over(&subject_of_credentials(name), ACTIVE);
+        }
+        for name in self.seen.keys().filter(|name| !seen.contains_key(*name)) {
+            over(name.as_str(), ACTIVE);
+        }
         self.unusable = unusable;
         self.seen = seen;
     }
+}
+
+fn subject_of_credentials(member: &ClusterName) -> String {
+    format!("{member} credentials")
 }
 
 /// Why a member's `Active` is as it is: what exactly is wrong says more than what the reason means in general.

@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{
-    Notice,
-    ledger::{Admission, Ledger, Letter},
+    Notice, Reason,
+    ledger::{Admission, INTERVAL, Ledger, Letter},
     pace::Pace,
 };
 use crate::write::action::Outcome;
@@ -64,17 +64,25 @@ impl Outbox {
         self.mail.lock().finish(outcome, now, &mut rand::rng());
     }
 
-    /// There is a new connection: what an earlier one left in flight is to be sent again.
-    pub(super) fn reopen(&self, now: Moment) {
-        self.mail.lock().reopen(now);
+    /// There is a new connection, or a new term of leading, which began at `term`: what was left in flight before is to
+    /// be sent again. What was older than [`INTERVAL`] when the term began is dropped: if another led meanwhile, it told
+    /// what still stood in its own words and time. What is younger is told even so. The gap may have been nobody's term;
+    /// and if it was another's, the same text about the same object bears the same name, so that it is there once.
+    pub(super) fn reopen(&self, term: Moment, now: Moment) {
+        self.mail.lock().reopen(term, now);
     }
 
-    /// Another tells.
-    pub(super) fn clear(&self) {
+    /// What came too soon to be told is over: `is_over` is asked of uid, subject and topic. What only waits for the
+    /// server has happened, and is told.
+    pub(crate) fn retract(&self, is_over: impl Fn(&str, &str, Reason) -> bool) {
+        self.mail.lock().ledger.retract(is_over);
+    }
+
+    /// How many notices of what was not told of yet would be taken.
+    pub(super) fn room(&self, now: Moment) -> usize {
         let mut mail = self.mail.lock();
-        mail.waiting.clear();
-        mail.in_flight = None;
-        mail.ledger.clear();
+        let room = MAX_WAITING.saturating_sub(mail.len());
+        room.min(mail.ledger.room(now))
     }
 
     /// Rings when something was offered.
@@ -148,8 +156,12 @@ impl Mail {
     }
 
     /// What is in flight may come back.
+    fn len(&self) -> usize {
+        self.waiting.len() + usize::from(self.in_flight.is_some())
+    }
+
     fn is_full(&self) -> bool {
-        self.waiting.len() + usize::from(self.in_flight.is_some()) >= MAX_WAITING
+        self.len() >= MAX_WAITING
     }
 
     fn finish(&mut self, outcome: Outcome, now: Moment, rng: &mut impl rand::Rng) {
@@ -161,11 +173,14 @@ impl Mail {
         }
     }
 
-    fn reopen(&mut self, now: Moment) {
+    fn reopen(&mut self, term: Moment, now: Moment) {
         self.pace.try_now(now);
         if let Some(letter) = self.in_flight.take() {
             self.put_back(letter);
         }
+        let is_wanted = |since: Moment| term.since(since) <= INTERVAL;
+        self.waiting.retain(|letter| is_wanted(letter.since));
+        self.ledger.retain_held(is_wanted);
     }
 
     /// Its turn is the next, unless a newer one says it, or it has had its turns.
@@ -194,4 +209,4 @@ impl Mail {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -27,7 +27,7 @@ use crate::{
 pub(crate) struct SenderSettings {
     /// For log lines: the member's name, or `home`.
     pub(crate) cluster: String,
-    /// Without it, what waits is dropped: the leader tells.
+    /// Without it nothing is told: the leader tells. What waits may be told later: see [`Outbox::reopen`].
     pub(crate) claim: Claim,
     pub(crate) clock: Clock,
 }
@@ -59,22 +59,14 @@ pub(crate) async fn run_sender(
     settings: SenderSettings,
 ) {
     let SenderSettings { claim, clock, .. } = settings.clone();
-    let outbox = postbox.outbox();
-    outbox.reopen(clock.now());
     let mut teller = Teller {
         settings,
         lease_uid: None,
         complained: false,
     };
     loop {
-        if !claim.is_valid(clock.now()) {
-            outbox.clear();
-        }
-        let tenure = tokio::select! {
-            biased;
-            tenure = claim.gained() => tenure,
-            () = outbox.rung() => continue,
-        };
+        let tenure = claim.gained().await;
+        postbox.outbox().reopen(tenure.since(), clock.now());
         let caller = Caller {
             client: client.clone(),
             timeout: CALL_TIMEOUT,
@@ -84,7 +76,7 @@ pub(crate) async fn run_sender(
         tokio::select! {
             biased;
             // the call in flight is cancelled
-            () = tenure.ended() => outbox.clear(),
+            () = tenure.ended() => {}
             () = teller.deliver(&*postbox, &caller) => {}
         }
     }

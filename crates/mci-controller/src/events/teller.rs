@@ -1,12 +1,15 @@
 //! Keeps the last look at each pool, and tells what is news.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 
 use super::{
-    Notice, Regarding,
-    derive::{News, derive},
+    Notice, Outbox, Regarding,
+    derive::{News, derive, over},
     signs::{Obstacles, Signs},
 };
 use crate::{
@@ -23,6 +26,8 @@ use moment::Moment;
 pub(crate) struct PoolTeller {
     /// The last look at each pool that concerns us.
     seen: BTreeMap<Key, BTreeMap<ClusterName, Seen>>,
+    /// Keys with news for a member whose outbox had no room.
+    untold: BTreeMap<ClusterName, BTreeSet<Key>>,
 }
 
 /// The last look at a pool.
@@ -68,6 +73,7 @@ impl PoolTeller {
         let concerned: Vec<&ClusterName> =
             plan.pools.keys().filter(|name| concerns(name)).collect();
         if concerned.is_empty() {
+            retract_all(before, audience);
             return;
         }
         let obstacles = Obstacles::read(world, key, plan, audience.now);
@@ -81,8 +87,14 @@ impl PoolTeller {
                 continue;
             };
             let signs = Signs::read(name, &record.facts, plan, &obstacles);
-            let old = before.remove(name).filter(|old| old.told.uid == signs.uid);
-            let old = old.unwrap_or_else(|| Seen::first(&signs, &record.facts));
+            let old = before.remove(name);
+            let old = match old {
+                Some(old) if old.told.uid == signs.uid => old,
+                other => {
+                    retract_all(other.map(|old| (name.clone(), old)), audience);
+                    Seen::first(&signs, &record.facts)
+                }
+            };
             count_rejections(
                 &old.rejected,
                 &signs.rejected,
@@ -90,8 +102,17 @@ impl PoolTeller {
             );
             let rejected = signs.rejected.clone();
             let kept = plan.pools.get(name) != Some(&PoolPlan::NoEntry) || !signs.is_blank();
-            let outbox = audience.queues.get(name).map(|queue| queue.outbox());
+            let outbox = audience.outbox(name);
+            if let Some(outbox) = outbox {
+                for (reason, subject) in over(&old.told, &signs) {
+                    let topic = reason.topic();
+                    outbox.retract(|uid, of, about| {
+                        uid == signs.uid && of == subject && about == topic
+                    });
+                }
+            }
             let outbox = outbox.filter(|_| audience.speaking);
+            let mut is_refused = false;
             let told = derive(&old.told, signs, |news| {
                 outbox.is_some_and(|outbox| {
                     let News {
@@ -107,23 +128,67 @@ impl PoolTeller {
                         note,
                         at: audience.wall,
                     };
-                    outbox.offer(notice, audience.now)
+                    let taken = outbox.offer(notice, audience.now);
+                    is_refused |= !taken;
+                    taken
                 })
             });
+            if is_refused {
+                let untold = self.untold.entry(name.clone()).or_default();
+                untold.insert(key.clone());
+            }
+            let seen = Seen { told, rejected };
             if kept {
-                after.insert(name.clone(), Seen { told, rejected });
+                after.insert(name.clone(), seen);
+            } else {
+                retract_all([(name.clone(), seen)], audience);
             }
         }
+        retract_all(before, audience);
         if !after.is_empty() {
             self.seen.insert(key.clone(), after);
         }
     }
 
+    /// Keys to look at again, for what did not fit into an outbox does now; each is given once.
+    pub(crate) fn fitting(
+        &mut self,
+        queues: &BTreeMap<ClusterName, Arc<Queue>>,
+        now: Moment,
+    ) -> BTreeSet<Key> {
+        let mut fitting = BTreeSet::new();
+        for (name, keys) in &mut self.untold {
+            let queue = queues.get(name);
+            let room = queue.map_or(0, |queue| queue.outbox().room(now));
+            fitting.extend(std::iter::from_fn(|| keys.pop_first()).take(room));
+        }
+        self.untold.retain(|_, keys| !keys.is_empty());
+        fitting
+    }
+
     pub(crate) fn forget(&mut self, member: &ClusterName) {
+        self.untold.remove(member);
         self.seen.retain(|_, pools| {
             pools.remove(member);
             !pools.is_empty()
         });
+    }
+}
+
+/// These pools are gone, or concern us no more.
+fn retract_all(pools: impl IntoIterator<Item = (ClusterName, Seen)>, audience: &Audience) {
+    for (name, seen) in pools {
+        if let Some(outbox) = audience.outbox(&name) {
+            outbox.retract(|uid, _, _| uid == seen.told.uid);
+        }
+    }
+}
+
+// === impl Audience ===
+
+impl Audience<'_> {
+    fn outbox(&self, name: &ClusterName) -> Option<&Outbox> {
+        self.queues.get(name).map(|queue| queue.outbox())
     }
 }
 

@@ -47,6 +47,76 @@ fn names(names: &[&str]) -> BTreeSet<ClusterName> {
     names.iter().map(|name| mk_name(name)).collect()
 }
 
+type Change = fn(&mut Signs);
+
+#[test]
+fn what_is_over_is_known_by_the_next_look() {
+    let old = mk_signs();
+    let over_with = |change: Change| {
+        let mut new = mk_signs();
+        change(&mut new);
+        let over = over(&old, &new);
+        let over = over
+            .iter()
+            .map(|(reason, subject)| (reason.name(), *subject));
+        over.collect::<Vec<_>>()
+    };
+    let cases: [(Change, &[(&str, &str)]); 14] = [
+        (|_| (), &[]),
+        // while it moves, what it last said stands
+        (|signs| signs.exported = None, &[]),
+        // the new one is told, and overtakes the old one
+        (
+            |signs| signs.exported = Some(mk_verdict("Exported", "")),
+            &[],
+        ),
+        (
+            |signs| signs.exported = Some(mk_verdict("NoOtherMember", "")),
+            &[("Exported", "")],
+        ),
+        (
+            |signs| {
+                signs.exported = Some(Verdict {
+                    written: true,
+                    ..mk_verdict("Exported", "")
+                });
+            },
+            &[("Exported", "")],
+        ),
+        (
+            |signs| signs.complaints.clear(),
+            &[("InvalidExportAnnotation", "")],
+        ),
+        (
+            |signs| signs.namespace_missing.clear(),
+            &[("NamespaceMissing", "")],
+        ),
+        (|signs| signs.conflicts.clear(), &[("ImportConflict", "")]),
+        (
+            |signs| signs.contested.clear(),
+            &[("ImportConflict", CONTESTED)],
+        ),
+        (
+            |signs| signs.unreachable.clear(),
+            &[("ClusterUnreachable", "")],
+        ),
+        (
+            |signs| signs.no_health_port = false,
+            &[("HealthPortNotFound", "")],
+        ),
+        (
+            |signs| signs.crowded_out = false,
+            &[("TooManyExporters", "")],
+        ),
+        (|signs| signs.status_full = false, &[("PoolStatusFull", "")]),
+        (|signs| signs.rejected.clear(), &[("AddressRejected", "")]),
+    ];
+    for (change, expected) in cases {
+        assert_eq!(over_with(change), expected);
+    }
+    assert!(over(&Signs::default(), &Signs::default()).is_empty());
+}
+
 #[rstest]
 #[case("Exported", &["Exported"])]
 #[case("PartiallyExported", &["PartiallyExported"])]

@@ -146,6 +146,77 @@ fn the_same_text_counts_on_and_another_is_a_new_event() {
 }
 
 #[test]
+fn a_text_that_comes_back_counts_on_and_gets_its_new_time() {
+    let mut ledger = Ledger::default();
+    let say = |ledger: &mut Ledger, note: &str, seconds: u64| {
+        let letter = admit(
+            ledger,
+            mk_notice("u1", Reason::ClusterUnreachable, note),
+            seconds,
+        );
+        let letter = letter.expect("told");
+        (letter.count, letter.name)
+    };
+    let (_, first) = say(&mut ledger, "a", 0);
+    assert_eq!(say(&mut ledger, "b", 400).0, 1);
+    assert_eq!(say(&mut ledger, "a", 800), (2, first.clone()));
+    // of what came too soon only the repeats of what was said last are counted
+    for note in ["a", "b"] {
+        let notice = mk_notice("u1", Reason::ClusterUnreachable, note);
+        assert!(admit(&mut ledger, notice, 900).is_none());
+    }
+    assert_eq!(say(&mut ledger, "b", 1200).0, 2);
+    assert_eq!(say(&mut ledger, "a", 1600), (3, first.clone()));
+    // more texts than are known again
+    for (note, seconds) in ["c", "d", "e", "f"]
+        .into_iter()
+        .zip([2000, 2400, 2800, 3200])
+    {
+        assert_eq!(say(&mut ledger, note, seconds).0, 1);
+    }
+    assert_eq!(say(&mut ledger, "a", 3600), (1, first));
+    let texts = ledger.told.values().map(|told| told.texts.len()).max();
+    assert_eq!(texts, Some(MAX_TEXTS));
+}
+
+#[test]
+fn what_came_too_soon_and_is_over_is_not_told() {
+    let mut ledger = Ledger::default();
+    let bad = |uid, note| mk_notice(uid, Reason::InvalidExportAnnotation, note);
+    for uid in ["u1", "u2"] {
+        assert!(admit(&mut ledger, bad(uid, "x"), 0).is_some());
+        assert!(admit(&mut ledger, bad(uid, "y"), 10).is_none());
+    }
+    ledger.retract(|uid, subject, topic| {
+        uid == "u1" && subject.is_empty() && topic == Reason::InvalidExportAnnotation
+    });
+    let told = due(&mut ledger, 300);
+    assert_eq!(told, Some(("InvalidExportAnnotation", "y".to_owned(), 1)));
+    assert_eq!(due(&mut ledger, 300), None);
+    assert!(ledger.told.keys().any(|(uid, ..)| uid == "u1"));
+    assert_eq!(ledger.held.len(), 0);
+}
+
+#[test]
+fn what_came_too_soon_waits_where_as_much_was_told_as_can_be_kept_in_mind() {
+    let mut ledger = Ledger::default();
+    let of = |number: usize, note: &str| mk_notice(&number.to_string(), Reason::Exported, note);
+    for note in ["x", "y"] {
+        let _ = admit(&mut ledger, of(0, note), 0);
+    }
+    // what was told of it is forgotten, for others need the room
+    for number in 1..=MAX_TOLD {
+        let seconds = if number < MAX_TOLD { 100 } else { 300 };
+        assert!(admit(&mut ledger, of(number, "x"), seconds).is_some());
+    }
+    assert_eq!(due(&mut ledger, 301), None);
+    assert_eq!(ledger.told.len(), MAX_TOLD);
+    assert_eq!(ledger.next_due(), Some(at(601)));
+    assert_eq!(due(&mut ledger, 601), Some(("Exported", "y".to_owned(), 1)));
+    assert!(ledger.told.len() <= MAX_TOLD);
+}
+
+#[test]
 fn members_on_one_object_do_not_silence_each_other() {
     let mut ledger = Ledger::default();
     let of = |member: &str| Notice {
@@ -176,7 +247,7 @@ fn the_ledger_is_bounded_and_forgets() {
 fn a_long_name_stays_legal() {
     let mut notice = mk_notice("u1", Reason::Exported, "x");
     notice.regarding.name = format!("{}.{}", "a".repeat(229), "b".repeat(23));
-    let name = event_name(&notice);
+    let name = event_name(&notice, text_hash(&notice));
     assert!(
         crate::name::is_subdomain(&name) || name.len() <= 253,
         "{name}"

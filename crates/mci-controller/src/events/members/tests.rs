@@ -64,14 +64,55 @@ fn notices_with(
     };
     let mut told = Vec::new();
     let at = Timestamp::UNIX_EPOCH;
-    teller.look(overview, speaking, at, regarding, |notice| {
+    let tell = |notice| {
         let taken = told.len() < room;
         if taken {
             told.push(notice);
         }
         taken
-    });
+    };
+    teller.look(overview, speaking, at, regarding, tell, |_, _| ());
     told
+}
+
+/// Subject and topic of what is over.
+fn over(teller: &mut MemberTeller, overview: &Overview, speaking: bool) -> Vec<String> {
+    let mut over = Vec::new();
+    let regarding = |_: Option<&ClusterName>| Some(Regarding::lease("isthmus-system", "prod"));
+    teller.look(
+        overview,
+        speaking,
+        Timestamp::UNIX_EPOCH,
+        regarding,
+        |_| true,
+        |subject, topic| over.push(format!("{subject}: {}", topic.name())),
+    );
+    over
+}
+
+#[test]
+fn what_is_over_is_not_to_be_told() {
+    let mut teller = MemberTeller::default();
+    let mut bad = mk_overview(true, &[("a", "AuthFailed"), ("b", "Active")]);
+    bad.clusters[1].unusable_credentials = Some("too old".to_owned());
+    bad.guard = true;
+    assert!(over(&mut teller, &bad, true).is_empty());
+    // while it leads, the new word overtakes the old one
+    let mut good = mk_overview(true, &[("a", "Active"), ("b", "Active")]);
+    let ended = ["IsolationGuard", "Active"].map(|topic| match topic {
+        "Active" => "b credentials: Active".to_owned(),
+        topic => format!(": {topic}"),
+    });
+    assert_eq!(over(&mut teller, &good, true), ended);
+    assert!(over(&mut teller, &good, true).is_empty());
+    // while it does not, nothing does
+    let failed = mk_overview(true, &[("a", "AuthFailed"), ("b", "Active")]);
+    assert!(over(&mut teller, &failed, true).is_empty());
+    assert_eq!(over(&mut teller, &good, false), ["a: Active"]);
+    assert!(over(&mut teller, &good, false).is_empty());
+    // it is no member any more
+    good.clusters.pop();
+    assert_eq!(over(&mut teller, &good, true), ["b: Active"]);
 }
 
 #[test]

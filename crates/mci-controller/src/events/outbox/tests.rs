@@ -26,6 +26,13 @@ fn mk_notice(uid: usize, note: &str) -> Notice {
     }
 }
 
+/// Leaves no room.
+pub(crate) fn fill(outbox: &Outbox, now: Moment) {
+    let mut numbers = 0..;
+    let full = numbers.find(|number| !outbox.offer(mk_notice(*number, ""), now));
+    assert!(full.is_some_and(|taken| taken > 0));
+}
+
 fn finish(mail: &mut Mail, outcome: Outcome, now: Moment) {
     mail.finish(outcome, now, &mut StdRng::seed_from_u64(1));
 }
@@ -83,7 +90,7 @@ fn a_letter_is_tried_five_times_whoever_gives_it_back() {
             "at {tries}"
         );
         if tries % 2 == 0 {
-            mail.reopen(now);
+            mail.reopen(Moment::START, now);
         } else {
             finish(&mut mail, THROTTLED, now);
         }
@@ -139,10 +146,50 @@ fn what_came_too_soon_waits_outside_and_for_room() {
 }
 
 #[test]
-fn what_came_too_soon_is_not_told_by_who_tells_no_more() {
+fn what_was_old_when_a_term_began_is_dropped_and_what_was_young_is_told() {
+    let mut mail = Mail::default();
+    for (number, seconds) in [(0, 0), (1, 90), (2, 100)] {
+        mail.offer(mk_notice(number, "1/2"), at(seconds));
+    }
+    assert_eq!(take(&mut mail, at(100)), Some(("1/2".to_owned(), 1)));
+    finish(&mut mail, Outcome::Done, at(100));
+    // what came too soon
+    assert!(mail.offer(mk_notice(0, "2/2"), at(110)));
+    mail.take(at(120)).expect("in flight when the term ends");
+    // a connection anew, in the same term
+    mail.reopen(at(0), at(150));
+    assert_eq!(
+        (mail.waiting.len(), mail.ledger.next_due()),
+        (2, Some(at(300)))
+    );
+    mail.take(at(200)).expect("in flight again");
+    let term = at(395);
+    mail.reopen(term, at(395));
+    let uid = |letter: &Letter| letter.notice.regarding.uid.clone();
+    let left: Vec<String> = mail.waiting.iter().map(uid).collect();
+    assert_eq!(left, ["2"]);
+    assert_eq!(mail.ledger.next_due(), Some(at(300)));
+    mail.reopen(at(411), at(411));
+    assert_eq!((mail.waiting.len(), mail.ledger.next_due()), (0, None));
+}
+
+#[test]
+fn there_is_room_for_what_both_queue_and_memory_take() {
     let outbox = Outbox::default();
-    outbox.offer(mk_notice(0, "1/2"), at(0));
-    outbox.offer(mk_notice(0, "2/2"), at(10));
-    outbox.clear();
-    assert_eq!((outbox.take(at(301)), outbox.next_due()), (None, None));
+    assert_eq!(outbox.room(at(0)), MAX_WAITING);
+    outbox.offer(mk_notice(0, ""), at(0));
+    assert_eq!(outbox.room(at(0)), MAX_WAITING - 1);
+    outbox.take(at(0)).expect("in flight");
+    assert_eq!(outbox.room(at(0)), MAX_WAITING - 1);
+    outbox.finish(Outcome::Done, at(0));
+    assert_eq!(outbox.room(at(0)), MAX_WAITING);
+    let mut number = 0;
+    loop {
+        number += 1;
+        if !outbox.offer(mk_notice(number, ""), at(1)) {
+            break;
+        }
+        outbox.drain();
+    }
+    assert_eq!(outbox.room(at(1)), 0, "after {number}");
 }

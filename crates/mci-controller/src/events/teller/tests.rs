@@ -3,7 +3,7 @@ use prometheus_client::{encoding::text::encode, registry::Registry};
 
 use super::*;
 use crate::{
-    events::Reason,
+    events::fill,
     fixtures::*,
     index::{facts::Claim, update::Update},
     plan::desired_for,
@@ -149,18 +149,7 @@ fn what_does_not_fit_is_told_later() {
     export(&mut bench.world, "a", "llm");
     bench.annotate(DRAIN_SECONDS, "soon");
     let outbox = bench.queues[&mk_name("a")].outbox();
-    let mut others = 0..;
-    let full = others.find(|number: &usize| {
-        let notice = Notice {
-            regarding: Regarding::pool(&mk_key("other"), &number.to_string()),
-            subject: String::new(),
-            reason: Reason::Exported,
-            note: String::new(),
-            at: Timestamp::UNIX_EPOCH,
-        };
-        !outbox.offer(notice, Moment::default())
-    });
-    assert!(full.is_some_and(|taken| taken > 0));
+    fill(outbox, Moment::default());
     bench.plan(0, true);
     let told = bench.told("a");
     assert!(!told.contains(&"InvalidExportAnnotation"), "{told:?}");
@@ -168,6 +157,84 @@ fn what_does_not_fit_is_told_later() {
     assert_eq!(bench.told("a"), ["InvalidExportAnnotation"]);
     bench.plan(2, true);
     assert!(bench.told("a").is_empty());
+}
+
+/// Notes that are due within the next five minutes.
+fn due(bench: &Bench, name: &str, seconds: u64) -> Vec<&'static str> {
+    let outbox = bench.queues[&mk_name(name)].outbox();
+    let now = Moment::from_millis((seconds + 301) * 1000);
+    let letters = std::iter::from_fn(|| {
+        let letter = outbox.take(now)?;
+        outbox.finish(crate::write::action::Outcome::Done, now);
+        Some(letter.notice.reason.name())
+    });
+    letters.collect()
+}
+
+/// A pool with one complaint that was told, and another that came too soon.
+fn mk_held() -> Bench {
+    let mut bench = Bench::new(&["a", "b"]);
+    export(&mut bench.world, "a", "llm");
+    bench.settle();
+    bench.plan(0, true);
+    bench.annotate(DRAIN_SECONDS, "soon");
+    bench.plan(1, true);
+    assert_eq!(bench.told("a"), ["InvalidExportAnnotation"]);
+    bench.annotate(HEALTH_SECRET, "other/creds");
+    bench.plan(2, true);
+    assert!(bench.told("a").is_empty());
+    bench
+}
+
+#[test]
+fn what_came_too_soon_is_told_later_unless_it_is_over_by_then() {
+    for (secret, told) in [
+        ("other/creds", &["InvalidExportAnnotation"][..]),
+        ("creds", &[]),
+    ] {
+        let mut bench = mk_held();
+        bench.annotate(DRAIN_SECONDS, "10");
+        bench.annotate(HEALTH_SECRET, secret);
+        // whoever leads by then
+        bench.plan(3, false);
+        assert_eq!(due(&bench, "a", 3), told, "{secret}");
+    }
+}
+
+#[test]
+fn of_a_pool_that_is_gone_nothing_more_is_told() {
+    let mut bench = mk_held();
+    let gone = Update::PoolDeleted {
+        key: mk_key("llm"),
+        crd: mk_crd(),
+    };
+    bench.world.update(&mk_name("a"), gone, Moment::default());
+    bench.plan(3, true);
+    assert!(due(&bench, "a", 3).is_empty());
+}
+
+#[test]
+fn what_did_not_fit_is_looked_at_again_where_there_is_room() {
+    let mut bench = Bench::new(&["a", "b"]);
+    let fill = |bench: &Bench| fill(bench.queues[&mk_name("a")].outbox(), Moment::default());
+    export(&mut bench.world, "a", "llm");
+    bench.annotate(DRAIN_SECONDS, "soon");
+    fill(&bench);
+    bench.plan(0, false);
+    let fitting = |bench: &mut Bench| bench.teller.fitting(&bench.queues, Moment::default());
+    bench.told("a");
+    assert!(
+        fitting(&mut bench).is_empty(),
+        "who does not lead tells nothing"
+    );
+    fill(&bench);
+    bench.plan(1, true);
+    assert!(fitting(&mut bench).is_empty(), "there is no room");
+    bench.told("a");
+    assert_eq!(fitting(&mut bench), [mk_key("llm")].into());
+    assert!(fitting(&mut bench).is_empty(), "once");
+    bench.plan(2, true);
+    assert!(bench.told("a").contains(&"InvalidExportAnnotation"));
 }
 
 #[test]

@@ -69,13 +69,42 @@ impl Supervisor {
             tracing::debug!(reason = notice.reason.name(), note = notice.note, "event");
             desk.is_some_and(|desk| desk.outbox.offer(notice, now))
         };
+        let retract = |is_over: &dyn Fn(&str, &str, Reason) -> bool| {
+            if let Some(home) = &self.home {
+                home.outbox.retract(is_over);
+            }
+        };
+        // before what is told of the same object now
+        for uid in over(&self.unused, &self.unused_told) {
+            retract(&|of, _, _| of == uid);
+        }
         let at = Timestamp::now();
-        self.teller
-            .look(overview, desk.is_some(), at, regarding, tell);
+        self.teller.look(
+            overview,
+            desk.is_some(),
+            at,
+            regarding,
+            tell,
+            |subject, topic| retract(&|_, of, about| of == subject && about == topic),
+        );
         if desk.is_some() {
             self.unused_told = untold(&self.unused, &self.unused_told, at, tell);
         }
     }
+}
+
+/// Objects of which it was told that they name no member, and of which that is so no more, by their uid.
+fn over<'a>(unused: &[Unused], told: &'a BTreeSet<(Source, &'static str)>) -> Vec<&'a str> {
+    if told.is_empty() {
+        return Vec::new();
+    }
+    let unused = unused.iter();
+    let unused: BTreeSet<_> = unused
+        .map(|one| (&one.origin.source, one.refusal.reason()))
+        .collect();
+    let told = told.iter();
+    let over = told.filter(|(source, reason)| !unused.contains(&(source, *reason)));
+    over.map(|(source, _)| source.uid.as_str()).collect()
 }
 
 /// Tells of objects that name no member, each once; returns those that were told of, now or before.
@@ -133,7 +162,7 @@ mod tests {
             }
         };
         let (one, two) = (of("one"), of("two"));
-        let both: &[Unused] = &[one.clone(), two];
+        let both: &[Unused] = &[one, two];
         let mut known = BTreeSet::new();
         let mut count = |unused: &[Unused], room: u32| {
             let taken = Cell::new(0);
@@ -146,7 +175,9 @@ mod tests {
         };
         let counts = [1, 0, 9, 9].map(|room| count(both, room));
         assert_eq!(counts, [1, 0, 1, 0]);
-        assert_eq!(count(&[one], 9), 0);
+        assert_eq!(count(&both[..1], 9), 0);
         assert_eq!(count(both, 9), 1, "the other was of use meanwhile");
+        assert!(over(both, &known).is_empty());
+        assert_eq!(over(&both[..1], &known), ["uid-two"]);
     }
 }
