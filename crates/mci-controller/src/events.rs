@@ -4,8 +4,9 @@
 //!  plan ── Signs (old, new) ── derive ──► Notice ──► Outbox (per member: ledger, bound) ──► run_sender ──► API server
 //! ```
 //! They are for people: one that cannot be sent is lost, and none ever holds up a write: they wait as writes do where a
-//! server asks for silence or does not answer, and count for nothing there. Core `v1` events, since
-//! `kubectl describe` shows the count and age of those alone.
+//! server asks for silence or does not answer, and count for nothing there. Only the silence that a server asks for by
+//! `Retry-After` is for all that it is sent (spec 4.5), so that writes hear of it. Core `v1` events, since `kubectl
+//! describe` shows the count and age of those alone.
 
 mod derive;
 mod event;

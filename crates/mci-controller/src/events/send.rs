@@ -38,6 +38,9 @@ pub(crate) trait Postbox: Send + Sync {
 
     /// When the server is free for letters: in the past if it is now.
     fn free_from(&self, now: Moment) -> Moment;
+
+    /// The server asked for silence, by `Retry-After`: what else is sent waits as well.
+    fn hush(&self, asked: Duration, now: Moment);
 }
 
 /// Tells one letter after the other.
@@ -47,6 +50,8 @@ struct Teller {
     lease_uid: Option<String>,
     /// That we may not write events was said.
     complained: bool,
+    /// The silence that the server asked for.
+    asked: Option<Duration>,
 }
 
 /// Each of the calls that an event may take: up to three.
@@ -63,6 +68,7 @@ pub(crate) async fn run_sender(
         settings,
         lease_uid: None,
         complained: false,
+        asked: None,
     };
     loop {
         let tenure = claim.gained().await;
@@ -93,6 +99,8 @@ impl Postbox for Outbox {
     fn free_from(&self, _now: Moment) -> Moment {
         Moment::START
     }
+
+    fn hush(&self, _asked: Duration, _now: Moment) {}
 }
 
 // === impl Teller ===
@@ -113,6 +121,9 @@ impl Teller {
                     outcome
                 });
                 outbox.finish(outcome, clock.now());
+                if let Some(asked) = self.asked.take() {
+                    postbox.hush(asked, clock.now());
+                }
                 continue;
             }
             match outbox.next_due() {
@@ -173,6 +184,11 @@ impl Teller {
     fn judge(&mut self, letter: &Letter, operation: &str, answer: &Answer) -> Outcome {
         let outcome = match answer.outcome() {
             Outcome::Done => return Outcome::Done,
+            // an admission plugin that limits events alone says no time: only the server itself does (spec 4.5)
+            Outcome::Throttled(Some(asked)) => {
+                self.asked = Some(asked);
+                Outcome::Throttled(Some(asked))
+            }
             // with whatever failure it comes
             _ if answer.retry_after.is_some() => Outcome::Throttled(answer.retry_after),
             other => other,

@@ -133,6 +133,10 @@ impl Postbox for Queue {
     fn free_from(&self, now: Moment) -> Moment {
         self.lanes.lock().free_from(now)
     }
+
+    fn hush(&self, asked: Duration, now: Moment) {
+        self.lanes.lock().silence(Some(asked), now);
+    }
 }
 
 // === impl Lanes ===
@@ -188,10 +192,15 @@ impl Lanes {
             }
             Outcome::Throttled(wait) => {
                 self.flights.overloaded(began, now);
-                self.silent_until = self.silent_until.max(now + throttle(wait));
+                self.silence(wait, now);
             }
             Outcome::Retry(_) => {}
         }
+    }
+
+    /// The server asked for silence. That alone says nothing of how many writes it bears at once.
+    fn silence(&mut self, asked: Option<Duration>, now: Moment) {
+        self.silent_until = self.silent_until.max(now + throttle(asked));
     }
 
     fn next_due(&self) -> Option<Moment> {

@@ -8,18 +8,21 @@ use crate::write::{
     action::{Action, Slot, Work},
 };
 
-/// Tries a write of a queue, as a writer does.
-fn write(queue: &Queue, clock: Clock, outcome: Outcome) {
-    let slot = Slot::Import(mk_key("llm"));
-    let work = Work {
+fn mk_work(since: Moment) -> Work {
+    Work {
         action: Action::Patch(Bytes::new()),
         content: 1,
         base: String::new(),
         not_before: None,
-        since: clock.now(),
+        since,
         summary: None,
-    };
-    queue.offer(slot.clone(), work, clock.now());
+    }
+}
+
+/// Tries a write of a queue, as a writer does.
+fn write(queue: &Queue, clock: Clock, outcome: Outcome) {
+    let slot = Slot::Import(mk_key("llm"));
+    queue.offer(slot.clone(), mk_work(clock.now()), clock.now());
     let (slot, _) = queue.take(clock.now()).expect("due");
     queue.finish(&slot, outcome, clock.now());
 }
@@ -80,12 +83,42 @@ async fn what_becomes_of_events_is_nothing_to_writes() {
         server.hang().await;
     }
     server.offer(mk_notice(Reason::NotSupported));
-    server.answer_with(429, Some("300")).await;
+    // of a plugin that limits events alone
+    server.answer_with(429, None).await;
     sleep(Duration::from_millis(1)).await;
     let stats = server.postbox.stats(server.clock.now());
     assert!(!stats.breaker_open);
     assert_eq!((stats.limit, stats.in_flight), (32, 0));
     // at once
     write(&server.postbox, server.clock, Outcome::Done);
-    assert!(server.is_quiet(Duration::from_secs(299)).await);
+    assert_eq!(server.answer(201).await.body["reason"], "NotSupported");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_asks_an_event_for_silence_gets_it_from_writes_too() {
+    for (status, asked, silence) in [
+        (429, Some("7"), 7),
+        (503, Some("86400"), 300),
+        // what is not throttling says nothing of writes
+        (500, Some("7"), 0),
+        (429, None, 0),
+    ] {
+        let mut server = Server::<Queue>::start();
+        server.offer(mk_notice(Reason::Exported));
+        server.answer_with(status, asked).await;
+        sleep(Duration::from_millis(1)).await;
+        let now = server.clock.now();
+        server
+            .postbox
+            .offer(Slot::Import(mk_key("llm")), mk_work(now), now);
+        let free = server.postbox.next_due().expect("a write waits");
+        let wait = free.since(now);
+        let expected = Duration::from_secs(silence);
+        assert!(
+            wait <= expected && wait + Duration::from_millis(5) > expected,
+            "{status} {asked:?}: {wait:?}"
+        );
+        let stats = server.postbox.stats(now);
+        assert_eq!((stats.limit, stats.breaker_open), (32, false));
+    }
 }
