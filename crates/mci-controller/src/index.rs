@@ -26,6 +26,8 @@ pub(crate) mod rules;
 #[cfg(test)]
 mod tests;
 pub(crate) mod update;
+mod weighed;
+mod weight;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

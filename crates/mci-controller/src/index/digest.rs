@@ -13,6 +13,8 @@ use crd::{
 };
 use xxhash_rust::xxh3::Xxh3Default;
 
+use super::weight::Heap;
+
 /// The status of a live import, with its digest.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveStatus {
@@ -20,6 +22,8 @@ pub(crate) struct LiveStatus {
     said: Arc<InferencePoolImportStatus>,
     /// None: not known.
     digest: Option<u64>,
+    /// What it takes, in bytes.
+    heap: usize,
 }
 
 /// Whether we write conditions of this type on top of an import.
@@ -143,6 +147,7 @@ impl LiveStatus {
     pub(crate) fn new(said: InferencePoolImportStatus, controller_name: &str) -> Self {
         Self {
             digest: Some(digest(&said, controller_name)),
+            heap: said.heap(),
             said: Arc::new(said),
         }
     }
@@ -150,6 +155,11 @@ impl LiveStatus {
     /// None: only a full comparison tells.
     pub(crate) fn digest(&self) -> Option<u64> {
         self.digest
+    }
+
+    /// What it takes, as it was when it was read.
+    pub(super) fn heap(&self) -> usize {
+        self.heap
     }
 
     /// Equal only for statuses that are equal, but for what collides.

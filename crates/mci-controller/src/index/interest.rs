@@ -130,7 +130,7 @@ impl Member {
     ) -> Changes {
         self.slices_scope = scope;
         let mut changes = self.change_slices(Change::Listed(slices));
-        for (_, pool) in std::mem::take(&mut self.waiting_pools) {
+        for (_, pool) in self.waiting_pools.take() {
             // one that must wait still, waits on
             changes.merge(self.apply_pool(name, pool));
         }

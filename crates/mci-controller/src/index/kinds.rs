@@ -1,9 +1,6 @@
 //! A member's Services, EndpointSlices, namespaces and imports.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
     Changes,
@@ -23,8 +20,10 @@ const MAX_SERVICES: usize = 20_000;
 pub(super) const MAX_SLICES: usize = 10 * MAX_EXPORTED;
 /// Namespaces of one member, twice what Kubernetes is tested with: past them, new ones are not written into.
 pub(super) const MAX_NAMESPACES: usize = 20_000;
-/// Imports in one member, ten times what we are measured with: past them, what it holds counts as not known, and
-/// nothing is written there until a list fits again.
+/// Imports in one member, ten times what we are measured with: past them, or past [`IMPORT_BYTES`], what it holds counts
+/// as not known, and nothing is written there until a list fits again.
+///
+/// [`IMPORT_BYTES`]: super::weighed::IMPORT_BYTES
 pub(super) const MAX_IMPORTS: usize = 50_000;
 
 // === impl Member ===
@@ -33,7 +32,7 @@ impl Member {
     pub(super) fn change_services(&mut self, change: Change<ServiceFacts>) -> Changes {
         let changed = match change {
             Change::Listed(mut items) => {
-                if items.len() > MAX_SERVICES {
+                if items.len() > MAX_SERVICES || self.services.items.is_too_much(items.iter()) {
                     tracing::warn!(
                         services = items.len(),
                         "too many Services: keeping those of pools and some others"
@@ -42,7 +41,7 @@ impl Member {
                     items.truncate(MAX_SERVICES);
                 }
                 let items = items.into_iter().map(|item| (item.key.clone(), item));
-                self.services.reset(items.collect())
+                self.services.reset(items)
             }
             Change::Applied(item) => {
                 let key = item.key.clone();
@@ -74,11 +73,11 @@ impl Member {
                     items.sort_by_key(|item| !self.slices.items.contains_key(&item.key));
                     items.truncate(MAX_SLICES);
                 }
-                let items: BTreeMap<_, _> = items
-                    .into_iter()
-                    .map(|item| (item.key.clone(), item))
-                    .collect();
-                let old = std::mem::take(&mut self.slices.items);
+                let old = self.slices.items.take();
+                for item in items {
+                    self.slices.items.insert(item.key.clone(), item);
+                }
+                let items = &self.slices.items;
                 let changed = items
                     .iter()
                     .filter(|(key, item)| old.get(key) != Some(item));
@@ -87,16 +86,16 @@ impl Member {
                     .iter()
                     .filter(|(key, item)| items.get(key) != Some(item));
                 services.extend(gone.map(|(_, item)| service(item)));
-                self.slices.items = items;
                 self.slices.coverage = Coverage::Listed;
             }
             Change::Applied(item) => {
                 let old = self.slices.items.get(&item.key);
                 let full = old.is_none() && self.slices.items.len() >= MAX_SLICES;
                 if !full && old != Some(&item) {
-                    services.extend(old.map(service));
-                    services.insert(service(&item));
-                    self.slices.items.insert(item.key.clone(), item);
+                    let concerned = [old.map(service), Some(service(&item))];
+                    if self.slices.items.insert(item.key.clone(), item) {
+                        services.extend(concerned.into_iter().flatten());
+                    }
                 }
             }
             Change::Deleted(key) => {
@@ -117,7 +116,7 @@ impl Member {
                     items.truncate(MAX_NAMESPACES);
                 }
                 let items = items.into_iter().map(|item| (item.name.clone(), item));
-                self.namespaces.reset(items.collect())
+                self.namespaces.reset(items)
             }
             Change::Applied(item) => {
                 let name = item.name.clone();
@@ -151,8 +150,8 @@ impl Member {
             self.imports.coverage = Coverage::Never;
         }
         if old_uid.is_some() && old_uid != crd.uid {
-            self.imports.items.clear();
-            self.remembered.clear();
+            self.imports.items.take();
+            self.remembered.take();
         }
         self.import_crd = Some(crd);
         Changes::all()
@@ -171,8 +170,9 @@ impl Member {
             };
             (key.clone(), remembered)
         });
-        let kept: Vec<_> = kept.collect();
-        self.remembered.extend(kept);
+        for (key, remembered) in kept {
+            self.remembered.insert(key, remembered);
+        }
     }
 
     /// Forgets the entries of imports that are gone, or that show entries again.
@@ -191,8 +191,8 @@ impl Member {
                 let fits = items.len() <= MAX_IMPORTS;
                 let items = items.into_iter().take(MAX_IMPORTS);
                 let items = items.map(|item| (item.key.clone(), item));
-                let keys = self.imports.reset(items.collect());
-                if !fits {
+                let keys = self.imports.reset(items);
+                if !fits || self.imports.items.has_refused() {
                     self.imports.coverage = Coverage::Never;
                 }
                 keys
@@ -200,7 +200,10 @@ impl Member {
             Change::Applied(item) => {
                 let key = item.key.clone();
                 let full = self.imports.items.len() >= MAX_IMPORTS;
-                if full && !self.imports.items.contains_key(&key) {
+                let fits = !full || self.imports.items.contains_key(&key);
+                if !fits || !self.imports.items.admits(&key, &item) {
+                    // what it said before is no longer so
+                    self.imports.items.remove(&key);
                     self.imports.coverage = Coverage::Never;
                     return Changes::default();
                 }

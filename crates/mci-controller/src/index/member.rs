@@ -1,10 +1,6 @@
 //! What is known of one member. Nothing here is forgotten because the member is silent.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use crd::{ImportedCluster, RoutingMode};
 
@@ -17,6 +13,8 @@ use super::{
     interest::Scope,
     origin::Origin,
     parents::Parents,
+    weighed::{IMPORT_BYTES, KIND_BYTES, Weighed},
+    weight::Heap,
 };
 use crate::name::Key;
 use moment::Moment;
@@ -49,7 +47,7 @@ pub(crate) struct Member {
     pub(super) stands_by: Option<String>,
     /// What the inventory says of it.
     pub(crate) origin: Arc<Origin>,
-    pub(crate) pools: BTreeMap<Key, PoolRecord>,
+    pub(crate) pools: Weighed<Key, PoolRecord>,
     pub(crate) pools_coverage: Coverage,
     /// Pools that could not be read: known to exist, nothing else.
     pub(crate) odd_pools: BTreeSet<Key>,
@@ -72,11 +70,11 @@ pub(crate) struct Member {
     /// Of which Services the EndpointSlices are known.
     pub(crate) slices_scope: Scope,
     /// Pools as they are now, whose EPP's endpoints are not known yet: what was known of them before stands.
-    pub(crate) waiting_pools: BTreeMap<Key, PoolFacts>,
+    pub(crate) waiting_pools: Weighed<Key, PoolFacts>,
     pub(crate) namespaces: Store<Arc<str>, NamespaceFacts>,
     pub(crate) imports: Store<Key, LiveImport>,
     /// Entries of imports that another CRD than ours reads without them, as they were seen last.
-    pub(crate) remembered: BTreeMap<Key, Remembered>,
+    pub(crate) remembered: Weighed<Key, Remembered>,
     /// Which of them somebody keeps undoing.
     pub(crate) contests: Contests,
     pub(crate) parents: Parents,
@@ -209,7 +207,7 @@ pub(crate) enum Coverage {
 /// Objects of one kind.
 #[derive(Clone, Debug)]
 pub(crate) struct Store<K, V> {
-    pub(crate) items: BTreeMap<K, V>,
+    pub(crate) items: Weighed<K, V>,
     pub(crate) coverage: Coverage,
 }
 
@@ -235,7 +233,7 @@ impl Member {
             uid: None,
             stands_by: None,
             origin: Arc::default(),
-            pools: BTreeMap::new(),
+            pools: Weighed::new("pools", KIND_BYTES),
             pools_coverage: Coverage::Never,
             odd_pools: BTreeSet::new(),
             overfull: false,
@@ -245,13 +243,13 @@ impl Member {
             admitted: BTreeSet::new(),
             over_cap: BTreeSet::new(),
             draining: Drains::default(),
-            services: Store::default(),
-            slices: Store::default(),
+            services: Store::new("Services", KIND_BYTES),
+            slices: Store::new("EndpointSlices", KIND_BYTES),
             slices_scope: Scope::All,
-            waiting_pools: BTreeMap::new(),
-            namespaces: Store::default(),
-            imports: Store::default(),
-            remembered: BTreeMap::new(),
+            waiting_pools: Weighed::new("pools", KIND_BYTES),
+            namespaces: Store::new("namespaces", KIND_BYTES),
+            imports: Store::new("imports", IMPORT_BYTES),
+            remembered: Weighed::new("entries of imports", IMPORT_BYTES),
             contests: Contests::default(),
             parents: Parents::default(),
             default_mode: RoutingMode::EndpointMode,
@@ -394,35 +392,33 @@ impl Link {
 
 // === impl Store ===
 
-impl<K, V> Default for Store<K, V> {
-    fn default() -> Self {
+impl<K: Ord + Clone, V: PartialEq + Heap> Store<K, V> {
+    pub(super) fn new(what: &'static str, budget: usize) -> Self {
         Self {
-            items: BTreeMap::new(),
+            items: Weighed::new(what, budget),
             coverage: Coverage::Never,
         }
     }
-}
 
-impl<K: Ord + Clone, V: PartialEq> Store<K, V> {
-    /// A complete list: returns the keys of what appeared, changed or vanished.
-    pub(crate) fn reset(&mut self, items: BTreeMap<K, V>) -> BTreeSet<K> {
+    /// A complete list, of which the first are kept where there is no room for all: returns the keys of what appeared,
+    /// changed or vanished.
+    pub(crate) fn reset(&mut self, items: impl Iterator<Item = (K, V)>) -> BTreeSet<K> {
         self.coverage = Coverage::Listed;
-        let changed = items
+        let old = self.items.take();
+        for (key, item) in items {
+            self.items.insert(key, item);
+        }
+        let changed = self
+            .items
             .iter()
-            .filter(|(key, item)| self.items.get(key) != Some(item))
+            .filter(|(key, item)| old.get(key) != Some(item))
             .map(|(key, _)| key.clone());
-        let gone = self.items.keys().filter(|key| !items.contains_key(key));
-        let keys = changed.chain(gone.cloned()).collect();
-        self.items = items;
-        keys
+        let gone = old.keys().filter(|key| !self.items.contains_key(key));
+        changed.chain(gone.cloned()).collect()
     }
 
-    /// Returns what was there before if the item says anything new.
+    /// Returns whether the item says anything new, and is kept.
     pub(crate) fn apply(&mut self, key: K, item: V) -> bool {
-        if self.items.get(&key) == Some(&item) {
-            return false;
-        }
-        self.items.insert(key, item);
-        true
+        self.items.get(&key) != Some(&item) && self.items.insert(key, item)
     }
 }

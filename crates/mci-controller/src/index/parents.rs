@@ -9,6 +9,7 @@ use super::{
     facts::{GatewayFacts, PoolFacts, RouteFacts},
     member::{Coverage, Member, PoolRecord, Store},
     update::{Change, ParentKind},
+    weighed::KIND_BYTES,
 };
 use crate::{
     name::Key,
@@ -16,7 +17,7 @@ use crate::{
 };
 
 /// What a member's exports in ParentMode are derived from.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Parents {
     pub(crate) gateways: Store<Key, GatewayFacts>,
     routes: Store<Key, RouteFacts>,
@@ -30,6 +31,16 @@ const MAX_GATEWAYS: usize = 2_000;
 const MAX_ROUTES: usize = 20_000;
 
 // === impl Parents ===
+
+impl Default for Parents {
+    fn default() -> Self {
+        Self {
+            gateways: Store::new("Gateways", KIND_BYTES),
+            routes: Store::new("HTTPRoutes", KIND_BYTES),
+            by_target: BTreeMap::new(),
+        }
+    }
+}
 
 impl Parents {
     /// Whether each of the two kinds was listed, or is known not to be had.
@@ -56,7 +67,7 @@ impl Parents {
         match change {
             Change::Listed(items) => {
                 let items = items.into_iter().map(|item| (item.key.clone(), item));
-                self.gateways.reset(items.collect())
+                self.gateways.reset(items)
             }
             Change::Applied(item) => {
                 let key = item.key.clone();
@@ -97,6 +108,9 @@ impl Parents {
 
     fn apply_route(&mut self, route: RouteFacts) -> BTreeSet<Key> {
         if self.routes.items.get(&route.key) == Some(&route) {
+            return BTreeSet::new();
+        }
+        if !self.routes.items.admits(&route.key, &route) {
             return BTreeSet::new();
         }
         let mut targets = self.remove_route(&route.key);

@@ -169,7 +169,7 @@ impl Member {
             self.unseen = Unseen::Unknown;
         }
         let mut changes = Changes::default();
-        for (key, record) in &mut self.pools {
+        for (key, record) in self.pools.iter_mut() {
             changes.merge(record.doubt_until(key, None, DoubtCause::Crd));
         }
         changes
@@ -180,21 +180,28 @@ impl Member {
         let key = pool.key.clone();
         self.odd_pools.remove(&key);
         self.gone_pools.remove(&key);
-        if !self.has_room(&pool) {
+        let record = PoolRecord {
+            facts: pool,
+            doubt: None,
+        };
+        let waits = self.must_wait(&record.facts);
+        let fits = if waits {
+            self.waiting_pools.admits(&key, &record.facts)
+        } else {
+            self.pools.admits(&key, &record)
+        };
+        // one that is known already stays as it was
+        if !fits || !self.has_room(&record.facts) {
             if !std::mem::replace(&mut self.overfull, true) {
                 tracing::warn!(member = %name, "too many pools: nothing is known of some of them");
             }
             return changes;
         }
-        if self.must_wait(&pool) {
-            self.waiting_pools.insert(key, pool);
+        if waits {
+            self.waiting_pools.insert(key, record.facts);
             return changes;
         }
         self.waiting_pools.remove(&key);
-        let record = PoolRecord {
-            facts: pool,
-            doubt: None,
-        };
         let old = self.pools.get(&key);
         if old == Some(&record) {
             return changes;

@@ -206,7 +206,7 @@ fn silence_forgets_nothing() {
     list(&mut world, "a", &["x"], mk_crd(), NOW);
     let before = member(&world, "a").pools.clone();
     lose(&mut world, "a", NOW);
-    assert_eq!(member(&world, "a").pools, before);
+    assert_eq!(*member(&world, "a").pools, *before);
     assert!(world.tick(NOW + STALE_AFTER * 100).withdrawals.is_empty());
 }
 

@@ -1,11 +1,16 @@
 //! A member that sends objects without end: what is kept is bounded, and what is not kept is not taken for absent.
 
+use crd::{ServiceType, annotations::MCI_CONTROLLER};
+
 use super::*;
 use crate::index::{
-    facts::{NamespaceFacts, SliceFacts},
+    digest::LiveStatus,
+    facts::{GatewayFacts, LiveImport, NamespaceFacts, PoolFacts, RouteFacts, ServiceFacts},
+    facts::{Programmed, SliceFacts},
     kinds::{MAX_IMPORTS, MAX_NAMESPACES, MAX_SLICES},
     pools::MAX_POOLS,
     update::Change,
+    weighed::{IMPORT_BYTES, KIND_BYTES},
 };
 
 const LATER: Moment = Moment::from_millis(1_000_000);
@@ -150,4 +155,149 @@ fn a_member_with_imports_without_end_is_not_written_into() {
     assert!(!member_b.imports_known());
     member_b.change_imports(Change::Listed(vec![live]), NOW);
     assert!(member_b.imports_known());
+}
+
+/// Objects that are this large are too much long before they are too many.
+const LARGE: usize = 1024 * 1024;
+/// More of them than any kind but imports may take.
+const MANY: usize = KIND_BYTES / LARGE + 8;
+
+fn mk_large_pool(name: &str, export: Option<&str>) -> PoolFacts {
+    let mut pool = mk_pool(name, export);
+    let uid = &mut pool.uid;
+    uid.push_str(&"x".repeat(LARGE));
+    pool
+}
+
+#[test]
+fn large_pools_are_not_kept_without_end_and_what_is_not_kept_is_not_absent() {
+    let mut world = mk_heard();
+    export(&mut world, "a", "known");
+    for at in 0..MANY {
+        let large = mk_large_pool(&format!("large-{at}"), None);
+        update(&mut world, Update::PoolApplied(large));
+    }
+    let kept = member(&world, "a");
+    assert!(kept.pools.bytes() <= KIND_BYTES && kept.pools.len() < MANY);
+    assert!(world.tick(NOW + STALE_AFTER).withdrawals.is_empty());
+    assert!(carried(&mut world, LATER), "x may be among those left out");
+    // one that is known and grows stays as it was
+    let grown = mk_large_pool("known", None);
+    let changes = update(&mut world, Update::PoolApplied(grown));
+    assert!(changes.withdrawals.is_empty() && has(&world, "a", "known"));
+    // a list that fits says what there is
+    list(&mut world, "a", &["y"], mk_crd(), LATER);
+    assert!(!carried(&mut world, LATER));
+}
+
+#[test]
+fn large_imports_count_as_not_known() {
+    let mut world = mk_restarted();
+    let live = member(&world, "b").imports.items[&mk_key("x")].clone();
+    let mut status = (*live.status).clone();
+    status.clusters[0].name = "x".repeat(LARGE);
+    let large = LiveStatus::new(status, MCI_CONTROLLER);
+    let mk = |at: usize| LiveImport {
+        key: mk_key(&format!("import-{at}")),
+        status: large.clone(),
+        ..live.clone()
+    };
+    let most = IMPORT_BYTES / LARGE + 8;
+    let name = mk_name("b");
+    let member_b = world.members.get_mut(&name).expect("a member");
+    for at in 0..most {
+        member_b.change_imports(Change::Applied(mk(at)), NOW);
+    }
+    assert!(member_b.imports.items.bytes() <= IMPORT_BYTES);
+    assert!(!member_b.imports_known(), "some are not known");
+    member_b.change_imports(Change::Listed((0..most).map(mk).collect()), NOW);
+    assert!(member_b.imports.items.bytes() <= IMPORT_BYTES);
+    assert!(!member_b.imports_known());
+    member_b.change_imports(Change::Listed(vec![live.clone()]), NOW);
+    assert!(member_b.imports_known());
+    // one that is known and grows past all says no more what it said
+    let most = most - 16;
+    let many = (0..most).map(mk).chain([live.clone()]).collect();
+    member_b.change_imports(Change::Listed(many), NOW);
+    assert!(member_b.imports_known());
+    let mut status = (*live.status).clone();
+    status.clusters[0].name = "x".repeat(17 * LARGE);
+    let grown = LiveImport {
+        status: LiveStatus::new(status, MCI_CONTROLLER),
+        ..live.clone()
+    };
+    member_b.change_imports(Change::Applied(grown), NOW);
+    assert!(!member_b.imports_known() && !member_b.imports.items.contains_key(&live.key));
+}
+
+#[test]
+fn large_objects_of_other_kinds_are_not_kept_without_end() {
+    let text = "x".repeat(LARGE);
+    let key = |at: usize| mk_key(&format!("large-{at}"));
+    let service = |at: usize| ServiceFacts {
+        key: key(at),
+        ingress: vec![text.clone()],
+        ..mk_service(ServiceType::LoadBalancer, "192.0.2.1")
+    };
+    let slice = |at: usize| SliceFacts {
+        key: key(at),
+        ready: vec!["192.0.2.1".parse().expect("an address"); LARGE / 17],
+        ..mk_slice(&["10.0.0.9"])
+    };
+    let gateway = |at: usize| GatewayFacts {
+        key: key(at),
+        programmed: Programmed::Yes,
+        addresses: vec![text.clone()],
+        listeners: Vec::new(),
+    };
+    let route = |at: usize| RouteFacts {
+        key: key(at),
+        parents: Vec::new(),
+        hostnames: vec![crd::Hostname::Exact(text.clone())],
+        pools: [mk_key("x")].into(),
+        imports: BTreeSet::new(),
+    };
+    let listed = |listed: bool| {
+        let mut world = mk_world(&["a"]);
+        let member = world.members.get_mut(&mk_name("a")).expect("a member");
+        let all = 0..MANY;
+        if listed {
+            member.change_services(Change::Listed(all.clone().map(service).collect()));
+            member.change_slices(Change::Listed(all.clone().map(slice).collect()));
+            member.change_gateways(Change::Listed(all.clone().map(gateway).collect()));
+            member.change_routes(Change::Listed(all.map(route).collect()));
+        } else {
+            member.change_routes(Change::Listed(Vec::new()));
+            for at in all {
+                member.change_services(Change::Applied(service(at)));
+                member.change_slices(Change::Applied(slice(at)));
+                member.change_gateways(Change::Applied(gateway(at)));
+                member.change_routes(Change::Applied(route(at)));
+            }
+        }
+        world
+    };
+    for world in [listed(true), listed(false)] {
+        let kept = member(&world, "a");
+        let parents = &kept.parents;
+        let (services, slices) = (&kept.services.items, &kept.slices.items);
+        for (what, bytes, count) in [
+            ("Services", services.bytes(), services.len()),
+            ("slices", slices.bytes(), slices.len()),
+            (
+                "Gateways",
+                parents.gateways.items.bytes(),
+                parents.gateways.items.len(),
+            ),
+        ] {
+            assert!(
+                bytes <= KIND_BYTES && count < MANY && count > 1,
+                "{what}: {count}"
+            );
+        }
+        let routes = parents
+            .routes_to(&mk_key("x"))
+            .map_or(0, |routes| routes.len());
+        assert!(routes < MANY && routes > 1, "{routes}");
+    }
 }

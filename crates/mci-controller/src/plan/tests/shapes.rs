@@ -64,7 +64,7 @@ fn when_our_crd_is_back_nothing_is_written_over_what_was_read_through_the_other(
     serve(&mut world, "t", Flavour::Upstream);
     prune(&mut world, "t");
     let t = world.members.get_mut(&mk_name("t")).expect("a member");
-    t.remembered.clear();
+    t.remembered.take();
     let step = |world: &World| {
         let plan = desired_for(world, &policy, &key, NOW);
         let found = member(world, "t").imports.items.get(&key);

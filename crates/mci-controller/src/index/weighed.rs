@@ -1,0 +1,198 @@
+//! Maps that keep no more than so many bytes: a member may fill every object that it has up to what one may be. Pure.
+
+use std::{borrow::Borrow, collections::BTreeMap, ops::Deref};
+
+use super::weight::Heap;
+
+/// Objects of one kind in one member, within a budget. Read as the map that it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Weighed<K, V> {
+    map: BTreeMap<K, V>,
+    /// For log lines: what is kept.
+    what: &'static str,
+    budget: usize,
+    bytes: usize,
+    /// Something did not fit since all was replaced.
+    refused: bool,
+}
+
+/// Of each kind but imports: 1.6 KiB for each of 20 000 objects, where a usual one takes a third.
+pub(crate) const KIND_BYTES: usize = 32 * 1024 * 1024;
+/// Of imports, and of what is remembered of their entries: twice what a list of them may be long, for 2000 pools with 50
+/// exporters of 2.5 KiB each.
+pub(crate) const IMPORT_BYTES: usize = 256 * 1024 * 1024;
+
+// === impl Weighed ===
+
+impl<K: Ord, V: Heap> Weighed<K, V> {
+    pub(crate) fn new(what: &'static str, budget: usize) -> Self {
+        Self {
+            map: BTreeMap::new(),
+            what,
+            budget,
+            bytes: 0,
+            refused: false,
+        }
+    }
+
+    /// Whether something did not fit since all was replaced.
+    pub(crate) fn has_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// What is kept, in bytes, about.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether these would be too much.
+    pub(crate) fn is_too_much<'a>(&self, all: impl Iterator<Item = &'a V>) -> bool
+    where
+        V: 'a,
+    {
+        all.map(weight::<K, V>).sum::<usize>() > self.budget
+    }
+
+    /// Whether there is room, in the place of what is there. It is told once that there is none.
+    pub(crate) fn admits(&mut self, key: &K, value: &V) -> bool {
+        let old = self.map.get(key).map_or(0, weight::<K, V>);
+        let bytes = self.bytes.saturating_sub(old);
+        if bytes.saturating_add(weight::<K, V>(value)) <= self.budget {
+            return true;
+        }
+        if !std::mem::replace(&mut self.refused, true) {
+            let (what, budget) = (self.what, self.budget);
+            tracing::warn!(
+                what,
+                budget,
+                "what a member says takes too many bytes: not all of it is kept"
+            );
+        }
+        false
+    }
+
+    /// Keeps it in the place of what was there, unless there is no room; whether it does.
+    pub(crate) fn insert(&mut self, key: K, value: V) -> bool {
+        if !self.admits(&key, &value) {
+            return false;
+        }
+        self.bytes = self.bytes.saturating_add(weight::<K, V>(&value));
+        let old = self.map.insert(key, value);
+        self.forget(old.as_ref());
+        true
+    }
+
+    pub(crate) fn remove<Q>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Ord + ?Sized,
+    {
+        let old = self.map.remove(key);
+        self.forget(old.as_ref());
+        old
+    }
+
+    /// All of it; nothing is left.
+    pub(crate) fn take(&mut self) -> BTreeMap<K, V> {
+        (self.bytes, self.refused) = (0, false);
+        std::mem::take(&mut self.map)
+    }
+
+    pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&K, &V) -> bool) {
+        let mut gone = 0;
+        self.map.retain(|key, value| {
+            let keeps = keeps(key, value);
+            if !keeps {
+                gone += weight::<K, V>(value);
+            }
+            keeps
+        });
+        self.bytes = self.bytes.saturating_sub(gone);
+    }
+
+    /// To change what does not weigh.
+    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        self.map.get_mut(key)
+    }
+
+    /// To change what does not weigh.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
+        self.map.iter_mut()
+    }
+
+    fn forget(&mut self, old: Option<&V>) {
+        self.bytes = self.bytes.saturating_sub(old.map_or(0, weight::<K, V>));
+    }
+}
+
+impl<K, V> Deref for Weighed<K, V> {
+    type Target = BTreeMap<K, V>;
+
+    fn deref(&self) -> &BTreeMap<K, V> {
+        &self.map
+    }
+}
+
+impl<'a, K, V> IntoIterator for &'a Weighed<K, V> {
+    type Item = (&'a K, &'a V);
+    type IntoIter = std::collections::btree_map::Iter<'a, K, V>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.map.iter()
+    }
+}
+
+fn weight<K, V: Heap>(value: &V) -> usize {
+    size_of::<(K, V)>() + value.heap()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BUDGET: usize = 4096;
+
+    /// What it should take.
+    fn bytes(map: &Weighed<u16, String>) -> usize {
+        map.values().map(weight::<u16, String>).sum()
+    }
+
+    proptest! {
+        #[test]
+        fn it_knows_what_it_keeps_and_keeps_no_more_than_its_budget(
+            steps in prop::collection::vec((0..5_u8, 0..8_u16, 0..2000_usize), 0..200)
+        ) {
+            let mut map = Weighed::new("texts", BUDGET);
+            for (step, key, length) in steps {
+                match step {
+                    0 => drop(map.remove(&key)),
+                    1 => map.retain(|kept, _| *kept % 3 != key % 3),
+                    2 if length < 20 => drop(map.take()),
+                    _ => {
+                        let (before, text) = (map.get(&key).cloned(), "x".repeat(length));
+                        let others = bytes(&map) - before.as_ref().map_or(0, weight::<u16, String>);
+                        let fits = others + weight::<u16, String>(&text) <= BUDGET;
+                        prop_assert_eq!(map.insert(key, text.clone()), fits);
+                        prop_assert_eq!(map.get(&key), if fits { Some(&text) } else { before.as_ref() });
+                    }
+                }
+                prop_assert_eq!(map.bytes(), bytes(&map));
+                prop_assert!(map.bytes() <= BUDGET);
+            }
+        }
+    }
+
+    #[test]
+    fn it_tells_that_it_refused_until_all_is_replaced() {
+        let mut map = Weighed::new("texts", BUDGET);
+        assert!(map.insert(1, "x".repeat(3000)) && !map.has_refused());
+        assert!(!map.insert(2, "x".repeat(3000)) && map.has_refused());
+        map.remove(&1);
+        assert!(map.insert(2, "x".repeat(3000)) && map.has_refused());
+        assert_eq!(map.take().len(), 1);
+        assert!(!map.has_refused());
+    }
+}
