@@ -23,7 +23,7 @@ use crate::{
     explain::{Explanation, Scene, explain},
     index::{
         Changes, Dirty, World,
-        facts::Claim,
+        facts::{Claim, LiveImport},
         interest::Interest,
         member::{Coverage, Link, Member, Reach, Refusal},
         origin::Origin,
@@ -295,19 +295,25 @@ impl Planner {
         }
     }
 
-    /// Imports of a member changed. Those that we know the reason of, since they are as planned or being written, need no
-    /// look at once.
+    /// Imports of a member changed. Those that we know the reason of need no look at once: they are as planned, or were
+    /// just made by a write that is about to fill them.
     fn hear_echoes(&mut self, name: &ClusterName, dirty: &mut Dirty, now: Moment) {
+        let as_planned = std::mem::take(&mut dirty.as_planned);
+        let echoes = std::mem::take(&mut dirty.echoes);
         let queue = self.queues.get(name);
-        for key in std::mem::take(&mut dirty.as_planned) {
+        for key in as_planned {
             if let Some(queue) = queue {
                 queue.withdraw(&Slot::Import(key.clone()));
             }
             self.echoes.hear_expected(key, now);
         }
-        for key in std::mem::take(&mut dirty.echoes) {
-            let slot = Slot::Import(key.clone());
-            if queue.is_some_and(|queue| queue.is_writing(&slot)) {
+        let imports = self.world.members.get(name);
+        let imports = imports.map(|member| &member.imports.items);
+        for key in echoes {
+            let live = imports.and_then(|imports| imports.get(&key));
+            let is_bare = live.is_some_and(LiveImport::is_bare);
+            let is_made = |queue: &Arc<Queue>| queue.is_creating(&Slot::Import(key.clone()));
+            if is_bare && queue.is_some_and(is_made) {
                 self.echoes.hear_expected(key, now);
             } else {
                 self.echoes.hear_change(key, now);

@@ -8,7 +8,9 @@ use std::{
     sync::Arc,
 };
 
-use crd::{Condition, FailureMode, Hostname, ListenerProtocol, ServiceType};
+use crd::{
+    Condition, FailureMode, Hostname, InferencePoolImportStatus, ListenerProtocol, ServiceType,
+};
 use jiff::Timestamp;
 
 use super::digest::LiveStatus;
@@ -187,4 +189,13 @@ pub(crate) enum CrdCheck {
     Serving { uid: String },
     /// It is gone or going: the absence of a pool proves nothing.
     Doubtful,
+}
+
+// === impl LiveImport ===
+
+impl LiveImport {
+    /// Ours, and without a status: as a creation first shows.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.claim == Claim::Ours && *self.status == InferencePoolImportStatus::default()
+    }
 }

@@ -130,7 +130,9 @@ impl Member {
     ) -> Changes {
         self.slices_scope = scope;
         let mut changes = self.change_slices(Change::Listed(slices));
-        for (_, pool) in self.waiting_pools.take() {
+        let mut waiting: Vec<PoolFacts> = self.waiting_pools.take().into_values().collect();
+        waiting.sort_unstable_by(|a, b| (a.created, a.key.text()).cmp(&(b.created, b.key.text())));
+        for pool in waiting {
             // one that must wait still, waits on
             changes.merge(self.apply_pool(name, pool));
         }

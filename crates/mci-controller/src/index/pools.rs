@@ -238,12 +238,20 @@ impl Member {
         if exported {
             self.admitted.insert(key.clone());
         } else if self.admitted.remove(key)
-            && let Some(next) = self.over_cap.pop_first()
+            && let Some(next) = self.oldest_over_cap()
         {
+            self.over_cap.remove(&next);
             changes.dirty.keys.insert(next.clone());
             self.admitted.insert(next);
         }
         changes
+    }
+
+    fn oldest_over_cap(&self) -> Option<Key> {
+        let age = |key: &Key| self.pools.get(key).map(|record| record.facts.created);
+        let oldest = self.over_cap.iter();
+        let oldest = oldest.min_by(|a, b| (age(a), a.text()).cmp(&(age(b), b.text())));
+        oldest.cloned()
     }
 
     pub(super) fn delete_pool(&mut self, name: &ClusterName, key: &Key, crd: CrdCheck) -> Changes {

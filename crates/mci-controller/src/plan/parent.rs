@@ -330,10 +330,11 @@ fn loop_free(
         let message = "whether a route on it leads to the import of the pool cannot be told";
         return (Status::Unknown, "RoutesUnknown", message.to_owned());
     };
-    let looping = routes.iter().find(|route| {
+    let looping = routes.iter().filter(|route| {
         route.imports.contains(&pool.key) && route.parents.iter().any(|one| one.gateway == *gateway)
     });
-    match looping {
+    // always the same of several
+    match looping.min_by(|a, b| a.key.text().cmp(&b.key.text())) {
         None => {
             let message = "no HTTPRoute on it leads to the import of the pool";
             (Status::True, "NoLoop", message.to_owned())

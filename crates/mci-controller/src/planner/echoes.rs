@@ -71,30 +71,27 @@ impl Echoes {
         self.expected.forget(key);
     }
 
-    /// What is to be planned now, and since when it waits. `members` is what planning one key compares.
-    pub(super) fn take(&mut self, members: usize, now: Moment) -> Option<(BTreeSet<Key>, Moment)> {
+    /// What is to be planned now, each with since when it waits; changes come first. `members` is what planning one key
+    /// compares.
+    pub(super) fn take(
+        &mut self,
+        members: usize,
+        now: Moment,
+    ) -> impl Iterator<Item = (BTreeSet<Key>, Moment)> + use<> {
         let is_due = |due: Option<Moment>| due.is_some_and(|due| due <= now);
-        let changed = is_due(self.changed.due());
-        let expected = is_due(self.expected_due());
-        let changed = changed.then(|| self.changed.take(now));
+        let changed = is_due(self.changed.due()).then(|| self.changed.take(now));
         if let Some((keys, _)) = &changed {
+            let work = work(keys, members);
+            self.changed.free_from = now + PAUSE.saturating_add(work).min(PAUSE_MAX);
             for key in keys {
                 self.expected.forget(key);
             }
         }
-        let expected = expected.then(|| self.expected.take(now));
-        if let Some((keys, _)) = &changed {
-            let work = work(keys, members);
-            self.changed.free_from = now + PAUSE.saturating_add(work).min(PAUSE_MAX);
-        }
+        let expected = is_due(self.expected_due()).then(|| self.expected.take(now));
         if let Some((keys, _)) = &expected {
             self.expected.free_from = now + work(keys, members).min(GATHER_MAX);
         }
-        let rounds = changed.into_iter().chain(expected);
-        rounds.reduce(|(mut keys, since), (more, other)| {
-            keys.extend(more);
-            (keys, since.min(other))
-        })
+        changed.into_iter().chain(expected)
     }
 
     fn expected_due(&self) -> Option<Moment> {
@@ -149,6 +146,14 @@ mod tests {
         names.iter().map(|name| mk_key(name)).collect()
     }
 
+    /// What is taken, where it is one round at most.
+    fn take(echoes: &mut Echoes, now: Moment) -> Option<(BTreeSet<Key>, Moment)> {
+        let mut rounds = echoes.take(MEMBERS, now);
+        let first = rounds.next();
+        assert_eq!(rounds.next(), None);
+        first
+    }
+
     fn hear(echoes: &mut Echoes, names: &[&str], now: Moment) {
         for name in names {
             echoes.hear_change(mk_key(name), now);
@@ -161,13 +166,23 @@ mod tests {
         echoes.hear_expected(mk_key("a"), at(0));
         echoes.hear_expected(mk_key("b"), at(50));
         assert_eq!(echoes.due(), Some(at(100)));
-        assert_eq!(echoes.take(MEMBERS, at(99)), None);
+        assert_eq!(take(&mut echoes, at(99)), None);
         // a change is not held up by it, and what is planned for one is planned
         hear(&mut echoes, &["b"], at(60));
-        assert_eq!(echoes.take(MEMBERS, at(60)), Some((keys(&["b"]), at(60))));
-        let taken = echoes.take(MEMBERS, at(100));
+        assert_eq!(take(&mut echoes, at(60)), Some((keys(&["b"]), at(60))));
+        let taken = take(&mut echoes, at(100));
         assert_eq!(taken, Some((keys(&["a"]), at(0))));
         assert_eq!(echoes.due(), None);
+    }
+
+    #[test]
+    fn a_change_goes_first_and_is_no_older_than_it_is() {
+        let mut echoes = Echoes::default();
+        echoes.hear_expected(mk_key("a"), at(0));
+        echoes.hear_expected(mk_key("b"), at(0));
+        hear(&mut echoes, &["b"], at(200));
+        let rounds: Vec<_> = echoes.take(MEMBERS, at(200)).collect();
+        assert_eq!(rounds, [(keys(&["b"]), at(200)), (keys(&["a"]), at(0))]);
     }
 
     #[test]
@@ -175,7 +190,7 @@ mod tests {
         for (members, pause) in [(100, 100), (10_000, 1_000), (1_000_000, 10_000)] {
             let mut echoes = Echoes::default();
             echoes.hear_expected(mk_key("a"), at(0));
-            assert!(echoes.take(members, at(100)).is_some());
+            assert_eq!(echoes.take(members, at(100)).count(), 1);
             echoes.hear_expected(mk_key("b"), at(100));
             assert_eq!(echoes.due(), Some(at(100 + pause)), "{members} members");
         }
@@ -186,14 +201,14 @@ mod tests {
         let mut echoes = Echoes::default();
         assert_eq!(echoes.due(), None);
         hear(&mut echoes, &["a"], at(100));
-        assert_eq!(echoes.take(MEMBERS, at(100)), Some((keys(&["a"]), at(100))));
+        assert_eq!(take(&mut echoes, at(100)), Some((keys(&["a"]), at(100))));
         hear(&mut echoes, &["a"], at(101));
         hear(&mut echoes, &["a", "b"], at(110));
-        assert_eq!(echoes.take(MEMBERS, at(110)), None);
+        assert_eq!(take(&mut echoes, at(110)), None);
         // 50 ms, and 100 µs for each of the 100 imports
         assert_eq!(echoes.due(), Some(at(160)));
         let both = Some((keys(&["a", "b"]), at(101)));
-        assert_eq!(echoes.take(MEMBERS, at(160)), both);
+        assert_eq!(take(&mut echoes, at(160)), both);
         assert_eq!(echoes.due(), None);
     }
 
@@ -202,7 +217,7 @@ mod tests {
         for (members, pause) in [(0, 50), (1_000, 150), (1_000_000, 250)] {
             let mut echoes = Echoes::default();
             hear(&mut echoes, &["a"], at(0));
-            echoes.take(members, at(0));
+            assert_eq!(echoes.take(members, at(0)).count(), 1);
             hear(&mut echoes, &["b"], at(1));
             assert_eq!(echoes.due(), Some(at(pause)), "{members} members");
         }
@@ -213,7 +228,7 @@ mod tests {
         let mut echoes = Echoes::default();
         hear(&mut echoes, &["a"], at(0));
         echoes.refresh();
-        let taken = echoes.take(MEMBERS, at(30_000));
+        let taken = take(&mut echoes, at(30_000));
         assert_eq!(taken, Some((keys(&["a"]), at(30_000))));
     }
 
@@ -221,14 +236,14 @@ mod tests {
     fn what_was_planned_meanwhile_is_not_planned_again() {
         let mut echoes = Echoes::default();
         hear(&mut echoes, &["a"], at(0));
-        echoes.take(MEMBERS, at(0));
+        take(&mut echoes, at(0));
         hear(&mut echoes, &["a"], at(1));
         echoes.forget(&mk_key("a"));
-        assert_eq!(echoes.take(MEMBERS, at(1_000)), None);
+        assert_eq!(take(&mut echoes, at(1_000)), None);
         // nor does its age count for the next
         hear(&mut echoes, &["b"], at(2_000));
         assert_eq!(
-            echoes.take(MEMBERS, at(2_000)),
+            take(&mut echoes, at(2_000)),
             Some((keys(&["b"]), at(2_000)))
         );
     }

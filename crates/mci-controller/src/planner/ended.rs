@@ -18,18 +18,22 @@ const NAMED: usize = 5;
 
 /// One for each evidence.
 pub(super) fn summarise(withdrawals: &[Withdrawal]) -> Vec<Ended> {
-    let mut all: BTreeMap<Evidence, (usize, Vec<String>)> = BTreeMap::new();
+    let mut all: BTreeMap<Evidence, Vec<&Withdrawal>> = BTreeMap::new();
     for withdrawal in withdrawals {
-        let (exports, first) = all.entry(withdrawal.evidence).or_default();
-        *exports += 1;
-        if *exports <= NAMED {
-            first.push(format!("{} {}", withdrawal.exporter, withdrawal.key));
-        }
+        all.entry(withdrawal.evidence).or_default().push(withdrawal);
     }
-    let ended = |(evidence, (exports, first)): (_, (_, Vec<String>))| Ended {
-        evidence,
-        exports,
-        first: first.join(", "),
+    let ended = |(evidence, mut ended): (_, Vec<&Withdrawal>)| {
+        ended
+            .sort_unstable_by(|a, b| (&a.exporter, a.key.text()).cmp(&(&b.exporter, b.key.text())));
+        let first = ended.iter().take(NAMED);
+        let first: Vec<String> = first
+            .map(|one| format!("{} {}", one.exporter, one.key))
+            .collect();
+        Ended {
+            evidence,
+            exports: ended.len(),
+            first: first.join(", "),
+        }
     };
     all.into_iter().map(ended).collect()
 }
@@ -52,9 +56,9 @@ mod tests {
     #[test]
     fn a_few_are_named_and_many_are_counted() {
         let few = [
-            mk("x", Evidence::PoolDeleted),
-            mk("y", Evidence::AnnotationGone),
             mk("z", Evidence::PoolDeleted),
+            mk("y", Evidence::AnnotationGone),
+            mk("x", Evidence::PoolDeleted),
         ];
         let ended = |evidence, exports, first: &str| Ended {
             evidence,
@@ -67,9 +71,10 @@ mod tests {
         ];
         assert_eq!(summarise(&few), expected);
         let many: Vec<Withdrawal> = (0..10_000)
-            .map(|n| mk(&format!("p{n}"), Evidence::MemberRemoved))
+            .rev()
+            .map(|n| mk(&format!("p{n:04}"), Evidence::MemberRemoved))
             .collect();
-        let first = "a ml/p0, a ml/p1, a ml/p2, a ml/p3, a ml/p4";
+        let first = "a ml/p0000, a ml/p0001, a ml/p0002, a ml/p0003, a ml/p0004";
         let expected = [ended(Evidence::MemberRemoved, 10_000, first)];
         assert_eq!(summarise(&many), expected);
         assert_eq!(summarise(&[]), []);

@@ -72,7 +72,7 @@ impl Planner {
         let mut compared = 0;
         self.publish_keys(keys, &mut compared, occasion);
         let cost = self.cost();
-        if let Some((keys, since)) = self.echoes.take(cost, now) {
+        for (keys, since) in self.echoes.take(cost, now) {
             self.publish_keys(keys, &mut compared, Occasion { since, ..occasion });
         }
         occasion.since = self.backlog.since.unwrap_or(now);

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{publish::SLICE, *};
 use crate::{
     fixtures::*,
-    index::{facts::LiveImport, update::Change},
+    index::{digest::LiveStatus, facts::LiveImport, update::Change},
     plan::{Hold, ImportPlan, KeyPlan, PoolPlan, desired_for},
     write::action::{Action, Outcome, Slot},
 };
@@ -461,6 +461,52 @@ fn the_echoes_of_one_event_are_planned_together() {
     ));
     // known at once, though nothing else happened: what it waited for is over
     assert!(bench.planner.unsettled.keys().is_empty());
+}
+
+#[test]
+fn only_what_a_write_explains_waits_for_a_slower_round() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.connect("a", mk_exported(), Vec::new());
+    bench.connect("b", Vec::new(), Vec::new());
+    bench.planner.speak(true);
+    bench.plan(at(0));
+    let key = mk_key("llm");
+    let plan = desired_for(&bench.planner.world, &bench.planner.policy, &key, at(0));
+    let ImportPlan::Present(planned) = &plan.imports[&mk_name("b")] else {
+        panic!("no import");
+    };
+    let show = |bench: &mut Bench, live: LiveImport, now| {
+        let shown = Update::Imports(Change::Applied(live));
+        bench.planner.update(&mk_name("b"), shown, now);
+        let due = bench.planner.next_due().expect("it is to be planned");
+        bench.plan(due);
+        due
+    };
+    let (slot, work) = bench.queues["b"].take(at(1_000)).expect("a creation");
+    assert!(matches!(work.action, Action::Apply { create: true, .. }));
+    let bare = LiveImport {
+        status: LiveStatus::new(crd::InferencePoolImportStatus::default(), "us"),
+        ..mk_live(&key, planned, 1)
+    };
+    assert!(bare.is_bare());
+    let expected = at(1_000 + 100);
+    assert_eq!(show(&mut bench, bare.clone(), at(1_000)), expected);
+
+    // what somebody else wrote meanwhile is compared at once
+    let mut edited = mk_live(&key, planned, 2);
+    edited.status.clusters.clear();
+    assert!(show(&mut bench, edited.clone(), at(5_000)) <= at(5_000));
+    bench.queues["b"].finish(&slot, Outcome::Done, at(5_001));
+    let said = mk_live(&key, planned, 3);
+    assert_eq!(show(&mut bench, said, at(10_000)), at(10_000 + 100));
+    assert!(bench.queues["b"].take(at(11_000)).is_none(), "as planned");
+    edited.resource_version = "4".to_owned();
+    assert!(show(&mut bench, edited, at(20_000)) <= at(20_000));
+    // nor is it explained by a creation that is over
+    let mut emptied = bare;
+    emptied.resource_version = "5".to_owned();
+    assert!(show(&mut bench, emptied, at(30_000)) <= at(30_000));
+    assert!(bench.queues["b"].take(at(60_000)).is_some(), "it is mended");
 }
 
 #[test]

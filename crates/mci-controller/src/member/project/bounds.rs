@@ -69,7 +69,9 @@ pub(super) fn import_status(
 ) -> InferencePoolImportStatus {
     shorten(&mut status.clusters, MAX_ENTRIES);
     status.controllers.retain(|one| one.name == controller_name);
-    status.controllers.shrink_to(1);
+    // a map by name
+    shorten(&mut status.controllers, 1);
+    status.controllers.shrink_to_fit();
     for controller in &mut status.controllers {
         controller.parents = Vec::new();
         shorten(&mut controller.exporting_clusters, MAX_EXPORTING);
