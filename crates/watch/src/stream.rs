@@ -1,8 +1,13 @@
 //! The stream of updates and its backoff.
 
-use std::{fmt::Debug, pin::Pin, time::Duration};
+use std::{
+    fmt::{Debug, Display},
+    pin::Pin,
+    time::Duration,
+};
 
 use futures::{Stream, StreamExt, stream};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
     Api, Resource,
     core::PartialObjectMeta,
@@ -13,7 +18,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::{Tolerant, WatchFailure};
+use crate::{Tolerant, WatchFailure, failure::clipped};
 
 /// One change of a watched kind.
 #[derive(Clone, Debug)]
@@ -57,22 +62,22 @@ pub fn objects<K>(api: Api<Tolerant<K>>, config: Config) -> impl Stream<Item = U
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    reduced(api, config, |object| object)
+    reduced(api, config, Ok)
 }
 
 /// Watches whole objects and keeps of each what `reduce` makes of it, at once: so a long list holds no more than that
-/// until it is complete.
+/// until it is complete. One of which it can make nothing is as odd as one that does not decode.
 pub fn reduced<K, F>(
     api: Api<Tolerant<K>>,
     config: Config,
-    reduce: impl Fn(K) -> F + Send + Sync,
+    reduce: impl Fn(K) -> Result<F, OddObject> + Send + Sync,
 ) -> impl Stream<Item = Update<F>> + Send
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     F: Send,
 {
     let begin = move || watcher::watcher(api.clone(), config.clone());
-    let decode = move |object: Tolerant<K>| object.decoded().map(&reduce);
+    let decode = move |object: Tolerant<K>| object.decoded().and_then(&reduce);
     updates(K::kind(&()).into_owned(), begin, decode)
 }
 
@@ -217,6 +222,19 @@ fn backoff(failures: u32, rng: &mut impl rand::Rng) -> Duration {
         .saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX))
         .min(BACKOFF_MAX);
     BACKOFF_MIN.max(span.mul_f64(rng.random::<f64>()))
+}
+
+// === impl OddObject ===
+
+impl OddObject {
+    /// The object with these metadata, and what does not fit in it. Long texts are cut.
+    pub fn new(metadata: &ObjectMeta, error: &dyn Display) -> Self {
+        Self {
+            namespace: clipped(metadata.namespace.clone().unwrap_or_default()),
+            name: clipped(metadata.name.clone().unwrap_or_default()),
+            error: clipped(error.to_string()),
+        }
+    }
 }
 
 // === impl OddLog ===

@@ -10,7 +10,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use crate::{OddObject, failure::clipped};
+use crate::OddObject;
 
 /// An object of kind `K`, or what can be said of one that does not decode: so that it spoils neither the list nor the
 /// watch that it comes in. As kube's `DeserializeGuard`; but the object's text is set aside and decoded once, not taken
@@ -38,11 +38,7 @@ impl<K> Tolerant<K> {
     pub(crate) fn decoded(self) -> Result<K, OddObject> {
         match self.0 {
             Found::Object(object) => Ok(object),
-            Found::Odd { metadata, error } => Err(OddObject {
-                namespace: clipped(metadata.namespace.unwrap_or_default()),
-                name: clipped(metadata.name.unwrap_or_default()),
-                error: clipped(error),
-            }),
+            Found::Odd { metadata, error } => Err(OddObject::new(&metadata, &error)),
         }
     }
 }

@@ -44,7 +44,7 @@ const HELD_EVENTS: u32 = 20;
 /// From an event until all have applied it: what the slowest fleet takes, and much more.
 const EVENT_LIMIT: Duration = Duration::from_mins(1);
 /// What a client takes to do nothing is measured for this long.
-const IDLE: Duration = Duration::from_secs(6);
+const IDLE: Duration = Duration::from_secs(40);
 /// After the begin: what it causes is over by then.
 const REST: Duration = Duration::from_secs(3);
 /// One event to a thousand writes sent (design, section 7), in milliseconds.

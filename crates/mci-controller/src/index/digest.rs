@@ -15,11 +15,14 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use super::weight::Heap;
 
-/// The status of a live import, with its digest.
+/// The status of a live import, shared with the imports in other members that say the same.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LiveStatus(Arc<Said>);
+
+/// A status, with its digest.
 #[derive(Clone, Debug)]
-pub(crate) struct LiveStatus {
-    /// Shared with the imports in other members that say the same.
-    said: Arc<InferencePoolImportStatus>,
+pub(crate) struct Said {
+    status: InferencePoolImportStatus,
     /// None: not known.
     digest: Option<u64>,
     /// What it takes, in bytes.
@@ -144,22 +147,22 @@ fn condition(condition: &Condition, hash: &mut Xxh3Default) {
 
 impl LiveStatus {
     /// Takes the digest of what the named controller says in it.
-    pub(crate) fn new(said: InferencePoolImportStatus, controller_name: &str) -> Self {
-        Self {
-            digest: Some(digest(&said, controller_name)),
-            heap: said.heap(),
-            said: Arc::new(said),
-        }
+    pub(crate) fn new(status: InferencePoolImportStatus, controller_name: &str) -> Self {
+        Self(Arc::new(Said {
+            digest: Some(digest(&status, controller_name)),
+            heap: status.heap(),
+            status,
+        }))
     }
 
     /// None: only a full comparison tells.
     pub(crate) fn digest(&self) -> Option<u64> {
-        self.digest
+        self.0.digest
     }
 
     /// What it takes, as it was when it was read.
     pub(super) fn heap(&self) -> usize {
-        self.heap
+        self.0.heap
     }
 
     /// Equal only for statuses that are equal, but for what collides.
@@ -169,9 +172,9 @@ impl LiveStatus {
             conditions,
             controllers,
             clusters,
-        } = &*self.said;
+        } = &self.0.status;
         let mut hash = Xxh3Default::new();
-        self.digest.hash(&mut hash);
+        self.0.digest.hash(&mut hash);
         let conditions = conditions.iter();
         let conditions = conditions.chain(controllers.iter().flat_map(|one| &one.conditions));
         let conditions = conditions.chain(clusters.iter().flat_map(|entry| {
@@ -186,14 +189,20 @@ impl LiveStatus {
         hash.finish()
     }
 
-    /// What it says, to be replaced by an equal one.
-    pub(crate) fn said_mut(&mut self) -> &mut Arc<InferencePoolImportStatus> {
-        &mut self.said
+    /// What is shared.
+    pub(crate) fn said(&self) -> &Arc<Said> {
+        &self.0
     }
 
     #[cfg(test)]
     pub(crate) fn is_one_with(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.said, &other.said)
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl From<Arc<Said>> for LiveStatus {
+    fn from(said: Arc<Said>) -> Self {
+        Self(said)
     }
 }
 
@@ -201,7 +210,7 @@ impl Deref for LiveStatus {
     type Target = InferencePoolImportStatus;
 
     fn deref(&self) -> &InferencePoolImportStatus {
-        &self.said
+        &self.0.status
     }
 }
 
@@ -209,14 +218,17 @@ impl Deref for LiveStatus {
 #[cfg(test)]
 impl std::ops::DerefMut for LiveStatus {
     fn deref_mut(&mut self) -> &mut InferencePoolImportStatus {
-        self.digest = None;
-        Arc::make_mut(&mut self.said)
+        let said = Arc::make_mut(&mut self.0);
+        said.digest = None;
+        &mut said.status
     }
 }
 
-impl PartialEq for LiveStatus {
+// === impl Said ===
+
+impl PartialEq for Said {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.said, &other.said) || self.said == other.said
+        self.status == other.status
     }
 }
 

@@ -1,23 +1,29 @@
-//! What many imports say alike, kept once: the import of one pool says the same in nearly all members, and is by far the
-//! largest thing that is kept of a member.
+//! What many imports say alike, read once and kept once: the import of one pool says the same in nearly all members, in the
+//! same words, and is by far the largest thing that is read and kept of a member.
 
 use std::{
     collections::BTreeMap,
-    hash::{Hash, Hasher},
+    hash::{BuildHasher, RandomState},
     sync::{Arc, Weak},
 };
 
-use crd::InferencePoolImportStatus;
 use parking_lot::Mutex;
-use xxhash_rust::xxh3::Xxh3Default;
 
-use crate::index::facts::LiveImport;
+use crate::index::digest::{LiveStatus, Said};
 
 /// What the imports of all members say, for the next that says the same. Keeps nothing alive itself.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Alike {
-    statuses: Arc<Mutex<Kept<InferencePoolImportStatus>>>,
-    owned_entries: Arc<Mutex<Kept<Vec<String>>>>,
+pub(crate) struct Alike(Arc<Found>);
+
+#[derive(Debug, Default)]
+struct Found {
+    /// By their text. That is not kept: two texts of one hash would be taken for the same, so the hash is one with a
+    /// secret key. Nobody can make a text that passes for what another cluster is going to say.
+    texts: Mutex<Kept<Said>>,
+    /// By what is kept of them: what others write beside us is in the text.
+    statuses: Mutex<Kept<Said>>,
+    names: Mutex<Kept<Vec<String>>>,
+    hasher: RandomState,
 }
 
 /// By hash. Of two that collide, only the newer is found.
@@ -34,26 +40,41 @@ const SWEEP_MIN: usize = 64;
 // === impl Alike ===
 
 impl Alike {
-    /// Lets an import share what another has said.
-    pub(super) fn share(&self, import: &mut LiveImport) {
-        let exact = import.status.exact();
-        share(&self.statuses, exact, import.status.said_mut());
-        let mut hash = Xxh3Default::new();
-        import.owned_entries.hash(&mut hash);
-        share(
-            &self.owned_entries,
-            hash.finish(),
-            &mut import.owned_entries,
-        );
+    /// The status that a text means; `read` is asked for a text that no living import has.
+    /// # Errors
+    /// What `read` says.
+    pub(super) fn status<E>(
+        &self,
+        text: &str,
+        read: impl FnOnce(&str) -> Result<LiveStatus, E>,
+    ) -> Result<LiveStatus, E> {
+        let hash = self.0.hasher.hash_one(text);
+        let known = self.0.texts.lock().find(hash);
+        if let Some(known) = known {
+            return Ok(known.into());
+        }
+        let status = read(text)?;
+        let said = shared(&self.0.statuses, status.exact(), status.said().clone());
+        self.0.texts.lock().insert(hash, &said);
+        Ok(said.into())
+    }
+
+    /// A list of names.
+    pub(super) fn names(&self, names: Vec<String>) -> Arc<Vec<String>> {
+        let hash = self.0.hasher.hash_one(&names);
+        shared(&self.0.names, hash, Arc::new(names))
     }
 }
 
-/// Compares what is found only after the lock is released: it may be long.
-fn share<T: PartialEq>(kept: &Mutex<Kept<T>>, hash: u64, one: &mut Arc<T>) {
+/// What is known and the same, else this one. Compares after the lock is released: it may be long.
+fn shared<T: PartialEq>(kept: &Mutex<Kept<T>>, hash: u64, one: Arc<T>) -> Arc<T> {
     let known = kept.lock().find(hash);
     match known {
-        Some(known) if known == *one => *one = known,
-        _ => kept.lock().insert(hash, one),
+        Some(known) if known == one => known,
+        _ => {
+            kept.lock().insert(hash, &one);
+            one
+        }
     }
 }
 
@@ -89,74 +110,79 @@ impl<T> Kept<T> {
 
 #[cfg(test)]
 mod tests {
-    use crd::{ImportedCluster, InferencePoolImportStatus};
+    use std::convert::Infallible;
+
+    use crd::InferencePoolImportStatus;
     use serde_json::json;
 
     use super::*;
-    use crate::{
-        fixtures::mk_key,
-        index::{digest::LiveStatus, facts::Claim},
-    };
 
-    fn mk_status(second: u32) -> InferencePoolImportStatus {
-        let entry: ImportedCluster = serde_json::from_value(json!({
+    fn text(second: u32) -> String {
+        let status = json!({"clusters": [{
             "name": "a", "routingMode": "EndpointMode", "targetPortNumber": 8000,
             "conditions": [{"type": "Ready", "status": "True", "reason": "Good", "message": "",
                 "lastTransitionTime": format!("2026-01-01T00:00:{second:02}Z")}],
-        }))
-        .expect("an entry");
-        InferencePoolImportStatus {
-            clusters: vec![entry],
-            ..InferencePoolImportStatus::default()
-        }
+        }]});
+        status.to_string()
     }
 
-    fn mk_import(status: InferencePoolImportStatus) -> LiveImport {
-        LiveImport {
-            key: mk_key("llm"),
-            uid: "uid".to_owned(),
-            resource_version: "1".to_owned(),
-            generation: 1,
-            claim: Claim::Ours,
-            owned_entries: Arc::new(vec!["a".to_owned()]),
-            status: LiveStatus::new(status, "us"),
-        }
+    fn read(text: &str) -> Result<LiveStatus, serde_json::Error> {
+        let status: InferencePoolImportStatus = serde_json::from_str(text)?;
+        Ok(LiveStatus::new(status, "us"))
     }
 
-    fn shared(alike: &Alike, mut import: LiveImport) -> LiveImport {
-        alike.share(&mut import);
-        import
+    fn known(alike: &Alike, text: &str) -> LiveStatus {
+        alike.status(text, read).expect("a status")
     }
 
     #[test]
-    fn imports_that_say_the_same_share_it_and_no_others() {
+    fn what_is_known_is_not_read_again() {
         let alike = Alike::default();
-        let first = shared(&alike, mk_import(mk_status(1)));
-        let second = shared(&alike, mk_import(mk_status(1)));
+        let first = known(&alike, &text(1));
+        let again = alike.status::<Infallible>(&text(1), |_| panic!("read again"));
+        assert!(first.is_one_with(&again.expect("known")));
+        drop(first);
+    }
+
+    #[test]
+    fn other_words_for_the_same_are_read_and_shared_and_nothing_else_is() {
+        let alike = Alike::default();
+        let first = known(&alike, &text(1));
+        let padded = known(&alike, &format!(" {}", text(1)));
+        assert!(first.is_one_with(&padded));
         // a time alone is in no digest
-        let later = shared(&alike, mk_import(mk_status(2)));
-        assert_eq!(first.status.digest(), later.status.digest());
-        assert!(first.status.is_one_with(&second.status));
-        assert!(!first.status.is_one_with(&later.status));
-        assert!(Arc::ptr_eq(&first.owned_entries, &later.owned_entries));
-        assert_eq!(*later.status, mk_status(2));
-        for (known, second) in [(&first, 1), (&later, 2)] {
-            let again = shared(&alike, mk_import(mk_status(second)));
-            assert!(known.status.is_one_with(&again.status));
+        let later = known(&alike, &text(2));
+        assert_eq!(first.digest(), later.digest());
+        assert!(!first.is_one_with(&later));
+        assert_ne!(first, later);
+        for (one, second) in [(&first, 1), (&later, 2)] {
+            assert!(one.is_one_with(&known(&alike, &text(second))));
         }
+        let names = || vec!["a".to_owned()];
+        let kept = alike.names(names());
+        assert!(Arc::ptr_eq(&kept, &alike.names(names())));
+        assert!(!Arc::ptr_eq(&kept, &alike.names(Vec::new())));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_remembered() {
+        let alike = Alike::default();
+        assert!(alike.status("{", read).is_err());
+        assert!(alike.status("{", read).is_err());
     }
 
     #[test]
     fn what_no_import_says_any_more_is_forgotten() {
         let alike = Alike::default();
-        let kept = shared(&alike, mk_import(mk_status(0)));
+        let kept = known(&alike, &text(0));
         for generation in 0..10_000 {
-            let mut status = mk_status(1);
-            status.observed_generation = Some(generation);
-            shared(&alike, mk_import(status));
+            known(
+                &alike,
+                &format!(r#"{{"observedGeneration": {generation}}}"#),
+            );
         }
-        assert!(alike.statuses.lock().kept.len() <= SWEEP_MIN);
-        let again = shared(&alike, mk_import(mk_status(0)));
-        assert!(kept.status.is_one_with(&again.status));
+        assert!(alike.0.statuses.lock().kept.len() <= SWEEP_MIN);
+        assert!(alike.0.texts.lock().kept.len() <= SWEEP_MIN);
+        assert!(kept.is_one_with(&known(&alike, &text(0))));
     }
 }

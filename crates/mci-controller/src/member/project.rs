@@ -1,9 +1,9 @@
 //! From Kubernetes objects to the facts that we keep. Pure; names are checked here, where they enter.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use crd::{
-    FailureMode, ServiceType,
+    FailureMode, InferencePoolImportStatus, ServiceType,
     annotations::{
         CLUSTERSET, CONTROLLER_INSTANCE, IMPORT_GROUP, IMPORT_KIND, MANAGED_BY,
         MANAGED_BY_CONTROLLER, MCI_CONTROLLER,
@@ -22,7 +22,9 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::core::PartialObjectMeta;
+use serde_json::value::RawValue;
 
+use super::Alike;
 use crate::{
     index::{
         digest::LiveStatus,
@@ -247,25 +249,38 @@ pub(super) fn namespace(object: PartialObjectMeta<Namespace>) -> Option<Namespac
     })
 }
 
-/// An import.
-pub(super) fn import(object: ImportObject, ours: &Ours) -> Option<LiveImport> {
+/// An import; none if its names may not enter a URL.
+///
+/// # Errors
+/// When its status is none.
+pub(super) fn import(
+    object: &ImportObject,
+    ours: &Ours,
+    alike: &Alike,
+) -> Result<Option<LiveImport>, serde_json::Error> {
     let meta = &object.metadata;
-    let managed = &object.managed;
-    let claim = claim(meta.labels.as_ref(), managed, ours);
+    let Some(key) = key_of(meta) else {
+        return Ok(None);
+    };
+    let claim = claim(meta.labels.as_ref(), &object.managed, ours);
     // what somebody else's says is nothing to us, and may be much
-    let status = object.status.filter(|_| claim != Claim::Foreign);
-    let status = status.unwrap_or_default();
-    // before its digest is taken
-    let status = bounds::import_status(status, &ours.controller_name);
-    Some(LiveImport {
-        key: key_of(meta)?,
+    let status = object.status.as_deref().map(RawValue::get);
+    let status = status.filter(|_| claim != Claim::Foreign).unwrap_or("{}");
+    let status = alike.status(status, |text| {
+        let status: Option<InferencePoolImportStatus> = serde_json::from_str(text)?;
+        // before its digest is taken
+        let status = bounds::import_status(status.unwrap_or_default(), &ours.controller_name);
+        Ok::<_, serde_json::Error>(LiveStatus::new(status, &ours.controller_name))
+    })?;
+    Ok(Some(LiveImport {
+        key,
         uid: opaque(meta.uid.clone()).unwrap_or_default(),
         resource_version: opaque(meta.resource_version.clone()).unwrap_or_default(),
         generation: meta.generation.unwrap_or(1).max(0),
         claim,
-        owned_entries: Arc::new(owned_entries(object.managed)),
-        status: LiveStatus::new(status, &ours.controller_name),
-    })
+        owned_entries: alike.names(owned_entries(&object.managed)),
+        status,
+    }))
 }
 
 fn claim(labels: Option<&BTreeMap<String, String>>, managed: &[Managed], ours: &Ours) -> Claim {
@@ -301,16 +316,17 @@ fn owns_our_status(entry: &Managed, controller_name: &str) -> bool {
 }
 
 /// Names of the entries that our apply owns.
-fn owned_entries(managed: Vec<Managed>) -> Vec<String> {
+fn owned_entries(managed: &[Managed]) -> Vec<String> {
     managed
-        .into_iter()
+        .iter()
         .filter(|entry| {
             entry.manager.as_deref() == Some(MCI_CONTROLLER)
                 && entry.operation.as_deref() == Some("Apply")
         })
-        .flat_map(|entry| entry.owned.clusters.unwrap_or_default())
+        .flat_map(|entry| entry.owned.clusters.iter().flatten())
         .filter(|name| name.len() <= bounds::MAX_NAME)
         .take(bounds::MAX_ENTRIES)
+        .cloned()
         .collect()
 }
 

@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 use kube::{Api, Client, Resource, core::PartialObjectMeta};
 use tokio::sync::mpsc;
-use watch::{Config, WatchFailure};
+use watch::{Config, OddObject, WatchFailure};
 
 use super::{
     Alike, Timed, import_crd,
@@ -198,9 +198,8 @@ async fn watch_imports(wires: Wires, client: Client) -> Result<(), Gone> {
     let (ours, alike) = (wires.ours.clone(), wires.alike.clone());
     let config = config().page_size(IMPORTS_PAGE);
     let facts = move |object: ImportObject| {
-        let mut import = project::import(object, &ours)?;
-        alike.share(&mut import);
-        Some(import)
+        let import = project::import(&object, &ours, &alike);
+        import.map_err(|error| OddObject::new(object.meta(), &error))
     };
     follow(
         wires,

@@ -2,13 +2,14 @@
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
-use crd::{InferencePoolImport, InferencePoolImportStatus};
+use crd::InferencePoolImport;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::{
     Deserialize, Deserializer,
     de::{IgnoredAny, MapAccess, Visitor},
 };
+use serde_json::value::RawValue;
 
 /// An import, without its spec.
 #[derive(Clone, Debug, Deserialize)]
@@ -17,7 +18,8 @@ pub(in crate::member) struct ImportObject {
     /// What [`Metadata`] names of it.
     pub(super) metadata: ObjectMeta,
     pub(super) managed: Vec<Managed>,
-    pub(super) status: Option<InferencePoolImportStatus>,
+    /// Not read yet: mostly it is known by its text.
+    pub(super) status: Option<Box<RawValue>>,
 }
 
 /// What one manager owns.
@@ -41,7 +43,7 @@ pub(super) struct Owned {
 #[derive(Deserialize)]
 struct Object {
     metadata: Metadata,
-    status: Option<InferencePoolImportStatus>,
+    status: Option<Box<RawValue>>,
 }
 
 #[derive(Deserialize)]

@@ -14,6 +14,10 @@ fn mk<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("decodes")
 }
 
+fn read(object: &ImportObject) -> Option<LiveImport> {
+    import(object, &mk_ours(), &Alike::default()).expect("a status")
+}
+
 fn mk_import(labels: &Value, managed: &Value) -> LiveImport {
     let object = mk(json!({
         "apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "InferencePoolImport",
@@ -23,7 +27,7 @@ fn mk_import(labels: &Value, managed: &Value) -> LiveImport {
             {"name": "east", "routingMode": "EndpointMode", "targetPortNumber": 1, "unknown": 1,
              "endpointPicker": {"name": "epp", "service": {"type": "ClusterIP"}}}]},
     }));
-    import(object, &mk_ours()).expect("a key")
+    read(&object).expect("a key")
 }
 
 fn mk_labels() -> Value {
@@ -325,7 +329,7 @@ fn an_imports_handles_are_bounded() {
             "managedFields": [{"manager": MCI_CONTROLLER, "operation": "Apply",
                 "fieldsV1": {"f:status": {"f:clusters": entries}}}]},
     }));
-    let live = import(object, &mk_ours()).expect("a key");
+    let live = read(&object).expect("a key");
     assert_eq!((&*live.uid, &*live.resource_version), ("", ""));
     assert_eq!(live.owned_entries.len(), bounds::MAX_ENTRIES);
     assert!(live.owned_entries.iter().all(|name| name.len() < 20));
@@ -347,7 +351,7 @@ fn an_import_says_no_more_than_its_crd_admits() {
             "apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "InferencePoolImport",
             "metadata": {"namespace": "ml", "name": "llm"}, "status": status,
         }));
-        import(object, &mk_ours()).expect("a key").status
+        read(&object).expect("a key").status
     };
     let endless = read(&mk_status(300, 100, 2000));
     let legal = read(&mk_status(256, 7, 1024));
@@ -367,6 +371,16 @@ fn an_import_says_no_more_than_its_crd_admits() {
 }
 
 #[test]
+fn an_import_with_a_status_that_is_none_is_not_read_as_empty() {
+    let object = |status: Value| -> ImportObject {
+        mk(json!({"metadata": {"namespace": "ml", "name": "llm"}, "status": status}))
+    };
+    let alike = Alike::default();
+    assert!(import(&object(json!({"clusters": 1})), &mk_ours(), &alike).is_err());
+    assert!(import(&object(json!(null)), &mk_ours(), &alike).is_ok());
+}
+
+#[test]
 fn of_an_import_only_what_we_write_is_kept() {
     let time = "2026-01-01T00:00:00Z";
     let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "Good", "message": "of a gateway", "lastTransitionTime": time});
@@ -382,7 +396,7 @@ fn of_an_import_only_what_we_write_is_kept() {
             ],
         },
     }));
-    let status = import(object, &mk_ours()).expect("a key").status;
+    let status = read(&object).expect("a key").status;
     let conditions = status.conditions.iter();
     let conditions: Vec<_> = conditions
         .map(|one| (one.type_.as_str(), one.message.as_str()))
