@@ -15,6 +15,7 @@ mod guard;
 mod identity;
 pub(crate) mod interest;
 mod kinds;
+pub(crate) mod left_out;
 mod link;
 pub(crate) mod member;
 pub(crate) mod origin;
@@ -130,10 +131,17 @@ impl World {
             let member = world.members.get(name);
             member.map(|member| (member.exports_known(), member.imports_known()))
         };
+        let overfull = |world: &Self| world.members.get(name).is_some_and(Member::is_overfull);
         let was_lost = self.members.get(name).is_some_and(Member::is_lost);
         let before = known(self);
+        let was_overfull = overfull(self);
         let mut changes = self.take(name, update, now);
         changes.dirty.all |= known(self) != before;
+        // what was not known is now
+        changes.dirty.all |= was_overfull && !overfull(self);
+        if let Some(member) = self.members.get_mut(name) {
+            member.review_room();
+        }
         changes.merge(self.note_contact(name, was_lost, now));
         self.begin_drains(&changes, now);
         changes
@@ -190,9 +198,9 @@ impl World {
                 return self.keys_in(&names);
             }
             Update::Imports(change) => {
-                let first = member.imports.coverage != Coverage::Listed;
+                let first = !member.all_imports_known();
                 let mut changes = member.change_imports(change, now);
-                if first && member.imports.coverage == Coverage::Listed {
+                if first && member.all_imports_known() {
                     self.tell_orphans(Suspects::In(name), &mut changes);
                 }
                 return changes;
@@ -224,7 +232,7 @@ impl World {
                 && ends <= now
             {
                 member.unseen = Unseen::Absent;
-                if !member.overfull {
+                if !member.is_overfull() {
                     member.gone_pools.clear();
                 }
                 cleared.insert(name.clone());

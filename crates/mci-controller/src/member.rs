@@ -7,6 +7,7 @@
 //! ```
 
 mod alike;
+mod anew;
 mod connect;
 mod identity;
 mod import_crd;
@@ -34,6 +35,7 @@ use crate::{
     client::MemberTurns,
     index::{
         interest::Interest,
+        left_out::Lists,
         member::{Fault, Refusal},
         update::Update,
     },
@@ -58,6 +60,8 @@ pub(crate) struct Control {
     pub(crate) accepted_identity: Option<String>,
     /// What is worth watching there; none before its pools are known.
     pub(crate) interest: Option<Interest>,
+    /// What is to be listed anew, beside what begins anew by itself.
+    pub(crate) lists: Lists,
 }
 
 /// Credentials that have worked, and which cluster they led to.

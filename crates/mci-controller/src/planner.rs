@@ -25,6 +25,7 @@ use crate::{
         Changes, Dirty, World,
         facts::{Claim, LiveImport},
         interest::Interest,
+        left_out::Lists,
         member::{Coverage, Link, Member, Reach, Refusal},
         origin::Origin,
         record::Record,
@@ -116,6 +117,12 @@ impl Planner {
         self.world.members.get(name).and_then(Member::interest)
     }
 
+    /// What of a member is to be listed anew.
+    pub(crate) fn lists(&self, name: &ClusterName) -> Lists {
+        let member = self.world.members.get(name);
+        member.map(Member::lists).unwrap_or_default()
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         self.gate.is_open()
     }
@@ -169,6 +176,7 @@ impl Planner {
             let imports = member.imports.items.values();
             let pools = member.pools.values();
             let known = member.imports.coverage != Coverage::Never
+                && member.imports_left_out.is_empty()
                 && member.pools_coverage != Coverage::Never;
             known
                 && imports.filter(|import| import.claim == Claim::Ours).count() == 0

@@ -6,9 +6,11 @@ use super::{
     Changes,
     facts::{Claim, LiveImport, NamespaceFacts, ServiceFacts, SliceFacts},
     flavour::ImportCrd,
+    left_out::Room,
     member::{Coverage, Member, PoolRecord, Remembered},
     pools::MAX_EXPORTED,
     update::Change,
+    weighed::Weighed,
 };
 use crate::name::Key;
 use moment::Moment;
@@ -21,7 +23,7 @@ pub(super) const MAX_SLICES: usize = 10 * MAX_EXPORTED;
 /// Namespaces of one member, twice what Kubernetes is tested with: past them, new ones are not written into.
 pub(super) const MAX_NAMESPACES: usize = 20_000;
 /// Imports in one member, ten times what we are measured with: past them, or past [`IMPORT_BYTES`], what it holds counts
-/// as not known, and nothing is written there until a list fits again.
+/// as not known, and nothing is written there until all fits again.
 ///
 /// [`IMPORT_BYTES`]: super::weighed::IMPORT_BYTES
 pub(super) const MAX_IMPORTS: usize = 50_000;
@@ -188,12 +190,18 @@ impl Member {
         let mut as_planned = false;
         let keys = match change {
             Change::Listed(items) => {
-                let fits = items.len() <= MAX_IMPORTS;
+                let weights = items.iter().map(|item| (item.key.clone(), weight_of(item)));
+                let weights: Vec<(Key, usize)> = weights.collect();
                 let items = items.into_iter().take(MAX_IMPORTS);
                 let items = items.map(|item| (item.key.clone(), item));
                 let keys = self.imports.reset(items);
-                if !fits || self.imports.items.has_refused() {
-                    self.imports.coverage = Coverage::Never;
+                self.imports_left_out.listed();
+                let kept = &self.imports.items;
+                for (key, bytes) in weights
+                    .into_iter()
+                    .filter(|(key, _)| !kept.contains_key(key))
+                {
+                    self.imports_left_out.add(key, bytes);
                 }
                 keys
             }
@@ -204,15 +212,17 @@ impl Member {
                 if !fits || !self.imports.items.admits(&key, &item) {
                     // what it said before is no longer so
                     self.imports.items.remove(&key);
-                    self.imports.coverage = Coverage::Never;
+                    self.imports_left_out.add(key, weight_of(&item));
                     return Changes::default();
                 }
+                self.imports_left_out.settle(&key);
                 as_planned = self.contests.shown(&item, now);
                 let news = self.imports.apply(key.clone(), item);
                 news.then_some(key).into_iter().collect()
             }
             Change::Deleted(key) => {
                 self.imports.items.remove(&key);
+                self.imports_left_out.settle(&key);
                 BTreeSet::from([key])
             }
         };
@@ -228,6 +238,14 @@ impl Member {
         changes
     }
 
+    /// How many more imports could be kept.
+    pub(super) fn imports_room(&self) -> Room {
+        Room {
+            objects: MAX_IMPORTS.saturating_sub(self.imports.items.len()),
+            bytes: self.imports.items.room(),
+        }
+    }
+
     /// The exported pools behind these Services.
     pub(super) fn pools_of(&self, services: &BTreeSet<Key>) -> Changes {
         let mut changes = Changes::default();
@@ -239,4 +257,8 @@ impl Member {
         }
         changes
     }
+}
+
+fn weight_of(import: &LiveImport) -> usize {
+    Weighed::<Key, LiveImport>::weight(import)
 }

@@ -11,6 +11,7 @@ use super::{
     facts::{LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts},
     flavour::ImportCrd,
     interest::Scope,
+    left_out::{LeftOut, Lists},
     origin::Origin,
     parents::Parents,
     weighed::{IMPORT_BYTES, KIND_BYTES, Weighed},
@@ -51,8 +52,8 @@ pub(crate) struct Member {
     pub(crate) pools_coverage: Coverage,
     /// Pools that could not be read: known to exist, nothing else.
     pub(crate) odd_pools: BTreeSet<Key>,
-    /// It has more pools than are kept: of one that is not, nothing is known, its absence neither. Until the next list.
-    pub(crate) overfull: bool,
+    /// Pools that are not kept: while there are any, of one that is not kept nothing is known, its absence neither.
+    pub(super) pools_left_out: LeftOut,
     /// Uid of the pools CRD at the last complete list under a CRD that stood.
     pub(crate) pools_crd: Option<String>,
     /// What it means that a pool has not been seen since the start.
@@ -73,6 +74,8 @@ pub(crate) struct Member {
     pub(crate) waiting_pools: Weighed<Key, PoolFacts>,
     pub(crate) namespaces: Store<Arc<str>, NamespaceFacts>,
     pub(crate) imports: Store<Key, LiveImport>,
+    /// Imports that are not kept: while there are any, what it holds counts as not known.
+    pub(crate) imports_left_out: LeftOut,
     /// Entries of imports that another CRD than ours reads without them, as they were seen last.
     pub(crate) remembered: Weighed<Key, Remembered>,
     /// Which of them somebody keeps undoing.
@@ -236,7 +239,7 @@ impl Member {
             pools: Weighed::new("pools", KIND_BYTES),
             pools_coverage: Coverage::Never,
             odd_pools: BTreeSet::new(),
-            overfull: false,
+            pools_left_out: LeftOut::default(),
             pools_crd: None,
             unseen: Unseen::Unknown,
             gone_pools: BTreeSet::new(),
@@ -249,6 +252,7 @@ impl Member {
             waiting_pools: Weighed::new("pools", KIND_BYTES),
             namespaces: Store::new("namespaces", KIND_BYTES),
             imports: Store::new("imports", IMPORT_BYTES),
+            imports_left_out: LeftOut::default(),
             remembered: Weighed::new("entries of imports", IMPORT_BYTES),
             contests: Contests::default(),
             parents: Parents::default(),
@@ -266,7 +270,38 @@ impl Member {
 
     /// Whether we know what is in it, so that a write can be compared with it.
     pub(crate) fn imports_known(&self) -> bool {
-        self.namespaces.coverage == Coverage::Listed && self.imports.coverage == Coverage::Listed
+        self.namespaces.coverage == Coverage::Listed && self.all_imports_known()
+    }
+
+    /// Whether an import that is not known is not there.
+    pub(crate) fn all_imports_known(&self) -> bool {
+        self.imports.coverage == Coverage::Listed && self.imports_left_out.is_empty()
+    }
+
+    /// Whether it has more pools than are kept.
+    pub(crate) fn is_overfull(&self) -> bool {
+        !self.pools_left_out.is_empty()
+    }
+
+    /// What is to be listed anew, since there is room for what was left out.
+    pub(crate) fn lists(&self) -> Lists {
+        Lists {
+            pools: self.pools_left_out.lists(),
+            imports: self.imports_left_out.lists(),
+        }
+    }
+
+    /// Whether there is room again for what was left out.
+    pub(super) fn review_room(&mut self) {
+        if self.is_overfull() {
+            self.pools_left_out.review(self.pools_room());
+        } else if self.unseen == Unseen::Absent {
+            // the absence of any other needs no proof of its own
+            self.gone_pools.clear();
+        }
+        if !self.imports_left_out.is_empty() {
+            self.imports_left_out.review(self.imports_room());
+        }
     }
 
     /// The entries that the import lacks because it is read through another CRD, or was written through it.

@@ -7,7 +7,9 @@ use crd::annotations::EXPORT_MODE;
 use super::{
     Changes, Evidence,
     facts::{CrdCheck, PoolFacts},
+    left_out::Room,
     member::{Coverage, Doubt, DoubtCause, Member, PoolRecord, Unseen},
+    weighed::Weighed,
 };
 use crate::{
     name::{ClusterName, Key},
@@ -54,7 +56,7 @@ impl Member {
             guarded,
         } = reading;
         let mut changes = Changes::default();
-        let was_overfull = std::mem::take(&mut self.overfull);
+        self.pools_left_out.listed();
         pools.sort_unstable_by(|a, b| (a.created, a.key.text()).cmp(&(b.created, b.key.text())));
         let listed: BTreeSet<Key> = pools.iter().map(|pool| pool.key.clone()).collect();
         for pool in pools {
@@ -112,13 +114,6 @@ impl Member {
         for key in odd {
             self.odd_pool(key);
         }
-        if was_overfull && !self.overfull {
-            // what was not known is now
-            changes.dirty.all = true;
-            if self.unseen == Unseen::Absent {
-                self.gone_pools.clear();
-            }
-        }
         self.pools_coverage = Coverage::Listed;
         changes
     }
@@ -128,7 +123,7 @@ impl Member {
         if self.odd_pools.len() < MAX_POOLS {
             self.odd_pools.insert(key);
         } else if !self.odd_pools.contains(&key) {
-            self.overfull = true;
+            self.pools_left_out.add(key, 0);
         }
     }
 
@@ -141,9 +136,19 @@ impl Member {
         known || kept < if exported { MAX_POOLS } else { MAX_OTHERS }
     }
 
+    /// How many more pools could be kept, whatever they are.
+    pub(super) fn pools_room(&self) -> Room {
+        let kept = self.pools.len() + self.waiting_pools.len();
+        let odd = MAX_POOLS.saturating_sub(self.odd_pools.len());
+        Room {
+            objects: MAX_OTHERS.saturating_sub(kept).min(odd),
+            bytes: self.pools.room().min(self.waiting_pools.room()),
+        }
+    }
+
     /// Whether a missing record of the pool means that there is no such pool.
     pub(crate) fn knows_pool(&self, key: &Key) -> bool {
-        let all_kept = self.unseen == Unseen::Absent && !self.overfull;
+        let all_kept = self.unseen == Unseen::Absent && !self.is_overfull();
         let certain = all_kept || self.gone_pools.contains(key);
         let unread = self.odd_pools.contains(key) || self.waiting_pools.contains_key(key);
         self.pools.contains_key(key)
@@ -192,11 +197,14 @@ impl Member {
         };
         // one that is known already stays as it was
         if !fits || !self.has_room(&record.facts) {
-            if !std::mem::replace(&mut self.overfull, true) {
+            if !self.is_overfull() {
                 tracing::warn!(member = %name, "too many pools: nothing is known of some of them");
             }
+            let bytes = Weighed::<Key, PoolRecord>::weight(&record);
+            self.pools_left_out.add(key, bytes);
             return changes;
         }
+        self.pools_left_out.settle(&key);
         if waits {
             self.waiting_pools.insert(key, record.facts);
             return changes;
@@ -260,6 +268,7 @@ impl Member {
             matches!(&crd, CrdCheck::Serving { uid } if self.pools_crd.as_ref() == Some(uid));
         if proven {
             self.waiting_pools.remove(key);
+            self.pools_left_out.settle(key);
             return self.drop_pool(name, key, Evidence::PoolDeleted);
         }
         self.pools
@@ -275,7 +284,7 @@ impl Member {
         evidence: Evidence,
     ) -> Changes {
         let mut changes = Changes::default();
-        let proof_needed = self.unseen != Unseen::Absent || self.overfull;
+        let proof_needed = self.unseen != Unseen::Absent || self.is_overfull();
         if proof_needed && self.gone_pools.len() < MAX_POOLS {
             self.gone_pools.insert(key.clone());
             changes.dirty.keys.insert(key.clone());

@@ -10,6 +10,7 @@ use kube::{Api, Client, Resource};
 use tokio::time::{sleep, timeout};
 
 use super::{
+    anew::Anew,
     project,
     vigil::Sign,
     watches::{Gone, Wires, config},
@@ -33,7 +34,7 @@ const CHECK_RETRY_MAX: Duration = Duration::from_secs(5);
 const DOUBT_RETRY: Duration = Duration::from_secs(30);
 
 /// Follows the pools of a member.
-pub(super) async fn pools(wires: Wires, client: Client) -> Result<(), Gone> {
+pub(super) async fn pools(wires: Wires, client: Client, mut anew: Anew) -> Result<(), Gone> {
     let list = || {
         let stream = watch::objects::<InferencePool>(Api::all(client.clone()), config());
         Box::pin(stream)
@@ -46,6 +47,12 @@ pub(super) async fn pools(wires: Wires, client: Client) -> Result<(), Gone> {
     loop {
         let event = tokio::select! {
             event = stream.next() => event,
+            asked = anew.asked() => {
+                asked?;
+                odd.clear();
+                stream = list();
+                continue;
+            }
             () = sleep(DOUBT_RETRY), if doubtful => {
                 if check_crd(&wires, &client).await != CrdCheck::Doubtful {
                     // only a list made after that proves anything

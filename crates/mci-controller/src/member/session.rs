@@ -11,6 +11,7 @@ use tokio::{
 
 use super::{
     Control, MemberContext, Proven, RECONNECT_MAX,
+    anew::Anew,
     connect::{self, ConnectError, Identity},
     identity, parents, pools, slices, trial,
     vigil::{Sign, Verdict, Vigil},
@@ -211,8 +212,12 @@ impl<'a> Session<'a> {
     fn spawn(&mut self) {
         let (wires, client) = (&self.wires, &self.client);
         let control = self.context.control.clone();
-        self.tasks
-            .spawn(pools::pools(wires.clone(), client.clone()));
+        let anew_imports = Anew::new(control.clone(), |lists| lists.imports);
+        self.tasks.spawn(pools::pools(
+            wires.clone(),
+            client.clone(),
+            Anew::new(control.clone(), |lists| lists.pools),
+        ));
         self.tasks
             .spawn(watches::services(wires.clone(), client.clone()));
         self.tasks.spawn(slices::slices(
@@ -224,8 +229,11 @@ impl<'a> Session<'a> {
             .spawn(parents::parents(wires.clone(), client.clone(), control));
         self.tasks
             .spawn(watches::namespaces(wires.clone(), client.clone()));
-        self.tasks
-            .spawn(watches::imports(wires.clone(), client.clone()));
+        self.tasks.spawn(watches::imports(
+            wires.clone(),
+            client.clone(),
+            anew_imports,
+        ));
         self.tasks.spawn(identity::look(
             wires.clone(),
             client.clone(),

@@ -227,3 +227,35 @@ async fn endpoint_slices_are_selected_by_the_epps_of_interest() {
     );
     assert!(lists[1].contains("%28epp%2Cepp2%29"), "{lists:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_the_index_has_room_for_again_is_listed_anew_once_a_minute_at_most() {
+    for (ask, listed) in [
+        (
+            (|lists| lists.pools += 1) as fn(&mut Lists),
+            (|update| matches!(update, Update::PoolsListed { .. })) as fn(&Update) -> bool,
+        ),
+        (
+            |lists| lists.imports += 1,
+            |update| matches!(update, Update::Imports(Change::Listed(_))),
+        ),
+    ] {
+        let mut bench = start(Arc::default());
+        bench.until(|update| matches!(update, Update::Live)).await;
+        for _ in 0..2 {
+            let (asked, ask_twice) = (bench.clock.now(), |control: &mut Control| {
+                ask(&mut control.lists);
+                ask(&mut control.lists);
+            });
+            bench.control.send_modify(ask_twice);
+            let seen = bench.until(listed).await;
+            assert_eq!(seen.iter().filter(|update| listed(update)).count(), 1);
+            let took = bench.clock.now().since(asked);
+            let expected = Duration::from_mins(1);
+            assert!(
+                took <= expected && took + Duration::from_secs(1) > expected,
+                "{took:?}"
+            );
+        }
+    }
+}

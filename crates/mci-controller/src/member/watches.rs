@@ -12,7 +12,9 @@ use tokio::sync::mpsc;
 use watch::{Config, OddObject, WatchFailure};
 
 use super::{
-    Alike, Timed, import_crd,
+    Alike, Timed,
+    anew::Anew,
+    import_crd,
     project::{self, ImportObject, Ours},
     vigil::Sign,
 };
@@ -140,7 +142,7 @@ pub(super) async fn namespaces(wires: Wires, client: Client) -> Result<(), Gone>
 /// The imports, and their CRD: another shape of it shows other parts of them (K6), and a watch that goes on from where
 /// it was would not tell. So no word of the imports as they read before follows the news of the CRD, and they are listed
 /// anew after it.
-pub(super) async fn imports(wires: Wires, client: Client) -> Result<(), Gone> {
+pub(super) async fn imports(wires: Wires, client: Client, mut anew: Anew) -> Result<(), Gone> {
     let config = config().fields(&format!("metadata.name={IMPORT_CRD}"));
     let crds = watch::objects::<CustomResourceDefinition>(Api::all(client.clone()), config);
     let mut crds = std::pin::pin!(crds);
@@ -152,7 +154,7 @@ pub(super) async fn imports(wires: Wires, client: Client) -> Result<(), Gone> {
     }
     loop {
         let news = tokio::select! {
-            ended = watch_imports(wires.clone(), client.clone()) => return ended,
+            ended = relist_imports(&wires, &client, &mut anew) => return ended,
             news = next_crd(&wires, &mut crds, &mut seen, false) => news,
         };
         tell_crd(&wires, news).await?;
@@ -192,6 +194,16 @@ async fn next_crd(
         }
     }
     CrdNews::Ended
+}
+
+/// Follows the imports, and lists them anew where that is asked for.
+async fn relist_imports(wires: &Wires, client: &Client, anew: &mut Anew) -> Result<(), Gone> {
+    loop {
+        tokio::select! {
+            ended = watch_imports(wires.clone(), client.clone()) => return ended,
+            asked = anew.asked() => asked?,
+        }
+    }
 }
 
 async fn watch_imports(wires: Wires, client: Client) -> Result<(), Gone> {

@@ -231,6 +231,93 @@ fn large_imports_count_as_not_known() {
 }
 
 #[test]
+fn a_member_whose_imports_fit_again_is_written_into() {
+    let mut world = mk_restarted();
+    let live = member(&world, "b").imports.items[&mk_key("x")].clone();
+    let mut status = (*live.status).clone();
+    status.clusters[0].name = "x".repeat(LARGE);
+    let large = LiveStatus::new(status, MCI_CONTROLLER);
+    let mk = |at: usize| LiveImport {
+        key: mk_key(&format!("import-{at}")),
+        status: large.clone(),
+        ..live.clone()
+    };
+    let name = mk_name("b");
+    let change = |world: &mut World, change| world.update(&name, Update::Imports(change), NOW);
+    let lists = |world: &World| member(world, "b").lists().imports;
+    let most = IMPORT_BYTES / LARGE + 8;
+    // what did not fit is deleted
+    for at in 0..most {
+        change(&mut world, Change::Applied(mk(at)));
+    }
+    assert!(!member(&world, "b").imports_known());
+    for at in (0..most).rev() {
+        change(&mut world, Change::Deleted(mk(at).key));
+    }
+    assert!(member(&world, "b").imports_known());
+    assert_eq!(lists(&world), 0, "no list is needed");
+    // what did not fit is there, and what was in its way is deleted: a list tells what it is now
+    for at in 0..most {
+        change(&mut world, Change::Applied(mk(at)));
+    }
+    change(&mut world, Change::Applied(live.clone()));
+    let kept =
+        |world: &World, at: usize| member(world, "b").imports.items.contains_key(&mk(at).key);
+    for at in (0..most).filter(|at| *at > 10) {
+        if kept(&world, at) {
+            change(&mut world, Change::Deleted(mk(at).key));
+        }
+    }
+    assert!(!member(&world, "b").imports_known());
+    assert_eq!(lists(&world), 1);
+    let changes = change(
+        &mut world,
+        Change::Listed((0..20).map(&mk).chain([live.clone()]).collect()),
+    );
+    assert!(changes.dirty.all && member(&world, "b").imports_known());
+    assert_eq!(lists(&world), 1);
+}
+
+#[test]
+fn a_member_whose_pools_fit_again_is_believed_again() {
+    let mut world = mk_heard();
+    let large = |at: usize| mk_large_pool(&format!("large-{at}"), None);
+    for at in 0..MANY {
+        update(&mut world, Update::PoolApplied(large(at)));
+    }
+    world.tick(NOW + STALE_AFTER);
+    assert!(carried(&mut world, LATER), "x may be among those left out");
+    let delete = |world: &mut World, at: usize| {
+        let deleted = Update::PoolDeleted {
+            key: large(at).key,
+            crd: mk_crd(),
+        };
+        update(world, deleted)
+    };
+    let left_out: Vec<usize> = (0..MANY)
+        .filter(|at| !member(&world, "a").pools.contains_key(&large(*at).key))
+        .collect();
+    for at in 1..left_out.len() {
+        delete(&mut world, at);
+    }
+    assert_eq!(member(&world, "a").lists().pools, 0);
+    assert!(carried(&mut world, LATER));
+    delete(&mut world, 0);
+    assert_eq!(
+        member(&world, "a").lists().pools,
+        1,
+        "there is room for them"
+    );
+    // one is told of again, the others go
+    update(&mut world, Update::PoolApplied(large(left_out[0])));
+    for at in &left_out[1..] {
+        assert!(carried(&mut world, LATER));
+        delete(&mut world, *at);
+    }
+    assert!(!carried(&mut world, LATER));
+}
+
+#[test]
 fn large_objects_of_other_kinds_are_not_kept_without_end() {
     let text = "x".repeat(LARGE);
     let key = |at: usize| mk_key(&format!("large-{at}"));

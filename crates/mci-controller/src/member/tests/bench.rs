@@ -195,6 +195,7 @@ where
         accepted: None,
         accepted_identity: None,
         interest: Some(crate::index::interest::Interest::default()),
+        lists: crate::index::left_out::Lists::default(),
     });
     let queue = Arc::new(Queue::default());
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());

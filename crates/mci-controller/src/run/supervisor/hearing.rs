@@ -69,6 +69,7 @@ impl Supervisor {
         for (refused, refusal) in refusals {
             self.tell_refused(&refused, refusal);
         }
+        self.tell_lists(&name);
     }
 
     /// The index knows the cluster as this member: it may be written into.
@@ -98,6 +99,14 @@ impl Supervisor {
                 control.interest = interest;
                 news
             });
+        }
+    }
+
+    fn tell_lists(&self, name: &ClusterName) {
+        let lists = self.planner.lists(name);
+        if let Some(control) = self.control(name) {
+            control
+                .send_if_modified(|control| std::mem::replace(&mut control.lists, lists) != lists);
         }
     }
 
