@@ -8,7 +8,7 @@ use std::{
 use jiff::Timestamp;
 
 use super::{
-    Notice, Outbox, Regarding,
+    Notice, Outbox, Reason, Regarding,
     derive::{News, derive, over},
     signs::{Obstacles, Signs},
 };
@@ -35,6 +35,8 @@ pub(crate) struct PoolTeller {
 struct Seen {
     /// What was told of it.
     told: Signs,
+    /// The verdict that we were to tell and that did not fit. That the pool bears it by now tells nobody of it: we wrote it.
+    unsaid: Option<String>,
     /// Addresses that were counted as left out, by reason.
     rejected: Rejected,
 }
@@ -86,7 +88,7 @@ impl PoolTeller {
             let Some(record) = record else {
                 continue;
             };
-            let signs = Signs::read(name, &record.facts, plan, &obstacles);
+            let mut signs = Signs::read(name, &record.facts, plan, &obstacles);
             let old = before.remove(name);
             let old = match old {
                 Some(old) if old.told.uid == signs.uid => old,
@@ -100,7 +102,20 @@ impl PoolTeller {
                 &signs.rejected,
                 &audience.metrics.member(name),
             );
+            if let Some(verdict) = &mut signs.exported
+                && old.unsaid.as_deref() == Some(verdict.kind())
+            {
+                verdict.written = false;
+            }
             let rejected = signs.rejected.clone();
+            let mut unsaid = match &signs.exported {
+                Some(verdict) => old.unsaid.filter(|unsaid| unsaid == verdict.kind()),
+                None => old.unsaid,
+            };
+            let verdict = signs
+                .exported
+                .as_ref()
+                .map(|verdict| verdict.kind().to_owned());
             let kept = plan.pools.get(name) != Some(&PoolPlan::NoEntry) || !signs.is_blank();
             let outbox = audience.outbox(name);
             if let Some(outbox) = outbox {
@@ -130,6 +145,9 @@ impl PoolTeller {
                     };
                     let taken = outbox.offer(notice, audience.now);
                     is_refused |= !taken;
+                    if reason.topic() == Reason::Exported {
+                        unsaid = verdict.clone().filter(|_| !taken);
+                    }
                     taken
                 })
             });
@@ -137,7 +155,11 @@ impl PoolTeller {
                 let untold = self.untold.entry(name.clone()).or_default();
                 untold.insert(key.clone());
             }
-            let seen = Seen { told, rejected };
+            let seen = Seen {
+                told,
+                unsaid,
+                rejected,
+            };
             if kept {
                 after.insert(name.clone(), seen);
             } else {
@@ -200,6 +222,7 @@ impl Seen {
         Self {
             rejected: told.rejected.clone(),
             told,
+            unsaid: None,
         }
     }
 }

@@ -159,6 +159,29 @@ fn what_does_not_fit_is_told_later() {
     assert!(bench.told("a").is_empty());
 }
 
+#[test]
+fn a_verdict_that_did_not_fit_is_told_though_the_condition_says_it_by_then() {
+    let mut bench = Bench::new(&["a", "b"]);
+    export(&mut bench.world, "a", "llm");
+    bench.settle();
+    bench.plan(0, true);
+    lose(&mut bench.world, "b", Moment::from_millis(1_000));
+    fill(bench.queues[&mk_name("a")].outbox(), Moment::default());
+    bench.plan(4, true);
+    let write = |bench: &mut Bench| {
+        settle(&mut bench.world, &mk_policy(), Moment::from_millis(4_000));
+    };
+    write(&mut bench);
+    bench.plan(5, true);
+    // for a while another leads, and is not there when it is told
+    bench.plan(6, false);
+    assert!(!bench.told("a").contains(&"PartiallyExported"));
+    bench.plan(7, true);
+    assert!(bench.told("a").contains(&"PartiallyExported"));
+    bench.plan(8, true);
+    assert!(bench.told("a").is_empty(), "once");
+}
+
 /// Notes that are due within the next five minutes.
 fn due(bench: &Bench, name: &str, seconds: u64) -> Vec<&'static str> {
     let outbox = bench.queues[&mk_name(name)].outbox();
