@@ -1,6 +1,9 @@
 //! A member's Services, EndpointSlices, namespaces and imports.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{
     Changes,
@@ -47,12 +50,17 @@ impl Member {
             }
             Change::Applied(item) => {
                 let key = item.key.clone();
+                let is_named = self.pools_of_service(&key).next().is_some();
                 let full = self.services.items.len() >= MAX_SERVICES;
-                if full
-                    && !self.services.items.contains_key(&key)
-                    && self.pools_of_service(&key).next().is_none()
-                {
+                if full && !self.services.items.contains_key(&key) && !is_named {
                     return Changes::default();
+                }
+                if is_named {
+                    let items = &mut self.services.items;
+                    items.make_room(&key, &item, usize::MAX, || {
+                        let named = named(&self.pools);
+                        move |key: &Key, _: &ServiceFacts| is_in(&named, key)
+                    });
                 }
                 let news = self.services.apply(key.clone(), item);
                 news.then_some(key).into_iter().collect()
@@ -71,8 +79,13 @@ impl Member {
         let mut services = BTreeSet::new();
         match change {
             Change::Listed(mut items) => {
-                if items.len() > MAX_SLICES {
-                    items.sort_by_key(|item| !self.slices.items.contains_key(&item.key));
+                if items.len() > MAX_SLICES || self.slices.items.is_too_much(items.iter()) {
+                    let named = named(&self.pools);
+                    let known = &self.slices.items;
+                    items.sort_by_key(|item| {
+                        let is_named = is_in(&named, &service(item));
+                        (!is_named, !known.contains_key(&item.key))
+                    });
                     items.truncate(MAX_SLICES);
                 }
                 let old = self.slices.items.take();
@@ -91,6 +104,13 @@ impl Member {
                 self.slices.coverage = Coverage::Listed;
             }
             Change::Applied(item) => {
+                if self.pools_of_service(&service(&item)).next().is_some() {
+                    let items = &mut self.slices.items;
+                    items.make_room(&item.key, &item, MAX_SLICES, || {
+                        let named = named(&self.pools);
+                        move |_: &Key, slice: &SliceFacts| is_in(&named, &service(slice))
+                    });
+                }
                 let old = self.slices.items.get(&item.key);
                 let full = old.is_none() && self.slices.items.len() >= MAX_SLICES;
                 if !full && old != Some(&item) {
@@ -261,4 +281,17 @@ impl Member {
 
 fn weight_of(import: &LiveImport) -> usize {
     Weighed::<Key, LiveImport>::weight(import)
+}
+
+/// Namespace and name of the Services that pools name: one walk over the pools, however many are looked up.
+fn named(pools: &BTreeMap<Key, PoolRecord>) -> BTreeSet<(&str, &str)> {
+    let named = pools.iter().filter_map(|(key, record)| {
+        let epp = record.facts.epp.as_ref()?;
+        Some((&*key.namespace, &*epp.name))
+    });
+    named.collect()
+}
+
+fn is_in(named: &BTreeSet<(&str, &str)>, service: &Key) -> bool {
+    named.contains(&(&*service.namespace, &*service.name))
 }

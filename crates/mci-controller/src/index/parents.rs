@@ -9,7 +9,7 @@ use super::{
     facts::{GatewayFacts, PoolFacts, RouteFacts},
     member::{Coverage, Member, PoolRecord, Store},
     update::{Change, ParentKind},
-    weighed::KIND_BYTES,
+    weighed::{KIND_BYTES, Weighed},
 };
 use crate::{
     name::Key,
@@ -84,7 +84,7 @@ impl Parents {
     /// Returns the targets of routes that changed, before and after.
     fn change_routes(&mut self, change: Change<RouteFacts>) -> BTreeSet<Key> {
         match change {
-            Change::Listed(items) => {
+            Change::Listed(mut items) => {
                 let listed: BTreeSet<Key> = items.iter().map(|item| item.key.clone()).collect();
                 let known = self.routes.items.keys();
                 let gone: Vec<Key> = known
@@ -95,6 +95,8 @@ impl Parents {
                 for key in gone {
                     targets.extend(self.remove_route(&key));
                 }
+                // what shrinks makes room for what grows
+                items.sort_by_key(|item| self.grows(item));
                 for item in items {
                     targets.extend(self.apply_route(item));
                 }
@@ -110,21 +112,29 @@ impl Parents {
         if self.routes.items.get(&route.key) == Some(&route) {
             return BTreeSet::new();
         }
+        let new = route.targets();
+        // most routes of a cluster lead to Services: those are not kept
+        if new.is_empty() {
+            return self.remove_route(&route.key);
+        }
         if !self.routes.items.admits(&route.key, &route) {
             return BTreeSet::new();
         }
         let mut targets = self.remove_route(&route.key);
-        let new = route.targets();
-        // most routes of a cluster lead to Services: those are not kept
-        if !new.is_empty() {
-            for target in &new {
-                let routes = self.by_target.entry(target.clone()).or_default();
-                routes.insert(route.key.clone());
-            }
-            self.routes.items.insert(route.key.clone(), route);
+        for target in &new {
+            let routes = self.by_target.entry(target.clone()).or_default();
+            routes.insert(route.key.clone());
         }
+        self.routes.items.insert(route.key.clone(), route);
         targets.extend(new);
         targets
+    }
+
+    /// Whether the route takes more than what is kept of it.
+    fn grows(&self, route: &RouteFacts) -> bool {
+        let weight = Weighed::<Key, RouteFacts>::weight;
+        let old = self.routes.items.get(&route.key).map_or(0, weight);
+        weight(route) > old
     }
 
     fn remove_route(&mut self, key: &Key) -> BTreeSet<Key> {

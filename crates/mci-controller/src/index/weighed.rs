@@ -61,9 +61,7 @@ impl<K: Ord, V: Heap> Weighed<K, V> {
 
     /// Whether there is room, in the place of what is there. It is told once that there is none.
     pub(crate) fn admits(&mut self, key: &K, value: &V) -> bool {
-        let old = self.map.get(key).map_or(0, weight::<K, V>);
-        let bytes = self.bytes.saturating_sub(old);
-        if bytes.saturating_add(weight::<K, V>(value)) <= self.budget {
+        if self.excess(key, value) == 0 {
             return true;
         }
         if !std::mem::replace(&mut self.told, true) {
@@ -86,6 +84,56 @@ impl<K: Ord, V: Heap> Weighed<K, V> {
         let old = self.map.insert(key, value);
         self.forget(old.as_ref());
         true
+    }
+
+    /// How many bytes it would take past the budget, in the place of what is there.
+    fn excess(&self, key: &K, value: &V) -> usize {
+        let old = self.map.get(key).map_or(0, weight::<K, V>);
+        let bytes = self.bytes.saturating_sub(old);
+        let bytes = bytes.saturating_add(weight::<K, V>(value));
+        bytes.saturating_sub(self.budget)
+    }
+
+    /// Drops what is not spared until this one fits and there are at most `max`, the heaviest first; nothing where even that
+    /// would not do. What is spared is asked only where something has to go.
+    pub(crate) fn make_room<S>(
+        &mut self,
+        key: &K,
+        value: &V,
+        max: usize,
+        spared: impl FnOnce() -> S,
+    ) where
+        K: Clone,
+        S: Fn(&K, &V) -> bool,
+    {
+        let needed = self.excess(key, value);
+        let one_more = usize::from(!self.map.contains_key(key));
+        let too_many = (self.map.len() + one_more).saturating_sub(max);
+        if needed == 0 && too_many == 0 {
+            return;
+        }
+        let is_spared = spared();
+        let spare = self
+            .map
+            .iter()
+            .filter(|(kept, value)| *kept != key && !is_spared(kept, value));
+        let mut spare: Vec<(usize, &K)> = spare
+            .map(|(kept, value)| (weight::<K, V>(value), kept))
+            .collect();
+        spare.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        let mut freed = 0;
+        let mut gone = Vec::new();
+        for (bytes, kept) in spare {
+            if freed >= needed && gone.len() >= too_many {
+                break;
+            }
+            freed += bytes;
+            gone.push(kept.clone());
+        }
+        let does = freed >= needed && gone.len() >= too_many;
+        for kept in gone.into_iter().filter(|_| does) {
+            self.remove(&kept);
+        }
     }
 
     pub(crate) fn remove<Q>(&mut self, key: &Q) -> Option<V>
@@ -189,5 +237,30 @@ mod tests {
                 prop_assert!(map.bytes() <= BUDGET);
             }
         }
+    }
+
+    #[test]
+    fn room_is_made_of_the_heaviest_and_only_where_it_does() {
+        let mut map = Weighed::new("texts", BUDGET);
+        for (key, length) in [(1, 500), (2, 1500), (3, 1000), (4, 200)] {
+            assert!(map.insert(key, "x".repeat(length)));
+        }
+        let kept = |map: &Weighed<u16, String>| map.keys().copied().collect::<Vec<_>>();
+        let spare =
+            |spared: &'static [u16]| move || move |key: &u16, _: &String| spared.contains(key);
+        map.make_room(
+            &5,
+            &String::new(),
+            usize::MAX,
+            || -> fn(&u16, &String) -> bool { unreachable!("there is room") },
+        );
+        let text = "x".repeat(1200);
+        map.make_room(&5, &text, usize::MAX, spare(&[1, 2, 3]));
+        assert_eq!(kept(&map), [1, 2, 3, 4], "it would not do");
+        map.make_room(&5, &text, usize::MAX, spare(&[2]));
+        assert_eq!(kept(&map), [1, 2, 4]);
+        assert!(map.insert(5, text));
+        map.make_room(&6, &String::new(), 3, spare(&[]));
+        assert_eq!(kept(&map), [1, 4]);
     }
 }

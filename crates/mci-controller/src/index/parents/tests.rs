@@ -216,3 +216,57 @@ fn a_pool_that_names_no_mode_has_the_default() {
     world.add_member(&mk_name("a"), NOW);
     assert_eq!(member(&world, "a").default_mode, RoutingMode::ParentMode);
 }
+
+/// Of so many bytes, about.
+fn mk_large_route(name: &str, pools: &[&str], bytes: usize) -> RouteFacts {
+    RouteFacts {
+        key: mk_key(name),
+        parents: Vec::new(),
+        hostnames: vec![crd::Hostname::Exact("x".repeat(bytes))],
+        pools: pools.iter().map(|pool| mk_key(pool)).collect(),
+        imports: BTreeSet::new(),
+    }
+}
+
+#[test]
+fn a_route_that_leads_nowhere_goes_however_large_it_is() {
+    let mut world = mk_exporter();
+    tell(&mut world, routes(vec![mk_large_route("route", &["x"], 1)]));
+    let grown = mk_large_route("route", &[], KIND_BYTES);
+    tell(&mut world, Update::Routes(Change::Applied(grown)));
+    let parents = &member(&world, "a").parents;
+    assert_eq!(
+        parents.routes_to(&mk_key("x")).map(|routes| routes.len()),
+        Some(0)
+    );
+}
+
+#[test]
+fn of_a_list_that_fits_all_routes_are_kept_whatever_was_kept_before() {
+    let mut world = mk_exporter();
+    let (small, large) = (1, KIND_BYTES / 4 * 3);
+    let list = |first, second| {
+        routes(vec![
+            mk_large_route("first", &["x"], first),
+            mk_large_route("second", &["x"], second),
+        ])
+    };
+    tell(&mut world, list(small, large));
+    tell(&mut world, list(large, small));
+    let parents = &member(&world, "a").parents;
+    let kept: Vec<usize> = parents
+        .routes
+        .items
+        .values()
+        .map(|route| route.hostnames.len())
+        .collect();
+    assert_eq!(kept, [1, 1]);
+    let weight = Weighed::<Key, RouteFacts>::weight;
+    assert!(
+        parents
+            .routes
+            .items
+            .get(&mk_key("first"))
+            .is_some_and(|route| weight(route) > large)
+    );
+}

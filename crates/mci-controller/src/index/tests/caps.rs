@@ -388,3 +388,72 @@ fn large_objects_of_other_kinds_are_not_kept_without_end() {
         assert!(routes < MANY && routes > 1, "{routes}");
     }
 }
+
+#[test]
+fn what_a_pool_names_is_kept_whatever_else_there_is() {
+    let text = "x".repeat(LARGE);
+    let service = |name: &str| ServiceFacts {
+        key: mk_key(name),
+        ingress: vec![text.clone()],
+        ..mk_service(ServiceType::LoadBalancer, "192.0.2.1")
+    };
+    let slice = |of: &str| SliceFacts {
+        key: mk_key(&format!("{of}-1")),
+        service: of.into(),
+        ready: vec!["192.0.2.1".parse().expect("an address"); LARGE / 17],
+        ..mk_slice(&["10.0.0.9"])
+    };
+    let names: Vec<String> = (0..MANY).map(|at| format!("large-{at}")).collect();
+    let names = || names.iter().map(String::as_str).chain(["epp"]);
+    for listed in [true, false] {
+        let mut world = mk_world(&["a"]);
+        export(&mut world, "a", "x");
+        let member = world.members.get_mut(&mk_name("a")).expect("a member");
+        if listed {
+            member.change_services(Change::Listed(names().map(service).collect()));
+            member.change_slices(Change::Listed(names().map(slice).collect()));
+        } else {
+            for name in names() {
+                member.change_services(Change::Applied(service(name)));
+                member.change_slices(Change::Applied(slice(name)));
+            }
+        }
+        let (services, slices) = (&member.services.items, &member.slices.items);
+        assert!(services.bytes() <= KIND_BYTES && slices.bytes() <= KIND_BYTES);
+        assert_eq!(
+            services.get(&mk_key("epp")),
+            Some(&service("epp")),
+            "{listed}"
+        );
+        assert_eq!(
+            slices.get(&mk_key("epp-1")),
+            Some(&slice("epp")),
+            "{listed}"
+        );
+        // no more went than had to
+        assert!(services.len() > MANY / 2 && slices.len() > MANY / 2);
+    }
+}
+
+#[test]
+fn an_endpoint_slice_of_a_pool_takes_the_place_of_another() {
+    let mut world = mk_world(&["a"]);
+    export(&mut world, "a", "x");
+    let member = world.members.get_mut(&mk_name("a")).expect("a member");
+    let other = |at: usize| SliceFacts {
+        key: mk_key(&format!("slice-{at}")),
+        service: "other".into(),
+        ..mk_slice(&["10.0.0.9"])
+    };
+    let known = member.slices.items.len();
+    for at in known..MAX_SLICES {
+        member.change_slices(Change::Applied(other(at)));
+    }
+    let ours = SliceFacts {
+        key: mk_key("epp-2"),
+        ..mk_slice(&["10.0.0.8"])
+    };
+    member.change_slices(Change::Applied(ours.clone()));
+    assert_eq!(member.slices.items.get(&ours.key), Some(&ours));
+    assert_eq!(member.slices.items.len(), MAX_SLICES);
+}
