@@ -123,15 +123,17 @@ pub(super) fn derive(old: &Signs, mut new: Signs, mut tell: impl FnMut(News) -> 
     new
 }
 
-/// What was told of a pool, or was to be told, and is over with this look at it: reason and subject.
+/// What was told of a pool, or was to be told, and is over with this look at it, wholly or in part: reason and subject.
 pub(super) fn over(old: &Signs, new: &Signs) -> Vec<(Reason, &'static str)> {
     let silent = |verdict: &Verdict| {
         // the new verdict is not told, so that nothing overtakes the old one
         old.exported.as_ref().map(Verdict::kind) != Some(verdict.kind())
             && (verdict.written || exported(verdict).is_none())
     };
-    let joined = |old: &BTreeSet<ClusterName>, new: &BTreeSet<ClusterName>| {
-        !old.is_empty() && new.is_empty()
+    let joined = |old: &BTreeSet<ClusterName>, new: &BTreeSet<ClusterName>| !old.is_subset(new);
+    let kinds_of = |signs: &Signs| -> BTreeSet<&'static str> {
+        let kinds = signs.rejected.iter().filter(|(_, count)| **count > 0);
+        kinds.map(|(reason, _)| *reason).collect()
     };
     let ends = [
         (
@@ -142,7 +144,7 @@ pub(super) fn over(old: &Signs, new: &Signs) -> Vec<(Reason, &'static str)> {
         (
             Reason::InvalidExportAnnotation,
             "",
-            !old.complaints.is_empty() && new.complaints.is_empty(),
+            !old.complaints.is_subset(&new.complaints),
         ),
         (
             Reason::NamespaceMissing,
@@ -182,11 +184,32 @@ pub(super) fn over(old: &Signs, new: &Signs) -> Vec<(Reason, &'static str)> {
         (
             Reason::AddressRejected,
             "",
-            !old.rejected.is_empty() && new.rejected.is_empty(),
+            !kinds_of(old).is_subset(&kinds_of(new)),
         ),
     ];
     let over = ends.into_iter().filter(|(_, _, is_over)| *is_over);
     over.map(|(reason, subject, _)| (reason, subject)).collect()
+}
+
+/// This was to be told and will not be, since not all of it is so any more: what is left of it is news.
+pub(super) fn untell(told: &mut Signs, reason: Reason, subject: &str) {
+    match reason {
+        Reason::InvalidExportAnnotation => told.complaints.clear(),
+        Reason::NamespaceMissing => told.namespace_missing.clear(),
+        Reason::ImportConflict if subject == CONTESTED => told.contested.clear(),
+        Reason::ImportConflict => told.conflicts.clear(),
+        Reason::ClusterUnreachable => told.unreachable.clear(),
+        Reason::AddressRejected => told.rejected.clear(),
+        // nothing is left of these
+        Reason::Exported
+        | Reason::PartiallyExported
+        | Reason::NotSupported
+        | Reason::HealthPortNotFound
+        | Reason::TooManyExporters
+        | Reason::PoolStatusFull
+        | Reason::Member(_)
+        | Reason::IsolationGuard => {}
+    }
 }
 
 /// Why addresses are left out, where more are than before.

@@ -161,14 +161,16 @@ impl Ledger {
         self.held.retain(|_, held| is_wanted(held.since));
     }
 
-    /// What came too soon is over, so that it is not told: `is_over` is asked of object, subject and topic.
-    pub(super) fn retract(&mut self, is_over: impl Fn(&str, &str, Reason) -> bool) {
+    /// What came too soon is over, so that it is not told: `is_over` is asked of object, subject and topic. Whether there
+    /// was such a thing.
+    pub(super) fn retract(&mut self, is_over: impl Fn(&str, &str, Reason) -> bool) -> bool {
         let topics = self.held.keys();
         let over = topics.filter(|(uid, subject, topic)| is_over(uid, subject, *topic));
         let over: Vec<Place> = over.cloned().collect();
-        for topic in over {
-            self.overtake(&topic);
+        for topic in &over {
+            self.overtake(topic);
         }
+        !over.is_empty()
     }
 
     /// It came too soon: it waits, unless it is what was said last.

@@ -73,9 +73,9 @@ impl Outbox {
     }
 
     /// What came too soon to be told is over: `is_over` is asked of uid, subject and topic. What only waits for the
-    /// server has happened, and is told.
-    pub(crate) fn retract(&self, is_over: impl Fn(&str, &str, Reason) -> bool) {
-        self.mail.lock().ledger.retract(is_over);
+    /// server has happened, and is told. Whether there was such a thing.
+    pub(crate) fn retract(&self, is_over: impl Fn(&str, &str, Reason) -> bool) -> bool {
+        self.mail.lock().ledger.retract(is_over)
     }
 
     /// How many notices of what was not told of yet would be taken.

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{
     Notice, Outbox, Reason, Regarding,
-    derive::{News, derive, over},
+    derive::{News, derive, over, untell},
     signs::{Obstacles, Signs},
 };
 use crate::{
@@ -90,7 +90,7 @@ impl PoolTeller {
             };
             let mut signs = Signs::read(name, &record.facts, plan, &obstacles);
             let old = before.remove(name);
-            let old = match old {
+            let mut old = match old {
                 Some(old) if old.told.uid == signs.uid => old,
                 other => {
                     retract_all(other.map(|old| (name.clone(), old)), audience);
@@ -116,14 +116,26 @@ impl PoolTeller {
                 .exported
                 .as_ref()
                 .map(|verdict| verdict.kind().to_owned());
-            let kept = plan.pools.get(name) != Some(&PoolPlan::NoEntry) || !signs.is_blank();
+            let is_exported = plan.pools.get(name) != Some(&PoolPlan::NoEntry);
+            let kept = is_exported || !signs.is_blank();
+            if !is_exported {
+                if let Some(outbox) = audience.outbox(name) {
+                    outbox.retract(|uid, _, topic| uid == signs.uid && topic == Reason::Exported);
+                }
+                // should it be exported again, that is news
+                old.told.exported = None;
+                old.unsaid = None;
+            }
             let outbox = audience.outbox(name);
             if let Some(outbox) = outbox {
                 for (reason, subject) in over(&old.told, &signs) {
                     let topic = reason.topic();
-                    outbox.retract(|uid, of, about| {
+                    let is_retracted = outbox.retract(|uid, of, about| {
                         uid == signs.uid && of == subject && about == topic
                     });
+                    if is_retracted {
+                        untell(&mut old.told, reason, subject);
+                    }
                 }
             }
             let outbox = outbox.filter(|_| audience.speaking);

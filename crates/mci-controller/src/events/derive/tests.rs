@@ -117,6 +117,43 @@ fn what_is_over_is_known_by_the_next_look() {
     assert!(over(&Signs::default(), &Signs::default()).is_empty());
 }
 
+#[test]
+fn what_is_over_in_part_is_over_and_the_rest_of_it_is_news() {
+    let more = |signs: &mut Signs| {
+        signs.complaints.insert("annotation y".to_owned());
+        for set in [
+            &mut signs.namespace_missing,
+            &mut signs.conflicts,
+            &mut signs.contested,
+            &mut signs.unreachable,
+        ] {
+            set.insert(mk_name("z"));
+        }
+        signs.rejected.insert("Denied", 1);
+    };
+    let (mut old, new) = (mk_signs(), mk_signs());
+    more(&mut old);
+    let over = over(&old, &new);
+    let expected = [
+        (Reason::InvalidExportAnnotation, ""),
+        (Reason::NamespaceMissing, ""),
+        (Reason::ImportConflict, ""),
+        (Reason::ImportConflict, CONTESTED),
+        (Reason::ClusterUnreachable, ""),
+        (Reason::AddressRejected, ""),
+    ];
+    assert_eq!(over, expected);
+    for (reason, subject) in expected {
+        let mut told = old.clone();
+        untell(&mut told, reason, subject);
+        let news = all_news(&told, &new);
+        assert_eq!(news.len(), 1, "{news:?}");
+        assert_eq!((news[0].reason, news[0].subject), (reason, subject));
+    }
+    // what grows is not over
+    assert!(super::over(&new, &old).is_empty());
+}
+
 #[rstest]
 #[case("Exported", &["Exported"])]
 #[case("PartiallyExported", &["PartiallyExported"])]

@@ -218,9 +218,66 @@ fn what_came_too_soon_is_told_later_unless_it_is_over_by_then() {
         let mut bench = mk_held();
         bench.annotate(DRAIN_SECONDS, "10");
         bench.annotate(HEALTH_SECRET, secret);
-        // whoever leads by then
+        // whoever leads by then, for a while another
         bench.plan(3, false);
+        bench.plan(4, true);
         assert_eq!(due(&bench, "a", 3), told, "{secret}");
+    }
+}
+
+#[test]
+fn of_what_came_too_soon_only_what_still_stands_is_told() {
+    let mut bench = mk_held();
+    bench.annotate(HEALTH_PORT, "0");
+    bench.plan(3, true);
+    bench.annotate(DRAIN_SECONDS, "10");
+    bench.annotate(HEALTH_SECRET, "creds");
+    bench.plan(4, true);
+    let outbox = bench.queues[&mk_name("a")].outbox();
+    let letter = outbox.take(Moment::from_millis(302_000)).expect("due");
+    let note = letter.notice.note;
+    assert!(note.contains(HEALTH_PORT), "{note}");
+    assert!(
+        !note.contains(HEALTH_SECRET) && !note.contains(DRAIN_SECONDS),
+        "{note}"
+    );
+}
+
+#[test]
+fn of_a_pool_that_is_not_exported_any_more_no_export_is_told() {
+    for last in ["NoEntry", "Exported"] {
+        let mut bench = Bench::new(&["a", "b"]);
+        export(&mut bench.world, "a", "llm");
+        let settle_at = |bench: &mut Bench, seconds: u64| {
+            let now = Moment::from_millis(seconds * 1000);
+            settle(&mut bench.world, &mk_policy(), now);
+        };
+        bench.plan(0, true);
+        bench.settle();
+        bench.plan(1, true);
+        assert_eq!(bench.told("a"), ["Exported"]);
+        lose(&mut bench.world, "b", Moment::from_millis(1_000));
+        bench.plan(4, true);
+        settle_at(&mut bench, 4);
+        bench.told("a");
+        bench.annotate(EXPORT_MODE, "EndpointMode");
+        // the same again, too soon
+        let back = Moment::from_millis(5_000);
+        bench.world.update(&mk_name("b"), Update::Live, back);
+        bench.plan(8, true);
+        settle_at(&mut bench, 8);
+        if last == "NoEntry" {
+            let record = &member(&bench.world, "a").pools[&mk_key("llm")];
+            let mut pool = record.facts.clone();
+            pool.annotations.remove(crd::annotations::EXPORT);
+            let applied = Update::PoolApplied(pool);
+            bench
+                .world
+                .update(&mk_name("a"), applied, Moment::default());
+        }
+        bench.plan(9, true);
+        let told = due(&bench, "a", 9);
+        assert_eq!(told.contains(&"Exported"), last == "Exported", "{told:?}");
     }
 }
 
