@@ -32,8 +32,9 @@ struct Mail {
 /// 256: the 50 pools of a member of design section 7 with 5 reasons each. More stays news with who tells it, as may what
 /// happens to a thousand members at once, and is told when there is room if it is still so.
 const MAX_WAITING: usize = 256;
-/// A letter is on its way this often: at the longest silences that a server may ask for, 20 minutes pass between the
-/// first time and the last, a third of the time that it would keep the event.
+/// A letter is on its way this often: at the longest silences that a server may ask for, and with the time that writes
+/// have after each, 40 minutes pass at most between the first time and the last, two thirds of the time that it would
+/// keep the event.
 const MAX_TRIES: u32 = 5;
 
 // === impl Outbox ===

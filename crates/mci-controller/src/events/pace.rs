@@ -14,6 +14,8 @@ use crate::write::{
 pub(super) struct Pace {
     /// The server asked for it.
     silent_until: Moment,
+    /// Events in a row that it asked for silence by `Retry-After`, which writes keep too.
+    hushes: u32,
     /// In a row.
     failures: u32,
     retry_at: Moment,
@@ -21,6 +23,12 @@ pub(super) struct Pace {
 
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_mins(1);
+/// After a silence that writes keep too, they have the server for themselves for so long, and twice as long each time that
+/// the next event is answered so: at our rate 500 writes are sent in the first of these times. Somebody who limits events
+/// alone would else leave no time to writes.
+const WRITES_FIRST_MIN: Duration = Duration::from_secs(5);
+/// As long as the longest silence: writes have half of the time.
+const WRITES_FIRST_MAX: Duration = Duration::from_mins(5);
 
 // === impl Pace ===
 
@@ -45,7 +53,15 @@ impl Pace {
             }
             Outcome::Throttled(asked) => {
                 self.failures = 0;
-                self.silent_until = self.silent_until.max(now + throttle(asked));
+                let mut wait = throttle(asked);
+                if asked.is_some() {
+                    let doubled = 1_u32.checked_shl(self.hushes).unwrap_or(u32::MAX);
+                    wait += WRITES_FIRST_MIN
+                        .saturating_mul(doubled)
+                        .min(WRITES_FIRST_MAX);
+                    self.hushes = self.hushes.saturating_add(1);
+                }
+                self.silent_until = self.silent_until.max(now + wait);
             }
             // the server works, and what it thinks of one event says nothing of the next
             Outcome::Done
@@ -53,7 +69,10 @@ impl Pace {
             | Outcome::Rejected
             | Outcome::Retry(
                 Failure::Conflict | Failure::NotFound | Failure::NamespaceGone | Failure::Denied,
-            ) => self.failures = 0,
+            ) => {
+                self.failures = 0;
+                self.hushes = 0;
+            }
         }
     }
 
@@ -109,6 +128,26 @@ mod tests {
         pace.heard(Outcome::Throttled(asked), at(20), &mut rng);
         pace.heard(Outcome::Done, at(21), &mut rng);
         pace.try_now(at(22));
-        assert_eq!(pace.not_before(), at(50));
+        assert_eq!(pace.not_before(), at(55));
+    }
+
+    #[test]
+    fn writes_have_ever_more_time_where_every_event_is_asked_for_silence() {
+        let mut pace = Pace::default();
+        let mut rng = StdRng::seed_from_u64(1);
+        let mut wait = |outcome| {
+            let now = pace.not_before();
+            pace.heard(outcome, now, &mut rng);
+            pace.not_before().since(now).as_secs()
+        };
+        let asked = Outcome::Throttled(Some(Duration::from_secs(300)));
+        let waits: Vec<u64> = (0..40).map(|_| wait(asked)).collect();
+        assert_eq!(waits[..8], [305, 310, 320, 340, 380, 460, 600, 600]);
+        assert_eq!(waits[39], 600);
+        // one that got through ends that
+        assert_eq!(wait(Outcome::Done), 0);
+        assert_eq!(wait(asked), 305);
+        // without a time nothing is asked of writes
+        assert_eq!(wait(Outcome::Throttled(None)), 1);
     }
 }

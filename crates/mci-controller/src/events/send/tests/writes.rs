@@ -122,3 +122,25 @@ async fn a_server_that_asks_an_event_for_silence_gets_it_from_writes_too() {
         assert_eq!((stats.limit, stats.breaker_open), (32, false));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_throttles_events_alone_takes_writes_between_them() {
+    let mut server = Server::<Queue>::start();
+    server.offer(mk_notice(Reason::Exported));
+    let silence = Duration::from_mins(5);
+    let mut last = server.answer_with(429, Some("300")).await.at;
+    for seconds in [5, 10, 20, 40] {
+        sleep(Duration::from_millis(1)).await;
+        let now = server.clock.now();
+        let slot = Slot::Import(mk_key("llm"));
+        server.postbox.offer(slot, mk_work(now), now);
+        sleep_until(last + silence + Duration::from_millis(5)).await;
+        let (slot, _) = server.postbox.take(server.clock.now()).expect("due");
+        let now = server.clock.now();
+        server.postbox.finish(&slot, Outcome::Done, now);
+        let seen = server.answer_with(429, Some("300")).await;
+        let between = seen.at.duration_since(last + silence);
+        assert_eq!(between.as_secs(), seconds);
+        last = seen.at;
+    }
+}
