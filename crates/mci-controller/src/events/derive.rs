@@ -44,14 +44,13 @@ pub(super) fn derive(old: &Signs, mut new: Signs, mut tell: impl FnMut(News) -> 
         // while it moves, what it last said stands
         verdict => verdict.or_else(|| old.exported.clone()),
     };
-    let complaints: Vec<&str> = new
-        .complaints
-        .difference(&old.complaints)
-        .map(String::as_str)
-        .collect();
-    if !complaints.is_empty() && !tell(Reason::InvalidExportAnnotation, "", complaints.join("; ")) {
-        new.complaints
-            .retain(|complaint| old.complaints.contains(complaint));
+    // all are named, not only those that were added: this may overtake one that names those
+    if !new.complaints.is_subset(&old.complaints) {
+        let all: Vec<&str> = new.complaints.iter().map(String::as_str).collect();
+        if !tell(Reason::InvalidExportAnnotation, "", all.join("; ")) {
+            new.complaints
+                .retain(|complaint| old.complaints.contains(complaint));
+        }
     }
     let mut joined = |(reason, subject),
                       old: &BTreeSet<ClusterName>,
@@ -212,13 +211,14 @@ pub(super) fn untell(told: &mut Signs, reason: Reason, subject: &str) {
     }
 }
 
-/// Why addresses are left out, where more are than before.
+/// Why addresses are left out, all of it, where more are than before.
 fn rejected(old: &Signs, new: &Signs) -> Vec<&'static str> {
-    let found = new.rejected.iter();
-    found
-        .filter(|(reason, count)| old.rejected.get(*reason) < Some(*count))
-        .map(|(reason, _)| *reason)
-        .collect()
+    let mut found = new.rejected.iter();
+    if found.any(|(reason, count)| old.rejected.get(reason) < Some(count)) {
+        new.rejected.keys().copied().collect()
+    } else {
+        Vec::new()
+    }
 }
 
 fn say_rejected(reasons: &[&str]) -> String {

@@ -230,6 +230,14 @@ fn of_what_came_too_soon_only_what_still_stands_is_told() {
     let mut bench = mk_held();
     bench.annotate(HEALTH_PORT, "0");
     bench.plan(3, true);
+    // neither overtakes the other
+    let held = format!("{:?}", bench.queues[&mk_name("a")].outbox());
+    for annotation in [HEALTH_PORT, HEALTH_SECRET] {
+        assert!(
+            held.contains(&format!("annotation {annotation} ")),
+            "{held}"
+        );
+    }
     bench.annotate(DRAIN_SECONDS, "10");
     bench.annotate(HEALTH_SECRET, "creds");
     bench.plan(4, true);
