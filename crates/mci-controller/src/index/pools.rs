@@ -59,9 +59,6 @@ impl Member {
         self.pools_left_out.listed();
         pools.sort_unstable_by(|a, b| (a.created, a.key.text()).cmp(&(b.created, b.key.text())));
         let listed: BTreeSet<Key> = pools.iter().map(|pool| pool.key.clone()).collect();
-        for pool in pools {
-            changes.merge(self.apply_pool(name, pool));
-        }
         if let CrdCheck::Serving { .. } = crd {
             self.waiting_pools
                 .retain(|key, _| listed.contains(key) || odd.contains(key));
@@ -74,6 +71,8 @@ impl Member {
             .filter(|key| !listed.contains(*key) && !odd.contains(*key))
             .cloned()
             .collect();
+        // what is gone makes room for what came
+        let mut gone = Vec::new();
         for key in missing {
             let Some(record) = self.pools.get_mut(&key) else {
                 continue;
@@ -89,6 +88,7 @@ impl Member {
                 }
                 (CrdCheck::Serving { .. }, _) if same_crd => {
                     changes.merge(self.drop_pool(name, &key, Evidence::PoolAbsent));
+                    gone.push(key);
                 }
                 (CrdCheck::Serving { .. }, _) => {
                     changes.merge(record.doubt_until(&key, Some(doubt_ends), DoubtCause::Crd));
@@ -97,6 +97,14 @@ impl Member {
                     changes.merge(record.doubt_until(&key, None, DoubtCause::Crd));
                 }
             }
+        }
+        for pool in pools {
+            changes.merge(self.apply_pool(name, pool));
+        }
+        if self.is_overfull() {
+            // of the others that are not kept nothing is known, but of these
+            let room = MAX_POOLS.saturating_sub(self.gone_pools.len());
+            self.gone_pools.extend(gone.into_iter().take(room));
         }
         self.unseen = match (&crd, self.unseen) {
             (CrdCheck::Doubtful, Unseen::Absent) => Unseen::Absent,

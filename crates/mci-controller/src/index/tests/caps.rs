@@ -457,3 +457,31 @@ fn an_endpoint_slice_of_a_pool_takes_the_place_of_another() {
     assert_eq!(member.slices.items.get(&ours.key), Some(&ours));
     assert_eq!(member.slices.items.len(), MAX_SLICES);
 }
+
+#[test]
+fn what_a_list_lacks_makes_room_for_what_it_has_and_is_known_to_be_gone() {
+    let all = |of: &str, pools: usize| {
+        let pools = (0..pools).map(|at| mk_large_pool(&format!("{of}-{at}"), None));
+        Update::PoolsListed {
+            pools: pools.collect(),
+            odd: BTreeSet::new(),
+            crd: mk_crd(),
+        }
+    };
+    let mut world = mk_heard();
+    world.tick(NOW + STALE_AFTER);
+    export(&mut world, "a", "x");
+    assert!(carried(&mut world, LATER));
+    update(&mut world, all("old", MANY - 16));
+    assert!(!member(&world, "a").is_overfull() && !carried(&mut world, LATER));
+    update(&mut world, all("new", MANY - 16));
+    assert!(!member(&world, "a").is_overfull());
+    // not where it has more than can be kept
+    let mut world = mk_heard();
+    world.tick(NOW + STALE_AFTER);
+    export(&mut world, "a", "x");
+    assert!(carried(&mut world, LATER));
+    update(&mut world, all("new", MANY));
+    assert!(member(&world, "a").is_overfull());
+    assert!(!carried(&mut world, LATER));
+}
