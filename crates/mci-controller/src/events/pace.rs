@@ -140,7 +140,7 @@ mod tests {
             pace.heard(outcome, now, &mut rng);
             pace.not_before().since(now).as_secs()
         };
-        let asked = Outcome::Throttled(Some(Duration::from_secs(300)));
+        let asked = Outcome::Throttled(Some(Duration::from_mins(5)));
         let waits: Vec<u64> = (0..40).map(|_| wait(asked)).collect();
         assert_eq!(waits[..8], [305, 310, 320, 340, 380, 460, 600, 600]);
         assert_eq!(waits[39], 600);

@@ -102,42 +102,13 @@ impl PoolTeller {
                 &signs.rejected,
                 &audience.metrics.member(name),
             );
-            if let Some(verdict) = &mut signs.exported
-                && old.unsaid.as_deref() == Some(verdict.kind())
-            {
-                verdict.written = false;
-            }
             let rejected = signs.rejected.clone();
-            let mut unsaid = match &signs.exported {
-                Some(verdict) => old.unsaid.filter(|unsaid| unsaid == verdict.kind()),
-                None => old.unsaid,
-            };
-            let verdict = signs
-                .exported
-                .as_ref()
-                .map(|verdict| verdict.kind().to_owned());
             let is_exported = plan.pools.get(name) != Some(&PoolPlan::NoEntry);
             let kept = is_exported || !signs.is_blank();
-            if !is_exported {
-                if let Some(outbox) = audience.outbox(name) {
-                    outbox.retract(|uid, _, topic| uid == signs.uid && topic == Reason::Exported);
-                }
-                // should it be exported again, that is news
-                old.told.exported = None;
-                old.unsaid = None;
-            }
             let outbox = audience.outbox(name);
-            if let Some(outbox) = outbox {
-                for (reason, subject) in over(&old.told, &signs) {
-                    let topic = reason.topic();
-                    let is_retracted = outbox.retract(|uid, of, about| {
-                        uid == signs.uid && of == subject && about == topic
-                    });
-                    if is_retracted {
-                        untell(&mut old.told, reason, subject);
-                    }
-                }
-            }
+            old.take_back(&mut signs, is_exported, outbox);
+            let mut unsaid = old.unsaid.take();
+            let verdict = signs.exported.as_ref().map(|one| one.kind().to_owned());
             let outbox = outbox.filter(|_| audience.speaking);
             let mut is_refused = false;
             let told = derive(&old.told, signs, |news| {
@@ -235,6 +206,31 @@ impl Seen {
             rejected: told.rejected.clone(),
             told,
             unsaid: None,
+        }
+    }
+
+    /// Takes back what came too soon and is over by this look; what is left of it is news again.
+    fn take_back(&mut self, signs: &mut Signs, is_exported: bool, outbox: Option<&Outbox>) {
+        if let Some(verdict) = &mut signs.exported {
+            if self.unsaid.as_deref() == Some(verdict.kind()) {
+                verdict.written = false;
+            } else {
+                self.unsaid = None;
+            }
+        }
+        let mut ended = over(&self.told, signs);
+        if !is_exported {
+            ended.push((Reason::Exported, ""));
+            // should it be exported again, that is news
+            (self.told.exported, self.unsaid) = (None, None);
+        }
+        for (reason, subject) in ended {
+            let is_it = |uid: &str, of: &str, topic: Reason| {
+                uid == signs.uid && of == subject && topic == reason.topic()
+            };
+            if outbox.is_some_and(|outbox| outbox.retract(is_it)) {
+                untell(&mut self.told, reason, subject);
+            }
         }
     }
 }

@@ -21,10 +21,6 @@ use crate::name::Key;
 use moment::Moment;
 
 /// One member.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "independent facts about one member, no states of one machine"
-)]
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) link: Link,
