@@ -273,7 +273,14 @@ impl Bench {
             })
         };
         let mut pools = entries.iter().flat_map(|pools| pools.iter().enumerate());
-        self.clusters.iter().all(stands) && pools.all(|(p, entries)| exported(p, entries))
+        // where all importers have upstream's shape, nothing says that a drain is under way: a new controller ends it
+        let drains = |pool: &&str| {
+            let mut members = self.world.members.values();
+            members.any(|member| member.draining.until(&mk_key(pool)).is_some())
+        };
+        self.clusters.iter().all(stands)
+            && pools.all(|(p, entries)| exported(p, entries))
+            && !POOLS.iter().any(drains)
     }
 
     /// Entries as the importers' API servers hold them, by importer and pool: exporter, and until when it drains.
