@@ -10,6 +10,7 @@
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
     time::Duration,
 };
 
@@ -107,7 +108,9 @@ async fn run(args: Args) -> Result<()> {
     }
     drop(members);
     let (pools, _exporter) = pools.with_context(|| format!("no kubeconfig of {exporter}"))?;
-    tasks.spawn(fan_out(pools, importers, bodies));
+    // kept here too: what fails is to end this program, not the connections that end with what fails
+    let importers: Arc<[Member]> = importers.into();
+    tasks.spawn(fan_out(pools, Arc::clone(&importers), bodies));
     println!("{BARE_READY}");
     // none ends but by a failure, or at the end of the fleet
     match tasks.join_next().await {
@@ -135,7 +138,7 @@ async fn drop_all(mut watch: Incoming) -> Result<()> {
 }
 
 /// Sends the next body to all for each line of the watch.
-async fn fan_out(mut pools: Incoming, importers: Vec<Member>, bodies: Bytes) -> Result<()> {
+async fn fan_out(mut pools: Incoming, importers: Arc<[Member]>, bodies: Bytes) -> Result<()> {
     let mut lines = memchr_iter(b'\n', &bodies);
     let mut begin = 0;
     while let Some(frame) = pools.frame().await {

@@ -56,6 +56,7 @@ impl Member {
             guarded,
         } = reading;
         let mut changes = Changes::default();
+        let was_overfull = self.is_overfull();
         self.pools_left_out.listed();
         pools.sort_unstable_by(|a, b| (a.created, a.key.text()).cmp(&(b.created, b.key.text())));
         let listed: BTreeSet<Key> = pools.iter().map(|pool| pool.key.clone()).collect();
@@ -107,7 +108,11 @@ impl Member {
             self.gone_pools.extend(gone.into_iter().take(room));
         }
         self.unseen = match (&crd, self.unseen) {
-            (CrdCheck::Doubtful, Unseen::Absent) => Unseen::Absent,
+            // of what was left out nothing is known, and this list proves no absence
+            (CrdCheck::Doubtful, Unseen::Absent) if !was_overfull => Unseen::Absent,
+            (CrdCheck::Serving { .. }, Unseen::Absent) if was_overfull && !same_crd => {
+                Unseen::UnknownUntil(doubt_ends)
+            }
             (CrdCheck::Doubtful, _) => Unseen::Unknown,
             (CrdCheck::Serving { .. }, Unseen::Unknown) => Unseen::UnknownUntil(doubt_ends),
             (CrdCheck::Serving { .. }, Unseen::UnknownUntil(_)) if !same_crd => {

@@ -34,6 +34,8 @@ struct Kept<T> {
     sweep_at: usize,
 }
 
+/// Texts that are remembered: one for each of as many imports as we are measured with. Past it they are read again.
+const MAX_TEXTS: usize = 100_000;
 /// Fewer are not worth a look.
 const SWEEP_MIN: usize = 64;
 
@@ -55,7 +57,13 @@ impl Alike {
         }
         let status = read(text)?;
         let said = shared(&self.0.statuses, status.exact(), status.said().clone());
-        self.0.texts.lock().insert(hash, &said);
+        let mut texts = self.0.texts.lock();
+        texts.insert(hash, &said);
+        // many texts may mean one status that stands: what others write beside us changes at will
+        if texts.kept.len() >= MAX_TEXTS {
+            texts.kept.clear();
+        }
+        drop(texts);
         Ok(said.into())
     }
 
@@ -162,6 +170,19 @@ mod tests {
         let kept = alike.names(names());
         assert!(Arc::ptr_eq(&kept, &alike.names(names())));
         assert!(!Arc::ptr_eq(&kept, &alike.names(Vec::new())));
+    }
+
+    #[test]
+    fn texts_without_end_for_one_status_are_forgotten() {
+        let alike = Alike::default();
+        let kept = known(&alike, "{}");
+        let mut most = 0;
+        for n in 0..MAX_TEXTS + 10 {
+            let one = known(&alike, &format!(r#"{{"unknown": {n}}}"#));
+            assert!(kept.is_one_with(&one));
+            most = most.max(alike.0.texts.lock().kept.len());
+        }
+        assert!(most < MAX_TEXTS, "{most}");
     }
 
     #[test]

@@ -66,6 +66,20 @@ fn past_the_cap_what_is_not_kept_is_not_absent() {
 }
 
 #[test]
+fn a_list_under_another_crd_proves_nothing_of_what_was_left_out() {
+    let another = CrdCheck::Serving {
+        uid: "another".to_owned(),
+    };
+    for crd in [CrdCheck::Doubtful, another] {
+        let mut world = mk_heard();
+        flood(&mut world, MAX_POOLS);
+        world.tick(NOW + STALE_AFTER);
+        list(&mut world, "a", &["y"], crd.clone(), LATER);
+        assert!(carried(&mut world, LATER), "{crd:?}");
+    }
+}
+
+#[test]
 fn past_the_cap_evidence_still_counts() {
     let mut world = mk_heard();
     world.tick(NOW + STALE_AFTER);
