@@ -204,18 +204,24 @@ fn large_pools_are_not_kept_without_end_and_what_is_not_kept_is_not_absent() {
     assert!(!carried(&mut world, LATER));
 }
 
+/// Imports that are each as large as [`LARGE`], and else as this one.
+fn mk_large(live: &LiveImport) -> impl Fn(usize) -> LiveImport + use<> {
+    let live = live.clone();
+    let mut status = (*live.status).clone();
+    status.clusters[0].name = "x".repeat(LARGE);
+    let large = LiveStatus::new(status, MCI_CONTROLLER);
+    move |at| LiveImport {
+        key: mk_key(&format!("import-{at}")),
+        status: large.clone(),
+        ..live.clone()
+    }
+}
+
 #[test]
 fn large_imports_count_as_not_known() {
     let mut world = mk_restarted();
     let live = member(&world, "b").imports.items[&mk_key("x")].clone();
-    let mut status = (*live.status).clone();
-    status.clusters[0].name = "x".repeat(LARGE);
-    let large = LiveStatus::new(status, MCI_CONTROLLER);
-    let mk = |at: usize| LiveImport {
-        key: mk_key(&format!("import-{at}")),
-        status: large.clone(),
-        ..live.clone()
-    };
+    let mk = mk_large(&live);
     let most = IMPORT_BYTES / LARGE + 8;
     let name = mk_name("b");
     let member_b = world.members.get_mut(&name).expect("a member");
@@ -224,14 +230,14 @@ fn large_imports_count_as_not_known() {
     }
     assert!(member_b.imports.items.bytes() <= IMPORT_BYTES);
     assert!(!member_b.imports_known(), "some are not known");
-    member_b.change_imports(Change::Listed((0..most).map(mk).collect()), NOW);
+    member_b.change_imports(Change::Listed((0..most).map(&mk).collect()), NOW);
     assert!(member_b.imports.items.bytes() <= IMPORT_BYTES);
     assert!(!member_b.imports_known());
     member_b.change_imports(Change::Listed(vec![live.clone()]), NOW);
     assert!(member_b.imports_known());
     // one that is known and grows past all says no more what it said
     let most = most - 16;
-    let many = (0..most).map(mk).chain([live.clone()]).collect();
+    let many = (0..most).map(&mk).chain([live.clone()]).collect();
     member_b.change_imports(Change::Listed(many), NOW);
     assert!(member_b.imports_known());
     let mut status = (*live.status).clone();
@@ -248,14 +254,7 @@ fn large_imports_count_as_not_known() {
 fn a_member_whose_imports_fit_again_is_written_into() {
     let mut world = mk_restarted();
     let live = member(&world, "b").imports.items[&mk_key("x")].clone();
-    let mut status = (*live.status).clone();
-    status.clusters[0].name = "x".repeat(LARGE);
-    let large = LiveStatus::new(status, MCI_CONTROLLER);
-    let mk = |at: usize| LiveImport {
-        key: mk_key(&format!("import-{at}")),
-        status: large.clone(),
-        ..live.clone()
-    };
+    let mk = mk_large(&live);
     let name = mk_name("b");
     let change = |world: &mut World, change| world.update(&name, Update::Imports(change), NOW);
     let lists = |world: &World| member(world, "b").lists().imports;
