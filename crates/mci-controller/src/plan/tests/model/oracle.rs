@@ -214,10 +214,11 @@ impl Oracle {
     ) -> bool {
         let seen = &self.members[m];
         let guarded = self.guard_since.is_some_and(|since| since < now);
-        // removed, and not just now among most others
-        if let Some(left) = seen.left_at {
-            let held = guarded && now.since(left) < self.rules.removal_hold;
-            return !held;
+        // removed, and not just now among most others: then it is as if it had stayed
+        if let Some(left) = seen.left_at
+            && !(guarded && now.since(left) < self.rules.removal_hold)
+        {
+            return true;
         }
         if let (Some(after), Some(since)) = (self.rules.withdraw_after, seen.silent_since)
             && now.since(since) >= after
