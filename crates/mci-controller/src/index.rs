@@ -9,6 +9,7 @@ pub(crate) mod contest;
 pub(crate) mod denied;
 pub(crate) mod digest;
 pub(crate) mod drain;
+pub(crate) mod entry;
 pub(crate) mod facts;
 pub(crate) mod flavour;
 mod guard;
@@ -128,8 +129,12 @@ impl World {
     /// Takes in what a member's tasks report.
     pub(crate) fn update(&mut self, name: &ClusterName, update: Update, now: Moment) -> Changes {
         let known = |world: &Self| {
-            let member = world.members.get(name);
-            member.map(|member| (member.exports_known(), member.imports_known()))
+            let member = world.members.get(name)?;
+            let refusal = match member.link {
+                Link::Refused(refusal) => Some(refusal),
+                _ => None,
+            };
+            Some((refusal, member.exports_known(), member.imports_known()))
         };
         let overfull = |world: &Self| world.members.get(name).is_some_and(Member::is_overfull);
         let was_lost = self.members.get(name).is_some_and(Member::is_lost);

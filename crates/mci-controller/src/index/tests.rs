@@ -268,6 +268,10 @@ fn a_refused_member_stays_refused_until_it_connects() {
         member(&world, "a").link,
         Link::Refused(Refusal::InsecureCredentials)
     );
+    // its silence goes on, and yet what is said of it is another thing
+    let another = || Update::Refused(Refusal::NoAccessProvider);
+    assert!(world.update(&mk_name("a"), another(), NOW).dirty.all);
+    assert!(!world.update(&mk_name("a"), another(), NOW).dirty.all);
     connect(&mut world, "a", Vec::new(), Vec::new(), NOW);
     assert_eq!(member(&world, "a").link, Link::Live);
 }
