@@ -63,6 +63,7 @@ impl World {
     pub(crate) fn keep_member(&mut self, name: &ClusterName) {
         if let Some(member) = self.members.get_mut(name)
             && member.leaving.take().is_some()
+            && !member.is_lost()
         {
             self.guard.found(name);
         }
@@ -112,12 +113,13 @@ impl World {
         was_lost: bool,
         now: Moment,
     ) -> Changes {
-        match (
-            was_lost,
-            self.members.get(name).is_some_and(Member::is_lost),
-        ) {
+        let Some(member) = self.members.get(name) else {
+            return Changes::default();
+        };
+        match (was_lost, member.is_lost()) {
             (false, true) => self.guard.lost(name, now),
-            (true, false) => self.guard.found(name),
+            // one that left and answers has left nonetheless
+            (true, false) if member.leaving.is_none() => self.guard.found(name),
             _ => return Changes::default(),
         }
         self.judge(now)

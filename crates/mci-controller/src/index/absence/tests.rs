@@ -83,6 +83,31 @@ fn members_that_leave_one_by_one_are_held_if_they_are_most() {
 }
 
 #[test]
+fn one_that_left_is_gone_though_it_answers_again() {
+    let mut world = mk_guarded(None);
+    lose_at(&mut world, "a", 0);
+    world.remove_member(&mk_name("a"), at(1));
+    world.update(&mk_name("a"), Update::Live, at(2));
+    for name in ["b", "c"] {
+        world.remove_member(&mk_name(name), at(3));
+    }
+    assert!(world.is_guarded());
+    assert!(world.tick(at(20)).withdrawals.is_empty());
+}
+
+#[test]
+fn one_that_is_back_in_the_inventory_is_gone_while_it_is_silent() {
+    let mut world = mk_guarded(None);
+    lose_at(&mut world, "a", 0);
+    world.remove_member(&mk_name("a"), at(1));
+    world.keep_member(&mk_name("a"));
+    for name in ["b", "c"] {
+        world.remove_member(&mk_name(name), at(3));
+    }
+    assert!(world.is_guarded());
+}
+
+#[test]
 fn held_removals_are_counted_by_their_exports() {
     let mut world = mk_guarded(None);
     let mut withheld = 0;
