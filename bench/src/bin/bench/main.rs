@@ -24,6 +24,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct Args {
     /// What to measure; default: all.
     names: Vec<Name>,
+    /// Of propagation, only the cases with this in their names, such as `50 exporters, TLS`.
+    #[arg(long)]
+    only: Option<String>,
     /// The program.
     #[arg(long)]
     controller: PathBuf,

@@ -92,6 +92,10 @@ impl Case {
 impl Run {
     pub(crate) async fn propagation(&mut self, case: Case) -> Result<()> {
         let label = case.label();
+        let only = self.args.only.as_deref();
+        if only.is_some_and(|only| !label.contains(only)) {
+            return Ok(());
+        }
         let fleet = self.fleet(case.members, case.tls)?;
         fleet.export(1, case.exporters);
         let name = format!(
