@@ -246,20 +246,17 @@ impl Bound {
                 None => return Err(Excess::TooLarge(*of)),
             },
             Self::Line(left) => {
-                let mut lines = data.split(|byte| *byte == b'\n');
-                let mut line = lines.next().unwrap_or_default();
-                loop {
-                    match left.checked_sub(line.len()) {
-                        Some(rest) => *left = rest,
-                        None => return Err(Excess::EventTooLarge(MAX_OBJECT)),
+                let mut rest = &**data;
+                while let Some(end) = memchr::memchr(b'\n', rest) {
+                    if end > *left {
+                        return Err(Excess::EventTooLarge(MAX_OBJECT));
                     }
-                    match lines.next() {
-                        Some(next) => {
-                            line = next;
-                            *left = MAX_OBJECT;
-                        }
-                        None => break,
-                    }
+                    *left = MAX_OBJECT;
+                    rest = rest.get(end + 1..).unwrap_or_default();
+                }
+                match left.checked_sub(rest.len()) {
+                    Some(more) => *left = more,
+                    None => return Err(Excess::EventTooLarge(MAX_OBJECT)),
                 }
             }
         }
