@@ -19,6 +19,9 @@ const REAL: &str = "real";
 pub(crate) struct Args {
     /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real; default: all
     names: Vec<String>,
+    /// Of propagation, only the cases with this in their names, such as '50 exporters, TLS'
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
     /// Write the figures to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -43,6 +46,9 @@ pub(crate) fn run_bench(args: &Args) -> Result<()> {
         tools::ensure()?.tell(&mut bench)?;
     }
     bench.args(&args.names);
+    if let Some(only) = &args.only {
+        bench.args(["--only", only]);
+    }
     if let Some(file) = &args.json {
         bench.arg("--json").arg(std::path::absolute(file)?);
     }

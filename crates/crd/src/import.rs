@@ -44,9 +44,13 @@ pub struct InferencePoolImport {
 pub struct InferencePoolImportSpec {}
 
 /// Status communicates the imported targets (endpoint pickers, parents) and their readiness.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct InferencePoolImportStatus {
+// `E` is how an entry is held: as it is, or by somebody who has many imports, shared or not read yet
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(
+    rename_all = "camelCase",
+    bound(serialize = "E: Serialize", deserialize = "E: Deserialize<'de>")
+)]
+pub struct InferencePoolImportStatus<E = ImportedCluster> {
     /// The import's generation that the controller has seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
@@ -61,7 +65,7 @@ pub struct InferencePoolImportStatus {
     /// One entry per exporting cluster; never the cluster this import is in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 256, "x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    pub clusters: Vec<ImportedCluster>,
+    pub clusters: Vec<E>,
 }
 
 /// What one controller says of this import.
@@ -393,6 +397,19 @@ impl InferencePoolImport {
             .controllers
             .iter()
             .find(|controller| controller.name == name)
+    }
+}
+
+// === impl InferencePoolImportStatus ===
+
+impl<E> Default for InferencePoolImportStatus<E> {
+    fn default() -> Self {
+        Self {
+            observed_generation: None,
+            conditions: Vec::new(),
+            controllers: Vec::new(),
+            clusters: Vec::new(),
+        }
     }
 }
 

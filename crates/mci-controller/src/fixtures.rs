@@ -2,13 +2,17 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crd::{FailureMode, Hostname, ListenerProtocol, RoutingMode, ServiceType, annotations};
+use crd::{
+    FailureMode, Hostname, InferencePoolImportStatus, ListenerProtocol, RoutingMode, ServiceType,
+    annotations,
+};
 use jiff::Timestamp;
 
 use crate::{
     index::{
         World,
         digest::LiveStatus,
+        entry::{Entry, ImportStatus},
         facts::{
             Admits, Claim, CrdCheck, EppRef, GatewayFacts, ListenerFacts, LiveImport,
             NamespaceFacts, PoolFacts, PortFacts, Programmed, RouteFacts, RouteParent,
@@ -194,6 +198,22 @@ pub(crate) fn mk_namespace(terminating: bool) -> NamespaceFacts {
 pub(crate) fn mk_crd() -> CrdCheck {
     CrdCheck::Serving {
         uid: "crd-1".to_owned(),
+    }
+}
+
+/// A status, as it is held.
+pub(crate) fn mk_status(status: InferencePoolImportStatus) -> ImportStatus {
+    let InferencePoolImportStatus {
+        observed_generation,
+        conditions,
+        controllers,
+        clusters,
+    } = status;
+    ImportStatus {
+        observed_generation,
+        conditions,
+        controllers,
+        clusters: clusters.into_iter().map(Entry::new).collect(),
     }
 }
 

@@ -27,7 +27,7 @@ use std::{
     sync::Arc,
 };
 
-use crd::{Condition, InferencePoolImportStatus, RoutingMode};
+use crd::{Condition, RoutingMode};
 
 pub(crate) use self::{address::Rejection, import::join_names};
 use self::{
@@ -37,7 +37,12 @@ use self::{
     lend::{Fates, Lender, lend},
 };
 use crate::{
-    index::{World, flavour::Flavour, member::Member},
+    index::{
+        World,
+        entry::{Entry, ImportStatus},
+        flavour::Flavour,
+        member::Member,
+    },
     name::{ClusterName, Key},
 };
 use moment::Moment;
@@ -112,7 +117,7 @@ pub(crate) enum Hold {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PlannedImport {
     pub(crate) audience: Audience,
-    pub(crate) status: InferencePoolImportStatus,
+    pub(crate) status: ImportStatus,
     /// See [`digest`](crate::index::digest::digest()).
     pub(crate) digest: u64,
 }
@@ -159,7 +164,7 @@ pub(crate) fn desired(world: &World, policy: &Policy, now: Moment) -> BTreeMap<K
 pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment) -> KeyPlan {
     let wall = world.wall_at(now);
     let mut plan = KeyPlan::default();
-    let mut entries = BTreeMap::new();
+    let mut entries = Vec::new();
     let mut fates = Fates::default();
     let mut kept = BTreeMap::new();
     let mut decisions: Vec<(&ClusterName, &Member, Decision)> = Vec::new();
@@ -188,7 +193,7 @@ pub(crate) fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment
         };
         if let Some(export) = derive(&mut plan, policy, name, member, key, mark) {
             fates.publish(name.as_str());
-            entries.insert(name, export);
+            entries.push((name, export));
         }
     }
     let exports = import::Exports::new(entries, kept);
@@ -272,7 +277,7 @@ fn derive(
     let rejected = rejected.into_iter().map(|why| (name.clone(), why));
     plan.rejected.extend(rejected);
     Some(import::ExportedEntry {
-        entry,
+        entry: Entry::new(entry),
         size,
         created: record.facts.created,
     })

@@ -14,6 +14,7 @@ use crd::{
 use crate::{
     index::{
         World,
+        entry::Entry,
         facts::{Claim, PoolFacts},
         member::{Link, Reach},
     },
@@ -140,7 +141,8 @@ impl Signs {
         signs.conflicts = others(&obstacles.conflicts);
         signs.contested = others(&obstacles.contested);
         signs.unreachable = others(&obstacles.unreachable);
-        signs.no_health_port = entry_of(exporter, plan).is_some_and(lacks_health_port);
+        signs.no_health_port =
+            entry_of(exporter, plan).is_some_and(|entry| lacks_health_port(entry));
         signs.status_full = pool.status_full;
         signs.crowded_out = plan.crowded_out.contains(exporter);
         for (name, rejection) in &plan.rejected {
@@ -194,7 +196,7 @@ impl Verdict {
 }
 
 /// The exporter's entry, as any importer gets it.
-fn entry_of<'a>(exporter: &ClusterName, plan: &'a KeyPlan) -> Option<&'a ImportedCluster> {
+fn entry_of<'a>(exporter: &ClusterName, plan: &'a KeyPlan) -> Option<&'a Entry> {
     plan.imports.values().find_map(|import| match import {
         ImportPlan::Present(planned) => {
             let mut entries = planned.status.clusters.iter();

@@ -8,12 +8,12 @@ use std::{
 };
 
 use crd::{
-    Condition, ControllerStatus, ImportedCluster, InferencePoolImportStatus, Parent,
+    Condition, ControllerStatus, ImportedCluster, Parent,
     conditions::{ACCEPTED, CONSISTENT, READY},
 };
 use xxhash_rust::xxh3::Xxh3Default;
 
-use super::weight::Heap;
+use super::{entry::ImportStatus, weight::Heap};
 
 /// The status of a live import, shared with the imports in other members that say the same.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +22,7 @@ pub(crate) struct LiveStatus(Arc<Said>);
 /// A status, with its digest.
 #[derive(Clone, Debug)]
 pub(crate) struct Said {
-    status: InferencePoolImportStatus,
+    status: ImportStatus,
     /// None: not known.
     digest: Option<u64>,
     /// What it takes, in bytes.
@@ -36,8 +36,8 @@ pub(crate) fn is_ours(condition: &Condition) -> bool {
 
 /// Equal for statuses of which the parts that the named controller writes are equal but for the times of conditions; so
 /// what gateways add changes nothing. A server that makes two of them collide fools only its own cluster.
-pub(crate) fn digest(status: &InferencePoolImportStatus, controller_name: &str) -> u64 {
-    let InferencePoolImportStatus {
+pub(crate) fn digest(status: &ImportStatus, controller_name: &str) -> u64 {
+    let ImportStatus {
         observed_generation,
         conditions,
         controllers,
@@ -52,8 +52,24 @@ pub(crate) fn digest(status: &InferencePoolImportStatus, controller_name: &str) 
     );
     let ours = controllers.iter().filter(|one| one.name == controller_name);
     each(ours, &mut hash, controller);
-    each(clusters.iter(), &mut hash, entry);
+    each(clusters.iter(), &mut hash, |entry, hash| {
+        let known = entry.digest();
+        known.unwrap_or_else(|| digest_entry(entry)).hash(hash);
+    });
     hash.finish()
+}
+
+/// The same of one entry.
+pub(super) fn digest_entry(cluster: &ImportedCluster) -> u64 {
+    let mut hash = Xxh3Default::new();
+    entry(cluster, &mut hash);
+    hash.finish()
+}
+
+/// Hashes what the digest of an entry leaves out.
+pub(super) fn times_of_entry(entry: &ImportedCluster, hash: &mut Xxh3Default) {
+    let of_parents = entry.parents.iter().flat_map(|parent| &parent.conditions);
+    each(entry.conditions.iter().chain(of_parents), hash, time);
 }
 
 /// Hashes the items and, so that lists do not run into each other, how many there are.
@@ -127,6 +143,12 @@ fn parent(parent: &Parent, hash: &mut Xxh3Default) {
     each(conditions.iter(), hash, condition);
 }
 
+fn time(condition: &Condition, hash: &mut Xxh3Default) {
+    condition.type_.hash(hash);
+    let time = condition.last_transition_time.0;
+    time.as_nanosecond().hash(hash);
+}
+
 fn condition(condition: &Condition, hash: &mut Xxh3Default) {
     let Condition {
         last_transition_time: _,
@@ -147,7 +169,7 @@ fn condition(condition: &Condition, hash: &mut Xxh3Default) {
 
 impl LiveStatus {
     /// Takes the digest of what the named controller says in it.
-    pub(crate) fn new(status: InferencePoolImportStatus, controller_name: &str) -> Self {
+    pub(crate) fn new(status: ImportStatus, controller_name: &str) -> Self {
         Self(Arc::new(Said {
             digest: Some(digest(&status, controller_name)),
             heap: status.heap(),
@@ -167,7 +189,7 @@ impl LiveStatus {
 
     /// Equal only for statuses that are equal, but for what collides.
     pub(crate) fn exact(&self) -> u64 {
-        let InferencePoolImportStatus {
+        let ImportStatus {
             observed_generation: _,
             conditions,
             controllers,
@@ -177,14 +199,9 @@ impl LiveStatus {
         self.0.digest.hash(&mut hash);
         let conditions = conditions.iter();
         let conditions = conditions.chain(controllers.iter().flat_map(|one| &one.conditions));
-        let conditions = conditions.chain(clusters.iter().flat_map(|entry| {
-            let of_parents = entry.parents.iter().flat_map(|parent| &parent.conditions);
-            entry.conditions.iter().chain(of_parents)
-        }));
-        each(conditions, &mut hash, |condition, hash| {
-            condition.type_.hash(hash);
-            let time = condition.last_transition_time.0;
-            time.as_nanosecond().hash(hash);
+        each(conditions, &mut hash, time);
+        each(clusters.iter(), &mut hash, |entry, hash| {
+            entry.exact().hash(hash);
         });
         hash.finish()
     }
@@ -207,9 +224,9 @@ impl From<Arc<Said>> for LiveStatus {
 }
 
 impl Deref for LiveStatus {
-    type Target = InferencePoolImportStatus;
+    type Target = ImportStatus;
 
-    fn deref(&self) -> &InferencePoolImportStatus {
+    fn deref(&self) -> &ImportStatus {
         &self.0.status
     }
 }
@@ -217,7 +234,7 @@ impl Deref for LiveStatus {
 /// What changes afterwards, as tests do, is not known by its digest any more.
 #[cfg(test)]
 impl std::ops::DerefMut for LiveStatus {
-    fn deref_mut(&mut self) -> &mut InferencePoolImportStatus {
+    fn deref_mut(&mut self) -> &mut ImportStatus {
         let said = Arc::make_mut(&mut self.0);
         said.digest = None;
         &mut said.status
@@ -238,11 +255,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::fixtures::mk_status;
 
     const US: &str = "isthmus.dev/mci-controller";
 
-    fn mk() -> InferencePoolImportStatus {
-        serde_json::from_value(json!({
+    fn mk() -> ImportStatus {
+        let status = json!({
             "observedGeneration": 1,
             "conditions": [mk_condition("Ready", "Good", 1)],
             "controllers": [{"name": US, "exportingClusters": [{"name": "a"}],
@@ -257,8 +275,8 @@ mod tests {
                     "conditions": [mk_condition("Programmed", "Good", 1)]}],
                 "conditions": [mk_condition("Ready", "Good", 1)],
             }],
-        }))
-        .expect("a status")
+        });
+        mk_status(serde_json::from_value(status).expect("a status"))
     }
 
     fn mk_condition(type_: &str, reason: &str, second: i64) -> serde_json::Value {
@@ -268,7 +286,7 @@ mod tests {
 
     #[test]
     fn times_and_what_others_add_do_not_count() {
-        let additions: [fn(&mut InferencePoolImportStatus); 4] = [
+        let additions: [fn(&mut ImportStatus); 4] = [
             |said| {
                 let time = &mut said.clusters[0].conditions[0].last_transition_time;
                 time.0 += jiff::SignedDuration::from_secs(5);
@@ -299,7 +317,7 @@ mod tests {
 
     #[test]
     fn everything_that_we_write_counts() {
-        let changes: [fn(&mut InferencePoolImportStatus); 22] = [
+        let changes: [fn(&mut ImportStatus); 22] = [
             |said| said.observed_generation = None,
             |said| said.conditions.clear(),
             |said| said.conditions[0].reason = "Bad".to_owned(),

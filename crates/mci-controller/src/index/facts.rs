@@ -8,12 +8,10 @@ use std::{
     sync::Arc,
 };
 
-use crd::{
-    Condition, FailureMode, Hostname, InferencePoolImportStatus, ListenerProtocol, ServiceType,
-};
+use crd::{Condition, FailureMode, Hostname, ListenerProtocol, ServiceType};
 use jiff::Timestamp;
 
-use super::digest::LiveStatus;
+use super::{digest::LiveStatus, entry::ImportStatus};
 use crate::name::Key;
 
 /// An InferencePool.
@@ -196,6 +194,6 @@ pub(crate) enum CrdCheck {
 impl LiveImport {
     /// Ours, and without a status: as a creation first shows.
     pub(crate) fn is_bare(&self) -> bool {
-        self.claim == Claim::Ours && *self.status == InferencePoolImportStatus::default()
+        self.claim == Claim::Ours && *self.status == ImportStatus::default()
     }
 }

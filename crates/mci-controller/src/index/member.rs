@@ -2,12 +2,13 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use crd::{ImportedCluster, RoutingMode};
+use crd::RoutingMode;
 
 use super::{
     contest::Contests,
     denied::Denied,
     drain::Drains,
+    entry::Entry,
     facts::{LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts},
     flavour::ImportCrd,
     interest::Scope,
@@ -88,7 +89,7 @@ pub(crate) struct Member {
 pub(crate) struct Remembered {
     /// Of the import.
     pub(super) uid: String,
-    pub(super) entries: Vec<ImportedCluster>,
+    pub(super) entries: Vec<Entry>,
 }
 
 /// A pool, and what we doubt about it.
@@ -301,7 +302,7 @@ impl Member {
     }
 
     /// The entries that the import lacks because it is read through another CRD, or was written through it.
-    pub(crate) fn remembered_entries(&self, key: &Key) -> &[ImportedCluster] {
+    pub(crate) fn remembered_entries(&self, key: &Key) -> &[Entry] {
         let remembered = self.remembered.get(key);
         remembered.map_or(&[], |remembered| &remembered.entries)
     }

@@ -116,7 +116,7 @@ impl Heap for Hostname {
 
 // === impl InferencePoolImportStatus ===
 
-impl Heap for InferencePoolImportStatus {
+impl<E: Heap> Heap for InferencePoolImportStatus<E> {
     fn heap(&self) -> usize {
         sum(&[&self.conditions, &self.controllers, &self.clusters])
     }

@@ -9,7 +9,10 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::index::digest::{LiveStatus, Said};
+use crate::index::{
+    digest::{LiveStatus, Said},
+    entry::{self, Entry},
+};
 
 /// What the imports of all members say, for the next that says the same. Keeps nothing alive itself.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +25,8 @@ struct Found {
     texts: Mutex<Kept<Said>>,
     /// By what is kept of them: what others write beside us is in the text.
     statuses: Mutex<Kept<Said>>,
+    /// Entries, by their text.
+    entries: Mutex<Kept<entry::Kept>>,
     names: Mutex<Kept<Vec<String>>>,
     hasher: RandomState,
 }
@@ -65,6 +70,24 @@ impl Alike {
         }
         drop(texts);
         Ok(said.into())
+    }
+
+    /// The entry that a text means; `read` is asked for a text that no living entry has.
+    /// # Errors
+    /// What `read` says.
+    pub(super) fn entry<E>(
+        &self,
+        text: &str,
+        read: impl FnOnce(&str) -> Result<Entry, E>,
+    ) -> Result<Entry, E> {
+        let hash = self.0.hasher.hash_one(text);
+        let known = self.0.entries.lock().find(hash);
+        if let Some(known) = known {
+            return Ok(known.into());
+        }
+        let entry = read(text)?;
+        self.0.entries.lock().insert(hash, entry.kept());
+        Ok(entry)
     }
 
     /// A list of names.
@@ -120,10 +143,10 @@ impl<T> Kept<T> {
 mod tests {
     use std::convert::Infallible;
 
-    use crd::InferencePoolImportStatus;
     use serde_json::json;
 
     use super::*;
+    use crate::fixtures::mk_status;
 
     fn text(second: u32) -> String {
         let status = json!({"clusters": [{
@@ -135,8 +158,10 @@ mod tests {
     }
 
     fn read(text: &str) -> Result<LiveStatus, serde_json::Error> {
-        let status: InferencePoolImportStatus = serde_json::from_str(text)?;
-        Ok(LiveStatus::new(status, "us"))
+        Ok(LiveStatus::new(
+            mk_status(serde_json::from_str(text)?),
+            "us",
+        ))
     }
 
     fn known(alike: &Alike, text: &str) -> LiveStatus {
@@ -170,6 +195,24 @@ mod tests {
         let kept = alike.names(names());
         assert!(Arc::ptr_eq(&kept, &alike.names(names())));
         assert!(!Arc::ptr_eq(&kept, &alike.names(Vec::new())));
+    }
+
+    #[test]
+    fn entries_are_shared_though_the_lists_of_them_differ() {
+        let alike = Alike::default();
+        let text = |name: &str| {
+            let entry =
+                json!({"name": name, "routingMode": "EndpointMode", "targetPortNumber": 8000});
+            entry.to_string()
+        };
+        let read = |text: &str| serde_json::from_str(text).map(Entry::new);
+        let entry = |name: &str| alike.entry(&text(name), read).expect("an entry");
+        let [a, b] = ["a", "b"].map(entry);
+        assert!(a.is_one_with(&entry("a")) && !a.is_one_with(&b));
+        drop((a, b));
+        let read = |_: &str| Err(());
+        // nothing else has it
+        assert_eq!(alike.entry(&text("a"), read), Err(()), "kept alive");
     }
 
     #[test]

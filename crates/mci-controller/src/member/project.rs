@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crd::{
-    FailureMode, InferencePoolImportStatus, ServiceType,
+    FailureMode, ServiceType,
     annotations::{
         CLUSTERSET, CONTROLLER_INSTANCE, IMPORT_GROUP, IMPORT_KIND, MANAGED_BY,
         MANAGED_BY_CONTROLLER, MCI_CONTROLLER,
@@ -28,6 +28,7 @@ use super::Alike;
 use crate::{
     index::{
         digest::LiveStatus,
+        entry::{Entry, ImportStatus},
         facts::{
             Claim, EppRef, LiveImport, NamespaceFacts, PoolFacts, PortFacts, ServiceFacts,
             SliceFacts,
@@ -267,9 +268,18 @@ pub(super) fn import(
     let status = object.status.as_deref().map(RawValue::get);
     let status = status.filter(|_| claim != Claim::Foreign).unwrap_or("{}");
     let status = alike.status(status, |text| {
-        let status: Option<InferencePoolImportStatus> = serde_json::from_str(text)?;
+        let status: Option<ImportStatus<&RawValue>> = serde_json::from_str(text)?;
         // before its digest is taken
         let status = bounds::import_status(status.unwrap_or_default(), &ours.controller_name);
+        let read = |text: &str| serde_json::from_str(text).map(Entry::new);
+        let entries = status.clusters.iter();
+        let entries = entries.map(|entry| alike.entry(entry.get(), read));
+        let status = ImportStatus {
+            clusters: entries.collect::<Result<_, _>>()?,
+            observed_generation: status.observed_generation,
+            conditions: status.conditions,
+            controllers: status.controllers,
+        };
         Ok::<_, serde_json::Error>(LiveStatus::new(status, &ours.controller_name))
     })?;
     Ok(Some(LiveImport {

@@ -1,6 +1,6 @@
 //! What to send, if anything, to get from the live object to the planned one. Times never count.
 
-use crd::{Condition, InferencePoolImportStatus, conditions};
+use crd::{Condition, conditions};
 use serde_json::Value;
 
 use super::{
@@ -9,6 +9,7 @@ use super::{
 };
 use crate::index::{
     digest::is_ours,
+    entry::ImportStatus,
     facts::{Claim, LiveImport},
     flavour::Flavour,
 };
@@ -107,8 +108,9 @@ fn diff_status(planned: &PlannedImport, live: &LiveImport) -> Step {
     let mut entries = status.clusters.iter().enumerate();
     let entries_same = entries.all(|(at, entry)| {
         find(at, &entry.name).is_some_and(|found| {
-            exact &= is_exact(found, entry);
-            covers_entry(found, entry)
+            let same = found.says(entry);
+            exact &= same || is_exact(found, entry);
+            same || covers_entry(found, entry)
         })
     });
     if !entries_same || !same_head(status, &live.status) {
@@ -130,7 +132,7 @@ fn diff_status(planned: &PlannedImport, live: &LiveImport) -> Step {
 }
 
 /// Whether we own an entry that is not planned: an apply takes it away.
-fn owns_surplus(planned: &InferencePoolImportStatus, live: &LiveImport) -> bool {
+fn owns_surplus(planned: &ImportStatus, live: &LiveImport) -> bool {
     let mut entries = live.status.clusters.iter();
     entries.any(|entry| {
         live.owned_entries.contains(&entry.name)
@@ -139,10 +141,7 @@ fn owns_surplus(planned: &InferencePoolImportStatus, live: &LiveImport) -> bool 
 }
 
 /// Entries that are not planned, last first.
-fn surplus_entries(
-    planned: &InferencePoolImportStatus,
-    live: &InferencePoolImportStatus,
-) -> Vec<String> {
+fn surplus_entries(planned: &ImportStatus, live: &ImportStatus) -> Vec<String> {
     let surplus = live.clusters.iter().enumerate().rev();
     let surplus =
         surplus.filter(|(_, entry)| !planned.clusters.iter().any(|one| one.name == entry.name));
@@ -152,10 +151,7 @@ fn surplus_entries(
 }
 
 /// What is in our own entries beyond the plan.
-fn surplus_of_entries(
-    planned: &InferencePoolImportStatus,
-    live: &InferencePoolImportStatus,
-) -> Vec<String> {
+fn surplus_of_entries(planned: &ImportStatus, live: &ImportStatus) -> Vec<String> {
     let mut pointers = Vec::new();
     for (at, found) in live.clusters.iter().enumerate() {
         let wanted = planned.clusters.iter().find(|one| one.name == found.name);
@@ -170,10 +166,7 @@ fn surplus_of_entries(
 }
 
 /// Conditions of our types among those of the import as a whole that are not planned.
-fn surplus_conditions_on_top(
-    planned: &InferencePoolImportStatus,
-    live: &InferencePoolImportStatus,
-) -> Vec<String> {
+fn surplus_conditions_on_top(planned: &ImportStatus, live: &ImportStatus) -> Vec<String> {
     let surplus = live.conditions.iter().enumerate().rev();
     let surplus = surplus.filter(|(_, one)| {
         is_ours(one) && conditions::find(&planned.conditions, &one.type_).is_none()
@@ -211,13 +204,13 @@ fn surplus_keys(planned: &Value, live: &Value, path: &str, pointers: &mut Vec<St
 
 /// Everything but the entries. Condition types and `controllers` entries of others stay, and so do `parents` that a
 /// gateway put into ours.
-fn same_head(planned: &InferencePoolImportStatus, live: &InferencePoolImportStatus) -> bool {
+fn same_head(planned: &ImportStatus, live: &ImportStatus) -> bool {
     same_controllers(planned, live)
         && planned.observed_generation == live.observed_generation
         && covers_conditions(&live.conditions, &planned.conditions)
 }
 
-fn same_controllers(planned: &InferencePoolImportStatus, live: &InferencePoolImportStatus) -> bool {
+fn same_controllers(planned: &ImportStatus, live: &ImportStatus) -> bool {
     planned.controllers.iter().all(|wanted| {
         let found = live.controllers.iter().find(|one| one.name == wanted.name);
         found.is_some_and(|found| {

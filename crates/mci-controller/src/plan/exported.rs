@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write, sync::Arc};
 
-use crd::{
-    ImportedCluster, InferencePoolImportStatus,
-    conditions::{self, Status},
-};
+use crd::conditions::{self, Status};
 
 use super::{
     Hold, ImportPlan, PlannedImport, Policy, PoolPlan,
@@ -15,6 +12,7 @@ use super::{
 };
 use crate::{
     index::{
+        entry::{Entry, ImportStatus},
         facts::Claim,
         flavour::Flavour,
         member::{Link, Member, PoolRecord},
@@ -171,7 +169,7 @@ impl Judgement<'_> {
     }
 
     /// What a status says of the export, where this is planned.
-    fn shown(&self, live: &InferencePoolImportStatus, planned: &PlannedImport) -> Verdict {
+    fn shown(&self, live: &ImportStatus, planned: &PlannedImport) -> Verdict {
         let exporter = self.exporter.as_str();
         if planned.audience.flavour == Flavour::Upstream {
             return if self.is_named(live) {
@@ -186,13 +184,15 @@ impl Judgement<'_> {
             return self.not_planned();
         };
         match entry_of(&live.clusters, exporter, at) {
-            Some((_, found)) if covers_entry(found, wanted) => Verdict::Carries,
+            Some((_, found)) if found.says(wanted) || covers_entry(found, wanted) => {
+                Verdict::Carries
+            }
             _ => Verdict::Pending,
         }
     }
 
     /// Whether our part of an import names the exporter.
-    fn is_named(&self, status: &InferencePoolImportStatus) -> bool {
+    fn is_named(&self, status: &ImportStatus) -> bool {
         let ours = status.controllers.iter();
         let mut ours = ours.filter(|one| one.name == self.policy.controller_name);
         ours.any(|one| {
@@ -212,11 +212,7 @@ impl Judgement<'_> {
 }
 
 /// An exporter's entry and where it is; `near` is where to look first.
-fn entry_of<'a>(
-    clusters: &'a [ImportedCluster],
-    exporter: &str,
-    near: usize,
-) -> Option<(usize, &'a ImportedCluster)> {
+fn entry_of<'a>(clusters: &'a [Entry], exporter: &str, near: usize) -> Option<(usize, &'a Entry)> {
     match clusters.get(near) {
         Some(entry) if entry.name == exporter => Some((near, entry)),
         _ => clusters

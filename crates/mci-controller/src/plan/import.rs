@@ -7,7 +7,6 @@ use std::{
 
 use crd::{
     ClusterName as ExportingCluster, Condition, ControllerStatus, ImportedCluster,
-    InferencePoolImportStatus,
     conditions::{self, Status},
 };
 use jiff::Timestamp;
@@ -16,6 +15,7 @@ use super::{Audience, Hold, ImportInExporter, ImportPlan, PlannedImport, Policy,
 use crate::{
     index::{
         digest::digest,
+        entry::{Entry, ImportStatus},
         flavour::Flavour,
         member::{Member, PoolRecord},
     },
@@ -25,17 +25,18 @@ use crate::{
 /// The entries of all that export a key.
 #[derive(Debug)]
 pub(super) struct Exports<'a> {
-    entries: BTreeMap<&'a ClusterName, ExportedEntry>,
-    /// Creation of pools whose entries cannot be derived now: importers keep those that they have.
-    kept: BTreeMap<&'a ClusterName, Timestamp>,
-    /// By age of the pool, oldest first; as far as they fit.
-    admitted: BTreeSet<&'a ClusterName>,
+    /// In the order of names.
+    entries: Vec<(&'a ClusterName, ExportedEntry)>,
+    /// Places of those that fit, in the order of names, and by age of the pool, oldest first.
+    admitted: [Vec<usize>; 2],
+    /// All, oldest first, with those whose entries cannot be derived now: importers keep those that they have.
+    by_age: Vec<&'a ClusterName>,
 }
 
 /// One of them.
 #[derive(Debug)]
 pub(super) struct ExportedEntry {
-    pub(super) entry: ImportedCluster,
+    pub(super) entry: Entry,
     /// Bytes of JSON.
     pub(super) size: usize,
     /// Of the pool.
@@ -71,17 +72,18 @@ pub(super) fn make(
         .map(|entry| serde_json::to_vec(entry).map_or(0, |json| json.len()));
     let mut bytes: usize = sizes.sum();
     let mut full = false;
-    let others = exports.by_age().filter(|name| {
-        Some(*name) != audience.excluded.as_ref() && exports.admitted.contains(name)
-    });
-    for name in others {
-        let Some(export) = exports.entries.get(name) else {
+    // without those that are lent all of them fit
+    let [by_name, by_age] = &exports.admitted;
+    let order = if clusters.is_empty() { by_name } else { by_age };
+    let others = order.iter().filter_map(|at| exports.entries.get(*at));
+    for (name, export) in others {
+        if audience.excluded.as_ref() == Some(*name) {
             continue;
-        };
+        }
         bytes = bytes.saturating_add(export.size);
         full |= clusters.len() >= MAX_ENTRIES || bytes > MAX_ENTRIES_BYTES;
         if full {
-            cut.insert(name.clone());
+            cut.insert((*name).clone());
         } else {
             clusters.push(export.entry.clone());
         }
@@ -119,11 +121,11 @@ pub(super) fn make(
         conditions: shared,
     };
     let status = match audience.flavour {
-        Flavour::Upstream => InferencePoolImportStatus {
+        Flavour::Upstream => ImportStatus {
             controllers: vec![ours],
-            ..InferencePoolImportStatus::default()
+            ..ImportStatus::default()
         },
-        Flavour::Superset | Flavour::Absent => InferencePoolImportStatus {
+        Flavour::Superset | Flavour::Absent => ImportStatus {
             observed_generation: Some(audience.generation),
             conditions: top,
             controllers: vec![ours],
@@ -149,7 +151,7 @@ pub(crate) fn join_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> S
 }
 
 /// `Accepted` and `Ready` of the import as a whole.
-fn summary(clusters: &[ImportedCluster], generation: i64) -> Vec<Condition> {
+fn summary(clusters: &[Entry], generation: i64) -> Vec<Condition> {
     let names_with = |type_: &str| -> Vec<&str> {
         clusters
             .iter()
@@ -206,18 +208,16 @@ fn summary(clusters: &[ImportedCluster], generation: i64) -> Vec<Condition> {
 
 /// `Consistent`, for two entries or more: whether they agree with that of the oldest pool. Of pools that are not known,
 /// the age is not known either: any other is the reference before them.
-fn consistency(
-    clusters: &[ImportedCluster],
-    exports: &Exports<'_>,
-    generation: i64,
-) -> Option<Condition> {
+fn consistency(clusters: &[Entry], exports: &Exports<'_>, generation: i64) -> Option<Condition> {
     if clusters.len() < 2 {
         return None;
     }
-    let oldest = exports.known_by_age().find_map(|name| {
-        let mut clusters = clusters.iter();
-        clusters.find(|entry| entry.name == name.as_str())
-    });
+    // in the order of names
+    let find = |name: &ClusterName| {
+        let at = clusters.binary_search_by(|entry| entry.name.as_str().cmp(name.as_str()));
+        clusters.get(at.ok()?)
+    };
+    let oldest = exports.by_age.iter().find_map(|name| find(name));
     let oldest = oldest.or(clusters.first())?;
     let others = clusters.iter().filter(|entry| entry.name != oldest.name);
     let differing = |differs: fn(&ImportedCluster, &ImportedCluster) -> bool| -> Vec<&str> {
@@ -255,57 +255,49 @@ fn consistency(
 // === impl Exports ===
 
 impl<'a> Exports<'a> {
-    /// Takes all entries, and lets in the oldest that fit, by number and by size.
+    /// Takes all entries, in the order of names, and lets in the oldest that fit, by number and by size. `kept` is the
+    /// creation of pools whose entries cannot be derived now.
     pub(super) fn new(
-        entries: BTreeMap<&'a ClusterName, ExportedEntry>,
+        entries: Vec<(&'a ClusterName, ExportedEntry)>,
         kept: BTreeMap<&'a ClusterName, Timestamp>,
     ) -> Self {
-        let mut exports = Self {
-            entries,
-            kept,
-            admitted: BTreeSet::new(),
-        };
+        debug_assert!(entries.is_sorted_by_key(|(name, _)| *name));
+        let ages = entries.iter().enumerate();
+        let ages = ages.map(|(at, (name, export))| (export.created, *name, at));
+        let mut ages: Vec<(Timestamp, &ClusterName, usize)> = ages.collect();
+        ages.sort_unstable();
         let mut bytes = 0_usize;
-        let fits = exports.by_age().take(MAX_ENTRIES).take_while(|name| {
-            let size = exports.entries.get(*name).map_or(0, |export| export.size);
+        let fits = ages.iter().take(MAX_ENTRIES).take_while(|(_, _, at)| {
+            let size = entries.get(*at).map_or(0, |(_, export)| export.size);
             bytes = bytes.saturating_add(size);
             bytes <= MAX_ENTRIES_BYTES
         });
-        exports.admitted = fits.collect();
-        exports
+        let oldest_first: Vec<usize> = fits.map(|(_, _, at)| *at).collect();
+        let mut by_name = oldest_first.clone();
+        by_name.sort_unstable();
+        let known = ages.into_iter().map(|(created, name, _)| (created, name));
+        let kept = kept.into_iter().map(|(name, created)| (created, name));
+        let mut known: Vec<(Timestamp, &ClusterName)> = known.chain(kept).collect();
+        known.sort_unstable();
+        Self {
+            entries,
+            admitted: [by_name, oldest_first],
+            by_age: known.into_iter().map(|(_, name)| name).collect(),
+        }
     }
 
     /// Whether this member exports the key, or would if all of it were known.
     pub(super) fn asks(&self, name: &ClusterName, member: &Member, key: &Key) -> bool {
         let asks = || member.pools.get(key).is_some_and(PoolRecord::is_exported);
-        self.entries.contains_key(name) || (!member.withdrawn && asks())
+        let known = self.entries.binary_search_by_key(&name, |(name, _)| name);
+        known.is_ok() || (!member.withdrawn && asks())
     }
 
     /// Those that do not fit.
     pub(super) fn crowded_out(&self) -> impl Iterator<Item = &'a ClusterName> {
-        let names = self.entries.keys().copied();
-        names.filter(|name| !self.admitted.contains(*name))
-    }
-
-    /// Oldest pool first.
-    fn by_age(&self) -> impl Iterator<Item = &'a ClusterName> {
-        self.sorted(&BTreeMap::new())
-    }
-
-    /// The same, with those that cannot be derived now.
-    fn known_by_age(&self) -> impl Iterator<Item = &'a ClusterName> {
-        self.sorted(&self.kept)
-    }
-
-    fn sorted(
-        &self,
-        more: &BTreeMap<&'a ClusterName, Timestamp>,
-    ) -> impl Iterator<Item = &'a ClusterName> + use<'a> {
-        let entries = self.entries.iter();
-        let entries = entries.map(|(name, export)| (export.created, *name));
-        let more = more.iter().map(|(name, created)| (*created, *name));
-        let mut ages: Vec<(Timestamp, &ClusterName)> = entries.chain(more).collect();
-        ages.sort_unstable();
-        ages.into_iter().map(|(_, name)| name)
+        let [by_name, _] = &self.admitted;
+        let names = self.entries.iter().enumerate();
+        let out = names.filter(|(at, _)| by_name.binary_search(at).is_err());
+        out.map(|(_, (name, _))| *name)
     }
 }

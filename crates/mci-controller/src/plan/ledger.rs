@@ -1,14 +1,20 @@
 //! One book of transition times, so that the same content has the same bytes for every importer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::LazyCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
-use crd::{Condition, ImportedCluster, InferencePoolImportStatus};
+use crd::{Condition, ImportedCluster};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{Audience, PlannedImport};
 use crate::{
-    index::flavour::Flavour,
+    index::{
+        entry::{Entry, ImportStatus},
+        flavour::Flavour,
+    },
     name::{ClusterName, Key},
 };
 
@@ -46,75 +52,121 @@ struct Record {
     since: Timestamp,
 }
 
+/// What the imports of a key say now, in every member: looked up where a condition is not in the book.
+pub(crate) type Lives<'a, F> = LazyCell<Vec<&'a ImportStatus>, F>;
+
 /// So many records more than twice those of the last pruning are let be: pruning costs as much as planning does.
 const SLACK: usize = 64;
 
 // === impl Ledger ===
 
 impl Ledger {
-    /// The planned status with its times. A condition not in the book yet takes the middle one of the times of the
-    /// live conditions that say the same, but none to come; else `now`.
+    /// What a planned status says on top, with its times; no entries. A condition not in the book yet takes the middle
+    /// one of the times of the live conditions that say the same, but none to come; else `now`.
+    pub(crate) fn stamp_top<'a, E>(
+        &mut self,
+        key: &Key,
+        planned: &PlannedImport,
+        live: &Lives<'a, impl FnOnce() -> Vec<&'a ImportStatus>>,
+        now: Timestamp,
+    ) -> ImportStatus<E> {
+        let PlannedImport {
+            audience, status, ..
+        } = planned;
+        let mut conditions = status.conditions.clone();
+        let mut controllers = status.controllers.clone();
+        let book = self.book(key);
+        let whole = Scope::of_import(audience);
+        let ours = controllers.iter_mut();
+        let ours = ours.flat_map(|controller| &mut controller.conditions);
+        for condition in conditions.iter_mut().chain(ours) {
+            let known = || live.iter().flat_map(|live| &live.conditions);
+            stamp_one(book, whole.clone(), condition, known, now);
+        }
+        ImportStatus {
+            observed_generation: status.observed_generation,
+            conditions,
+            controllers,
+            clusters: Vec::new(),
+        }
+    }
+
+    /// An entry with its times, which are the same for all importers.
+    pub(crate) fn stamp_entry<'a>(
+        &mut self,
+        key: &Key,
+        entry: &Entry,
+        live: &Lives<'a, impl FnOnce() -> Vec<&'a ImportStatus>>,
+        now: Timestamp,
+    ) -> ImportedCluster {
+        let mut stamped = ImportedCluster::clone(entry);
+        let book = self.book(key);
+        let lives = || {
+            let entries = live.iter().flat_map(|live| &live.clusters);
+            entries.filter(|one| one.name == entry.name)
+        };
+        for condition in &mut stamped.conditions {
+            let known = || lives().flat_map(|one| &one.conditions);
+            let scope = Scope::Entry(entry.name.clone());
+            stamp_one(book, scope, condition, known, now);
+        }
+        for parent in &mut stamped.parents {
+            let (namespace, name) = (parent.namespace.clone(), parent.name.clone());
+            for condition in &mut parent.conditions {
+                let known = || {
+                    lives()
+                        .flat_map(|one| &one.parents)
+                        .filter(|one| one.namespace == namespace && one.name == name)
+                        .flat_map(|one| &one.conditions)
+                };
+                let scope = Scope::Parent(entry.name.clone(), namespace.clone(), name.clone());
+                stamp_one(book, scope, condition, known, now);
+            }
+        }
+        Self::drop_parents(book, entry);
+        stamped
+    }
+
+    /// The whole.
+    #[cfg(test)]
     pub(crate) fn stamp(
         &mut self,
         key: &Key,
         planned: &PlannedImport,
-        live: &[&InferencePoolImportStatus],
+        live: &[&ImportStatus],
         now: Timestamp,
-    ) -> InferencePoolImportStatus {
-        let mut status = planned.status.clone();
-        let book = &mut self.keys.entry(key.clone()).or_default().records;
-        let whole = Scope::of_import(&planned.audience);
-        let top = status.conditions.iter_mut();
-        let ours = status
-            .controllers
-            .iter_mut()
-            .flat_map(|controller| &mut controller.conditions);
-        for condition in top.chain(ours) {
-            let known = live.iter().flat_map(|live| &live.conditions);
-            stamp_one(book, whole.clone(), condition, known, now);
-        }
-        for entry in &mut status.clusters {
-            for condition in &mut entry.conditions {
-                let known = live
-                    .iter()
-                    .flat_map(|live| &live.clusters)
-                    .filter(|one| one.name == entry.name)
-                    .flat_map(|one| &one.conditions);
-                let scope = Scope::Entry(entry.name.clone());
-                stamp_one(book, scope, condition, known, now);
-            }
-            for parent in &mut entry.parents {
-                let (namespace, name) = (parent.namespace.clone(), parent.name.clone());
-                for condition in &mut parent.conditions {
-                    let known = live
-                        .iter()
-                        .flat_map(|live| &live.clusters)
-                        .filter(|one| one.name == entry.name)
-                        .flat_map(|one| &one.parents)
-                        .filter(|one| one.namespace == namespace && one.name == name)
-                        .flat_map(|one| &one.conditions);
-                    let scope = Scope::Parent(entry.name.clone(), namespace.clone(), name.clone());
-                    stamp_one(book, scope, condition, known, now);
-                }
-            }
-        }
-        Self::drop_parents(book, &status.clusters);
+    ) -> ImportStatus {
+        let live = LazyCell::new(|| live.to_vec());
+        let mut status = self.stamp_top(key, planned, &live, now);
+        let entries = planned.status.clusters.iter();
+        let entries = entries.map(|entry| self.stamp_entry(key, entry, &live, now).into());
+        status.clusters = entries.collect();
         status
     }
 
+    fn book(&mut self, key: &Key) -> &mut Records {
+        &mut self.keys.entry(key.clone()).or_default().records
+    }
+
     /// Forgets parents that have left their entry: Gateways come and go while a key stays.
-    fn drop_parents(book: &mut Records, entries: &[ImportedCluster]) {
-        book.retain(|(scope, _), _| {
-            let Scope::Parent(exporter, namespace, name) = scope else {
-                return true;
-            };
-            let mut entries = entries.iter();
-            let entry = entries.find(|entry| entry.name == *exporter);
-            entry.is_none_or(|entry| {
-                let mut parents = entry.parents.iter();
-                parents.any(|one| one.namespace == *namespace && one.name == *name)
-            })
+    fn drop_parents(book: &mut Records, entry: &ImportedCluster) {
+        let first = Scope::Parent(entry.name.clone(), String::new(), String::new());
+        let noted = book.range((first, String::new())..);
+        let noted = noted.map(|(place, _)| place);
+        let of_entry = noted.map_while(|place| match &place.0 {
+            Scope::Parent(exporter, namespace, name) if *exporter == entry.name => {
+                Some((place, namespace, name))
+            }
+            _ => None,
         });
+        let left = of_entry.filter(|(_, namespace, name)| {
+            let mut parents = entry.parents.iter();
+            !parents.any(|one| one.namespace == **namespace && one.name == **name)
+        });
+        let left: Vec<(Scope, String)> = left.map(|(place, _, _)| place.clone()).collect();
+        for place in left {
+            book.remove(&place);
+        }
     }
 
     /// Forgets what no import of the key says any more, before it gets too much: what an import lends to its own plan is
@@ -179,28 +231,26 @@ fn note_places(planned: &PlannedImport, places: &mut BTreeSet<(Scope, String)>) 
     }
 }
 
-fn stamp_one<'a>(
+fn stamp_one<'a, I: Iterator<Item = &'a Condition>>(
     book: &mut Records,
     scope: Scope,
     condition: &mut Condition,
-    live: impl Iterator<Item = &'a Condition>,
+    live: impl FnOnce() -> I,
     now: Timestamp,
 ) {
     let place = (scope, condition.type_.clone());
-    let known = book
-        .get(&place)
-        .filter(|record| record.status == condition.status)
-        .map(|record| record.since);
-    let since = known.unwrap_or_else(|| {
-        let first = !book.contains_key(&place);
-        let live = live.filter(|_| first);
-        let same =
-            live.filter(|one| one.type_ == condition.type_ && one.status == condition.status);
-        let told = same.map(|one| one.last_transition_time.0);
-        middle(told.collect()).map_or(now, |since| {
-            since.clamp(Timestamp::UNIX_EPOCH, now.max(Timestamp::UNIX_EPOCH))
-        })
-    });
+    let since = match book.get(&place) {
+        Some(record) if record.status == condition.status => record.since,
+        Some(_) => now,
+        None => {
+            let same =
+                live().filter(|one| one.type_ == condition.type_ && one.status == condition.status);
+            let told = same.map(|one| one.last_transition_time.0);
+            middle(told.collect()).map_or(now, |since| {
+                since.clamp(Timestamp::UNIX_EPOCH, now.max(Timestamp::UNIX_EPOCH))
+            })
+        }
+    };
     condition.last_transition_time = Time(since);
     let status = condition.status.clone();
     book.insert(place, Record { status, since });
@@ -247,7 +297,7 @@ mod tests {
         let ImportPlan::Present(planned) = &plan.imports[&mk_name("b")] else {
             panic!("no import");
         };
-        let live: Vec<InferencePoolImportStatus> = times
+        let live: Vec<ImportStatus> = times
             .iter()
             .map(|second| {
                 let mut status = planned.status.clone();
@@ -259,7 +309,7 @@ mod tests {
                 status
             })
             .collect();
-        let live: Vec<&InferencePoolImportStatus> = live.iter().collect();
+        let live: Vec<&ImportStatus> = live.iter().collect();
         let status = Ledger::default().stamp(&key, planned, &live, at(NOW));
         let entries = status.clusters.iter();
         let of_entries = entries.flat_map(|entry| &entry.conditions);

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     index::{
         drain::{MAX_DRAIN, later},
+        entry::Entry,
         facts::{Claim, LiveImport},
         flavour::Flavour,
         member::Reach,
@@ -48,7 +49,7 @@ pub(super) struct Lender<'a> {
 /// What is lent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Lent {
-    pub(super) entries: Vec<ImportedCluster>,
+    pub(super) entries: Vec<Entry>,
     /// Exporters that have no entry there and yet are named: all that upstream's shape tells.
     pub(super) names: Vec<String>,
     /// What upstream's shape says of all that are named, if there are such: it cannot be made up without their entries.
@@ -61,7 +62,7 @@ pub(super) struct Lent {
 pub(super) fn lend(
     importer: &ClusterName,
     live: Option<&LiveImport>,
-    remembered: &[ImportedCluster],
+    remembered: &[Entry],
     flavour: Flavour,
     fates: &Fates<'_>,
     controller_name: &str,
@@ -80,7 +81,7 @@ pub(super) fn lend(
     let named = ours
         .clone()
         .flat_map(|controller| &controller.exporting_clusters);
-    let stands = |entry: &&ImportedCluster| named.clone().any(|one| one.name == entry.name);
+    let stands = |entry: &&Entry| named.clone().any(|one| one.name == entry.name);
     let remembered = remembered.iter().filter(stands);
     let remembered = remembered.filter(|_| live.status.clusters.is_empty());
     for entry in live.status.clusters.iter().chain(remembered) {
@@ -90,11 +91,11 @@ pub(super) fn lend(
         match lender.fate {
             EntryFate::Carry(mark) => lent
                 .entries
-                .push(carried(entry, mark, lender.allowed, wall)),
+                .push(carried(entry, mark, lender.allowed, wall).into()),
             EntryFate::Drain(_) => {
                 let until = until(entry, lender, wall);
                 if let Some(until) = until.filter(|until| *until > wall) {
-                    lent.entries.push(draining(entry, lender, until));
+                    lent.entries.push(draining(entry, lender, until).into());
                     lent.ripens = Some(lent.ripens.map_or(until, |ripens| ripens.min(until)));
                 }
             }

@@ -1,53 +1,103 @@
 //! What is sent: made once for all that are to say the same.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use crd::{
-    InferencePoolImport, InferencePoolImportStatus,
-    annotations::{CLUSTERSET, CONTROLLER_INSTANCE, MANAGED_BY, MANAGED_BY_CONTROLLER},
+    annotations::{
+        CLUSTERSET, CONTROLLER_INSTANCE, IMPORT_KIND, MANAGED_BY, MANAGED_BY_CONTROLLER,
+    },
     import::API_VERSION,
 };
-use serde_json::json;
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{
+    json,
+    value::{RawValue, to_raw_value},
+};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
-    index::{facts::LiveImport, flavour::ImportCrd},
+    index::{
+        entry::{Entry, ImportStatus, Kept},
+        facts::LiveImport,
+        flavour::ImportCrd,
+    },
     name::Key,
-    plan::{PlannedImport, Policy},
+    plan::{
+        PlannedImport, Policy,
+        ledger::{Ledger, Lives},
+    },
     write::action::Action,
 };
 
 /// A body per content: importers that read the same share it.
 #[derive(Default)]
 pub(super) struct Bodies {
-    /// By address of the plan: one per audience and key.
-    made: Vec<(Arc<PlannedImport>, Bytes, u64)>,
+    /// One per audience.
+    made: Vec<(Arc<PlannedImport>, Bytes)>,
+    /// Entries as they are sent, by where they are.
+    entries: BTreeMap<*const Kept, (Entry, Box<RawValue>)>,
     main: Option<Bytes>,
+}
+
+/// An import as its status is sent.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusBody<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: Name<'a>,
+    status: ImportStatus<&'a RawValue>,
+}
+
+#[derive(Serialize)]
+struct Name<'a> {
+    namespace: &'a str,
+    name: &'a str,
 }
 
 // === impl Bodies ===
 
 impl Bodies {
-    /// The serialised status, made once per plan, and the hash of what it says without times.
-    pub(super) fn status(
+    /// The serialised status, made once per plan, and each of its entries once per key.
+    pub(super) fn status<'a>(
         &mut self,
         key: &Key,
         planned: &Arc<PlannedImport>,
-        stamp: impl FnOnce() -> InferencePoolImportStatus,
-    ) -> (Bytes, u64) {
+        ledger: &mut Ledger,
+        live: &Lives<'a, impl FnOnce() -> Vec<&'a ImportStatus>>,
+        wall: Timestamp,
+    ) -> Bytes {
         let mut made = self.made.iter();
-        let known = made.find(|(known, _, _)| Arc::ptr_eq(known, planned));
-        if let Some((_, body, content)) = known {
-            return (body.clone(), *content);
+        if let Some((_, body)) = made.find(|(known, _)| Arc::ptr_eq(known, planned)) {
+            return body.clone();
         }
-        let bare = serde_json::to_vec(&planned.status).unwrap_or_default();
-        let content = xxh3_64(&bare);
-        let mut object = InferencePoolImport::new(&key.namespace, &key.name);
-        object.status = Some(stamp());
-        let body = Bytes::from(serde_json::to_vec(&object).unwrap_or_default());
-        self.made.push((planned.clone(), body.clone(), content));
-        (body, content)
+        let entries = &planned.status.clusters;
+        for entry in entries {
+            self.entries
+                .entry(Arc::as_ptr(entry.kept()))
+                .or_insert_with(|| {
+                    let stamped = ledger.stamp_entry(key, entry, live, wall);
+                    (entry.clone(), to_raw_value(&stamped).unwrap_or_default())
+                });
+        }
+        let texts = entries.iter();
+        let texts = texts.filter_map(|entry| self.entries.get(&Arc::as_ptr(entry.kept())));
+        let mut status = ledger.stamp_top(key, planned, live, wall);
+        status.clusters = texts.map(|(_, text)| &**text).collect();
+        let body = StatusBody {
+            api_version: API_VERSION,
+            kind: IMPORT_KIND,
+            metadata: Name {
+                namespace: &key.namespace,
+                name: &key.name,
+            },
+            status,
+        };
+        let body = Bytes::from(serde_json::to_vec(&body).unwrap_or_default());
+        self.made.push((planned.clone(), body.clone()));
+        body
     }
 
     /// The object itself, with our labels.
@@ -72,7 +122,7 @@ pub(super) fn content_under(crd: Option<&ImportCrd>, content: u64) -> u64 {
 fn main_body(key: &Key, policy: &Policy) -> Bytes {
     let object = json!({
         "apiVersion": API_VERSION,
-        "kind": crd::annotations::IMPORT_KIND,
+        "kind": IMPORT_KIND,
         "metadata": {
             "namespace": *key.namespace,
             "name": *key.name,

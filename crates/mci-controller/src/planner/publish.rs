@@ -1,8 +1,7 @@
 //! From the plan to the queues: what differs from what is live is offered, and nothing else.
 
-use std::{collections::BTreeSet, ops::Bound};
+use std::{cell::LazyCell, collections::BTreeSet, ops::Bound};
 
-use crd::InferencePoolImportStatus;
 use jiff::Timestamp;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -12,7 +11,7 @@ use super::{
 };
 use crate::{
     events::Audience,
-    index::{Dirty, World, contest::Wanted, facts::Claim},
+    index::{Dirty, World, contest::Wanted, entry::ImportStatus, facts::Claim},
     name::{ClusterName, Key},
     plan::{
         Hold, ImportPlan, KeyPlan, PoolPlan, desired_for,
@@ -195,18 +194,14 @@ impl Planner {
                 Some((Action::Patch(patch), content))
             }
             (step, ImportPlan::Present(planned), _) => {
-                let world = &self.world;
-                let ledger = &mut self.ledger;
-                let (status, content) = bodies.status(key, planned, || {
-                    let lives = live_statuses(world, key);
-                    ledger.stamp(key, planned, &lives, occasion.wall)
-                });
+                let live = LazyCell::new(|| live_statuses(&self.world, key));
+                let status = bodies.status(key, planned, &mut self.ledger, &live, occasion.wall);
                 let apply = Action::Apply {
                     create: step == Step::CreateMain,
                     main: bodies.main(key, &self.policy),
                     status,
                 };
-                let content = content_under(member.import_crd.as_ref(), content);
+                let content = content_under(member.import_crd.as_ref(), planned.digest);
                 Some((apply, content))
             }
             _ => None,
@@ -324,7 +319,7 @@ impl Planner {
 }
 
 /// What the imports of ours say now, in every member.
-fn live_statuses<'a>(world: &'a World, key: &Key) -> Vec<&'a InferencePoolImportStatus> {
+fn live_statuses<'a>(world: &'a World, key: &Key) -> Vec<&'a ImportStatus> {
     let members = world.members.values();
     members
         .filter_map(|member| member.imports.items.get(key))

@@ -268,7 +268,7 @@ fn what_users_add_to_our_entries_is_patched_out_and_hinders_no_export() {
     export(&mut world, "a", "llm");
     settle(&mut world, &mk_policy(), at(0));
     let mut live = member(&world, "b").imports.items[&mk_key("llm")].clone();
-    let entry = &mut live.status.clusters[0];
+    let entry = &mut *live.status.clusters[0];
     entry.labels = BTreeMap::from([("team/x".to_owned(), "y".to_owned())]);
     entry.drain_until = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
     entry.conditions.insert(0, entry.conditions[0].clone());

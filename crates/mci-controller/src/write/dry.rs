@@ -1,9 +1,10 @@
 //! What a write would change, in words: all that `--dry-run` does. Pure.
 
-use crd::{Condition, InferencePoolImportStatus};
+use crd::Condition;
 use serde_json::{Value, json};
 
 use super::action::Action;
+use crate::index::entry::ImportStatus;
 
 /// Differences told of one write; the rest is counted.
 const MAX_DIFFERENCES: usize = 20;
@@ -11,7 +12,7 @@ const MAX_DIFFERENCES: usize = 20;
 const MAX_VALUE: usize = 200;
 
 /// What a write would change in an import. `live` is its status as last seen.
-pub(crate) fn describe_import(live: Option<&InferencePoolImportStatus>, action: &Action) -> String {
+pub(crate) fn describe_import(live: Option<&ImportStatus>, action: &Action) -> String {
     match action {
         Action::Apply { status, .. } => {
             let planned: Value = serde_json::from_slice(status).unwrap_or_default();

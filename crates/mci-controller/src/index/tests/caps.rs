@@ -1,10 +1,11 @@
 //! A member that sends objects without end: what is kept is bounded, and what is not kept is not taken for absent.
 
-use crd::{ServiceType, annotations::MCI_CONTROLLER};
+use crd::{ImportedCluster, ServiceType, annotations::MCI_CONTROLLER};
 
 use super::*;
 use crate::index::{
     digest::LiveStatus,
+    entry::ImportStatus,
     facts::{GatewayFacts, LiveImport, NamespaceFacts, PoolFacts, RouteFacts, ServiceFacts},
     facts::{Programmed, SliceFacts},
     kinds::{MAX_IMPORTS, MAX_NAMESPACES, MAX_SLICES},
@@ -207,14 +208,21 @@ fn large_pools_are_not_kept_without_end_and_what_is_not_kept_is_not_absent() {
 /// Imports that are each as large as [`LARGE`], and else as this one.
 fn mk_large(live: &LiveImport) -> impl Fn(usize) -> LiveImport + use<> {
     let live = live.clone();
-    let mut status = (*live.status).clone();
-    status.clusters[0].name = "x".repeat(LARGE);
-    let large = LiveStatus::new(status, MCI_CONTROLLER);
+    let large = mk_long(&live.status, LARGE);
     move |at| LiveImport {
         key: mk_key(&format!("import-{at}")),
         status: large.clone(),
         ..live.clone()
     }
+}
+
+/// This status with a name of so many bytes in its first entry.
+fn mk_long(status: &ImportStatus, bytes: usize) -> LiveStatus {
+    let mut status = status.clone();
+    let name = "x".repeat(bytes);
+    let entry = (*status.clusters[0]).clone();
+    status.clusters[0] = ImportedCluster { name, ..entry }.into();
+    LiveStatus::new(status, MCI_CONTROLLER)
 }
 
 #[test]
@@ -240,10 +248,8 @@ fn large_imports_count_as_not_known() {
     let many = (0..most).map(&mk).chain([live.clone()]).collect();
     member_b.change_imports(Change::Listed(many), NOW);
     assert!(member_b.imports_known());
-    let mut status = (*live.status).clone();
-    status.clusters[0].name = "x".repeat(17 * LARGE);
     let grown = LiveImport {
-        status: LiveStatus::new(status, MCI_CONTROLLER),
+        status: mk_long(&live.status, 17 * LARGE),
         ..live.clone()
     };
     member_b.change_imports(Change::Applied(grown), NOW);

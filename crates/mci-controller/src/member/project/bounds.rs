@@ -1,11 +1,11 @@
 //! How much is kept of a member's texts and lists. What a real server sends is within these bounds; a hostile one may send
 //! 2 MiB in any field. Pure.
 
-use crd::{Condition, InferencePoolImportStatus, conditions::MAX_MESSAGE_BYTES};
+use crd::{Condition, conditions::MAX_MESSAGE_BYTES};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::index::digest::is_ours;
+use crate::index::{digest::is_ours, entry::ImportStatus};
 
 /// Length of a name, an API group, an address or a host name, in bytes.
 pub(super) const MAX_NAME: usize = 253;
@@ -63,10 +63,10 @@ pub(super) fn conditions(all: Vec<Condition>) -> Vec<Condition> {
 /// What an import says of what the named controller writes, with no more entries and names than its CRD admits: what
 /// others add to an import is different in each member, and nothing to us. Of their conditions on top the types stay, for
 /// ours are taken out by their place among them.
-pub(super) fn import_status(
-    mut status: InferencePoolImportStatus,
+pub(super) fn import_status<E>(
+    mut status: ImportStatus<E>,
     controller_name: &str,
-) -> InferencePoolImportStatus {
+) -> ImportStatus<E> {
     shorten(&mut status.clusters, MAX_ENTRIES);
     status.controllers.retain(|one| one.name == controller_name);
     // a map by name

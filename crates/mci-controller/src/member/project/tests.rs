@@ -358,7 +358,7 @@ fn an_import_says_no_more_than_its_crd_admits() {
     assert_eq!(endless.clusters, legal.clusters);
     assert_eq!(endless.clusters.len(), 256);
     assert_eq!(endless.controllers, legal.controllers);
-    let ours = |status: &crd::InferencePoolImportStatus| {
+    let ours = |status: &ImportStatus| {
         let mut all = status.controllers.iter();
         let ours = all.find(|one| one.name == mk_ours().controller_name);
         ours.map(|one| one.exporting_clusters.len())

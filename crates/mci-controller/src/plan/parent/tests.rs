@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     fixtures::*,
     index::{
+        entry::Entry,
         facts::RouteParent,
         update::{Change, ParentKind, Update},
     },
@@ -30,7 +31,7 @@ impl Setting {
     }
 
     /// The entry of `a`'s pool in `b`'s import.
-    fn entry(self) -> crd::ImportedCluster {
+    fn entry(self) -> Entry {
         let mut world = mk_world(&["a", "b"]);
         let name = mk_name("a");
         let gateways = match self.gateways {
@@ -54,7 +55,7 @@ impl Setting {
     }
 }
 
-fn entry_with(change: impl FnOnce(&mut Setting)) -> crd::ImportedCluster {
+fn entry_with(change: impl FnOnce(&mut Setting)) -> Entry {
     let mut setting = Setting::new();
     change(&mut setting);
     setting.entry()

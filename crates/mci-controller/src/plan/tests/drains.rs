@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
-use crate::index::{facts::PoolFacts, rules::Rules};
+use crate::index::{entry::Entry, facts::PoolFacts, rules::Rules};
 
 fn at(seconds: u64) -> Moment {
     NOW + Duration::from_secs(seconds)
@@ -48,7 +48,7 @@ fn delete(world: &mut World, now: Moment) {
 }
 
 /// The entry of `a` in `b`, if it is there.
-fn entry(world: &World) -> Option<ImportedCluster> {
+fn entry(world: &World) -> Option<Entry> {
     let live = member(world, "b").imports.items.get(&mk_key("llm"))?;
     live.status.clusters.first().cloned()
 }
@@ -94,7 +94,7 @@ fn where_the_pool_says_nothing_the_operator_does() {
     let mut world = mk_exporting(rules, mk_pool("llm", Some("ClusterSet")));
     delete(&mut world, at(0));
     assert_eq!(
-        entry(&world).and_then(|one| one.drain_until),
+        entry(&world).and_then(|one| one.drain_until.clone()),
         Some(Time(wall(5)))
     );
     let mut world = mk_exporting(rules, mk_draining_pool("0"));
@@ -151,7 +151,7 @@ fn a_restart_goes_on_with_the_drain_that_it_finds() {
     let live = member(&world, "b").imports.items[&mk_key("llm")].clone();
     let mut resumed = restart(live.clone(), Some(20));
     assert_eq!(
-        entry(&resumed).and_then(|one| one.drain_until),
+        entry(&resumed).and_then(|one| one.drain_until.clone()),
         Some(Time(wall(20)))
     );
     let plan = desired_for(&resumed, &mk_policy(), &mk_key("llm"), at(0));
@@ -168,7 +168,7 @@ fn a_drain_that_an_importer_forged_ends_within_an_hour() {
     let live = member(&world, "b").imports.items[&mk_key("llm")].clone();
     let mut forged = restart(live, Some(1_000_000));
     assert_eq!(
-        entry(&forged).and_then(|one| one.drain_until),
+        entry(&forged).and_then(|one| one.drain_until.clone()),
         Some(Time(wall(3600)))
     );
     assert_eq!(settle(&mut forged, &mk_policy(), at(100)), 0, "fixed once");

@@ -1,9 +1,9 @@
 //! ParentMode beside EndpointMode: switches, mixes, restarts.
 
-use crd::{ImportedCluster, RoutingMode};
+use crd::RoutingMode;
 
 use super::*;
-use crate::index::{facts::Programmed, update::ParentKind};
+use crate::index::{entry::Entry, facts::Programmed, update::ParentKind};
 
 /// What a member's watches of Gateways and routes say first.
 fn parents() -> [Update; 2] {
@@ -25,7 +25,7 @@ fn export_by_parents(world: &mut World, name: &str) {
 }
 
 /// The live entry of an exporter in an import.
-fn live(world: &World, importer: &str, exporter: &str) -> Option<ImportedCluster> {
+fn live(world: &World, importer: &str, exporter: &str) -> Option<Entry> {
     let import = member(world, importer).imports.items.get(&mk_key("llm"))?;
     let mut clusters = import.status.clusters.iter();
     clusters.find(|entry| entry.name == exporter).cloned()
@@ -194,7 +194,7 @@ fn silence_keeps_the_parents_as_they_were() {
     let mut world = mk_world(&["a", "b"]);
     export_by_parents(&mut world, "a");
     settle(&mut world, &mk_policy(), NOW);
-    let before = live(&world, "b", "a").expect("there").parents;
+    let before = live(&world, "b", "a").expect("there").parents.clone();
     lose(&mut world, "a", NOW);
     let later = NOW + STALE_AFTER * 2;
     settle(&mut world, &mk_policy(), later);

@@ -290,7 +290,12 @@ impl Cluster {
             .into_iter()
             .flat_map(|import| import.status.clusters.clone());
         clusters
-            .map(|entry| (entry.name, entry.drain_until.map(|time| time.0)))
+            .map(|entry| {
+                (
+                    entry.name.clone(),
+                    entry.drain_until.as_ref().map(|time| time.0),
+                )
+            })
             .collect()
     }
 

@@ -1,0 +1,125 @@
+//! An entry of an import, shared: each importer has its own list of them, and nearly all of these have the same.
+
+use std::{
+    hash::{Hash, Hasher},
+    ops::Deref,
+    sync::Arc,
+};
+
+use crd::{ImportedCluster, InferencePoolImportStatus};
+use serde::{Serialize, Serializer};
+use xxhash_rust::xxh3::Xxh3Default;
+
+use super::{
+    digest::{digest_entry, times_of_entry},
+    weight::Heap,
+};
+
+/// Cheap to clone; never changed.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry(Arc<Kept>);
+
+/// What is shared.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    cluster: ImportedCluster,
+    /// See [`digest_entry`]. None: not known.
+    digest: Option<u64>,
+    /// Equal only for entries that are equal, times too, but for what collides.
+    exact: u64,
+    /// What it takes, in bytes.
+    heap: usize,
+}
+
+/// The status of an import as it is held here.
+pub(crate) type ImportStatus<E = Entry> = InferencePoolImportStatus<E>;
+
+// === impl Entry ===
+
+impl Entry {
+    pub(crate) fn new(cluster: ImportedCluster) -> Self {
+        let digest = digest_entry(&cluster);
+        let mut exact = Xxh3Default::new();
+        digest.hash(&mut exact);
+        times_of_entry(&cluster, &mut exact);
+        Self(Arc::new(Kept {
+            digest: Some(digest),
+            exact: exact.finish(),
+            heap: cluster.heap() + size_of::<Kept>(),
+            cluster,
+        }))
+    }
+
+    /// None: only a full comparison tells.
+    pub(crate) fn digest(&self) -> Option<u64> {
+        self.0.digest
+    }
+
+    pub(super) fn exact(&self) -> u64 {
+        self.0.exact
+    }
+
+    /// Whether both say the same, but for times; false where only a full comparison tells.
+    pub(crate) fn says(&self, other: &Self) -> bool {
+        self.0.digest.is_some() && self.0.digest == other.0.digest
+    }
+
+    /// Whether both are one.
+    pub(crate) fn is_one_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// What is shared.
+    pub(crate) fn kept(&self) -> &Arc<Kept> {
+        &self.0
+    }
+}
+
+impl From<ImportedCluster> for Entry {
+    fn from(cluster: ImportedCluster) -> Self {
+        Self::new(cluster)
+    }
+}
+
+impl From<Arc<Kept>> for Entry {
+    fn from(kept: Arc<Kept>) -> Self {
+        Self(kept)
+    }
+}
+
+impl Deref for Entry {
+    type Target = ImportedCluster;
+
+    fn deref(&self) -> &ImportedCluster {
+        &self.0.cluster
+    }
+}
+
+/// What changes afterwards, as tests do, is not known by its digest any more.
+#[cfg(test)]
+impl std::ops::DerefMut for Entry {
+    fn deref_mut(&mut self) -> &mut ImportedCluster {
+        let kept = Arc::make_mut(&mut self.0);
+        kept.digest = None;
+        &mut kept.cluster
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.is_one_with(other) || **self == **other
+    }
+}
+
+impl Serialize for Entry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (**self).serialize(serializer)
+    }
+}
+
+impl Heap for Entry {
+    /// Whole, though most entries are shared.
+    fn heap(&self) -> usize {
+        self.0.heap
+    }
+}
