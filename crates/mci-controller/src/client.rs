@@ -2,9 +2,9 @@
 //! for long.
 //!
 //! ```text
-//!  kube::Client ─ base URL ─ token ─► Guard ──────────────► pool ─► TLS (HTTP/2, else 1.1) ─► TCP
-//!                                     turns of lists,                pings                    keepalive,
-//!                                     deadlines, size limits                                  user timeout
+//!  kube::Client ─┬─ base URL ─ token ─► Guard ─────────────► pool ─► TLS (HTTP/2, else 1.1) ─► TCP
+//!  Direct ───────┘                      turns of lists,               pings                    keepalive,
+//!                                       deadlines, size limits                                 user timeout
 //! ```
 //! With HTTP/2 one connection carries all: watches, probes and any number of writes, with one handshake. An API server
 //! offers it; one that does not gets connections as they are needed.
@@ -16,6 +16,9 @@ mod volume;
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use hyper_util::{
     client::legacy,
     rt::{TokioExecutor, TokioTimer},
@@ -24,10 +27,31 @@ use kube::{
     Client, Config,
     client::{Body, ConfigExt},
 };
-use tower::ServiceBuilder;
+use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
 
 pub(crate) use self::turns::{MemberTurns, Turns};
 use self::{connector::connector, guard::Guard};
+
+/// The ways to one member, over the same connections.
+#[derive(Clone)]
+pub(crate) struct Ways {
+    /// Watches, lists and probes.
+    pub(crate) kube: Client,
+    /// Writes.
+    pub(crate) direct: Direct,
+}
+
+/// Sends at once what a [`Client`] first hands to a task of its own: a thousand writes to a thousand members are as many
+/// tasks less to wake.
+#[derive(Clone)]
+pub(crate) struct Direct(BoxCloneSyncService<Request<Body>, Response<AnswerBody>, Unanswered>);
+
+type AnswerBody = UnsyncBoxBody<Bytes, Unanswered>;
+
+/// Why an answer did not come, or broke off.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(crate) struct Unanswered(BoxError);
 
 /// A connection without a frame for this long is pinged.
 const PING_AFTER: Duration = Duration::from_secs(5);
@@ -45,7 +69,7 @@ const SPARE_CONNECTIONS: usize = 4;
 /// Makes a client. Redirects are not followed, proxies not used, answers not decompressed.
 /// # Errors
 /// When certificates or keys do not decode.
-pub(crate) fn make(config: &Config, turns: MemberTurns) -> Result<Client, kube::Error> {
+pub(crate) fn make(config: &Config, turns: MemberTurns) -> Result<Ways, kube::Error> {
     make_with(config, turns, PING_AFTER, PING_TIMEOUT)
 }
 
@@ -54,7 +78,7 @@ fn make_with(
     turns: MemberTurns,
     ping_after: Duration,
     ping_timeout: Duration,
-) -> Result<Client, kube::Error> {
+) -> Result<Ways, kube::Error> {
     let connector = connector(config)?;
     let pool = legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -71,7 +95,62 @@ fn make_with(
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .service(Guard::new(pool, turns));
-    Ok(Client::new(service, config.default_namespace.clone()))
+    let direct = service
+        .clone()
+        .map_response(|answer: Response<_>| answer.map(boxed))
+        .map_err(Unanswered);
+    Ok(Ways {
+        kube: Client::new(service, config.default_namespace.clone()),
+        direct: Direct(BoxCloneSyncService::new(direct)),
+    })
+}
+
+fn boxed<B>(body: B) -> AnswerBody
+where
+    B: BodyExt<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let body = body.map_err(|error| Unanswered(error.into()));
+    body.boxed_unsync()
+}
+
+// === impl Ways ===
+
+#[cfg(test)]
+impl From<Client> for Ways {
+    fn from(kube: Client) -> Self {
+        Self {
+            direct: kube.clone().into(),
+            kube,
+        }
+    }
+}
+
+// === impl Direct ===
+
+impl Direct {
+    /// # Errors
+    /// When no answer begins.
+    pub(crate) async fn send(
+        &self,
+        request: Request<Body>,
+    ) -> Result<Response<AnswerBody>, Unanswered> {
+        self.0.clone().oneshot(request).await
+    }
+}
+
+impl From<Client> for Direct {
+    /// By way of a client that there is.
+    fn from(client: Client) -> Self {
+        Self(BoxCloneSyncService::new(service_fn(move |request| {
+            let client = client.clone();
+            async move {
+                let answer = client.send(request).await;
+                let answer = answer.map_err(|error| Unanswered(error.into()))?;
+                Ok(answer.map(boxed))
+            }
+        })))
+    }
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::session::{End, Session};
 use crate::{
-    client::MemberTurns,
+    client::{MemberTurns, Ways},
     index::{
         interest::Interest,
         left_out::Lists,
@@ -201,17 +201,17 @@ async fn one_session(context: &mut MemberContext) -> End {
     run_session(context, newest, credentials, version).await
 }
 
-type Connected = (kube::Client, connect::Identity);
+type Connected = (Ways, connect::Identity);
 
 async fn try_connect(context: &MemberContext, credentials: &Credentials) -> Result<Connected, End> {
-    let Ok(client) = credentials.client(context.turns.clone()) else {
+    let Ok(ways) = credentials.client(context.turns.clone()) else {
         tracing::warn!(member = %context.name, reason = Refusal::BadCredentials.reason(), "certificates or keys do not decode");
         return Err(End::BadCredentials);
     };
-    match connect::connect(&client).await {
+    match connect::connect(&ways.kube).await {
         Ok(identity) => {
             tracing::info!(member = %context.name, server = credentials.server(), version = identity.version, "connected");
-            Ok((client, identity))
+            Ok((ways, identity))
         }
         Err(error) => {
             tracing::warn!(member = %context.name, server = credentials.server(), reason = error.fault().reason(), %error, "cannot connect");
@@ -231,7 +231,7 @@ async fn run_session(
     version: u64,
 ) -> End {
     match connected {
-        Ok((client, identity)) => {
+        Ok((ways, identity)) => {
             if let Some(reason) = context.rebuild.take() {
                 context.metrics.member(&context.name).client_rebuilt(reason);
             }
@@ -241,7 +241,7 @@ async fn run_session(
                 uid: identity.uid,
                 clusterset: identity.clusterset,
             };
-            Session::new(context, client, proven).run().await
+            Session::new(context, ways, proven).run().await
         }
         Err(End::BadCredentials) => {
             let update = Update::Refused(Refusal::BadCredentials);

@@ -202,7 +202,7 @@ fn tell_at_home(
         claim,
         clock,
     };
-    let sender = run_sender(desk.outbox.clone(), home.client.clone(), settings);
+    let sender = run_sender(desk.outbox.clone(), home.client.clone().into(), settings);
     tasks.spawn(async move {
         sender.await;
         Ok(())

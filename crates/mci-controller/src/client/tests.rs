@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use http::{Request, Response, Version};
 use http_body::Frame;
-use http_body_util::{StreamBody, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Service;
@@ -107,7 +107,7 @@ fn respond<B>(request: &Request<B>) -> Response<UnsyncBoxBody<Bytes, Infallible>
     Response::new(body)
 }
 
-fn connect(server: &Server, address: SocketAddr, ping: Duration) -> Client {
+fn connect(server: &Server, address: SocketAddr, ping: Duration) -> Ways {
     let url = format!("https://{address}").parse().expect("a URL");
     let mut config = Config::new(url);
     config.root_cert = Some(vec![server.certificate.clone()]);
@@ -117,8 +117,8 @@ fn connect(server: &Server, address: SocketAddr, ping: Duration) -> Client {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watches_and_writes_share_one_connection() {
     let server = start().await;
-    let client = connect(&server, server.address, PING_AFTER);
-    let services: Api<Service> = Api::all(client.clone());
+    let Ways { kube, direct } = connect(&server, server.address, PING_AFTER);
+    let services: Api<Service> = Api::all(kube);
     services.list(&ListParams::default()).await.expect("a list");
     let mut calls = JoinSet::new();
     for _ in 0..7 {
@@ -129,9 +129,12 @@ async fn watches_and_writes_share_one_connection() {
         });
     }
     for _ in 0..32 {
-        let services = services.clone();
+        let direct = direct.clone();
         calls.spawn(async move {
-            services.list(&ListParams::default()).await.expect("a list");
+            let request = Request::patch("/api/v1/services").body(Body::empty());
+            let answer = direct.send(request.expect("a request")).await;
+            let body = answer.expect("an answer").into_body().collect().await;
+            assert_eq!(body.expect("complete").to_bytes(), EMPTY_LIST);
         });
     }
     timeout(LIMIT, calls.join_all())
@@ -180,7 +183,7 @@ async fn a_watch_on_a_link_that_falls_silent_ends_and_the_next_call_has_a_new_li
     let (address, _link) = link(server.address, silent.clone()).await;
     // a hundredth of the real ones
     let client = connect(&server, address, PING_AFTER / 25);
-    let services: Api<Service> = Api::all(client);
+    let services: Api<Service> = Api::all(client.kube);
     let mut watch = services
         .watch(&WatchParams::default(), "1")
         .await
@@ -207,7 +210,7 @@ async fn a_handshake_that_hangs_is_given_up() {
     let silent = Arc::new(AtomicBool::new(true));
     let (address, _link) = link(server.address, silent).await;
     let client = connect(&server, address, PING_AFTER);
-    let services: Api<Service> = Api::all(client);
+    let services: Api<Service> = Api::all(client.kube);
     let start = Instant::now();
     let list = timeout(LIMIT, services.list(&ListParams::default())).await;
     let error = list.expect("ends").expect_err("no TLS");

@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
-use kube::Client;
 use lease::Claim;
 use moment::{Clock, Moment};
 use serde_json::Value;
@@ -15,6 +14,7 @@ use super::{
     ledger::Letter,
 };
 use crate::{
+    client::Direct,
     said,
     write::{
         Answer, Call, Caller,
@@ -60,7 +60,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Sends what the outbox has, one after the other: events never crowd out writes. Ends only when dropped.
 pub(crate) async fn run_sender(
     postbox: Arc<impl Postbox>,
-    client: Client,
+    client: Direct,
     settings: SenderSettings,
 ) {
     let SenderSettings { claim, clock, .. } = settings.clone();

@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use zeroize::Zeroizing;
 
 use crate::{
-    client::{self, MemberTurns},
+    client::{self, MemberTurns, Ways},
     index::member::Refusal,
 };
 
@@ -163,13 +163,13 @@ impl Credentials {
         }
     }
 
-    /// A client, whose lists wait for their turns.
+    /// The ways there; lists wait for their turns.
     /// # Errors
     /// [`KubeconfigError::BadMaterial`] when certificates or keys do not decode.
-    pub(crate) fn client(&self, turns: MemberTurns) -> Result<kube::Client, KubeconfigError> {
+    pub(crate) fn client(&self, turns: MemberTurns) -> Result<Ways, KubeconfigError> {
         #[cfg(test)]
         if let Some(client) = &self.scripted {
-            return Ok(client.clone());
+            return Ok(client.clone().into());
         }
         client::make(&self.config, turns).map_err(|_| KubeconfigError::BadMaterial)
     }

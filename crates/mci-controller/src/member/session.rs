@@ -18,6 +18,7 @@ use super::{
     watches::{self, Gone, Wires},
 };
 use crate::{
+    client::Ways,
     events::{SenderSettings, run_sender},
     index::{
         member::Fault,
@@ -49,7 +50,7 @@ pub(super) enum End {
 /// A session that is about to run.
 pub(super) struct Session<'a> {
     context: &'a mut MemberContext,
-    client: Client,
+    ways: Ways,
     wires: Wires,
     signs: mpsc::Receiver<Sign>,
     tasks: JoinSet<Result<(), Gone>>,
@@ -82,7 +83,7 @@ const SIGNS: usize = 16;
 // === impl Session ===
 
 impl<'a> Session<'a> {
-    pub(super) fn new(context: &'a mut MemberContext, client: Client, proven: Proven) -> Self {
+    pub(super) fn new(context: &'a mut MemberContext, ways: Ways, proven: Proven) -> Self {
         let (sender, signs) = mpsc::channel(SIGNS);
         let wires = Wires {
             member: context.name.clone(),
@@ -95,7 +96,7 @@ impl<'a> Session<'a> {
         };
         Self {
             context,
-            client,
+            ways,
             wires,
             signs,
             tasks: JoinSet::new(),
@@ -210,7 +211,7 @@ impl<'a> Session<'a> {
     }
 
     fn spawn(&mut self) {
-        let (wires, client) = (&self.wires, &self.client);
+        let (wires, client) = (&self.wires, &self.ways.kube);
         let control = self.context.control.clone();
         let anew_imports = Anew::new(control.clone(), |lists| lists.imports);
         self.tasks.spawn(pools::pools(
@@ -252,7 +253,7 @@ impl<'a> Session<'a> {
         let writer = run_writer(
             self.context.name.clone(),
             self.context.queue.clone(),
-            self.client.clone(),
+            self.ways.direct.clone(),
             self.context.writer.clone(),
             self.unauthorised.clone(),
         );
@@ -261,7 +262,11 @@ impl<'a> Session<'a> {
             claim: self.context.writer.claim.clone(),
             clock: self.context.writer.clock,
         };
-        let events = run_sender(self.context.queue.clone(), self.client.clone(), settings);
+        let events = run_sender(
+            self.context.queue.clone(),
+            self.ways.direct.clone(),
+            settings,
+        );
         self.tasks.spawn(async move {
             events.await;
             Ok(())
@@ -303,11 +308,11 @@ impl<'a> Session<'a> {
         if version == self.proven.version {
             return;
         }
-        let client = credentials.client(self.context.turns.clone());
-        let (in_use, hidden) = (self.client.clone(), self.vigil.denied());
+        let newer = credentials.client(self.context.turns.clone());
+        let (in_use, hidden) = (self.ways.kube.clone(), self.vigil.denied());
         self.trials.spawn(async move {
-            let outcome = match client {
-                Ok(client) => trial::trial(&client, &in_use, &hidden).await,
+            let outcome = match newer {
+                Ok(newer) => trial::trial(&newer.kube, &in_use, &hidden).await,
                 Err(_) => Err(ConnectError::Undecodable),
             };
             (version, outcome)

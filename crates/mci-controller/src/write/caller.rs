@@ -4,7 +4,6 @@ use std::{future::pending, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Collected, Limited};
-use kube::Client;
 use lease::Tenure;
 use moment::Clock;
 use tokio::time::timeout;
@@ -13,11 +12,12 @@ use super::{
     action::{Failure, Outcome},
     request::{Answer, Call},
 };
+use crate::client::Direct;
 
 /// What sends. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Caller {
-    pub(crate) client: Client,
+    pub(crate) client: Direct,
     /// Deadline of each call.
     pub(crate) timeout: Duration,
     /// Under which all is sent. Whoever calls drops the call when it ends.
@@ -79,7 +79,7 @@ where
 #[cfg(test)]
 mod tests {
     use http::{Request, Response};
-    use kube::client::Body;
+    use kube::{Client, client::Body};
     use lease::ByHand;
     use tokio::time::sleep;
 
@@ -92,7 +92,7 @@ mod tests {
         let (service, mut server) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
         hand.hold(Duration::from_secs(3));
         let caller = Caller {
-            client: Client::new(service, "default"),
+            client: Client::new(service, "default").into(),
             timeout: Duration::from_secs(5),
             tenure: claim.gained().await,
             clock,

@@ -3,7 +3,6 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
-use kube::Client;
 use lease::{Claim, Tenure};
 use tokio::{sync::Notify, time::sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -14,7 +13,7 @@ use super::{
     caller::Caller,
     send::Sender,
 };
-use crate::{metrics::Metrics, name::ClusterName};
+use crate::{client::Direct, metrics::Metrics, name::ClusterName};
 use moment::Clock;
 
 /// What writers of all members share.
@@ -37,7 +36,7 @@ pub(crate) struct WriterSettings {
 pub(crate) async fn run_writer(
     member: ClusterName,
     queue: Arc<Queue>,
-    client: Client,
+    client: Direct,
     settings: WriterSettings,
     unauthorised: Arc<Notify>,
 ) {
@@ -91,7 +90,7 @@ async fn describe(member: &ClusterName, queue: &Queue, settings: WriterSettings)
 async fn write(
     member: &ClusterName,
     queue: &Queue,
-    client: Client,
+    client: Direct,
     settings: WriterSettings,
     unauthorised: &Notify,
     tenure: &Tenure,

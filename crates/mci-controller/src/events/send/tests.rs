@@ -2,7 +2,7 @@ use crd::annotations::MCI_CONTROLLER;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use jiff::Timestamp;
-use kube::client::Body;
+use kube::{Client, client::Body};
 use serde_json::json;
 use tokio::{
     task::JoinSet,
@@ -71,7 +71,7 @@ impl<P: Postbox + Default + 'static> Server<P> {
         };
         let mut sender = JoinSet::new();
         let client = Client::new(service, "default");
-        sender.spawn(run_sender(postbox.clone(), client, settings));
+        sender.spawn(run_sender(postbox.clone(), client.into(), settings));
         Self {
             handle,
             postbox,

@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use crd::conditions;
 use http::{Request, Response};
-use kube::client::Body;
+use kube::{Client, client::Body};
 use lease::ByHand;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -56,7 +56,7 @@ impl Server {
         let task = run_writer(
             mk_name("b"),
             queue.clone(),
-            client,
+            client.into(),
             settings,
             unauthorised.clone(),
         );
