@@ -61,11 +61,16 @@ impl World {
 
     /// A member that left is in the inventory again.
     pub(crate) fn keep_member(&mut self, name: &ClusterName) {
-        if let Some(member) = self.members.get_mut(name)
-            && member.leaving.take().is_some()
-            && !member.is_lost()
-        {
-            self.guard.found(name);
+        let Some(member) = self.members.get_mut(name) else {
+            return;
+        };
+        if member.leaving.take().is_none() {
+            return;
+        }
+        match member.silence.filter(|_| member.is_lost()) {
+            // as if it had never left
+            Some(silence) => self.guard.lost(name, silence.since),
+            None => self.guard.found(name),
         }
     }
 

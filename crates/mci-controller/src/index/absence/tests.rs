@@ -108,6 +108,18 @@ fn one_that_is_back_in_the_inventory_is_gone_while_it_is_silent() {
 }
 
 #[test]
+fn one_that_has_been_silent_for_long_is_not_lost_now() {
+    let mut world = mk_guarded(None);
+    lose_at(&mut world, "a", 0);
+    world.remove_member(&mk_name("a"), at(100));
+    world.keep_member(&mk_name("a"));
+    for name in ["b", "c"] {
+        world.remove_member(&mk_name(name), at(101));
+    }
+    assert!(!world.is_guarded());
+}
+
+#[test]
 fn held_removals_are_counted_by_their_exports() {
     let mut world = mk_guarded(None);
     let mut withheld = 0;
