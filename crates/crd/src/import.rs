@@ -44,7 +44,8 @@ pub struct InferencePoolImport {
 pub struct InferencePoolImportSpec {}
 
 /// Status communicates the imported targets (endpoint pickers, parents) and their readiness.
-// `E` is how an entry is held: as it is, or by somebody who has many imports, shared or not read yet
+// `E` is how an entry is held: as it is, or by somebody who has many imports, shared or not read yet. Said here, because
+// what stands above is the description in the CRD.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",

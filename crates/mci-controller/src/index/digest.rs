@@ -211,7 +211,7 @@ impl LiveStatus {
         &self.0
     }
 
-    #[cfg(test)]
+    /// Whether both are one: then they say the same.
     pub(crate) fn is_one_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -12,17 +12,18 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use super::{
     digest::{digest_entry, times_of_entry},
-    weight::Heap,
+    weight::{ALLOCATION, Heap},
 };
 
 /// Cheap to clone; never changed.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry(Arc<Kept>);
+pub(crate) struct Entry(Arc<Shared>);
 
 /// What is shared.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
-    cluster: ImportedCluster,
+pub(crate) struct Shared {
+    /// Apart, so that it goes with the last entry, though somebody still remembers that there was one.
+    cluster: Box<ImportedCluster>,
     /// See [`digest_entry`]. None: not known.
     digest: Option<u64>,
     /// Equal only for entries that are equal, times too, but for what collides.
@@ -30,6 +31,10 @@ pub(crate) struct Kept {
     /// What it takes, in bytes.
     heap: usize,
 }
+
+/// What an entry takes besides its texts and lists: two allocations, and that its text is remembered.
+const OWN: usize =
+    size_of::<Shared>() + size_of::<ImportedCluster>() + 4 * ALLOCATION + 2 * size_of::<usize>();
 
 /// The status of an import as it is held here.
 pub(crate) type ImportStatus<E = Entry> = InferencePoolImportStatus<E>;
@@ -42,11 +47,11 @@ impl Entry {
         let mut exact = Xxh3Default::new();
         digest.hash(&mut exact);
         times_of_entry(&cluster, &mut exact);
-        Self(Arc::new(Kept {
+        Self(Arc::new(Shared {
             digest: Some(digest),
             exact: exact.finish(),
-            heap: cluster.heap() + size_of::<Kept>(),
-            cluster,
+            heap: cluster.heap() + OWN,
+            cluster: Box::new(cluster),
         }))
     }
 
@@ -69,21 +74,20 @@ impl Entry {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Where it is: another's is another while this one lives.
+    pub(crate) fn address(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     /// What is shared.
-    pub(crate) fn kept(&self) -> &Arc<Kept> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.0
     }
 }
 
-impl From<ImportedCluster> for Entry {
-    fn from(cluster: ImportedCluster) -> Self {
-        Self::new(cluster)
-    }
-}
-
-impl From<Arc<Kept>> for Entry {
-    fn from(kept: Arc<Kept>) -> Self {
-        Self(kept)
+impl From<Arc<Shared>> for Entry {
+    fn from(shared: Arc<Shared>) -> Self {
+        Self(shared)
     }
 }
 
@@ -95,13 +99,13 @@ impl Deref for Entry {
     }
 }
 
-/// What changes afterwards, as tests do, is not known by its digest any more.
+/// What changes afterwards, as tests do, is not known by its digest any more, and weighs what it did.
 #[cfg(test)]
 impl std::ops::DerefMut for Entry {
     fn deref_mut(&mut self) -> &mut ImportedCluster {
-        let kept = Arc::make_mut(&mut self.0);
-        kept.digest = None;
-        &mut kept.cluster
+        let shared = Arc::make_mut(&mut self.0);
+        shared.digest = None;
+        &mut shared.cluster
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) trait Heap {
 }
 
 /// What each allocation costs besides what is asked for: two words of most allocators.
-const ALLOCATION: usize = 16;
+pub(super) const ALLOCATION: usize = 16;
 
 fn sum(parts: &[&dyn Heap]) -> usize {
     parts.iter().map(|part| part.heap()).sum()

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::index::{
     digest::{LiveStatus, Said},
-    entry::{self, Entry},
+    entry::{Entry, Shared},
 };
 
 /// What the imports of all members say, for the next that says the same. Keeps nothing alive itself.
@@ -26,7 +26,7 @@ struct Found {
     /// By what is kept of them: what others write beside us is in the text.
     statuses: Mutex<Kept<Said>>,
     /// Entries, by their text.
-    entries: Mutex<Kept<entry::Kept>>,
+    entries: Mutex<Kept<Shared>>,
     names: Mutex<Kept<Vec<String>>>,
     hasher: RandomState,
 }
@@ -41,6 +41,8 @@ struct Kept<T> {
 
 /// Texts that are remembered: one for each of as many imports as we are measured with. Past it they are read again.
 const MAX_TEXTS: usize = 100_000;
+/// The same for entries, of which each import has a few: 50 MiB, were they all dead.
+const MAX_ENTRIES: usize = 5 * MAX_TEXTS;
 /// Fewer are not worth a look.
 const SWEEP_MIN: usize = 64;
 
@@ -65,9 +67,7 @@ impl Alike {
         let mut texts = self.0.texts.lock();
         texts.insert(hash, &said);
         // many texts may mean one status that stands: what others write beside us changes at will
-        if texts.kept.len() >= MAX_TEXTS {
-            texts.kept.clear();
-        }
+        texts.limit(MAX_TEXTS);
         drop(texts);
         Ok(said.into())
     }
@@ -86,7 +86,13 @@ impl Alike {
             return Ok(known.into());
         }
         let entry = read(text)?;
-        self.0.entries.lock().insert(hash, entry.kept());
+        let mut entries = self.0.entries.lock();
+        // another may have read it meanwhile
+        if let Some(known) = entries.find(hash) {
+            return Ok(known.into());
+        }
+        entries.insert(hash, entry.shared());
+        entries.limit(MAX_ENTRIES);
         Ok(entry)
     }
 
@@ -128,6 +134,13 @@ impl<T> Kept<T> {
     fn insert(&mut self, hash: u64, one: &Arc<T>) {
         self.kept.insert(hash, Arc::downgrade(one));
         self.sweep();
+    }
+
+    /// Forgets all at so many.
+    fn limit(&mut self, max: usize) {
+        if self.kept.len() >= max {
+            self.kept.clear();
+        }
     }
 
     /// Amortised: the next comes after as many as are left.

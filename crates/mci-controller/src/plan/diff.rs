@@ -109,6 +109,7 @@ fn diff_status(planned: &PlannedImport, live: &LiveImport) -> Step {
     let entries_same = entries.all(|(at, entry)| {
         find(at, &entry.name).is_some_and(|found| {
             let same = found.says(entry);
+            debug_assert!(!same || (covers_entry(found, entry) && is_exact(found, entry)));
             exact &= same || is_exact(found, entry);
             same || covers_entry(found, entry)
         })

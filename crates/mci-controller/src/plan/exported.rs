@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     index::{
+        digest::LiveStatus,
         entry::{Entry, ImportStatus},
         facts::Claim,
         flavour::Flavour,
@@ -58,7 +59,7 @@ enum Verdict {
 /// said before.
 #[derive(Default)]
 struct Seen<'a> {
-    verdicts: [Option<(&'a Arc<PlannedImport>, u64, Verdict)>; 2],
+    verdicts: [Option<(&'a Arc<PlannedImport>, &'a LiveStatus, Verdict)>; 2],
     next: usize,
 }
 
@@ -135,7 +136,7 @@ impl Judgement<'_> {
 
     fn verdict<'p>(
         &self,
-        importer: &Member,
+        importer: &'p Member,
         word: Word,
         plan: &'p ImportPlan,
         seen: &mut Seen<'p>,
@@ -161,11 +162,7 @@ impl Judgement<'_> {
             // whatever it says just now
             return Verdict::Blocked("Conflict");
         }
-        let look = || self.shown(&live.status, planned);
-        match live.status.digest() {
-            Some(digest) => seen.get_or(planned, digest, look),
-            None => look(),
-        }
+        seen.get_or(planned, &live.status, || self.shown(&live.status, planned))
     }
 
     /// What a status says of the export, where this is planned.
@@ -185,6 +182,7 @@ impl Judgement<'_> {
         };
         match entry_of(&live.clusters, exporter, at) {
             Some((_, found)) if found.says(wanted) || covers_entry(found, wanted) => {
+                debug_assert!(covers_entry(found, wanted), "{exporter}");
                 Verdict::Carries
             }
             _ => Verdict::Pending,
@@ -228,17 +226,17 @@ impl<'a> Seen<'a> {
     fn get_or(
         &mut self,
         planned: &'a Arc<PlannedImport>,
-        digest: u64,
+        live: &'a LiveStatus,
         look: impl FnOnce() -> Verdict,
     ) -> Verdict {
         let mut known = self.verdicts.iter().flatten();
-        let known = known.find(|(of, said, _)| *said == digest && Arc::ptr_eq(of, planned));
+        let known = known.find(|(of, said, _)| said.is_one_with(live) && Arc::ptr_eq(of, planned));
         if let Some((_, _, verdict)) = known {
             return *verdict;
         }
         let verdict = look();
         if let Some(place) = self.verdicts.get_mut(self.next) {
-            *place = Some((planned, digest, verdict));
+            *place = Some((planned, live, verdict));
         }
         self.next = (self.next + 1) % self.verdicts.len();
         verdict

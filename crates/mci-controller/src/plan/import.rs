@@ -27,10 +27,12 @@ use crate::{
 pub(super) struct Exports<'a> {
     /// In the order of names.
     entries: Vec<(&'a ClusterName, ExportedEntry)>,
-    /// Places of those that fit, in the order of names, and by age of the pool, oldest first.
-    admitted: [Vec<usize>; 2],
+    /// Places of those that fit, in the order of names.
+    admitted: Vec<usize>,
+    /// The same by age of the pool, oldest first.
+    admitted_by_age: Vec<usize>,
     /// All, oldest first, with those whose entries cannot be derived now: importers keep those that they have.
-    by_age: Vec<&'a ClusterName>,
+    all_by_age: Vec<&'a ClusterName>,
 }
 
 /// One of them.
@@ -65,16 +67,19 @@ pub(super) fn make(
         // stays until they are heard of
         return ImportPlan::Hold(Hold::Unreachable);
     }
-    let mut clusters = lent.entries;
-    clusters.truncate(MAX_ENTRIES);
-    let sizes = clusters
-        .iter()
-        .map(|entry| serde_json::to_vec(entry).map_or(0, |json| json.len()));
-    let mut bytes: usize = sizes.sum();
+    let mut bytes = 0_usize;
+    let mut clusters = Vec::new();
+    for entry in lent.entries.into_iter().take(MAX_ENTRIES) {
+        bytes += serde_json::to_vec(&entry).map_or(0, |json| json.len());
+        clusters.push(Entry::new(entry));
+    }
     let mut full = false;
     // without those that are lent all of them fit
-    let [by_name, by_age] = &exports.admitted;
-    let order = if clusters.is_empty() { by_name } else { by_age };
+    let order = if clusters.is_empty() {
+        &exports.admitted
+    } else {
+        &exports.admitted_by_age
+    };
     let others = order.iter().filter_map(|at| exports.entries.get(*at));
     for (name, export) in others {
         if audience.excluded.as_ref() == Some(*name) {
@@ -217,7 +222,7 @@ fn consistency(clusters: &[Entry], exports: &Exports<'_>, generation: i64) -> Op
         let at = clusters.binary_search_by(|entry| entry.name.as_str().cmp(name.as_str()));
         clusters.get(at.ok()?)
     };
-    let oldest = exports.by_age.iter().find_map(|name| find(name));
+    let oldest = exports.all_by_age.iter().find_map(|name| find(name));
     let oldest = oldest.or(clusters.first())?;
     let others = clusters.iter().filter(|entry| entry.name != oldest.name);
     let differing = |differs: fn(&ImportedCluster, &ImportedCluster) -> bool| -> Vec<&str> {
@@ -272,17 +277,18 @@ impl<'a> Exports<'a> {
             bytes = bytes.saturating_add(size);
             bytes <= MAX_ENTRIES_BYTES
         });
-        let oldest_first: Vec<usize> = fits.map(|(_, _, at)| *at).collect();
-        let mut by_name = oldest_first.clone();
-        by_name.sort_unstable();
+        let admitted_by_age: Vec<usize> = fits.map(|(_, _, at)| *at).collect();
+        let mut admitted = admitted_by_age.clone();
+        admitted.sort_unstable();
         let known = ages.into_iter().map(|(created, name, _)| (created, name));
         let kept = kept.into_iter().map(|(name, created)| (created, name));
         let mut known: Vec<(Timestamp, &ClusterName)> = known.chain(kept).collect();
         known.sort_unstable();
         Self {
             entries,
-            admitted: [by_name, oldest_first],
-            by_age: known.into_iter().map(|(_, name)| name).collect(),
+            admitted,
+            admitted_by_age,
+            all_by_age: known.into_iter().map(|(_, name)| name).collect(),
         }
     }
 
@@ -295,9 +301,8 @@ impl<'a> Exports<'a> {
 
     /// Those that do not fit.
     pub(super) fn crowded_out(&self) -> impl Iterator<Item = &'a ClusterName> {
-        let [by_name, _] = &self.admitted;
         let names = self.entries.iter().enumerate();
-        let out = names.filter(|(at, _)| by_name.binary_search(at).is_err());
+        let out = names.filter(|(at, _)| self.admitted.binary_search(at).is_err());
         out.map(|(_, (name, _))| *name)
     }
 }

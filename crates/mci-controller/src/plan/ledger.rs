@@ -139,7 +139,7 @@ impl Ledger {
         let live = LazyCell::new(|| live.to_vec());
         let mut status = self.stamp_top(key, planned, &live, now);
         let entries = planned.status.clusters.iter();
-        let entries = entries.map(|entry| self.stamp_entry(key, entry, &live, now).into());
+        let entries = entries.map(|entry| Entry::new(self.stamp_entry(key, entry, &live, now)));
         status.clusters = entries.collect();
         status
     }
@@ -273,6 +273,7 @@ impl Scope {
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
+    use serde_json::json;
 
     use super::*;
     use crate::{
@@ -357,5 +358,37 @@ mod tests {
         let last = last.expect("stamped");
         let kept = &last.clusters[0].conditions[1].last_transition_time.0;
         assert_eq!(kept.as_second(), 1);
+    }
+
+    #[test]
+    fn a_parent_that_left_its_entry_is_forgotten_and_no_other() {
+        let entry = |name: &str, parents: &[&str]| {
+            let parents = parents.iter().map(|parent| {
+                json!({"name": parent, "namespace": "infra", "service": [], "conditions": [
+                    {"type": "Programmed", "status": "True", "reason": "Good", "message": "",
+                        "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
+            });
+            let entry = json!({"name": name, "routingMode": "ParentMode", "targetPortNumber": 8000,
+                "parents": parents.collect::<Vec<_>>()});
+            Entry::new(serde_json::from_value(entry).expect("an entry"))
+        };
+        let key = mk_key("llm");
+        let live = LazyCell::new(Vec::new);
+        let mut ledger = Ledger::default();
+        let mut stamp = |entry: &Entry| {
+            ledger.stamp_entry(&key, entry, &live, at(NOW));
+            let records = ledger.keys[&key].records.keys();
+            let parents = records.filter_map(|(scope, _)| match scope {
+                Scope::Parent(exporter, _, name) => Some(format!("{exporter}/{name}")),
+                _ => None,
+            });
+            parents.collect::<Vec<String>>()
+        };
+        for name in ["a", "aa", "b"] {
+            stamp(&entry(name, &["x", "y"]));
+        }
+        let left = stamp(&entry("aa", &["y"]));
+        assert_eq!(left, ["a/x", "a/y", "aa/y", "b/x", "b/y"]);
+        assert_eq!(stamp(&entry("a", &[])), ["aa/y", "b/x", "b/y"]);
     }
 }

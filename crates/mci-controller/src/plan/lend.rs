@@ -1,13 +1,17 @@
 //! What an importer's own live import lends to its plan: entries of members not heard of since the start, so that a
 //! restart withdraws nothing (R27), and entries that drain. A forged import fools only its owner.
 
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::LazyLock,
+};
+
 use crd::{
     Condition, ImportedCluster,
     conditions::{self, Status},
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
     address,
@@ -49,7 +53,7 @@ pub(super) struct Lender<'a> {
 /// What is lent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Lent {
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<ImportedCluster>,
     /// Exporters that have no entry there and yet are named: all that upstream's shape tells.
     pub(super) names: Vec<String>,
     /// What upstream's shape says of all that are named, if there are such: it cannot be made up without their entries.
@@ -91,11 +95,11 @@ pub(super) fn lend(
         match lender.fate {
             EntryFate::Carry(mark) => lent
                 .entries
-                .push(carried(entry, mark, lender.allowed, wall).into()),
+                .push(carried(entry, mark, lender.allowed, wall)),
             EntryFate::Drain(_) => {
                 let until = until(entry, lender, wall);
                 if let Some(until) = until.filter(|until| *until > wall) {
-                    lent.entries.push(draining(entry, lender, until).into());
+                    lent.entries.push(draining(entry, lender, until));
                     lent.ripens = Some(lent.ripens.map_or(until, |ripens| ripens.min(until)));
                 }
             }
@@ -235,13 +239,15 @@ impl<'a> Fates<'a> {
 // === impl Lent ===
 
 impl Lent {
-    /// Equal for importers that are lent the same, so that they share a body; zero for nothing.
+    /// Equal for importers that are lent the same, so that they share a plan; zero for nothing. Keyed: no importer can
+    /// forge an import that makes others share its own.
     pub(super) fn fingerprint(&self) -> u64 {
+        static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         if self.entries.is_empty() && self.names.is_empty() {
             return 0;
         }
         let content = serde_json::to_vec(&(&self.entries, &self.names, &self.said));
-        xxh3_64(&content.unwrap_or_default()).max(1)
+        KEY.hash_one(content.unwrap_or_default()).max(1)
     }
 }
 

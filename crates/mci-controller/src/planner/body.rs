@@ -19,7 +19,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     index::{
-        entry::{Entry, ImportStatus, Kept},
+        entry::{Entry, ImportStatus},
         facts::LiveImport,
         flavour::ImportCrd,
     },
@@ -37,7 +37,7 @@ pub(super) struct Bodies {
     /// One per audience.
     made: Vec<(Arc<PlannedImport>, Bytes)>,
     /// Entries as they are sent, by where they are.
-    entries: BTreeMap<*const Kept, (Entry, Box<RawValue>)>,
+    entries: BTreeMap<usize, (Entry, Box<RawValue>)>,
     main: Option<Bytes>,
 }
 
@@ -75,15 +75,13 @@ impl Bodies {
         }
         let entries = &planned.status.clusters;
         for entry in entries {
-            self.entries
-                .entry(Arc::as_ptr(entry.kept()))
-                .or_insert_with(|| {
-                    let stamped = ledger.stamp_entry(key, entry, live, wall);
-                    (entry.clone(), to_raw_value(&stamped).unwrap_or_default())
-                });
+            self.entries.entry(entry.address()).or_insert_with(|| {
+                let stamped = ledger.stamp_entry(key, entry, live, wall);
+                (entry.clone(), to_raw_value(&stamped).unwrap_or_default())
+            });
         }
         let texts = entries.iter();
-        let texts = texts.filter_map(|entry| self.entries.get(&Arc::as_ptr(entry.kept())));
+        let texts = texts.filter_map(|entry| self.entries.get(&entry.address()));
         let mut status = ledger.stamp_top(key, planned, live, wall);
         status.clusters = texts.map(|(_, text)| &**text).collect();
         let body = StatusBody {
@@ -154,4 +152,53 @@ pub(super) fn remove_foreign(live: &LiveImport, pointers: &[String]) -> Bytes {
     let removals = pointers.iter();
     patch.extend(removals.map(|path| json!({"op": "remove", "path": path})));
     json!(patch).to_string().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::LazyCell;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::{
+        fixtures::*,
+        index::{flavour::Flavour, update::Update},
+        plan::{ImportPlan, desired_for},
+    };
+    use moment::Moment;
+
+    #[test]
+    fn a_body_is_the_import_with_its_times_and_each_entry_is_made_once() {
+        let key = mk_key("llm");
+        let mut world = mk_world(&["a", "b", "c", "d"]);
+        for name in ["a", "b"] {
+            export(&mut world, name, "llm");
+        }
+        let upstream = Update::ImportCrd(mk_import_crd(Flavour::Upstream));
+        world.update(&mk_name("d"), upstream, Moment::START);
+        let none = Update::Imports(crate::index::update::Change::Listed(Vec::new()));
+        world.update(&mk_name("d"), none, Moment::START);
+        let plan = desired_for(&world, &mk_policy(), &key, Moment::START);
+        let wall = Timestamp::from_second(1_000_000).expect("in range");
+        let live = LazyCell::new(Vec::new);
+        let (mut bodies, mut ledger) = (Bodies::default(), Ledger::default());
+        for (name, import) in &plan.imports {
+            let ImportPlan::Present(planned) = import else {
+                panic!("{name} imports nothing");
+            };
+            let body = bodies.status(&key, planned, &mut ledger, &live, wall);
+            let body: Value = serde_json::from_slice(&body).expect("JSON");
+            let status = Ledger::default().stamp(&key, planned, &[], wall);
+            let whole = json!({
+                "apiVersion": API_VERSION,
+                "kind": IMPORT_KIND,
+                "metadata": {"namespace": *key.namespace, "name": *key.name},
+                "status": status,
+            });
+            assert_eq!(body, whole, "{name}");
+        }
+        assert_eq!(plan.imports.len(), 4);
+        assert_eq!(bodies.entries.len(), 2);
+    }
 }

@@ -5,7 +5,7 @@ use crd::{ImportedCluster, ServiceType, annotations::MCI_CONTROLLER};
 use super::*;
 use crate::index::{
     digest::LiveStatus,
-    entry::ImportStatus,
+    entry::{Entry, ImportStatus},
     facts::{GatewayFacts, LiveImport, NamespaceFacts, PoolFacts, RouteFacts, ServiceFacts},
     facts::{Programmed, SliceFacts},
     kinds::{MAX_IMPORTS, MAX_NAMESPACES, MAX_SLICES},
@@ -221,7 +221,7 @@ fn mk_long(status: &ImportStatus, bytes: usize) -> LiveStatus {
     let mut status = status.clone();
     let name = "x".repeat(bytes);
     let entry = (*status.clusters[0]).clone();
-    status.clusters[0] = ImportedCluster { name, ..entry }.into();
+    status.clusters[0] = Entry::new(ImportedCluster { name, ..entry });
     LiveStatus::new(status, MCI_CONTROLLER)
 }
 
