@@ -65,6 +65,8 @@ const SPACE: Duration = Duration::from_millis(200);
 struct Run {
     args: Args,
     figures: Vec<Figure>,
+    /// A case of propagation was measured.
+    matched: bool,
 }
 
 fn main() -> ExitCode {
@@ -101,6 +103,7 @@ async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
     let mut run = Run {
         args,
         figures: Vec::new(),
+        matched: false,
     };
     for name in names {
         let start = Instant::now();
@@ -130,6 +133,9 @@ async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
             Name::Real => run.real(inside.context("not inside namespaces")?).await?,
         }
         eprintln!("{name:?} took {:.0} s", start.elapsed().as_secs_f64());
+    }
+    if let Some(only) = &run.args.only {
+        ensure!(run.matched, "--only: no case has {only:?} in its name");
     }
     if let Some(file) = &run.args.json {
         std::fs::write(file, serde_json::to_string_pretty(&run.figures)?)

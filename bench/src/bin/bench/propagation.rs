@@ -96,6 +96,7 @@ impl Run {
         if only.is_some_and(|only| !label.contains(only)) {
             return Ok(());
         }
+        self.matched = true;
         let fleet = self.fleet(case.members, case.tls)?;
         fleet.export(1, case.exporters);
         let name = format!(
