@@ -1,31 +1,11 @@
-//! The facts, one function each.
-
-use std::time::Duration;
+//! What becomes of an import that several write, one function for each fact.
 
 use anyhow::{Context, Result, ensure};
 use crd::annotations::MCI_CONTROLLER;
-use futures::TryStreamExt;
-use k8s_openapi::{
-    api::rbac::v1::{ClusterRole, ClusterRoleBinding},
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-};
-use kube::{
-    Api,
-    api::{DeleteParams, ListParams, ObjectList, PatchParams, PostParams, WatchEvent, WatchParams},
-};
+use kube::api::PatchParams;
 use serde_json::{Value, json};
-use testbed::{eventually, isthmus};
-use tokio::time::timeout;
 
-use crate::server::{OTHER, Server, entry, names, refusal};
-
-const SOON: Duration = Duration::from_secs(20);
-const IMPORT_CRD: &str = "inferencepoolimports.inference.networking.x-k8s.io";
-
-fn condition(type_: &str) -> Value {
-    json!({"type": type_, "status": "True", "reason": type_, "message": "1/1 ready: east",
-        "lastTransitionTime": "2026-01-01T00:00:00Z"})
-}
+use crate::server::{OTHER, Server, condition, entry, names, refusal};
 
 /// K2: the controller's apply keeps a gateway's parents, and the other way round.
 pub(crate) async fn two_managers_share_the_status(server: &Server) -> Result<()> {
@@ -283,138 +263,5 @@ pub(crate) async fn columns_show_readiness_and_summary(server: &Server) -> Resul
         row.starts_with(&["columns", "True", "1/1", "ready:", "east", "Accepted"]),
         "{table}"
     );
-    Ok(())
-}
-
-/// K6, K7: under upstream's CRD our fields vanish from reads and our apply is refused; under ours they are back.
-pub(crate) async fn upstreams_crd_prunes_our_fields_and_ours_brings_them_back(
-    server: &Server,
-) -> Result<()> {
-    server.create("flavour").await?;
-    let status = json!({
-        "clusters": [entry("east")], "conditions": [condition("Ready")],
-        "controllers": [{"name": MCI_CONTROLLER, "exportingClusters": [{"name": "east"}]}],
-    });
-    server
-        .apply_status("flavour", MCI_CONTROLLER, status.clone())
-        .await?;
-
-    isthmus::install_upstream_import_crd(&server.cluster).await?;
-    let checked = async {
-        eventually("clusters are pruned from reads", SOON, async || {
-            let import = server
-                .imports("default")
-                .get("flavour")
-                .await
-                .map_err(|error| error.to_string())?;
-            if import.clusters().is_empty() && import.conditions().is_empty() {
-                Ok(())
-            } else {
-                Err(format!("{:?}", import.status))
-            }
-        })
-        .await?;
-        let import = server.imports("default").get("flavour").await?;
-        let ours = import
-            .controller(MCI_CONTROLLER)
-            .context("controllers are pruned too")?;
-        ensure!(ours.exporting_clusters.len() == 1, "{ours:?}");
-        let refused = refusal(server.apply_status("flavour", MCI_CONTROLLER, status).await)?;
-        ensure!(refused.code == 500, "{refused:?}");
-        ensure!(
-            refused.message.contains("field not declared in schema"),
-            "{refused:?}"
-        );
-        anyhow::Ok(())
-    }
-    .await;
-    isthmus::install_import_crd(&server.cluster).await?;
-    checked?;
-    eventually("clusters are back", SOON, async || {
-        let import = server
-            .imports("default")
-            .get("flavour")
-            .await
-            .map_err(|error| error.to_string())?;
-        if names(&import) == ["east"] {
-            Ok(())
-        } else {
-            Err(format!("{:?}", import.status))
-        }
-    })
-    .await?;
-    Ok(())
-}
-
-/// K8: the watch says of each object that it is deleted, and only then is the kind gone, which a plain 404 tells. The last
-/// fact: nothing puts the CRD back.
-pub(crate) async fn a_crd_that_is_deleted_takes_its_objects_first(server: &Server) -> Result<()> {
-    server.create("going").await?;
-    let imports = server.imports("default");
-    let only = WatchParams::default().fields("metadata.name=going");
-    let mut events = std::pin::pin!(imports.watch(&only, "0").await?);
-    let crds: Api<CustomResourceDefinition> = Api::all(server.cluster.client());
-    crds.delete(IMPORT_CRD, &DeleteParams::default()).await?;
-    let gone = timeout(SOON, async {
-        while let Some(event) = events.try_next().await? {
-            if matches!(event, WatchEvent::Deleted(_)) {
-                return anyhow::Ok(true);
-            }
-        }
-        Ok(false)
-    });
-    ensure!(
-        gone.await.context("no event says that it is deleted")??,
-        "the watch ended without a word"
-    );
-    eventually("the kind is not served", SOON, async || {
-        match refusal(imports.list(&ListParams::default()).await) {
-            Ok(status) if status.code == 404 && status.details.is_none() => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await?;
-    Ok(())
-}
-
-/// K11: who may read one CRD alone lists it by a field selector, and nothing else.
-pub(crate) async fn a_crd_is_read_by_its_name_alone(server: &Server) -> Result<()> {
-    let client = server.cluster.client();
-    let role = json!({
-        "metadata": {"name": "one-crd"},
-        "rules": [{"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"],
-            "resourceNames": [IMPORT_CRD], "verbs": ["get", "list", "watch"]}],
-    });
-    let roles: Api<ClusterRole> = Api::all(client.clone());
-    let role = serde_json::from_value(role)?;
-    roles.create(&PostParams::default(), &role).await?;
-    let binding = json!({
-        "metadata": {"name": "one-crd"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "one-crd"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "one-crd"}],
-    });
-    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
-    let binding = serde_json::from_value(binding)?;
-    bindings.create(&PostParams::default(), &binding).await?;
-    let list = async |query: &str| {
-        let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions{query}");
-        let request = http::Request::get(path).header("Impersonate-User", "one-crd");
-        let request = request.body(Vec::new()).map_err(kube::Error::HttpError)?;
-        client
-            .request::<ObjectList<CustomResourceDefinition>>(request)
-            .await
-    };
-    let named = format!("?fieldSelector=metadata.name%3D{IMPORT_CRD}");
-    eventually("the one is listed", SOON, async || {
-        let listed = list(&named).await.map_err(|error| error.to_string())?;
-        if listed.items.len() == 1 {
-            Ok(())
-        } else {
-            Err(format!("{} CRDs", listed.items.len()))
-        }
-    })
-    .await?;
-    let refused = refusal(list("").await)?;
-    ensure!(refused.code == 403, "{refused:?}");
     Ok(())
 }

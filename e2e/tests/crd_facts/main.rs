@@ -5,7 +5,9 @@
 #![cfg(test)]
 
 mod facts;
+mod rights;
 mod server;
+mod swaps;
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -22,24 +24,25 @@ struct Fact {
 }
 
 macro_rules! facts {
-    ($($name:ident),* $(,)?) => {
-        [$(Fact { name: stringify!($name), check: |server| Box::pin(facts::$name(server)) }),*]
+    ($($room:ident::$name:ident),* $(,)?) => {
+        [$(Fact { name: stringify!($name), check: |server| Box::pin($room::$name(server)) }),*]
     };
 }
 
 const FACTS: &[Fact] = &facts![
-    two_managers_share_the_status,
-    a_shorter_apply_takes_only_its_own_entries,
-    an_apply_that_changes_nothing_keeps_the_resource_version,
-    an_empty_list_reads_back_absent,
-    an_apply_over_foreign_fields_is_a_conflict,
-    status_of_a_missing_import_is_404_and_the_main_resource_creates_it,
-    a_missing_namespace_is_404_and_a_terminating_one_403,
-    values_outside_the_schema_are_refused,
-    columns_show_readiness_and_summary,
-    a_crd_is_read_by_its_name_alone,
-    upstreams_crd_prunes_our_fields_and_ours_brings_them_back,
-    a_crd_that_is_deleted_takes_its_objects_first,
+    facts::two_managers_share_the_status,
+    facts::a_shorter_apply_takes_only_its_own_entries,
+    facts::an_apply_that_changes_nothing_keeps_the_resource_version,
+    facts::an_empty_list_reads_back_absent,
+    facts::an_apply_over_foreign_fields_is_a_conflict,
+    facts::status_of_a_missing_import_is_404_and_the_main_resource_creates_it,
+    facts::a_missing_namespace_is_404_and_a_terminating_one_403,
+    facts::values_outside_the_schema_are_refused,
+    facts::columns_show_readiness_and_summary,
+    rights::an_apply_that_creates_needs_create_and_patch,
+    rights::a_crd_is_read_by_its_name_alone,
+    swaps::upstreams_crd_prunes_our_fields_and_ours_brings_them_back,
+    swaps::a_crd_that_is_deleted_takes_its_objects_first,
 ];
 
 fn main() -> ExitCode {

@@ -1,6 +1,6 @@
 //! The API server, and requests on imports as the controller and a gateway send them.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
 use crd::{InferencePoolImport, annotations};
@@ -13,6 +13,10 @@ use testbed::{Cluster, Inside, Testbed};
 
 /// A gateway of somebody else: another writer of the same status.
 pub(crate) const OTHER: &str = "example.net/gateway";
+
+/// What the API server does, it does within this.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+pub(crate) const IMPORT_CRD: &str = "inferencepoolimports.inference.networking.x-k8s.io";
 
 pub(crate) struct Server {
     testbed: Testbed,
@@ -83,6 +87,12 @@ impl Server {
 /// A minimal entry.
 pub(crate) fn entry(name: &str) -> Value {
     json!({"name": name, "routingMode": "EndpointMode", "targetPortNumber": 8000})
+}
+
+/// A condition that is true.
+pub(crate) fn condition(type_: &str) -> Value {
+    json!({"type": type_, "status": "True", "reason": type_, "message": "1/1 ready: east",
+        "lastTransitionTime": "2026-01-01T00:00:00Z"})
 }
 
 /// Names of the entries, in order.
