@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use apiserver_sim::{Authority, EPP, Fault, IMPORTS, POOLS, Rule, SERVICES, Server, Verb};
 use memchr::memmem;
 use tempfile::TempDir;
@@ -21,6 +21,15 @@ pub const NS: &str = "ml";
 #[must_use]
 pub struct Hold<'a>(Vec<(&'a Server, u64)>);
 
+/// Some servers are in trouble, each of its own kind; they have these names.
+#[must_use]
+pub struct Trouble<'a> {
+    hung: &'a Server,
+    faults: Hold<'a>,
+}
+
+/// How late a slow member answers a write: below the controller's deadline of 5 s.
+const SLOW: Duration = Duration::from_secs(2);
 /// Between two looks at who has applied an event. When each did is known to the instant, whenever it is looked at.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -242,14 +251,36 @@ impl Fleet {
         Hold(held.collect())
     }
 
-    /// Waits until a text stands in an import of all members but one: when it did in each.
+    /// The last three members get into trouble, until this is dropped: one hangs, one never answers a write, and one
+    /// answers it 2 s late. All others are told of nothing.
+    /// # Errors
+    /// When there are not so many.
+    pub fn trouble(&self) -> Result<Trouble<'_>> {
+        let [.., hung, deaf, slow] = &*self.servers else {
+            bail!("no three members");
+        };
+        let writes = |fault| {
+            let rule = Rule::all(fault).verb(Verb::Patch);
+            rule.resource(IMPORTS.plural)
+        };
+        hung.hang();
+        Ok(Trouble {
+            hung,
+            faults: Hold(vec![
+                (deaf, deaf.add_fault(writes(Fault::Never))),
+                (slow, slow.add_fault(writes(Fault::Late(SLOW)))),
+            ]),
+        })
+    }
+
+    /// Waits until a text stands in an import of all members but these: when it did in each.
     /// # Errors
     /// When that takes too long.
     pub async fn applied(
         &self,
         name: &str,
         text: &str,
-        but: &str,
+        but: &[&str],
         limit: Duration,
     ) -> Result<Vec<Instant>> {
         let start = Instant::now();
@@ -258,7 +289,7 @@ impl Fleet {
         let mut waiting: Vec<(&Arc<Server>, Option<Instant>)> = self
             .servers
             .iter()
-            .filter(|server| server.name() != but)
+            .filter(|server| !but.contains(&server.name()))
             .map(|server| (server, None))
             .collect();
         let mut times = Vec::with_capacity(waiting.len());
@@ -314,6 +345,22 @@ impl Fleet {
             let all = server.writes("inferencepoolimports") + server.writes("inferencepools");
             (writes + all, idle + server.idle_writes())
         })
+    }
+}
+
+// === impl Trouble ===
+
+impl Trouble<'_> {
+    /// Who is in trouble.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let faulty = self.faults.0.iter().map(|(server, _)| server.name());
+        std::iter::once(self.hung.name()).chain(faulty)
+    }
+}
+
+impl Drop for Trouble<'_> {
+    fn drop(&mut self) {
+        self.hung.thaw();
     }
 }
 

@@ -49,7 +49,7 @@ async fn mk_bare(fleet: &Fleet, addresses: &[&str]) -> Result<Bare> {
 async fn applied(fleet: &Fleet, text: &str) -> Result<Vec<Instant>> {
     let exporter = fleet.exporter(0, 0, 1).context("an exporter")?;
     let name = pool(0);
-    fleet.applied(&name, text, exporter.name(), LIMIT).await
+    fleet.applied(&name, text, &[exporter.name()], LIMIT).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -61,7 +61,7 @@ impl Run {
             .applied(
                 "pool-0000",
                 &format!("\"{address}\""),
-                exporter.name(),
+                &[exporter.name()],
                 PATIENCE,
             )
             .await?;

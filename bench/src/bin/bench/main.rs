@@ -42,7 +42,7 @@ struct Args {
 enum Name {
     /// 10 members: an event until it is applied everywhere.
     Propagation10,
-    /// 100 members, 1, 5 and 50 exporters of a key, TLS and plain.
+    /// 100 members, 1, 5 and 50 exporters of a key, TLS and plain; and with members in trouble.
     Propagation100,
     /// 1000 members.
     Propagation1000,
@@ -80,6 +80,8 @@ fn main() -> ExitCode {
 }
 
 fn measure(mut args: Args) -> Result<()> {
+    // nodes start it elsewhere
+    args.controller = std::path::absolute(&args.controller).context("--controller")?;
     if args.names.is_empty() {
         args.names = Name::value_variants().to_vec();
     }
@@ -117,6 +119,7 @@ async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
                 for (exporters, tls) in [(1, true), (1, false), (5, true), (50, true)] {
                     run.propagation(Case::new(100, exporters, tls)).await?;
                 }
+                run.trouble(Case::new(100, 5, true)).await?;
             }
             Name::Propagation1000 => {
                 ensure!(

@@ -92,11 +92,9 @@ impl Case {
 impl Run {
     pub(crate) async fn propagation(&mut self, case: Case) -> Result<()> {
         let label = case.label();
-        let only = self.args.only.as_deref();
-        if only.is_some_and(|only| !label.contains(only)) {
+        if !self.chooses(&label) {
             return Ok(());
         }
-        self.matched = true;
         let fleet = self.fleet(case.members, case.tls)?;
         fleet.export(1, case.exporters);
         let name = format!(
@@ -110,14 +108,14 @@ impl Run {
         let usage = || controller.usage();
         let idle = idle(&usage).await?;
         let cause = |event| fleet.move_epp(&exporter, &address(event));
-        let series =
-            Series::measure(&fleet, &exporter, 0..case.events, idle, &usage, cause).await?;
+        let but = [exporter.name()];
+        let series = Series::measure(&fleet, &but, 0..case.events, idle, &usage, cause).await?;
         self.note_times(&label, &series);
         self.note_cpu(&label, &controller, &series, idle)?;
         let held = case.held();
         if !held.is_empty() {
             let _hold = fleet.hold_writes(HOLD);
-            let series = Series::measure(&fleet, &exporter, held, idle, &usage, cause).await?;
+            let series = Series::measure(&fleet, &but, held, idle, &usage, cause).await?;
             self.note_held(&label, &series);
         }
         controller.stop().await?;
@@ -125,6 +123,48 @@ impl Run {
             self.floor(case, &fleet, &exporter, series.cpu).await?;
         }
         Ok(())
+    }
+
+    /// Whether members in trouble delay what all others are told.
+    pub(crate) async fn trouble(&mut self, case: Case) -> Result<()> {
+        let label = format!("{}, all others", case.label());
+        if !self.chooses(&label) {
+            return Ok(());
+        }
+        let fleet = self.fleet(case.members, case.tls)?;
+        fleet.export(1, case.exporters);
+        let (controller, _) = Self::start(&fleet, "trouble").await?;
+        fleet.settled(1, case.exporters, PATIENCE).await?;
+        let exporter = fleet.exporter(0, 0, case.exporters);
+        let exporter = exporter.context("an exporter")?.clone();
+        let usage = || controller.usage();
+        let cause = |event| fleet.move_epp(&exporter, &address(event));
+        let calm = 0..case.events;
+        let but = [exporter.name()];
+        let calm = Series::measure(&fleet, &but, calm, 0.0, &usage, cause).await?;
+        let trouble = fleet.trouble()?;
+        let but: Vec<&str> = but.into_iter().chain(trouble.names()).collect();
+        let events = case.events..2 * case.events;
+        let troubled = Series::measure(&fleet, &but, events, 0.0, &usage, cause).await?;
+        for (when, series) in [
+            ("all is well", &calm),
+            ("one hung, one deaf, one slow", &troubled),
+        ] {
+            for share in [0.5, 0.99] {
+                let what = format!("event to applied, {when}");
+                self.note(time(&label, &what, &series.last, share));
+            }
+        }
+        controller.stop().await?;
+        Ok(())
+    }
+
+    /// Whether a case is asked for.
+    fn chooses(&mut self, label: &str) -> bool {
+        let only = self.args.only.as_deref();
+        let chosen = only.is_none_or(|only| label.contains(only));
+        self.matched |= chosen;
+        chosen
     }
 
     fn note_times(&mut self, label: &str, series: &Series) {
@@ -193,7 +233,8 @@ impl Run {
         let usage = || bare.usage();
         let idle = idle(&usage).await?;
         let cause = |event| fleet.touch_pool(exporter, &pool(0), &address(event));
-        let series = Series::measure(fleet, exporter, events, idle, &usage, cause).await?;
+        let but = [exporter.name()];
+        let series = Series::measure(fleet, &but, events, idle, &usage, cause).await?;
         for (what, times, share) in [
             ("event to all applied", &series.last, 0.5),
             ("event to all applied", &series.last, 0.99),
@@ -203,6 +244,8 @@ impl Run {
         }
         let what = format!("{label}: CPU per write, idle taken off");
         self.note(Figure::new(what, series.cpu, "ms"));
+        let what = format!("{label}: load's CPU per write");
+        self.note(Figure::new(what, series.load, "ms"));
         let what = format!(
             "{}: controller's CPU per write / the bare client's",
             case.label()
@@ -210,7 +253,7 @@ impl Run {
         self.note(Figure::new(what, of / series.cpu, "x"));
         if !held.is_empty() {
             let _hold = fleet.hold_writes(HOLD);
-            let series = Series::measure(fleet, exporter, held, idle, &usage, cause).await?;
+            let series = Series::measure(fleet, &but, held, idle, &usage, cause).await?;
             self.note_held(&label, &series);
         }
         Ok(())
@@ -224,7 +267,7 @@ impl Series {
     /// core.
     async fn measure(
         fleet: &Fleet,
-        exporter: &Server,
+        but: &[&str],
         events: Range<u32>,
         idle: f64,
         usage: &impl Fn() -> Result<Usage>,
@@ -237,7 +280,7 @@ impl Series {
             let begin = Instant::now();
             cause(event);
             let times: Vec<Duration> = fleet
-                .applied(&pool(0), &quoted(event), exporter.name(), EVENT_LIMIT)
+                .applied(&pool(0), &quoted(event), but, EVENT_LIMIT)
                 .await?
                 .iter()
                 .map(|at| at.saturating_duration_since(begin))
