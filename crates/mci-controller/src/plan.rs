@@ -83,6 +83,8 @@ pub(crate) struct KeyPlan {
     pub(crate) pools: BTreeMap<ClusterName, PoolPlan>,
     /// Addresses left out, by exporter.
     pub(crate) rejected: Vec<(ClusterName, Rejection)>,
+    /// Annotations that ask for a port which the EPP's Service has not got, by exporter.
+    pub(crate) ignored: BTreeMap<ClusterName, Vec<&'static str>>,
     /// Exporters whose entries do not fit beside those of older pools.
     pub(crate) crowded_out: BTreeSet<ClusterName>,
     /// When it changes with time alone: a drain ends.
@@ -272,10 +274,14 @@ fn derive(
     let Derived {
         entry,
         rejected,
+        ignored,
         size,
     } = derive_entry(policy, name, member, record, &request, reach);
     let rejected = rejected.into_iter().map(|why| (name.clone(), why));
     plan.rejected.extend(rejected);
+    if !ignored.is_empty() {
+        plan.ignored.insert(name.clone(), ignored);
+    }
     Some(import::ExportedEntry {
         entry: Entry::new(entry),
         size,

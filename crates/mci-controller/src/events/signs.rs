@@ -133,6 +133,13 @@ impl Signs {
         if !matches!(export, Export::Requested(_)) {
             return signs;
         }
+        let unmet = plan.ignored.get(exporter).into_iter().flatten();
+        signs.complaints.extend(unmet.map(|annotation| {
+            format!(
+                "annotation {annotation} is ignored, since the endpoint picker's Service has no such port: use {}",
+                expected(annotation)
+            )
+        }));
         let others = |names: &BTreeSet<ClusterName>| {
             let others = names.iter().filter(|name| *name != exporter);
             others.cloned().collect()
@@ -261,5 +268,55 @@ fn expected(annotation: &str) -> &'static str {
         }
         HEALTH_SECRET | METRICS_SECRET => "the name of a Secret",
         _ => "a value that the reference lists",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::{
+        fixtures::{member, mk_key, mk_name, mk_policy, mk_pool, mk_world},
+        index::update::Update,
+        plan::desired_for,
+    };
+
+    /// What is wrong with the annotations of `a`'s pool, whose EPP serves health at 9003 and metrics at 9090.
+    fn complaints_of(annotations: &[(&str, &str)]) -> Vec<String> {
+        let (mut world, now) = (mk_world(&["a", "b"]), Moment::default());
+        let mut pool = mk_pool("llm", Some("ClusterSet"));
+        let added = annotations.iter();
+        pool.annotations
+            .extend(added.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        world.update(&mk_name("a"), Update::PoolApplied(pool), now);
+        let key = mk_key("llm");
+        let plan = desired_for(&world, &mk_policy(), &key, now);
+        let obstacles = Obstacles::read(&world, &key, &plan, now);
+        let pool = &member(&world, "a").pools[&key].facts;
+        let signs = Signs::read(&mk_name("a"), pool, &plan, &obstacles);
+        signs.complaints.into_iter().collect()
+    }
+
+    #[rstest]
+    #[case::health(HEALTH_PORT, "1234")]
+    #[case::metrics(METRICS_PORT, "nothing")]
+    fn a_port_that_the_service_lacks_is_told(#[case] annotation: &str, #[case] value: &str) {
+        let told = complaints_of(&[(annotation, value)]);
+        let [told] = told.as_slice() else {
+            panic!("one complaint is expected: {told:?}");
+        };
+        assert!(
+            told.contains(annotation) && told.contains("no such port"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn ports_that_the_service_has_are_no_matter() {
+        let told = complaints_of(&[(HEALTH_PORT, "9003"), (METRICS_PORT, "metrics")]);
+        assert_eq!(told, [""; 0]);
+        // no port at all is told of once
+        assert_eq!(complaints_of(&[(HEALTH_PORT, "70000")]).len(), 1);
     }
 }

@@ -30,6 +30,8 @@ pub(super) use self::shed::services_of;
 pub(crate) struct Derived {
     pub(crate) entry: ImportedCluster,
     pub(crate) rejected: Vec<Rejection>,
+    /// Annotations that ask for a port which the EPP's Service has not got; each is treated as absent.
+    pub(crate) ignored: Vec<&'static str>,
     /// Bytes of JSON.
     pub(crate) size: usize,
 }
@@ -48,6 +50,8 @@ struct Resolution {
     /// Blocks `Ready`.
     unready: Option<(&'static str, String)>,
     rejected: Vec<Rejection>,
+    /// See [`Derived::ignored`].
+    ignored: Vec<&'static str>,
     truncated: bool,
 }
 
@@ -101,6 +105,7 @@ pub(crate) fn derive_entry(
     Derived {
         entry,
         rejected: resolution.rejected,
+        ignored: resolution.ignored,
         size,
     }
 }
@@ -173,6 +178,7 @@ impl Resolution {
             unresolved: None,
             unready: None,
             rejected: Vec::new(),
+            ignored: Vec::new(),
             truncated: false,
         }
     }

@@ -3,6 +3,7 @@
 use crd::{
     EndpointPicker, PortRef, RoutingMode, SecretReference, ServiceEndpoints, ServicePort,
     ServiceType,
+    annotations::{HEALTH_PORT, METRICS_PORT},
 };
 
 use super::Resolution;
@@ -22,6 +23,13 @@ use crate::{
 const MAX_ADDRESSES: usize = 64;
 /// Ready EPP pods, as many as the CRD admits.
 const MAX_ENDPOINTS: usize = 100;
+
+/// The health or metrics port of a Service.
+struct Aside {
+    port: Option<u16>,
+    /// The annotation asks for a port that the Service has not got, and is treated as absent.
+    unmet: bool,
+}
 
 /// The picker of a pool, or why there is none.
 pub(super) fn resolve(
@@ -114,12 +122,19 @@ fn publish(
         protocol: port.protocol.clone(),
         app_protocol: port.app_protocol.clone(),
     };
-    let aside = |wanted: &PortOverride, names: [&str; 2]| {
-        aside_port(member, key, service, wanted, names).map(|port| PortRef {
+    let mut ignored = Vec::new();
+    let mut aside = |annotation, wanted: &PortOverride, names: [&str; 2]| {
+        let Aside { port, unmet } = aside_port(member, key, service, wanted, names);
+        if unmet {
+            ignored.push(annotation);
+        }
+        port.map(|port| PortRef {
             port,
             secret_ref: local_secret(wanted),
         })
     };
+    let health = aside(HEALTH_PORT, &request.health, ["health", "grpc-health"]);
+    let metrics = aside(METRICS_PORT, &request.metrics, ["metrics", "http-metrics"]);
     let mut endpoints = Vec::new();
     if policy.epp_endpoints {
         let ready = ready.iter().map(String::as_str);
@@ -139,14 +154,15 @@ fn publish(
                 addresses,
                 ports: vec![published],
             }],
-            health: aside(&request.health, ["health", "grpc-health"]),
-            metrics: aside(&request.metrics, ["metrics", "http-metrics"]),
+            health,
+            metrics,
             failure_mode: epp.failure_mode,
             endpoints,
         }),
         refused,
         unready,
         rejected,
+        ignored,
         truncated,
         ..Resolution::nothing(RoutingMode::EndpointMode)
     }
@@ -159,20 +175,22 @@ fn aside_port(
     service: &ServiceFacts,
     wanted: &PortOverride,
     names: [&str; 2],
-) -> Option<u16> {
+) -> Aside {
     let by_name = |name: &str| {
         let port = service.ports.iter().find(|port| port.name == name);
         port.map(|port| number_of(member, key, service, port))
     };
-    let chosen = match &wanted.port {
-        None => None,
-        Some(PortSelector::Number(number)) => {
+    let chosen = wanted.port.as_ref().and_then(|asked| match asked {
+        PortSelector::Number(number) => {
             let known = service.ports.iter().any(|port| port.number == *number);
             (known || service.headless).then_some(*number)
         }
-        Some(PortSelector::Name(name)) => by_name(name),
-    };
-    chosen.or_else(|| names.into_iter().find_map(by_name))
+        PortSelector::Name(name) => by_name(name),
+    });
+    Aside {
+        port: chosen.or_else(|| names.into_iter().find_map(by_name)),
+        unmet: wanted.port.is_some() && chosen.is_none(),
+    }
 }
 
 /// The number to connect to. The addresses of a headless Service are its pods': their ports count.

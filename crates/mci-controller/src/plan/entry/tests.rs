@@ -1,4 +1,8 @@
-use crd::{ServiceType, conditions};
+use crd::{
+    ServiceType,
+    annotations::{HEALTH_PORT, METRICS_PORT},
+    conditions,
+};
 use rstest::rstest;
 
 use super::{shed::MAX_ENTRY_BYTES, *};
@@ -220,18 +224,40 @@ fn no_entry_is_larger_than_the_limit() {
 }
 
 #[rstest]
-#[case::number("9090", Some(9090))]
-#[case::name("metrics", Some(9090))]
-#[case::unknown_number_is_ignored("1234", Some(9003))]
-#[case::unknown_name_is_ignored("nothing", Some(9003))]
-fn annotations_override_the_health_port(#[case] value: &str, #[case] expected: Option<u16>) {
-    let service = mk_service(ServiceType::LoadBalancer, "192.0.2.7");
-    let entry = derive(Some(service), vec![mk_slice(&["10.0.0.1"])], |pool| {
-        let name = crd::annotations::HEALTH_PORT.to_owned();
+#[case::number(false, "9090", 9090, &[])]
+#[case::name(false, "metrics", 9090, &[])]
+#[case::unknown_number_is_ignored(false, "1234", 9003, &[HEALTH_PORT])]
+#[case::unknown_name_is_ignored(false, "nothing", 9003, &[HEALTH_PORT])]
+#[case::headless_takes_any_number(true, "1234", 1234, &[])]
+#[case::headless_takes_no_unknown_name(true, "nothing", 9003, &[HEALTH_PORT])]
+fn annotations_override_the_health_port(
+    #[case] headless: bool,
+    #[case] value: &str,
+    #[case] expected: u16,
+    #[case] ignored: &[&str],
+) {
+    let service = ServiceFacts {
+        headless,
+        ..mk_service(ServiceType::LoadBalancer, "192.0.2.7")
+    };
+    let slices = vec![mk_slice(&["10.0.0.1"])];
+    let derived = derive_under(&mk_policy(), Some(service), slices, |pool| {
+        let name = HEALTH_PORT.to_owned();
         pool.annotations.insert(name, value.to_owned());
     });
-    let health = picker(&entry).health.as_ref().map(|health| health.port);
-    assert_eq!(health, expected);
+    let health = picker(&derived.entry).health.as_ref();
+    assert_eq!(health.map(|health| health.port), Some(expected));
+    assert_eq!(derived.ignored, ignored);
+}
+
+#[test]
+fn an_annotation_without_a_service_is_not_judged() {
+    let derived = derive_under(&mk_policy(), None, Vec::new(), |pool| {
+        for name in [HEALTH_PORT, METRICS_PORT] {
+            pool.annotations.insert(name.to_owned(), "1234".to_owned());
+        }
+    });
+    assert_eq!(derived.ignored, [""; 0]);
 }
 
 #[test]
