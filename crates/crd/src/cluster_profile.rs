@@ -15,6 +15,8 @@ pub const CLUSTERSET_LABELS: [&str; 2] = [
 ];
 /// Condition: the cluster is part of the fleet.
 pub const JOINED: &str = "Joined";
+/// Condition: the cluster's control plane answers, as the fleet manager sees it.
+pub const CONTROL_PLANE_HEALTHY: &str = "ControlPlaneHealthy";
 
 /// What the fleet manager wants; nothing of it is read.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -33,7 +35,7 @@ pub struct ClusterProfileSpec {}
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterProfileStatus {
-    /// See [`JOINED`].
+    /// See [`JOINED`] and [`CONTROL_PLANE_HEALTHY`].
     #[serde(default)]
     pub conditions: Option<Vec<Condition>>,
     /// See [`CLUSTER_NAME_PROPERTY`].

@@ -68,6 +68,9 @@ pub(crate) struct MemberView {
     /// What is wrong with the object that named it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<String>,
+    /// What else that object says of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) hint: Option<String>,
     /// The reason of `Active` that this has where no older credentials are there to go on with.
     #[serde(skip)]
     pub(crate) detail_of: Option<&'static str>,
@@ -212,6 +215,7 @@ impl Observer {
             active: active(member),
             source: member.origin.source.to_string(),
             detail: None,
+            hint: member.origin.hint.clone(),
             detail_of: None,
             up: is_up(member),
             uid: member.uid.clone(),
@@ -328,7 +332,7 @@ mod tests {
     use super::*;
     use crate::{
         fixtures::{export, member, mk_key, mk_name, mk_policy, mk_world, settle},
-        index::{member::Refusal, update::Update},
+        index::{member::Refusal, origin::Origin, update::Update},
     };
 
     fn draw(observer: &mut Observer, world: &World, seconds: u64) -> Overview {
@@ -423,6 +427,24 @@ mod tests {
         observer.touch(&mk_name("a"));
         let heard = observer.draw(&world, &BTreeMap::new(), Moment::default());
         assert_eq!(heard.clusters[0].counts.exported_pools, 1);
+    }
+
+    #[test]
+    fn a_hint_of_the_inventory_is_shown_and_is_no_state() {
+        let mut world = mk_world(&["a"]);
+        let page = |world: &World| {
+            let overview = draw(&mut Observer::default(), world, 1);
+            serde_json::to_value(&overview.clusters[0]).expect("JSON")
+        };
+        let mut expected = page(&world);
+        let origin = Origin {
+            hint: Some("it looks ill".to_owned()),
+            ..Origin::default()
+        };
+        let changes = world.describe(&mk_name("a"), &Arc::new(origin));
+        assert!(changes.dirty.is_empty(), "nothing is planned anew");
+        expected["hint"] = "it looks ill".into();
+        assert_eq!(page(&world), expected);
     }
 
     #[test]

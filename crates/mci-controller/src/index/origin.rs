@@ -16,6 +16,8 @@ pub(crate) struct Origin {
     pub(crate) allowed: Allowed,
     /// Uid of a cluster that may take this member's name over from the one that had it.
     pub(crate) accepted_identity: Option<String>,
+    /// What else whoever keeps the object says of the cluster, for people: nothing follows from it.
+    pub(crate) hint: Option<String>,
 }
 
 /// The object that names a member. The order is that in which sources win: by kind, age, name.

@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crd::cluster_profile::{CLUSTER_NAME_PROPERTY, ClusterProfile, ClusterProfileStatus, JOINED};
+use crd::cluster_profile::{
+    CLUSTER_NAME_PROPERTY, CONTROL_PLANE_HEALTHY, ClusterProfile, ClusterProfileStatus, JOINED,
+};
 use futures::{Stream, StreamExt};
 use kube::{Api, Client, ResourceExt};
 use tokio::{sync::mpsc, task::JoinSet, time::sleep};
@@ -24,6 +26,7 @@ use crate::{
     },
     member::watch_config,
     name::ClusterName,
+    said::clipped,
 };
 use moment::Clock;
 
@@ -206,15 +209,24 @@ impl Profile {
         let status = profile.status.as_ref().unwrap_or(&nothing);
         let mut properties = status.properties.iter().flatten();
         let named = properties.find(|property| property.name == CLUSTER_NAME_PROPERTY);
-        let mut conditions = status.conditions.iter().flatten();
-        let joined = conditions.find(|condition| condition.type_ == JOINED);
+        let denied = |type_: &str| {
+            let mut conditions = status.conditions.iter().flatten();
+            conditions.find(|condition| condition.type_ == type_ && condition.status == "False")
+        };
+        let mut origin = reading.origin(SourceKind::ClusterProfile, &profile.metadata);
+        if let Some(condition) = denied(CONTROL_PLANE_HEALTHY) {
+            // no message: it may change every few seconds, and each change is told to the whole controller
+            let reason = clipped(&condition.reason);
+            let hint = format!("the ClusterProfile says {CONTROL_PLANE_HEALTHY}=False/{reason}");
+            Arc::make_mut(&mut origin).hint = Some(hint);
+        }
         let plan = source
             .providers
             .plan(status, source.allow_extensions, reading.allow_plain_http);
         let read = Self {
             member: named.map_or_else(|| name.clone(), |property| property.value.clone()),
-            origin: reading.origin(SourceKind::ClusterProfile, &profile.metadata),
-            joined: joined.is_none_or(|condition| condition.status != "False"),
+            origin,
+            joined: denied(JOINED).is_none(),
             plan: plan.map(Arc::new),
         };
         (name, read)

@@ -75,6 +75,7 @@ impl Reading {
             labels,
             allowed,
             accepted_identity: annotation(ACCEPT_IDENTITY).cloned(),
+            hint: None,
         })
     }
 }

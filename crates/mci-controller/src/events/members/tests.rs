@@ -18,6 +18,7 @@ fn mk_overview(gate_open: bool, members: &[(&str, &'static str)]) -> Overview {
         },
         source: String::new(),
         detail: None,
+        hint: None,
         detail_of: None,
         up: true,
         unusable_credentials: None,

@@ -139,6 +139,32 @@ async fn a_profile_that_left_the_fleet_is_no_member() {
 }
 
 #[tokio::test]
+async fn an_ill_control_plane_is_a_hint_and_no_more() {
+    let mut bench = Bench::start(&token("t"));
+    bench
+        .tell(Update::Reset(vec![profile("east", served())]))
+        .await;
+    let well = bench.until(|listings| is_ready(listings, "east")).await;
+    assert_eq!(well["east"].origin.hint, None);
+    let mut status = served();
+    status["conditions"] = json!([{"type": "ControlPlaneHealthy", "status": "False", "reason": "ApiDown",
+        "message": "for 3 s", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+    let apply = |status: &Value| Update::Apply(profile("east", status.clone()));
+    bench.tell(apply(&status)).await;
+    let ill = bench
+        .until(|listings| listings["east"].origin.hint.is_some())
+        .await;
+    let hint = "the ClusterProfile says ControlPlaneHealthy=False/ApiDown";
+    assert_eq!(ill["east"].origin.hint.as_deref(), Some(hint));
+    assert_eq!(access(&ill, "east"), access(&well, "east"));
+    status["conditions"][0]["status"] = json!("Unknown");
+    bench.tell(apply(&status)).await;
+    let unknown = bench.until(|listings| *listings != ill).await;
+    assert_eq!(unknown, well);
+    assert_eq!(bench.runs(), 1, "the credentials are as good as before");
+}
+
+#[tokio::test]
 async fn refused_credentials_are_issued_anew() {
     let mut bench = Bench::start(&token("old"));
     bench
