@@ -31,6 +31,13 @@ pub const HEALTH_SECRET: &str = "isthmus.dev/health-secret";
 /// On a pool: name of the Secret, in the import's namespace, for scraping metrics.
 pub const METRICS_SECRET: &str = "isthmus.dev/metrics-secret";
 
+/// On a member's Secret: the member's name, where it is not the Secret's.
+pub const CLUSTER_NAME: &str = "isthmus.dev/cluster-name";
+/// On a member's Secret or ClusterProfile: networks that the member's addresses are narrowed to.
+pub const ALLOWED_ADDRESSES: &str = "isthmus.dev/allowed-addresses";
+/// On a member's Secret or ClusterProfile: uid of a cluster that may take the member's name over.
+pub const ACCEPT_IDENTITY: &str = "isthmus.dev/accept-identity";
+
 /// Label of objects a controller of ours manages; see [`MANAGED_BY_CONTROLLER`].
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY`] on imports.

@@ -9,16 +9,11 @@ use std::{
 };
 
 use clap::{Arg, Command, CommandFactory};
-use crd::annotations;
 use serde::Deserialize;
 
-use crate::{
-    args::Args,
-    events::{POOL_REASONS, Reason},
-    index::Evidence,
-    metrics::sample_page,
-    overview::STATES,
-};
+use crate::{args::Args, metrics::sample_page, overview::STATES};
+
+mod words;
 
 /// A Prometheus rule file.
 #[derive(Debug, Deserialize)]
@@ -52,7 +47,8 @@ fn place(path: &str) -> PathBuf {
         .join(path)
 }
 
-fn read(path: &str) -> String {
+/// A file of the repository.
+pub(crate) fn read(path: &str) -> String {
     std::fs::read_to_string(place(path)).expect(path)
 }
 
@@ -214,42 +210,6 @@ fn all_metrics_of_the_specification_are_served() {
         "mci_withheld_withdrawals_total",
     ] {
         assert!(served.contains(name), "{name} is not served: {served:?}");
-    }
-}
-
-#[test]
-fn reasons_and_names_are_in_the_reference() {
-    let text = read("docs/reference.md");
-    let reasons = POOL_REASONS
-        .into_iter()
-        .chain([Reason::IsolationGuard])
-        .map(Reason::name);
-    let evidence = Evidence::ALL.map(Evidence::reason);
-    for word in reasons.chain(STATES).chain(evidence) {
-        let words = text.split(|c: char| !c.is_ascii_alphanumeric());
-        assert!(
-            words.into_iter().any(|one| one == word),
-            "{word} is not in docs/reference.md"
-        );
-    }
-    for name in [
-        annotations::EXPORT,
-        annotations::EXPORT_MODE,
-        annotations::DRAIN_SECONDS,
-        annotations::HEALTH_PORT,
-        annotations::METRICS_PORT,
-        annotations::HEALTH_SECRET,
-        annotations::METRICS_SECRET,
-        annotations::MANAGED_BY,
-        annotations::MANAGED_BY_CONTROLLER,
-        annotations::CLUSTERSET,
-        annotations::CONTROLLER_INSTANCE,
-        annotations::MCI_CONTROLLER,
-    ] {
-        assert!(
-            text.contains(&format!("`{name}`")),
-            "{name} is not in docs/reference.md"
-        );
     }
 }
 

@@ -74,6 +74,28 @@ pub(crate) enum State {
     Skipped,
 }
 
+/// Why an importer stands there, where the decision table does not say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stand {
+    /// Its live import says what is planned.
+    AsPlanned,
+    /// The same, as far as is known: it is silent.
+    AsLastSeen,
+    /// It needs none: no other member exports the pool.
+    NoRemoteCluster,
+    /// It needs none; the import that is there is not ours to delete.
+    NotOurs,
+    /// The import is somebody else's, or somebody keeps undoing ours.
+    Conflict,
+    GateClosed,
+    NotLeading,
+    Create,
+    Update,
+    /// Entries of another writer go.
+    RemoveForeign,
+    Delete,
+}
+
 /// A rule, what it led to, and of what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Rule {
@@ -90,6 +112,42 @@ impl State {
             Self::Applied => "Applied",
             Self::Pending => "Pending",
             Self::Skipped => "Skipped",
+        }
+    }
+}
+
+// === impl Stand ===
+
+impl Stand {
+    /// For the test that holds the reference against it.
+    #[cfg(test)]
+    pub(crate) const ALL: [Self; 11] = [
+        Self::AsPlanned,
+        Self::AsLastSeen,
+        Self::NoRemoteCluster,
+        Self::NotOurs,
+        Self::Conflict,
+        Self::GateClosed,
+        Self::NotLeading,
+        Self::Create,
+        Self::Update,
+        Self::RemoveForeign,
+        Self::Delete,
+    ];
+
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::AsPlanned => "AsPlanned",
+            Self::AsLastSeen => "AsLastSeen",
+            Self::NoRemoteCluster => "NoRemoteCluster",
+            Self::NotOurs => "NotOurs",
+            Self::Conflict => "Conflict",
+            Self::GateClosed => "GateClosed",
+            Self::NotLeading => "NotLeading",
+            Self::Create => "Create",
+            Self::Update => "Update",
+            Self::RemoveForeign => "RemoveForeign",
+            Self::Delete => "Delete",
         }
     }
 }

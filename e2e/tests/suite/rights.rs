@@ -21,11 +21,6 @@ const SOON: Duration = Duration::from_secs(30);
 /// Rights that no call of this suite bears the name of, and why they are granted all the same.
 const UNUSED: &[(&str, &str, &str)] = &[
     (
-        "get",
-        "clusterproperties",
-        "read only where no flag names the ClusterSet",
-    ),
-    (
         "create",
         "inferencepoolimports",
         "an apply that creates is a patch, and must be allowed both",

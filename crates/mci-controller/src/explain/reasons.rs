@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Value, json};
 
-use super::{Explanation, Exporter, Importer, Rule, State};
+use super::{Explanation, Exporter, Importer, Rule, Stand, State};
 use crate::{
     index::{
         World,
@@ -173,24 +173,27 @@ fn importer(
     let live = member.imports.items.get(key);
     let silent = matches!(decision.imports, ImportsFate::Queue(_));
     let step = diff(import, live);
+    let stands = |state, stand: Stand| (state, stand.reason());
     let (state, reason) = match (import, &step) {
         (ImportPlan::Hold(hold), _) => (State::Skipped, hold.reason()),
-        (_, Step::Conflict) => (State::Skipped, "Conflict"),
+        (_, Step::Conflict) => stands(State::Skipped, Stand::Conflict),
         (ImportPlan::Absent, Step::None) => match live.map(|live| live.claim) {
-            None if plan.pools.contains_key(name) => (State::Applied, "NoRemoteCluster"),
+            None if plan.pools.contains_key(name) => stands(State::Applied, Stand::NoRemoteCluster),
             None => return None,
-            Some(Claim::Ours | Claim::Unclaimed | Claim::Foreign) => (State::Skipped, "NotOurs"),
+            Some(Claim::Ours | Claim::Unclaimed | Claim::Foreign) => {
+                stands(State::Skipped, Stand::NotOurs)
+            }
         },
-        (_, Step::None) if silent => (State::Applied, "AsLastSeen"),
-        (_, Step::None) => (State::Applied, "AsPlanned"),
+        (_, Step::None) if silent => stands(State::Applied, Stand::AsLastSeen),
+        (_, Step::None) => stands(State::Applied, Stand::AsPlanned),
         _ if silent => (State::Pending, decision.imports.reason()),
-        _ if !scene.gate_open => (State::Pending, "GateClosed"),
-        _ if !scene.leader => (State::Pending, "NotLeading"),
-        _ if member.contests.is_contested(key) => (State::Pending, "Conflict"),
-        (_, Step::CreateMain) => (State::Pending, "Create"),
-        (_, Step::ApplyStatus) => (State::Pending, "Update"),
-        (_, Step::RemoveForeign(_)) => (State::Pending, "RemoveForeign"),
-        (_, Step::Delete) => (State::Pending, "Delete"),
+        _ if !scene.gate_open => stands(State::Pending, Stand::GateClosed),
+        _ if !scene.leader => stands(State::Pending, Stand::NotLeading),
+        _ if member.contests.is_contested(key) => stands(State::Pending, Stand::Conflict),
+        (_, Step::CreateMain) => stands(State::Pending, Stand::Create),
+        (_, Step::ApplyStatus) => stands(State::Pending, Stand::Update),
+        (_, Step::RemoveForeign(_)) => stands(State::Pending, Stand::RemoveForeign),
+        (_, Step::Delete) => stands(State::Pending, Stand::Delete),
     };
     let lane = scene.queues.get(name);
     let lane = lane.map(|queue| queue.look(&Slot::Import(key.clone())));

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use crd::annotations::{ACCEPT_IDENTITY, ALLOWED_ADDRESSES};
 use kube::core::ObjectMeta;
 
 use crate::{
@@ -22,11 +23,6 @@ pub(crate) struct Reading {
 
 /// As many labels as the CRD admits in an entry.
 pub(crate) const MAX_ENTRY_LABELS: usize = 8;
-
-/// On a Secret or ClusterProfile: uid of a cluster that may take the member's name over.
-const ACCEPT_IDENTITY: &str = "isthmus.dev/accept-identity";
-/// On a Secret or ClusterProfile: networks that the member's addresses are narrowed to.
-const ALLOWED_ADDRESSES: &str = "isthmus.dev/allowed-addresses";
 
 // === impl Reading ===
 

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use crd::annotations::CLUSTER_NAME;
 use futures::StreamExt;
 use kube::{
     Api, Client, Resource,
@@ -32,8 +33,6 @@ const SELECTORS: [&str; 2] = [
     "isthmus.dev/member=true",
     "sigs.k8s.io/multicluster-runtime-kubeconfig=true",
 ];
-/// On a Secret: the member's name, where it is not the Secret's.
-const CLUSTER_NAME: &str = "isthmus.dev/cluster-name";
 /// Keys that hold a kubeconfig; the first that is there counts.
 const KEYS: [&str; 4] = ["kubeconfig", "value", "config", "Config"];
 

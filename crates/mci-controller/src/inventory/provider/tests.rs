@@ -125,3 +125,16 @@ fn unknown_fields_are_found_and_no_fault() {
     assert_eq!(unknown_fields(&file), ["/more", "/providers/cache"]);
     assert!(ProviderFile::parse(file.to_string().as_bytes()).is_ok());
 }
+
+#[test]
+fn what_the_file_and_profiles_may_say_is_in_the_reference() {
+    let text = crate::docs::read("docs/reference.md");
+    let fields = KNOWN.into_iter().flat_map(|(_, fields)| fields);
+    let extensions = [&ARGS_EXTENSION, &ENVS_EXTENSION];
+    for name in fields.chain(extensions) {
+        assert!(
+            text.contains(&format!("`{name}`")),
+            "{name} is not in docs/reference.md"
+        );
+    }
+}

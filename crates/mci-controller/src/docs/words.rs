@@ -1,0 +1,209 @@
+//! Holds the words of docs/reference.md against the program's: reasons, names, and what explanations say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crd::{annotations, cluster_profile, conditions};
+
+use super::read;
+use crate::{
+    events::{POOL_REASONS, Reason},
+    explain::{Scene, Stand, State, explain},
+    fixtures::{export, mk_key, mk_policy, mk_world},
+    index::{
+        Evidence,
+        flavour::Flavour,
+        member::{Fault, Reach, Refusal},
+    },
+    overview::STATES,
+    plan::{
+        Rejection,
+        decision::{ExportKnown, ImportsKnown, Known, NamespaceKnown, Tie, decide},
+    },
+};
+use moment::Moment;
+
+/// A section of the reference, without those that follow.
+fn section(title: &str) -> String {
+    let text = read("docs/reference.md");
+    let (_, rest) = text.split_once(&format!("\n## {title}\n")).expect(title);
+    let end = rest.split("\n## ").next();
+    end.expect("a beginning").to_owned()
+}
+
+/// All words must be there, each as a word of its own.
+fn hold(title: &str, wanted: impl IntoIterator<Item = impl AsRef<str>>) {
+    let text = section(title);
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && !"-_".contains(c));
+    let words: BTreeSet<&str> = words.collect();
+    for word in wanted {
+        let word = word.as_ref();
+        assert!(
+            words.contains(word),
+            "{word} is not in docs/reference.md under {title}"
+        );
+    }
+}
+
+/// A member as it may be known, in every combination that decides.
+fn all_known() -> impl Iterator<Item = Known> {
+    let refusals = [
+        Refusal::BadCredentials,
+        Refusal::InsecureCredentials,
+        Refusal::NoAccessProvider,
+        Refusal::DuplicateCluster,
+        Refusal::IdentityChanged,
+        Refusal::ClusterSetMismatch,
+    ];
+    let mut ties = vec![Tie::Member, Tie::Removed];
+    ties.extend(refusals.map(Tie::Refused));
+    let mut exports = vec![
+        ExportKnown::Unheard,
+        ExportKnown::Asked,
+        ExportKnown::CrdMissing,
+        ExportKnown::Guarded,
+        ExportKnown::PartsUnknown,
+        ExportKnown::OverCap,
+    ];
+    exports.extend(Evidence::ALL.map(ExportKnown::Ended));
+    let mut known = Vec::new();
+    for tie in ties {
+        for &export in &exports {
+            for import_crd in [Flavour::Superset, Flavour::Upstream, Flavour::Absent] {
+                known.push(Known {
+                    tie,
+                    export,
+                    reach: Reach::Reachable,
+                    exports_denied: None,
+                    met: true,
+                    import_crd: Some(import_crd),
+                    imports: ImportsKnown::Listed,
+                    namespace: NamespaceKnown::Present,
+                });
+            }
+        }
+    }
+    let faults = [Fault::ConnectionLost, Fault::AuthFailed];
+    let mut reaches = vec![Reach::Reachable];
+    reaches.extend(faults.map(Reach::Lost));
+    reaches.extend(faults.map(Reach::Stale));
+    let imports = [
+        ImportsKnown::No,
+        ImportsKnown::NotServed,
+        ImportsKnown::Denied,
+        ImportsKnown::Listed,
+    ];
+    let namespaces = [NamespaceKnown::Present, NamespaceKnown::Missing];
+    known.into_iter().flat_map(move |known| {
+        let reaches = reaches.clone();
+        reaches.into_iter().flat_map(move |reach| {
+            imports.into_iter().flat_map(move |imports| {
+                namespaces.into_iter().map(move |namespace| Known {
+                    reach,
+                    imports,
+                    namespace,
+                    ..known
+                })
+            })
+        })
+    })
+}
+
+#[test]
+fn the_words_of_explanations_are_in_the_reference() {
+    let mut words: BTreeSet<String> = BTreeSet::new();
+    let mut add = |word: &str| {
+        words.insert(word.to_owned());
+    };
+    for decision in all_known().map(decide) {
+        let (entry, imports, word) = (decision.entry, decision.imports, decision.word);
+        let rules = [entry.rule(), imports.rule(), word.rule()];
+        let reasons = [entry.reason(), imports.reason(), word.reason()];
+        rules.into_iter().chain(reasons).for_each(&mut add);
+    }
+    Stand::ALL.map(Stand::reason).into_iter().for_each(&mut add);
+    let states = [State::Applied, State::Pending, State::Skipped];
+    states.map(State::name).into_iter().for_each(&mut add);
+    let mut world = mk_world(&["a", "b"]);
+    export(&mut world, "a", "llm");
+    for may_write in [true, false] {
+        let scene = Scene {
+            world: &world,
+            policy: &mk_policy(),
+            queues: &BTreeMap::new(),
+            gate_open: may_write,
+            leader: may_write,
+            dry_run: !may_write,
+            now: Moment::default(),
+        };
+        let explanation = explain(scene, &mk_key("llm")).expect("known");
+        for rule in explanation.trace {
+            add(&rule.rule);
+            // that of a condition stands with the conditions
+            if rule.rule != "exported-condition" {
+                add(&rule.outcome);
+            }
+        }
+    }
+    assert!(words.len() > 40, "{words:?}");
+    hold("Explanations", words);
+}
+
+#[test]
+fn reasons_and_types_are_in_the_reference() {
+    hold("Conditions", STATES);
+    hold(
+        "Conditions",
+        [
+            conditions::ACCEPTED,
+            conditions::READY,
+            conditions::RESOLVED_REFS,
+            conditions::REACHABLE,
+            conditions::CONSISTENT,
+            conditions::EXPORTED,
+            conditions::PROGRAMMED,
+            conditions::HOSTNAMES_KNOWN,
+            conditions::LOOP_FREE,
+        ],
+    );
+    let reasons = POOL_REASONS.into_iter().chain([Reason::IsolationGuard]);
+    hold("Events", reasons.map(Reason::name));
+    hold("Metrics", Evidence::ALL.map(Evidence::reason));
+    let rejections = [
+        Rejection::Unroutable,
+        Rejection::Malformed,
+        Rejection::LocalName,
+        Rejection::NotAllowed,
+    ];
+    hold("Metrics", rejections.map(Rejection::reason));
+}
+
+#[test]
+fn names_are_in_the_reference() {
+    let text = read("docs/reference.md");
+    let names = [
+        annotations::EXPORT,
+        annotations::EXPORT_MODE,
+        annotations::DRAIN_SECONDS,
+        annotations::HEALTH_PORT,
+        annotations::METRICS_PORT,
+        annotations::HEALTH_SECRET,
+        annotations::METRICS_SECRET,
+        annotations::CLUSTER_NAME,
+        annotations::ALLOWED_ADDRESSES,
+        annotations::ACCEPT_IDENTITY,
+        annotations::MANAGED_BY,
+        annotations::MANAGED_BY_CONTROLLER,
+        annotations::CLUSTERSET,
+        annotations::CONTROLLER_INSTANCE,
+        annotations::MCI_CONTROLLER,
+        cluster_profile::CLUSTER_NAME_PROPERTY,
+        cluster_profile::JOINED,
+        cluster_profile::CONTROL_PLANE_HEALTHY,
+    ];
+    for name in names.into_iter().chain(cluster_profile::CLUSTERSET_LABELS) {
+        assert!(
+            text.contains(&format!("`{name}`")),
+            "{name} is not in docs/reference.md"
+        );
+    }
+}
