@@ -219,7 +219,11 @@ where
                 let within = data.map_or(Ok(()), |data| this.take(data));
                 Poll::Ready(Some(within.map(|()| frame)))
             }
-            Some(Err(error)) => Poll::Ready(Some(Err(error.into()))),
+            Some(Err(error)) => Poll::Ready(Some(Err(match this.began.take() {
+                // the watcher may take a connection that breaks for the end of a watch
+                Some(began) if began.elapsed() < MIN_WATCH => Excess::EndedAtOnce(MIN_WATCH).into(),
+                _ => error.into(),
+            }))),
         }
     }
 
@@ -266,7 +270,7 @@ impl Bound {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
+    use std::{convert::Infallible, io};
 
     use futures::stream;
     use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
@@ -356,6 +360,27 @@ mod tests {
             assert_eq!(list, Ok(count * event.len()));
         }
         assert_eq!(ask(uri, AT_ONCE, event, 1, MIN_WATCH).await, Ok(3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_breaks_at_once_has_failed_like_one_that_ends() {
+        for (after, expected) in [(AT_ONCE, "ended within"), (MIN_WATCH, "unexpected end")] {
+            let server = service_fn(move |_: Request<Body>| async move {
+                let broken = stream::once(async move {
+                    sleep(after).await;
+                    let broken = io::Error::from(io::ErrorKind::UnexpectedEof);
+                    Err::<Frame<Bytes>, _>(broken)
+                });
+                let body = UnsyncBoxBody::new(StreamBody::new(broken));
+                Ok::<_, Infallible>(Response::new(body))
+            });
+            let guard = Guard::new(server, Turns::default().member());
+            let request = Request::get("/api/v1/services?watch=true");
+            let request = request.body(Body::empty()).expect("a request");
+            let answer = guard.oneshot(request).await.expect("an answer");
+            let error = answer.into_body().collect().await.expect_err("broken");
+            assert!(error.to_string().contains(expected), "{error}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Display, net::SocketAddr, path::PathBuf, t
 
 use anyhow::{Context, Result, bail, ensure};
 use apiserver_sim::{Authority, Call, IMPORTS, Server, condition, free_address};
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 use mci_controller::Args;
 use process::Shutdown;
 use serde_json::Value;
@@ -18,6 +18,8 @@ use tokio::{
 
 /// Namespace of the tests' pools.
 pub(crate) const NS: &str = "ml";
+/// Namespace of a home cluster that holds lease and inventory.
+const HOME_NS: &str = "default";
 /// Long enough for what takes a second, on a machine that does much else.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 /// Longer than anything that the controller puts off for more news: an export has a second to settle.
@@ -30,6 +32,8 @@ pub(crate) struct Bed {
     servers: BTreeMap<String, Server>,
     directory: TempDir,
     flags: Vec<String>,
+    /// Kubeconfig of the home cluster; without one the controller runs alone.
+    home: Option<PathBuf>,
     controller: Option<Controller>,
 }
 
@@ -57,6 +61,7 @@ impl Bed {
             servers: BTreeMap::new(),
             directory: tempfile::tempdir().context("a directory")?,
             flags: Vec::new(),
+            home: None,
             controller: None,
         };
         for (position, name) in names.iter().enumerate() {
@@ -82,6 +87,15 @@ impl Bed {
     /// Flags of the controllers to be started.
     pub(crate) fn flags(&mut self, flags: &[&str]) {
         self.flags = flags.iter().map(ToString::to_string).collect();
+    }
+
+    /// Makes a cluster home to the controllers to be started: of these, the one that has the lease writes.
+    pub(crate) fn settle(&mut self, name: &str) -> Result<()> {
+        // no member's: a scan skips such files
+        let file = self.directory.path().join(".home");
+        std::fs::write(&file, self.server(name).kubeconfig()).context("writing a kubeconfig")?;
+        self.home = Some(file);
+        Ok(())
     }
 
     pub(crate) fn server(&self, name: &str) -> &Server {
@@ -125,12 +139,14 @@ impl Bed {
             "--admin-address".to_owned(),
             admin.to_string(),
         ];
-        let command = Args::command();
-        if command
-            .get_arguments()
-            .any(|arg| arg.get_long() == Some("leader-elect"))
-        {
-            words.push("--leader-elect=false".to_owned());
+        match &self.home {
+            None => words.push("--leader-elect=false".to_owned()),
+            Some(file) => words.extend([
+                "--home-kubeconfig".to_owned(),
+                file.display().to_string(),
+                "--namespace".to_owned(),
+                HOME_NS.to_owned(),
+            ]),
         }
         words.extend(self.flags.iter().cloned());
         let args = Args::try_parse_from(words).context("the flags")?;
@@ -204,12 +220,38 @@ impl Bed {
         }
     }
 
-    /// The sum of all series that begin so.
-    pub(crate) async fn metric_sum(&self, prefix: &str) -> Result<f64> {
+    /// The sum of all counters that begin so.
+    pub(crate) async fn metric_sum(&self, prefix: &str) -> Result<u64> {
         let (_, page) = self.admin("/metrics").await?;
         let lines = page.lines().filter(|line| line.starts_with(prefix));
-        let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
-        Ok(values.sum())
+        let values = lines.filter_map(|line| line.rsplit_once(' '));
+        let values = values.map(|(series, value)| {
+            let value: u64 = value.trim().parse().with_context(|| series.to_owned())?;
+            anyhow::Ok(value)
+        });
+        values.sum()
+    }
+
+    /// Waits until the series that begin so have counted this many, in all.
+    pub(crate) async fn counted(&self, prefix: &str, least: u64) -> Result<()> {
+        let what = format!("{prefix} counts {least}");
+        until_async(&what, SOON, async || {
+            let found = self.metric_sum(prefix).await?;
+            ensure!(found >= least, "{found}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// What `/debug/explain` says of a pool.
+    pub(crate) async fn explained(&self, pool: &str) -> Result<Value> {
+        let (status, page) = self.admin(&format!("/debug/explain/{NS}/{pool}")).await?;
+        ensure!(status == 200, "{page}");
+        let start = page.find('{').context("no JSON")?;
+        let end = page.rfind('}').context("no JSON")? + 1;
+        Ok(serde_json::from_str(
+            page.get(start..end).unwrap_or_default(),
+        )?)
     }
 
     /// The rows of `/debug/clusters` by name.

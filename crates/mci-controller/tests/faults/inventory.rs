@@ -118,10 +118,20 @@ pub(crate) async fn t25_members_that_vanish_together_are_held() -> Result<()> {
         check(found.len() == 3, || format!("{found:?}"))
     })
     .await?;
+    // those that one scan found gone before the others did were not most yet
+    let withheld = "mci_withheld_withdrawals_total{reason=\"MemberRemoved\"}";
+    let withdrawn = "mci_withdrawals_total{reason=\"MemberRemoved\"}";
+    ensure!(bed.counter(withheld).await? > 0, "not counted as withheld");
+    ensure!(bed.counter(withdrawn).await? == 0);
     let found = || {
         check(bed.server("d").entries(NS, "llm").is_empty(), || {
             format!("{:?}", bed.import("d", "llm"))
         })
     };
-    until("the hold ends", Duration::from_secs(30), found).await
+    until("the hold ends", Duration::from_secs(30), found).await?;
+    ensure!(
+        bed.counter(withdrawn).await? == 3,
+        "not counted as withdrawn"
+    );
+    Ok(())
 }

@@ -24,8 +24,10 @@ pub(crate) async fn t01_deleting_the_pools_crd_withdraws_nothing() -> Result<()>
     stays("the entry", Duration::from_secs(3), kept).await?;
     bed.says("c", "llm", "a", "Ready", "True/Ready", SOON)
         .await?;
-    let series = "mci_withdrawals_total{reason=\"PoolDeleted\"}";
-    ensure!(bed.counter(series).await? == 0);
+    let withdrawn = "mci_withdrawals_total{reason=\"PoolDeleted\"}";
+    ensure!(bed.counter(withdrawn).await? == 0);
+    let withheld = "mci_withheld_withdrawals_total{reason=\"PoolAbsent\"}";
+    ensure!(bed.counter(withheld).await? == 1, "not counted as withheld");
 
     bed.server("a").install_crd(&POOLS);
     bed.server("a").export(NS, "llm");
@@ -40,7 +42,13 @@ pub(crate) async fn t01_deleting_the_pools_crd_withdraws_nothing() -> Result<()>
     )
     .await?;
     bed.server("a").delete(&POOLS, NS, "llm");
-    bed.entries("b", "llm", &[]).await
+    bed.entries("b", "llm", &[]).await?;
+    ensure!(
+        bed.counter(withdrawn).await? == 1,
+        "not counted as withdrawn"
+    );
+    ensure!(bed.counter(withheld).await? == 1);
+    Ok(())
 }
 
 /// A namespace that is missing, appears, ends and is gone.

@@ -2,7 +2,6 @@
 
 use anyhow::{Context, Result, ensure};
 use apiserver_sim::{CORE_EVENTS, POOLS, Server};
-use serde_json::Value;
 
 use crate::bed::{Bed, NS, SOON, check, until, until_async};
 
@@ -14,16 +13,6 @@ fn reasons(server: &Server) -> Vec<String> {
         .collect();
     reasons.sort();
     reasons
-}
-
-async fn explained(bed: &Bed) -> Result<Value> {
-    let (status, page) = bed.admin(&format!("/debug/explain/{NS}/llm")).await?;
-    ensure!(status == 200, "{page}");
-    let start = page.find('{').context("no JSON")?;
-    let end = page.rfind('}').context("no JSON")? + 1;
-    Ok(serde_json::from_str(
-        page.get(start..end).unwrap_or_default(),
-    )?)
 }
 
 pub(crate) async fn an_export_is_told_once_where_describe_finds_it_and_explained() -> Result<()> {
@@ -52,7 +41,7 @@ pub(crate) async fn an_export_is_told_once_where_describe_finds_it_and_explained
     );
     ensure!(event["metadata"]["namespace"] == NS, "{event}");
     until_async("each member is explained", SOON, async || {
-        let page = explained(&bed).await?;
+        let page = bed.explained("llm").await?;
         let exporter = &page["exporters"][0];
         ensure!(
             exporter["cluster"] == "a" && exporter["evidence"] == "Exported",
@@ -115,7 +104,7 @@ pub(crate) async fn a_bad_annotation_is_told_with_what_to_do() -> Result<()> {
         check(found, || format!("{events:?}"))
     })
     .await?;
-    let page = explained(&bed).await?;
+    let page = bed.explained("llm").await?;
     ensure!(
         page["exporters"][0]["evidence"] == "AnnotationInvalid",
         "{page}"

@@ -156,6 +156,8 @@ pub(crate) async fn t10_retry_after_is_obeyed() -> Result<()> {
     // others do not wait for it
     let elsewhere = bed.server("c").entries(NS, "pool-4");
     ensure!(elsewhere == ["a"], "c waited, too: {elsewhere:?}");
+    let throttled = "mci_patches_total{cluster=\"b\",result=\"throttled\"}";
+    ensure!(bed.counter(throttled).await? == 1, "not counted");
     b.remove_fault(fault);
     for number in 0..5 {
         bed.entries("b", &format!("pool-{number}"), &["a"]).await?;
