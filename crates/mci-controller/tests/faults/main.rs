@@ -12,6 +12,7 @@ mod inventory;
 mod objects;
 mod observed;
 mod restart;
+mod start;
 mod writes;
 
 use std::process::ExitCode;
@@ -38,6 +39,8 @@ const TESTS: &[Test] = &tests![
     inventory::t25_members_that_vanish_together_are_held,
     contact::t06_half_open_connections_are_noticed_and_nothing_flaps,
     writes::t09_our_entry_and_a_busy_gateways_persist,
+    restart::t02_a_start_without_a_member_keeps_its_entries,
+    restart::t27_a_forged_import_fools_only_its_owner,
     hostile::a_fight_over_an_import_is_a_conflict_and_nobody_spins,
     hostile::t22_hostile_addresses_are_sanitised,
     hostile::t23_clocks_an_hour_apart_change_nothing,
@@ -46,15 +49,19 @@ const TESTS: &[Test] = &tests![
     writes::t11_a_hundred_events_during_a_slow_write_are_two_writes,
     objects::t01_a_pools_crd_that_goes_unseen_withdraws_nothing,
     objects::t18_upstreams_crd_takes_our_fields_and_ours_brings_them_back,
+    start::r35_a_dry_run_decides_everything_and_writes_nothing,
     contact::t08_few_lists_run_at_once_after_410_from_all,
     contact::t12_a_rotated_token_costs_one_rebuild_and_no_event,
     contact::t07_a_watch_that_is_cut_as_soon_as_it_began_is_waited_for,
     contact::t07_a_watch_cut_inside_an_event_deletes_nothing,
     inventory::t16_one_cluster_under_two_names_is_active_once,
+    restart::t03_an_orphan_is_deleted_once,
+    restart::t04_imports_of_others_are_left_alone,
     observed::an_export_is_told_once_where_describe_finds_it_and_explained,
     observed::a_bad_annotation_is_told_with_what_to_do,
     counted::what_is_written_and_withdrawn_is_counted,
     counted::kinds_that_only_parent_mode_needs_are_counted_where_they_are_missing,
+    start::a_start_that_cannot_work_ends_with_64_before_a_port_is_bound,
     hostile::t26_edits_by_users_are_reverted_and_parents_kept,
 ];
 
