@@ -153,26 +153,15 @@ async fn serve(
     }
     let mut work = Box::pin(supervisor.run(inventory, shutdown.drain.clone()));
 
-    let outcome = tokio::select! {
-        outcome = &mut work => outcome,
-        error = election.failed() => Err(error),
-        Some(ended) = tasks.join_next() => {
-            let outcome = ended.context("a task failed").and_then(|result| result);
-            outcome.and_then(|()| Err(anyhow::anyhow!("the admin port or the inventory ended")))
-        }
-        () = shutdown.drain.cancelled() => {
-            health.drain();
-            tokio::select! {
-                outcome = timeout(drain_timeout, &mut work) => {
-                    outcome.unwrap_or_else(|_| {
-                        tracing::warn!("writes still in flight after --drain-timeout: ending");
-                        Ok(())
-                    })
-                }
-                () = shutdown.now.cancelled() => Ok(()),
-            }
-        }
-    };
+    let outcome = attend(
+        &mut work,
+        &mut election,
+        &mut tasks,
+        &shutdown,
+        &health,
+        drain_timeout,
+    )
+    .await;
     // what is still being written ends here, and only then may another begin
     drop(work);
     tokio::select! {
@@ -183,6 +172,37 @@ async fn serve(
     // what it still serves does not matter
     let _ = timeout(ADMIN_END, tasks.join_next()).await;
     outcome
+}
+
+/// Waits until the work is done after it was asked to end, or until something ends that must not.
+async fn attend(
+    work: &mut (impl Future<Output = anyhow::Result<()>> + Unpin),
+    election: &mut Election,
+    tasks: &mut JoinSet<anyhow::Result<()>>,
+    shutdown: &Shutdown,
+    health: &Health,
+    drain_timeout: Duration,
+) -> anyhow::Result<()> {
+    tokio::select! {
+        outcome = &mut *work => outcome,
+        error = election.failed() => Err(error),
+        Some(ended) = tasks.join_next() => {
+            let outcome = ended.context("a task failed").and_then(|result| result);
+            outcome.and_then(|()| Err(anyhow::anyhow!("the admin port or the inventory ended")))
+        }
+        () = shutdown.drain.cancelled() => {
+            health.drain();
+            tokio::select! {
+                outcome = timeout(drain_timeout, work) => {
+                    outcome.unwrap_or_else(|_| {
+                        tracing::warn!("writes still in flight after --drain-timeout: ending");
+                        Ok(())
+                    })
+                }
+                () = shutdown.now.cancelled() => Ok(()),
+            }
+        }
+    }
 }
 
 /// Events about members: where they go, and the task that sends them.

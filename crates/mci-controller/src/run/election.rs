@@ -63,6 +63,14 @@ impl Election {
         }
     }
 
+    /// One that this task keeps up.
+    #[cfg(test)]
+    pub(super) fn kept_by(task: impl Future<Output = ()> + Send + 'static, clock: Clock) -> Self {
+        let mut election = Self::none(false, clock);
+        election.task.spawn(task);
+        election
+    }
+
     pub(super) fn claim(&self) -> Claim {
         self.claim.clone()
     }

@@ -1,4 +1,4 @@
-use std::path::Path;
+use std::{future::pending, path::Path};
 
 use super::*;
 use crate::inventory::Sources;
@@ -149,4 +149,63 @@ async fn a_member_whose_file_goes_is_forgotten() {
         })
         .await;
     running.stop().await.expect("ends well");
+}
+
+/// How a controller ends whose lease is kept up by this task, and whose other tasks go on.
+async fn end_beside(
+    lease: impl Future<Output = ()> + Send + 'static,
+    shutdown: &Shutdown,
+) -> anyhow::Result<()> {
+    let mut election = Election::kept_by(lease, Clock::start());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(pending());
+    let work = async {
+        shutdown.drain.cancelled().await;
+        Ok(())
+    };
+    let mut work = Box::pin(work);
+    let health = Health::new(&[]);
+    let drain_timeout = Duration::from_secs(10);
+    let ended = attend(
+        &mut work,
+        &mut election,
+        &mut tasks,
+        shutdown,
+        &health,
+        drain_timeout,
+    );
+    let ended = timeout(Duration::from_mins(1), ended).await;
+    ended.expect("it goes on without the lease's task")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_task_that_ended_ends_the_program() {
+    let end = end_beside(async {}, &Shutdown::manual()).await;
+    let error = end.expect_err("no success");
+    assert_eq!(format!("{error:#}"), "the lease's task ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_task_that_panicked_ends_the_program() {
+    let end = end_beside(async { panic!("on purpose") }, &Shutdown::manual()).await;
+    let error = format!("{:#}", end.expect_err("no success"));
+    assert!(
+        error.starts_with("the lease's task failed: ") && error.contains("on purpose"),
+        "{error}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_lease_is_kept_up_the_program_ends_when_it_is_asked_to() {
+    let shutdown = Shutdown::manual();
+    let asked = shutdown.drain.clone();
+    let mut later = JoinSet::new();
+    later.spawn(async move {
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        asked.cancel();
+    });
+    let started = tokio::time::Instant::now();
+    let end = end_beside(pending(), &shutdown).await;
+    assert!(end.is_ok(), "{end:?}");
+    assert_eq!(started.elapsed(), Duration::from_secs(30));
 }

@@ -5,11 +5,12 @@ use prometheus_client::registry::Registry;
 
 use super::{members::LEAVING, *};
 use crate::{
-    fixtures::mk_name,
+    fixtures::{export, first_lists, member, mk_key, mk_name, mk_policy, mk_world, settle},
     index::{member::Refusal, update::Update},
     inventory::{Access, Credentials, Listing},
     member::Control,
     run::tests::mk_settings,
+    write::action::Slot,
 };
 
 fn mk_supervisor() -> Supervisor {
@@ -21,12 +22,17 @@ fn mk_supervisor() -> Supervisor {
 
 /// The member's tasks say that it is the cluster `one`.
 fn connected(supervisor: &mut Supervisor, name: &str) {
-    let name = mk_name(name);
-    let epoch = supervisor.members[&name].epoch;
     let update = Update::Connected {
         uid: "one".to_owned(),
         clusterset: None,
     };
+    tell(supervisor, name, update);
+}
+
+/// The member's tasks say this.
+fn tell(supervisor: &mut Supervisor, name: &str, update: Update) {
+    let name = mk_name(name);
+    let epoch = supervisor.members[&name].epoch;
     supervisor.hear(Told {
         name,
         epoch,
@@ -151,4 +157,51 @@ async fn a_member_whose_plugin_has_not_answered_is_one_all_the_same() {
     let ready = Access::Ready(Box::new(Credentials::for_tests()));
     supervisor.upsert(&name, &mk_listing(ready, None));
     assert!(supervisor.members[&name].control.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_queue_lost_is_planned_again_every_ten_minutes() {
+    let mut world = mk_world(&["a", "b"]);
+    export(&mut world, "a", "llm");
+    settle(&mut world, &mk_policy(), Moment::default());
+    let orphan = member(&world, "b").imports.items[&mk_key("llm")].clone();
+    let mut supervisor = mk_supervisor();
+    // members without tasks: they say nothing but this
+    for (name, imports) in [("a", Vec::new()), ("b", vec![orphan])] {
+        supervisor.expect(&mk_name(name));
+        for update in first_lists(Vec::new(), imports) {
+            let update = match update {
+                Update::Connected { clusterset, .. } => Update::Connected {
+                    uid: format!("cluster-{name}"),
+                    clusterset,
+                },
+                other => other,
+            };
+            tell(&mut supervisor, name, update);
+        }
+    }
+    supervisor.inventory(InventoryEvent::Listed);
+    let queue = supervisor.members[&mk_name("b")].queue.clone();
+    let slot = Slot::Import(mk_key("llm"));
+    let (_told, inventory) = mpsc::channel(1);
+    let drain = CancellationToken::new();
+    let mut running = JoinSet::new();
+    running.spawn(supervisor.run(inventory, drain.clone()));
+    let start = Instant::now();
+    let is_planned_at = async |minute: f64| {
+        sleep_until(start + Duration::from_mins(1).mul_f64(minute)).await;
+        queue.look(&slot).queued
+    };
+    // nobody exports it any more
+    assert!(is_planned_at(2.0).await);
+    queue.withdraw(&slot);
+    assert!(!is_planned_at(7.9).await, "nothing has happened since");
+    assert!(is_planned_at(12.1).await);
+    queue.withdraw(&slot);
+    // the next pass is 8 to 12 minutes after the first
+    assert!(!is_planned_at(15.9).await, "nothing has happened since");
+    assert!(is_planned_at(24.2).await);
+    drain.cancel();
+    let ended = running.join_next().await.expect("a task");
+    assert!(ended.expect("no panic").is_ok());
 }
