@@ -128,3 +128,40 @@ fn target_ports_that_differ_are_told_and_kept() {
         consistent.message
     );
 }
+
+#[test]
+fn an_app_protocol_that_differs_is_told_unless_target_ports_do() {
+    let mut world = mk_world(&["a", "b", "c", "d"]);
+    export(&mut world, "a", "llm");
+    let younger = jiff::Timestamp::from_second(10).expect("in range");
+    let mut other = mk_pool("llm", Some("ClusterSet"));
+    other.app_protocol = Some("kubernetes.io/h2c".to_owned());
+    other.created = younger;
+    let consistent = |world: &World| {
+        let plan = desired_for(world, &mk_policy(), &mk_key("llm"), NOW);
+        let status = &planned(&plan, "d").status;
+        let found = conditions::find(&status.conditions, conditions::CONSISTENT).expect("there");
+        let in_entry = status.clusters[1].app_protocol.clone();
+        assert_eq!(in_entry.as_deref(), Some("kubernetes.io/h2c"), "as it is");
+        let crd::Condition {
+            status,
+            reason,
+            message,
+            ..
+        } = found;
+        format!("{status} {reason} {message}")
+    };
+    for name in ["b", "c"] {
+        world.update(&mk_name(name), Update::PoolApplied(other.clone()), NOW);
+    }
+    assert_eq!(
+        consistent(&world),
+        "False AppProtocolDiffers appProtocol differs from that of a: b,c"
+    );
+    other.target_ports = vec![9000];
+    world.update(&mk_name("c"), Update::PoolApplied(other), NOW);
+    assert_eq!(
+        consistent(&world),
+        "False TargetPortsDiffer target ports differ from those of a: c"
+    );
+}

@@ -74,3 +74,59 @@ pub(in crate::plan) fn services_of(
         .flat_map(|picker| &mut picker.service)
         .chain(parents.flat_map(|parent| &mut parent.service))
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    /// An entry of all that can be shed, with a name that cannot: so long that the whole is so much too large.
+    fn mk_too_large(excess: usize) -> ImportedCluster {
+        let texts = |count: usize, each: usize| -> Vec<String> {
+            let texts = 0..count;
+            texts.map(|n| format!("{n:0each$}")).collect()
+        };
+        // with quotes and a comma
+        let service = |count: usize| {
+            let addresses = texts(count, 97);
+            json!([{"type": "LoadBalancer", "addresses": addresses, "ports": []}])
+        };
+        let entry = json!({
+            "name": "", "routingMode": "EndpointMode", "targetPortNumber": 8000,
+            "labels": {"l": "x".repeat(1000)},
+            "endpointPicker": {"name": "epp", "service": service(FEW_ADDRESSES + 10), "endpoints": texts(100, 10)},
+            "parents": [{"name": "gw", "namespace": "ml", "service": service(1), "hostnames": texts(10, 100)}],
+        });
+        let mut entry: ImportedCluster = serde_json::from_value(entry).expect("an entry");
+        let size = serde_json::to_vec(&entry).expect("JSON").len();
+        let room = MAX_ENTRY_BYTES - CUT_RESERVE - size;
+        entry.name = "x".repeat(room + excess);
+        entry
+    }
+
+    // the endpoints are 1.3 KB of it, the labels 1.0, the host names 1.0, the addresses past the fourth 1.0
+    #[rstest]
+    #[case::nothing(0, [true, true, true, true])]
+    #[case::endpoints(1, [false, true, true, true])]
+    #[case::then_labels(1_500, [false, false, true, true])]
+    #[case::then_host_names(2_700, [false, false, false, true])]
+    #[case::then_addresses(3_900, [false, false, false, false])]
+    fn what_is_missed_least_goes_first(#[case] excess: usize, #[case] expected: [bool; 4]) {
+        let mut entry = mk_too_large(excess);
+        let (cut, size) = shed(&mut entry);
+        let picker = entry.endpoint_picker.as_ref().expect("an EPP");
+        let addresses = &picker.service[0].addresses;
+        let kept = [
+            !picker.endpoints.is_empty(),
+            !entry.labels.is_empty(),
+            !entry.parents[0].hostnames.is_empty(),
+            addresses.len() > FEW_ADDRESSES,
+        ];
+        assert_eq!(kept, expected);
+        assert!(addresses.len() >= FEW_ADDRESSES, "{}", addresses.len());
+        assert_eq!(cut, expected != [true; 4]);
+        assert!(size <= MAX_ENTRY_BYTES - CUT_RESERVE, "{size}");
+    }
+}

@@ -260,6 +260,44 @@ fn an_annotation_without_a_service_is_not_judged() {
     assert_eq!(derived.ignored, [""; 0]);
 }
 
+#[rstest]
+#[case::number("9003", Some(9003))]
+#[case::name("health", Some(9003))]
+#[case::unknown_number_is_ignored("1234", Some(9090))]
+#[case::unknown_name_is_ignored("nothing", Some(9090))]
+fn annotations_override_the_metrics_port(#[case] value: &str, #[case] expected: Option<u16>) {
+    let service = mk_service(ServiceType::LoadBalancer, "192.0.2.7");
+    let entry = derive(Some(service), vec![mk_slice(&["10.0.0.1"])], |pool| {
+        let name = crd::annotations::METRICS_PORT.to_owned();
+        pool.annotations.insert(name, value.to_owned());
+    });
+    let metrics = picker(&entry).metrics.as_ref().map(|metrics| metrics.port);
+    assert_eq!(metrics, expected);
+    let health = picker(&entry).health.as_ref().map(|health| health.port);
+    assert_eq!(health, Some(9003), "it is not the other's");
+}
+
+/// Its pods are reached, not itself: they may listen on what it does not list.
+#[rstest]
+#[case::any_number("1234", 1234)]
+#[case::name_of_a_port_of_the_pods("grpc", 19002)]
+fn annotations_of_a_headless_service_name_any_port(#[case] value: &str, #[case] expected: u16) {
+    let mut service = mk_service(ServiceType::ClusterIP, "10.96.1.1");
+    service.headless = true;
+    service.cluster_ips = Vec::new();
+    let entry = derive(Some(service), vec![mk_slice(&["10.0.0.1"])], |pool| {
+        for name in [
+            crd::annotations::HEALTH_PORT,
+            crd::annotations::METRICS_PORT,
+        ] {
+            pool.annotations.insert(name.to_owned(), value.to_owned());
+        }
+    });
+    let picker = picker(&entry);
+    let ports = [&picker.health, &picker.metrics].map(|aside| aside.as_ref().map(|it| it.port));
+    assert_eq!(ports, [Some(expected); 2]);
+}
+
 #[test]
 fn ports_nobody_names_are_left_out() {
     let mut service = mk_service(ServiceType::LoadBalancer, "192.0.2.7");

@@ -29,6 +29,7 @@ struct Seen {
     method: String,
     uri: String,
     content_type: String,
+    accept: String,
     body: Value,
 }
 
@@ -97,10 +98,12 @@ impl Server {
             .body(Body::from(body.to_string().into_bytes()))
             .expect("a response");
         send.send_response(response);
+        let header = |name: &str| parts.headers[name].to_str().unwrap().to_owned();
         Seen {
             method: parts.method.to_string(),
             uri: parts.uri.to_string(),
-            content_type: parts.headers["content-type"].to_str().unwrap().to_owned(),
+            content_type: header("content-type"),
+            accept: header("accept"),
             body: serde_json::from_slice(&content).unwrap_or_default(),
         }
     }
@@ -158,6 +161,45 @@ async fn a_status_is_applied_in_one_call() {
     assert_eq!(seen.body["status"]["clusters"], json!([]));
     server.idle().await;
     assert!(server.is_quiet(Duration::from_mins(1)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_what_is_written_the_server_sends_back_metadata_alone() {
+    let metadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+    let mut server = Server::start();
+    server.offer(import(), mk_apply(true));
+    assert_eq!(server.answer(201, json!({})).await.accept, metadata, "main");
+    let status = server.answer(200, json!({})).await;
+    assert_eq!(status.accept, metadata, "status");
+    server.idle().await;
+    let patch = Bytes::from_static(br#"[{"op":"remove","path":"/status/clusters/1"}]"#);
+    server.offer(Slot::Import(mk_key("other")), Action::Patch(patch));
+    assert_eq!(
+        server.answer(200, json!({})).await.accept,
+        metadata,
+        "patch"
+    );
+    server.idle().await;
+    let condition = conditions::make(
+        conditions::EXPORTED,
+        conditions::Status::True,
+        "Exported",
+        "",
+        Some(1),
+    );
+    server.offer(Slot::Pool(mk_key("llm")), Action::Pool(Some(condition)));
+    // this one is read for what it says
+    let pool = json!({"metadata": {"name": "llm", "namespace": "ml", "resourceVersion": "9"}});
+    let get = server.answer(200, pool).await;
+    assert_eq!(
+        (get.method.as_str(), get.accept.as_str()),
+        ("GET", "application/json")
+    );
+    let put = server.answer(200, json!({})).await;
+    assert_eq!(
+        (put.method.as_str(), put.accept.as_str()),
+        ("PUT", metadata)
+    );
 }
 
 #[tokio::test(start_paused = true)]
