@@ -18,6 +18,7 @@ use crate::{
     plan::{
         Rejection,
         decision::{ExportKnown, ImportsKnown, Known, NamespaceKnown, Tie, decide},
+        export::ANNOTATIONS,
     },
 };
 use moment::Moment;
@@ -181,13 +182,6 @@ fn reasons_and_types_are_in_the_reference() {
 fn names_are_in_the_reference() {
     let text = read("docs/reference.md");
     let names = [
-        annotations::EXPORT,
-        annotations::EXPORT_MODE,
-        annotations::DRAIN_SECONDS,
-        annotations::HEALTH_PORT,
-        annotations::METRICS_PORT,
-        annotations::HEALTH_SECRET,
-        annotations::METRICS_SECRET,
         annotations::CLUSTER_NAME,
         annotations::ALLOWED_ADDRESSES,
         annotations::ACCEPT_IDENTITY,
@@ -200,7 +194,11 @@ fn names_are_in_the_reference() {
         cluster_profile::JOINED,
         cluster_profile::CONTROL_PLANE_HEALTHY,
     ];
-    for name in names.into_iter().chain(cluster_profile::CLUSTERSET_LABELS) {
+    for name in names
+        .into_iter()
+        .chain(ANNOTATIONS)
+        .chain(cluster_profile::CLUSTERSET_LABELS)
+    {
         assert!(
             text.contains(&format!("`{name}`")),
             "{name} is not in docs/reference.md"

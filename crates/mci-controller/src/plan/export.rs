@@ -60,21 +60,22 @@ pub(crate) struct InvalidExport {
     pub(crate) expected: &'static str,
 }
 
+/// Annotations of a pool that have a say in its export.
+pub(crate) const ANNOTATIONS: [&str; 7] = [
+    annotations::EXPORT,
+    annotations::EXPORT_MODE,
+    annotations::DRAIN_SECONDS,
+    annotations::HEALTH_PORT,
+    annotations::METRICS_PORT,
+    annotations::HEALTH_SECRET,
+    annotations::METRICS_SECRET,
+];
 /// Largest legal `drain-seconds`.
 const MAX_DRAIN_SECONDS: u16 = 3600;
 
 /// Whether an annotation has a say in the export; the others are not kept.
 pub(crate) fn concerns_export(annotation: &str) -> bool {
-    [
-        annotations::EXPORT,
-        annotations::EXPORT_MODE,
-        annotations::DRAIN_SECONDS,
-        annotations::HEALTH_PORT,
-        annotations::METRICS_PORT,
-        annotations::HEALTH_SECRET,
-        annotations::METRICS_SECRET,
-    ]
-    .contains(&annotation)
+    ANNOTATIONS.contains(&annotation)
 }
 
 /// Reads the annotations of a pool.

@@ -1,5 +1,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
+use rstest::rstest;
+
 use super::*;
 use crate::{
     fixtures::*,
@@ -95,28 +97,19 @@ fn one_that_left_is_gone_though_it_answers_again() {
     assert!(world.tick(at(20)).withdrawals.is_empty());
 }
 
-#[test]
-fn one_that_is_back_in_the_inventory_is_gone_while_it_is_silent() {
+/// One that is back in the inventory counts from when it fell silent.
+#[rstest]
+#[case::lost_now(1, true)]
+#[case::silent_for_long(100, false)]
+fn one_that_is_back_and_silent_is_gone_if_that_is_new(#[case] left: u64, #[case] guarded: bool) {
     let mut world = mk_guarded(None);
     lose_at(&mut world, "a", 0);
-    world.remove_member(&mk_name("a"), at(1));
+    world.remove_member(&mk_name("a"), at(left));
     world.keep_member(&mk_name("a"));
     for name in ["b", "c"] {
-        world.remove_member(&mk_name(name), at(3));
+        world.remove_member(&mk_name(name), at(left + 2));
     }
-    assert!(world.is_guarded());
-}
-
-#[test]
-fn one_that_has_been_silent_for_long_is_not_lost_now() {
-    let mut world = mk_guarded(None);
-    lose_at(&mut world, "a", 0);
-    world.remove_member(&mk_name("a"), at(100));
-    world.keep_member(&mk_name("a"));
-    for name in ["b", "c"] {
-        world.remove_member(&mk_name(name), at(101));
-    }
-    assert!(!world.is_guarded());
+    assert_eq!(world.is_guarded(), guarded);
 }
 
 #[test]
