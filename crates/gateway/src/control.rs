@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use moment::Clock;
 use process::Health;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
@@ -54,6 +55,7 @@ pub(crate) struct Control {
     /// Cancelled once ADS may be served: a cold start never empties Envoys.
     pub(crate) open: CancellationToken,
     pub(crate) decided: Decided,
+    pub(crate) clock: Clock,
 }
 
 /// What follows from the newest world.
@@ -87,13 +89,16 @@ impl Control {
                 }
                 event = self.events.recv() => {
                     let Some(event) = event else { return };
-                    changes.add(self.index.on(event));
+                    changes.add(self.index.on(event, self.clock.now()));
                     // Before all is listed, every list may be the last one.
                     changes.live |= !self.open.is_cancelled();
                 }
                 () = self.proxies.changed() => changes.world = true,
                 () = self.taken.changed() => changes.world = true,
-                _ = heal.tick() => changes.live = true,
+                _ = heal.tick() => {
+                    changes.add(self.index.expire(self.clock.now()));
+                    changes.live = true;
+                }
                 () = flush => {
                     due = None;
                     self.flush(std::mem::take(&mut changes));
@@ -226,6 +231,14 @@ impl Control {
             let Some(gateway) = self.index.world.gateways.get(&model.key) else {
                 continue;
             };
+            if self
+                .index
+                .world
+                .kept
+                .contains(&("Gateway", model.key.clone()))
+            {
+                continue; // its parts are owned by an object that is gone: garbage collection would win
+            }
             let Ok(parameters) = parameters::of_gateway(&self.index.world, gateway) else {
                 continue; // it has no model, or keeps that of before until they are known
             };

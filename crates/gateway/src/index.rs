@@ -6,20 +6,27 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
 use kube::core::PartialObjectMeta;
+use moment::Moment;
 use serde_json::Value;
-use watch::Update;
+use tracing::warn;
+use watch::{CrdState, OddObject, Update};
 
 use crate::infra::{Part, controlling_gateway, parameters};
 use crate::status::Target;
 use crate::world::{Endpoints, Key, World, project};
 
 mod keep;
+mod vanished;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use vanished::CRDS;
+
 use keep::{is_listed, keep, keep_some, note_odd};
+use vanished::Vanished;
 
 /// One update of one watch.
 #[derive(Debug)]
@@ -39,6 +46,8 @@ pub(crate) enum Event {
     Pods(Key, Update<Pod>),
     /// The one with this key.
     ConfigMap(Key, Update<ConfigMap>),
+    /// What the CRD of a kind says of itself, asked after the next event of that kind was received.
+    Crd(&'static str, CrdState),
 }
 
 /// What an update changed.
@@ -50,7 +59,7 @@ pub(crate) struct Changes {
     pub(crate) live: bool,
 }
 
-/// A watch whose first list must be known before anything is served.
+/// A watch whose first list must be known, or refused for good, before anything is served.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
     Kind(&'static str),
@@ -70,6 +79,16 @@ pub(crate) struct Index {
     /// Objects that are there and do not decode, since the last complete list or failure: what is
     /// known of them stays.
     odd: BTreeMap<Source, BTreeSet<Key>>,
+    vanished: Vanished,
+}
+
+/// What an update means before its objects are read.
+#[derive(Default)]
+struct Noted {
+    /// Objects that a complete list does not have and that stay nonetheless.
+    stay: BTreeSet<Key>,
+    /// A deletion that proves nothing.
+    ignored: bool,
 }
 
 /// Every kind with one watch for the whole cluster.
@@ -86,6 +105,8 @@ pub(crate) const KINDS: [&str; 11] = [
     "Deployment",
     "ServiceAccount",
 ];
+
+const IMPORT: &str = "InferencePoolImport";
 
 // === impl Changes ===
 
@@ -133,8 +154,37 @@ impl Index {
             .all(|source| self.listed.contains(&source))
     }
 
-    pub(crate) fn on(&mut self, event: Event) -> Changes {
-        let odd = &self.note(&event);
+    pub(crate) fn on(&mut self, event: Event, now: Moment) -> Changes {
+        let noted = self.note(&event, now);
+        let mut changes = Changes::default();
+        if !noted.ignored {
+            changes = self.apply(event, &noted.stay);
+        }
+        changes.add(self.show_kept());
+        changes
+    }
+
+    /// Forgets objects that have outlived their CRD for long enough.
+    pub(crate) fn expire(&mut self, now: Moment) -> Changes {
+        let mut changes = Changes::default();
+        for (kind, key) in self.vanished.take_expired(now) {
+            warn!(kind, %key, "its CRD did not come back in time: it is gone");
+            if let Some(event) = deletion(kind, key) {
+                changes.add(self.apply(event, &BTreeSet::new()));
+            }
+        }
+        changes.add(self.show_kept());
+        changes
+    }
+
+    fn show_kept(&mut self) -> Changes {
+        let kept = self.vanished.kept();
+        let changed = self.world.kept != kept;
+        self.world.kept = kept;
+        Changes::world(changed)
+    }
+
+    fn apply(&mut self, event: Event, odd: &BTreeSet<Key>) -> Changes {
         match event {
             Event::Classes(update) => self.classes(update, odd),
             Event::Gateways(update) => {
@@ -182,6 +232,9 @@ impl Index {
             Event::Imports(update) => {
                 let live =
                     self.status(Target::Import, &update, odd, |o| &o.metadata, |o| &o.status);
+                let Some(update) = self.without_unwritten(update) else {
+                    return Changes::live(live);
+                };
                 let mut changes = Changes::world(keep(
                     &mut self.world.imports,
                     update,
@@ -208,6 +261,27 @@ impl Index {
             }
             Event::Pods(pool, update) => self.pods(&pool, update, odd),
             Event::ConfigMap(key, update) => self.config_map(&key, update, odd),
+            Event::Crd(..) => Changes::default(),
+        }
+    }
+
+    /// An import is created first and gets its entries after that: one that returns with its CRD replaces what is kept
+    /// only once it has them.
+    fn without_unwritten(
+        &self,
+        update: Update<crd::InferencePoolImport>,
+    ) -> Option<Update<crd::InferencePoolImport>> {
+        let is_unwritten = |import: &crd::InferencePoolImport| {
+            let key = project::key(&import.metadata);
+            import.clusters().is_empty() && self.vanished.is_kept(IMPORT, &key)
+        };
+        match update {
+            Update::Reset(mut list) => {
+                list.retain(|import| !is_unwritten(import));
+                Some(Update::Reset(list))
+            }
+            Update::Apply(import) if is_unwritten(&import) => None,
+            update => Some(update),
         }
     }
 
@@ -223,6 +297,7 @@ impl Index {
         match source {
             Source::Pods(pool) => {
                 self.endpoints.pods.remove(pool);
+                self.world.bad_selectors.remove(pool);
             }
             Source::ConfigMap(key) => {
                 self.world.parameters.remove(key);
@@ -231,32 +306,104 @@ impl Index {
         }
     }
 
-    /// Notes what the update says of its watch; the objects that a complete list has, but that did
-    /// not decode.
-    fn note(&mut self, event: &Event) -> BTreeSet<Key> {
+    /// What the update says of its watch and of the kind.
+    fn note(&mut self, event: &Event, now: Moment) -> Noted {
+        fn always<K>(_: &K) -> bool {
+            true
+        }
+        let kind = Source::Kind;
         match event {
-            Event::Classes(u) => self.note_update(Source::Kind("GatewayClass"), u),
-            Event::Gateways(u) => self.note_update(Source::Kind("Gateway"), u),
-            Event::Routes(u) => self.note_update(Source::Kind("HTTPRoute"), u),
-            Event::Pools(u) => self.note_update(Source::Kind("InferencePool"), u),
-            Event::Imports(u) => self.note_update(Source::Kind("InferencePoolImport"), u),
-            Event::Grants(u) => self.note_update(Source::Kind("ReferenceGrant"), u),
-            Event::Services(u) => self.note_update(Source::Kind("Service"), u),
-            Event::Slices(u) => self.note_update(Source::Kind("EndpointSlice"), u),
-            Event::Namespaces(u) => self.note_update(Source::Kind("Namespace"), u),
-            Event::Deployments(u) => self.note_update(Source::Kind("Deployment"), u),
-            Event::ServiceAccounts(u) => self.note_update(Source::Kind("ServiceAccount"), u),
-            Event::Pods(key, u) => self.note_update(Source::Pods(key.clone()), u),
-            Event::ConfigMap(key, u) => self.note_update(Source::ConfigMap(key.clone()), u),
+            Event::Classes(u) => self.note_update(kind("GatewayClass"), u, always, now),
+            Event::Gateways(u) => self.note_update(kind("Gateway"), u, always, now),
+            Event::Routes(u) => self.note_update(kind("HTTPRoute"), u, always, now),
+            Event::Pools(u) => self.note_update(kind("InferencePool"), u, always, now),
+            Event::Imports(u) => {
+                self.note_update(kind(IMPORT), u, |import| !import.clusters().is_empty(), now)
+            }
+            Event::Grants(u) => self.note_update(kind("ReferenceGrant"), u, always, now),
+            Event::Services(u) => self.note_update(kind("Service"), u, always, now),
+            Event::Slices(u) => self.note_update(kind("EndpointSlice"), u, always, now),
+            Event::Namespaces(u) => self.note_update(kind("Namespace"), u, always, now),
+            Event::Deployments(u) => self.note_update(kind("Deployment"), u, always, now),
+            Event::ServiceAccounts(u) => self.note_update(kind("ServiceAccount"), u, always, now),
+            Event::Pods(key, u) => self.note_update(Source::Pods(key.clone()), u, always, now),
+            Event::ConfigMap(key, u) => {
+                self.note_update(Source::ConfigMap(key.clone()), u, always, now)
+            }
+            Event::Crd(kind, state) => {
+                self.vanished.note_crd(kind, state.clone());
+                Noted::default()
+            }
         }
     }
 
-    fn note_update<K>(&mut self, source: Source, update: &Update<K>) -> BTreeSet<Key> {
-        let odd = note_odd(self.odd.entry(source.clone()).or_default(), update);
+    /// `is_whole` says whether an object that returned with its CRD can take the place of the one that went with it.
+    fn note_update<K: Resource>(
+        &mut self,
+        source: Source,
+        update: &Update<K>,
+        is_whole: impl Fn(&K) -> bool,
+        now: Moment,
+    ) -> Noted {
+        let mut noted = Noted {
+            stay: note_odd(self.odd.entry(source.clone()).or_default(), update),
+            ignored: false,
+        };
+        if let Source::Kind(kind) = source {
+            match update {
+                Update::Reset(list) => {
+                    let mut there = noted.stay.clone();
+                    for object in list {
+                        let key = project::key(object.meta());
+                        if is_whole(object) {
+                            self.vanished.show(kind, &key);
+                        }
+                        there.insert(key);
+                    }
+                    let known = self.keys(kind).into_iter();
+                    let missing = known.filter(|key| !there.contains(key));
+                    noted.stay.extend(self.vanished.list(kind, missing, now));
+                }
+                Update::Apply(object) if is_whole(object) => {
+                    self.vanished.show(kind, &project::key(object.meta()));
+                }
+                Update::Delete(object) => {
+                    let key = project::key(object.meta());
+                    noted.ignored = !self.vanished.delete(kind, key, now);
+                }
+                Update::OddDelete(object) => {
+                    let key = Key::new(&object.namespace, &object.name);
+                    noted.ignored = !self.vanished.delete(kind, key, now);
+                }
+                Update::Failed(failure) if failure.is_kind_missing() => {
+                    let known = self.keys(kind).into_iter();
+                    self.vanished.lose_kind(kind, known, now);
+                }
+                Update::Apply(_) | Update::Odd(_) | Update::Failed(_) => {}
+            }
+        }
         if is_listed(update) {
             self.listed.insert(source);
         }
-        odd
+        noted
+    }
+
+    /// The objects of a kind that a CRD defines.
+    fn keys(&self, kind: &str) -> Vec<Key> {
+        let world = &self.world;
+        match kind {
+            "GatewayClass" => world
+                .classes
+                .keys()
+                .map(|name| Key::new("", name))
+                .collect(),
+            "Gateway" => world.gateways.keys().cloned().collect(),
+            "HTTPRoute" => world.routes.keys().cloned().collect(),
+            "InferencePool" => world.pools.keys().cloned().collect(),
+            IMPORT => world.imports.keys().cloned().collect(),
+            "ReferenceGrant" => world.grants.keys().cloned().collect(),
+            _ => Vec::new(),
+        }
     }
 
     fn classes(
@@ -392,7 +539,25 @@ impl Index {
         Changes::endpoints(changed)
     }
 
+    /// A pool whose selector is refused has no pods, whatever it had before.
     fn pods(&mut self, pool: &Key, update: Update<Pod>, odd: &BTreeSet<Key>) -> Changes {
+        let mut changes = Changes::default();
+        let update = match update {
+            Update::Failed(failure) if failure.is_bad_request() => {
+                let message = Some(failure.message.clone());
+                let before = self
+                    .world
+                    .bad_selectors
+                    .insert(pool.clone(), failure.message);
+                changes.world = before != message;
+                Update::Reset(Vec::new())
+            }
+            Update::Reset(list) => {
+                changes.world = self.world.bad_selectors.remove(pool).is_some();
+                Update::Reset(list)
+            }
+            update => update,
+        };
         let pods = self.endpoints.pods.entry(pool.clone()).or_default();
         let mut named: BTreeMap<Key, _> = std::mem::take(pods)
             .into_iter()
@@ -400,7 +565,8 @@ impl Index {
             .collect();
         let changed = keep_some(&mut named, update, odd, |o| &o.metadata, project::ready_pod);
         *pods = named.into_iter().map(|(key, ip)| (key.name, ip)).collect();
-        Changes::endpoints(changed)
+        changes.endpoints = changed;
+        changes
     }
 
     fn config_map(&mut self, key: &Key, update: Update<ConfigMap>, odd: &BTreeSet<Key>) -> Changes {
@@ -410,6 +576,7 @@ impl Index {
             Update::Reset(list) => list.iter().find_map(text),
             Update::Apply(map) => text(&map),
             Update::Delete(_) | Update::OddDelete(_) => None,
+            Update::Failed(failure) if failure.is_bad_request() => None,
             Update::Odd(_) | Update::Failed(_) => return Changes::default(),
         };
         let before = self.world.parameters.insert(key.clone(), now.clone());
@@ -478,6 +645,24 @@ impl Index {
             Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => false,
         })
     }
+}
+
+/// As if the object had been deleted; of kinds that a CRD defines.
+fn deletion(kind: &str, key: Key) -> Option<Event> {
+    let gone = OddObject {
+        namespace: key.namespace,
+        name: key.name,
+        error: String::new(),
+    };
+    Some(match kind {
+        "GatewayClass" => Event::Classes(Update::OddDelete(gone)),
+        "Gateway" => Event::Gateways(Update::OddDelete(gone)),
+        "HTTPRoute" => Event::Routes(Update::OddDelete(gone)),
+        "InferencePool" => Event::Pools(Update::OddDelete(gone)),
+        IMPORT => Event::Imports(Update::OddDelete(gone)),
+        "ReferenceGrant" => Event::Grants(Update::OddDelete(gone)),
+        _ => return None,
+    })
 }
 
 /// The Gateway that the object serves: the one that controls it, if it is of our infrastructure. Its

@@ -96,6 +96,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         ended.clone(),
     );
     tasks.spawn(async move { ("admin server", admin.await.map_err(Into::into)) });
+    let clock = Clock::start();
     let control = Control {
         index: Index::default(),
         watches: Watches::start(client, sender),
@@ -113,6 +114,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         debug,
         open: open.clone(),
         decided: Decided::default(),
+        clock,
     };
     let stopped = stop.clone();
     tasks.spawn(async move {
@@ -123,7 +125,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         snapshots: newest,
         proxies,
         metrics: ads_metrics,
-        clock: Clock::start(),
+        clock,
         removal_delay,
         drain: drain.clone(),
     };

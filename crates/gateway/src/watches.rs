@@ -1,6 +1,7 @@
 //! The watches: one per kind for the whole cluster, one per pool for its pods, one per named
 //! ConfigMap. All feed one bounded channel; when it is full, the watches wait.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::pin::Pin;
@@ -15,11 +16,14 @@ use tokio::task::{AbortHandle, JoinSet};
 use tracing::{debug, warn};
 use watch::{Config, Update};
 
-use crate::index::{Event, Source};
+use crate::index::{CRDS, Event, Source};
 use crate::infra::MANAGED_BY;
 
 /// Two bursts of changes at the coalescing window: more would only be memory.
 pub(crate) const EVENTS: usize = 1024;
+
+/// Updates that are passed on together: as many deletions cost one look at their CRD.
+const BATCH: usize = 256;
 
 pub(crate) struct Watches {
     client: Client,
@@ -54,6 +58,14 @@ fn compare<'a>(
     stopped
 }
 
+/// Whether objects may be gone after it.
+fn takes_away<K>(update: &Update<K>) -> bool {
+    match update {
+        Update::Reset(_) | Update::Delete(_) | Update::OddDelete(_) => true,
+        Update::Apply(_) | Update::Odd(_) | Update::Failed(_) => false,
+    }
+}
+
 // === impl Watches ===
 
 impl Watches {
@@ -78,7 +90,7 @@ impl Watches {
         watches.all(ours, Event::ServiceAccounts);
         let namespaces = Api::all(watches.client.clone());
         let namespaces = watch::metadata::<Namespace>(namespaces, Config::default());
-        watches.forward(Box::pin(namespaces), Event::Namespaces);
+        watches.forward(Box::pin(namespaces), Event::Namespaces, None);
         watches
     }
 
@@ -121,14 +133,15 @@ impl Watches {
                 let config = Config::default().labels(selector);
                 let pool = pool.clone();
                 let pods = Box::pin(watch::objects::<Pod>(pods, config));
-                Some(self.forward(pods, move |update| Event::Pods(pool.clone(), update)))
+                Some(self.forward(pods, move |update| Event::Pods(pool.clone(), update), None))
             }
             Source::ConfigMap(key) => {
                 let maps: Api<_> = Api::namespaced(self.client.clone(), &key.namespace);
                 let config = Config::default().fields(&format!("metadata.name={}", key.name));
                 let key = key.clone();
                 let maps = Box::pin(watch::objects::<ConfigMap>(maps, config));
-                Some(self.forward(maps, move |update| Event::ConfigMap(key.clone(), update)))
+                let wrap = move |update| Event::ConfigMap(key.clone(), update);
+                Some(self.forward(maps, wrap, None))
             }
         }
     }
@@ -138,31 +151,48 @@ impl Watches {
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         let objects = watch::objects::<K>(Api::all(self.client.clone()), config);
-        self.forward(Box::pin(objects), wrap);
+        let kind: Cow<'_, str> = K::kind(&());
+        let crd = CRDS.iter().find(|(name, _)| *name == kind).copied();
+        self.forward(Box::pin(objects), wrap, crd);
     }
 
+    /// Of a kind that a CRD defines, `crd` has kind and CRD: it is asked after each batch that takes objects away, and
+    /// before that batch is passed on.
     fn forward<K: Send + 'static>(
         &mut self,
-        mut updates: Pin<Box<dyn Stream<Item = Update<K>> + Send>>,
+        updates: Pin<Box<dyn Stream<Item = Update<K>> + Send>>,
         wrap: impl Fn(Update<K>) -> Event + Send + 'static,
+        crd: Option<(&'static str, &'static str)>,
     ) -> AbortHandle {
         let events = self.events.clone();
+        let client = self.client.clone();
+        let mut batches = updates.ready_chunks(BATCH);
         let kind = std::any::type_name::<K>().rsplit("::").next().unwrap_or("");
         let kind = kind.trim_end_matches('>');
         self.tasks.spawn(async move {
-            while let Some(update) = updates.next().await {
-                match &update {
-                    Update::Failed(failure) if failure.is_kind_missing() => {
-                        debug!(kind, "no such kind yet");
+            while let Some(batch) = batches.next().await {
+                if let Some((kind, crd)) = crd
+                    && batch.iter().any(takes_away)
+                {
+                    let state = watch::crd_state(&client, crd).await;
+                    if events.send(Event::Crd(kind, state)).await.is_err() {
+                        return;
                     }
-                    Update::Failed(failure) => {
-                        let reason = failure.reason();
-                        warn!(kind, reason, message = failure.message, "watch failed");
-                    }
-                    _ => {}
                 }
-                if events.send(wrap(update)).await.is_err() {
-                    return;
+                for update in batch {
+                    match &update {
+                        Update::Failed(failure) if failure.is_kind_missing() => {
+                            debug!(kind, "no such kind");
+                        }
+                        Update::Failed(failure) => {
+                            let reason = failure.reason();
+                            warn!(kind, reason, message = failure.message, "watch failed");
+                        }
+                        _ => {}
+                    }
+                    if events.send(wrap(update)).await.is_err() {
+                        return;
+                    }
                 }
             }
         })

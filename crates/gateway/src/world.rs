@@ -34,6 +34,10 @@ pub(crate) struct World {
     pub(crate) taken: BTreeMap<Key, String>,
     /// What runs for each Gateway.
     pub(crate) infra: BTreeMap<Key, Infra>,
+    /// Objects that went with their CRD and stay in use for now, by kind.
+    pub(crate) kept: BTreeSet<(&'static str, Key)>,
+    /// Pools whose selector the API server refuses, and what it says.
+    pub(crate) bad_selectors: BTreeMap<Key, String>,
     /// What Envoys refused, by Gateway.
     pub(crate) rejections: BTreeMap<Key, Vec<Rejection>>,
 }

@@ -20,7 +20,8 @@ use kube::{
 use process::ConfigError;
 use tokio::time::{sleep, timeout};
 
-use crate::{home::Home, name::is_label, said::clipped, write::backoff};
+use crate::{home::Home, name::is_label, said::clipped};
+use watch::backoff;
 
 /// Where nobody says anything else.
 pub(crate) const DEFAULT: &str = "default";

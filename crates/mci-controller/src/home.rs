@@ -13,7 +13,7 @@ use kube::{
 use process::ConfigError;
 use tokio::time::{sleep, timeout};
 
-use crate::write::backoff;
+use watch::backoff;
 
 /// The home cluster, once it has answered. Cheap to clone.
 #[derive(Clone)]

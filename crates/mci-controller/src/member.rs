@@ -42,8 +42,9 @@ use crate::{
     inventory::Credentials,
     metrics::Metrics,
     name::ClusterName,
-    write::{Queue, WriterSettings, backoff},
+    write::{Queue, WriterSettings},
 };
+use ::watch::backoff;
 use moment::Moment;
 
 /// What a member's tasks are told.

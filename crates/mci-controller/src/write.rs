@@ -26,6 +26,6 @@ pub(crate) use self::{
     lane::ECHO,
     queue::Queue,
     request::{Answer, Call},
-    wait::{backoff, throttle},
+    wait::throttle,
     writer::{WriterSettings, run_writer},
 };

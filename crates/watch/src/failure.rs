@@ -64,12 +64,20 @@ impl WatchFailure {
         self.listing && self.status == Some(404)
     }
 
+    /// Whether the server refuses to list what was asked for (400): a selector that it cannot parse. The same request is
+    /// never answered otherwise.
+    pub fn is_bad_request(&self) -> bool {
+        self.listing && self.status == Some(400)
+    }
+
     /// Whether the credentials were refused (401) or do not suffice (403).
     pub fn is_denied(&self) -> bool {
         matches!(self.status, Some(401 | 403))
     }
+}
 
-    pub(crate) fn from_watcher(error: &watcher::Error) -> Self {
+impl From<&watcher::Error> for WatchFailure {
+    fn from(error: &watcher::Error) -> Self {
         let (reason, status) = match error {
             watcher::Error::InitialListFailed(cause)
             | watcher::Error::WatchStartFailed(cause)
@@ -245,7 +253,7 @@ mod tests {
         ];
         let failures = errors.chain(others);
         let seen: BTreeSet<&str> = failures
-            .map(|error| WatchFailure::from_watcher(&error).reason())
+            .map(|error| WatchFailure::from(&error).reason())
             .collect();
         let all: BTreeSet<&str> = FailureReason::ALL
             .into_iter()

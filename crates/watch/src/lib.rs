@@ -10,10 +10,14 @@
 //!                                   ▲───── backoff 0.5-30 s ─────┘
 //! ```
 
+mod backoff;
+mod crd_state;
 mod failure;
 mod stream;
 mod tolerant;
 
+pub use backoff::backoff;
+pub use crd_state::{CrdState, crd_state};
 pub use failure::{FailureReason, WatchFailure};
 pub use kube::runtime::watcher::Config;
 pub use stream::{OddObject, Update, metadata, objects, reduced};

@@ -13,12 +13,11 @@ use kube::{
     core::PartialObjectMeta,
     runtime::watcher::{self, Config, Event},
 };
-use rand::RngExt;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::{Tolerant, WatchFailure, failure::clipped};
+use crate::{Tolerant, WatchFailure, backoff, failure::clipped};
 
 /// One change of a watched kind.
 #[derive(Clone, Debug)]
@@ -141,7 +140,7 @@ where
         let edge = edge.clone();
         async move {
             if state.failures > 0 && !state.listing {
-                let wait = backoff(state.failures, &mut rand::rng());
+                let wait = backoff(state.failures, BACKOFF_MIN, BACKOFF_MAX, &mut rand::rng());
                 tokio::time::sleep(wait).await;
             }
             let (begin, decode) = &*edge;
@@ -185,7 +184,7 @@ where
                     Err(error) => {
                         state.listing = false;
                         state.list = Vec::new();
-                        let failure = WatchFailure::from_watcher(&error);
+                        let failure = WatchFailure::from(&error);
                         // a quiet kind gives no sign of life between two failures that are hours apart
                         let now = Instant::now();
                         let apart = state.last_failure.is_some_and(|last| now - last > IN_A_ROW);
@@ -213,15 +212,6 @@ where
             }
         }
     })
-}
-
-/// Wait before the retry after this many failures in a row: full jitter over a doubling span, never under
-/// [`BACKOFF_MIN`], so that many watches that broke together do not return together.
-fn backoff(failures: u32, rng: &mut impl rand::Rng) -> Duration {
-    let span = BACKOFF_MIN
-        .saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX))
-        .min(BACKOFF_MAX);
-    BACKOFF_MIN.max(span.mul_f64(rng.random::<f64>()))
 }
 
 // === impl OddObject ===

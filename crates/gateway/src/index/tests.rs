@@ -30,8 +30,12 @@ fn pool() -> Key {
     Key::new("ns", "llm")
 }
 
+fn on(index: &mut Index, event: Event) -> Changes {
+    index.on(event, Moment::START)
+}
+
 fn pods(index: &mut Index, update: Update<Pod>) -> Changes {
-    index.on(Event::Pods(pool(), update))
+    on(index, Event::Pods(pool(), update))
 }
 
 fn ips(index: &Index) -> Vec<IpAddr> {
@@ -68,9 +72,9 @@ fn routes_and_their_status_outlive_a_list_too() {
     });
     let route = serde_json::from_value(route).unwrap();
     let mut index = Index::default();
-    index.on(Event::Routes(Update::Reset(vec![route])));
-    index.on(Event::Routes(odd("r")));
-    let changes = index.on(Event::Routes(Update::Reset(Vec::new())));
+    on(&mut index, Event::Routes(Update::Reset(vec![route])));
+    on(&mut index, Event::Routes(odd("r")));
+    let changes = on(&mut index, Event::Routes(Update::Reset(Vec::new())));
     assert!(!changes.world);
     let key = Key::new("ns", "r");
     assert!(index.world.routes.contains_key(&key));
@@ -115,12 +119,21 @@ fn infrastructure_belongs_to_the_gateway_that_controls_it() {
         }])
     };
     let mut index = Index::default();
-    index.on(Event::Services(Update::Apply(service(owner("Gateway")))));
+    on(
+        &mut index,
+        Event::Services(Update::Apply(service(owner("Gateway")))),
+    );
     let infra = &index.world.infra[&Key::new("ns", &long)];
     assert_eq!(infra.addresses, ["10.9.0.1"]);
     let mut index = Index::default();
-    index.on(Event::Services(Update::Apply(service(owner("Deployment")))));
-    index.on(Event::Services(Update::Apply(service(json!([])))));
+    on(
+        &mut index,
+        Event::Services(Update::Apply(service(owner("Deployment")))),
+    );
+    on(
+        &mut index,
+        Event::Services(Update::Apply(service(json!([])))),
+    );
     assert!(index.world.infra.is_empty() && index.parts.is_empty());
 }
 
@@ -128,9 +141,146 @@ fn infrastructure_belongs_to_the_gateway_that_controls_it() {
 fn config_map_that_is_not_there_is_known_only_once_listed() {
     let mut index = Index::default();
     let key = Key::new("ns", "parameters");
-    index.on(Event::Classes(Update::Reset(Vec::new())));
+    on(&mut index, Event::Classes(Update::Reset(Vec::new())));
     assert_eq!(index.world.parameters.get(&key), None);
     let list = Event::ConfigMap(key.clone(), Update::Reset(Vec::new()));
-    assert!(index.on(list).world);
+    assert!(on(&mut index, list).world);
+    assert_eq!(index.world.parameters.get(&key), Some(&None));
+}
+
+fn mk_import(entries: &[&str]) -> crd::InferencePoolImport {
+    let clusters = entries
+        .iter()
+        .map(|name| json!({"name": name, "routingMode": "EndpointMode", "targetPortNumber": 8000}));
+    let import = json!({
+        "metadata": {"namespace": "ns", "name": "llm"},
+        "status": {"clusters": clusters.collect::<Vec<_>>()},
+    });
+    serde_json::from_value(import).unwrap()
+}
+
+fn entries(index: &Index) -> Vec<String> {
+    let imports = index.world.imports.values();
+    let entries = imports.flat_map(|import| &import.clusters);
+    entries.map(|entry| entry.name.clone()).collect()
+}
+
+fn missing_kind<K>() -> Update<K> {
+    let text = r#"{"kind": "Status", "status": "Failure", "code": 404, "message": "no such page", "reason": "NotFound"}"#;
+    let status = serde_json::from_str(text).unwrap();
+    let error = kube::runtime::watcher::Error::InitialListFailed(kube::Error::Api(status));
+    Update::Failed(watch::WatchFailure::from(&error))
+}
+
+/// As a real API server tells it (K8), and as our controller writes the imports again.
+#[test]
+fn deleting_the_crd_of_imports_and_its_return_change_nothing() {
+    let mut index = Index::default();
+    let standing = |uid: &str| Event::Crd(IMPORT, CrdState::Standing { uid: uid.into() });
+    on(&mut index, standing("one"));
+    on(
+        &mut index,
+        Event::Imports(Update::Reset(vec![mk_import(&["east"])])),
+    );
+    assert!(index.world.kept.is_empty());
+
+    on(&mut index, Event::Crd(IMPORT, CrdState::Gone));
+    let changes = on(
+        &mut index,
+        Event::Imports(Update::Delete(mk_import(&["east"]))),
+    );
+    assert!(changes.world, "the condition says so");
+    assert_eq!(index.world.kept, BTreeSet::from([(IMPORT, pool())]));
+    on(&mut index, Event::Imports(missing_kind()));
+    on(&mut index, standing("two"));
+    on(&mut index, Event::Imports(Update::Reset(Vec::new())));
+    assert_eq!(entries(&index), ["east"]);
+    // created again, and its status only after that
+    on(&mut index, Event::Imports(Update::Apply(mk_import(&[]))));
+    assert_eq!(entries(&index), ["east"]);
+    on(
+        &mut index,
+        Event::Imports(Update::Reset(vec![mk_import(&[])])),
+    );
+    assert_eq!(entries(&index), ["east"]);
+
+    on(
+        &mut index,
+        Event::Imports(Update::Apply(mk_import(&["east", "north"]))),
+    );
+    assert_eq!(entries(&index), ["east", "north"]);
+    assert!(index.world.kept.is_empty());
+    // from now on it is an import like any other
+    on(&mut index, Event::Imports(Update::Apply(mk_import(&[]))));
+    assert_eq!(entries(&index), Vec::<String>::new());
+    on(&mut index, standing("two"));
+    on(&mut index, Event::Imports(Update::Delete(mk_import(&[]))));
+    assert!(index.world.imports.is_empty());
+}
+
+#[test]
+fn an_import_whose_crd_stays_away_goes_after_ten_minutes() {
+    let mut index = Index::default();
+    on(
+        &mut index,
+        Event::Crd(IMPORT, CrdState::Standing { uid: "one".into() }),
+    );
+    on(
+        &mut index,
+        Event::Imports(Update::Reset(vec![mk_import(&["east"])])),
+    );
+    on(&mut index, Event::Imports(missing_kind()));
+    assert!(!index.expire(Moment::from_millis(599_999)).any());
+    assert!(index.expire(Moment::from_millis(600_000)).world);
+    assert!(index.world.imports.is_empty() && index.world.kept.is_empty());
+}
+
+#[test]
+fn every_kind_that_a_crd_defines_outlives_it() {
+    for (kind, _) in CRDS {
+        let mut index = Index::default();
+        index.world = crate::fixture::mk_world();
+        index.world.grants.insert(pool(), Default::default());
+        let before = index.keys(kind);
+        assert!(!before.is_empty(), "{kind}");
+        index.vanished.note_crd(kind, CrdState::Gone);
+        for key in &before {
+            let event = deletion(kind, key.clone()).unwrap();
+            on(&mut index, event);
+        }
+        assert_eq!(index.keys(kind), before);
+        index.expire(Moment::from_millis(600_000));
+        assert_eq!(index.keys(kind), [], "{kind}");
+    }
+}
+
+#[test]
+fn a_pool_whose_selector_is_refused_holds_nothing_back() {
+    fn refused<K>(message: &str) -> Update<K> {
+        let text = json!({"kind": "Status", "status": "Failure", "code": 400, "message": message, "reason": "BadRequest"});
+        let status = serde_json::from_value(text).unwrap();
+        let error = kube::runtime::watcher::Error::InitialListFailed(kube::Error::Api(status));
+        Update::Failed(watch::WatchFailure::from(&error))
+    }
+    let mut index = Index::default();
+    pods(&mut index, Update::Reset(vec![mk_pod("a", 1)]));
+    index.forget(&Source::Pods(pool()));
+    assert!(!index.listed.contains(&Source::Pods(pool())));
+    let changes = pods(&mut index, refused("unable to parse"));
+    assert!(changes.world);
+    assert!(index.listed.contains(&Source::Pods(pool())));
+    assert_eq!(ips(&index), Vec::<IpAddr>::new());
+    assert!(index.world.bad_selectors[&pool()].contains("unable to parse"));
+    assert!(!pods(&mut index, refused("unable to parse")).world);
+    // mended
+    assert!(pods(&mut index, Update::Reset(vec![mk_pod("a", 1)])).world);
+    assert_eq!(ips(&index), [ip(1)]);
+    assert!(index.world.bad_selectors.is_empty());
+
+    // a Gateway can name a ConfigMap that no field selector can ask for
+    let key = Key::new("ns", "a,b");
+    let event = Event::ConfigMap(key.clone(), refused("no field selector"));
+    on(&mut index, event);
+    assert!(index.listed.contains(&Source::ConfigMap(key.clone())));
     assert_eq!(index.world.parameters.get(&key), Some(&None));
 }

@@ -162,9 +162,13 @@ fn parent_status(
         Ok(_) => Cond::yes(ACCEPTED, generation),
     };
     let partly = rules.any_supported && !rules.unsupported.is_empty() && one.listeners.is_ok();
-    let resolved = match &rules.bad_ref {
-        Some(bad) => Cond::no(RESOLVED_REFS, bad.reason(), bad.to_string(), generation),
-        None => Cond::yes(RESOLVED_REFS, generation),
+    let resolved = match (&rules.bad_ref, without_crd(world, rules)) {
+        (Some(bad), _) => Cond::no(RESOLVED_REFS, bad.reason(), bad.to_string(), generation),
+        (None, Some(message)) => {
+            let reason = "CRDMissing";
+            Cond::new(RESOLVED_REFS, Truth::True, reason, message, generation)
+        }
+        (None, None) => Cond::yes(RESOLVED_REFS, generation),
     };
     let mut conditions = vec![accepted, resolved];
     if partly {
@@ -180,6 +184,22 @@ fn parent_status(
         parent: one.parent.clone(),
         conditions,
     }
+}
+
+/// Says that a backend of the route is used as it was before its CRD vanished.
+fn without_crd(world: &World, rules: &Rules) -> Option<String> {
+    let mut kept = rules.named.iter().filter_map(|backend| {
+        let (kind, key) = match backend {
+            Backend::Pool(key) => ("InferencePool", key),
+            Backend::Import(key) => ("InferencePoolImport", key),
+            Backend::Service(..) | Backend::Invalid => return None,
+        };
+        world.kept.get(&(kind, key.clone()))
+    });
+    let (kind, key) = kept.next()?;
+    Some(format!(
+        "{kind} {key} went with its CRD: requests go on as before, for at most 10 minutes"
+    ))
 }
 
 /// What Envoys of the Gateway say against a cluster that the route uses.
@@ -201,7 +221,17 @@ fn rejected(world: &World, rules: &Rules, gateway: &Key) -> Option<String> {
 fn pool_status(world: &World, users: &Users) -> BTreeMap<Key, Vec<ParentStatus>> {
     let status = world.pools.iter().map(|(key, pool)| {
         let generation = pool.generation;
+        let bad_selector = world.bad_selectors.get(key);
         let resolved = match picker(world, key, pool) {
+            _ if bad_selector.is_some() => Cond::no(
+                RESOLVED_REFS,
+                "InvalidSelector",
+                format!(
+                    "spec.selector is refused, so it has no pods: {}",
+                    bad_selector.map_or("", |text| text)
+                ),
+                generation,
+            ),
             Some(Err(bad)) => Cond::no(
                 RESOLVED_REFS,
                 "InvalidExtensionRef",

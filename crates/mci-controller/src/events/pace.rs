@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use moment::Moment;
+use watch::backoff;
 
 use crate::write::{
     action::{Failure, Outcome},
-    backoff, throttle,
+    throttle,
 };
 
 /// Nothing is sent while it asks for silence, and ever less often while it does not answer.

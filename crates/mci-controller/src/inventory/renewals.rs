@@ -9,8 +9,8 @@ use super::{
     listing::{Access, Refused},
     provider::ExecPlan,
 };
-use crate::write::backoff;
 use moment::Moment;
+use watch::backoff;
 
 /// The credentials of every profile that has a plan, by the profile's name.
 #[derive(Debug, Default)]

@@ -5,9 +5,9 @@ use std::{collections::BTreeSet, time::Duration};
 
 use crd::inference_pool::InferencePool;
 use futures::StreamExt;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, Client, Resource};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
+use watch::CrdState;
 
 use super::{
     anew::Anew,
@@ -22,14 +22,9 @@ use crate::{
         update::{Kind, Update},
     },
     name::{Key, opaque},
-    write::backoff,
 };
 
 const POOLS_CRD: &str = "inferencepools.inference.networking.k8s.io";
-/// One look at the CRD; it is repeated until answered, and ends with the session.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
-const CHECK_RETRY_MIN: Duration = Duration::from_millis(200);
-const CHECK_RETRY_MAX: Duration = Duration::from_secs(5);
 /// A CRD that was missing, going or hidden from us is looked at again after this much quiet.
 const DOUBT_RETRY: Duration = Duration::from_secs(30);
 
@@ -54,7 +49,7 @@ pub(super) async fn pools(wires: Wires, client: Client, mut anew: Anew) -> Resul
                 continue;
             }
             () = sleep(DOUBT_RETRY), if doubtful => {
-                if check_crd(&wires, &client).await != CrdCheck::Doubtful {
+                if check_crd(&client).await != CrdCheck::Doubtful {
                     // only a list made after that proves anything
                     doubtful = false;
                     odd.clear();
@@ -77,7 +72,7 @@ pub(super) async fn pools(wires: Wires, client: Client, mut anew: Anew) -> Resul
                     }
                 }
                 let crd = if odd.len() < MAX_POOLS {
-                    check_crd(&wires, &client).await
+                    check_crd(&client).await
                 } else {
                     // some may have been left out: their absence proves nothing
                     CrdCheck::Doubtful
@@ -100,7 +95,7 @@ pub(super) async fn pools(wires: Wires, client: Client, mut anew: Anew) -> Resul
             }
             watch::Update::Delete(object) => {
                 if let Some(key) = project::key_of(object.meta()) {
-                    let crd = check_crd(&wires, &client).await;
+                    let crd = check_crd(&client).await;
                     doubtful |= crd == CrdCheck::Doubtful;
                     wires.update(Update::PoolDeleted { key, crd }).await?;
                 }
@@ -108,7 +103,7 @@ pub(super) async fn pools(wires: Wires, client: Client, mut anew: Anew) -> Resul
             }
             watch::Update::OddDelete(object) => {
                 if let Some(key) = Key::checked(&object.namespace, &object.name) {
-                    let crd = check_crd(&wires, &client).await;
+                    let crd = check_crd(&client).await;
                     doubtful |= crd == CrdCheck::Doubtful;
                     wires.update(Update::PoolDeleted { key, crd }).await?;
                 }
@@ -130,33 +125,12 @@ pub(super) async fn pools(wires: Wires, client: Client, mut anew: Anew) -> Resul
     }
 }
 
-/// Looks at the pools CRD until there is an answer. Not being allowed to see it is no proof that it stands.
-async fn check_crd(wires: &Wires, client: &Client) -> CrdCheck {
-    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let mut failures = 0;
-    loop {
-        let answer = timeout(CHECK_TIMEOUT, crds.get_metadata(POOLS_CRD)).await;
-        match answer {
-            Ok(Ok(crd)) => {
-                return match opaque(crd.metadata.uid) {
-                    Some(uid) if crd.metadata.deletion_timestamp.is_none() => {
-                        CrdCheck::Serving { uid }
-                    }
-                    _ => CrdCheck::Doubtful,
-                };
-            }
-            Ok(Err(kube::Error::Api(status))) if [403, 404].contains(&status.code) => {
-                if status.code == 403 {
-                    tracing::warn!(member = %wires.member, crd = POOLS_CRD,
-                        "may not get the CRD: without it no deletion of a pool is believed");
-                }
-                return CrdCheck::Doubtful;
-            }
-            Ok(Err(_)) | Err(_) => {
-                failures += 1;
-                let wait = backoff(failures, CHECK_RETRY_MIN, CHECK_RETRY_MAX, &mut rand::rng());
-                sleep(wait).await;
-            }
+/// What the pools CRD says of itself. Not being allowed to get it is no proof that it stands.
+async fn check_crd(client: &Client) -> CrdCheck {
+    match watch::crd_state(client, POOLS_CRD).await {
+        CrdState::Standing { uid } => {
+            opaque(Some(uid)).map_or(CrdCheck::Doubtful, |uid| CrdCheck::Serving { uid })
         }
+        CrdState::Gone | CrdState::Forbidden => CrdCheck::Doubtful,
     }
 }

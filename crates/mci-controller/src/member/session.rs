@@ -24,8 +24,10 @@ use crate::{
         member::Fault,
         update::{Kind, Update},
     },
-    write::{backoff, run_writer},
+    write::run_writer,
 };
+
+use watch::backoff;
 
 /// How a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

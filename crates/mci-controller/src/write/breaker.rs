@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use moment::Moment;
 
-use super::backoff;
+use watch::backoff;
 
 /// Opens when a server does not answer; one that answers, whatever it says, keeps it closed.
 #[derive(Debug, Default)]

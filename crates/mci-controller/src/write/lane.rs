@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     action::{Failure, Outcome, Work},
-    backoff,
     stats::LaneStats,
 };
 use moment::Moment;
+use watch::backoff;
 
 /// At most one write waits and one is in flight.
 #[derive(Debug, Default)]

@@ -1,7 +1,6 @@
 use http::{Request, Response};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Client, client::Body};
-use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tower_test::mock::{self, Handle};
 
@@ -296,20 +295,6 @@ async fn what_a_server_says_at_length_is_cut() {
         assert!(lengths.iter().all(|length| *length < 600), "{lengths:?}");
     };
     tokio::join!(script, seen);
-}
-
-#[test]
-fn backoff_grows_within_its_bounds() {
-    let mut rng = StdRng::seed_from_u64(1);
-    for failures in 1..80 {
-        let wait = backoff(failures, &mut rng);
-        assert!(
-            wait >= BACKOFF_MIN && wait <= BACKOFF_MAX,
-            "{failures}: {wait:?}"
-        );
-    }
-    let longest = (0..100).map(|_| backoff(20, &mut rng)).max();
-    assert!(longest > Some(Duration::from_secs(20)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -61,6 +61,41 @@ fn withdrawn_import_answers_500_and_an_empty_one_503() {
 }
 
 #[test]
+fn a_backend_that_went_with_its_crd_still_serves_and_the_condition_says_so() {
+    let mut world = mk_world();
+    let (before, _) = build_all(&world);
+    world.kept.insert(("InferencePoolImport", key("llm")));
+    let (models, _) = build_all(&world);
+    assert_eq!(models, before);
+    assert!(has(
+        &route_says(&world, "chat"),
+        "ResolvedRefs=True/CRDMissing"
+    ));
+    assert!(has(
+        &route_says(&world, "web"),
+        "ResolvedRefs=True/ResolvedRefs"
+    ));
+}
+
+#[test]
+fn a_pool_says_that_its_selector_is_refused() {
+    let mut world = mk_world();
+    world
+        .bad_selectors
+        .insert(key("llm"), "no label key".into());
+    let (_, wanted) = build_all(&world);
+    let [pool] = &wanted.pools[&key("llm")][..] else {
+        panic!("{:?}", wanted.pools);
+    };
+    assert!(has(
+        &say(&pool.conditions),
+        "ResolvedRefs=False/InvalidSelector"
+    ));
+    let message = &pool.conditions.last().unwrap().message;
+    assert!(message.contains("no label key"), "{message}");
+}
+
+#[test]
 fn reference_to_another_namespace_needs_a_grant() {
     let mut world = mk_world();
     world

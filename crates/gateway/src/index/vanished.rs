@@ -1,0 +1,241 @@
+//! Objects that went with their CRD: nobody deleted them, so they stay in use for a while (gateway spec 4.1, facts K8).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use moment::Moment;
+use watch::CrdState;
+
+use crate::world::Key;
+
+/// How long objects stay in use after their CRD vanished: time to install it again, and for its objects to be written
+/// again.
+pub(crate) const GRACE: Duration = Duration::from_mins(10);
+
+/// The kinds that a CRD defines, with its name.
+pub(crate) const CRDS: [(&str, &str); 6] = [
+    ("GatewayClass", "gatewayclasses.gateway.networking.k8s.io"),
+    ("Gateway", "gateways.gateway.networking.k8s.io"),
+    ("HTTPRoute", "httproutes.gateway.networking.k8s.io"),
+    (
+        "InferencePool",
+        "inferencepools.inference.networking.k8s.io",
+    ),
+    (
+        "InferencePoolImport",
+        "inferencepoolimports.inference.networking.x-k8s.io",
+    ),
+    (
+        "ReferenceGrant",
+        "referencegrants.gateway.networking.k8s.io",
+    ),
+];
+
+/// By kind. A kind without a CRD is never in it, so its objects go when the API server says so.
+#[derive(Debug, Default)]
+pub(super) struct Vanished(BTreeMap<&'static str, OfKind>);
+
+#[derive(Debug, Default)]
+struct OfKind {
+    /// What the CRD said of itself after the last event that took objects away.
+    state: Option<CrdState>,
+    /// Uid of the CRD when its objects were last listed.
+    listed_uid: Option<String>,
+    /// Objects without a CRD, and until when they stay.
+    kept: BTreeMap<Key, Moment>,
+}
+
+// === impl Vanished ===
+
+impl Vanished {
+    /// What a CRD says of itself, asked after the event that follows was received.
+    pub(super) fn note_crd(&mut self, kind: &'static str, state: CrdState) {
+        self.0.entry(kind).or_default().state = Some(state);
+    }
+
+    /// An object was deleted: whether it was so by somebody, and is gone. Else it stays.
+    pub(super) fn delete(&mut self, kind: &'static str, key: Key, now: Moment) -> bool {
+        let Some(one) = self.0.get_mut(kind) else {
+            return true;
+        };
+        if one.is_proof() {
+            one.kept.remove(&key);
+            return true;
+        }
+        one.keep(key, now);
+        false
+    }
+
+    /// A complete list came: which of the missing ones stay.
+    pub(super) fn list(
+        &mut self,
+        kind: &'static str,
+        missing: impl Iterator<Item = Key>,
+        now: Moment,
+    ) -> BTreeSet<Key> {
+        let Some(one) = self.0.get_mut(kind) else {
+            return BTreeSet::new();
+        };
+        if !one.is_proof() {
+            missing.for_each(|key| one.keep(key, now));
+        }
+        if let Some(CrdState::Standing { uid }) = &one.state {
+            one.listed_uid = Some(uid.clone());
+        }
+        one.kept.keys().cloned().collect()
+    }
+
+    /// The kind is not served any more (404 on a list): what is known of it stays.
+    pub(super) fn lose_kind(
+        &mut self,
+        kind: &'static str,
+        known: impl Iterator<Item = Key>,
+        now: Moment,
+    ) {
+        if let Some(one) = self.0.get_mut(kind) {
+            one.state = Some(CrdState::Gone);
+            known.for_each(|key| one.keep(key, now));
+        }
+    }
+
+    /// The object is there again.
+    pub(super) fn show(&mut self, kind: &str, key: &Key) {
+        if let Some(one) = self.0.get_mut(kind) {
+            one.kept.remove(key);
+        }
+    }
+
+    pub(super) fn is_kept(&self, kind: &str, key: &Key) -> bool {
+        self.0
+            .get(kind)
+            .is_some_and(|one| one.kept.contains_key(key))
+    }
+
+    /// All that stays in use though its CRD is gone.
+    pub(super) fn kept(&self) -> BTreeSet<(&'static str, Key)> {
+        let all = self.0.iter();
+        all.flat_map(|(kind, one)| one.kept.keys().map(|key| (*kind, key.clone())))
+            .collect()
+    }
+
+    /// Those whose time is over: they are gone from now on.
+    pub(super) fn take_expired(&mut self, now: Moment) -> Vec<(&'static str, Key)> {
+        let mut expired = Vec::new();
+        for (kind, one) in &mut self.0 {
+            one.kept.retain(|key, until| {
+                let stays = *until > now;
+                if !stays {
+                    expired.push((*kind, key.clone()));
+                }
+                stays
+            });
+        }
+        expired
+    }
+}
+
+// === impl OfKind ===
+
+impl OfKind {
+    /// Whether what vanished was deleted: its CRD stands, and is the one under which it was last listed. Who has no right
+    /// to ask believes it.
+    fn is_proof(&self) -> bool {
+        match &self.state {
+            None | Some(CrdState::Forbidden) => true,
+            Some(CrdState::Gone) => false,
+            Some(CrdState::Standing { uid }) => {
+                self.listed_uid.as_ref().is_none_or(|listed| listed == uid)
+            }
+        }
+    }
+
+    fn keep(&mut self, key: Key, now: Moment) {
+        self.kept.entry(key).or_insert(now + GRACE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIND: &str = "HTTPRoute";
+
+    fn key(name: &str) -> Key {
+        Key::new("ns", name)
+    }
+
+    fn standing(uid: &str) -> CrdState {
+        CrdState::Standing { uid: uid.into() }
+    }
+
+    /// `a` and `b` were listed under the CRD `one`.
+    fn mk() -> Vanished {
+        let mut vanished = Vanished::default();
+        vanished.note_crd(KIND, standing("one"));
+        assert!(vanished.list(KIND, std::iter::empty(), at(0)).is_empty());
+        vanished
+    }
+
+    fn at(seconds: u64) -> Moment {
+        Moment::from_millis(seconds * 1000)
+    }
+
+    fn kept(vanished: &Vanished) -> Vec<String> {
+        let kept = vanished.kept();
+        kept.into_iter().map(|(_, key)| key.name).collect()
+    }
+
+    #[test]
+    fn a_deletion_counts_only_under_the_crd_of_the_last_list() {
+        for (state, gone) in [
+            (standing("one"), true),
+            (CrdState::Forbidden, true),
+            (standing("two"), false),
+            (CrdState::Gone, false),
+        ] {
+            let mut vanished = mk();
+            vanished.note_crd(KIND, state.clone());
+            assert_eq!(vanished.delete(KIND, key("a"), at(1)), gone, "{state:?}");
+            assert_eq!(kept(&vanished).is_empty(), gone, "{state:?}");
+        }
+        // a kind without a CRD
+        assert!(Vanished::default().delete("Service", key("a"), at(1)));
+    }
+
+    #[test]
+    fn a_list_under_another_crd_takes_nothing_away_and_the_next_only_what_came_since() {
+        let mut vanished = mk();
+        vanished.note_crd(KIND, standing("two"));
+        let stay = vanished.list(KIND, [key("a"), key("b")].into_iter(), at(1));
+        assert_eq!(stay, BTreeSet::from([key("a"), key("b")]));
+        vanished.show(KIND, &key("a"));
+        assert_eq!(kept(&vanished), ["b"]);
+        // from now on `two` is the CRD under which objects are deleted
+        let stay = vanished.list(KIND, [key("a"), key("b")].into_iter(), at(2));
+        assert_eq!(stay, BTreeSet::from([key("b")]));
+        assert!(vanished.delete(KIND, key("a"), at(3)));
+    }
+
+    #[test]
+    fn what_is_kept_goes_ten_minutes_after_it_vanished() {
+        let mut vanished = mk();
+        vanished.lose_kind(KIND, [key("a")].into_iter(), at(1));
+        vanished.lose_kind(KIND, [key("a"), key("b")].into_iter(), at(31));
+        assert_eq!(vanished.take_expired(at(600)), []);
+        assert_eq!(vanished.take_expired(at(601)), [(KIND, key("a"))]);
+        assert!(vanished.is_kept(KIND, &key("b")));
+        assert_eq!(vanished.take_expired(at(631)), [(KIND, key("b"))]);
+        assert_eq!(kept(&vanished), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_kept_object_that_is_deleted_under_its_new_crd_is_gone() {
+        let mut vanished = mk();
+        vanished.lose_kind(KIND, [key("a")].into_iter(), at(1));
+        vanished.note_crd(KIND, standing("two"));
+        vanished.list(KIND, std::iter::empty(), at(2));
+        assert!(vanished.is_kept(KIND, &key("a")));
+        assert!(vanished.delete(KIND, key("a"), at(3)));
+        assert!(!vanished.is_kept(KIND, &key("a")));
+    }
+}
