@@ -215,14 +215,24 @@ impl Environment {
         Ok(())
     }
 
+    /// Names of the ready pods with this label.
+    pub(crate) async fn ready_pods(
+        &self,
+        cluster: &Cluster,
+        namespace: &str,
+        label: &str,
+    ) -> Result<Vec<String>, String> {
+        let api: Api<Pod> = Api::namespaced(cluster.client(), namespace);
+        let pods = api.list(&ListParams::default().labels(label)).await;
+        let pods = pods.map_err(|error| error.to_string())?;
+        let ready = pods.items.into_iter().filter(is_ready);
+        Ok(ready.filter_map(|pod| pod.metadata.name).collect())
+    }
+
     /// Whether the controller's pod is ready: it has begun to write.
     pub(crate) async fn controller_is_ready(&self) -> Result<bool, String> {
-        let api: Api<Pod> = Api::namespaced(self.west.client(), isthmus::NAMESPACE);
-        let pods = api
-            .list(&ListParams::default().labels(CONTROLLER_PODS))
-            .await;
-        let pods = pods.map_err(|error| error.to_string())?;
-        Ok(pods.items.iter().any(is_ready))
+        let ready = self.ready_pods(&self.west, isthmus::NAMESPACE, CONTROLLER_PODS);
+        Ok(!ready.await?.is_empty())
     }
 
     /// How often the first container of a pod was restarted.

@@ -9,6 +9,7 @@ mod bad_input;
 mod environment;
 mod export;
 mod faults;
+mod gateway;
 mod leader;
 mod members;
 mod parent_mode;
@@ -64,6 +65,8 @@ const TESTS: &[Test] = &tests![
     faults::traffic_resumes_after_the_endpoint_picker_restarts,
     faults::a_restarted_controller_keeps_the_import_of_an_unreachable_cluster,
     faults::a_cut_link_is_an_error_in_bounded_time_and_heals,
+    gateway::a_pool_with_an_illegal_selector_stops_nobody_else,
+    gateway::no_request_fails_while_the_import_crd_goes_and_returns,
     rights::the_controller_has_the_rights_of_the_manifests_and_no_other,
     rights::every_right_of_the_manifests_is_used,
     members::a_restarted_controller_writes_nothing_that_is_already_so,
