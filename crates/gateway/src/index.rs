@@ -11,7 +11,7 @@ use kube::core::PartialObjectMeta;
 use moment::Moment;
 use serde_json::Value;
 use tracing::warn;
-use watch::{CrdState, OddObject, Update};
+use watch::{OddObject, Update};
 
 use crate::infra::{Part, controlling_gateway, parameters};
 use crate::status::Target;
@@ -46,8 +46,8 @@ pub(crate) enum Event {
     Pods(Key, Update<Pod>),
     /// The one with this key.
     ConfigMap(Key, Update<ConfigMap>),
-    /// What the CRD of a kind says of itself, asked after the next event of that kind was received.
-    Crd(&'static str, CrdState),
+    /// Whether the CRD of a kind confirms that what vanishes by the next event of that kind was deleted by somebody.
+    Confirmed(&'static str, bool),
 }
 
 /// What an update changed.
@@ -261,7 +261,7 @@ impl Index {
             }
             Event::Pods(pool, update) => self.pods(&pool, update, odd),
             Event::ConfigMap(key, update) => self.config_map(&key, update, odd),
-            Event::Crd(..) => Changes::default(),
+            Event::Confirmed(..) => Changes::default(),
         }
     }
 
@@ -330,8 +330,8 @@ impl Index {
             Event::ConfigMap(key, u) => {
                 self.note_update(Source::ConfigMap(key.clone()), u, always, now)
             }
-            Event::Crd(kind, state) => {
-                self.vanished.note_crd(kind, state.clone());
+            Event::Confirmed(kind, confirmed) => {
+                self.vanished.set_confirmed(kind, *confirmed);
                 Noted::default()
             }
         }

@@ -96,7 +96,6 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         ended.clone(),
     );
     tasks.spawn(async move { ("admin server", admin.await.map_err(Into::into)) });
-    let clock = Clock::start();
     let control = Control {
         index: Index::default(),
         watches: Watches::start(client, sender),
@@ -114,7 +113,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         debug,
         open: open.clone(),
         decided: Decided::default(),
-        clock,
+        clock: Clock::start(),
     };
     let stopped = stop.clone();
     tasks.spawn(async move {
@@ -125,7 +124,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         snapshots: newest,
         proxies,
         metrics: ads_metrics,
-        clock,
+        clock: Clock::start(),
         removal_delay,
         drain: drain.clone(),
     };

@@ -1,10 +1,10 @@
 //! The watches: one per kind for the whole cluster, one per pool for its pods, one per named
 //! ConfigMap. All feed one bounded channel; when it is full, the watches wait.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::pin::Pin;
+use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
@@ -13,8 +13,9 @@ use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
 use tracing::{debug, warn};
-use watch::{Config, Update};
+use watch::{Config, LastListed, Tolerant, Update};
 
 use crate::index::{CRDS, Event, Source};
 use crate::infra::MANAGED_BY;
@@ -24,6 +25,10 @@ pub(crate) const EVENTS: usize = 1024;
 
 /// Updates that are passed on together: as many deletions cost one look at their CRD.
 const BATCH: usize = 256;
+
+/// Wait before the objects of a CRD that was gone are listed again. What is deleted before that list, under the new CRD, is
+/// kept like what went with the old one.
+const LIST_AGAIN: Duration = Duration::from_secs(1);
 
 pub(crate) struct Watches {
     client: Client,
@@ -58,6 +63,24 @@ fn compare<'a>(
     stopped
 }
 
+type Updates<K> = Pin<Box<dyn Stream<Item = Update<K>> + Send>>;
+
+/// One watch, on its way to the reader.
+struct Feed {
+    events: mpsc::Sender<Event>,
+    kind: &'static str,
+    crd: Option<Crd>,
+}
+
+/// The CRD of a kind: it is asked after each batch that takes objects away, before that batch is passed on.
+struct Crd {
+    client: Client,
+    kind: &'static str,
+    name: &'static str,
+    last_listed: LastListed,
+    list_again: Option<Instant>,
+}
+
 /// Whether objects may be gone after it.
 fn takes_away<K>(update: &Update<K>) -> bool {
     match update {
@@ -88,9 +111,14 @@ impl Watches {
         watches.all(Config::default(), Event::Slices);
         watches.all(ours.clone(), Event::Deployments);
         watches.all(ours, Event::ServiceAccounts);
-        let namespaces = Api::all(watches.client.clone());
-        let namespaces = watch::metadata::<Namespace>(namespaces, Config::default());
-        watches.forward(Box::pin(namespaces), Event::Namespaces, None);
+        let namespaces: Api<_> = Api::all(watches.client.clone());
+        let list = move || -> Updates<_> {
+            Box::pin(watch::metadata::<Namespace>(
+                namespaces.clone(),
+                Config::default(),
+            ))
+        };
+        watches.forward(list, Event::Namespaces, None);
         watches
     }
 
@@ -132,16 +160,16 @@ impl Watches {
                 let pods: Api<_> = Api::namespaced(self.client.clone(), &pool.namespace);
                 let config = Config::default().labels(selector);
                 let pool = pool.clone();
-                let pods = Box::pin(watch::objects::<Pod>(pods, config));
-                Some(self.forward(pods, move |update| Event::Pods(pool.clone(), update), None))
+                let list = move || objects::<Pod>(&pods, &config);
+                Some(self.forward(list, move |update| Event::Pods(pool.clone(), update), None))
             }
             Source::ConfigMap(key) => {
                 let maps: Api<_> = Api::namespaced(self.client.clone(), &key.namespace);
                 let config = Config::default().fields(&format!("metadata.name={}", key.name));
                 let key = key.clone();
-                let maps = Box::pin(watch::objects::<ConfigMap>(maps, config));
+                let list = move || objects::<ConfigMap>(&maps, &config);
                 let wrap = move |update| Event::ConfigMap(key.clone(), update);
-                Some(self.forward(maps, wrap, None))
+                Some(self.forward(list, wrap, None))
             }
         }
     }
@@ -150,52 +178,118 @@ impl Watches {
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        let objects = watch::objects::<K>(Api::all(self.client.clone()), config);
-        let kind: Cow<'_, str> = K::kind(&());
+        let api = Api::all(self.client.clone());
+        let kind = K::kind(&());
         let crd = CRDS.iter().find(|(name, _)| *name == kind).copied();
-        self.forward(Box::pin(objects), wrap, crd);
+        self.forward(move || objects::<K>(&api, &config), wrap, crd);
     }
 
-    /// Of a kind that a CRD defines, `crd` has kind and CRD: it is asked after each batch that takes objects away, and
-    /// before that batch is passed on.
+    /// Of a kind that a CRD defines, `crd` has kind and CRD.
     fn forward<K: Send + 'static>(
         &mut self,
-        updates: Pin<Box<dyn Stream<Item = Update<K>> + Send>>,
+        list: impl Fn() -> Updates<K> + Send + 'static,
         wrap: impl Fn(Update<K>) -> Event + Send + 'static,
         crd: Option<(&'static str, &'static str)>,
     ) -> AbortHandle {
-        let events = self.events.clone();
-        let client = self.client.clone();
-        let mut batches = updates.ready_chunks(BATCH);
         let kind = std::any::type_name::<K>().rsplit("::").next().unwrap_or("");
-        let kind = kind.trim_end_matches('>');
-        self.tasks.spawn(async move {
-            while let Some(batch) = batches.next().await {
-                if let Some((kind, crd)) = crd
-                    && batch.iter().any(takes_away)
-                {
-                    let state = watch::crd_state(&client, crd).await;
-                    if events.send(Event::Crd(kind, state)).await.is_err() {
-                        return;
-                    }
+        let feed = Feed {
+            events: self.events.clone(),
+            kind: kind.trim_end_matches('>'),
+            crd: crd.map(|(kind, name)| Crd {
+                client: self.client.clone(),
+                kind,
+                name,
+                last_listed: LastListed::default(),
+                list_again: None,
+            }),
+        };
+        self.tasks.spawn(feed.run(list, wrap))
+    }
+}
+
+fn objects<K>(api: &Api<Tolerant<K>>, config: &Config) -> Updates<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    Box::pin(watch::objects::<K>(api.clone(), config.clone()))
+}
+
+// === impl Feed ===
+
+impl Feed {
+    /// Until the reader is gone.
+    async fn run<K: Send + 'static>(
+        mut self,
+        list: impl Fn() -> Updates<K> + Send + 'static,
+        wrap: impl Fn(Update<K>) -> Event + Send + 'static,
+    ) {
+        let mut batches = list().ready_chunks(BATCH);
+        loop {
+            let list_again = self.crd.as_ref().and_then(|crd| crd.list_again);
+            let due = async {
+                match list_again {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
                 }
-                for update in batch {
-                    match &update {
-                        Update::Failed(failure) if failure.is_kind_missing() => {
-                            debug!(kind, "no such kind");
-                        }
-                        Update::Failed(failure) => {
-                            let reason = failure.reason();
-                            warn!(kind, reason, message = failure.message, "watch failed");
-                        }
-                        _ => {}
+            };
+            let batch = tokio::select! {
+                batch = batches.next() => batch,
+                () = due => {
+                    batches = list().ready_chunks(BATCH);
+                    if let Some(crd) = &mut self.crd {
+                        crd.list_again = None;
                     }
-                    if events.send(wrap(update)).await.is_err() {
-                        return;
-                    }
+                    continue;
+                }
+            };
+            let Some(batch) = batch else { return };
+            if let Some(crd) = &mut self.crd
+                && batch.iter().any(takes_away)
+            {
+                let listed = batch.iter().any(|one| matches!(one, Update::Reset(_)));
+                let confirmed = Event::Confirmed(crd.kind, crd.confirms(listed).await);
+                if self.events.send(confirmed).await.is_err() {
+                    return;
                 }
             }
-        })
+            for update in batch {
+                self.log(&update);
+                if self.events.send(wrap(update)).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn log<K>(&self, update: &Update<K>) {
+        let kind = self.kind;
+        match update {
+            Update::Failed(failure) if failure.is_kind_missing() => debug!(kind, "no such kind"),
+            Update::Failed(failure) => {
+                let reason = failure.reason();
+                warn!(kind, reason, message = failure.message, "watch failed");
+            }
+            _ => {}
+        }
+    }
+}
+
+// === impl Crd ===
+
+impl Crd {
+    /// Whether the CRD confirms that what vanished was deleted. If it does not, the kind is listed again soon: a watch
+    /// may outlive its CRD, and only a list shows what exists under the next one.
+    async fn confirms(&mut self, listed: bool) -> bool {
+        let state = watch::crd_state(&self.client, self.name).await;
+        let confirmed = self.last_listed.confirms(&state, listed);
+        if !confirmed {
+            warn!(
+                crd = self.name,
+                "the CRD is gone or another one: its objects stay in use for now"
+            );
+            self.list_again = Some(Instant::now() + LIST_AGAIN);
+        }
+        confirmed
     }
 }
 

@@ -26,6 +26,10 @@ pub enum CrdState {
     Forbidden,
 }
 
+/// Under which CRD the objects of a kind were last listed.
+#[derive(Clone, Debug, Default)]
+pub struct LastListed(Option<String>);
+
 /// One request; it is repeated until it is answered.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_MIN: Duration = Duration::from_millis(200);
@@ -57,6 +61,27 @@ pub async fn crd_state(client: &Client, name: &str) -> CrdState {
                 let wait = backoff(failures, RETRY_MIN, RETRY_MAX, &mut rand::rng());
                 sleep(wait).await;
             }
+        }
+    }
+}
+
+// === impl LastListed ===
+
+impl LastListed {
+    /// Whether objects that vanished were deleted, by what the CRD says after that: it stands, and they were listed under
+    /// it. With `listed` a complete list is what they vanished by; the next is compared with it. Who has no right to ask
+    /// must believe it.
+    pub fn confirms(&mut self, state: &CrdState, listed: bool) -> bool {
+        match state {
+            CrdState::Standing { uid } => {
+                let same = self.0.as_ref().is_none_or(|before| before == uid);
+                if listed {
+                    self.0 = Some(uid.clone());
+                }
+                same
+            }
+            CrdState::Gone => false,
+            CrdState::Forbidden => true,
         }
     }
 }
@@ -97,6 +122,19 @@ mod tests {
             }
         };
         tokio::join!(crd_state(&client, "pools.example"), serve).0
+    }
+
+    #[test]
+    fn only_the_crd_of_the_last_list_confirms_an_end() {
+        let standing = |uid: &str| CrdState::Standing { uid: uid.into() };
+        let mut last = LastListed::default();
+        assert!(last.confirms(&standing("one"), true), "nothing before it");
+        assert!(last.confirms(&standing("one"), false));
+        assert!(!last.confirms(&CrdState::Gone, true));
+        assert!(last.confirms(&CrdState::Forbidden, false));
+        assert!(!last.confirms(&standing("two"), false));
+        assert!(!last.confirms(&standing("two"), true));
+        assert!(last.confirms(&standing("two"), false));
     }
 
     #[tokio::test(start_paused = true)]

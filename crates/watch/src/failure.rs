@@ -101,7 +101,7 @@ impl From<&watcher::Error> for WatchFailure {
             relists: listing || cannot_resume || matches!(status, Some(404 | 410)),
             listing,
             status,
-            message: clipped(chain(error)),
+            message: clipped(text(error)),
         }
     }
 }
@@ -208,6 +208,21 @@ fn by_status(code: u16) -> (FailureReason, Option<u16>) {
         _ => FailureReason::WatchFailed,
     };
     (reason, Some(code))
+}
+
+/// What went wrong: where the server says so, in its words.
+fn text(error: &watcher::Error) -> String {
+    let status = match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => status,
+        other => return chain(other),
+    };
+    if status.message.is_empty() {
+        return format!("the server answered {}", status.code);
+    }
+    format!("{} ({})", status.message, status.code)
 }
 
 /// The error and its causes on one line, without repeating what a cause already says.

@@ -17,7 +17,7 @@ mod stream;
 mod tolerant;
 
 pub use backoff::backoff;
-pub use crd_state::{CrdState, crd_state};
+pub use crd_state::{CrdState, LastListed, crd_state};
 pub use failure::{FailureReason, WatchFailure};
 pub use kube::runtime::watcher::Config;
 pub use stream::{OddObject, Update, metadata, objects, reduced};

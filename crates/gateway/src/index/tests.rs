@@ -172,63 +172,50 @@ fn missing_kind<K>() -> Update<K> {
     Update::Failed(watch::WatchFailure::from(&error))
 }
 
-/// As a real API server tells it (K8), and as our controller writes the imports again.
+/// As a real API server shows it (K8), and as our controller writes the imports again.
 #[test]
 fn deleting_the_crd_of_imports_and_its_return_change_nothing() {
     let mut index = Index::default();
-    let standing = |uid: &str| Event::Crd(IMPORT, CrdState::Standing { uid: uid.into() });
-    on(&mut index, standing("one"));
-    on(
-        &mut index,
-        Event::Imports(Update::Reset(vec![mk_import(&["east"])])),
-    );
+    let list = |entries: &[&[&str]]| {
+        Event::Imports(Update::Reset(
+            entries.iter().map(|one| mk_import(one)).collect(),
+        ))
+    };
+    let apply = |entries: &[&str]| Event::Imports(Update::Apply(mk_import(entries)));
+    let delete = || Event::Imports(Update::Delete(mk_import(&[])));
+    on(&mut index, Event::Confirmed(IMPORT, true));
+    on(&mut index, list(&[&["east"]]));
     assert!(index.world.kept.is_empty());
 
-    on(&mut index, Event::Crd(IMPORT, CrdState::Gone));
-    let changes = on(
-        &mut index,
-        Event::Imports(Update::Delete(mk_import(&["east"]))),
-    );
-    assert!(changes.world, "the condition says so");
+    on(&mut index, Event::Confirmed(IMPORT, false));
+    assert!(on(&mut index, delete()).world, "the condition says so");
     assert_eq!(index.world.kept, BTreeSet::from([(IMPORT, pool())]));
     on(&mut index, Event::Imports(missing_kind()));
-    on(&mut index, standing("two"));
-    on(&mut index, Event::Imports(Update::Reset(Vec::new())));
+    on(&mut index, list(&[]));
     assert_eq!(entries(&index), ["east"]);
     // created again, and its status only after that
-    on(&mut index, Event::Imports(Update::Apply(mk_import(&[]))));
+    on(&mut index, apply(&[]));
     assert_eq!(entries(&index), ["east"]);
-    on(
-        &mut index,
-        Event::Imports(Update::Reset(vec![mk_import(&[])])),
-    );
+    on(&mut index, list(&[&[]]));
     assert_eq!(entries(&index), ["east"]);
 
-    on(
-        &mut index,
-        Event::Imports(Update::Apply(mk_import(&["east", "north"]))),
-    );
+    on(&mut index, apply(&["east", "north"]));
     assert_eq!(entries(&index), ["east", "north"]);
     assert!(index.world.kept.is_empty());
     // from now on it is an import like any other
-    on(&mut index, Event::Imports(Update::Apply(mk_import(&[]))));
+    on(&mut index, apply(&[]));
     assert_eq!(entries(&index), Vec::<String>::new());
-    on(&mut index, standing("two"));
-    on(&mut index, Event::Imports(Update::Delete(mk_import(&[]))));
+    on(&mut index, Event::Confirmed(IMPORT, true));
+    on(&mut index, delete());
     assert!(index.world.imports.is_empty());
 }
 
 #[test]
 fn an_import_whose_crd_stays_away_goes_after_ten_minutes() {
     let mut index = Index::default();
-    on(
-        &mut index,
-        Event::Crd(IMPORT, CrdState::Standing { uid: "one".into() }),
-    );
-    on(
-        &mut index,
-        Event::Imports(Update::Reset(vec![mk_import(&["east"])])),
-    );
+    on(&mut index, Event::Confirmed(IMPORT, true));
+    let list = Update::Reset(vec![mk_import(&["east"])]);
+    on(&mut index, Event::Imports(list));
     on(&mut index, Event::Imports(missing_kind()));
     assert!(!index.expire(Moment::from_millis(599_999)).any());
     assert!(index.expire(Moment::from_millis(600_000)).world);
@@ -238,12 +225,17 @@ fn an_import_whose_crd_stays_away_goes_after_ten_minutes() {
 #[test]
 fn every_kind_that_a_crd_defines_outlives_it() {
     for (kind, _) in CRDS {
-        let mut index = Index::default();
-        index.world = crate::fixture::mk_world();
-        index.world.grants.insert(pool(), Default::default());
+        let mut index = Index {
+            world: crate::fixture::mk_world(),
+            ..Index::default()
+        };
+        index
+            .world
+            .grants
+            .insert(pool(), crate::world::ReferenceGrant::default());
         let before = index.keys(kind);
         assert!(!before.is_empty(), "{kind}");
-        index.vanished.note_crd(kind, CrdState::Gone);
+        on(&mut index, Event::Confirmed(kind, false));
         for key in &before {
             let event = deletion(kind, key.clone()).unwrap();
             on(&mut index, event);

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use moment::Moment;
-use watch::CrdState;
 
 use crate::world::Key;
 
@@ -37,10 +36,8 @@ pub(super) struct Vanished(BTreeMap<&'static str, OfKind>);
 
 #[derive(Debug, Default)]
 struct OfKind {
-    /// What the CRD said of itself after the last event that took objects away.
-    state: Option<CrdState>,
-    /// Uid of the CRD when its objects were last listed.
-    listed_uid: Option<String>,
+    /// What vanishes next was not deleted by anybody: its CRD is gone, or is another one.
+    doubted: bool,
     /// Objects without a CRD, and until when they stay.
     kept: BTreeMap<Key, Moment>,
 }
@@ -48,9 +45,9 @@ struct OfKind {
 // === impl Vanished ===
 
 impl Vanished {
-    /// What a CRD says of itself, asked after the event that follows was received.
-    pub(super) fn note_crd(&mut self, kind: &'static str, state: CrdState) {
-        self.0.entry(kind).or_default().state = Some(state);
+    /// Whether what vanishes by the next update of the kind was deleted by somebody.
+    pub(super) fn set_confirmed(&mut self, kind: &'static str, confirmed: bool) {
+        self.0.entry(kind).or_default().doubted = !confirmed;
     }
 
     /// An object was deleted: whether it was so by somebody, and is gone. Else it stays.
@@ -58,12 +55,12 @@ impl Vanished {
         let Some(one) = self.0.get_mut(kind) else {
             return true;
         };
-        if one.is_proof() {
+        if one.doubted {
+            one.keep(key, now);
+        } else {
             one.kept.remove(&key);
-            return true;
         }
-        one.keep(key, now);
-        false
+        !one.doubted
     }
 
     /// A complete list came: which of the missing ones stay.
@@ -76,11 +73,8 @@ impl Vanished {
         let Some(one) = self.0.get_mut(kind) else {
             return BTreeSet::new();
         };
-        if !one.is_proof() {
+        if one.doubted {
             missing.for_each(|key| one.keep(key, now));
-        }
-        if let Some(CrdState::Standing { uid }) = &one.state {
-            one.listed_uid = Some(uid.clone());
         }
         one.kept.keys().cloned().collect()
     }
@@ -93,7 +87,6 @@ impl Vanished {
         now: Moment,
     ) {
         if let Some(one) = self.0.get_mut(kind) {
-            one.state = Some(CrdState::Gone);
             known.for_each(|key| one.keep(key, now));
         }
     }
@@ -137,18 +130,6 @@ impl Vanished {
 // === impl OfKind ===
 
 impl OfKind {
-    /// Whether what vanished was deleted: its CRD stands, and is the one under which it was last listed. Who has no right
-    /// to ask believes it.
-    fn is_proof(&self) -> bool {
-        match &self.state {
-            None | Some(CrdState::Forbidden) => true,
-            Some(CrdState::Gone) => false,
-            Some(CrdState::Standing { uid }) => {
-                self.listed_uid.as_ref().is_none_or(|listed| listed == uid)
-            }
-        }
-    }
-
     fn keep(&mut self, key: Key, now: Moment) {
         self.kept.entry(key).or_insert(now + GRACE);
     }
@@ -164,18 +145,6 @@ mod tests {
         Key::new("ns", name)
     }
 
-    fn standing(uid: &str) -> CrdState {
-        CrdState::Standing { uid: uid.into() }
-    }
-
-    /// `a` and `b` were listed under the CRD `one`.
-    fn mk() -> Vanished {
-        let mut vanished = Vanished::default();
-        vanished.note_crd(KIND, standing("one"));
-        assert!(vanished.list(KIND, std::iter::empty(), at(0)).is_empty());
-        vanished
-    }
-
     fn at(seconds: u64) -> Moment {
         Moment::from_millis(seconds * 1000)
     }
@@ -185,40 +154,37 @@ mod tests {
         kept.into_iter().map(|(_, key)| key.name).collect()
     }
 
+    fn mk(confirmed: bool) -> Vanished {
+        let mut vanished = Vanished::default();
+        vanished.set_confirmed(KIND, confirmed);
+        vanished
+    }
+
     #[test]
-    fn a_deletion_counts_only_under_the_crd_of_the_last_list() {
-        for (state, gone) in [
-            (standing("one"), true),
-            (CrdState::Forbidden, true),
-            (standing("two"), false),
-            (CrdState::Gone, false),
-        ] {
-            let mut vanished = mk();
-            vanished.note_crd(KIND, state.clone());
-            assert_eq!(vanished.delete(KIND, key("a"), at(1)), gone, "{state:?}");
-            assert_eq!(kept(&vanished).is_empty(), gone, "{state:?}");
+    fn only_a_confirmed_deletion_counts() {
+        for confirmed in [true, false] {
+            let mut vanished = mk(confirmed);
+            assert_eq!(vanished.delete(KIND, key("a"), at(1)), confirmed);
+            assert_eq!(kept(&vanished).is_empty(), confirmed);
         }
         // a kind without a CRD
         assert!(Vanished::default().delete("Service", key("a"), at(1)));
     }
 
     #[test]
-    fn a_list_under_another_crd_takes_nothing_away_and_the_next_only_what_came_since() {
-        let mut vanished = mk();
-        vanished.note_crd(KIND, standing("two"));
+    fn what_a_doubted_list_lacks_stays_until_it_shows() {
+        let mut vanished = mk(false);
         let stay = vanished.list(KIND, [key("a"), key("b")].into_iter(), at(1));
         assert_eq!(stay, BTreeSet::from([key("a"), key("b")]));
         vanished.show(KIND, &key("a"));
-        assert_eq!(kept(&vanished), ["b"]);
-        // from now on `two` is the CRD under which objects are deleted
+        vanished.set_confirmed(KIND, true);
         let stay = vanished.list(KIND, [key("a"), key("b")].into_iter(), at(2));
         assert_eq!(stay, BTreeSet::from([key("b")]));
-        assert!(vanished.delete(KIND, key("a"), at(3)));
     }
 
     #[test]
     fn what_is_kept_goes_ten_minutes_after_it_vanished() {
-        let mut vanished = mk();
+        let mut vanished = mk(true);
         vanished.lose_kind(KIND, [key("a")].into_iter(), at(1));
         vanished.lose_kind(KIND, [key("a"), key("b")].into_iter(), at(31));
         assert_eq!(vanished.take_expired(at(600)), []);
@@ -230,11 +196,9 @@ mod tests {
 
     #[test]
     fn a_kept_object_that_is_deleted_under_its_new_crd_is_gone() {
-        let mut vanished = mk();
-        vanished.lose_kind(KIND, [key("a")].into_iter(), at(1));
-        vanished.note_crd(KIND, standing("two"));
-        vanished.list(KIND, std::iter::empty(), at(2));
-        assert!(vanished.is_kept(KIND, &key("a")));
+        let mut vanished = mk(false);
+        vanished.delete(KIND, key("a"), at(1));
+        vanished.set_confirmed(KIND, true);
         assert!(vanished.delete(KIND, key("a"), at(3)));
         assert!(!vanished.is_kept(KIND, &key("a")));
     }
