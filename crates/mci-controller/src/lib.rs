@@ -19,21 +19,19 @@ mod deadline;
 mod docs;
 mod events;
 mod explain;
-#[cfg(test)]
-mod fixtures;
 mod home;
-mod index;
 mod inventory;
 mod member;
 mod metrics;
-mod name;
-mod networks;
 mod overview;
-mod plan;
 mod planner;
 mod run;
 mod said;
 mod write;
+
+#[cfg(test)]
+use mci_model::fixtures;
+use mci_model::{evidence, export, index, name, networks, plan};
 
 pub use args::Args;
 pub use run::run;

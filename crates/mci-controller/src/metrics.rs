@@ -20,7 +20,7 @@ pub(crate) use self::counters::MemberMetrics;
 #[cfg(test)]
 pub(crate) use self::tests::sample_page;
 use self::{counters::Members, gauges::Gauges};
-use crate::{index::Evidence, name::ClusterName, overview::Overview};
+use crate::{evidence::Evidence, name::ClusterName, overview::Overview};
 
 type Reason = [(&'static str, &'static str); 1];
 

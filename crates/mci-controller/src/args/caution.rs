@@ -115,17 +115,3 @@ impl FromStr for Patience {
             .map_err(|error| format!("{error}, or never"))
     }
 }
-
-// === impl ImportInExporter ===
-
-impl FromStr for ImportInExporter {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "when-remote" => Ok(Self::WhenRemote),
-            "always" => Ok(Self::Always),
-            other => Err(format!("{other:?} is unknown: use when-remote or always")),
-        }
-    }
-}

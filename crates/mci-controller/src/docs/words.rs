@@ -7,10 +7,11 @@ use crd::{annotations, cluster_profile, conditions};
 use super::read;
 use crate::{
     events::{POOL_REASONS, Reason},
+    evidence::Evidence,
     explain::{Scene, Stand, State, explain},
+    export::ANNOTATIONS,
     fixtures::{export, mk_key, mk_policy, mk_world},
     index::{
-        Evidence,
         flavour::Flavour,
         member::{Fault, Reach, Refusal},
     },
@@ -18,7 +19,6 @@ use crate::{
     plan::{
         Rejection,
         decision::{ExportKnown, ImportsKnown, Known, NamespaceKnown, Tie, decide},
-        export::ANNOTATIONS,
     },
 };
 use moment::Moment;

@@ -12,6 +12,7 @@ use crd::{
 };
 
 use crate::{
+    export::{Export, SecretSelector, parse_export},
     index::{
         World,
         entry::Entry,
@@ -19,10 +20,7 @@ use crate::{
         member::{Link, Reach},
     },
     name::{ClusterName, Key},
-    plan::{
-        Hold, ImportPlan, KeyPlan, PoolPlan,
-        export::{Export, SecretSelector, parse_export},
-    },
+    plan::{Hold, ImportPlan, KeyPlan, PoolPlan},
 };
 use moment::Moment;
 

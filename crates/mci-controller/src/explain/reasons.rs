@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Explanation, Exporter, Importer, Rule, Stand, State};
 use crate::{
+    export::{Export, parse_export},
     index::{
         World,
         facts::Claim,
@@ -17,7 +18,6 @@ use crate::{
         decision::{Decision, ImportsFate, Known, decide},
         desired_for,
         diff::{Step, diff},
-        export::{Export, parse_export},
         join_names,
     },
     write::{Queue, action::Slot},

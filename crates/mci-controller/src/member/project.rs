@@ -26,6 +26,7 @@ use serde_json::value::RawValue;
 
 use super::Alike;
 use crate::{
+    export::concerns_export,
     index::{
         digest::LiveStatus,
         entry::{Entry, ImportStatus},
@@ -35,7 +36,6 @@ use crate::{
         },
     },
     name::{Key, is_label, opaque},
-    plan::export::concerns_export,
     write::pool_status::MAX_PARENTS,
 };
 

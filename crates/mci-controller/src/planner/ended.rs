@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::index::{Evidence, Withdrawal};
+use crate::{evidence::Evidence, index::Withdrawal};
 
 /// Exports that ended by the same evidence.
 #[derive(Debug, PartialEq, Eq)]

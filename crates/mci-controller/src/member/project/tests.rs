@@ -192,8 +192,7 @@ fn an_annotation_is_kept_no_longer_than_a_legal_one_and_stays_illegal() {
     }));
     let kept = pool(object, &mk_ours()).expect("valid").annotations;
     assert_eq!(kept[crd::annotations::HEALTH_SECRET].len(), MAX_ANNOTATION);
-    let crate::plan::export::Export::Requested(request) = crate::plan::export::parse_export(&kept)
-    else {
+    let crate::export::Export::Requested(request) = crate::export::parse_export(&kept) else {
         panic!("not exported");
     };
     assert_eq!(request.ignored, [crd::annotations::HEALTH_SECRET]);

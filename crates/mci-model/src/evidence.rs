@@ -1,0 +1,66 @@
+//! What permits taking an entry away, and what follows from it (spec 4.3).
+
+/// What permits a withdrawal (spec 4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Evidence {
+    /// The watch said DELETED, and the CRD still stands.
+    PoolDeleted,
+    /// A complete list lacks it, and the CRD still stands.
+    PoolAbsent,
+    AnnotationGone,
+    AnnotationInvalid,
+    /// The member left the inventory.
+    MemberRemoved,
+    /// The member was silent for as long as the operator grants, if he does.
+    WithdrawAfter,
+}
+
+/// What evidence leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// At once, with no drain.
+    AtOnce,
+    /// After the drain that the exporter asked for, if any.
+    Drain,
+    /// Not now: the fault may be ours (the isolation guard).
+    Held,
+}
+
+/// What a proof that an export ended leads to, under the isolation guard or not (spec 4.3). What a connected member's
+/// watch shows live counts under the guard too.
+pub fn on_evidence(evidence: Evidence, guarded: bool) -> Removal {
+    match evidence {
+        Evidence::PoolAbsent | Evidence::MemberRemoved | Evidence::WithdrawAfter if guarded => {
+            Removal::Held
+        }
+        Evidence::PoolDeleted
+        | Evidence::PoolAbsent
+        | Evidence::AnnotationGone
+        | Evidence::AnnotationInvalid => Removal::Drain,
+        Evidence::MemberRemoved | Evidence::WithdrawAfter => Removal::AtOnce,
+    }
+}
+
+// === impl Evidence ===
+
+impl Evidence {
+    pub const ALL: [Self; 6] = [
+        Self::PoolDeleted,
+        Self::PoolAbsent,
+        Self::AnnotationGone,
+        Self::AnnotationInvalid,
+        Self::MemberRemoved,
+        Self::WithdrawAfter,
+    ];
+
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::PoolDeleted => "PoolDeleted",
+            Self::PoolAbsent => "PoolAbsent",
+            Self::AnnotationGone => "AnnotationGone",
+            Self::AnnotationInvalid => "AnnotationInvalid",
+            Self::MemberRemoved => "MemberRemoved",
+            Self::WithdrawAfter => "WithdrawAfter",
+        }
+    }
+}

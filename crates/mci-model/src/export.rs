@@ -1,0 +1,289 @@
+//! What a pool's annotations ask for (R15, R16).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crd::{RoutingMode, annotations};
+
+/// What the annotations of a pool mean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Export {
+    /// No `export` annotation; `export-mode` alone is ignored.
+    NotRequested,
+    /// A value that nothing is exported for, never defaulted.
+    Invalid(InvalidExport),
+    /// Export in this mode.
+    Requested(ExportRequest),
+}
+
+/// A legal request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportRequest {
+    /// None: what the operator's `--default-export-mode` says (C15).
+    pub mode: Option<RoutingMode>,
+    /// How long its entry stays after the export has ended; none: as the operator said.
+    pub drain: Option<Duration>,
+    pub health: PortOverride,
+    pub metrics: PortOverride,
+    /// Annotations whose values are of no use; each is treated as absent.
+    pub ignored: Vec<&'static str>,
+}
+
+/// Overrides for one auxiliary port of the EPP.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortOverride {
+    pub port: Option<PortSelector>,
+    pub secret: Option<SecretSelector>,
+}
+
+/// Which port of the EPP Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortSelector {
+    Number(u16),
+    Name(String),
+}
+
+/// A Secret that importing gateways may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecretSelector {
+    /// In the import's namespace.
+    Local(String),
+    /// `namespace/name`: another namespace's, which is never passed on (C24).
+    CrossNamespace,
+}
+
+/// An annotation value that makes the export illegal.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("annotation {annotation} has the value {value:?}: use {expected}")]
+pub struct InvalidExport {
+    pub annotation: &'static str,
+    pub value: String,
+    pub expected: &'static str,
+}
+
+/// Annotations of a pool that have a say in its export.
+pub const ANNOTATIONS: [&str; 7] = [
+    annotations::EXPORT,
+    annotations::EXPORT_MODE,
+    annotations::DRAIN_SECONDS,
+    annotations::HEALTH_PORT,
+    annotations::METRICS_PORT,
+    annotations::HEALTH_SECRET,
+    annotations::METRICS_SECRET,
+];
+/// Largest legal `drain-seconds`.
+const MAX_DRAIN_SECONDS: u16 = 3600;
+
+/// Whether an annotation has a say in the export; the others are not kept.
+pub fn concerns_export(annotation: &str) -> bool {
+    ANNOTATIONS.contains(&annotation)
+}
+
+/// Reads the annotations of a pool.
+pub fn parse_export(annotations: &BTreeMap<String, String>) -> Export {
+    let Some(export) = annotations.get(annotations::EXPORT) else {
+        return Export::NotRequested;
+    };
+    if export != annotations::EXPORT_CLUSTER_SET {
+        return Export::Invalid(InvalidExport {
+            annotation: annotations::EXPORT,
+            value: clipped(export),
+            expected: "ClusterSet",
+        });
+    }
+    let mode = match annotations
+        .get(annotations::EXPORT_MODE)
+        .map(String::as_str)
+    {
+        None => None,
+        Some("EndpointMode") => Some(RoutingMode::EndpointMode),
+        Some("ParentMode") => Some(RoutingMode::ParentMode),
+        Some(other) => {
+            return Export::Invalid(InvalidExport {
+                annotation: annotations::EXPORT_MODE,
+                value: clipped(other),
+                expected: "EndpointMode or ParentMode",
+            });
+        }
+    };
+    let mut ignored = Vec::new();
+    let mut take = |annotation: &'static str, good: fn(&str) -> bool| {
+        let value = annotations.get(annotation)?;
+        if good(value) {
+            Some(value.as_str())
+        } else {
+            ignored.push(annotation);
+            None
+        }
+    };
+    let drain = take(annotations::DRAIN_SECONDS, is_drain_seconds)
+        .and_then(|seconds| seconds.parse().ok())
+        .map(Duration::from_secs);
+    let health = PortOverride {
+        port: take(annotations::HEALTH_PORT, is_port).map(PortSelector::parse),
+        secret: take(annotations::HEALTH_SECRET, is_secret).map(SecretSelector::parse),
+    };
+    let metrics = PortOverride {
+        port: take(annotations::METRICS_PORT, is_port).map(PortSelector::parse),
+        secret: take(annotations::METRICS_SECRET, is_secret).map(SecretSelector::parse),
+    };
+    Export::Requested(ExportRequest {
+        mode,
+        drain,
+        health,
+        metrics,
+        ignored,
+    })
+}
+
+/// A user's text as it may stand in a message: at most 64 characters.
+fn clipped(value: &str) -> String {
+    value.chars().take(64).collect()
+}
+
+fn is_drain_seconds(value: &str) -> bool {
+    value
+        .parse::<u16>()
+        .is_ok_and(|seconds| seconds <= MAX_DRAIN_SECONDS)
+}
+
+fn is_port(value: &str) -> bool {
+    match value.parse::<u64>() {
+        Ok(number) => (1..=u64::from(u16::MAX)).contains(&number),
+        Err(_) => crate::name::is_label(value),
+    }
+}
+
+fn is_secret(value: &str) -> bool {
+    match value.split_once('/') {
+        Some((namespace, name)) => {
+            crate::name::is_label(namespace) && crate::name::is_subdomain(name)
+        }
+        None => crate::name::is_subdomain(value),
+    }
+}
+
+// === impl PortSelector ===
+
+impl PortSelector {
+    fn parse(value: &str) -> Self {
+        value
+            .parse()
+            .map_or_else(|_| Self::Name(value.to_owned()), Self::Number)
+    }
+}
+
+// === impl SecretSelector ===
+
+impl SecretSelector {
+    fn parse(value: &str) -> Self {
+        if value.contains('/') {
+            Self::CrossNamespace
+        } else {
+            Self::Local(value.to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn mk(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
+    }
+
+    #[rstest]
+    #[case::no_annotation(&[])]
+    #[case::mode_alone(&[(annotations::EXPORT_MODE, "EndpointMode")])]
+    #[case::mode_alone_and_odd(&[(annotations::EXPORT_MODE, "SideMode")])]
+    fn without_the_export_annotation_nothing_is_asked(#[case] pairs: &[(&str, &str)]) {
+        assert_eq!(parse_export(&mk(pairs)), Export::NotRequested);
+    }
+
+    #[rstest]
+    #[case::kebab("cluster-set")]
+    #[case::lower("clusterset")]
+    #[case::space("ClusterSet ")]
+    #[case::empty("")]
+    #[case::boolean("true")]
+    fn only_the_exact_export_value_is_legal(#[case] value: &str) {
+        let Export::Invalid(invalid) = parse_export(&mk(&[(annotations::EXPORT, value)])) else {
+            panic!("{value:?} was taken");
+        };
+        assert_eq!(invalid.annotation, annotations::EXPORT);
+        assert!(invalid.to_string().contains("use ClusterSet"));
+    }
+
+    #[rstest]
+    #[case(None, None)]
+    #[case(Some("EndpointMode"), Some(RoutingMode::EndpointMode))]
+    #[case(Some("ParentMode"), Some(RoutingMode::ParentMode))]
+    fn modes_are_read(#[case] mode: Option<&str>, #[case] expected: Option<RoutingMode>) {
+        let mut pairs = vec![(annotations::EXPORT, "ClusterSet")];
+        pairs.extend(mode.map(|mode| (annotations::EXPORT_MODE, mode)));
+        let Export::Requested(request) = parse_export(&mk(&pairs)) else {
+            panic!("not taken");
+        };
+        assert_eq!(request.mode, expected);
+    }
+
+    #[rstest]
+    #[case("endpointmode")]
+    #[case("parentmode")]
+    #[case("")]
+    #[case("Endpoint")]
+    #[case("ParentMode ")]
+    fn unknown_modes_are_never_defaulted(#[case] mode: &str) {
+        let pairs = [
+            (annotations::EXPORT, "ClusterSet"),
+            (annotations::EXPORT_MODE, mode),
+        ];
+        assert!(matches!(
+            parse_export(&mk(&pairs)),
+            Export::Invalid(InvalidExport {
+                annotation: annotations::EXPORT_MODE,
+                ..
+            })
+        ));
+    }
+
+    #[test]
+    fn overrides_are_read_and_bad_ones_ignored() {
+        let pairs = [
+            (annotations::EXPORT, "ClusterSet"),
+            (annotations::HEALTH_PORT, "9003"),
+            (annotations::METRICS_PORT, "0"),
+            (annotations::DRAIN_SECONDS, "3601"),
+            (annotations::HEALTH_SECRET, "other/creds"),
+            (annotations::METRICS_SECRET, "creds"),
+        ];
+        let Export::Requested(request) = parse_export(&mk(&pairs)) else {
+            panic!("not taken");
+        };
+        assert_eq!(request.health.port, Some(PortSelector::Number(9003)));
+        assert_eq!(request.health.secret, Some(SecretSelector::CrossNamespace));
+        assert_eq!(request.metrics.port, None);
+        assert_eq!(
+            request.metrics.secret,
+            Some(SecretSelector::Local("creds".to_owned()))
+        );
+        assert_eq!(
+            request.ignored,
+            vec![annotations::DRAIN_SECONDS, annotations::METRICS_PORT]
+        );
+    }
+
+    #[test]
+    fn a_long_value_is_clipped_in_the_message() {
+        let long = "x".repeat(10_000);
+        let Export::Invalid(invalid) = parse_export(&mk(&[(annotations::EXPORT, &long)])) else {
+            panic!("taken");
+        };
+        assert!(invalid.to_string().len() < 200);
+    }
+}

@@ -1,0 +1,346 @@
+//! What is known of all members, with the evidence for whatever is forgotten.
+//!
+//! Synchronous: no client, no clock, no await. Every method returns the keys whose plan may change and the
+//! withdrawals it found evidence for; a fault alone never yields one.
+
+mod absence;
+mod changes;
+pub mod contest;
+pub mod denied;
+pub mod digest;
+pub mod drain;
+pub mod entry;
+pub mod facts;
+pub mod flavour;
+mod guard;
+mod identity;
+pub mod interest;
+mod kinds;
+pub mod left_out;
+mod link;
+pub mod member;
+pub mod origin;
+mod orphans;
+mod parents;
+pub mod pools;
+pub mod record;
+pub mod rules;
+#[cfg(test)]
+mod tests;
+pub mod update;
+mod weighed;
+mod weight;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use crd::RoutingMode;
+use jiff::Timestamp;
+
+pub use self::changes::{Changes, Dirty, Withdrawal};
+use self::{
+    facts::{Claim, CrdCheck, LiveImport, PoolFacts},
+    guard::Guard,
+    member::{Coverage, Doubt, Link, Member, Unseen},
+    orphans::{Orphans, Suspects},
+    pools::Reading,
+    record::Record,
+    rules::Rules,
+    update::Update,
+};
+use crate::{
+    evidence::{Evidence, Removal, on_evidence},
+    name::{ClusterName, Key},
+};
+use moment::Moment;
+
+/// All members.
+#[derive(Clone, Debug)]
+pub struct World {
+    pub members: BTreeMap<ClusterName, Member>,
+    pub rules: Rules,
+    guard: Guard,
+    /// The wall clock at a moment.
+    wall: (Moment, Timestamp),
+    /// The inventory has been listed once.
+    listed: bool,
+    /// Mode of exports that name none.
+    default_mode: RoutingMode,
+    /// The ClusterSet; a member that says it belongs to another is refused. None: not known.
+    pub clusterset: Option<String>,
+    /// The cluster behind each name, of members and of those that were when a controller last ran.
+    recorded: BTreeMap<ClusterName, Record>,
+    /// Exports that ended while no controller ran: each is told once.
+    orphans: Orphans,
+}
+
+// === impl World ===
+
+impl World {
+    pub fn new(rules: Rules) -> Self {
+        Self {
+            members: BTreeMap::new(),
+            rules,
+            guard: Guard::default(),
+            wall: (Moment::START, Timestamp::UNIX_EPOCH),
+            listed: false,
+            default_mode: RoutingMode::EndpointMode,
+            clusterset: None,
+            recorded: BTreeMap::new(),
+            orphans: Orphans::default(),
+        }
+    }
+
+    /// The mode of exports that name none; else EndpointMode.
+    #[must_use]
+    pub fn with_default_mode(mut self, mode: RoutingMode) -> Self {
+        self.default_mode = mode;
+        self
+    }
+
+    /// A member joined the inventory, or came back before it was forgotten.
+    pub fn add_member(&mut self, name: &ClusterName, now: Moment) -> Changes {
+        let known = self.members.get(name).map(|member| member.link);
+        if known == Some(Link::Removing) {
+            // removed and added again: it may be another cluster now
+            self.forget_identity(name);
+        }
+        if known.is_none_or(|link| link == Link::Removing) {
+            let default_mode = self.default_mode;
+            let member = Member {
+                default_mode,
+                ..Member::new(now)
+            };
+            self.members.insert(name.clone(), member);
+        }
+        self.keep_member(name);
+        Changes::all()
+    }
+
+    /// Drops what is known of a removed member.
+    pub fn forget(&mut self, name: &ClusterName) -> Changes {
+        self.members.remove(name);
+        self.forget_identity(name);
+        self.orphans.forget(name);
+        Changes::all()
+    }
+
+    /// Takes in what a member's tasks report.
+    pub fn update(&mut self, name: &ClusterName, update: Update, now: Moment) -> Changes {
+        let known = |world: &Self| {
+            let member = world.members.get(name)?;
+            let refusal = match member.link {
+                Link::Refused(refusal) => Some(refusal),
+                _ => None,
+            };
+            Some((refusal, member.exports_known(), member.imports_known()))
+        };
+        let overfull = |world: &Self| world.members.get(name).is_some_and(Member::is_overfull);
+        let was_lost = self.members.get(name).is_some_and(Member::is_lost);
+        let before = known(self);
+        let was_overfull = overfull(self);
+        let mut changes = self.take(name, update, now);
+        changes.dirty.all |= known(self) != before;
+        // what was not known is now
+        changes.dirty.all |= was_overfull && !overfull(self);
+        if let Some(member) = self.members.get_mut(name) {
+            member.review_room();
+        }
+        changes.merge(self.note_contact(name, was_lost, now));
+        self.begin_drains(&changes, now);
+        changes
+    }
+
+    fn take(&mut self, name: &ClusterName, update: Update, now: Moment) -> Changes {
+        let Some(member) = self.members.get_mut(name) else {
+            return Changes::default();
+        };
+        let refused = matches!(member.link, Link::Refused(_));
+        if refused && !matches!(update, Update::Connected { .. } | Update::Refused(_)) {
+            // the last words of a session that is being ended: not heard
+            return Changes::default();
+        }
+        match update {
+            Update::Connected { uid, clusterset } => {
+                return self.identify(name, uid, clusterset.as_deref());
+            }
+            Update::Live => return member.live(),
+            Update::Suspect => member.set_link(Link::Suspect),
+            Update::Lost(fault) => return member.lost(fault, now),
+            Update::Refused(refusal) => return member.refuse(refusal, now),
+            Update::NewCredentials(unusable) => member.unusable_credentials = unusable,
+            Update::Denied(kinds) => return member.deny(kinds, now),
+            Update::NotServed(kind) => return member.not_served(kind),
+            Update::ImportCrd(crd) => return member.change_import_crd(crd),
+            Update::PoolsListed { pools, odd, crd } => {
+                return self.list_pools(name, pools, odd, crd, now);
+            }
+            Update::PoolApplied(pool) => {
+                let key = pool.key.clone();
+                let unheard = !member.knows_pool(&key);
+                let mut changes = member.apply_pool(name, pool);
+                if unheard && self.is_imported(&key) {
+                    // what importers have carried of it is decided now, whatever it asks for
+                    changes.dirty.keys.insert(key.clone());
+                    self.tell_orphans(Suspects::One(name, &key), &mut changes);
+                }
+                return changes;
+            }
+            Update::PoolOdd(key) => member.odd_pool(key),
+            Update::PoolDeleted { key, crd } => return member.delete_pool(name, &key, crd),
+            Update::Services(change) => return member.change_services(change),
+            Update::Slices(change) => return member.change_slices(change),
+            Update::SlicesListed { slices, scope } => {
+                return member.list_slices(name, slices, scope);
+            }
+            Update::Gateways(change) => return member.change_gateways(change),
+            Update::Routes(change) => return member.change_routes(change),
+            Update::ParentsHidden(kind) => return member.hide_parents(kind),
+            Update::ParentsUnwatched => return member.unwatch_parents(),
+            Update::Namespaces(change) => {
+                let names = member.change_namespaces(change);
+                return self.keys_in(&names);
+            }
+            Update::Imports(change) => {
+                let first = !member.all_imports_known();
+                let mut changes = member.change_imports(change, now);
+                if first && member.all_imports_known() {
+                    self.tell_orphans(Suspects::In(name), &mut changes);
+                }
+                return changes;
+            }
+        }
+        Changes::default()
+    }
+
+    /// What time alone changes: doubts and drains that end, members that have been gone for long enough.
+    pub fn tick(&mut self, now: Moment) -> Changes {
+        let mut changes = self.tick_absence(now);
+        if on_evidence(Evidence::PoolAbsent, self.is_guarded()) != Removal::Held {
+            changes.merge(self.end_doubts(now));
+        }
+        self.begin_drains(&changes, now);
+        changes.dirty.keys.extend(self.end_drains(now));
+        changes
+    }
+
+    /// Ends doubts whose time has come.
+    fn end_doubts(&mut self, now: Moment) -> Changes {
+        let mut changes = Changes::default();
+        let mut cleared = BTreeSet::new();
+        for (name, member) in &mut self.members {
+            if !member.in_contact() {
+                continue;
+            }
+            if let Unseen::UnknownUntil(ends) = member.unseen
+                && ends <= now
+            {
+                member.unseen = Unseen::Absent;
+                if !member.is_overfull() {
+                    member.gone_pools.clear();
+                }
+                cleared.insert(name.clone());
+            }
+            let over = |doubt: Doubt| doubt.ends.is_some_and(|ends| ends <= now);
+            let over: Vec<Key> = member
+                .pools
+                .iter()
+                .filter(|(_, record)| record.doubt.is_some_and(over))
+                .map(|(key, _)| key.clone())
+                .collect();
+            for key in over {
+                changes.merge(member.drop_pool(name, &key, Evidence::PoolAbsent));
+            }
+        }
+        if !cleared.is_empty() {
+            changes.dirty.all = true;
+            self.tell_orphans(Suspects::Of(&cleared), &mut changes);
+        }
+        changes
+    }
+
+    /// Every key that some member exports, holds an import of ours for, or has our condition for.
+    pub fn all_keys(&self) -> BTreeSet<Key> {
+        let mut keys = BTreeSet::new();
+        for member in self.members.values() {
+            let pools = member
+                .pools
+                .iter()
+                .filter(|(_, record)| record.concerns_us());
+            keys.extend(pools.map(|(key, _)| key.clone()));
+            let imports = member.imports.items.iter();
+            keys.extend(
+                imports
+                    .filter(|(_, import)| import.claim == Claim::Ours)
+                    .map(|(key, _)| key.clone()),
+            );
+        }
+        keys
+    }
+
+    fn list_pools(
+        &mut self,
+        name: &ClusterName,
+        pools: Vec<PoolFacts>,
+        odd: BTreeSet<Key>,
+        crd: CrdCheck,
+        now: Moment,
+    ) -> Changes {
+        let reading = Reading {
+            now,
+            doubt_ends: now + self.rules.stale_after,
+            guarded: self.is_guarded(),
+        };
+        let Some(member) = self.members.get_mut(name) else {
+            return Changes::default();
+        };
+        let first = member.pools_coverage != Coverage::Listed;
+        let mut changes = member.list_pools(name, pools, odd, crd, reading);
+        if first {
+            changes.dirty.all = true;
+            changes.withhold(Evidence::PoolAbsent, self.carried_from(name).len());
+            self.tell_orphans(Suspects::Listed(name), &mut changes);
+        }
+        changes
+    }
+
+    /// Whether some member holds an import of ours for the key.
+    fn is_imported(&self, key: &Key) -> bool {
+        self.members.values().any(|member| {
+            let import = member.imports.items.get(key);
+            import.is_some_and(|import| import.claim == Claim::Ours)
+        })
+    }
+
+    /// Keys of imports that hold an entry of this exporter although its pool has not been seen.
+    fn carried_from(&self, exporter: &ClusterName) -> BTreeSet<Key> {
+        let Some(exporting) = self.members.get(exporter) else {
+            return BTreeSet::new();
+        };
+        let lists = |import: &LiveImport| {
+            let mut entries = import.status.clusters.iter();
+            import.claim == Claim::Ours && entries.any(|entry| entry.name == exporter.as_str())
+        };
+        let imports = self.members.values().flat_map(|one| &one.imports.items);
+        imports
+            .filter(|(key, import)| !exporting.knows_pool(key) && lists(import))
+            .map(|(key, _)| key.clone())
+            .collect()
+    }
+
+    /// Keys in these namespaces, in any member.
+    fn keys_in(&self, namespaces: &BTreeSet<Arc<str>>) -> Changes {
+        if namespaces.is_empty() {
+            return Changes::default();
+        }
+        let mut changes = Changes::default();
+        changes.dirty.keys = self.all_keys();
+        changes
+            .dirty
+            .keys
+            .retain(|key| namespaces.contains(&key.namespace));
+        changes
+    }
+}

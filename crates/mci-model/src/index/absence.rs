@@ -1,0 +1,252 @@
+//! Members that are gone: silent, or out of the inventory. What that leads to waits where the fault may be ours.
+
+use std::time::Duration;
+
+use super::{
+    World,
+    changes::Changes,
+    guard::{self, Census},
+    member::{Leaving, Link, Member, Reach, Refusal},
+    orphans::Suspects,
+};
+use crate::{
+    evidence::{Evidence, Removal, on_evidence},
+    name::ClusterName,
+};
+use moment::Moment;
+
+// === impl World ===
+
+impl World {
+    /// How a member's contact shows in its entries. Under the guard readiness does not turn unknown.
+    pub fn reach(&self, member: &Member, now: Moment) -> Reach {
+        let reach = member.reach(now, self.rules.stale_after);
+        let (Reach::Stale(fault), Some(silence)) = (reach, member.silence) else {
+            return reach;
+        };
+        let held = self
+            .guard
+            .since()
+            .is_some_and(|since| silence.since + self.rules.stale_after > since);
+        if held { Reach::Lost(fault) } else { reach }
+    }
+
+    /// Whether withdrawals that a fault of ours could feign are held.
+    pub fn is_guarded(&self) -> bool {
+        self.guard.is_active()
+    }
+
+    /// A member left the inventory. It counts as removed only when it is clear that most others did not leave with it:
+    /// then what it exports goes at once, and what it imports is taken away while it stays [`Link::Removing`], until
+    /// [`World::forget`]. If most did, it is kept for as long as the operator said.
+    pub fn remove_member(&mut self, name: &ClusterName, now: Moment) -> Changes {
+        let waits = self.rules.isolation_guard && self.census().members >= 2;
+        let Some(member) = self.members.get_mut(name) else {
+            return Changes::default();
+        };
+        if member.link == Link::Removing || member.leaving.is_some() {
+            return Changes::default();
+        }
+        if !waits {
+            return self.leave(name);
+        }
+        member.leaving = Some(Leaving {
+            since: now,
+            until: now + guard::WINDOW,
+            held: false,
+        });
+        self.guard.lost(name, now);
+        self.judge(now)
+    }
+
+    /// A member that left is in the inventory again.
+    pub fn keep_member(&mut self, name: &ClusterName) {
+        let Some(member) = self.members.get_mut(name) else {
+            return;
+        };
+        if member.leaving.take().is_none() {
+            return;
+        }
+        match member.silence.filter(|_| member.is_lost()) {
+            // as if it had never left
+            Some(silence) => self.guard.lost(name, silence.since),
+            None => self.guard.found(name),
+        }
+    }
+
+    /// Everyone in the inventory has been added. Where most of the recorded members are missing, they are kept as members
+    /// not heard of.
+    pub fn inventory_listed(&mut self, now: Moment) -> Changes {
+        if std::mem::replace(&mut self.listed, true) {
+            return Changes::default();
+        }
+        let recorded = self.recorded().len();
+        let missing: Vec<ClusterName> = self
+            .recorded()
+            .keys()
+            .filter(|name| !self.members.contains_key(*name))
+            .cloned()
+            .collect();
+        let mut changes = Changes::default();
+        if self.rules.isolation_guard && guard::most_are_missing(recorded, missing.len()) {
+            self.guard.raise(now);
+            for name in missing {
+                let mut member = Member::new(now);
+                member.leaving = Some(Leaving {
+                    since: now,
+                    until: now + self.rules.removal_hold,
+                    held: true,
+                });
+                self.members.insert(name.clone(), member);
+                changes.withhold(Evidence::MemberRemoved, 1);
+            }
+            changes.dirty.all = true;
+        } else {
+            for name in &missing {
+                self.forget_identity(name);
+            }
+            self.orphans.left(missing);
+        }
+        self.tell_orphans(Suspects::All, &mut changes);
+        changes
+    }
+
+    /// Notes that a member fell silent or is back; `was_lost` is from before the update.
+    pub(super) fn note_contact(
+        &mut self,
+        name: &ClusterName,
+        was_lost: bool,
+        now: Moment,
+    ) -> Changes {
+        let Some(member) = self.members.get(name) else {
+            return Changes::default();
+        };
+        match (was_lost, member.is_lost()) {
+            (false, true) => self.guard.lost(name, now),
+            // one that left and answers has left nonetheless
+            (true, false) if member.leaving.is_none() => self.guard.found(name),
+            _ => return Changes::default(),
+        }
+        self.judge(now)
+    }
+
+    /// What time alone does to the members that are gone.
+    pub(super) fn tick_absence(&mut self, now: Moment) -> Changes {
+        let mut changes = self.judge(now);
+        let gone: Vec<ClusterName> = self
+            .members
+            .iter()
+            .filter(|(_, member)| member.leaving.is_some_and(|leaving| leaving.until <= now))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in gone {
+            changes.merge(self.leave(&name));
+        }
+        if let Some(after) = self.rules.withdraw_after {
+            changes.merge(self.withdraw_silent(after, now));
+        }
+        changes
+    }
+
+    /// Lets the guard judge, and holds the removals that it concerns.
+    fn judge(&mut self, now: Moment) -> Changes {
+        let mut changes = Changes::default();
+        if !self.rules.isolation_guard {
+            return changes;
+        }
+        let census = self.census();
+        if self.guard.judge(census, now) {
+            let on = self.guard.is_active();
+            tracing::warn!(
+                on,
+                lost = census.lost,
+                members = census.members,
+                "isolation guard"
+            );
+            changes.dirty.all = true;
+        }
+        if on_evidence(Evidence::MemberRemoved, self.guard.is_active()) != Removal::Held {
+            return changes;
+        }
+        for (name, member) in &mut self.members {
+            if let Some(leaving) = &mut member.leaving
+                && !leaving.held
+            {
+                leaving.held = true;
+                leaving.until = leaving.since + self.rules.removal_hold;
+                let exported = member.exported().count();
+                changes.withhold(Evidence::MemberRemoved, exported.max(1));
+                tracing::warn!(member = %name, hold = ?self.rules.removal_hold,
+                    "it left together with most others: keeping it for now");
+            }
+        }
+        changes
+    }
+
+    fn census(&self) -> Census {
+        let members = self.members.values();
+        let members = members.filter(|member| member.link != Link::Removing);
+        members.fold(
+            Census {
+                members: 0,
+                lost: 0,
+            },
+            |census, member| Census {
+                members: census.members + 1,
+                lost: census.lost + usize::from(member.is_lost()),
+            },
+        )
+    }
+
+    /// The member is removed: with proof, and with no drain.
+    fn leave(&mut self, name: &ClusterName) -> Changes {
+        let mut changes = Changes::all();
+        if let Some(member) = self.members.get_mut(name) {
+            member.link = Link::Removing;
+            member.leaving = None;
+            member.draining.clear();
+            if !member.withdrawn {
+                for (key, _) in member.exported() {
+                    changes.withdraw(name, key, Evidence::MemberRemoved, None);
+                }
+            }
+        }
+        self.guard.found(name);
+        changes
+    }
+
+    /// Withdraws what members export that have been silent for too long.
+    fn withdraw_silent(&mut self, after: Duration, now: Moment) -> Changes {
+        let mut changes = Changes::default();
+        let verdict = on_evidence(Evidence::WithdrawAfter, self.guard.is_active());
+        for (name, member) in &mut self.members {
+            let silent = member
+                .silence
+                .is_some_and(|it| now.since(it.since) >= after);
+            // which cluster these are is not clear: that is no silence
+            let elsewhere = matches!(
+                member.link,
+                Link::Removing
+                    | Link::Refused(Refusal::IdentityChanged | Refusal::DuplicateCluster)
+            );
+            if !silent || elsewhere || member.withdrawn {
+                continue;
+            }
+            if verdict == Removal::Held {
+                if !std::mem::replace(&mut member.withheld, true) {
+                    changes.withhold(Evidence::WithdrawAfter, member.exported().count().max(1));
+                }
+                continue;
+            }
+            member.withdrawn = true;
+            changes.dirty.all = true;
+            for (key, _) in member.exported() {
+                changes.withdraw(name, key, Evidence::WithdrawAfter, None);
+            }
+        }
+        changes
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! What an update of the index leads to, with the evidence.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use super::member::Refusal;
+use crate::{
+    evidence::Evidence,
+    name::{ClusterName, Key},
+};
+
+/// What an update did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    pub dirty: Dirty,
+    pub withdrawals: Vec<Withdrawal>,
+    /// Exports that seem to have ended and are retained, by what it looked like.
+    pub withheld: BTreeMap<Evidence, usize>,
+    /// Members that must stop: they are clusters we know under another name, or not the clusters they were.
+    pub refused: Vec<(ClusterName, Refusal)>,
+}
+
+/// Keys to plan again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dirty {
+    pub all: bool,
+    pub keys: BTreeSet<Key>,
+    /// Keys of which an import changed, and nothing else: most are the echoes of what we wrote.
+    pub echoes: BTreeSet<Key>,
+    /// The same, where the import says what was last planned.
+    pub as_planned: BTreeSet<Key>,
+}
+
+/// An export that ended, and the proof of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Withdrawal {
+    pub exporter: ClusterName,
+    pub key: Key,
+    pub evidence: Evidence,
+    /// How long the pool wished its entry to drain; none: it did not say.
+    pub drain: Option<Duration>,
+    /// Only an import tells that there was an export: the proof is that there is none now.
+    pub is_orphan: bool,
+}
+
+// === impl Changes ===
+
+impl Changes {
+    pub fn all() -> Self {
+        Self {
+            dirty: Dirty {
+                all: true,
+                ..Dirty::default()
+            },
+            ..Self::default()
+        }
+    }
+
+    pub fn merge(&mut self, other: Self) {
+        let Self {
+            dirty,
+            withdrawals,
+            withheld,
+            refused,
+        } = other;
+        self.dirty.merge(dirty);
+        self.withdrawals.extend(withdrawals);
+        for (evidence, count) in withheld {
+            self.withhold(evidence, count);
+        }
+        self.refused.extend(refused);
+    }
+
+    pub(super) fn withdraw(
+        &mut self,
+        exporter: &ClusterName,
+        key: &Key,
+        evidence: Evidence,
+        drain: Option<Duration>,
+    ) {
+        self.withdrawals.push(Withdrawal {
+            exporter: exporter.clone(),
+            key: key.clone(),
+            evidence,
+            drain,
+            is_orphan: false,
+        });
+    }
+
+    /// An import carries an entry of an export that is proven not to be there.
+    pub(super) fn withdraw_orphan(
+        &mut self,
+        exporter: &ClusterName,
+        key: &Key,
+        evidence: Evidence,
+    ) {
+        self.withdrawals.push(Withdrawal {
+            exporter: exporter.clone(),
+            key: key.clone(),
+            evidence,
+            drain: None,
+            is_orphan: true,
+        });
+    }
+
+    pub(super) fn withhold(&mut self, looks_like: Evidence, count: usize) {
+        if count > 0 {
+            *self.withheld.entry(looks_like).or_default() += count;
+        }
+    }
+}
+
+// === impl Dirty ===
+
+impl Dirty {
+    pub fn is_empty(&self) -> bool {
+        let Self {
+            all,
+            keys,
+            echoes,
+            as_planned,
+        } = self;
+        !all && keys.is_empty() && echoes.is_empty() && as_planned.is_empty()
+    }
+
+    pub fn merge(&mut self, other: Self) {
+        let Self {
+            all,
+            keys,
+            echoes,
+            as_planned,
+        } = other;
+        self.all |= all;
+        self.keys.extend(keys);
+        self.echoes.extend(echoes);
+        self.as_planned.extend(as_planned);
+    }
+}

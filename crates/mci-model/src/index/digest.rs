@@ -1,0 +1,367 @@
+//! What an import says, in one number: the plan of a key is compared with the imports of all members each time that one of
+//! them changes, and nearly all of them say what is planned.
+
+use std::{
+    hash::{Hash, Hasher},
+    ops::Deref,
+    sync::Arc,
+};
+
+use crd::{
+    Condition, ControllerStatus, ImportedCluster, Parent,
+    conditions::{ACCEPTED, CONSISTENT, READY},
+};
+use xxhash_rust::xxh3::Xxh3Default;
+
+use super::{entry::ImportStatus, weight::Heap};
+
+/// The status of a live import, shared with the imports in other members that say the same.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LiveStatus(Arc<Said>);
+
+/// A status, with its digest.
+#[derive(Clone, Debug)]
+pub struct Said {
+    status: ImportStatus,
+    /// None: not known.
+    digest: Option<u64>,
+    /// What it takes, in bytes.
+    heap: usize,
+}
+
+/// Whether we write conditions of this type on top of an import.
+pub fn is_ours(condition: &Condition) -> bool {
+    [ACCEPTED, READY, CONSISTENT].contains(&condition.type_.as_str())
+}
+
+/// Equal for statuses of which the parts that the named controller writes are equal but for the times of conditions; so
+/// what gateways add changes nothing. A server that makes two of them collide fools only its own cluster.
+pub fn digest(status: &ImportStatus, controller_name: &str) -> u64 {
+    let ImportStatus {
+        observed_generation,
+        conditions,
+        controllers,
+        clusters,
+    } = status;
+    let mut hash = Xxh3Default::new();
+    observed_generation.hash(&mut hash);
+    each(
+        conditions.iter().filter(|one| is_ours(one)),
+        &mut hash,
+        condition,
+    );
+    let ours = controllers.iter().filter(|one| one.name == controller_name);
+    each(ours, &mut hash, controller);
+    each(clusters.iter(), &mut hash, |entry, hash| {
+        let known = entry.digest();
+        known.unwrap_or_else(|| digest_entry(entry)).hash(hash);
+    });
+    hash.finish()
+}
+
+/// The same of one entry.
+pub(super) fn digest_entry(cluster: &ImportedCluster) -> u64 {
+    let mut hash = Xxh3Default::new();
+    entry(cluster, &mut hash);
+    hash.finish()
+}
+
+/// Hashes what the digest of an entry leaves out.
+pub(super) fn times_of_entry(entry: &ImportedCluster, hash: &mut Xxh3Default) {
+    let of_parents = entry.parents.iter().flat_map(|parent| &parent.conditions);
+    each(entry.conditions.iter().chain(of_parents), hash, time);
+}
+
+/// Hashes the items and, so that lists do not run into each other, how many there are.
+fn each<'a, T: 'a>(
+    items: impl Iterator<Item = &'a T>,
+    hash: &mut Xxh3Default,
+    one: fn(&T, &mut Xxh3Default),
+) {
+    let mut count = 0_usize;
+    for item in items {
+        one(item, hash);
+        count += 1;
+    }
+    count.hash(hash);
+}
+
+fn controller(controller: &ControllerStatus, hash: &mut Xxh3Default) {
+    let ControllerStatus {
+        name: _,
+        exporting_clusters,
+        // a gateway's
+        parents: _,
+        conditions,
+    } = controller;
+    exporting_clusters.hash(hash);
+    each(conditions.iter(), hash, condition);
+}
+
+fn entry(entry: &ImportedCluster, hash: &mut Xxh3Default) {
+    let ImportedCluster {
+        name,
+        routing_mode,
+        target_port_number,
+        target_ports,
+        app_protocol,
+        labels,
+        drain_until,
+        endpoint_picker,
+        parents,
+        conditions,
+    } = entry;
+    name.hash(hash);
+    routing_mode.hash(hash);
+    target_port_number.hash(hash);
+    target_ports.hash(hash);
+    app_protocol.hash(hash);
+    labels.hash(hash);
+    drain_until
+        .as_ref()
+        .map(|time| time.0.as_nanosecond())
+        .hash(hash);
+    endpoint_picker.hash(hash);
+    each(parents.iter(), hash, parent);
+    each(conditions.iter(), hash, condition);
+}
+
+fn parent(parent: &Parent, hash: &mut Xxh3Default) {
+    let Parent {
+        name,
+        namespace,
+        service,
+        hostnames,
+        listeners,
+        conditions,
+    } = parent;
+    name.hash(hash);
+    namespace.hash(hash);
+    service.hash(hash);
+    hostnames.hash(hash);
+    listeners.hash(hash);
+    each(conditions.iter(), hash, condition);
+}
+
+fn time(condition: &Condition, hash: &mut Xxh3Default) {
+    condition.type_.hash(hash);
+    let time = condition.last_transition_time.0;
+    time.as_nanosecond().hash(hash);
+}
+
+fn condition(condition: &Condition, hash: &mut Xxh3Default) {
+    let Condition {
+        last_transition_time: _,
+        message,
+        observed_generation,
+        reason,
+        status,
+        type_,
+    } = condition;
+    message.hash(hash);
+    observed_generation.hash(hash);
+    reason.hash(hash);
+    status.hash(hash);
+    type_.hash(hash);
+}
+
+// === impl LiveStatus ===
+
+impl LiveStatus {
+    /// Takes the digest of what the named controller says in it.
+    pub fn new(status: ImportStatus, controller_name: &str) -> Self {
+        Self(Arc::new(Said {
+            digest: Some(digest(&status, controller_name)),
+            heap: status.heap(),
+            status,
+        }))
+    }
+
+    /// None: only a full comparison tells.
+    pub fn digest(&self) -> Option<u64> {
+        self.0.digest
+    }
+
+    /// What it takes, as it was when it was read.
+    pub(super) fn heap(&self) -> usize {
+        self.0.heap
+    }
+
+    /// Equal only for statuses that are equal, but for what collides.
+    pub fn exact(&self) -> u64 {
+        let ImportStatus {
+            observed_generation: _,
+            conditions,
+            controllers,
+            clusters,
+        } = &self.0.status;
+        let mut hash = Xxh3Default::new();
+        self.0.digest.hash(&mut hash);
+        let conditions = conditions.iter();
+        let conditions = conditions.chain(controllers.iter().flat_map(|one| &one.conditions));
+        each(conditions, &mut hash, time);
+        each(clusters.iter(), &mut hash, |entry, hash| {
+            entry.exact().hash(hash);
+        });
+        hash.finish()
+    }
+
+    /// What is shared.
+    pub fn said(&self) -> &Arc<Said> {
+        &self.0
+    }
+
+    /// Whether both are one: then they say the same.
+    pub fn is_one_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl From<Arc<Said>> for LiveStatus {
+    fn from(said: Arc<Said>) -> Self {
+        Self(said)
+    }
+}
+
+impl Deref for LiveStatus {
+    type Target = ImportStatus;
+
+    fn deref(&self) -> &ImportStatus {
+        &self.0.status
+    }
+}
+
+/// What changes afterwards, as tests do, is not known by its digest any more.
+#[cfg(any(test, feature = "fixtures"))]
+impl std::ops::DerefMut for LiveStatus {
+    fn deref_mut(&mut self) -> &mut ImportStatus {
+        let said = Arc::make_mut(&mut self.0);
+        said.digest = None;
+        &mut said.status
+    }
+}
+
+// === impl Said ===
+
+impl PartialEq for Said {
+    fn eq(&self, other: &Self) -> bool {
+        self.status == other.status
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crd::ControllerParent;
+    use serde_json::json;
+
+    use super::*;
+    use crate::fixtures::mk_status;
+
+    const US: &str = "isthmus.dev/mci-controller";
+
+    fn mk() -> ImportStatus {
+        let status = json!({
+            "observedGeneration": 1,
+            "conditions": [mk_condition("Ready", "Good", 1)],
+            "controllers": [{"name": US, "exportingClusters": [{"name": "a"}],
+                "conditions": [mk_condition("Ready", "Good", 1)]}],
+            "clusters": [{
+                "name": "a", "routingMode": "EndpointMode", "targetPortNumber": 8000,
+                "targetPorts": [{"number": 8000}], "labels": {"region": "eu"},
+                "drainUntil": "2026-01-01T00:00:00Z",
+                "endpointPicker": {"name": "epp", "service": [{"type": "LoadBalancer", "addresses": ["192.0.2.1"]}]},
+                "parents": [{"name": "gw", "namespace": "infra", "service": [{"type": "LoadBalancer"}],
+                    "hostnames": ["x.example"], "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
+                    "conditions": [mk_condition("Programmed", "Good", 1)]}],
+                "conditions": [mk_condition("Ready", "Good", 1)],
+            }],
+        });
+        mk_status(serde_json::from_value(status).expect("a status"))
+    }
+
+    fn mk_condition(type_: &str, reason: &str, second: i64) -> serde_json::Value {
+        json!({"type": type_, "status": "True", "reason": reason, "message": "", "observedGeneration": 1,
+            "lastTransitionTime": format!("2026-01-01T00:00:0{second}Z")})
+    }
+
+    #[test]
+    fn times_and_what_others_add_do_not_count() {
+        let additions: [fn(&mut ImportStatus); 4] = [
+            |said| {
+                let time = &mut said.clusters[0].conditions[0].last_transition_time;
+                time.0 += jiff::SignedDuration::from_secs(5);
+            },
+            |said| {
+                let theirs = mk_condition("Programmed", "Theirs", 1);
+                said.conditions
+                    .push(serde_json::from_value(theirs).expect("a condition"));
+            },
+            |said| {
+                let theirs = json!({"name": "example.com/gateway", "conditions": []});
+                said.controllers
+                    .push(serde_json::from_value(theirs).expect("a controller"));
+            },
+            |said| {
+                let theirs = json!({"parentRef": {"name": "gw"}});
+                let theirs: ControllerParent = serde_json::from_value(theirs).expect("a parent");
+                said.controllers[0].parents.push(theirs);
+            },
+        ];
+        for add in additions {
+            let mut said = mk();
+            add(&mut said);
+            assert_ne!(said, mk());
+            assert_eq!(digest(&said, US), digest(&mk(), US), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn everything_that_we_write_counts() {
+        let changes: [fn(&mut ImportStatus); 22] = [
+            |said| said.observed_generation = None,
+            |said| said.conditions.clear(),
+            |said| said.conditions[0].reason = "Bad".to_owned(),
+            |said| said.controllers.clear(),
+            |said| said.controllers[0].exporting_clusters.clear(),
+            |said| said.controllers[0].conditions.clear(),
+            |said| said.clusters.clear(),
+            |said| said.clusters[0].name = "b".to_owned(),
+            |said| said.clusters[0].routing_mode = crd::RoutingMode::ParentMode,
+            |said| said.clusters[0].target_port_number = 1,
+            |said| said.clusters[0].target_ports.clear(),
+            |said| said.clusters[0].app_protocol = Some("http".to_owned()),
+            |said| said.clusters[0].labels.clear(),
+            |said| said.clusters[0].drain_until = None,
+            |said| said.clusters[0].endpoint_picker = None,
+            |said| said.clusters[0].parents.clear(),
+            |said| {
+                said.clusters[0].parents[0].service[0]
+                    .ports
+                    .push(crd::ServicePort {
+                        number: 80,
+                        name: None,
+                        protocol: None,
+                        app_protocol: None,
+                    });
+            },
+            |said| said.clusters[0].parents[0].hostnames.clear(),
+            |said| said.clusters[0].parents[0].listeners[0].port = 81,
+            |said| said.clusters[0].parents[0].conditions.clear(),
+            |said| said.clusters[0].conditions[0].message = "more".to_owned(),
+            |said| said.clusters[0].conditions[0].observed_generation = Some(2),
+        ];
+        for (at, change) in changes.into_iter().enumerate() {
+            let mut said = mk();
+            change(&mut said);
+            assert_ne!(digest(&said, US), digest(&mk(), US), "change {at}");
+        }
+    }
+
+    #[test]
+    fn what_is_changed_afterwards_is_not_known_by_its_digest() {
+        let mut live = LiveStatus::new(mk(), US);
+        assert!(live.digest().is_some());
+        live.observed_generation = None;
+        assert_eq!(live.digest(), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! Entries whose export ended stay for a while, marked as draining (spec 4.7). When they go is a wall time, because it is
+//! told in the import and outlives us there.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{
+    World,
+    changes::{Changes, Withdrawal},
+};
+use crate::{
+    evidence::{Removal, on_evidence},
+    name::Key,
+};
+use moment::Moment;
+
+/// Ended exports of one member whose entries stay until then.
+#[derive(Clone, Debug, Default)]
+pub struct Drains {
+    /// Of exports that were seen to end.
+    own: BTreeMap<Key, Timestamp>,
+    /// Of exports that only imports tell of, so that one that lies takes no place of the others. Bound: what is told
+    /// of orphans.
+    orphaned: BTreeMap<Key, Timestamp>,
+}
+
+/// The longest drain that a pool or an import can ask for.
+pub const MAX_DRAIN: Duration = Duration::from_hours(1);
+/// Drains at once of what one member was seen to export: as many as pools that it may export. Beyond, an entry goes
+/// without.
+const MAX_DRAINS: usize = super::pools::MAX_EXPORTED;
+
+// === impl World ===
+
+impl World {
+    /// Tells what the wall clock says; call it before each plan.
+    pub fn set_wall(&mut self, now: Moment, wall: Timestamp) {
+        self.wall = (now, wall);
+    }
+
+    /// The wall clock at a moment.
+    pub fn wall_at(&self, now: Moment) -> Timestamp {
+        let (then, wall) = self.wall;
+        later(wall, now.since(then))
+    }
+
+    /// The moment of a wall time; now, if it is past.
+    pub fn moment_at(&self, wall: Timestamp, now: Moment) -> Moment {
+        let ahead = wall.duration_since(self.wall_at(now));
+        now + Duration::try_from(ahead).unwrap_or_default()
+    }
+
+    /// Begins the drains of what was just withdrawn.
+    pub(super) fn begin_drains(&mut self, changes: &Changes, now: Moment) {
+        for withdrawal in &changes.withdrawals {
+            self.begin_drain(withdrawal, now);
+        }
+    }
+
+    fn begin_drain(&mut self, withdrawal: &Withdrawal, now: Moment) {
+        let Withdrawal {
+            exporter,
+            key,
+            evidence,
+            drain,
+            is_orphan,
+        } = withdrawal;
+        let drain = drain.unwrap_or(self.rules.drain).min(MAX_DRAIN);
+        if drain.is_zero() || on_evidence(*evidence, false) != Removal::Drain {
+            return;
+        }
+        let until = whole_second(later(self.wall_at(now), drain));
+        if let Some(member) = self.members.get_mut(exporter) {
+            member.draining.begin(key, until, *is_orphan);
+        }
+    }
+
+    /// Forgets drains that are over; returns their keys.
+    pub(super) fn end_drains(&mut self, now: Moment) -> BTreeSet<Key> {
+        let wall = self.wall_at(now);
+        let mut keys = BTreeSet::new();
+        for member in self.members.values_mut() {
+            keys.extend(member.draining.end(wall));
+        }
+        keys
+    }
+}
+
+// === impl Drains ===
+
+impl Drains {
+    /// When the entry of this key goes, if its drain goes on.
+    pub fn until(&self, key: &Key) -> Option<Timestamp> {
+        self.own
+            .get(key)
+            .or_else(|| self.orphaned.get(key))
+            .copied()
+    }
+
+    pub(super) fn forget(&mut self, key: &Key) {
+        self.own.remove(key);
+        self.orphaned.remove(key);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.own.clear();
+        self.orphaned.clear();
+    }
+
+    /// One that goes on already goes on as it was.
+    fn begin(&mut self, key: &Key, until: Timestamp, is_orphan: bool) {
+        let full = self.own.len() >= MAX_DRAINS;
+        if self.until(key).is_some() || !is_orphan && full {
+            return;
+        }
+        let drains = if is_orphan {
+            &mut self.orphaned
+        } else {
+            &mut self.own
+        };
+        drains.insert(key.clone(), until);
+    }
+
+    /// Forgets those that are over by then; returns their keys.
+    fn end(&mut self, wall: Timestamp) -> Vec<Key> {
+        let mut over = Vec::new();
+        for drains in [&mut self.own, &mut self.orphaned] {
+            over.extend(drains.extract_if(.., |_, until| *until <= wall));
+        }
+        over.into_iter().map(|(key, _)| key).collect()
+    }
+}
+
+/// A wall time moved into the future, saturating.
+pub fn later(wall: Timestamp, by: Duration) -> Timestamp {
+    let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
+    wall.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// The next whole second: Kubernetes times have no fractions.
+fn whole_second(time: Timestamp) -> Timestamp {
+    let second = time.as_second() + i64::from(time.subsec_nanosecond() > 0);
+    Timestamp::from_second(second).unwrap_or(Timestamp::MAX)
+}

@@ -1,0 +1,453 @@
+//! What is known of one member. Nothing here is forgotten because the member is silent.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use crd::RoutingMode;
+
+use super::{
+    contest::Contests,
+    denied::Denied,
+    drain::Drains,
+    entry::Entry,
+    facts::{LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts},
+    flavour::ImportCrd,
+    interest::Scope,
+    left_out::{LeftOut, Lists},
+    origin::Origin,
+    parents::Parents,
+    weighed::{IMPORT_BYTES, KIND_BYTES, Weighed},
+    weight::Heap,
+};
+use crate::name::Key;
+use moment::Moment;
+
+/// One member.
+#[derive(Clone, Debug)]
+pub struct Member {
+    pub link: Link,
+    /// Since when it has not been [`Link::Live`], and why; none while in contact.
+    pub silence: Option<Silence>,
+    /// Was in contact since the program's start.
+    pub met: bool,
+    /// Out of the inventory, but not removed yet.
+    pub leaving: Option<Leaving>,
+    /// Silent for so long that what it exports is withdrawn, until it is back.
+    pub withdrawn: bool,
+    /// The same, but held by the guard, and told.
+    pub withheld: bool,
+    /// Why its newest credentials are not used, where it goes on with older ones.
+    pub unusable_credentials: Option<String>,
+    /// What it hides from us.
+    pub denied: Denied,
+    /// Uid of its `kube-system` namespace.
+    pub uid: Option<String>,
+    /// Uid of the cluster that it is, while that is a member under another name.
+    pub(super) stands_by: Option<String>,
+    /// What the inventory says of it.
+    pub origin: Arc<Origin>,
+    pub pools: Weighed<Key, PoolRecord>,
+    pub pools_coverage: Coverage,
+    /// Pools that could not be read: known to exist, nothing else.
+    pub odd_pools: BTreeSet<Key>,
+    /// Pools that are not kept: while there are any, of one that is not kept nothing is known, its absence neither.
+    pub(super) pools_left_out: LeftOut,
+    /// Uid of the pools CRD at the last complete list under a CRD that stood.
+    pub pools_crd: Option<String>,
+    /// What it means that a pool has not been seen since the start.
+    pub unseen: Unseen,
+    /// Pools that are proven to be gone while the others unseen are not; empty once all are.
+    pub gone_pools: BTreeSet<Key>,
+    /// Exported pools within what one member may export.
+    pub(super) admitted: BTreeSet<Key>,
+    /// Exported pools past it: nothing new of them is passed on.
+    pub over_cap: BTreeSet<Key>,
+    /// Ended exports whose entries stay until then.
+    pub draining: Drains,
+    pub services: Store<Key, ServiceFacts>,
+    pub slices: Store<Key, SliceFacts>,
+    /// Of which Services the EndpointSlices are known.
+    pub slices_scope: Scope,
+    /// Pools as they are now, whose EPP's endpoints are not known yet: what was known of them before stands.
+    pub waiting_pools: Weighed<Key, PoolFacts>,
+    pub namespaces: Store<Arc<str>, NamespaceFacts>,
+    pub imports: Store<Key, LiveImport>,
+    /// Imports that are not kept: while there are any, what it holds counts as not known.
+    pub imports_left_out: LeftOut,
+    /// Entries of imports that another CRD than ours reads without them, as they were seen last.
+    pub remembered: Weighed<Key, Remembered>,
+    /// Which of them somebody keeps undoing.
+    pub contests: Contests,
+    pub parents: Parents,
+    /// Mode of exports that name none.
+    pub default_mode: RoutingMode,
+    /// The import CRD; none: not seen yet, or hidden from us.
+    pub import_crd: Option<ImportCrd>,
+}
+
+/// The entries of an import, as they were seen last.
+#[derive(Clone, Debug)]
+pub struct Remembered {
+    /// Of the import.
+    pub(super) uid: String,
+    pub(super) entries: Vec<Entry>,
+}
+
+/// A pool, and what we doubt about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolRecord {
+    pub facts: PoolFacts,
+    pub doubt: Option<Doubt>,
+}
+
+/// The pool vanished, but in a way that proves nothing: it is retained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doubt {
+    /// When the absence counts after all; none: not before its CRD is back.
+    pub ends: Option<Moment>,
+    pub cause: DoubtCause,
+}
+
+/// Why an absence proves nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DoubtCause {
+    /// The CRD went, or was replaced: marked `CRDMissing`.
+    Crd,
+    /// The isolation guard holds.
+    Guard,
+}
+
+/// A member that is out of the inventory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaving {
+    pub since: Moment,
+    /// When it counts as removed.
+    pub until: Moment,
+    /// By the isolation guard.
+    pub held: bool,
+}
+
+/// What it means that a pool has not been seen since the start. Which CRD its importers' entries come from is not known
+/// then: the first list may be of a CRD that is going, or that was just installed anew. So its gaps are evidence only
+/// once the CRD has stood for as long as a reinstalled one is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unseen {
+    /// Nothing: no list yet, or the CRD was missing or going at the last one.
+    #[default]
+    Unknown,
+    /// Nothing before then.
+    UnknownUntil(Moment),
+    /// It is not there.
+    Absent,
+}
+
+/// A member's silence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silence {
+    pub since: Moment,
+    pub fault: Fault,
+}
+
+/// Why a member is silent; also a condition reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    ConnectionLost,
+    AuthFailed,
+}
+
+/// Where the connection to a member stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    Connecting,
+    Syncing,
+    Live,
+    /// One probe failed.
+    Suspect,
+    Lost,
+    /// Its credentials are not used, or it is not the cluster it should be.
+    Refused(Refusal),
+    /// Gone from the inventory; its imports are being taken away.
+    Removing,
+}
+
+/// Why a member is not used; also the reason of its condition `Active`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    BadCredentials,
+    InsecureCredentials,
+    /// None of the configured credential providers serves it.
+    NoAccessProvider,
+    DuplicateCluster,
+    IdentityChanged,
+    /// It says that it belongs to another ClusterSet.
+    ClusterSetMismatch,
+}
+
+/// How an exporter's contact shows in its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    Reachable,
+    /// Silent: what it exports is kept as last known.
+    Lost(Fault),
+    /// Silent for so long that its readiness is unknown.
+    Stale(Fault),
+}
+
+/// What a list has told of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Coverage {
+    /// No complete list yet: absence means nothing.
+    #[default]
+    Never,
+    /// A list completed; watches keep it.
+    Listed,
+    /// Never listed: the server answers that it does not serve the kind.
+    NotServed,
+}
+
+/// Objects of one kind.
+#[derive(Clone, Debug)]
+pub struct Store<K, V> {
+    pub items: Weighed<K, V>,
+    pub coverage: Coverage,
+}
+
+/// A flip of contact is written only after this: a probe that fails twice may still be one hiccup (spec 4.4).
+pub const FLIP_DELAY: Duration = Duration::from_secs(2);
+
+// === impl Member ===
+
+impl Member {
+    pub fn new(now: Moment) -> Self {
+        Self {
+            link: Link::Connecting,
+            silence: Some(Silence {
+                since: now,
+                fault: Fault::ConnectionLost,
+            }),
+            met: false,
+            unusable_credentials: None,
+            denied: Denied::default(),
+            leaving: None,
+            withdrawn: false,
+            withheld: false,
+            uid: None,
+            stands_by: None,
+            origin: Arc::default(),
+            pools: Weighed::new("pools", KIND_BYTES),
+            pools_coverage: Coverage::Never,
+            odd_pools: BTreeSet::new(),
+            pools_left_out: LeftOut::default(),
+            pools_crd: None,
+            unseen: Unseen::Unknown,
+            gone_pools: BTreeSet::new(),
+            admitted: BTreeSet::new(),
+            over_cap: BTreeSet::new(),
+            draining: Drains::default(),
+            services: Store::new("Services", KIND_BYTES),
+            slices: Store::new("EndpointSlices", KIND_BYTES),
+            slices_scope: Scope::All,
+            waiting_pools: Weighed::new("pools", KIND_BYTES),
+            namespaces: Store::new("namespaces", KIND_BYTES),
+            imports: Store::new("imports", IMPORT_BYTES),
+            imports_left_out: LeftOut::default(),
+            remembered: Weighed::new("entries of imports", IMPORT_BYTES),
+            contests: Contests::default(),
+            parents: Parents::default(),
+            default_mode: RoutingMode::EndpointMode,
+            import_crd: None,
+        }
+    }
+
+    /// Whether all that an entry is derived from has been listed; before that, what importers carry stands.
+    pub fn exports_known(&self) -> bool {
+        self.pools_coverage == Coverage::Listed
+            && self.services.coverage == Coverage::Listed
+            && self.slices.coverage == Coverage::Listed
+    }
+
+    /// Whether we know what is in it, so that a write can be compared with it.
+    pub fn imports_known(&self) -> bool {
+        self.namespaces.coverage == Coverage::Listed && self.all_imports_known()
+    }
+
+    /// Whether an import that is not known is not there.
+    pub fn all_imports_known(&self) -> bool {
+        self.imports.coverage == Coverage::Listed && self.imports_left_out.is_empty()
+    }
+
+    /// Whether it has more pools than are kept.
+    pub fn is_overfull(&self) -> bool {
+        !self.pools_left_out.is_empty()
+    }
+
+    /// What is to be listed anew, since there is room for what was left out.
+    pub fn lists(&self) -> Lists {
+        Lists {
+            pools: self.pools_left_out.lists(),
+            imports: self.imports_left_out.lists(),
+        }
+    }
+
+    /// Whether there is room again for what was left out.
+    pub(super) fn review_room(&mut self) {
+        if self.is_overfull() {
+            self.pools_left_out.review(self.pools_room());
+        } else if self.unseen == Unseen::Absent {
+            // the absence of any other needs no proof of its own
+            self.gone_pools.clear();
+        }
+        if !self.imports_left_out.is_empty() {
+            self.imports_left_out.review(self.imports_room());
+        }
+    }
+
+    /// The entries that the import lacks because it is read through another CRD, or was written through it.
+    pub fn remembered_entries(&self, key: &Key) -> &[Entry] {
+        let remembered = self.remembered.get(key);
+        remembered.map_or(&[], |remembered| &remembered.entries)
+    }
+
+    /// Whether the start need not wait for it any longer.
+    pub fn settled(&self) -> bool {
+        if self.leaving.is_some_and(|leaving| leaving.held) {
+            return true;
+        }
+        match self.link {
+            Link::Live | Link::Suspect | Link::Refused(_) | Link::Removing => true,
+            Link::Connecting | Link::Syncing | Link::Lost => self.met,
+        }
+    }
+
+    pub fn in_contact(&self) -> bool {
+        matches!(self.link, Link::Live | Link::Suspect)
+    }
+
+    /// Whether contact was lost: a member that has not been met yet is not.
+    pub fn is_lost(&self) -> bool {
+        match self.link {
+            Link::Lost => true,
+            Link::Connecting | Link::Syncing => self.met && self.silence.is_some(),
+            Link::Live | Link::Suspect | Link::Refused(_) | Link::Removing => false,
+        }
+    }
+
+    /// The pools that ask for their export.
+    pub fn exported(&self) -> impl Iterator<Item = (&Key, &PoolRecord)> {
+        self.pools.iter().filter(|(_, record)| record.is_exported())
+    }
+
+    /// Contact as time alone shows it; see `World::reach`.
+    pub(super) fn reach(&self, now: Moment, stale_after: Duration) -> Reach {
+        let Some(Silence { since, fault }) = self.silence else {
+            return Reach::Reachable;
+        };
+        let age = now.since(since);
+        if age >= stale_after {
+            Reach::Stale(fault)
+        } else if self.met && age < FLIP_DELAY {
+            Reach::Reachable
+        } else {
+            Reach::Lost(fault)
+        }
+    }
+
+    /// The EndpointSlices of a Service.
+    pub fn slices_of<'a>(&'a self, service: &'a Key) -> impl Iterator<Item = &'a SliceFacts> + 'a {
+        self.slices
+            .items
+            .range(Key::all_of(&service.namespace))
+            .filter(|(key, _)| key.namespace == service.namespace)
+            .map(|(_, slice)| slice)
+            .filter(|slice| slice.service == service.name)
+    }
+
+    /// Pools whose EPP is this Service.
+    pub fn pools_of_service(&self, service: &Key) -> impl Iterator<Item = &Key> {
+        self.pools
+            .range(Key::all_of(&service.namespace))
+            .filter(|(key, _)| key.namespace == service.namespace)
+            .filter(|(_, record)| {
+                record
+                    .facts
+                    .epp
+                    .as_ref()
+                    .is_some_and(|epp| *epp.name == *service.name)
+            })
+            .map(|(key, _)| key)
+    }
+}
+
+// === impl Fault ===
+
+impl Fault {
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::ConnectionLost => "ConnectionLost",
+            Self::AuthFailed => "AuthFailed",
+        }
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::BadCredentials => "BadCredentials",
+            Self::InsecureCredentials => "InsecureCredentials",
+            Self::NoAccessProvider => "NoAccessProvider",
+            Self::DuplicateCluster => "DuplicateCluster",
+            Self::IdentityChanged => "IdentityChanged",
+            Self::ClusterSetMismatch => "ClusterSetMismatch",
+        }
+    }
+}
+
+// === impl Link ===
+
+impl Link {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connecting => "Connecting",
+            Self::Syncing => "Syncing",
+            Self::Live => "Live",
+            Self::Suspect => "Suspect",
+            Self::Lost => "Lost",
+            Self::Refused(_) => "Refused",
+            Self::Removing => "Removing",
+        }
+    }
+}
+
+// === impl Store ===
+
+impl<K: Ord + Clone, V: PartialEq + Heap> Store<K, V> {
+    pub(super) fn new(what: &'static str, budget: usize) -> Self {
+        Self {
+            items: Weighed::new(what, budget),
+            coverage: Coverage::Never,
+        }
+    }
+
+    /// A complete list, of which the first are kept where there is no room for all: returns the keys of what appeared,
+    /// changed or vanished.
+    pub fn reset(&mut self, items: impl Iterator<Item = (K, V)>) -> BTreeSet<K> {
+        self.coverage = Coverage::Listed;
+        let old = self.items.take();
+        for (key, item) in items {
+            self.items.insert(key, item);
+        }
+        let changed = self
+            .items
+            .iter()
+            .filter(|(key, item)| old.get(key) != Some(item))
+            .map(|(key, _)| key.clone());
+        let gone = old.keys().filter(|key| !self.items.contains_key(key));
+        changed.chain(gone.cloned()).collect()
+    }
+
+    /// Returns whether the item says anything new, and is kept.
+    pub fn apply(&mut self, key: K, item: V) -> bool {
+        self.items.get(&key) != Some(&item) && self.items.insert(key, item)
+    }
+}

@@ -1,0 +1,148 @@
+//! What a member's tasks tell the index.
+
+use std::collections::BTreeSet;
+
+use super::{
+    facts::{
+        CrdCheck, GatewayFacts, LiveImport, NamespaceFacts, PoolFacts, RouteFacts, ServiceFacts,
+        SliceFacts,
+    },
+    flavour::ImportCrd,
+    interest::Scope,
+    member::{Fault, Refusal},
+};
+use crate::name::Key;
+
+/// One report.
+#[derive(Clone, Debug)]
+pub enum Update {
+    /// The server answered and said which cluster it is.
+    Connected {
+        uid: String,
+        /// The ClusterSet that it says it belongs to.
+        clusterset: Option<String>,
+    },
+    /// Probe passed and every kind has completed its list since the connection was made.
+    Live,
+    /// One probe failed.
+    Suspect,
+    /// Contact is lost. Proves nothing about any object.
+    Lost(Fault),
+    /// Its credentials are not used, or its cluster is known under another name.
+    Refused(Refusal),
+    /// Why the newest credentials are not used although older ones work; none: they are.
+    NewCredentials(Option<String>),
+    /// The kinds that we may not read (403), all of them.
+    Denied(BTreeSet<Kind>),
+    /// The server does not know this kind (404 on the list).
+    NotServed(Kind),
+    /// What the import CRD looks like.
+    ImportCrd(ImportCrd),
+    /// A complete list of pools, with what the CRD looked like afterwards.
+    PoolsListed {
+        pools: Vec<PoolFacts>,
+        /// Pools on the list that could not be read.
+        odd: BTreeSet<Key>,
+        crd: CrdCheck,
+    },
+    PoolApplied(PoolFacts),
+    /// A pool that could not be read: it is there, so what is known of it stays.
+    PoolOdd(Key),
+    PoolDeleted {
+        key: Key,
+        crd: CrdCheck,
+    },
+    Services(Change<ServiceFacts>),
+    Slices(Change<SliceFacts>),
+    /// A complete list of the EndpointSlices in a scope; the changes that follow are of the same.
+    SlicesListed {
+        slices: Vec<SliceFacts>,
+        scope: Scope,
+    },
+    Namespaces(Change<NamespaceFacts>),
+    Imports(Change<LiveImport>),
+    Gateways(Change<GatewayFacts>),
+    Routes(Change<RouteFacts>),
+    /// The server does not know this kind (404 on the list), or denies it to us.
+    ParentsHidden(ParentKind),
+    /// Gateways and HTTPRoutes are not watched any more.
+    ParentsUnwatched,
+}
+
+/// What a watch says of one kind.
+#[derive(Clone, Debug)]
+pub enum Change<T> {
+    /// A complete list: what is not in it is gone.
+    Listed(Vec<T>),
+    Applied(T),
+    /// For a Namespace, only the name counts.
+    Deleted(Key),
+}
+
+/// The kinds that a member must list before it is live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Pools,
+    Services,
+    Slices,
+    Namespaces,
+    Imports,
+}
+
+/// The kinds that are watched only while a member exports in ParentMode; without them it is no less live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ParentKind {
+    Gateways,
+    Routes,
+}
+
+// === impl Update ===
+
+impl Update {
+    /// Whether the member's pools may have changed by it.
+    pub fn concerns_pools(&self) -> bool {
+        matches!(
+            self,
+            Self::PoolsListed { .. }
+                | Self::PoolApplied(_)
+                | Self::PoolDeleted { .. }
+                | Self::NotServed(Kind::Pools)
+        )
+    }
+}
+
+// === impl ParentKind ===
+
+impl ParentKind {
+    /// As in URLs and RBAC rules.
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::Gateways => "gateways",
+            Self::Routes => "httproutes",
+        }
+    }
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Pools,
+        Self::Services,
+        Self::Slices,
+        Self::Namespaces,
+        Self::Imports,
+    ];
+
+    /// As in URLs and RBAC rules.
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::Pools => "inferencepools",
+            Self::Services => "services",
+            Self::Slices => "endpointslices",
+            Self::Namespaces => "namespaces",
+            Self::Imports => "inferencepoolimports",
+        }
+    }
+}

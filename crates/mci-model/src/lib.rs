@@ -1,0 +1,21 @@
+//! What the ClusterSet controller knows of its members, and what follows from it: pure. No async, no client, no clock.
+//!
+//! It must not know how members are reached, nor how anything is written.
+//!
+//! ```text
+//!  updates ──► index (what is known, with the evidence) ──► plan (imports, conditions) ──► diff (what to write)
+//! ```
+
+#![allow(
+    missing_docs,
+    reason = "fields and variants of plain values, named after what they hold"
+)]
+
+pub mod evidence;
+pub mod export;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixtures;
+pub mod index;
+pub mod name;
+pub mod networks;
+pub mod plan;

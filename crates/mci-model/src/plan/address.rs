@@ -1,0 +1,189 @@
+//! Which addresses of one member may enter another (spec 5.2).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::{
+    name::{is_label, is_subdomain},
+    networks::Allowed,
+};
+
+/// Why an address was dropped; a metric label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rejection {
+    /// An IP that means something else, or nothing, in another cluster.
+    Unroutable,
+    /// Neither an IP nor an RFC-1123 host name of 2 or more labels.
+    Malformed,
+    /// A host name that only its own cluster or host resolves.
+    LocalName,
+    /// Outside of the networks that the member is narrowed to; of a host name, that is not known.
+    NotAllowed,
+}
+
+/// The metadata service of one large cloud, reachable from any of its machines.
+const CLOUD_METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254);
+
+/// Whether an address may be published.
+/// # Errors
+/// Why not.
+pub(super) fn check(address: &str, allowed: &Allowed) -> Result<(), Rejection> {
+    let within = if let Ok(ip) = address.parse::<IpAddr>() {
+        match ip {
+            IpAddr::V4(ip) => check_v4(ip)?,
+            IpAddr::V6(ip) => check_v6(ip)?,
+        }
+        allowed.admits(ip)
+    } else {
+        check_hostname(address)?;
+        !allowed.is_limited()
+    };
+    if within {
+        Ok(())
+    } else {
+        Err(Rejection::NotAllowed)
+    }
+}
+
+/// Sorts out what may not be published; keeps order, drops repetitions.
+pub(super) fn sanitise<'a>(
+    addresses: impl IntoIterator<Item = &'a str>,
+    allowed: &Allowed,
+) -> (Vec<String>, Vec<Rejection>) {
+    let mut kept: Vec<String> = Vec::new();
+    let mut rejected = Vec::new();
+    for address in addresses {
+        match check(address, allowed) {
+            Ok(()) if kept.iter().any(|known| known == address) => {}
+            Ok(()) => kept.push(address.to_owned()),
+            Err(rejection) => rejected.push(rejection),
+        }
+    }
+    (kept, rejected)
+}
+
+fn check_v4(ip: Ipv4Addr) -> Result<(), Rejection> {
+    let bad = ip.is_unspecified()
+        || ip.is_loopback()
+        || ip.is_link_local()
+        || ip.is_multicast()
+        || ip.is_broadcast();
+    if bad {
+        Err(Rejection::Unroutable)
+    } else {
+        Ok(())
+    }
+}
+
+fn check_v6(ip: Ipv6Addr) -> Result<(), Rejection> {
+    if let Some(v4) = ip.to_ipv4_mapped() {
+        return check_v4(v4);
+    }
+    let bad = ip.is_unspecified()
+        || ip.is_loopback()
+        || ip.is_unicast_link_local()
+        || ip.is_multicast()
+        || ip == CLOUD_METADATA_V6;
+    if bad {
+        Err(Rejection::Unroutable)
+    } else {
+        Ok(())
+    }
+}
+
+fn check_hostname(name: &str) -> Result<(), Rejection> {
+    let labels: Vec<&str> = name.split('.').collect();
+    // A last label of digits alone is an address in disguise: `127.1`, `0x7f.1` and the like.
+    let looks_numeric = labels
+        .last()
+        .is_some_and(|last| last.starts_with(|first: char| first.is_ascii_digit()));
+    match labels.as_slice() {
+        ["localhost"] | [.., "localhost" | "local" | "internal" | "svc"] => {
+            Err(Rejection::LocalName)
+        }
+        _ if labels.contains(&"svc") => Err(Rejection::LocalName),
+        [] | [_] => Err(Rejection::Malformed),
+        _ if !is_subdomain(name)
+            || !labels.iter().all(|label| is_label(label))
+            || looks_numeric =>
+        {
+            Err(Rejection::Malformed)
+        }
+        _ => Ok(()),
+    }
+}
+
+// === impl Rejection ===
+
+impl Rejection {
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Unroutable => "unroutable",
+            Self::Malformed => "malformed",
+            Self::LocalName => "local_name",
+            Self::NotAllowed => "not_allowed",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("10.1.2.3", None)]
+    #[case("192.0.2.1", None)]
+    #[case("2001:db8::1", None)]
+    #[case("fd12::1", None)]
+    #[case("lb.example.com", None)]
+    #[case("0.0.0.0", Some(Rejection::Unroutable))]
+    #[case("127.0.0.1", Some(Rejection::Unroutable))]
+    #[case("169.254.169.254", Some(Rejection::Unroutable))]
+    #[case("224.0.0.1", Some(Rejection::Unroutable))]
+    #[case("255.255.255.255", Some(Rejection::Unroutable))]
+    #[case("::", Some(Rejection::Unroutable))]
+    #[case("::1", Some(Rejection::Unroutable))]
+    #[case("fe80::1", Some(Rejection::Unroutable))]
+    #[case("ff02::1", Some(Rejection::Unroutable))]
+    #[case("::ffff:127.0.0.1", Some(Rejection::Unroutable))]
+    #[case("::ffff:10.0.0.1", None)]
+    #[case("fd00:ec2::254", Some(Rejection::Unroutable))]
+    #[case("a b", Some(Rejection::Malformed))]
+    #[case("127.1", Some(Rejection::Malformed))]
+    #[case("host", Some(Rejection::Malformed))]
+    #[case("", Some(Rejection::Malformed))]
+    #[case("LB.example.com", Some(Rejection::Malformed))]
+    #[case("localhost", Some(Rejection::LocalName))]
+    #[case("x.localhost", Some(Rejection::LocalName))]
+    #[case("x.local", Some(Rejection::LocalName))]
+    #[case("metadata.google.internal", Some(Rejection::LocalName))]
+    #[case("epp.ns.svc", Some(Rejection::LocalName))]
+    #[case("epp.ns.svc.cluster.local", Some(Rejection::LocalName))]
+    #[case("epp.ns.svc.example.com", Some(Rejection::LocalName))]
+    fn addresses_are_checked(#[case] address: &str, #[case] expected: Option<Rejection>) {
+        let found = check(address, &Allowed::default()).err();
+        assert_eq!(found, expected, "{address}");
+    }
+
+    #[test]
+    fn repetitions_go_and_order_stays() {
+        let (kept, rejected) = sanitise(
+            ["10.0.0.2", "10.0.0.1", "10.0.0.2", "127.0.0.1"],
+            &Allowed::default(),
+        );
+        assert_eq!(kept, vec!["10.0.0.2", "10.0.0.1"]);
+        assert_eq!(rejected, vec![Rejection::Unroutable]);
+    }
+    #[test]
+    fn networks_narrow_what_is_good_otherwise() {
+        let networks = "10.0.0.0/8, 127.0.0.0/8".parse().expect("networks");
+        let allowed = Allowed::default().and(std::sync::Arc::new(networks));
+        let rejection = |address| check(address, &allowed).err();
+        assert_eq!(rejection("10.0.0.1"), None);
+        assert_eq!(rejection("192.0.2.1"), Some(Rejection::NotAllowed));
+        assert_eq!(rejection("127.0.0.1"), Some(Rejection::Unroutable));
+        let unknown = rejection("lb.example.com");
+        assert_eq!(unknown, Some(Rejection::NotAllowed));
+    }
+}

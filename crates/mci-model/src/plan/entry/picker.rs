@@ -1,0 +1,248 @@
+//! EndpointMode: the endpoint picker that an entry names, by its Service.
+
+use crd::{
+    EndpointPicker, PortRef, RoutingMode, SecretReference, ServiceEndpoints, ServicePort,
+    ServiceType,
+    annotations::{HEALTH_PORT, METRICS_PORT},
+};
+
+use super::Resolution;
+use crate::export::{ExportRequest, PortOverride, PortSelector, SecretSelector};
+use crate::{
+    index::{
+        facts::{EppRef, PoolFacts, PortFacts, ServiceFacts},
+        member::Member,
+    },
+    name::Key,
+    plan::{Policy, address},
+};
+
+/// As many addresses as the CRD admits.
+const MAX_ADDRESSES: usize = 64;
+/// Ready EPP pods, as many as the CRD admits.
+const MAX_ENDPOINTS: usize = 100;
+
+/// The health or metrics port of a Service.
+struct Aside {
+    port: Option<u16>,
+    /// The annotation asks for a port that the Service has not got, and is treated as absent.
+    unmet: bool,
+}
+
+/// The picker of a pool, or why there is none.
+pub(super) fn resolve(
+    policy: &Policy,
+    member: &Member,
+    pool: &PoolFacts,
+    request: &ExportRequest,
+) -> Resolution {
+    let Some(epp) = &pool.epp else {
+        return Resolution::unresolved(
+            "EndpointPickerRefMissing",
+            "the pool names no endpoint picker".to_owned(),
+        );
+    };
+    if !epp.group.is_empty() || epp.kind != "Service" {
+        return Resolution::unresolved(
+            "InvalidKind",
+            format!(
+                "the endpoint picker is a {}/{}: only a core Service can be exported",
+                epp.group, epp.kind
+            ),
+        );
+    }
+    let key = Key::new(&pool.key.namespace, &epp.name);
+    let Some(service) = member.services.items.get(&key) else {
+        return Resolution::unresolved("BackendNotFound", format!("Service {key} does not exist"));
+    };
+    if service.type_ == ServiceType::ExternalName {
+        return Resolution::external_name(epp, &key);
+    }
+    let wanted = epp.port.unwrap_or_default();
+    let Some(port) = service.ports.iter().find(|port| port.number == wanted) else {
+        return Resolution::unresolved(
+            "PortNotFound",
+            format!("Service {key} has no port {wanted}"),
+        );
+    };
+    publish(policy, member, epp, request, &key, service, port)
+}
+
+/// The entry's view of a Service that resolves.
+fn publish(
+    policy: &Policy,
+    member: &Member,
+    epp: &EppRef,
+    request: &ExportRequest,
+    key: &Key,
+    service: &ServiceFacts,
+    port: &PortFacts,
+) -> Resolution {
+    let ready: Vec<String> = {
+        let mut ips: Vec<_> = member
+            .slices_of(key)
+            .flat_map(|slice| slice.ready.iter().copied())
+            .collect();
+        ips.sort_unstable();
+        ips.dedup();
+        ips.iter().map(ToString::to_string).collect()
+    };
+    let (type_, candidates) = match service.type_ {
+        _ if service.headless => (ServiceType::ClusterIP, &ready),
+        ServiceType::LoadBalancer => (ServiceType::LoadBalancer, &service.ingress),
+        ServiceType::ClusterIP | ServiceType::NodePort | ServiceType::ExternalName => {
+            (ServiceType::ClusterIP, &service.cluster_ips)
+        }
+    };
+    let (mut addresses, mut rejected) = address::sanitise(
+        candidates.iter().map(String::as_str),
+        &member.origin.allowed,
+    );
+    let truncated = addresses.len() > MAX_ADDRESSES;
+    addresses.truncate(MAX_ADDRESSES);
+
+    let refused = (addresses.is_empty() && !rejected.is_empty()).then(|| {
+        let message = format!("Service {key} has no address that another cluster could use");
+        ("InvalidAddress", message)
+    });
+    let unready = if addresses.is_empty() && !service.headless {
+        let message = format!("Service {key} has no address yet");
+        Some(("AddressNotAssigned", message))
+    } else if ready.is_empty() {
+        let message = format!("Service {key} has no ready endpoint");
+        Some(("NoReadyEndpoint", message))
+    } else {
+        None
+    };
+    let published = ServicePort {
+        number: number_of(member, key, service, port),
+        name: Some(port.name.clone()).filter(|name| !name.is_empty()),
+        protocol: port.protocol.clone(),
+        app_protocol: port.app_protocol.clone(),
+    };
+    let mut ignored = Vec::new();
+    let mut aside = |annotation, wanted: &PortOverride, names: [&str; 2]| {
+        let Aside { port, unmet } = aside_port(member, key, service, wanted, names);
+        if unmet {
+            ignored.push(annotation);
+        }
+        port.map(|port| PortRef {
+            port,
+            secret_ref: local_secret(wanted),
+        })
+    };
+    let health = aside(HEALTH_PORT, &request.health, ["health", "grpc-health"]);
+    let metrics = aside(METRICS_PORT, &request.metrics, ["metrics", "http-metrics"]);
+    let mut endpoints = Vec::new();
+    if policy.epp_endpoints {
+        let ready = ready.iter().map(String::as_str);
+        let (kept, dropped) = address::sanitise(ready, &member.origin.allowed);
+        endpoints = kept;
+        endpoints.truncate(MAX_ENDPOINTS);
+        // those of a headless Service are its addresses, and counted
+        if !service.headless {
+            rejected.extend(dropped);
+        }
+    }
+    Resolution {
+        picker: Some(EndpointPicker {
+            name: epp.name.clone(),
+            service: vec![ServiceEndpoints {
+                type_,
+                addresses,
+                ports: vec![published],
+            }],
+            health,
+            metrics,
+            failure_mode: epp.failure_mode,
+            endpoints,
+        }),
+        refused,
+        unready,
+        rejected,
+        ignored,
+        truncated,
+        ..Resolution::nothing(RoutingMode::EndpointMode)
+    }
+}
+
+/// The health or metrics port: what the annotation says if it fits the Service, else the port of a usual name.
+fn aside_port(
+    member: &Member,
+    key: &Key,
+    service: &ServiceFacts,
+    wanted: &PortOverride,
+    names: [&str; 2],
+) -> Aside {
+    let by_name = |name: &str| {
+        let port = service.ports.iter().find(|port| port.name == name);
+        port.map(|port| number_of(member, key, service, port))
+    };
+    let chosen = wanted.port.as_ref().and_then(|asked| match asked {
+        PortSelector::Number(number) => {
+            let known = service.ports.iter().any(|port| port.number == *number);
+            (known || service.headless).then_some(*number)
+        }
+        PortSelector::Name(name) => by_name(name),
+    });
+    Aside {
+        port: chosen.or_else(|| names.into_iter().find_map(by_name)),
+        unmet: wanted.port.is_some() && chosen.is_none(),
+    }
+}
+
+/// The number to connect to. The addresses of a headless Service are its pods': their ports count.
+fn number_of(member: &Member, key: &Key, service: &ServiceFacts, port: &PortFacts) -> u16 {
+    if !service.headless {
+        return port.number;
+    }
+    let slices = member.slices_of(key);
+    slices
+        .flat_map(|slice| &slice.ports)
+        .find(|known| known.name == port.name)
+        .map_or(port.number, |known| known.number)
+}
+
+fn local_secret(wanted: &PortOverride) -> Option<SecretReference> {
+    match &wanted.secret {
+        Some(SecretSelector::Local(name)) => Some(SecretReference {
+            name: Some(name.clone()),
+            namespace: None,
+        }),
+        Some(SecretSelector::CrossNamespace) | None => None,
+    }
+}
+
+// === impl Resolution ===
+
+impl Resolution {
+    fn unresolved(reason: &'static str, message: String) -> Self {
+        Self {
+            unresolved: Some((reason, message)),
+            ..Self::nothing(RoutingMode::EndpointMode)
+        }
+    }
+
+    /// An ExternalName could point anywhere (CVE-2021-25740): its type is told, no address ever.
+    fn external_name(epp: &EppRef, key: &Key) -> Self {
+        Self {
+            picker: Some(EndpointPicker {
+                name: epp.name.clone(),
+                service: vec![ServiceEndpoints {
+                    type_: ServiceType::ExternalName,
+                    addresses: Vec::new(),
+                    ports: Vec::new(),
+                }],
+                health: None,
+                metrics: None,
+                failure_mode: epp.failure_mode,
+                endpoints: Vec::new(),
+            }),
+            refused: Some((
+                "UnsupportedServiceType",
+                format!("Service {key} is an ExternalName, which is never exported"),
+            )),
+            ..Self::nothing(RoutingMode::EndpointMode)
+        }
+    }
+}

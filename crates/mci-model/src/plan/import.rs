@@ -1,0 +1,308 @@
+//! The status of one import, from its entries (spec 4.2).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use crd::{
+    ClusterName as ExportingCluster, Condition, ControllerStatus, ImportedCluster,
+    conditions::{self, Status},
+};
+use jiff::Timestamp;
+
+use super::{Audience, Hold, ImportInExporter, ImportPlan, PlannedImport, Policy, lend::Lent};
+use crate::{
+    index::{
+        digest::digest,
+        entry::{Entry, ImportStatus},
+        flavour::Flavour,
+        member::{Member, PoolRecord},
+    },
+    name::{ClusterName, Key},
+};
+
+/// The entries of all that export a key.
+#[derive(Debug)]
+pub(super) struct Exports<'a> {
+    /// In the order of names.
+    entries: Vec<(&'a ClusterName, ExportedEntry)>,
+    /// Places of those that fit, in the order of names.
+    admitted: Vec<usize>,
+    /// The same by age of the pool, oldest first.
+    admitted_by_age: Vec<usize>,
+    /// All, oldest first, with those whose entries cannot be derived now: importers keep those that they have.
+    all_by_age: Vec<&'a ClusterName>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct ExportedEntry {
+    pub(super) entry: Entry,
+    /// Bytes of JSON.
+    pub(super) size: usize,
+    /// Of the pool.
+    pub(super) created: Timestamp,
+}
+
+/// As many entries as the CRD admits; past it the oldest pools stay.
+const MAX_ENTRIES: usize = 256;
+/// All entries of an import, in bytes of JSON: etcd takes 1.5 MiB, with managed fields about as long again as names.
+const MAX_ENTRIES_BYTES: usize = 1024 * 1024;
+/// Names in a message; the rest is counted.
+const MAX_NAMES: usize = 8;
+
+/// The import for an audience; none where it would be empty. Exporters whose entries find no room beside those that are
+/// lent are added to `cut`.
+pub(super) fn make(
+    policy: &Policy,
+    audience: &Audience,
+    exports: &Exports<'_>,
+    lent: Lent,
+    cut: &mut BTreeSet<ClusterName>,
+) -> ImportPlan {
+    let names = lent.names;
+    if audience.flavour == Flavour::Superset && !names.is_empty() {
+        // only their names are known, and an apply without their entries would take those away (K3): what is there
+        // stays until they are heard of
+        return ImportPlan::Hold(Hold::Unreachable);
+    }
+    let mut bytes = 0_usize;
+    let mut clusters = Vec::new();
+    for entry in lent.entries.into_iter().take(MAX_ENTRIES) {
+        bytes += serde_json::to_vec(&entry).map_or(0, |json| json.len());
+        clusters.push(Entry::new(entry));
+    }
+    let mut full = false;
+    // without those that are lent all of them fit
+    let order = if clusters.is_empty() {
+        &exports.admitted
+    } else {
+        &exports.admitted_by_age
+    };
+    let others = order.iter().filter_map(|at| exports.entries.get(*at));
+    for (name, export) in others {
+        if audience.excluded.as_ref() == Some(*name) {
+            continue;
+        }
+        bytes = bytes.saturating_add(export.size);
+        full |= clusters.len() >= MAX_ENTRIES || bytes > MAX_ENTRIES_BYTES;
+        if full {
+            cut.insert((*name).clone());
+        } else {
+            clusters.push(export.entry.clone());
+        }
+    }
+    if clusters.is_empty() && names.is_empty() {
+        let alone =
+            audience.excluded.is_some() && policy.import_in_exporter == ImportInExporter::Always;
+        if !alone {
+            return ImportPlan::Absent;
+        }
+    }
+    clusters.sort_by(|a, b| a.name.cmp(&b.name));
+    let consistent = consistency(&clusters, exports, audience.generation);
+
+    let mut exporting: Vec<String> = clusters.iter().map(|entry| entry.name.clone()).collect();
+    exporting.extend(audience.excluded.iter().map(ToString::to_string));
+    exporting.extend(names);
+    exporting.sort_unstable();
+    exporting.dedup();
+    // a summary without the entries of all that are named would be news, and its write would cut those entries (K6)
+    let shared = if lent.said.is_empty() {
+        summary(&clusters, audience.generation)
+    } else {
+        lent.said
+    };
+    let mut top = shared.clone();
+    top.extend(consistent);
+    let ours = ControllerStatus {
+        name: policy.controller_name.clone(),
+        exporting_clusters: exporting
+            .into_iter()
+            .map(|name| ExportingCluster { name })
+            .collect(),
+        parents: Vec::new(),
+        conditions: shared,
+    };
+    let status = match audience.flavour {
+        Flavour::Upstream => ImportStatus {
+            controllers: vec![ours],
+            ..ImportStatus::default()
+        },
+        Flavour::Superset | Flavour::Absent => ImportStatus {
+            observed_generation: Some(audience.generation),
+            conditions: top,
+            controllers: vec![ours],
+            clusters,
+        },
+    };
+    ImportPlan::Present(Arc::new(PlannedImport {
+        audience: audience.clone(),
+        digest: digest(&status, &policy.controller_name),
+        status,
+    }))
+}
+
+/// Names, sorted by the caller: the first 8, then how many more.
+pub fn join_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
+    let more = names.len().saturating_sub(MAX_NAMES);
+    let text = names.take(MAX_NAMES).collect::<Vec<_>>().join(",");
+    if more == 0 {
+        text
+    } else {
+        format!("{text} +{more} more")
+    }
+}
+
+/// `Accepted` and `Ready` of the import as a whole.
+fn summary(clusters: &[Entry], generation: i64) -> Vec<Condition> {
+    let names_with = |type_: &str| -> Vec<&str> {
+        clusters
+            .iter()
+            .filter(|entry| conditions::is_true(&entry.conditions, type_))
+            .map(|entry| entry.name.as_str())
+            .collect()
+    };
+    let fraction = |names: &[&str], what: &str| {
+        let head = format!("{}/{} {what}", names.len(), clusters.len());
+        if names.is_empty() {
+            head
+        } else {
+            format!("{head}: {}", join_names(names.iter().copied()))
+        }
+    };
+    let accepted = names_with(conditions::ACCEPTED);
+    let ready = names_with(conditions::READY);
+    let all_stale = !clusters.is_empty()
+        && clusters.iter().all(|entry| {
+            conditions::find(&entry.conditions, conditions::READY)
+                .is_some_and(|condition| condition.status == Status::Unknown.as_str())
+        });
+    let (accepted_status, accepted_reason) = if accepted.is_empty() && !clusters.is_empty() {
+        (Status::False, "NoValidCluster")
+    } else {
+        (Status::True, "Accepted")
+    };
+    let (ready_status, ready_reason) = if !ready.is_empty() {
+        (Status::True, "Ready")
+    } else if clusters.is_empty() {
+        (Status::False, "NoRemoteCluster")
+    } else if all_stale {
+        (Status::Unknown, "AllStale")
+    } else {
+        (Status::False, "NoReadyCluster")
+    };
+    vec![
+        conditions::make(
+            conditions::ACCEPTED,
+            accepted_status,
+            accepted_reason,
+            fraction(&accepted, "accepted"),
+            Some(generation),
+        ),
+        conditions::make(
+            conditions::READY,
+            ready_status,
+            ready_reason,
+            fraction(&ready, "ready"),
+            Some(generation),
+        ),
+    ]
+}
+
+/// `Consistent`, for two entries or more: whether they agree with that of the oldest pool. Of pools that are not known,
+/// the age is not known either: any other is the reference before them.
+fn consistency(clusters: &[Entry], exports: &Exports<'_>, generation: i64) -> Option<Condition> {
+    if clusters.len() < 2 {
+        return None;
+    }
+    // in the order of names
+    let find = |name: &ClusterName| {
+        let at = clusters.binary_search_by(|entry| entry.name.as_str().cmp(name.as_str()));
+        clusters.get(at.ok()?)
+    };
+    let oldest = exports.all_by_age.iter().find_map(|name| find(name));
+    let oldest = oldest.or(clusters.first())?;
+    let others = clusters.iter().filter(|entry| entry.name != oldest.name);
+    let differing = |differs: fn(&ImportedCluster, &ImportedCluster) -> bool| -> Vec<&str> {
+        others
+            .clone()
+            .filter(|entry| differs(oldest, entry))
+            .map(|entry| entry.name.as_str())
+            .collect()
+    };
+    let ports = differing(|a, b| {
+        a.target_port_number != b.target_port_number || a.target_ports != b.target_ports
+    });
+    let protocols = differing(|a, b| a.app_protocol != b.app_protocol);
+    let (status, reason, message) = if !ports.is_empty() {
+        let names = join_names(ports.iter().copied());
+        let message = format!("target ports differ from those of {}: {names}", oldest.name);
+        (Status::False, "TargetPortsDiffer", message)
+    } else if !protocols.is_empty() {
+        let names = join_names(protocols.iter().copied());
+        let message = format!("appProtocol differs from that of {}: {names}", oldest.name);
+        (Status::False, "AppProtocolDiffers", message)
+    } else {
+        let message = "the exported pools agree".to_owned();
+        (Status::True, "Consistent", message)
+    };
+    Some(conditions::make(
+        conditions::CONSISTENT,
+        status,
+        reason,
+        message,
+        Some(generation),
+    ))
+}
+
+// === impl Exports ===
+
+impl<'a> Exports<'a> {
+    /// Takes all entries, in the order of names, and lets in the oldest that fit, by number and by size. `kept` is the
+    /// creation of pools whose entries cannot be derived now.
+    pub(super) fn new(
+        entries: Vec<(&'a ClusterName, ExportedEntry)>,
+        kept: BTreeMap<&'a ClusterName, Timestamp>,
+    ) -> Self {
+        debug_assert!(entries.is_sorted_by_key(|(name, _)| *name));
+        let ages = entries.iter().enumerate();
+        let ages = ages.map(|(at, (name, export))| (export.created, *name, at));
+        let mut ages: Vec<(Timestamp, &ClusterName, usize)> = ages.collect();
+        ages.sort_unstable();
+        let mut bytes = 0_usize;
+        let fits = ages.iter().take(MAX_ENTRIES).take_while(|(_, _, at)| {
+            let size = entries.get(*at).map_or(0, |(_, export)| export.size);
+            bytes = bytes.saturating_add(size);
+            bytes <= MAX_ENTRIES_BYTES
+        });
+        let admitted_by_age: Vec<usize> = fits.map(|(_, _, at)| *at).collect();
+        let mut admitted = admitted_by_age.clone();
+        admitted.sort_unstable();
+        let known = ages.into_iter().map(|(created, name, _)| (created, name));
+        let kept = kept.into_iter().map(|(name, created)| (created, name));
+        let mut known: Vec<(Timestamp, &ClusterName)> = known.chain(kept).collect();
+        known.sort_unstable();
+        Self {
+            entries,
+            admitted,
+            admitted_by_age,
+            all_by_age: known.into_iter().map(|(_, name)| name).collect(),
+        }
+    }
+
+    /// Whether this member exports the key, or would if all of it were known.
+    pub(super) fn asks(&self, name: &ClusterName, member: &Member, key: &Key) -> bool {
+        let asks = || member.pools.get(key).is_some_and(PoolRecord::is_exported);
+        let known = self.entries.binary_search_by_key(&name, |(name, _)| name);
+        known.is_ok() || (!member.withdrawn && asks())
+    }
+
+    /// Those that do not fit.
+    pub(super) fn crowded_out(&self) -> impl Iterator<Item = &'a ClusterName> {
+        let names = self.entries.iter().enumerate();
+        let out = names.filter(|(at, _)| self.admitted.binary_search(at).is_err());
+        out.map(|(_, (name, _))| *name)
+    }
+}
