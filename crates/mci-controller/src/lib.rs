@@ -33,6 +33,7 @@ mod plan;
 mod planner;
 mod run;
 mod said;
+mod seeded;
 mod write;
 
 pub use args::Args;

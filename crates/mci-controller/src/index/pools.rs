@@ -17,6 +17,7 @@ use crate::{
         decision::{Withdrawal, on_evidence},
         export::{Export, parse_export},
     },
+    seeded::{self, SeededFault},
 };
 use moment::Moment;
 
@@ -279,7 +280,7 @@ impl Member {
         self.odd_pools.remove(key);
         let proven =
             matches!(&crd, CrdCheck::Serving { uid } if self.pools_crd.as_ref() == Some(uid));
-        if proven {
+        if proven || seeded::is_on(SeededFault::DeletedWithoutCrdCheck) {
             self.waiting_pools.remove(key);
             self.pools_left_out.settle(key);
             return self.drop_pool(name, key, Evidence::PoolDeleted);

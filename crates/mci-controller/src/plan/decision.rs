@@ -5,10 +5,13 @@
 //! it plans, and explanations quote [`Decision`].
 
 use super::Hold;
-use crate::index::{
-    Evidence,
-    flavour::Flavour,
-    member::{Fault, Reach, Refusal},
+use crate::{
+    index::{
+        Evidence,
+        flavour::Flavour,
+        member::{Fault, Reach, Refusal},
+    },
+    seeded::{self, SeededFault},
 };
 
 /// What is known of a member, with regard to one key.
@@ -154,6 +157,9 @@ pub(crate) enum Withdrawal {
 /// watch shows live counts under the guard too.
 pub(crate) fn on_evidence(evidence: Evidence, guarded: bool) -> Withdrawal {
     match evidence {
+        Evidence::MemberRemoved if seeded::is_on(SeededFault::RemovalIgnoresGuard) => {
+            Withdrawal::AtOnce
+        }
         Evidence::PoolAbsent | Evidence::MemberRemoved | Evidence::WithdrawAfter if guarded => {
             Withdrawal::Held
         }
@@ -192,6 +198,9 @@ fn entry(known: Known) -> EntryFate {
             Withdrawal::AtOnce => EntryFate::Remove(evidence),
             Withdrawal::Drain | Withdrawal::Held => EntryFate::Drain(evidence),
         },
+        (ExportKnown::Unheard, _) if seeded::is_on(SeededFault::CarriedEntriesDropped) => {
+            EntryFate::Remove(Evidence::PoolAbsent)
+        }
         // one that answers but whose pools are not all known: in doubt, like one whose CRD is missing
         (ExportKnown::Unheard, silence) => EntryFate::Carry(silence.unwrap_or(Mark::CrdMissing)),
         (ExportKnown::PartsUnknown | ExportKnown::OverCap, silence) => {
