@@ -19,4 +19,4 @@ pub use bare::{BARE_READY, Bare};
 pub use controller::{Controller, Usage, own_cpu, raise_open_files};
 pub use figure::{Figure, percentile};
 pub use fleet::{Fleet, FleetOptions, NS, pool};
-pub use model::Model;
+pub use model::{Fault, Import, Member, Model, Pool};
