@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    command::{become_it, cargo, run},
+    command::{become_it, cargo, output, run},
     signals::Running,
     tools, workspace,
 };
@@ -30,7 +30,7 @@ const REAL: &str = "real";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real; default: all
+    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real, nothing; default: all
     names: Vec<String>,
     /// Of propagation, only the cases with this in their names, such as '50 exporters, TLS'
     #[arg(long, value_name = "TEXT")]
@@ -38,6 +38,9 @@ pub(crate) struct Args {
     /// Write the figures to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write the figures into the table of docs/figures.md, with the commit that they are of
+    #[arg(long)]
+    write_docs: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -68,7 +71,20 @@ pub(crate) fn run_bench(args: &Args) -> Result<()> {
     if let Some(file) = &args.json {
         bench.arg("--json").arg(std::path::absolute(file)?);
     }
+    if args.write_docs {
+        let document = workspace::root().join("docs/figures.md");
+        bench.arg("--document").arg(document);
+        bench.args(["--state", &commit()?]);
+    }
     become_it(&mut bench)
+}
+
+/// The commit that is checked out; with a plus where files differ from it.
+fn commit() -> Result<String> {
+    let mut git = Command::new("git");
+    git.args(["describe", "--always", "--dirty=+", "--exclude=*"]);
+    let name = output(git.current_dir(workspace::root()))?;
+    Ok(String::from_utf8_lossy(&name).trim().to_owned())
 }
 
 pub(crate) fn run_soak(args: &SoakArgs) -> Result<()> {
