@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn what_was_measured_is_written_with_its_goal_and_what_was_not_stays() {
         let old = mk(&format!(
-            "| {SENT} | 169 ms | ≤ 500 ms | ours | reached | abc |\n| a row that is gone | 1 ms | | | | abc |\n"
+            "| {SENT} | 169 ms | ≤ 500 ms | ours | reached | abc |\n| {RSS} | 259 MB | | | | abc |\n| a row that is gone | 1 ms | | | | abc |\n"
         ));
         let figures = [
             Figure::new(RSS, 139.4, "MB"),

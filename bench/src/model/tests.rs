@@ -126,7 +126,7 @@ fn an_export_that_ended_may_be_acted_on_for_the_allowance_after_it_began_again()
 #[test]
 fn faults_that_delay_prolong_what_evidence_excuses() {
     type Do = fn(&mut Model);
-    let cases: [(&str, Do, u64); 8] = [
+    let cases: [(&str, Do, u64); 9] = [
         ("none", |_| {}, 18),
         (
             "exporter down meanwhile",
@@ -175,6 +175,14 @@ fn faults_that_delay_prolong_what_evidence_excuses() {
             |model| {
                 model.begin(at(9), Fault::Stopped, 2);
                 model.end(at(30), Fault::Stopped, 2);
+            },
+            18,
+        ),
+        (
+            "upstream's import CRD, which hides nothing of its exporter",
+            |model| {
+                model.begin(at(11), Fault::UpstreamCrd, IMPORTER);
+                model.end(at(30), Fault::UpstreamCrd, IMPORTER);
             },
             18,
         ),
@@ -253,6 +261,22 @@ fn nobody_lists_itself_but_may_be_named() {
     assert!(model.changed(at(3), IMPORTER, POOL, other).is_empty());
     let own = mk_import(&[EXPORTER, IMPORTER], &[EXPORTER]);
     assert_eq!(model.changed(at(4), IMPORTER, POOL, own).len(), 1);
+    // nor does it stay when the last other exporter goes
+    let mut model = mk_model();
+    model.exported(at(2), IMPORTER, POOL);
+    let own = mk_import(&[EXPORTER], &[EXPORTER, IMPORTER]);
+    assert!(model.changed(at(2), IMPORTER, POOL, own).is_empty());
+    model.unexported(at(3), EXPORTER, POOL);
+    assert!(!found(&mut model, 3, false));
+}
+
+#[test]
+fn what_was_never_exported_may_go() {
+    let mut model = mk_model();
+    let forged = mk_import(&[EXPORTER, 2], &[EXPORTER, 2]);
+    assert!(model.changed(at(2), IMPORTER, POOL, forged).is_empty());
+    let clean = mk_import(&[EXPORTER], &[EXPORTER]);
+    assert!(model.changed(at(3), IMPORTER, POOL, clean).is_empty());
 }
 
 #[test]
