@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::rows::{Goal, SetBy, goal_of};
+
 /// A figure of the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
@@ -16,6 +18,9 @@ pub struct Figure {
     /// Upper limit; none: for information.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goal: Option<f64>,
+    /// Who set it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub set_by: Option<SetBy>,
     /// Whether it is within the goal; none without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holds: Option<bool>,
@@ -24,14 +29,17 @@ pub struct Figure {
 // === impl Figure ===
 
 impl Figure {
-    /// For information.
+    /// A figure, with the goal that the table of rows has for its name.
     pub fn new(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
+        let name = name.into();
+        let goal = goal_of(&name);
         Self {
-            name: name.into(),
+            name,
             value,
             unit,
-            goal: None,
-            holds: None,
+            goal: goal.map(|goal| goal.at_most),
+            set_by: goal.map(|goal| goal.set_by),
+            holds: goal.map(|goal| holds(value, goal)),
         }
     }
 
@@ -40,17 +48,25 @@ impl Figure {
         Self::new(name, value.as_secs_f64() * 1e3, "ms")
     }
 
-    /// It is to be at most this.
-    #[must_use]
-    pub fn at_most(self, goal: f64) -> Self {
-        Self {
-            goal: Some(goal),
-            holds: Some(self.value <= goal),
-            ..self
-        }
+    /// The value with its unit, as the document has it: three digits, and more where the goal is that near.
+    pub fn text(&self) -> String {
+        let Self { value, unit, .. } = self;
+        let decimals = match value.abs() {
+            0.0 => 0,
+            ..1.0 => 2,
+            1.0..10.0 => 1,
+            _ => 0,
+        };
+        let good = |decimals: &usize| {
+            let read: f64 = format!("{value:.decimals$}").parse().unwrap_or(*value);
+            self.goal
+                .is_none_or(|goal| (read <= goal) == (*value <= goal))
+        };
+        let decimals = (decimals..6).find(good).unwrap_or(6);
+        format!("{value:.decimals$} {unit}").trim_end().to_owned()
     }
 
-    /// A row of the table.
+    /// A row for a terminal.
     pub fn row(&self) -> String {
         let goal = self
             .goal
@@ -65,6 +81,11 @@ impl Figure {
             self.name, self.value, self.unit, goal, holds
         )
     }
+}
+
+/// Whether a value reaches its goal.
+pub(crate) fn holds(value: f64, goal: Goal) -> bool {
+    value <= goal.at_most
 }
 
 /// A value that `share` of all are not above; `times` need not be sorted.
@@ -85,6 +106,29 @@ pub fn percentile(times: &[Duration], share: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_figure_has_the_goal_of_its_row() {
+        let name = "failover after SIGTERM: event to all applied";
+        let reached = Figure::new(name, 3.0, "s");
+        assert_eq!((reached.goal, reached.holds), (Some(3.0), Some(true)));
+        assert_eq!(reached.set_by, Some(SetBy::Specification));
+        assert_eq!(Figure::new(name, 3.1, "s").holds, Some(false));
+        let other = Figure::new("of no row", 1.0, "s");
+        assert_eq!((other.goal, other.holds), (None, None));
+    }
+
+    #[test]
+    fn figures_are_rounded_but_never_across_their_goal() {
+        let name = "failover after SIGTERM: event to all applied";
+        let text = |value| Figure::new(name, value, "s").text();
+        assert_eq!(text(0.0), "0 s");
+        assert_eq!(text(0.412), "0.41 s");
+        assert_eq!(text(2.96), "3.0 s");
+        assert_eq!(text(3.02), "3.02 s");
+        assert_eq!(text(13.6), "14 s");
+        assert_eq!(Figure::new("n", 120.4, "").text(), "120");
+    }
 
     #[test]
     fn percentiles_are_values_of_the_list() {

@@ -123,6 +123,18 @@ impl Fleet {
     /// # Errors
     /// When it does not start.
     pub fn controller(&self, name: &str, home: Option<&str>) -> Result<Controller> {
+        self.controller_with(name, home, &[])
+    }
+
+    /// The same with more flags.
+    /// # Errors
+    /// When it does not start.
+    pub fn controller_with(
+        &self,
+        name: &str,
+        home: Option<&str>,
+        flags: &[String],
+    ) -> Result<Controller> {
         let mut all = vec![
             "--kubeconfig-dir".to_owned(),
             self.directory.path().display().to_string(),
@@ -132,6 +144,7 @@ impl Fleet {
             Some(home) => all.extend(["--home-kubeconfig".to_owned(), home.to_owned()]),
             None => all.push("--leader-elect=false".to_owned()),
         }
+        all.extend(flags.iter().cloned());
         Controller::start(&self.program, &all, self.logs.join(format!("{name}.log")))
     }
 

@@ -11,12 +11,16 @@
 
 mod bare;
 mod controller;
+mod document;
 mod figure;
 mod fleet;
 mod model;
+mod rows;
 
 pub use bare::{BARE_READY, Bare};
 pub use controller::{Controller, Usage, own_cpu, raise_open_files};
+pub use document::with_figures;
 pub use figure::{Figure, percentile};
 pub use fleet::{Fleet, FleetOptions, NS, pool};
-pub use model::Model;
+pub use model::{Fault, Import, Member, Model, Pool};
+pub use rows::{Goal, LATE, ROWS, Row, SetBy};

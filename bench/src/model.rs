@@ -1,222 +1,391 @@
 //! What must be true of the imports, from what was done to the clusters alone: nothing here comes from the controller.
 //!
-//! P3: no entry goes without evidence. Evidence is what the soak did: an export was taken back, a pool or a namespace
-//! deleted, a member removed from the directory. Silence of a member is none. An entry that was seen in an importer and
-//! is not there now must have had evidence since it was last seen, or the importer's namespace or import must have gone.
+//! P3: no entry goes without evidence. Each change of an import is judged by the moment it was stored at: for every
+//! exporter that it no longer lists, evidence must have lasted at that moment, in the history of that exporter and this
+//! importer. Evidence is an export that ended, and the faults that [`excuse`] says are evidence. The controller may act
+//! on evidence late, by [`ALLOWANCE`]; a fault that keeps it from acting, or from learning that the evidence is over,
+//! prolongs that until the fault is over. Silence of a member is no evidence. So an export that never ended is judged
+//! strictly whatever else happens, and [`Model::strictness`] says how large a part of all entries that was.
+//! ```text
+//!  export  ───────┐         ┌────────────────        loss excused:
+//!                 └─ended───┘                        ├─ ended ─┤
+//!  exporter                    ┌hung┐                          ├ hung, reconnect, allowance ┤
+//! ```
+
+mod read;
+mod rules;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
+pub use self::rules::Fault;
+use self::rules::{ALLOWANCE, Excuse, Side, blind_after, excuse};
+
 /// Member, by number.
-type Member = usize;
+pub type Member = usize;
 /// Pool, by number.
-type Pool = usize;
+pub type Pool = usize;
 
-/// How long after an export ended and began anew the controller may still act on its end: detection of a silence, a
-/// reconnect's longest backoff and a retry. An entry that has outlived this needs new evidence.
-const WINDOW: Duration = Duration::from_mins(1);
+/// What an import says; none of both where there is no import.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Import {
+    /// Members that have an entry: `status.clusters`.
+    pub entries: BTreeSet<Member>,
+    /// Members that are named: `exportingClusters` of the controller's own status.
+    pub names: BTreeSet<Member>,
+}
 
-/// What was done so far.
+/// From a moment on, until another if it is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    from: Duration,
+    until: Option<Duration>,
+}
+
+/// What was done so far. Times are since the soak began.
 #[derive(Debug)]
 pub struct Model {
     members: usize,
-    /// Which pools a member exports now.
-    exports: BTreeSet<(Member, Pool)>,
-    /// When an export last ended, by the soak's count of steps and its clock.
-    ended: BTreeMap<(Member, Pool), (u64, Duration)>,
-    /// Members without the namespace, so without imports.
-    homeless: BTreeSet<Member>,
-    /// When a member last lost its namespace.
-    lost_namespace: BTreeMap<Member, u64>,
-    /// Entries as last seen, and at which step: importer, pool, exporter.
-    seen: BTreeMap<(Member, Pool, Member), u64>,
-    step: u64,
-    /// Time since the soak began.
-    now: Duration,
+    /// The controller's `--stale-after`.
+    stale_after: Duration,
+    /// When each pool that was ever exported began (true) and ceased to be, in order; the last may be yet to come.
+    exports: BTreeMap<(Member, Pool), Vec<(Duration, bool)>>,
+    faults: BTreeMap<Member, Vec<(Fault, Span)>>,
+    /// When the controller did not run, or had not opened its gate.
+    restarts: Vec<Span>,
+    /// Imports as they were last stored.
+    imports: BTreeMap<(Member, Pool), Import>,
+    /// Entries counted by [`Model::tally`], and those of them for which nothing was an excuse.
+    counted: u64,
+    strict: u64,
 }
+
+/// What is over for so long matters no more: far longer than any fault lasts.
+const KEPT: Duration = Duration::from_mins(10);
 
 // === impl Model ===
 
 impl Model {
     /// Nothing is exported yet.
-    pub fn new(members: usize) -> Self {
+    pub fn new(members: usize, stale_after: Duration) -> Self {
         Self {
             members,
-            exports: BTreeSet::new(),
-            ended: BTreeMap::new(),
-            homeless: BTreeSet::new(),
-            lost_namespace: BTreeMap::new(),
-            seen: BTreeMap::new(),
-            step: 0,
-            now: Duration::ZERO,
+            stale_after,
+            exports: BTreeMap::new(),
+            faults: BTreeMap::new(),
+            restarts: Vec::new(),
+            imports: BTreeMap::new(),
+            counted: 0,
+            strict: 0,
         }
     }
 
-    /// Tells the time since the soak began.
-    pub fn at(&mut self, now: Duration) {
-        self.now = now;
+    /// A member exports a pool from now on. Call it after the fact.
+    pub fn exported(&mut self, at: Duration, member: Member, pool: Pool) {
+        self.turn(at, member, pool, true);
     }
 
-    /// A member exports a pool from now on.
-    pub fn exported(&mut self, member: Member, pool: Pool) {
-        self.step += 1;
-        if !self.homeless.contains(&member) {
-            self.exports.insert((member, pool));
+    /// It does so no more from now on, or from a moment to come: the annotation, or the pool, is gone. Call it before
+    /// the fact.
+    pub fn unexported(&mut self, at: Duration, member: Member, pool: Pool) {
+        self.turn(at, member, pool, false);
+    }
+
+    fn turn(&mut self, at: Duration, member: Member, pool: Pool, on: bool) {
+        let turns = self.exports.entry((member, pool)).or_default();
+        // what was to come is overtaken
+        turns.retain(|(turn, _)| *turn <= at);
+        if turns.last().is_some_and(|(_, last)| *last) != on {
+            turns.push((at, on));
         }
     }
 
-    /// It does so no more: the annotation, or the pool, is gone.
-    pub fn unexported(&mut self, member: Member, pool: Pool) {
-        self.step += 1;
-        if self.exports.remove(&(member, pool)) {
-            self.ended.insert((member, pool), (self.step, self.now));
+    /// A fault begins. One that is evidence is to be reported before the fact.
+    pub fn begin(&mut self, at: Duration, fault: Fault, member: Member) {
+        let span = Span {
+            from: at,
+            until: None,
+        };
+        self.faults.entry(member).or_default().push((fault, span));
+        if fault == Fault::NamespaceGone {
+            let pools: Vec<Pool> = self.exported_by(at, member).collect();
+            for pool in pools {
+                self.unexported(at, member, pool);
+            }
         }
     }
 
-    /// A member's namespace goes, with its pools and imports.
-    pub fn namespace_deleted(&mut self, member: Member) {
-        self.step += 1;
-        self.homeless.insert(member);
-        self.lost_namespace.insert(member, self.step);
-        let gone: Vec<_> = self
-            .exports
-            .iter()
-            .filter(|(one, _)| *one == member)
-            .copied()
+    /// A fault is over. Call it after the fact.
+    pub fn end(&mut self, at: Duration, fault: Fault, member: Member) {
+        let faults = self.faults.entry(member).or_default();
+        for (one, span) in faults {
+            if *one == fault {
+                span.until.get_or_insert(at);
+            }
+        }
+    }
+
+    /// The pools CRD is back with other pools than these: those that are missing have had their time to come back after
+    /// `--stale-after`.
+    pub fn pools_crd_back(&mut self, at: Duration, member: Member, back: &BTreeSet<Pool>) {
+        let gone: Vec<Pool> = self
+            .exported_by(at, member)
+            .filter(|pool| !back.contains(pool))
             .collect();
-        for key in gone {
-            self.exports.remove(&key);
-            self.ended.insert(key, (self.step, self.now));
+        for pool in gone {
+            self.unexported(at + self.stale_after, member, pool);
         }
     }
 
-    /// And is back, empty.
-    pub fn namespace_created(&mut self, member: Member) {
-        self.step += 1;
-        self.homeless.remove(&member);
+    /// The controller ends, to be started again.
+    pub fn stopped(&mut self, at: Duration) {
+        self.restarts.push(Span {
+            from: at,
+            until: None,
+        });
     }
 
-    /// Whether a member has the namespace.
-    pub fn has_namespace(&self, member: Member) -> bool {
-        !self.homeless.contains(&member)
+    /// It writes again.
+    pub fn restarted(&mut self, at: Duration) {
+        for span in &mut self.restarts {
+            span.until.get_or_insert(at);
+        }
+    }
+
+    /// The next export that ends by itself, if one does: see [`Model::pools_crd_back`].
+    pub fn next_end(&self, at: Duration) -> Option<Duration> {
+        let turns = self.exports.values().flatten().map(|(turn, _)| *turn);
+        turns.filter(|turn| *turn > at).min()
+    }
+
+    /// Whether a fault lasts.
+    pub fn has(&self, at: Duration, fault: Fault, member: Member) -> bool {
+        let faults = self.faults.get(&member).into_iter().flatten();
+        faults
+            .filter(|(one, _)| *one == fault)
+            .any(|(_, span)| span.holds(at))
     }
 
     /// Whether a member exports a pool.
-    pub fn exports(&self, member: Member, pool: Pool) -> bool {
-        self.exports.contains(&(member, pool))
+    pub fn exports(&self, at: Duration, member: Member, pool: Pool) -> bool {
+        let turns = self.exports.get(&(member, pool));
+        turns.is_some_and(|turns| exports_at(turns, at))
     }
 
-    /// Looks at the entries that an importer has now; says which vanished without evidence (P3), or lists itself (P4).
-    pub fn look(
+    fn exported_by(&self, at: Duration, member: Member) -> impl Iterator<Item = Pool> {
+        let pools = self.exports.range((member, 0)..(member + 1, 0));
+        pools
+            .filter(move |(_, turns)| exports_at(turns, at))
+            .map(|((_, pool), _)| *pool)
+    }
+
+    /// An import changed: says which entries went without evidence (P3), and whether it lists itself (P4).
+    pub fn changed(
         &mut self,
+        at: Duration,
         importer: Member,
         pool: Pool,
-        entries: &BTreeSet<Member>,
+        import: Import,
     ) -> Vec<String> {
         let mut wrong = Vec::new();
-        if entries.contains(&importer) {
-            wrong.push(format!("member {importer} lists itself for pool {pool}"));
+        let seconds = at.as_secs_f64();
+        if import.entries.contains(&importer) {
+            wrong.push(format!(
+                "at {seconds:.3} s member {importer} lists itself for pool {pool}"
+            ));
         }
-        let range = (importer, pool, 0)..(importer, pool, self.members);
-        let known: Vec<(Member, u64)> = self
-            .seen
-            .range(range)
-            .map(|((_, _, exporter), step)| (*exporter, *step))
-            .collect();
-        for (exporter, last) in known {
-            if entries.contains(&exporter) {
+        let before = self.imports.remove(&(importer, pool)).unwrap_or_default();
+        for exporter in before.entries.union(&before.names).copied() {
+            let has = |what: &BTreeSet<Member>| what.contains(&exporter);
+            let named = has(&import.names);
+            let entry_lost = has(&before.entries) && !has(&import.entries);
+            let name_lost = has(&before.names) && !named;
+            // its own name stands in an import only beside others
+            if exporter == importer || !(entry_lost || name_lost) {
                 continue;
             }
-            self.seen.remove(&(importer, pool, exporter));
-            let since = |step: Option<&u64>| step.is_some_and(|step| *step > last);
-            let ended = self.ended.get(&(exporter, pool)).map(|(step, _)| step);
-            let evidence = since(ended)
-                // a past end may have been undone and the entry not come back yet
-                || !self.exports.contains(&(exporter, pool))
-                || since(self.lost_namespace.get(&importer));
-            if !evidence {
-                wrong.push(format!("the entry of member {exporter} for pool {pool} went from member {importer} without evidence"));
+            if !self.excused(at, importer, pool, exporter, named) {
+                let what = if entry_lost { "entry" } else { "name" };
+                wrong.push(format!(
+                    "at {seconds:.3} s the {what} of member {exporter} for pool {pool} went from member {importer} \
+                     without evidence ({}; {})",
+                    self.describe_export(at, exporter, pool),
+                    self.describe_faults(at, [exporter, importer]),
+                ));
             }
         }
-        for exporter in entries {
-            let ended = self.ended.get(&(*exporter, pool));
-            let recent = ended.filter(|(_, at)| self.now.saturating_sub(*at) < WINDOW);
-            let place = (importer, pool, *exporter);
-            match recent {
-                // it may be the one from before, which is to go
-                Some((step, _)) => {
-                    self.seen.entry(place).or_insert(step - 1);
-                }
-                None => {
-                    self.seen.insert(place, self.step);
-                }
-            }
-        }
+        self.imports.insert((importer, pool), import);
         wrong
     }
 
+    /// Whether evidence lasts at that moment, or did and may still be acted on.
+    fn excused(
+        &self,
+        at: Duration,
+        importer: Member,
+        pool: Pool,
+        exporter: Member,
+        named: bool,
+    ) -> bool {
+        let faults = |member, side| {
+            let faults = self.faults.get(&member).into_iter().flatten();
+            faults.map(move |(fault, span)| (excuse(*fault, side), *fault, *span))
+        };
+        let both = || faults(exporter, Side::Exporter).chain(faults(importer, Side::Importer));
+        let evidence = both().filter(|(excuse, _, _)| match excuse {
+            Excuse::Any => true,
+            Excuse::EntryIfNamed => named,
+            Excuse::Delay | Excuse::Nothing => false,
+        });
+        let evidence =
+            evidence.map(|(_, _, span)| (span.from, span.until.map(|end| end + ALLOWANCE)));
+        let turns = self.exports.get(&(exporter, pool));
+        let turns = turns.map_or(&[][..], Vec::as_slice);
+        if !exports_at(turns, at) {
+            return true;
+        }
+        let ended =
+            ends(turns).map(|gap| (gap.from, gap.until.map(|end| end.max(gap.from + ALLOWANCE))));
+        let delays: Vec<(Duration, Option<Duration>)> = both()
+            .filter(|(excuse, _, _)| *excuse == Excuse::Delay)
+            .map(|(_, fault, span)| (span, blind_after(fault, self.stale_after)))
+            .chain(self.restarts.iter().map(|span| (*span, self.stale_after)))
+            .map(|(span, blind)| (span.from, span.until.map(|end| end + blind + ALLOWANCE)))
+            .collect();
+        evidence
+            .chain(ended)
+            .filter(|(from, _)| *from <= at)
+            .any(|(_, until)| until.is_none_or(|until| lasts(until, &delays, at)))
+    }
+
+    /// Counts how many of all entries could not go now without being found.
+    pub fn tally(&mut self, at: Duration) {
+        let (mut counted, mut strict) = (0, 0);
+        for ((importer, pool), import) in &self.imports {
+            for exporter in import.entries.iter().filter(|one| *one != importer) {
+                counted += 1;
+                strict += u64::from(!self.excused(at, *importer, *pool, *exporter, false));
+            }
+        }
+        self.counted += counted;
+        self.strict += strict;
+        self.prune(at);
+    }
+
+    /// The share of entries that could not go without being found, over all tallies.
+    pub fn strictness(&self) -> f64 {
+        self.strict as f64 / (self.counted as f64).max(1.0)
+    }
+
+    /// Forgets what is over for long.
+    fn prune(&mut self, now: Duration) {
+        let old = now.saturating_sub(KEPT);
+        let is_kept = |span: &Span| span.until.is_none_or(|until| until > old);
+        for faults in self.faults.values_mut() {
+            faults.retain(|(_, span)| is_kept(span));
+        }
+        self.restarts.retain(is_kept);
+        for turns in self.exports.values_mut() {
+            // the one before the last that is old says what held since
+            let passed = turns.partition_point(|(turn, _)| *turn <= old);
+            turns.drain(..passed.saturating_sub(1));
+        }
+    }
+
+    /// An import as it was last stored.
+    pub fn import(&self, importer: Member, pool: Pool) -> Import {
+        self.imports
+            .get(&(importer, pool))
+            .cloned()
+            .unwrap_or_default()
+    }
+
     /// What an importer shall have in the end.
-    pub fn wanted(&self, importer: Member, pool: Pool) -> BTreeSet<Member> {
-        if self.homeless.contains(&importer) {
+    pub fn wanted(&self, at: Duration, importer: Member, pool: Pool) -> BTreeSet<Member> {
+        if self.has(at, Fault::NamespaceGone, importer) {
             return BTreeSet::new();
         }
-        let exporters = (0..self.members)
-            .filter(|one| *one != importer && self.exports.contains(&(*one, pool)));
+        let exporters =
+            (0..self.members).filter(|one| *one != importer && self.exports(at, *one, pool));
         exporters.collect()
+    }
+
+    fn describe_export(&self, at: Duration, exporter: Member, pool: Pool) -> String {
+        let mut turns = self.exports.get(&(exporter, pool)).into_iter().flatten();
+        match turns.rfind(|(turn, _)| *turn <= at) {
+            Some((turn, true)) => format!("exported since {:.1} s", turn.as_secs_f64()),
+            Some((turn, false)) => format!("not exported since {:.1} s", turn.as_secs_f64()),
+            None => "never exported".to_owned(),
+        }
+    }
+
+    fn describe_faults(&self, at: Duration, members: [Member; 2]) -> String {
+        let mut lines = Vec::new();
+        for member in members {
+            for (fault, span) in self.faults.get(&member).into_iter().flatten() {
+                if span.from <= at && span.until.is_none_or(|until| until + ALLOWANCE > at) {
+                    lines.push(format!("member {member} {fault:?} {span}"));
+                }
+            }
+        }
+        for span in self.restarts.iter().filter(|span| span.from <= at) {
+            lines.push(format!("controller restarted {span}"));
+        }
+        if lines.is_empty() {
+            lines.push("no faults".to_owned());
+        }
+        lines.join(", ")
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn set(members: &[Member]) -> BTreeSet<Member> {
-        members.iter().copied().collect()
+/// Whether what lasts until a moment, or a fault that keeps it from being noticed, lasts at another.
+fn lasts(mut until: Duration, delays: &[(Duration, Option<Duration>)], at: Duration) -> bool {
+    while until <= at {
+        let longer = delays
+            .iter()
+            .filter(|(from, _)| *from <= until)
+            .find(|(_, end)| end.is_none_or(|end| end > until));
+        match longer {
+            Some((_, Some(end))) => until = *end,
+            Some((_, None)) => return true,
+            None => return false,
+        }
     }
+    true
+}
 
-    #[test]
-    fn an_entry_that_goes_without_evidence_is_found() {
-        let mut model = Model::new(3);
-        model.exported(0, 0);
-        assert!(model.look(1, 0, &set(&[0])).is_empty());
-        assert_eq!(model.look(1, 0, &set(&[])).len(), 1);
+fn exports_at(turns: &[(Duration, bool)], at: Duration) -> bool {
+    let past = turns.iter().rfind(|(turn, _)| *turn <= at);
+    past.is_some_and(|(_, on)| *on)
+}
+
+/// From each end of an export until it began again, if it did.
+fn ends(turns: &[(Duration, bool)]) -> impl Iterator<Item = Span> {
+    let ends = turns.iter().enumerate().filter(|(_, (_, on))| !on);
+    ends.map(|(position, (from, _))| Span {
+        from: *from,
+        until: turns.get(position + 1).map(|(turn, _)| *turn),
+    })
+}
+
+// === impl Span ===
+
+impl Span {
+    fn holds(self, at: Duration) -> bool {
+        self.from <= at && self.until.is_none_or(|until| until > at)
     }
+}
 
-    #[test]
-    fn an_entry_may_go_after_its_export_ended_even_if_it_began_again() {
-        let mut model = Model::new(3);
-        model.exported(0, 0);
-        model.look(1, 0, &set(&[0]));
-        model.unexported(0, 0);
-        model.exported(0, 0);
-        assert!(model.look(1, 0, &set(&[])).is_empty());
-        // back for long, it needs evidence anew, of which the old one is none
-        assert!(model.look(1, 0, &set(&[0])).is_empty());
-        model.at(WINDOW);
-        assert!(model.look(1, 0, &set(&[0])).is_empty());
-        assert_eq!(model.look(1, 0, &set(&[])).len(), 1);
-        model.exported(2, 0);
-        assert_eq!(model.wanted(1, 0), set(&[0, 2]));
-    }
-
-    #[test]
-    fn an_importer_without_its_namespace_has_nothing() {
-        let mut model = Model::new(3);
-        model.exported(0, 0);
-        model.look(1, 0, &set(&[0]));
-        model.namespace_deleted(1);
-        assert!(model.look(1, 0, &set(&[])).is_empty());
-        assert_eq!(model.wanted(1, 0), set(&[]));
-        model.namespace_created(1);
-        assert_eq!(model.wanted(1, 0), set(&[0]));
-    }
-
-    #[test]
-    fn nobody_lists_itself() {
-        let mut model = Model::new(3);
-        model.exported(1, 0);
-        assert_eq!(model.look(1, 0, &set(&[1])).len(), 1);
+impl std::fmt::Display for Span {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "since {:.1} s", self.from.as_secs_f64())?;
+        match self.until {
+            Some(until) => write!(f, " until {:.1} s", until.as_secs_f64()),
+            None => Ok(()),
+        }
     }
 }

@@ -2,22 +2,35 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::{
-    command::{become_it, cargo, run},
+    command::{become_it, cargo, output, run},
+    signals::Running,
     tools, workspace,
 };
 
+/// The one-minute form of the soak.
+const SHORT: [&str; 4] = ["--seconds", "60", "--members", "30"];
+/// The controller with bugs to be switched on, and their names as it has them.
+const SEEDED: &str = "mci-controller-seeded";
+const BUGS: [&str; 4] = [
+    "lost-watch-is-empty-list",
+    "deleted-without-crd-check",
+    "carried-entries-dropped",
+    "removal-ignores-guard",
+];
+/// How the soak names a loss.
+const LOSS: &str = "without evidence";
 /// The one that needs etcd and kube-apiserver.
 const REAL: &str = "real";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real; default: all
+    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real, nothing; default: all
     names: Vec<String>,
     /// Of propagation, only the cases with this in their names, such as '50 exporters, TLS'
     #[arg(long, value_name = "TEXT")]
@@ -25,6 +38,9 @@ pub(crate) struct Args {
     /// Write the figures to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write the figures into the table of docs/figures.md, with the commit that they are of
+    #[arg(long)]
+    write_docs: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -38,6 +54,9 @@ pub(crate) struct SoakArgs {
     /// Of what is random, as an earlier run printed it
     #[arg(long)]
     seed: Option<u64>,
+    /// Instead, give the controller one bug after the other and check that the one-minute form finds each
+    #[arg(long, conflicts_with_all = ["minutes", "members"])]
+    prove: bool,
 }
 
 pub(crate) fn run_bench(args: &Args) -> Result<()> {
@@ -52,10 +71,26 @@ pub(crate) fn run_bench(args: &Args) -> Result<()> {
     if let Some(file) = &args.json {
         bench.arg("--json").arg(std::path::absolute(file)?);
     }
+    if args.write_docs {
+        let document = workspace::root().join("docs/figures.md");
+        bench.arg("--document").arg(document);
+        bench.args(["--state", &commit()?]);
+    }
     become_it(&mut bench)
 }
 
+/// The commit that is checked out; with a plus where files differ from it.
+fn commit() -> Result<String> {
+    let mut git = Command::new("git");
+    git.args(["describe", "--always", "--dirty=+", "--exclude=*"]);
+    let name = output(git.current_dir(workspace::root()))?;
+    Ok(String::from_utf8_lossy(&name).trim().to_owned())
+}
+
 pub(crate) fn run_soak(args: &SoakArgs) -> Result<()> {
+    if args.prove {
+        return prove(args.seed);
+    }
     let mut soak = built("soak", true)?;
     soak.args(["--seconds", &(args.minutes * 60).to_string()]);
     soak.args(["--members", &args.members.to_string()]);
@@ -68,12 +103,86 @@ pub(crate) fn run_soak(args: &SoakArgs) -> Result<()> {
 /// The soak as a test: the programs as the other tests build them, fewer clusters and less time.
 pub(crate) fn short_soak() -> Result<Command> {
     let mut soak = built("soak", false)?;
-    soak.args(["--seconds", "60", "--members", "30"]);
+    soak.args(SHORT);
     Ok(soak)
 }
 
-/// Builds the controller and a program of `bench`, and names one to the other.
-fn built(program: &str, release: bool) -> Result<Command> {
+/// Runs the soak on a controller with each of the bugs.
+fn prove(seed: Option<u64>) -> Result<()> {
+    let controller = built_controller()?;
+    refuses_bugs(&controller)?;
+    run(&mut cargo(&[
+        "build",
+        "--locked",
+        "--package",
+        "mci-controller",
+        "--package",
+        "bench",
+        "--features",
+        "mci-controller/seeded-faults",
+        "--bin",
+        SEEDED,
+        "--bin",
+        "soak",
+    ]))?;
+    for bug in BUGS {
+        println!("{bug}: {}", caught(bug, seed)?);
+    }
+    println!("each of {} bugs was found", BUGS.len());
+    Ok(())
+}
+
+/// What the soak says of a bug.
+fn caught(bug: &str, seed: Option<u64>) -> Result<String> {
+    let directory = workspace::target().join("debug");
+    let mut soak = Command::new(directory.join("soak"));
+    soak.arg("--controller").arg(directory.join(SEEDED));
+    soak.arg("--logs").arg(logs(bug)?);
+    soak.args(SHORT).args(["--seeded-fault", bug]);
+    if let Some(seed) = seed {
+        soak.args(["--seed", &seed.to_string()]);
+    }
+    let child = soak
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("starting the soak")?;
+    let running = Running::new(&child);
+    let output = child.wait_with_output().context("waiting for the soak")?;
+    drop(running);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let loss = said.lines().find(|line| line.contains(LOSS));
+    match loss {
+        Some(loss) if !output.status.success() => Ok(loss.to_owned()),
+        _ => bail!(
+            "the soak did not find the bug {bug}: it ended with {}\n{}{said}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout)
+        ),
+    }
+}
+
+/// The program as it is released can be given none.
+fn refuses_bugs(controller: &Path) -> Result<()> {
+    let flag = format!("--seeded-fault={}", BUGS[0]);
+    let mut command = Command::new(controller);
+    command.args(["--kubeconfig-dir", "/", &flag]);
+    let output = command.output().context("starting the controller")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() || !said.contains("unexpected argument '--seeded-fault") {
+        bail!("mci-controller takes {flag}: {}\n{said}", output.status);
+    }
+    Ok(())
+}
+
+/// Builds the controller and the programs of `bench`, as the other tests build them.
+fn built_controller() -> Result<PathBuf> {
+    build(false)?;
+    Ok(workspace::target().join("debug").join("mci-controller"))
+}
+
+fn build(release: bool) -> Result<&'static str> {
     let mut build = cargo(&[
         "build",
         "--locked",
@@ -89,6 +198,12 @@ fn built(program: &str, release: bool) -> Result<Command> {
         "debug"
     };
     run(&mut build)?;
+    Ok(directory)
+}
+
+/// Builds the controller and a program of `bench`, and names one to the other.
+fn built(program: &str, release: bool) -> Result<Command> {
+    let directory = build(release)?;
     let directory = workspace::target().join(directory);
     let mut command = Command::new(directory.join(program));
     command

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!  Link (silence, cut) ─► TLS ─► hyper ─► Target ─► Rules (late, never, refused, half) ─► Store ─► answer or watch
-//!                                             └──► Calls (what was asked, when)             ▲
+//!                                             └──► Calls (what was asked, when)             ▲ └─► Journal (each change)
 //!  a test: put, edit, delete, export, CRDs, clock ─────────────────────────────────────────┘
 //! ```
 
@@ -16,6 +16,7 @@ mod faults;
 mod fields;
 mod hand;
 mod handler;
+mod journal;
 mod kinds;
 mod link;
 mod objects;
@@ -33,6 +34,7 @@ mod write;
 pub use calls::Call;
 pub use faults::{Fault, Rule};
 pub use hand::Flavour;
+pub use journal::{Recorded, Recording};
 pub use kinds::{
     CLUSTER_PROFILES, CLUSTER_PROPERTIES, CONFIG_MAPS, CORE_EVENTS, CRDS, ENDPOINT_SLICES, EVENTS,
     GATEWAYS, HTTP_ROUTES, IMPORTS, Kind, LEASES, NAMESPACES, POOLS, SECRETS, SERVICES,

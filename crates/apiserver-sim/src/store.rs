@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 use tokio::{sync::watch, time::Instant};
 
-use crate::{kinds::Kind, selector::Selector, whole::Whole};
+use crate::{journal::Journal, kinds::Kind, selector::Selector, whole::Whole};
 
 /// An object as it is stored.
 #[derive(Debug)]
@@ -71,6 +71,8 @@ struct Table {
     /// Changes up to here are no longer known.
     compacted: u64,
     bell: watch::Sender<u64>,
+    /// Every change, for a test that asked for it.
+    journal: Option<Journal>,
 }
 
 /// Changes that are kept for watches that resume: above what a test's kind sees between two watches.
@@ -193,6 +195,7 @@ impl Store {
             history: VecDeque::new(),
             compacted: 0,
             bell: watch::Sender::new(0),
+            journal: None,
         })
     }
 
@@ -340,6 +343,17 @@ impl Store {
         table.compacted = version;
     }
 
+    /// Keeps each change of a kind from now on, as long as nobody takes it and so many fit.
+    pub(crate) fn record(&mut self, kind: &'static Kind, most: usize) {
+        self.table(kind).journal = Some(Journal::new(most));
+    }
+
+    /// The changes since the last call, in order, and how many did not fit.
+    pub(crate) fn take_recorded(&mut self, kind: &'static Kind) -> (Vec<Change>, u64) {
+        let journal = self.table(kind).journal.as_mut();
+        journal.map(Journal::take).unwrap_or_default()
+    }
+
     /// Rings with the version of each change.
     pub(crate) fn bell(&mut self, kind: &'static Kind) -> watch::Receiver<u64> {
         self.table(kind).bell.subscribe()
@@ -375,6 +389,9 @@ fn retain(status: &mut Map<String, Value>, fields: &[String]) {
 impl Table {
     fn note(&mut self, change: Change) {
         let version = change.version;
+        if let Some(journal) = &mut self.journal {
+            journal.add(&change);
+        }
         self.history.push_back(change);
         if self.history.len() > HISTORY
             && let Some(oldest) = self.history.pop_front()

@@ -142,6 +142,11 @@ pub struct Args {
     )]
     admin_address: SocketAddr,
 
+    /// A bug to have.
+    #[cfg(feature = "seeded-faults")]
+    #[arg(long, hide = true)]
+    pub(crate) seeded_fault: Option<crate::seeded::SeededFault>,
+
     #[command(flatten)]
     log: LogArgs,
 
@@ -246,6 +251,8 @@ impl TryFrom<Args> for Settings {
             removal_hold,
             dry_run,
             admin_address,
+            #[cfg(feature = "seeded-faults")]
+                seeded_fault: _,
             log: _,
             command: _,
         } = args;

@@ -31,7 +31,7 @@ mod write;
 
 #[cfg(test)]
 use mci_model::fixtures;
-use mci_model::{evidence, export, index, name, networks, plan};
+use mci_model::{evidence, export, index, name, networks, plan, seeded};
 
 pub use args::Args;
 pub use run::run;

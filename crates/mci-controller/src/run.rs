@@ -59,6 +59,10 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     if let Some(Command::Explain(asked)) = args.command {
         return explain::run_explain(asked, &mut std::io::stdout()).await;
     }
+    #[cfg(feature = "seeded-faults")]
+    if let Some(fault) = args.seeded_fault {
+        crate::seeded::switch_on(fault);
+    }
     let settings = Settings::try_from(args)?;
     let kubeconfig = settings.home.kubeconfig.as_deref();
     let home = HomeConfig::find(kubeconfig, settings.home.namespace.as_deref()).await?;

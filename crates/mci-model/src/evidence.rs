@@ -1,5 +1,7 @@
 //! What permits taking an entry away, and what follows from it (spec 4.3).
 
+use crate::seeded::{self, SeededFault};
+
 /// What permits a withdrawal (spec 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Evidence {
@@ -30,6 +32,9 @@ pub enum Removal {
 /// watch shows live counts under the guard too.
 pub fn on_evidence(evidence: Evidence, guarded: bool) -> Removal {
     match evidence {
+        Evidence::MemberRemoved if seeded::is_on(SeededFault::RemovalIgnoresGuard) => {
+            Removal::AtOnce
+        }
         Evidence::PoolAbsent | Evidence::MemberRemoved | Evidence::WithdrawAfter if guarded => {
             Removal::Held
         }

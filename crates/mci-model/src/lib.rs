@@ -19,3 +19,4 @@ pub mod index;
 pub mod name;
 pub mod networks;
 pub mod plan;
+pub mod seeded;

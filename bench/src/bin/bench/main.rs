@@ -5,7 +5,7 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use bench::{Controller, Figure, Fleet, FleetOptions, raise_open_files};
+use bench::{Controller, Figure, Fleet, FleetOptions, LATE, ROWS, raise_open_files, with_figures};
 use clap::{Parser, ValueEnum};
 use testbed::Inside;
 use tokio::time::Instant;
@@ -33,6 +33,12 @@ struct Args {
     /// Where to write the figures as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// A document to write the figures into: those measured now take the place of older ones.
+    #[arg(long, requires = "state")]
+    document: Option<PathBuf>,
+    /// Which state of the code this is, for the document.
+    #[arg(long)]
+    state: Option<String>,
     /// Where logs of the controllers go.
     #[arg(long)]
     logs: PathBuf,
@@ -52,12 +58,12 @@ enum Name {
     Large,
     /// A standby takes over from a leader that ends, or crashes.
     Failover,
+    /// Nothing: with `--document`, the table is written anew with the goals of this program.
+    Nothing,
     /// 3 real clusters; the environment names the programs, as `cargo xtask bench` does.
     Real,
 }
 
-/// Each answer's part of the network and the server.
-const LATE: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_mins(5);
 /// Between two events: what they cause is over by then.
 const SPACE: Duration = Duration::from_millis(200);
@@ -83,7 +89,8 @@ fn measure(mut args: Args) -> Result<()> {
     // nodes start it elsewhere
     args.controller = std::path::absolute(&args.controller).context("--controller")?;
     if args.names.is_empty() {
-        args.names = Name::value_variants().to_vec();
+        let all = Name::value_variants().iter().copied();
+        args.names = all.filter(|name| *name != Name::Nothing).collect();
     }
     // before any thread exists
     let inside = if args.names.contains(&Name::Real) {
@@ -133,9 +140,11 @@ async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
             Name::Restart => run.restart(50, 5).await?,
             Name::Large => run.large().await?,
             Name::Failover => run.failover().await?,
+            Name::Nothing => {}
             Name::Real => run.real(inside.context("not inside namespaces")?).await?,
         }
         eprintln!("{name:?} took {:.0} s", start.elapsed().as_secs_f64());
+        run.check_rows(name)?;
     }
     if let Some(only) = &run.args.only {
         ensure!(run.matched, "--only: no case has {only:?} in its name");
@@ -143,6 +152,11 @@ async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
     if let Some(file) = &run.args.json {
         std::fs::write(file, serde_json::to_string_pretty(&run.figures)?)
             .context("writing the figures")?;
+    }
+    if let (Some(file), Some(state)) = (&run.args.document, &run.args.state) {
+        let document = std::fs::read_to_string(file).context("reading the document")?;
+        let document = with_figures(&document, &run.figures, state)?;
+        std::fs::write(file, document).context("writing the document")?;
     }
     Ok(())
 }
@@ -153,6 +167,22 @@ impl Run {
     fn note(&mut self, figure: Figure) {
         println!("{}", figure.row());
         self.figures.push(figure);
+    }
+
+    /// Whether each row of the document that this measures was measured: else a figure has another name than its row,
+    /// and its goal is not checked.
+    fn check_rows(&self, name: Name) -> Result<()> {
+        let value = name.to_possible_value().context("a name")?;
+        let rows = ROWS.iter().filter(|row| row.bench == value.get_name());
+        let missing = rows.filter(|row| self.figures.iter().all(|one| one.name != row.name));
+        let missing: Vec<&str> = missing.map(|row| row.name).collect();
+        ensure!(
+            missing.is_empty() || self.args.only.is_some(),
+            "{} did not measure: {}",
+            value.get_name(),
+            missing.join("; ")
+        );
+        Ok(())
     }
 
     fn fleet(&self, members: usize, tls: bool) -> Result<Fleet> {
@@ -171,6 +201,6 @@ impl Run {
     }
 }
 
-fn mebibytes(bytes: u64) -> f64 {
-    bytes as f64 / (1024.0 * 1024.0)
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use bench::{Figure, Fleet};
 use tokio::time::sleep;
 
-use crate::{PATIENCE, Run, mebibytes};
+use crate::{PATIENCE, Run, megabytes};
 
 /// Of 100 members: so many pools with so many exporters each.
 struct Load {
@@ -18,19 +18,17 @@ struct Load {
 }
 
 const MEMBERS: usize = 100;
-/// MiB, of 100 members with 50 pools (design, section 7).
-const MEMORY: f64 = 150.0;
 
 // === impl Load ===
 
 impl Load {
     fn lost(&self, what: &str, fleet: &Fleet) -> Figure {
         let missing = fleet.missing(self.keys, self.exporters);
-        Figure::new(format!("{}: {what}", self.label), missing as f64, "").at_most(0.0)
+        Figure::new(format!("{}: {what}", self.label), missing as f64, "")
     }
 
     fn memory(&self, what: &str, bytes: u64) -> Figure {
-        Figure::new(format!("{}: {what}", self.label), mebibytes(bytes), "MiB")
+        Figure::new(format!("{}: {what}", self.label), megabytes(bytes), "MB")
     }
 }
 
@@ -47,7 +45,7 @@ impl Run {
         let fleet = self.filled(&load, "restart-1").await?;
         // all members up
         let ready = self.restarted(&fleet, &load, "restart-2").await?;
-        self.note(ready.at_most(5000.0));
+        self.note(ready);
         self.some_down(&fleet, &load, "restart-3").await
     }
 
@@ -75,7 +73,7 @@ impl Run {
         let imports = load.keys * MEMBERS;
         let what = format!("{}: all {imports} imports from nothing", load.label);
         self.note(Figure::time(what, filled));
-        self.note(load.memory("RSS", usage.rss).at_most(MEMORY));
+        self.note(load.memory("RSS", usage.rss));
         self.note(load.memory("most RSS ever", usage.peak_rss));
         controller.stop().await?;
         Ok(fleet)
@@ -89,11 +87,15 @@ impl Run {
         sleep(load.rest).await;
         let after = fleet.writes();
         let writes = (after.0 - before.0) as f64;
-        self.note(Figure::new(format!("{label}: restart, writes"), writes, "writes").at_most(0.0));
+        self.note(Figure::new(
+            format!("{label}: restart, writes"),
+            writes,
+            "writes",
+        ));
         self.note(load.lost("restart, imports lost or short", fleet));
         let usage = controller.usage()?;
         let memory = load.memory("RSS after a restart", usage.rss);
-        self.note(memory.at_most(MEMORY));
+        self.note(memory);
         controller.stop().await?;
         let what = format!("{label}: restart until all is listed and compared");
         Ok(Figure::time(what, ready))
@@ -110,28 +112,22 @@ impl Run {
         sleep(Duration::from_secs(20)).await;
         let after = fleet.writes();
         self.note(load.lost("restart with 10 members down, withdrawn entries", fleet));
-        self.note(
-            Figure::new(
-                format!("{label}: the same, writes that changed nothing"),
-                (after.1 - before.1) as f64,
-                "writes",
-            )
-            .at_most(0.0),
-        );
+        self.note(Figure::new(
+            format!("{label}: the same, writes that changed nothing"),
+            (after.1 - before.1) as f64,
+            "writes",
+        ));
         self.note(Figure::new(
             format!("{label}: the same, writes (Reachable)"),
             (after.0 - before.0) as f64,
             "writes",
         ));
         let withdrawn = controller.metric("mci_withdrawals_total", "").await?;
-        self.note(
-            Figure::new(
-                format!("{label}: the same, withdrawals counted"),
-                withdrawn,
-                "",
-            )
-            .at_most(0.0),
-        );
+        self.note(Figure::new(
+            format!("{label}: the same, withdrawals counted"),
+            withdrawn,
+            "",
+        ));
         controller.stop().await?;
         Ok(())
     }

@@ -105,3 +105,12 @@ fn bad_values_are_named(#[case] extra: &[&str], #[case] named: &str) {
 fn durations_are_read(#[case] text: &str, #[case] millis: u64) {
     assert_eq!(text.parse(), Ok(Span(Duration::from_millis(millis))));
 }
+
+#[cfg(not(feature = "seeded-faults"))]
+#[test]
+fn no_bug_can_be_switched_on_without_the_feature_for_it() {
+    let flag = "--seeded-fault=carried-entries-dropped";
+    let parsed = Args::try_parse_from(["mci-controller", "--kubeconfig-dir", "/", flag]);
+    let error = parsed.expect_err("no such flag").to_string();
+    assert!(error.contains("--seeded-fault"), "{error}");
+}

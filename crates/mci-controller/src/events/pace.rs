@@ -107,7 +107,8 @@ mod tests {
             })
             .collect();
         assert!(waits.iter().all(|wait| *wait >= RETRY_MIN), "{waits:?}");
-        assert!(waits.iter().all(|wait| *wait <= RETRY_MAX), "{waits:?}");
+        let minute = Duration::from_mins(1);
+        assert!(waits.iter().all(|wait| *wait <= minute), "{waits:?}");
         assert!(waits[0] <= RETRY_MIN * 2, "{waits:?}");
         let longest = waits.iter().max().expect("some");
         assert!(*longest > RETRY_MAX / 2, "{waits:?}");

@@ -22,6 +22,7 @@ use crate::{
         update::{Kind, Update},
     },
     name::{Key, opaque},
+    seeded::{self, SeededFault},
 };
 
 const POOLS_CRD: &str = "inferencepools.inference.networking.k8s.io";
@@ -119,6 +120,12 @@ pub(super) async fn pools(wires: Wires, client: Client, mut anew: Anew) -> Resul
             }
             watch::Update::Failed(failure) => {
                 odd.clear();
+                if seeded::is_on(SeededFault::LostWatchIsEmptyList) {
+                    let crd = check_crd(&client).await;
+                    let (pools, odd) = (Vec::new(), BTreeSet::new());
+                    let listed = Update::PoolsListed { pools, odd, crd };
+                    wires.update(listed).await?;
+                }
                 wires.failed(Kind::Pools, &failure).await?;
             }
         }

@@ -510,7 +510,7 @@ fn only_what_a_write_explains_waits_for_a_slower_round() {
 }
 
 #[test]
-fn what_an_importer_shows_is_told_within_a_second_however_long_the_others_take() {
+fn what_an_importer_shows_is_told_at_once_however_long_the_others_take() {
     let mut bench = Bench::new(&["a", "b", "c"]);
     bench.connect("a", mk_exported(), Vec::new());
     bench.connect("b", Vec::new(), Vec::new());

@@ -232,7 +232,7 @@ pub(crate) async fn t08_few_lists_run_at_once_after_410_from_all() -> Result<()>
 }
 
 /// The credentials change while watches run: the old token is good for nothing from one moment to the next.
-pub(crate) async fn t12_a_rotated_token_costs_one_rebuild_and_no_event() -> Result<()> {
+pub(crate) async fn t12_a_rotated_token_costs_at_most_two_rebuilds_and_no_event() -> Result<()> {
     let bed = Bed::running(&["a", "b"]).await?;
     let a = bed.server("a");
     a.export(NS, "llm");

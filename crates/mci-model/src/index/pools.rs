@@ -15,6 +15,7 @@ use crate::{
     evidence::{Removal, on_evidence},
     export::{Export, parse_export},
     name::{ClusterName, Key},
+    seeded::{self, SeededFault},
 };
 use moment::Moment;
 
@@ -276,7 +277,7 @@ impl Member {
         self.odd_pools.remove(key);
         let proven =
             matches!(&crd, CrdCheck::Serving { uid } if self.pools_crd.as_ref() == Some(uid));
-        if proven {
+        if proven || seeded::is_on(SeededFault::DeletedWithoutCrdCheck) {
             self.waiting_pools.remove(key);
             self.pools_left_out.settle(key);
             return self.drop_pool(name, key, Evidence::PoolDeleted);

@@ -4,10 +4,13 @@
 //! Nothing else decides these three. The plan uses [`decide`] for all that it plans, and explanations quote [`Decision`].
 
 use super::Hold;
-use crate::evidence::{Evidence, Removal, on_evidence};
-use crate::index::{
-    flavour::Flavour,
-    member::{Fault, Reach, Refusal},
+use crate::{
+    evidence::{Evidence, Removal, on_evidence},
+    index::{
+        flavour::Flavour,
+        member::{Fault, Reach, Refusal},
+    },
+    seeded::{self, SeededFault},
 };
 
 /// What is known of a member, with regard to one key.
@@ -165,6 +168,9 @@ fn entry(known: Known) -> EntryFate {
             Removal::AtOnce => EntryFate::Remove(evidence),
             Removal::Drain | Removal::Held => EntryFate::Drain(evidence),
         },
+        (ExportKnown::Unheard, _) if seeded::is_on(SeededFault::CarriedEntriesDropped) => {
+            EntryFate::Remove(Evidence::PoolAbsent)
+        }
         // one that answers but whose pools are not all known: in doubt, like one whose CRD is missing
         (ExportKnown::Unheard, silence) => EntryFate::Carry(silence.unwrap_or(Mark::CrdMissing)),
         (ExportKnown::PartsUnknown | ExportKnown::OverCap, silence) => {

@@ -1,0 +1,235 @@
+//! The figures that `docs/figures.md` states, and every goal: the one place for both.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// A figure with its goal.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// What measures it: a name that `bench` takes.
+    pub bench: &'static str,
+    /// As `bench` names the figure.
+    pub name: &'static str,
+    /// What it is to reach; none: for information, and of our own making.
+    pub goal: Option<Goal>,
+}
+
+/// An upper limit, in the unit of its figure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Goal {
+    /// The figure is to be at most this.
+    pub at_most: f64,
+    /// Who set it.
+    pub set_by: SetBy,
+}
+
+/// Where a goal comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SetBy {
+    /// The design's figures to reach.
+    Design,
+    /// The specification of the controller: its figures, or its table of faults.
+    Specification,
+    /// Us alone: a case that neither names, or an easier one than they name.
+    Ours,
+}
+
+/// Each scripted API server answers so late: a network, and a server that works.
+pub const LATE: Duration = Duration::from_millis(20);
+
+/// One event, applied in all: 100 ms and the round trip.
+const APPLIED: f64 = 100.0 + LATE.as_millis() as f64;
+/// One event, all writes sent.
+const SENT: f64 = 100.0;
+/// CPU of a write, against a bare client in the same run: with 1 and 5 exporters, and with 50.
+const FEW: f64 = 1.5;
+const FIFTY: f64 = 2.5;
+/// In MB, of 100 members with 50 exported pools each.
+const MEMORY: f64 = 150.0;
+/// Until all imports are compared, in ms.
+const COMPARED: f64 = 5000.0;
+/// With members in trouble the others are to be as fast as without: to a tenth.
+const UNCHANGED: f64 = 1.1;
+
+const P10: &str = "propagation10";
+const P100: &str = "propagation100";
+const P1000: &str = "propagation1000";
+const RESTART: &str = "restart";
+const LARGE: &str = "large";
+const FAILOVER: &str = "failover";
+const REAL: &str = "real";
+
+const fn design(bench: &'static str, name: &'static str, at_most: f64) -> Row {
+    goal(bench, name, at_most, SetBy::Design)
+}
+
+const fn specified(bench: &'static str, name: &'static str, at_most: f64) -> Row {
+    goal(bench, name, at_most, SetBy::Specification)
+}
+
+const fn ours(bench: &'static str, name: &'static str, at_most: f64) -> Row {
+    goal(bench, name, at_most, SetBy::Ours)
+}
+
+const fn goal(bench: &'static str, name: &'static str, at_most: f64, set_by: SetBy) -> Row {
+    let goal = Some(Goal { at_most, set_by });
+    Row { bench, name, goal }
+}
+
+const fn info(bench: &'static str, name: &'static str) -> Row {
+    let goal = None;
+    Row { bench, name, goal }
+}
+
+/// In the order of the document.
+#[rustfmt::skip]
+pub const ROWS: &[Row] = &[
+    info(P10, "10 members, 1 exporters, TLS: event to all applied, p50"),
+    ours(P10, "10 members, 1 exporters, TLS: event to all applied, p99", APPLIED),
+    ours(P10, "10 members, 1 exporters, TLS: event to all sent, p99", SENT),
+    ours(P10, "10 members, 1 exporters, TLS: controller's CPU per write / the bare client's", FEW),
+    info(P10, "10 members, 1 exporters, plain: event to all applied, p50"),
+    ours(P10, "10 members, 1 exporters, plain: event to all applied, p99", APPLIED),
+    ours(P10, "10 members, 1 exporters, plain: event to all sent, p99", SENT),
+
+    info(P100, "100 members, 1 exporters, TLS: event to all applied, p50"),
+    design(P100, "100 members, 1 exporters, TLS: event to all applied, p99", APPLIED),
+    ours(P100, "100 members, 1 exporters, TLS: event to all sent, p99", SENT),
+    info(P100, "100 members, 1 exporters, plain: event to all applied, p50"),
+    design(P100, "100 members, 1 exporters, plain: event to all applied, p99", APPLIED),
+    ours(P100, "100 members, 1 exporters, plain: event to all sent, p99", SENT),
+    info(P100, "100 members, 5 exporters, TLS: event to all applied, p50"),
+    design(P100, "100 members, 5 exporters, TLS: event to all applied, p99", APPLIED),
+    ours(P100, "100 members, 5 exporters, TLS: event to all sent, p99", SENT),
+    info(P100, "100 members, 50 exporters, TLS: event to all applied, p50"),
+    design(P100, "100 members, 50 exporters, TLS: event to all applied, p99", APPLIED),
+    ours(P100, "100 members, 50 exporters, TLS: event to all sent, p99", SENT),
+    info(P100, "100 members, 1 exporters, TLS: controller CPU per write, idle taken off"),
+    info(P100, "100 members, 1 exporters, TLS, bare client: CPU per write, idle taken off"),
+    design(P100, "100 members, 1 exporters, TLS: controller's CPU per write / the bare client's", FEW),
+    info(P100, "100 members, 5 exporters, TLS: controller CPU per write, idle taken off"),
+    info(P100, "100 members, 5 exporters, TLS, bare client: CPU per write, idle taken off"),
+    design(P100, "100 members, 5 exporters, TLS: controller's CPU per write / the bare client's", FEW),
+    info(P100, "100 members, 50 exporters, TLS: controller CPU per write, idle taken off"),
+    info(P100, "100 members, 50 exporters, TLS, bare client: CPU per write, idle taken off"),
+    design(P100, "100 members, 50 exporters, TLS: controller's CPU per write / the bare client's", FIFTY),
+    info(P100, "100 members, 1 exporters, TLS: controller idle"),
+    info(P100, "100 members, 1 exporters, TLS: RSS"),
+    info(P100, "100 members, 5 exporters, TLS, all others: event to applied, all is well, p50"),
+    info(P100, "100 members, 5 exporters, TLS, all others: event to applied, all is well, p99"),
+    info(P100, "100 members, 5 exporters, TLS, all others: event to applied, one hung, one deaf, one slow, p50"),
+    info(P100, "100 members, 5 exporters, TLS, all others: event to applied, one hung, one deaf, one slow, p99"),
+    specified(P100, "100 members, 5 exporters, TLS, all others: p99 with members in trouble / without", UNCHANGED),
+
+    info(P1000, "1000 members, 5 exporters, TLS: event to all applied, p50"),
+    info(P1000, "1000 members, 5 exporters, TLS: event to all applied, p99"),
+    design(P1000, "1000 members, 5 exporters, TLS: event to all sent, p99", SENT),
+    info(P1000, "1000 members, 5 exporters, TLS: event to all sent, writes held 300ms, p50"),
+    ours(P1000, "1000 members, 5 exporters, TLS: event to all sent, writes held 300ms, p99", SENT),
+    info(P1000, "1000 members, 5 exporters, plain: event to all applied, p50"),
+    info(P1000, "1000 members, 5 exporters, plain: event to all applied, p99"),
+    design(P1000, "1000 members, 5 exporters, plain: event to all sent, p99", SENT),
+    info(P1000, "1000 members, 5 exporters, plain: event to all sent, writes held 300ms, p50"),
+    ours(P1000, "1000 members, 5 exporters, plain: event to all sent, writes held 300ms, p99", SENT),
+    info(P1000, "1000 members, 5 exporters, TLS: controller CPU per write, idle taken off"),
+    info(P1000, "1000 members, 5 exporters, TLS, bare client: CPU per write, idle taken off"),
+    design(P1000, "1000 members, 5 exporters, TLS: controller's CPU per write / the bare client's", FEW),
+    info(P1000, "1000 members, 5 exporters, TLS: controller idle"),
+    info(P1000, "1000 members, 5 exporters, TLS: RSS"),
+
+    info(RESTART, "100 members, 50 pools x 5 exporters: all 5000 imports from nothing"),
+    ours(RESTART, "100 members, 50 pools x 5 exporters: RSS", MEMORY),
+    info(RESTART, "100 members, 50 pools x 5 exporters: most RSS ever"),
+    ours(RESTART, "100 members, 50 pools x 5 exporters: RSS after a restart", MEMORY),
+    specified(RESTART, "100 members, 50 pools x 5 exporters: restart until all is listed and compared", COMPARED),
+    design(RESTART, "100 members, 50 pools x 5 exporters: restart, writes", 0.0),
+    design(RESTART, "100 members, 50 pools x 5 exporters: restart, imports lost or short", 0.0),
+    design(RESTART, "100 members, 50 pools x 5 exporters: restart with 10 members down, withdrawn entries", 0.0),
+    design(RESTART, "100 members, 50 pools x 5 exporters: the same, writes that changed nothing", 0.0),
+    info(RESTART, "100 members, 50 pools x 5 exporters: the same, writes (Reachable)"),
+    design(RESTART, "100 members, 50 pools x 5 exporters: the same, withdrawals counted", 0.0),
+
+    info(LARGE, "100 members x 50 exported pools: all 100000 imports from nothing"),
+    design(LARGE, "100 members x 50 exported pools: RSS", MEMORY),
+    design(LARGE, "100 members x 50 exported pools: most RSS ever", MEMORY),
+    design(LARGE, "100 members x 50 exported pools: RSS after a restart", MEMORY),
+    info(LARGE, "100 members x 50 exported pools: restart until all is listed and compared"),
+    design(LARGE, "100 members x 50 exported pools: restart, writes", 0.0),
+    design(LARGE, "100 members x 50 exported pools: restart, imports lost or short", 0.0),
+
+    specified(FAILOVER, "failover after a crash: event to all applied", 17.0),
+    specified(FAILOVER, "failover after SIGTERM: event to all applied", 3.0),
+
+    info(REAL, "3 real clusters: change to both imports seen, p50"),
+    ours(REAL, "3 real clusters: change to both imports seen, p99", 100.0),
+];
+
+/// The goal of a figure, if it has one.
+pub(crate) fn goal_of(name: &str) -> Option<Goal> {
+    ROWS.iter().find(|row| row.name == name)?.goal
+}
+
+// === impl SetBy ===
+
+impl SetBy {
+    /// As the document says it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Design => "design",
+            Self::Specification => "specification",
+            Self::Ours => "ours",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_figure_has_one_row() {
+        let names: BTreeSet<&str> = ROWS.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), ROWS.len());
+    }
+
+    /// Each of these stands in the design or the specification, in numbers of its own.
+    #[test]
+    fn the_goals_are_those_of_the_design() {
+        let goals: [(&str, f64); 9] = [
+            (
+                "100 members, 50 exporters, TLS: event to all applied, p99",
+                120.0,
+            ),
+            (
+                "1000 members, 5 exporters, TLS: event to all sent, p99",
+                100.0,
+            ),
+            (
+                "100 members, 1 exporters, TLS: controller's CPU per write / the bare client's",
+                1.5,
+            ),
+            (
+                "100 members, 50 exporters, TLS: controller's CPU per write / the bare client's",
+                2.5,
+            ),
+            (
+                "1000 members, 5 exporters, TLS: controller's CPU per write / the bare client's",
+                1.5,
+            ),
+            ("100 members x 50 exported pools: RSS", 150.0),
+            ("100 members, 50 pools x 5 exporters: restart, writes", 0.0),
+            ("failover after a crash: event to all applied", 17.0),
+            ("failover after SIGTERM: event to all applied", 3.0),
+        ];
+        for (name, at_most) in goals {
+            let goal = goal_of(name).expect(name);
+            assert!((goal.at_most - at_most).abs() < 1e-9, "{name}: {goal:?}");
+            assert_ne!(goal.set_by, SetBy::Ours, "{name}");
+        }
+        assert_eq!(goal_of("no figure"), None);
+    }
+}
