@@ -8,6 +8,7 @@ mod command;
 mod crds;
 mod demo;
 mod lock;
+mod mutants;
 mod progress;
 mod signals;
 mod test;
@@ -38,6 +39,8 @@ enum Task {
     Bench(bench::Args),
     /// Let members of a large ClusterSet die at random and check that nothing is withdrawn without evidence
     Soak(bench::SoakArgs),
+    /// Break the code that decides, one place at a time, and show what no test notices
+    Mutants(mutants::Args),
     /// Write config/crd and the Rust types of foreign CRDs anew
     Crds,
 }
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Task::Tools => tools::ensure().map(|tools| print!("{tools}")),
         Task::Bench(args) => bench::run_bench(&args),
         Task::Soak(args) => bench::run_soak(&args),
+        Task::Mutants(args) => mutants::run_mutants(&args),
         Task::Crds => crds::run_all(),
     };
     match result {

@@ -18,6 +18,8 @@ use crate::{
 const KUBERNETES: &str = "v1.34.2";
 /// Version of kopium; its output is committed, so another version shows as a difference.
 const KOPIUM: &str = "0.24.1";
+/// Version of cargo-mutants: another one makes other mutants.
+const CARGO_MUTANTS: &str = "27.1.0";
 
 /// A binary built from a Go package that `e2e/tools/go.mod` names as a tool.
 struct GoTool {
@@ -93,22 +95,25 @@ pub(crate) fn cargo_deny() -> Result<PathBuf> {
 
 /// Finds or builds `kopium`, which only `cargo xtask crds` needs.
 pub(crate) fn kopium() -> Result<PathBuf> {
+    published("kopium", "KOPIUM_BIN", KOPIUM)
+}
+
+/// Finds or builds `cargo-mutants`, which only `cargo xtask mutants` needs.
+pub(crate) fn cargo_mutants() -> Result<PathBuf> {
+    published("cargo-mutants", "CARGO_MUTANTS_BIN", CARGO_MUTANTS)
+}
+
+/// Finds or builds the binary of a published crate of the same name.
+fn published(name: &'static str, variable: &str, version: &str) -> Result<PathBuf> {
     let _lock = lock::tools()?;
-    if let Some(path) = find("kopium", "KOPIUM_BIN", KOPIUM)? {
+    if let Some(path) = find(name, variable, version)? {
         return Ok(path);
     }
-    let root = workspace::tools().join("kopium.part");
-    let mut command = cargo(&[
-        "install",
-        "kopium",
-        "--locked",
-        "--version",
-        KOPIUM,
-        "--root",
-    ]);
+    let root = workspace::tools().join(format!("{name}.part"));
+    let mut command = cargo(&["install", name, "--locked", "--version", version, "--root"]);
     command.arg(&root);
-    run_as_step("building kopium (once)", &mut command)?;
-    let target = keep("kopium", &root.join("bin/kopium"), KOPIUM)?;
+    run_as_step(&format!("building {name} (once)"), &mut command)?;
+    let target = keep(name, &root.join("bin").join(name), version)?;
     std::fs::remove_dir_all(&root).with_context(|| format!("clearing {}", root.display()))?;
     Ok(target)
 }
