@@ -69,7 +69,13 @@ struct Session<'a> {
 }
 
 /// Targets of the package `e2e`, the longest first: each has clusters of its own, and most of its time is waiting.
-const E2E_TARGETS: [&str; 4] = ["suite", "conformance", "installation", "crd_facts"];
+const E2E_TARGETS: [&str; 5] = [
+    "members",
+    "suite",
+    "conformance",
+    "installation",
+    "crd_facts",
+];
 /// How many of them run at a time: as many as the two cores of a small machine can start clusters for.
 const E2E_AT_ONCE: usize = 2;
 
