@@ -56,6 +56,7 @@ pub(crate) async fn a_cluster_profile_is_a_member_by_its_plugins_credentials(
         exchanges(environment, &apart).await?;
         rebuilt(environment, found, 1).await?;
         let renewed = asked.elapsed();
+        eprintln!("renewed after {:.1} s", renewed.as_secs_f64());
         ensure!(renewed < LIFE, "renewed after {renewed:?}");
 
         let before = sample(&environment.west).await?;
@@ -160,6 +161,8 @@ async fn run_with_plugin(environment: &Environment, token: &str) -> Result<()> {
 async fn what_cannot_be_used_is_told(environment: &Environment) -> Result<()> {
     let mut unknown = reachable(environment, "south")?;
     unknown["accessProviders"][0]["name"] = json!("of-others");
+    // else the entry of the old name is one that the file has
+    unknown["credentialProviders"] = json!([]);
     put_profile(environment, "fleet-south", &unknown).await?;
     let south = "clusterprofile/fleet-south";
     told(
