@@ -1,9 +1,52 @@
-//! What the end-to-end tests share: see `tests/suite`, `tests/conformance` and `tests/crd_facts`, and `README.md`.
-//! Run them with `cargo xtask test --only e2e`.
+//! What the end-to-end tests share: see `tests` and `README.md`. Run them with `cargo xtask test --only e2e`.
 
+pub mod apart;
+pub mod environment;
 pub mod watching;
 
-use libtest_mimic::Arguments;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use futures::future::LocalBoxFuture;
+use libtest_mimic::{Arguments, Trial};
+
+use crate::environment::Environment;
+
+/// A test on a pair of clusters: what it promises, and how to see it.
+pub struct Test {
+    /// With the module it is in.
+    pub name: &'static str,
+    /// Fails with what it saw.
+    pub run: for<'a> fn(&'a Environment) -> LocalBoxFuture<'a, Result<()>>,
+}
+
+/// A list of [`Test`]s, from the paths of their functions.
+#[macro_export]
+macro_rules! tests {
+    ($($module:ident :: $name:ident),* $(,)?) => {
+        [$($crate::Test {
+            name: concat!(stringify!($module), "::", stringify!($name)),
+            run: |environment| Box::pin($module::$name(environment)),
+        }),*]
+    };
+}
+
+/// The main function of a test program: one pair of clusters for all tests, which run one after another. Where none is
+/// chosen there are no clusters either.
+#[must_use]
+pub fn main(tests: &'static [Test]) -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let mut names = tests.iter().map(|test| test.name);
+    if arguments.list || !names.any(|name| is_chosen(&arguments, name)) {
+        let trials = tests
+            .iter()
+            .map(|test| Trial::test(test.name, || Ok(())))
+            .collect();
+        return libtest_mimic::run(&arguments, trials).exit_code();
+    }
+    environment::main(&arguments, tests)
+}
 
 /// Whether the runner would run the test of this name: what nobody looks at needs no clusters.
 #[must_use]

@@ -30,6 +30,8 @@ const DECIDING: &[(&str, &[&str])] = &[
     (
         "mci-model",
         &[
+            "crates/mci-model/src/evidence.rs",
+            "crates/mci-model/src/export.rs",
             "crates/mci-model/src/index/absence.rs",
             "crates/mci-model/src/index/guard.rs",
             "crates/mci-model/src/index/kinds.rs",
@@ -37,7 +39,6 @@ const DECIDING: &[(&str, &[&str])] = &[
             "crates/mci-model/src/plan/cover.rs",
             "crates/mci-model/src/plan/decision.rs",
             "crates/mci-model/src/plan/diff.rs",
-            "crates/mci-model/src/plan/export.rs",
             "crates/mci-model/src/plan/exported.rs",
             "crates/mci-model/src/plan/known.rs",
             "crates/mci-model/src/plan/lend.rs",

@@ -1,40 +1,39 @@
 //! Signals: what ends this command ends what it started.
 
-use std::{
-    process::Child,
-    sync::atomic::{AtomicI32, Ordering},
-    thread,
-};
+use std::{collections::BTreeSet, process::Child, thread};
 
 use anyhow::{Context, Result};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use parking_lot::Mutex;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
 };
 
-/// The process that is being waited for; 0 for none.
-static RUNNING: AtomicI32 = AtomicI32::new(0);
+/// Ids of the processes that are being waited for.
+static RUNNING: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
 
-/// Says which child signals go to, until dropped.
-pub(crate) struct Running;
+/// A child that signals go to, until dropped.
+pub(crate) struct Running(i32);
 
-/// From now on SIGTERM and SIGHUP are passed on to the running child, whose end is then waited for as usual. SIGINT is
-/// not: a terminal sends it to the child by itself.
+/// From now on SIGTERM and SIGHUP are passed on to the running children, whose end is then waited for as usual. SIGINT is
+/// not: a terminal sends it to the children by itself.
 pub(crate) fn pass_on() -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("listening for signals")?;
     thread::spawn(move || {
         for signal in &mut signals {
-            let child = RUNNING.load(Ordering::SeqCst);
-            if child == 0 {
+            let children = RUNNING.lock().clone();
+            if children.is_empty() {
                 end(128 + signal);
             }
             if let (true, Ok(signal)) = (signal != SIGINT, Signal::try_from(signal)) {
-                // it may just have ended, which is what was wanted
-                let _ = kill(Pid::from_raw(child), signal);
+                for child in children {
+                    // it may just have ended, which is what was wanted
+                    let _ = kill(Pid::from_raw(child), signal);
+                }
             }
         }
     });
@@ -50,13 +49,15 @@ fn end(code: i32) -> ! {
 
 impl Running {
     pub(crate) fn new(child: &Child) -> Self {
-        RUNNING.store(i32::try_from(child.id()).unwrap_or(0), Ordering::SeqCst);
-        Self
+        // Linux' ids are below 2^22
+        let id = i32::try_from(child.id()).unwrap_or(i32::MAX);
+        RUNNING.lock().insert(id);
+        Self(id)
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        RUNNING.store(0, Ordering::SeqCst);
+        RUNNING.lock().remove(&self.0);
     }
 }

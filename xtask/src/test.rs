@@ -1,19 +1,26 @@
 //! `cargo xtask test`: every check, in the order in which a failure is cheapest to find.
 
+mod inherited;
+mod report;
+mod runs;
+
 use std::{
-    io::{BufRead, BufReader, Write},
-    process::{Command, ExitCode, Stdio},
+    ffi::OsString,
+    process::{Command, ExitCode},
     time::Instant,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 
+use self::{
+    report::{Report, Tally},
+    runs::{Run, run_all},
+};
 use crate::{
     bench,
     command::{cargo, run},
     demo::programs,
-    signals::Running,
     tools, workspace,
 };
 
@@ -22,6 +29,9 @@ pub(crate) struct Args {
     /// Run these parts alone (repeatable)
     #[arg(long, value_name = "PART")]
     only: Vec<Part>,
+    /// Cases of each property test that does not fix their number itself [default: as many as it says]
+    #[arg(long, value_name = "N")]
+    cases: Option<u32>,
     /// Passed on to the tests: a name filter, or flags of the test runner (with --only)
     #[arg(last = true, requires = "only")]
     rest: Vec<String>,
@@ -47,12 +57,27 @@ enum Part {
     E2e,
 }
 
-/// Tests and checks that passed or failed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Tally {
-    passed: usize,
-    failed: usize,
+/// What the parts share.
+struct Session<'a> {
+    /// For the test programs.
+    rest: &'a [String],
+    cases: Option<u32>,
+    /// Variables of our environment that test programs do not get.
+    removed: Vec<OsString>,
+    tally: Tally,
+    ignored: Vec<String>,
 }
+
+/// Targets of the package `e2e`, the longest first: each has clusters of its own, and most of its time is waiting.
+const E2E_TARGETS: [&str; 5] = [
+    "members",
+    "suite",
+    "conformance",
+    "installation",
+    "crd_facts",
+];
+/// How many of them run at a time: as many as the two cores of a small machine can start clusters for.
+const E2E_AT_ONCE: usize = 2;
 
 /// Runs the parts; the last line is the tally. Stops at the first part that fails: what follows would only repeat it.
 pub(crate) fn run_tests(args: &Args) -> ExitCode {
@@ -62,32 +87,58 @@ pub(crate) fn run_tests(args: &Args) -> ExitCode {
         args.only.clone()
     };
     let start = now();
-    let mut tally = Tally::default();
+    let removed = inherited::weakening(std::env::vars_os().map(|(name, _)| name));
+    if let Some(notice) = inherited::notice(&removed) {
+        println!("{notice}");
+    }
+    let mut session = Session {
+        rest: &args.rest,
+        cases: args.cases,
+        removed,
+        tally: Tally::default(),
+        ignored: Vec::new(),
+    };
     let mut failure = None;
-    for part in parts {
+    for (index, part) in parts.iter().enumerate() {
         let name = part.name();
         println!("\n== {name}");
         let begin = now();
-        let before = tally;
-        if let Err(error) = part.run(&args.rest, &mut tally) {
-            if tally.failed == before.failed {
-                tally.failed += 1;
+        let before = session.tally;
+        if let Err(error) = part.run(&mut session) {
+            if session.tally.failed == before.failed {
+                session.tally.failed += 1;
             }
-            failure = Some(error.context(format!("{name} failed")));
+            failure = Some((index, error.context(format!("{name} failed"))));
             break;
         }
         println!("== {name}: ok, {:.0} s", begin.elapsed().as_secs_f64());
     }
     println!("\ntook {:.0} s", start.elapsed().as_secs_f64());
-    if let Some(error) = &failure {
-        println!("{error:#}");
+    if !session.ignored.is_empty() {
+        println!("ignored: {}", session.ignored.join(", "));
     }
-    println!("{} passed, {} failed", tally.passed, tally.failed);
+    if let Some((index, error)) = &failure {
+        println!("{error:#}");
+        if let Some(line) = not_run(&parts, *index) {
+            println!("{line}");
+        }
+    }
+    println!("{}", session.tally);
     if failure.is_none() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// The line that names the parts after the one that failed; none where it was the last.
+fn not_run(parts: &[Part], failed: usize) -> Option<String> {
+    let names: Vec<String> = parts
+        .iter()
+        .skip(failed + 1)
+        .map(|part| part.name())
+        .collect();
+    (!names.is_empty()).then(|| format!("not run: {}", names.join(", ")))
 }
 
 // === impl Part ===
@@ -98,127 +149,144 @@ impl Part {
             .map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    fn run(self, rest: &[String], tally: &mut Tally) -> Result<()> {
+    fn run(self, session: &mut Session<'_>) -> Result<()> {
         match self {
-            Self::Format => check(&mut cargo(&["fmt", "--all", "--check"]), tally),
-            Self::Lints => check(
-                &mut cargo(&[
-                    "clippy",
-                    "--workspace",
-                    "--all-targets",
-                    "--locked",
-                    "--",
-                    "-D",
-                    "warnings",
-                ]),
-                tally,
-            ),
+            Self::Format => session.check(&mut cargo(&["fmt", "--all", "--check"])),
+            Self::Lints => session.check(&mut cargo(&[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--locked",
+                "--",
+                "-D",
+                "warnings",
+            ])),
             Self::Deny => {
                 let mut deny = Command::new(tools::cargo_deny()?);
                 // advisories change with the day, not with the commit, so they do not decide here
                 deny.args(["--locked", "check", "bans", "licenses", "sources"])
                     .current_dir(workspace::root());
-                check(&mut deny, tally)
+                session.check(&mut deny)
             }
             Self::Unit => {
-                let mut tests = cargo(&[
-                    "test",
-                    "--workspace",
-                    "--locked",
-                    "--exclude",
-                    "e2e",
-                    "--exclude",
-                    "testbed",
-                    "--no-fail-fast",
-                ]);
-                count(pass_on(&mut tests, rest), tally)
+                let packages = ["--workspace", "--exclude", "e2e", "--exclude", "testbed"];
+                build(&packages)?;
+                let mut tests = session.cargo_tests("unit", &packages);
+                // tests of the gateway that find no Envoy pass without a look at it
+                tests.command.env("ENVOY_BIN", tools::envoy()?);
+                session.test(vec![tests], 1)
             }
-            Self::Docs => check(
+            Self::Docs => session.check(
                 cargo(&["doc", "--workspace", "--no-deps", "--locked", "--quiet"])
                     .env("RUSTDOCFLAGS", "-D warnings"),
-                tally,
             ),
-            Self::Soak => count(&mut bench::short_soak()?, tally),
+            Self::Soak => {
+                let soak = session.prepared("soak", bench::short_soak()?);
+                session.test(vec![soak], 1)
+            }
             Self::Testbed => {
                 let tools = tools::ensure()?;
-                let mut tests =
-                    cargo(&["test", "--locked", "--package", "testbed", "--no-fail-fast"]);
-                tools.tell(&mut tests)?;
-                count(pass_on(&mut tests, rest), tally)
+                let packages = ["--package", "testbed"];
+                build(&packages)?;
+                let mut tests = session.cargo_tests("testbed", &packages);
+                tools.tell(&mut tests.command)?;
+                session.test(vec![tests], 1)
             }
             Self::E2e => {
                 let tools = tools::ensure()?;
                 // the `dev` profile: what the unit tests compiled serves again, which halves a run from nothing
                 run(&mut programs(&[]))?;
-                let mut tests = cargo(&["test", "--locked", "--package", "e2e", "--no-fail-fast"]);
-                tools.tell(&mut tests)?;
-                tests.env("ISTHMUS_BIN_DIR", workspace::target().join("debug"));
-                count(pass_on(&mut tests, rest), tally)
+                build(&["--package", "e2e"])?;
+                let mut runs = Vec::new();
+                for target in E2E_TARGETS {
+                    let mut tests =
+                        session.cargo_tests(target, &["--package", "e2e", "--test", target]);
+                    tools.tell(&mut tests.command)?;
+                    let programs = workspace::target().join("debug");
+                    tests.command.env("ISTHMUS_BIN_DIR", programs);
+                    runs.push(tests);
+                }
+                session.test(runs, E2E_AT_ONCE)
             }
         }
     }
 }
 
-fn pass_on<'a>(tests: &'a mut Command, rest: &[String]) -> &'a mut Command {
-    if !rest.is_empty() {
-        tests.arg("--").args(rest);
+// === impl Session ===
+
+impl Session<'_> {
+    /// A check without tests of its own counts as one.
+    fn check(&mut self, command: &mut Command) -> Result<()> {
+        run(command)?;
+        self.tally.passed += 1;
+        Ok(())
     }
-    tests
-}
 
-/// A part without tests of its own counts as one.
-fn check(command: &mut Command, tally: &mut Tally) -> Result<()> {
-    run(command)?;
-    tally.passed += 1;
-    Ok(())
-}
+    /// `cargo test` of these packages or targets.
+    fn cargo_tests(&self, name: &str, what: &[&str]) -> Run {
+        let mut tests = cargo(&["test", "--locked", "--no-fail-fast"]);
+        tests.args(what);
+        // its announcements are read: see report.rs
+        tests
+            .env("CARGO_TERM_COLOR", "never")
+            .env("CARGO_TERM_QUIET", "false")
+            .env("CARGO_TERM_VERBOSE", "false");
+        if !self.rest.is_empty() {
+            tests.arg("--").args(self.rest);
+        }
+        self.prepared(name, tests)
+    }
 
-/// Runs tests, shows what they print, and adds up the closing lines of their runners.
-fn count(command: &mut Command, tally: &mut Tally) -> Result<()> {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("starting cargo test")?;
-    let before = *tally;
-    let running = Running::new(&child);
-    if let Some(stdout) = child.stdout.take() {
-        let mut out = std::io::stdout().lock();
-        for line in BufReader::new(stdout).split(b'\n') {
-            let line = line.context("reading what the tests print")?;
-            out.write_all(&line).context("printing")?;
-            out.write_all(b"\n").context("printing")?;
-            let Tally { passed, failed } = closing_line(&String::from_utf8_lossy(&line));
-            tally.passed += passed;
-            tally.failed += failed;
+    /// A run that inherits nothing that would weaken it.
+    fn prepared(&self, name: &str, mut command: Command) -> Run {
+        for variable in &self.removed {
+            command.env_remove(variable);
+        }
+        if let Some(cases) = self.cases {
+            command.env("PROPTEST_CASES", cases.to_string());
+        }
+        Run {
+            name: name.to_owned(),
+            command,
         }
     }
-    let status = child.wait().context("waiting for the tests")?;
-    drop(running);
-    if !status.success() {
-        bail!("the tests ended with {status}");
+
+    /// Runs tests, shows what they print, and adds up what they report.
+    fn test(&mut self, runs: Vec<Run>, at_once: usize) -> Result<()> {
+        let mut reports = Vec::new();
+        let outcome = run_all(runs, at_once, &mut std::io::stdout(), &mut reports);
+        let mut tally = Tally::default();
+        for report in &reports {
+            tally.add(report.tally());
+            self.ignored.extend_from_slice(report.ignored());
+        }
+        self.tally.add(tally);
+        outcome?;
+        if tally.passed == 0 {
+            bail!("no test ran: is the name right?");
+        }
+        if !is_filter(self.rest) {
+            let idle: Vec<&str> = reports.iter().flat_map(Report::idle).collect();
+            if !idle.is_empty() {
+                bail!("ran none of their tests: {}", idle.join(", "));
+            }
+        }
+        Ok(())
     }
-    if tally.passed == before.passed {
-        bail!("no test ran: is the name right?");
-    }
-    Ok(())
 }
 
-/// What a runner's `test result: ok. 12 passed; 0 failed; …` counts; nothing for other lines.
-fn closing_line(line: &str) -> Tally {
-    let Some(counts) = line.strip_prefix("test result:") else {
-        return Tally::default();
-    };
-    let number = |word: &str| {
-        counts
-            .split([';', '.'])
-            .find_map(|part| part.trim().strip_suffix(word)?.trim().parse().ok())
-            .unwrap_or(0)
-    };
-    Tally {
-        passed: number("passed"),
-        failed: number("failed"),
-    }
+/// Compiles tests, with progress and warnings as cargo shows them.
+fn build(what: &[&str]) -> Result<()> {
+    run(cargo(&["test", "--locked", "--no-run"]).args(what))
+}
+
+/// Whether these arguments of a test runner choose among the tests. One that is not known counts as a name.
+fn is_filter(rest: &[String]) -> bool {
+    const CHOOSING: [&str; 4] = ["--skip", "--exact", "--ignored", "--list"];
+    rest.iter().any(|word| {
+        let flag = word.split_once('=').map_or(&**word, |(flag, _)| flag);
+        !flag.starts_with('-') || CHOOSING.contains(&flag)
+    })
 }
 
 #[expect(
@@ -233,18 +301,61 @@ fn now() -> Instant {
 mod tests {
     use super::*;
 
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(ToOwned::to_owned).collect()
+    }
+
     #[test]
-    fn closing_lines_are_counted_and_others_are_not() {
-        let line = "test result: ok. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s";
-        let expected = Tally {
-            passed: 12,
-            failed: 3,
+    fn parts_after_the_one_that_failed_are_named() {
+        let parts = [Part::Unit, Part::Soak, Part::E2e];
+        assert_eq!(not_run(&parts, 0).unwrap(), "not run: soak, e2e");
+        assert_eq!(not_run(&parts, 2), None);
+    }
+
+    #[test]
+    fn names_and_what_chooses_are_filters_and_other_flags_are_not() {
+        for line in [
+            "weight",
+            "--skip=a02",
+            "--exact --nocapture",
+            "--test-threads 1 a02",
+        ] {
+            assert!(is_filter(&words(line)), "{line}");
+        }
+        for line in ["", "--nocapture", "--test-threads=1 --format=pretty"] {
+            assert!(!is_filter(&words(line)), "{line}");
+        }
+    }
+
+    #[test]
+    fn each_target_of_the_end_to_end_tests_is_run() {
+        let path = workspace::root().join("e2e/Cargo.toml");
+        let manifest = std::fs::read_to_string(path).unwrap();
+        let tests = manifest.split("[[test]]\nname = \"").skip(1);
+        let mut declared: Vec<&str> = tests.filter_map(|rest| rest.split('"').next()).collect();
+        let mut run = E2E_TARGETS.to_vec();
+        declared.sort_unstable();
+        run.sort_unstable();
+        assert_eq!(run, declared);
+    }
+
+    #[test]
+    fn runs_get_neither_what_is_removed_nor_an_inherited_number_of_cases() {
+        let session = Session {
+            rest: &[],
+            cases: Some(7),
+            removed: vec!["PROPTEST_CASES".into(), "UPDATE_DOCS".into()],
+            tally: Tally::default(),
+            ignored: Vec::new(),
         };
-        assert_eq!(closing_line(line), expected);
-        assert_eq!(closing_line("test a_line ... ok"), Tally::default());
-        assert_eq!(
-            closing_line("test result: FAILED. 0 passed; 1 failed;").failed,
-            1
-        );
+        let run = session.cargo_tests("unit", &["--workspace"]);
+        let variable = |name: &str| {
+            let mut variables = run.command.get_envs();
+            variables
+                .find(|(found, _)| *found == name)
+                .map(|(_, value)| value)
+        };
+        assert_eq!(variable("UPDATE_DOCS"), Some(None));
+        assert_eq!(variable("PROPTEST_CASES"), Some(Some("7".as_ref())));
     }
 }

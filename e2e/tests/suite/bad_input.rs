@@ -12,7 +12,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::environment::{Environment, pool_condition};
+use e2e::environment::{Environment, pool_condition};
 
 const SOON: Duration = Duration::from_secs(20);
 const CHAT: &str = "/v1/chat/completions";

@@ -7,10 +7,7 @@ use crd::{InferencePoolImport, conditions};
 use serde_json::{Value, json};
 use testbed::{eventually, isthmus};
 
-use crate::{
-    apart,
-    environment::{Environment, NO_ANSWER, import, pool_condition},
-};
+use e2e::environment::{Environment, NO_ANSWER, import, pool_condition};
 
 /// What a person at kubectl takes for "at once".
 const AT_ONCE: Duration = Duration::from_secs(2);
@@ -113,31 +110,6 @@ pub(crate) async fn an_export_appears_in_the_other_cluster_with_its_exact_status
     })
     .await?;
     Ok(())
-}
-
-pub(crate) async fn a_missing_namespace_holds_the_import_until_it_appears(
-    environment: &Environment,
-) -> Result<()> {
-    environment.settle().await?;
-    let (east, west) = (&environment.east, &environment.west);
-    let outcome = async {
-        apart::add_pool(east).await?;
-        apart::says(east, "the missing namespace is named", |exported| {
-            exported.reason == "NamespaceMissing"
-                && exported.status == "False"
-                && exported.message.contains("west")
-        })
-        .await?;
-        apart::add_namespace(west).await?;
-        apart::imported(west, "east").await?;
-        apart::says(east, "Exported is true", |exported| {
-            exported.status == "True"
-        })
-        .await
-    }
-    .await;
-    apart::clear(environment).await?;
-    outcome
 }
 
 pub(crate) async fn kubectl_shows_the_import_with_its_columns(

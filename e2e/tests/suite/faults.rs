@@ -8,7 +8,7 @@ use kube::Api;
 use testbed::{eventually, isthmus};
 use tokio::time::Instant;
 
-use crate::environment::{self, CONTROLLER_PODS, Environment, NO_ANSWER, PICKERS, import};
+use e2e::environment::{self, CONTROLLER_PODS, Environment, NO_ANSWER, PICKERS};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -116,96 +116,6 @@ pub(crate) async fn traffic_resumes_after_the_endpoint_picker_restarts(
     Ok(())
 }
 
-pub(crate) async fn a_restarted_controller_keeps_the_import_of_an_unreachable_cluster(
-    environment: &Environment,
-) -> Result<()> {
-    environment.settle().await?;
-    let uid = |import: &crd::InferencePoolImport| import.metadata.uid.clone();
-    let before = import(&environment.west)
-        .await
-        .map_err(anyhow::Error::msg)?
-        .context("no import")?;
-    environment.pause_api(&environment.east).await?;
-    let result = async {
-        let pods = environment
-            .pods_of(&environment.west, isthmus::NAMESPACE, CONTROLLER_PODS)
-            .await;
-        let pods = pods.map_err(anyhow::Error::msg)?;
-        let pod = pods.keys().next().context("no controller")?;
-        let restarts = async || {
-            environment
-                .restarts(&environment.west, isthmus::NAMESPACE, pod)
-                .await
-        };
-        let restarts_before = restarts().await.map_err(anyhow::Error::msg)?;
-        environment.kill_pod(&environment.west, isthmus::NAMESPACE, pod)?;
-        // the new controller is past its gate when it has judged the entry of the cluster that it cannot reach
-        let entry = eventually(
-            "the restarted controller says east is not reachable",
-            GATE,
-            async || {
-                let import = import(&environment.west).await?.ok_or("NO IMPORT")?;
-                if restarts().await? == restarts_before {
-                    return Err("the controller has not been restarted yet".to_owned());
-                }
-                if !environment.controller_is_ready().await? {
-                    return Err("the restarted controller is still at its gate".to_owned());
-                }
-                if uid(&import) != uid(&before) {
-                    return Err("the import was recreated".to_owned());
-                }
-                let entry = import
-                    .clusters()
-                    .iter()
-                    .find(|entry| entry.name == "east")
-                    .ok_or("NO ENTRY")?;
-                if crd::conditions::is_false(&entry.conditions, crd::conditions::REACHABLE) {
-                    Ok(entry.clone())
-                } else {
-                    Err(format!("{:?}", entry.conditions))
-                }
-            },
-        )
-        .await?;
-        let was = before
-            .clusters()
-            .iter()
-            .find(|entry| entry.name == "east")
-            .context("no entry before")?;
-        ensure!(
-            entry.endpoint_picker == was.endpoint_picker,
-            "{entry:?}\nwas {was:?}"
-        );
-        let answer = environment.gateway.chat("llama", "hello").await?;
-        ensure!(answer.status == 200, "{}: {}", answer.status, answer.text());
-        anyhow::Ok(())
-    }
-    .await;
-    environment.resume_api(&environment.east).await?;
-    result?;
-    eventually(
-        "east is reachable again",
-        Duration::from_mins(1),
-        async || {
-            let import = import(&environment.west).await?.ok_or("no import")?;
-            if uid(&import) != uid(&before) {
-                return Err("the import was recreated".to_owned());
-            }
-            let entry = import.clusters().first().ok_or("no entry")?;
-            if crd::conditions::is_true(&entry.conditions, crd::conditions::REACHABLE) {
-                Ok(())
-            } else {
-                Err(format!("{:?}", entry.conditions))
-            }
-        },
-    )
-    .await?;
-    Ok(())
-}
-
-/// `--initial-sync-timeout` is 30 s: until then the controller waits for the member; then comes the first write.
-const GATE: Duration = Duration::from_mins(1);
-
 pub(crate) async fn a_cut_link_is_an_error_in_bounded_time_and_heals(
     environment: &Environment,
 ) -> Result<()> {
@@ -233,4 +143,12 @@ pub(crate) async fn a_cut_link_is_an_error_in_bounded_time_and_heals(
     environment.heal().await?;
     result?;
     environment.serving().await
+}
+
+/// In all that it did in the tests before this one.
+pub(crate) async fn the_controller_asked_for_nothing_that_it_may_not(
+    environment: &Environment,
+) -> Result<()> {
+    environment.settle().await?;
+    environment.denied_nothing()
 }

@@ -8,7 +8,7 @@ use kube::Api;
 use testbed::{Manifests, eventually, isthmus};
 use tokio_util::sync::CancellationToken;
 
-use crate::environment::{Environment, import};
+use e2e::environment::{Environment, import};
 
 /// Several steps of several programs on a busy machine.
 const SOON: Duration = Duration::from_secs(30);

@@ -8,10 +8,9 @@ use serde_json::json;
 use testbed::{Requests, eventually, isthmus};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::{
-    apart::{self, APART},
-    environment::{CONTROLLER_PODS, Environment, sum_metric},
-    members::CONTROLLER_USER,
+use e2e::{
+    apart::Apart,
+    environment::{CONTROLLER_PODS, CONTROLLER_USER, Environment, sum_metric},
 };
 
 /// A lease runs out after 15 s, a standby looks each 2 s at least.
@@ -31,15 +30,16 @@ pub(crate) async fn a_standby_takes_over_within_17_s_of_a_crash_and_3_s_of_a_cle
     environment: &Environment,
 ) -> Result<()> {
     environment.settle().await?;
+    let apart = Apart::new();
     let seen = async {
-        let leader = two_controllers(environment).await?;
+        let leader = two_controllers(environment, &apart).await?;
         // restarted by its node, it is another process, and no holder of the lease
         environment.kill_pod(&environment.west, isthmus::NAMESPACE, &leader)?;
-        let crash = written_after(environment, 8001).await?;
+        let crash = written_after(environment, &apart, 8001).await?;
         eprintln!("taken over {:.1} s after a crash", crash.as_secs_f64());
         ensure!(crash <= CRASH + MARGIN, "taken over after {crash:?}");
 
-        let leader = two_controllers(environment).await?;
+        let leader = two_controllers(environment, &apart).await?;
         let end = [
             "delete",
             "pod",
@@ -49,13 +49,13 @@ pub(crate) async fn a_standby_takes_over_within_17_s_of_a_crash_and_3_s_of_a_cle
             "--wait=false",
         ];
         environment.west.kubectl(&end).await?;
-        let clean = written_after(environment, 8002).await?;
+        let clean = written_after(environment, &apart, 8002).await?;
         eprintln!("taken over {:.1} s after a clean end", clean.as_secs_f64());
         ensure!(clean <= CLEAN + MARGIN, "taken over after {clean:?}");
         Ok(())
     }
     .await;
-    one_controller(environment).await?;
+    one_controller(environment, &apart).await?;
     seen
 }
 
@@ -64,8 +64,9 @@ pub(crate) async fn a_leader_that_was_stopped_writes_nothing_once_another_leads(
     environment: &Environment,
 ) -> Result<()> {
     environment.settle().await?;
+    let apart = Apart::new();
     let seen = async {
-        let leader = two_controllers(environment).await?;
+        let leader = two_controllers(environment, &apart).await?;
         let address = addresses(environment).await?;
         let address = address.get(&leader).context("the leader has no address")?;
         let own = writes(environment, address, Timestamp::default())?;
@@ -81,31 +82,31 @@ pub(crate) async fn a_leader_that_was_stopped_writes_nothing_once_another_leads(
         faults.pause();
         let (stopped, stopped_at) = (Timestamp::now(), Instant::now());
         let outcome = async {
-            let taken = written_after(environment, 8003).await?;
+            let taken = written_after(environment, &apart, 8003).await?;
             eprintln!("taken over {:.1} s after a stop", taken.as_secs_f64());
             ensure!(taken <= CRASH + MARGIN, "taken over after {taken:?}");
             sleep_until(stopped_at + STOP).await;
             // what it finds to do when it goes on
-            set_port(environment, 8004).await
+            set_port(environment, &apart, 8004).await
         }
         .await;
         faults.resume();
         outcome?;
-        shows(environment, 8004).await?;
+        shows(environment, &apart, 8004).await?;
         // time enough for whatever it had begun or still believed
         sleep(RESUMED).await;
         let late = writes(environment, address, stopped)?;
         ensure!(late.is_empty(), "written after it was stopped: {late:?}");
         ensure!(!leads(address).await?, "it leads again");
-        shows(environment, 8004).await
+        shows(environment, &apart, 8004).await
     }
     .await;
-    one_controller(environment).await?;
+    one_controller(environment, &apart).await?;
     seen
 }
 
 /// Two controllers, both ready, and an import to be kept by them. Returns the name of the one that leads.
-async fn two_controllers(environment: &Environment) -> Result<String> {
+async fn two_controllers(environment: &Environment, apart: &Apart) -> Result<String> {
     // a probe would have the stopped one restarted
     let patch = json!({"spec": {"replicas": 2, "template": {"spec": {"containers": [
         {"name": "mci-controller", "livenessProbe": null},
@@ -122,8 +123,8 @@ async fn two_controllers(environment: &Environment) -> Result<String> {
     ];
     environment.west.kubectl(&patch).await?;
     isthmus::available(&environment.west, isthmus::NAMESPACE, isthmus::CONTROLLER).await?;
-    apart::add_namespace(&environment.west).await?;
-    apart::add_pool(&environment.east).await?;
+    apart.add_namespace(&environment.west).await?;
+    apart.add_pool(&environment.east).await?;
     let leader = eventually("one of two controllers leads", EVER, async || {
         let pods = addresses(environment)
             .await
@@ -140,14 +141,14 @@ async fn two_controllers(environment: &Environment) -> Result<String> {
         }
     })
     .await?;
-    apart::imported(&environment.west, "east").await?;
+    apart.imported(&environment.west, "east").await?;
     Ok(leader)
 }
 
 /// As the manifests have it.
-async fn one_controller(environment: &Environment) -> Result<()> {
+async fn one_controller(environment: &Environment, apart: &Apart) -> Result<()> {
     isthmus::install_controller(&environment.west, &environment.members()).await?;
-    apart::clear(environment).await
+    apart.clear(environment).await
 }
 
 /// The controllers' pods, name to IP address.
@@ -163,21 +164,21 @@ async fn leads(address: &str) -> Result<bool> {
 }
 
 /// Changes the exported pool now, and waits until the import shows it; how long that took.
-async fn written_after(environment: &Environment, port: u16) -> Result<Duration> {
+async fn written_after(environment: &Environment, apart: &Apart, port: u16) -> Result<Duration> {
     let started = Instant::now();
-    set_port(environment, port).await?;
-    shows(environment, port).await?;
+    set_port(environment, apart, port).await?;
+    shows(environment, apart, port).await?;
     Ok(started.elapsed())
 }
 
-async fn set_port(environment: &Environment, port: u16) -> Result<()> {
+async fn set_port(environment: &Environment, apart: &Apart, port: u16) -> Result<()> {
     let patch = json!({"spec": {"targetPorts": [{"number": port}]}}).to_string();
     let command = [
         "patch",
         "inferencepool",
-        APART,
+        &apart.name,
         "-n",
-        APART,
+        &apart.name,
         "--type=merge",
         "--patch",
         &patch,
@@ -186,11 +187,11 @@ async fn set_port(environment: &Environment, port: u16) -> Result<()> {
     Ok(())
 }
 
-async fn shows(environment: &Environment, port: u16) -> Result<()> {
-    let imports = apart::imports(&environment.west);
+async fn shows(environment: &Environment, apart: &Apart, port: u16) -> Result<()> {
+    let imports = apart.imports(&environment.west);
     let what = format!("west's import shows port {port}");
     eventually(&what, EVER, async || {
-        let import = imports.get(APART).await;
+        let import = imports.get(&apart.name).await;
         let import = import.map_err(|error| error.to_string())?;
         let ports: Vec<u16> = import
             .clusters()

@@ -10,8 +10,8 @@ use kube::Api;
 use serde_json::json;
 use testbed::{Cluster, Requests, eventually, isthmus};
 
-use crate::environment::{Environment, import, pool_condition};
 use crate::export::{condition, same, without_messages};
+use e2e::environment::{Environment, import, pool_condition};
 
 /// Several steps of several programs on a busy machine.
 const SOON: Duration = Duration::from_secs(20);

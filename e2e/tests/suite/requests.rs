@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use futures::{StreamExt, TryStreamExt, stream};
 use http::{HeaderMap, HeaderValue};
 use testbed::{Requests, eventually};
 
-use crate::environment::{Environment, sum_metric};
+use e2e::environment::{Environment, sum_metric};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -79,6 +80,8 @@ pub(crate) async fn equal_weights_split_requests_and_each_picker_sees_its_share(
     environment: &Environment,
 ) -> Result<()> {
     const REQUESTS: usize = 400;
+    /// A request takes some 50 ms, nearly all of it waiting for the simulated model.
+    const AT_ONCE: usize = 8;
     environment.settle().await?;
     environment.west.apply_yaml(HALVES).await?;
     let east = environment.pods(&environment.east).await?;
@@ -111,25 +114,27 @@ pub(crate) async fn equal_weights_split_requests_and_each_picker_sees_its_share(
         picks(&environment.east).await?,
         picks(&environment.west).await?,
     );
-    let mut counts = (0_u32, 0_u32);
-    for number in 0..REQUESTS {
-        let answer = environment
-            .gateway
-            .chat("llama", &format!("request {number}"))
-            .await?;
+    let requests = (0..REQUESTS).map(async |number| {
+        let text = format!("request {number}");
+        let answer = environment.gateway.chat("llama", &text).await?;
         ensure!(
             answer.status == 200,
-            "request {number}: {}: {}",
+            "{text}: {}: {}",
             answer.status,
             answer.text()
         );
         let pod = answer.pod().context("no x-inference-pod")?;
-        if east.contains_key(pod) {
-            counts.0 += 1;
-        } else if west.contains_key(pod) {
-            counts.1 += 1;
-        }
-    }
+        Ok((
+            u32::from(east.contains_key(pod)),
+            u32::from(west.contains_key(pod)),
+        ))
+    });
+    let counts = stream::iter(requests)
+        .buffer_unordered(AT_ONCE)
+        .try_fold((0, 0), async |(of_east, of_west), (east, west)| {
+            Ok((of_east + east, of_west + west))
+        })
+        .await?;
     let after = (
         picks(&environment.east).await?,
         picks(&environment.west).await?,

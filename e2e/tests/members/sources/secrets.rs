@@ -7,11 +7,12 @@ use super::{
     GONE, SOON, clients, delete_binding, end_token, entry_of, member_is, put_secret, rebuilt,
     restore, set_files, token, told, with_token,
 };
-use crate::{
-    apart,
-    environment::Environment,
-    members::{sample, stays},
+use e2e::{
+    apart::Apart,
+    environment::{Environment, Way},
 };
+
+use crate::evidence::{sample, stays};
 
 const GARBAGE: &str = "apiVersion: v1\nclusters: {{{";
 
@@ -20,9 +21,10 @@ const GARBAGE: &str = "apiVersion: v1\nclusters: {{{";
 pub(crate) async fn a_labelled_secret_is_a_member_until_it_is_deleted(
     environment: &Environment,
 ) -> Result<()> {
-    environment.settle().await?;
+    environment.settle_with(Way::Quick).await?;
     let (east, west) = (&environment.east, &environment.west);
     let kubeconfig = environment.members()["east"].clone();
+    let apart = Apart::new();
     let outcome = async {
         set_files(environment, &["west"]).await?;
         environment.no_import(GONE).await?;
@@ -41,9 +43,9 @@ pub(crate) async fn a_labelled_secret_is_a_member_until_it_is_deleted(
         told(environment, "secret/cluster-of-the-east", "Active", "east").await?;
         environment.serving().await?;
         entry_of(environment, "east").await?;
-        apart::add_namespace(east).await?;
-        apart::add_pool(west).await?;
-        apart::imported(east, "west").await?;
+        apart.add_namespace(east).await?;
+        apart.add_pool(west).await?;
+        apart.imported(east, "west").await?;
         member_is(environment, "north", "still refused", SOON, |row| {
             row["active"]["reason"] == "BadCredentials"
                 && row["source"] == "Secret isthmus-system/north"
@@ -60,12 +62,12 @@ pub(crate) async fn a_labelled_secret_is_a_member_until_it_is_deleted(
         west.kubectl(&delete).await?;
         environment.no_import(GONE).await?;
         // what it imported goes as well, with the last of its credentials
-        apart::no_import(east).await?;
+        apart.no_import(east).await?;
 
         put_secret(environment, "north", &kubeconfig, &[]).await?;
         told(environment, "secret/north", "Active", "north").await?;
         entry_of(environment, "north").await?;
-        apart::imported(east, "west").await?;
+        apart.imported(east, "west").await?;
 
         // the same cluster, by its old name again: the one that is there stays until it leaves
         set_files(environment, &["east", "west"]).await?;
@@ -80,7 +82,7 @@ pub(crate) async fn a_labelled_secret_is_a_member_until_it_is_deleted(
         environment.serving().await
     }
     .await;
-    restore(environment).await?;
+    restore(environment, &apart).await?;
     outcome
 }
 
@@ -89,11 +91,12 @@ pub(crate) async fn a_secrets_new_token_is_tried_before_it_takes_over(
     environment: &Environment,
 ) -> Result<()> {
     const OBJECTS: [&str; 2] = ["first-token", "second-token"];
-    environment.settle().await?;
+    environment.settle_with(Way::Quick).await?;
     let (east, west) = (&environment.east, &environment.west);
     let before = sample(west).await?;
     let kubeconfig = environment.members()["east"].clone();
     let clients = clients(environment).await.map_err(anyhow::Error::msg)?;
+    let apart = Apart::new();
     let outcome = async {
         let [first, second] = OBJECTS;
         let first_token = with_token(&kubeconfig, &token(east, first).await?)?;
@@ -123,9 +126,9 @@ pub(crate) async fn a_secrets_new_token_is_tried_before_it_takes_over(
             "the old ones stay",
         )
         .await?;
-        apart::add_namespace(west).await?;
-        apart::add_pool(east).await?;
-        apart::imported(west, "east").await?;
+        apart.add_namespace(west).await?;
+        apart.add_pool(east).await?;
+        apart.imported(west, "east").await?;
 
         put_secret(environment, "east", &second_token, &[]).await?;
         rebuilt(environment, clients, 2).await?;
@@ -135,15 +138,15 @@ pub(crate) async fn a_secrets_new_token_is_tried_before_it_takes_over(
         .await?;
         end_token(east, first, &first_token).await?;
         // both ways by the second
-        apart::delete_pool(east).await?;
-        apart::no_import(west).await?;
-        apart::add_pool(west).await?;
-        apart::imported(east, "west").await?;
+        apart.delete_pool(east).await?;
+        apart.no_import(west).await?;
+        apart.add_pool(west).await?;
+        apart.imported(east, "west").await?;
         rebuilt(environment, clients, 2).await?;
         stays(environment, &before).await
     }
     .await;
-    restore(environment).await?;
+    restore(environment, &apart).await?;
     for object in OBJECTS {
         delete_binding(east, object).await?;
     }

@@ -7,11 +7,12 @@ use serde_json::Value;
 use testbed::{Cluster, eventually, isthmus};
 
 use super::{GONE, SOON, entry_of, member_is, put_secret, restore, set_files, told};
-use crate::{
-    apart,
-    environment::Environment,
-    members::{sample, stays},
+use e2e::{
+    apart::Apart,
+    environment::{Environment, Way},
 };
+
+use crate::evidence::{sample, stays};
 
 /// The ConfigMap at home.
 const RECORD: &str = "configmap/isthmus-mci-default-members";
@@ -21,10 +22,11 @@ const RECORD: &str = "configmap/isthmus-mci-default-members";
 pub(crate) async fn a_member_that_is_another_cluster_now_waits_to_be_accepted(
     environment: &Environment,
 ) -> Result<()> {
-    environment.settle().await?;
+    environment.settle_with(Way::Quick).await?;
     let (east, west) = (&environment.east, &environment.west);
     let members = environment.members();
     let (of_east, of_west) = (&members["east"], &members["west"]);
+    let apart = Apart::new();
     let outcome = async {
         let (uid_east, uid_west) = (identity(east).await?, identity(west).await?);
         put_secret(environment, "east", of_east, &[]).await?;
@@ -55,10 +57,10 @@ pub(crate) async fn a_member_that_is_another_cluster_now_waits_to_be_accepted(
             .await?;
         }
         // neither exports nor imports
-        apart::add_pool(east).await?;
-        apart::add_namespace(west).await?;
+        apart.add_pool(east).await?;
+        apart.add_namespace(west).await?;
         stays(environment, &before).await?;
-        let none = apart::imports(west).get_opt(apart::APART).await?;
+        let none = apart.imports(west).get_opt(&apart.name).await?;
         ensure!(none.is_none(), "{none:?}");
         recorded(environment, &uid_east, &uid_west).await?;
 
@@ -75,7 +77,7 @@ pub(crate) async fn a_member_that_is_another_cluster_now_waits_to_be_accepted(
         told(environment, "secret/west", "Active", "west").await?;
         // the names have changed places
         entry_of(environment, "west").await?;
-        apart::imported(west, "west").await?;
+        apart.imported(west, "west").await?;
         recorded(environment, &uid_west, &uid_east).await
     }
     .await;
@@ -99,7 +101,7 @@ pub(crate) async fn a_member_that_is_another_cluster_now_waits_to_be_accepted(
         "--ignore-not-found",
     ];
     west.kubectl(&delete).await?;
-    restore(environment).await?;
+    restore(environment, &apart).await?;
     outcome?;
     entry_of(environment, "east").await
 }

@@ -8,10 +8,13 @@ use kube::{Api, api::PostParams};
 use serde_json::{Value, json};
 use testbed::{ApiCall, Cluster, eventually, isthmus};
 
+use e2e::{
+    apart::Apart,
+    environment::{CONTROLLER_USER, Environment, Way},
+};
+
 use crate::{
-    apart::{self, APART},
-    environment::Environment,
-    members::{CONTROLLER_USER, entry_says},
+    evidence::{entry_says, restart_controller},
     rules::{self, Right},
 };
 
@@ -47,10 +50,11 @@ pub(crate) async fn the_controller_has_the_rights_of_the_manifests_and_no_other(
 ) -> Result<()> {
     environment.settle().await?;
     let (east, west) = (&environment.east, &environment.west);
+    let apart = Apart::new();
     let outcome = async {
         for cluster in [east, west] {
-            apart::add_namespace(cluster).await?;
-            let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client(), APART);
+            apart.add_namespace(cluster).await?;
+            let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client(), &apart.name);
             let stranger = json!({"metadata": {"name": "stranger"}});
             let stranger = serde_json::from_value(stranger)?;
             accounts.create(&PostParams::default(), &stranger).await?;
@@ -58,14 +62,14 @@ pub(crate) async fn the_controller_has_the_rights_of_the_manifests_and_no_other(
         let member = rules::of_member(east).await?;
         // any namespace will do: a member's rights are to all, and none is to its Secrets
         for namespace in [isthmus::POOL_NAMESPACE, isthmus::NAMESPACE, "kube-system"] {
-            are_exactly(environment, east, namespace, &member).await?;
+            are_exactly(environment, &apart, east, namespace, &member).await?;
         }
         // west is home as well
         let mut home = rules::of_member(west).await?;
         home.extend(rules::of_home(west).await?);
-        are_exactly(environment, west, isthmus::POOL_NAMESPACE, &home).await?;
+        are_exactly(environment, &apart, west, isthmus::POOL_NAMESPACE, &home).await?;
         home.extend(rules::of_home_namespace(west).await?);
-        are_exactly(environment, west, isthmus::NAMESPACE, &home).await?;
+        are_exactly(environment, &apart, west, isthmus::NAMESPACE, &home).await?;
         let mut rights = home.iter().chain(&member);
         let wild = rights.find(|right| {
             [&right.verb, &right.group, &right.resource]
@@ -79,7 +83,7 @@ pub(crate) async fn the_controller_has_the_rights_of_the_manifests_and_no_other(
         anyhow::Ok(())
     }
     .await;
-    apart::clear(environment).await?;
+    apart.clear(environment).await?;
     outcome
 }
 
@@ -87,21 +91,22 @@ pub(crate) async fn the_controller_has_the_rights_of_the_manifests_and_no_other(
 pub(crate) async fn every_right_of_the_manifests_is_used(environment: &Environment) -> Result<()> {
     environment.settle().await?;
     let (east, west) = (&environment.east, &environment.west);
+    let apart = Apart::new();
     let outcome = async {
         // east imports, and its import goes again
-        apart::add_namespace(east).await?;
-        apart::add_pool(west).await?;
-        apart::imported(east, "west").await?;
-        apart::delete_pool(west).await?;
-        apart::no_import(east).await?;
+        apart.add_namespace(east).await?;
+        apart.add_pool(west).await?;
+        apart.imported(east, "west").await?;
+        apart.delete_pool(west).await?;
+        apart.no_import(east).await?;
         // a pool of east asks for what it has not got
-        apart::add_pool(east).await?;
-        let pool = format!("inferencepool/{APART}");
+        apart.add_pool(east).await?;
+        let pool = format!("inferencepool/{}", apart.name);
         for annotation in [
             "inference.networking.x-k8s.io/export-mode=ParentMode",
             "isthmus.dev/drain-seconds=never",
         ] {
-            let annotate = ["annotate", "-n", APART, &pool, annotation];
+            let annotate = ["annotate", "-n", &apart.name, &pool, annotation];
             east.kubectl(&annotate).await?;
         }
         let member = rules::of_member(east).await?;
@@ -115,26 +120,19 @@ pub(crate) async fn every_right_of_the_manifests_is_used(environment: &Environme
         .await
     }
     .await;
-    apart::clear(environment).await?;
+    apart.clear(environment).await?;
     outcome?;
-    for cluster in ["east", "west"] {
-        let calls = environment.testbed.calls(cluster)?.into_iter();
-        let denied: BTreeSet<_> = calls
-            .filter(|call| call.user == CONTROLLER_USER && call.denied)
-            .map(|call| (call.verb, call.group, call.resource, call.name))
-            .collect();
-        ensure!(denied.is_empty(), "denied in {cluster}: {denied:?}");
-    }
-    Ok(())
+    environment.denied_nothing()
 }
 
 pub(crate) async fn a_right_that_is_taken_away_is_named(environment: &Environment) -> Result<()> {
-    environment.settle().await?;
+    environment.settle_with(Way::Quick).await?;
     let (east, west) = (&environment.east, &environment.west);
+    let apart = Apart::new();
     rules::take_away(east, "services").await?;
     let seen = async {
         // a watch that stands is not asked again
-        environment.restart_controller().await?;
+        restart_controller(environment).await?;
         entry_says(environment, "Reachable", "False", "AuthFailed").await?;
         eventually("the missing right is named", SOON, async || {
             let page = environment.controller_page("/debug/clusters").await;
@@ -153,14 +151,14 @@ pub(crate) async fn a_right_that_is_taken_away_is_named(environment: &Environmen
         })
         .await?;
         // what it may still do it does: east cannot export, but it imports
-        apart::add_namespace(east).await?;
-        apart::add_pool(west).await?;
-        apart::imported(east, "west").await?;
+        apart.add_namespace(east).await?;
+        apart.add_pool(west).await?;
+        apart.imported(east, "west").await?;
         anyhow::Ok(())
     }
     .await;
     isthmus::join(east).await?;
-    apart::clear(environment).await?;
+    apart.clear(environment).await?;
     seen?;
     entry_says(environment, "Reachable", "True", "Reachable").await?;
     Ok(())
@@ -169,12 +167,13 @@ pub(crate) async fn a_right_that_is_taken_away_is_named(environment: &Environmen
 /// What the controller has in a namespace, less what every account has.
 async fn are_exactly(
     environment: &Environment,
+    apart: &Apart,
     cluster: &Cluster,
     namespace: &str,
     granted: &BTreeSet<Right>,
 ) -> Result<()> {
     let stranger = cluster
-        .service_account_kubeconfig(APART, "stranger")
+        .service_account_kubeconfig(&apart.name, "stranger")
         .await?;
     let everyones = rules::review(&stranger, namespace).await?;
     let own = rules::review(&environment.members()[cluster.name()], namespace).await?;

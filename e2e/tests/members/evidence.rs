@@ -5,29 +5,21 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use crd::{ImportedCluster, InferencePoolImport, conditions};
-use e2e::watching::holds;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use e2e::{
+    apart::Apart,
+    environment::{CONTROLLER_PODS, CONTROLLER_USER, Environment, Way, import},
+    watching::holds,
+};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::{
-    Api, Client,
+    Api,
     api::{Patch, PatchParams},
 };
 use serde_json::{Value, json};
 use testbed::{ApiCall, Cluster, Manifests, eventually, isthmus};
 
-use crate::{
-    apart::{self, APART},
-    environment::{CONTROLLER_PODS, Environment, import},
-};
-
-/// The controller, as its members' API servers know it.
-pub(crate) const CONTROLLER_USER: &str =
-    "system:serviceaccount:isthmus-system:isthmus-mci-controller";
-
 /// Several steps of several programs on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
-/// A start waits 30 s for a member that does not answer (`--initial-sync-timeout`), and 17 s for the lease of a
-/// predecessor that was killed, and then begins to write.
-const GATE: Duration = Duration::from_mins(1);
 
 /// T1, and what comes after: a CRD that is deleted tells of each pool's end, and proves none.
 pub(crate) async fn a_deleted_crd_of_pools_withdraws_nothing(
@@ -62,15 +54,16 @@ pub(crate) async fn a_deleted_crd_of_pools_withdraws_nothing(
 pub(crate) async fn a_killed_api_server_takes_no_entry_with_it(
     environment: &Environment,
 ) -> Result<()> {
-    environment.settle().await?;
+    environment.settle_with(Way::Quick).await?;
     let before = sample(&environment.west).await?;
     let api_server = environment.testbed.api_server("east")?;
     api_server.kill().await;
     let seen = async {
         entry_says(environment, "Reachable", "False", "ConnectionLost").await?;
-        environment.restart_controller().await?;
+        restart_controller(environment).await?;
         entry_says(environment, "Reachable", "False", "ConnectionLost").await?;
-        stays(environment, &before).await
+        stays(environment, &before).await?;
+        environment.answered(1).await
     }
     .await;
     api_server.restart().await?;
@@ -86,27 +79,28 @@ pub(crate) async fn what_happens_behind_a_cut_link_is_made_good_after_it(
     environment: &Environment,
 ) -> Result<()> {
     environment.settle().await?;
+    let apart = Apart::new();
     let outcome = async {
-        apart::add_namespace(&environment.west).await?;
-        apart::add_pool(&environment.east).await?;
-        apart::imported(&environment.west, "east").await?;
+        apart.add_namespace(&environment.west).await?;
+        apart.add_pool(&environment.east).await?;
+        apart.imported(&environment.west, "east").await?;
         let before = sample(&environment.west).await?;
         environment.cut().await?;
         let seen = async {
-            apart::delete_pool(&environment.east).await?;
+            apart.delete_pool(&environment.east).await?;
             entry_says(environment, "Reachable", "False", "ConnectionLost").await?;
-            apart::imported(&environment.west, "east").await?;
+            apart.imported(&environment.west, "east").await?;
             stays(environment, &before).await
         }
         .await;
         environment.heal().await?;
         seen?;
-        apart::no_import(&environment.west).await?;
+        apart.no_import(&environment.west).await?;
         entry_says(environment, "Reachable", "True", "Reachable").await?;
         stays(environment, &before).await
     }
     .await;
-    apart::clear(environment).await?;
+    apart.clear(environment).await?;
     outcome
 }
 
@@ -115,6 +109,7 @@ pub(crate) async fn upstreams_crd_takes_the_entries_and_ours_brings_them_back(
     environment: &Environment,
 ) -> Result<()> {
     environment.settle().await?;
+    let apart = Apart::new();
     let west = &environment.west;
     let before = sample(west).await?;
     isthmus::install_upstream_import_crd(west).await?;
@@ -124,22 +119,23 @@ pub(crate) async fn upstreams_crd_takes_the_entries_and_ours_brings_them_back(
         })
         .await?;
         // what is still to be said in this shape is said
-        apart::add_namespace(west).await?;
-        apart::add_pool(&environment.east).await?;
+        apart.add_namespace(west).await?;
+        apart.add_pool(&environment.east).await?;
         eventually("a new import in upstream's shape", SOON, async || {
-            let import = apart::imports(west).get_opt(APART).await;
+            let import = apart.imports(west).get_opt(&apart.name).await;
             let import = import.map_err(|error| error.to_string())?;
             only_names_east(&import.ok_or("no import")?)
         })
         .await?;
-        apart::says(
-            &environment.east,
-            "Exported under upstream's CRD",
-            |exported| exported.status == "True",
-        )
-        .await?;
-        apart::delete_pool(&environment.east).await?;
-        apart::no_import(west).await?;
+        apart
+            .says(
+                &environment.east,
+                "Exported under upstream's CRD",
+                |exported| exported.status == "True",
+            )
+            .await?;
+        apart.delete_pool(&environment.east).await?;
+        apart.no_import(west).await?;
         // and what the CRD cannot hold is not tried again and again
         let tried = writes(environment, "west")?.into_iter();
         let refused: Vec<_> = tried.filter(|call| call.code >= 500).collect();
@@ -152,7 +148,7 @@ pub(crate) async fn upstreams_crd_takes_the_entries_and_ours_brings_them_back(
     }
     .await;
     isthmus::install_import_crd(west).await?;
-    apart::clear(environment).await?;
+    apart.clear(environment).await?;
     seen?;
     environment.serving().await?;
     let after = sample(west).await?;
@@ -181,35 +177,36 @@ pub(crate) async fn a_namespace_that_ends_is_left_alone_and_a_new_one_is_served(
     environment: &Environment,
 ) -> Result<()> {
     environment.settle().await?;
+    let apart = Apart::new();
     let (east, west) = (&environment.east, &environment.west);
     let outcome = async {
-        apart::add_pool(east).await?;
-        apart::says(east, "the missing namespace is named", |exported| {
-            exported.reason == "NamespaceMissing"
-        })
-        .await?;
-        apart::add_namespace(west).await?;
-        apart::imported(west, "east").await?;
-
-        let brake = brake(&west.client()).await?;
-        let delete = ["delete", "namespace", APART, "--wait=false"];
-        west.kubectl(&delete).await?;
-        let seen = async {
-            apart::no_import(west).await?;
-            apart::says(east, "the ending namespace is named", |exported| {
+        apart.add_pool(east).await?;
+        apart
+            .says(east, "the missing namespace is named", |exported| {
                 exported.reason == "NamespaceMissing"
             })
             .await?;
+        apart.add_namespace(west).await?;
+        apart.imported(west, "east").await?;
+
+        let namespaces: Api<Namespace> = Api::all(west.client());
+        brake(&namespaces, &apart, json!(["example.net/brake"])).await?;
+        let delete = ["delete", "namespace", &apart.name, "--wait=false"];
+        west.kubectl(&delete).await?;
+        let seen = async {
+            apart.no_import(west).await?;
+            apart
+                .says(east, "the ending namespace is named", |exported| {
+                    exported.reason == "NamespaceMissing"
+                })
+                .await?;
             no_writes(environment, "west", "in a namespace that ends").await
         }
         .await;
-        let release = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-        let params = PatchParams::default();
-        brake.patch(BRAKE, &params, &release).await?;
+        brake(&namespaces, &apart, json!(null)).await?;
         seen?;
-        let namespaces: Api<Namespace> = Api::all(west.client());
         eventually("the namespace is gone", SOON, async || {
-            match namespaces.get_opt(APART).await {
+            match namespaces.get_opt(&apart.name).await {
                 Ok(None) => Ok(()),
                 other => Err(format!("{other:?}")),
             }
@@ -217,26 +214,28 @@ pub(crate) async fn a_namespace_that_ends_is_left_alone_and_a_new_one_is_served(
         .await?;
         no_writes(environment, "west", "without the namespace").await?;
 
-        apart::add_namespace(west).await?;
-        apart::imported(west, "east").await?;
-        apart::says(east, "Exported is true again", |exported| {
-            exported.status == "True"
-        })
-        .await
+        apart.add_namespace(west).await?;
+        apart.imported(west, "east").await?;
+        apart
+            .says(east, "Exported is true again", |exported| {
+                exported.status == "True"
+            })
+            .await
     }
     .await;
-    apart::clear(environment).await?;
+    apart.clear(environment).await?;
     outcome
 }
 
 /// The old token is refused before the controller has the new one: what it cannot do meanwhile it does then.
 pub(crate) async fn a_rotated_token_costs_no_event(environment: &Environment) -> Result<()> {
     environment.settle().await?;
+    let apart = Apart::new();
     let (east, west) = (&environment.east, &environment.west);
     let before = sample(west).await?;
     let mut members = environment.members();
     let outcome = async {
-        apart::add_namespace(west).await?;
+        apart.add_namespace(west).await?;
         // a token is good for as long as its account lives
         let account = [
             "-n",
@@ -247,7 +246,7 @@ pub(crate) async fn a_rotated_token_costs_no_event(environment: &Environment) ->
         east.kubectl(&[&["delete"][..], &account[..]].concat())
             .await?;
         members.insert("east".to_owned(), isthmus::join(east).await?);
-        apart::add_pool(east).await?;
+        apart.add_pool(east).await?;
         eventually("the old token is refused", SOON, async || {
             let metrics = environment.controller_metrics().await;
             let metrics = metrics.map_err(|error| format!("{error:#}"))?;
@@ -269,17 +268,18 @@ pub(crate) async fn a_rotated_token_costs_no_event(environment: &Environment) ->
 
         isthmus::set_members(west, &members).await?;
         // a node takes up to a minute or two to bring a Secret's new content into a pod; ours takes seconds
-        apart::imported(west, "east").await?;
-        apart::says(east, "Exported, written with the new token", |exported| {
-            exported.status == "True"
-        })
-        .await?;
+        apart.imported(west, "east").await?;
+        apart
+            .says(east, "Exported, written with the new token", |exported| {
+                exported.status == "True"
+            })
+            .await?;
         entry_says(environment, "Reachable", "True", "Reachable").await?;
         stays(environment, &before).await
     }
     .await;
     environment.remember_members(members);
-    apart::clear(environment).await?;
+    apart.clear(environment).await?;
     outcome
 }
 
@@ -293,7 +293,7 @@ pub(crate) async fn a_restarted_controller_writes_nothing_that_is_already_so(
         writes(environment, "east")?.len(),
         writes(environment, "west")?.len(),
     );
-    environment.restart_controller().await?;
+    restart_controller(environment).await?;
     no_writes(environment, "west", "after the restart").await?;
     for (cluster, before) in [("east", before.0), ("west", before.1)] {
         let since = writes(environment, cluster)?.split_off(before);
@@ -305,19 +305,12 @@ pub(crate) async fn a_restarted_controller_writes_nothing_that_is_already_so(
     Ok(())
 }
 
-const BRAKE: &str = "brake";
-
-/// Holds the namespace in its end, until its finalizer is taken away.
-async fn brake(client: &Client) -> Result<Api<ConfigMap>> {
-    let brakes: Api<ConfigMap> = Api::namespaced(client.clone(), APART);
-    let brake = json!({
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": BRAKE, "finalizers": ["example.net/brake"]},
-    });
-    let params = PatchParams::apply("testbed");
-    brakes.patch(BRAKE, &params, &Patch::Apply(&brake)).await?;
-    Ok(brakes)
+/// Finalizers of the namespace itself: until they are taken away it is ending, however soon what was in it is gone.
+async fn brake(namespaces: &Api<Namespace>, apart: &Apart, finalizers: Value) -> Result<()> {
+    let patch = Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+    let params = PatchParams::default();
+    namespaces.patch(&apart.name, &params, &patch).await?;
+    Ok(())
 }
 
 /// Waits until five seconds went by without a write of the controller in this cluster.
@@ -439,37 +432,41 @@ async fn pool_to_recreate(cluster: &Cluster) -> Result<Value> {
     }))
 }
 
-impl Environment {
-    /// Kills the controller and waits until it may write again: its members are known, and it leads.
-    pub(crate) async fn restart_controller(&self) -> Result<()> {
-        let pods = self
-            .pods_of(&self.west, isthmus::NAMESPACE, CONTROLLER_PODS)
-            .await;
-        let pods = pods.map_err(anyhow::Error::msg)?;
-        let pod = pods.keys().next().context("no controller")?;
-        let restarts = async || self.restarts(&self.west, isthmus::NAMESPACE, pod).await;
-        let before = restarts().await.map_err(anyhow::Error::msg)?;
-        self.kill_pod(&self.west, isthmus::NAMESPACE, pod)?;
-        eventually(
-            "the restarted controller is ready and leads",
-            GATE,
-            async || {
-                if restarts().await? == before {
-                    return Err("the controller has not been restarted yet".to_owned());
-                }
-                if !self.controller_is_ready().await? {
-                    return Err("the restarted controller is still at its gate".to_owned());
-                }
-                let metrics = self.controller_metrics().await;
-                let metrics = metrics.map_err(|error| format!("{error:#}"))?;
-                if metrics.lines().any(|line| line == "mci_leader 1") {
-                    Ok(())
-                } else {
-                    Err("the restarted controller does not lead".to_owned())
-                }
-            },
-        )
-        .await?;
-        Ok(())
-    }
+/// Ends the controller as a roll-out does, and waits until its successor may write: its members are known, and it leads.
+pub(crate) async fn restart_controller(environment: &Environment) -> Result<()> {
+    let west = &environment.west;
+    let pods = async || {
+        let pods = environment.pods_of(west, isthmus::NAMESPACE, CONTROLLER_PODS);
+        pods.await
+    };
+    let before = pods().await.map_err(anyhow::Error::msg)?;
+    let before = before.keys().next().context("no controller")?;
+    let end = [
+        "delete",
+        "pod",
+        before,
+        "-n",
+        isthmus::NAMESPACE,
+        "--wait=false",
+    ];
+    west.kubectl(&end).await?;
+    let what = "the restarted controller is ready and leads";
+    eventually(what, SOON, async || {
+        let pods = pods().await?;
+        if pods.len() != 1 || pods.contains_key(before) {
+            return Err(format!("{before} is not replaced yet: {pods:?}"));
+        }
+        if !environment.controller_is_ready().await? {
+            return Err("the restarted controller is still at its gate".to_owned());
+        }
+        let metrics = environment.controller_metrics().await;
+        let metrics = metrics.map_err(|error| format!("{error:#}"))?;
+        if metrics.lines().any(|line| line == "mci_leader 1") {
+            Ok(())
+        } else {
+            Err("the restarted controller does not lead".to_owned())
+        }
+    })
+    .await?;
+    Ok(())
 }

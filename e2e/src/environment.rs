@@ -1,7 +1,7 @@
 //! The pair of clusters, its known state, and ways to look at it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Debug,
     process::ExitCode,
     sync::{
@@ -18,50 +18,81 @@ use crd::{
 };
 use k8s_openapi::{
     NamespaceResourceScope,
-    api::core::v1::{Pod, Service},
+    api::{
+        apps::v1::Deployment,
+        core::v1::{Pod, Service},
+    },
 };
-use kube::{Api, Resource, api::ListParams};
-use libtest_mimic::{Arguments, Trial};
-use parking_lot::RwLock;
+use kube::{
+    Api, Resource,
+    api::{ListParams, Patch, PatchParams},
+};
+use libtest_mimic::{Arguments, Failed, Trial};
+use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
+use serde_json::json;
 use testbed::{Cluster, Inside, Requests, Testbed, eventually, isthmus};
 
-use crate::{Test, failed};
+use crate::Test;
 
 /// An answer that takes longer is a hang to a user, whatever its status.
-pub(crate) const NO_ANSWER: Duration = Duration::from_secs(10);
+pub const NO_ANSWER: Duration = Duration::from_secs(10);
 /// Label of the sample pool's model servers.
 const MODEL_SERVERS: &str = "app=llama";
 /// Label of the sample pool's endpoint pickers.
-pub(crate) const PICKERS: &str = "app=llama-epp";
+pub const PICKERS: &str = "app=llama-epp";
 /// Label of the controller's pods.
-pub(crate) const CONTROLLER_PODS: &str = "app.kubernetes.io/name=isthmus-mci-controller";
+pub const CONTROLLER_PODS: &str = "app.kubernetes.io/name=isthmus-mci-controller";
+/// The controller, as its members' API servers know it.
+pub const CONTROLLER_USER: &str = "system:serviceaccount:isthmus-system:isthmus-mci-controller";
 /// Several steps of several programs, after a fault, on a busy machine.
 const SETTLE_LIMIT: Duration = Duration::from_secs(90);
 
 /// Two clusters with Isthmus: west imports what east exports.
-pub(crate) struct Environment {
-    pub(crate) east: Cluster,
-    pub(crate) west: Cluster,
+pub struct Environment {
+    /// Exports the sample pool.
+    pub east: Cluster,
+    /// Imports it; the controller and the gateway run there.
+    pub west: Cluster,
     /// Through west's gateway.
-    pub(crate) gateway: Requests,
+    pub gateway: Requests,
     /// IP address and port of west's gateway.
-    pub(crate) gateway_address: String,
-    pub(crate) testbed: Testbed,
+    pub gateway_address: String,
+    /// What both run on: for faults, logs and calls.
+    pub testbed: Testbed,
     /// Kubeconfig of each member, by name, as the controller has them.
     members: RwLock<BTreeMap<String, String>>,
     cut: AtomicBool,
+    way: Mutex<Way>,
 }
 
+/// How the controller runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By its manifest.
+    Manifest,
+    /// Where neither is the subject: without the isolation guard, which has a removal wait 10 s, and with a start that waits
+    /// 5 s for a member that does not answer, instead of 30 s.
+    Quick,
+}
+
+/// Variables of the controller in [`Way::Quick`].
+const QUICK: [(&str, &str); 2] = [("ISOLATION_GUARD", "false"), ("INITIAL_SYNC_TIMEOUT", "5s")];
+
 /// Starts the clusters, runs the tests, ends the clusters.
-pub(crate) fn main(arguments: Arguments, tests: &'static [Test]) -> ExitCode {
+pub(crate) fn main(arguments: &Arguments, tests: &'static [Test]) -> ExitCode {
     let outcome = testbed::enter()
         .context("entering namespaces")
-        .and_then(|inside| run(&inside, &arguments, tests));
+        .and_then(|inside| run(&inside, arguments, tests));
     outcome.unwrap_or_else(|error| {
         eprintln!("the clusters did not start: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+/// What a runner shows of a failure.
+fn failed(error: &anyhow::Error, logs: &str) -> Failed {
+    format!("{error:#}\nlogs: {logs}").into()
 }
 
 fn run(inside: &Inside, arguments: &Arguments, tests: &'static [Test]) -> Result<ExitCode> {
@@ -109,10 +140,12 @@ impl Environment {
             ("east".to_owned(), isthmus::join(&east).await?),
             ("west".to_owned(), isthmus::join(&west).await?),
         ]);
-        isthmus::install_gateway(&west).await?;
-        isthmus::install_controller(&west, &members).await?;
-        isthmus::install_pool(&east).await?;
-        isthmus::install_pool(&west).await?;
+        tokio::try_join!(
+            isthmus::install_gateway(&west),
+            isthmus::install_controller(&west, &members),
+            isthmus::install_pool(&east),
+            isthmus::install_pool(&west),
+        )?;
         let url = isthmus::install_route(&west).await?;
         let gateway_address = format!("{}:80", url.trim_start_matches("http://"));
         Ok(Self {
@@ -123,19 +156,30 @@ impl Environment {
             members: RwLock::new(members),
             testbed,
             cut: AtomicBool::new(false),
+            way: Mutex::new(Way::Manifest),
         })
     }
 
     /// Puts the pair into its known state: nothing is broken, the controller runs and has its members, east's pool is
     /// exported, the route leads to the import alone, and east answers.
-    pub(crate) async fn settle(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// When it does not come to that in time, with what was seen last.
+    pub async fn settle(&self) -> Result<()> {
+        self.settle_with(Way::Manifest).await
+    }
+
+    /// [`settle`](Self::settle), with the controller running this way.
+    ///
+    /// # Errors
+    /// When it does not come to that in time, with what was seen last.
+    pub async fn settle_with(&self, way: Way) -> Result<()> {
         self.heal().await?;
         self.resume_api(&self.east).await?;
         isthmus::set_members(&self.west, &self.members()).await?;
-        self.scale_controller(1).await?;
-        for cluster in [&self.east, &self.west] {
-            isthmus::install_pool(cluster).await?;
-        }
+        self.run_controller(way).await?;
+        let settling = async |cluster| isthmus::install_pool(cluster).await;
+        tokio::try_join!(settling(&self.east), settling(&self.west))?;
         isthmus::install_route(&self.west).await?;
         isthmus::withdraw(&self.west).await?;
         isthmus::annotate(&self.east, "inference.networking.x-k8s.io/export-mode-").await?;
@@ -143,17 +187,22 @@ impl Environment {
         self.serving().await
     }
 
-    pub(crate) fn members(&self) -> BTreeMap<String, String> {
+    /// Kubeconfig of each member, by name, as the controller has them.
+    #[must_use]
+    pub fn members(&self) -> BTreeMap<String, String> {
         self.members.read().clone()
     }
 
     /// From now on these are the members' kubeconfigs: their tokens are the only ones that are good.
-    pub(crate) fn remember_members(&self, members: BTreeMap<String, String>) {
+    pub fn remember_members(&self, members: BTreeMap<String, String>) {
         *self.members.write() = members;
     }
 
     /// Waits until the import is ready, and east answers so many requests in a row that no other route explains it.
-    pub(crate) async fn serving(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// When it does not come to that in time, with what was seen last.
+    pub async fn serving(&self) -> Result<()> {
         /// Under an even split a run of 12 is a chance of 1 in 4096 a look.
         const IN_A_ROW: usize = 12;
         eventually(
@@ -186,7 +235,10 @@ impl Environment {
     }
 
     /// Sends so many requests, each of which must be answered 200.
-    pub(crate) async fn answered(&self, requests: usize) -> Result<()> {
+    ///
+    /// # Errors
+    /// With the first that was not.
+    pub async fn answered(&self, requests: usize) -> Result<()> {
         for number in 0..requests {
             let answer = self.gateway.chat("llama", "hello").await?;
             ensure!(
@@ -199,8 +251,33 @@ impl Environment {
         Ok(())
     }
 
+    /// Has the controller run this way, one of it; a change is a new pod, and takes seconds.
+    async fn run_controller(&self, way: Way) -> Result<()> {
+        if *self.way.lock() != way {
+            let variables = QUICK.map(|(name, value)| match way {
+                Way::Manifest => json!({"name": name, "$patch": "delete"}),
+                Way::Quick => json!({"name": name, "value": value}),
+            });
+            let patch = json!({"spec": {"template": {"spec": {"containers": [{
+                "name": "mci-controller", "env": variables,
+            }]}}}});
+            let deployments: Api<Deployment> =
+                Api::namespaced(self.west.client(), isthmus::NAMESPACE);
+            let params = PatchParams::default();
+            let patch = Patch::Strategic(&patch);
+            deployments
+                .patch(isthmus::CONTROLLER, &params, &patch)
+                .await?;
+            *self.way.lock() = way;
+        }
+        self.scale_controller(1).await
+    }
+
     /// Stops the controller (0) or runs it (1).
-    pub(crate) async fn scale_controller(&self, replicas: u8) -> Result<()> {
+    ///
+    /// # Errors
+    /// When it does not come to that in time, with what was seen last.
+    pub async fn scale_controller(&self, replicas: u8) -> Result<()> {
         let replicas_flag = format!("--replicas={replicas}");
         let deployment = format!("deployment/{}", isthmus::CONTROLLER);
         let scale = [
@@ -216,7 +293,10 @@ impl Environment {
     }
 
     /// Names of the ready pods with this label.
-    pub(crate) async fn ready_pods(
+    ///
+    /// # Errors
+    /// When an API server refuses or does not answer.
+    pub async fn ready_pods(
         &self,
         cluster: &Cluster,
         namespace: &str,
@@ -230,13 +310,19 @@ impl Environment {
     }
 
     /// Whether the controller's pod is ready: it has begun to write.
-    pub(crate) async fn controller_is_ready(&self) -> Result<bool, String> {
+    ///
+    /// # Errors
+    /// When an API server refuses or does not answer.
+    pub async fn controller_is_ready(&self) -> Result<bool, String> {
         let ready = self.ready_pods(&self.west, isthmus::NAMESPACE, CONTROLLER_PODS);
         Ok(!ready.await?.is_empty())
     }
 
     /// How often the first container of a pod was restarted.
-    pub(crate) async fn restarts(
+    ///
+    /// # Errors
+    /// When it has none.
+    pub async fn restarts(
         &self,
         cluster: &Cluster,
         namespace: &str,
@@ -253,7 +339,10 @@ impl Environment {
     }
 
     /// Waits until west has no import of the sample pool.
-    pub(crate) async fn no_import(&self, limit: Duration) -> Result<()> {
+    ///
+    /// # Errors
+    /// When it does not come to that in time, with what was seen last.
+    pub async fn no_import(&self, limit: Duration) -> Result<()> {
         eventually("no import in west", limit, async || {
             match import(&self.west).await? {
                 None => Ok(()),
@@ -265,7 +354,10 @@ impl Environment {
     }
 
     /// The sample pool's model servers, name to IP address.
-    pub(crate) async fn pods(&self, cluster: &Cluster) -> Result<BTreeMap<String, String>> {
+    ///
+    /// # Errors
+    /// When they are not three.
+    pub async fn pods(&self, cluster: &Cluster) -> Result<BTreeMap<String, String>> {
         let pods = self
             .pods_of(cluster, isthmus::POOL_NAMESPACE, MODEL_SERVERS)
             .await;
@@ -275,7 +367,10 @@ impl Environment {
     }
 
     /// Pods with this label, name to IP address.
-    pub(crate) async fn pods_of(
+    ///
+    /// # Errors
+    /// When an API server refuses or does not answer.
+    pub async fn pods_of(
         &self,
         cluster: &Cluster,
         namespace: &str,
@@ -295,7 +390,10 @@ impl Environment {
     }
 
     /// The address of the sample pool's endpoint picker.
-    pub(crate) async fn epp_address(&self, cluster: &Cluster) -> Result<String> {
+    ///
+    /// # Errors
+    /// When it has none.
+    pub async fn epp_address(&self, cluster: &Cluster) -> Result<String> {
         let services: Api<Service> = Api::namespaced(cluster.client(), isthmus::POOL_NAMESPACE);
         let status = services.get("llama-epp").await?.status;
         let balancer = status.and_then(|status| status.load_balancer);
@@ -308,12 +406,20 @@ impl Environment {
             .context("no address of the endpoint picker")
     }
 
-    pub(crate) async fn pool_generation(&self, cluster: &Cluster) -> Result<Option<i64>> {
+    /// Generation of the sample pool.
+    ///
+    /// # Errors
+    /// When there is no pool.
+    pub async fn pool_generation(&self, cluster: &Cluster) -> Result<Option<i64>> {
         let pool = pool(cluster).await.map_err(anyhow::Error::msg)?;
         Ok(pool.metadata.generation)
     }
 
-    pub(crate) async fn epp_metrics(&self, cluster: &Cluster) -> Result<String> {
+    /// Metrics of the sample pool's endpoint picker.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn epp_metrics(&self, cluster: &Cluster) -> Result<String> {
         let address = self.epp_address(cluster).await?;
         Ok(Requests::new(format!("http://{address}:9090"))
             .get("/metrics")
@@ -321,12 +427,19 @@ impl Environment {
             .text())
     }
 
-    pub(crate) async fn controller_metrics(&self) -> Result<String> {
+    /// Metrics of the controller.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn controller_metrics(&self) -> Result<String> {
         self.controller_page("/metrics").await
     }
 
     /// A page of the controller's admin port.
-    pub(crate) async fn controller_page(&self, path: &str) -> Result<String> {
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn controller_page(&self, path: &str) -> Result<String> {
         let pods = self
             .pods_of(&self.west, isthmus::NAMESPACE, CONTROLLER_PODS)
             .await;
@@ -338,8 +451,27 @@ impl Environment {
             .text())
     }
 
+    /// Sees that no member refused the controller anything so far.
+    ///
+    /// # Errors
+    /// With what was refused.
+    pub fn denied_nothing(&self) -> Result<()> {
+        for cluster in ["east", "west"] {
+            let calls = self.testbed.calls(cluster)?.into_iter();
+            let denied: BTreeSet<_> = calls
+                .filter(|call| call.user == CONTROLLER_USER && call.denied)
+                .map(|call| (call.verb, call.group, call.resource, call.name))
+                .collect();
+            ensure!(denied.is_empty(), "denied in {cluster}: {denied:?}");
+        }
+        Ok(())
+    }
+
     /// The condition of the sample route under its Gateway.
-    pub(crate) async fn route_condition(&self, type_: &str) -> Result<Option<Condition>, String> {
+    ///
+    /// # Errors
+    /// When an API server refuses or does not answer.
+    pub async fn route_condition(&self, type_: &str) -> Result<Option<Condition>, String> {
         let route: Option<HttpRoute> =
             object(&self.west, isthmus::POOL_NAMESPACE, isthmus::POOL).await?;
         let parents = route
@@ -350,28 +482,47 @@ impl Environment {
         Ok(conditions.and_then(|conditions| conditions::find(&conditions, type_).cloned()))
     }
 
-    pub(crate) fn kill_pod(&self, cluster: &Cluster, namespace: &str, name: &str) -> Result<()> {
+    /// SIGKILL to the containers of a pod; its node restarts them.
+    ///
+    /// # Errors
+    /// When there is no such pod.
+    pub fn kill_pod(&self, cluster: &Cluster, namespace: &str, name: &str) -> Result<()> {
         self.testbed.pod(cluster.name(), namespace, name)?.kill();
         Ok(())
     }
 
-    pub(crate) async fn pause_api(&self, cluster: &Cluster) -> Result<()> {
+    /// SIGSTOP to a cluster's API server, until [`resume_api`](Self::resume_api).
+    ///
+    /// # Errors
+    /// When there is no such cluster.
+    pub async fn pause_api(&self, cluster: &Cluster) -> Result<()> {
         self.testbed.api_server(cluster.name())?.pause().await;
         Ok(())
     }
 
-    pub(crate) async fn resume_api(&self, cluster: &Cluster) -> Result<()> {
+    /// SIGCONT.
+    ///
+    /// # Errors
+    /// When there is no such cluster.
+    pub async fn resume_api(&self, cluster: &Cluster) -> Result<()> {
         self.testbed.api_server(cluster.name())?.resume().await;
         Ok(())
     }
 
     /// Cuts the link between east and west, until [`heal`](Self::heal).
-    pub(crate) async fn cut(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// When the network refuses.
+    pub async fn cut(&self) -> Result<()> {
         self.cut.store(true, Ordering::Relaxed);
         Ok(self.testbed.cut("east", "west").await?)
     }
 
-    pub(crate) async fn heal(&self) -> Result<()> {
+    /// Undoes [`cut`](Self::cut), if it was cut.
+    ///
+    /// # Errors
+    /// When the network refuses.
+    pub async fn heal(&self) -> Result<()> {
         if self.cut.swap(false, Ordering::Relaxed) {
             self.testbed.heal("east", "west").await?;
         }
@@ -380,26 +531,31 @@ impl Environment {
 }
 
 /// The import of the sample pool.
-pub(crate) async fn import(cluster: &Cluster) -> Result<Option<InferencePoolImport>, String> {
+///
+/// # Errors
+/// When an API server refuses or does not answer.
+pub async fn import(cluster: &Cluster) -> Result<Option<InferencePoolImport>, String> {
     object(cluster, isthmus::POOL_NAMESPACE, isthmus::POOL).await
 }
 
 /// A condition that the controller wrote on the sample pool.
-pub(crate) async fn pool_condition(
-    cluster: &Cluster,
-    type_: &str,
-) -> Result<Option<Condition>, String> {
+///
+/// # Errors
+/// When an API server refuses or does not answer.
+pub async fn pool_condition(cluster: &Cluster, type_: &str) -> Result<Option<Condition>, String> {
     let pool = pool(cluster).await?;
     Ok(of_controller(&pool).and_then(|conditions| conditions::find(conditions, type_).cloned()))
 }
 
 /// The pool's condition `Exported`.
-pub(crate) fn exported(pool: &InferencePool) -> Option<Condition> {
+#[must_use]
+pub fn exported(pool: &InferencePool) -> Option<Condition> {
     conditions::find(of_controller(pool)?, conditions::EXPORTED).cloned()
 }
 
 /// Whether the pod says it is ready.
-pub(crate) fn is_ready(pod: &Pod) -> bool {
+#[must_use]
+pub fn is_ready(pod: &Pod) -> bool {
     let conditions = pod
         .status
         .as_ref()
@@ -412,7 +568,8 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
 }
 
 /// Sum of all series of a metric in Prometheus text.
-pub(crate) fn sum_metric(text: &str, name: &str) -> f64 {
+#[must_use]
+pub fn sum_metric(text: &str, name: &str) -> f64 {
     text.lines()
         .filter(|line| {
             let rest = line.strip_prefix(name);

@@ -26,11 +26,12 @@ pub(crate) use self::{
     },
     self_name::home_is_a_member_by_its_own_account,
 };
-use crate::{
-    apart,
+use e2e::{
+    apart::Apart,
     environment::{Environment, import},
-    rules,
 };
+
+use crate::rules;
 
 /// Several steps of several programs on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
@@ -46,7 +47,7 @@ async fn set_files(environment: &Environment, names: &[&str]) -> Result<()> {
 }
 
 /// All members are files again, and the controller runs by its manifest.
-async fn restore(environment: &Environment) -> Result<()> {
+async fn restore(environment: &Environment, apart: &Apart) -> Result<()> {
     isthmus::install_controller(&environment.west, &environment.members()).await?;
     let delete = [
         "delete",
@@ -57,7 +58,7 @@ async fn restore(environment: &Environment) -> Result<()> {
         "isthmus.dev/member=true",
     ];
     environment.west.kubectl(&delete).await?;
-    apart::clear(environment).await
+    apart.clear(environment).await
 }
 
 /// A Secret at home that is a member.

@@ -1,0 +1,267 @@
+//! What test programs print, read line by line: which targets ran, and what their closing lines count. Pure.
+
+use std::fmt;
+
+/// Tests and checks that passed, failed, or are marked as ignored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) passed: usize,
+    pub(super) failed: usize,
+    pub(super) ignored: usize,
+}
+
+/// The output of one or more runs of `cargo test`, standard output and standard error in one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Report {
+    tally: Tally,
+    targets: Vec<Target>,
+    ignored: Vec<String>,
+}
+
+/// A test program, from the line with which cargo announces it to the next such line.
+#[derive(Clone, Debug)]
+struct Target {
+    name: String,
+    kind: Kind,
+    tally: Tally,
+    /// Tests that a name filter left out.
+    filtered: usize,
+    /// Closing lines: a program without any has not run its tests.
+    closings: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// `tests/…`: it exists for its tests.
+    Integration,
+    /// A library or program, which may have none.
+    Unit,
+    /// The examples in a library's documentation, which may have none.
+    Doc,
+}
+
+// === impl Tally ===
+
+impl Tally {
+    pub(super) fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+
+    fn ran(self) -> usize {
+        self.passed + self.failed
+    }
+}
+
+/// The last line of `cargo xtask test`.
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed", self.passed, self.failed)?;
+        if self.ignored > 0 {
+            write!(f, ", {} skipped", self.ignored)?;
+        }
+        Ok(())
+    }
+}
+
+// === impl Report ===
+
+impl Report {
+    /// Takes the next line.
+    pub(super) fn read(&mut self, line: &str) {
+        if let Some((name, kind)) = heading(line) {
+            self.targets.push(Target {
+                name: name.to_owned(),
+                kind,
+                tally: Tally::default(),
+                filtered: 0,
+                closings: 0,
+            });
+        } else if let Some((tally, filtered)) = closing(line) {
+            self.tally.add(tally);
+            if let Some(target) = self.targets.last_mut() {
+                target.tally.add(tally);
+                target.filtered += filtered;
+                target.closings += 1;
+            }
+        } else if let Some(name) = ignored(line) {
+            self.ignored.push(name.to_owned());
+        }
+    }
+
+    pub(super) fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// Names of the tests that are marked as ignored.
+    pub(super) fn ignored(&self) -> &[String] {
+        &self.ignored
+    }
+
+    /// Targets that have tests and ran none, though no filter was given.
+    pub(super) fn idle(&self) -> Vec<&str> {
+        let idle = self.targets.iter().filter(|target| target.is_idle());
+        idle.map(|target| &*target.name).collect()
+    }
+}
+
+// === impl Target ===
+
+impl Target {
+    fn is_idle(&self) -> bool {
+        match self.kind {
+            Kind::Integration => self.tally.ran() == 0,
+            Kind::Unit => {
+                let left_out = self.filtered + self.tally.ignored;
+                self.closings == 0 || (self.tally.ran() == 0 && left_out > 0)
+            }
+            Kind::Doc => self.closings == 0,
+        }
+    }
+}
+
+/// Of cargo's `     Running tests/faults/main.rs (target/debug/deps/faults-0123)`, or `   Doc-tests crd`.
+fn heading(line: &str) -> Option<(&str, Kind)> {
+    if let Some(library) = line.strip_prefix("   Doc-tests ") {
+        return Some((line.trim_start(), Kind::Doc)).filter(|_| !library.is_empty());
+    }
+    let program = line.strip_prefix("     Running ")?;
+    let (source, executable) = program.split_once(" (")?;
+    executable.strip_suffix(')')?;
+    let kind = if source.starts_with("tests/") {
+        Kind::Integration
+    } else {
+        Kind::Unit
+    };
+    Some((program, kind))
+}
+
+/// What a runner's `test result: ok. 12 passed; 0 failed; …` counts, and how many tests a filter left out.
+fn closing(line: &str) -> Option<(Tally, usize)> {
+    let counts = line.strip_prefix("test result:")?;
+    let number = |label: &str| {
+        let mut parts = counts.split([';', '.']);
+        let found = parts.find_map(|part| part.trim().strip_suffix(label)?.trim().parse().ok());
+        found.unwrap_or(0)
+    };
+    let tally = Tally {
+        passed: number("passed"),
+        failed: number("failed"),
+        ignored: number("ignored"),
+    };
+    Some((tally, number("filtered out")))
+}
+
+/// The name in `test NAME ... ignored`, which may go on with a reason.
+fn ignored(line: &str) -> Option<&str> {
+    let (name, outcome) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
+    outcome.starts_with("ignored").then(|| name.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SUITE: &str =
+        "     Running tests/suite/main.rs (target/debug/deps/suite-0123456789abcdef)";
+    const LIBRARY: &str =
+        "     Running unittests src/lib.rs (target/debug/deps/crd-0123456789abcdef)";
+
+    fn report(lines: &[&str]) -> Report {
+        let mut report = Report::default();
+        for line in lines {
+            report.read(line);
+        }
+        report
+    }
+
+    #[test]
+    fn closing_lines_are_counted_and_others_are_not() {
+        let report = report(&[
+            "test result: ok. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s",
+            "test a_line ... ok",
+            "test result: FAILED. 0 passed; 1 failed;",
+        ]);
+        let expected = Tally {
+            passed: 12,
+            failed: 4,
+            ignored: 1,
+        };
+        assert_eq!(report.tally(), expected);
+    }
+
+    #[test]
+    fn the_last_line_names_skipped_tests_only_where_there_are_some() {
+        let mut tally = Tally {
+            passed: 3,
+            failed: 1,
+            ignored: 0,
+        };
+        assert_eq!(tally.to_string(), "3 passed, 1 failed");
+        tally.ignored = 2;
+        assert_eq!(tally.to_string(), "3 passed, 1 failed, 2 skipped");
+    }
+
+    #[test]
+    fn ignored_tests_are_named() {
+        let report = report(&[
+            "test plan::slow ... ignored",
+            "test plan::needs ... a reason ... ignored, takes a minute",
+            "test plan::quick ... ok",
+        ]);
+        assert_eq!(report.ignored(), ["plan::slow", "plan::needs ... a reason"]);
+    }
+
+    #[test]
+    fn an_integration_target_that_ran_nothing_beside_one_that_did_is_idle() {
+        let report = report(&[
+            LIBRARY,
+            "test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+            SUITE,
+            "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+        ]);
+        assert_eq!(
+            report.idle(),
+            ["tests/suite/main.rs (target/debug/deps/suite-0123456789abcdef)"]
+        );
+    }
+
+    #[test]
+    fn a_target_without_a_closing_line_is_idle() {
+        assert_eq!(report(&[SUITE]).idle().len(), 1);
+        assert_eq!(report(&[LIBRARY, "   Doc-tests crd"]).idle().len(), 2);
+    }
+
+    #[test]
+    fn all_tests_of_a_target_ignored_or_left_out_is_idle() {
+        for counts in [
+            "3 ignored; 0 measured; 0 filtered out",
+            "0 ignored; 0 measured; 3 filtered out",
+        ] {
+            let closing =
+                format!("test result: ok. 0 passed; 0 failed; {counts}; finished in 0.00s");
+            assert_eq!(report(&[LIBRARY, &closing]).idle().len(), 1, "{counts}");
+            assert_eq!(report(&[SUITE, &closing]).idle().len(), 1, "{counts}");
+        }
+    }
+
+    #[test]
+    fn a_target_of_several_closing_lines_needs_one_test_among_them() {
+        let none = "test result: ok. 0 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.00s";
+        let some = "test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s";
+        assert!(report(&[SUITE, none, some]).idle().is_empty());
+    }
+
+    #[test]
+    fn libraries_and_documentation_may_have_no_tests() {
+        let none = "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s";
+        assert!(
+            report(&[LIBRARY, none, "   Doc-tests crd", none])
+                .idle()
+                .is_empty()
+        );
+        let unchecked = "test result: ok. 0 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s";
+        assert!(report(&["   Doc-tests crd", unchecked]).idle().is_empty());
+    }
+}
