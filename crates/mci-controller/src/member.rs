@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use self::session::{End, Session};
 use crate::{
     client::{MemberTurns, Ways},
+    events::EventQueue,
     index::{
         interest::Interest,
         left_out::Lists,
@@ -87,6 +88,7 @@ pub(crate) struct MemberContext {
     pub(crate) rebuild: Option<&'static str>,
     pub(crate) updates: mpsc::Sender<Timed>,
     pub(crate) queue: Arc<Queue>,
+    pub(crate) events: Arc<EventQueue>,
     pub(crate) writer: WriterSettings,
     pub(crate) ours: project::Ours,
     pub(crate) alike: Alike,

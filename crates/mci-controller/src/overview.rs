@@ -2,6 +2,7 @@
 //! `/debug/clusters`, and free of secrets. Pure.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
@@ -278,6 +279,22 @@ impl UnusedView {
             name: unused.member.clone(),
             active: Active::of(unused.refusal.reason()),
             detail: unused.detail.clone(),
+        }
+    }
+}
+
+// === impl MemberView ===
+
+impl MemberView {
+    /// Why its `Active` is as it is. What exactly is wrong outlasts what it explains.
+    pub(crate) fn explanation(&self) -> Cow<'_, str> {
+        let active = &self.active;
+        match (&self.denied, &self.detail) {
+            (Some(missing), _) if self.up && active.reason == "AuthFailed" => {
+                format!("grant {missing}").into()
+            }
+            (_, Some(detail)) if self.detail_of == Some(active.reason) => detail.into(),
+            _ => active.message.into(),
         }
     }
 }

@@ -7,6 +7,7 @@ mod echoes;
 mod ended;
 mod gate;
 mod publish;
+mod rejections;
 #[cfg(test)]
 mod tests;
 mod unsettled;
@@ -17,9 +18,12 @@ use std::{
     time::Duration,
 };
 
-use self::{echoes::Echoes, ended::Ended, gate::Gate, publish::Backlog, unsettled::Unsettled};
+use self::{
+    echoes::Echoes, ended::Ended, gate::Gate, publish::Backlog, rejections::Rejections,
+    unsettled::Unsettled,
+};
 use crate::{
-    events::PoolTeller,
+    events::{EventQueue, PoolRecorder},
     explain::{Explanation, Scene, explain},
     index::{
         Changes, Dirty, World,
@@ -61,8 +65,9 @@ pub(crate) struct Planner {
     /// Imports that are not ours, or that somebody keeps undoing, by member and key.
     conflicts: BTreeSet<(ClusterName, Key)>,
     observer: Observer,
-    teller: PoolTeller,
-    /// Whether this one writes: only then it tells events, and who undoes its writes.
+    recorder: PoolRecorder,
+    rejections: Rejections,
+    /// Whether this one writes: only then it reports events, and who undoes its writes.
     speaking: bool,
     metrics: Metrics,
     /// Each write says what it would change, for the log.
@@ -95,7 +100,8 @@ impl Planner {
             ripening: BTreeMap::new(),
             conflicts: BTreeSet::new(),
             observer: Observer::default(),
-            teller: PoolTeller::default(),
+            recorder: PoolRecorder::default(),
+            rejections: Rejections::default(),
             speaking: false,
             metrics,
             dry_run: false,
@@ -144,6 +150,11 @@ impl Planner {
     /// Which clusters the members were when a controller last ran. Before any member is added.
     pub(crate) fn recall(&mut self, recorded: BTreeMap<ClusterName, Record>) {
         self.world.recall(recorded);
+    }
+
+    /// The events that wait for a member.
+    pub(crate) fn event_queue(&mut self, name: &ClusterName) -> Arc<EventQueue> {
+        self.recorder.queue(name)
     }
 
     /// What the inventory says of a member, besides how to reach it.
@@ -195,7 +206,7 @@ impl Planner {
         self.unsettled.forget(name);
         self.conflicts.retain(|(member, _)| member != name);
         self.observer.forget(name);
-        self.teller.forget(name);
+        self.recorder.forget(name);
         self.metrics.forget(name);
         let changes = self.world.forget(name);
         self.take(changes, now);
@@ -269,7 +280,7 @@ impl Planner {
         explain(scene, key)
     }
 
-    /// Whether this one writes from now on, so that it tells events: those too that nobody told yet.
+    /// Whether this one writes from now on, so that it reports events: those too that nobody reported yet.
     pub(crate) fn speak(&mut self, speaking: bool) {
         if self.speaking != speaking {
             self.dirty.all |= speaking;
@@ -290,10 +301,6 @@ impl Planner {
     pub(crate) fn housekeep(&mut self, now: Moment) -> Overview {
         for queue in self.queues.values() {
             queue.prune(now);
-        }
-        if self.speaking {
-            let fitting = self.teller.fitting(&self.queues, now);
-            self.dirty.keys.extend(fitting);
         }
         Overview {
             gate_open: self.gate.is_open(),

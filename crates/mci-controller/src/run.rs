@@ -30,7 +30,7 @@ use self::{election::Election, supervisor::Supervisor};
 use crate::{
     args::{Args, Command, Settings},
     clusterset,
-    events::{HomeDesk, Regarding, SenderSettings, run_sender},
+    events::{self, EventQueue, HomeRecorder, run_sender},
     explain,
     home::{Home, HomeConfig},
     inventory::{Identities, Inventory, Records},
@@ -105,7 +105,7 @@ async fn serve(
         stop.clone(),
     ));
     let mut election = Election::none(settings.dry_run, clock);
-    let mut desk = None;
+    let mut recorder = None;
     let mut found = None;
     if let Some(config) = home {
         health.set(HOME_PART, false);
@@ -120,14 +120,22 @@ async fn serve(
         if settings.needs_lease() {
             election = Election::begin(&home, &settings.policy.clusterset, clock, &health);
         }
-        let lease = Regarding::lease(&home.namespace, &settings.policy.clusterset);
-        desk = Some(tell_at_home(
-            &home,
-            lease,
+        let lease = events::lease(&home.namespace, &settings.policy.clusterset);
+        let reports = Arc::new(EventQueue::default());
+        let sender = run_sender(
+            reports.clone(),
+            // nothing else is sent there that has a queue
+            Arc::default(),
+            home.client.clone().into(),
+            "home".to_owned(),
             election.claim(),
             clock,
-            &mut tasks,
-        ));
+        );
+        tasks.spawn(async move {
+            sender.await;
+            Ok(())
+        });
+        recorder = Some(HomeRecorder::new(reports, lease));
         let identities = Identities::new(&home, &settings.policy.clusterset);
         found = Some((home, identities));
     }
@@ -152,8 +160,8 @@ async fn serve(
     let mut supervisor = Supervisor::new(settings, clock, metrics, health.clone(), claim);
     supervisor.answer(asked);
     supervisor = supervisor.recording(records).renewing(reissue);
-    if let Some(desk) = desk {
-        supervisor.tell_home(desk);
+    if let Some(recorder) = recorder {
+        supervisor.report_at_home(recorder);
     }
     let mut work = Box::pin(supervisor.run(inventory, shutdown.drain.clone()));
 
@@ -207,31 +215,6 @@ async fn attend(
             }
         }
     }
-}
-
-/// Events about members: where they go, and the task that sends them.
-fn tell_at_home(
-    home: &Home,
-    lease: Regarding,
-    claim: lease::Claim,
-    clock: Clock,
-    tasks: &mut JoinSet<anyhow::Result<()>>,
-) -> HomeDesk {
-    let desk = HomeDesk {
-        outbox: Arc::default(),
-        lease,
-    };
-    let settings = SenderSettings {
-        cluster: "home".to_owned(),
-        claim,
-        clock,
-    };
-    let sender = run_sender(desk.outbox.clone(), home.client.clone().into(), settings);
-    tasks.spawn(async move {
-        sender.await;
-        Ok(())
-    });
-    desk
 }
 
 fn no_home() -> ConfigError {

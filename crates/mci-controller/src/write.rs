@@ -25,7 +25,7 @@ pub(crate) use self::{
     dry::{describe_import, describe_pool},
     lane::ECHO,
     queue::Queue,
-    request::{Answer, Call},
+    request::Call,
     wait::throttle,
     writer::{WriterSettings, run_writer},
 };

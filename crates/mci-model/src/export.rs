@@ -135,6 +135,18 @@ pub fn parse_export(annotations: &BTreeMap<String, String>) -> Export {
     })
 }
 
+/// What an annotation takes.
+fn expected(annotation: &str) -> &'static str {
+    match annotation {
+        annotations::DRAIN_SECONDS => "seconds from 0 to 3600",
+        annotations::HEALTH_PORT | annotations::METRICS_PORT => {
+            "the number or name of a port of the endpoint picker's Service"
+        }
+        annotations::HEALTH_SECRET | annotations::METRICS_SECRET => "the name of a Secret",
+        _ => "a value that the reference lists",
+    }
+}
+
 /// A user's text as it may stand in a message: at most 64 characters.
 fn clipped(value: &str) -> String {
     value.chars().take(64).collect()
@@ -159,6 +171,54 @@ fn is_secret(value: &str) -> bool {
             crate::name::is_label(namespace) && crate::name::is_subdomain(name)
         }
         None => crate::name::is_subdomain(value),
+    }
+}
+
+// === impl Export ===
+
+impl Export {
+    /// What is wrong with the annotations that it was read from, each in a sentence; `unmet` are those that name a port
+    /// which the Service lacks.
+    pub fn complaints<'a>(
+        &self,
+        annotations: &BTreeMap<String, String>,
+        unmet: impl IntoIterator<Item = &'a &'static str>,
+    ) -> Vec<String> {
+        let request = match self {
+            Self::NotRequested if annotations.contains_key(annotations::EXPORT_MODE) => {
+                return vec![format!(
+                    "annotation {} has no effect without {}: set that to ClusterSet",
+                    annotations::EXPORT_MODE,
+                    annotations::EXPORT
+                )];
+            }
+            Self::NotRequested => return Vec::new(),
+            Self::Invalid(invalid) => return vec![invalid.to_string()],
+            Self::Requested(request) => request,
+        };
+        let bad = request.ignored.iter().map(|annotation| {
+            let expected = expected(annotation);
+            format!("annotation {annotation} is ignored: use {expected}")
+        });
+        let unmet = unmet.into_iter().map(|annotation| {
+            let expected = expected(annotation);
+            format!(
+                "annotation {annotation} is ignored, since the endpoint picker's Service has no such port: use {expected}"
+            )
+        });
+        let asides = [
+            (annotations::HEALTH_SECRET, &request.health),
+            (annotations::METRICS_SECRET, &request.metrics),
+        ];
+        let elsewhere = asides
+            .into_iter()
+            .filter(|(_, aside)| aside.secret == Some(SecretSelector::CrossNamespace));
+        let elsewhere = elsewhere.map(|(annotation, _)| {
+            format!(
+                "annotation {annotation} names a Secret of another namespace, which is not passed on: use the name of one in the pool's"
+            )
+        });
+        bad.chain(unmet).chain(elsewhere).collect()
     }
 }
 

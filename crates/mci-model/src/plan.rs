@@ -289,6 +289,20 @@ fn derive(
     })
 }
 
+/// The entry of an exporter, as any importer gets it.
+pub fn entry_of<'a>(
+    imports: &'a BTreeMap<ClusterName, ImportPlan>,
+    exporter: &ClusterName,
+) -> Option<&'a Entry> {
+    imports.values().find_map(|plan| match plan {
+        ImportPlan::Present(planned) => {
+            let mut entries = planned.status.clusters.iter();
+            entries.find(|entry| entry.name == exporter.as_str())
+        }
+        ImportPlan::Absent | ImportPlan::Hold(_) => None,
+    })
+}
+
 // === impl ImportInExporter ===
 
 impl FromStr for ImportInExporter {

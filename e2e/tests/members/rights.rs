@@ -29,9 +29,9 @@ const UNUSED: &[(&str, &str, &str)] = &[
         "an apply that creates is a patch, and must be allowed both",
     ),
     (
-        "patch",
+        "create",
         "events",
-        "an event that comes again is counted up, 5 minutes later at the earliest",
+        "an apply that creates is a patch, and must be allowed both",
     ),
     (
         "list",

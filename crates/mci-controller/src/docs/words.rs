@@ -6,7 +6,7 @@ use crd::{annotations, cluster_profile, conditions};
 
 use super::read;
 use crate::{
-    events::{POOL_REASONS, Reason},
+    events::reason,
     evidence::Evidence,
     explain::{Scene, Stand, State, explain},
     export::ANNOTATIONS,
@@ -166,8 +166,23 @@ fn reasons_and_types_are_in_the_reference() {
             conditions::LOOP_FREE,
         ],
     );
-    let reasons = POOL_REASONS.into_iter().chain([Reason::IsolationGuard]);
-    hold("Events", reasons.map(Reason::name));
+    hold(
+        "Events",
+        [
+            reason::EXPORTED,
+            reason::PARTIALLY_EXPORTED,
+            reason::NOT_SUPPORTED,
+            reason::INVALID_EXPORT_ANNOTATION,
+            reason::NAMESPACE_MISSING,
+            reason::IMPORT_CONFLICT,
+            reason::CLUSTER_UNREACHABLE,
+            reason::HEALTH_PORT_NOT_FOUND,
+            reason::TOO_MANY_EXPORTERS,
+            reason::POOL_STATUS_FULL,
+            reason::ADDRESS_REJECTED,
+            reason::ISOLATION_GUARD,
+        ],
+    );
     hold("Metrics", Evidence::ALL.map(Evidence::reason));
     let rejections = [
         Rejection::Unroutable,

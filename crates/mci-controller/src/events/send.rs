@@ -1,216 +1,187 @@
-//! Sends events into one cluster.
+//! The events that wait for one cluster, and who sends them.
 
 use std::{sync::Arc, time::Duration};
 
-use http::StatusCode;
+use crd::annotations::MCI_CONTROLLER;
+use jiff::Timestamp;
+use k8s_openapi::{api::core::v1::ObjectReference, apimachinery::pkg::apis::meta::v1::Time};
 use lease::Claim;
 use moment::{Clock, Moment};
-use serde_json::Value;
-use tokio::time::sleep_until;
-
-use super::{
-    Outbox,
-    event::{make_event, make_recurrence},
-    ledger::Letter,
+use serde_json::{Value, json};
+use tokio::{
+    sync::{Mutex, mpsc},
+    time::{sleep, sleep_until},
 };
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{Reason, reason::NORMAL, reported::INTERVAL};
 use crate::{
     client::Direct,
     said,
     write::{
-        Answer, Call, Caller,
+        Call, Caller, Queue,
         action::{Failure, Outcome},
+        throttle,
     },
 };
 
-/// What a sender needs of its surroundings.
-#[derive(Clone)]
-pub(crate) struct SenderSettings {
-    /// For log lines: the member's name, or `home`.
-    pub(crate) cluster: String,
-    /// Without it nothing is told: the leader tells. What waits may be told later: see [`Outbox::reopen`].
-    pub(crate) claim: Claim,
-    pub(crate) clock: Clock,
+/// Both ends of a bounded channel, which outlasts connections.
+#[derive(Debug)]
+pub(crate) struct EventQueue {
+    sender: mpsc::Sender<Report>,
+    /// Locked by whoever sends.
+    waiting: Mutex<mpsc::Receiver<Report>>,
 }
 
-/// An outbox, and what else is sent where its letters go.
-pub(crate) trait Postbox: Send + Sync {
-    fn outbox(&self) -> &Outbox;
-
-    /// When the server is free for letters: in the past if it is now.
-    fn free_from(&self, now: Moment) -> Moment;
-
-    /// The server asked for silence, by `Retry-After`: what else is sent waits as well.
-    fn hush(&self, asked: Duration, now: Moment);
+/// An event to apply.
+#[derive(Debug)]
+pub(super) struct Report {
+    event: Value,
+    since: Moment,
 }
 
-/// Tells one letter after the other.
-struct Teller {
-    settings: SenderSettings,
-    /// Of our Lease, once it was needed.
-    lease_uid: Option<String>,
-    /// That we may not write events was said.
-    complained: bool,
-    /// The silence that the server asked for.
-    asked: Option<Duration>,
-}
-
-/// Each of the calls that an event may take: up to three.
+/// 256: the 50 pools of a member of design section 7 with 5 reasons each.
+const MAX_WAITING: usize = 256;
+/// Each of the calls that an event takes: one, or two on our Lease.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// An event is sent so often where the server asks for silence each time.
+const MAX_TRIES: u32 = 3;
+/// Longest note in bytes: what the API server takes.
+const MAX_NOTE: usize = 1024;
 
-/// Sends what the outbox has, one after the other: events never crowd out writes. Ends only when dropped.
+/// Sends what waits while we lead, one event at a time. None goes before `writes` may, and both are silent where the
+/// server asks for it in answer to one. What is in flight when the claim ends is lost. Ends only when dropped.
 pub(crate) async fn run_sender(
-    postbox: Arc<impl Postbox>,
+    events: Arc<EventQueue>,
+    writes: Arc<Queue>,
     client: Direct,
-    settings: SenderSettings,
+    cluster: String,
+    claim: Claim,
+    clock: Clock,
 ) {
-    let SenderSettings { claim, clock, .. } = settings.clone();
-    let mut teller = Teller {
-        settings,
-        lease_uid: None,
-        complained: false,
-        asked: None,
-    };
+    let mut waiting = events.waiting.lock().await;
     loop {
         let tenure = claim.gained().await;
-        postbox.outbox().reopen(tenure.since(), clock.now());
         let caller = Caller {
             client: client.clone(),
             timeout: CALL_TIMEOUT,
             tenure: tenure.clone(),
             clock,
         };
+        let sending = async {
+            while let Some(report) = waiting.recv().await {
+                // else another may have led since, and reported what still stood
+                if tenure.since().since(report.since) <= INTERVAL {
+                    deliver(report, &writes, &caller, &cluster).await;
+                }
+            }
+        };
         tokio::select! {
             biased;
-            // the call in flight is cancelled
             () = tenure.ended() => {}
-            () = teller.deliver(&*postbox, &caller) => {}
+            () = sending => {}
         }
     }
 }
 
-// === impl Postbox ===
-
-/// Nothing else is sent there that has a queue.
-impl Postbox for Outbox {
-    fn outbox(&self) -> &Outbox {
-        self
-    }
-
-    fn free_from(&self, _now: Moment) -> Moment {
-        Moment::START
-    }
-
-    fn hush(&self, _asked: Duration, _now: Moment) {}
-}
-
-// === impl Teller ===
-
-impl Teller {
-    /// Sends in one term of leading. Ends only when dropped.
-    async fn deliver(&mut self, postbox: &impl Postbox, caller: &Caller) {
-        let (outbox, clock) = (postbox.outbox(), caller.clock);
-        loop {
-            let now = clock.now();
-            let free = postbox.free_from(now);
-            if free <= now
-                && let Some(letter) = outbox.take(now)
-            {
-                let outcome = self.tell(letter, caller).await.unwrap_or_else(|outcome| {
-                    let member = &self.settings.cluster;
-                    tracing::debug!(member, outcome = outcome.label(), "event not told");
-                    outcome
-                });
-                outbox.finish(outcome, clock.now());
-                if let Some(asked) = self.asked.take() {
-                    postbox.hush(asked, clock.now());
+async fn deliver(mut report: Report, writes: &Queue, caller: &Caller, member: &str) {
+    let clock = caller.clock;
+    for _ in 0..MAX_TRIES {
+        while clock.now() < writes.not_before() {
+            sleep_until(clock.instant(writes.not_before())).await;
+        }
+        let outcome = send(&mut report.event, caller, member).await;
+        match outcome.unwrap_or_else(|outcome| outcome) {
+            Outcome::Throttled(asked) => {
+                if let Some(asked) = asked {
+                    writes.silence(asked, clock.now());
                 }
-                continue;
+                // whoever throttles events alone leaves half of the time to writes
+                sleep(throttle(asked) * 2).await;
             }
-            match outbox.next_due() {
-                None => outbox.rung().await,
-                Some(due) => tokio::select! {
-                    () = sleep_until(clock.instant(due.max(free))) => {}
-                    // what is due may be minutes ahead of it
-                    () = outbox.rung() => {}
-                },
+            Outcome::Retry(Failure::Timeout | Failure::Unconnected) => {
+                return sleep(throttle(None)).await;
             }
+            _ => return,
         }
     }
+}
 
-    async fn tell(&mut self, mut letter: Letter, caller: &Caller) -> Result<Outcome, Outcome> {
-        self.identify(&mut letter, caller).await?;
-        let namespace = &letter.notice.regarding.namespace;
-        if letter.count > 1 {
-            let body = make_recurrence(&letter).to_string().into();
-            let call = Call::patch_event(namespace, &letter.name, body);
-            let answer = caller.call(call).await?;
-            // it aged out: told anew, with its count
-            if answer.status != StatusCode::NOT_FOUND {
-                return Ok(self.judge(&letter, "patch", &answer));
-            }
-        }
-        let body = serde_json::to_vec(&make_event(&letter)).map_err(|_| Outcome::Rejected)?;
-        let call = Call::create_event(namespace, body.into());
-        let answer = caller.call(call).await?;
-        if answer.status == StatusCode::CONFLICT {
-            // a controller before this one said the same of the same object
-            return Ok(Outcome::Done);
-        }
-        Ok(self.judge(&letter, "create", &answer))
+async fn send(event: &mut Value, caller: &Caller, member: &str) -> Result<Outcome, Outcome> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let about = &mut event["involvedObject"];
+    let namespace = text(&about["namespace"]);
+    if about["uid"].is_null() {
+        // it is our Lease
+        let call = Call::get_lease_metadata(&namespace, &text(&about["name"]));
+        let lease = caller.call(call).await?.body;
+        let lease: Value = serde_json::from_slice(&lease).unwrap_or_default();
+        about["uid"] = lease["metadata"]["uid"].clone();
     }
-
-    /// Fills in the uid of our Lease, without which `kubectl describe` does not find the event.
-    async fn identify(&mut self, letter: &mut Letter, caller: &Caller) -> Result<(), Outcome> {
-        let regarding = &letter.notice.regarding;
-        if regarding.kind != "Lease" || !regarding.uid.is_empty() {
-            return Ok(());
-        }
-        if self.lease_uid.is_none() {
-            let call = Call::get_lease_metadata(&regarding.namespace, &regarding.name);
-            let answer = caller.call(call).await?;
-            if !answer.status.is_success() {
-                return Err(self.judge(letter, "get lease", &answer));
-            }
-            let lease: Value =
-                serde_json::from_slice(&answer.body).map_err(|_| Outcome::Retry(Failure::Other))?;
-            let uid = lease.pointer("/metadata/uid").and_then(Value::as_str);
-            self.lease_uid = uid.map(ToOwned::to_owned);
-        }
-        letter.notice.regarding.uid = self.lease_uid.clone().unwrap_or_default();
-        Ok(())
+    let (name, body) = (text(&event["metadata"]["name"]), event.to_string());
+    let call = Call::apply_event(&namespace, &name, body.into());
+    let answer = caller.call(call).await?;
+    let outcome = answer.outcome();
+    if outcome != Outcome::Done {
+        let error = said::clipped(answer.message());
+        tracing::warn!(member, event = name, status = %answer.status, error, "event not written");
     }
+    Ok(outcome)
+}
 
-    /// What an answer means for the letter and for those after it. That we may not write is said once, for an operator.
-    fn judge(&mut self, letter: &Letter, operation: &str, answer: &Answer) -> Outcome {
-        let outcome = match answer.outcome() {
-            Outcome::Done => return Outcome::Done,
-            // an admission plugin that limits events alone says no time: only the server itself does (spec 4.5)
-            Outcome::Throttled(Some(asked)) => {
-                self.asked = Some(asked);
-                Outcome::Throttled(Some(asked))
-            }
-            // with whatever failure it comes
-            _ if answer.retry_after.is_some() => Outcome::Throttled(answer.retry_after),
-            other => other,
-        };
-        let member = &self.settings.cluster;
-        let reason = letter.notice.reason.name();
-        let (status, error) = (answer.status.as_u16(), said::clipped(answer.message()));
-        if outcome == Outcome::Retry(Failure::Denied) && !self.complained {
-            self.complained = true;
-            tracing::warn!(
-                member,
-                reason,
-                operation,
-                error,
-                "may not write events: grant create and patch"
-            );
-        } else {
-            tracing::debug!(member, reason, operation, status, error, "event not taken");
-        }
-        outcome
+// === impl Report ===
+
+impl Report {
+    /// The same text about the same object has the same name, so that a controller that takes over brings up to date what
+    /// its predecessor reported.
+    pub(super) fn new(
+        regarding: &ObjectReference,
+        reason: Reason,
+        note: &str,
+        (since, at): (Moment, Timestamp),
+    ) -> Self {
+        let uid = regarding.uid.as_deref().unwrap_or_default();
+        let hash = xxh3_64(format!("{uid}\0{reason}\0{note}").as_bytes());
+        // 253 characters at most
+        let object = regarding.name.iter().flat_map(|name| name.chars());
+        let object: String = object.take(230).collect();
+        let event = json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "namespace": regarding.namespace,
+                "name": format!("{}.{hash:016x}", object.trim_end_matches(['.', '-'])),
+            },
+            "involvedObject": regarding,
+            "reason": reason,
+            "type": if NORMAL.contains(&reason) { "Normal" } else { "Warning" },
+            "message": note.get(..note.floor_char_boundary(MAX_NOTE)),
+            "count": 1,
+            "firstTimestamp": Time(at),
+            "lastTimestamp": Time(at),
+            "source": {"component": MCI_CONTROLLER},
+            "reportingComponent": MCI_CONTROLLER,
+        });
+        Self { event, since }
+    }
+}
+
+// === impl EventQueue ===
+
+impl Default for EventQueue {
+    fn default() -> Self {
+        let (sender, waiting) = mpsc::channel(MAX_WAITING);
+        let waiting = Mutex::new(waiting);
+        Self { sender, waiting }
+    }
+}
+
+impl EventQueue {
+    /// Whether it is taken: it is not where too many wait.
+    pub(super) fn offer(&self, report: Report) -> bool {
+        self.sender.try_send(report).is_ok()
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     client::Ways,
-    events::{SenderSettings, run_sender},
+    events::run_sender,
     index::{
         member::Fault,
         update::{Kind, Update},
@@ -259,15 +259,13 @@ impl<'a> Session<'a> {
             self.context.writer.clone(),
             self.unauthorised.clone(),
         );
-        let settings = SenderSettings {
-            cluster: self.context.name.to_string(),
-            claim: self.context.writer.claim.clone(),
-            clock: self.context.writer.clock,
-        };
         let events = run_sender(
+            self.context.events.clone(),
             self.context.queue.clone(),
             self.ways.direct.clone(),
-            settings,
+            self.context.name.to_string(),
+            self.context.writer.claim.clone(),
+            self.context.writer.clock,
         );
         self.tasks.spawn(async move {
             events.await;

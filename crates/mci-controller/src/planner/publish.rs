@@ -10,7 +10,6 @@ use super::{
     body::{Bodies, content_under, delete, remove_foreign},
 };
 use crate::{
-    events::Audience,
     index::{Dirty, World, contest::Wanted, entry::ImportStatus, facts::Claim},
     name::{ClusterName, Key},
     plan::{
@@ -116,14 +115,10 @@ impl Planner {
     fn publish_key(&mut self, key: &Key, occasion: Occasion) {
         self.echoes.forget(key);
         let plan = desired_for(&self.world, &self.policy, key, occasion.now);
-        let audience = Audience {
-            queues: &self.queues,
-            metrics: &self.metrics,
-            speaking: self.speaking,
-            now: occasion.now,
-            wall: occasion.wall,
-        };
-        self.teller.planned(&self.world, key, &plan, &audience);
+        self.rejections.count(key, &plan, &self.metrics);
+        let time = (occasion.now, occasion.wall);
+        self.recorder
+            .observe(&self.world, key, &plan, self.speaking, time);
         let mut bodies = Bodies::default();
         for (name, import) in &plan.imports {
             self.publish_import(key, name, import, &mut bodies, occasion);

@@ -25,9 +25,9 @@ use super::{GATE_PART, LOOP_LIMIT};
 use crate::{
     args::Settings,
     client::Turns,
-    events::{HomeDesk, MemberTeller},
+    events::HomeRecorder,
     explain::Question,
-    index::{member::Link, origin::Source},
+    index::member::Link,
     inventory::{InventoryEvent, Records, Reissue, Unused},
     member::Alike,
     metrics::Metrics,
@@ -38,7 +38,7 @@ use moment::Clock;
 
 mod hearing;
 mod members;
-mod telling;
+mod reporting;
 
 /// The supervisor.
 pub(super) struct Supervisor {
@@ -51,9 +51,8 @@ pub(super) struct Supervisor {
     claim: Claim,
     /// Its term, as last planned for.
     term: u64,
-    teller: MemberTeller,
-    /// Where the operator is told of members; none without a home.
-    home: Option<HomeDesk>,
+    /// Reports of members to the operator; none without a home.
+    home: Option<HomeRecorder>,
     /// What the admin port is asked to explain.
     questions: mpsc::Receiver<Question>,
     members: BTreeMap<ClusterName, Handle>,
@@ -70,8 +69,6 @@ pub(super) struct Supervisor {
     alike: Alike,
     /// Objects of the inventory that name no member.
     unused: Vec<Unused>,
-    /// Those that were told of at home.
-    unused_told: BTreeSet<(Source, &'static str)>,
     /// Where to write which clusters the members are.
     records: Option<watch::Sender<Option<Records>>>,
     /// Asks for new credentials of members whose server refuses those that they have.
@@ -112,7 +109,6 @@ impl Supervisor {
             health,
             term: claim.term(),
             claim,
-            teller: MemberTeller::default(),
             home: None,
             // nobody asks
             questions: mpsc::channel(1).1,
@@ -124,7 +120,6 @@ impl Supervisor {
             turns: Turns::default(),
             alike: Alike::default(),
             unused: Vec::new(),
-            unused_told: BTreeSet::new(),
             records: None,
             reissue: None,
             drain: CancellationToken::new(),
@@ -136,9 +131,9 @@ impl Supervisor {
         self.questions = questions;
     }
 
-    /// Tells of members at home from now on.
-    pub(super) fn tell_home(&mut self, desk: HomeDesk) {
-        self.home = Some(desk);
+    /// Reports of members at home from now on.
+    pub(super) fn report_at_home(&mut self, recorder: HomeRecorder) {
+        self.home = Some(recorder);
     }
 
     /// Tells which clusters the members are, once that is known.

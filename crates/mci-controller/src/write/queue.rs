@@ -17,7 +17,6 @@ use super::{
     stats::{LaneStats, QueueStats},
     throttle,
 };
-use crate::events::{Outbox, Postbox};
 use moment::Moment;
 
 /// The lanes of one member and the bell for its writer.
@@ -25,7 +24,6 @@ use moment::Moment;
 pub(crate) struct Queue {
     lanes: Mutex<Lanes>,
     bell: Notify,
-    outbox: Outbox,
 }
 
 /// One lane per object: bound is the number of objects.
@@ -43,8 +41,6 @@ pub(crate) struct Lanes {
     pruned: Moment,
 }
 
-/// An event that waits for writes to try a silent server looks again after this.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Quiet lanes are looked for this often: a tenth of the time after which they are forgotten.
 const PRUNE: Duration = Duration::from_mins(1);
 
@@ -117,28 +113,19 @@ impl Queue {
         lanes.flying.is_empty() && lanes.due.is_empty()
     }
 
-    /// The events that wait for the member.
-    pub(crate) fn outbox(&self) -> &Outbox {
-        &self.outbox
+    /// What the server and our own rate ask for: nothing is to be sent before, events neither.
+    pub(crate) fn not_before(&self) -> Moment {
+        self.lanes.lock().not_before()
+    }
+
+    /// The server asked for silence, in answer to an event.
+    pub(crate) fn silence(&self, asked: Duration, now: Moment) {
+        self.lanes.lock().silence(Some(asked), now);
     }
 
     /// Rings when something was offered.
     pub(crate) async fn rung(&self) {
         self.bell.notified().await;
-    }
-}
-
-impl Postbox for Queue {
-    fn outbox(&self) -> &Outbox {
-        &self.outbox
-    }
-
-    fn free_from(&self, now: Moment) -> Moment {
-        self.lanes.lock().free_from(now)
-    }
-
-    fn hush(&self, asked: Duration, now: Moment) {
-        self.lanes.lock().silence(Some(asked), now);
     }
 }
 
@@ -253,18 +240,6 @@ impl Lanes {
         self.silent_until
             .max(self.breaker.not_before())
             .max(self.rate.next())
-    }
-
-    /// When an event may go beside the writes: it waits as they do, and leaves it to them to try a silent server. It is
-    /// not counted here, so it is never in their way.
-    fn free_from(&self, now: Moment) -> Moment {
-        let idle = self.flying.is_empty() && self.due.is_empty();
-        let look_again = if self.breaker.is_open() && !idle {
-            now + LOOK_AGAIN
-        } else {
-            Moment::START
-        };
-        self.not_before().max(look_again)
     }
 
     /// Changes a lane, and its place among those that are due.

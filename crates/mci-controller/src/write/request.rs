@@ -13,7 +13,6 @@ use crate::name::Key;
 
 const APPLY: &str = "application/apply-patch+yaml";
 const JSON_PATCH: &str = "application/json-patch+json";
-const MERGE_PATCH: &str = "application/merge-patch+json";
 const JSON: &str = "application/json";
 /// Of a success we need nothing: the server may send metadata alone.
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
@@ -128,19 +127,14 @@ impl Call {
         }
     }
 
-    pub(crate) fn create_event(namespace: &str, body: Bytes) -> Self {
-        Self {
-            method: Method::POST,
-            uri: events_path(namespace),
-            content_type: JSON,
-            accept: METADATA_ONLY,
-            body,
-        }
-    }
-
-    pub(crate) fn patch_event(namespace: &str, name: &str, body: Bytes) -> Self {
+    /// Creates an event, or brings it up to date.
+    pub(crate) fn apply_event(namespace: &str, name: &str, body: Bytes) -> Self {
         let path = events_path(namespace);
-        Self::patch(format!("{path}/{name}"), MERGE_PATCH, body)
+        Self::patch(
+            format!("{path}/{name}?fieldManager={MCI_CONTROLLER}&force=true"),
+            APPLY,
+            body,
+        )
     }
 
     /// Reads who a Lease is, not who has it.

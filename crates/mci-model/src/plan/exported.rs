@@ -286,14 +286,7 @@ fn unsupported(
     exporter: &ClusterName,
     imports: &BTreeMap<ClusterName, ImportPlan>,
 ) -> Option<String> {
-    let entry = imports.values().find_map(|plan| match plan {
-        ImportPlan::Present(planned) => planned
-            .status
-            .clusters
-            .iter()
-            .find(|entry| entry.name == exporter.as_str()),
-        ImportPlan::Absent | ImportPlan::Hold(_) => None,
-    })?;
+    let entry = super::entry_of(imports, exporter)?;
     let accepted = conditions::find(&entry.conditions, conditions::ACCEPTED)?;
     (accepted.reason == "UnsupportedServiceType").then(|| accepted.message.clone())
 }

@@ -1,38 +1,56 @@
-use crd::annotations::MCI_CONTROLLER;
+use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use jiff::Timestamp;
 use kube::{Client, client::Body};
-use serde_json::json;
+use lease::ByHand;
 use tokio::{
     task::JoinSet,
-    time::{Instant, sleep, timeout},
+    time::{Instant, timeout},
 };
 use tower_test::mock::{Handle, SendResponse};
 
 use super::*;
 use crate::{
-    events::{Notice, Reason, Regarding},
+    events::{lease as lease_of, pool},
     fixtures::mk_key,
+    write::action::{Action, Slot, Work},
 };
 
-mod claim;
-mod writes;
+impl EventQueue {
+    /// Name of the object, reason and note of all that waits.
+    pub(crate) fn drain_all(&self) -> Vec<[String; 3]> {
+        let mut waiting = self.waiting.try_lock().expect("nobody sends");
+        let reports = std::iter::from_fn(|| waiting.try_recv().ok());
+        let texts = reports.map(|Report { event, .. }| {
+            let parts = ["/involvedObject/name", "/reason", "/message"];
+            parts.map(|part| {
+                event
+                    .pointer(part)
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+                    .to_owned()
+            })
+        });
+        texts.collect()
+    }
 
-/// More than a breaker bears.
-const SIX: [Reason; 6] = [
-    Reason::Exported,
-    Reason::ImportConflict,
-    Reason::NamespaceMissing,
-    Reason::AddressRejected,
-    Reason::PoolStatusFull,
-    Reason::TooManyExporters,
-];
+    /// Reason and note of all that waits.
+    pub(crate) fn drain(&self) -> Vec<(String, String)> {
+        let all = self.drain_all().into_iter();
+        all.map(|[_, reason, note]| (reason, note)).collect()
+    }
+
+    /// Leaves no room.
+    pub(crate) fn fill(&self) {
+        while self.offer(mk_report("IsolationGuard", Moment::START)) {}
+    }
+}
 
 /// A cluster's API server, reduced to a script, and the sender that calls it.
-struct Server<P> {
+struct Server {
     handle: Handle<Request<Body>, Response<Body>>,
-    postbox: Arc<P>,
+    events: Arc<EventQueue>,
+    writes: Arc<Queue>,
     clock: Clock,
     sender: JoinSet<()>,
 }
@@ -47,52 +65,57 @@ struct Seen {
     at: Instant,
 }
 
-impl<P: Postbox + Default + 'static> Server<P> {
+impl Server {
     fn start() -> Self {
-        Self::start_with(Clock::start(), Claim::always())
-    }
-
-    fn start_with(clock: Clock, claim: Claim) -> Self {
-        Self::connect(clock, claim, Arc::default())
+        Self::connect(
+            Clock::start(),
+            Claim::always(),
+            Arc::default(),
+            Arc::default(),
+        )
     }
 
     /// Ends the sender as the end of a connection does, and begins another.
     async fn reconnect(mut self) -> Self {
         self.sender.shutdown().await;
-        Self::connect(self.clock, Claim::always(), self.postbox)
+        Self::connect(self.clock, Claim::always(), self.events, self.writes)
     }
 
-    fn connect(clock: Clock, claim: Claim, postbox: Arc<P>) -> Self {
+    fn connect(clock: Clock, claim: Claim, events: Arc<EventQueue>, writes: Arc<Queue>) -> Self {
         let (service, handle) = tower_test::mock::pair();
-        let settings = SenderSettings {
-            cluster: "a".to_owned(),
-            claim,
-            clock,
-        };
         let mut sender = JoinSet::new();
         let client = Client::new(service, "default");
-        sender.spawn(run_sender(postbox.clone(), client.into(), settings));
+        let (of, beside) = (events.clone(), writes.clone());
+        sender.spawn(run_sender(
+            of,
+            beside,
+            client.into(),
+            "a".to_owned(),
+            claim,
+            clock,
+        ));
         Self {
             handle,
-            postbox,
+            events,
+            writes,
             clock,
             sender,
         }
     }
 
-    fn offer(&self, notice: Notice) {
-        self.postbox.outbox().offer(notice, self.clock.now());
+    fn offer(&self, reason: Reason) {
+        assert!(self.events.offer(mk_report(reason, self.clock.now())));
     }
 
     /// The next request.
     async fn next(&mut self) -> (Seen, SendResponse<Response<Body>>) {
-        let next = timeout(Duration::from_mins(10), self.handle.next_request()).await;
+        let next = timeout(Duration::from_mins(15), self.handle.next_request()).await;
         let (request, send) = next.expect("not silent").expect("a request");
         let (parts, body) = request.into_parts();
         let bytes = body.collect().await.expect("a body").to_bytes();
         let seen = Seen {
             method: parts.method.to_string(),
-            path: parts.uri.path().to_owned(),
+            path: parts.uri.to_string(),
             content_type: parts.headers["content-type"].to_str().unwrap().to_owned(),
             body: serde_json::from_slice(&bytes).unwrap_or_default(),
             at: Instant::now(),
@@ -101,26 +124,35 @@ impl<P: Postbox + Default + 'static> Server<P> {
     }
 
     /// Waits for the next request and answers it.
-    async fn answer(&mut self, status: u16) -> Seen {
-        self.answer_with(status, None).await
-    }
-
-    async fn answer_with(&mut self, status: u16, retry_after: Option<&str>) -> Seen {
+    async fn answer(&mut self, status: u16, retry_after: Option<&str>) -> Seen {
         let (seen, send) = self.next().await;
         send.send_response(response(status, retry_after));
         seen
     }
 
-    /// Waits for the next request, says nothing, and lets go once the deadline has passed.
-    async fn hang(&mut self) -> Seen {
-        let (seen, _send) = self.next().await;
-        sleep(CALL_TIMEOUT).await;
-        seen
+    /// The same, where it takes an event: its reason.
+    async fn take(&mut self) -> Value {
+        self.answer(201, None).await.body["reason"].clone()
     }
 
     /// Whether none comes within this time.
     async fn is_quiet(&mut self, time: Duration) -> bool {
         timeout(time, self.handle.next_request()).await.is_err()
+    }
+
+    /// When a write that is due now may go.
+    fn write_wait(&self) -> Duration {
+        let now = self.clock.now();
+        let work = Work {
+            action: Action::Patch(Bytes::new()),
+            content: 1,
+            base: String::new(),
+            not_before: None,
+            since: now,
+            summary: None,
+        };
+        self.writes.offer(Slot::Import(mk_key("llm")), work, now);
+        self.writes.next_due().expect("a write waits").since(now)
     }
 }
 
@@ -139,212 +171,225 @@ fn response(status: u16, retry_after: Option<&str>) -> Response<Body> {
     builder.body(body).expect("a response")
 }
 
-fn mk_notice(reason: Reason) -> Notice {
-    Notice {
-        regarding: Regarding::pool(&mk_key("llm"), "u1"),
-        subject: String::new(),
+fn mk_report(reason: Reason, since: Moment) -> Report {
+    let wall = Timestamp::from_second(1_000).expect("in range");
+    Report::new(
+        &pool(&mk_key("llm"), "u1"),
         reason,
-        note: "exported to 1/2".to_owned(),
-        at: Timestamp::from_second(1_000).expect("in range"),
-    }
+        "exported to 1/2",
+        (since, wall),
+    )
 }
 
-fn mk_of_lease(member: &str) -> Notice {
-    Notice {
-        regarding: Regarding::lease("isthmus-system", "prod"),
-        subject: member.to_owned(),
-        ..mk_notice(Reason::Member("AuthFailed"))
-    }
-}
-
-/// Offers what was told before, so that it is a count that is to be patched.
-async fn offer_again<P: Postbox + Default + 'static>(server: &mut Server<P>, reason: Reason) {
-    server.offer(mk_notice(reason));
-    server.answer(201).await;
-    sleep(Duration::from_secs(301)).await;
-    server.offer(mk_notice(reason));
+/// Lets the sender run.
+async fn a_moment() {
+    sleep(Duration::from_millis(1)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_is_created_where_describe_finds_it_and_counted_when_repeated() {
-    let mut server = Server::<Outbox>::start();
-    server.offer(mk_notice(Reason::PartiallyExported));
-    let seen = server.answer(201).await;
-    assert_eq!(
-        (
-            seen.method.as_str(),
-            seen.path.as_str(),
-            seen.content_type.as_str()
-        ),
-        ("POST", "/api/v1/namespaces/ml/events", "application/json")
-    );
-    let body = seen.body;
+async fn an_event_is_applied_where_describe_finds_it() {
+    let mut server = Server::start();
+    server.offer("PartiallyExported");
+    let seen = server.answer(201, None).await;
+    let Seen { body, path, .. } = &seen;
+    assert_eq!(seen.method, "PATCH");
+    assert_eq!(seen.content_type, "application/apply-patch+yaml");
+    let name = body["metadata"]["name"].as_str().expect("a name");
+    let wanted =
+        format!("/api/v1/namespaces/ml/events/{name}?fieldManager={MCI_CONTROLLER}&force=true");
+    assert_eq!(*path, wanted);
     assert_eq!(
         (&body["apiVersion"], &body["kind"]),
         (&json!("v1"), &json!("Event"))
     );
-    assert_eq!(body["involvedObject"]["kind"], "InferencePool");
-    assert_eq!(
-        body["involvedObject"]["apiVersion"],
-        "inference.networking.k8s.io/v1"
-    );
-    assert_eq!(body["involvedObject"]["uid"], "u1");
-    assert_eq!(body["reason"], "PartiallyExported");
+    let about = json!({
+        "apiVersion": "inference.networking.k8s.io/v1",
+        "kind": "InferencePool",
+        "namespace": "ml",
+        "name": "llm",
+        "uid": "u1",
+    });
+    assert_eq!(body["involvedObject"], about);
     assert_eq!(body["type"], "Warning");
     assert_eq!(body["message"], "exported to 1/2");
     assert_eq!(body["source"]["component"], MCI_CONTROLLER);
-    let name = body["metadata"]["name"].as_str().expect("a name");
-    sleep(Duration::from_secs(301)).await;
-    server.offer(mk_notice(Reason::PartiallyExported));
-    let seen = server.answer(404).await;
-    assert_eq!(
-        (seen.method.as_str(), seen.content_type.as_str()),
-        ("PATCH", "application/merge-patch+json")
-    );
-    assert_eq!(seen.path, format!("/api/v1/namespaces/ml/events/{name}"));
-    assert_eq!(seen.body["count"], 2);
-    // it had aged out: made anew
-    let seen = server.answer(409).await;
-    assert_eq!(
-        (seen.method.as_str(), &seen.body["count"]),
-        ("POST", &json!(2))
-    );
-    assert!(server.is_quiet(Duration::from_mins(10)).await);
+    assert_eq!(body["lastTimestamp"], "1970-01-01T00:16:40Z");
+    // the same again is the same object
+    server.offer("PartiallyExported");
+    assert_eq!(server.answer(200, None).await.path, *path);
+    server.offer("Exported");
+    let other = server.answer(201, None).await;
+    assert_ne!(other.path, *path);
+    assert_eq!(other.body["type"], "Normal");
+}
+
+#[test]
+fn long_names_and_notes_are_cut_to_what_is_legal() {
+    let mut regarding = pool(&mk_key("llm"), "u1");
+    // 253 characters, the 230th of which is a dot
+    regarding.name = Some(format!(
+        "{}{}",
+        format!("{}.", "a".repeat(45)).repeat(5),
+        "b".repeat(23)
+    ));
+    let time = (Moment::START, Timestamp::UNIX_EPOCH);
+    let report = Report::new(&regarding, "Exported", &"ä".repeat(1000), time);
+    let name = report.event["metadata"]["name"].as_str().expect("a name");
+    assert!(crate::name::is_subdomain(name), "{name}");
+    let note = report.event["message"].as_str().expect("a note");
+    assert_eq!(note.len(), MAX_NOTE);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_hangs_or_refuses_costs_only_its_own_event() {
-    let mut server = Server::<Outbox>::start();
-    server.offer(mk_notice(Reason::Exported));
-    server.offer(mk_notice(Reason::ImportConflict));
-    server.offer(mk_notice(Reason::NamespaceMissing));
-    assert_eq!(server.hang().await.body["reason"], "Exported");
-    assert_eq!(server.answer(403).await.body["reason"], "ImportConflict");
-    assert_eq!(server.answer(201).await.body["reason"], "NamespaceMissing");
+    let mut server = Server::start();
+    for reason in ["Exported", "ImportConflict", "NamespaceMissing"] {
+        server.offer(reason);
+    }
+    let (hung, _send) = server.next().await;
+    let refused = server.answer(403, None).await;
+    let waited = refused.at.duration_since(hung.at);
+    assert!(
+        waited >= CALL_TIMEOUT && waited < CALL_TIMEOUT * 2,
+        "{waited:?}"
+    );
+    assert_eq!(refused.body["reason"], "ImportConflict");
+    assert_eq!(server.take().await, "NamespaceMissing");
     assert!(server.is_quiet(Duration::from_mins(10)).await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_event_on_our_lease_bears_its_uid() {
-    let mut server = Server::<Outbox>::start();
-    server.offer(mk_of_lease("a"));
-    server.offer(mk_of_lease("b"));
-    let seen = server.answer(200).await;
+    let mut server = Server::start();
+    let lease = lease_of("isthmus-system", "prod");
+    let time = (server.clock.now(), Timestamp::UNIX_EPOCH);
+    let report = Report::new(&lease, "AuthFailed", "member a", time);
+    assert!(server.events.offer(report));
+    let seen = server.answer(200, None).await;
     assert_eq!(
         seen.path,
         "/apis/coordination.k8s.io/v1/namespaces/isthmus-system/leases/isthmus-mci-prod"
     );
-    for _ in ["a", "b"] {
-        let seen = server.answer(201).await;
-        assert_eq!(seen.path, "/api/v1/namespaces/isthmus-system/events");
-        assert_eq!(seen.body["involvedObject"]["uid"], "l1");
-        assert_eq!(seen.body["reason"], "AuthFailed");
-    }
+    let seen = server.answer(201, None).await;
+    assert!(
+        seen.path
+            .starts_with("/api/v1/namespaces/isthmus-system/events/")
+    );
+    assert_eq!(seen.body["involvedObject"]["uid"], "l1");
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_is_obeyed_and_the_letter_then_sent_before_the_others() {
-    for (status, asked, waited) in [
-        (429, Some("7"), 12),
-        (503, None, 1),
-        (503, Some("0"), 6),
-        (429, Some("86400"), 305),
-        // not an answer that is throttling by itself
-        (500, Some("20"), 25),
+async fn retry_after_silences_writes_and_twice_as_long_events() {
+    for (status, asked, silence, pause) in [
+        (429, Some("7"), 7, 14),
+        (503, Some("86400"), 300, 600),
+        // no time is asked of writes
+        (429, None, 0, 2),
     ] {
-        let mut server = Server::<Outbox>::start();
-        server.offer(mk_notice(Reason::Exported));
-        server.offer(mk_notice(Reason::NamespaceMissing));
-        let first = server.answer_with(status, asked).await;
-        let again = server.answer(201).await;
-        let time = again.at.duration_since(first.at);
-        assert!(
-            time >= Duration::from_secs(waited) && time < Duration::from_millis(waited * 1000 + 5),
-            "{status} {asked:?}: {time:?}"
-        );
+        let mut server = Server::start();
+        server.offer("Exported");
+        server.offer("NamespaceMissing");
+        let first = server.answer(status, asked).await;
+        a_moment().await;
+        let wait = server.write_wait();
+        assert!(wait.as_millis().abs_diff(silence * 1000) <= 5, "{wait:?}");
+        let stats = server.writes.stats(server.clock.now());
+        assert_eq!((stats.limit, stats.breaker_open), (32, false));
+        let again = server.answer(201, None).await;
+        let waited = again.at.duration_since(first.at);
+        assert!(waited.as_millis().abs_diff(pause * 1000) <= 5, "{waited:?}");
         assert_eq!(again.body, first.body);
-        assert_eq!(server.answer(201).await.body["reason"], "NamespaceMissing");
-        assert!(server.is_quiet(Duration::from_mins(10)).await);
+        assert_eq!(server.take().await, "NamespaceMissing");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_silence_that_was_asked_for_outlasts_the_connection() {
-    let mut server = Server::<Outbox>::start();
-    server.offer(mk_notice(Reason::Exported));
-    let (_, send) = server.next().await;
-    send.send_response(response(429, Some("60")));
-    sleep(Duration::from_millis(1)).await;
+    let mut server = Server::start();
+    server.offer("Exported");
+    server.answer(429, Some("60")).await;
+    a_moment().await;
     let mut server = server.reconnect().await;
-    assert!(server.is_quiet(Duration::from_secs(64)).await);
-    assert_eq!(server.answer(201).await.body["reason"], "Exported");
+    server.offer("NamespaceMissing");
+    assert!(server.is_quiet(Duration::from_secs(59)).await);
+    assert_eq!(server.take().await, "NamespaceMissing");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_in_flight_when_the_connection_ends_is_sent_over_the_next() {
-    let mut server = Server::<Outbox>::start();
-    server.offer(mk_notice(Reason::Exported));
-    let (_, _send) = server.next().await;
-    let mut server = server.reconnect().await;
-    assert_eq!(server.answer(201).await.body["reason"], "Exported");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_letter_that_is_never_taken_is_tried_five_times() {
-    let mut server = Server::<Outbox>::start();
-    server.offer(mk_notice(Reason::Exported));
-    server.offer(mk_notice(Reason::NamespaceMissing));
-    for _ in 0..5 {
-        let seen = server.answer_with(429, Some("10")).await;
+async fn an_event_that_is_never_taken_is_tried_three_times() {
+    let mut server = Server::start();
+    server.offer("Exported");
+    server.offer("NamespaceMissing");
+    for _ in 0..3 {
+        let seen = server.answer(429, Some("10")).await;
         assert_eq!(seen.body["reason"], "Exported");
     }
-    assert_eq!(server.answer(201).await.body["reason"], "NamespaceMissing");
+    assert_eq!(server.take().await, "NamespaceMissing");
     assert!(server.is_quiet(Duration::from_mins(10)).await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_hangs_is_left_alone_between_events() {
-    let mut server = Server::<Outbox>::start();
-    for reason in SIX {
-        server.offer(mk_notice(reason));
-    }
-    let mut before = None;
-    for reason in SIX {
-        let seen = server.hang().await;
-        assert_eq!(seen.body["reason"], reason.name(), "each is lost");
-        if let Some(before) = before {
-            let time = seen.at.duration_since(before);
-            // its deadline, and from a second to a minute
-            let allowed = Duration::from_secs(6)..Duration::from_secs(66);
-            assert!(allowed.contains(&time), "{time:?}");
-        }
-        before = Some(seen.at);
-    }
-    assert!(server.is_quiet(Duration::from_mins(10)).await);
+async fn events_wait_while_writes_do() {
+    let mut server = Server::start();
+    server.write_wait();
+    let (slot, _) = server.writes.take(server.clock.now()).expect("due");
+    let throttled = Outcome::Throttled(Some(Duration::from_mins(1)));
+    server.writes.finish(&slot, throttled, server.clock.now());
+    server.offer("Exported");
+    assert!(server.is_quiet(Duration::from_secs(59)).await);
+    assert_eq!(server.take().await, "Exported");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_last_word_that_came_too_soon_is_told_five_minutes_after_its_like() {
-    let mut server = Server::<Outbox>::start();
-    let started = server.clock.now();
-    let of = |reason| mk_notice(Reason::Member(reason));
-    server.offer(of("AuthFailed"));
-    assert_eq!(server.answer(201).await.body["reason"], "AuthFailed");
-    sleep(Duration::from_mins(1)).await;
-    server.offer(of("Active"));
-    assert_eq!(server.answer(201).await.body["reason"], "Active");
-    sleep(Duration::from_mins(1)).await;
-    server.offer(of("AuthFailed"));
-    // which holds up nothing else
-    sleep(Duration::from_mins(1)).await;
-    server.offer(mk_notice(Reason::Exported));
-    assert_eq!(server.answer(201).await.body["reason"], "Exported");
-    assert_eq!(server.clock.now().since(started).as_secs(), 180);
-    let seen = server.answer(200).await;
-    assert_eq!(
-        (seen.method.as_str(), &seen.body["count"]),
-        ("PATCH", &json!(2))
+async fn what_becomes_of_events_is_nothing_to_writes() {
+    let mut server = Server::start();
+    // more than a breaker bears
+    for _ in 0..6 {
+        server.offer("Exported");
+        let (_, _send) = server.next().await;
+        sleep(CALL_TIMEOUT).await;
+    }
+    let stats = server.writes.stats(server.clock.now());
+    assert!(!stats.breaker_open);
+    assert_eq!((stats.limit, stats.in_flight), (32, 0));
+    assert_eq!(server.write_wait(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_without_the_claim_and_what_is_older_than_five_minutes_never() {
+    let clock = Clock::start();
+    let (hand, claim) = ByHand::new(clock);
+    let mut server = Server::connect(clock, claim, Arc::default(), Arc::default());
+    server.offer("Exported");
+    assert!(server.is_quiet(Duration::from_secs(200)).await);
+    server.offer("NamespaceMissing");
+    assert!(server.is_quiet(Duration::from_secs(200)).await);
+    hand.hold(Duration::from_secs(30));
+    assert_eq!(server.take().await, "NamespaceMissing");
+    assert!(server.is_quiet(Duration::from_mins(1)).await);
+    // the claim ran out
+    server.offer("ImportConflict");
+    assert!(server.is_quiet(Duration::from_mins(1)).await);
+    hand.hold(Duration::from_hours(1));
+    assert_eq!(server.take().await, "ImportConflict");
+}
+
+#[tokio::test(start_paused = true)]
+async fn losing_the_claim_ends_an_event_between_its_calls() {
+    let clock = Clock::start();
+    let (hand, claim) = ByHand::new(clock);
+    let mut server = Server::connect(clock, claim, Arc::default(), Arc::default());
+    hand.hold(Duration::from_hours(1));
+    let time = (clock.now(), Timestamp::UNIX_EPOCH);
+    let lease = lease_of("isthmus-system", "prod");
+    assert!(
+        server
+            .events
+            .offer(Report::new(&lease, "AuthFailed", "", time))
     );
-    assert_eq!(server.clock.now().since(started).as_secs(), 300);
+    let (seen, send) = server.next().await;
+    assert_eq!(seen.method, "GET");
+    hand.give_up();
+    send.send_response(response(200, None));
     assert!(server.is_quiet(Duration::from_mins(10)).await);
 }

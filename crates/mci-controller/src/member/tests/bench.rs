@@ -206,6 +206,7 @@ where
         rebuild: None,
         updates: sender,
         queue: queue.clone(),
+        events: Arc::default(),
         writer: WriterSettings {
             controller_name: crd::annotations::MCI_CONTROLLER.to_owned(),
             write_timeout: Duration::from_secs(5),

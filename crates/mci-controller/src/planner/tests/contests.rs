@@ -121,10 +121,12 @@ fn the_third_round_within_a_minute_is_a_conflict_and_waits() {
     assert_eq!(reason, "PartiallyExported");
     assert!(message.contains("b Conflict"), "{message}");
     assert_eq!(duel.conflicts(third), 1);
-    let told = duel.bench.queues["a"].outbox().drain();
+    let events = duel.bench.planner.event_queue(&mk_name("a"));
+    let reports = events.drain();
+    let mut found = reports.iter();
     assert!(
-        told.iter().any(|(reason, _)| *reason == "ImportConflict"),
-        "{told:?}"
+        found.any(|(reason, note)| reason == "ImportConflict" && note.contains("keeps undoing")),
+        "{reports:?}"
     );
     let explanation = duel.bench.planner.explain(&mk_key("llm"), true, third);
     let explanation = explanation.expect("known");

@@ -1,9 +1,8 @@
-//! Who begins to lead, and what is told then.
+//! Who begins to lead, and what is reported then.
 
 use crd::annotations::DRAIN_SECONDS;
 
 use super::*;
-use crate::events::fill;
 
 /// A planner that does not lead, and knows of a bad annotation.
 fn mk_complaint() -> Bench {
@@ -21,37 +20,34 @@ fn mk_complaint() -> Bench {
     bench
 }
 
-fn complaints(bench: &Bench) -> usize {
-    let told = bench.queues["a"].outbox().drain();
-    let told = told.iter();
-    told.filter(|(reason, _)| *reason == "InvalidExportAnnotation")
+fn complaints(bench: &mut Bench) -> usize {
+    let reports = bench.planner.event_queue(&mk_name("a")).drain();
+    let reports = reports.iter();
+    reports
+        .filter(|(reason, _)| reason == "InvalidExportAnnotation")
         .count()
 }
 
 #[test]
-fn what_happened_before_the_takeover_is_told_though_nothing_changes_with_it() {
+fn what_happened_before_the_takeover_is_reported_though_nothing_changes_with_it() {
     let mut bench = mk_complaint();
-    let told = bench.queues["a"].outbox().drain();
-    assert!(told.is_empty(), "{told:?}");
+    assert_eq!(complaints(&mut bench), 0);
     bench.planner.speak(true);
     // nothing else is due then
     bench.plan(at(1_001));
-    assert_eq!(complaints(&bench), 1);
+    assert_eq!(complaints(&mut bench), 1);
 }
 
 #[test]
-fn what_did_not_fit_the_outbox_is_told_when_there_is_room_though_nothing_changes() {
+fn what_did_not_fit_the_queue_is_reported_by_the_slow_pass() {
     let mut bench = mk_complaint();
-    fill(bench.queues["a"].outbox(), at(1_000));
+    bench.planner.event_queue(&mk_name("a")).fill();
     bench.planner.speak(true);
     bench.plan(at(1_001));
-    bench.planner.housekeep(at(1_002));
-    bench.plan(at(1_003));
-    assert_eq!(complaints(&bench), 0, "there is no room");
-    // that made some
-    for told in [1, 0] {
-        bench.planner.housekeep(at(1_004));
-        bench.plan(at(1_005));
-        assert_eq!(complaints(&bench), told);
+    assert_eq!(complaints(&mut bench), 0, "there is no room");
+    bench.planner.compare_all();
+    for reports in [1, 0] {
+        bench.plan(at(1_002));
+        assert_eq!(complaints(&mut bench), reports);
     }
 }

@@ -164,6 +164,7 @@ impl Supervisor {
             rebuild: None,
             updates: sender,
             queue: queue.clone(),
+            events: self.planner.event_queue(name),
             writer: WriterSettings {
                 controller_name: self.settings.policy.controller_name.clone(),
                 write_timeout: self.settings.write_timeout,

@@ -1,0 +1,114 @@
+//! What the operator at home is to know of members.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+
+use super::{
+    EventQueue, reason,
+    reported::{Observations, Reported},
+    source,
+};
+use crate::{
+    index::{member::Link, origin::Source},
+    inventory::Unused,
+    name::ClusterName,
+    overview::Overview,
+};
+use moment::Moment;
+
+/// Compares what stands with what was reported.
+#[derive(Debug)]
+pub(crate) struct HomeRecorder {
+    queue: Arc<EventQueue>,
+    /// For members that no object at home names, and for what concerns all of them.
+    lease: ObjectReference,
+    reported: BTreeMap<Subject, Reported>,
+    /// The gate was open when all was observed last: that members work before is no news.
+    started: bool,
+}
+
+/// The uid of an object at home, and the member that it is about: our Lease is for many.
+type Subject = (String, String);
+
+const GUARD: &str = "more than half of the members were lost at once: the fault may be here, so withdrawals are held";
+const UNUSABLE: &str = "the new credentials are not used, the old ones stay";
+
+// === impl HomeRecorder ===
+
+impl HomeRecorder {
+    pub(crate) fn new(queue: Arc<EventQueue>, lease: ObjectReference) -> Self {
+        Self {
+            queue,
+            lease,
+            reported: BTreeMap::new(),
+            started: false,
+        }
+    }
+
+    /// Takes in how all stands, and reports what is new if we lead. `source_of` says which object names a member;
+    /// `unused` are objects that name none.
+    pub(crate) fn observe<'a>(
+        &mut self,
+        overview: &Overview,
+        unused: &[Unused],
+        source_of: impl Fn(&ClusterName) -> Option<&'a Source>,
+        leading: bool,
+        time: (Moment, Timestamp),
+    ) {
+        let mut observed: BTreeMap<Subject, (ObjectReference, Observations)> = BTreeMap::new();
+        let mut add = |of: Option<&Source>, member: &str, reason, about: &str, note: &str| {
+            let regarding = of.and_then(source).unwrap_or_else(|| self.lease.clone());
+            let subject = (regarding.uid.clone().unwrap_or_default(), member.to_owned());
+            let found = observed.entry(subject).or_default();
+            found.0 = regarding;
+            found.1.add(reason, [about], note);
+        };
+        if overview.guard {
+            add(None, "", reason::ISOLATION_GUARD, "", GUARD);
+        }
+        for one in unused {
+            let note = format!("not member {}: {}", one.member, one.detail);
+            let of = Some(&one.origin.source);
+            add(of, &one.member, one.refusal.reason(), "", &note);
+        }
+        // who removes a member knows
+        let members = overview.clusters.iter();
+        let members = members.filter(|member| member.link != Link::Removing.name());
+        // on the way back to contact all stands as it was
+        let (connecting, members): (Vec<_>, Vec<_>) =
+            members.partition(|member| member.active.reason == "Connecting");
+        let connecting: BTreeSet<&str> = connecting.iter().map(|one| one.name.as_str()).collect();
+        for member in members {
+            let name = member.name.as_str();
+            let of = source_of(&member.name);
+            let note = format!("member {name}: {}", member.explanation());
+            add(of, name, member.active.reason, "", &note);
+            if let Some(why) = &member.unusable_credentials {
+                let note = format!("member {name}: {UNUSABLE}: {why}");
+                add(of, name, "BadCredentials", why, &note);
+            }
+        }
+        for subject in self.reported.keys() {
+            if !connecting.contains(&*subject.1) {
+                observed.entry(subject.clone()).or_default();
+            }
+        }
+        // that it works while another leads is for that one to report
+        let is_known = |reason| reason == "Active" && !(leading && self.started);
+        let queue = leading.then_some(&*self.queue);
+        for (subject, (regarding, found)) in observed {
+            let reported = self.reported.entry(subject).or_default();
+            reported.observe(&regarding, found, is_known, queue, time);
+        }
+        self.reported.retain(|_, reported| !reported.is_empty());
+        self.started = overview.gate_open;
+    }
+}
+
+#[cfg(test)]
+mod tests;
