@@ -12,7 +12,6 @@
 mod connector;
 mod guard;
 mod turns;
-mod volume;
 
 use std::time::Duration;
 

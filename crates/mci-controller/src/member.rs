@@ -7,22 +7,23 @@
 //! ```
 
 mod alike;
-mod anew;
 mod connect;
 mod identity;
 mod import_crd;
 mod parents;
 mod pools;
 mod project;
+mod relist;
 mod session;
 mod slices;
 #[cfg(test)]
 mod tests;
 mod trial;
+mod under_way;
 mod vigil;
 mod watches;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, watch},
@@ -36,9 +37,8 @@ use crate::{
     events::EventQueue,
     index::{
         interest::Interest,
-        left_out::Lists,
         member::{Fault, Refusal},
-        update::Update,
+        update::{AnyKind, Update},
     },
     inventory::Credentials,
     metrics::Metrics,
@@ -62,8 +62,8 @@ pub(crate) struct Control {
     pub(crate) accepted_identity: Option<String>,
     /// What is worth watching there; none before its pools are known.
     pub(crate) interest: Option<Interest>,
-    /// What is to be listed anew, beside what begins anew by itself.
-    pub(crate) lists: Lists,
+    /// The kinds that are not kept in full: each is listed again from time to time.
+    pub(crate) partial: BTreeSet<AnyKind>,
 }
 
 /// Credentials that have worked, and which cluster they led to.

@@ -86,6 +86,9 @@ pub(crate) struct MemberView {
     /// Permissions that it lacks to give us.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) denied: Option<String>,
+    /// Kinds of which it has more than is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) over_limit: Option<String>,
     /// Since its last contact; zero while in contact.
     #[serde(rename = "lastContactSeconds", serialize_with = "seconds")]
     pub(crate) silent: Duration,
@@ -127,9 +130,10 @@ pub(crate) struct Observer {
 }
 
 /// Values of `mci_member_state{reason}`, and the reasons of `Active`: exactly one holds of a member.
-pub(crate) const STATES: [&str; 11] = [
+pub(crate) const STATES: [&str; 12] = [
     "Active",
     "CRDAbsent",
+    "LimitExceeded",
     "Connecting",
     "ConnectionLost",
     "AuthFailed",
@@ -142,11 +146,15 @@ pub(crate) const STATES: [&str; 11] = [
 ];
 
 /// What each reason means, for a person.
-const MEANINGS: [(&str, &str); 11] = [
+const MEANINGS: [(&str, &str); 12] = [
     ("Active", "in contact"),
     (
         "CRDAbsent",
         "in contact; it exports, but has no InferencePoolImport CRD, so nothing can be imported there",
+    ),
+    (
+        "LimitExceeded",
+        "in contact; it has more objects, or larger ones, than are kept of one member: see overLimit in /debug/clusters",
     ),
     ("Connecting", "the first lists have not completed yet"),
     (
@@ -222,6 +230,7 @@ impl Observer {
             uid: member.uid.clone(),
             unusable_credentials: member.unusable_credentials.clone(),
             denied: (!member.denied.is_empty()).then(|| member.denied.missing()),
+            over_limit: member.over_limit(),
             silent: member
                 .silence
                 .map_or(Duration::ZERO, |silence| now.since(silence.since)),
@@ -305,7 +314,7 @@ impl Active {
     fn of(reason: &'static str) -> Self {
         let meaning = MEANINGS.iter().find(|(known, _)| *known == reason);
         Self {
-            status: matches!(reason, "Active" | "CRDAbsent"),
+            status: matches!(reason, "Active" | "CRDAbsent" | "LimitExceeded"),
             reason,
             message: meaning.map_or("", |(_, text)| *text),
         }
@@ -322,6 +331,7 @@ pub(crate) fn active(member: &Member) -> Active {
         (Link::Lost | Link::Removing, Some(silence)) => silence.fault.reason(),
         _ if !member.denied.is_empty() => "AuthFailed",
         _ if is_absent(member) => "CRDAbsent",
+        _ if member.over_limit().is_some() => "LimitExceeded",
         (Link::Live | Link::Suspect | Link::Removing, _) => "Active",
     })
 }

@@ -29,12 +29,11 @@ use crate::{
         Changes, Dirty, World,
         facts::{Claim, LiveImport},
         interest::Interest,
-        left_out::Lists,
         member::{Coverage, Link, Member, Reach, Refusal},
         origin::Origin,
         record::Record,
         rules::Rules,
-        update::Update,
+        update::{AnyKind, Update},
     },
     metrics::Metrics,
     name::{ClusterName, Key},
@@ -123,10 +122,10 @@ impl Planner {
         self.world.members.get(name).and_then(Member::interest)
     }
 
-    /// What of a member is to be listed anew.
-    pub(crate) fn lists(&self, name: &ClusterName) -> Lists {
+    /// The kinds of a member that are to be listed again, for not all of them is kept.
+    pub(crate) fn partial_kinds(&self, name: &ClusterName) -> BTreeSet<AnyKind> {
         let member = self.world.members.get(name);
-        member.map(Member::lists).unwrap_or_default()
+        member.map(Member::partial_kinds).unwrap_or_default()
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -186,9 +185,8 @@ impl Planner {
         self.world.members.get(name).is_none_or(|member| {
             let imports = member.imports.items.values();
             let pools = member.pools.values();
-            let known = member.imports.coverage != Coverage::Never
-                && member.imports_left_out.is_empty()
-                && member.pools_coverage != Coverage::Never;
+            let is_known = |one| matches!(one, Coverage::Listed | Coverage::NotServed);
+            let known = is_known(member.imports.coverage) && is_known(member.pools_coverage);
             known
                 && imports.filter(|import| import.claim == Claim::Ours).count() == 0
                 && pools.filter(|pool| pool.facts.exported.is_some()).count() == 0

@@ -6,6 +6,7 @@
 mod absence;
 mod changes;
 pub mod contest;
+mod counted;
 pub mod denied;
 pub mod digest;
 pub mod drain;
@@ -13,12 +14,13 @@ pub mod entry;
 pub mod facts;
 pub mod flavour;
 mod guard;
+pub mod heap;
 mod identity;
 pub mod interest;
 mod kinds;
-pub mod left_out;
 mod link;
 pub mod member;
+pub mod memory;
 pub mod origin;
 mod orphans;
 mod parents;
@@ -28,8 +30,6 @@ pub mod rules;
 #[cfg(test)]
 mod tests;
 pub mod update;
-mod weighed;
-mod weight;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,6 +44,7 @@ use self::{
     facts::{Claim, CrdCheck, LiveImport, PoolFacts},
     guard::Guard,
     member::{Coverage, Doubt, Link, Member, Unseen},
+    memory::MEMBER_MEMORY,
     orphans::{Orphans, Suspects},
     pools::Reading,
     record::Record,
@@ -135,7 +136,8 @@ impl World {
                 Link::Refused(refusal) => Some(refusal),
                 _ => None,
             };
-            Some((refusal, member.exports_known(), member.imports_known()))
+            let exports = (member.exports_known(), member.parts_known());
+            Some((refusal, exports, member.imports_known()))
         };
         let overfull = |world: &Self| world.members.get(name).is_some_and(Member::is_overfull);
         let was_lost = self.members.get(name).is_some_and(Member::is_lost);
@@ -145,15 +147,13 @@ impl World {
         changes.dirty.all |= known(self) != before;
         // what was not known is now
         changes.dirty.all |= was_overfull && !overfull(self);
-        if let Some(member) = self.members.get_mut(name) {
-            member.review_room();
-        }
         changes.merge(self.note_contact(name, was_lost, now));
         self.begin_drains(&changes, now);
         changes
     }
 
     fn take(&mut self, name: &ClusterName, update: Update, now: Moment) -> Changes {
+        let guarded = self.is_guarded();
         let Some(member) = self.members.get_mut(name) else {
             return Changes::default();
         };
@@ -161,6 +161,23 @@ impl World {
         if refused && !matches!(update, Update::Connected { .. } | Update::Refused(_)) {
             // the last words of a session that is being ended: not heard
             return Changes::default();
+        }
+        let over = match &update {
+            Update::OverLimit(kind) => Some(*kind),
+            update => member.exceeds(update, guarded),
+        };
+        if let Some(kind) = over {
+            let is_news = member.set_partial(kind);
+            if is_news {
+                tracing::warn!(member = %name, kind = kind.plural(), limit = MEMBER_MEMORY,
+                    "it has more than is kept of one member: what is known of this kind stays as it is");
+            }
+            // what is made of it is not known any more
+            return if is_news {
+                Changes::all()
+            } else {
+                Changes::default()
+            };
         }
         match update {
             Update::Connected { uid, clusterset } => {
@@ -199,6 +216,7 @@ impl World {
             Update::Routes(change) => return member.change_routes(change),
             Update::ParentsHidden(kind) => return member.hide_parents(kind),
             Update::ParentsUnwatched => return member.unwatch_parents(),
+            Update::OverLimit(_) => {}
             Update::Namespaces(change) => {
                 let names = member.change_namespaces(change);
                 return self.keys_in(&names);
@@ -296,9 +314,10 @@ impl World {
         let Some(member) = self.members.get_mut(name) else {
             return Changes::default();
         };
-        let first = member.pools_coverage != Coverage::Listed;
+        let before = member.pools_coverage;
         let mut changes = member.list_pools(name, pools, odd, crd, reading);
-        if first {
+        // the first of all, or the first that fits
+        if before != Coverage::Listed && before != member.pools_coverage {
             changes.dirty.all = true;
             changes.withhold(Evidence::PoolAbsent, self.carried_from(name).len());
             self.tell_orphans(Suspects::Listed(name), &mut changes);

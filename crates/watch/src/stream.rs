@@ -88,8 +88,21 @@ pub fn metadata<K>(
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
+    reduced_metadata(api, config, Ok)
+}
+
+/// As [`reduced`], of metadata alone.
+pub fn reduced_metadata<K, F>(
+    api: Api<PartialObjectMeta<K>>,
+    config: Config,
+    reduce: impl Fn(PartialObjectMeta<K>) -> Result<F, OddObject> + Send + Sync,
+) -> impl Stream<Item = Update<F>> + Send
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    F: Send,
+{
     let begin = move || watcher::watcher(api.clone(), config.clone());
-    updates(K::kind(&()).into_owned(), begin, Ok)
+    updates(K::kind(&()).into_owned(), begin, reduce)
 }
 
 struct State<S, K> {

@@ -4,6 +4,10 @@
 use std::{
     future::poll_fn,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -15,17 +19,15 @@ use kube::client::Body;
 use tokio::time::{Instant, timeout};
 use tower::{BoxError, Service};
 
-use super::{
-    turns::{MemberTurns, Turn},
-    volume::{Lists, Page},
-};
+use super::turns::{MemberTurns, Turn};
 
 /// The guarded service.
 #[derive(Clone)]
 pub(super) struct Guard<S> {
     inner: S,
     turns: MemberTurns,
-    lists: Lists,
+    /// Bytes of the pages that this client is reading.
+    reading: Arc<AtomicUsize>,
 }
 
 /// A body that ends with an error where it grows too large or takes too long.
@@ -38,6 +40,14 @@ pub(super) struct GuardedBody<B> {
     page: Option<Page>,
     /// When a watch began, until it has ended.
     began: Option<Instant>,
+}
+
+/// A page of a list that is being read.
+struct Page {
+    /// All that its client is reading.
+    reading: Arc<AtomicUsize>,
+    bytes: usize,
+    objects: usize,
 }
 
 /// What may still come.
@@ -63,6 +73,10 @@ enum Excess {
     Late(Duration),
     #[error("the answer is larger than {0} bytes")]
     TooLarge(usize),
+    #[error("the lists being read are larger than {0} bytes together")]
+    TooMuch(usize),
+    #[error("a page of a list has more than {0} JSON objects")]
+    TooMany(usize),
     #[error("an event is larger than {0} bytes")]
     EventTooLarge(usize),
     #[error("the watch ended within {0:?}: expected the server to keep it open")]
@@ -73,8 +87,11 @@ enum Excess {
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// One object: 2 MiB, where etcd by default takes 1.5, and what JSON adds to it.
 const MAX_OBJECT: usize = 2 * 1024 * 1024 + 64 * 1024;
-/// One page of a list: 64 KiB for each of 500 objects. With every place taken by a hostile server, 16 times this.
-const MAX_PAGE: usize = 32 * 1024 * 1024;
+/// Pages of one member that are being read: 64 KiB for each of 500 objects on one.
+const MAX_PAGES: usize = 32 * 1024 * 1024;
+/// JSON objects on one page, nested ones too: what is decoded is larger than its text, and 3 bytes may become a
+/// kilobyte, so this bounds it at 256 MiB. Of the largest lists, those of imports, an object takes 50 bytes and more.
+const MAX_JSON_OBJECTS: usize = 256 * 1024;
 /// A watch that ends sooner has failed, whatever it told: the watcher begins the next one at once, and only a failure
 /// makes it wait. Far below the 30 s that we ask for, and what is above it costs a request in 2 s.
 const MIN_WATCH: Duration = Duration::from_secs(2);
@@ -100,7 +117,7 @@ impl<S> Guard<S> {
         Self {
             inner,
             turns,
-            lists: Lists::default(),
+            reading: Arc::default(),
         }
     }
 }
@@ -124,14 +141,14 @@ where
         // the one that was polled ready is the one to call
         let waiting = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, waiting);
-        let (turns, lists) = (self.turns.clone(), self.lists.clone());
+        let (turns, reading) = (self.turns.clone(), self.reading.clone());
         Box::pin(async move {
             let purpose = purpose(request.uri());
-            let page = (purpose == Purpose::List).then(|| lists.page(request.uri()));
+            let page = (purpose == Purpose::List).then(|| Page::new(reading));
             let (bound, turn) = match purpose {
                 Purpose::Watch => (Bound::Line(MAX_OBJECT), None),
                 Purpose::Other => (Bound::total(MAX_OBJECT), None),
-                Purpose::List => (Bound::total(MAX_PAGE), Some(turns.next().await?)),
+                Purpose::List => (Bound::total(MAX_PAGES), Some(turns.next().await?)),
             };
             let answer = inner.call(request);
             let (answer, turn) = match turn {
@@ -236,6 +253,38 @@ where
     }
 }
 
+// === impl Page ===
+
+impl Page {
+    fn new(reading: Arc<AtomicUsize>) -> Self {
+        Self {
+            reading,
+            bytes: 0,
+            objects: 0,
+        }
+    }
+
+    fn take(&mut self, data: &[u8]) -> Result<(), Excess> {
+        self.bytes += data.len();
+        let before = self.reading.fetch_add(data.len(), Ordering::Relaxed);
+        if before + data.len() > MAX_PAGES {
+            return Err(Excess::TooMuch(MAX_PAGES));
+        }
+        // those within texts are counted too: there are few
+        self.objects += memchr::memchr_iter(b'{', data).count();
+        if self.objects > MAX_JSON_OBJECTS {
+            return Err(Excess::TooMany(MAX_JSON_OBJECTS));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        self.reading.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 // === impl Bound ===
 
 impl Bound {
@@ -329,6 +378,33 @@ mod tests {
             let error = error.expect_err("endless");
             assert!(error.contains("larger than"), "{uri}: {error}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_of_tiny_objects_ends() {
+        let uri = "/api/v1/services?limit=500";
+        let chunk = Bytes::from("{},".repeat(1024));
+        let within = MAX_JSON_OBJECTS / 1024;
+        let answer = ask(uri, AT_ONCE, chunk.clone(), within, AT_ONCE).await;
+        assert_eq!(answer, Ok(within * chunk.len()));
+        let error = ask(uri, AT_ONCE, chunk, within + 1, AT_ONCE).await;
+        assert!(error.expect_err("too many").contains("JSON objects"));
+    }
+
+    #[test]
+    fn the_pages_of_one_client_are_bounded_together_until_they_are_read() {
+        let reading = Arc::<AtomicUsize>::default();
+        let [mut first, mut second] = [(); 2].map(|()| Page::new(reading.clone()));
+        let half = vec![b' '; MAX_PAGES / 2];
+        for page in [&mut first, &mut second] {
+            page.take(&half).expect("both fit");
+        }
+        let error = second.take(b" ").expect_err("too much");
+        assert!(error.to_string().contains("together"), "{error}");
+        drop(second);
+        first.take(&half).expect("it is alone now");
+        drop(first);
+        assert_eq!(reading.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test(start_paused = true)]

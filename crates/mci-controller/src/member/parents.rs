@@ -13,10 +13,15 @@ use tokio::{
 
 use super::{
     Control, project,
+    relist::relisting,
+    under_way::{ListMemory, Seen},
     watches::{Gone, Wires, config},
 };
 use crate::{
-    index::update::{Change, ParentKind, Update},
+    index::{
+        heap::Heap,
+        update::{Change, ParentKind, Update},
+    },
     name::Key,
 };
 
@@ -37,20 +42,14 @@ pub(super) async fn parents(
     }
     loop {
         control.wait_for(wanted).await.map_err(|_| Gone)?;
-        let gateways = follow(
-            &wires,
-            &client,
-            ParentKind::Gateways,
-            project::gateway,
-            Update::Gateways,
-        );
-        let routes = follow(
-            &wires,
-            &client,
-            ParentKind::Routes,
-            project::route,
-            Update::Routes,
-        );
+        let gateways = relisting(control.clone(), ParentKind::Gateways.into(), || {
+            let (kind, update) = (ParentKind::Gateways, Update::Gateways);
+            follow(&wires, &client, kind, project::gateway, update)
+        });
+        let routes = relisting(control.clone(), ParentKind::Routes.into(), || {
+            let (kind, update) = (ParentKind::Routes, Update::Routes);
+            follow(&wires, &client, kind, project::route, update)
+        });
         tokio::select! {
             ended = gateways => ended?,
             ended = routes => ended?,
@@ -82,7 +81,7 @@ async fn follow<K, F>(
     wires: &Wires,
     client: &Client,
     kind: ParentKind,
-    facts: impl Fn(K) -> Option<F>,
+    facts: impl Fn(K) -> Option<F> + Send + Sync,
     update: impl Fn(Change<F>) -> Update,
 ) -> Result<(), Gone>
 where
@@ -92,25 +91,42 @@ where
         + serde::de::DeserializeOwned
         + Send
         + 'static,
+    F: Heap + Send,
 {
+    let list = ListMemory::new(&wires.under_way);
     let mut told = false;
     loop {
         let api: Api<watch::Tolerant<K>> = Api::all(client.clone());
-        let mut stream = std::pin::pin!(watch::objects::<K>(api, config()));
+        let reduce = |object: K| {
+            let key = project::key_of(object.meta());
+            let facts = facts(object);
+            list.add(Seen { key, facts })
+        };
+        let mut stream = std::pin::pin!(watch::reduced(api, config(), reduce));
         while let Some(event) = stream.next().await {
             let change = match event {
-                watch::Update::Reset(objects) => Some(Change::Listed(
-                    objects.into_iter().filter_map(&facts).collect(),
-                )),
-                watch::Update::Apply(object) => facts(object).map(Change::Applied),
-                watch::Update::Delete(object) => {
-                    project::key_of(object.meta()).map(Change::Deleted)
+                watch::Update::Reset(objects) => {
+                    let listed = objects.into_iter().filter_map(|seen| seen.facts);
+                    list.end().then(|| Change::Listed(listed.collect()))
+                }
+                watch::Update::Apply(seen) => {
+                    list.end();
+                    seen.facts.map(Change::Applied)
+                }
+                watch::Update::Delete(seen) => {
+                    list.end();
+                    seen.key.map(Change::Deleted)
                 }
                 watch::Update::OddDelete(odd) => {
+                    list.end();
                     Key::checked(&odd.namespace, &odd.name).map(Change::Deleted)
                 }
-                watch::Update::Odd(_) => None,
+                watch::Update::Odd(_) => {
+                    wires.check_list(kind.into(), &list).await?;
+                    None
+                }
                 watch::Update::Failed(failure) => {
+                    list.end();
                     wires.metrics.watch_failed(kind.plural(), failure.reason());
                     if failure.is_kind_missing() || failure.status == Some(403) {
                         if !std::mem::replace(&mut told, true) {

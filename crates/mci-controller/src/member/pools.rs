@@ -10,8 +10,8 @@ use tokio::time::sleep;
 use watch::CrdState;
 
 use super::{
-    anew::Anew,
     project,
+    under_way::{ListMemory, Seen},
     vigil::Sign,
     watches::{Gone, Wires, config},
 };
@@ -30,10 +30,16 @@ const POOLS_CRD: &str = "inferencepools.inference.networking.k8s.io";
 const DOUBT_RETRY: Duration = Duration::from_secs(30);
 
 /// Follows the pools of a member.
-pub(super) async fn pools(wires: Wires, client: Client, mut anew: Anew) -> Result<(), Gone> {
+pub(super) async fn pools(wires: Wires, client: Client) -> Result<(), Gone> {
+    let memory = ListMemory::new(&wires.under_way);
     let list = || {
-        let stream = watch::objects::<InferencePool>(Api::all(client.clone()), config());
-        Box::pin(stream)
+        let (ours, adding) = (wires.ours.clone(), memory.clone());
+        let reduce = move |object: InferencePool| {
+            let key = project::key_of(object.meta());
+            let facts = project::pool(object, &ours);
+            adding.add(Seen { key, facts })
+        };
+        Box::pin(watch::reduced(Api::all(client.clone()), config(), reduce))
     };
     let mut stream = list();
     // a list or deletion was told under a CRD that may be going
@@ -43,12 +49,6 @@ pub(super) async fn pools(wires: Wires, client: Client, mut anew: Anew) -> Resul
     loop {
         let event = tokio::select! {
             event = stream.next() => event,
-            asked = anew.asked() => {
-                asked?;
-                odd.clear();
-                stream = list();
-                continue;
-            }
             () = sleep(DOUBT_RETRY), if doubtful => {
                 if check_crd(&client).await != CrdCheck::Doubtful {
                     // only a list made after that proves anything
@@ -65,12 +65,16 @@ pub(super) async fn pools(wires: Wires, client: Client, mut anew: Anew) -> Resul
         match event {
             watch::Update::Reset(objects) => {
                 let mut pools = Vec::new();
-                for object in objects {
-                    let key = project::key_of(object.meta());
-                    match project::pool(object, &wires.ours) {
+                for Seen { key, facts } in objects {
+                    match facts {
                         Some(facts) => pools.push(facts),
                         None => odd.extend(key),
                     }
+                }
+                if !memory.end() {
+                    odd.clear();
+                    wires.sign(Sign::Settled(Kind::Pools)).await?;
+                    continue;
                 }
                 let crd = if odd.len() < MAX_POOLS {
                     check_crd(&client).await
@@ -85,32 +89,26 @@ pub(super) async fn pools(wires: Wires, client: Client, mut anew: Anew) -> Resul
                     .await?;
                 wires.sign(Sign::Settled(Kind::Pools)).await?;
             }
-            watch::Update::Apply(object) => {
-                let key = project::key_of(object.meta());
-                match (project::pool(object, &wires.ours), key) {
+            watch::Update::Apply(Seen { key, facts }) => {
+                memory.end();
+                match (facts, key) {
                     (Some(facts), _) => wires.update(Update::PoolApplied(facts)).await?,
                     (None, Some(key)) => wires.update(Update::PoolOdd(key)).await?,
                     (None, None) => {}
                 }
                 wires.sign(Sign::Working(Kind::Pools)).await?;
             }
-            watch::Update::Delete(object) => {
-                if let Some(key) = project::key_of(object.meta()) {
-                    let crd = check_crd(&client).await;
-                    doubtful |= crd == CrdCheck::Doubtful;
-                    wires.update(Update::PoolDeleted { key, crd }).await?;
-                }
-                wires.sign(Sign::Working(Kind::Pools)).await?;
+            watch::Update::Delete(Seen { key, .. }) => {
+                memory.end();
+                doubtful |= deleted(&wires, &client, key).await?;
             }
             watch::Update::OddDelete(object) => {
-                if let Some(key) = Key::checked(&object.namespace, &object.name) {
-                    let crd = check_crd(&client).await;
-                    doubtful |= crd == CrdCheck::Doubtful;
-                    wires.update(Update::PoolDeleted { key, crd }).await?;
-                }
-                wires.sign(Sign::Working(Kind::Pools)).await?;
+                memory.end();
+                let key = Key::checked(&object.namespace, &object.name);
+                doubtful |= deleted(&wires, &client, key).await?;
             }
             watch::Update::Odd(object) => {
+                wires.check_list(Kind::Pools.into(), &memory).await?;
                 if let Some(key) = Key::checked(&object.namespace, &object.name) {
                     if odd.len() < MAX_POOLS {
                         odd.insert(key.clone());
@@ -119,6 +117,7 @@ pub(super) async fn pools(wires: Wires, client: Client, mut anew: Anew) -> Resul
                 }
             }
             watch::Update::Failed(failure) => {
+                memory.end();
                 odd.clear();
                 if seeded::is_on(SeededFault::LostWatchIsEmptyList) {
                     let crd = check_crd(&client).await;
@@ -130,6 +129,18 @@ pub(super) async fn pools(wires: Wires, client: Client, mut anew: Anew) -> Resul
             }
         }
     }
+}
+
+/// Passes a deletion on with what the CRD says after it; whether that is doubtful.
+async fn deleted(wires: &Wires, client: &Client, key: Option<Key>) -> Result<bool, Gone> {
+    let mut doubtful = false;
+    if let Some(key) = key {
+        let crd = check_crd(client).await;
+        doubtful = crd == CrdCheck::Doubtful;
+        wires.update(Update::PoolDeleted { key, crd }).await?;
+    }
+    wires.sign(Sign::Working(Kind::Pools)).await?;
+    Ok(doubtful)
 }
 
 /// What the pools CRD says of itself. Not being allowed to get it is no proof that it stands.

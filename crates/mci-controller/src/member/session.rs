@@ -11,9 +11,11 @@ use tokio::{
 
 use super::{
     Control, MemberContext, Proven, RECONNECT_MAX,
-    anew::Anew,
     connect::{self, ConnectError, Identity},
-    identity, parents, pools, slices, trial,
+    identity, parents, pools,
+    relist::relisting,
+    slices, trial,
+    under_way::UnderWay,
     vigil::{Sign, Verdict, Vigil},
     watches::{self, Gone, Wires},
 };
@@ -95,6 +97,7 @@ impl<'a> Session<'a> {
             metrics: context.metrics.member(&context.name),
             ours: context.ours.clone(),
             alike: context.alike.clone(),
+            under_way: UnderWay::default(),
         };
         Self {
             context,
@@ -145,7 +148,7 @@ impl<'a> Session<'a> {
                 () = self.unauthorised.notified() => Some(Verdict::Unauthorised),
                 Some(ended) = self.tasks.join_next() => match ended {
                     Ok(Err(Gone)) => return End::IndexGone,
-                    // a watch never ends of itself: a task that did is started anew with the session
+                    // a watch never ends of itself: a task that did is started again with the session
                     Ok(Ok(())) => Some(Verdict::Lost(Fault::ConnectionLost)),
                     Err(error) => {
                         tracing::error!(member = %self.context.name, %error, "a task of the member failed");
@@ -213,36 +216,38 @@ impl<'a> Session<'a> {
     }
 
     fn spawn(&mut self) {
-        let (wires, client) = (&self.wires, &self.ways.kube);
+        let (wires, client) = (self.wires.clone(), self.ways.kube.clone());
         let control = self.context.control.clone();
-        let anew_imports = Anew::new(control.clone(), |lists| lists.imports);
-        self.tasks.spawn(pools::pools(
-            wires.clone(),
-            client.clone(),
-            Anew::new(control.clone(), |lists| lists.pools),
-        ));
-        self.tasks
-            .spawn(watches::services(wires.clone(), client.clone()));
-        self.tasks.spawn(slices::slices(
-            wires.clone(),
-            client.clone(),
-            control.clone(),
-        ));
+        self.spawn_watch(Kind::Pools, pools::pools);
+        self.spawn_watch(Kind::Services, watches::services);
+        self.spawn_watch(Kind::Namespaces, watches::namespaces);
+        self.spawn_watch(Kind::Imports, watches::imports);
+        let slices_control = control.clone();
+        self.spawn_watch(Kind::Slices, move |wires, client| {
+            slices::slices(wires, client, slices_control.clone())
+        });
         self.tasks
             .spawn(parents::parents(wires.clone(), client.clone(), control));
-        self.tasks
-            .spawn(watches::namespaces(wires.clone(), client.clone()));
-        self.tasks.spawn(watches::imports(
-            wires.clone(),
-            client.clone(),
-            anew_imports,
-        ));
         self.tasks.spawn(identity::look(
             wires.clone(),
             client.clone(),
             self.proven.uid.clone(),
         ));
         self.tasks.spawn(probe(wires.clone(), client.clone()));
+    }
+
+    /// Follows a kind, from its list again where the index does not keep all of it.
+    fn spawn_watch<F, W>(&mut self, kind: Kind, watch: W)
+    where
+        W: Fn(Wires, Client) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<(), Gone>> + Send,
+    {
+        let (wires, client) = (self.wires.clone(), self.ways.kube.clone());
+        let control = self.context.control.clone();
+        self.tasks.spawn(async move {
+            let watch = || watch(wires.clone(), client.clone());
+            relisting(control, kind.into(), watch).await
+        });
     }
 
     /// The writer runs from when all is listed and the index has accepted the cluster, until the session ends.

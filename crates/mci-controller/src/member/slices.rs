@@ -8,10 +8,12 @@ use tokio::sync::watch as channel;
 
 use super::{
     Control, project,
+    under_way::{ListMemory, Seen},
     vigil::Sign,
     watches::{Gone, Wires, changed, config},
 };
 use crate::index::{
+    facts::SliceFacts,
     interest::{Interest, Scope},
     update::{Kind, Update},
 };
@@ -20,7 +22,8 @@ use crate::index::{
 struct Selection {
     scope: Scope,
     /// None: the scope is empty.
-    stream: Option<BoxStream<'static, watch::Update<EndpointSlice>>>,
+    stream: Option<BoxStream<'static, watch::Update<Seen<SliceFacts>>>>,
+    list: ListMemory,
 }
 
 /// Follows the EndpointSlices of the EPPs.
@@ -38,16 +41,16 @@ pub(super) async fn slices(
             .interest
             .as_ref()
             .map(Interest::scope);
-        // a list under way is completed first: were it begun anew at each change, it might never end
+        // a list under way is completed first: were it begun again at each change, it might never end
         if let Some(wanted) = wanted
             && next.is_none()
             && !current.as_ref().is_some_and(|one| one.serves(&wanted))
         {
             if wanted.is_empty() {
                 tell(&wires, Vec::new(), wanted.clone()).await?;
-                current = Some(Selection::empty());
+                current = Some(Selection::empty(&wires));
             } else {
-                next = Some(Selection::new(wanted, client.clone()));
+                next = Some(Selection::new(wanted, &wires, client.clone()));
             }
         }
         tokio::select! {
@@ -55,37 +58,54 @@ pub(super) async fn slices(
             Some(event) = event_of(&mut next) => match event {
                 watch::Update::Reset(objects) => {
                     current = next.take();
-                    if let Some(selection) = &current {
-                        tell(&wires, objects, selection.scope.clone()).await?;
-                    }
+                    listed(&wires, current.as_ref().map(Selection::parts), objects).await?;
                 }
-                watch::Update::Failed(failure) => wires.failed(Kind::Slices, &failure).await?,
-                // nothing else comes before the list
-                _ => {}
+                // before the list comes nothing but failures and what cannot be read
+                event => follow(&wires, next.as_ref().map(Selection::list), event).await?,
             },
             Some(event) = event_of(&mut current) => match event {
                 watch::Update::Reset(objects) => {
-                    if let Some(selection) = &current {
-                        tell(&wires, objects, selection.scope.clone()).await?;
-                    }
+                    listed(&wires, current.as_ref().map(Selection::parts), objects).await?;
                 }
-                event => {
-                    let key = |slice: &EndpointSlice| project::key_of(slice.meta());
-                    changed(&wires, Kind::Slices, event, &project::slice, &key, &Update::Slices).await?;
-                }
+                event => follow(&wires, current.as_ref().map(Selection::list), event).await?,
             },
         }
     }
 }
 
-async fn tell(wires: &Wires, objects: Vec<EndpointSlice>, scope: Scope) -> Result<(), Gone> {
-    let slices = objects.into_iter().filter_map(project::slice).collect();
+async fn tell(wires: &Wires, slices: Vec<SliceFacts>, scope: Scope) -> Result<(), Gone> {
     wires.update(Update::SlicesListed { slices, scope }).await?;
     wires.sign(Sign::Settled(Kind::Slices)).await
 }
 
+/// A list is complete. One that was too large says nothing.
+async fn listed(
+    wires: &Wires,
+    of: Option<(ListMemory, Scope)>,
+    objects: Vec<Seen<SliceFacts>>,
+) -> Result<(), Gone> {
+    match of {
+        Some((list, scope)) if list.end() => {
+            let slices = objects.into_iter().filter_map(|seen| seen.facts);
+            tell(wires, slices.collect(), scope).await
+        }
+        _ => wires.sign(Sign::Settled(Kind::Slices)).await,
+    }
+}
+
+async fn follow(
+    wires: &Wires,
+    list: Option<ListMemory>,
+    event: watch::Update<Seen<SliceFacts>>,
+) -> Result<(), Gone> {
+    match list {
+        Some(list) => changed(wires, Kind::Slices, &list, event, &Update::Slices).await,
+        None => Ok(()),
+    }
+}
+
 /// The next event of a selection; never where there is none.
-async fn event_of(selection: &mut Option<Selection>) -> Option<watch::Update<EndpointSlice>> {
+async fn event_of(selection: &mut Option<Selection>) -> Option<watch::Update<Seen<SliceFacts>>> {
     match selection.as_mut().and_then(|one| one.stream.as_mut()) {
         Some(stream) => stream.next().await,
         None => std::future::pending().await,
@@ -95,19 +115,36 @@ async fn event_of(selection: &mut Option<Selection>) -> Option<watch::Update<End
 // === impl Selection ===
 
 impl Selection {
-    fn empty() -> Self {
+    fn empty(wires: &Wires) -> Self {
         Self {
             scope: Scope::Services(std::collections::BTreeSet::new()),
             stream: None,
+            list: ListMemory::new(&wires.under_way),
         }
     }
 
-    fn new(scope: Scope, client: Client) -> Self {
+    fn new(scope: Scope, wires: &Wires, client: Client) -> Self {
         let config = config().labels(&scope.selector());
+        let list = ListMemory::new(&wires.under_way);
+        let adding = list.clone();
+        let stream = watch::reduced(Api::all(client), config, move |object: EndpointSlice| {
+            let key = project::key_of(object.meta());
+            let facts = project::slice(object);
+            adding.add(Seen { key, facts })
+        });
         Self {
             scope,
-            stream: Some(watch::objects::<EndpointSlice>(Api::all(client), config).boxed()),
+            stream: Some(stream.boxed()),
+            list,
         }
+    }
+
+    fn list(&self) -> ListMemory {
+        self.list.clone()
+    }
+
+    fn parts(&self) -> (ListMemory, Scope) {
+        (self.list(), self.scope.clone())
     }
 
     /// Whether it will do. One that holds too much is narrowed with the next change, and at once when nothing is left.

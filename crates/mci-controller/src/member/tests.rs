@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use self::bench::{Bench, Script, offer, rotate, run_on, start};
 use super::*;
-use crate::index::update::{Change, Kind};
+use crate::index::update::{AnyKind, Change, Kind};
 
 mod bench;
 mod credentials;
@@ -229,33 +229,68 @@ async fn endpoint_slices_are_selected_by_the_epps_of_interest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_index_has_room_for_again_is_listed_anew_once_a_minute_at_most() {
-    for (ask, listed) in [
+async fn a_kind_that_is_not_kept_in_full_is_listed_again_each_minute() {
+    for (kind, listed) in [
         (
-            (|lists| lists.pools += 1) as fn(&mut Lists),
+            Kind::Pools,
             (|update| matches!(update, Update::PoolsListed { .. })) as fn(&Update) -> bool,
         ),
-        (
-            |lists| lists.imports += 1,
-            |update| matches!(update, Update::Imports(Change::Listed(_))),
-        ),
+        (Kind::Services, |update| {
+            matches!(update, Update::Services(Change::Listed(_)))
+        }),
+        (Kind::Slices, |update| {
+            matches!(update, Update::SlicesListed { .. })
+        }),
+        (Kind::Namespaces, |update| {
+            matches!(update, Update::Namespaces(Change::Listed(_)))
+        }),
+        (Kind::Imports, |update| {
+            matches!(update, Update::Imports(Change::Listed(_)))
+        }),
     ] {
         let mut bench = start(Arc::default());
         bench.until(|update| matches!(update, Update::Live)).await;
+        let set = |partial: BTreeSet<AnyKind>| {
+            bench
+                .control
+                .send_modify(|control| control.partial = partial);
+        };
+        set([kind.into()].into());
         for _ in 0..2 {
-            let (asked, ask_twice) = (bench.clock.now(), |control: &mut Control| {
-                ask(&mut control.lists);
-                ask(&mut control.lists);
-            });
-            bench.control.send_modify(ask_twice);
-            let seen = bench.until(listed).await;
-            assert_eq!(seen.iter().filter(|update| listed(update)).count(), 1);
-            let took = bench.clock.now().since(asked);
+            let before = bench.clock.now();
+            bench.until(listed).await;
+            let took = bench.clock.now().since(before);
             let expected = Duration::from_mins(1);
             assert!(
-                took <= expected && took + Duration::from_secs(1) > expected,
-                "{took:?}"
+                took >= expected && took < expected + Duration::from_secs(5),
+                "{kind:?}: {took:?}"
             );
         }
+        bench
+            .control
+            .send_modify(|control| control.partial = BTreeSet::new());
+        sleep(Duration::from_mins(3)).await;
+        while let Ok((update, _)) = bench.updates.try_recv() {
+            assert!(!listed(&update), "{kind:?}: it fits");
+        }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_without_end_is_given_up_and_the_others_are_not() {
+    let script = Arc::<Script>::default();
+    script.endless.store(true, Ordering::SeqCst);
+    let mut bench = start(script.clone());
+    let over = |update: &Update| matches!(update, Update::OverLimit(_));
+    let mut seen = bench.until(over).await;
+    let kind = AnyKind::from(Kind::Services);
+    assert!(matches!(seen.last(), Some(Update::OverLimit(one)) if *one == kind));
+    // what the server ends with says nothing of what it left behind
+    script.endless.store(false, Ordering::SeqCst);
+    seen.extend(bench.until(|update| matches!(update, Update::Live)).await);
+    let listed = |update: &Update| matches!(update, Update::Services(Change::Listed(_)));
+    assert!(!seen.iter().any(listed));
+    assert_eq!(seen.iter().filter(|update| over(update)).count(), 1);
+    let others = |update: &&Update| matches!(update, Update::Namespaces(Change::Listed(_)));
+    assert_eq!(seen.iter().filter(others).count(), 1);
 }

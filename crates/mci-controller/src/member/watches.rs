@@ -1,6 +1,6 @@
 //! The watches of a session: each turns what it sees into updates, and its health into signs.
 
-use std::{fmt::Debug, time::Duration};
+use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use k8s_openapi::{
@@ -12,17 +12,16 @@ use tokio::sync::mpsc;
 use watch::{Config, OddObject, WatchFailure};
 
 use super::{
-    Alike, Timed,
-    anew::Anew,
-    import_crd,
+    Alike, Timed, import_crd,
     project::{self, ImportObject, Ours},
+    under_way::{ListMemory, Seen, UnderWay},
     vigil::Sign,
 };
 use crate::{
     index::{
         flavour::ImportCrd,
         member::Fault,
-        update::{Change, Kind, Update},
+        update::{AnyKind, Change, Kind, Update},
     },
     metrics::MemberMetrics,
     name::{ClusterName, Key, is_label},
@@ -39,6 +38,7 @@ pub(super) struct Wires {
     pub(super) metrics: MemberMetrics,
     pub(super) ours: Ours,
     pub(super) alike: Alike,
+    pub(super) under_way: UnderWay,
 }
 
 /// The index or the session is gone: the task ends.
@@ -62,8 +62,8 @@ const WATCH_SECONDS: std::ops::Range<u32> = 30..40;
 const CRD_FIRST: Duration = Duration::from_secs(2);
 
 /// Imports on one page of a list. An import may reach 1 MiB, with its managed fields twice that, where a page may be
-/// 32 MiB: a fifth of the usual page leaves 320 KiB for each.
-const IMPORTS_PAGE: u32 = 100;
+/// 32 MiB and 256 Ki JSON objects: this leaves 640 KiB and 5000 objects for each, which is 60 entries of 80 objects.
+const IMPORTS_PAGE: u32 = 50;
 
 /// Watches whole lists: pages of 500, and a watch that is renewed every half minute.
 pub(crate) fn config() -> Config {
@@ -78,6 +78,14 @@ impl Wires {
     pub(super) async fn update(&self, update: Update) -> Result<(), Gone> {
         let timed = (update, self.clock.now());
         self.updates.send(timed).await.map_err(|_| Gone)
+    }
+
+    /// An object was not kept. Where that is for its list takes too much, the index has to know.
+    pub(super) async fn check_list(&self, kind: AnyKind, list: &ListMemory) -> Result<(), Gone> {
+        if list.is_newly_over() {
+            self.update(Update::OverLimit(kind)).await?;
+        }
+        Ok(())
     }
 
     pub(super) async fn sign(&self, sign: Sign) -> Result<(), Gone> {
@@ -110,39 +118,34 @@ impl Wires {
 }
 
 pub(super) async fn services(wires: Wires, client: Client) -> Result<(), Gone> {
-    let stream = watch::objects::<Service>(Api::all(client), config());
-    follow(
-        wires,
-        Kind::Services,
-        stream,
-        project::service,
-        |service| project::key_of(service.meta()),
-        Update::Services,
-    )
-    .await
+    let list = ListMemory::new(&wires.under_way);
+    let adding = list.clone();
+    let stream = watch::reduced(Api::all(client), config(), move |object: Service| {
+        let key = project::key_of(object.meta());
+        let facts = project::service(object);
+        adding.add(Seen { key, facts })
+    });
+    follow(wires, Kind::Services, list, stream, Update::Services).await
 }
 
 pub(super) async fn namespaces(wires: Wires, client: Client) -> Result<(), Gone> {
-    let stream = watch::metadata::<Namespace>(Api::all(client), config());
-    let key = |namespace: &PartialObjectMeta<Namespace>| {
-        let name = namespace.metadata.name.as_deref()?;
-        is_label(name).then(|| Key::new("", name))
+    let list = ListMemory::new(&wires.under_way);
+    let adding = list.clone();
+    let reduce = move |object: PartialObjectMeta<Namespace>| {
+        let name = object.metadata.name.as_deref();
+        let name = name.filter(|name| is_label(name));
+        let key = name.map(|name| Key::new("", name));
+        let facts = project::namespace(object);
+        adding.add(Seen { key, facts })
     };
-    follow(
-        wires,
-        Kind::Namespaces,
-        stream,
-        project::namespace,
-        key,
-        Update::Namespaces,
-    )
-    .await
+    let stream = watch::reduced_metadata(Api::all(client), config(), reduce);
+    follow(wires, Kind::Namespaces, list, stream, Update::Namespaces).await
 }
 
 /// The imports, and their CRD: another shape of it shows other parts of them (K6), and a watch that goes on from where
 /// it was would not tell. So no word of the imports as they read before follows the news of the CRD, and they are listed
-/// anew after it.
-pub(super) async fn imports(wires: Wires, client: Client, mut anew: Anew) -> Result<(), Gone> {
+/// again after it.
+pub(super) async fn imports(wires: Wires, client: Client) -> Result<(), Gone> {
     let config = config().fields(&format!("metadata.name={IMPORT_CRD}"));
     let crds = watch::objects::<CustomResourceDefinition>(Api::all(client.clone()), config);
     let mut crds = std::pin::pin!(crds);
@@ -154,7 +157,7 @@ pub(super) async fn imports(wires: Wires, client: Client, mut anew: Anew) -> Res
     }
     loop {
         let news = tokio::select! {
-            ended = relist_imports(&wires, &client, &mut anew) => return ended,
+            ended = watch_imports(wires.clone(), client.clone()) => return ended,
             news = next_crd(&wires, &mut crds, &mut seen, false) => news,
         };
         tell_crd(&wires, news).await?;
@@ -196,93 +199,80 @@ async fn next_crd(
     CrdNews::Ended
 }
 
-/// Follows the imports, and lists them anew where that is asked for.
-async fn relist_imports(wires: &Wires, client: &Client, anew: &mut Anew) -> Result<(), Gone> {
-    loop {
-        tokio::select! {
-            ended = watch_imports(wires.clone(), client.clone()) => return ended,
-            asked = anew.asked() => asked?,
-        }
-    }
-}
-
 async fn watch_imports(wires: Wires, client: Client) -> Result<(), Gone> {
     let (ours, alike) = (wires.ours.clone(), wires.alike.clone());
     let config = config().page_size(IMPORTS_PAGE);
-    let facts = move |object: ImportObject| {
-        let import = project::import(&object, &ours, &alike);
-        import.map_err(|error| OddObject::new(object.meta(), &error))
+    let list = ListMemory::new(&wires.under_way);
+    let adding = list.clone();
+    let reduce = move |object: ImportObject| {
+        let facts = project::import(&object, &ours, &alike);
+        let facts = facts.map_err(|error| OddObject::new(object.meta(), &error))?;
+        let key = facts.as_ref().map(|import| import.key.clone());
+        adding.add(Seen { key, facts })
     };
-    follow(
-        wires,
-        Kind::Imports,
-        watch::reduced(Api::all(client), config, facts),
-        |import| import,
-        |import| import.as_ref().map(|import| import.key.clone()),
-        Update::Imports,
-    )
-    .await
+    let stream = watch::reduced(Api::all(client), config, reduce);
+    follow(wires, Kind::Imports, list, stream, Update::Imports).await
 }
 
 /// Follows one kind: lists and changes go to the index, health to the session.
-async fn follow<K, F>(
+async fn follow<F: Send>(
     wires: Wires,
     kind: Kind,
-    stream: impl Stream<Item = watch::Update<K>> + Send,
-    facts: impl Fn(K) -> Option<F> + Send + Sync,
-    key: impl Fn(&K) -> Option<Key> + Send + Sync,
+    list: ListMemory,
+    stream: impl Stream<Item = watch::Update<Seen<F>>> + Send,
     update: impl Fn(Change<F>) -> Update + Send + Sync,
-) -> Result<(), Gone>
-where
-    K: Clone + Debug + Send,
-    F: Send,
-{
+) -> Result<(), Gone> {
     let mut stream = std::pin::pin!(stream);
     while let Some(event) = stream.next().await {
-        if let watch::Update::Reset(objects) = event {
-            let listed = objects.into_iter().filter_map(&facts).collect();
-            wires.update(update(Change::Listed(listed))).await?;
-            wires.sign(Sign::Settled(kind)).await?;
-        } else {
-            changed(&wires, kind, event, &facts, &key, &update).await?;
+        match event {
+            watch::Update::Reset(objects) => {
+                if list.end() {
+                    let listed = objects.into_iter().filter_map(|seen| seen.facts).collect();
+                    wires.update(update(Change::Listed(listed))).await?;
+                }
+                wires.sign(Sign::Settled(kind)).await?;
+            }
+            event => changed(&wires, kind, &list, event, &update).await?,
         }
     }
     Ok(())
 }
 
-/// Passes on what a watch says after its list.
-pub(super) async fn changed<K, F>(
+/// Passes on what a watch reports beside its lists.
+pub(super) async fn changed<F: Send>(
     wires: &Wires,
     kind: Kind,
-    event: watch::Update<K>,
-    facts: &(impl Fn(K) -> Option<F> + Sync),
-    key: &(impl Fn(&K) -> Option<Key> + Sync),
+    list: &ListMemory,
+    event: watch::Update<Seen<F>>,
     update: &(impl Fn(Change<F>) -> Update + Sync),
-) -> Result<(), Gone>
-where
-    K: Send,
-    F: Send,
-{
+) -> Result<(), Gone> {
     match event {
-        watch::Update::Apply(object) => {
-            if let Some(facts) = facts(object) {
+        watch::Update::Apply(Seen { facts, .. }) => {
+            list.end();
+            if let Some(facts) = facts {
                 wires.update(update(Change::Applied(facts))).await?;
             }
             wires.sign(Sign::Working(kind)).await
         }
-        watch::Update::Delete(object) => {
-            if let Some(key) = key(&object) {
+        watch::Update::Delete(Seen { key, .. }) => {
+            list.end();
+            if let Some(key) = key {
                 wires.update(update(Change::Deleted(key))).await?;
             }
             wires.sign(Sign::Working(kind)).await
         }
         watch::Update::OddDelete(odd) => {
+            list.end();
             if let Some(key) = Key::checked(&odd.namespace, &odd.name) {
                 wires.update(update(Change::Deleted(key))).await?;
             }
             wires.sign(Sign::Working(kind)).await
         }
-        watch::Update::Failed(failure) => wires.failed(kind, &failure).await,
-        watch::Update::Reset(_) | watch::Update::Odd(_) => Ok(()),
+        watch::Update::Failed(failure) => {
+            list.end();
+            wires.failed(kind, &failure).await
+        }
+        watch::Update::Odd(_) => wires.check_list(kind.into(), list).await,
+        watch::Update::Reset(_) => Ok(()),
     }
 }

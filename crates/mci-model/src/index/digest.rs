@@ -13,7 +13,7 @@ use crd::{
 };
 use xxhash_rust::xxh3::Xxh3Default;
 
-use super::{entry::ImportStatus, weight::Heap};
+use super::{entry::ImportStatus, heap::Heap};
 
 /// The status of a live import, shared with the imports in other members that say the same.
 #[derive(Clone, Debug, PartialEq)]

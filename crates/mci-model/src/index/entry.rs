@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use super::{
     digest::{digest_entry, times_of_entry},
-    weight::{ALLOCATION, Heap},
+    heap::{ALLOCATION, Heap},
 };
 
 /// Cheap to clone; never changed.
@@ -99,7 +99,7 @@ impl Deref for Entry {
     }
 }
 
-/// What changes afterwards, as tests do, is not known by its digest any more, and weighs what it did.
+/// What changes afterwards, as tests do, is not known by its digest any more, and counts for what it did.
 #[cfg(any(test, feature = "fixtures"))]
 impl std::ops::DerefMut for Entry {
     fn deref_mut(&mut self) -> &mut ImportedCluster {

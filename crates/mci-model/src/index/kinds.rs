@@ -1,67 +1,51 @@
 //! A member's Services, EndpointSlices, namespaces and imports.
 
 use std::{
+    cell::LazyCell,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
 use super::{
     Changes,
-    facts::{Claim, LiveImport, NamespaceFacts, ServiceFacts, SliceFacts},
+    facts::{Claim, LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts},
     flavour::ImportCrd,
-    left_out::Room,
     member::{Coverage, Member, PoolRecord, Remembered},
     pools::MAX_EXPORTED,
-    update::Change,
-    weighed::Weighed,
+    update::{Change, Kind},
 };
 use crate::name::Key;
 use moment::Moment;
 
 /// Services of one member: past them, only those that a pool names are kept (spec 5.2).
-const MAX_SERVICES: usize = 20_000;
-/// EndpointSlices of one member: past them, those known stay. Only those of EPPs are watched, so ten for each that it
-/// may export.
+pub(super) const MAX_SERVICES: usize = 20_000;
+/// EndpointSlices of one member: past them, only those of Services that a pool names are kept. Only those of EPPs are
+/// watched, so ten for each that it may export.
 pub(super) const MAX_SLICES: usize = 10 * MAX_EXPORTED;
 /// Namespaces of one member, twice what Kubernetes is tested with: past them, new ones are not written into.
 pub(super) const MAX_NAMESPACES: usize = 20_000;
-/// Imports in one member, ten times what we are measured with: past them, or past [`IMPORT_BYTES`], what it holds counts
-/// as not known, and nothing is written there until all fits again.
-///
-/// [`IMPORT_BYTES`]: super::weighed::IMPORT_BYTES
+/// Imports in one member, ten times what we are measured with: past them, what it holds counts as not listed, and
+/// nothing is written there.
 pub(super) const MAX_IMPORTS: usize = 50_000;
 
 // === impl Member ===
 
 impl Member {
     pub(super) fn change_services(&mut self, change: Change<ServiceFacts>) -> Changes {
+        let named = LazyCell::new(|| named(&self.pools));
+        let needed = |service: &ServiceFacts| is_in(&named, &service.key);
+        let kind = Kind::Services.into();
+        let services = &mut self.services;
+        let Some(change) = services.cap(kind, MAX_SERVICES, change, |it| &it.key, needed) else {
+            return Changes::default();
+        };
         let changed = match change {
-            Change::Listed(mut items) => {
-                if items.len() > MAX_SERVICES || self.services.items.is_too_much(items.iter()) {
-                    tracing::warn!(
-                        services = items.len(),
-                        "too many Services: keeping those of pools and some others"
-                    );
-                    items.sort_by_key(|item| self.pools_of_service(&item.key).next().is_none());
-                    items.truncate(MAX_SERVICES);
-                }
+            Change::Listed(items) => {
                 let items = items.into_iter().map(|item| (item.key.clone(), item));
                 self.services.reset(items)
             }
             Change::Applied(item) => {
                 let key = item.key.clone();
-                let is_named = self.pools_of_service(&key).next().is_some();
-                let full = self.services.items.len() >= MAX_SERVICES;
-                if full && !self.services.items.contains_key(&key) && !is_named {
-                    return Changes::default();
-                }
-                if is_named {
-                    let items = &mut self.services.items;
-                    items.make_room(&key, &item, usize::MAX, || {
-                        let named = named(&self.pools);
-                        move |key: &Key, _: &ServiceFacts| is_in(&named, key)
-                    });
-                }
                 let news = self.services.apply(key.clone(), item);
                 news.then_some(key).into_iter().collect()
             }
@@ -73,21 +57,30 @@ impl Member {
         self.pools_of(&changed)
     }
 
+    /// A pool names a Service that may be one of those that were not kept: they are listed again, and it is kept then.
+    pub(super) fn miss_service(&mut self, pool: &PoolFacts) {
+        let Some(epp) = &pool.epp else {
+            return;
+        };
+        let key = Key::new(&pool.key.namespace, &epp.name);
+        if self.services.capped && !self.services.items.contains_key(&key) {
+            self.set_partial(Kind::Services.into());
+        }
+    }
+
     pub(super) fn change_slices(&mut self, change: Change<SliceFacts>) -> Changes {
         let service =
             |slice: &SliceFacts| Key::of(slice.key.namespace.clone(), slice.service.clone());
+        let named = LazyCell::new(|| named(&self.pools));
+        let needed = |slice: &SliceFacts| is_in(&named, &service(slice));
+        let kind = Kind::Slices.into();
+        let slices = &mut self.slices;
+        let Some(change) = slices.cap(kind, MAX_SLICES, change, |it| &it.key, needed) else {
+            return Changes::default();
+        };
         let mut services = BTreeSet::new();
         match change {
-            Change::Listed(mut items) => {
-                if items.len() > MAX_SLICES || self.slices.items.is_too_much(items.iter()) {
-                    let named = named(&self.pools);
-                    let known = &self.slices.items;
-                    items.sort_by_key(|item| {
-                        let is_named = is_in(&named, &service(item));
-                        (!is_named, !known.contains_key(&item.key))
-                    });
-                    items.truncate(MAX_SLICES);
-                }
+            Change::Listed(items) => {
                 let old = self.slices.items.take();
                 for item in items {
                     self.slices.items.insert(item.key.clone(), item);
@@ -104,20 +97,11 @@ impl Member {
                 self.slices.coverage = Coverage::Listed;
             }
             Change::Applied(item) => {
-                if self.pools_of_service(&service(&item)).next().is_some() {
-                    let items = &mut self.slices.items;
-                    items.make_room(&item.key, &item, MAX_SLICES, || {
-                        let named = named(&self.pools);
-                        move |_: &Key, slice: &SliceFacts| is_in(&named, &service(slice))
-                    });
-                }
                 let old = self.slices.items.get(&item.key);
-                let full = old.is_none() && self.slices.items.len() >= MAX_SLICES;
-                if !full && old != Some(&item) {
-                    let concerned = [old.map(service), Some(service(&item))];
-                    if self.slices.items.insert(item.key.clone(), item) {
-                        services.extend(concerned.into_iter().flatten());
-                    }
+                if old != Some(&item) {
+                    services.extend(old.map(service));
+                    services.insert(service(&item));
+                    self.slices.items.insert(item.key.clone(), item);
                 }
             }
             Change::Deleted(key) => {
@@ -131,25 +115,21 @@ impl Member {
         &mut self,
         change: Change<NamespaceFacts>,
     ) -> BTreeSet<Arc<str>> {
+        let kind = Kind::Namespaces.into();
+        let namespaces = &mut self.namespaces;
+        let change = namespaces.cap(kind, MAX_NAMESPACES, change, |it| &it.name, |_| false);
         match change {
-            Change::Listed(mut items) => {
-                if items.len() > MAX_NAMESPACES {
-                    items.sort_by_key(|item| !self.namespaces.items.contains_key(&item.name));
-                    items.truncate(MAX_NAMESPACES);
-                }
+            None => BTreeSet::new(),
+            Some(Change::Listed(items)) => {
                 let items = items.into_iter().map(|item| (item.name.clone(), item));
                 self.namespaces.reset(items)
             }
-            Change::Applied(item) => {
+            Some(Change::Applied(item)) => {
                 let name = item.name.clone();
-                let full = self.namespaces.items.len() >= MAX_NAMESPACES;
-                if full && !self.namespaces.items.contains_key(&name) {
-                    return BTreeSet::new();
-                }
                 let news = self.namespaces.apply(name.clone(), item);
                 news.then_some(name).into_iter().collect()
             }
-            Change::Deleted(key) => {
+            Some(Change::Deleted(key)) => {
                 self.namespaces.items.remove(&key.name);
                 BTreeSet::from([key.name])
             }
@@ -208,41 +188,35 @@ impl Member {
 
     pub(super) fn change_imports(&mut self, change: Change<LiveImport>, now: Moment) -> Changes {
         let mut as_planned = false;
+        let imports = &mut self.imports;
+        let change = imports.cap(
+            Kind::Imports.into(),
+            MAX_IMPORTS,
+            change,
+            |it| &it.key,
+            |_| false,
+        );
+        let Some(change) = change else {
+            self.set_partial(Kind::Imports.into());
+            return Changes::default();
+        };
         let keys = match change {
             Change::Listed(items) => {
-                let weights = items.iter().map(|item| (item.key.clone(), weight_of(item)));
-                let weights: Vec<(Key, usize)> = weights.collect();
-                let items = items.into_iter().take(MAX_IMPORTS);
-                let items = items.map(|item| (item.key.clone(), item));
+                let items = items.into_iter().map(|item| (item.key.clone(), item));
                 let keys = self.imports.reset(items);
-                self.imports_left_out.listed();
-                let kept = &self.imports.items;
-                for (key, bytes) in weights
-                    .into_iter()
-                    .filter(|(key, _)| !kept.contains_key(key))
-                {
-                    self.imports_left_out.add(key, bytes);
+                if self.imports.capped {
+                    self.set_partial(Kind::Imports.into());
                 }
                 keys
             }
             Change::Applied(item) => {
                 let key = item.key.clone();
-                let full = self.imports.items.len() >= MAX_IMPORTS;
-                let fits = !full || self.imports.items.contains_key(&key);
-                if !fits || !self.imports.items.admits(&key, &item) {
-                    // what it said before is no longer so
-                    self.imports.items.remove(&key);
-                    self.imports_left_out.add(key, weight_of(&item));
-                    return Changes::default();
-                }
-                self.imports_left_out.settle(&key);
                 as_planned = self.contests.shown(&item, now);
                 let news = self.imports.apply(key.clone(), item);
                 news.then_some(key).into_iter().collect()
             }
             Change::Deleted(key) => {
                 self.imports.items.remove(&key);
-                self.imports_left_out.settle(&key);
                 BTreeSet::from([key])
             }
         };
@@ -258,14 +232,6 @@ impl Member {
         changes
     }
 
-    /// How many more imports could be kept.
-    pub(super) fn imports_room(&self) -> Room {
-        Room {
-            objects: MAX_IMPORTS.saturating_sub(self.imports.items.len()),
-            bytes: self.imports.items.room(),
-        }
-    }
-
     /// The exported pools behind these Services.
     pub(super) fn pools_of(&self, services: &BTreeSet<Key>) -> Changes {
         let mut changes = Changes::default();
@@ -277,10 +243,6 @@ impl Member {
         }
         changes
     }
-}
-
-fn weight_of(import: &LiveImport) -> usize {
-    Weighed::<Key, LiveImport>::weight(import)
 }
 
 /// Namespace and name of the Services that pools name: one walk over the pools, however many are looked up.

@@ -57,13 +57,7 @@ impl Member {
     }
 
     pub(super) fn not_served(&mut self, kind: Kind) -> Changes {
-        let coverage = match kind {
-            Kind::Pools => &mut self.pools_coverage,
-            Kind::Services => &mut self.services.coverage,
-            Kind::Slices => &mut self.slices.coverage,
-            Kind::Namespaces => &mut self.namespaces.coverage,
-            Kind::Imports => &mut self.imports.coverage,
-        };
+        let coverage = self.coverage_mut(kind.into());
         if *coverage != Coverage::Never {
             return match kind {
                 Kind::Pools => self.doubt_pools_crd(),

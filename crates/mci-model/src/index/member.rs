@@ -6,17 +6,17 @@ use crd::RoutingMode;
 
 use super::{
     contest::Contests,
+    counted::Counted,
     denied::Denied,
     drain::Drains,
     entry::Entry,
     facts::{LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts},
     flavour::ImportCrd,
+    heap::Heap,
     interest::Scope,
-    left_out::{LeftOut, Lists},
     origin::Origin,
     parents::Parents,
-    weighed::{IMPORT_BYTES, KIND_BYTES, Weighed},
-    weight::Heap,
+    update::{AnyKind, Change},
 };
 use crate::name::Key;
 use moment::Moment;
@@ -45,12 +45,10 @@ pub struct Member {
     pub(super) stands_by: Option<String>,
     /// What the inventory says of it.
     pub origin: Arc<Origin>,
-    pub pools: Weighed<Key, PoolRecord>,
+    pub pools: Counted<Key, PoolRecord>,
     pub pools_coverage: Coverage,
     /// Pools that could not be read: known to exist, nothing else.
     pub odd_pools: BTreeSet<Key>,
-    /// Pools that are not kept: while there are any, of one that is not kept nothing is known, its absence neither.
-    pub(super) pools_left_out: LeftOut,
     /// Uid of the pools CRD at the last complete list under a CRD that stood.
     pub pools_crd: Option<String>,
     /// What it means that a pool has not been seen since the start.
@@ -68,13 +66,11 @@ pub struct Member {
     /// Of which Services the EndpointSlices are known.
     pub slices_scope: Scope,
     /// Pools as they are now, whose EPP's endpoints are not known yet: what was known of them before stands.
-    pub waiting_pools: Weighed<Key, PoolFacts>,
+    pub waiting_pools: Counted<Key, PoolFacts>,
     pub namespaces: Store<Arc<str>, NamespaceFacts>,
     pub imports: Store<Key, LiveImport>,
-    /// Imports that are not kept: while there are any, what it holds counts as not known.
-    pub imports_left_out: LeftOut,
     /// Entries of imports that another CRD than ours reads without them, as they were seen last.
-    pub remembered: Weighed<Key, Remembered>,
+    pub remembered: Counted<Key, Remembered>,
     /// Which of them somebody keeps undoing.
     pub contests: Contests,
     pub parents: Parents,
@@ -202,13 +198,17 @@ pub enum Coverage {
     Listed,
     /// Never listed: the server answers that it does not serve the kind.
     NotServed,
+    /// There is more of it than is kept: what is kept may be old, and absence means nothing until a list fits.
+    Partial,
 }
 
 /// Objects of one kind.
 #[derive(Clone, Debug)]
 pub struct Store<K, V> {
-    pub items: Weighed<K, V>,
+    pub items: Counted<K, V>,
     pub coverage: Coverage,
+    /// By count there is more than is kept; what decides is there.
+    pub capped: bool,
 }
 
 /// A flip of contact is written only after this: a probe that fails twice may still be one hiccup (spec 4.4).
@@ -233,24 +233,22 @@ impl Member {
             uid: None,
             stands_by: None,
             origin: Arc::default(),
-            pools: Weighed::new("pools", KIND_BYTES),
+            pools: Counted::default(),
             pools_coverage: Coverage::Never,
             odd_pools: BTreeSet::new(),
-            pools_left_out: LeftOut::default(),
             pools_crd: None,
             unseen: Unseen::Unknown,
             gone_pools: BTreeSet::new(),
             admitted: BTreeSet::new(),
             over_cap: BTreeSet::new(),
             draining: Drains::default(),
-            services: Store::new("Services", KIND_BYTES),
-            slices: Store::new("EndpointSlices", KIND_BYTES),
+            services: Store::default(),
+            slices: Store::default(),
             slices_scope: Scope::All,
-            waiting_pools: Weighed::new("pools", KIND_BYTES),
-            namespaces: Store::new("namespaces", KIND_BYTES),
-            imports: Store::new("imports", IMPORT_BYTES),
-            imports_left_out: LeftOut::default(),
-            remembered: Weighed::new("entries of imports", IMPORT_BYTES),
+            waiting_pools: Counted::default(),
+            namespaces: Store::default(),
+            imports: Store::default(),
+            remembered: Counted::default(),
             contests: Contests::default(),
             parents: Parents::default(),
             default_mode: RoutingMode::EndpointMode,
@@ -258,11 +256,20 @@ impl Member {
         }
     }
 
-    /// Whether all that an entry is derived from has been listed; before that, what importers carry stands.
+    /// Whether all that an entry is derived from has been listed once; before that, what importers carry stands.
     pub fn exports_known(&self) -> bool {
-        self.pools_coverage == Coverage::Listed
-            && self.services.coverage == Coverage::Listed
-            && self.slices.coverage == Coverage::Listed
+        let all = [
+            self.pools_coverage,
+            self.services.coverage,
+            self.slices.coverage,
+        ];
+        let known = |one| matches!(one, &Coverage::Listed | &Coverage::Partial);
+        all.iter().all(known)
+    }
+
+    /// Whether the Service that a pool names, and its endpoints, are known if they are there.
+    pub fn parts_known(&self) -> bool {
+        self.services.coverage != Coverage::Partial && self.slices.coverage != Coverage::Partial
     }
 
     /// Whether we know what is in it, so that a write can be compared with it.
@@ -272,33 +279,12 @@ impl Member {
 
     /// Whether an import that is not known is not there.
     pub fn all_imports_known(&self) -> bool {
-        self.imports.coverage == Coverage::Listed && self.imports_left_out.is_empty()
+        self.imports.coverage == Coverage::Listed
     }
 
     /// Whether it has more pools than are kept.
     pub fn is_overfull(&self) -> bool {
-        !self.pools_left_out.is_empty()
-    }
-
-    /// What is to be listed anew, since there is room for what was left out.
-    pub fn lists(&self) -> Lists {
-        Lists {
-            pools: self.pools_left_out.lists(),
-            imports: self.imports_left_out.lists(),
-        }
-    }
-
-    /// Whether there is room again for what was left out.
-    pub(super) fn review_room(&mut self) {
-        if self.is_overfull() {
-            self.pools_left_out.review(self.pools_room());
-        } else if self.unseen == Unseen::Absent {
-            // the absence of any other needs no proof of its own
-            self.gone_pools.clear();
-        }
-        if !self.imports_left_out.is_empty() {
-            self.imports_left_out.review(self.imports_room());
-        }
+        self.pools_coverage == Coverage::Partial
     }
 
     /// The entries that the import lacks because it is read through another CRD, or was written through it.
@@ -422,15 +408,7 @@ impl Link {
 // === impl Store ===
 
 impl<K: Ord + Clone, V: PartialEq + Heap> Store<K, V> {
-    pub(super) fn new(what: &'static str, budget: usize) -> Self {
-        Self {
-            items: Weighed::new(what, budget),
-            coverage: Coverage::Never,
-        }
-    }
-
-    /// A complete list, of which the first are kept where there is no room for all: returns the keys of what appeared,
-    /// changed or vanished.
+    /// A complete list: returns the keys of what appeared, changed or vanished.
     pub fn reset(&mut self, items: impl Iterator<Item = (K, V)>) -> BTreeSet<K> {
         self.coverage = Coverage::Listed;
         let old = self.items.take();
@@ -446,8 +424,63 @@ impl<K: Ord + Clone, V: PartialEq + Heap> Store<K, V> {
         changed.chain(gone.cloned()).collect()
     }
 
-    /// Returns whether the item says anything new, and is kept.
+    /// Returns whether the item says anything new.
     pub fn apply(&mut self, key: K, item: V) -> bool {
-        self.items.get(&key) != Some(&item) && self.items.insert(key, item)
+        let news = self.items.get(&key) != Some(&item);
+        if news {
+            self.items.insert(key, item);
+        }
+        news
+    }
+
+    /// What of a change is kept where there may be `max`: of a list that is longer first what is needed, then what is
+    /// known; and none that is new and not needed where as many are kept.
+    pub(super) fn cap(
+        &mut self,
+        kind: AnyKind,
+        max: usize,
+        change: Change<V>,
+        key: impl Fn(&V) -> &K,
+        needed: impl Fn(&V) -> bool,
+    ) -> Option<Change<V>> {
+        let dropped = match &change {
+            Change::Listed(items) => items.len() > max,
+            Change::Applied(item) => {
+                self.items.len() >= max && !self.items.contains_key(key(item)) && !needed(item)
+            }
+            Change::Deleted(_) => return Some(change),
+        };
+        if dropped && !self.capped {
+            tracing::warn!(
+                kind = kind.plural(),
+                max,
+                "a member has too many objects of a kind: some are not kept"
+            );
+        }
+        match change {
+            Change::Listed(mut items) => {
+                self.capped = dropped;
+                if dropped {
+                    let is_new = |item: &V| !self.items.contains_key(key(item));
+                    items.sort_by_key(|item| (!needed(item), is_new(item)));
+                    items.truncate(max);
+                }
+                Some(Change::Listed(items))
+            }
+            change => {
+                self.capped |= dropped;
+                (!dropped).then_some(change)
+            }
+        }
+    }
+}
+
+impl<K, V> Default for Store<K, V> {
+    fn default() -> Self {
+        Self {
+            items: Counted::default(),
+            coverage: Coverage::Never,
+            capped: false,
+        }
     }
 }

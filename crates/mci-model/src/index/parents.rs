@@ -1,6 +1,9 @@
 //! A member's Gateways and HTTPRoutes, kept only while it exports something in ParentMode.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::LazyCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use crd::RoutingMode;
 
@@ -9,7 +12,6 @@ use super::{
     facts::{GatewayFacts, PoolFacts, RouteFacts},
     member::{Coverage, Member, PoolRecord, Store},
     update::{Change, ParentKind},
-    weighed::{KIND_BYTES, Weighed},
 };
 use crate::{
     export::{Export, parse_export},
@@ -17,10 +19,10 @@ use crate::{
 };
 
 /// What a member's exports in ParentMode are derived from.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Parents {
     pub gateways: Store<Key, GatewayFacts>,
-    routes: Store<Key, RouteFacts>,
+    pub(super) routes: Store<Key, RouteFacts>,
     /// Routes by the pools and imports that they lead to: both bear the same key.
     by_target: BTreeMap<Key, BTreeSet<Key>>,
 }
@@ -32,20 +34,11 @@ const MAX_ROUTES: usize = 20_000;
 
 // === impl Parents ===
 
-impl Default for Parents {
-    fn default() -> Self {
-        Self {
-            gateways: Store::new("Gateways", KIND_BYTES),
-            routes: Store::new("HTTPRoutes", KIND_BYTES),
-            by_target: BTreeMap::new(),
-        }
-    }
-}
-
 impl Parents {
     /// Whether each of the two kinds was listed, or is known not to be had.
     pub fn known(&self) -> bool {
-        self.gateways.coverage != Coverage::Never && self.routes.coverage != Coverage::Never
+        let known = |one| matches!(one, Coverage::Listed | Coverage::NotServed);
+        known(self.gateways.coverage) && known(self.routes.coverage)
     }
 
     /// Whether the absence of a Gateway means that there is none.
@@ -84,7 +77,7 @@ impl Parents {
     /// Returns the targets of routes that changed, before and after.
     fn change_routes(&mut self, change: Change<RouteFacts>) -> BTreeSet<Key> {
         match change {
-            Change::Listed(mut items) => {
+            Change::Listed(items) => {
                 let listed: BTreeSet<Key> = items.iter().map(|item| item.key.clone()).collect();
                 let known = self.routes.items.keys();
                 let gone: Vec<Key> = known
@@ -95,8 +88,6 @@ impl Parents {
                 for key in gone {
                     targets.extend(self.remove_route(&key));
                 }
-                // what shrinks makes room for what grows
-                items.sort_by_key(|item| self.grows(item));
                 for item in items {
                     targets.extend(self.apply_route(item));
                 }
@@ -117,9 +108,6 @@ impl Parents {
         if new.is_empty() {
             return self.remove_route(&route.key);
         }
-        if !self.routes.items.admits(&route.key, &route) {
-            return BTreeSet::new();
-        }
         let mut targets = self.remove_route(&route.key);
         for target in &new {
             let routes = self.by_target.entry(target.clone()).or_default();
@@ -128,13 +116,6 @@ impl Parents {
         self.routes.items.insert(route.key.clone(), route);
         targets.extend(new);
         targets
-    }
-
-    /// Whether the route takes more than what is kept of it.
-    fn grows(&self, route: &RouteFacts) -> bool {
-        let weight = Weighed::<Key, RouteFacts>::weight;
-        let old = self.routes.items.get(&route.key).map_or(0, weight);
-        weight(route) > old
     }
 
     fn remove_route(&mut self, key: &Key) -> BTreeSet<Key> {
@@ -167,19 +148,18 @@ impl RouteFacts {
 impl Member {
     pub(super) fn change_gateways(&mut self, change: Change<GatewayFacts>) -> Changes {
         let before = self.parents.known();
-        let kept = &self.parents.gateways.items;
-        let named: BTreeSet<&Key> = match &change {
-            // rarely needed: only where there are too many
-            Change::Listed(items) if items.len() <= MAX_GATEWAYS => BTreeSet::new(),
-            Change::Applied(_) if kept.len() < MAX_GATEWAYS => BTreeSet::new(),
-            _ => {
-                let pools = self.pools.values();
-                pools.flat_map(|pool| &pool.facts.parents).collect()
-            }
-        };
-        let needed = |gateway: &GatewayFacts| named.contains(&gateway.key);
-        let known = |gateway: &GatewayFacts| kept.contains_key(&gateway.key);
-        let change = bounded(change, MAX_GATEWAYS, kept.len(), known, needed);
+        // only looked at where there are too many
+        let named: LazyCell<BTreeSet<&Key>, _> = LazyCell::new(|| {
+            let pools = self.pools.values();
+            pools.flat_map(|pool| &pool.facts.parents).collect()
+        });
+        let change = self.parents.gateways.cap(
+            ParentKind::Gateways.into(),
+            MAX_GATEWAYS,
+            change,
+            |it| &it.key,
+            |it| named.contains(&it.key),
+        );
         let Some(change) = change else {
             return Changes::default();
         };
@@ -193,7 +173,6 @@ impl Member {
 
     pub(super) fn change_routes(&mut self, change: Change<RouteFacts>) -> Changes {
         let before = self.parents.known();
-        let kept = &self.parents.routes.items;
         let change = match change {
             Change::Listed(mut items) => {
                 items.retain(|route| !route.targets().is_empty());
@@ -205,8 +184,9 @@ impl Member {
             let mut targets = route.pools.union(&route.imports);
             targets.any(|key| self.pools.contains_key(key))
         };
-        let known = |route: &RouteFacts| kept.contains_key(&route.key);
-        let change = bounded(change, MAX_ROUTES, kept.len(), known, needed);
+        let routes = &mut self.parents.routes;
+        let kind = ParentKind::Routes.into();
+        let change = routes.cap(kind, MAX_ROUTES, change, |it| &it.key, needed);
         let Some(change) = change else {
             return Changes::default();
         };
@@ -230,7 +210,10 @@ impl Member {
 
     /// They are watched no longer: what is known of them grows old and goes.
     pub(super) fn unwatch_parents(&mut self) -> Changes {
-        if !self.parents.known() {
+        let Parents {
+            gateways, routes, ..
+        } = &self.parents;
+        if gateways.coverage == Coverage::Never && routes.coverage == Coverage::Never {
             return Changes::default();
         }
         self.parents = Parents::default();
@@ -254,30 +237,6 @@ impl Member {
         let keys = exported.map(|(key, _)| key.clone());
         changes.dirty.keys.extend(keys);
         changes
-    }
-}
-
-/// Leaves out what is too much: of a list that is too long what is not needed, and what is new where all is full.
-fn bounded<T>(
-    change: Change<T>,
-    max: usize,
-    count: usize,
-    known: impl Fn(&T) -> bool,
-    needed: impl Fn(&T) -> bool,
-) -> Option<Change<T>> {
-    match change {
-        Change::Listed(mut items) if items.len() > max => {
-            tracing::warn!(
-                objects = items.len(),
-                max,
-                "too many Gateways or routes: keeping those of pools and some others"
-            );
-            items.sort_by_key(|item| !needed(item));
-            items.truncate(max);
-            Some(Change::Listed(items))
-        }
-        Change::Applied(item) if count >= max && !known(&item) && !needed(&item) => None,
-        change => Some(change),
     }
 }
 

@@ -7,9 +7,8 @@ use crd::annotations::EXPORT_MODE;
 use super::{
     Changes, Evidence,
     facts::{CrdCheck, PoolFacts},
-    left_out::Room,
     member::{Coverage, Doubt, DoubtCause, Member, PoolRecord, Unseen},
-    weighed::Weighed,
+    update::Kind,
 };
 use crate::{
     evidence::{Removal, on_evidence},
@@ -56,7 +55,7 @@ impl Member {
         } = reading;
         let mut changes = Changes::default();
         let was_overfull = self.is_overfull();
-        self.pools_left_out.listed();
+        self.pools_coverage = Coverage::Listed;
         pools.sort_unstable_by(|a, b| (a.created, a.key.text()).cmp(&(b.created, b.key.text())));
         let listed: BTreeSet<Key> = pools.iter().map(|pool| pool.key.clone()).collect();
         if let CrdCheck::Serving { .. } = crd {
@@ -71,7 +70,6 @@ impl Member {
             .filter(|key| !listed.contains(*key) && !odd.contains(*key))
             .cloned()
             .collect();
-        // what is gone makes room for what came
         let mut gone = Vec::new();
         for key in missing {
             let Some(record) = self.pools.get_mut(&key) else {
@@ -106,7 +104,7 @@ impl Member {
             self.gone_pools.extend(gone.into_iter().take(room));
         }
         self.unseen = match (&crd, self.unseen) {
-            // of what was left out nothing is known, and this list proves no absence
+            // of what was not kept nothing is known, and this list proves no absence
             (CrdCheck::Doubtful, Unseen::Absent) if !was_overfull => Unseen::Absent,
             (CrdCheck::Serving { .. }, Unseen::Absent) if was_overfull && !same_crd => {
                 Unseen::UnknownUntil(doubt_ends)
@@ -125,7 +123,10 @@ impl Member {
         for key in odd {
             self.odd_pool(key);
         }
-        self.pools_coverage = Coverage::Listed;
+        if self.unseen == Unseen::Absent && !self.is_overfull() {
+            // the absence of any other needs no proof of its own
+            self.gone_pools.clear();
+        }
         changes
     }
 
@@ -134,12 +135,12 @@ impl Member {
         if self.odd_pools.len() < MAX_POOLS {
             self.odd_pools.insert(key);
         } else if !self.odd_pools.contains(&key) {
-            self.pools_left_out.add(key, 0);
+            self.set_partial(Kind::Pools.into());
         }
     }
 
-    /// Whether the pool may be kept.
-    fn has_room(&self, pool: &PoolFacts) -> bool {
+    /// Whether the pool may be kept: one that is known always.
+    fn may_keep(&self, pool: &PoolFacts) -> bool {
         let kept = self.pools.len() + self.waiting_pools.len();
         let known =
             self.pools.contains_key(&pool.key) || self.waiting_pools.contains_key(&pool.key);
@@ -147,23 +148,15 @@ impl Member {
         known || kept < if exported { MAX_POOLS } else { MAX_OTHERS }
     }
 
-    /// How many more pools could be kept, whatever they are.
-    pub(super) fn pools_room(&self) -> Room {
-        let kept = self.pools.len() + self.waiting_pools.len();
-        let odd = MAX_POOLS.saturating_sub(self.odd_pools.len());
-        Room {
-            objects: MAX_OTHERS.saturating_sub(kept).min(odd),
-            bytes: self.pools.room().min(self.waiting_pools.room()),
-        }
-    }
-
     /// Whether a missing record of the pool means that there is no such pool.
     pub fn knows_pool(&self, key: &Key) -> bool {
-        let all_kept = self.unseen == Unseen::Absent && !self.is_overfull();
-        let certain = all_kept || self.gone_pools.contains(key);
+        let certain = match self.pools_coverage {
+            Coverage::Listed => self.unseen == Unseen::Absent || self.gone_pools.contains(key),
+            Coverage::Partial => self.gone_pools.contains(key),
+            Coverage::Never | Coverage::NotServed => false,
+        };
         let unread = self.odd_pools.contains(key) || self.waiting_pools.contains_key(key);
-        self.pools.contains_key(key)
-            || (self.pools_coverage == Coverage::Listed && certain && !unread)
+        self.pools.contains_key(key) || (certain && !unread)
     }
 
     /// The proof, if there is one, that it does not export the key.
@@ -201,21 +194,12 @@ impl Member {
             doubt: None,
         };
         let waits = self.must_wait(&record.facts);
-        let fits = if waits {
-            self.waiting_pools.admits(&key, &record.facts)
-        } else {
-            self.pools.admits(&key, &record)
-        };
-        // one that is known already stays as it was
-        if !fits || !self.has_room(&record.facts) {
-            if !self.is_overfull() {
+        if !self.may_keep(&record.facts) {
+            if self.set_partial(Kind::Pools.into()) {
                 tracing::warn!(member = %name, "too many pools: nothing is known of some of them");
             }
-            let bytes = Weighed::<Key, PoolRecord>::weight(&record);
-            self.pools_left_out.add(key, bytes);
             return changes;
         }
-        self.pools_left_out.settle(&key);
         if waits {
             self.waiting_pools.insert(key, record.facts);
             return changes;
@@ -239,6 +223,9 @@ impl Member {
         }
         if record.concerns_us() || old.is_some_and(PoolRecord::concerns_us) {
             changes.dirty.keys.insert(key.clone());
+        }
+        if record.is_exported() {
+            self.miss_service(&record.facts);
         }
         self.pools.insert(key.clone(), record);
         changes.merge(self.admit(&key));
@@ -279,7 +266,6 @@ impl Member {
             matches!(&crd, CrdCheck::Serving { uid } if self.pools_crd.as_ref() == Some(uid));
         if proven || seeded::is_on(SeededFault::DeletedWithoutCrdCheck) {
             self.waiting_pools.remove(key);
-            self.pools_left_out.settle(key);
             return self.drop_pool(name, key, Evidence::PoolDeleted);
         }
         self.pools

@@ -67,6 +67,8 @@ pub enum Update {
     ParentsHidden(ParentKind),
     /// Gateways and HTTPRoutes are not watched any more.
     ParentsUnwatched,
+    /// A list of the kind was given up while it was received: it takes more memory than one member may.
+    OverLimit(AnyKind),
 }
 
 /// What a watch says of one kind.
@@ -89,6 +91,13 @@ pub enum Kind {
     Imports,
 }
 
+/// Any kind that is watched in a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AnyKind {
+    Kind(Kind),
+    Parent(ParentKind),
+}
+
 /// The kinds that are watched only while a member exports in ParentMode; without them it is no less live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ParentKind {
@@ -107,7 +116,39 @@ impl Update {
                 | Self::PoolApplied(_)
                 | Self::PoolDeleted { .. }
                 | Self::NotServed(Kind::Pools)
+                | Self::OverLimit(AnyKind::Kind(Kind::Pools))
         )
+    }
+}
+
+// === impl AnyKind ===
+
+impl AnyKind {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let parents = [ParentKind::Gateways, ParentKind::Routes];
+        let kinds = Kind::ALL.into_iter().map(Self::Kind);
+        kinds.chain(parents.into_iter().map(Self::Parent))
+    }
+
+    /// As in URLs and RBAC rules.
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::Kind(kind) => kind.plural(),
+            Self::Parent(kind) => kind.plural(),
+        }
+    }
+}
+
+impl From<Kind> for AnyKind {
+    fn from(kind: Kind) -> Self {
+        Self::Kind(kind)
+    }
+}
+
+impl From<ParentKind> for AnyKind {
+    fn from(kind: ParentKind) -> Self {
+        Self::Parent(kind)
     }
 }
 

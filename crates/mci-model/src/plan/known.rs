@@ -67,8 +67,9 @@ fn export_known(member: &Member, key: &Key) -> ExportKnown {
         Export::Requested(_) if member.over_cap.contains(key) => ExportKnown::OverCap,
         Export::Requested(_) if !member.exports_known() => ExportKnown::Unheard,
         Export::Requested(request)
-            if request.mode.unwrap_or(member.default_mode) == RoutingMode::ParentMode
-                && !member.parents.known() =>
+            if !member.parts_known()
+                || request.mode.unwrap_or(member.default_mode) == RoutingMode::ParentMode
+                    && !member.parents.known() =>
         {
             if record.is_crd_missing() {
                 ExportKnown::Unheard

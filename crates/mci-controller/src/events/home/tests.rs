@@ -27,6 +27,7 @@ fn mk_overview(gate_open: bool, members: &[(&str, &'static str)]) -> Overview {
         up: true,
         unusable_credentials: None,
         denied: None,
+        over_limit: None,
         uid: None,
         silent: Duration::ZERO,
         flavour: None,

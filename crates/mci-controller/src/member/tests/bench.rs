@@ -35,6 +35,8 @@ pub(super) struct Script {
     pub(super) no_kinds: AtomicBool,
     /// Says that nothing is allowed, when asked; else it does not say.
     pub(super) no_rights: AtomicBool,
+    /// Its list of Services goes on and on.
+    pub(super) endless: AtomicBool,
     /// Lists and watches of Gateway API's kinds.
     pub(super) gateway_calls: AtomicUsize,
 }
@@ -50,6 +52,16 @@ pub(super) struct Bench {
 
 fn list(kind: &str, items: Value) -> Value {
     json!({"kind": kind, "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items})
+}
+
+/// A page of Services with many addresses, which another follows.
+fn mk_page() -> Value {
+    let ingress = vec![json!({"ip": "x".repeat(253)}); 256];
+    let service = json!({"metadata": {"namespace": "ml", "name": "large"},
+        "status": {"loadBalancer": {"ingress": ingress}}});
+    let mut page = list("ServiceList", json!(vec![service; 50]));
+    page["metadata"]["continue"] = json!("more");
+    page
 }
 
 fn is_missing(script: &Script, path: &str, watching: bool) -> bool {
@@ -132,6 +144,7 @@ fn answer(script: &Script, request: &Request<Body>) -> Option<(u16, Value)> {
             "metadata": {"name": "kube-system", "uid": if script.other.load(Ordering::SeqCst) { "cluster-2" } else { "cluster-1" }}})
             }
             "/api/v1/namespaces" => list("PartialObjectMetadataList", json!([])),
+            "/api/v1/services" if script.endless.load(Ordering::SeqCst) => mk_page(),
             "/api/v1/services" => list("ServiceList", json!([])),
             "/apis/discovery.k8s.io/v1/endpointslices" => list("EndpointSliceList", json!([])),
             "/apis/gateway.networking.k8s.io/v1/gateways" => list("GatewayList", json!([])),
@@ -195,7 +208,7 @@ where
         accepted: None,
         accepted_identity: None,
         interest: Some(crate::index::interest::Interest::default()),
-        lists: crate::index::left_out::Lists::default(),
+        partial: std::collections::BTreeSet::new(),
     });
     let queue = Arc::new(Queue::default());
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());

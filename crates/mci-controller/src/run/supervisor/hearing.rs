@@ -69,7 +69,7 @@ impl Supervisor {
         for (refused, refusal) in refusals {
             self.tell_refused(&refused, refusal);
         }
-        self.tell_lists(&name);
+        self.send_partial_kinds(&name);
     }
 
     /// The index knows the cluster as this member: it may be written into.
@@ -102,11 +102,14 @@ impl Supervisor {
         }
     }
 
-    fn tell_lists(&self, name: &ClusterName) {
-        let lists = self.planner.lists(name);
+    fn send_partial_kinds(&self, name: &ClusterName) {
+        let partial = self.planner.partial_kinds(name);
         if let Some(control) = self.control(name) {
-            control
-                .send_if_modified(|control| std::mem::replace(&mut control.lists, lists) != lists);
+            control.send_if_modified(|control| {
+                let news = control.partial != partial;
+                control.partial = partial;
+                news
+            });
         }
     }
 

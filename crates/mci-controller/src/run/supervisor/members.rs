@@ -151,7 +151,7 @@ impl Supervisor {
             accepted: None,
             accepted_identity,
             interest: self.planner.interest(name),
-            lists: self.planner.lists(name),
+            partial: self.planner.partial_kinds(name),
         });
         // before its tasks begin to count
         self.metrics.add(name);

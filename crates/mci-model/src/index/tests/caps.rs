@@ -1,17 +1,18 @@
 //! A member that sends objects without end: what is kept is bounded, and what is not kept is not taken for absent.
 
-use crd::{ImportedCluster, ServiceType, annotations::MCI_CONTROLLER};
+use crd::{ServiceType, annotations::MCI_CONTROLLER};
 
 use super::*;
 use crate::index::{
     digest::LiveStatus,
-    entry::{Entry, ImportStatus},
-    facts::{GatewayFacts, LiveImport, NamespaceFacts, PoolFacts, RouteFacts, ServiceFacts},
-    facts::{Programmed, SliceFacts},
-    kinds::{MAX_IMPORTS, MAX_NAMESPACES, MAX_SLICES},
+    entry::ImportStatus,
+    facts::{
+        GatewayFacts, LiveImport, NamespaceFacts, PoolFacts, Programmed, RouteFacts, ServiceFacts,
+        SliceFacts,
+    },
+    kinds::{MAX_IMPORTS, MAX_NAMESPACES, MAX_SERVICES, MAX_SLICES},
     pools::MAX_POOLS,
-    update::Change,
-    weighed::{IMPORT_BYTES, KIND_BYTES},
+    update::{AnyKind, Change, Kind, ParentKind},
 };
 
 const LATER: Moment = Moment::from_millis(1_000_000);
@@ -58,7 +59,7 @@ fn past_the_cap_what_is_not_kept_is_not_absent() {
     let changes = world.tick(NOW + STALE_AFTER);
     assert!(
         changes.withdrawals.is_empty(),
-        "x may be among those left out"
+        "x may be among those that are not kept"
     );
     assert!(carried(&mut world, LATER));
     // a list that fits says what there is
@@ -67,7 +68,7 @@ fn past_the_cap_what_is_not_kept_is_not_absent() {
 }
 
 #[test]
-fn a_list_under_another_crd_proves_nothing_of_what_was_left_out() {
+fn a_list_under_another_crd_proves_nothing_of_what_was_not_kept() {
     let another = CrdCheck::Serving {
         uid: "another".to_owned(),
     };
@@ -168,14 +169,63 @@ fn a_member_with_imports_without_end_is_not_written_into() {
     member_b.change_imports(Change::Listed(many), NOW);
     assert_eq!(member_b.imports.items.len(), MAX_IMPORTS);
     assert!(!member_b.imports_known());
+    assert!(member_b.partial_kinds().contains(&Kind::Imports.into()));
     member_b.change_imports(Change::Listed(vec![live]), NOW);
-    assert!(member_b.imports_known());
+    assert!(member_b.imports_known() && member_b.partial_kinds().is_empty());
+}
+
+#[test]
+fn services_past_their_cap_do_not_displace_what_a_pool_names() {
+    let service = |name: &str| ServiceFacts {
+        key: mk_key(name),
+        ..mk_service(ServiceType::LoadBalancer, "192.0.2.1")
+    };
+    let slice = |at: usize| SliceFacts {
+        key: mk_key(&format!("slice-{at}")),
+        service: "other".into(),
+        ..mk_slice(&["10.0.0.9"])
+    };
+    let others = || (0..MAX_SERVICES).map(|at| service(&format!("other-{at}")));
+    let all = || Update::Services(Change::Listed(others().chain([service("epp")]).collect()));
+    let kept = |world: &World| {
+        let services = &member(world, "a").services.items;
+        services.contains_key(&mk_key("epp"))
+    };
+    let mut world = mk_world(&["a", "b"]);
+    update(&mut world, Update::Services(Change::Listed(Vec::new())));
+    // the list came before the pool: nothing is said of the Service before it is listed again
+    update(&mut world, all());
+    assert!(!kept(&world));
+    export(&mut world, "a", "x");
+    settle(&mut world, &mk_policy(), LATER);
+    assert_eq!(entries(&world, "b", &mk_key("x")), Vec::<String>::new());
+    let partial = member(&world, "a").partial_kinds();
+    assert_eq!(partial, BTreeSet::from([Kind::Services.into()]));
+    update(&mut world, all());
+    assert!(kept(&world) && member(&world, "a").partial_kinds().is_empty());
+    assert_eq!(member(&world, "a").services.items.len(), MAX_SERVICES);
+    settle(&mut world, &mk_policy(), LATER);
+    assert_eq!(entries(&world, "b", &mk_key("x")), ["a"]);
+    // events where all is full
+    let deleted = Update::Services(Change::Deleted(mk_key("epp")));
+    update(&mut world, deleted);
+    for one in [service("more"), service("even-more"), service("epp")] {
+        update(&mut world, Update::Services(Change::Applied(one)));
+    }
+    assert!(kept(&world) && member(&world, "a").services.items.len() <= MAX_SERVICES + 1);
+    // the same of EndpointSlices
+    let slices = (0..=MAX_SLICES).map(slice).chain([mk_slice(&["10.0.0.8"])]);
+    update(&mut world, Update::Slices(Change::Listed(slices.collect())));
+    let slices = &member(&world, "a").slices.items;
+    assert_eq!(slices.len(), MAX_SLICES);
+    assert!(slices.contains_key(&mk_slice(&[]).key));
+    assert!(member(&world, "a").over_limit().is_some());
 }
 
 /// Objects that are this large are too much long before they are too many.
 const LARGE: usize = 1024 * 1024;
-/// More of them than any kind but imports may take.
-const MANY: usize = KIND_BYTES / LARGE + 8;
+/// More of them than may be kept of a member.
+const MANY: usize = MEMBER_MEMORY / LARGE + 8;
 
 fn mk_large_pool(name: &str, export: Option<&str>) -> PoolFacts {
     let mut pool = mk_pool(name, export);
@@ -184,8 +234,122 @@ fn mk_large_pool(name: &str, export: Option<&str>) -> PoolFacts {
     pool
 }
 
+/// A large object of a kind, with this number; none: a list of too many.
+fn mk_large(kind: AnyKind, at: Option<usize>) -> Update {
+    fn change<T>(mk: impl Fn(usize) -> T, at: Option<usize>) -> Change<T> {
+        match at {
+            Some(at) => Change::Applied(mk(at)),
+            None => Change::Listed((0..MANY).map(mk).collect()),
+        }
+    }
+    let text = || "x".repeat(LARGE);
+    let key = |at: usize| mk_key(&format!("large-{at}"));
+    let service = |at| ServiceFacts {
+        key: key(at),
+        ingress: vec![text()],
+        ..mk_service(ServiceType::LoadBalancer, "192.0.2.1")
+    };
+    let slice = |at| SliceFacts {
+        key: key(at),
+        ready: vec!["192.0.2.1".parse().expect("an address"); LARGE / 17],
+        ..mk_slice(&["10.0.0.9"])
+    };
+    let namespace = |at| NamespaceFacts {
+        name: format!("{at}-{}", text()).into(),
+        terminating: false,
+    };
+    let gateway = |at| GatewayFacts {
+        key: key(at),
+        programmed: Programmed::Yes,
+        addresses: vec![text()],
+        listeners: Vec::new(),
+    };
+    let route = |at| RouteFacts {
+        key: key(at),
+        parents: Vec::new(),
+        hostnames: vec![crd::Hostname::Exact(text())],
+        pools: [mk_key("x")].into(),
+        imports: BTreeSet::new(),
+    };
+    let import = |at| LiveImport {
+        key: key(at),
+        uid: text(),
+        resource_version: String::new(),
+        generation: 1,
+        claim: Claim::Unclaimed,
+        owned_entries: Arc::default(),
+        status: LiveStatus::new(ImportStatus::default(), MCI_CONTROLLER),
+    };
+    match kind {
+        AnyKind::Kind(Kind::Services) => Update::Services(change(service, at)),
+        AnyKind::Kind(Kind::Slices) => Update::Slices(change(slice, at)),
+        AnyKind::Kind(Kind::Namespaces) => Update::Namespaces(change(namespace, at)),
+        AnyKind::Kind(Kind::Imports) => Update::Imports(change(import, at)),
+        AnyKind::Parent(ParentKind::Gateways) => Update::Gateways(change(gateway, at)),
+        AnyKind::Parent(ParentKind::Routes) => Update::Routes(change(route, at)),
+        AnyKind::Kind(Kind::Pools) => match at {
+            Some(at) => Update::PoolApplied(mk_large_pool(&format!("large-{at}"), None)),
+            None => mk_large_pools("new", MANY, mk_crd()),
+        },
+    }
+}
+
+fn mk_large_pools(of: &str, pools: usize, crd: CrdCheck) -> Update {
+    let pools = (0..pools).map(|at| mk_large_pool(&format!("{of}-{at}"), None));
+    Update::PoolsListed {
+        pools: pools.collect(),
+        odd: BTreeSet::new(),
+        crd,
+    }
+}
+
+/// Sends large objects of a kind, one by one, until they are too much.
+fn fill(world: &mut World, name: &str, kind: AnyKind) {
+    for at in 0..MANY {
+        let changes = world.update(&mk_name(name), mk_large(kind, Some(at)), LATER);
+        assert_eq!(changes.withdrawals, []);
+    }
+}
+
 #[test]
-fn large_pools_are_not_kept_without_end_and_what_is_not_kept_is_not_absent() {
+fn a_kind_that_takes_too_much_stays_as_it_was_and_counts_as_not_listed() {
+    for kind in AnyKind::all() {
+        // by a list
+        let mut world = mk_world(&["a"]);
+        let before = member(&world, "a").memory();
+        update(&mut world, mk_large(kind, None));
+        let kept = member(&world, "a");
+        assert_eq!(
+            (kept.memory(), kept.partial_kinds()),
+            (before, [kind].into())
+        );
+        // by changes
+        let mut world = mk_world(&["a"]);
+        fill(&mut world, "a", kind);
+        let kept = member(&world, "a");
+        let most = MEMBER_MEMORY - 2 * LARGE..=MEMBER_MEMORY;
+        assert!(most.contains(&kept.memory()), "{kind:?}: {}", kept.memory());
+        assert_eq!(kept.partial_kinds(), [kind].into());
+        assert_eq!(kept.over_limit().as_deref(), Some(kind.plural()));
+        // a list that fits
+        let list = match kind {
+            AnyKind::Kind(Kind::Services) => Update::Services(Change::Listed(Vec::new())),
+            AnyKind::Kind(Kind::Slices) => Update::Slices(Change::Listed(Vec::new())),
+            AnyKind::Kind(Kind::Namespaces) => Update::Namespaces(Change::Listed(Vec::new())),
+            AnyKind::Kind(Kind::Imports) => Update::Imports(Change::Listed(Vec::new())),
+            AnyKind::Kind(Kind::Pools) => mk_large_pools("new", 0, mk_crd()),
+            AnyKind::Parent(ParentKind::Gateways) => Update::Gateways(Change::Listed(Vec::new())),
+            AnyKind::Parent(ParentKind::Routes) => Update::Routes(Change::Listed(Vec::new())),
+        };
+        update(&mut world, list);
+        let kept = member(&world, "a");
+        assert!(kept.memory() <= before && kept.partial_kinds().is_empty());
+        assert_eq!(kept.over_limit(), None);
+    }
+}
+
+#[test]
+fn of_pools_that_take_too_much_those_known_stay_and_the_others_are_not_absent() {
     let mut world = mk_heard();
     export(&mut world, "a", "known");
     for at in 0..MANY {
@@ -193,314 +357,61 @@ fn large_pools_are_not_kept_without_end_and_what_is_not_kept_is_not_absent() {
         update(&mut world, Update::PoolApplied(large));
     }
     let kept = member(&world, "a");
-    assert!(kept.pools.bytes() <= KIND_BYTES && kept.pools.len() < MANY);
+    assert!(kept.memory() <= MEMBER_MEMORY && kept.is_overfull());
     assert!(world.tick(NOW + STALE_AFTER).withdrawals.is_empty());
-    assert!(carried(&mut world, LATER), "x may be among those left out");
+    assert!(
+        carried(&mut world, LATER),
+        "x may be among those that are not kept"
+    );
     // one that is known and grows stays as it was
     let grown = mk_large_pool("known", None);
     let changes = update(&mut world, Update::PoolApplied(grown));
     assert!(changes.withdrawals.is_empty() && has(&world, "a", "known"));
-    // a list that fits says what there is
-    list(&mut world, "a", &["y"], mk_crd(), LATER);
-    assert!(!carried(&mut world, LATER));
-}
-
-/// Imports that are each as large as [`LARGE`], and else as this one.
-fn mk_large(live: &LiveImport) -> impl Fn(usize) -> LiveImport + use<> {
-    let live = live.clone();
-    let large = mk_long(&live.status, LARGE);
-    move |at| LiveImport {
-        key: mk_key(&format!("import-{at}")),
-        status: large.clone(),
-        ..live.clone()
-    }
-}
-
-/// This status with a name of so many bytes in its first entry.
-fn mk_long(status: &ImportStatus, bytes: usize) -> LiveStatus {
-    let mut status = status.clone();
-    let name = "x".repeat(bytes);
-    let entry = (*status.clusters[0]).clone();
-    status.clusters[0] = Entry::new(ImportedCluster { name, ..entry });
-    LiveStatus::new(status, MCI_CONTROLLER)
-}
-
-#[test]
-fn large_imports_count_as_not_known() {
-    let mut world = mk_restarted();
-    let live = member(&world, "b").imports.items[&mk_key("x")].clone();
-    let mk = mk_large(&live);
-    let most = IMPORT_BYTES / LARGE + 8;
-    let name = mk_name("b");
-    let member_b = world.members.get_mut(&name).expect("a member");
-    for at in 0..most {
-        member_b.change_imports(Change::Applied(mk(at)), NOW);
-    }
-    assert!(member_b.imports.items.bytes() <= IMPORT_BYTES);
-    assert!(!member_b.imports_known(), "some are not known");
-    member_b.change_imports(Change::Listed((0..most).map(&mk).collect()), NOW);
-    assert!(member_b.imports.items.bytes() <= IMPORT_BYTES);
-    assert!(!member_b.imports_known());
-    member_b.change_imports(Change::Listed(vec![live.clone()]), NOW);
-    assert!(member_b.imports_known());
-    // one that is known and grows past all says no more what it said
-    let most = most - 16;
-    let many = (0..most).map(&mk).chain([live.clone()]).collect();
-    member_b.change_imports(Change::Listed(many), NOW);
-    assert!(member_b.imports_known());
-    let grown = LiveImport {
-        status: mk_long(&live.status, 17 * LARGE),
-        ..live.clone()
-    };
-    member_b.change_imports(Change::Applied(grown), NOW);
-    assert!(!member_b.imports_known() && !member_b.imports.items.contains_key(&live.key));
-}
-
-#[test]
-fn a_member_whose_imports_fit_again_is_written_into() {
-    let mut world = mk_restarted();
-    let live = member(&world, "b").imports.items[&mk_key("x")].clone();
-    let mk = mk_large(&live);
-    let name = mk_name("b");
-    let change = |world: &mut World, change| world.update(&name, Update::Imports(change), NOW);
-    let lists = |world: &World| member(world, "b").lists().imports;
-    let most = IMPORT_BYTES / LARGE + 8;
-    // what did not fit is deleted
-    for at in 0..most {
-        change(&mut world, Change::Applied(mk(at)));
-    }
-    assert!(!member(&world, "b").imports_known());
-    for at in (0..most).rev() {
-        change(&mut world, Change::Deleted(mk(at).key));
-    }
-    assert!(member(&world, "b").imports_known());
-    assert_eq!(lists(&world), 0, "no list is needed");
-    // what did not fit is there, and what was in its way is deleted: a list tells what it is now
-    for at in 0..most {
-        change(&mut world, Change::Applied(mk(at)));
-    }
-    change(&mut world, Change::Applied(live.clone()));
-    let kept =
-        |world: &World, at: usize| member(world, "b").imports.items.contains_key(&mk(at).key);
-    for at in (0..most).filter(|at| *at > 10) {
-        if kept(&world, at) {
-            change(&mut world, Change::Deleted(mk(at).key));
-        }
-    }
-    assert!(!member(&world, "b").imports_known());
-    assert_eq!(lists(&world), 1);
-    let changes = change(
-        &mut world,
-        Change::Listed((0..20).map(&mk).chain([live.clone()]).collect()),
-    );
-    assert!(changes.dirty.all && member(&world, "b").imports_known());
-    assert_eq!(lists(&world), 1);
-}
-
-#[test]
-fn a_member_whose_pools_fit_again_is_believed_again() {
-    let mut world = mk_heard();
-    let large = |at: usize| mk_large_pool(&format!("large-{at}"), None);
-    for at in 0..MANY {
-        update(&mut world, Update::PoolApplied(large(at)));
-    }
-    world.tick(NOW + STALE_AFTER);
-    assert!(carried(&mut world, LATER), "x may be among those left out");
-    let delete = |world: &mut World, at: usize| {
-        let deleted = Update::PoolDeleted {
-            key: large(at).key,
-            crd: mk_crd(),
-        };
-        update(world, deleted)
-    };
-    let left_out: Vec<usize> = (0..MANY)
-        .filter(|at| !member(&world, "a").pools.contains_key(&large(*at).key))
-        .collect();
-    for at in 1..left_out.len() {
-        delete(&mut world, at);
-    }
-    assert_eq!(member(&world, "a").lists().pools, 0);
+    // nor is anything missing from a list that does not fit
+    let changes = update(&mut world, mk_large_pools("new", MANY, mk_crd()));
+    assert!(changes.withdrawals.is_empty() && has(&world, "a", "known"));
     assert!(carried(&mut world, LATER));
-    delete(&mut world, 0);
-    assert_eq!(
-        member(&world, "a").lists().pools,
-        1,
-        "there is room for them"
-    );
-    // one is told of again, the others go
-    update(&mut world, Update::PoolApplied(large(left_out[0])));
-    for at in &left_out[1..] {
-        assert!(carried(&mut world, LATER));
-        delete(&mut world, *at);
-    }
-    assert!(!carried(&mut world, LATER));
-}
-
-#[test]
-fn large_objects_of_other_kinds_are_not_kept_without_end() {
-    let text = "x".repeat(LARGE);
-    let key = |at: usize| mk_key(&format!("large-{at}"));
-    let service = |at: usize| ServiceFacts {
-        key: key(at),
-        ingress: vec![text.clone()],
-        ..mk_service(ServiceType::LoadBalancer, "192.0.2.1")
-    };
-    let slice = |at: usize| SliceFacts {
-        key: key(at),
-        ready: vec!["192.0.2.1".parse().expect("an address"); LARGE / 17],
-        ..mk_slice(&["10.0.0.9"])
-    };
-    let gateway = |at: usize| GatewayFacts {
-        key: key(at),
-        programmed: Programmed::Yes,
-        addresses: vec![text.clone()],
-        listeners: Vec::new(),
-    };
-    let route = |at: usize| RouteFacts {
-        key: key(at),
-        parents: Vec::new(),
-        hostnames: vec![crd::Hostname::Exact(text.clone())],
-        pools: [mk_key("x")].into(),
-        imports: BTreeSet::new(),
-    };
-    let listed = |listed: bool| {
-        let mut world = mk_world(&["a"]);
-        let member = world.members.get_mut(&mk_name("a")).expect("a member");
-        let all = 0..MANY;
-        if listed {
-            member.change_services(Change::Listed(all.clone().map(service).collect()));
-            member.change_slices(Change::Listed(all.clone().map(slice).collect()));
-            member.change_gateways(Change::Listed(all.clone().map(gateway).collect()));
-            member.change_routes(Change::Listed(all.map(route).collect()));
-        } else {
-            member.change_routes(Change::Listed(Vec::new()));
-            for at in all {
-                member.change_services(Change::Applied(service(at)));
-                member.change_slices(Change::Applied(slice(at)));
-                member.change_gateways(Change::Applied(gateway(at)));
-                member.change_routes(Change::Applied(route(at)));
-            }
-        }
-        world
-    };
-    for world in [listed(true), listed(false)] {
-        let kept = member(&world, "a");
-        let parents = &kept.parents;
-        let (services, slices) = (&kept.services.items, &kept.slices.items);
-        for (what, bytes, count) in [
-            ("Services", services.bytes(), services.len()),
-            ("slices", slices.bytes(), slices.len()),
-            (
-                "Gateways",
-                parents.gateways.items.bytes(),
-                parents.gateways.items.len(),
-            ),
-        ] {
-            assert!(
-                bytes <= KIND_BYTES && count < MANY && count > 1,
-                "{what}: {count}"
-            );
-        }
-        let routes = parents
-            .routes_to(&mk_key("x"))
-            .map_or(0, |routes| routes.len());
-        assert!(routes < MANY && routes > 1, "{routes}");
-    }
-}
-
-#[test]
-fn what_a_pool_names_is_kept_whatever_else_there_is() {
-    let text = "x".repeat(LARGE);
-    let service = |name: &str| ServiceFacts {
-        key: mk_key(name),
-        ingress: vec![text.clone()],
-        ..mk_service(ServiceType::LoadBalancer, "192.0.2.1")
-    };
-    let slice = |of: &str| SliceFacts {
-        key: mk_key(&format!("{of}-1")),
-        service: of.into(),
-        ready: vec!["192.0.2.1".parse().expect("an address"); LARGE / 17],
-        ..mk_slice(&["10.0.0.9"])
-    };
-    let names: Vec<String> = (0..MANY).map(|at| format!("large-{at}")).collect();
-    let names = || names.iter().map(String::as_str).chain(["epp"]);
-    for listed in [true, false] {
-        let mut world = mk_world(&["a"]);
-        export(&mut world, "a", "x");
-        let member = world.members.get_mut(&mk_name("a")).expect("a member");
-        if listed {
-            member.change_services(Change::Listed(names().map(service).collect()));
-            member.change_slices(Change::Listed(names().map(slice).collect()));
-        } else {
-            for name in names() {
-                member.change_services(Change::Applied(service(name)));
-                member.change_slices(Change::Applied(slice(name)));
-            }
-        }
-        let (services, slices) = (&member.services.items, &member.slices.items);
-        assert!(services.bytes() <= KIND_BYTES && slices.bytes() <= KIND_BYTES);
-        assert_eq!(
-            services.get(&mk_key("epp")),
-            Some(&service("epp")),
-            "{listed}"
-        );
-        assert_eq!(
-            slices.get(&mk_key("epp-1")),
-            Some(&slice("epp")),
-            "{listed}"
-        );
-        // no more went than had to
-        assert!(services.len() > MANY / 2 && slices.len() > MANY / 2);
-    }
-}
-
-#[test]
-fn an_endpoint_slice_of_a_pool_takes_the_place_of_another() {
-    let mut world = mk_world(&["a"]);
-    export(&mut world, "a", "x");
-    let member = world.members.get_mut(&mk_name("a")).expect("a member");
-    let other = |at: usize| SliceFacts {
-        key: mk_key(&format!("slice-{at}")),
-        service: "other".into(),
-        ..mk_slice(&["10.0.0.9"])
-    };
-    let known = member.slices.items.len();
-    for at in known..MAX_SLICES {
-        member.change_slices(Change::Applied(other(at)));
-    }
-    let ours = SliceFacts {
-        key: mk_key("epp-2"),
-        ..mk_slice(&["10.0.0.8"])
-    };
-    member.change_slices(Change::Applied(ours.clone()));
-    assert_eq!(member.slices.items.get(&ours.key), Some(&ours));
-    assert_eq!(member.slices.items.len(), MAX_SLICES);
-}
-
-#[test]
-fn what_a_list_lacks_makes_room_for_what_it_has_and_is_known_to_be_gone() {
-    let all = |of: &str, pools: usize| {
-        let pools = (0..pools).map(|at| mk_large_pool(&format!("{of}-{at}"), None));
-        Update::PoolsListed {
-            pools: pools.collect(),
-            odd: BTreeSet::new(),
-            crd: mk_crd(),
-        }
-    };
-    let mut world = mk_heard();
-    world.tick(NOW + STALE_AFTER);
-    export(&mut world, "a", "x");
-    assert!(carried(&mut world, LATER));
-    update(&mut world, all("old", MANY - 16));
+    // a list that fits says what there is, though it fits only without what it lacks
+    let changes = update(&mut world, mk_large_pools("new", MANY - 16, mk_crd()));
+    assert!(evidence(&changes).contains(&Evidence::PoolAbsent) && !has(&world, "a", "known"));
     assert!(!member(&world, "a").is_overfull() && !carried(&mut world, LATER));
-    update(&mut world, all("new", MANY - 16));
-    assert!(!member(&world, "a").is_overfull());
-    // not where it has more than can be kept
-    let mut world = mk_heard();
-    world.tick(NOW + STALE_AFTER);
-    export(&mut world, "a", "x");
-    assert!(carried(&mut world, LATER));
-    update(&mut world, all("new", MANY));
-    assert!(member(&world, "a").is_overfull());
-    assert!(!carried(&mut world, LATER));
+    // where that stays, for its CRD may be gone, it does not fit
+    let doubtful = mk_large_pools("other", MANY - 16, CrdCheck::Doubtful);
+    update(&mut world, doubtful);
+    let kept = member(&world, "a");
+    assert!(kept.memory() <= MEMBER_MEMORY && kept.is_overfull());
+}
+
+#[test]
+fn two_members_that_fill_what_they_may_cost_others_nothing() {
+    let all = ["a", "b", "c", "d"];
+    let mut world = mk_world(&all);
+    for exporter in ["a", "b", "c"] {
+        export(&mut world, exporter, "x");
+    }
+    settle(&mut world, &mk_policy(), NOW);
+    let of_x = |world: &World| entries(world, "d", &mk_key("x"));
+    assert_eq!(of_x(&world), ["a", "b", "c"]);
+    for hostile in ["a", "b"] {
+        for kind in AnyKind::all() {
+            fill(&mut world, hostile, kind);
+            let changes = world.update(&mk_name(hostile), mk_large(kind, None), LATER);
+            assert_eq!(changes.withdrawals, []);
+        }
+        let kept = member(&world, hostile);
+        assert!(kept.memory() <= MEMBER_MEMORY, "{}", kept.memory());
+        assert_eq!(kept.partial_kinds(), AnyKind::all().collect());
+    }
+    let changes = world.tick(LATER + STALE_AFTER);
+    settle(&mut world, &mk_policy(), LATER + STALE_AFTER);
+    assert_eq!(
+        (changes.withdrawals, of_x(&world)),
+        (Vec::new(), vec!["a".into(), "b".into(), "c".into()])
+    );
+    // the others go on
+    let kept = member(&world, "d");
+    assert!(kept.partial_kinds().is_empty() && member(&world, "c").partial_kinds().is_empty());
+    export(&mut world, "c", "y");
+    settle(&mut world, &mk_policy(), LATER + STALE_AFTER);
+    assert_eq!(entries(&world, "d", &mk_key("y")), ["c"]);
 }

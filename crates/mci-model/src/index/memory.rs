@@ -1,0 +1,180 @@
+//! The one limit on what is kept of a member, in bytes. Pure.
+//!
+//! Past it the kind that would grow counts as not listed ([`Coverage::Partial`]): what is known of it is kept, nothing is
+//! taken for absent, and it is listed again, once a minute at most, until it fits.
+
+use std::collections::BTreeSet;
+
+use super::{
+    counted::Counted,
+    facts::CrdCheck,
+    heap::Heap,
+    member::{Coverage, Member, PoolRecord, Store},
+    update::{AnyKind, Change, Kind, ParentKind, Update},
+};
+use crate::name::Key;
+
+/// What is kept of one member, in bytes, about: 2000 pools, 20 000 Services and 20 000 namespaces of 600 B each, and
+/// 5000 imports with 3 entries of 2.5 KiB, which are counted whole, though the interner has most of them shared with
+/// other members.
+///
+/// The worst case: a hostile member costs twice this, for its lists under way are bounded by the same number
+/// (`member::under_way`), and 32 MiB of pages being read (`client::guard`): 160 MiB. Beside that come the names that are
+/// counted by number, of pools that cannot be read and of those known to be gone (24 000 of each, 10 MiB), 64 updates on
+/// their way to the index, and for each thread that decodes one page of JSON at a time up to 256 MiB. So under the 2 GiB
+/// of `config/controller.yaml`, with 2 threads and the 376 MiB that 1000 members take (docs/figures.md), 6 hostile
+/// members fit: 376 + 2 * 256 + 6 * (160 + 10) = 1908 MiB.
+pub const MEMBER_MEMORY: usize = 64 * 1024 * 1024;
+
+// === impl Member ===
+
+impl Member {
+    /// What is kept of it, in bytes, about.
+    pub fn memory(&self) -> usize {
+        self.pools.bytes()
+            + self.waiting_pools.bytes()
+            + self.services.items.bytes()
+            + self.slices.items.bytes()
+            + self.namespaces.items.bytes()
+            + self.imports.items.bytes()
+            + self.remembered.bytes()
+            + self.parents.gateways.items.bytes()
+            + self.parents.routes.items.bytes()
+    }
+
+    /// The kind that the update would take past the limit. `guarded`: no absence from a list is believed.
+    pub(super) fn exceeds(&self, update: &Update, guarded: bool) -> Option<AnyKind> {
+        let (kind, new, old) = match update {
+            Update::PoolsListed { pools, odd, crd } => {
+                let new = Counted::<Key, _>::bytes_for(pools);
+                if self.memory() + new <= MEMBER_MEMORY {
+                    return None;
+                }
+                let listed = pools.iter().map(|pool| &pool.key).chain(odd).collect();
+                let stays = self.pools_that_stay(&listed, crd, guarded);
+                (Kind::Pools.into(), new, self.pool_bytes() - stays)
+            }
+            Update::PoolApplied(pool) => {
+                let old = self.pools.bytes_of(&pool.key) + self.waiting_pools.bytes_of(&pool.key);
+                let new = Counted::<Key, _>::bytes_for([pool]);
+                (Kind::Pools.into(), new, old)
+            }
+            Update::Services(change) => {
+                let (new, old) = growth(change, &self.services, |it| &it.key);
+                (Kind::Services.into(), new, old)
+            }
+            Update::Slices(change) => {
+                let (new, old) = growth(change, &self.slices, |it| &it.key);
+                (Kind::Slices.into(), new, old)
+            }
+            Update::SlicesListed { slices, .. } => {
+                let new = Counted::<Key, _>::bytes_for(slices);
+                (Kind::Slices.into(), new, self.slices.items.bytes())
+            }
+            Update::Namespaces(change) => {
+                let (new, old) = growth(change, &self.namespaces, |it| &it.name);
+                (Kind::Namespaces.into(), new, old)
+            }
+            Update::Imports(change) => {
+                let (new, old) = growth(change, &self.imports, |it| &it.key);
+                (Kind::Imports.into(), new, old)
+            }
+            Update::Gateways(change) => {
+                let (new, old) = growth(change, &self.parents.gateways, |it| &it.key);
+                (ParentKind::Gateways.into(), new, old)
+            }
+            Update::Routes(change) => {
+                let (new, old) = growth(change, &self.parents.routes, |it| &it.key);
+                (ParentKind::Routes.into(), new, old)
+            }
+            _ => return None,
+        };
+        let exceeds = new > old && self.memory() - old + new > MEMBER_MEMORY;
+        exceeds.then_some(kind)
+    }
+
+    fn pool_bytes(&self) -> usize {
+        self.pools.bytes() + self.waiting_pools.bytes()
+    }
+
+    /// What the pools take that a list lacks and that are kept nevertheless.
+    fn pools_that_stay(&self, listed: &BTreeSet<&Key>, crd: &CrdCheck, guarded: bool) -> usize {
+        let same_crd =
+            matches!(crd, CrdCheck::Serving { uid } if self.pools_crd.as_ref() == Some(uid));
+        let stays = |key: &Key, record: &PoolRecord| {
+            !listed.contains(key) && (!same_crd || guarded || record.doubt.is_some())
+        };
+        let records = self.pools.iter().filter(|(key, record)| stays(key, record));
+        Counted::<Key, _>::bytes_for(records.map(|(_, record)| record))
+    }
+
+    /// Not all of the kind is kept from now on: it counts as not listed. Returns whether that is news.
+    pub(super) fn set_partial(&mut self, kind: AnyKind) -> bool {
+        let coverage = self.coverage_mut(kind);
+        let is_news = *coverage != Coverage::Partial;
+        *coverage = Coverage::Partial;
+        is_news
+    }
+
+    /// The kinds that are not kept in full: they are to be listed again.
+    pub fn partial_kinds(&self) -> BTreeSet<AnyKind> {
+        let kinds = AnyKind::all().filter(|kind| self.state_of(*kind).0 == Coverage::Partial);
+        kinds.collect()
+    }
+
+    /// The kinds of which there is more than is kept, by bytes or by count; none: all fits.
+    pub fn over_limit(&self) -> Option<String> {
+        let kinds = AnyKind::all();
+        let over = kinds.filter(|kind| {
+            let (coverage, capped) = self.state_of(*kind);
+            coverage == Coverage::Partial || capped
+        });
+        let over: Vec<&str> = over.map(AnyKind::plural).collect();
+        (!over.is_empty()).then(|| over.join(", "))
+    }
+
+    /// What is known of the kind, and whether more of it is there than may be kept by count.
+    fn state_of(&self, kind: AnyKind) -> (Coverage, bool) {
+        fn of<K, V>(store: &Store<K, V>) -> (Coverage, bool) {
+            (store.coverage, store.capped)
+        }
+        match kind {
+            AnyKind::Kind(Kind::Pools) => (self.pools_coverage, !self.over_cap.is_empty()),
+            AnyKind::Kind(Kind::Services) => of(&self.services),
+            AnyKind::Kind(Kind::Slices) => of(&self.slices),
+            AnyKind::Kind(Kind::Namespaces) => of(&self.namespaces),
+            AnyKind::Kind(Kind::Imports) => of(&self.imports),
+            AnyKind::Parent(ParentKind::Gateways) => of(&self.parents.gateways),
+            AnyKind::Parent(ParentKind::Routes) => of(&self.parents.routes),
+        }
+    }
+
+    pub(super) fn coverage_mut(&mut self, kind: AnyKind) -> &mut Coverage {
+        match kind {
+            AnyKind::Kind(Kind::Pools) => &mut self.pools_coverage,
+            AnyKind::Kind(Kind::Services) => &mut self.services.coverage,
+            AnyKind::Kind(Kind::Slices) => &mut self.slices.coverage,
+            AnyKind::Kind(Kind::Namespaces) => &mut self.namespaces.coverage,
+            AnyKind::Kind(Kind::Imports) => &mut self.imports.coverage,
+            AnyKind::Parent(ParentKind::Gateways) => &mut self.parents.gateways.coverage,
+            AnyKind::Parent(ParentKind::Routes) => &mut self.parents.routes.coverage,
+        }
+    }
+}
+
+/// What a change would take, and what of it is kept now.
+fn growth<K: Ord, V: Heap>(
+    change: &Change<V>,
+    kept: &Store<K, V>,
+    key: impl Fn(&V) -> &K,
+) -> (usize, usize) {
+    let bytes_for = |items: &[V]| Counted::<K, V>::bytes_for(items);
+    match change {
+        Change::Listed(items) => (bytes_for(items), kept.items.bytes()),
+        Change::Applied(item) => {
+            let new = bytes_for(std::slice::from_ref(item));
+            (new, kept.items.bytes_of(key(item)))
+        }
+        Change::Deleted(_) => (0, 0),
+    }
+}
