@@ -11,6 +11,7 @@ mod hostile;
 mod inventory;
 mod objects;
 mod observed;
+mod promises;
 mod restart;
 mod stalled;
 mod start;
@@ -40,6 +41,10 @@ const TESTS: &[Test] = &tests![
     objects::t01_deleting_the_pools_crd_withdraws_nothing,
     stalled::a_list_that_hangs_or_breaks_off_is_made_again_and_withdraws_nothing,
     inventory::t25_members_that_vanish_together_are_held,
+    promises::most_members_silent_at_once_are_held_by_the_guard,
+    promises::a_silent_member_is_withdrawn_after_the_time_that_the_operator_set,
+    promises::a_leader_that_loses_home_writes_nothing_until_it_is_back,
+    promises::a_withdrawn_entry_drains_for_as_long_as_asked,
     contact::t06_half_open_connections_are_noticed_and_nothing_flaps,
     writes::t09_our_entry_and_a_busy_gateways_persist,
     restart::t02_a_start_without_a_member_keeps_its_entries,
@@ -62,6 +67,10 @@ const TESTS: &[Test] = &tests![
     restart::t04_imports_of_others_are_left_alone,
     observed::an_export_is_told_once_where_describe_finds_it_and_explained,
     observed::a_bad_annotation_is_told_with_what_to_do,
+    promises::an_import_crd_that_is_missing_pauses_its_member_alone,
+    promises::a_missing_namespace_counts_where_the_operator_is_strict,
+    promises::an_endpoint_pickers_service_may_go_and_return,
+    promises::an_import_without_labels_is_adopted_in_place,
     counted::what_is_written_and_withdrawn_is_counted,
     counted::kinds_that_only_parent_mode_needs_are_counted_where_they_are_missing,
     start::a_start_that_cannot_work_ends_with_64_before_a_port_is_bound,
