@@ -78,7 +78,7 @@ async fn tell(wires: &Wires, slices: Vec<SliceFacts>, scope: Scope) -> Result<()
     wires.sign(Sign::Settled(Kind::Slices)).await
 }
 
-/// A list is complete. One that was too large says nothing.
+/// A list is complete. Of one that was too large nothing is kept.
 async fn listed(
     wires: &Wires,
     of: Option<(ListMemory, Scope)>,
@@ -89,7 +89,11 @@ async fn listed(
             let slices = objects.into_iter().filter_map(|seen| seen.facts);
             tell(wires, slices.collect(), scope).await
         }
-        _ => wires.sign(Sign::Settled(Kind::Slices)).await,
+        _ => {
+            // a list of the selection before may have fitted meanwhile
+            wires.update(Update::OverLimit(Kind::Slices.into())).await?;
+            wires.sign(Sign::Settled(Kind::Slices)).await
+        }
     }
 }
 

@@ -51,11 +51,16 @@ impl Member {
                     return None;
                 }
                 let listed = pools.iter().map(|pool| &pool.key).chain(odd).collect();
-                let stays = self.pools_that_stay(&listed, crd, guarded);
+                let waiting = pools.iter().filter(|pool| self.must_wait(pool));
+                let waiting: usize = waiting.map(|pool| self.pools.bytes_of(&pool.key)).sum();
+                let stays = self.pools_that_stay(&listed, crd, guarded) + waiting;
                 (Kind::Pools.into(), new, self.pool_bytes() - stays)
             }
             Update::PoolApplied(pool) => {
-                let old = self.pools.bytes_of(&pool.key) + self.waiting_pools.bytes_of(&pool.key);
+                let mut old = self.waiting_pools.bytes_of(&pool.key);
+                if !self.must_wait(pool) {
+                    old += self.pools.bytes_of(&pool.key);
+                }
                 let new = Counted::<Key, _>::bytes_for([pool]);
                 (Kind::Pools.into(), new, old)
             }
@@ -77,7 +82,13 @@ impl Member {
             }
             Update::Imports(change) => {
                 let (new, old) = growth(change, &self.imports, |it| &it.key);
-                (Kind::Imports.into(), new, old)
+                // entries that a swapped CRD hid are remembered only until they show again
+                let remembered = match change {
+                    Change::Listed(_) => self.remembered.bytes(),
+                    Change::Applied(item) => self.remembered.bytes_of(&item.key),
+                    Change::Deleted(_) => 0,
+                };
+                (Kind::Imports.into(), new, old + remembered)
             }
             Update::Gateways(change) => {
                 let (new, old) = growth(change, &self.parents.gateways, |it| &it.key);
