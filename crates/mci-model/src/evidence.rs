@@ -9,7 +9,9 @@ pub enum Evidence {
     PoolDeleted,
     /// A complete list lacks it, and the CRD still stands.
     PoolAbsent,
+    /// The pool no longer has the export annotation.
     AnnotationGone,
+    /// The value of an export annotation is not legal; nothing is assumed in its place.
     AnnotationInvalid,
     /// The member left the inventory.
     MemberRemoved,
@@ -49,6 +51,7 @@ pub fn on_evidence(evidence: Evidence, guarded: bool) -> Removal {
 // === impl Evidence ===
 
 impl Evidence {
+    /// Each kind of evidence once.
     pub const ALL: [Self; 6] = [
         Self::PoolDeleted,
         Self::PoolAbsent,
@@ -58,6 +61,7 @@ impl Evidence {
         Self::WithdrawAfter,
     ];
 
+    /// The label value of the metrics, the reason in explanations and the text in the log.
     pub fn reason(self) -> &'static str {
         match self {
             Self::PoolDeleted => "PoolDeleted",

@@ -22,7 +22,9 @@ pub struct ExportRequest {
     pub mode: Option<RoutingMode>,
     /// How long its entry stays after the export has ended; none: as the operator said.
     pub drain: Option<Duration>,
+    /// Overrides for the port of gRPC health.
     pub health: PortOverride,
+    /// Overrides for the port of metrics.
     pub metrics: PortOverride,
     /// Annotations whose values are of no use; each is treated as absent.
     pub ignored: Vec<&'static str>,
@@ -31,14 +33,18 @@ pub struct ExportRequest {
 /// Overrides for one auxiliary port of the EPP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortOverride {
+    /// None: the port of a usual name, if the Service has one.
     pub port: Option<PortSelector>,
+    /// None: no Secret is needed.
     pub secret: Option<SecretSelector>,
 }
 
 /// Which port of the EPP Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortSelector {
+    /// 1 to 65 535.
     Number(u16),
+    /// An RFC-1123 label; it may name no port of the Service.
     Name(String),
 }
 
@@ -55,8 +61,11 @@ pub enum SecretSelector {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("annotation {annotation} has the value {value:?}: use {expected}")]
 pub struct InvalidExport {
+    /// Key of the annotation.
     pub annotation: &'static str,
+    /// What it holds, cut to 64 characters.
     pub value: String,
+    /// Legal values, in words for the user.
     pub expected: &'static str,
 }
 

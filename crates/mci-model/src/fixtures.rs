@@ -37,17 +37,22 @@ use crate::{
 };
 use moment::Moment;
 
+/// Namespace of every object made here.
 pub const NS: &str = "ml";
+/// Silence after which members of these worlds are stale.
 pub const STALE_AFTER: std::time::Duration = std::time::Duration::from_mins(1);
 
+/// `name` must be an RFC-1123 label.
 pub fn mk_name(name: &str) -> ClusterName {
     ClusterName::new(name).expect("a label")
 }
 
+/// A key in [`NS`].
 pub fn mk_key(name: &str) -> Key {
     Key::new(NS, name)
 }
 
+/// The program's defaults: EndpointMode, no import in a sole exporter.
 pub fn mk_policy() -> Policy {
     Policy {
         clusterset: "default".to_owned(),
@@ -89,6 +94,7 @@ pub fn mk_import_crd(flavour: Flavour) -> ImportCrd {
     }
 }
 
+/// A pool with one target port and Service `epp` as its endpoint picker; `export` is the annotation's value.
 pub fn mk_pool(name: &str, export: Option<&str>) -> PoolFacts {
     PoolFacts {
         key: mk_key(name),
@@ -154,6 +160,7 @@ pub fn mk_route(name: &str, gateway: &str, pool: &str) -> RouteFacts {
     }
 }
 
+/// A port without protocols.
 pub fn mk_port(name: &str, number: u16) -> PortFacts {
     PortFacts {
         name: name.to_owned(),
@@ -163,6 +170,7 @@ pub fn mk_port(name: &str, number: u16) -> PortFacts {
     }
 }
 
+/// Service `epp` with one address, the load balancer's or else its cluster IP, and the three usual ports.
 pub fn mk_service(type_: ServiceType, address: &str) -> ServiceFacts {
     let addresses = vec![address.to_owned()];
     let balanced = type_ == ServiceType::LoadBalancer;
@@ -184,6 +192,7 @@ pub fn mk_service(type_: ServiceType, address: &str) -> ServiceFacts {
     }
 }
 
+/// The only slice of Service `epp`, with these endpoints ready.
 pub fn mk_slice(ready: &[&str]) -> SliceFacts {
     SliceFacts {
         key: mk_key("epp-1"),
@@ -193,6 +202,7 @@ pub fn mk_slice(ready: &[&str]) -> SliceFacts {
     }
 }
 
+/// Namespace [`NS`].
 pub fn mk_namespace(terminating: bool) -> NamespaceFacts {
     NamespaceFacts {
         name: NS.into(),
@@ -200,6 +210,7 @@ pub fn mk_namespace(terminating: bool) -> NamespaceFacts {
     }
 }
 
+/// The pools CRD as it stands; always the same uid.
 pub fn mk_crd() -> CrdCheck {
     CrdCheck::Serving {
         uid: "crd-1".to_owned(),
@@ -308,6 +319,7 @@ pub fn mk_world(names: &[&str]) -> World {
     world
 }
 
+/// A member of this name, which must be there.
 pub fn member<'a>(world: &'a World, name: &str) -> &'a Member {
     &world.members[&mk_name(name)]
 }
@@ -318,6 +330,7 @@ pub fn export(world: &mut World, from: &str, pool: &str) {
     world.update(&mk_name(from), Update::PoolApplied(pool), Moment::default());
 }
 
+/// Contact with a member is lost at `now`, for want of a connection.
 pub fn lose(world: &mut World, name: &str, now: Moment) {
     let lost = Update::Lost(Fault::ConnectionLost);
     world.update(&mk_name(name), lost, now);

@@ -60,7 +60,9 @@ use moment::Moment;
 /// All members.
 #[derive(Clone, Debug)]
 pub struct World {
+    /// Those of the inventory, and those that left it and are not forgotten yet.
     pub members: BTreeMap<ClusterName, Member>,
+    /// How long things may take, as the operator decided.
     pub rules: Rules,
     guard: Guard,
     /// The wall clock at a moment.
@@ -80,6 +82,7 @@ pub struct World {
 // === impl World ===
 
 impl World {
+    /// Without members; the inventory counts as not listed, and the ClusterSet as not known.
     pub fn new(rules: Rules) -> Self {
         Self {
             members: BTreeMap::new(),

@@ -6,11 +6,6 @@
 //!  updates ──► index (what is known, with the evidence) ──► plan (imports, conditions) ──► diff (what to write)
 //! ```
 
-#![allow(
-    missing_docs,
-    reason = "fields and variants of plain values, named after what they hold"
-)]
-
 pub mod evidence;
 pub mod export;
 #[cfg(any(test, feature = "fixtures"))]

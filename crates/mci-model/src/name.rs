@@ -17,7 +17,9 @@ pub struct ClusterName(Arc<str>);
 pub struct Key {
     /// Hash of the namespace in the upper half, of the name in the lower. First, for it is compared first.
     rank: u64,
+    /// An RFC-1123 label where [`Key::checked`] made the key.
     pub namespace: Arc<str>,
+    /// An RFC-1123 subdomain where [`Key::checked`] made the key.
     pub name: Arc<str>,
 }
 
@@ -68,6 +70,7 @@ impl ClusterName {
         }
     }
 
+    /// 1 to 63 bytes of a-z, 0-9 and '-'.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -100,10 +103,12 @@ impl fmt::Debug for ClusterName {
 // === impl Key ===
 
 impl Key {
+    /// Copies both names and checks neither; see [`Key::checked`].
     pub fn new(namespace: &str, name: &str) -> Self {
         Self::of(namespace.into(), name.into())
     }
 
+    /// The same from names that are shared already.
     pub fn of(namespace: Arc<str>, name: Arc<str>) -> Self {
         let rank = rank_of(&namespace) | (xxh3_64(name.as_bytes()) & LOWER);
         Self {

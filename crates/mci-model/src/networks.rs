@@ -64,6 +64,7 @@ impl Allowed {
         !self.0.is_empty()
     }
 
+    /// Whether the address lies in a network of every list; one mapped into IPv6 counts as the IPv4 address that it is.
     pub fn admits(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         self.0.iter().all(|networks| networks.contain(ip))

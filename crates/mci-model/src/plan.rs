@@ -72,12 +72,14 @@ pub enum ImportInExporter {
     /// When another cluster exports it too.
     #[default]
     WhenRemote,
+    /// Whenever the cluster exports the pool: an import that names it alone has no entries and is not ready.
     Always,
 }
 
 /// What should be of one key, in every member.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeyPlan {
+    /// Every member, those too into which nothing can be written.
     pub imports: BTreeMap<ClusterName, ImportPlan>,
     /// Every member that has the pool.
     pub pools: BTreeMap<ClusterName, PoolPlan>,
@@ -107,7 +109,9 @@ pub enum ImportPlan {
 pub enum Hold {
     /// What is in it is not known yet, or it is not used.
     Unreachable,
+    /// Credentials or a permission that its imports need are refused.
     AuthFailed,
+    /// Its credentials lead to another cluster than before.
     IdentityChanged,
     /// It cannot hold imports.
     CrdAbsent,
@@ -118,7 +122,9 @@ pub enum Hold {
 /// The status of an import. Its conditions have no times yet: see [`ledger`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedImport {
+    /// Members with an equal audience share the plan.
     pub audience: Audience,
+    /// Conditions carry no times of their own.
     pub status: ImportStatus,
     /// See [`digest`](crate::index::digest::digest()).
     pub digest: u64,
@@ -127,6 +133,7 @@ pub struct PlannedImport {
 /// Who reads the same body: normally all members that do not export share one, and each exporter has its own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Audience {
+    /// Shape of status that their CRD takes.
     pub flavour: Flavour,
     /// The member whose own entry is left out.
     pub excluded: Option<ClusterName>,
@@ -143,6 +150,7 @@ pub enum PoolPlan {
     NoEntry,
     /// `Exported`, without its time.
     Exported {
+        /// Status, reason and message as they should be in `status.parents`.
         condition: Condition,
         /// No importer is still on its way to the plan.
         settled: bool,

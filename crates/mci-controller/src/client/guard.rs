@@ -55,8 +55,8 @@ struct Page {
 enum Bound {
     /// Bytes in all, of so many.
     Total { left: usize, of: usize },
-    /// Bytes up to the next end of line.
-    Line(usize),
+    /// Bytes up to the next end of line, and JSON objects since the last.
+    Line { left: usize, objects: usize },
 }
 
 /// What a request is for.
@@ -79,6 +79,8 @@ enum Excess {
     TooMany(usize),
     #[error("an event is larger than {0} bytes")]
     EventTooLarge(usize),
+    #[error("an event has more than {0} JSON objects")]
+    EventTooMany(usize),
     #[error("the watch ended within {0:?}: expected the server to keep it open")]
     EndedAtOnce(Duration),
 }
@@ -92,6 +94,8 @@ const MAX_PAGES: usize = 32 * 1024 * 1024;
 /// JSON objects on one page, nested ones too: what is decoded is larger than its text, and 3 bytes may become a
 /// kilobyte, so this bounds it at 256 MiB. Of the largest lists, those of imports, an object takes 50 bytes and more.
 const MAX_JSON_OBJECTS: usize = 256 * 1024;
+/// The same in one event of a watch, so 64 MiB: the largest import, of 256 entries, has 20 000.
+const MAX_EVENT_OBJECTS: usize = 64 * 1024;
 /// A watch that ends sooner has failed, whatever it told: the watcher begins the next one at once, and only a failure
 /// makes it wait. Far below the 30 s that we ask for, and what is above it costs a request in 2 s.
 const MIN_WATCH: Duration = Duration::from_secs(2);
@@ -146,7 +150,7 @@ where
             let purpose = purpose(request.uri());
             let page = (purpose == Purpose::List).then(|| Page::new(reading));
             let (bound, turn) = match purpose {
-                Purpose::Watch => (Bound::Line(MAX_OBJECT), None),
+                Purpose::Watch => (Bound::line(), None),
                 Purpose::Other => (Bound::total(MAX_OBJECT), None),
                 Purpose::List => (Bound::total(MAX_PAGES), Some(turns.next().await?)),
             };
@@ -292,24 +296,34 @@ impl Bound {
         Self::Total { left: of, of }
     }
 
+    fn line() -> Self {
+        Self::Line {
+            left: MAX_OBJECT,
+            objects: 0,
+        }
+    }
+
     fn take(&mut self, data: &Bytes) -> Result<(), Excess> {
         match self {
             Self::Total { left, of } => match left.checked_sub(data.len()) {
                 Some(rest) => *left = rest,
                 None => return Err(Excess::TooLarge(*of)),
             },
-            Self::Line(left) => {
+            Self::Line { left, objects } => {
                 let mut rest = &**data;
-                while let Some(end) = memchr::memchr(b'\n', rest) {
-                    if end > *left {
-                        return Err(Excess::EventTooLarge(MAX_OBJECT));
+                loop {
+                    let end = memchr::memchr(b'\n', rest);
+                    let (text, more) = rest.split_at(end.unwrap_or(rest.len()));
+                    *left = left
+                        .checked_sub(text.len())
+                        .ok_or(Excess::EventTooLarge(MAX_OBJECT))?;
+                    *objects += memchr::memchr_iter(b'{', text).count();
+                    if *objects > MAX_EVENT_OBJECTS {
+                        return Err(Excess::EventTooMany(MAX_EVENT_OBJECTS));
                     }
-                    *left = MAX_OBJECT;
-                    rest = rest.get(end + 1..).unwrap_or_default();
-                }
-                match left.checked_sub(rest.len()) {
-                    Some(more) => *left = more,
-                    None => return Err(Excess::EventTooLarge(MAX_OBJECT)),
+                    let Some(more) = more.get(1..) else { break };
+                    (*left, *objects) = (MAX_OBJECT, 0);
+                    rest = more;
                 }
             }
         }
@@ -416,6 +430,14 @@ mod tests {
         let part = Bytes::from(vec![b'x'; MIB]);
         let error = ask(uri, AT_ONCE, part, usize::MAX, AT_ONCE).await;
         assert!(error.expect_err("endless").contains("an event is larger"));
+        // objects are counted within an event alone
+        let half = [b"{".repeat(MAX_EVENT_OBJECTS / 2 + 1), b"\n".to_vec()].concat();
+        let seen = ask(uri, AT_ONCE, Bytes::from(half), 9, Duration::from_mins(1)).await;
+        seen.expect("each event is small enough");
+        let part = Bytes::from(b"{".repeat(MAX_EVENT_OBJECTS / 2 + 1));
+        let error = ask(uri, AT_ONCE, part, 2, AT_ONCE).await;
+        let error = error.expect_err("two parts of one event");
+        assert!(error.contains("JSON objects"), "{error}");
     }
 
     #[tokio::test(start_paused = true)]

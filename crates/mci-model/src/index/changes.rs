@@ -14,7 +14,9 @@ use crate::{
 /// What an update did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
+    /// Keys whose plan may differ from the last one.
     pub dirty: Dirty,
+    /// Exports that ended with proof, in the order in which they were found.
     pub withdrawals: Vec<Withdrawal>,
     /// Exports that seem to have ended and are retained, by what it looked like.
     pub withheld: BTreeMap<Evidence, usize>,
@@ -25,7 +27,9 @@ pub struct Changes {
 /// Keys to plan again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dirty {
+    /// Every key, whatever the sets below hold.
     pub all: bool,
+    /// Keys of which more than an import changed.
     pub keys: BTreeSet<Key>,
     /// Keys of which an import changed, and nothing else: most are the echoes of what we wrote.
     pub echoes: BTreeSet<Key>,
@@ -36,8 +40,11 @@ pub struct Dirty {
 /// An export that ended, and the proof of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Withdrawal {
+    /// The member whose export ended.
     pub exporter: ClusterName,
+    /// Namespace and name of its pool.
     pub key: Key,
+    /// What proves that it ended.
     pub evidence: Evidence,
     /// How long the pool wished its entry to drain; none: it did not say.
     pub drain: Option<Duration>,
@@ -48,6 +55,7 @@ pub struct Withdrawal {
 // === impl Changes ===
 
 impl Changes {
+    /// Plan every key again; nothing was withdrawn.
     pub fn all() -> Self {
         Self {
             dirty: Dirty {
@@ -58,6 +66,7 @@ impl Changes {
         }
     }
 
+    /// Adds another update's changes; counts of what was withheld are added up.
     pub fn merge(&mut self, other: Self) {
         let Self {
             dirty,
@@ -115,6 +124,7 @@ impl Changes {
 // === impl Dirty ===
 
 impl Dirty {
+    /// Whether there is nothing to plan.
     pub fn is_empty(&self) -> bool {
         let Self {
             all,
@@ -125,6 +135,7 @@ impl Dirty {
         !all && keys.is_empty() && echoes.is_empty() && as_planned.is_empty()
     }
 
+    /// Adds the keys of another update.
     pub fn merge(&mut self, other: Self) {
         let Self {
             all,

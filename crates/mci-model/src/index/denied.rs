@@ -13,6 +13,7 @@ use moment::Moment;
 /// What a member hides from us.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Denied {
+    /// Kinds that its server answers with 403.
     pub kinds: BTreeSet<Kind>,
     /// Since when what it exports cannot be seen.
     exports: Option<Moment>,
@@ -36,6 +37,7 @@ impl Denied {
         self.kinds.iter().any(|kind| !is_of_exports(*kind))
     }
 
+    /// Whether every kind may be read.
     pub fn is_empty(&self) -> bool {
         self.kinds.is_empty()
     }

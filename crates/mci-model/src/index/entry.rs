@@ -42,6 +42,7 @@ pub type ImportStatus<E = Entry> = InferencePoolImportStatus<E>;
 // === impl Entry ===
 
 impl Entry {
+    /// Computes the digest and the size in memory once; `cluster` must not change afterwards.
     pub fn new(cluster: ImportedCluster) -> Self {
         let digest = digest_entry(&cluster);
         let mut exact = Xxh3Default::new();

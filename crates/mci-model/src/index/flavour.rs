@@ -14,6 +14,7 @@ pub enum Flavour {
 /// The import CRD of a member, as its watch last showed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImportCrd {
+    /// What may be written under it.
     pub flavour: Flavour,
     /// Of the CRD that is there, or was last; none: none was ever seen. Another uid is another CRD, without the
     /// objects of the one before.

@@ -23,6 +23,7 @@ use crate::name::Key;
 
 /// What a value takes besides its own size, in bytes, about.
 pub trait Heap {
+    /// Bytes on the heap, without `size_of` the value itself; shared parts count whole.
     fn heap(&self) -> usize;
 }
 

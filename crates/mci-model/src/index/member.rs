@@ -24,6 +24,7 @@ use moment::Moment;
 /// One member.
 #[derive(Clone, Debug)]
 pub struct Member {
+    /// Where the connection stands.
     pub link: Link,
     /// Since when it has not been [`Link::Live`], and why; none while in contact.
     pub silence: Option<Silence>,
@@ -45,7 +46,9 @@ pub struct Member {
     pub(super) stands_by: Option<String>,
     /// What the inventory says of it.
     pub origin: Arc<Origin>,
+    /// All pools that are known in it, exported or not; of a retained pool the last facts.
     pub pools: Counted<Key, PoolRecord>,
+    /// Whether the absence of a pool means anything.
     pub pools_coverage: Coverage,
     /// Pools that could not be read: known to exist, nothing else.
     pub odd_pools: BTreeSet<Key>,
@@ -61,18 +64,23 @@ pub struct Member {
     pub over_cap: BTreeSet<Key>,
     /// Ended exports whose entries stay until then.
     pub draining: Drains,
+    /// The Services of its EPPs and others, as far as they are kept.
     pub services: Store<Key, ServiceFacts>,
+    /// EndpointSlices within `slices_scope`.
     pub slices: Store<Key, SliceFacts>,
     /// Of which Services the EndpointSlices are known.
     pub slices_scope: Scope,
     /// Pools as they are now, whose EPP's endpoints are not known yet: what was known of them before stands.
     pub waiting_pools: Counted<Key, PoolFacts>,
+    /// By name; one that is missing takes no import.
     pub namespaces: Store<Arc<str>, NamespaceFacts>,
+    /// All imports in it, other owners' too.
     pub imports: Store<Key, LiveImport>,
     /// Entries of imports that another CRD than ours reads without them, as they were seen last.
     pub remembered: Counted<Key, Remembered>,
     /// Which of them somebody keeps undoing.
     pub contests: Contests,
+    /// Gateways and HTTPRoutes, watched only while it exports in ParentMode.
     pub parents: Parents,
     /// Mode of exports that name none.
     pub default_mode: RoutingMode,
@@ -91,7 +99,9 @@ pub struct Remembered {
 /// A pool, and what we doubt about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolRecord {
+    /// The pool as it was last seen.
     pub facts: PoolFacts,
+    /// None: the pool is there.
     pub doubt: Option<Doubt>,
 }
 
@@ -100,6 +110,7 @@ pub struct PoolRecord {
 pub struct Doubt {
     /// When the absence counts after all; none: not before its CRD is back.
     pub ends: Option<Moment>,
+    /// Decides how the entry is marked meanwhile.
     pub cause: DoubtCause,
 }
 
@@ -115,6 +126,7 @@ pub enum DoubtCause {
 /// A member that is out of the inventory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaving {
+    /// When the inventory first lacked it.
     pub since: Moment,
     /// When it counts as removed.
     pub until: Moment,
@@ -139,25 +151,33 @@ pub enum Unseen {
 /// A member's silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silence {
+    /// When contact was lost; of a member not met yet, when it was added.
     pub since: Moment,
+    /// The newest known cause; it may change while the silence lasts.
     pub fault: Fault,
 }
 
 /// Why a member is silent; also a condition reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
+    /// The server does not answer, or another cluster does.
     ConnectionLost,
+    /// The server refuses the credentials (401, 403), or they cannot be used.
     AuthFailed,
 }
 
 /// Where the connection to a member stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
+    /// No connection has been made yet.
     Connecting,
+    /// Connected and identified; its first lists have not completed.
     Syncing,
+    /// The last probe passed and every kind that it must list was listed.
     Live,
     /// One probe failed.
     Suspect,
+    /// Contact was lost; it is tried again without end.
     Lost,
     /// Its credentials are not used, or it is not the cluster it should be.
     Refused(Refusal),
@@ -168,11 +188,15 @@ pub enum Link {
 /// Why a member is not used; also the reason of its condition `Active`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
+    /// The kubeconfig, or what a credential plugin issued, cannot be used.
     BadCredentials,
+    /// The kubeconfig asks for exec, files, insecure TLS or plain HTTP.
     InsecureCredentials,
     /// None of the configured credential providers serves it.
     NoAccessProvider,
+    /// Its cluster is a member under another name.
     DuplicateCluster,
+    /// Its name stood for another cluster before, and the operator has not accepted this one.
     IdentityChanged,
     /// It says that it belongs to another ClusterSet.
     ClusterSetMismatch,
@@ -181,6 +205,7 @@ pub enum Refusal {
 /// How an exporter's contact shows in its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
+    /// In contact, or silent for too short a time to be reported.
     Reachable,
     /// Silent: what it exports is kept as last known.
     Lost(Fault),
@@ -205,7 +230,9 @@ pub enum Coverage {
 /// Objects of one kind.
 #[derive(Clone, Debug)]
 pub struct Store<K, V> {
+    /// What is kept, which may be less than there is: see `capped`.
     pub items: Counted<K, V>,
+    /// Whether an object that is not in `items` is absent.
     pub coverage: Coverage,
     /// By count there is more than is kept; what decides is there.
     pub capped: bool,
@@ -217,6 +244,7 @@ pub const FLIP_DELAY: Duration = Duration::from_secs(2);
 // === impl Member ===
 
 impl Member {
+    /// A member before its first contact; its silence begins at `now`.
     pub fn new(now: Moment) -> Self {
         Self {
             link: Link::Connecting,
@@ -304,6 +332,7 @@ impl Member {
         }
     }
 
+    /// Whether its connection works; a single failed probe does not end contact.
     pub fn in_contact(&self) -> bool {
         matches!(self.link, Link::Live | Link::Suspect)
     }
@@ -366,6 +395,7 @@ impl Member {
 // === impl Fault ===
 
 impl Fault {
+    /// The reason of `Reachable=False`.
     pub fn reason(self) -> &'static str {
         match self {
             Self::ConnectionLost => "ConnectionLost",
@@ -377,6 +407,7 @@ impl Fault {
 // === impl Refusal ===
 
 impl Refusal {
+    /// The reason of `Active=False`, also an event reason and a metric label.
     pub fn reason(self) -> &'static str {
         match self {
             Self::BadCredentials => "BadCredentials",
@@ -392,6 +423,7 @@ impl Refusal {
 // === impl Link ===
 
 impl Link {
+    /// The state without its refusal, for logs and debug pages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connecting => "Connecting",

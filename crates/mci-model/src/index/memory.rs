@@ -18,12 +18,12 @@ use crate::name::Key;
 /// 5000 imports with 3 entries of 2.5 KiB, which are counted whole, though the interner has most of them shared with
 /// other members.
 ///
-/// The worst case: a hostile member costs twice this, for its lists under way are bounded by the same number
-/// (`member::under_way`), and 32 MiB of pages being read (`client::guard`): 160 MiB. Beside that come the names that are
-/// counted by number, of pools that cannot be read and of those known to be gone (24 000 of each, 10 MiB), 64 updates on
-/// their way to the index, and for each thread that decodes one page of JSON at a time up to 256 MiB. So under the 2 GiB
-/// of `config/controller.yaml`, with 2 threads and the 376 MiB that 1000 members take (docs/figures.md), 6 hostile
-/// members fit: 376 + 2 * 256 + 6 * (160 + 10) = 1908 MiB.
+/// The worst case: a hostile member costs this three times, for what is kept, for a complete list that the index has not
+/// taken in, and for its lists under way (`member::under_way`); and 32 MiB of pages being read (`client::guard`). Beside
+/// that come the names that are counted by number, of pools that cannot be read and of those known to be gone (24 000 of
+/// each, 10 MiB), and for each thread that decodes one page of JSON at a time up to 256 MiB. So under the 2 GiB of
+/// `config/controller.yaml`, with 2 threads and the 376 MiB that 1000 members take (docs/figures.md), 4 hostile members
+/// fit: 376 + 2 * 256 + 4 * (3 * 64 + 32 + 10) = 1824 MiB.
 pub const MEMBER_MEMORY: usize = 64 * 1024 * 1024;
 
 // === impl Member ===

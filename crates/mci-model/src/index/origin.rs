@@ -9,6 +9,7 @@ use crate::networks::Allowed;
 /// What the inventory says of a member, besides how to reach it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
+    /// The inventory object that won the name.
     pub source: Source,
     /// Go into the member's entries.
     pub labels: BTreeMap<String, String>,
@@ -23,6 +24,7 @@ pub struct Origin {
 /// The object that names a member. The order is that in which sources win: by kind, age, name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Source {
+    /// Compared first.
     pub kind: SourceKind,
     /// None: the object has no time.
     pub created: Option<Timestamp>,
@@ -42,7 +44,9 @@ pub enum SourceKind {
     /// A kubeconfig in the directory.
     #[default]
     File,
+    /// A labelled Secret of its own in the home cluster.
     Secret,
+    /// A ClusterProfile in the home cluster.
     ClusterProfile,
 }
 

@@ -18,6 +18,7 @@ use crate::name::Key;
 pub enum Update {
     /// The server answered and said which cluster it is.
     Connected {
+        /// Uid of its `kube-system` namespace.
         uid: String,
         /// The ClusterSet that it says it belongs to.
         clusterset: Option<String>,
@@ -40,28 +41,42 @@ pub enum Update {
     ImportCrd(ImportCrd),
     /// A complete list of pools, with what the CRD looked like afterwards.
     PoolsListed {
+        /// Those that could be read.
         pools: Vec<PoolFacts>,
         /// Pools on the list that could not be read.
         odd: BTreeSet<Key>,
+        /// Read after the list: a list proves absence only while the CRD stands.
         crd: CrdCheck,
     },
+    /// A pool was added or modified.
     PoolApplied(PoolFacts),
     /// A pool that could not be read: it is there, so what is known of it stays.
     PoolOdd(Key),
+    /// A watch sent DELETED for a pool.
     PoolDeleted {
+        /// The pool that went.
         key: Key,
+        /// Read after the event: a CRD that is deleted sends DELETED for all its objects first.
         crd: CrdCheck,
     },
+    /// A list or an event of Services.
     Services(Change<ServiceFacts>),
+    /// An event of EndpointSlices, or a list of all of them.
     Slices(Change<SliceFacts>),
     /// A complete list of the EndpointSlices in a scope; the changes that follow are of the same.
     SlicesListed {
+        /// All slices in `scope`.
         slices: Vec<SliceFacts>,
+        /// Which Services the slices of are known from now on.
         scope: Scope,
     },
+    /// A list or an event of namespaces.
     Namespaces(Change<NamespaceFacts>),
+    /// A list or an event of imports.
     Imports(Change<LiveImport>),
+    /// A list or an event of Gateways.
     Gateways(Change<GatewayFacts>),
+    /// A list or an event of HTTPRoutes.
     Routes(Change<RouteFacts>),
     /// The server does not know this kind (404 on the list), or denies it to us.
     ParentsHidden(ParentKind),
@@ -76,6 +91,7 @@ pub enum Update {
 pub enum Change<T> {
     /// A complete list: what is not in it is gone.
     Listed(Vec<T>),
+    /// An object was added or modified: its newest state.
     Applied(T),
     /// For a Namespace, only the name counts.
     Deleted(Key),
@@ -84,24 +100,33 @@ pub enum Change<T> {
 /// The kinds that a member must list before it is live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
+    /// The `InferencePool`s.
     Pools,
+    /// Core Services.
     Services,
+    /// EndpointSlices, of a scope that follows from the exported pools.
     Slices,
+    /// Namespaces.
     Namespaces,
+    /// The `InferencePoolImport`s.
     Imports,
 }
 
 /// Any kind that is watched in a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AnyKind {
+    /// One that every member must list.
     Kind(Kind),
+    /// One that ParentMode alone needs.
     Parent(ParentKind),
 }
 
 /// The kinds that are watched only while a member exports in ParentMode; without them it is no less live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ParentKind {
+    /// Gateways of Gateway API.
     Gateways,
+    /// HTTPRoutes of Gateway API.
     Routes,
 }
 

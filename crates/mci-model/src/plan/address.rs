@@ -115,6 +115,7 @@ fn check_hostname(name: &str) -> Result<(), Rejection> {
 // === impl Rejection ===
 
 impl Rejection {
+    /// The value of the metric's label `reason`.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Unroutable => "unroutable",

@@ -16,8 +16,11 @@ use crate::{
 /// What is known of a member, with regard to one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
+    /// Whether it is a member, and may be used.
     pub tie: Tie,
+    /// What is known of its own export.
     pub export: ExportKnown,
+    /// Contact, as its entries show it.
     pub reach: Reach,
     /// Kinds that its exports are made of are hidden from us: how that shows.
     pub exports_denied: Option<Reach>,
@@ -27,12 +30,14 @@ pub struct Known {
     pub import_crd: Option<Flavour>,
     /// Which imports it holds is known.
     pub imports: ImportsKnown,
+    /// Whether an import could be created in it.
     pub namespace: NamespaceKnown,
 }
 
 /// Whether it is ours to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tie {
+    /// In the inventory, with usable credentials; contact is another matter.
     Member,
     /// Its credentials are not used, or it is not the cluster it should be.
     Refused(Refusal),
@@ -68,12 +73,14 @@ pub enum ImportsKnown {
     NotServed,
     /// They, or the namespaces, are hidden from us.
     Denied,
+    /// Listed completely, and the namespaces too: a write can be compared with what is there.
     Listed,
 }
 
 /// What is known of the key's namespace in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamespaceKnown {
+    /// There, and not terminating.
     Present,
     /// Missing, or on its way out.
     Missing,
@@ -82,8 +89,11 @@ pub enum NamespaceKnown {
 /// What follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
+    /// Its entry in the imports of the others.
     pub entry: EntryFate,
+    /// The import in it.
     pub imports: ImportsFate,
+    /// What it counts for in the others' condition `Exported`.
     pub word: Word,
 }
 
@@ -244,6 +254,7 @@ impl EntryFate {
         }
     }
 
+    /// The outcome in explanations; the evidence where the export ended.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Publish => "Exported",
@@ -290,6 +301,7 @@ impl ImportsFate {
         }
     }
 
+    /// The outcome in explanations; for `Queue` it is always `Unreachable`.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Apply(Flavour::Upstream) => "UpstreamCRD",
@@ -314,6 +326,7 @@ impl Word {
         }
     }
 
+    /// The outcome in explanations.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Import => "Active",

@@ -17,13 +17,16 @@ use crate::index::{
 /// What to do about an import.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// The live import is as planned, or nothing may be done about it.
     None,
     /// Apply the object with our labels, then its status.
     CreateMain,
+    /// Ours, and its status differs from the plan.
     ApplyStatus,
     /// Others put these into what is ours: an apply does not remove them (K3). JSON pointers, in an order in which no
     /// removal shifts a later one.
     RemoveForeign(Vec<String>),
+    /// Ours, and none is planned.
     Delete,
     /// Somebody else's import bears this name: hands off.
     Conflict,
@@ -32,8 +35,11 @@ pub enum Step {
 /// What to do about our entry in a pool's status.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PoolStep {
+    /// The entry is as planned, or there is none and none is planned.
     None,
+    /// Write the entry with this condition alone; its time is not set yet.
     Set(Condition),
+    /// Take our entry out: the pool asks for no export.
     Remove,
 }
 
