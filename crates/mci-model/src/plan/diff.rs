@@ -220,3 +220,6 @@ fn same_controllers(planned: &ImportStatus, live: &ImportStatus) -> bool {
         })
     })
 }
+
+#[cfg(test)]
+mod tests;

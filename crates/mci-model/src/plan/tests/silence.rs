@@ -72,6 +72,31 @@ fn entries_of_members_not_heard_of_since_the_start_are_carried() {
 }
 
 #[test]
+fn no_step_of_an_exporters_return_after_a_restart_takes_its_entry_away() {
+    let pool = || mk_pool("llm", Some("ClusterSet"));
+    let steps = first_lists(vec![pool()], Vec::new()).len();
+    for heard in 0..=steps {
+        let (mut world, _) = mk_restarted();
+        for update in first_lists(vec![pool()], Vec::new())
+            .into_iter()
+            .take(heard)
+        {
+            world.update(&mk_name("a"), update, NOW);
+            world.tick(NOW + STALE_AFTER * 2);
+        }
+        for fault in [None, Some(Fault::ConnectionLost), Some(Fault::AuthFailed)] {
+            if let Some(fault) = fault {
+                world.update(&mk_name("a"), Update::Lost(fault), NOW);
+            }
+            let now = NOW + STALE_AFTER * 2;
+            let plan = desired_for(&world, &mk_policy(), &mk_key("llm"), now);
+            assert_eq!(names(planned(&plan, "b")), ["a"], "{heard} {fault:?}");
+            assert_eq!(exporting(planned(&plan, "b")), ["a"], "{heard} {fault:?}");
+        }
+    }
+}
+
+#[test]
 fn a_carried_entry_goes_once_its_exporter_lists_without_it() {
     let (mut world, live) = mk_restarted();
     let policy = mk_policy();
