@@ -19,9 +19,10 @@ fn generations<'a>(conditions: impl IntoIterator<Item = &'a crd::Condition>) -> 
     found
 }
 
-/// `b` imports what `a` exports.
+/// `b` imports what `a` exports, and `c` too, so that there is something to be consistent.
 fn mk_imported(pool: PoolFacts) -> World {
-    let mut world = mk_world(&["a", "b"]);
+    let mut world = mk_world(&["a", "b", "c"]);
+    export(&mut world, "c", "llm");
     for update in [
         Update::Gateways(Change::Listed(vec![mk_gateway("gw")])),
         Update::Routes(Change::Listed(vec![mk_route("r", "gw", "llm")])),
@@ -54,8 +55,9 @@ fn deleted(world: &mut World) {
 fn forgotten(world: &mut World) {
     let live = member(world, "b").imports.items[&mk_key("llm")].clone();
     *world = World::new(mk_rules());
-    world.add_member(&mk_name("a"), NOW);
-    world.add_member(&mk_name("b"), NOW);
+    for name in ["a", "b", "c"] {
+        world.add_member(&mk_name(name), NOW);
+    }
     connect(world, "b", Vec::new(), vec![live], NOW);
 }
 
@@ -89,14 +91,15 @@ fn each_condition_has_the_generation_of_what_it_speaks_of(
     let [ours] = &*status.controllers else {
         panic!("{:?}", status.controllers);
     };
+    assert_eq!(status.conditions.len(), 3);
     let on_top = status.conditions.iter().chain(&ours.conditions);
     assert_eq!(generations(on_top), [Some(OF_IMPORT)]);
-    let [entry] = &*status.clusters else {
-        panic!("{:?}", status.clusters);
-    };
-    let of_parents = entry.parents.iter().flat_map(|parent| &parent.conditions);
-    let in_entry = entry.conditions.iter().chain(of_parents);
-    assert_eq!(generations(in_entry), [Some(OF_POOL)]);
+    assert_eq!(names(planned(&plan, "b")), ["a", "c"]);
+    for entry in &status.clusters {
+        let of_parents = entry.parents.iter().flat_map(|parent| &parent.conditions);
+        let in_entry = entry.conditions.iter().chain(of_parents);
+        assert_eq!(generations(in_entry), [Some(OF_POOL)]);
+    }
     for pool in plan.pools.values() {
         let PoolPlan::Exported { condition, .. } = pool else {
             panic!("{pool:?}");
