@@ -73,3 +73,15 @@ impl Evidence {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_is_the_name_of_its_evidence() {
+        for evidence in Evidence::ALL {
+            assert_eq!(evidence.reason(), format!("{evidence:?}"));
+        }
+    }
+}

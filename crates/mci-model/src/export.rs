@@ -348,6 +348,49 @@ mod tests {
     }
 
     #[test]
+    fn only_the_annotations_that_are_read_are_kept() {
+        assert!(ANNOTATIONS.into_iter().all(concerns_export));
+        assert!(!concerns_export("example.com/owner"));
+    }
+
+    #[rstest]
+    #[case::name("creds", true)]
+    #[case::of_another_namespace("other/creds", true)]
+    #[case::empty("", false)]
+    #[case::no_namespace("/creds", false)]
+    #[case::no_name("other/", false)]
+    #[case::not_a_namespace("Other.ns/creds", false)]
+    #[case::not_a_name("other/Creds", false)]
+    #[case::two_slashes("a/b/c", false)]
+    fn secrets_have_legal_names(#[case] value: &str, #[case] legal: bool) {
+        let pairs = [
+            (annotations::EXPORT, "ClusterSet"),
+            (annotations::HEALTH_SECRET, value),
+        ];
+        let Export::Requested(request) = parse_export(&mk(&pairs)) else {
+            panic!("not taken");
+        };
+        assert_eq!(request.health.secret.is_some(), legal);
+        assert_eq!(request.ignored.is_empty(), legal);
+    }
+
+    #[rstest]
+    #[case("0", Some(0))]
+    #[case("3600", Some(3600))]
+    #[case("3601", None)]
+    #[case("-1", None)]
+    fn a_drain_lasts_an_hour_at_most(#[case] value: &str, #[case] seconds: Option<u64>) {
+        let pairs = [
+            (annotations::EXPORT, "ClusterSet"),
+            (annotations::DRAIN_SECONDS, value),
+        ];
+        let Export::Requested(request) = parse_export(&mk(&pairs)) else {
+            panic!("not taken");
+        };
+        assert_eq!(request.drain, seconds.map(Duration::from_secs));
+    }
+
+    #[test]
     fn a_long_value_is_clipped_in_the_message() {
         let long = "x".repeat(10_000);
         let Export::Invalid(invalid) = parse_export(&mk(&[(annotations::EXPORT, &long)])) else {

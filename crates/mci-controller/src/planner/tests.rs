@@ -100,6 +100,25 @@ fn nothing_is_written_before_all_members_are_synced() {
 }
 
 #[test]
+fn a_member_that_has_not_listed_everything_is_waited_for() {
+    let steps = first_lists(Vec::new(), Vec::new());
+    for (heard, last) in steps.iter().enumerate() {
+        let mut bench = Bench::new(&["a", "b"]);
+        bench.connect("b", Vec::new(), Vec::new());
+        let failed = Update::Lost(crate::index::member::Fault::ConnectionLost);
+        for update in steps.iter().take(heard).chain([&failed]) {
+            bench.plan(at(1_000));
+            assert!(!bench.planner.is_open(), "before {update:?}");
+            bench
+                .planner
+                .update(&mk_name("a"), update.clone(), at(1_000));
+        }
+        bench.plan(at(1_000));
+        assert!(!bench.planner.is_open(), "lost before {last:?}");
+    }
+}
+
+#[test]
 fn the_inventory_must_have_been_read() {
     let metrics = Metrics::register(&mut Registry::default());
     let mut planner = Planner::new(mk_policy(), mk_rules(), GATE, metrics);

@@ -72,7 +72,7 @@ pub fn diff(plan: &ImportPlan, live: Option<&LiveImport>) -> Step {
 /// Whether an import of ours says what is planned and, of what is ours, nothing else; false where only a full comparison
 /// tells.
 fn says(live: &LiveImport, planned: &PlannedImport) -> bool {
-    live.claim == Claim::Ours && live.status.digest() == Some(planned.digest)
+    live.status.digest() == Some(planned.digest)
 }
 
 /// Compares our entry in a pool's status with its plan.
@@ -116,7 +116,9 @@ fn diff_status(planned: &PlannedImport, live: &LiveImport) -> Step {
         find(at, &entry.name).is_some_and(|found| {
             let same = found.says(entry);
             debug_assert!(!same || (covers_entry(found, entry) && is_exact(found, entry)));
-            exact &= same || is_exact(found, entry);
+            if !same {
+                exact &= is_exact(found, entry);
+            }
             same || covers_entry(found, entry)
         })
     });
@@ -226,3 +228,6 @@ fn same_controllers(planned: &ImportStatus, live: &ImportStatus) -> bool {
         })
     })
 }
+
+#[cfg(test)]
+mod tests;

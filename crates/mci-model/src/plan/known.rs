@@ -82,3 +82,94 @@ fn export_known(member: &Member, key: &Key) -> ExportKnown {
         Export::Requested(_) => ExportKnown::Asked,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use rstest::rstest;
+
+    use super::*;
+    use crate::{
+        fixtures::*,
+        index::{facts::CrdCheck, member::Fault, rules::Rules, update::Update},
+    };
+
+    /// Four members of which `a` exports a pool.
+    fn mk_exporting() -> World {
+        let mut world = World::new(Rules {
+            isolation_guard: true,
+            withdraw_after: Some(STALE_AFTER),
+            ..mk_rules()
+        });
+        for name in ["a", "b", "c", "d"] {
+            world.add_member(&mk_name(name), Moment::default());
+            connect(&mut world, name, Vec::new(), Vec::new(), Moment::default());
+        }
+        export(&mut world, "a", "llm");
+        world
+    }
+
+    fn deleted(world: &mut World, crd: CrdCheck) {
+        let key = mk_key("llm");
+        let deleted = Update::PoolDeleted { key, crd };
+        world.update(&mk_name("a"), deleted, Moment::default());
+    }
+
+    fn lists_nothing_while_most_are_lost(world: &mut World) {
+        for name in ["b", "c", "d"] {
+            lose(world, name, Moment::default());
+        }
+        let listed = Update::PoolsListed {
+            pools: Vec::new(),
+            odd: BTreeSet::new(),
+            crd: mk_crd(),
+        };
+        world.update(&mk_name("a"), listed, Moment::default());
+    }
+
+    fn in_parent_mode(world: &mut World) {
+        let applied = Update::PoolApplied(mk_parent_pool("llm"));
+        world.update(&mk_name("a"), applied, Moment::default());
+    }
+
+    #[rstest]
+    #[case::asked(|_: &mut World| {}, ExportKnown::Asked)]
+    #[case::gone_with_its_crd(|world: &mut World| deleted(world, CrdCheck::Doubtful), ExportKnown::CrdMissing)]
+    #[case::deleted(|world: &mut World| deleted(world, mk_crd()), ExportKnown::Ended(Evidence::PoolAbsent))]
+    #[case::under_the_guard(lists_nothing_while_most_are_lost, ExportKnown::Guarded)]
+    #[case::silent_for_too_long(
+        |world: &mut World| {
+            world.update(&mk_name("a"), Update::Lost(Fault::ConnectionLost), Moment::default());
+            world.tick(Moment::default() + STALE_AFTER);
+        },
+        ExportKnown::Ended(Evidence::WithdrawAfter)
+    )]
+    #[case::gateways_unlisted(in_parent_mode, ExportKnown::PartsUnknown)]
+    #[case::gateways_unlisted_and_gone_with_its_crd(
+        |world: &mut World| {
+            in_parent_mode(world);
+            deleted(world, CrdCheck::Doubtful);
+        },
+        ExportKnown::Unheard
+    )]
+    fn what_is_known_of_an_export(#[case] happens: fn(&mut World), #[case] expected: ExportKnown) {
+        let mut world = mk_exporting();
+        world.tick(Moment::default() + STALE_AFTER);
+        happens(&mut world);
+        assert_eq!(export_known(member(&world, "a"), &mk_key("llm")), expected);
+    }
+
+    #[test]
+    fn nothing_is_known_of_an_export_before_its_services_are_listed() {
+        let mut world = World::new(mk_rules());
+        world.add_member(&mk_name("a"), Moment::default());
+        for update in first_lists(vec![mk_pool("llm", Some("ClusterSet"))], Vec::new()) {
+            if !matches!(update, Update::Services(_)) {
+                world.update(&mk_name("a"), update, Moment::default());
+            }
+        }
+        let known = export_known(member(&world, "a"), &mk_key("llm"));
+        assert_eq!(known, ExportKnown::Unheard);
+    }
+}

@@ -11,6 +11,7 @@ use crate::{
 };
 
 mod drains;
+mod generations;
 mod inventory;
 mod model;
 mod modes;

@@ -49,6 +49,19 @@ fn ours_bears_all_three_labels() {
 }
 
 #[test]
+fn with_any_of_our_labels_missing_or_other_it_is_somebody_elses() {
+    for label in [MANAGED_BY, CLUSTERSET, CONTROLLER_INSTANCE] {
+        let mut labels = mk_labels();
+        labels[label] = json!("another");
+        assert_eq!(mk_import(&labels, &json!([])).claim, Claim::Foreign);
+        labels.as_object_mut().expect("labels").remove(label);
+        assert_eq!(mk_import(&labels, &json!([])).claim, Claim::Foreign);
+        let alone = json!({label: mk_labels()[label]});
+        assert_eq!(mk_import(&alone, &json!([])).claim, Claim::Foreign);
+    }
+}
+
+#[test]
 fn an_unlabelled_import_is_unclaimed_unless_somebody_writes_its_status() {
     let labels = json!({"team": "a"});
     assert_eq!(mk_import(&labels, &json!([])).claim, Claim::Unclaimed);

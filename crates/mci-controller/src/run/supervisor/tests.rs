@@ -84,6 +84,34 @@ async fn a_cluster_is_accepted_under_one_name_only() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_the_tasks_of_an_earlier_admission_say_does_not_count() {
+    let mut supervisor = mk_supervisor();
+    let name = mk_name("a");
+    supervisor.admit(&name, &Credentials::for_tests(), None);
+    let earlier = supervisor.members[&name].epoch;
+    supervisor.tasks.abort_all();
+    let ended = supervisor.tasks.join_next_with_id().await.expect("a task");
+    supervisor.ended(ended);
+    let epoch = supervisor.members[&name].epoch;
+    assert_ne!(epoch, earlier, "started again");
+    let link = |supervisor: &Supervisor| supervisor.planner.world().members[&name].link;
+    for (epoch, expected) in [
+        (earlier, Link::Lost),
+        (epoch + 1, Link::Lost),
+        (epoch, Link::Live),
+    ] {
+        for update in first_lists(Vec::new(), Vec::new()) {
+            supervisor.hear(Told {
+                name: name.clone(),
+                epoch,
+                timed: (update, Moment::default()),
+            });
+        }
+        assert_eq!(link(&supervisor), expected, "{epoch}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_member_that_goes_on_under_another_name_is_forgotten_at_once() {
     let mut supervisor = mk_supervisor();
     for name in ["a", "b"] {

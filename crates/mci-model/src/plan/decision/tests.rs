@@ -263,3 +263,42 @@ fn nothing_but_evidence_removes_an_entry() {
         }
     }
 }
+
+#[rstest]
+#[case(EntryFate::Publish, "entry-published", "Exported")]
+#[case(EntryFate::Retain(Mark::None), "entry-retained", "Retained")]
+#[case(EntryFate::Retain(Mark::CrdMissing), "entry-retained", "CRDMissing")]
+#[case(EntryFate::Carry(Mark::Silent(DENIED)), "entry-carried", "AuthFailed")]
+#[case(EntryFate::Carry(Mark::Stale(DENIED)), "entry-carried", "Stale")]
+#[case(EntryFate::Drain(Evidence::PoolDeleted), "export-ended", "PoolDeleted")]
+#[case(
+    EntryFate::Remove(Evidence::MemberRemoved),
+    "entry-removed",
+    "MemberRemoved"
+)]
+fn fates_of_entries_have_names(#[case] fate: EntryFate, #[case] rule: &str, #[case] reason: &str) {
+    assert_eq!((fate.rule(), fate.reason()), (rule, reason));
+}
+
+#[rstest]
+#[case(ImportsFate::Apply(Flavour::Superset), "import-applied", "Active")]
+#[case(ImportsFate::Apply(Flavour::Upstream), "import-applied", "UpstreamCRD")]
+#[case(ImportsFate::Queue(Flavour::Upstream), "import-queued", "Unreachable")]
+#[case(ImportsFate::Pause(Hold::CrdAbsent), "import-paused", "CRDAbsent")]
+#[case(ImportsFate::TakeAway, "import-taken-away", "MemberRemoved")]
+fn fates_of_imports_have_names(
+    #[case] fate: ImportsFate,
+    #[case] rule: &str,
+    #[case] reason: &str,
+) {
+    assert_eq!((fate.rule(), fate.reason()), (rule, reason));
+}
+
+#[rstest]
+#[case(Word::Import, "counted-by-its-import", "Active")]
+#[case(Word::Blocked(Hold::AuthFailed), "counted-as-missing", "AuthFailed")]
+#[case(Word::NamespaceMissing, "named-not-counted", "NamespaceMissing")]
+#[case(Word::NotCounted, "not-counted", "MemberRemoved")]
+fn words_have_names(#[case] word: Word, #[case] rule: &str, #[case] reason: &str) {
+    assert_eq!((word.rule(), word.reason()), (rule, reason));
+}

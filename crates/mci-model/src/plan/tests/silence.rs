@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rstest::rstest;
+
 use super::*;
 use crate::index::member::{Fault, Refusal};
 
@@ -69,6 +71,37 @@ fn entries_of_members_not_heard_of_since_the_start_are_carried() {
     connect(&mut world, "a", vec![pool], Vec::new(), NOW);
     let plan = desired_for(&world, &policy, &key, NOW);
     assert_eq!(diff(&plan.imports[&mk_name("b")], Some(&live)), Step::None);
+}
+
+#[rstest]
+fn no_step_of_an_exporters_return_after_a_restart_changes_what_its_entry_leads_to(
+    #[values(false, true)] pools_first: bool,
+    #[values(None, Some(Fault::ConnectionLost), Some(Fault::AuthFailed))] fault: Option<Fault>,
+) {
+    let mut steps = first_lists(vec![mk_pool("llm", Some("ClusterSet"))], Vec::new());
+    if pools_first {
+        let at = steps.iter().position(Update::concerns_pools);
+        let pools = steps.remove(at.expect("a list of pools"));
+        steps.insert(1, pools);
+    }
+    let later = NOW + STALE_AFTER * 2;
+    for heard in 0..=steps.len() {
+        let (mut world, live) = mk_restarted();
+        for update in steps.iter().take(heard).cloned() {
+            world.update(&mk_name("a"), update, NOW);
+            world.tick(later);
+        }
+        if let Some(fault) = fault {
+            world.update(&mk_name("a"), Update::Lost(fault), NOW);
+        }
+        let plan = desired_for(&world, &mk_policy(), &mk_key("llm"), later);
+        let planned = planned(&plan, "b");
+        assert_eq!(names(planned), ["a"], "{heard} heard");
+        assert_eq!(exporting(planned), ["a"], "{heard} heard");
+        let picker = &planned.status.clusters[0].endpoint_picker;
+        let before = &live.status.clusters[0].endpoint_picker;
+        assert_eq!(picker, before, "{heard} heard");
+    }
 }
 
 #[test]
