@@ -80,6 +80,8 @@ pub(crate) struct Index {
     /// known of them stays.
     odd: BTreeMap<Source, BTreeSet<Key>>,
     vanished: Vanished,
+    /// Imports that are back with their CRD and have no entries yet, while those of before are in use.
+    unwritten: BTreeMap<Key, crd::InferencePoolImport>,
 }
 
 /// What an update means before its objects are read.
@@ -169,7 +171,12 @@ impl Index {
         let mut changes = Changes::default();
         for (kind, key) in self.vanished.take_expired(now) {
             warn!(kind, %key, "its CRD did not come back in time: it is gone");
-            if let Some(event) = deletion(kind, key) {
+            let back = self.unwritten.remove(&key).filter(|_| kind == IMPORT);
+            let event = match back {
+                Some(import) => Some(Event::Imports(Update::Apply(import))),
+                None => deletion(kind, key),
+            };
+            if let Some(event) = event {
                 changes.add(self.apply(event, &BTreeSet::new()));
             }
         }
@@ -178,6 +185,9 @@ impl Index {
     }
 
     fn show_kept(&mut self) -> Changes {
+        if !self.vanished.take_changed() {
+            return Changes::default();
+        }
         let kept = self.vanished.kept();
         let changed = self.world.kept != kept;
         self.world.kept = kept;
@@ -268,19 +278,30 @@ impl Index {
     /// An import is created first and gets its entries after that: one that returns with its CRD replaces what is kept
     /// only once it has them.
     fn without_unwritten(
-        &self,
+        &mut self,
         update: Update<crd::InferencePoolImport>,
     ) -> Option<Update<crd::InferencePoolImport>> {
+        let vanished = &self.vanished;
         let is_unwritten = |import: &crd::InferencePoolImport| {
             let key = project::key(&import.metadata);
-            import.clusters().is_empty() && self.vanished.is_kept(IMPORT, &key)
+            import.clusters().is_empty() && vanished.is_kept(IMPORT, &key)
         };
+        self.unwritten
+            .retain(|key, _| vanished.is_kept(IMPORT, key));
         match update {
-            Update::Reset(mut list) => {
-                list.retain(|import| !is_unwritten(import));
+            Update::Reset(list) => {
+                let (unwritten, list): (Vec<_>, Vec<_>) = list.into_iter().partition(is_unwritten);
+                let named = unwritten
+                    .into_iter()
+                    .map(|import| (project::key(&import.metadata), import));
+                self.unwritten = named.collect();
                 Some(Update::Reset(list))
             }
-            Update::Apply(import) if is_unwritten(&import) => None,
+            Update::Apply(import) if is_unwritten(&import) => {
+                let key = project::key(&import.metadata);
+                self.unwritten.insert(key, import);
+                None
+            }
             update => Some(update),
         }
     }
@@ -349,7 +370,7 @@ impl Index {
             stay: note_odd(self.odd.entry(source.clone()).or_default(), update),
             ignored: false,
         };
-        if let Source::Kind(kind) = source {
+        if let Source::Kind(kind) = &source {
             match update {
                 Update::Reset(list) => {
                     let mut there = noted.stay.clone();
@@ -357,8 +378,11 @@ impl Index {
                         let key = project::key(object.meta());
                         if is_whole(object) {
                             self.vanished.show(kind, &key);
+                            there.insert(key);
                         }
-                        there.insert(key);
+                    }
+                    for key in &noted.stay {
+                        self.vanished.show(kind, key);
                     }
                     let known = self.keys(kind).into_iter();
                     let missing = known.filter(|key| !there.contains(key));
@@ -379,10 +403,17 @@ impl Index {
                     let known = self.keys(kind).into_iter();
                     self.vanished.lose_kind(kind, known, now);
                 }
-                Update::Apply(_) | Update::Odd(_) | Update::Failed(_) => {}
+                Update::Odd(object) => {
+                    let key = Key::new(&object.namespace, &object.name);
+                    self.vanished.show(kind, &key);
+                }
+                Update::Apply(_) | Update::Failed(_) => {}
             }
         }
-        if is_listed(update) {
+        // a user has a part in what is asked for of these: it may be what no server can answer
+        let refused = !matches!(source, Source::Kind(_))
+            && matches!(update, Update::Failed(failure) if failure.is_bad_request());
+        if is_listed(update) || refused {
             self.listed.insert(source);
         }
         noted

@@ -29,6 +29,7 @@ const BATCH: usize = 256;
 /// Wait before the objects of a CRD that was gone are listed again. What is deleted before that list, under the new CRD, is
 /// kept like what went with the old one.
 const LIST_AGAIN: Duration = Duration::from_secs(1);
+const LIST_AGAIN_MAX: Duration = Duration::from_secs(30);
 
 pub(crate) struct Watches {
     client: Client,
@@ -79,6 +80,8 @@ struct Crd {
     name: &'static str,
     last_listed: LastListed,
     list_again: Option<Instant>,
+    /// Looks in a row at which it was gone, or another one.
+    doubts: u32,
 }
 
 /// Whether objects may be gone after it.
@@ -201,6 +204,7 @@ impl Watches {
                 name,
                 last_listed: LastListed::default(),
                 list_again: None,
+                doubts: 0,
             }),
         };
         self.tasks.spawn(feed.run(list, wrap))
@@ -282,14 +286,22 @@ impl Crd {
     async fn confirms(&mut self, listed: bool) -> bool {
         let state = watch::crd_state(&self.client, self.name).await;
         let confirmed = self.last_listed.confirms(&state, listed);
-        if !confirmed {
+        if confirmed {
+            self.doubts = 0;
+            return true;
+        }
+        if self.doubts == 0 {
+            let crd = self.name;
             warn!(
-                crd = self.name,
+                crd,
                 "the CRD is gone or another one: its objects stay in use for now"
             );
-            self.list_again = Some(Instant::now() + LIST_AGAIN);
         }
-        confirmed
+        self.doubts = self.doubts.saturating_add(1);
+        // one that is stuck at its end is listed without end
+        let wait = watch::backoff(self.doubts, LIST_AGAIN, LIST_AGAIN_MAX, &mut rand::rng());
+        self.list_again = Some(Instant::now() + wait);
+        false
     }
 }
 

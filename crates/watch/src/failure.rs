@@ -10,6 +10,7 @@ pub struct WatchFailure {
     reason: FailureReason,
     relists: bool,
     listing: bool,
+    bad_request: bool,
     /// HTTP status, where the server gave one.
     pub status: Option<u16>,
     /// What went wrong, for a person.
@@ -64,10 +65,9 @@ impl WatchFailure {
         self.listing && self.status == Some(404)
     }
 
-    /// Whether the server refuses to list what was asked for (400): a selector that it cannot parse. The same request is
-    /// never answered otherwise.
+    /// Whether the list can never be answered as it was asked: its selector is none, or is too long for a request.
     pub fn is_bad_request(&self) -> bool {
-        self.listing && self.status == Some(400)
+        self.bad_request
     }
 
     /// Whether the credentials were refused (401) or do not suffice (403).
@@ -100,6 +100,7 @@ impl From<&watcher::Error> for WatchFailure {
             reason,
             relists: listing || cannot_resume || matches!(status, Some(404 | 410)),
             listing,
+            bad_request: is_bad_request(error),
             status,
             message: clipped(text(error)),
         }
@@ -173,6 +174,18 @@ pub(crate) fn clipped(mut text: String) -> String {
         text.shrink_to_fit();
     }
     text
+}
+
+/// Whether a list was refused for what it asked for. A 400 of which the API server is not the author says nothing of that.
+fn is_bad_request(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::BuildRequest(_)) => true,
+        watcher::Error::InitialListFailed(kube::Error::Api(status)) => {
+            let by_server = status.code == 400 && status.reason == "BadRequest";
+            by_server || matches!(status.code, 413 | 414 | 431)
+        }
+        _ => false,
+    }
 }
 
 /// Whether a line of a watch was no event. To kube any JSON object is a `Status`, where it is no event; one without a code

@@ -90,11 +90,11 @@ pub(super) fn keep_some<K, V: PartialEq>(
     }
 }
 
-/// Waiting for a list is over: a complete one came, there is no such kind, or what was asked for can never be listed.
+/// A complete list came, or there is no such kind to list.
 pub(super) fn is_listed<K>(update: &Update<K>) -> bool {
     match update {
         Update::Reset(_) => true,
-        Update::Failed(failure) => failure.is_kind_missing() || failure.is_bad_request(),
+        Update::Failed(failure) => failure.is_kind_missing(),
         Update::Apply(_) | Update::Delete(_) | Update::Odd(_) | Update::OddDelete(_) => false,
     }
 }

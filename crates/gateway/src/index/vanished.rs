@@ -32,7 +32,11 @@ pub(crate) const CRDS: [(&str, &str); 6] = [
 
 /// By kind. A kind without a CRD is never in it, so its objects go when the API server says so.
 #[derive(Debug, Default)]
-pub(super) struct Vanished(BTreeMap<&'static str, OfKind>);
+pub(super) struct Vanished {
+    kinds: BTreeMap<&'static str, OfKind>,
+    /// What is kept may be other than when it was last asked.
+    changed: bool,
+}
 
 #[derive(Debug, Default)]
 struct OfKind {
@@ -47,14 +51,15 @@ struct OfKind {
 impl Vanished {
     /// Whether what vanishes by the next update of the kind was deleted by somebody.
     pub(super) fn set_confirmed(&mut self, kind: &'static str, confirmed: bool) {
-        self.0.entry(kind).or_default().doubted = !confirmed;
+        self.kinds.entry(kind).or_default().doubted = !confirmed;
     }
 
     /// An object was deleted: whether it was so by somebody, and is gone. Else it stays.
     pub(super) fn delete(&mut self, kind: &'static str, key: Key, now: Moment) -> bool {
-        let Some(one) = self.0.get_mut(kind) else {
+        let Some(one) = self.kinds.get_mut(kind) else {
             return true;
         };
+        self.changed = true;
         if one.doubted {
             one.keep(key, now);
         } else {
@@ -70,9 +75,10 @@ impl Vanished {
         missing: impl Iterator<Item = Key>,
         now: Moment,
     ) -> BTreeSet<Key> {
-        let Some(one) = self.0.get_mut(kind) else {
+        let Some(one) = self.kinds.get_mut(kind) else {
             return BTreeSet::new();
         };
+        self.changed = true;
         if one.doubted {
             missing.for_each(|key| one.keep(key, now));
         }
@@ -86,27 +92,33 @@ impl Vanished {
         known: impl Iterator<Item = Key>,
         now: Moment,
     ) {
-        if let Some(one) = self.0.get_mut(kind) {
+        if let Some(one) = self.kinds.get_mut(kind) {
+            self.changed = true;
             known.for_each(|key| one.keep(key, now));
         }
     }
 
     /// The object is there again.
     pub(super) fn show(&mut self, kind: &str, key: &Key) {
-        if let Some(one) = self.0.get_mut(kind) {
-            one.kept.remove(key);
+        if let Some(one) = self.kinds.get_mut(kind) {
+            self.changed |= one.kept.remove(key).is_some();
         }
     }
 
+    /// Whether [`Self::kept`] may be other than at the last call.
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
     pub(super) fn is_kept(&self, kind: &str, key: &Key) -> bool {
-        self.0
+        self.kinds
             .get(kind)
             .is_some_and(|one| one.kept.contains_key(key))
     }
 
     /// All that stays in use though its CRD is gone.
     pub(super) fn kept(&self) -> BTreeSet<(&'static str, Key)> {
-        let all = self.0.iter();
+        let all = self.kinds.iter();
         all.flat_map(|(kind, one)| one.kept.keys().map(|key| (*kind, key.clone())))
             .collect()
     }
@@ -114,10 +126,11 @@ impl Vanished {
     /// Those whose time is over: they are gone from now on.
     pub(super) fn take_expired(&mut self, now: Moment) -> Vec<(&'static str, Key)> {
         let mut expired = Vec::new();
-        for (kind, one) in &mut self.0 {
+        for (kind, one) in &mut self.kinds {
             one.kept.retain(|key, until| {
                 let stays = *until > now;
                 if !stays {
+                    self.changed = true;
                     expired.push((*kind, key.clone()));
                 }
                 stays

@@ -295,7 +295,7 @@ impl Bench {
             }
             false
         };
-        let found = timeout(Duration::from_mins(2), wait).await;
+        let found = timeout(Duration::from_mins(3), wait).await;
         assert_eq!(found, Ok(true), "saw only {seen:?}");
         seen
     }
