@@ -111,6 +111,10 @@ pub(crate) async fn every_right_of_the_manifests_is_used(environment: &Environme
         }
         let member = rules::of_member(east).await?;
         are_used(environment, "east", &member, |_| true).await?;
+        // at home an event says why a kubeconfig is of no use
+        let mut members = environment.members();
+        members.insert("north".to_owned(), "no kubeconfig".to_owned());
+        isthmus::set_members(west, &members).await?;
         let home = rules::of_home(west).await?;
         are_used(environment, "west", &home, |_| true).await?;
         let home = rules::of_home_namespace(west).await?;
@@ -120,6 +124,7 @@ pub(crate) async fn every_right_of_the_manifests_is_used(environment: &Environme
         .await
     }
     .await;
+    isthmus::set_members(west, &environment.members()).await?;
     apart.clear(environment).await?;
     outcome?;
     environment.denied_nothing()
