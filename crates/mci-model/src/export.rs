@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crd::{RoutingMode, annotations};
 
+use crate::text::clipped;
+
 /// What the annotations of a pool mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Export {
@@ -72,6 +74,8 @@ pub const ANNOTATIONS: [&str; 7] = [
 ];
 /// Largest legal `drain-seconds`.
 const MAX_DRAIN_SECONDS: u16 = 3600;
+/// Characters of a bad value that stand in a message.
+const MAX_VALUE: usize = 64;
 
 /// Whether an annotation has a say in the export; the others are not kept.
 pub fn concerns_export(annotation: &str) -> bool {
@@ -86,7 +90,7 @@ pub fn parse_export(annotations: &BTreeMap<String, String>) -> Export {
     if export != annotations::EXPORT_CLUSTER_SET {
         return Export::Invalid(InvalidExport {
             annotation: annotations::EXPORT,
-            value: clipped(export),
+            value: clipped(export, MAX_VALUE).to_owned(),
             expected: "ClusterSet",
         });
     }
@@ -100,7 +104,7 @@ pub fn parse_export(annotations: &BTreeMap<String, String>) -> Export {
         Some(other) => {
             return Export::Invalid(InvalidExport {
                 annotation: annotations::EXPORT_MODE,
-                value: clipped(other),
+                value: clipped(other, MAX_VALUE).to_owned(),
                 expected: "EndpointMode or ParentMode",
             });
         }
@@ -145,11 +149,6 @@ fn expected(annotation: &str) -> &'static str {
         annotations::HEALTH_SECRET | annotations::METRICS_SECRET => "the name of a Secret",
         _ => "a value that the reference lists",
     }
-}
-
-/// A user's text as it may stand in a message: at most 64 characters.
-fn clipped(value: &str) -> String {
-    value.chars().take(64).collect()
 }
 
 fn is_drain_seconds(value: &str) -> bool {

@@ -20,3 +20,4 @@ pub mod name;
 pub mod networks;
 pub mod plan;
 pub mod seeded;
+pub mod text;
