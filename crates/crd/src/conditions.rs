@@ -70,13 +70,7 @@ pub fn make(
     observed_generation: Option<i64>,
 ) -> Condition {
     let mut message = message.into();
-    if message.len() > MAX_MESSAGE_BYTES {
-        let end = (0..=MAX_MESSAGE_BYTES)
-            .rev()
-            .find(|&at| message.is_char_boundary(at))
-            .unwrap_or(0);
-        message.truncate(end);
-    }
+    message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
     Condition {
         last_transition_time: Time(Timestamp::UNIX_EPOCH),
         message,

@@ -283,13 +283,7 @@ impl From<kube::Error> for LeaseError {
             };
         }
         // the innermost cause says it best, and without repeating the outer ones
-        let mut text = error.to_string();
-        let mut cause = std::error::Error::source(&error);
-        while let Some(inner) = cause {
-            text = inner.to_string();
-            cause = inner.source();
-        }
-        Self::Call(text)
+        Self::Call(anyhow::Error::from(error).root_cause().to_string())
     }
 }
 

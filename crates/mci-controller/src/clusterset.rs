@@ -20,7 +20,11 @@ use kube::{
 use process::ConfigError;
 use tokio::time::{sleep, timeout};
 
-use crate::{home::Home, name::is_label, said::clipped};
+use crate::{
+    home::Home,
+    name::is_label,
+    text::{MAX_MESSAGE, clipped},
+};
 use watch::backoff;
 
 /// Where nobody says anything else.
@@ -53,7 +57,8 @@ async fn property(client: &Client) -> Result<Option<String>, kube::Error> {
             Ok(object) => {
                 let property: Option<ClusterProperty> = object.try_parse().ok();
                 // what is cut is no label, and so names no ClusterSet
-                let value = property.map(|property| clipped(&property.spec.value).to_owned());
+                let value =
+                    property.map(|property| clipped(&property.spec.value, MAX_MESSAGE).to_owned());
                 return Ok(value.filter(|value| !value.is_empty()));
             }
             // of a group that is not served, in plain text

@@ -195,19 +195,9 @@ async fn identity(client: &Client) -> Result<String, HomeError> {
     let system = namespaces
         .get_metadata("kube-system")
         .await
-        .map_err(|error| HomeError::Call(innermost(&error)))?;
+        // the innermost cause says it best, and without repeating the outer ones
+        .map_err(|error| HomeError::Call(anyhow::Error::from(error).root_cause().to_string()))?;
     system.metadata.uid.ok_or(HomeError::NoIdentity)
-}
-
-/// The innermost cause says it best, and without repeating the outer ones.
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = inner.to_string();
-        cause = inner.source();
-    }
-    text
 }
 
 #[cfg(test)]

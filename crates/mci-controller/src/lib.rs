@@ -26,12 +26,11 @@ mod metrics;
 mod overview;
 mod planner;
 mod run;
-mod said;
 mod write;
 
 #[cfg(test)]
 use mci_model::fixtures;
-use mci_model::{evidence, export, index, name, networks, plan, seeded};
+use mci_model::{evidence, export, index, name, networks, plan, seeded, text};
 
 pub use args::Args;
 pub use run::run;

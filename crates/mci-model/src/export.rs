@@ -4,15 +4,20 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crd::{RoutingMode, annotations};
 
+use crate::{evidence::Evidence, text::clipped};
+
 /// What the annotations of a pool mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Export {
-    /// No `export` annotation; `export-mode` alone is ignored.
-    NotRequested,
+    /// No `export` annotation.
+    NotRequested {
+        /// There is an `export-mode` alone, which is ignored.
+        mode_alone: bool,
+    },
     /// A value that nothing is exported for, never defaulted.
     Invalid(InvalidExport),
     /// Export in this mode.
-    Requested(ExportRequest),
+    Requested(Box<ExportRequest>),
 }
 
 /// A legal request.
@@ -81,21 +86,20 @@ pub const ANNOTATIONS: [&str; 7] = [
 ];
 /// Largest legal `drain-seconds`.
 const MAX_DRAIN_SECONDS: u16 = 3600;
-
-/// Whether an annotation has a say in the export; the others are not kept.
-pub fn concerns_export(annotation: &str) -> bool {
-    ANNOTATIONS.contains(&annotation)
-}
+/// Characters of a bad value that stand in a message.
+const MAX_VALUE: usize = 64;
 
 /// Reads the annotations of a pool.
 pub fn parse_export(annotations: &BTreeMap<String, String>) -> Export {
     let Some(export) = annotations.get(annotations::EXPORT) else {
-        return Export::NotRequested;
+        return Export::NotRequested {
+            mode_alone: annotations.contains_key(annotations::EXPORT_MODE),
+        };
     };
     if export != annotations::EXPORT_CLUSTER_SET {
         return Export::Invalid(InvalidExport {
             annotation: annotations::EXPORT,
-            value: clipped(export),
+            value: clipped(export, MAX_VALUE).to_owned(),
             expected: "ClusterSet",
         });
     }
@@ -109,7 +113,7 @@ pub fn parse_export(annotations: &BTreeMap<String, String>) -> Export {
         Some(other) => {
             return Export::Invalid(InvalidExport {
                 annotation: annotations::EXPORT_MODE,
-                value: clipped(other),
+                value: clipped(other, MAX_VALUE).to_owned(),
                 expected: "EndpointMode or ParentMode",
             });
         }
@@ -135,13 +139,13 @@ pub fn parse_export(annotations: &BTreeMap<String, String>) -> Export {
         port: take(annotations::METRICS_PORT, is_port).map(PortSelector::parse),
         secret: take(annotations::METRICS_SECRET, is_secret).map(SecretSelector::parse),
     };
-    Export::Requested(ExportRequest {
+    Export::Requested(Box::new(ExportRequest {
         mode,
         drain,
         health,
         metrics,
         ignored,
-    })
+    }))
 }
 
 /// What an annotation takes.
@@ -154,11 +158,6 @@ fn expected(annotation: &str) -> &'static str {
         annotations::HEALTH_SECRET | annotations::METRICS_SECRET => "the name of a Secret",
         _ => "a value that the reference lists",
     }
-}
-
-/// A user's text as it may stand in a message: at most 64 characters.
-fn clipped(value: &str) -> String {
-    value.chars().take(64).collect()
 }
 
 fn is_drain_seconds(value: &str) -> bool {
@@ -186,22 +185,34 @@ fn is_secret(value: &str) -> bool {
 // === impl Export ===
 
 impl Export {
+    /// What is asked for.
+    /// # Errors
+    /// Where nothing is: what proves that.
+    pub fn requested(&self) -> Result<&ExportRequest, Evidence> {
+        match self {
+            Self::NotRequested { .. } => Err(Evidence::AnnotationGone),
+            Self::Invalid(_) => Err(Evidence::AnnotationInvalid),
+            Self::Requested(request) => Ok(request),
+        }
+    }
+
+    /// Whether it is asked for, and legal.
+    pub fn is_requested(&self) -> bool {
+        self.requested().is_ok()
+    }
+
     /// What is wrong with the annotations that it was read from, each in a sentence; `unmet` are those that name a port
     /// which the Service lacks.
-    pub fn complaints<'a>(
-        &self,
-        annotations: &BTreeMap<String, String>,
-        unmet: impl IntoIterator<Item = &'a &'static str>,
-    ) -> Vec<String> {
+    pub fn complaints<'a>(&self, unmet: impl IntoIterator<Item = &'a &'static str>) -> Vec<String> {
         let request = match self {
-            Self::NotRequested if annotations.contains_key(annotations::EXPORT_MODE) => {
+            Self::NotRequested { mode_alone: true } => {
                 return vec![format!(
                     "annotation {} has no effect without {}: set that to ClusterSet",
                     annotations::EXPORT_MODE,
                     annotations::EXPORT
                 )];
             }
-            Self::NotRequested => return Vec::new(),
+            Self::NotRequested { mode_alone: false } => return Vec::new(),
             Self::Invalid(invalid) => return vec![invalid.to_string()],
             Self::Requested(request) => request,
         };
@@ -267,11 +278,17 @@ mod tests {
     }
 
     #[rstest]
-    #[case::no_annotation(&[])]
-    #[case::mode_alone(&[(annotations::EXPORT_MODE, "EndpointMode")])]
-    #[case::mode_alone_and_odd(&[(annotations::EXPORT_MODE, "SideMode")])]
-    fn without_the_export_annotation_nothing_is_asked(#[case] pairs: &[(&str, &str)]) {
-        assert_eq!(parse_export(&mk(pairs)), Export::NotRequested);
+    #[case::no_annotation(&[], false)]
+    #[case::mode_alone(&[(annotations::EXPORT_MODE, "EndpointMode")], true)]
+    #[case::mode_alone_and_odd(&[(annotations::EXPORT_MODE, "SideMode")], true)]
+    fn without_the_export_annotation_nothing_is_asked(
+        #[case] pairs: &[(&str, &str)],
+        #[case] mode_alone: bool,
+    ) {
+        assert_eq!(
+            parse_export(&mk(pairs)),
+            Export::NotRequested { mode_alone }
+        );
     }
 
     #[rstest]
@@ -345,12 +362,6 @@ mod tests {
             request.ignored,
             vec![annotations::DRAIN_SECONDS, annotations::METRICS_PORT]
         );
-    }
-
-    #[test]
-    fn only_the_annotations_that_are_read_are_kept() {
-        assert!(ANNOTATIONS.into_iter().all(concerns_export));
-        assert!(!concerns_export("example.com/owner"));
     }
 
     #[rstest]

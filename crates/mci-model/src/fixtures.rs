@@ -14,6 +14,7 @@ use crd::{
 use jiff::Timestamp;
 
 use crate::{
+    export::{Export, parse_export},
     index::{
         World,
         digest::LiveStatus,
@@ -94,6 +95,16 @@ pub fn mk_import_crd(flavour: Flavour) -> ImportCrd {
     }
 }
 
+/// What a pool's annotations ask for.
+pub fn mk_export(annotations: &[(&str, &str)]) -> Export {
+    let annotations = annotations.iter();
+    parse_export(
+        &annotations
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+    )
+}
+
 /// A pool with one target port and Service `epp` as its endpoint picker; `export` is the annotation's value.
 pub fn mk_pool(name: &str, export: Option<&str>) -> PoolFacts {
     PoolFacts {
@@ -101,10 +112,7 @@ pub fn mk_pool(name: &str, export: Option<&str>) -> PoolFacts {
         uid: format!("uid-{name}"),
         generation: 3,
         created: Timestamp::UNIX_EPOCH,
-        annotations: export
-            .map(|value| (annotations::EXPORT.to_owned(), value.to_owned()))
-            .into_iter()
-            .collect(),
+        export: mk_export(export.map(|value| (annotations::EXPORT, value)).as_slice()),
         epp: Some(EppRef {
             group: String::new(),
             kind: "Service".to_owned(),
@@ -123,8 +131,10 @@ pub fn mk_pool(name: &str, export: Option<&str>) -> PoolFacts {
 /// A pool that is exported in ParentMode and was accepted by Gateway `gw`.
 pub fn mk_parent_pool(name: &str) -> PoolFacts {
     let mut pool = mk_pool(name, Some("ClusterSet"));
-    let mode = (annotations::EXPORT_MODE.to_owned(), "ParentMode".to_owned());
-    pool.annotations.extend([mode]);
+    pool.export = mk_export(&[
+        (annotations::EXPORT, "ClusterSet"),
+        (annotations::EXPORT_MODE, "ParentMode"),
+    ]);
     pool.parents = vec![mk_key("gw")];
     pool
 }

@@ -15,3 +15,4 @@ pub mod name;
 pub mod networks;
 pub mod plan;
 pub mod seeded;
+pub mod text;

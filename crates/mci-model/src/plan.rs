@@ -35,7 +35,6 @@ use self::{
     entry::{Derived, derive_entry},
     lend::{Fates, Lender, lend},
 };
-use crate::export::{Export, parse_export};
 use crate::{
     index::{
         World,
@@ -275,16 +274,14 @@ fn derive(
     mark: Mark,
 ) -> Option<import::ExportedEntry> {
     let record = member.pools.get(key)?;
-    let Export::Requested(request) = parse_export(&record.facts.annotations) else {
-        return None;
-    };
+    let request = record.facts.export.requested().ok()?;
     let (reach, _) = mark.as_reach();
     let Derived {
         entry,
         rejected,
         ignored,
         size,
-    } = derive_entry(policy, name, member, record, &request, reach);
+    } = derive_entry(policy, name, member, record, request, reach);
     let rejected = rejected.into_iter().map(|why| (name.clone(), why));
     plan.rejected.extend(rejected);
     if !ignored.is_empty() {

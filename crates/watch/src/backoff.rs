@@ -13,6 +13,11 @@ pub fn backoff(failures: u32, min: Duration, max: Duration, rng: &mut impl rand:
     min.max(span.mul_f64(rng.random::<f64>()))
 }
 
+/// Up to a fifth more or less, so that what started together does not come together each time.
+pub fn jittered(time: Duration) -> Duration {
+    time.mul_f64(rand::rng().random_range(0.8..1.2))
+}
+
 #[cfg(test)]
 mod tests {
     use rand::{SeedableRng, rngs::StdRng};

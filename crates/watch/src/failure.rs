@@ -43,7 +43,7 @@ pub enum FailureReason {
 }
 
 /// Longest text that is passed on, in bytes: twice the longest name.
-const MAX_TEXT: usize = 512;
+pub(crate) const MAX_TEXT: usize = 512;
 
 // === impl WatchFailure ===
 
@@ -102,7 +102,7 @@ impl From<&watcher::Error> for WatchFailure {
             listing,
             bad_request: is_bad_request(error),
             status,
-            message: clipped(text(error)),
+            message: clipped(text(error), MAX_TEXT),
         }
     }
 }
@@ -167,10 +167,11 @@ impl FailureReason {
     }
 }
 
-/// The beginning of a text that a server had a part in; it may send megabytes. Cut texts stay longer than any name.
-pub(crate) fn clipped(mut text: String) -> String {
-    if text.len() > MAX_TEXT {
-        text.truncate(text.floor_char_boundary(MAX_TEXT));
+/// The beginning of a text that a server had a part in, which may send megabytes: of a longer one at most `max` bytes, and
+/// no fewer than `max - 3`.
+pub fn clipped(mut text: String, max: usize) -> String {
+    if text.len() > max {
+        text.truncate(text.floor_char_boundary(max));
         text.shrink_to_fit();
     }
     text

@@ -16,9 +16,9 @@ mod failure;
 mod stream;
 mod tolerant;
 
-pub use backoff::backoff;
+pub use backoff::{backoff, jittered};
 pub use crd_state::{CrdState, LastListed, crd_state};
-pub use failure::{FailureReason, WatchFailure};
+pub use failure::{FailureReason, WatchFailure, clipped};
 pub use kube::runtime::watcher::Config;
 pub use stream::{OddObject, Update, metadata, objects, reduced, reduced_metadata};
 pub use tolerant::Tolerant;

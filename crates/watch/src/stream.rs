@@ -17,7 +17,10 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::{Tolerant, WatchFailure, backoff, failure::clipped};
+use crate::{
+    Tolerant, WatchFailure, backoff,
+    failure::{MAX_TEXT, clipped},
+};
 
 /// One change of a watched kind.
 #[derive(Clone, Debug)]
@@ -233,9 +236,9 @@ impl OddObject {
     /// The object with these metadata, and what does not fit in it. Long texts are cut.
     pub fn new(metadata: &ObjectMeta, error: &dyn Display) -> Self {
         Self {
-            namespace: clipped(metadata.namespace.clone().unwrap_or_default()),
-            name: clipped(metadata.name.clone().unwrap_or_default()),
-            error: clipped(error.to_string()),
+            namespace: clipped(metadata.namespace.clone().unwrap_or_default(), MAX_TEXT),
+            name: clipped(metadata.name.clone().unwrap_or_default(), MAX_TEXT),
+            error: clipped(error.to_string(), MAX_TEXT),
         }
     }
 }

@@ -219,11 +219,6 @@ async fn a_handshake_that_hangs_is_given_up() {
         "{:?}",
         start.elapsed()
     );
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(inner) = cause {
-        text = inner.to_string();
-        cause = inner.source();
-    }
+    let text = anyhow::Error::from(error).root_cause().to_string();
     assert!(text.contains("no connection within"), "{text}");
 }

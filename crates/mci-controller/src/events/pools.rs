@@ -14,7 +14,7 @@ use super::{
     reported::{Observations, Reported},
 };
 use crate::{
-    export::{Export, parse_export},
+    export::Export,
     index::{
         World,
         facts::{Claim, PoolFacts},
@@ -152,7 +152,7 @@ fn observe_pool(
     obstacles: &Obstacles,
 ) -> Observations {
     let mut found = Observations::default();
-    let export = parse_export(&pool.annotations);
+    let export = &pool.export;
     if let Some(PoolPlan::Exported { condition, settled }) = plan.pools.get(exporter) {
         // while it moves, the last one stands
         let condition = if *settled { Some(condition) } else { live };
@@ -166,10 +166,10 @@ fn observe_pool(
         }
     }
     let unmet = plan.ignored.get(exporter).into_iter().flatten();
-    for text in export.complaints(&pool.annotations, unmet) {
+    for text in export.complaints(unmet) {
         found.add(reason::INVALID_EXPORT_ANNOTATION, [&*text], &text);
     }
-    if !matches!(export, Export::Requested(_)) {
+    if !export.is_requested() {
         return found;
     }
     for ((reason, text), members) in obstacles {

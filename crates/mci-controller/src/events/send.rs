@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::{Reason, reason::NORMAL, reported::INTERVAL};
 use crate::{
     client::Direct,
-    said,
+    text,
     write::{
         Call, Caller, Queue,
         action::{Failure, Outcome},
@@ -123,7 +123,7 @@ async fn send(event: &mut Value, caller: &Caller, member: &str) -> Result<Outcom
     let answer = caller.call(call).await?;
     let outcome = answer.outcome();
     if outcome != Outcome::Done {
-        let error = said::clipped(answer.message());
+        let error = text::clipped(answer.message(), text::MAX_MESSAGE);
         tracing::warn!(member, event = name, status = %answer.status, error, "event not written");
     }
     Ok(outcome)

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::{Explanation, Exporter, Importer, Rule, Stand, State};
 use crate::{
-    export::{Export, parse_export},
     index::{
         World,
         facts::Claim,
@@ -139,13 +138,8 @@ fn exporter(
 
 /// The mode that a pool's annotations ask for.
 fn asked_mode(member: &Member, record: &PoolRecord) -> Option<String> {
-    match parse_export(&record.facts.annotations) {
-        Export::Requested(request) => {
-            let mode = json!(request.mode.unwrap_or(member.default_mode));
-            mode.as_str().map(ToOwned::to_owned)
-        }
-        Export::NotRequested | Export::Invalid(_) => None,
-    }
+    let mode = json!(member.mode_of(&record.facts)?);
+    mode.as_str().map(ToOwned::to_owned)
 }
 
 /// The member's entry, as any importer should have it.

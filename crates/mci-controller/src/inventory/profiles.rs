@@ -26,7 +26,7 @@ use crate::{
     },
     member::watch_config,
     name::ClusterName,
-    said::clipped,
+    text::{MAX_MESSAGE, clipped},
 };
 use moment::Clock;
 
@@ -216,7 +216,7 @@ impl Profile {
         let mut origin = reading.origin(SourceKind::ClusterProfile, &profile.metadata);
         if let Some(condition) = denied(CONTROL_PLANE_HEALTHY) {
             // no message: it may change every few seconds, and each change is told to the whole controller
-            let reason = clipped(&condition.reason);
+            let reason = clipped(&condition.reason, MAX_MESSAGE);
             let hint = format!("the ClusterProfile says {CONTROL_PLANE_HEALTHY}=False/{reason}");
             Arc::make_mut(&mut origin).hint = Some(hint);
         }

@@ -7,7 +7,12 @@ use kube::{Api, Client};
 use tokio::time::timeout;
 
 use super::fault_of;
-use crate::{clusterset, index::member::Fault, name::opaque, said::clipped};
+use crate::{
+    clusterset,
+    index::member::Fault,
+    name::opaque,
+    text::{MAX_MESSAGE, clipped},
+};
 
 /// The whole connect: TCP, TLS and a few calls.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -54,7 +59,7 @@ pub(super) async fn connect(client: &Client) -> Result<Identity, ConnectError> {
         Ok(Identity {
             uid,
             clusterset,
-            version: clipped(&version.git_version).to_owned(),
+            version: clipped(&version.git_version, MAX_MESSAGE).to_owned(),
         })
     };
     timeout(CONNECT_TIMEOUT, calls)
@@ -73,17 +78,12 @@ pub(super) async fn probe(client: &Client) -> Result<(), ConnectError> {
 
 pub(super) fn describe(error: kube::Error) -> ConnectError {
     if let kube::Error::Api(status) = &error {
-        let text = format!("{} {}", status.code, clipped(&status.message));
+        let text = format!("{} {}", status.code, clipped(&status.message, MAX_MESSAGE));
         return ConnectError::Call(text, Some(status.code));
     }
     // the innermost cause says it best, and without repeating the outer ones
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(inner) = cause {
-        text = inner.to_string();
-        cause = inner.source();
-    }
-    ConnectError::Call(clipped(&text).to_owned(), None)
+    let text = anyhow::Error::from(error).root_cause().to_string();
+    ConnectError::Call(clipped(&text, MAX_MESSAGE).to_owned(), None)
 }
 
 // === impl ConnectError ===

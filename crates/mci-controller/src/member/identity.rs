@@ -10,6 +10,7 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, api::PostParams};
 use tokio::time::{sleep, timeout};
+use watch::jittered;
 
 use super::{
     vigil::Sign,
@@ -99,11 +100,6 @@ async fn missing_rights(client: &Client, rights: &[(&str, &str, &str, &str)]) ->
         }
     }
     missing
-}
-
-fn jittered(time: Duration) -> Duration {
-    use rand::RngExt;
-    time.mul_f64(rand::rng().random_range(0.8..1.2))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use serde_json::value::RawValue;
 
 use super::Alike;
 use crate::{
-    export::concerns_export,
+    export::parse_export,
     index::{
         digest::LiveStatus,
         entry::{Entry, ImportStatus},
@@ -66,9 +66,6 @@ const MAX_PORT_NAME: usize = 63;
 const MAX_PROTOCOL: usize = 16;
 const MAX_APP_PROTOCOL: usize = 253;
 
-/// Characters kept of an annotation's value. No legal one is longer than a namespace, a slash and a name: 317.
-const MAX_ANNOTATION: usize = 320;
-
 /// The key of an object, if its names may enter a URL.
 pub(super) fn key_of(meta: &ObjectMeta) -> Option<Key> {
     Key::checked(meta.namespace.as_deref()?, meta.name.as_deref()?)
@@ -99,7 +96,7 @@ pub(super) fn pool(object: InferencePool, ours: &Ours) -> Option<PoolFacts> {
                 && parent.parent_ref.group.as_deref() == Some(IMPORT_GROUP)
         })
         .map(|parent| bounds::conditions(parent.conditions.unwrap_or_default()));
-    let annotations = object.metadata.annotations.unwrap_or_default();
+    let export = parse_export(&object.metadata.annotations.unwrap_or_default());
     let epp = match object.spec.endpoint_picker_ref {
         None => None,
         Some(epp) => Some(picker(epp)?),
@@ -113,11 +110,7 @@ pub(super) fn pool(object: InferencePool, ours: &Ours) -> Option<PoolFacts> {
             .metadata
             .creation_timestamp
             .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
-        annotations: annotations
-            .into_iter()
-            .filter(|(name, _)| concerns_export(name))
-            .map(|(name, value)| (name, value.chars().take(MAX_ANNOTATION).collect()))
-            .collect(),
+        export,
         epp,
         target_ports,
         app_protocol: object.spec.app_protocol.map(|protocol| {

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use ::watch::jittered;
 use anyhow::bail;
 use futures::{
     StreamExt,
@@ -228,12 +229,6 @@ impl Supervisor {
         }
         while self.tasks.join_next().await.is_some() {}
     }
-}
-
-/// Up to a fifth more or less, so that controllers started together do not compare together.
-fn jittered(time: Duration) -> Duration {
-    use rand::RngExt;
-    time.mul_f64(rand::rng().random_range(0.8..1.2))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crd::Condition;
 use serde_json::{Value, json};
 
 use super::action::Action;
-use crate::index::entry::ImportStatus;
+use crate::{index::entry::ImportStatus, text::clipped};
 
 /// Differences told of one write; the rest is counted.
 const MAX_DIFFERENCES: usize = 20;
@@ -91,9 +91,9 @@ fn shown(value: &Value) -> String {
         Value::Null => "none".to_owned(),
         other => other.to_string(),
     };
-    match text.char_indices().nth(MAX_VALUE) {
-        None => text,
-        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
+    match clipped(&text, MAX_VALUE) {
+        start if start.len() < text.len() => format!("{start}..."),
+        _ => text,
     }
 }
 

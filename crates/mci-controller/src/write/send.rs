@@ -11,7 +11,10 @@ use super::{
     pool_status::{Merge, merge_pool_status},
     request::{Answer, Call},
 };
-use crate::{name::Key, said::clipped};
+use crate::{
+    name::Key,
+    text::{MAX_MESSAGE, clipped},
+};
 
 /// What a write needs of its surroundings.
 #[derive(Clone)]
@@ -151,7 +154,7 @@ impl Sender {
 /// Logs a failure once per attempt, where an operator looks for it.
 fn judge(key: &Key, operation: &str, answer: &Answer) -> Outcome {
     let outcome = answer.outcome();
-    let message = clipped(answer.message());
+    let message = clipped(answer.message(), MAX_MESSAGE);
     match outcome {
         Outcome::Done => {}
         Outcome::Rejected | Outcome::Retry(Failure::Denied | Failure::Unauthorised) => {

@@ -2,17 +2,13 @@
 //!
 //! Equal facts mean an event changed nothing for us, so `PartialEq` here is what keeps quiet events quiet.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use crd::{Condition, FailureMode, Hostname, ListenerProtocol, ServiceType};
 use jiff::Timestamp;
 
 use super::{digest::LiveStatus, entry::ImportStatus};
-use crate::name::Key;
+use crate::{export::Export, name::Key};
 
 /// An InferencePool.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,8 +21,8 @@ pub struct PoolFacts {
     pub generation: i64,
     /// The oldest pool is the reference of `Consistent`.
     pub created: Timestamp,
-    /// Only those that concern the export.
-    pub annotations: BTreeMap<String, String>,
+    /// What its annotations ask for.
+    pub export: Export,
     /// None: the pool names no endpoint picker.
     pub epp: Option<EppRef>,
     /// At least one, in the pool's order.

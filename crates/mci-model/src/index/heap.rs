@@ -19,7 +19,10 @@ use super::{
     },
     member::{PoolRecord, Remembered},
 };
-use crate::name::Key;
+use crate::{
+    export::{Export, ExportRequest, PortOverride, PortSelector, SecretSelector},
+    name::Key,
+};
 
 /// What a value takes besides its own size, in bytes, about.
 pub trait Heap {
@@ -60,7 +63,9 @@ heap_of_fields! {
     LiveImport { key, uid, resource_version, owned_entries, status }
     Remembered { uid, entries }
     PoolRecord { facts }
-    PoolFacts { key, uid, annotations, epp, target_ports, app_protocol, exported, parents }
+    PoolFacts { key, uid, export, epp, target_ports, app_protocol, exported, parents }
+    ExportRequest { health, metrics, ignored }
+    PortOverride { port, secret }
     EppRef { group, kind, name }
     ServiceFacts { key, cluster_ips, ingress, ports }
     PortFacts { name, protocol, app_protocol }
@@ -69,6 +74,40 @@ heap_of_fields! {
     GatewayFacts { key, addresses, listeners }
     ListenerFacts { name, hostname }
     RouteParent { gateway, section }
+}
+
+impl Heap for Export {
+    fn heap(&self) -> usize {
+        match self {
+            Self::NotRequested { .. } => 0,
+            Self::Invalid(invalid) => invalid.value.heap(),
+            Self::Requested(request) => size_of::<ExportRequest>() + ALLOCATION + request.heap(),
+        }
+    }
+}
+
+impl Heap for PortSelector {
+    fn heap(&self) -> usize {
+        match self {
+            Self::Number(_) => 0,
+            Self::Name(name) => name.heap(),
+        }
+    }
+}
+
+impl Heap for SecretSelector {
+    fn heap(&self) -> usize {
+        match self {
+            Self::Local(name) => name.heap(),
+            Self::CrossNamespace => 0,
+        }
+    }
+}
+
+impl Heap for &'static str {
+    fn heap(&self) -> usize {
+        0
+    }
 }
 
 impl Heap for String {

@@ -14,10 +14,7 @@ use super::{
     member::{Coverage, Member},
     update::Change,
 };
-use crate::{
-    export::{Export, parse_export},
-    name::{ClusterName, Key, is_label},
-};
+use crate::name::{ClusterName, Key, is_label};
 
 /// What a member's tasks should watch on demand.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,8 +45,7 @@ const MAX_SELECTOR: usize = 4096;
 fn epp_of(pool: &PoolFacts) -> Option<Key> {
     let epp = pool.epp.as_ref()?;
     let is_service = epp.group.is_empty() && epp.kind == "Service";
-    let exported = matches!(parse_export(&pool.annotations), Export::Requested(_));
-    let possible = is_service && exported && is_label(&epp.name);
+    let possible = is_service && pool.export.is_requested() && is_label(&epp.name);
     possible.then(|| Key::new(&pool.key.namespace, &epp.name))
 }
 

@@ -13,10 +13,7 @@ use super::{
     member::{Coverage, Member, PoolRecord, Store},
     update::{Change, ParentKind},
 };
-use crate::{
-    export::{Export, parse_export},
-    name::Key,
-};
+use crate::name::Key;
 
 /// What a member's exports in ParentMode are derived from.
 #[derive(Clone, Debug, Default)]
@@ -222,10 +219,8 @@ impl Member {
 
     /// The mode of a pool's export; none without one.
     pub fn mode_of(&self, pool: &PoolFacts) -> Option<RoutingMode> {
-        match parse_export(&pool.annotations) {
-            Export::Requested(request) => Some(request.mode.unwrap_or(self.default_mode)),
-            Export::NotRequested | Export::Invalid(_) => None,
-        }
+        let request = pool.export.requested().ok()?;
+        Some(request.mode.unwrap_or(self.default_mode))
     }
 
     /// Those of its exports in ParentMode that are concerned.

@@ -2,8 +2,6 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use crd::annotations::EXPORT_MODE;
-
 use super::{
     Changes, Evidence,
     facts::{CrdCheck, PoolFacts},
@@ -12,7 +10,7 @@ use super::{
 };
 use crate::{
     evidence::{Removal, on_evidence},
-    export::{Export, parse_export},
+    export::Export,
     name::{ClusterName, Key},
     seeded::{self, SeededFault},
 };
@@ -144,8 +142,13 @@ impl Member {
         let kept = self.pools.len() + self.waiting_pools.len();
         let known =
             self.pools.contains_key(&pool.key) || self.waiting_pools.contains_key(&pool.key);
-        let exported = matches!(parse_export(&pool.annotations), Export::Requested(_));
-        known || kept < if exported { MAX_POOLS } else { MAX_OTHERS }
+        known
+            || kept
+                < if pool.export.is_requested() {
+                    MAX_POOLS
+                } else {
+                    MAX_OTHERS
+                }
     }
 
     /// Whether a missing record of the pool means that there is no such pool.
@@ -162,11 +165,7 @@ impl Member {
     /// The proof, if there is one, that it does not export the key.
     pub(super) fn lacks_export(&self, key: &Key) -> Option<Evidence> {
         match self.pools.get(key) {
-            Some(record) => match parse_export(&record.facts.annotations) {
-                Export::NotRequested => Some(Evidence::AnnotationGone),
-                Export::Invalid(_) => Some(Evidence::AnnotationInvalid),
-                Export::Requested(_) => None,
-            },
+            Some(record) => record.facts.export.requested().err(),
             None => self.knows_pool(key).then_some(Evidence::PoolAbsent),
         }
     }
@@ -209,11 +208,7 @@ impl Member {
         if old == Some(&record) {
             return changes;
         }
-        let evidence = match parse_export(&record.facts.annotations) {
-            Export::NotRequested => Some(Evidence::AnnotationGone),
-            Export::Invalid(_) => Some(Evidence::AnnotationInvalid),
-            Export::Requested(_) => None,
-        };
+        let evidence = record.facts.export.requested().err();
         match (evidence, old.filter(|old| old.is_exported())) {
             (Some(evidence), Some(old)) => changes.withdraw(name, &key, evidence, old.drain()),
             (Some(_), None) => {}
@@ -304,14 +299,13 @@ impl Member {
 impl PoolRecord {
     /// Whether its annotations ask for an export that we can make.
     pub fn is_exported(&self) -> bool {
-        matches!(parse_export(&self.facts.annotations), Export::Requested(_))
+        self.facts.export.is_requested()
     }
 
     /// Whether it is exported, wants to be, bears our condition, or an annotation that has no effect.
     pub fn concerns_us(&self) -> bool {
-        self.facts.exported.is_some()
-            || self.facts.annotations.contains_key(EXPORT_MODE)
-            || parse_export(&self.facts.annotations) != Export::NotRequested
+        let nothing = Export::NotRequested { mode_alone: false };
+        self.facts.exported.is_some() || self.facts.export != nothing
     }
 
     /// Whether it vanished with its CRD.
@@ -322,10 +316,7 @@ impl PoolRecord {
 
     /// How long it wishes its entry to drain, if it says.
     pub(super) fn drain(&self) -> Option<Duration> {
-        match parse_export(&self.facts.annotations) {
-            Export::Requested(request) => request.drain,
-            Export::NotRequested | Export::Invalid(_) => None,
-        }
+        self.facts.export.requested().ok()?.drain
     }
 
     pub(super) fn doubt_until(

@@ -9,7 +9,7 @@ use super::{
     cover::covers_entry,
     decision::{Decision, Word},
 };
-use crate::export::{Export, parse_export};
+use crate::export::Export;
 use crate::{
     index::{
         digest::LiveStatus,
@@ -85,8 +85,8 @@ impl Judgement<'_> {
         if self.member.link == Link::Removing {
             return PoolPlan::NoEntry;
         }
-        match parse_export(&self.record.facts.annotations) {
-            Export::NotRequested => return PoolPlan::NoEntry,
+        match &self.record.facts.export {
+            Export::NotRequested { .. } => return PoolPlan::NoEntry,
             Export::Invalid(invalid) => return settled("NotSupported", invalid.to_string()),
             Export::Requested(_) => {}
         }

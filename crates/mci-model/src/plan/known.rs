@@ -4,7 +4,6 @@ use crd::RoutingMode;
 
 use super::decision::{ExportKnown, ImportsKnown, Known, NamespaceKnown, Tie};
 use crate::evidence::Evidence;
-use crate::export::{Export, parse_export};
 use crate::{
     index::{
         World,
@@ -61,12 +60,11 @@ fn export_known(member: &Member, key: &Key) -> ExportKnown {
             ExportKnown::Unheard
         };
     };
-    match parse_export(&record.facts.annotations) {
-        Export::NotRequested => ExportKnown::Ended(Evidence::AnnotationGone),
-        Export::Invalid(_) => ExportKnown::Ended(Evidence::AnnotationInvalid),
-        Export::Requested(_) if member.over_cap.contains(key) => ExportKnown::OverCap,
-        Export::Requested(_) if !member.exports_known() => ExportKnown::Unheard,
-        Export::Requested(request)
+    match record.facts.export.requested() {
+        Err(evidence) => ExportKnown::Ended(evidence),
+        Ok(_) if member.over_cap.contains(key) => ExportKnown::OverCap,
+        Ok(_) if !member.exports_known() => ExportKnown::Unheard,
+        Ok(request)
             if !member.parts_known()
                 || request.mode.unwrap_or(member.default_mode) == RoutingMode::ParentMode
                     && !member.parents.known() =>
@@ -77,9 +75,9 @@ fn export_known(member: &Member, key: &Key) -> ExportKnown {
                 ExportKnown::PartsUnknown
             }
         }
-        Export::Requested(_) if record.is_crd_missing() => ExportKnown::CrdMissing,
-        Export::Requested(_) if record.doubt.is_some() => ExportKnown::Guarded,
-        Export::Requested(_) => ExportKnown::Asked,
+        Ok(_) if record.is_crd_missing() => ExportKnown::CrdMissing,
+        Ok(_) if record.doubt.is_some() => ExportKnown::Guarded,
+        Ok(_) => ExportKnown::Asked,
     }
 }
 

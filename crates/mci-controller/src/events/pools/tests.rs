@@ -1,4 +1,6 @@
-use crd::annotations::{DRAIN_SECONDS, EXPORT_MODE, HEALTH_PORT, HEALTH_SECRET};
+use crd::annotations::{
+    DRAIN_SECONDS, EXPORT, EXPORT_MODE, HEALTH_PORT, HEALTH_SECRET, METRICS_PORT,
+};
 use rstest::rstest;
 
 use super::*;
@@ -66,11 +68,10 @@ impl Bench {
         self.update("a", Update::PoolApplied(pool));
     }
 
-    fn annotate(&mut self, annotation: &str, value: &str) {
-        self.edit(|pool| {
-            pool.annotations
-                .insert(annotation.to_owned(), value.to_owned());
-        });
+    /// Exports the pool of `a` with these annotations too.
+    fn annotate(&mut self, annotations: &[(&str, &str)]) {
+        let annotations = [&[(EXPORT, "ClusterSet")], annotations].concat();
+        self.edit(|pool| pool.export = mk_export(&annotations));
     }
 }
 
@@ -111,7 +112,7 @@ fn while_the_verdict_moves_the_last_one_stands() {
 fn after_a_restart_what_stands_beside_the_condition_is_not_new() {
     let mut bench = Bench::new(&["a", "b"]);
     export(&mut bench.world, "a", "llm");
-    bench.annotate(HEALTH_PORT, "0");
+    bench.annotate(&[(HEALTH_PORT, "0")]);
     bench.settle(0);
     assert!(bench.plan(0, true).is_empty());
     // what changes afterwards is
@@ -155,7 +156,7 @@ fn who_does_not_lead_looks_on_and_does_not_repeat_it_later() {
 #[test]
 fn trouble_that_came_while_nobody_led_is_reported_by_who_leads_next() {
     let mut bench = Bench::exported();
-    bench.annotate(DRAIN_SECONDS, "soon");
+    bench.annotate(&[(DRAIN_SECONDS, "soon")]);
     lose(&mut bench.world, "b", Moment::from_millis(1_000));
     assert!(bench.plan(4, false).is_empty());
     let sent = bench.plan(6, true);
@@ -176,7 +177,7 @@ fn an_export_that_ended_is_reported_when_it_begins_again() {
         bench.plan(seconds, true);
         bench.settle(seconds + 1);
         assert_eq!(bench.plan(seconds + 1, true), ["Exported"]);
-        bench.edit(|pool| pool.annotations.clear());
+        bench.edit(|pool| pool.export = mk_export(&[]));
         bench.plan(seconds + 2, true);
         bench.settle(seconds + 2);
         bench.plan(seconds + 2, true);
@@ -192,9 +193,7 @@ fn what_is_wrong_with_annotations_is_one_event(
     #[case] texts: &[&str],
 ) {
     let mut bench = Bench::exported();
-    for (annotation, value) in annotations {
-        bench.annotate(annotation, value);
-    }
+    bench.annotate(annotations);
     let reports = bench.reports(1, true, |_| {});
     let [(reason, note)] = reports.as_slice() else {
         panic!("{reports:?}");
@@ -203,7 +202,7 @@ fn what_is_wrong_with_annotations_is_one_event(
     let is_said = |text: &&str| note.contains(*text);
     assert!(texts.iter().all(is_said), "{note}");
     // said in full once more where one is added
-    bench.annotate(crd::annotations::METRICS_PORT, "70000");
+    bench.annotate(&[annotations, &[(METRICS_PORT, "70000")]].concat());
     let is_one_more = !annotations.contains(&(EXPORT_MODE, "SideMode"));
     let again = bench.reports(301, true, |_| {});
     assert_eq!(again.len(), usize::from(is_one_more), "{again:?}");
@@ -218,8 +217,7 @@ fn what_is_wrong_with_annotations_is_one_event(
 fn an_annotation_alone_is_reported_of_a_pool_that_is_not_exported() {
     let mut bench = Bench::new(&["a", "b"]);
     let mut pool = mk_pool("llm", None);
-    let mode = (EXPORT_MODE.to_owned(), "EndpointMode".to_owned());
-    pool.annotations.extend([mode]);
+    pool.export = mk_export(&[(EXPORT_MODE, "EndpointMode")]);
     bench.update("a", Update::PoolApplied(pool));
     let reports = bench.reports(0, true, |_| {});
     assert_eq!(reports.len(), 1, "{reports:?}");

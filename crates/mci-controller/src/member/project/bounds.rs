@@ -4,6 +4,7 @@
 use crd::{Condition, conditions::MAX_MESSAGE_BYTES};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use watch::clipped;
 
 use crate::index::{digest::is_ours, entry::ImportStatus};
 
@@ -44,18 +45,18 @@ pub(super) fn few<T>(all: impl Iterator<Item = T>, max: usize) -> Vec<T> {
 
 /// An address, not checked yet.
 pub(super) fn address(text: String) -> String {
-    cut(text, CUT_NAME)
+    clipped(text, CUT_NAME)
 }
 
 /// Conditions as another wrote them.
 pub(super) fn conditions(all: Vec<Condition>) -> Vec<Condition> {
     let kept = all.into_iter().map(|condition| Condition {
         last_transition_time: condition.last_transition_time,
-        message: cut(condition.message, CUT_MESSAGE),
+        message: clipped(condition.message, CUT_MESSAGE),
         observed_generation: condition.observed_generation,
-        reason: cut(condition.reason, CUT_NAME),
-        status: cut(condition.status, CUT_NAME),
-        type_: cut(condition.type_, CUT_NAME),
+        reason: clipped(condition.reason, CUT_NAME),
+        status: clipped(condition.status, CUT_NAME),
+        type_: clipped(condition.type_, CUT_NAME),
     });
     few(kept, MAX_CONDITIONS)
 }
@@ -94,15 +95,6 @@ fn shorten<T>(all: &mut Vec<T>, max: usize) {
         all.truncate(max);
         all.shrink_to_fit();
     }
-}
-
-/// At most `max` bytes, and no fewer than `max - 3` of a longer text.
-fn cut(mut text: String, max: usize) -> String {
-    if text.len() > max {
-        text.truncate(text.floor_char_boundary(max));
-        text.shrink_to_fit();
-    }
-    text
 }
 
 #[cfg(test)]

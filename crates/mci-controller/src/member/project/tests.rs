@@ -119,7 +119,7 @@ fn a_pool_keeps_only_what_decides() {
              "controllerName": MCI_CONTROLLER, "conditions": []}]},
     }));
     let facts = pool(object, &mk_ours()).expect("valid");
-    assert_eq!(facts.annotations.len(), 1);
+    assert!(facts.export.is_requested());
     assert_eq!(facts.target_ports, [8000, 8001]);
     assert_eq!(facts.exported, Some(Vec::new()));
     let epp = facts.epp.expect("a reference");
@@ -195,7 +195,7 @@ fn a_generation_that_the_imports_crd_would_refuse_is_read_as_none() {
 }
 
 #[test]
-fn an_annotation_is_kept_no_longer_than_a_legal_one_and_stays_illegal() {
+fn an_annotation_longer_than_a_legal_one_is_ignored() {
     let long = format!("creds/{}", "x".repeat(10_000));
     let object: InferencePool = mk(json!({
         "apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool",
@@ -203,11 +203,9 @@ fn an_annotation_is_kept_no_longer_than_a_legal_one_and_stays_illegal() {
             "annotations": {crd::annotations::EXPORT: "ClusterSet", crd::annotations::HEALTH_SECRET: long}},
         "spec": {"selector": {"matchLabels": {"app": "x"}}, "targetPorts": [{"number": 8000}]},
     }));
-    let kept = pool(object, &mk_ours()).expect("valid").annotations;
-    assert_eq!(kept[crd::annotations::HEALTH_SECRET].len(), MAX_ANNOTATION);
-    let crate::export::Export::Requested(request) = crate::export::parse_export(&kept) else {
-        panic!("not exported");
-    };
+    let export = pool(object, &mk_ours()).expect("valid").export;
+    let request = export.requested().expect("exported");
+    assert_eq!(request.health.secret, None);
     assert_eq!(request.ignored, [crd::annotations::HEALTH_SECRET]);
 }
 

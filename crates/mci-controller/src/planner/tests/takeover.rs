@@ -1,6 +1,6 @@
 //! Who begins to lead, and what is reported then.
 
-use crd::annotations::DRAIN_SECONDS;
+use crd::annotations::{DRAIN_SECONDS, EXPORT};
 
 use super::*;
 
@@ -12,8 +12,7 @@ fn mk_complaint() -> Bench {
     bench.plan(at(0));
     assert!(bench.planner.is_open());
     let mut pool = mk_exported().remove(0);
-    let annotations = &mut pool.annotations;
-    annotations.insert(DRAIN_SECONDS.to_owned(), "soon".to_owned());
+    pool.export = mk_export(&[(EXPORT, "ClusterSet"), (DRAIN_SECONDS, "soon")]);
     let applied = Update::PoolApplied(pool);
     bench.planner.update(&mk_name("a"), applied, at(1_000));
     bench.plan(at(1_000));

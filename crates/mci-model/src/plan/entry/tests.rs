@@ -1,12 +1,11 @@
 use crd::{
     ServiceType,
-    annotations::{HEALTH_PORT, METRICS_PORT},
+    annotations::{EXPORT, HEALTH_PORT, METRICS_PORT},
     conditions,
 };
 use rstest::rstest;
 
 use super::{shed::MAX_ENTRY_BYTES, *};
-use crate::export::{Export, parse_export};
 use crate::{
     fixtures::*,
     index::{
@@ -40,13 +39,11 @@ fn derive_under(
     world.update(&name, Update::Slices(Change::Listed(slices)), now);
     let mut pool = mk_pool("llm", Some("ClusterSet"));
     change(&mut pool);
-    let Export::Requested(request) = parse_export(&pool.annotations) else {
-        panic!("not exported");
-    };
     world.update(&name, Update::PoolApplied(pool), now);
     let member = member(&world, "a");
     let record = &member.pools[&mk_key("llm")];
-    derive_entry(policy, &name, member, record, &request, Reach::Reachable)
+    let request = record.facts.export.requested().expect("exported");
+    derive_entry(policy, &name, member, record, request, Reach::Reachable)
 }
 
 fn reasons(entry: &ImportedCluster) -> [&str; 3] {
@@ -242,8 +239,7 @@ fn annotations_override_the_health_port(
     };
     let slices = vec![mk_slice(&["10.0.0.1"])];
     let derived = derive_under(&mk_policy(), Some(service), slices, |pool| {
-        let name = HEALTH_PORT.to_owned();
-        pool.annotations.insert(name, value.to_owned());
+        pool.export = mk_export(&[(EXPORT, "ClusterSet"), (HEALTH_PORT, value)]);
     });
     let health = picker(&derived.entry).health.as_ref();
     assert_eq!(health.map(|health| health.port), Some(expected));
@@ -253,9 +249,11 @@ fn annotations_override_the_health_port(
 #[test]
 fn an_annotation_without_a_service_is_not_judged() {
     let derived = derive_under(&mk_policy(), None, Vec::new(), |pool| {
-        for name in [HEALTH_PORT, METRICS_PORT] {
-            pool.annotations.insert(name.to_owned(), "1234".to_owned());
-        }
+        pool.export = mk_export(&[
+            (EXPORT, "ClusterSet"),
+            (HEALTH_PORT, "1234"),
+            (METRICS_PORT, "1234"),
+        ]);
     });
     assert_eq!(derived.ignored, [""; 0]);
 }
@@ -268,8 +266,7 @@ fn an_annotation_without_a_service_is_not_judged() {
 fn annotations_override_the_metrics_port(#[case] value: &str, #[case] expected: Option<u16>) {
     let service = mk_service(ServiceType::LoadBalancer, "192.0.2.7");
     let entry = derive(Some(service), vec![mk_slice(&["10.0.0.1"])], |pool| {
-        let name = crd::annotations::METRICS_PORT.to_owned();
-        pool.annotations.insert(name, value.to_owned());
+        pool.export = mk_export(&[(EXPORT, "ClusterSet"), (METRICS_PORT, value)]);
     });
     let metrics = picker(&entry).metrics.as_ref().map(|metrics| metrics.port);
     assert_eq!(metrics, expected);
@@ -286,12 +283,11 @@ fn annotations_of_a_headless_service_name_any_port(#[case] value: &str, #[case] 
     service.headless = true;
     service.cluster_ips = Vec::new();
     let entry = derive(Some(service), vec![mk_slice(&["10.0.0.1"])], |pool| {
-        for name in [
-            crd::annotations::HEALTH_PORT,
-            crd::annotations::METRICS_PORT,
-        ] {
-            pool.annotations.insert(name.to_owned(), value.to_owned());
-        }
+        pool.export = mk_export(&[
+            (EXPORT, "ClusterSet"),
+            (HEALTH_PORT, value),
+            (METRICS_PORT, value),
+        ]);
     });
     let picker = picker(&entry);
     let ports = [&picker.health, &picker.metrics].map(|aside| aside.as_ref().map(|it| it.port));
@@ -311,13 +307,11 @@ fn ports_nobody_names_are_left_out() {
 fn secrets_of_other_namespaces_are_not_passed_on() {
     let service = mk_service(ServiceType::LoadBalancer, "192.0.2.7");
     let entry = derive(Some(service), vec![mk_slice(&["10.0.0.1"])], |pool| {
-        let annotations = [
+        pool.export = mk_export(&[
+            (EXPORT, "ClusterSet"),
             (crd::annotations::HEALTH_SECRET, "mine"),
             (crd::annotations::METRICS_SECRET, "other/theirs"),
-        ];
-        for (name, value) in annotations {
-            pool.annotations.insert(name.to_owned(), value.to_owned());
-        }
+        ]);
     });
     assert_eq!(reasons(&entry), ["Accepted", "RefNotPermitted", "Ready"]);
     let health = picker(&entry).health.as_ref().expect("a port");

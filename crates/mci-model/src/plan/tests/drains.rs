@@ -19,8 +19,10 @@ fn wall(second: i64) -> Timestamp {
 
 fn mk_draining_pool(seconds: &str) -> PoolFacts {
     let mut pool = mk_pool("llm", Some("ClusterSet"));
-    let name = annotations::DRAIN_SECONDS.to_owned();
-    pool.annotations.insert(name, seconds.to_owned());
+    pool.export = mk_export(&[
+        (annotations::EXPORT, "ClusterSet"),
+        (annotations::DRAIN_SECONDS, seconds),
+    ]);
     pool
 }
 

@@ -1,5 +1,6 @@
 //! `observedGeneration`: the import's own on top of it, the exported pool's in its entry, and the pool's in its status.
 
+use crate::export::Export;
 use std::time::Duration;
 
 use rstest::rstest;
@@ -37,10 +38,12 @@ fn mk_imported(pool: PoolFacts) -> World {
     world
 }
 
-fn mk_draining() -> PoolFacts {
-    let mut pool = mk_pool("llm", Some("ClusterSet"));
-    let seconds = crd::annotations::DRAIN_SECONDS.to_owned();
-    pool.annotations.insert(seconds, "30".to_owned());
+/// The pool asks for a drain.
+fn draining(mut pool: PoolFacts) -> PoolFacts {
+    let Export::Requested(request) = &mut pool.export else {
+        panic!("{:?}", pool.export);
+    };
+    request.drain = Some(Duration::from_secs(30));
     pool
 }
 
@@ -79,10 +82,9 @@ fn doubted(world: &mut World) {
 fn each_condition_has_the_generation_of_what_it_speaks_of(
     #[case] fault: fn(&mut World),
     #[case] seconds: u64,
-    #[values(mk_draining(), mk_parent_pool("llm"))] mut pool: PoolFacts,
+    #[values(mk_pool("llm", Some("ClusterSet")), mk_parent_pool("llm"))] pool: PoolFacts,
 ) {
-    pool.annotations.extend(mk_draining().annotations);
-    let mut world = mk_imported(pool);
+    let mut world = mk_imported(draining(pool));
     fault(&mut world);
     let now = NOW + Duration::from_secs(seconds);
     let plan = desired_for(&world, &mk_policy(), &mk_key("llm"), now);

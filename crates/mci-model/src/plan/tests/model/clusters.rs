@@ -73,10 +73,12 @@ impl Cluster {
             return false;
         }
         let mut facts = mk_pool(pool, value);
-        if let Some(drain) = drain {
-            let name = crd::annotations::DRAIN_SECONDS.to_owned();
-            facts.annotations.insert(name, drain.to_string());
-        }
+        let drain = drain.map(|drain| drain.to_string());
+        let value = value.map(|value| (crd::annotations::EXPORT, value));
+        let drain = drain.as_deref();
+        let drain = drain.map(|drain| (crd::annotations::DRAIN_SECONDS, drain));
+        let annotations: Vec<_> = value.into_iter().chain(drain).collect();
+        facts.export = mk_export(&annotations);
         let old = self.pools.get(&facts.key);
         facts.exported = old.and_then(|old| old.exported.clone());
         self.pools.insert(facts.key.clone(), facts);
@@ -85,8 +87,7 @@ impl Cluster {
 
     pub(super) fn exports(&self, pool: &str) -> bool {
         let facts = self.pools.get(&mk_key(pool));
-        let value = facts.and_then(|facts| facts.annotations.get(crd::annotations::EXPORT));
-        value.is_some_and(|value| value == "ClusterSet")
+        facts.is_some_and(|facts| facts.export.is_requested())
     }
 
     pub(super) fn delete_pool(&mut self, pool: &str) -> bool {
