@@ -45,6 +45,11 @@ macro_rules! heap_of_fields {
 }
 
 heap_of_fields! {
+    // nothing
+    u16 {}
+    IpAddr {}
+    crd::TargetPort {}
+    &'static str {}
     Key { namespace, name }
     // of imports
     Condition { type_, status, reason, message }
@@ -104,36 +109,12 @@ impl Heap for SecretSelector {
     }
 }
 
-impl Heap for &'static str {
-    fn heap(&self) -> usize {
-        0
-    }
-}
-
 impl Heap for String {
     fn heap(&self) -> usize {
         match self.capacity() {
             0 => 0,
             bytes => bytes + ALLOCATION,
         }
-    }
-}
-
-impl Heap for u16 {
-    fn heap(&self) -> usize {
-        0
-    }
-}
-
-impl Heap for IpAddr {
-    fn heap(&self) -> usize {
-        0
-    }
-}
-
-impl Heap for crd::TargetPort {
-    fn heap(&self) -> usize {
-        0
     }
 }
 

@@ -142,13 +142,8 @@ impl Member {
         let kept = self.pools.len() + self.waiting_pools.len();
         let known =
             self.pools.contains_key(&pool.key) || self.waiting_pools.contains_key(&pool.key);
-        known
-            || kept
-                < if pool.export.is_requested() {
-                    MAX_POOLS
-                } else {
-                    MAX_OTHERS
-                }
+        let exported = pool.export.is_requested();
+        known || kept < if exported { MAX_POOLS } else { MAX_OTHERS }
     }
 
     /// Whether a missing record of the pool means that there is no such pool.
