@@ -127,6 +127,17 @@ pub(crate) async fn every_right_of_the_manifests_is_used(environment: &Environme
     isthmus::set_members(west, &environment.members()).await?;
     apart.clear(environment).await?;
     outcome?;
+    // the guard keeps it for 10 s, and what the pools say of it is written after that
+    eventually("member north is gone", SOON, async || {
+        let page = environment.controller_page("/debug/clusters").await;
+        let page = page.map_err(|error| format!("{error:#}"))?;
+        if page.contains("\"north\"") {
+            Err(page)
+        } else {
+            Ok(())
+        }
+    })
+    .await?;
     environment.denied_nothing()
 }
 

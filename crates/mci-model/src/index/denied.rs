@@ -32,7 +32,7 @@ fn is_of_exports(kind: Kind) -> bool {
 // === impl Denied ===
 
 impl Denied {
-    /// Whether it can be imported into.
+    /// Whether a kind is hidden that importing needs.
     pub fn imports(&self) -> bool {
         self.kinds.iter().any(|kind| !is_of_exports(*kind))
     }
