@@ -243,7 +243,9 @@ impl Planner {
             }
         }
         for member in self.world.members.values_mut() {
-            self.dirty.keys.extend(member.contests.tick(now));
+            self.dirty.keys.extend(member.undone_imports.tick(now));
+            // nothing reports of these
+            member.undone_pools.tick(now);
         }
         if self.gate.is_open() {
             self.backlog.add(self.unsettled.due(now).cloned(), now);
@@ -284,7 +286,8 @@ impl Planner {
             self.dirty.all |= speaking;
             // only the one that writes can tell who undoes it
             for member in self.world.members.values_mut() {
-                self.dirty.keys.extend(member.contests.clear());
+                self.dirty.keys.extend(member.undone_imports.clear());
+                member.undone_pools.clear();
             }
         }
         self.speaking = speaking;
@@ -292,6 +295,10 @@ impl Planner {
 
     /// The slow pass: compares everything again.
     pub(crate) fn compare_all(&mut self) {
+        for member in self.world.members.values_mut() {
+            member.undone_imports.prune();
+            member.undone_pools.prune();
+        }
         self.dirty.all = true;
     }
 

@@ -5,7 +5,6 @@
 
 mod absence;
 mod changes;
-pub mod contest;
 mod counted;
 pub mod denied;
 pub mod digest;
@@ -29,6 +28,7 @@ pub mod record;
 pub mod rules;
 #[cfg(test)]
 mod tests;
+pub mod undo;
 pub mod update;
 
 use std::{

@@ -133,7 +133,7 @@ fn find_obstacles(world: &World, key: &Key, plan: &KeyPlan, now: Moment) -> Obst
             }
             ImportPlan::Hold(Hold::NamespaceMissing) => (reason::NAMESPACE_MISSING, MISSING),
             ImportPlan::Present(_) if is_foreign => (reason::IMPORT_CONFLICT, FOREIGN),
-            ImportPlan::Present(_) if member.contests.is_contested(key) => {
+            ImportPlan::Present(_) if member.undone_imports.is_in_conflict(key) => {
                 (reason::IMPORT_CONFLICT, CONTESTED)
             }
             _ => continue,

@@ -183,7 +183,7 @@ fn importer(
         _ if silent => (State::Pending, decision.imports.reason()),
         _ if !scene.gate_open => stands(State::Pending, Stand::GateClosed),
         _ if !scene.leader => stands(State::Pending, Stand::NotLeading),
-        _ if member.contests.is_contested(key) => stands(State::Pending, Stand::Conflict),
+        _ if member.undone_imports.is_in_conflict(key) => stands(State::Pending, Stand::Conflict),
         (_, Step::CreateMain) => stands(State::Pending, Stand::Create),
         (_, Step::ApplyStatus) => stands(State::Pending, Stand::Update),
         (_, Step::RemoveForeign(_)) => stands(State::Pending, Stand::RemoveForeign),

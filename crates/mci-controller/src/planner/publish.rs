@@ -10,7 +10,13 @@ use super::{
     body::{Bodies, content_under, delete, remove_foreign},
 };
 use crate::{
-    index::{Dirty, World, contest::Wanted, entry::ImportStatus, facts::Claim},
+    index::{
+        Dirty, World,
+        digest::digest_entry_in_pool,
+        entry::ImportStatus,
+        facts::Claim,
+        undo::{Version, Wanted},
+    },
     name::{ClusterName, Key},
     plan::{
         Hold, ImportPlan, KeyPlan, PoolPlan, desired_for,
@@ -162,7 +168,7 @@ impl Planner {
         };
         let live = member.imports.items.get(key);
         let slot = Slot::Import(key.clone());
-        let retry = member.contests.retry(key);
+        let retry = member.undone_imports.not_before(key);
         let place = (name.clone(), key.clone());
         if step == Step::Conflict {
             if self.conflicts.insert(place) {
@@ -230,21 +236,26 @@ impl Planner {
         let member = self.world.members.get_mut(name)?;
         let live = member.imports.items.get(key);
         let step = diff(plan, live);
+        let digest = match plan {
+            ImportPlan::Present(planned) => Some(planned.digest),
+            ImportPlan::Absent | ImportPlan::Hold(_) => None,
+        };
         match plan {
-            ImportPlan::Present(planned) if step != Step::Conflict => {
+            // what is in it is not known: that says nothing
+            ImportPlan::Hold(Hold::Unreachable | Hold::AuthFailed | Hold::IdentityChanged) => {}
+            ImportPlan::Present(_) | ImportPlan::Absent if step != Step::Conflict => {
                 let wanted = Wanted {
-                    digest: planned.digest,
+                    digest,
                     is_shown: step == Step::None,
                 };
-                if self.speaking && member.contests.look(key, live, wanted, now) {
+                let version = live.map(Version::of_import);
+                if self.speaking && member.undone_imports.observe(key, version, wanted, now) {
                     // what is said of its export changes
                     self.dirty.keys.insert(key.clone());
                 }
             }
-            // what is in it is not known: that says nothing
-            ImportPlan::Hold(Hold::Unreachable | Hold::AuthFailed | Hold::IdentityChanged) => {}
             ImportPlan::Present(_) | ImportPlan::Absent | ImportPlan::Hold(_) => {
-                member.contests.forget(key);
+                member.undone_imports.forget(key);
             }
         }
         Some(step)
@@ -257,14 +268,17 @@ impl Planner {
         plan: &PoolPlan,
         Occasion { since, now, .. }: Occasion,
     ) {
-        let (Some(member), Some(queue)) = (self.world.members.get(name), self.queues.get(name))
+        let (Some(member), Some(queue)) = (self.world.members.get_mut(name), self.queues.get(name))
         else {
             return;
         };
         let Some(record) = member.pools.get(key) else {
             return;
         };
-        let settled = !matches!(plan, PoolPlan::Exported { settled: false, .. });
+        let (wanted, settled) = match plan {
+            PoolPlan::NoEntry => (None, true),
+            PoolPlan::Exported { condition, settled } => (Some(condition), *settled),
+        };
         if settled {
             self.unsettled.settle(key, name);
         } else if !self.unsettled.is_told(key, name, now) {
@@ -272,42 +286,32 @@ impl Planner {
         }
         let slot = Slot::Pool(key.clone());
         let live = record.facts.exported.as_deref();
-        let wanted = match diff_pool(plan, live) {
-            PoolStep::None => {
-                queue.withdraw(&slot);
-                return;
+        let is_shown = diff_pool(plan, live) == PoolStep::None;
+        let content = digest_entry_in_pool(wanted.map(std::slice::from_ref));
+        if self.speaking {
+            let version = Some(Version::of_pool(&record.facts));
+            let wanted = Wanted {
+                digest: wanted.map(|_| content),
+                is_shown,
+            };
+            if member.undone_pools.observe(key, version, wanted, now) {
+                tracing::warn!(member = %name, %key,
+                    "somebody keeps undoing our entry in the pool's status: writing it ever more rarely");
             }
-            // gateways fill it: once one gives its place up, that shows and is planned
-            PoolStep::Set(_) if record.facts.status_full => {
-                queue.withdraw(&slot);
-                return;
-            }
-            PoolStep::Set(condition) => Some(condition),
-            PoolStep::Remove => None,
-        };
-        let said = |condition: &crd::Condition| {
-            let crd::Condition {
-                status,
-                reason,
-                message,
-                observed_generation,
-                ..
-            } = condition;
-            format!("{status} {reason} {observed_generation:?} {message}")
-        };
-        let content = xxh3_64(wanted.as_ref().map(said).unwrap_or_default().as_bytes());
-        let base = live.map_or_else(String::new, |live| {
-            let texts: Vec<String> = live.iter().map(said).collect();
-            format!("{} {}", record.facts.uid, texts.join("\n"))
-        });
-        let summary = self.dry_run.then(|| describe_pool(live, wanted.as_ref()));
+        }
+        // gateways fill it: once one gives its place up, that shows and is planned
+        if is_shown || record.facts.status_full {
+            queue.withdraw(&slot);
+            return;
+        }
+        let retry = member.undone_pools.not_before(key);
         let work = Work {
-            action: Action::Pool(wanted),
-            summary,
+            action: Action::Pool(wanted.cloned()),
+            summary: self.dry_run.then(|| describe_pool(live, wanted)),
             content,
-            base,
-            not_before: None,
-            since,
+            base: format!("{} {:x}", record.facts.uid, digest_entry_in_pool(live)),
+            not_before: retry,
+            since: retry.map_or(since, |retry| retry.max(since)),
         };
         queue.offer(slot, work, now);
     }

@@ -1,5 +1,5 @@
-mod contests;
 mod takeover;
+mod undo;
 
 use bytes::Bytes;
 use jiff::Timestamp;

@@ -66,6 +66,14 @@ pub(super) fn digest_entry(cluster: &ImportedCluster) -> u64 {
     hash.finish()
 }
 
+/// The same of our entry in a pool's status; none: there is no such entry.
+pub fn digest_entry_in_pool(conditions: Option<&[Condition]>) -> u64 {
+    let mut hash = Xxh3Default::new();
+    conditions.is_some().hash(&mut hash);
+    each(conditions.unwrap_or_default().iter(), &mut hash, condition);
+    hash.finish()
+}
+
 /// Hashes what the digest of an entry leaves out.
 pub(super) fn times_of_entry(entry: &ImportedCluster, hash: &mut Xxh3Default) {
     let of_parents = entry.parents.iter().flat_map(|parent| &parent.conditions);

@@ -211,7 +211,7 @@ impl Member {
             }
             Change::Applied(item) => {
                 let key = item.key.clone();
-                as_planned = self.contests.shown(&item, now);
+                as_planned = self.undone_imports.observe_live(&item, now);
                 let news = self.imports.apply(key.clone(), item);
                 news.then_some(key).into_iter().collect()
             }

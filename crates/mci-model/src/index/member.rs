@@ -5,7 +5,6 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use crd::RoutingMode;
 
 use super::{
-    contest::Contests,
     counted::Counted,
     denied::Denied,
     drain::Drains,
@@ -16,6 +15,7 @@ use super::{
     interest::Scope,
     origin::Origin,
     parents::Parents,
+    undo::UndoDetector,
     update::{AnyKind, Change},
 };
 use crate::name::Key;
@@ -79,7 +79,9 @@ pub struct Member {
     /// Entries of imports that another CRD than ours reads without them, as they were seen last.
     pub remembered: Counted<Key, Remembered>,
     /// Which of them somebody keeps undoing.
-    pub contests: Contests,
+    pub undone_imports: UndoDetector,
+    /// In which pools somebody keeps undoing our entry.
+    pub undone_pools: UndoDetector,
     /// Gateways and HTTPRoutes, watched only while it exports in ParentMode.
     pub parents: Parents,
     /// Mode of exports that name none.
@@ -277,7 +279,8 @@ impl Member {
             namespaces: Store::default(),
             imports: Store::default(),
             remembered: Counted::default(),
-            contests: Contests::default(),
+            undone_imports: UndoDetector::of_imports(),
+            undone_pools: UndoDetector::of_pools(),
             parents: Parents::default(),
             default_mode: RoutingMode::EndpointMode,
             import_crd: None,

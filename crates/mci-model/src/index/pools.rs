@@ -276,6 +276,7 @@ impl Member {
             self.gone_pools.insert(key.clone());
             changes.dirty.keys.insert(key.clone());
         }
+        self.undone_pools.forget(key);
         if let Some(record) = self.pools.remove(key)
             && record.concerns_us()
         {

@@ -158,7 +158,10 @@ impl Judgement<'_> {
         if live.claim == Claim::Foreign {
             return Verdict::Blocked("Conflict");
         }
-        if importer.contests.is_contested(&self.record.facts.key) {
+        if importer
+            .undone_imports
+            .is_in_conflict(&self.record.facts.key)
+        {
             // whatever it says just now
             return Verdict::Blocked("Conflict");
         }

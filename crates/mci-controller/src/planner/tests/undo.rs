@@ -168,6 +168,41 @@ fn what_ends_a_contested_export_does_not_wait() {
 }
 
 #[test]
+fn an_import_that_somebody_makes_again_is_deleted_ever_more_slowly() {
+    let Duel { mut bench, .. } = Duel::new();
+    let live = member(&bench.planner.world, "b").imports.items[&mk_key("llm")].clone();
+    let ended = Update::PoolApplied(mk_pool("llm", None));
+    bench.planner.update(&mk_name("a"), ended, at(1_000));
+    bench.plan(at(1_000));
+    let mut now = at(1_000);
+    let mut waits = Vec::new();
+    for version in 2..7 {
+        let queue = &bench.queues["b"];
+        let due = queue.next_due().expect("it is deleted").max(now);
+        waits.push(due.since(now).as_secs());
+        let (slot, work) = queue.take(due).expect("due");
+        assert_eq!(work.action.name(), "delete");
+        queue.finish(&slot, Outcome::Done, due);
+        let gone = Change::Deleted(live.key.clone());
+        let again = Change::Applied(LiveImport {
+            resource_version: version.to_string(),
+            ..live.clone()
+        });
+        for change in [gone, again] {
+            now = due.max(now) + Duration::from_millis(600);
+            let update = Update::Imports(change);
+            bench.planner.update(&mk_name("b"), update, now);
+            bench.plan(now);
+            while let Some(due) = bench.planner.next_due() {
+                bench.plan(due);
+            }
+        }
+    }
+    assert_eq!(waits, [0, 0, 0, 10, 20]);
+    assert_eq!(bench.planner.housekeep(now).conflicts, 1);
+}
+
+#[test]
 fn whoever_does_not_write_sees_no_conflict() {
     let mut duel = Duel::new();
     duel.bench.planner.speak(false);
@@ -176,4 +211,33 @@ fn whoever_does_not_write_sees_no_conflict() {
         duel.answer(at(round * 5_000));
     }
     assert_eq!(duel.conflicts(at(30_000)), 0);
+}
+
+#[test]
+fn an_entry_that_somebody_takes_out_of_a_pool_is_set_again_ever_more_slowly() {
+    let Duel { mut bench, .. } = Duel::new();
+    let show = |bench: &mut Bench, exported, now| {
+        let mut pool = mk_pool("llm", Some("ClusterSet"));
+        pool.exported = exported;
+        let applied = Update::PoolApplied(pool);
+        bench.planner.update(&mk_name("a"), applied, now);
+        bench.plan(now);
+    };
+    let mut now = at(1_000);
+    let mut waits = Vec::new();
+    for _ in 0..6 {
+        show(&mut bench, None, now);
+        let queue = &bench.queues["a"];
+        let due = queue.next_due().expect("it is set again").max(now);
+        waits.push(due.since(now).as_secs());
+        let (slot, work) = queue.take(due).expect("due");
+        let Action::Pool(Some(condition)) = &work.action else {
+            panic!("{:?}", work.action);
+        };
+        queue.finish(&slot, Outcome::Done, due);
+        show(&mut bench, Some(vec![condition.clone()]), due);
+        now = due + Duration::from_millis(100);
+    }
+    // what was not there yet, two edits, and a conflict
+    assert_eq!(waits, [0, 0, 0, 1, 2, 4]);
 }
