@@ -24,7 +24,7 @@ pub(crate) struct Work {
     pub(crate) content: u64,
     /// Resource version of the live object that this was decided on; empty: there was none.
     pub(crate) base: String,
-    /// Not to be sent before, since somebody keeps undoing it; none: the queue decides.
+    /// Not to be sent before, since somebody keeps undoing it.
     pub(crate) not_before: Option<Moment>,
     /// When the event that led to it arrived.
     pub(crate) since: Moment,

@@ -1,4 +1,4 @@
-//! One object's lane: what waits for it, what is under way, what it was last told. Pure.
+//! One object's lane: what waits for it, what is under way, what the last write came to. Pure.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,37 +12,43 @@ use watch::backoff;
 /// At most one write waits and one is in flight.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
-    pub(super) waiting: Option<Waiting>,
+    waiting: Option<Waiting>,
     pub(super) in_flight: Option<Arc<Work>>,
     pub(super) last_start: Option<Moment>,
-    /// What was sent, on which version, and until when the same again is awaited from the watch, not sent twice.
-    sent: Option<Sent>,
-    /// Content that the server refuses for good.
-    rejected: Option<u64>,
-    /// Content of the last success, until when its echo may be on its way, and how often it had to be sent again:
-    /// somebody keeps undoing it.
-    settled: Option<u64>,
-    echo_until: Moment,
-    undone: u32,
-    failures: u32,
-    /// Of the last write, where it failed.
-    last_error: Option<&'static str>,
-    not_before: Moment,
+    last: Last,
 }
 
+/// A write that waits, and since when.
 #[derive(Debug)]
-struct Sent {
-    content: u64,
-    base: String,
-    until: Moment,
-}
-
-/// A write, and when it may go.
-#[derive(Debug)]
-pub(super) struct Waiting {
+struct Waiting {
     /// Apart from the lane, which is kept long after it.
-    pub(super) work: Arc<Work>,
-    pub(super) at: Moment,
+    work: Arc<Work>,
+    since: Moment,
+}
+
+/// What the last write came to, until the object is as planned.
+#[derive(Debug, Default)]
+enum Last {
+    /// Nothing that the next write has to wait for.
+    #[default]
+    Over,
+    /// The server has it, and the watch is to show it.
+    Done {
+        content: u64,
+        base: String,
+        at: Moment,
+        /// How often the same was done before and did not show.
+        repeats: u32,
+    },
+    Failed {
+        /// Metric label.
+        error: &'static str,
+        /// In a row, throttled ones left out.
+        failures: u32,
+        not_before: Moment,
+    },
+    /// The server refuses this content for good.
+    Rejected { content: u64 },
 }
 
 /// Changes of one object within this are merged; the first goes at once.
@@ -59,10 +65,9 @@ pub(crate) const ECHO: Duration = Duration::from_millis(500);
 /// A write that is still asked for on the version that it was decided on is sent again after this: what it made may have
 /// gone before it showed. Ten times the longest echo, since one that is late by more is a watch about to begin anew.
 const SENT: Duration = Duration::from_secs(5);
-/// Whoever keeps undoing a write is answered ever more slowly.
-const UNDONE_MIN: Duration = Duration::from_secs(1);
-pub(super) const UNDONE_MAX: Duration = Duration::from_mins(5);
-/// A quiet lane is forgotten, and with it that it was undone.
+/// The server takes what is written and never shows it: both waits double each time, up to this.
+pub(super) const REPEAT_MAX: Duration = Duration::from_mins(5);
+/// A quiet lane is forgotten, and with it what the server refused.
 pub(super) const FORGET: Duration = Duration::from_mins(10);
 
 // === impl Lane ===
@@ -71,60 +76,49 @@ impl Lane {
     /// Takes in what should be sent; the newest wins.
     pub(super) fn offer(&mut self, work: Work, now: Moment) {
         let same = |other: &Work| other.content == work.content && other.base == work.base;
-        if self.rejected == Some(work.content) {
-            return;
-        }
-        self.rejected = None;
-        if self.waiting.as_ref().is_some_and(|one| same(&one.work)) {
-            return;
+        if let Last::Rejected { content } = self.last {
+            if content == work.content {
+                self.waiting = None;
+                return;
+            }
+            self.last = Last::Failed {
+                error: Outcome::Rejected.label(),
+                failures: 0,
+                not_before: now,
+            };
         }
         if self.in_flight.as_deref().is_some_and(same) {
             self.waiting = None;
-            return;
+        } else if !self.waiting.as_ref().is_some_and(|one| same(&one.work)) {
+            let work = Arc::new(work);
+            self.waiting = Some(Waiting { work, since: now });
         }
-        let sent = self.sent.as_ref();
-        let sent = sent.filter(|sent| sent.content == work.content && sent.base == work.base);
-        let echo_until = sent.map_or_else(Moment::default, |sent| sent.until);
-        let merged = self.last_start.map_or(now, |start| start + MERGE);
-        let undone = self.in_flight.is_none() && self.settled == Some(work.content);
-        let mut at = now.max(merged).max(self.not_before).max(echo_until);
-        if let Some(then) = work.not_before {
-            at = at.max(then);
-        } else if undone {
-            at = at.max(now + self.undone_wait()).max(self.echo_until);
-        }
-        let work = Arc::new(work);
-        self.waiting = Some(Waiting { work, at });
     }
 
     /// The live object is as planned.
     pub(super) fn withdraw(&mut self) {
         self.waiting = None;
-        self.sent = None;
-        self.rejected = None;
-        self.last_error = None;
-        self.failures = 0;
-        self.not_before = Moment::default();
+        self.last = Last::Over;
     }
 
     /// Whether [`Lane::withdraw`] would change nothing.
     pub(super) fn is_calm(&self) -> bool {
-        self.waiting.is_none()
-            && self.sent.is_none()
-            && self.rejected.is_none()
-            && self.last_error.is_none()
-            && self.failures == 0
-            && self.not_before == Moment::default()
+        self.waiting.is_none() && matches!(self.last, Last::Over)
+    }
+
+    /// When the next write may begin; none: nothing waits, or one is in flight.
+    pub(super) fn due(&self) -> Option<Moment> {
+        let waiting = self.waiting.as_ref()?;
+        let Waiting { work, since } = waiting;
+        let merged = self.last_start.map(|start| start + MERGE);
+        let others = [merged, work.not_before, self.last.holds_until(work)];
+        let due = others.into_iter().flatten().fold(*since, Moment::max);
+        self.in_flight.is_none().then_some(due)
     }
 
     /// Begins the waiting write.
     pub(super) fn begin(&mut self, now: Moment) -> Option<Arc<Work>> {
         let work = self.waiting.take()?.work;
-        if self.settled == Some(work.content) {
-            self.undone = self.undone.saturating_add(1);
-        } else {
-            self.undone = 0;
-        }
         self.in_flight = Some(Arc::clone(&work));
         self.last_start = Some(now);
         Some(work)
@@ -135,68 +129,59 @@ impl Lane {
         let Some(work) = self.in_flight.take() else {
             return;
         };
+        let failures = match self.last {
+            Last::Failed { failures, .. } => failures,
+            Last::Over | Last::Done { .. } | Last::Rejected { .. } => 0,
+        };
+        let failed = |failures, not_before| Last::Failed {
+            error: outcome.label(),
+            failures,
+            not_before,
+        };
         let content = work.content;
-        let mut again = None;
-        self.sent = None;
-        let failed = !matches!(outcome, Outcome::Done | Outcome::Superseded);
-        self.last_error = failed.then(|| outcome.label());
-        match outcome {
-            Outcome::Done => {
-                self.failures = 0;
-                self.not_before = Moment::default();
-                self.settled = Some(content);
-                self.echo_until = now + ECHO;
-                self.sent = Some(Sent {
-                    content,
-                    base: work.base.clone(),
-                    until: now + SENT.max(self.undone_wait()),
-                });
-            }
-            Outcome::Superseded => {}
-            Outcome::Rejected => self.rejected = Some(content),
+        self.last = match outcome {
+            Outcome::Done => Last::Done {
+                content,
+                base: work.base.clone(),
+                at: now,
+                repeats: self.last.repeats_of(&work),
+            },
+            Outcome::Superseded => Last::Over,
+            Outcome::Rejected => Last::Rejected { content },
             Outcome::Retry(failure) => {
                 let (min, max) = match failure {
                     Failure::NamespaceGone => (NAMESPACE_MIN, NAMESPACE_MAX),
                     _ => (BACKOFF_MIN, BACKOFF_MAX),
                 };
-                self.failures = self.failures.saturating_add(1);
-                self.not_before = now + backoff(self.failures, min, max, rng);
-                again = Some(work);
+                let failures = failures.saturating_add(1);
+                failed(failures, now + backoff(failures, min, max, rng))
             }
             // the whole member is silent for a while
-            Outcome::Throttled(_) => again = Some(work),
-        }
-        // what was offered meanwhile is newer; if it says what has just been sent, the echo should cancel it
-        if let Some(waiting) = &mut self.waiting
-            && outcome == Outcome::Done
-            && waiting.work.content == content
-        {
-            waiting.at = waiting.at.max(self.echo_until);
-        }
-        if self.waiting.is_none()
-            && let Some(work) = again
-        {
-            let at = self.not_before.max(now);
-            self.waiting = Some(Waiting { work, at });
-        }
-        if let Some(waiting) = &mut self.waiting {
-            waiting.at = waiting.at.max(self.not_before);
+            Outcome::Throttled(_) => failed(failures, now),
+        };
+        // what was offered meanwhile is newer
+        if matches!(self.last, Last::Failed { .. }) && self.waiting.is_none() {
+            self.waiting = Some(Waiting { work, since: now });
         }
     }
 
     pub(super) fn stats(&self) -> LaneStats {
         LaneStats {
             queued: self.waiting.is_some() || self.in_flight.is_some(),
-            last_error: self.last_error,
+            last_error: match self.last {
+                Last::Over | Last::Done { .. } => None,
+                Last::Failed { error, .. } => Some(error),
+                Last::Rejected { .. } => Some(Outcome::Rejected.label()),
+            },
         }
     }
 
     /// Nobody will say how the write in flight ended: it is due again.
     pub(super) fn reopen(&mut self, now: Moment) {
         let work = self.in_flight.take();
-        self.sent = None;
+        self.last_start = None;
         if self.waiting.is_none() {
-            self.waiting = work.map(|work| Waiting { work, at: now });
+            self.waiting = work.map(|work| Waiting { work, since: now });
         }
     }
 
@@ -214,14 +199,36 @@ impl Lane {
             .is_none_or(|start| now.since(start) >= FORGET);
         self.waiting.is_none() && self.in_flight.is_none() && quiet
     }
+}
 
-    /// How long a write waits that undoes what somebody undid: twice not at all, for so often it is an edit.
-    fn undone_wait(&self) -> Duration {
-        match self.undone {
-            0 | 1 => Duration::ZERO,
-            n => UNDONE_MIN
-                .saturating_mul(1_u32.checked_shl(n - 2).unwrap_or(u32::MAX))
-                .min(UNDONE_MAX),
+// === impl Last ===
+
+impl Last {
+    /// Until when this write waits, for what the last one came to.
+    fn holds_until(&self, work: &Work) -> Option<Moment> {
+        match self {
+            Self::Done {
+                content,
+                base,
+                at,
+                repeats,
+            } if *content == work.content => {
+                let echo = if *base == work.base { SENT } else { ECHO };
+                let doubled = 1_u32.checked_shl(*repeats).unwrap_or(u32::MAX);
+                Some(*at + echo.saturating_mul(doubled).min(REPEAT_MAX))
+            }
+            Self::Failed { not_before, .. } => Some(*not_before),
+            Self::Over | Self::Done { .. } | Self::Rejected { .. } => None,
+        }
+    }
+
+    /// How often the same as this write was done before, and has not shown since.
+    fn repeats_of(&self, work: &Work) -> u32 {
+        match self {
+            Self::Done {
+                content, repeats, ..
+            } if *content == work.content => repeats.saturating_add(1),
+            _ => 0,
         }
     }
 }

@@ -245,13 +245,9 @@ impl Lanes {
     /// Changes a lane, and its place among those that are due.
     fn change(&mut self, slot: &Slot, change: impl FnOnce(&mut Lane)) {
         let lane = self.lanes.entry(slot.clone()).or_default();
-        let place = |lane: &Lane| {
-            let waiting = lane.waiting.as_ref().filter(|_| lane.in_flight.is_none());
-            waiting.map(|waiting| waiting.at)
-        };
-        let before = place(lane);
+        let before = lane.due();
         change(lane);
-        let after = place(lane);
+        let after = lane.due();
         if before != after {
             if let Some(at) = before {
                 self.due.remove(&(at, slot.clone()));
