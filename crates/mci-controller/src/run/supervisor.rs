@@ -164,7 +164,6 @@ impl Supervisor {
         let mut compare_at = Instant::now() + jittered(COMPARE_ALL);
         let pulse = self.health.watch("world", LOOP_LIMIT);
         loop {
-            let due = self.planner.next_due();
             tokio::select! {
                 () = drain.cancelled() => break,
                 event = inventory.recv() => match event {
@@ -183,7 +182,6 @@ impl Supervisor {
                     self.planner.compare_all();
                     compare_at = Instant::now() + jittered(COMPARE_ALL);
                 }
-                () = sleep_until(self.clock.instant(due.unwrap_or_default())), if due.is_some() => {}
                 // the next slice, after whatever else is due
                 () = tokio::task::yield_now(), if self.planner.is_behind() => {}
             }

@@ -105,9 +105,8 @@ impl Contests {
     }
 
     /// The watch shows an import. Planning may not see this version: the next, which undoes it, may be here before. So
-    /// that it says what was last planned is noted at once; all else is for the plan to tell. Returns whether nothing is to
-    /// be written: the plan names the generation too.
-    pub(super) fn shown(&mut self, live: &LiveImport, now: Moment) -> bool {
+    /// that it says what was last planned is noted at once; all else is for the plan to tell.
+    pub(super) fn shown(&mut self, live: &LiveImport, now: Moment) {
         let look = self.looks.get(&live.key);
         if live.claim == Claim::Ours
             && let Some(digest) = look.map(|look| look.wanted)
@@ -117,12 +116,8 @@ impl Contests {
                 digest,
                 is_shown: true,
             };
-            // an import is planned as if new before it is there
-            let planned_for = look.and_then(Look::generation).unwrap_or(1);
             self.look(&live.key, Some(live), wanted, now);
-            return planned_for == live.generation;
         }
-        false
     }
 
     /// Whether somebody keeps undoing it.
@@ -351,22 +346,6 @@ mod tests {
             at(second + 601),
         );
         assert!(!contests.is_contested(&key));
-    }
-
-    #[test]
-    fn an_import_of_another_generation_is_not_as_planned() {
-        let key = mk_key("llm");
-        let live = mk_import(1, 1);
-        let digest = live.status.digest().expect("known");
-        let mut contests = Contests::default();
-        assert!(!contests.shown(&live, at(0)), "nothing is planned");
-        let wanted = Wanted {
-            digest,
-            is_shown: false,
-        };
-        contests.look(&key, None, wanted, at(0));
-        assert!(contests.shown(&live, at(1)));
-        assert!(!contests.shown(&mk_import(2, 2), at(2)));
     }
 
     #[test]

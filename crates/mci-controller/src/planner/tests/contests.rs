@@ -27,10 +27,6 @@ impl Duel {
         let applied = Update::Imports(Change::Applied(live));
         self.bench.planner.update(&mk_name("b"), applied, now);
         self.bench.plan(now);
-        // it came right after another
-        while let Some(due) = self.bench.planner.next_due() {
-            self.bench.plan(due);
-        }
     }
 
     /// Sends what is due to `b`, and shows what came of it; whether something was.
