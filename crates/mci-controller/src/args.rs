@@ -20,7 +20,7 @@ mod caution;
 mod home;
 mod inventory;
 
-pub(crate) use self::home::HomeSettings;
+pub(crate) use self::{home::HomeSettings, inventory::check_sources};
 
 /// The ClusterSet controller of Isthmus.
 ///

@@ -13,7 +13,7 @@ mod connector;
 mod guard;
 mod turns;
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -26,10 +26,12 @@ use kube::{
     Client, Config,
     client::{Body, ConfigExt},
 };
+use rand::RngExt;
 use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
 
 pub(crate) use self::turns::{MemberTurns, Turns};
 use self::{connector::connector, guard::Guard};
+use watch::Config as WatchConfig;
 
 /// The ways to one member, over the same connections.
 #[derive(Clone)]
@@ -52,6 +54,11 @@ type AnswerBody = UnsyncBoxBody<Bytes, Unanswered>;
 #[error(transparent)]
 pub(crate) struct Unanswered(BoxError);
 
+/// No watch of [`watch_config`] is open for longer before the server ends it.
+pub(crate) const MAX_WATCH: Duration = Duration::from_secs(40);
+/// How long the server keeps one watch open, in seconds. A proxy that buffers shows within this and 5 s more; the
+/// watcher's own 290 s would hide it.
+const WATCH_SECONDS: Range<u32> = 30..40;
 /// A connection without a frame for this long is pinged.
 const PING_AFTER: Duration = Duration::from_secs(5);
 /// A ping without an answer ends the connection: a silent link is seen within 10 s, whatever keeps its TCP alive.
@@ -64,6 +71,11 @@ const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 const HEAD: usize = 128 * 1024;
 /// HTTP/1.1 connections kept for the next writes, once a burst is over.
 const SPARE_CONNECTIONS: usize = 4;
+
+/// Lists in pages of 500, and watches that the server renews after 30 to 40 s.
+pub(crate) fn watch_config() -> WatchConfig {
+    WatchConfig::default().timeout(rand::rng().random_range(WATCH_SECONDS))
+}
 
 /// Makes a client. Redirects are not followed, proxies not used, answers not decompressed.
 /// # Errors

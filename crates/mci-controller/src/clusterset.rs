@@ -21,7 +21,7 @@ use process::ConfigError;
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    home::Home,
+    inventory::Home,
     name::is_label,
     text::{MAX_MESSAGE, clipped},
 };

@@ -12,6 +12,7 @@
 
 mod credential;
 mod exec;
+mod home;
 mod identities;
 mod kubeconfig;
 mod listing;
@@ -23,11 +24,11 @@ mod renewals;
 mod roster;
 mod scan;
 mod secrets;
+mod sources;
 mod tracker;
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use process::{ConfigError, Pulse};
 use tokio::{
     sync::mpsc,
     task::JoinSet,
@@ -35,36 +36,17 @@ use tokio::{
 };
 
 pub(crate) use self::{
+    home::Home,
     identities::{Identities, Records},
     kubeconfig::Credentials,
     listing::{Access, InventoryEvent, Listing, Refused, Unused},
     provider::ProviderFile,
     reading::{MAX_ENTRY_LABELS, Reading},
+    sources::{ProfileSource, Sources},
 };
 use self::{listing::Listings, profiles::Profiles, roster::Roster};
-use crate::{home::Home, index::origin::SourceKind, name::ClusterName};
+use crate::{index::origin::SourceKind, name::ClusterName};
 use moment::Clock;
-
-/// Where members come from.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Sources {
-    /// Home is a member under this name.
-    pub(crate) self_name: Option<ClusterName>,
-    pub(crate) kubeconfig_dir: Option<PathBuf>,
-    /// Labelled Secrets in home's namespace.
-    pub(crate) secrets: bool,
-    pub(crate) profiles: Option<ProfileSource>,
-    pub(crate) reading: Reading,
-}
-
-/// ClusterProfiles, and what may be run for them.
-#[derive(Clone, Debug)]
-pub(crate) struct ProfileSource {
-    pub(crate) namespace: String,
-    pub(crate) providers: ProviderFile,
-    /// Profiles may add arguments and variables, where the provider file says how.
-    pub(crate) allow_extensions: bool,
-}
 
 /// Sources tell complete lists; one waits for the next to be taken in.
 const LISTS: usize = 4;
@@ -85,44 +67,6 @@ pub(crate) struct Inventory {
     /// Home, and the identities kept there.
     home: Option<(Home, Identities)>,
     refused: mpsc::Receiver<ClusterName>,
-}
-
-// === impl Sources ===
-
-impl Sources {
-    /// Whether there is any source, and a home for those that need one.
-    /// # Errors
-    /// What is missing.
-    pub(crate) fn check(&self, home: bool) -> Result<(), ConfigError> {
-        let example = "--home-kubeconfig /etc/isthmus/home.kubeconfig";
-        let wanting = [
-            (self.self_name.is_some(), "--self-name"),
-            (self.profiles.is_some(), "--clusterprofile-namespace"),
-        ];
-        if let Some((_, flag)) = wanting.iter().find(|(given, _)| *given && !home) {
-            return Err(ConfigError::new(*flag, "a home cluster", example));
-        }
-        if self.kinds(home).is_empty() {
-            return Err(ConfigError::new(
-                "no source of members",
-                "--kubeconfig-dir, or a home cluster with --member-secrets, --self-name or --clusterprofile-namespace",
-                "--kubeconfig-dir /var/run/isthmus/members",
-            ));
-        }
-        Ok(())
-    }
-
-    fn kinds(&self, home: bool) -> Vec<SourceKind> {
-        [
-            (SourceKind::Home, self.self_name.is_some()),
-            (SourceKind::File, self.kubeconfig_dir.is_some()),
-            (SourceKind::Secret, self.secrets && home),
-            (SourceKind::ClusterProfile, self.profiles.is_some()),
-        ]
-        .into_iter()
-        .filter_map(|(kind, used)| used.then_some(kind))
-        .collect()
-    }
 }
 
 // === impl Reissue ===
@@ -148,13 +92,14 @@ impl Inventory {
         (inventory, Reissue(asking))
     }
 
-    /// Tells who the members are until nobody listens, or a source ends, which none does by itself. `watched` gives the
-    /// pulse once home has told what is on record, which may take long.
-    pub(crate) async fn run(
+    /// Sends who the members are until nobody receives it, or a source ends, which none does by itself. `watch` is called
+    /// once the identities are read, which may take long; what it returns is called in each round of the loop from then
+    /// on, at least every 2 s.
+    pub(crate) async fn run<B: Fn()>(
         self,
         clock: Clock,
         events: mpsc::Sender<InventoryEvent>,
-        watched: impl FnOnce() -> Pulse,
+        watch: impl FnOnce() -> B,
     ) {
         let recorded = match &self.home {
             Some((_, identities)) => identities.load().await,
@@ -170,13 +115,13 @@ impl Inventory {
         }
         let (sender, mut told) = mpsc::channel(LISTS);
         let mut tasks = self.begin(clock, sender);
-        let pulse = watched();
+        let beat = watch();
         let mut beats = interval(BEAT);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let news = tokio::select! {
                 _ = beats.tick() => {
-                    pulse.beat();
+                    beat();
                     continue;
                 }
                 Some((kind, listings)) = told.recv() => roster.take(kind, listings),

@@ -100,7 +100,6 @@ pub(crate) struct MemberContext {
 
 pub(crate) use alike::Alike;
 pub(crate) use project::Ours;
-pub(crate) use watches::config as watch_config;
 
 const RECONNECT_MIN: Duration = Duration::from_millis(500);
 const RECONNECT_MAX: Duration = Duration::from_secs(30);

@@ -32,7 +32,7 @@ use zeroize::Zeroizing;
 use super::{
     credential::{self, CredentialError},
     kubeconfig::{Credentials, KubeconfigError},
-    provider::ExecPlan,
+    provider::{ExecPlan, INHERITED},
 };
 
 /// Runs at most this many plugins at once.
@@ -83,8 +83,6 @@ const NOTABLE_WAIT: Duration = Duration::from_mins(2);
 const MAX_OUTPUT: usize = 1024 * 1024;
 /// A plugin that closed its output is about to end: looked at this often.
 const END_PERIOD: Duration = Duration::from_millis(10);
-/// What the plugin gets of our environment.
-pub(super) const INHERITED: [&str; 2] = ["PATH", "HOME"];
 /// Where the plugin finds what it is asked for.
 const INFO: &str = "KUBERNETES_EXEC_INFO";
 

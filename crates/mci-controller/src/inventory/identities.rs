@@ -16,7 +16,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{home::Home, index::record::Record, name::ClusterName};
+use super::home::Home;
+use crate::{index::record::Record, name::ClusterName};
 use ::watch::backoff;
 
 /// The cluster behind each name.

@@ -11,20 +11,20 @@ use tokio::{sync::mpsc, task::JoinSet, time::sleep};
 use watch::{OddObject, Update};
 
 use super::{
-    ProfileSource,
     exec::{ExecError, Fresh, Runner},
     listing::{Access, Listing, Listings, Refused},
     objects::Objects,
     provider::ExecPlan,
     reading::Reading,
     renewals::{Renewals, Start},
+    sources::ProfileSource,
 };
 use crate::{
+    client::watch_config,
     index::{
         member::Refusal,
         origin::{Origin, Source, SourceKind},
     },
-    member::watch_config,
     name::ClusterName,
     text::{MAX_MESSAGE, clipped},
 };

@@ -8,9 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{
-    credential::API_VERSIONS, exec::INHERITED, kubeconfig::check_cluster, listing::Refused,
-};
+use super::{credential::API_VERSIONS, kubeconfig::check_cluster, listing::Refused};
 use crate::index::member::Refusal;
 
 /// The providers, in the order of the file.
@@ -97,6 +95,8 @@ pub(super) struct ExecPlan {
     pub(super) cluster: Cluster,
 }
 
+/// What a plugin gets of our environment.
+pub(super) const INHERITED: [&str; 2] = ["PATH", "HOME"];
 /// Fields that mean something to us or, in kubectl's own files, to others.
 const KNOWN: [(&str, &[&str]); 3] = [
     ("", &["providers"]),

@@ -21,11 +21,11 @@ use super::{
     reading::Reading,
 };
 use crate::{
+    client::watch_config,
     index::{
         member::Refusal,
         origin::{Origin, Source, SourceKind},
     },
-    member::watch_config,
 };
 
 /// Either marks a Secret as a member's: ours, and that of multicluster-runtime.

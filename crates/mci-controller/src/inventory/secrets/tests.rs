@@ -2,6 +2,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::client::MAX_WATCH;
 
 const GOOD: &str = "current-context: it\n\
     contexts: [{name: it, context: {cluster: c, user: u}}]\n\
@@ -136,6 +137,6 @@ async fn the_server_ends_a_quiet_watch_before_the_client_does() {
         let mut pairs = query.split('&');
         let seconds = pairs.find_map(|pair| pair.strip_prefix("timeoutSeconds="));
         let seconds: u64 = seconds.expect("a timeout").parse().expect("a number");
-        assert!(seconds < crate::home::READ_TIMEOUT.as_secs(), "{seconds}");
+        assert!(seconds < MAX_WATCH.as_secs(), "{seconds}");
     }
 }
