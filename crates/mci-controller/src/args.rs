@@ -11,10 +11,10 @@ use crate::{
     clusterset,
     explain::ExplainArgs,
     index::rules::Rules,
-    inventory::Sources,
     name::{is_label, is_subdomain},
     plan::Policy,
 };
+use mci_inventory::Sources;
 
 mod caution;
 mod home;

@@ -13,7 +13,8 @@ use kube::{
 use process::ConfigError;
 use tokio::time::{sleep, timeout};
 
-use crate::{client::MAX_WATCH, inventory::Home};
+use crate::client::MAX_WATCH;
+use mci_inventory::Home;
 use watch::backoff;
 
 /// How to reach home.

@@ -40,12 +40,12 @@ use crate::{
         member::{Fault, Refusal},
         update::{AnyKind, Update},
     },
-    inventory::Credentials,
     metrics::Metrics,
     name::ClusterName,
     write::{Queue, WriterSettings},
 };
 use ::watch::backoff;
+use mci_inventory::Credentials;
 use moment::Moment;
 
 /// What a member's tasks are told.

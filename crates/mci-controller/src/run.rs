@@ -33,9 +33,9 @@ use crate::{
     events::{self, EventQueue, HomeRecorder, run_sender},
     explain,
     home::HomeConfig,
-    inventory::{Home, Identities, Inventory, Records},
     metrics::Metrics,
 };
+use mci_inventory::{Home, Identities, Inventory, Records};
 use moment::Clock;
 
 /// Readiness part: the gate is open, so imports are kept.

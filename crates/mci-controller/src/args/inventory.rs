@@ -5,10 +5,10 @@ use std::{path::PathBuf, sync::Arc};
 use process::ConfigError;
 
 use crate::{
-    inventory::{MAX_ENTRY_LABELS, ProfileSource, ProviderFile, Reading, Sources},
     name::{ClusterName, is_label},
     networks::{Allowed, Networks},
 };
+use mci_inventory::{MAX_ENTRY_LABELS, ProfileSource, ProviderFile, Reading, Sources};
 
 /// Who the members are.
 #[derive(Clone, Debug, clap::Args)]
