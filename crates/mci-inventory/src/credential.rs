@@ -1,4 +1,4 @@
-//! The protocol between us and a credential plugin: `client.authentication.k8s.io`, as kubectl speaks it. Pure.
+//! The protocol between us and a credential plugin: `client.authentication.k8s.io`, as kubectl has it. Pure.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
 
-/// Versions of the protocol that we speak.
+/// Versions of the protocol that are supported.
 pub(super) const API_VERSIONS: [&str; 2] = [
     "client.authentication.k8s.io/v1",
     "client.authentication.k8s.io/v1beta1",
@@ -78,7 +78,7 @@ fn secret<'de, D: Deserializer<'de>>(value: D) -> Result<Option<SecretString>, D
     Ok(text.map(Into::into))
 }
 
-/// What the plugin is told, in `KUBERNETES_EXEC_INFO`; the cluster where it asks for it.
+/// Value of `KUBERNETES_EXEC_INFO`, the plugin's input; with the cluster where the plugin asks for it.
 pub(super) fn exec_info(api_version: &str, cluster: Option<&Cluster>) -> String {
     let mut info = json!({
         "apiVersion": api_version,
@@ -86,7 +86,7 @@ pub(super) fn exec_info(api_version: &str, cluster: Option<&Cluster>) -> String 
         "spec": {"interactive": false},
     });
     if let Some(cluster) = cluster {
-        let mut told = json!({"server": cluster.server});
+        let mut cluster_info = json!({"server": cluster.server});
         let fields = [
             ("tls-server-name", &cluster.tls_server_name),
             (
@@ -96,14 +96,14 @@ pub(super) fn exec_info(api_version: &str, cluster: Option<&Cluster>) -> String 
         ];
         for (field, value) in fields {
             if let Some(value) = value {
-                told[field] = json!(value);
+                cluster_info[field] = json!(value);
             }
         }
         let mut extensions = cluster.extensions.iter().flatten();
         if let Some(config) = extensions.find(|one| one.name == CONFIG_EXTENSION) {
-            told["config"] = config.extension.clone();
+            cluster_info["config"] = config.extension.clone();
         }
-        info["spec"]["cluster"] = told;
+        info["spec"]["cluster"] = cluster_info;
     }
     info.to_string()
 }
@@ -228,19 +228,19 @@ mod tests {
     }
 
     #[test]
-    fn the_plugin_is_told_of_the_cluster_where_it_asks() {
+    fn the_plugin_gets_the_cluster_where_it_asks_for_it() {
         let cluster: Cluster = serde_json::from_value(json!({
             "server": "https://x", "tls-server-name": "y", "certificate-authority-data": "Q0E=",
             "extensions": [{"name": CONFIG_EXTENSION, "extension": {"region": "eu"}}],
         }))
         .expect("a cluster");
-        let told = |cluster| {
+        let spec = |cluster| {
             let text = exec_info(V1, cluster);
             serde_json::from_str::<Value>(&text).expect("JSON")["spec"].clone()
         };
-        assert_eq!(told(None), json!({"interactive": false}));
+        assert_eq!(spec(None), json!({"interactive": false}));
         let expected = json!({"interactive": false, "cluster": {"server": "https://x",
             "tls-server-name": "y", "certificate-authority-data": "Q0E=", "config": {"region": "eu"}}});
-        assert_eq!(told(Some(&cluster)), expected);
+        assert_eq!(spec(Some(&cluster)), expected);
     }
 }

@@ -10,7 +10,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::runtime::Builder;
 
-/// What a test has seen, to be told when it does not end.
+/// What a test has seen, shown when it does not end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen(Arc<Mutex<Vec<String>>>);
 
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "seen: [\n    \"the beginning\",\n]")]
-    fn a_test_that_blocks_fails_and_tells_what_it_saw() {
+    fn a_test_that_blocks_fails_and_shows_what_it_saw() {
         let (hold, held) = mpsc::channel::<()>();
         within(SOON, Time::Paused, |seen| async move {
             seen.note("the beginning");
@@ -101,11 +101,11 @@ mod tests {
 
     #[test]
     fn a_test_that_ends_is_done() {
-        let (told, tell) = mpsc::channel();
+        let (report, reported) = mpsc::channel();
         within(SOON * 10, Time::Paused, |_| async move {
             tokio::time::sleep(DEADLINE).await;
-            told.send(()).expect("listened to");
+            report.send(()).expect("received");
         });
-        assert_eq!(tell.try_recv(), Ok(()));
+        assert_eq!(reported.try_recv(), Ok(()));
     }
 }

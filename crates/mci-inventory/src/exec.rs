@@ -39,8 +39,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct Runner {
     slots: Arc<Semaphore>,
-    /// That plugins wait long for a place was said; until one does not.
-    remarked: Arc<AtomicBool>,
+    /// It is logged that plugins wait long for a place; until one does not.
+    warned: Arc<AtomicBool>,
     allow_plain_http: bool,
     limit: Duration,
     patience: Duration,
@@ -81,7 +81,7 @@ const PATIENCE: Duration = Duration::from_mins(25);
 const NOTABLE_WAIT: Duration = Duration::from_mins(2);
 /// Largest output, in bytes: as a kubeconfig.
 const MAX_OUTPUT: usize = 1024 * 1024;
-/// A plugin that closed its output is about to end: looked at this often.
+/// A plugin that closed its output is about to end: polled this often.
 const END_PERIOD: Duration = Duration::from_millis(10);
 /// Where the plugin finds what it is asked for.
 const INFO: &str = "KUBERNETES_EXEC_INFO";
@@ -102,7 +102,7 @@ impl Runner {
     pub(super) fn new(allow_plain_http: bool) -> Self {
         Self {
             slots: Arc::new(Semaphore::new(AT_ONCE)),
-            remarked: Arc::default(),
+            warned: Arc::default(),
             allow_plain_http,
             limit: LIMIT,
             patience: PATIENCE,
@@ -134,7 +134,7 @@ impl Runner {
         let slot = slot.await;
         let slot = slot.ok_or_else(|| ExecError::Busy(command(), self.patience))?;
         let deadline = Instant::now() + self.limit;
-        // looking the program up may wait for a file system: a start that comes too late is undone where it happens, and
+        // finding the program may wait for a file system: a start that comes too late is undone where it happens, and
         // keeps its place until then
         let mut waiting = make_command(plan);
         let starting = spawn_blocking(move || Group::start(&mut waiting, slot, spawn));
@@ -154,18 +154,18 @@ impl Runner {
         Ok((credentials, issued.life))
     }
 
-    /// A place among those at once; none within our patience. The first of those that wait long tells how many places are
-    /// held.
-    async fn place(&self, remark: impl FnOnce(usize)) -> Option<OwnedSemaphorePermit> {
+    /// A place among those at once; none within our patience. `warn` is called for the first of those that wait long, with
+    /// the number of places held.
+    async fn place(&self, warn: impl FnOnce(usize)) -> Option<OwnedSemaphorePermit> {
         let mut place = pin!(self.slots.clone().acquire_owned());
         let soon = NOTABLE_WAIT.min(self.patience);
         if let Ok(place) = timeout(soon, &mut place).await {
-            self.remarked.store(false, Ordering::Relaxed);
+            self.warned.store(false, Ordering::Relaxed);
             return place.ok();
         }
         let rest = self.patience.saturating_sub(soon);
-        if !rest.is_zero() && !self.remarked.swap(true, Ordering::Relaxed) {
-            remark(AT_ONCE.saturating_sub(self.slots.available_permits()));
+        if !rest.is_zero() && !self.warned.swap(true, Ordering::Relaxed) {
+            warn(AT_ONCE.saturating_sub(self.slots.available_permits()));
         }
         timeout(rest, place).await.ok()?.ok()
     }

@@ -178,7 +178,7 @@ fn parse(config_map: &ConfigMap) -> Records {
                     Some((name, record))
                 }
                 Err(error) => {
-                    tracing::warn!(member = %name, %error, "an identity in the ConfigMap cannot be read: it is made anew");
+                    tracing::warn!(member = %name, %error, "an identity in the ConfigMap cannot be read: it is recorded again");
                     None
                 }
             }

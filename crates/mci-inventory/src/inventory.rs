@@ -22,10 +22,10 @@ use crate::{
 use mci_model::{index::origin::SourceKind, name::ClusterName};
 use moment::Clock;
 
-/// Sources tell complete lists; one waits for the next to be taken in.
+/// Complete lists that wait to be merged: one of each source. A source whose list finds no room waits.
 const LISTS: usize = 4;
 
-/// Members whose credentials were refused wait to be told of; beyond, they ask again when they are refused again.
+/// Members whose credentials were refused and are not asked for yet; beyond, they ask again when they are refused again.
 const REFUSED: usize = 64;
 
 /// The loop shows that it goes round: five times within what `/healthz` allows.
@@ -89,25 +89,25 @@ impl Inventory {
         {
             return;
         }
-        let (sender, mut told) = mpsc::channel(LISTS);
+        let (sender, mut lists) = mpsc::channel(LISTS);
         let mut tasks = self.begin(clock, sender);
         let beat = watch();
         let mut beats = interval(BEAT);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let news = tokio::select! {
+            let changes = tokio::select! {
                 _ = beats.tick() => {
                     beat();
                     continue;
                 }
-                Some((kind, listings)) = told.recv() => roster.take(kind, listings),
+                Some((kind, listings)) = lists.recv() => roster.reset(kind, listings),
                 Some(ended) = tasks.join_next() => {
                     let error = ended.err().map(|error| error.to_string());
                     tracing::error!(error, "a source of members ended");
                     return;
                 }
             };
-            for event in news {
+            for event in changes {
                 if events.send(event).await.is_err() {
                     return;
                 }
@@ -116,7 +116,7 @@ impl Inventory {
     }
 
     /// Begins to read every source. At least one task stays.
-    fn begin(self, clock: Clock, told: mpsc::Sender<(SourceKind, Listings)>) -> JoinSet<()> {
+    fn begin(self, clock: Clock, lists: mpsc::Sender<(SourceKind, Listings)>) -> JoinSet<()> {
         let Self {
             sources,
             home,
@@ -134,17 +134,17 @@ impl Inventory {
             tasks.spawn(scan::watch_directory(
                 directory,
                 reading.clone(),
-                told.clone(),
+                lists.clone(),
             ));
         }
         if let Some((home, _)) = home {
             if let Some(name) = self_name {
                 let listings = of_home(&name, &home, &reading);
-                let told = told.clone();
+                let lists = lists.clone();
                 tasks.spawn(async move {
                     // it never changes
-                    if told.send((SourceKind::Home, listings)).await.is_ok() {
-                        told.closed().await;
+                    if lists.send((SourceKind::Home, listings)).await.is_ok() {
+                        lists.closed().await;
                     }
                 });
             }
@@ -153,12 +153,12 @@ impl Inventory {
                     home.client.clone(),
                     home.namespace.clone(),
                     reading.clone(),
-                    told.clone(),
+                    lists.clone(),
                 ));
             }
             if let Some(source) = profiles {
                 let profiles = Profiles::new(source, reading, clock);
-                tasks.spawn(profiles.run(home.client, refused, told));
+                tasks.spawn(profiles.run(home.client, refused, lists));
             }
         }
         tasks

@@ -1,6 +1,6 @@
 //! Credentials out of a kubeconfig, and which of them we refuse (spec 5.2).
 //!
-//! A kubeconfig comes from outside: it must not run programs, read files, impersonate or speak in clear. No error here
+//! A kubeconfig comes from outside: it must not run programs, read files, impersonate or be used without TLS. No error here
 //! quotes the file, so no secret of it reaches a log.
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The objects that a watch has told, so that a list is whole and an odd object is not a missing one. Pure.
+//! The objects that a watch has reported, so that a list is whole and an odd object is not a missing one. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use watch::{OddObject, Update};
 #[derive(Debug)]
 pub(crate) struct Objects<T> {
     items: BTreeMap<String, T>,
-    /// Told as odd since the last complete list began, or as part of it.
+    /// Reported as odd since the last complete list began, or as part of it.
     odd: BTreeSet<String>,
     listed: bool,
 }
@@ -26,9 +26,9 @@ impl<T> Default for Objects<T> {
 }
 
 impl<T> Objects<T> {
-    /// Takes an update in; returns whether the objects, or what they say, may have changed. An object that cannot be read
-    /// keeps what it last said; one that never said anything says what `unreadable` makes of it.
-    pub(crate) fn take<K>(
+    /// Applies an update; returns whether the objects, or their content, may have changed. An object that cannot be read
+    /// keeps its last content; one that was never read gets what `unreadable` makes of it.
+    pub(crate) fn apply<K>(
         &mut self,
         update: Update<K>,
         mut read: impl FnMut(K) -> (String, T),
@@ -81,10 +81,10 @@ impl<T> Objects<T> {
 mod tests {
     use super::*;
 
-    type Said = (&'static str, u32);
+    type Object = (&'static str, u32);
 
-    fn take(objects: &mut Objects<u32>, update: Update<Said>) -> bool {
-        objects.take(update, |(name, said)| (name.to_owned(), said), |_| 0)
+    fn apply(objects: &mut Objects<u32>, update: Update<Object>) -> bool {
+        objects.apply(update, |(name, content)| (name.to_owned(), content), |_| 0)
     }
 
     fn odd(name: &str) -> OddObject {
@@ -97,30 +97,32 @@ mod tests {
 
     fn all(objects: &Objects<u32>) -> Vec<(&str, u32)> {
         let items = objects.all().expect("listed").iter();
-        items.map(|(name, said)| (name.as_str(), *said)).collect()
+        items
+            .map(|(name, content)| (name.as_str(), *content))
+            .collect()
     }
 
     #[test]
     fn before_a_complete_list_there_is_none() {
         let mut objects = Objects::default();
-        take(&mut objects, Update::Apply(("a", 1)));
+        apply(&mut objects, Update::Apply(("a", 1)));
         assert!(objects.all().is_none());
-        take(&mut objects, Update::Reset(vec![("b", 2)]));
+        apply(&mut objects, Update::Reset(vec![("b", 2)]));
         assert_eq!(all(&objects), [("b", 2)], "what a list lacks is gone");
     }
 
     #[test]
-    fn an_odd_object_keeps_what_it_last_said() {
+    fn an_odd_object_keeps_its_last_content() {
         let mut objects = Objects::default();
-        take(&mut objects, Update::Reset(vec![("a", 1), ("b", 2)]));
-        assert!(!take(&mut objects, Update::Odd(odd("a"))));
+        apply(&mut objects, Update::Reset(vec![("a", 1), ("b", 2)]));
+        assert!(!apply(&mut objects, Update::Odd(odd("a"))));
         assert_eq!(all(&objects), [("a", 1), ("b", 2)]);
         // odd in a list, too; and one that was never read
-        take(&mut objects, Update::Odd(odd("a")));
-        take(&mut objects, Update::Odd(odd("c")));
-        take(&mut objects, Update::Reset(vec![("b", 3)]));
+        apply(&mut objects, Update::Odd(odd("a")));
+        apply(&mut objects, Update::Odd(odd("c")));
+        apply(&mut objects, Update::Reset(vec![("b", 3)]));
         assert_eq!(all(&objects), [("a", 1), ("b", 3), ("c", 0)]);
-        take(&mut objects, Update::Reset(vec![("b", 3)]));
+        apply(&mut objects, Update::Reset(vec![("b", 3)]));
         assert_eq!(
             all(&objects),
             [("b", 3)],
@@ -131,9 +133,9 @@ mod tests {
     #[test]
     fn deletions_are_gone_and_failures_are_not() {
         let mut objects = Objects::default();
-        take(&mut objects, Update::Reset(vec![("a", 1), ("b", 2)]));
-        assert!(take(&mut objects, Update::Delete(("a", 1))));
-        assert!(take(&mut objects, Update::OddDelete(odd("b"))));
+        apply(&mut objects, Update::Reset(vec![("a", 1), ("b", 2)]));
+        assert!(apply(&mut objects, Update::Delete(("a", 1))));
+        assert!(apply(&mut objects, Update::OddDelete(odd("b"))));
         assert_eq!(all(&objects), [("", 0); 0]);
     }
 }

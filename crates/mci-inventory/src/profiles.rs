@@ -69,23 +69,23 @@ impl Profiles {
         }
     }
 
-    /// Tells all joined profiles, again and again, until nobody listens.
+    /// Sends all joined profiles whenever they change, until nobody receives them.
     pub(super) async fn run(
         self,
         client: Client,
         refused: mpsc::Receiver<ClusterName>,
-        told: mpsc::Sender<(SourceKind, Listings)>,
+        lists: mpsc::Sender<(SourceKind, Listings)>,
     ) {
         let api = Api::namespaced(client, &self.source.namespace);
         let updates = watch::objects::<ClusterProfile>(api, watch_config());
-        self.follow(updates, refused, told).await;
+        self.follow(updates, refused, lists).await;
     }
 
     async fn follow(
         mut self,
         updates: impl Stream<Item = Update<ClusterProfile>>,
         mut refused: mpsc::Receiver<ClusterName>,
-        told: mpsc::Sender<(SourceKind, Listings)>,
+        lists: mpsc::Sender<(SourceKind, Listings)>,
     ) {
         let mut updates = std::pin::pin!(updates);
         let mut last: Option<Listings> = None;
@@ -96,7 +96,7 @@ impl Profiles {
                 .filter(|listings| last.as_ref() != Some(listings))
             {
                 last = Some(listings.clone());
-                if told
+                if lists
                     .send((SourceKind::ClusterProfile, listings))
                     .await
                     .is_err()
@@ -108,7 +108,7 @@ impl Profiles {
             let next = self.renewals.next();
             tokio::select! {
                 update = updates.next() => match update {
-                    Some(update) => self.take(update),
+                    Some(update) => self.apply(update),
                     None => return,
                 },
                 Some(ended) = self.runs.join_next() => {
@@ -118,12 +118,12 @@ impl Profiles {
                 }
                 Some(name) = refused.recv() => self.refused(&name),
                 () = sleep(next.map(|next| next.since(now)).unwrap_or_default()), if next.is_some() => {}
-                () = told.closed() => return,
+                () = lists.closed() => return,
             }
         }
     }
 
-    fn take(&mut self, update: Update<ClusterProfile>) {
+    fn apply(&mut self, update: Update<ClusterProfile>) {
         if let Update::Failed(failure) = &update {
             tracing::warn!(reason = failure.reason(), error = %failure,
                 "cannot watch the ClusterProfiles: all members stay");
@@ -132,7 +132,7 @@ impl Profiles {
         let (source, reading) = (&self.source, &self.reading);
         let read = |profile: ClusterProfile| Profile::read(&profile, source, reading);
         let unreadable = |odd: &OddObject| Profile::unreadable(odd, reading);
-        self.objects.take(update, read, unreadable);
+        self.objects.apply(update, read, unreadable);
         let Some(profiles) = self.objects.all() else {
             return;
         };
@@ -173,8 +173,8 @@ impl Profiles {
     /// A member's server refused its credentials.
     fn refused(&mut self, name: &ClusterName) {
         let now = self.clock.now();
-        for (profile, said) in self.objects.all().into_iter().flatten() {
-            if said.joined && said.member == name.as_str() {
+        for (profile, known) in self.objects.all().into_iter().flatten() {
+            if known.joined && known.member == name.as_str() {
                 self.renewals.refused(profile, now, &mut rand::rng());
             }
         }
@@ -215,7 +215,7 @@ impl Profile {
         };
         let mut origin = reading.origin(SourceKind::ClusterProfile, &profile.metadata);
         if let Some(condition) = denied(CONTROL_PLANE_HEALTHY) {
-            // no message: it may change every few seconds, and each change is told to the whole controller
+            // no message: it may change every few seconds, and each change goes through the whole controller
             let reason = clipped(&condition.reason, MAX_MESSAGE);
             let hint = format!("the ClusterProfile says {CONTROL_PLANE_HEALTHY}=False/{reason}");
             Arc::make_mut(&mut origin).hint = Some(hint);
@@ -232,7 +232,7 @@ impl Profile {
         (name, read)
     }
 
-    /// A profile that is there and says nothing.
+    /// A profile that is there and cannot be read.
     fn unreadable(odd: &OddObject, reading: &Reading) -> Self {
         let source = Source {
             kind: SourceKind::ClusterProfile,

@@ -37,7 +37,7 @@ pub enum ProviderFileError {
     /// Two providers have this name.
     #[error("provider {0:?} is there twice")]
     Twice(String),
-    /// The provider of this name says nothing to run.
+    /// The provider of this name names no program.
     #[error("provider {0:?} has no command")]
     NoCommand(String),
     /// The provider of this name asks for a version of the protocol that is not spoken here.
@@ -284,7 +284,7 @@ impl Provider {
 impl ExecPlan {
     /// Equal for plans that would run the same for the same cluster.
     pub(super) fn fingerprint(&self) -> u64 {
-        let said = serde_json::json!([
+        let fields = serde_json::json!([
             self.provider,
             self.api_version,
             self.command,
@@ -293,7 +293,7 @@ impl ExecPlan {
             self.provide_cluster_info,
             self.cluster,
         ]);
-        xxh3_64(said.to_string().as_bytes())
+        xxh3_64(fields.to_string().as_bytes())
     }
 }
 
@@ -307,17 +307,17 @@ fn in_yaml<T: serde::de::DeserializeOwned>(value: Value) -> Option<T> {
 
 fn unknown_fields(value: &Value) -> Vec<String> {
     let mut unknown = Vec::new();
-    let mut look = |place: &str, value: &Value| {
+    let mut check = |place: &str, value: &Value| {
         let known = KNOWN.iter().find(|(at, _)| *at == place);
         let known = known.map_or(&[][..], |(_, fields)| fields);
         let fields = value.as_object().into_iter().flatten();
         let strange = fields.filter(|(field, _)| !known.contains(&field.as_str()));
         unknown.extend(strange.map(|(field, _)| format!("{place}/{field}")));
     };
-    look("", value);
+    check("", value);
     for provider in value["providers"].as_array().into_iter().flatten() {
-        look("/providers", provider);
-        look("/providers/execConfig", &provider["execConfig"]);
+        check("/providers", provider);
+        check("/providers/execConfig", &provider["execConfig"]);
     }
     unknown
 }

@@ -10,7 +10,7 @@ use mci_model::{
     networks::{Allowed, Networks},
 };
 
-/// What the operator allows inventory objects to say.
+/// What the operator allows inventory objects to ask for.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     /// Kubeconfigs may have http:// servers.

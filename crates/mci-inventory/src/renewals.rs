@@ -21,7 +21,7 @@ pub(super) struct Renewals(BTreeMap<String, Renewal>);
 pub(super) struct Start {
     pub(super) profile: String,
     pub(super) plan: Arc<ExecPlan>,
-    /// Tells this run from the profile's others.
+    /// Distinguishes this run from the profile's others.
     pub(super) at: Moment,
     /// Cancelled when nobody wants the run any more: the profile is gone or has another plan.
     pub(super) unwanted: CancellationToken,
@@ -129,7 +129,7 @@ impl Renewals {
         times.min()
     }
 
-    /// A plugin ended. What it says counts only if it is the run that the profile waits for.
+    /// A plugin ended. Its answer counts only if it is the run that the profile waits for.
     pub(super) fn ended(
         &mut self,
         profile: &str,
@@ -180,7 +180,7 @@ impl Renewals {
             return;
         };
         let Some(issued) = renewal.issued.take() else {
-            // told of these already, or there are none
+            // these were refused before, or there are none
             return;
         };
         let again = if now.since(issued) < TOO_SOON {

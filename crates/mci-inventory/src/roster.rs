@@ -1,4 +1,4 @@
-//! Merges what the sources say into one list of members. Pure.
+//! Merges what the sources list into one list of members. Pure.
 //!
 //! A name belongs to the object that has it for as long as that object stands; a free name goes to the first source in
 //! table order, in it to the oldest object, then to the first by name. A source counts only once all before it have
@@ -15,13 +15,13 @@ use mci_model::{
     name::ClusterName,
 };
 
-/// All sources, and what was told of them.
+/// All sources, and what was reported of them.
 #[derive(Debug)]
 pub(crate) struct Roster {
     /// None: it has not listed yet.
     sources: BTreeMap<SourceKind, Option<Listings>>,
-    /// The object behind each member, as it was last told.
-    told: BTreeMap<ClusterName, Arc<Listing>>,
+    /// The object behind each member, as it was last reported.
+    reported: BTreeMap<ClusterName, Arc<Listing>>,
     unused: Vec<Unused>,
     listed: bool,
 }
@@ -33,22 +33,26 @@ impl Roster {
     pub(crate) fn new(sources: impl IntoIterator<Item = SourceKind>) -> Self {
         Self {
             sources: sources.into_iter().map(|kind| (kind, None)).collect(),
-            told: BTreeMap::new(),
+            reported: BTreeMap::new(),
             unused: Vec::new(),
             listed: false,
         }
     }
 
     /// A source's complete list of objects: what is not in it is gone.
-    pub(crate) fn take(&mut self, kind: SourceKind, listings: Listings) -> Vec<InventoryEvent> {
+    pub(crate) fn reset(&mut self, kind: SourceKind, listings: Listings) -> Vec<InventoryEvent> {
         self.sources.insert(kind, Some(listings));
         let (chosen, unused) = self.choose();
         let mut events = Vec::new();
-        for name in self.told.keys().filter(|name| !chosen.contains_key(*name)) {
+        for name in self
+            .reported
+            .keys()
+            .filter(|name| !chosen.contains_key(*name))
+        {
             events.push(InventoryEvent::Gone(name.clone()));
         }
         for (name, listing) in &chosen {
-            let known = self.told.get(name);
+            let known = self.reported.get(name);
             if known.is_none_or(|known| !Arc::ptr_eq(known, listing) && known != listing) {
                 events.push(InventoryEvent::Upsert(name.clone(), listing.clone()));
             }
@@ -60,7 +64,7 @@ impl Roster {
             }
             events.push(InventoryEvent::Unused(unused.clone()));
         }
-        self.told = chosen;
+        self.reported = chosen;
         self.unused = unused;
         if !self.listed && self.sources.values().all(Option::is_some) {
             self.listed = true;
@@ -89,8 +93,8 @@ impl Roster {
                     continue;
                 }
             };
-            let holder = self.told.get(&name);
-            let holder = holder.map(|told| place(&told.origin.source));
+            let holder = self.reported.get(&name);
+            let holder = holder.map(|listing| place(&listing.origin.source));
             let holds = |one: &Listing| Some(place(&one.origin.source)) == holder;
             match chosen.get(&name) {
                 Some(other) if !holds(listing) => unused.push(taken(listing, other)),

@@ -26,14 +26,15 @@ use mci_model::index::origin::SourceKind;
 
 /// Time between scans: a file that goes is noticed after two, so within 4 s.
 const SCAN_PERIOD: Duration = Duration::from_secs(2);
-/// A scan that takes longer is told of; it goes on, for nothing can end it.
+/// A scan that takes longer is logged; it goes on, for nothing can end it.
 const SCAN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Tells the directory's files until nobody listens. An unreadable directory tells nothing: all members stay.
+/// Sends the directory's files whenever they change, until nobody receives them. Of a directory that cannot be read nothing
+/// is sent: all members stay.
 pub(super) async fn watch_directory(
     directory: PathBuf,
     reading: Reading,
-    told: mpsc::Sender<(SourceKind, Listings)>,
+    lists: mpsc::Sender<(SourceKind, Listings)>,
 ) {
     let mut tracker = Tracker::default();
     let scan = {
@@ -52,14 +53,14 @@ pub(super) async fn watch_directory(
                 "cannot read the kubeconfig directory: all members stay");
         }
     };
-    follow(scan, told, complain).await;
+    follow(scan, lists, complain).await;
 }
 
 /// Scans again and again, one scan at a time: on a dead network file system a scan takes for ever, and holds its thread
 /// so long. Complains once of scans in a row that fail or take too long.
 async fn follow<S>(
     mut scan: S,
-    told: mpsc::Sender<(SourceKind, Listings)>,
+    lists: mpsc::Sender<(SourceKind, Listings)>,
     complain: impl Fn(&io::Error),
 ) where
     S: FnMut() -> io::Result<Listings> + Send + 'static,
@@ -99,7 +100,7 @@ async fn follow<S>(
                     continue;
                 }
                 last = Some(listings.clone());
-                if told.send((SourceKind::File, listings)).await.is_err() {
+                if lists.send((SourceKind::File, listings)).await.is_err() {
                     return;
                 }
             }
@@ -114,7 +115,7 @@ async fn follow<S>(
 
 /// All files of a directory, sorted, and the credentials of those that are new to the tracker. May block for ever.
 /// # Errors
-/// When the directory cannot be read, or it cannot be told what an entry of it is; a file whose content cannot be read
+/// When the directory cannot be read, or it is not known what an entry of it is; a file whose content cannot be read
 /// is a refused member.
 fn read_directory(
     directory: &Path,
@@ -134,7 +135,7 @@ fn read_directory(
         match fs::metadata(entry.path()) {
             Ok(metadata) if metadata.is_file() => files.push(file),
             Ok(_) => {}
-            // removed since it was listed, or a link to nothing; any other error says nothing of the file
+            // removed since it was listed, or a link to nothing; any other error is no proof that the file is gone
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }

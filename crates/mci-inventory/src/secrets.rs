@@ -50,12 +50,12 @@ struct SecretBytes(Zeroizing<Vec<u8>>);
 #[derive(Default)]
 struct Selected([Objects<Arc<Listing>>; 2]);
 
-/// Tells all labelled Secrets, again and again, until nobody listens.
+/// Sends all labelled Secrets whenever they change, until nobody receives them.
 pub(super) async fn watch_secrets(
     client: Client,
     namespace: String,
     reading: Reading,
-    told: mpsc::Sender<(SourceKind, Listings)>,
+    lists: mpsc::Sender<(SourceKind, Listings)>,
 ) {
     let updates = |which: usize| {
         let api = Api::namespaced(client.clone(), &namespace);
@@ -75,9 +75,9 @@ pub(super) async fn watch_secrets(
                 "cannot watch the member Secrets: all members stay");
             continue;
         }
-        if selected.take(which, update, &reading)
+        if selected.apply(which, update, &reading)
             && let Some(listings) = selected.all()
-            && told.send((SourceKind::Secret, listings)).await.is_err()
+            && lists.send((SourceKind::Secret, listings)).await.is_err()
         {
             return;
         }
@@ -105,7 +105,7 @@ fn read(secret: &MemberSecret, reading: &Reading) -> (String, Arc<Listing>) {
     (name, Arc::new(listing))
 }
 
-/// A Secret that is there and says nothing.
+/// A Secret that is there and cannot be read.
 fn unreadable(odd: &OddObject, reading: &Reading) -> Arc<Listing> {
     let source = Source {
         kind: SourceKind::Secret,
@@ -177,8 +177,8 @@ impl<'de> Deserialize<'de> for SecretBytes {
 // === impl Selected ===
 
 impl Selected {
-    fn take(&mut self, which: usize, update: Update<MemberSecret>, reading: &Reading) -> bool {
-        self.0[which].take(
+    fn apply(&mut self, which: usize, update: Update<MemberSecret>, reading: &Reading) -> bool {
+        self.0[which].apply(
             update,
             |secret| read(&secret, reading),
             |odd| unreadable(odd, reading),

@@ -27,7 +27,7 @@ pub struct ProfileSource {
     pub namespace: String,
     /// The programs that may be run.
     pub providers: ProviderFile,
-    /// Profiles may add arguments and variables, where the provider file says how.
+    /// Profiles may add arguments and variables, where the provider file has a policy for it.
     pub allow_extensions: bool,
 }
 

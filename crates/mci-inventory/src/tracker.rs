@@ -13,7 +13,7 @@ pub(crate) struct Found {
     pub(crate) listing: Arc<Listing>,
 }
 
-/// What earlier scans told.
+/// What earlier scans found.
 #[derive(Debug, Default)]
 pub(crate) struct Tracker {
     files: BTreeMap<String, Tracked>,
@@ -40,14 +40,14 @@ pub(crate) fn member_name(file: &str) -> &str {
 // === impl Tracker ===
 
 impl Tracker {
-    /// Whether a file says what it said at the last scan, so that it need not be read again.
+    /// Whether a file has the same content as at the last scan, so that it need not be parsed again.
     pub(crate) fn knows(&self, file: &str, hash: u64) -> bool {
         self.files
             .get(file)
             .is_some_and(|tracked| tracked.hash == hash)
     }
 
-    /// Takes in a complete scan: every file there is, and what those say that [`Tracker::knows`] did not know. Returns
+    /// Applies a complete scan: every file there is, and the content of those that [`Tracker::knows`] did not know. Returns
     /// the files that count.
     pub(crate) fn scan(&mut self, files: &[String], found: Vec<Found>) -> Listings {
         for Found {

@@ -96,7 +96,7 @@ const MAX_PAGES: usize = 32 * 1024 * 1024;
 const MAX_JSON_OBJECTS: usize = 256 * 1024;
 /// The same in one event of a watch, so 64 MiB: the largest import, of 256 entries, has 20 000.
 const MAX_EVENT_OBJECTS: usize = 64 * 1024;
-/// A watch that ends sooner has failed, whatever it told: the watcher begins the next one at once, and only a failure
+/// A watch that ends sooner has failed, whatever it sent: the watcher begins the next one at once, and only a failure
 /// makes it wait. Far below the 30 s that we ask for, and what is above it costs a request in 2 s.
 const MIN_WATCH: Duration = Duration::from_secs(2);
 
@@ -162,7 +162,7 @@ where
                     Err(_) => return Err(Excess::Late(ANSWER_TIMEOUT).into()),
                 },
             };
-            // what refuses a watch ends when it is said
+            // a refusal ends at once, and is no watch that ended too early
             let watching = purpose == Purpose::Watch && answer.status().is_success();
             let began = watching.then(Instant::now);
             Ok(answer.map(|inner| GuardedBody {
@@ -192,10 +192,10 @@ async fn in_turn<T, E: Into<BoxError>>(
 // === impl GuardedBody ===
 
 impl<B> GuardedBody<B> {
-    fn take(&mut self, data: &Bytes) -> Result<(), BoxError> {
-        self.bound.take(data)?;
+    fn count(&mut self, data: &Bytes) -> Result<(), BoxError> {
+        self.bound.count(data)?;
         if let Some(page) = &mut self.page {
-            page.take(data)?;
+            page.count(data)?;
         }
         Ok(())
     }
@@ -237,7 +237,7 @@ where
             }
             Some(Ok(frame)) => {
                 let data = frame.data_ref();
-                let within = data.map_or(Ok(()), |data| this.take(data));
+                let within = data.map_or(Ok(()), |data| this.count(data));
                 Poll::Ready(Some(within.map(|()| frame)))
             }
             Some(Err(error)) => Poll::Ready(Some(Err(match this.began.take() {
@@ -268,7 +268,7 @@ impl Page {
         }
     }
 
-    fn take(&mut self, data: &[u8]) -> Result<(), Excess> {
+    fn count(&mut self, data: &[u8]) -> Result<(), Excess> {
         self.bytes += data.len();
         let before = self.reading.fetch_add(data.len(), Ordering::Relaxed);
         if before + data.len() > MAX_PAGES {
@@ -303,7 +303,7 @@ impl Bound {
         }
     }
 
-    fn take(&mut self, data: &Bytes) -> Result<(), Excess> {
+    fn count(&mut self, data: &Bytes) -> Result<(), Excess> {
         match self {
             Self::Total { left, of } => match left.checked_sub(data.len()) {
                 Some(rest) => *left = rest,
@@ -411,12 +411,12 @@ mod tests {
         let [mut first, mut second] = [(); 2].map(|()| Page::new(reading.clone()));
         let half = vec![b' '; MAX_PAGES / 2];
         for page in [&mut first, &mut second] {
-            page.take(&half).expect("both fit");
+            page.count(&half).expect("both fit");
         }
-        let error = second.take(b" ").expect_err("too much");
+        let error = second.count(b" ").expect_err("too much");
         assert!(error.to_string().contains("together"), "{error}");
         drop(second);
-        first.take(&half).expect("it is alone now");
+        first.count(&half).expect("it is alone now");
         drop(first);
         assert_eq!(reading.load(Ordering::Relaxed), 0);
     }

@@ -144,7 +144,7 @@ async fn watches_and_writes_share_one_connection() {
     assert_eq!(server.others.load(Ordering::SeqCst), 0);
 }
 
-/// Passes bytes both ways until told to fall silent; never closes.
+/// Passes bytes both ways until it has to fall silent; never closes.
 async fn link(target: SocketAddr, silent: Arc<AtomicBool>) -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
@@ -167,7 +167,7 @@ async fn link(target: SocketAddr, silent: Arc<AtomicBool>) -> (SocketAddr, JoinS
                             return;
                         }
                     }
-                    // nothing is said of the end either
+                    // the end is not passed on either
                     std::future::pending::<()>().await;
                 });
             }

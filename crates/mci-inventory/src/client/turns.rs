@@ -1,5 +1,5 @@
-//! Whose list is next. A list is heavy for the server and, until it is projected, for us: when every watch has to begin
-//! anew at once, at most 16 are under way over all members.
+//! Whose list is next. A list is heavy for the server and, until it is projected, for us: when every watch has to
+//! begin again at once, at most 16 are under way over all members.
 //!
 //! A page that is quick has one of 12 places. One that takes longer has to find one of the other 4, so that members
 //! that hang, however many, hold up the quick ones for 2 s and no more; such a member then queues for the 4 until it is

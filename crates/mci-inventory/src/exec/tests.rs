@@ -212,12 +212,12 @@ fn a_start_that_hangs_ends_in_time_and_what_it_starts_in_the_end_is_killed() {
         let runner = mk_runner(Duration::from_millis(200));
         // a file system that does not answer, until the test goes on or fails
         let (gate, closed) = std::sync::mpsc::channel::<()>();
-        let (tell, told) = tokio::sync::oneshot::channel();
+        let (report, started) = tokio::sync::oneshot::channel();
         let late = move |command: &mut Command| {
             let _ = closed.recv();
             let child = command.spawn()?;
             // the test may have failed since
-            let _ = tell.send(child.id());
+            let _ = report.send(child.id());
             Ok(child)
         };
         let run = timeout(Duration::from_secs(5), runner.run_by(&plugin.plan, late)).await;
@@ -226,7 +226,7 @@ fn a_start_that_hangs_ends_in_time_and_what_it_starts_in_the_end_is_killed() {
         assert!(matches!(error, ExecError::Hung(..)), "{error}");
         assert_eq!(runner.slots.available_permits(), AT_ONCE - 1);
         drop(gate);
-        let pid = told.await.expect("started").expect("lives");
+        let pid = started.await.expect("started").expect("lives");
         seen.note(format!("started: {pid}"));
         let all = runner
             .slots
@@ -283,7 +283,7 @@ fn a_run_that_is_given_up_ends_all_that_it_started() {
 }
 
 #[test]
-fn who_waits_too_long_for_a_place_says_so() {
+fn a_plugin_that_waits_too_long_for_a_place_is_not_run() {
     in_time(Time::Real, |seen| async move {
         let plugin = mk(&answer(r#"{"token":"t"}"#));
         let runner = Runner {
@@ -303,14 +303,14 @@ fn who_waits_too_long_for_a_place_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_wait_for_a_place_is_told_once_by_all_that_wait() {
+async fn a_long_wait_for_a_place_is_logged_once_for_all_that_wait() {
     let runner = Runner::new(false);
     let take_all = || async {
         let all = u32::try_from(AT_ONCE).expect("few");
         runner.slots.clone().acquire_many_owned(all).await
     };
-    let told = std::cell::RefCell::new(Vec::new());
-    let wait = || runner.place(|held| told.borrow_mut().push((held, Instant::now())));
+    let warnings = std::cell::RefCell::new(Vec::new());
+    let wait = || runner.place(|held| warnings.borrow_mut().push((held, Instant::now())));
     for round in 1..=2 {
         let all = take_all().await.expect("free");
         let began = Instant::now();
@@ -320,8 +320,8 @@ async fn a_long_wait_for_a_place_is_told_once_by_all_that_wait() {
         };
         let (one, two, ()) = tokio::join!(wait(), wait(), free);
         assert!(one.is_some() && two.is_some());
-        assert_eq!(told.borrow().len(), round);
-        let last = told.borrow().last().copied();
+        assert_eq!(warnings.borrow().len(), round);
+        let last = warnings.borrow().last().copied();
         assert_eq!(last, Some((AT_ONCE, began + NOTABLE_WAIT)));
         drop((one, two));
         // what goes on is the same wait, until a plugin finds a place soon

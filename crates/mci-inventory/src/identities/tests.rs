@@ -137,25 +137,31 @@ async fn identities_outlive_the_process_and_keep_their_time() {
     let mut tasks = JoinSet::new();
     let keeper = identities.clone();
     tasks.spawn(async move { keep(&keeper, receiver).await });
-    wanted.send(Some(records(&[("a", "u-1")]))).expect("heard");
+    wanted
+        .send(Some(records(&[("a", "u-1")])))
+        .expect("received");
     until(|| shelf.line("a").is_some()).await;
     let first = shelf.line("a").expect("a line");
     assert_eq!(first["uid"], "u-1");
     assert!(first["firstSeen"].is_string(), "{first}");
     wanted
         .send(Some(records(&[("a", "u-1"), ("b", "u-2")])))
-        .expect("heard");
+        .expect("received");
     until(|| shelf.line("b").is_some()).await;
     assert_eq!(shelf.line("a"), Some(first));
     let loaded = mk(&shelf).load().await;
     assert!(loaded.values().all(|record| record.first_seen.is_some()));
     assert_eq!(loaded.len(), 2);
-    wanted.send(Some(records(&[("b", "u-2")]))).expect("heard");
+    wanted
+        .send(Some(records(&[("b", "u-2")])))
+        .expect("received");
     until(|| shelf.line("a").is_none()).await;
     let methods = shelf.writes.lock().clone();
     assert_eq!(methods, [Method::POST, Method::PUT, Method::PUT]);
-    // what says nothing new is not written
-    wanted.send(Some(records(&[("b", "u-2")]))).expect("heard");
+    // what did not change is not written
+    wanted
+        .send(Some(records(&[("b", "u-2")])))
+        .expect("received");
     drop(wanted);
     while tasks.join_next().await.is_some() {}
     assert_eq!(shelf.writes.lock().len(), 3);
@@ -176,7 +182,9 @@ async fn only_the_leader_writes() {
     until(|| shelf.line("a").is_some()).await;
     // whoever does not lead ends with its owner nevertheless
     hand.give_up();
-    wanted.send(Some(records(&[("b", "u-2")]))).expect("heard");
+    wanted
+        .send(Some(records(&[("b", "u-2")])))
+        .expect("received");
     drop(wanted);
     let ended = timeout(Duration::from_mins(1), tasks.join_next()).await;
     assert!(matches!(ended, Ok(Some(Ok(())))), "{ended:?}");

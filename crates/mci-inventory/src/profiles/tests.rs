@@ -7,12 +7,12 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::*;
 use crate::provider::ProviderFile;
 
-/// Profiles under watch, with a plugin that appends a line to `runs` and says what `answer` holds.
+/// Profiles under watch, with a plugin that appends a line to `runs` and prints what `answer` holds.
 struct Bench {
     directory: tempfile::TempDir,
     updates: mpsc::Sender<Update<ClusterProfile>>,
     refused: mpsc::Sender<ClusterName>,
-    told: mpsc::Receiver<(SourceKind, Listings)>,
+    lists: mpsc::Receiver<(SourceKind, Listings)>,
     _tasks: JoinSet<()>,
 }
 
@@ -52,14 +52,14 @@ impl Bench {
         let profiles = Profiles::new(source, Reading::default(), Clock::start());
         let (updates, stream) = mpsc::channel(16);
         let (refused, asked) = mpsc::channel(16);
-        let (sender, told) = mpsc::channel(16);
+        let (sender, lists) = mpsc::channel(16);
         let mut tasks = JoinSet::new();
         tasks.spawn(profiles.follow(ReceiverStream::new(stream), asked, sender));
         let bench = Self {
             directory,
             updates,
             refused,
-            told,
+            lists,
             _tasks: tasks,
         };
         bench.answer(answer);
@@ -75,8 +75,8 @@ impl Bench {
         runs.map_or(0, |text| text.lines().count())
     }
 
-    async fn tell(&self, update: Update<ClusterProfile>) {
-        self.updates.send(update).await.expect("heard");
+    async fn send(&self, update: Update<ClusterProfile>) {
+        self.updates.send(update).await.expect("received");
     }
 
     /// The next list that is as wanted.
@@ -84,7 +84,7 @@ impl Bench {
         let mut last = None;
         let waiting = async {
             loop {
-                let (_, listings) = self.told.recv().await.expect("told");
+                let (_, listings) = self.lists.recv().await.expect("a list");
                 if wanted(&listings) {
                     return listings;
                 }
@@ -92,7 +92,7 @@ impl Bench {
             }
         };
         let found = timeout(Duration::from_secs(20), waiting).await;
-        found.unwrap_or_else(|_| panic!("last told: {last:?}"))
+        found.unwrap_or_else(|_| panic!("last list: {last:?}"))
     }
 }
 
@@ -110,7 +110,7 @@ async fn a_profile_is_a_member_as_soon_as_its_plugin_has_answered() {
     let other = json!({"accessProviders": [{"name": "q", "cluster": {"server": "https://192.0.2.1"}}],
         "properties": [{"name": "cluster.clusterset.k8s.io", "value": "west"}]});
     let list = vec![profile("east", served()), profile("b", other)];
-    bench.tell(Update::Reset(list)).await;
+    bench.send(Update::Reset(list)).await;
     let first = bench.until(|listings| listings.len() == 2).await;
     assert!(
         matches!(access(&first, "b"), Access::Refused(refused) if refused.refusal == Refusal::NoAccessProvider)
@@ -128,13 +128,13 @@ async fn a_profile_is_a_member_as_soon_as_its_plugin_has_answered() {
 async fn a_profile_that_left_the_fleet_is_no_member() {
     let mut bench = Bench::start(&token("t"));
     bench
-        .tell(Update::Reset(vec![profile("east", served())]))
+        .send(Update::Reset(vec![profile("east", served())]))
         .await;
     bench.until(|listings| is_ready(listings, "east")).await;
     let mut left = served();
     left["conditions"] = json!([{"type": "Joined", "status": "False", "reason": "x", "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
-    bench.tell(Update::Apply(profile("east", left))).await;
+    bench.send(Update::Apply(profile("east", left))).await;
     bench.until(Listings::is_empty).await;
 }
 
@@ -142,7 +142,7 @@ async fn a_profile_that_left_the_fleet_is_no_member() {
 async fn an_ill_control_plane_is_a_hint_and_no_more() {
     let mut bench = Bench::start(&token("t"));
     bench
-        .tell(Update::Reset(vec![profile("east", served())]))
+        .send(Update::Reset(vec![profile("east", served())]))
         .await;
     let well = bench.until(|listings| is_ready(listings, "east")).await;
     assert_eq!(well["east"].origin.hint, None);
@@ -150,7 +150,7 @@ async fn an_ill_control_plane_is_a_hint_and_no_more() {
     status["conditions"] = json!([{"type": "ControlPlaneHealthy", "status": "False", "reason": "ApiDown",
         "message": "for 3 s", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
     let apply = |status: &Value| Update::Apply(profile("east", status.clone()));
-    bench.tell(apply(&status)).await;
+    bench.send(apply(&status)).await;
     let ill = bench
         .until(|listings| listings["east"].origin.hint.is_some())
         .await;
@@ -158,22 +158,22 @@ async fn an_ill_control_plane_is_a_hint_and_no_more() {
     assert_eq!(ill["east"].origin.hint.as_deref(), Some(hint));
     assert_eq!(access(&ill, "east"), access(&well, "east"));
     status["conditions"][0]["status"] = json!("Unknown");
-    bench.tell(apply(&status)).await;
+    bench.send(apply(&status)).await;
     let unknown = bench.until(|listings| *listings != ill).await;
     assert_eq!(unknown, well);
     assert_eq!(bench.runs(), 1, "the credentials are as good as before");
 }
 
 #[tokio::test]
-async fn refused_credentials_are_issued_anew() {
+async fn refused_credentials_are_issued_again() {
     let mut bench = Bench::start(&token("old"));
     bench
-        .tell(Update::Reset(vec![profile("east", served())]))
+        .send(Update::Reset(vec![profile("east", served())]))
         .await;
     let old = bench.until(|listings| is_ready(listings, "east")).await;
     bench.answer(&token("new"));
     let name = ClusterName::new("east").expect("a label");
-    bench.refused.send(name).await.expect("heard");
+    bench.refused.send(name).await.expect("received");
     let old = access(&old, "east").clone();
     let new = bench
         .until(|listings| is_ready(listings, "east") && *access(listings, "east") != old)
@@ -186,7 +186,7 @@ async fn refused_credentials_are_issued_anew() {
 async fn bad_output_shows_and_does_not_spin() {
     let mut bench = Bench::start("]{");
     bench
-        .tell(Update::Reset(vec![profile("east", served())]))
+        .send(Update::Reset(vec![profile("east", served())]))
         .await;
     let shown = bench
         .until(|listings| matches!(access(listings, "east"), Access::Refused(_)))

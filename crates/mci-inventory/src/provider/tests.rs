@@ -36,7 +36,7 @@ fn plan(file: &ProviderFile, names: &[&str], allowed: bool) -> ExecPlan {
 }
 
 #[test]
-fn the_file_says_which_provider_comes_first() {
+fn the_order_of_the_file_decides_which_provider_is_used() {
     let file = mk(&json!({}));
     assert_eq!(plan(&file, &["second", "first"], false).provider, "first");
     assert_eq!(plan(&file, &["other", "second"], false).provider, "second");
@@ -104,7 +104,7 @@ fn nothing_is_run_for_a_cluster_that_is_refused(#[case] cluster: Value, #[case] 
 #[case(json!({"providers": [{"name": "a", "execConfig": {"apiVersion": "client.authentication.k8s.io/v1"}}]}), "no command")]
 #[case(json!({"providers": [{"name": "a", "execConfig": {"apiVersion": "v9", "command": "x"}}]}), "v9")]
 #[case(json!({"providers": [{"name": "a", "execConfig": exec(), "profileSourcedCLIArgsPolicy": "Sometimes"}]}), "line 1")]
-fn a_bad_file_says_what_is_wrong(#[case] file: Value, #[case] named: &str) {
+fn the_error_for_a_bad_file_names_the_fault(#[case] file: Value, #[case] named: &str) {
     let error = ProviderFile::parse(file.to_string().as_bytes()).expect_err("refused");
     assert!(error.to_string().contains(named), "{error}");
 }
@@ -127,7 +127,7 @@ fn unknown_fields_are_found_and_no_fault() {
 }
 
 #[test]
-fn what_the_file_and_profiles_may_say_is_in_the_reference() {
+fn fields_of_the_file_and_of_profiles_are_in_the_reference() {
     let text = include_str!("../../../../docs/reference.md");
     let fields = KNOWN.into_iter().flat_map(|(_, fields)| fields);
     let extensions = [&ARGS_EXTENSION, &ENVS_EXTENSION];

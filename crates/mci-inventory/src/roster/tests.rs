@@ -44,7 +44,7 @@ fn files(of: &[&str]) -> Listings {
         .collect()
 }
 
-fn said(events: &[InventoryEvent]) -> Vec<String> {
+fn summaries(events: &[InventoryEvent]) -> Vec<String> {
     events
         .iter()
         .map(|event| match event {
@@ -66,14 +66,14 @@ fn said(events: &[InventoryEvent]) -> Vec<String> {
 }
 
 #[test]
-fn of_two_objects_for_one_name_the_older_is_used_and_the_other_says_so() {
+fn of_two_objects_for_one_name_the_older_is_used_and_the_other_is_reported() {
     let mut roster = Roster::new([SourceKind::Secret]);
-    let events = roster.take(
+    let events = roster.reset(
         SourceKind::Secret,
         secrets(&[("a", "east", 1), ("b", "east", 9)]),
     );
     assert_eq!(
-        said(&events),
+        summaries(&events),
         ["+east=b", "unused a:DuplicateCluster", "listed"]
     );
 }
@@ -82,20 +82,20 @@ fn of_two_objects_for_one_name_the_older_is_used_and_the_other_says_so() {
 fn the_one_that_is_used_stays_whatever_comes_later() {
     let mut roster = Roster::new([SourceKind::File, SourceKind::Secret]);
     assert_eq!(
-        said(&roster.take(SourceKind::File, Listings::new())),
+        summaries(&roster.reset(SourceKind::File, Listings::new())),
         [""; 0]
     );
-    let events = roster.take(SourceKind::Secret, secrets(&[("a", "east", 1)]));
-    assert_eq!(said(&events), ["+east=a", "listed"]);
+    let events = roster.reset(SourceKind::Secret, secrets(&[("a", "east", 1)]));
+    assert_eq!(summaries(&events), ["+east=a", "listed"]);
     // older, and of a source that comes first
-    let events = roster.take(SourceKind::File, files(&["east"]));
-    assert_eq!(said(&events), ["unused east.yaml:DuplicateCluster"]);
-    let events = roster.take(
+    let events = roster.reset(SourceKind::File, files(&["east"]));
+    assert_eq!(summaries(&events), ["unused east.yaml:DuplicateCluster"]);
+    let events = roster.reset(
         SourceKind::Secret,
         secrets(&[("a", "east", 1), ("b", "east", 9)]),
     );
     assert_eq!(
-        said(&events),
+        summaries(&events),
         ["unused east.yaml:DuplicateCluster,b:DuplicateCluster"]
     );
 }
@@ -103,14 +103,14 @@ fn the_one_that_is_used_stays_whatever_comes_later() {
 #[test]
 fn at_start_the_sources_win_in_table_order_whichever_answers_first() {
     let mut roster = Roster::new([SourceKind::File, SourceKind::Secret]);
-    let events = roster.take(
+    let events = roster.reset(
         SourceKind::Secret,
         secrets(&[("a", "east", 1), ("b", "west", 1)]),
     );
-    assert_eq!(said(&events), [""; 0], "the files come first");
-    let events = roster.take(SourceKind::File, files(&["east"]));
+    assert_eq!(summaries(&events), [""; 0], "the files come first");
+    let events = roster.reset(SourceKind::File, files(&["east"]));
     assert_eq!(
-        said(&events),
+        summaries(&events),
         [
             "+east=east.yaml",
             "+west=b",
@@ -123,38 +123,42 @@ fn at_start_the_sources_win_in_table_order_whichever_answers_first() {
 #[test]
 fn a_name_passes_to_the_next_object_without_a_removal() {
     let mut roster = Roster::new([SourceKind::Secret]);
-    roster.take(
+    roster.reset(
         SourceKind::Secret,
         secrets(&[("a", "east", 9), ("b", "east", 1)]),
     );
-    let events = roster.take(SourceKind::Secret, secrets(&[("b", "east", 1)]));
-    assert_eq!(said(&events), ["+east=b", "unused "]);
-    let events = roster.take(SourceKind::Secret, Listings::new());
-    assert_eq!(said(&events), ["-east"]);
+    let events = roster.reset(SourceKind::Secret, secrets(&[("b", "east", 1)]));
+    assert_eq!(summaries(&events), ["+east=b", "unused "]);
+    let events = roster.reset(SourceKind::Secret, Listings::new());
+    assert_eq!(summaries(&events), ["-east"]);
 }
 
 #[test]
-fn an_object_that_says_nothing_new_is_not_told_again() {
+fn an_object_that_did_not_change_is_not_reported_again() {
     let mut roster = Roster::new([SourceKind::Secret]);
-    roster.take(SourceKind::Secret, secrets(&[("a", "east", 1)]));
-    let events = roster.take(SourceKind::Secret, secrets(&[("a", "east", 1)]));
-    assert_eq!(said(&events), [""; 0]);
+    roster.reset(SourceKind::Secret, secrets(&[("a", "east", 1)]));
+    let events = roster.reset(SourceKind::Secret, secrets(&[("a", "east", 1)]));
+    assert_eq!(summaries(&events), [""; 0]);
     let again = mk_again(SourceKind::Secret, "a", "east", 1, "second");
-    let events = roster.take(SourceKind::Secret, Listings::from([again]));
-    assert_eq!(said(&events), ["+east=a"], "made again, it is told");
+    let events = roster.reset(SourceKind::Secret, Listings::from([again]));
+    assert_eq!(
+        summaries(&events),
+        ["+east=a"],
+        "made again, it is reported"
+    );
 }
 
 #[test]
 fn a_name_that_could_leave_its_url_is_no_member() {
     let mut roster = Roster::new([SourceKind::Secret]);
-    let events = roster.take(SourceKind::Secret, secrets(&[("a", "../x", 1)]));
-    assert_eq!(said(&events), ["unused a:BadCredentials", "listed"]);
+    let events = roster.reset(SourceKind::Secret, secrets(&[("a", "../x", 1)]));
+    assert_eq!(summaries(&events), ["unused a:BadCredentials", "listed"]);
 }
 
 #[test]
 fn an_object_that_takes_another_name_frees_the_first() {
     let mut roster = Roster::new([SourceKind::Secret]);
-    roster.take(SourceKind::Secret, secrets(&[("a", "east", 1)]));
-    let events = roster.take(SourceKind::Secret, secrets(&[("a", "west", 1)]));
-    assert_eq!(said(&events), ["-east", "+west=a"]);
+    roster.reset(SourceKind::Secret, secrets(&[("a", "east", 1)]));
+    let events = roster.reset(SourceKind::Secret, secrets(&[("a", "west", 1)]));
+    assert_eq!(summaries(&events), ["-east", "+west=a"]);
 }

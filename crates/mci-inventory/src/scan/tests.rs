@@ -18,7 +18,7 @@ const GOOD: &str = "current-context: it\n\
 struct Bed {
     _directory: tempfile::TempDir,
     path: PathBuf,
-    told: mpsc::Receiver<(SourceKind, Listings)>,
+    lists: mpsc::Receiver<(SourceKind, Listings)>,
     tasks: JoinSet<()>,
 }
 
@@ -28,11 +28,11 @@ impl Bed {
     fn new(files: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("members");
-        let (sender, told) = mpsc::channel(16);
+        let (sender, lists) = mpsc::channel(16);
         let mut bed = Self {
             _directory: directory,
             path,
-            told,
+            lists,
             tasks: JoinSet::new(),
         };
         for file in files {
@@ -50,7 +50,7 @@ impl Bed {
 
     /// The files of the next list.
     async fn listed(&mut self, seen: &Seen) -> Vec<String> {
-        let (_, listings) = self.told.recv().await.expect("a list");
+        let (_, listings) = self.lists.recv().await.expect("a list");
         seen.note(format!("listed: {:?}", listings.keys()));
         listings.keys().cloned().collect()
     }
@@ -87,7 +87,7 @@ fn one_bad_file_leaves_the_others_alone() {
     tracker.scan(&files, found);
     let (_, again) =
         read_directory(directory.path(), &tracker, &Reading::default()).expect("readable");
-    assert!(again.is_empty(), "nothing changed, nothing is told");
+    assert!(again.is_empty(), "nothing changed, nothing is read again");
     write("east.yaml", &GOOD.replace("token: x", "token: y"));
     let (_, rotated) =
         read_directory(directory.path(), &tracker, &Reading::default()).expect("readable");
@@ -95,7 +95,7 @@ fn one_bad_file_leaves_the_others_alone() {
 }
 
 #[test]
-fn a_file_that_cannot_be_looked_at_is_not_absent() {
+fn a_file_whose_kind_is_unknown_is_not_absent() {
     let directory = tempfile::tempdir().expect("a directory");
     let link = directory.path().join("east.yaml");
     let tracker = Tracker::default();
@@ -115,7 +115,7 @@ fn an_unreadable_directory_removes_nobody() {
         let mut bed = Bed::new(&["east.yaml"]);
         assert_eq!(bed.listed(&seen).await, ["east.yaml"]);
         std::fs::remove_dir_all(&bed.path).expect("removed");
-        let more = timeout(Duration::from_mins(1), bed.told.recv()).await;
+        let more = timeout(Duration::from_mins(1), bed.lists.recv()).await;
         assert!(more.is_err(), "no member may go: {more:?}");
         // what was there before counts again, and the scans go on
         bed.write("east.yaml", GOOD);
@@ -125,7 +125,7 @@ fn an_unreadable_directory_removes_nobody() {
 }
 
 #[test]
-fn scans_remember_what_was_there_and_tell_only_what_changes() {
+fn scans_remember_what_was_there_and_report_only_what_changes() {
     in_time(Time::Paused, |seen| async move {
         let mut bed = Bed::new(&["east.yaml", "west.yaml"]);
         assert_eq!(bed.listed(&seen).await, ["east.yaml", "west.yaml"]);
@@ -138,7 +138,7 @@ fn scans_remember_what_was_there_and_tell_only_what_changes() {
         assert!(took >= two && took < two + SCAN_PERIOD, "{took:?}");
         bed.write("east.yaml", &GOOD.replace("token: x", "token: y"));
         assert_eq!(bed.listed(&seen).await, ["east.yaml"], "it was rotated");
-        let more = timeout(Duration::from_mins(1), bed.told.recv()).await;
+        let more = timeout(Duration::from_mins(1), bed.lists.recv()).await;
         assert!(more.is_err(), "nothing changed: {more:?}");
     });
 }
@@ -153,7 +153,7 @@ fn a_scan_that_hangs_is_the_only_one_and_what_it_finds_in_the_end_counts() {
             // a test that fails ends it
             hung.recv().unwrap_or_else(|_| Ok(Listings::new()))
         };
-        let (sender, mut told) = mpsc::channel(16);
+        let (sender, mut lists) = mpsc::channel(16);
         let (complaints, mut complained) = mpsc::channel(16);
         let complain = move |error: &io::Error| {
             complaints.try_send(error.kind()).expect("read");
@@ -171,12 +171,12 @@ fn a_scan_that_hangs_is_the_only_one_and_what_it_finds_in_the_end_counts() {
             }
         }
         assert!(begun.try_recv().is_err(), "a second scan began");
-        assert!(told.try_recv().is_err(), "nothing is known yet");
+        assert!(lists.try_recv().is_err(), "nothing is known yet");
         assert_eq!(complained.try_recv(), Ok(io::ErrorKind::TimedOut));
         assert!(complained.try_recv().is_err(), "once is enough");
         let found = mk_listings("east");
         end.send(Ok(found.clone())).expect("it waits");
-        let (_, listings) = told.recv().await.expect("a list");
+        let (_, listings) = lists.recv().await.expect("a list");
         assert_eq!(listings, found);
         seen.note("what the first scan found");
         // the scans go on, with what the hung one left, and none is made up for
@@ -186,7 +186,7 @@ fn a_scan_that_hangs_is_the_only_one_and_what_it_finds_in_the_end_counts() {
                 .expect("it goes on");
         }
         end.send(Ok(Listings::new())).expect("it goes on");
-        let (_, listings) = told.recv().await.expect("a list");
+        let (_, listings) = lists.recv().await.expect("a list");
         assert_eq!(listings, Listings::new());
         let took = start.elapsed();
         assert!(took >= SCAN_PERIOD * 2, "{took:?}");
@@ -198,7 +198,7 @@ fn a_scan_that_hangs_is_the_only_one_and_what_it_finds_in_the_end_counts() {
 #[test]
 fn the_end_of_a_scan_that_panics_is_seen() {
     in_time(Time::Paused, |_| async move {
-        let (sender, _told) = mpsc::channel(1);
+        let (sender, _lists) = mpsc::channel(1);
         let scan = || panic!("as a library might");
         // the inventory ends with it, and the program
         follow(scan, sender, |_| {}).await;

@@ -96,15 +96,15 @@ fn a_secret_stays_while_either_label_stays() {
     let reading = Reading::default();
     let mut selected = Selected::default();
     let both = || mk("east", json!({}), json!({}));
-    selected.take(0, Update::Reset(vec![both()]), &reading);
+    selected.apply(0, Update::Reset(vec![both()]), &reading);
     assert!(
         selected.all().is_none(),
         "the other selector has not listed"
     );
-    selected.take(1, Update::Reset(vec![both()]), &reading);
-    assert!(selected.take(0, Update::Delete(both()), &reading));
+    selected.apply(1, Update::Reset(vec![both()]), &reading);
+    assert!(selected.apply(0, Update::Delete(both()), &reading));
     assert_eq!(selected.all().expect("listed").len(), 1);
-    selected.take(1, Update::Delete(both()), &reading);
+    selected.apply(1, Update::Delete(both()), &reading);
     assert!(selected.all().expect("listed").is_empty());
 }
 
@@ -116,7 +116,7 @@ async fn the_server_ends_a_quiet_watch_before_the_client_does() {
         let asked = asked.clone();
         async move {
             if query.contains("watch=true") {
-                asked.send(query).await.expect("heard");
+                asked.send(query).await.expect("received");
                 return std::future::pending().await;
             }
             let list = json!({"kind": "SecretList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []});
@@ -124,13 +124,13 @@ async fn the_server_ends_a_quiet_watch_before_the_client_does() {
         }
     });
     let client = Client::new(server, "default");
-    let (told, _listings) = mpsc::channel(8);
+    let (lists, _listings) = mpsc::channel(8);
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(watch_secrets(
         client,
         "ns".to_owned(),
         Reading::default(),
-        told,
+        lists,
     ));
     for _ in SELECTORS {
         let query = queries.recv().await.expect("a watch");
