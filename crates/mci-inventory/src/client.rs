@@ -159,9 +159,10 @@ impl From<Client> for Direct {
         Self(BoxCloneSyncService::new(service_fn(move |request| {
             let client = client.clone();
             async move {
-                let answer = client.send(request).await;
-                let answer = answer.map_err(|error| Unanswered(error.into()))?;
-                Ok(answer.map(boxed))
+                match client.send(request).await {
+                    Ok(answer) => Ok(answer.map(boxed)),
+                    Err(error) => Err(Unanswered(error.into())),
+                }
             }
         })))
     }

@@ -132,8 +132,9 @@ pub(super) fn parse(
         client_certificate_data,
         client_key_data,
     } = credential.status.unwrap_or_default();
-    let life = expiration_timestamp.map(|text| life(&text, now));
-    let life = life.transpose()?;
+    let life = expiration_timestamp
+        .map(|text| life(&text, now))
+        .transpose()?;
     let mut user = AuthInfo {
         token: token.filter(|text| !text.expose_secret().is_empty()),
         ..AuthInfo::default()

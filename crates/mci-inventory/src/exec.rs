@@ -123,16 +123,18 @@ impl Runner {
         spawn: impl FnOnce(&mut Command) -> io::Result<Child> + Send + 'static,
     ) -> Result<Fresh, ExecError> {
         let command = || plan.command.clone();
-        let slot = self.place(|held| {
+        let warn = |held| {
             tracing::warn!(
                 command = plan.command,
                 held,
                 of = AT_ONCE,
                 "a plugin waits for a place to run for {NOTABLE_WAIT:?}: see which plugins take long"
             );
-        });
-        let slot = slot.await;
-        let slot = slot.ok_or_else(|| ExecError::Busy(command(), self.patience))?;
+        };
+        let slot = self
+            .place(warn)
+            .await
+            .ok_or_else(|| ExecError::Busy(command(), self.patience))?;
         let deadline = Instant::now() + self.limit;
         // finding the program may wait for a file system: a start that comes too late is undone where it happens, and
         // keeps its place until then
@@ -143,9 +145,9 @@ impl Runner {
             .map_err(|_| ExecError::Hung(command(), self.limit))?
             .unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))
             .map_err(|error| ExecError::Start(command(), error))?;
-        let output = timeout_at(deadline, group.output(plan)).await;
+        let printed = timeout_at(deadline, group.output(plan)).await;
         group.end().await;
-        let output = output.map_err(|_| ExecError::Timeout(command(), self.limit))??;
+        let output = printed.map_err(|_| ExecError::Timeout(command(), self.limit))??;
         let issued = credential::parse(&output, &plan.api_version, Timestamp::now())
             .map_err(|error| ExecError::Answer(command(), error))?;
         let credentials =

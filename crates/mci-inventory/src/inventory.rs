@@ -168,7 +168,7 @@ impl Inventory {
 fn of_home(name: &ClusterName, home: &Home, reading: &Reading) -> Listings {
     let listing = Listing {
         member: name.to_string(),
-        origin: reading.plain(SourceKind::Home, ""),
+        origin: reading.plain(SourceKind::Home, "", ""),
         access: Access::Ready(Box::new(Credentials::of_home(home.config.clone()))),
     };
     BTreeMap::from([(name.to_string(), Arc::new(listing))])

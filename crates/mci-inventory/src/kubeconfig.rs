@@ -43,7 +43,8 @@ pub(crate) enum KubeconfigError {
     #[error(
         "no kubeconfig{0}: YAML with clusters, users, contexts and current-context is expected"
     )]
-    Malformed(Position),
+    /// Where, as " (line 1, column 2)"; empty where that is not known.
+    Malformed(String),
     #[error(
         "current-context is missing, or names no context of the kubeconfig: set it to one of them"
     )]
@@ -60,10 +61,6 @@ pub(crate) enum KubeconfigError {
     Insecure(&'static str),
 }
 
-/// Where in the file, if that is known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Position(Option<(usize, usize)>);
-
 // === impl Credentials ===
 
 impl Credentials {
@@ -75,8 +72,10 @@ impl Credentials {
             return Err(KubeconfigError::TooLarge);
         }
         let kubeconfig: Kubeconfig = serde_yaml::from_slice(bytes).map_err(|error| {
-            let at = error.location();
-            KubeconfigError::Malformed(Position(at.map(|at| (at.line(), at.column()))))
+            let place = error
+                .location()
+                .map(|at| format!(" (line {}, column {})", at.line(), at.column()));
+            KubeconfigError::Malformed(place.unwrap_or_default())
         })?;
         let (cluster, user) = select(&kubeconfig)?;
         check_cluster(cluster, allow_plain_http)?;
@@ -308,17 +307,6 @@ impl KubeconfigError {
         match self {
             Self::Insecure(_) => Refusal::InsecureCredentials,
             _ => Refusal::BadCredentials,
-        }
-    }
-}
-
-// === impl Position ===
-
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some((line, column)) => write!(f, " (line {line}, column {column})"),
-            None => Ok(()),
         }
     }
 }

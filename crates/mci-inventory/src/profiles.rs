@@ -1,6 +1,6 @@
 //! Members from ClusterProfiles, with the credentials that plugins issue for them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use crd::cluster_profile::{
     CLUSTER_NAME_PROPERTY, CONTROL_PLANE_HEALTHY, ClusterProfile, ClusterProfileStatus, JOINED,
@@ -23,7 +23,7 @@ use crate::{
 use mci_model::{
     index::{
         member::Refusal,
-        origin::{Origin, Source, SourceKind},
+        origin::{Origin, SourceKind},
     },
     name::ClusterName,
     text::{MAX_MESSAGE, clipped},
@@ -133,15 +133,15 @@ impl Profiles {
         let read = |profile: ClusterProfile| Profile::read(&profile, source, reading);
         let unreadable = |odd: &OddObject| Profile::unreadable(odd, reading);
         self.objects.apply(update, read, unreadable);
-        let Some(profiles) = self.objects.all() else {
+        let Some(joined) = self.joined() else {
             return;
         };
-        let joined = profiles.iter().filter(|(_, profile)| profile.joined);
         let plans = joined.filter_map(|(name, profile)| {
             let plan = profile.plan.as_ref().ok()?;
             Some((name.clone(), plan.clone()))
         });
-        self.renewals.set(&plans.collect(), self.clock.now());
+        let plans = plans.collect();
+        self.renewals.set(&plans, self.clock.now());
     }
 
     fn start_due(&mut self) {
@@ -149,8 +149,8 @@ impl Profiles {
             let runner = self.runner.clone();
             self.runs.spawn(async move {
                 // what is unwanted leaves its place, or the queue for one
-                let outcome = start.unwanted.run_until_cancelled(runner.run(&start.plan));
-                let outcome = outcome.await;
+                let run = runner.run(&start.plan);
+                let outcome = start.unwanted.run_until_cancelled(run).await;
                 (start, outcome)
             });
         }
@@ -180,10 +180,14 @@ impl Profiles {
         }
     }
 
-    /// The joined profiles; none before they have been listed.
+    /// The joined profiles by name; none before they have been listed.
+    fn joined(&self) -> Option<impl Iterator<Item = (&String, &Profile)>> {
+        let all = self.objects.all()?.iter();
+        Some(all.filter(|(_, profile)| profile.joined))
+    }
+
+    /// The same as objects of this source.
     fn listings(&self) -> Option<Listings> {
-        let joined = self.objects.all()?.iter();
-        let joined = joined.filter(|(_, profile)| profile.joined);
         let listing = |(name, profile): (&String, &Profile)| {
             let access = match &profile.plan {
                 Ok(_) => self.renewals.access(name),
@@ -196,7 +200,7 @@ impl Profiles {
             };
             (name.clone(), Arc::new(listing))
         };
-        Some(joined.map(listing).collect::<BTreeMap<_, _>>())
+        Some(self.joined()?.map(listing).collect())
     }
 }
 
@@ -234,19 +238,9 @@ impl Profile {
 
     /// A profile that is there and cannot be read.
     fn unreadable(odd: &OddObject, reading: &Reading) -> Self {
-        let source = Source {
-            kind: SourceKind::ClusterProfile,
-            namespace: odd.namespace.clone(),
-            name: odd.name.clone(),
-            ..Source::default()
-        };
         Self {
             member: odd.name.clone(),
-            origin: Arc::new(Origin {
-                source,
-                allowed: reading.allowed.clone(),
-                ..Origin::default()
-            }),
+            origin: reading.plain(SourceKind::ClusterProfile, &odd.namespace, &odd.name),
             joined: true,
             plan: Err(Refused {
                 refusal: Refusal::BadCredentials,

@@ -308,8 +308,10 @@ fn in_yaml<T: serde::de::DeserializeOwned>(value: Value) -> Option<T> {
 fn unknown_fields(value: &Value) -> Vec<String> {
     let mut unknown = Vec::new();
     let mut check = |place: &str, value: &Value| {
-        let known = KNOWN.iter().find(|(at, _)| *at == place);
-        let known = known.map_or(&[][..], |(_, fields)| fields);
+        let known = KNOWN
+            .iter()
+            .find(|(at, _)| *at == place)
+            .map_or(&[][..], |(_, fields)| fields);
         let fields = value.as_object().into_iter().flatten();
         let strange = fields.filter(|(field, _)| !known.contains(&field.as_str()));
         unknown.extend(strange.map(|(field, _)| format!("{place}/{field}")));

@@ -27,11 +27,12 @@ pub const MAX_ENTRY_LABELS: usize = 8;
 // === impl Reading ===
 
 impl Reading {
-    /// Of an object without metadata.
-    pub(crate) fn plain(&self, kind: SourceKind, name: &str) -> Arc<Origin> {
+    /// Of an object without metadata, or with such as cannot be read. Only an object at home has a namespace.
+    pub(crate) fn plain(&self, kind: SourceKind, namespace: &str, name: &str) -> Arc<Origin> {
         Arc::new(Origin {
             source: Source {
                 kind,
+                namespace: namespace.to_owned(),
                 name: name.to_owned(),
                 ..Source::default()
             },
@@ -60,8 +61,10 @@ impl Reading {
                 self.allowed.clone().and(Arc::new(Networks::none()))
             }
         };
-        let labels = metadata.labels.iter().flatten();
-        let labels: BTreeMap<String, String> = labels
+        let labels: BTreeMap<String, String> = metadata
+            .labels
+            .iter()
+            .flatten()
             .filter(|(label, _)| self.entry_labels.contains(label))
             .take(MAX_ENTRY_LABELS)
             .map(|(label, value)| (label.clone(), value.clone()))

@@ -93,11 +93,8 @@ impl Roster {
                     continue;
                 }
             };
-            let holder = self.reported.get(&name);
-            let holder = holder.map(|listing| place(&listing.origin.source));
-            let holds = |one: &Listing| Some(place(&one.origin.source)) == holder;
             match chosen.get(&name) {
-                Some(other) if !holds(listing) => unused.push(taken(listing, other)),
+                Some(other) if !self.holds(&name, listing) => unused.push(taken(listing, other)),
                 Some(other) => {
                     unused.push(taken(other, listing));
                     chosen.insert(name, (*listing).clone());
@@ -109,6 +106,12 @@ impl Roster {
         }
         unused.sort_by(|a: &Unused, b| a.origin.source.cmp(&b.origin.source));
         (chosen, unused)
+    }
+
+    /// Whether the name was last reported with this object, whatever became of the object since.
+    fn holds(&self, name: &ClusterName, listing: &Listing) -> bool {
+        let holder = self.reported.get(name);
+        holder.is_some_and(|holder| place(&holder.origin.source) == place(&listing.origin.source))
     }
 }
 

@@ -160,7 +160,7 @@ fn read_directory(
             hash,
             listing: Arc::new(Listing {
                 member: member_name(file).to_owned(),
-                origin: reading.plain(SourceKind::File, file),
+                origin: reading.plain(SourceKind::File, "", file),
                 access: credentials.into(),
             }),
         });

@@ -21,10 +21,7 @@ use crate::{
     objects::Objects,
     reading::Reading,
 };
-use mci_model::index::{
-    member::Refusal,
-    origin::{Origin, Source, SourceKind},
-};
+use mci_model::index::{member::Refusal, origin::SourceKind};
 
 /// Either marks a Secret as a member's: ours, and that of multicluster-runtime.
 const SELECTORS: [&str; 2] = [
@@ -66,11 +63,7 @@ pub(super) async fn watch_secrets(
     let mut updates = futures::stream::select(updates(0), updates(1));
     let mut selected = Selected::default();
     while let Some((which, update)) = updates.next().await {
-        let mut failed = None;
         if let Update::Failed(failure) = &update {
-            failed = Some(failure.clone());
-        }
-        if let Some(failure) = failed {
             tracing::warn!(reason = failure.reason(), error = %failure,
                 "cannot watch the member Secrets: all members stay");
             continue;
@@ -86,8 +79,8 @@ pub(super) async fn watch_secrets(
 
 fn read(secret: &MemberSecret, reading: &Reading) -> (String, Arc<Listing>) {
     let name = secret.metadata.name.clone().unwrap_or_default();
-    let named = secret.metadata.annotations.as_ref();
-    let named = named.and_then(|annotations| annotations.get(CLUSTER_NAME));
+    let annotations = secret.metadata.annotations.as_ref();
+    let named = annotations.and_then(|annotations| annotations.get(CLUSTER_NAME));
     let data = secret.data.as_ref();
     let bytes = data.and_then(|data| KEYS.iter().find_map(|key| data.get(*key)));
     let access = match bytes {
@@ -107,19 +100,9 @@ fn read(secret: &MemberSecret, reading: &Reading) -> (String, Arc<Listing>) {
 
 /// A Secret that is there and cannot be read.
 fn unreadable(odd: &OddObject, reading: &Reading) -> Arc<Listing> {
-    let source = Source {
-        kind: SourceKind::Secret,
-        namespace: odd.namespace.clone(),
-        name: odd.name.clone(),
-        ..Source::default()
-    };
     Arc::new(Listing {
         member: odd.name.clone(),
-        origin: Arc::new(Origin {
-            source,
-            allowed: reading.allowed.clone(),
-            ..Origin::default()
-        }),
+        origin: reading.plain(SourceKind::Secret, &odd.namespace, &odd.name),
         access: Access::refused(Refusal::BadCredentials, "the Secret does not decode"),
     })
 }
