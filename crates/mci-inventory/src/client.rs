@@ -33,12 +33,12 @@ pub use self::turns::{MemberTurns, Turns};
 use self::{connector::connector, guard::Guard};
 use watch::Config as WatchConfig;
 
-/// The ways to one member, over the same connections.
+/// Two ways to send to one member, over the same connections. Cheap to clone.
 #[derive(Clone)]
 pub struct Ways {
-    /// Watches, lists and probes.
+    /// For watches, lists and probes.
     pub kube: Client,
-    /// Writes.
+    /// For writes.
     pub direct: Direct,
 }
 
@@ -49,7 +49,7 @@ pub struct Direct(BoxCloneSyncService<Request<Body>, Response<AnswerBody>, Unans
 
 type AnswerBody = UnsyncBoxBody<Bytes, Unanswered>;
 
-/// Why an answer did not come, or broke off.
+/// Why an answer did not come, or broke off; its text is that of the cause.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct Unanswered(BoxError);
@@ -77,7 +77,7 @@ const HEAD: usize = 128 * 1024;
 /// HTTP/1.1 connections kept for the next writes, once a burst is over.
 const SPARE_CONNECTIONS: usize = 4;
 
-/// Lists in pages of 500, and watches that the server renews after 30 to 40 s.
+/// Lists in pages of 500, and watches that the server ends after 30 to 40 s, a different time at each call.
 pub fn watch_config() -> WatchConfig {
     WatchConfig::default().timeout(rand::rng().random_range(WATCH_SECONDS))
 }
@@ -145,7 +145,8 @@ impl From<Client> for Ways {
 // === impl Direct ===
 
 impl Direct {
-    /// Sends a request and waits for the head of the answer, 10 s at most, or for a list its turn and 20 s.
+    /// Sends a request and waits for the head of the answer: 10 s at most, where [`Credentials`](crate::Credentials) made the
+    /// client.
     /// # Errors
     /// When no answer begins.
     pub async fn send(&self, request: Request<Body>) -> Result<Response<AnswerBody>, Unanswered> {

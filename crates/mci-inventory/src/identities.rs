@@ -20,7 +20,7 @@ use crate::home::Home;
 use ::watch::backoff;
 use mci_model::{index::record::Record, name::ClusterName};
 
-/// The cluster behind each name.
+/// The cluster behind each member's name.
 pub type Records = BTreeMap<ClusterName, Record>;
 
 /// Why the ConfigMap could not be read or written.
@@ -37,7 +37,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// The ConfigMap of one ClusterSet.
+/// The ConfigMap of one ClusterSet, `isthmus-mci-CLUSTERSET-members`. Cheap to clone.
 #[derive(Clone)]
 pub struct Identities {
     api: Api<ConfigMap>,
@@ -47,7 +47,7 @@ pub struct Identities {
 // === impl Identities ===
 
 impl Identities {
-    /// Those of the ClusterSet of this name. Nothing is read yet.
+    /// That of the ClusterSet of this name, in home's namespace. Nothing is read yet.
     pub fn new(home: &Home, clusterset: &str) -> Self {
         Self {
             api: Api::namespaced(home.client.clone(), &home.namespace),
@@ -71,7 +71,8 @@ impl Identities {
         }
     }
 
-    /// Writes what is wanted, while we lead, until nobody wants anything any more. None: nothing is known yet.
+    /// Writes the newest `wanted` while `claim` holds, until its sender is dropped; none: nothing is known yet. What fails is
+    /// logged and tried again after 0.5 to 30 s.
     pub async fn keep(
         &self,
         mut wanted: watch::Receiver<Option<Records>>,

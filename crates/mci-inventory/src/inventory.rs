@@ -56,8 +56,8 @@ impl Reissue {
 // === impl Inventory ===
 
 impl Inventory {
-    /// Of these sources. `home` is needed by all of them but the kubeconfig files; without it they are not read, and no
-    /// identities are on record.
+    /// An inventory of these sources, and how to ask it for new credentials. Without `home` only kubeconfig files are read,
+    /// and no identities are on record.
     pub fn new(sources: Sources, home: Option<(Home, Identities)>) -> (Self, Reissue) {
         let (asking, refused) = mpsc::channel(REFUSED);
         let inventory = Self {

@@ -22,7 +22,8 @@ use mci_model::index::member::Refusal;
 /// Largest kubeconfig that is read, in bytes.
 pub(crate) const MAX_BYTES: usize = 1024 * 1024;
 
-/// What a client is made of. `Debug` shows no secret. Equal if made from the same text.
+/// What a client of a member is made of: server, certificates, token. `Debug` shows the server alone. Equal if made from
+/// the same text.
 #[derive(Clone)]
 pub struct Credentials {
     config: Config,
@@ -160,7 +161,7 @@ impl Credentials {
         }
     }
 
-    /// A new client; its lists wait for their turns. Nothing is sent yet.
+    /// A new client, without a connection yet; its lists wait for these turns.
     /// # Errors
     /// When certificates or keys do not decode.
     pub fn client(&self, turns: MemberTurns) -> Result<Ways, BadMaterial> {

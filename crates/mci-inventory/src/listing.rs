@@ -8,7 +8,7 @@ use mci_model::{
     name::ClusterName,
 };
 
-/// A change of the inventory.
+/// A change of the inventory, in the order in which it has to be applied.
 #[derive(Clone, Debug)]
 pub enum InventoryEvent {
     /// Which clusters the members were when a controller last ran; before anything else.

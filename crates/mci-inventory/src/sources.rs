@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::{provider::ProviderFile, reading::Reading};
 use mci_model::{index::origin::SourceKind, name::ClusterName};
 
-/// Where members come from.
+/// Where members come from. The default is nowhere.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// Home is a member under this name.
@@ -34,7 +34,8 @@ pub struct ProfileSource {
 // === impl Sources ===
 
 impl Sources {
-    /// The kinds that are read, in the order in which they win a name. Without a home cluster no Secrets are.
+    /// The kinds that are read, in the order in which they win a name. `home`: there is a home cluster, without which no
+    /// Secrets are read.
     pub fn kinds(&self, home: bool) -> Vec<SourceKind> {
         [
             (SourceKind::Home, self.self_name.is_some()),

@@ -20,14 +20,14 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-/// The places of all members.
+/// The places of all members: 16 pages of lists at once. Cheap to clone, the places are shared.
 #[derive(Clone, Debug)]
 pub struct Turns {
     quick: Arc<Semaphore>,
     slow: Arc<Semaphore>,
 }
 
-/// One member's way to a place.
+/// One member's share of the places: all its clients have to use the same. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct MemberTurns {
     all: Turns,
@@ -73,7 +73,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// For one more member.
+    /// The share of one more member.
     pub fn member(&self) -> MemberTurns {
         MemberTurns {
             all: self.clone(),
