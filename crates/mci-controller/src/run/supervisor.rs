@@ -24,17 +24,10 @@ use tokio_util::sync::CancellationToken;
 use self::{hearing::Told, members::Handle};
 use super::{GATE_PART, LOOP_LIMIT};
 use crate::{
-    args::Settings,
-    client::Turns,
-    events::HomeRecorder,
-    explain::Question,
-    index::member::Link,
-    inventory::{InventoryEvent, Records, Reissue, Unused},
-    member::Alike,
-    metrics::Metrics,
-    name::ClusterName,
-    planner::Planner,
+    args::Settings, client::Turns, events::HomeRecorder, explain::Question, index::member::Link,
+    member::Alike, metrics::Metrics, name::ClusterName, planner::Planner,
 };
+use mci_inventory::{InventoryEvent, Records, Reissue, Unused};
 use moment::Clock;
 
 mod hearing;
