@@ -11,16 +11,16 @@ use crate::{
     clusterset,
     explain::ExplainArgs,
     index::rules::Rules,
-    inventory::Sources,
     name::{is_label, is_subdomain},
     plan::Policy,
 };
+use mci_inventory::Sources;
 
 mod caution;
 mod home;
 mod inventory;
 
-pub(crate) use self::home::HomeSettings;
+pub(crate) use self::{home::HomeSettings, inventory::check_sources};
 
 /// The ClusterSet controller of Isthmus.
 ///

@@ -21,10 +21,10 @@ use process::ConfigError;
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    home::Home,
     name::is_label,
     text::{MAX_MESSAGE, clipped},
 };
+use mci_inventory::Home;
 use watch::backoff;
 
 /// Where nobody says anything else.

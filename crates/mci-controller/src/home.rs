@@ -1,4 +1,4 @@
-//! The home cluster: where the lease, the inventory's objects and the identities of members are.
+//! How the home cluster is found and reached.
 //!
 //! Its kubeconfig is the operator's own and may hold anything that kubectl takes. Only its form is judged at start; whether
 //! it answers is a matter of time, so the first contact is tried until it succeeds.
@@ -13,23 +13,9 @@ use kube::{
 use process::ConfigError;
 use tokio::time::{sleep, timeout};
 
+use crate::client::MAX_WATCH;
+use mci_inventory::Home;
 use watch::backoff;
-
-/// The home cluster, once it has answered. Cheap to clone.
-#[derive(Clone)]
-#[allow(
-    dead_code,
-    reason = "its readers come next: the lease and the inventory"
-)]
-pub(crate) struct Home {
-    pub(crate) client: Client,
-    /// What the client is made of: home may be a member as well.
-    pub(crate) config: Config,
-    /// Where our lease, Secrets and ConfigMap are.
-    pub(crate) namespace: String,
-    /// Uid of its `kube-system` namespace: the cluster's identity.
-    pub(crate) uid: String,
-}
 
 /// How to reach home.
 #[derive(Clone)]
@@ -51,9 +37,11 @@ enum HomeError {
 
 /// Where neither flag nor service account names one.
 const DEFAULT_NAMESPACE: &str = "isthmus-system";
-/// As for members: a TCP and TLS handshake, and silence on a connection. Above the longest quiet watch.
+/// As for members: a TCP and TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(50);
+/// Silence on a connection: the server ends a quiet watch before.
+const READ_TIMEOUT: Duration = Duration::from_secs(50);
+const _: () = assert!(READ_TIMEOUT.as_secs() > MAX_WATCH.as_secs());
 /// The whole first contact: a handshake and one call.
 const CONTACT_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_MIN: Duration = Duration::from_millis(500);
@@ -62,21 +50,6 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 /// Name of the Lease that says which controller of a ClusterSet writes.
 pub(crate) fn lease_name(clusterset: &str) -> String {
     format!("isthmus-mci-{clusterset}")
-}
-
-// === impl Home ===
-
-#[cfg(test)]
-impl Home {
-    /// A home behind this client.
-    pub(crate) fn for_tests(client: Client) -> Self {
-        Self {
-            client,
-            config: Config::new(http::Uri::from_static("https://192.0.2.1:6443")),
-            namespace: DEFAULT_NAMESPACE.to_owned(),
-            uid: "home".to_owned(),
-        }
-    }
 }
 
 // === impl HomeConfig ===

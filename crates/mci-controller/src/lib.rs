@@ -1,8 +1,9 @@
 //! The ClusterSet controller: watches every annotated InferencePool in all member clusters and keeps the
 //! `InferencePoolImport`s in all the others.
 //!
-//! It owns who the members are, what is known of them, what follows from that, and the writes. It must not know how a
-//! gateway uses an import, and no request ever passes through it.
+//! It owns the watches, the writes, the events and the wiring. Who the members are is in `mci_inventory`, what is known of
+//! them and what follows from that in `mci_model`. It must not know how a gateway uses an import, and no request ever
+//! passes through it.
 //!
 //! ```text
 //!  inventory ─► member (connect, watch, probe) ── updates ──► index ─► plan ── queues ──► write ─► members
@@ -11,16 +12,12 @@
 //! ```
 
 mod args;
-mod client;
 mod clusterset;
-#[cfg(test)]
-mod deadline;
 #[cfg(test)]
 mod docs;
 mod events;
 mod explain;
 mod home;
-mod inventory;
 mod member;
 mod metrics;
 mod overview;
@@ -28,6 +25,7 @@ mod planner;
 mod run;
 mod write;
 
+use mci_inventory::client;
 #[cfg(test)]
 use mci_model::fixtures;
 use mci_model::{evidence, export, index, name, networks, plan, seeded, text};

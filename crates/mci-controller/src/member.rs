@@ -40,12 +40,12 @@ use crate::{
         member::{Fault, Refusal},
         update::{AnyKind, Update},
     },
-    inventory::Credentials,
     metrics::Metrics,
     name::ClusterName,
     write::{Queue, WriterSettings},
 };
 use ::watch::backoff;
+use mci_inventory::Credentials;
 use moment::Moment;
 
 /// What a member's tasks are told.
@@ -100,7 +100,6 @@ pub(crate) struct MemberContext {
 
 pub(crate) use alike::Alike;
 pub(crate) use project::Ours;
-pub(crate) use watches::config as watch_config;
 
 const RECONNECT_MIN: Duration = Duration::from_millis(500);
 const RECONNECT_MAX: Duration = Duration::from_secs(30);

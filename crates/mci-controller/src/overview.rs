@@ -18,13 +18,13 @@ use crate::{
         flavour::Flavour,
         member::{Fault, Link, Member, PoolRecord},
     },
-    inventory::Unused,
     name::ClusterName,
     write::{
         Queue,
         stats::{QueueStats, seconds},
     },
 };
+use mci_inventory::Unused;
 use moment::Moment;
 
 /// All members, as they were last looked at.

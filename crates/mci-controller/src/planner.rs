@@ -3,9 +3,9 @@
 //! Synchronous; time comes in. It never waits for a writer nor hears from one.
 
 mod body;
-mod echoes;
 mod ended;
 mod gate;
+mod kept;
 mod publish;
 mod rejections;
 #[cfg(test)]
@@ -19,7 +19,7 @@ use std::{
 };
 
 use self::{
-    echoes::Echoes, ended::Ended, gate::Gate, publish::Backlog, rejections::Rejections,
+    ended::Ended, gate::Gate, kept::Kept, publish::Backlog, rejections::Rejections,
     unsettled::Unsettled,
 };
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
     explain::{Explanation, Scene, explain},
     index::{
         Changes, Dirty, World,
-        facts::{Claim, LiveImport},
+        facts::Claim,
         interest::Interest,
         member::{Coverage, Link, Member, Reach, Refusal},
         origin::Origin,
@@ -39,7 +39,7 @@ use crate::{
     name::{ClusterName, Key},
     overview::{Observer, Overview},
     plan::{Policy, ledger::Ledger},
-    write::{Queue, action::Slot},
+    write::Queue,
 };
 use moment::Moment;
 
@@ -50,8 +50,15 @@ pub(crate) struct Planner {
     ledger: Ledger,
     gate: Gate,
     queues: BTreeMap<ClusterName, Arc<Queue>>,
+    /// To be planned, as a whole.
     dirty: Dirty,
-    echoes: Echoes,
+    /// Imports that changed, to be compared with the plan of their keys. Bound: the imports.
+    imports: BTreeSet<(Key, ClusterName)>,
+    /// Pools of which only our condition changed, to be compared alone. Bound: the pools.
+    conditions: BTreeSet<(Key, ClusterName)>,
+    /// The plan of each key, as long as nothing that it was made of changed. Bound: of each key a line for each member,
+    /// and the entries of its exporters.
+    plans: BTreeMap<Key, Kept>,
     /// To be planned a slice at a time: a change that concerns every key must not hold up what happens meanwhile.
     backlog: Backlog,
     /// When the oldest event arrived that is not planned for yet.
@@ -91,7 +98,9 @@ impl Planner {
             gate: Gate::new(gate_timeout),
             queues: BTreeMap::new(),
             dirty: Dirty::default(),
-            echoes: Echoes::default(),
+            imports: BTreeSet::new(),
+            conditions: BTreeSet::new(),
+            plans: BTreeMap::new(),
             backlog: Backlog::default(),
             since: None,
             reaches: BTreeMap::new(),
@@ -219,7 +228,18 @@ impl Planner {
     ) -> Vec<(ClusterName, Refusal)> {
         self.observer.touch(name);
         let mut changes = self.world.update(name, update, now);
-        self.hear_echoes(name, &mut changes.dirty, now);
+        if !changes.dirty.is_empty() {
+            self.since.get_or_insert(now);
+        }
+        let of_member = |keys: BTreeSet<Key>| keys.into_iter().map(|key| (key, name.clone()));
+        let Dirty {
+            imports,
+            conditions,
+            ..
+        } = &mut changes.dirty;
+        self.imports.extend(of_member(std::mem::take(imports)));
+        self.conditions
+            .extend(of_member(std::mem::take(conditions)));
         let refused = std::mem::take(&mut changes.refused);
         self.take(changes, now);
         for (name, refusal) in &refused {
@@ -263,7 +283,6 @@ impl Planner {
     pub(crate) fn plan_afresh(&mut self) {
         self.dirty.all = true;
         self.since = None;
-        self.echoes.refresh();
     }
 
     /// Why each member has or lacks a key; none where nothing is known of it.
@@ -312,32 +331,6 @@ impl Planner {
             guard: self.world.is_guarded(),
             conflicts: self.conflicts.len(),
             ..self.observer.draw(&self.world, &self.queues, now)
-        }
-    }
-
-    /// Imports of a member changed. Those that we know the reason of need no look at once: they are as planned, or were
-    /// just made by a write that is about to fill them.
-    fn hear_echoes(&mut self, name: &ClusterName, dirty: &mut Dirty, now: Moment) {
-        let as_planned = std::mem::take(&mut dirty.as_planned);
-        let echoes = std::mem::take(&mut dirty.echoes);
-        let queue = self.queues.get(name);
-        for key in as_planned {
-            if let Some(queue) = queue {
-                queue.withdraw(&Slot::Import(key.clone()));
-            }
-            self.echoes.hear_expected(key, now);
-        }
-        let imports = self.world.members.get(name);
-        let imports = imports.map(|member| &member.imports.items);
-        for key in echoes {
-            let live = imports.and_then(|imports| imports.get(&key));
-            let is_bare = live.is_some_and(LiveImport::is_bare);
-            let is_made = |queue: &Arc<Queue>| queue.is_creating(&Slot::Import(key.clone()));
-            if is_bare && queue.is_some_and(is_made) {
-                self.echoes.hear_expected(key, now);
-            } else {
-                self.echoes.hear_change(key, now);
-            }
         }
     }
 

@@ -28,14 +28,14 @@ use tokio_util::sync::CancellationToken;
 
 use self::{election::Election, supervisor::Supervisor};
 use crate::{
-    args::{Args, Command, Settings},
+    args::{Args, Command, Settings, check_sources},
     clusterset,
     events::{self, EventQueue, HomeRecorder, run_sender},
     explain,
-    home::{Home, HomeConfig},
-    inventory::{Identities, Inventory, Records},
+    home::HomeConfig,
     metrics::Metrics,
 };
+use mci_inventory::{Home, Identities, Inventory, Records};
 use moment::Clock;
 
 /// Readiness part: the gate is open, so imports are kept.
@@ -69,7 +69,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     if settings.needs_lease() && home.is_none() {
         return Err(no_home().into());
     }
-    settings.sources.check(home.is_some())?;
+    check_sources(&settings.sources, home.is_some())?;
     let listener = TcpListener::bind(settings.admin_address)
         .await
         .with_context(|| {
@@ -151,7 +151,10 @@ async fn serve(
     let watched = health.clone();
     tasks.spawn(async move {
         members
-            .run(clock, sender, || watched.watch("inventory", LOOP_LIMIT))
+            .run(clock, sender, || {
+                let pulse = watched.watch("inventory", LOOP_LIMIT);
+                move || pulse.beat()
+            })
             .await;
         Ok(())
     });

@@ -23,7 +23,6 @@ mod writer;
 pub(crate) use self::{
     caller::Caller,
     dry::{describe_import, describe_pool},
-    lane::ECHO,
     queue::Queue,
     request::Call,
     wait::throttle,

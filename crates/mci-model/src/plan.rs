@@ -28,17 +28,21 @@ use std::{
 };
 
 use crd::{Condition, RoutingMode};
+use jiff::Timestamp;
 
 pub use self::{address::Rejection, import::join_names};
 use self::{
     decision::{Decision, EntryFate, ImportsFate, Known, Mark, decide},
     entry::{Derived, derive_entry},
-    lend::{Fates, Lender, lend},
+    exported::{Importer, Judgement},
+    import::Exports,
+    lend::{Lenders, Lent, lend},
 };
 use crate::{
     index::{
         World,
         entry::{Entry, ImportStatus},
+        facts::{Claim, LiveImport},
         flavour::Flavour,
         member::Member,
     },
@@ -90,6 +94,20 @@ pub struct KeyPlan {
     pub crowded_out: BTreeSet<ClusterName>,
     /// When it changes with time alone: a drain ends.
     pub ripens: Option<Moment>,
+    /// What was decided of every member, by name.
+    decisions: Vec<(ClusterName, Decision)>,
+    exports: Exports,
+}
+
+/// What became of the plan of one import.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replanned {
+    /// It is the same.
+    Same,
+    /// It is another.
+    Changed,
+    /// It takes more than this import to plan it: the key has to be planned as a whole.
+    Not,
 }
 
 /// What should be of the import in one member.
@@ -142,6 +160,14 @@ pub struct Audience {
     pub lent: u64,
 }
 
+/// What decides the import of a member.
+enum Scope {
+    /// Nothing more is to be looked at.
+    Fixed(ImportPlan),
+    /// The exports, for this audience, with what its own import lends.
+    Made(Audience, Lent),
+}
+
 /// What our entry in a pool's status should be.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PoolPlan {
@@ -171,97 +197,56 @@ pub fn desired(world: &World, policy: &Policy, now: Moment) -> BTreeMap<Key, Key
 
 /// What should be of one key.
 pub fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment) -> KeyPlan {
-    let wall = world.wall_at(now);
     let mut plan = KeyPlan::default();
     let mut entries = Vec::new();
-    let mut fates = Fates::default();
     let mut kept = BTreeMap::new();
-    let mut decisions: Vec<(&ClusterName, &Member, Decision)> = Vec::new();
     for (name, member) in &world.members {
-        let known = Known::of(world, member, key, now);
-        let decision = decide(known);
-        decisions.push((name, member, decision));
+        let decision = decide(Known::of(world, member, key, now));
+        plan.decisions.push((name.clone(), decision));
         let mark = match decision.entry {
             EntryFate::Publish => Mark::None,
             EntryFate::Retain(mark) => mark,
-            // nothing is lent of it
-            EntryFate::Remove(_) => continue,
-            EntryFate::Carry(_) | EntryFate::Drain(_) => {
-                let lender = Lender {
-                    fate: decision.entry,
-                    reach: known.reach,
-                    until: member.draining.until(key),
-                    allowed: &member.origin.allowed,
-                };
-                fates.add(name.as_str(), lender);
-                if let (EntryFate::Carry(_), Some(record)) = (lender.fate, member.pools.get(key)) {
+            EntryFate::Carry(_) => {
+                if let Some(record) = member.pools.get(key) {
                     kept.insert(name, record.facts.created);
                 }
                 continue;
             }
+            EntryFate::Drain(_) | EntryFate::Remove(_) => continue,
         };
         if let Some(export) = derive(&mut plan, policy, name, member, key, mark) {
-            fates.publish(name.as_str());
-            entries.push((name, export));
+            entries.push((name.clone(), export));
         }
     }
-    let exports = import::Exports::new(entries, kept);
-    let mut ripens = None;
-    let mut cut = BTreeSet::new();
-    let mut shared: BTreeMap<Audience, ImportPlan> = BTreeMap::new();
-    for (name, member, decision) in &decisions {
-        let import = match decision.imports {
-            ImportsFate::Pause(hold) => ImportPlan::Hold(hold),
-            ImportsFate::TakeAway => ImportPlan::Absent,
-            ImportsFate::Apply(flavour) | ImportsFate::Queue(flavour) => {
-                let live = member.imports.items.get(key);
-                let remembered = member.remembered_entries(key);
-                let lent = lend(
-                    name,
-                    live,
-                    remembered,
-                    flavour,
-                    &fates,
-                    &policy.controller_name,
-                    wall,
-                );
-                if let Some(time) = lent.ripens {
-                    let at = world.moment_at(time, now);
-                    ripens = Some(ripens.map_or(at, |ripens: Moment| ripens.min(at)));
-                }
-                let audience = Audience {
-                    flavour,
-                    excluded: exports.asks(name, member, key).then(|| (*name).clone()),
-                    generation: live.map_or(1, |live| live.generation),
-                    lent: lent.fingerprint(),
-                };
+    plan.exports = Exports::new(entries, kept);
+    plan.crowded_out = plan.exports.crowded_out().cloned().collect();
+    let mut shared = BTreeMap::new();
+    for (at, (name, member)) in world.members.iter().enumerate() {
+        let import = match plan.scope(world, policy, key, at, member, now) {
+            Scope::Fixed(import) => import,
+            Scope::Made(audience, lent) => {
+                plan.ripens = earlier(plan.ripens, lent.ripens, world, now);
                 let made = shared.entry(audience);
                 let made = made.or_insert_with_key(|audience| {
-                    import::make(policy, audience, &exports, lent, &mut cut)
+                    import::make(policy, audience, &plan.exports, lent, &mut plan.crowded_out)
                 });
                 made.clone()
             }
         };
-        plan.imports.insert((*name).clone(), import);
+        plan.imports.insert(name.clone(), import);
     }
-    plan.ripens = ripens;
-    plan.crowded_out = exports.crowded_out().cloned().chain(cut).collect();
-    for (name, member, _) in &decisions {
-        if let Some(record) = member.pools.get(key) {
-            let judgement = exported::Judgement {
-                policy,
-                exporter: name,
-                member,
-                record,
-                decisions: &decisions,
-                imports: &plan.imports,
-                crowded_out: plan.crowded_out.contains(*name),
-            };
-            let pool = judgement.judge();
-            plan.pools.insert((*name).clone(), pool);
-        }
-    }
+    plan.judge(world, policy, key);
     plan
+}
+
+fn earlier(
+    ripens: Option<Moment>,
+    lent: Option<Timestamp>,
+    world: &World,
+    now: Moment,
+) -> Option<Moment> {
+    let lent = lent.map(|time| world.moment_at(time, now));
+    ripens.into_iter().chain(lent).min()
 }
 
 /// The entry of a pool that is exported; none if it is not.
@@ -306,6 +291,153 @@ pub fn entry_of<'a>(
         }
         ImportPlan::Absent | ImportPlan::Hold(_) => None,
     })
+}
+
+// === impl KeyPlan ===
+
+impl KeyPlan {
+    /// Plans the import of one member again, after that import changed and nothing else: what the others hold does not
+    /// depend on it.
+    pub fn replan_import(
+        &mut self,
+        world: &World,
+        policy: &Policy,
+        key: &Key,
+        name: &ClusterName,
+        now: Moment,
+    ) -> Replanned {
+        let (Some(member), Some(planned), Ok(at)) = (
+            world.members.get(name),
+            self.imports.get(name),
+            self.decisions
+                .binary_search_by(|(known, _)| known.cmp(name)),
+        ) else {
+            return Replanned::Not;
+        };
+        if planned.is_said_by(member.imports.items.get(key)) {
+            return Replanned::Same;
+        }
+        let import = match self.scope(world, policy, key, at, member, now) {
+            Scope::Fixed(_) => return Replanned::Same,
+            Scope::Made(audience, _) if planned.is_for(&audience) => return Replanned::Same,
+            Scope::Made(audience, lent) => {
+                let lends = audience.lent != 0 || planned.is_lent();
+                self.ripens = earlier(self.ripens, lent.ripens, world, now);
+                let mut others = self.imports.values();
+                match others.find(|import| import.is_for(&audience)) {
+                    Some(same) => same.clone(),
+                    // whose entries find no room beside those that are lent is known of the whole key
+                    None if lends && !self.crowded_out.is_empty() => return Replanned::Not,
+                    None => {
+                        let mut cut = BTreeSet::new();
+                        let made = import::make(policy, &audience, &self.exports, lent, &mut cut);
+                        if !cut.is_empty() {
+                            return Replanned::Not;
+                        }
+                        made
+                    }
+                }
+            }
+        };
+        self.imports.insert(name.clone(), import);
+        Replanned::Changed
+    }
+
+    /// Judges the exports by what the importers show now, against the plan as it is.
+    pub fn judge(&mut self, world: &World, policy: &Policy, key: &Key) {
+        let members = self.decisions.iter().zip(&self.imports);
+        let importers = members.filter_map(|((name, decision), (of, plan))| {
+            debug_assert_eq!(name, of, "one for each, in the same order");
+            Some(Importer {
+                name,
+                member: world.members.get(name)?,
+                word: decision.word,
+                plan,
+            })
+        });
+        let importers: Vec<Importer<'_>> = importers.collect();
+        let pools = importers.iter().filter_map(|exporter| {
+            let record = exporter.member.pools.get(key)?;
+            let judgement = Judgement {
+                policy,
+                exporter: exporter.name,
+                member: exporter.member,
+                record,
+                importers: &importers,
+                imports: &self.imports,
+                crowded_out: self.crowded_out.contains(exporter.name),
+            };
+            Some((exporter.name.clone(), judgement.judge()))
+        });
+        let pools = pools.collect();
+        self.pools = pools;
+    }
+
+    /// What decides the import of a member, the one at this place.
+    fn scope(
+        &self,
+        world: &World,
+        policy: &Policy,
+        key: &Key,
+        at: usize,
+        member: &Member,
+        now: Moment,
+    ) -> Scope {
+        let Some((name, decision)) = self.decisions.get(at) else {
+            return Scope::Fixed(ImportPlan::Absent);
+        };
+        let flavour = match decision.imports {
+            ImportsFate::Pause(hold) => return Scope::Fixed(ImportPlan::Hold(hold)),
+            ImportsFate::TakeAway => return Scope::Fixed(ImportPlan::Absent),
+            ImportsFate::Apply(flavour) | ImportsFate::Queue(flavour) => flavour,
+        };
+        let live = member.imports.items.get(key);
+        let lenders = Lenders {
+            world,
+            key,
+            decisions: &self.decisions,
+            now,
+        };
+        let remembered = member.remembered_entries(key);
+        let lent = lend(
+            name,
+            live,
+            remembered,
+            flavour,
+            lenders,
+            &policy.controller_name,
+        );
+        let audience = Audience {
+            flavour,
+            excluded: self.exports.asks(name, member, key).then(|| name.clone()),
+            generation: live.map_or(1, |live| live.generation),
+            lent: lent.fingerprint(),
+        };
+        Scope::Made(audience, lent)
+    }
+}
+
+// === impl ImportPlan ===
+
+impl ImportPlan {
+    /// Whether an import shows this plan, and lends nothing to it.
+    fn is_said_by(&self, live: Option<&LiveImport>) -> bool {
+        let (Self::Present(planned), Some(live)) = (self, live) else {
+            return false;
+        };
+        !self.is_lent()
+            && live.claim == Claim::Ours
+            && live.generation == planned.audience.generation
+            && live.status.digest() == Some(planned.digest)
+    }
+
+    fn is_for(&self, audience: &Audience) -> bool {
+        matches!(self, Self::Present(planned) if planned.audience == *audience)
+    }
+
+    fn is_lent(&self) -> bool {
+        matches!(self, Self::Present(planned) if planned.audience.lent != 0)
+    }
 }
 
 // === impl ImportInExporter ===

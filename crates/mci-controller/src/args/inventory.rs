@@ -5,10 +5,10 @@ use std::{path::PathBuf, sync::Arc};
 use process::ConfigError;
 
 use crate::{
-    inventory::{MAX_ENTRY_LABELS, ProfileSource, ProviderFile, Reading, Sources},
     name::{ClusterName, is_label},
     networks::{Allowed, Networks},
 };
+use mci_inventory::{MAX_ENTRY_LABELS, ProfileSource, ProviderFile, Reading, Sources};
 
 /// Who the members are.
 #[derive(Clone, Debug, clap::Args)]
@@ -126,6 +126,31 @@ impl InventoryArgs {
             },
         })
     }
+}
+
+/// Whether there is any source, and a home for those that need one.
+/// # Errors
+/// What is missing.
+pub(crate) fn check_sources(sources: &Sources, home: bool) -> Result<(), ConfigError> {
+    let wanting = [
+        (sources.self_name.is_some(), "--self-name"),
+        (sources.profiles.is_some(), "--clusterprofile-namespace"),
+    ];
+    if let Some((_, flag)) = wanting.iter().find(|(given, _)| *given && !home) {
+        return Err(ConfigError::new(
+            *flag,
+            "a home cluster",
+            "--home-kubeconfig /etc/isthmus/home.kubeconfig",
+        ));
+    }
+    if sources.kinds(home).is_empty() {
+        return Err(ConfigError::new(
+            "no source of members",
+            "--kubeconfig-dir, or a home cluster with --member-secrets, --self-name or --clusterprofile-namespace",
+            "--kubeconfig-dir /var/run/isthmus/members",
+        ));
+    }
+    Ok(())
 }
 
 fn profiles(

@@ -15,10 +15,10 @@ use super::{
 };
 use crate::{
     index::{member::Link, origin::Source},
-    inventory::Unused,
     name::ClusterName,
     overview::Overview,
 };
+use mci_inventory::Unused;
 use moment::Moment;
 
 /// Compares what stands with what was reported.

@@ -15,9 +15,10 @@ use super::{
     Control, project,
     relist::relisting,
     under_way::{ListMemory, Seen},
-    watches::{Gone, Wires, config},
+    watches::{Gone, Wires},
 };
 use crate::{
+    client::watch_config,
     index::{
         heap::Heap,
         update::{Change, ParentKind, Update},
@@ -102,7 +103,7 @@ where
             let facts = facts(object);
             list.add(Seen { key, facts })
         };
-        let mut stream = std::pin::pin!(watch::reduced(api, config(), reduce));
+        let mut stream = std::pin::pin!(watch::reduced(api, watch_config(), reduce));
         while let Some(event) = stream.next().await {
             let change = match event {
                 watch::Update::Reset(objects) => {

@@ -13,9 +13,10 @@ use super::{
     project,
     under_way::{ListMemory, Seen},
     vigil::Sign,
-    watches::{Gone, Wires, config},
+    watches::{Gone, Wires},
 };
 use crate::{
+    client::watch_config,
     index::{
         facts::CrdCheck,
         pools::MAX_POOLS,
@@ -39,7 +40,11 @@ pub(super) async fn pools(wires: Wires, client: Client) -> Result<(), Gone> {
             let facts = project::pool(object, &ours);
             adding.add(Seen { key, facts })
         };
-        Box::pin(watch::reduced(Api::all(client.clone()), config(), reduce))
+        Box::pin(watch::reduced(
+            Api::all(client.clone()),
+            watch_config(),
+            reduce,
+        ))
     };
     let mut stream = list();
     // a list or deletion was told under a CRD that may be going

@@ -10,12 +10,15 @@ use super::{
     Control, project,
     under_way::{ListMemory, Seen},
     vigil::Sign,
-    watches::{Gone, Wires, changed, config},
+    watches::{Gone, Wires, changed},
 };
-use crate::index::{
-    facts::SliceFacts,
-    interest::{Interest, Scope},
-    update::{Kind, Update},
+use crate::{
+    client::watch_config,
+    index::{
+        facts::SliceFacts,
+        interest::{Interest, Scope},
+        update::{Kind, Update},
+    },
 };
 
 /// A selection, and its watch.
@@ -128,7 +131,7 @@ impl Selection {
     }
 
     fn new(scope: Scope, wires: &Wires, client: Client) -> Self {
-        let config = config().labels(&scope.selector());
+        let config = watch_config().labels(&scope.selector());
         let list = ListMemory::new(&wires.under_way);
         let adding = list.clone();
         let stream = watch::reduced(Api::all(client), config, move |object: EndpointSlice| {

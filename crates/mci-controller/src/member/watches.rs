@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 use kube::{Api, Client, Resource, core::PartialObjectMeta};
 use tokio::sync::mpsc;
-use watch::{Config, OddObject, WatchFailure};
+use watch::{OddObject, WatchFailure};
 
 use super::{
     Alike, Timed, import_crd,
@@ -18,6 +18,7 @@ use super::{
     vigil::Sign,
 };
 use crate::{
+    client::watch_config,
     index::{
         flavour::ImportCrd,
         member::Fault,
@@ -55,21 +56,12 @@ enum CrdNews {
 
 /// Name of our CRD.
 const IMPORT_CRD: &str = "inferencepoolimports.inference.networking.x-k8s.io";
-/// How long the server keeps one watch open, in seconds. A proxy that buffers shows within this and 5 s more; the
-/// watcher's own 290 s would hide it, and outlast the 50 s of silence that the client for home allows.
-const WATCH_SECONDS: std::ops::Range<u32> = 30..40;
 /// The imports wait so long for the news of their CRD: it is one small list, and they are listed again if it comes late.
 const CRD_FIRST: Duration = Duration::from_secs(2);
 
 /// Imports on one page of a list. An import may reach 1 MiB, with its managed fields twice that, where a page may be
 /// 32 MiB and 256 Ki JSON objects: this leaves 640 KiB and 5000 objects for each, which is 60 entries of 80 objects.
 const IMPORTS_PAGE: u32 = 50;
-
-/// Watches whole lists: pages of 500, and a watch that is renewed every half minute.
-pub(crate) fn config() -> Config {
-    use rand::RngExt;
-    Config::default().timeout(rand::rng().random_range(WATCH_SECONDS))
-}
 
 // === impl Wires ===
 
@@ -120,7 +112,7 @@ impl Wires {
 pub(super) async fn services(wires: Wires, client: Client) -> Result<(), Gone> {
     let list = ListMemory::new(&wires.under_way);
     let adding = list.clone();
-    let stream = watch::reduced(Api::all(client), config(), move |object: Service| {
+    let stream = watch::reduced(Api::all(client), watch_config(), move |object: Service| {
         let key = project::key_of(object.meta());
         let facts = project::service(object);
         adding.add(Seen { key, facts })
@@ -138,7 +130,7 @@ pub(super) async fn namespaces(wires: Wires, client: Client) -> Result<(), Gone>
         let facts = project::namespace(object);
         adding.add(Seen { key, facts })
     };
-    let stream = watch::reduced_metadata(Api::all(client), config(), reduce);
+    let stream = watch::reduced_metadata(Api::all(client), watch_config(), reduce);
     follow(wires, Kind::Namespaces, list, stream, Update::Namespaces).await
 }
 
@@ -146,7 +138,7 @@ pub(super) async fn namespaces(wires: Wires, client: Client) -> Result<(), Gone>
 /// it was would not tell. So no word of the imports as they read before follows the news of the CRD, and they are listed
 /// again after it.
 pub(super) async fn imports(wires: Wires, client: Client) -> Result<(), Gone> {
-    let config = config().fields(&format!("metadata.name={IMPORT_CRD}"));
+    let config = watch_config().fields(&format!("metadata.name={IMPORT_CRD}"));
     let crds = watch::objects::<CustomResourceDefinition>(Api::all(client.clone()), config);
     let mut crds = std::pin::pin!(crds);
     let mut seen = None;
@@ -201,7 +193,7 @@ async fn next_crd(
 
 async fn watch_imports(wires: Wires, client: Client) -> Result<(), Gone> {
     let (ours, alike) = (wires.ours.clone(), wires.alike.clone());
-    let config = config().page_size(IMPORTS_PAGE);
+    let config = watch_config().page_size(IMPORTS_PAGE);
     let list = ListMemory::new(&wires.under_way);
     let adding = list.clone();
     let reduce = move |object: ImportObject| {

@@ -8,6 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::{
     Planner,
     body::{Bodies, content_under, delete, remove_foreign},
+    kept::{Kept, Standing, Standings},
 };
 use crate::{
     index::{
@@ -19,7 +20,7 @@ use crate::{
     },
     name::{ClusterName, Key},
     plan::{
-        Hold, ImportPlan, KeyPlan, PoolPlan, desired_for,
+        Hold, ImportPlan, KeyPlan, PoolPlan, Replanned, desired_for,
         diff::{PoolStep, Step, diff, diff_pool},
     },
     write::{
@@ -61,7 +62,6 @@ impl Planner {
         if !self.gate.is_open() {
             return;
         }
-        // echoes are apart: see [`Echoes`]
         let Dirty { all, keys, .. } = std::mem::take(&mut self.dirty);
         let mut occasion = Occasion {
             since: self.since.take().unwrap_or(now),
@@ -69,6 +69,7 @@ impl Planner {
             wall,
         };
         if all {
+            self.plans.clear();
             let conflicts = self.conflicts.iter().map(|(_, key)| key.clone());
             let all = self.world.all_keys().into_iter().chain(conflicts);
             self.backlog.add(all, occasion.since);
@@ -76,8 +77,15 @@ impl Planner {
         let mut compared = 0;
         self.publish_keys(keys, &mut compared, occasion);
         let cost = self.cost();
-        for (keys, since) in self.echoes.take(cost, now) {
-            self.publish_keys(keys, &mut compared, Occasion { since, ..occasion });
+        while compared < SLICE
+            && let Some((key, name)) = self.imports.pop_first()
+        {
+            compared += self.follow_import(&key, &name, occasion);
+        }
+        while compared < SLICE
+            && let Some((key, name)) = self.conditions.pop_first()
+        {
+            compared += self.follow_condition(&key, &name, occasion);
         }
         occasion.since = self.backlog.since.unwrap_or(now);
         // one at least, lest events without end starve it
@@ -110,36 +118,104 @@ impl Planner {
 
     /// Whether more is to be planned at once.
     pub(crate) fn is_behind(&self) -> bool {
-        self.gate.is_open() && !self.backlog.keys.is_empty()
+        let is_idle =
+            self.backlog.keys.is_empty() && self.imports.is_empty() && self.conditions.is_empty();
+        self.gate.is_open() && !is_idle
     }
 
-    /// When there is more to be planned, though nothing new is heard.
-    pub(crate) fn next_due(&self) -> Option<Moment> {
-        self.echoes.due().filter(|_| self.gate.is_open())
-    }
-
+    /// Plans a key for all members.
     fn publish_key(&mut self, key: &Key, occasion: Occasion) {
-        self.echoes.forget(key);
         let plan = desired_for(&self.world, &self.policy, key, occasion.now);
         self.rejections.count(key, &plan, &self.metrics);
-        let time = (occasion.now, occasion.wall);
-        self.recorder
-            .observe(&self.world, key, &plan, self.speaking, time);
         let mut bodies = Bodies::default();
+        let mut standings = Standings::default();
         for (name, import) in &plan.imports {
-            self.publish_import(key, name, import, &mut bodies, occasion);
+            let standing = self.publish_import(key, name, import, &mut bodies, occasion);
+            standings.set(name, standing);
         }
+        self.publish_pools(key, &plan, occasion);
+        self.keep(key, &plan);
+        if is_empty(&plan) {
+            self.plans.remove(key);
+        } else {
+            self.plans.insert(key.clone(), Kept { plan, standings });
+        }
+    }
+
+    /// An import changed: it is compared with the plan that is kept, and the exports are judged again where that decides.
+    /// Returns how many imports were compared.
+    fn follow_import(&mut self, key: &Key, name: &ClusterName, occasion: Occasion) -> usize {
+        if self.backlog.keys.contains(key) {
+            return 0;
+        }
+        let replanned = self.plans.get_mut(key).map(|kept| {
+            let plan = &mut kept.plan;
+            plan.replan_import(&self.world, &self.policy, key, name, occasion.now)
+        });
+        let (Some(Replanned::Same | Replanned::Changed), Some(mut kept)) =
+            (replanned, self.plans.remove(key))
+        else {
+            self.publish_key(key, occasion);
+            return self.cost();
+        };
+        if replanned == Some(Replanned::Changed) {
+            self.keep(key, &kept.plan);
+        }
+        if let Some(import) = kept.plan.imports.get(name) {
+            let mut bodies = Bodies::default();
+            let standing = self.publish_import(key, name, import, &mut bodies, occasion);
+            let was_shown = kept.standings.all_shown();
+            let moved = kept.standings.set(name, standing);
+            let decides = was_shown || kept.standings.all_shown();
+            if moved && (decides || !self.unsettled.hurry(key, occasion.now)) {
+                kept.plan.judge(&self.world, &self.policy, key);
+                self.publish_pools(key, &kept.plan, occasion);
+            }
+        }
+        self.plans.insert(key.clone(), kept);
+        1
+    }
+
+    /// Our condition of a pool changed: it is compared with the plan that is kept. Returns how many imports were compared.
+    fn follow_condition(&mut self, key: &Key, name: &ClusterName, occasion: Occasion) -> usize {
+        if self.backlog.keys.contains(key) {
+            return 0;
+        }
+        let Some(kept) = self.plans.remove(key) else {
+            self.publish_key(key, occasion);
+            return self.cost();
+        };
+        self.observe(key, &kept.plan, occasion);
+        if let Some(pool) = kept.plan.pools.get(name) {
+            self.publish_pool(key, name, pool, occasion);
+        }
+        self.plans.insert(key.clone(), kept);
+        1
+    }
+
+    fn publish_pools(&mut self, key: &Key, plan: &KeyPlan, occasion: Occasion) {
+        self.observe(key, plan, occasion);
         // a pool that is gone waits for nobody
         self.unsettled
             .retain(key, |name| plan.pools.contains_key(name));
         for (name, pool) in &plan.pools {
             self.publish_pool(key, name, pool, occasion);
         }
+    }
+
+    fn observe(&mut self, key: &Key, plan: &KeyPlan, occasion: Occasion) {
+        let time = (occasion.now, occasion.wall);
+        self.recorder
+            .observe(&self.world, key, plan, self.speaking, time);
+    }
+
+    /// Keeps of a key what its plan needs, and no more.
+    fn keep(&mut self, key: &Key, plan: &KeyPlan) {
         match plan.ripens {
             Some(at) => self.ripening.insert(key.clone(), at),
             None => self.ripening.remove(key),
         };
-        if is_empty(&plan) {
+        if is_empty(plan) {
             self.ledger.forget(key);
         } else {
             let imports = plan.imports.values();
@@ -158,17 +234,22 @@ impl Planner {
         plan: &ImportPlan,
         bodies: &mut Bodies,
         occasion: Occasion,
-    ) {
+    ) -> Standing {
         let Some(step) = self.weigh(key, name, plan, occasion.now) else {
-            return;
+            return Standing::Shown;
         };
         let (Some(member), Some(queue)) = (self.world.members.get(name), self.queues.get(name))
         else {
-            return;
+            return Standing::Shown;
         };
         let live = member.imports.items.get(key);
         let slot = Slot::Import(key.clone());
         let retry = member.undone_imports.not_before(key);
+        let standing = match step {
+            _ if step == Step::Conflict || retry.is_some() => Standing::Conflict,
+            Step::None => Standing::Shown,
+            _ => Standing::Pending,
+        };
         let place = (name.clone(), key.clone());
         if step == Step::Conflict {
             if self.conflicts.insert(place) {
@@ -186,7 +267,7 @@ impl Planner {
         let action = match (step, plan, live) {
             (Step::None | Step::Conflict, _, _) => {
                 queue.withdraw(&slot);
-                return;
+                return standing;
             }
             (Step::Delete, _, Some(live)) => Some((delete(live), 0)),
             (Step::RemoveForeign(pointers), _, Some(live)) => {
@@ -223,6 +304,7 @@ impl Planner {
             };
             queue.offer(slot, work, occasion.now);
         }
+        standing
     }
 
     /// Compares an import with its plan, and learns from it who undoes what. None: no such member.

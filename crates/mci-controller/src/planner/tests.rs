@@ -1,3 +1,4 @@
+mod kept;
 mod takeover;
 mod undo;
 
@@ -440,92 +441,6 @@ fn a_member_that_never_shows_its_writes_is_planned_ever_more_seldom() {
     }
     // at 0, 1, 3, 7, 15, 31 and 63 s; and at 60 s, when the pools' absence begins to count
     assert!((2..=8).contains(&looks), "{looks} looks in two minutes");
-}
-
-#[test]
-fn the_echoes_of_one_event_are_planned_together() {
-    let names: Vec<String> = (0..20).map(|n| format!("m{n:02}")).collect();
-    let all: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut bench = Bench::new(&all);
-    bench.connect("m00", mk_exported(), Vec::new());
-    for name in all.iter().skip(1) {
-        bench.connect(name, Vec::new(), Vec::new());
-    }
-    bench.plan(at(0));
-    let key = mk_key("llm");
-    let plan = desired_for(&bench.planner.world, &bench.planner.policy, &key, at(0));
-    let mut rounds = 0;
-    for (n, name) in all.iter().enumerate().skip(1) {
-        let ImportPlan::Present(planned) = &plan.imports[&mk_name(name)] else {
-            panic!("no import in {name}");
-        };
-        let shown = Update::Imports(Change::Applied(mk_live(&key, planned, 1)));
-        let now = at(20 + n as u64);
-        bench.planner.update(&mk_name(name), shown, now);
-        rounds += usize::from(bench.planner.next_due().is_some_and(|due| due <= now));
-        bench.planner.publish(now, wall());
-    }
-    let due = bench
-        .planner
-        .next_due()
-        .expect("the last are to be planned");
-    assert!(due <= at(20 + 50 + 20), "{due:?}");
-    bench.planner.publish(due, wall());
-    assert_eq!(rounds, 1, "and one for all that followed the first");
-    assert_eq!(bench.planner.next_due(), None);
-    let shown = desired_for(&bench.planner.world, &bench.planner.policy, &key, due);
-    assert!(matches!(
-        shown.pools[&mk_name("m00")],
-        PoolPlan::Exported { settled: true, .. }
-    ));
-    // known at once, though nothing else happened: what it waited for is over
-    assert!(bench.planner.unsettled.keys().is_empty());
-}
-
-#[test]
-fn only_what_a_write_explains_waits_for_a_slower_round() {
-    let mut bench = Bench::new(&["a", "b"]);
-    bench.connect("a", mk_exported(), Vec::new());
-    bench.connect("b", Vec::new(), Vec::new());
-    bench.planner.speak(true);
-    bench.plan(at(0));
-    let key = mk_key("llm");
-    let plan = desired_for(&bench.planner.world, &bench.planner.policy, &key, at(0));
-    let ImportPlan::Present(planned) = &plan.imports[&mk_name("b")] else {
-        panic!("no import");
-    };
-    let show = |bench: &mut Bench, live: LiveImport, now| {
-        let shown = Update::Imports(Change::Applied(live));
-        bench.planner.update(&mk_name("b"), shown, now);
-        let due = bench.planner.next_due().expect("it is to be planned");
-        bench.plan(due);
-        due
-    };
-    let (slot, work) = bench.queues["b"].take(at(1_000)).expect("a creation");
-    assert!(matches!(work.action, Action::Apply { create: true, .. }));
-    let bare = LiveImport {
-        status: LiveStatus::new(crd::InferencePoolImportStatus::default(), "us"),
-        ..mk_live(&key, planned, 1)
-    };
-    assert!(bare.is_bare());
-    let expected = at(1_000 + 100);
-    assert_eq!(show(&mut bench, bare.clone(), at(1_000)), expected);
-
-    // what somebody else wrote meanwhile is compared at once
-    let mut edited = mk_live(&key, planned, 2);
-    edited.status.clusters.clear();
-    assert!(show(&mut bench, edited.clone(), at(5_000)) <= at(5_000));
-    bench.queues["b"].finish(&slot, Outcome::Done, at(5_001));
-    let said = mk_live(&key, planned, 3);
-    assert_eq!(show(&mut bench, said, at(10_000)), at(10_000 + 100));
-    assert!(bench.queues["b"].take(at(11_000)).is_none(), "as planned");
-    edited.resource_version = "4".to_owned();
-    assert!(show(&mut bench, edited, at(20_000)) <= at(20_000));
-    // nor is it explained by a creation that is over
-    let mut emptied = bare;
-    emptied.resource_version = "5".to_owned();
-    assert!(show(&mut bench, emptied, at(30_000)) <= at(30_000));
-    assert!(bench.queues["b"].take(at(60_000)).is_some(), "it is mended");
 }
 
 #[test]

@@ -55,6 +55,17 @@ impl Unsettled {
         true
     }
 
+    /// An importer of the key moved: it is looked at again as soon as its condition may be told. False: it may be told now.
+    pub(super) fn hurry(&mut self, key: &Key, now: Moment) -> bool {
+        let Some(exporters) = self.keys.get_mut(key) else {
+            return false;
+        };
+        for wait in exporters.values_mut() {
+            wait.look_at = wait.look_at.min(wait.held_until);
+        }
+        exporters.values().all(|wait| now < wait.held_until)
+    }
+
     pub(super) fn settle(&mut self, key: &Key, exporter: &ClusterName) {
         self.retain(key, |name| name != exporter);
     }

@@ -9,7 +9,8 @@ use tokio::{task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::LOOP_LIMIT;
-use crate::home::{Home, lease_name};
+use crate::home::lease_name;
+use mci_inventory::Home;
 
 /// The election that this process takes part in, if any.
 pub(super) struct Election {

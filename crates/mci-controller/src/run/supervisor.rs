@@ -24,17 +24,10 @@ use tokio_util::sync::CancellationToken;
 use self::{hearing::Told, members::Handle};
 use super::{GATE_PART, LOOP_LIMIT};
 use crate::{
-    args::Settings,
-    client::Turns,
-    events::HomeRecorder,
-    explain::Question,
-    index::member::Link,
-    inventory::{InventoryEvent, Records, Reissue, Unused},
-    member::Alike,
-    metrics::Metrics,
-    name::ClusterName,
-    planner::Planner,
+    args::Settings, client::Turns, events::HomeRecorder, explain::Question, index::member::Link,
+    member::Alike, metrics::Metrics, name::ClusterName, planner::Planner,
 };
+use mci_inventory::{InventoryEvent, Records, Reissue, Unused};
 use moment::Clock;
 
 mod hearing;
@@ -164,7 +157,6 @@ impl Supervisor {
         let mut compare_at = Instant::now() + jittered(COMPARE_ALL);
         let pulse = self.health.watch("world", LOOP_LIMIT);
         loop {
-            let due = self.planner.next_due();
             tokio::select! {
                 () = drain.cancelled() => break,
                 event = inventory.recv() => match event {
@@ -183,7 +175,6 @@ impl Supervisor {
                     self.planner.compare_all();
                     compare_at = Instant::now() + jittered(COMPARE_ALL);
                 }
-                () = sleep_until(self.clock.instant(due.unwrap_or_default())), if due.is_some() => {}
                 // the next slice, after whatever else is due
                 () = tokio::task::yield_now(), if self.planner.is_behind() => {}
             }

@@ -1,7 +1,7 @@
 use std::{future::pending, path::Path};
 
 use super::*;
-use crate::inventory::Sources;
+use mci_inventory::Sources;
 
 /// Settings with the kubeconfigs of this directory as members.
 pub(super) fn mk_settings(directory: &Path) -> Settings {

@@ -61,7 +61,7 @@ const NAMESPACE_MIN: Duration = Duration::from_secs(30);
 const NAMESPACE_MAX: Duration = Duration::from_mins(5);
 /// A write shows in the watch within this. Until then an older state of the object is no reason to write it again: a
 /// creation, for one, shows first without its status.
-pub(crate) const ECHO: Duration = Duration::from_millis(500);
+const ECHO: Duration = Duration::from_millis(500);
 /// A write that is still asked for on the version that it was decided on is sent again after this: what it made may have
 /// gone before it showed. Ten times the longest echo, since one that is late by more is a watch about to begin anew.
 const SENT: Duration = Duration::from_secs(5);

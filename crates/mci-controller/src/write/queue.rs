@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{
-    action::{Action, Failure, Outcome, Slot, Work},
+    action::{Failure, Outcome, Slot, Work},
     breaker::Breaker,
     lane::Lane,
     limits::{InFlight, Rate},
@@ -91,14 +91,6 @@ impl Queue {
         let lanes = self.lanes.lock();
         let lane = lanes.lanes.get(slot);
         lane.map(Lane::stats).unwrap_or_default()
-    }
-
-    /// Whether a write is in flight that makes this object, and then fills it.
-    pub(crate) fn is_creating(&self, slot: &Slot) -> bool {
-        let lanes = self.lanes.lock();
-        let lane = lanes.lanes.get(slot);
-        let flying = lane.and_then(|lane| lane.in_flight.as_ref());
-        flying.is_some_and(|work| matches!(work.action, Action::Apply { create: true, .. }))
     }
 
     /// Whether something is in flight.

@@ -29,12 +29,12 @@ pub struct Changes {
 pub struct Dirty {
     /// Every key, whatever the sets below hold.
     pub all: bool,
-    /// Keys of which more than an import changed.
+    /// Keys of which more changed than what the sets below hold.
     pub keys: BTreeSet<Key>,
-    /// Keys of which an import changed, and nothing else: most are the echoes of what we wrote.
-    pub echoes: BTreeSet<Key>,
-    /// The same, where the import says what was last planned.
-    pub as_planned: BTreeSet<Key>,
+    /// Keys of which the import in the updated member changed: its plan alone depends on it.
+    pub imports: BTreeSet<Key>,
+    /// Keys of which our condition of the updated member's pool changed: no plan depends on it.
+    pub conditions: BTreeSet<Key>,
 }
 
 /// An export that ended, and the proof of it.
@@ -129,10 +129,10 @@ impl Dirty {
         let Self {
             all,
             keys,
-            echoes,
-            as_planned,
+            imports,
+            conditions,
         } = self;
-        !all && keys.is_empty() && echoes.is_empty() && as_planned.is_empty()
+        !all && keys.is_empty() && imports.is_empty() && conditions.is_empty()
     }
 
     /// Adds the keys of another update.
@@ -140,12 +140,12 @@ impl Dirty {
         let Self {
             all,
             keys,
-            echoes,
-            as_planned,
+            imports,
+            conditions,
         } = other;
         self.all |= all;
         self.keys.extend(keys);
-        self.echoes.extend(echoes);
-        self.as_planned.extend(as_planned);
+        self.imports.extend(imports);
+        self.conditions.extend(conditions);
     }
 }

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use crd::{Condition, FailureMode, Hostname, ListenerProtocol, ServiceType};
 use jiff::Timestamp;
 
-use super::{digest::LiveStatus, entry::ImportStatus};
+use super::digest::LiveStatus;
 use crate::{export::Export, name::Key};
 
 /// An InferencePool.
@@ -221,13 +221,4 @@ pub enum CrdCheck {
     },
     /// It is gone or going: the absence of a pool proves nothing.
     Doubtful,
-}
-
-// === impl LiveImport ===
-
-impl LiveImport {
-    /// Ours, and without a status: as a creation first shows.
-    pub fn is_bare(&self) -> bool {
-        self.claim == Claim::Ours && *self.status == ImportStatus::default()
-    }
 }

@@ -187,7 +187,6 @@ impl Member {
     }
 
     pub(super) fn change_imports(&mut self, change: Change<LiveImport>, now: Moment) -> Changes {
-        let mut as_planned = false;
         let imports = &mut self.imports;
         let change = imports.cap(
             Kind::Imports.into(),
@@ -211,7 +210,7 @@ impl Member {
             }
             Change::Applied(item) => {
                 let key = item.key.clone();
-                as_planned = self.undone_imports.observe_live(&item, now);
+                self.undone_imports.observe_live(&item, now);
                 let news = self.imports.apply(key.clone(), item);
                 news.then_some(key).into_iter().collect()
             }
@@ -224,11 +223,7 @@ impl Member {
             self.forget_entries();
         }
         let mut changes = Changes::default();
-        if as_planned {
-            changes.dirty.as_planned = keys;
-        } else {
-            changes.dirty.echoes = keys;
-        }
+        changes.dirty.imports = keys;
         changes
     }
 

@@ -211,7 +211,12 @@ impl Member {
                 self.draining.forget(&key);
             }
         }
-        if record.concerns_us() || old.is_some_and(PoolRecord::concerns_us) {
+        let echoes = |old: &PoolRecord| {
+            old.concerns_us() && record.concerns_us() && old.differs_by_condition(&record)
+        };
+        if old.is_some_and(echoes) {
+            changes.dirty.conditions.insert(key.clone());
+        } else if record.concerns_us() || old.is_some_and(PoolRecord::concerns_us) {
             changes.dirty.keys.insert(key.clone());
         }
         if record.is_exported() {
@@ -302,6 +307,34 @@ impl PoolRecord {
     pub fn concerns_us(&self) -> bool {
         let nothing = Export::NotRequested { mode_alone: false };
         self.facts.exported.is_some() || self.facts.export != nothing
+    }
+
+    /// Whether the other says the same but for our condition, which no plan depends on.
+    fn differs_by_condition(&self, other: &Self) -> bool {
+        let PoolFacts {
+            key,
+            uid,
+            generation,
+            created,
+            export,
+            epp,
+            target_ports,
+            app_protocol,
+            exported,
+            parents,
+            status_full,
+        } = &self.facts;
+        let same_facts = *key == other.facts.key
+            && *uid == other.facts.uid
+            && *generation == other.facts.generation
+            && *created == other.facts.created
+            && *export == other.facts.export
+            && *epp == other.facts.epp
+            && *target_ports == other.facts.target_ports
+            && *app_protocol == other.facts.app_protocol
+            && *parents == other.facts.parents
+            && *status_full == other.facts.status_full;
+        same_facts && self.doubt == other.doubt && *exported != other.facts.exported
     }
 
     /// Whether it vanished with its CRD.

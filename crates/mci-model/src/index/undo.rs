@@ -153,24 +153,17 @@ impl UndoDetector {
     }
 
     /// The watch shows an import. Planning may not see this version: the next, which undoes it, may be here before. So
-    /// that it says what was last planned is noted at once; all else is for the plan to tell. Returns whether nothing is to
-    /// be written: the plan names the generation too.
-    pub(super) fn observe_live(&mut self, live: &LiveImport, now: Moment) -> bool {
-        let Some(observed) = self.observed.get(&live.key) else {
-            return false;
-        };
-        let digest = observed.wanted;
-        if live.claim != Claim::Ours || digest.is_none() || live.status.digest() != digest {
-            return false;
+    /// that it says what was last planned is noted at once; all else is for the plan to tell.
+    pub(super) fn observe_live(&mut self, live: &LiveImport, now: Moment) {
+        let digest = live.status.digest();
+        let wanted = self.observed.get(&live.key).map(|observed| observed.wanted);
+        if live.claim == Claim::Ours && digest.is_some() && wanted == Some(digest) {
+            let wanted = Wanted {
+                digest,
+                is_shown: true,
+            };
+            self.observe(&live.key, Some(Version::of_import(live)), wanted, now);
         }
-        // an import is planned as if new before it is there
-        let planned_for = observed.version.map_or(1, |version| version.generation);
-        let wanted = Wanted {
-            digest,
-            is_shown: true,
-        };
-        self.observe(&live.key, Some(Version::of_import(live)), wanted, now);
-        planned_for == live.generation
     }
 
     /// Whether somebody keeps undoing it.
@@ -454,22 +447,6 @@ mod tests {
         assert_eq!(Version::of_pool(&facts), bare);
         facts.exported = Some(Vec::new());
         assert_ne!(Version::of_pool(&facts), bare);
-    }
-
-    #[test]
-    fn an_import_of_another_generation_is_not_as_planned() {
-        let key = mk_key("llm");
-        let live = mk_import(1, 1);
-        let digest = live.status.digest();
-        let mut detector = UndoDetector::of_imports();
-        assert!(!detector.observe_live(&live, at(0)), "nothing is planned");
-        let wanted = Wanted {
-            digest,
-            is_shown: false,
-        };
-        detector.observe(&key, None, wanted, at(0));
-        assert!(detector.observe_live(&live, at(1)));
-        assert!(!detector.observe_live(&mk_import(2, 2), at(2)));
     }
 
     #[test]

@@ -5,9 +5,7 @@ use std::{collections::BTreeMap, fmt::Write, sync::Arc};
 use crd::conditions::{self, Status};
 
 use super::{
-    Hold, ImportPlan, PlannedImport, Policy, PoolPlan,
-    cover::covers_entry,
-    decision::{Decision, Word},
+    Hold, ImportPlan, PlannedImport, Policy, PoolPlan, cover::covers_entry, decision::Word,
 };
 use crate::export::Export;
 use crate::{
@@ -22,15 +20,23 @@ use crate::{
     name::ClusterName,
 };
 
-/// What an exporter's word is judged by.
+/// A member as the exporters of a key see it.
+pub(super) struct Importer<'a> {
+    pub(super) name: &'a ClusterName,
+    pub(super) member: &'a Member,
+    pub(super) word: Word,
+    pub(super) plan: &'a ImportPlan,
+}
+
+/// What an exporter's condition is judged by.
 pub(super) struct Judgement<'a> {
     pub(super) policy: &'a Policy,
     pub(super) exporter: &'a ClusterName,
     pub(super) member: &'a Member,
     pub(super) record: &'a PoolRecord,
-    /// Every member, with what was decided for the key.
-    pub(super) decisions: &'a [(&'a ClusterName, &'a Member, Decision)],
-    /// One for each.
+    /// Every member.
+    pub(super) importers: &'a [Importer<'a>],
+    /// The same by name.
     pub(super) imports: &'a BTreeMap<ClusterName, ImportPlan>,
     /// Its entry does not fit into some import.
     pub(super) crowded_out: bool,
@@ -124,41 +130,35 @@ impl Judgement<'_> {
     fn tally(&self) -> Tally {
         let mut tally = Tally::default();
         let mut seen = Seen::default();
-        for ((name, importer, decision), (of, plan)) in self.decisions.iter().zip(self.imports) {
-            debug_assert_eq!(*name, of, "one for each, in the same order");
-            if *name != self.exporter {
-                let verdict = self.verdict(importer, decision.word, plan, &mut seen);
-                tally.count(name, &verdict, self.policy.strict_exported);
+        for importer in self.importers {
+            if importer.name != self.exporter {
+                let verdict = self.verdict(importer, &mut seen);
+                tally.count(importer.name, &verdict, self.policy.strict_exported);
             }
         }
         tally
     }
 
-    fn verdict<'p>(
-        &self,
-        importer: &'p Member,
-        word: Word,
-        plan: &'p ImportPlan,
-        seen: &mut Seen<'p>,
-    ) -> Verdict {
-        match word {
+    fn verdict<'p>(&self, importer: &Importer<'p>, seen: &mut Seen<'p>) -> Verdict {
+        match importer.word {
             Word::NotCounted => return Verdict::NotCounted,
             Word::NamespaceMissing => return Verdict::NamespaceMissing,
             Word::Blocked(hold) => return Verdict::Blocked(hold.reason()),
             Word::Import => {}
         }
-        let planned = match plan {
+        let planned = match importer.plan {
             ImportPlan::Present(planned) => planned,
             ImportPlan::Hold(hold) => return Verdict::Blocked(hold.reason()),
             ImportPlan::Absent => return Verdict::Pending,
         };
-        let Some(live) = importer.imports.items.get(&self.record.facts.key) else {
+        let Some(live) = importer.member.imports.items.get(&self.record.facts.key) else {
             return Verdict::Pending;
         };
         if live.claim == Claim::Foreign {
             return Verdict::Blocked("Conflict");
         }
         if importer
+            .member
             .undone_imports
             .is_in_conflict(&self.record.facts.key)
         {

@@ -23,20 +23,20 @@ use crate::{
 };
 
 /// The entries of all that export a key.
-#[derive(Debug)]
-pub(super) struct Exports<'a> {
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Exports {
     /// In the order of names.
-    entries: Vec<(&'a ClusterName, ExportedEntry)>,
+    entries: Vec<(ClusterName, ExportedEntry)>,
     /// Places of those that fit, in the order of names.
     admitted: Vec<usize>,
     /// The same by age of the pool, oldest first.
     admitted_by_age: Vec<usize>,
     /// All, oldest first, with those whose entries cannot be derived now: importers keep those that they have.
-    all_by_age: Vec<&'a ClusterName>,
+    all_by_age: Vec<ClusterName>,
 }
 
 /// One of them.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct ExportedEntry {
     pub(super) entry: Entry,
     /// Bytes of JSON.
@@ -57,7 +57,7 @@ const MAX_NAMES: usize = 8;
 pub(super) fn make(
     policy: &Policy,
     audience: &Audience,
-    exports: &Exports<'_>,
+    exports: &Exports,
     lent: Lent,
     cut: &mut BTreeSet<ClusterName>,
 ) -> ImportPlan {
@@ -82,13 +82,13 @@ pub(super) fn make(
     };
     let others = order.iter().filter_map(|at| exports.entries.get(*at));
     for (name, export) in others {
-        if audience.excluded.as_ref() == Some(*name) {
+        if audience.excluded.as_ref() == Some(name) {
             continue;
         }
         bytes = bytes.saturating_add(export.size);
         full |= clusters.len() >= MAX_ENTRIES || bytes > MAX_ENTRIES_BYTES;
         if full {
-            cut.insert((*name).clone());
+            cut.insert(name.clone());
         } else {
             clusters.push(export.entry.clone());
         }
@@ -213,7 +213,7 @@ fn summary(clusters: &[Entry], generation: i64) -> Vec<Condition> {
 
 /// `Consistent`, for two entries or more: whether they agree with that of the oldest pool. Of pools that are not known,
 /// the age is not known either: any other is the reference before them.
-fn consistency(clusters: &[Entry], exports: &Exports<'_>, generation: i64) -> Option<Condition> {
+fn consistency(clusters: &[Entry], exports: &Exports, generation: i64) -> Option<Condition> {
     if clusters.len() < 2 {
         return None;
     }
@@ -259,16 +259,16 @@ fn consistency(clusters: &[Entry], exports: &Exports<'_>, generation: i64) -> Op
 
 // === impl Exports ===
 
-impl<'a> Exports<'a> {
+impl Exports {
     /// Takes all entries, in the order of names, and lets in the oldest that fit, by number and by size. `kept` is the
     /// creation of pools whose entries cannot be derived now.
     pub(super) fn new(
-        entries: Vec<(&'a ClusterName, ExportedEntry)>,
-        kept: BTreeMap<&'a ClusterName, Timestamp>,
+        entries: Vec<(ClusterName, ExportedEntry)>,
+        kept: BTreeMap<&ClusterName, Timestamp>,
     ) -> Self {
-        debug_assert!(entries.is_sorted_by_key(|(name, _)| *name));
+        debug_assert!(entries.is_sorted_by(|(a, _), (b, _)| a <= b));
         let ages = entries.iter().enumerate();
-        let ages = ages.map(|(at, (name, export))| (export.created, *name, at));
+        let ages = ages.map(|(at, (name, export))| (export.created, name, at));
         let mut ages: Vec<(Timestamp, &ClusterName, usize)> = ages.collect();
         ages.sort_unstable();
         let mut bytes = 0_usize;
@@ -284,25 +284,26 @@ impl<'a> Exports<'a> {
         let kept = kept.into_iter().map(|(name, created)| (created, name));
         let mut known: Vec<(Timestamp, &ClusterName)> = known.chain(kept).collect();
         known.sort_unstable();
+        let all_by_age = known.into_iter().map(|(_, name)| name.clone()).collect();
         Self {
             entries,
             admitted,
             admitted_by_age,
-            all_by_age: known.into_iter().map(|(_, name)| name).collect(),
+            all_by_age,
         }
     }
 
     /// Whether this member exports the key, or would if all of it were known.
     pub(super) fn asks(&self, name: &ClusterName, member: &Member, key: &Key) -> bool {
         let asks = || member.pools.get(key).is_some_and(PoolRecord::is_exported);
-        let known = self.entries.binary_search_by_key(&name, |(name, _)| name);
+        let known = self.entries.binary_search_by(|(known, _)| known.cmp(name));
         known.is_ok() || (!member.withdrawn && asks())
     }
 
     /// Those that do not fit.
-    pub(super) fn crowded_out(&self) -> impl Iterator<Item = &'a ClusterName> {
+    pub(super) fn crowded_out(&self) -> impl Iterator<Item = &ClusterName> {
         let names = self.entries.iter().enumerate();
         let out = names.filter(|(at, _)| self.admitted.binary_search(at).is_err());
-        out.map(|(_, (name, _))| *name)
+        out.map(|(_, (name, _))| name)
     }
 }

@@ -15,39 +15,42 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
     address,
-    decision::{EntryFate, Mark},
+    decision::{Decision, EntryFate, Mark},
     entry::{put, services_of, set_reach},
 };
 use crate::{
     index::{
+        World,
         drain::{MAX_DRAIN, later},
         entry::Entry,
         facts::{Claim, LiveImport},
         flavour::Flavour,
         member::Reach,
     },
-    name::ClusterName,
+    name::{ClusterName, Key},
     networks::Allowed,
 };
+use moment::Moment;
 
-/// What becomes of the entries of members whose pools are not there to be published.
-#[derive(Debug, Default)]
-pub(super) struct Fates<'a> {
-    /// By name: few, and most often those that imports name.
-    published: Vec<&'a str>,
-    /// By name.
-    lenders: Vec<(&'a str, Lender<'a>)>,
+/// The exporters whose entries come from the importers' own imports, with regard to one key.
+#[derive(Clone, Copy)]
+pub(super) struct Lenders<'a> {
+    pub(super) world: &'a World,
+    pub(super) key: &'a Key,
+    /// Of all members, by name.
+    pub(super) decisions: &'a [(ClusterName, Decision)],
+    pub(super) now: Moment,
 }
 
 /// An exporter, as far as lending is concerned.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lender<'a> {
-    pub(super) fate: EntryFate,
-    pub(super) reach: Reach,
+struct Lender<'a> {
+    fate: EntryFate,
+    reach: Reach,
     /// Its entry drains until then; none: no drain is known here.
-    pub(super) until: Option<Timestamp>,
+    until: Option<Timestamp>,
     /// What its addresses are narrowed to.
-    pub(super) allowed: &'a Allowed,
+    allowed: &'a Allowed,
 }
 
 /// What is lent.
@@ -68,18 +71,15 @@ pub(super) fn lend(
     live: Option<&LiveImport>,
     remembered: &[Entry],
     flavour: Flavour,
-    fates: &Fates<'_>,
+    lenders: Lenders<'_>,
     controller_name: &str,
-    wall: Timestamp,
 ) -> Lent {
     let mut lent = Lent::default();
     let Some(live) = live.filter(|live| live.claim == Claim::Ours) else {
         return lent;
     };
-    if fates.lenders.is_empty() {
-        return lent;
-    }
-    let lender = |name: &str| fates.get(name).filter(|_| name != importer.as_str());
+    let wall = lenders.world.wall_at(lenders.now);
+    let lender = |name: &str| lenders.get(name).filter(|_| name != importer.as_str());
     let ours = live.status.controllers.iter();
     let ours = ours.filter(|controller| controller.name == controller_name);
     let named = ours
@@ -97,9 +97,9 @@ pub(super) fn lend(
                 .entries
                 .push(carried(entry, mark, lender.allowed, wall)),
             EntryFate::Drain(_) => {
-                let until = until(entry, lender, wall);
+                let until = until(entry, &lender, wall);
                 if let Some(until) = until.filter(|until| *until > wall) {
-                    lent.entries.push(draining(entry, lender, until));
+                    lent.entries.push(draining(entry, &lender, until));
                     lent.ripens = Some(lent.ripens.map_or(until, |ripens| ripens.min(until)));
                 }
             }
@@ -211,28 +211,26 @@ fn sanitised(entry: &ImportedCluster, allowed: &Allowed) -> ImportedCluster {
     entry
 }
 
-// === impl Fates ===
+// === impl Lenders ===
 
-impl<'a> Fates<'a> {
-    /// Its entry is published, so none is lent. In the order of names.
-    pub(super) fn publish(&mut self, name: &'a str) {
-        debug_assert!(self.published.last().is_none_or(|last| *last < name));
-        self.published.push(name);
-    }
-
-    /// In the order of names.
-    pub(super) fn add(&mut self, name: &'a str, lender: Lender<'a>) {
-        debug_assert!(self.lenders.last().is_none_or(|(last, _)| *last < name));
-        self.lenders.push((name, lender));
-    }
-
-    fn get(&self, name: &str) -> Option<&Lender<'a>> {
-        if self.published.binary_search(&name).is_ok() {
-            return None;
+impl<'a> Lenders<'a> {
+    /// None: not a member, or nothing is lent of it, as its entry is published or has gone.
+    fn get(&self, name: &str) -> Option<Lender<'a>> {
+        let by_name = |(known, _): &(ClusterName, Decision)| known.as_str().cmp(name);
+        let (name, decision) = self
+            .decisions
+            .get(self.decisions.binary_search_by(by_name).ok()?)?;
+        match decision.entry {
+            EntryFate::Carry(_) | EntryFate::Drain(_) => {}
+            EntryFate::Publish | EntryFate::Retain(_) | EntryFate::Remove(_) => return None,
         }
-        let found = self.lenders.binary_search_by_key(&name, |(known, _)| known);
-        let (_, lender) = self.lenders.get(found.ok()?)?;
-        Some(lender)
+        let member = self.world.members.get(name)?;
+        Some(Lender {
+            fate: decision.entry,
+            reach: self.world.reach(member, self.now),
+            until: member.draining.until(self.key),
+            allowed: &member.origin.allowed,
+        })
     }
 }
 
@@ -255,7 +253,6 @@ impl Lent {
 mod tests {
     use super::*;
     use crate::{fixtures::*, plan::ImportPlan};
-    use moment::Moment;
 
     #[test]
     fn a_carried_entry_brings_no_address_that_means_harm() {

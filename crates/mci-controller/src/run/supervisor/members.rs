@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 use super::{Supervisor, hearing::Told};
 use crate::{
     index::{member::Fault, update::Update},
-    inventory::{Access, Credentials, InventoryEvent, Listing, Refused},
     member::{Control, MemberContext, Ours, run_member},
     name::ClusterName,
     write::{Queue, WriterSettings},
 };
+use mci_inventory::{Access, Credentials, InventoryEvent, Listing, Refused};
 use moment::Moment;
 
 /// A member's tasks, as seen from here.

@@ -7,11 +7,11 @@ use super::{members::LEAVING, *};
 use crate::{
     fixtures::{export, first_lists, member, mk_key, mk_name, mk_policy, mk_world, settle},
     index::{member::Refusal, update::Update},
-    inventory::{Access, Credentials, Listing},
     member::Control,
     run::tests::mk_settings,
     write::action::Slot,
 };
+use mci_inventory::{Access, Credentials, Listing};
 
 fn mk_supervisor() -> Supervisor {
     let settings = mk_settings("/".as_ref());

@@ -147,11 +147,11 @@ impl Bench {
         } else {
             let Dirty {
                 keys,
-                echoes,
-                as_planned,
+                imports,
+                conditions,
                 ..
             } = changes.dirty;
-            keys.into_iter().chain(echoes).chain(as_planned).collect()
+            keys.into_iter().chain(imports).chain(conditions).collect()
         };
         for key in keys {
             let plan = desired_for(&self.world, &mk_policy(), &key, self.now);
