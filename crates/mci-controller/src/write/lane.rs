@@ -13,7 +13,7 @@ use watch::backoff;
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     waiting: Option<Waiting>,
-    pub(super) in_flight: Option<Arc<Work>>,
+    in_flight: Option<Flight>,
     pub(super) last_start: Option<Moment>,
     last: Last,
 }
@@ -24,6 +24,14 @@ struct Waiting {
     /// Apart from the lane, which is kept long after it.
     work: Arc<Work>,
     since: Moment,
+}
+
+/// A write that is under way.
+#[derive(Debug)]
+struct Flight {
+    work: Arc<Work>,
+    /// The watch has shown the object as planned since it began.
+    has_shown: bool,
 }
 
 /// What the last write came to, until the object is as planned.
@@ -87,7 +95,8 @@ impl Lane {
                 not_before: now,
             };
         }
-        if self.in_flight.as_deref().is_some_and(same) {
+        let is_under_way = |flight: &Flight| same(&flight.work) && !flight.has_shown;
+        if self.in_flight.as_ref().is_some_and(is_under_way) {
             self.waiting = None;
         } else if !self.waiting.as_ref().is_some_and(|one| same(&one.work)) {
             let work = Arc::new(work);
@@ -99,11 +108,18 @@ impl Lane {
     pub(super) fn withdraw(&mut self) {
         self.waiting = None;
         self.last = Last::Over;
+        if let Some(flight) = &mut self.in_flight {
+            flight.has_shown = true;
+        }
     }
 
     /// Whether [`Lane::withdraw`] would change nothing.
     pub(super) fn is_calm(&self) -> bool {
-        self.waiting.is_none() && matches!(self.last, Last::Over)
+        let has_shown = self
+            .in_flight
+            .as_ref()
+            .is_none_or(|flight| flight.has_shown);
+        self.waiting.is_none() && matches!(self.last, Last::Over) && has_shown
     }
 
     /// When the next write may begin; none: nothing waits, or one is in flight.
@@ -119,14 +135,17 @@ impl Lane {
     /// Begins the waiting write.
     pub(super) fn begin(&mut self, now: Moment) -> Option<Arc<Work>> {
         let work = self.waiting.take()?.work;
-        self.in_flight = Some(Arc::clone(&work));
+        self.in_flight = Some(Flight {
+            work: Arc::clone(&work),
+            has_shown: false,
+        });
         self.last_start = Some(now);
         Some(work)
     }
 
     /// The write in flight ended like this.
     pub(super) fn finish(&mut self, outcome: Outcome, now: Moment, rng: &mut impl rand::Rng) {
-        let Some(work) = self.in_flight.take() else {
+        let Some(Flight { work, has_shown }) = self.in_flight.take() else {
             return;
         };
         let failures = match self.last {
@@ -140,6 +159,7 @@ impl Lane {
         };
         let content = work.content;
         self.last = match outcome {
+            Outcome::Done if has_shown => Last::Over,
             Outcome::Done => Last::Done {
                 content,
                 base: work.base.clone(),
@@ -178,7 +198,7 @@ impl Lane {
 
     /// Nobody will say how the write in flight ended: it is due again.
     pub(super) fn reopen(&mut self, now: Moment) {
-        let work = self.in_flight.take();
+        let work = self.in_flight.take().map(|flight| flight.work);
         self.last_start = None;
         if self.waiting.is_none() {
             self.waiting = work.map(|work| Waiting { work, since: now });
@@ -188,7 +208,7 @@ impl Lane {
     /// When the event arrived that the oldest write here is for.
     pub(super) fn oldest(&self) -> Option<Moment> {
         let waiting = self.waiting.as_ref().map(|waiting| waiting.work.since);
-        let flying = self.in_flight.as_ref().map(|work| work.since);
+        let flying = self.in_flight.as_ref().map(|flight| flight.work.since);
         waiting.into_iter().chain(flying).min()
     }
 

@@ -117,6 +117,23 @@ fn what_is_done_and_never_shows_is_sent_ever_more_rarely(
 }
 
 #[test]
+fn what_shows_before_its_answer_is_not_awaited_after_it() {
+    let mut lanes = Lanes::default();
+    lanes.offer(mk_slot("x"), mk_work(1, "5"), at(0));
+    take(&mut lanes, at(0));
+    lanes.withdraw(&mk_slot("x"));
+    finish(&mut lanes, &mk_slot("x"), Outcome::Done, at(10));
+    // undone, which leaves the object as it was
+    lanes.offer(mk_slot("x"), mk_work(1, "5"), at(60));
+    assert_eq!(take(&mut lanes, at(60)), Some(1));
+    // undone before the answer, too
+    lanes.withdraw(&mk_slot("x"));
+    lanes.offer(mk_slot("x"), mk_work(1, "5"), at(70));
+    finish(&mut lanes, &mk_slot("x"), Outcome::Done, at(80));
+    assert_eq!(take(&mut lanes, at(110)), Some(1));
+}
+
+#[test]
 fn a_plan_that_is_met_cancels_the_write() {
     let mut lanes = Lanes::default();
     lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));
