@@ -222,7 +222,7 @@ fn consistency(clusters: &[Entry], exports: &Exports, generation: i64) -> Option
         let at = clusters.binary_search_by(|entry| entry.name.as_str().cmp(name.as_str()));
         clusters.get(at.ok()?)
     };
-    let oldest = exports.all_by_age.iter().find_map(|name| find(name));
+    let oldest = exports.all_by_age.iter().find_map(find);
     let oldest = oldest.or(clusters.first())?;
     let others = clusters.iter().filter(|entry| entry.name != oldest.name);
     let differing = |differs: fn(&ImportedCluster, &ImportedCluster) -> bool| -> Vec<&str> {
