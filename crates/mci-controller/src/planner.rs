@@ -67,14 +67,14 @@ pub(crate) struct Planner {
     reaches: BTreeMap<ClusterName, (Reach, Option<Reach>)>,
     unsettled: Unsettled,
     /// Keys whose plan changes with time alone, and when.
-    ripening: BTreeMap<Key, Moment>,
+    next_changes: BTreeMap<Key, Moment>,
     /// Imports that are not ours, or that somebody keeps undoing, by member and key.
     conflicts: BTreeSet<(ClusterName, Key)>,
     observer: Observer,
     recorder: PoolRecorder,
     rejections: Rejections,
     /// Whether this one writes: only then it reports events, and who undoes its writes.
-    speaking: bool,
+    leading: bool,
     metrics: Metrics,
     /// Each write says what it would change, for the log.
     dry_run: bool,
@@ -105,12 +105,12 @@ impl Planner {
             since: None,
             reaches: BTreeMap::new(),
             unsettled: Unsettled::default(),
-            ripening: BTreeMap::new(),
+            next_changes: BTreeMap::new(),
             conflicts: BTreeSet::new(),
             observer: Observer::default(),
             recorder: PoolRecorder::default(),
             rejections: Rejections::default(),
-            speaking: false,
+            leading: false,
             metrics,
             dry_run: false,
         }
@@ -268,9 +268,9 @@ impl Planner {
         if self.gate.is_open() {
             self.backlog.add(self.unsettled.due(now).cloned(), now);
         }
-        let ripe = self.ripening.iter();
-        let ripe = ripe.filter(|(_, at)| **at <= now).map(|(key, _)| key);
-        self.dirty.keys.extend(ripe.cloned());
+        let due = self.next_changes.iter();
+        let due = due.filter(|(_, at)| **at <= now).map(|(key, _)| key);
+        self.dirty.keys.extend(due.cloned());
         if self.gate.check(&self.world, now) {
             // what waited for the gate is not slow
             self.plan_afresh();
@@ -298,15 +298,15 @@ impl Planner {
     }
 
     /// Whether this one writes from now on, so that it reports events: those too that nobody reported yet.
-    pub(crate) fn speak(&mut self, speaking: bool) {
-        if self.speaking != speaking {
-            self.dirty.all |= speaking;
+    pub(crate) fn set_leading(&mut self, leading: bool) {
+        if self.leading != leading {
+            self.dirty.all |= leading;
             // only the one that writes can tell who undoes it
             for member in self.world.members.values_mut() {
                 self.dirty.keys.extend(member.contests.clear());
             }
         }
-        self.speaking = speaking;
+        self.leading = leading;
     }
 
     /// The slow pass: compares everything again.

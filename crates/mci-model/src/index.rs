@@ -146,7 +146,7 @@ impl World {
         let was_lost = self.members.get(name).is_some_and(Member::is_lost);
         let before = known(self);
         let was_overfull = overfull(self);
-        let mut changes = self.take(name, update, now);
+        let mut changes = self.apply_update(name, update, now);
         changes.dirty.all |= known(self) != before;
         // what was not known is now
         changes.dirty.all |= was_overfull && !overfull(self);
@@ -155,7 +155,7 @@ impl World {
         changes
     }
 
-    fn take(&mut self, name: &ClusterName, update: Update, now: Moment) -> Changes {
+    fn apply_update(&mut self, name: &ClusterName, update: Update, now: Moment) -> Changes {
         let guarded = self.is_guarded();
         let Some(member) = self.members.get_mut(name) else {
             return Changes::default();
@@ -170,13 +170,13 @@ impl World {
             update => member.exceeds(update, guarded),
         };
         if let Some(kind) = over {
-            let is_news = member.set_partial(kind);
-            if is_news {
+            let is_new = member.set_partial(kind);
+            if is_new {
                 tracing::warn!(member = %name, kind = kind.plural(), limit = MEMBER_MEMORY,
                     "it has more than is kept of one member: what is known of this kind stays as it is");
             }
             // what is made of it is not known any more
-            return if is_news {
+            return if is_new {
                 Changes::all()
             } else {
                 Changes::default()
@@ -199,12 +199,12 @@ impl World {
             }
             Update::PoolApplied(pool) => {
                 let key = pool.key.clone();
-                let unheard = !member.knows_pool(&key);
+                let not_seen = !member.knows_pool(&key);
                 let mut changes = member.apply_pool(name, pool);
-                if unheard && self.is_imported(&key) {
+                if not_seen && self.is_imported(&key) {
                     // what importers have carried of it is decided now, whatever it asks for
                     changes.dirty.keys.insert(key.clone());
-                    self.tell_orphans(Suspects::One(name, &key), &mut changes);
+                    self.withdraw_orphans(Suspects::One(name, &key), &mut changes);
                 }
                 return changes;
             }
@@ -228,7 +228,7 @@ impl World {
                 let first = !member.all_imports_known();
                 let mut changes = member.change_imports(change, now);
                 if first && member.all_imports_known() {
-                    self.tell_orphans(Suspects::In(name), &mut changes);
+                    self.withdraw_orphans(Suspects::In(name), &mut changes);
                 }
                 return changes;
             }
@@ -277,7 +277,7 @@ impl World {
         }
         if !cleared.is_empty() {
             changes.dirty.all = true;
-            self.tell_orphans(Suspects::Of(&cleared), &mut changes);
+            self.withdraw_orphans(Suspects::Of(&cleared), &mut changes);
         }
         changes
     }
@@ -323,7 +323,7 @@ impl World {
         if before != Coverage::Listed && before != member.pools_coverage {
             changes.dirty.all = true;
             changes.withhold(Evidence::PoolAbsent, self.carried_from(name).len());
-            self.tell_orphans(Suspects::Listed(name), &mut changes);
+            self.withdraw_orphans(Suspects::Listed(name), &mut changes);
         }
         changes
     }

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_whose_hashes_collide_are_told_apart() {
+    fn keys_whose_hashes_collide_are_distinct() {
         let key = Key::new("a", "b");
         for (namespace, name) in [("a", "c"), ("c", "b")] {
             let other = Key {

@@ -10,8 +10,8 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::index::{
-    digest::{LiveStatus, Said},
-    entry::{Entry, Shared},
+    digest::{LiveStatus, SharedStatus},
+    entry::{Entry, SharedEntry},
 };
 
 /// What the imports of all members say, for the next that says the same. Keeps nothing alive itself.
@@ -22,11 +22,11 @@ pub(crate) struct Alike(Arc<Found>);
 struct Found {
     /// By their text. That is not kept: two texts of one hash would be taken for the same, so the hash is one with a
     /// secret key. Nobody can make a text that passes for what another cluster is going to say.
-    texts: Mutex<Kept<Said>>,
+    texts: Mutex<Kept<SharedStatus>>,
     /// By what is kept of them: what others write beside us is in the text.
-    statuses: Mutex<Kept<Said>>,
+    statuses: Mutex<Kept<SharedStatus>>,
     /// Entries, by their text.
-    entries: Mutex<Kept<Shared>>,
+    entries: Mutex<Kept<SharedEntry>>,
     names: Mutex<Kept<Vec<String>>>,
     hasher: RandomState,
 }
@@ -63,13 +63,13 @@ impl Alike {
             return Ok(known.into());
         }
         let status = read(text)?;
-        let said = shared(&self.0.statuses, status.exact(), status.said().clone());
+        let status = shared(&self.0.statuses, status.exact(), status.shared().clone());
         let mut texts = self.0.texts.lock();
-        texts.insert(hash, &said);
+        texts.insert(hash, &status);
         // many texts may mean one status that stands: what others write beside us changes at will
         texts.limit(MAX_TEXTS);
         drop(texts);
-        Ok(said.into())
+        Ok(status.into())
     }
 
     /// The entry that a text means; `read` is asked for a text that no living entry has.
@@ -186,7 +186,7 @@ mod tests {
         let alike = Alike::default();
         let first = known(&alike, &text(1));
         let again = alike.status::<Infallible>(&text(1), |_| panic!("read again"));
-        assert!(first.is_one_with(&again.expect("known")));
+        assert!(first.ptr_eq(&again.expect("known")));
         drop(first);
     }
 
@@ -195,14 +195,14 @@ mod tests {
         let alike = Alike::default();
         let first = known(&alike, &text(1));
         let padded = known(&alike, &format!(" {}", text(1)));
-        assert!(first.is_one_with(&padded));
+        assert!(first.ptr_eq(&padded));
         // a time alone is in no digest
         let later = known(&alike, &text(2));
         assert_eq!(first.digest(), later.digest());
-        assert!(!first.is_one_with(&later));
+        assert!(!first.ptr_eq(&later));
         assert_ne!(first, later);
         for (one, second) in [(&first, 1), (&later, 2)] {
-            assert!(one.is_one_with(&known(&alike, &text(second))));
+            assert!(one.ptr_eq(&known(&alike, &text(second))));
         }
         let names = || vec!["a".to_owned()];
         let kept = alike.names(names());
@@ -221,7 +221,7 @@ mod tests {
         let read = |text: &str| serde_json::from_str(text).map(Entry::new);
         let entry = |name: &str| alike.entry(&text(name), read).expect("an entry");
         let [a, b] = ["a", "b"].map(entry);
-        assert!(a.is_one_with(&entry("a")) && !a.is_one_with(&b));
+        assert!(a.ptr_eq(&entry("a")) && !a.ptr_eq(&b));
         drop((a, b));
         let read = |_: &str| Err(());
         // nothing else has it
@@ -235,7 +235,7 @@ mod tests {
         let mut most = 0;
         for n in 0..MAX_TEXTS + 10 {
             let one = known(&alike, &format!(r#"{{"unknown": {n}}}"#));
-            assert!(kept.is_one_with(&one));
+            assert!(kept.ptr_eq(&one));
             most = most.max(alike.0.texts.lock().kept.len());
         }
         assert!(most < MAX_TEXTS, "{most}");
@@ -260,6 +260,6 @@ mod tests {
         }
         assert!(alike.0.statuses.lock().kept.len() <= SWEEP_MIN);
         assert!(alike.0.texts.lock().kept.len() <= SWEEP_MIN);
-        assert!(kept.is_one_with(&known(&alike, &text(0))));
+        assert!(kept.ptr_eq(&known(&alike, &text(0))));
     }
 }

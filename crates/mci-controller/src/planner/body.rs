@@ -26,7 +26,7 @@ use crate::{
     name::Key,
     plan::{
         PlannedImport, Policy,
-        ledger::{Ledger, Lives},
+        ledger::{Ledger, LiveStatuses},
     },
     write::action::Action,
 };
@@ -66,7 +66,7 @@ impl Bodies {
         key: &Key,
         planned: &Arc<PlannedImport>,
         ledger: &mut Ledger,
-        live: &Lives<'a, impl FnOnce() -> Vec<&'a ImportStatus>>,
+        live: &LiveStatuses<'a, impl FnOnce() -> Vec<&'a ImportStatus>>,
         wall: Timestamp,
     ) -> Bytes {
         let mut made = self.made.iter();

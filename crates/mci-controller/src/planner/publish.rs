@@ -162,7 +162,7 @@ impl Planner {
             let moved = kept.standings.set(name, standing);
             let decides = was_shown || kept.standings.all_shown();
             if moved && (decides || !self.unsettled.hurry(key, occasion.now)) {
-                kept.plan.judge(&self.world, &self.policy, key);
+                kept.plan.plan_pools(&self.world, &self.policy, key);
                 self.publish_pools(key, &kept.plan, occasion);
             }
         }
@@ -200,14 +200,14 @@ impl Planner {
     fn observe(&mut self, key: &Key, plan: &KeyPlan, occasion: Occasion) {
         let time = (occasion.now, occasion.wall);
         self.recorder
-            .observe(&self.world, key, plan, self.speaking, time);
+            .observe(&self.world, key, plan, self.leading, time);
     }
 
     /// Keeps of a key what its plan needs, and no more.
     fn keep(&mut self, key: &Key, plan: &KeyPlan) {
-        match plan.ripens {
-            Some(at) => self.ripening.insert(key.clone(), at),
-            None => self.ripening.remove(key),
+        match plan.next_change_at {
+            Some(at) => self.next_changes.insert(key.clone(), at),
+            None => self.next_changes.remove(key),
         };
         if is_empty(plan) {
             self.ledger.forget(key);
@@ -318,7 +318,7 @@ impl Planner {
                     digest: planned.digest,
                     is_shown: step == Step::None,
                 };
-                if self.speaking && member.contests.look(key, live, wanted, now) {
+                if self.leading && member.contests.look(key, live, wanted, now) {
                     // what is said of its export changes
                     self.dirty.keys.insert(key.clone());
                 }

@@ -200,7 +200,7 @@ impl Supervisor {
             self.planner.plan_afresh();
         }
         self.planner
-            .speak(self.claim.is_valid(now) && !self.settings.dry_run);
+            .set_leading(self.claim.is_valid(now) && !self.settings.dry_run);
         self.planner.tick(now);
         self.begin_leaving(now);
         self.health.set(GATE_PART, self.planner.is_open());

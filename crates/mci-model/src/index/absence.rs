@@ -56,7 +56,7 @@ impl World {
             held: false,
         });
         self.guard.lost(name, now);
-        self.judge(now)
+        self.update_guard(now)
     }
 
     /// A member that left is in the inventory again.
@@ -105,9 +105,9 @@ impl World {
             for name in &missing {
                 self.forget_identity(name);
             }
-            self.orphans.left(missing);
+            self.orphans.add_left(missing);
         }
-        self.tell_orphans(Suspects::All, &mut changes);
+        self.withdraw_orphans(Suspects::All, &mut changes);
         changes
     }
 
@@ -127,12 +127,12 @@ impl World {
             (true, false) if member.leaving.is_none() => self.guard.found(name),
             _ => return Changes::default(),
         }
-        self.judge(now)
+        self.update_guard(now)
     }
 
     /// What time alone does to the members that are gone.
     pub(super) fn tick_absence(&mut self, now: Moment) -> Changes {
-        let mut changes = self.judge(now);
+        let mut changes = self.update_guard(now);
         let gone: Vec<ClusterName> = self
             .members
             .iter()
@@ -149,13 +149,13 @@ impl World {
     }
 
     /// Lets the guard judge, and holds the removals that it concerns.
-    fn judge(&mut self, now: Moment) -> Changes {
+    fn update_guard(&mut self, now: Moment) -> Changes {
         let mut changes = Changes::default();
         if !self.rules.isolation_guard {
             return changes;
         }
         let census = self.census();
-        if self.guard.judge(census, now) {
+        if self.guard.update(census, now) {
             let on = self.guard.is_active();
             tracing::warn!(
                 on,
@@ -218,7 +218,7 @@ impl World {
     /// Withdraws what members export that have been silent for too long.
     fn withdraw_silent(&mut self, after: Duration, now: Moment) -> Changes {
         let mut changes = Changes::default();
-        let verdict = on_evidence(Evidence::WithdrawAfter, self.guard.is_active());
+        let removal = on_evidence(Evidence::WithdrawAfter, self.guard.is_active());
         for (name, member) in &mut self.members {
             let silent = member
                 .silence
@@ -232,7 +232,7 @@ impl World {
             if !silent || elsewhere || member.withdrawn {
                 continue;
             }
-            if verdict == Removal::Held {
+            if removal == Removal::Held {
                 if !std::mem::replace(&mut member.withheld, true) {
                     changes.withhold(Evidence::WithdrawAfter, member.exported().count().max(1));
                 }

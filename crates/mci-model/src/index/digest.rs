@@ -17,11 +17,11 @@ use super::{entry::ImportStatus, heap::Heap};
 
 /// The status of a live import, shared with the imports in other members that say the same.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LiveStatus(Arc<Said>);
+pub struct LiveStatus(Arc<SharedStatus>);
 
 /// A status, with its digest.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct SharedStatus {
     status: ImportStatus,
     /// None: not known.
     digest: Option<u64>,
@@ -170,7 +170,7 @@ fn condition(condition: &Condition, hash: &mut Xxh3Default) {
 impl LiveStatus {
     /// Takes the digest of what the named controller says in it.
     pub fn new(status: ImportStatus, controller_name: &str) -> Self {
-        Self(Arc::new(Said {
+        Self(Arc::new(SharedStatus {
             digest: Some(digest(&status, controller_name)),
             heap: status.heap(),
             status,
@@ -207,19 +207,19 @@ impl LiveStatus {
     }
 
     /// What is shared.
-    pub fn said(&self) -> &Arc<Said> {
+    pub fn shared(&self) -> &Arc<SharedStatus> {
         &self.0
     }
 
     /// Whether both are one: then they say the same.
-    pub fn is_one_with(&self, other: &Self) -> bool {
+    pub fn ptr_eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl From<Arc<Said>> for LiveStatus {
-    fn from(said: Arc<Said>) -> Self {
-        Self(said)
+impl From<Arc<SharedStatus>> for LiveStatus {
+    fn from(shared: Arc<SharedStatus>) -> Self {
+        Self(shared)
     }
 }
 
@@ -243,7 +243,7 @@ impl std::ops::DerefMut for LiveStatus {
 
 // === impl Said ===
 
-impl PartialEq for Said {
+impl PartialEq for SharedStatus {
     fn eq(&self, other: &Self) -> bool {
         self.status == other.status
     }

@@ -17,11 +17,11 @@ use super::{
 
 /// Cheap to clone; never changed.
 #[derive(Clone, Debug)]
-pub struct Entry(Arc<Shared>);
+pub struct Entry(Arc<SharedEntry>);
 
 /// What is shared.
 #[derive(Clone, Debug)]
-pub struct Shared {
+pub struct SharedEntry {
     /// Apart, so that it goes with the last entry, though somebody still remembers that there was one.
     cluster: Box<ImportedCluster>,
     /// See [`digest_entry`]. None: not known.
@@ -33,8 +33,10 @@ pub struct Shared {
 }
 
 /// What an entry takes besides its texts and lists: two allocations, and that its text is remembered.
-const OWN: usize =
-    size_of::<Shared>() + size_of::<ImportedCluster>() + 4 * ALLOCATION + 2 * size_of::<usize>();
+const OWN: usize = size_of::<SharedEntry>()
+    + size_of::<ImportedCluster>()
+    + 4 * ALLOCATION
+    + 2 * size_of::<usize>();
 
 /// The status of an import as it is held here.
 pub type ImportStatus<E = Entry> = InferencePoolImportStatus<E>;
@@ -48,7 +50,7 @@ impl Entry {
         let mut exact = Xxh3Default::new();
         digest.hash(&mut exact);
         times_of_entry(&cluster, &mut exact);
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedEntry {
             digest: Some(digest),
             exact: exact.finish(),
             heap: cluster.heap() + OWN,
@@ -66,12 +68,12 @@ impl Entry {
     }
 
     /// Whether both say the same, but for times; false where only a full comparison tells.
-    pub fn says(&self, other: &Self) -> bool {
+    pub fn same_digest(&self, other: &Self) -> bool {
         self.0.digest.is_some() && self.0.digest == other.0.digest
     }
 
     /// Whether both are one.
-    pub fn is_one_with(&self, other: &Self) -> bool {
+    pub fn ptr_eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
@@ -81,13 +83,13 @@ impl Entry {
     }
 
     /// What is shared.
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub fn shared(&self) -> &Arc<SharedEntry> {
         &self.0
     }
 }
 
-impl From<Arc<Shared>> for Entry {
-    fn from(shared: Arc<Shared>) -> Self {
+impl From<Arc<SharedEntry>> for Entry {
+    fn from(shared: Arc<SharedEntry>) -> Self {
         Self(shared)
     }
 }
@@ -112,7 +114,7 @@ impl std::ops::DerefMut for Entry {
 
 impl PartialEq for Entry {
     fn eq(&self, other: &Self) -> bool {
-        self.is_one_with(other) || **self == **other
+        self.ptr_eq(other) || **self == **other
     }
 }
 

@@ -68,7 +68,7 @@ impl Guard {
     }
 
     /// Draws the conclusion; returns whether it turned on or off.
-    pub(super) fn judge(&mut self, census: Census, now: Moment) -> bool {
+    pub(super) fn update(&mut self, census: Census, now: Moment) -> bool {
         self.losses.retain(|_, at| now.since(*at) <= WINDOW);
         let was_active = self.is_active();
         if are_most(self.losses.len(), census.members) {
@@ -115,7 +115,7 @@ mod tests {
                 members: 5,
                 lost: n + 1,
             };
-            if guard.judge(census, at(*second)) {
+            if guard.update(census, at(*second)) {
                 turned = Some(n);
             }
         }
@@ -149,7 +149,7 @@ mod tests {
         for n in 0..lost {
             guard.lost(&mk_name(&format!("m{n}")), at(0));
         }
-        assert_eq!(guard.judge(Census { members, lost }, at(0)), expected);
+        assert_eq!(guard.update(Census { members, lost }, at(0)), expected);
         assert_eq!(most_are_missing(members, lost), expected);
     }
 
@@ -157,14 +157,14 @@ mod tests {
     fn it_ends_when_at_most_half_are_lost_for_half_a_minute() {
         let (mut guard, _) = lose(&[0, 0, 0]);
         let census = |lost| Census { members: 5, lost };
-        assert!(!guard.judge(census(3), at(100)));
-        assert!(!guard.judge(census(2), at(101)));
-        assert!(!guard.judge(census(2), at(130)));
+        assert!(!guard.update(census(3), at(100)));
+        assert!(!guard.update(census(2), at(101)));
+        assert!(!guard.update(census(2), at(130)));
         // one more goes: the calm begins anew
-        assert!(!guard.judge(census(3), at(130)));
-        assert!(!guard.judge(census(2), at(131)));
-        assert!(!guard.judge(census(2), at(160)));
-        assert!(guard.judge(census(2), at(161)));
+        assert!(!guard.update(census(3), at(130)));
+        assert!(!guard.update(census(2), at(131)));
+        assert!(!guard.update(census(2), at(160)));
+        assert!(guard.update(census(2), at(161)));
         assert!(!guard.is_active());
     }
 
@@ -180,6 +180,6 @@ mod tests {
             members: 4,
             lost: 2,
         };
-        assert!(!guard.judge(census, at(1)));
+        assert!(!guard.update(census, at(1)));
     }
 }

@@ -34,9 +34,9 @@ impl World {
             return Changes::default();
         };
         let shows = |origin: &Origin| (origin.labels.clone(), origin.allowed.clone());
-        let news = shows(&member.origin) != shows(origin);
+        let changed = shows(&member.origin) != shows(origin);
         member.origin = origin.clone();
-        if news {
+        if changed {
             Changes::all()
         } else {
             Changes::default()
@@ -57,7 +57,7 @@ impl World {
             return changes;
         };
         let refused = |refusal| Some((name.clone(), refusal));
-        let verdict: Option<(ClusterName, Refusal)> = match (clusterset, &self.clusterset) {
+        let refusal: Option<(ClusterName, Refusal)> = match (clusterset, &self.clusterset) {
             (Some(said), Some(ours)) if said != ours => refused(Refusal::ClusterSetMismatch),
             _ if self.is_another(name, member, &uid) => refused(Refusal::IdentityChanged),
             _ => self.rival(name, &uid).map(|(rival, other)| {
@@ -68,9 +68,9 @@ impl World {
                 (loser.clone(), Refusal::DuplicateCluster)
             }),
         };
-        let out = verdict.as_ref().is_some_and(|(loser, _)| loser == name);
-        let duplicate = matches!(&verdict, Some((_, Refusal::DuplicateCluster)));
-        changes.refused.extend(verdict);
+        let out = refusal.as_ref().is_some_and(|(loser, _)| loser == name);
+        let duplicate = matches!(&refusal, Some((_, Refusal::DuplicateCluster)));
+        changes.refused.extend(refusal);
         if out {
             if let Some(member) = self.members.get_mut(name) {
                 member.stands_by = duplicate.then_some(uid);

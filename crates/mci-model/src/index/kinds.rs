@@ -46,8 +46,8 @@ impl Member {
             }
             Change::Applied(item) => {
                 let key = item.key.clone();
-                let news = self.services.apply(key.clone(), item);
-                news.then_some(key).into_iter().collect()
+                let changed = self.services.apply(key.clone(), item);
+                changed.then_some(key).into_iter().collect()
             }
             Change::Deleted(key) => {
                 self.services.items.remove(&key);
@@ -126,8 +126,8 @@ impl Member {
             }
             Some(Change::Applied(item)) => {
                 let name = item.name.clone();
-                let news = self.namespaces.apply(name.clone(), item);
-                news.then_some(name).into_iter().collect()
+                let changed = self.namespaces.apply(name.clone(), item);
+                changed.then_some(name).into_iter().collect()
             }
             Some(Change::Deleted(key)) => {
                 self.namespaces.items.remove(&key.name);
@@ -211,8 +211,8 @@ impl Member {
             Change::Applied(item) => {
                 let key = item.key.clone();
                 self.contests.shown(&item, now);
-                let news = self.imports.apply(key.clone(), item);
-                news.then_some(key).into_iter().collect()
+                let changed = self.imports.apply(key.clone(), item);
+                changed.then_some(key).into_iter().collect()
             }
             Change::Deleted(key) => {
                 self.imports.items.remove(&key);

@@ -17,13 +17,13 @@ impl Member {
     }
 
     pub(super) fn live(&mut self) -> Changes {
-        let news = self.silence.is_some() || !self.in_contact();
+        let changed = self.silence.is_some() || !self.in_contact();
         self.set_link(Link::Live);
         self.silence = None;
         self.met = true;
         self.withdrawn = false;
         self.withheld = false;
-        if news {
+        if changed {
             Changes::all()
         } else {
             Changes::default()

@@ -458,11 +458,11 @@ impl<K: Ord + Clone, V: PartialEq + Heap> Store<K, V> {
 
     /// Returns whether the item says anything new.
     pub fn apply(&mut self, key: K, item: V) -> bool {
-        let news = self.items.get(&key) != Some(&item);
-        if news {
+        let changed = self.items.get(&key) != Some(&item);
+        if changed {
             self.items.insert(key, item);
         }
-        news
+        changed
     }
 
     /// What of a change is kept where there may be `max`: of a list that is longer first what is needed, then what is

@@ -28,15 +28,15 @@ pub(super) enum Suspects<'a> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Orphans {
     /// Each with the importer that showed it: at most [`MAX_SHOWN`] of one.
-    told: BTreeMap<(ClusterName, Key), ClusterName>,
+    reported: BTreeMap<(ClusterName, Key), ClusterName>,
     /// How many of them are of each importer.
-    shown: BTreeMap<ClusterName, usize>,
+    counts: BTreeMap<ClusterName, usize>,
     /// Members by the record that an earlier run left, which the first inventory lacked. Others that are no members are
     /// names that anybody may have written into an import.
     left: BTreeSet<ClusterName>,
     /// Imports looked at, ever.
     #[cfg(any(test, feature = "fixtures"))]
-    pub(super) looked_at: usize,
+    pub(super) checked: usize,
 }
 
 /// Ended exports that are told because this importer carries them: an import may be forged, and a member has room for
@@ -47,22 +47,22 @@ const MAX_SHOWN: usize = 10_000;
 
 impl World {
     /// Tells which entries carried over from before the start are now proven to have no export behind them.
-    pub(super) fn tell_orphans(&mut self, suspects: Suspects<'_>, changes: &mut Changes) {
+    pub(super) fn withdraw_orphans(&mut self, suspects: Suspects<'_>, changes: &mut Changes) {
         let mut orphans = std::mem::take(&mut self.orphans);
         match suspects {
-            Suspects::All => orphans.pass(self, None, None, changes),
-            Suspects::In(importer) => orphans.pass(self, Some(importer), None, changes),
-            Suspects::Of(exporters) => orphans.pass(self, None, Some(exporters), changes),
-            Suspects::One(exporter, key) => orphans.check(self, exporter, key, changes),
+            Suspects::All => orphans.check_all(self, None, None, changes),
+            Suspects::In(importer) => orphans.check_all(self, Some(importer), None, changes),
+            Suspects::Of(exporters) => orphans.check_all(self, None, Some(exporters), changes),
+            Suspects::One(exporter, key) => orphans.check_key(self, exporter, key, changes),
             Suspects::Listed(exporter) => match self.members.get(exporter) {
                 Some(member) if member.unseen == Unseen::Absent => {
                     let exporters = BTreeSet::from([exporter.clone()]);
-                    orphans.pass(self, None, Some(&exporters), changes);
+                    orphans.check_all(self, None, Some(&exporters), changes);
                 }
                 // only of what has been seen of it is anything proven
                 Some(member) => {
                     for key in member.pools.keys().chain(&member.gone_pools) {
-                        orphans.check(self, exporter, key, changes);
+                        orphans.check_key(self, exporter, key, changes);
                     }
                 }
                 None => {}
@@ -76,27 +76,35 @@ impl World {
 
 impl Orphans {
     /// These were members when a controller last ran, and are none now.
-    pub(super) fn left(&mut self, members: Vec<ClusterName>) {
+    pub(super) fn add_left(&mut self, members: Vec<ClusterName>) {
         self.left.extend(members);
     }
 
     /// Forgets a member, as exporter and as importer.
     pub(super) fn forget(&mut self, name: &ClusterName) {
-        let Self { told, shown, .. } = self;
-        told.retain(|(exporter, _), importer| {
+        let Self {
+            reported, counts, ..
+        } = self;
+        reported.retain(|(exporter, _), importer| {
             if exporter == name
-                && let Some(count) = shown.get_mut(importer)
+                && let Some(count) = counts.get_mut(importer)
             {
                 *count = count.saturating_sub(1);
             }
             exporter != name && importer != name
         });
-        self.shown.remove(name);
+        self.counts.remove(name);
         self.left.remove(name);
     }
 
     /// One key of one exporter, in every importer.
-    fn check(&mut self, world: &World, exporter: &ClusterName, key: &Key, changes: &mut Changes) {
+    fn check_key(
+        &mut self,
+        world: &World,
+        exporter: &ClusterName,
+        key: &Key,
+        changes: &mut Changes,
+    ) {
         let lacks = world
             .members
             .get(exporter)
@@ -107,12 +115,12 @@ impl Orphans {
         for (importer, member) in &world.members {
             if let Some(import) = member.imports.items.get(key) {
                 let one = |name: &str| name == exporter.as_str();
-                self.look(world, importer, import, one, changes);
+                self.check_import(world, importer, import, one, changes);
             }
         }
     }
 
-    fn pass(
+    fn check_all(
         &mut self,
         world: &World,
         importer: Option<&ClusterName>,
@@ -123,7 +131,7 @@ impl Orphans {
         for (name, member) in &world.members {
             if importer.is_none_or(|one| one == name) {
                 for import in member.imports.items.values() {
-                    self.look(world, name, import, of, changes);
+                    self.check_import(world, name, import, of, changes);
                 }
             }
         }
@@ -131,7 +139,7 @@ impl Orphans {
 
     /// The entries of one import that are of the exporters meant. Nothing is allocated before there is proof: millions
     /// of entries are looked at after a start, nearly all of which have their pool.
-    fn look(
+    fn check_import(
         &mut self,
         world: &World,
         importer: &ClusterName,
@@ -141,7 +149,7 @@ impl Orphans {
     ) {
         #[cfg(any(test, feature = "fixtures"))]
         {
-            self.looked_at += 1;
+            self.checked += 1;
         }
         if import.claim != Claim::Ours || self.is_full(importer) {
             return;
@@ -162,7 +170,7 @@ impl Orphans {
             if let Some(evidence) = evidence
                 && let Ok(exporter) = ClusterName::new(&entry.name)
                 && !self.is_full(importer)
-                && self.is_news(importer, &exporter, key)
+                && self.record(importer, &exporter, key)
             {
                 changes.withdraw_orphan(&exporter, key, evidence);
             }
@@ -170,23 +178,23 @@ impl Orphans {
     }
 
     fn is_full(&self, importer: &ClusterName) -> bool {
-        self.shown
+        self.counts
             .get(importer)
             .is_some_and(|count| *count >= MAX_SHOWN)
     }
 
     /// Notes that it is told.
-    fn is_news(&mut self, importer: &ClusterName, exporter: &ClusterName, key: &Key) -> bool {
-        let told = self.told.entry((exporter.clone(), key.clone()));
-        let Entry::Vacant(place) = told else {
+    fn record(&mut self, importer: &ClusterName, exporter: &ClusterName, key: &Key) -> bool {
+        let reported = self.reported.entry((exporter.clone(), key.clone()));
+        let Entry::Vacant(place) = reported else {
             return false;
         };
         place.insert(importer.clone());
-        let count = self.shown.entry(importer.clone()).or_default();
+        let count = self.counts.entry(importer.clone()).or_default();
         *count += 1;
         if *count == MAX_SHOWN {
             tracing::warn!(member = %importer, exports = MAX_SHOWN,
-                "its imports carry too many exports that are not there: no more of them are told or drained");
+                "its imports carry too many exports that are not there: no more of them are reported or drained");
         }
         true
     }

@@ -61,8 +61,8 @@ impl Parents {
             }
             Change::Applied(item) => {
                 let key = item.key.clone();
-                let news = self.gateways.apply(key.clone(), item);
-                news.then_some(key).into_iter().collect()
+                let changed = self.gateways.apply(key.clone(), item);
+                changed.then_some(key).into_iter().collect()
             }
             Change::Deleted(key) => {
                 let known = self.gateways.items.remove(&key);

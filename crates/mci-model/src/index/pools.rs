@@ -356,8 +356,8 @@ impl PoolRecord {
         let mut changes = Changes::default();
         let doubt = Some(Doubt { ends, cause });
         if self.doubt != doubt {
-            let news = self.doubt.is_none() && self.is_exported();
-            changes.withhold(Evidence::PoolAbsent, usize::from(news));
+            let is_new = self.doubt.is_none() && self.is_exported();
+            changes.withhold(Evidence::PoolAbsent, usize::from(is_new));
             self.doubt = doubt;
             changes.dirty.keys.insert(key.clone());
         }

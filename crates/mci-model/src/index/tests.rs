@@ -176,7 +176,7 @@ fn after_a_start_a_pool_that_is_listed_and_then_deleted_goes_at_once() {
 }
 
 #[test]
-fn an_annotation_that_went_while_no_controller_ran_is_told_once() {
+fn an_annotation_that_went_while_no_controller_ran_is_reported_once() {
     let mut world = mk_restarted();
     let listed = |pools| Update::PoolsListed {
         pools,
@@ -235,7 +235,7 @@ fn removing_a_member_is_evidence_and_keeps_it_until_forgotten() {
 }
 
 #[test]
-fn an_event_that_says_nothing_new_makes_nothing_dirty() {
+fn an_event_without_a_change_makes_nothing_dirty() {
     let mut world = mk_world(&["a"]);
     export(&mut world, "a", "x");
     let again = Update::PoolApplied(mk_pool("x", Some("ClusterSet")));

@@ -11,7 +11,9 @@ use crd::{
 };
 use jiff::Timestamp;
 
-use super::{Audience, Hold, ImportInExporter, ImportPlan, PlannedImport, Policy, lend::Lent};
+use super::{
+    Audience, Hold, ImportInExporter, ImportPlan, PlannedImport, Policy, carry_over::CarriedOver,
+};
 use crate::{
     index::{
         digest::digest,
@@ -58,10 +60,10 @@ pub(super) fn make(
     policy: &Policy,
     audience: &Audience,
     exports: &Exports,
-    lent: Lent,
+    carried_over: CarriedOver,
     cut: &mut BTreeSet<ClusterName>,
 ) -> ImportPlan {
-    let names = lent.names;
+    let names = carried_over.names;
     if audience.flavour == Flavour::Superset && !names.is_empty() {
         // only their names are known, and an apply without their entries would take those away (K3): what is there
         // stays until they are heard of
@@ -69,7 +71,7 @@ pub(super) fn make(
     }
     let mut bytes = 0_usize;
     let mut clusters = Vec::new();
-    for entry in lent.entries.into_iter().take(MAX_ENTRIES) {
+    for entry in carried_over.entries.into_iter().take(MAX_ENTRIES) {
         bytes += serde_json::to_vec(&entry).map_or(0, |json| json.len());
         clusters.push(Entry::new(entry));
     }
@@ -109,10 +111,10 @@ pub(super) fn make(
     exporting.sort_unstable();
     exporting.dedup();
     // a summary without the entries of all that are named would be news, and its write would cut those entries (K6)
-    let shared = if lent.said.is_empty() {
+    let shared = if carried_over.conditions.is_empty() {
         summary(&clusters, audience.generation)
     } else {
-        lent.said
+        carried_over.conditions
     };
     let mut top = shared.clone();
     top.extend(consistent);

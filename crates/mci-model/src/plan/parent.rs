@@ -137,8 +137,8 @@ fn describe(
 ) -> Described {
     let listeners = gateway.map_or(&[][..], |gateway| &gateway.listeners);
     let (listeners, hosts) = attached(key, listeners, routes, pool);
-    let told = gateway.into_iter().flat_map(|gateway| &gateway.addresses);
-    let (mut addresses, rejected) = address::sanitise(told.map(String::as_str), allowed);
+    let addresses = gateway.into_iter().flat_map(|gateway| &gateway.addresses);
+    let (mut addresses, rejected) = address::sanitise(addresses.map(String::as_str), allowed);
     let ports = ports(&listeners);
     let mut truncated = addresses.len() > MAX_ADDRESSES || listeners.len() > MAX_LISTENERS;
     addresses.truncate(MAX_ADDRESSES);
@@ -173,7 +173,7 @@ fn describe(
                 ports,
             }],
             hostnames,
-            listeners: listeners.map(tell).collect(),
+            listeners: listeners.map(make_listener).collect(),
             conditions: vec![programmed, known, loop_free],
         },
         rejected,
@@ -271,7 +271,7 @@ fn ports(listeners: &[&ListenerFacts]) -> Vec<ServicePort> {
         .collect()
 }
 
-fn tell(listener: &ListenerFacts) -> Listener {
+fn make_listener(listener: &ListenerFacts) -> Listener {
     let hostname = Some(&listener.hostname).filter(|hostname| **hostname != Hostname::Any);
     Listener {
         name: listener.name.clone(),
@@ -286,33 +286,33 @@ fn programmed(
     no_address: bool,
     no_port: bool,
 ) -> (Status, &'static str, String) {
-    let said = |status, reason, message: &str| (status, reason, message.to_owned());
+    let state = |status, reason, message: &str| (status, reason, message.to_owned());
     let Some(gateway) = gateway else {
         let message = "the cluster serves no Gateways, or denies them to the controller";
-        return said(Status::False, "NotProgrammed", message);
+        return state(Status::False, "NotProgrammed", message);
     };
     match gateway.programmed {
-        Programmed::No => said(
+        Programmed::No => state(
             Status::False,
             "NotProgrammed",
             "the Gateway does not say that its data plane is programmed",
         ),
-        Programmed::NoAddress => said(
+        Programmed::NoAddress => state(
             Status::False,
             "AddressNotAssigned",
             "the Gateway waits for an address",
         ),
-        Programmed::Yes if no_address => said(
+        Programmed::Yes if no_address => state(
             Status::False,
             "AddressNotAssigned",
             "the Gateway has no address that another cluster could use",
         ),
-        Programmed::Yes if no_port => said(
+        Programmed::Yes if no_port => state(
             Status::False,
             "NotProgrammed",
             "the Gateway has no working listener for HTTP or HTTPS",
         ),
-        Programmed::Yes => said(
+        Programmed::Yes => state(
             Status::True,
             "Programmed",
             "the Gateway is programmed and has an address",
@@ -327,7 +327,7 @@ fn loop_free(
     pool: &PoolFacts,
 ) -> (Status, &'static str, String) {
     let Some(routes) = routes else {
-        let message = "whether a route on it leads to the import of the pool cannot be told";
+        let message = "whether a route on it leads to the import of the pool cannot be addresses";
         return (Status::Unknown, "RoutesUnknown", message.to_owned());
     };
     let looping = routes.iter().filter(|route| {

@@ -14,7 +14,7 @@ struct Duel {
 impl Duel {
     fn new() -> Self {
         let mut bench = Bench::new(&["a", "b"]);
-        bench.planner.speak(true);
+        bench.planner.set_leading(true);
         bench.connect("a", mk_exported(), Vec::new());
         bench.connect("b", Vec::new(), Vec::new());
         let mut duel = Self { bench, version: 0 };
@@ -166,7 +166,7 @@ fn what_ends_a_contested_export_does_not_wait() {
 #[test]
 fn whoever_does_not_write_sees_no_conflict() {
     let mut duel = Duel::new();
-    duel.bench.planner.speak(false);
+    duel.bench.planner.set_leading(false);
     for round in 1..=5 {
         duel.undo(at(round * 5_000));
         duel.answer(at(round * 5_000));

@@ -183,10 +183,10 @@ fn only_what_shows_in_entries_makes_a_new_plan() {
         accepted_identity: Some("x".to_owned()),
         ..Origin::default()
     };
-    let told = world.describe(&mk_name("a"), &Arc::new(origin.clone()));
-    assert!(told.dirty.is_empty());
+    let changes = world.describe(&mk_name("a"), &Arc::new(origin.clone()));
+    assert!(changes.dirty.is_empty());
     let label = ("region".to_owned(), "eu".to_owned());
     origin.labels = BTreeMap::from([label]);
-    let told = world.describe(&mk_name("a"), &Arc::new(origin));
-    assert!(told.dirty.all);
+    let changes = world.describe(&mk_name("a"), &Arc::new(origin));
+    assert!(changes.dirty.all);
 }

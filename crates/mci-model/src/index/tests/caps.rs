@@ -30,7 +30,7 @@ fn flood(world: &mut World, pools: usize) {
 }
 
 /// `a`'s pool `x` is carried by `b`; `a` has been heard for so long that what it lacks is absent.
-fn mk_heard() -> World {
+fn mk_seen() -> World {
     let mut world = mk_restarted();
     connect(&mut world, "a", Vec::new(), Vec::new(), NOW);
     world
@@ -54,7 +54,7 @@ fn pools_without_end_are_not_kept_and_those_exported_still_are() {
 
 #[test]
 fn past_the_cap_what_is_not_kept_is_not_absent() {
-    let mut world = mk_heard();
+    let mut world = mk_seen();
     flood(&mut world, MAX_POOLS);
     let changes = world.tick(NOW + STALE_AFTER);
     assert!(
@@ -73,7 +73,7 @@ fn a_list_under_another_crd_proves_nothing_of_what_was_not_kept() {
         uid: "another".to_owned(),
     };
     for crd in [CrdCheck::Doubtful, another] {
-        let mut world = mk_heard();
+        let mut world = mk_seen();
         flood(&mut world, MAX_POOLS);
         world.tick(NOW + STALE_AFTER);
         list(&mut world, "a", &["y"], crd.clone(), LATER);
@@ -83,7 +83,7 @@ fn a_list_under_another_crd_proves_nothing_of_what_was_not_kept() {
 
 #[test]
 fn past_the_cap_evidence_still_counts() {
-    let mut world = mk_heard();
+    let mut world = mk_seen();
     world.tick(NOW + STALE_AFTER);
     export(&mut world, "a", "x");
     assert!(carried(&mut world, LATER));
@@ -350,7 +350,7 @@ fn a_kind_that_takes_too_much_stays_as_it_was_and_counts_as_not_listed() {
 
 #[test]
 fn of_pools_that_take_too_much_those_known_stay_and_the_others_are_not_absent() {
-    let mut world = mk_heard();
+    let mut world = mk_seen();
     export(&mut world, "a", "known");
     for at in 0..MANY {
         let large = mk_large_pool(&format!("large-{at}"), None);

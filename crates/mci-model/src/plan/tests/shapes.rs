@@ -261,7 +261,7 @@ fn mk_numbered(count: usize) -> Vec<String> {
 }
 
 /// The picker's Service with so many addresses that its entry takes several KiB.
-fn mk_wordy_service() -> Update {
+fn mk_large_service() -> Update {
     let long = "x".repeat(60);
     let mut service = mk_service(ServiceType::LoadBalancer, "192.0.2.1");
     service.ingress = (0..40)
@@ -275,7 +275,7 @@ fn mk_crowd(every: &[String]) -> World {
     let every: Vec<&str> = every.iter().map(String::as_str).collect();
     let mut world = mk_world(&every);
     for name in &every[1..] {
-        world.update(&mk_name(name), mk_wordy_service(), NOW);
+        world.update(&mk_name(name), mk_large_service(), NOW);
         export(&mut world, name, "llm");
     }
     world
@@ -310,7 +310,7 @@ fn past_256_entries_the_oldest_pools_stay_and_the_others_are_told() {
 }
 
 #[test]
-fn entries_that_are_carried_take_their_room_and_who_finds_none_is_told() {
+fn entries_that_are_carried_over_take_their_room_and_who_finds_none_is_named() {
     let every = mk_numbered(258);
     let every: Vec<&str> = every.iter().map(String::as_str).collect();
     let mut before = mk_world(&["m000", "m257"]);
@@ -361,16 +361,16 @@ fn an_import_holds_no_more_than_a_mebibyte_of_entries() {
     };
     assert!(settled, "{condition:?}");
     assert_eq!(condition.reason, "PartiallyExported");
-    let told = ["m000 TooManyExporters", "m001 TooManyExporters"];
+    let named = ["m000 TooManyExporters", "m001 TooManyExporters"];
     assert!(
-        told.iter().all(|one| condition.message.contains(one)),
+        named.iter().all(|one| condition.message.contains(one)),
         "{condition:?}"
     );
 }
 
 /// What an import has must not crowd what its exporters say out of etcd's reach, nor unseen.
 #[test]
-fn an_import_is_no_larger_for_what_it_carries_and_tells_who_has_no_room() {
+fn an_import_is_no_larger_for_what_it_carries_over_and_names_who_has_no_room() {
     let every = mk_numbered(130);
     let mut world = mk_crowd(&every);
     settle(&mut world, &mk_policy(), NOW);
@@ -395,7 +395,7 @@ fn an_import_is_no_larger_for_what_it_carries_and_tells_who_has_no_room() {
             connect(&mut again, name, pools, imports, NOW);
         }
         if n > 40 {
-            again.update(&mk_name(name), mk_wordy_service(), NOW);
+            again.update(&mk_name(name), mk_large_service(), NOW);
         }
     }
     let plan = desired_for(&again, &mk_policy(), &mk_key("llm"), NOW);
