@@ -1,5 +1,5 @@
-//! What an import says, in one number: the plan of a key is compared with the imports of all members each time that one of
-//! them changes, and nearly all of them say what is planned.
+//! Digests of import statuses. Each time an import changes, the plan of its key is compared with the imports of all members,
+//! and nearly all of them are as planned: comparing one number is enough.
 
 use std::{
     hash::{Hash, Hasher},
@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use super::{entry::ImportStatus, heap::Heap};
 
-/// The status of a live import, shared with the imports in other members that say the same.
+/// The status of a live import, shared with the imports in other members that have an equal one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiveStatus(Arc<SharedStatus>);
 
@@ -25,17 +25,17 @@ pub struct SharedStatus {
     status: ImportStatus,
     /// None: not known.
     digest: Option<u64>,
-    /// What it takes, in bytes.
+    /// Size in bytes.
     heap: usize,
 }
 
-/// Whether we write conditions of this type on top of an import.
+/// Whether we write conditions of this type for an import as a whole.
 pub fn is_ours(condition: &Condition) -> bool {
     [ACCEPTED, READY, CONSISTENT].contains(&condition.type_.as_str())
 }
 
-/// Equal for statuses of which the parts that the named controller writes are equal but for the times of conditions; so
-/// what gateways add changes nothing. A server that makes two of them collide fools only its own cluster.
+/// Digest of what the named controller writes, without the times of conditions. What gateways add does not change it. A
+/// server that forges a collision harms only its own cluster.
 pub fn digest(status: &ImportStatus, controller_name: &str) -> u64 {
     let ImportStatus {
         observed_generation,
@@ -59,7 +59,7 @@ pub fn digest(status: &ImportStatus, controller_name: &str) -> u64 {
     hash.finish()
 }
 
-/// The same of one entry.
+/// The same for one entry.
 pub(super) fn digest_entry(cluster: &ImportedCluster) -> u64 {
     let mut hash = Xxh3Default::new();
     entry(cluster, &mut hash);
@@ -72,7 +72,7 @@ pub(super) fn times_of_entry(entry: &ImportedCluster, hash: &mut Xxh3Default) {
     each(entry.conditions.iter().chain(of_parents), hash, time);
 }
 
-/// Hashes the items and, so that lists do not run into each other, how many there are.
+/// Hashes the items and their number, so that adjacent lists stay distinct.
 fn each<'a, T: 'a>(
     items: impl Iterator<Item = &'a T>,
     hash: &mut Xxh3Default,
@@ -168,7 +168,7 @@ fn condition(condition: &Condition, hash: &mut Xxh3Default) {
 // === impl LiveStatus ===
 
 impl LiveStatus {
-    /// Takes the digest of what the named controller says in it.
+    /// Computes the digest for the named controller.
     pub fn new(status: ImportStatus, controller_name: &str) -> Self {
         Self(Arc::new(SharedStatus {
             digest: Some(digest(&status, controller_name)),
@@ -177,17 +177,17 @@ impl LiveStatus {
         }))
     }
 
-    /// None: only a full comparison tells.
+    /// None: only a full comparison can decide.
     pub fn digest(&self) -> Option<u64> {
         self.0.digest
     }
 
-    /// What it takes, as it was when it was read.
+    /// Size when it was read, in bytes.
     pub(super) fn heap(&self) -> usize {
         self.0.heap
     }
 
-    /// Equal only for statuses that are equal, but for what collides.
+    /// Digest of the whole status, with times.
     pub fn exact(&self) -> u64 {
         let ImportStatus {
             observed_generation: _,
@@ -197,21 +197,20 @@ impl LiveStatus {
         } = &self.0.status;
         let mut hash = Xxh3Default::new();
         self.0.digest.hash(&mut hash);
-        let conditions = conditions.iter();
-        let conditions = conditions.chain(controllers.iter().flat_map(|one| &one.conditions));
-        each(conditions, &mut hash, time);
+        let of_controllers = controllers.iter().flat_map(|one| &one.conditions);
+        each(conditions.iter().chain(of_controllers), &mut hash, time);
         each(clusters.iter(), &mut hash, |entry, hash| {
             entry.exact().hash(hash);
         });
         hash.finish()
     }
 
-    /// What is shared.
+    /// The shared part.
     pub fn shared(&self) -> &Arc<SharedStatus> {
         &self.0
     }
 
-    /// Whether both are one: then they say the same.
+    /// Whether both share one status.
     pub fn ptr_eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -231,17 +230,17 @@ impl Deref for LiveStatus {
     }
 }
 
-/// What changes afterwards, as tests do, is not known by its digest any more.
+/// A change, as tests make it, clears the digest.
 #[cfg(any(test, feature = "fixtures"))]
 impl std::ops::DerefMut for LiveStatus {
     fn deref_mut(&mut self) -> &mut ImportStatus {
-        let said = Arc::make_mut(&mut self.0);
-        said.digest = None;
-        &mut said.status
+        let shared = Arc::make_mut(&mut self.0);
+        shared.digest = None;
+        &mut shared.status
     }
 }
 
-// === impl Said ===
+// === impl SharedStatus ===
 
 impl PartialEq for SharedStatus {
     fn eq(&self, other: &Self) -> bool {
@@ -358,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_changed_afterwards_is_not_known_by_its_digest() {
+    fn a_change_clears_the_digest() {
         let mut live = LiveStatus::new(mk(), US);
         assert!(live.digest().is_some());
         live.observed_generation = None;

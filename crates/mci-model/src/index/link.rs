@@ -30,7 +30,7 @@ impl Member {
         }
     }
 
-    /// Proves nothing: what is known stays.
+    /// Lost contact proves nothing: what is known stays.
     pub(super) fn lost(&mut self, fault: Fault, now: Moment) -> Changes {
         self.set_link(Link::Lost);
         let since = self.silence.map_or(now, |silence| silence.since);
