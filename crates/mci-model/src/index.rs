@@ -348,11 +348,9 @@ impl World {
             return Changes::default();
         }
         let mut changes = Changes::default();
-        changes.dirty.keys = self.all_keys();
-        changes
-            .dirty
-            .keys
-            .retain(|key| namespaces.contains(&key.namespace));
+        let mut keys = self.all_keys();
+        keys.retain(|key| namespaces.contains(&key.namespace));
+        changes.dirty.keys = keys;
         changes
     }
 }
