@@ -104,7 +104,7 @@ impl World {
         self
     }
 
-    /// A member joined the inventory, or came back before it was forgotten.
+    /// A member joined the inventory, or came back before it was removed.
     pub fn add_member(&mut self, name: &ClusterName, now: Moment) -> Changes {
         let known = self.members.get(name).map(|member| member.link);
         if known == Some(Link::Removing) {

@@ -18,7 +18,7 @@ pub struct Changes {
     pub dirty: Dirty,
     /// Exports that ended, with evidence, in the order in which they were found.
     pub withdrawals: Vec<Withdrawal>,
-    /// Exports that seem to have ended and are retained, by the evidence that it looked like.
+    /// Exports that seem to have ended and are retained, by the evidence that is not certain.
     pub withheld: BTreeMap<Evidence, usize>,
     /// Members to refuse: their cluster is known under another name, or is not the one it was.
     pub refused: Vec<(ClusterName, Refusal)>,

@@ -154,7 +154,7 @@ mod tests {
         let denied = |world: &World, now| member(world, "a").exports_denied(now, STALE_AFTER);
         assert_eq!(denied(&world, at(11)), None);
         assert_eq!(denied(&world, at(12)), Some(Reach::Lost(Fault::AuthFailed)));
-        // one more does not begin it anew
+        // one more does not restart the time
         deny(&mut world, "a", &[Kind::Pools, Kind::Slices], at(40));
         assert_eq!(
             denied(&world, at(70)),

@@ -286,55 +286,57 @@ mod tests {
     #[test]
     fn times_and_what_others_add_do_not_count() {
         let additions: [fn(&mut ImportStatus); 4] = [
-            |said| {
-                let time = &mut said.clusters[0].conditions[0].last_transition_time;
+            |status| {
+                let time = &mut status.clusters[0].conditions[0].last_transition_time;
                 time.0 += jiff::SignedDuration::from_secs(5);
             },
-            |said| {
+            |status| {
                 let theirs = mk_condition("Programmed", "Theirs", 1);
-                said.conditions
+                status
+                    .conditions
                     .push(serde_json::from_value(theirs).expect("a condition"));
             },
-            |said| {
+            |status| {
                 let theirs = json!({"name": "example.com/gateway", "conditions": []});
-                said.controllers
+                status
+                    .controllers
                     .push(serde_json::from_value(theirs).expect("a controller"));
             },
-            |said| {
+            |status| {
                 let theirs = json!({"parentRef": {"name": "gw"}});
                 let theirs: ControllerParent = serde_json::from_value(theirs).expect("a parent");
-                said.controllers[0].parents.push(theirs);
+                status.controllers[0].parents.push(theirs);
             },
         ];
         for add in additions {
-            let mut said = mk();
-            add(&mut said);
-            assert_ne!(said, mk());
-            assert_eq!(digest(&said, US), digest(&mk(), US), "{said:?}");
+            let mut status = mk();
+            add(&mut status);
+            assert_ne!(status, mk());
+            assert_eq!(digest(&status, US), digest(&mk(), US), "{status:?}");
         }
     }
 
     #[test]
     fn everything_that_we_write_counts() {
         let changes: [fn(&mut ImportStatus); 22] = [
-            |said| said.observed_generation = None,
-            |said| said.conditions.clear(),
-            |said| said.conditions[0].reason = "Bad".to_owned(),
-            |said| said.controllers.clear(),
-            |said| said.controllers[0].exporting_clusters.clear(),
-            |said| said.controllers[0].conditions.clear(),
-            |said| said.clusters.clear(),
-            |said| said.clusters[0].name = "b".to_owned(),
-            |said| said.clusters[0].routing_mode = crd::RoutingMode::ParentMode,
-            |said| said.clusters[0].target_port_number = 1,
-            |said| said.clusters[0].target_ports.clear(),
-            |said| said.clusters[0].app_protocol = Some("http".to_owned()),
-            |said| said.clusters[0].labels.clear(),
-            |said| said.clusters[0].drain_until = None,
-            |said| said.clusters[0].endpoint_picker = None,
-            |said| said.clusters[0].parents.clear(),
-            |said| {
-                said.clusters[0].parents[0].service[0]
+            |status| status.observed_generation = None,
+            |status| status.conditions.clear(),
+            |status| status.conditions[0].reason = "Bad".to_owned(),
+            |status| status.controllers.clear(),
+            |status| status.controllers[0].exporting_clusters.clear(),
+            |status| status.controllers[0].conditions.clear(),
+            |status| status.clusters.clear(),
+            |status| status.clusters[0].name = "b".to_owned(),
+            |status| status.clusters[0].routing_mode = crd::RoutingMode::ParentMode,
+            |status| status.clusters[0].target_port_number = 1,
+            |status| status.clusters[0].target_ports.clear(),
+            |status| status.clusters[0].app_protocol = Some("http".to_owned()),
+            |status| status.clusters[0].labels.clear(),
+            |status| status.clusters[0].drain_until = None,
+            |status| status.clusters[0].endpoint_picker = None,
+            |status| status.clusters[0].parents.clear(),
+            |status| {
+                status.clusters[0].parents[0].service[0]
                     .ports
                     .push(crd::ServicePort {
                         number: 80,
@@ -343,16 +345,16 @@ mod tests {
                         app_protocol: None,
                     });
             },
-            |said| said.clusters[0].parents[0].hostnames.clear(),
-            |said| said.clusters[0].parents[0].listeners[0].port = 81,
-            |said| said.clusters[0].parents[0].conditions.clear(),
-            |said| said.clusters[0].conditions[0].message = "more".to_owned(),
-            |said| said.clusters[0].conditions[0].observed_generation = Some(2),
+            |status| status.clusters[0].parents[0].hostnames.clear(),
+            |status| status.clusters[0].parents[0].listeners[0].port = 81,
+            |status| status.clusters[0].parents[0].conditions.clear(),
+            |status| status.clusters[0].conditions[0].message = "more".to_owned(),
+            |status| status.clusters[0].conditions[0].observed_generation = Some(2),
         ];
         for (at, change) in changes.into_iter().enumerate() {
-            let mut said = mk();
-            change(&mut said);
-            assert_ne!(digest(&said, US), digest(&mk(), US), "change {at}");
+            let mut status = mk();
+            change(&mut status);
+            assert_ne!(digest(&status, US), digest(&mk(), US), "change {at}");
         }
     }
 

@@ -160,7 +160,7 @@ mod tests {
         assert!(!guard.update(census(3), at(100)));
         assert!(!guard.update(census(2), at(101)));
         assert!(!guard.update(census(2), at(130)));
-        // one more goes: the calm begins anew
+        // one more is lost: the time of calm restarts
         assert!(!guard.update(census(3), at(130)));
         assert!(!guard.update(census(2), at(131)));
         assert!(!guard.update(census(2), at(160)));

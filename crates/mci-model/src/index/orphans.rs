@@ -192,7 +192,7 @@ impl Orphans {
         *count += 1;
         if *count == MAX_SHOWN {
             tracing::warn!(member = %importer, exports = MAX_SHOWN,
-                "its imports carry too many exports that are not there: no more of them are reported or drained");
+                "its imports carry too many exports that do not exist: no more of them are reported or drained");
         }
         true
     }

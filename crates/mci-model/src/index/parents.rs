@@ -145,7 +145,7 @@ impl RouteFacts {
 impl Member {
     pub(super) fn change_gateways(&mut self, change: Change<GatewayFacts>) -> Changes {
         let before = self.parents.known();
-        // only looked at where there are too many
+        // needed only if there are too many
         let named: LazyCell<BTreeSet<&Key>, _> = LazyCell::new(|| {
             let pools = self.pools.values();
             pools.flat_map(|pool| &pool.facts.parents).collect()

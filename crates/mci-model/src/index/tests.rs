@@ -268,7 +268,7 @@ fn a_refused_member_stays_refused_until_it_connects() {
         member(&world, "a").link,
         Link::Refused(Refusal::InsecureCredentials)
     );
-    // its silence goes on, and yet what is said of it is another thing
+    // it stays silent, but its refusal changes the plan
     let another = || Update::Refused(Refusal::NoAccessProvider);
     assert!(world.update(&mk_name("a"), another(), NOW).dirty.all);
     assert!(!world.update(&mk_name("a"), another(), NOW).dirty.all);
@@ -288,7 +288,7 @@ fn pools_of_a_kind_that_is_not_served_are_kept_and_marked() {
         let found = crd::conditions::find(conditions, crd::conditions::REACHABLE);
         found.map(|one| one.reason.clone())
     };
-    // a watch that was broken meanwhile told of no deletion
+    // a watch that was broken meanwhile sent no deletion
     let gone = Update::NotServed(update::Kind::Pools);
     let changes = world.update(&mk_name("a"), gone, NOW);
     assert!(changes.withdrawals.is_empty());

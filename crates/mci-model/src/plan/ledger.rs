@@ -279,7 +279,7 @@ mod tests {
         Timestamp::from_second(second).expect("in range")
     }
 
-    /// What a new controller says of a key, where its importers' conditions have these times.
+    /// The times that a new controller writes where the live conditions have these.
     fn stamped(times: &[i64]) -> Vec<Timestamp> {
         let mut world = mk_world(&["a", "b"]);
         export(&mut world, "a", "llm");

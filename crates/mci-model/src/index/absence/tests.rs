@@ -217,7 +217,7 @@ fn long_silence_withdraws_only_if_the_operator_allows_it() {
         evidence(&changes),
         [("a".to_owned(), Evidence::WithdrawAfter)]
     );
-    assert!(world.tick(at(601)).withdrawals.is_empty(), "told once");
+    assert!(world.tick(at(601)).withdrawals.is_empty(), "reported once");
     let entries_of = |world: &mut World, second| {
         settle(world, &mk_policy(), at(second));
         entries(world, "b", &mk_key("a"))

@@ -16,7 +16,7 @@ fn connect(world: &mut World, name: &str, uid: &str) -> Vec<(String, Refusal)> {
     connect_of(world, name, uid, None)
 }
 
-/// Tells who answered under the name, and passes the verdict on as the planner does.
+/// Reports which cluster answered under the name, and applies the refusals as the planner does.
 fn connect_of(
     world: &mut World,
     name: &str,

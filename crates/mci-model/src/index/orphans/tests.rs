@@ -119,7 +119,7 @@ fn show(world: &mut World, importer: &str, imports: Vec<LiveImport>) -> Changes 
     world.update(&mk_name(importer), listed, NOW)
 }
 
-/// Reads the imports of `t` anew, as through another CRD.
+/// Relists the imports of `t`, as through another CRD.
 fn swap_crd(world: &mut World, flavour: Flavour) {
     let crd = Update::ImportCrd(mk_import_crd(flavour));
     world.update(&mk_name("t"), crd, NOW);
@@ -172,11 +172,11 @@ fn one_importer_reports_so_many_and_no_more_however_often_it_is_read() {
     swap_crd(&mut world, Flavour::Superset);
     assert!(show(&mut world, "t", many).withdrawals.is_empty());
     assert_eq!(world.orphans.reported.len(), MAX_SHOWN);
-    // another is heard nevertheless
+    // another importer still reports
     world.add_member(&mk_name("c"), NOW);
     let other = mk_forged("other", &["a".to_owned()]);
     assert_eq!(show(&mut world, "c", vec![other]).withdrawals.len(), 1);
-    // and a member takes with it what it told
+    // and a removed member takes its reports with it
     world.forget(&mk_name("t"));
     assert_eq!(world.orphans.reported.len(), 1);
     world.forget(&mk_name("a"));

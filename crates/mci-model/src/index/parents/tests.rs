@@ -49,7 +49,7 @@ fn what_exports_in_parent_mode_concerns_is_planned_once_both_kinds_are_known() {
         [mk_key("x"), mk_key("y")]
     );
     assert!(member(&world, "a").parents.known());
-    // the same again is no news
+    // the same again changes nothing
     assert!(update(&mut world, gateways(vec![mk_gateway("gw")])).is_empty());
     assert!(update(&mut world, routes(Vec::new())).is_empty());
 }
@@ -120,7 +120,7 @@ fn kinds_that_are_not_to_be_had_are_known_but_not_listed() {
     assert!(parents.known() && !parents.gateways_listed());
     assert!(parents.routes_to(&mk_key("x")).is_none());
     assert!(update(&mut world, hidden(ParentKind::Routes)).is_empty());
-    // they come, and a later refusal forgets nothing
+    // they are listed, and a later refusal removes nothing
     update(&mut world, routes(vec![mk_route("r", "gw", "x")]));
     assert!(update(&mut world, hidden(ParentKind::Routes)).is_empty());
     let found = member(&world, "a").parents.routes_to(&mk_key("x"));

@@ -67,7 +67,7 @@ fn mk_planned(flavour: Flavour) -> PlannedImport {
     }
 }
 
-/// What is done about our import when it says this; none: no API server would take it.
+/// The step for our import with this status; none: no API server would accept it.
 fn step(status: &Value) -> Option<Step> {
     let planned = mk_planned(Flavour::Superset);
     let mut live = mk_live(&mk_key("llm"), &planned, 7);

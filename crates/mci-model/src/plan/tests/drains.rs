@@ -131,7 +131,7 @@ fn a_removed_member_drains_nothing() {
     assert_eq!(entry(&world), None);
 }
 
-/// A new controller, told that `a` does not export, while `b` holds this import.
+/// A new controller that knows `a` does not export, while `b` holds this import.
 fn restart(mut live: LiveImport, until: Option<i64>) -> World {
     let time = until.map(|second| Time(wall(second)));
     live.status.clusters[0].drain_until = time;

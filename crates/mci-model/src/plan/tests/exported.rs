@@ -1,4 +1,4 @@
-//! What the exporter is told: its pool's condition Exported.
+//! The condition Exported of the exporter's pool.
 
 use super::*;
 

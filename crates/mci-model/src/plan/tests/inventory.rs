@@ -1,4 +1,4 @@
-//! What the inventory says of a member shows in its entries.
+//! Labels and networks of the inventory in a member's entries.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -5,7 +5,7 @@ use crd::RoutingMode;
 use super::*;
 use crate::index::{entry::Entry, facts::Programmed, update::ParentKind};
 
-/// What a member's watches of Gateways and routes say first.
+/// The first lists of a member's Gateways and routes.
 fn parents() -> [Update; 2] {
     [
         Update::Gateways(Change::Listed(vec![mk_gateway("gw")])),

@@ -40,7 +40,7 @@ enum Op {
     ParentsHidden(usize, ParentKind),
     ParentsUnwatched(usize),
     Wait,
-    /// The controller starts anew: what is silent stays unknown to it.
+    /// The controller restarts: silent members stay unknown to it.
     Restart,
 }
 
@@ -182,7 +182,7 @@ fn restart(world: &mut World, truth: &mut Truth, now: Moment) {
     *world = fresh;
 }
 
-/// Whether each entry of an import says what belongs to its mode, and nothing of the other.
+/// Whether each entry of an import has only the fields of its mode.
 fn is_of_one_mode(world: &World, importer: &str, pool: &str) -> bool {
     let import = member(world, importer).imports.items.get(&mk_key(pool));
     let mut entries = import.into_iter().flat_map(|live| &live.status.clusters);

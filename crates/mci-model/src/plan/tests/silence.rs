@@ -1,4 +1,4 @@
-//! Members that are silent, refused, removed or not heard of yet.
+//! Members that are silent, refused, removed or not seen yet.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rstest::rstest;
 use super::*;
 use crate::index::member::{Fault, Refusal};
 
-/// A controller that starts anew and has heard of `b` alone, whose import carries `a`'s entry.
+/// A restarted controller that has seen only `b`, whose import has an entry of `a`.
 fn mk_restarted() -> (World, LiveImport) {
     let mut before = mk_world(&["a", "b"]);
     export(&mut before, "a", "llm");
