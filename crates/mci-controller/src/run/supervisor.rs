@@ -30,7 +30,7 @@ use crate::{
     explain::Question,
     index::member::Link,
     inventory::{InventoryEvent, Records, Reissue, Unused},
-    member::Alike,
+    member::Interner,
     metrics::Metrics,
     name::ClusterName,
     planner::Planner,
@@ -67,7 +67,7 @@ pub(super) struct Supervisor {
     /// At most 16 lists at once, over all members.
     turns: Turns,
     /// What imports of many members say alike.
-    alike: Alike,
+    interner: Interner,
     /// Objects of the inventory that name no member.
     unused: Vec<Unused>,
     /// Where to write which clusters the members are.
@@ -119,7 +119,7 @@ impl Supervisor {
             curious: BTreeSet::new(),
             epochs: 0,
             turns: Turns::default(),
-            alike: Alike::default(),
+            interner: Interner::default(),
             unused: Vec::new(),
             records: None,
             reissue: None,
