@@ -1,6 +1,6 @@
 //! The one owner of the world: takes updates in, plans what they touch, hands the difference to the queues.
 //!
-//! Synchronous; time comes in. It never waits for a writer nor hears from one.
+//! Synchronous; time is a parameter. It never waits for a writer and gets no results from one.
 
 mod body;
 mod ended;
@@ -66,17 +66,17 @@ pub(crate) struct Planner {
     /// How each exporter's contact was last planned: it changes with time alone.
     reaches: BTreeMap<ClusterName, (Reach, Option<Reach>)>,
     unsettled: Unsettled,
-    /// Keys whose plan changes with time alone, and when.
+    /// Keys whose plan changes by time alone, and when.
     next_changes: BTreeMap<Key, Moment>,
     /// Imports that are not ours, or that somebody keeps undoing, by member and key.
     conflicts: BTreeSet<(ClusterName, Key)>,
     observer: Observer,
     recorder: PoolRecorder,
     rejections: Rejections,
-    /// Whether this one writes: only then it reports events, and who undoes its writes.
+    /// Whether this controller writes: only then it reports events and detects who undoes its writes.
     leading: bool,
     metrics: Metrics,
-    /// Each write says what it would change, for the log.
+    /// Each write has a summary of its changes, for the log.
     dry_run: bool,
 }
 
@@ -165,7 +165,7 @@ impl Planner {
         self.recorder.queue(name)
     }
 
-    /// What the inventory says of a member, besides how to reach it.
+    /// What the inventory has about a member, besides its credentials.
     pub(crate) fn describe(&mut self, name: &ClusterName, origin: &Arc<Origin>, now: Moment) {
         let changes = self.world.describe(name, origin);
         self.take(changes, now);
@@ -268,9 +268,8 @@ impl Planner {
         if self.gate.is_open() {
             self.backlog.add(self.unsettled.due(now).cloned(), now);
         }
-        let due = self.next_changes.iter();
-        let due = due.filter(|(_, at)| **at <= now).map(|(key, _)| key);
-        self.dirty.keys.extend(due.cloned());
+        let due = self.next_changes.iter().filter(|(_, at)| **at <= now);
+        self.dirty.keys.extend(due.map(|(key, _)| key.clone()));
         if self.gate.check(&self.world, now) {
             // what waited for the gate is not slow
             self.plan_afresh();
@@ -297,11 +296,11 @@ impl Planner {
         explain(scene, key)
     }
 
-    /// Whether this one writes from now on, so that it reports events: those too that nobody reported yet.
+    /// Sets whether this controller writes. When it begins, it plans all keys, and reports events not reported yet.
     pub(crate) fn set_leading(&mut self, leading: bool) {
         if self.leading != leading {
             self.dirty.all |= leading;
-            // only the one that writes can tell who undoes it
+            // only the controller that writes can detect who undoes it
             for member in self.world.members.values_mut() {
                 self.dirty.keys.extend(member.contests.clear());
             }
@@ -314,7 +313,7 @@ impl Planner {
         self.dirty.all = true;
     }
 
-    /// Forgets what nobody needs and says how all stands; for every few seconds.
+    /// Drops what is not needed and returns an overview; call it every few seconds.
     pub(crate) fn housekeep(&mut self, now: Moment) -> Overview {
         for queue in self.queues.values() {
             queue.prune(now);

@@ -136,8 +136,8 @@ impl Planner {
         }
     }
 
-    /// An import changed: it is compared with the plan that is kept, and the exports are judged again where that decides.
-    /// Returns how many imports were compared.
+    /// An import changed: compares it with the kept plan, and plans the pool conditions again if they may change. Returns
+    /// the number of imports compared.
     fn follow_import(&mut self, key: &Key, name: &ClusterName, occasion: Occasion) -> usize {
         if self.backlog.keys.contains(key) {
             return 0;
@@ -229,7 +229,7 @@ impl Planner {
         bodies: &mut Bodies,
         occasion: Occasion,
     ) -> Standing {
-        let Some(step) = self.weigh(key, name, plan, occasion.now) else {
+        let Some(step) = self.compare_import(key, name, plan, occasion.now) else {
             return Standing::Shown;
         };
         let (Some(member), Some(queue)) = (self.world.members.get(name), self.queues.get(name))
@@ -301,8 +301,8 @@ impl Planner {
         standing
     }
 
-    /// Compares an import with its plan, and learns from it who undoes what. None: no such member.
-    fn weigh(
+    /// Compares an import with its plan, and updates the undo detector. None: no such member.
+    fn compare_import(
         &mut self,
         key: &Key,
         name: &ClusterName,
@@ -319,11 +319,11 @@ impl Planner {
                     is_shown: step == Step::None,
                 };
                 if self.leading && member.contests.look(key, live, wanted, now) {
-                    // what is said of its export changes
+                    // the condition of its export changes
                     self.dirty.keys.insert(key.clone());
                 }
             }
-            // what is in it is not known: that says nothing
+            // its imports are not known: nothing follows
             ImportPlan::Hold(Hold::Unreachable | Hold::AuthFailed | Hold::IdentityChanged) => {}
             ImportPlan::Present(_) | ImportPlan::Absent | ImportPlan::Hold(_) => {
                 member.contests.forget(key);
@@ -349,7 +349,7 @@ impl Planner {
         let settled = !matches!(plan, PoolPlan::Exported { settled: false, .. });
         if settled {
             self.unsettled.settle(key, name);
-        } else if !self.unsettled.is_told(key, name, now) {
+        } else if !self.unsettled.may_report(key, name, now) {
             return;
         }
         let slot = Slot::Pool(key.clone());
@@ -367,7 +367,7 @@ impl Planner {
             PoolStep::Set(condition) => Some(condition),
             PoolStep::Remove => None,
         };
-        let said = |condition: &crd::Condition| {
+        let text = |condition: &crd::Condition| {
             let crd::Condition {
                 status,
                 reason,
@@ -377,9 +377,9 @@ impl Planner {
             } = condition;
             format!("{status} {reason} {observed_generation:?} {message}")
         };
-        let content = xxh3_64(wanted.as_ref().map(said).unwrap_or_default().as_bytes());
+        let content = xxh3_64(wanted.as_ref().map(text).unwrap_or_default().as_bytes());
         let base = live.map_or_else(String::new, |live| {
-            let texts: Vec<String> = live.iter().map(said).collect();
+            let texts: Vec<String> = live.iter().map(text).collect();
             format!("{} {}", record.facts.uid, texts.join("\n"))
         });
         let summary = self.dry_run.then(|| describe_pool(live, wanted.as_ref()));
@@ -395,7 +395,7 @@ impl Planner {
     }
 }
 
-/// What the imports of ours say now, in every member.
+/// The live statuses of our imports, in every member.
 fn live_statuses<'a>(world: &'a World, key: &Key) -> Vec<&'a ImportStatus> {
     let members = world.members.values();
     members
