@@ -241,15 +241,14 @@ pub fn mk_status(status: InferencePoolImportStatus) -> ImportStatus {
 
 /// A live import of ours with this status.
 pub fn mk_live(key: &Key, planned: &PlannedImport, version: u64) -> LiveImport {
-    let owned_entries = planned.status.clusters.iter();
-    let owned_entries = owned_entries.map(|entry| entry.name.clone());
+    let entries = planned.status.clusters.iter();
     LiveImport {
         key: key.clone(),
         uid: format!("import-{key}"),
         resource_version: version.to_string(),
         generation: 1,
         claim: Claim::Ours,
-        owned_entries: Arc::new(owned_entries.collect()),
+        owned_entries: Arc::new(entries.map(|entry| entry.name.clone()).collect()),
         status: LiveStatus::new(planned.status.clone(), annotations::MCI_CONTROLLER),
     }
 }

@@ -52,8 +52,10 @@ impl Member {
                 }
                 let listed = pools.iter().map(|pool| &pool.key).chain(odd).collect();
                 let waiting = pools.iter().filter(|pool| self.must_wait(pool));
-                let waiting: usize = waiting.map(|pool| self.pools.bytes_of(&pool.key)).sum();
-                let stays = self.pools_that_stay(&listed, crd, guarded) + waiting;
+                let stays = waiting
+                    .map(|pool| self.pools.bytes_of(&pool.key))
+                    .sum::<usize>()
+                    + self.pools_that_stay(&listed, crd, guarded);
                 (Kind::Pools.into(), new, self.pool_bytes() - stays)
             }
             Update::PoolApplied(pool) => {

@@ -83,10 +83,8 @@ impl Orphans {
 
     /// Removes a member, as exporter and as importer.
     pub(super) fn forget(&mut self, name: &ClusterName) {
-        let Self {
-            reported, counts, ..
-        } = self;
-        reported.retain(|(exporter, _), importer| {
+        let counts = &mut self.counts;
+        self.reported.retain(|(exporter, _), importer| {
             if exporter == name
                 && let Some(count) = counts.get_mut(importer)
             {

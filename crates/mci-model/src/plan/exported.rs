@@ -267,7 +267,7 @@ impl Tally {
         self.pending |= matches!(state, ImporterState::Pending);
         match reason {
             Some(reason) if self.named.len() < MAX_NAMED => {
-                self.named.push(format!("{name} {reason}"))
+                self.named.push(format!("{name} {reason}"));
             }
             Some(_) => self.unnamed += 1,
             None => {}
