@@ -36,12 +36,12 @@ const DECIDING: &[(&str, &[&str])] = &[
             "crates/mci-model/src/index/guard.rs",
             "crates/mci-model/src/index/kinds.rs",
             "crates/mci-model/src/index/member.rs",
+            "crates/mci-model/src/plan/carry_over.rs",
             "crates/mci-model/src/plan/cover.rs",
             "crates/mci-model/src/plan/decision.rs",
             "crates/mci-model/src/plan/diff.rs",
             "crates/mci-model/src/plan/exported.rs",
             "crates/mci-model/src/plan/known.rs",
-            "crates/mci-model/src/plan/lend.rs",
         ],
     ),
     (

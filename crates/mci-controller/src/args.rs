@@ -46,8 +46,8 @@ pub struct Args {
     #[command(flatten)]
     home: HomeArgs,
 
-    /// Name of the ClusterSet: imports bear it as a label, and those of any other ClusterSet are left alone. Default: what
-    /// the home cluster says, as the label multicluster.x-k8s.io/clusterset of the ClusterProfiles' namespace or as
+    /// Name of the ClusterSet: imports have it as a label, and those of any other ClusterSet are left alone. Default: the
+    /// one of the home cluster, from the label multicluster.x-k8s.io/clusterset of the ClusterProfiles' namespace or from
     /// ClusterProperty clusterset.k8s.io; else `default`.
     #[arg(long, env = "CLUSTERSET", value_name = "NAME")]
     clusterset: Option<String>,
@@ -66,7 +66,7 @@ pub struct Args {
     #[arg(long, env = "STRICT_EXPORTED")]
     strict_exported: bool,
 
-    /// How importing gateways reach pools whose annotations do not say it: by their endpoint picker, or through the
+    /// How importing gateways reach pools whose annotations do not set it: by their endpoint picker, or through the
     /// Gateways of the exporting cluster.
     #[arg(
         long,
@@ -78,7 +78,7 @@ pub struct Args {
     default_export_mode: ExportMode,
 
     /// Silence of a member after which what it exports has unknown readiness; it is never withdrawn for silence, unless
-    /// --withdraw-after says so.
+    /// --withdraw-after is set.
     #[arg(
         long,
         env = "STALE_AFTER",
@@ -90,7 +90,7 @@ pub struct Args {
     #[command(flatten)]
     caution: CautionArgs,
 
-    /// How long a start waits for all members before it writes; what members not heard of by then export is kept as
+    /// How long a start waits for all members before it writes; what members not seen by then export is kept as
     /// it is.
     #[arg(
         long,

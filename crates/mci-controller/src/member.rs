@@ -6,10 +6,10 @@
 //!                                        └───┘ backoff    └► writer ◄── Queue
 //! ```
 
-mod alike;
 mod connect;
 mod identity;
 mod import_crd;
+mod interner;
 mod parents;
 mod pools;
 mod project;
@@ -91,14 +91,14 @@ pub(crate) struct MemberContext {
     pub(crate) events: Arc<EventQueue>,
     pub(crate) writer: WriterSettings,
     pub(crate) ours: project::Ours,
-    pub(crate) alike: Alike,
+    pub(crate) interner: Interner,
     /// Its place among all who list.
     pub(crate) turns: MemberTurns,
     pub(crate) metrics: Metrics,
     pub(crate) stop: CancellationToken,
 }
 
-pub(crate) use alike::Alike;
+pub(crate) use interner::Interner;
 pub(crate) use project::Ours;
 
 const RECONNECT_MIN: Duration = Duration::from_millis(500);

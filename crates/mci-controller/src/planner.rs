@@ -1,6 +1,6 @@
 //! The one owner of the world: takes updates in, plans what they touch, hands the difference to the queues.
 //!
-//! Synchronous; time comes in. It never waits for a writer nor hears from one.
+//! Synchronous; time is a parameter. It never waits for a writer and gets no results from one.
 
 mod body;
 mod ended;
@@ -66,17 +66,17 @@ pub(crate) struct Planner {
     /// How each exporter's contact was last planned: it changes with time alone.
     reaches: BTreeMap<ClusterName, (Reach, Option<Reach>)>,
     unsettled: Unsettled,
-    /// Keys whose plan changes with time alone, and when.
-    ripening: BTreeMap<Key, Moment>,
+    /// Keys whose plan changes by time alone, and when.
+    next_changes: BTreeMap<Key, Moment>,
     /// Imports that are not ours, or that somebody keeps undoing, by member and key.
     conflicts: BTreeSet<(ClusterName, Key)>,
     observer: Observer,
     recorder: PoolRecorder,
     rejections: Rejections,
-    /// Whether this one writes: only then it reports events, and who undoes its writes.
-    speaking: bool,
+    /// Whether this controller writes: only then it reports events and detects who undoes its writes.
+    leading: bool,
     metrics: Metrics,
-    /// Each write says what it would change, for the log.
+    /// Each write has a summary of its changes, for the log.
     dry_run: bool,
 }
 
@@ -105,12 +105,12 @@ impl Planner {
             since: None,
             reaches: BTreeMap::new(),
             unsettled: Unsettled::default(),
-            ripening: BTreeMap::new(),
+            next_changes: BTreeMap::new(),
             conflicts: BTreeSet::new(),
             observer: Observer::default(),
             recorder: PoolRecorder::default(),
             rejections: Rejections::default(),
-            speaking: false,
+            leading: false,
             metrics,
             dry_run: false,
         }
@@ -165,7 +165,7 @@ impl Planner {
         self.recorder.queue(name)
     }
 
-    /// What the inventory says of a member, besides how to reach it.
+    /// What the inventory has about a member, besides its credentials.
     pub(crate) fn describe(&mut self, name: &ClusterName, origin: &Arc<Origin>, now: Moment) {
         let changes = self.world.describe(name, origin);
         self.take(changes, now);
@@ -270,9 +270,8 @@ impl Planner {
         if self.gate.is_open() {
             self.backlog.add(self.unsettled.due(now).cloned(), now);
         }
-        let ripe = self.ripening.iter();
-        let ripe = ripe.filter(|(_, at)| **at <= now).map(|(key, _)| key);
-        self.dirty.keys.extend(ripe.cloned());
+        let due = self.next_changes.iter().filter(|(_, at)| **at <= now);
+        self.dirty.keys.extend(due.map(|(key, _)| key.clone()));
         if self.gate.check(&self.world, now) {
             // what waited for the gate is not slow
             self.plan_afresh();
@@ -299,17 +298,17 @@ impl Planner {
         explain(scene, key)
     }
 
-    /// Whether this one writes from now on, so that it reports events: those too that nobody reported yet.
-    pub(crate) fn speak(&mut self, speaking: bool) {
-        if self.speaking != speaking {
-            self.dirty.all |= speaking;
-            // only the one that writes can tell who undoes it
+    /// Sets whether this controller writes. When it begins, it plans all keys, and reports events not reported yet.
+    pub(crate) fn set_leading(&mut self, leading: bool) {
+        if self.leading != leading {
+            self.dirty.all |= leading;
+            // only the controller that writes can detect who undoes it
             for member in self.world.members.values_mut() {
                 self.dirty.keys.extend(member.undone_imports.clear());
                 member.undone_pools.clear();
             }
         }
-        self.speaking = speaking;
+        self.leading = leading;
     }
 
     /// The slow pass: compares everything again.
@@ -321,7 +320,7 @@ impl Planner {
         self.dirty.all = true;
     }
 
-    /// Forgets what nobody needs and says how all stands; for every few seconds.
+    /// Drops what is not needed and returns an overview; call it every few seconds.
     pub(crate) fn housekeep(&mut self, now: Moment) -> Overview {
         for queue in self.queues.values() {
             queue.prune(now);

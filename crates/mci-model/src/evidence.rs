@@ -1,21 +1,21 @@
-//! What permits taking an entry away, and what follows from it (spec 4.3).
+//! The evidence that permits a withdrawal, and what follows from it (spec 4.3).
 
 use crate::seeded::{self, SeededFault};
 
 /// What permits a withdrawal (spec 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Evidence {
-    /// The watch said DELETED, and the CRD still stands.
+    /// The watch sent DELETED, and the CRD still exists.
     PoolDeleted,
-    /// A complete list lacks it, and the CRD still stands.
+    /// A complete list lacks the pool, and the CRD still exists.
     PoolAbsent,
     /// The pool no longer has the export annotation.
     AnnotationGone,
-    /// The value of an export annotation is not legal; nothing is assumed in its place.
+    /// The value of an export annotation is not legal; it is never defaulted.
     AnnotationInvalid,
     /// The member left the inventory.
     MemberRemoved,
-    /// The member was silent for as long as the operator grants, if he does.
+    /// The member was silent for `--withdraw-after`.
     WithdrawAfter,
 }
 
@@ -30,8 +30,8 @@ pub enum Removal {
     Held,
 }
 
-/// What a proof that an export ended leads to, under the isolation guard or not (spec 4.3). What a connected member's
-/// watch shows live counts under the guard too.
+/// What follows from the evidence that an export ended, with and without the isolation guard (spec 4.3). Events of a
+/// connected member's watch count under the guard too.
 pub fn on_evidence(evidence: Evidence, guarded: bool) -> Removal {
     match evidence {
         Evidence::MemberRemoved if seeded::is_on(SeededFault::RemovalIgnoresGuard) => {

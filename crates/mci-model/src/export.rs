@@ -1,4 +1,4 @@
-//! What a pool's annotations ask for (R15, R16).
+//! The annotations of a pool (R15, R16).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,10 +11,10 @@ use crate::{evidence::Evidence, text::clipped};
 pub enum Export {
     /// No `export` annotation.
     NotRequested {
-        /// There is an `export-mode` alone, which is ignored.
+        /// There is an `export-mode` only, which is ignored.
         mode_alone: bool,
     },
-    /// A value that nothing is exported for, never defaulted.
+    /// An illegal value: nothing is exported, and nothing is defaulted.
     Invalid(InvalidExport),
     /// Export in this mode.
     Requested(Box<ExportRequest>),
@@ -23,15 +23,15 @@ pub enum Export {
 /// A legal request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportRequest {
-    /// None: what the operator's `--default-export-mode` says (C15).
+    /// None: the operator's `--default-export-mode` (C15).
     pub mode: Option<RoutingMode>,
-    /// How long its entry stays after the export has ended; none: as the operator said.
+    /// How long its entry stays after the export has ended; none: the operator's `--drain-seconds`.
     pub drain: Option<Duration>,
     /// Overrides for the port of gRPC health.
     pub health: PortOverride,
     /// Overrides for the port of metrics.
     pub metrics: PortOverride,
-    /// Annotations whose values are of no use; each is treated as absent.
+    /// Annotations with illegal values; each is treated as absent.
     pub ignored: Vec<&'static str>,
 }
 
@@ -70,11 +70,11 @@ pub struct InvalidExport {
     pub annotation: &'static str,
     /// What it holds, cut to 64 characters.
     pub value: String,
-    /// Legal values, in words for the user.
+    /// Legal values, for the user.
     pub expected: &'static str,
 }
 
-/// Annotations of a pool that have a say in its export.
+/// Annotations of a pool that control its export.
 pub const ANNOTATIONS: [&str; 7] = [
     annotations::EXPORT,
     annotations::EXPORT_MODE,
@@ -86,7 +86,7 @@ pub const ANNOTATIONS: [&str; 7] = [
 ];
 /// Largest legal `drain-seconds`.
 const MAX_DRAIN_SECONDS: u16 = 3600;
-/// Characters of a bad value that stand in a message.
+/// Length of a bad value in a message, in characters.
 const MAX_VALUE: usize = 64;
 
 /// Reads the annotations of a pool.
@@ -148,7 +148,7 @@ pub fn parse_export(annotations: &BTreeMap<String, String>) -> Export {
     }))
 }
 
-/// What an annotation takes.
+/// The legal values of an annotation.
 fn expected(annotation: &str) -> &'static str {
     match annotation {
         annotations::DRAIN_SECONDS => "seconds from 0 to 3600",
@@ -185,9 +185,9 @@ fn is_secret(value: &str) -> bool {
 // === impl Export ===
 
 impl Export {
-    /// What is asked for.
+    /// The request.
     /// # Errors
-    /// Where nothing is: what proves that.
+    /// The evidence that there is no legal one.
     pub fn requested(&self) -> Result<&ExportRequest, Evidence> {
         match self {
             Self::NotRequested { .. } => Err(Evidence::AnnotationGone),
@@ -196,13 +196,12 @@ impl Export {
         }
     }
 
-    /// Whether it is asked for, and legal.
+    /// Whether there is a legal request.
     pub fn is_requested(&self) -> bool {
         self.requested().is_ok()
     }
 
-    /// What is wrong with the annotations that it was read from, each in a sentence; `unmet` are those that name a port
-    /// which the Service lacks.
+    /// A sentence for each bad annotation; `unmet` are those that name a port which the Service lacks.
     pub fn complaints<'a>(&self, unmet: impl IntoIterator<Item = &'a &'static str>) -> Vec<String> {
         let request = match self {
             Self::NotRequested { mode_alone: true } => {
@@ -226,14 +225,13 @@ impl Export {
                 "annotation {annotation} is ignored, since the endpoint picker's Service has no such port: use {expected}"
             )
         });
-        let asides = [
+        let ports = [
             (annotations::HEALTH_SECRET, &request.health),
             (annotations::METRICS_SECRET, &request.metrics),
         ];
-        let elsewhere = asides
-            .into_iter()
-            .filter(|(_, aside)| aside.secret == Some(SecretSelector::CrossNamespace));
-        let elsewhere = elsewhere.map(|(annotation, _)| {
+        let is_elsewhere =
+            |port: &PortOverride| port.secret == Some(SecretSelector::CrossNamespace);
+        let elsewhere = ports.into_iter().filter(|(_, port)| is_elsewhere(port)).map(|(annotation, _)| {
             format!(
                 "annotation {annotation} names a Secret of another namespace, which is not passed on: use the name of one in the pool's"
             )

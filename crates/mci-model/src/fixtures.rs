@@ -1,4 +1,4 @@
-//! Worlds for tests: members, pools, and an API server reduced to what an apply does.
+//! Worlds for tests: members, pools, and an API server reduced to the effect of an apply.
 #![allow(
     clippy::panic,
     clippy::missing_panics_doc,
@@ -66,7 +66,7 @@ pub fn mk_policy() -> Policy {
     }
 }
 
-/// Nothing is held, nothing is withdrawn for silence.
+/// No guard, and no withdrawal for silence.
 pub fn mk_rules() -> Rules {
     Rules {
         stale_after: STALE_AFTER,
@@ -95,14 +95,10 @@ pub fn mk_import_crd(flavour: Flavour) -> ImportCrd {
     }
 }
 
-/// What a pool's annotations ask for.
+/// The export that these annotations ask for.
 pub fn mk_export(annotations: &[(&str, &str)]) -> Export {
-    let annotations = annotations.iter();
-    parse_export(
-        &annotations
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-            .collect(),
-    )
+    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    parse_export(&annotations.iter().map(owned).collect())
 }
 
 /// A pool with one target port and Service `epp` as its endpoint picker; `export` is the annotation's value.
@@ -220,7 +216,7 @@ pub fn mk_namespace(terminating: bool) -> NamespaceFacts {
     }
 }
 
-/// The pools CRD as it stands; always the same uid.
+/// The pools CRD, not being deleted; always the same uid.
 pub fn mk_crd() -> CrdCheck {
     CrdCheck::Serving {
         uid: "crd-1".to_owned(),
@@ -245,20 +241,19 @@ pub fn mk_status(status: InferencePoolImportStatus) -> ImportStatus {
 
 /// A live import of ours with this status.
 pub fn mk_live(key: &Key, planned: &PlannedImport, version: u64) -> LiveImport {
-    let owned_entries = planned.status.clusters.iter();
-    let owned_entries = owned_entries.map(|entry| entry.name.clone());
+    let entries = planned.status.clusters.iter();
     LiveImport {
         key: key.clone(),
         uid: format!("import-{key}"),
         resource_version: version.to_string(),
         generation: 1,
         claim: Claim::Ours,
-        owned_entries: Arc::new(owned_entries.collect()),
+        owned_entries: Arc::new(entries.map(|entry| entry.name.clone()).collect()),
         status: LiveStatus::new(planned.status.clone(), annotations::MCI_CONTROLLER),
     }
 }
 
-/// The lists that a member sends after it connected: nothing but the namespace and an EPP.
+/// The first lists of a connected member, with the namespace and an EPP.
 pub fn first_lists(pools: Vec<PoolFacts>, imports: Vec<LiveImport>) -> Vec<Update> {
     vec![
         Update::Connected {
@@ -293,7 +288,7 @@ pub fn connect(
     connect_under(world, name, mk_crd(), pools, imports, now);
 }
 
-/// The same, where the pools CRD looks like this.
+/// The same, with this state of the pools CRD.
 pub fn connect_under(
     world: &mut World,
     name: &str,
@@ -319,7 +314,7 @@ pub fn connect_under(
     }
 }
 
-/// A world of members in contact that list nothing but their EPP.
+/// A world of members in contact that have only an EPP.
 pub fn mk_world(names: &[&str]) -> World {
     let mut world = World::new(mk_rules());
     for name in names {
@@ -340,14 +335,13 @@ pub fn export(world: &mut World, from: &str, pool: &str) {
     world.update(&mk_name(from), Update::PoolApplied(pool), Moment::default());
 }
 
-/// Contact with a member is lost at `now`, for want of a connection.
+/// Loses the connection to a member at `now`.
 pub fn lose(world: &mut World, name: &str, now: Moment) {
     let lost = Update::Lost(Fault::ConnectionLost);
     world.update(&mk_name(name), lost, now);
 }
 
-/// Sends what the plan asks for to every member in contact, as its API server would take it, once. Returns how many
-/// writes that were.
+/// Writes the plan once to every member in contact, as its API server would store it. Returns the number of writes.
 pub fn write_once(world: &mut World, policy: &Policy, now: Moment) -> usize {
     let plans = desired(world, policy, now);
     let mut writes = 0;
@@ -372,7 +366,7 @@ pub fn write_once(world: &mut World, policy: &Policy, now: Moment) -> usize {
         }
         for (name, pool) in &plan.pools {
             let member = &world.members[name];
-            // a pool that vanished cannot be written, let alone come back by it
+            // a pool that vanished cannot be written
             if !member.in_contact() || member.pools[key].doubt.is_some() {
                 continue;
             }
@@ -392,7 +386,7 @@ pub fn write_once(world: &mut World, policy: &Policy, now: Moment) -> usize {
     writes
 }
 
-/// Writes until nothing changes; how many writes that took.
+/// Writes until nothing changes. Returns the number of writes.
 pub fn settle(world: &mut World, policy: &Policy, now: Moment) -> usize {
     let mut writes = 0;
     for _ in 0..10 {

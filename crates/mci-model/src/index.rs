@@ -1,7 +1,7 @@
-//! What is known of all members, with the evidence for whatever is forgotten.
+//! What is known of all members, with the evidence for each removal.
 //!
 //! Synchronous: no client, no clock, no await. Every method returns the keys whose plan may change and the
-//! withdrawals it found evidence for; a fault alone never yields one.
+//! withdrawals with their evidence; a fault alone never causes one.
 
 mod absence;
 mod changes;
@@ -60,9 +60,9 @@ use moment::Moment;
 /// All members.
 #[derive(Clone, Debug)]
 pub struct World {
-    /// Those of the inventory, and those that left it and are not forgotten yet.
+    /// Those in the inventory, and those that left it and are not removed yet.
     pub members: BTreeMap<ClusterName, Member>,
-    /// How long things may take, as the operator decided.
+    /// Time limits and safeguards, as the operator configured them.
     pub rules: Rules,
     guard: Guard,
     /// The wall clock at a moment.
@@ -71,11 +71,11 @@ pub struct World {
     listed: bool,
     /// Mode of exports that name none.
     default_mode: RoutingMode,
-    /// The ClusterSet; a member that says it belongs to another is refused. None: not known.
+    /// The ClusterSet; a member of another one is refused. None: not known.
     pub clusterset: Option<String>,
-    /// The cluster behind each name, of members and of those that were when a controller last ran.
+    /// The cluster of each name, for members and for those of the last controller run.
     recorded: BTreeMap<ClusterName, Record>,
-    /// Exports that ended while no controller ran: each is told once.
+    /// Exports that ended while no controller ran: each is reported once.
     orphans: Orphans,
 }
 
@@ -104,7 +104,7 @@ impl World {
         self
     }
 
-    /// A member joined the inventory, or came back before it was forgotten.
+    /// A member joined the inventory, or came back before it was removed.
     pub fn add_member(&mut self, name: &ClusterName, now: Moment) -> Changes {
         let known = self.members.get(name).map(|member| member.link);
         if known == Some(Link::Removing) {
@@ -131,7 +131,7 @@ impl World {
         Changes::all()
     }
 
-    /// Takes in what a member's tasks report.
+    /// Applies a report of a member's tasks.
     pub fn update(&mut self, name: &ClusterName, update: Update, now: Moment) -> Changes {
         let known = |world: &Self| {
             let member = world.members.get(name)?;
@@ -146,23 +146,23 @@ impl World {
         let was_lost = self.members.get(name).is_some_and(Member::is_lost);
         let before = known(self);
         let was_overfull = overfull(self);
-        let mut changes = self.take(name, update, now);
+        let mut changes = self.apply_update(name, update, now);
         changes.dirty.all |= known(self) != before;
-        // what was not known is now
+        // all its pools are known now
         changes.dirty.all |= was_overfull && !overfull(self);
         changes.merge(self.note_contact(name, was_lost, now));
         self.begin_drains(&changes, now);
         changes
     }
 
-    fn take(&mut self, name: &ClusterName, update: Update, now: Moment) -> Changes {
+    fn apply_update(&mut self, name: &ClusterName, update: Update, now: Moment) -> Changes {
         let guarded = self.is_guarded();
         let Some(member) = self.members.get_mut(name) else {
             return Changes::default();
         };
         let refused = matches!(member.link, Link::Refused(_));
         if refused && !matches!(update, Update::Connected { .. } | Update::Refused(_)) {
-            // the last words of a session that is being ended: not heard
+            // from a session that is being ended: ignored
             return Changes::default();
         }
         let over = match &update {
@@ -170,13 +170,13 @@ impl World {
             update => member.exceeds(update, guarded),
         };
         if let Some(kind) = over {
-            let is_news = member.set_partial(kind);
-            if is_news {
+            let is_new = member.set_partial(kind);
+            if is_new {
                 tracing::warn!(member = %name, kind = kind.plural(), limit = MEMBER_MEMORY,
                     "it has more than is kept of one member: what is known of this kind stays as it is");
             }
-            // what is made of it is not known any more
-            return if is_news {
+            // what is derived from this kind is not known any more
+            return if is_new {
                 Changes::all()
             } else {
                 Changes::default()
@@ -199,12 +199,12 @@ impl World {
             }
             Update::PoolApplied(pool) => {
                 let key = pool.key.clone();
-                let unheard = !member.knows_pool(&key);
+                let not_seen = !member.knows_pool(&key);
                 let mut changes = member.apply_pool(name, pool);
-                if unheard && self.is_imported(&key) {
-                    // what importers have carried of it is decided now, whatever it asks for
+                if not_seen && self.is_imported(&key) {
+                    // entries carried over are decided now, whatever the pool asks for
                     changes.dirty.keys.insert(key.clone());
-                    self.tell_orphans(Suspects::One(name, &key), &mut changes);
+                    self.withdraw_orphans(Suspects::One(name, &key), &mut changes);
                 }
                 return changes;
             }
@@ -228,7 +228,7 @@ impl World {
                 let first = !member.all_imports_known();
                 let mut changes = member.change_imports(change, now);
                 if first && member.all_imports_known() {
-                    self.tell_orphans(Suspects::In(name), &mut changes);
+                    self.withdraw_orphans(Suspects::In(name), &mut changes);
                 }
                 return changes;
             }
@@ -236,7 +236,7 @@ impl World {
         Changes::default()
     }
 
-    /// What time alone changes: doubts and drains that end, members that have been gone for long enough.
+    /// Applies what time alone changes: doubts and drains that end, members that have been gone for long enough.
     pub fn tick(&mut self, now: Moment) -> Changes {
         let mut changes = self.tick_absence(now);
         if on_evidence(Evidence::PoolAbsent, self.is_guarded()) != Removal::Held {
@@ -247,7 +247,7 @@ impl World {
         changes
     }
 
-    /// Ends doubts whose time has come.
+    /// Ends the doubts that are due.
     fn end_doubts(&mut self, now: Moment) -> Changes {
         let mut changes = Changes::default();
         let mut cleared = BTreeSet::new();
@@ -264,39 +264,29 @@ impl World {
                 }
                 cleared.insert(name.clone());
             }
-            let over = |doubt: Doubt| doubt.ends.is_some_and(|ends| ends <= now);
-            let over: Vec<Key> = member
-                .pools
-                .iter()
-                .filter(|(_, record)| record.doubt.is_some_and(over))
-                .map(|(key, _)| key.clone())
-                .collect();
-            for key in over {
+            let is_over = |doubt: Doubt| doubt.ends.is_some_and(|ends| ends <= now);
+            let pools = member.pools.iter();
+            let over = pools.filter(|(_, record)| record.doubt.is_some_and(is_over));
+            for key in over.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
                 changes.merge(member.drop_pool(name, &key, Evidence::PoolAbsent));
             }
         }
         if !cleared.is_empty() {
             changes.dirty.all = true;
-            self.tell_orphans(Suspects::Of(&cleared), &mut changes);
+            self.withdraw_orphans(Suspects::Of(&cleared), &mut changes);
         }
         changes
     }
 
-    /// Every key that some member exports, holds an import of ours for, or has our condition for.
+    /// Every key for which some member has an export, an import of ours, or our condition.
     pub fn all_keys(&self) -> BTreeSet<Key> {
         let mut keys = BTreeSet::new();
         for member in self.members.values() {
-            let pools = member
-                .pools
-                .iter()
-                .filter(|(_, record)| record.concerns_us());
+            let (pools, imports) = (member.pools.iter(), member.imports.items.iter());
+            let pools = pools.filter(|(_, record)| record.concerns_us());
+            let imports = imports.filter(|(_, import)| import.claim == Claim::Ours);
             keys.extend(pools.map(|(key, _)| key.clone()));
-            let imports = member.imports.items.iter();
-            keys.extend(
-                imports
-                    .filter(|(_, import)| import.claim == Claim::Ours)
-                    .map(|(key, _)| key.clone()),
-            );
+            keys.extend(imports.map(|(key, _)| key.clone()));
         }
         keys
     }
@@ -319,16 +309,16 @@ impl World {
         };
         let before = member.pools_coverage;
         let mut changes = member.list_pools(name, pools, odd, crd, reading);
-        // the first of all, or the first that fits
+        // the first list, or the first that fits
         if before != Coverage::Listed && before != member.pools_coverage {
             changes.dirty.all = true;
             changes.withhold(Evidence::PoolAbsent, self.carried_from(name).len());
-            self.tell_orphans(Suspects::Listed(name), &mut changes);
+            self.withdraw_orphans(Suspects::Listed(name), &mut changes);
         }
         changes
     }
 
-    /// Whether some member holds an import of ours for the key.
+    /// Whether some member has an import of ours for the key.
     fn is_imported(&self, key: &Key) -> bool {
         self.members.values().any(|member| {
             let import = member.imports.items.get(key);
@@ -336,7 +326,7 @@ impl World {
         })
     }
 
-    /// Keys of imports that hold an entry of this exporter although its pool has not been seen.
+    /// Keys of imports that have an entry of this exporter although its pool has not been seen.
     fn carried_from(&self, exporter: &ClusterName) -> BTreeSet<Key> {
         let Some(exporting) = self.members.get(exporter) else {
             return BTreeSet::new();
@@ -358,11 +348,9 @@ impl World {
             return Changes::default();
         }
         let mut changes = Changes::default();
-        changes.dirty.keys = self.all_keys();
-        changes
-            .dirty
-            .keys
-            .retain(|key| namespaces.contains(&key.namespace));
+        let mut keys = self.all_keys();
+        keys.retain(|key| namespaces.contains(&key.namespace));
+        changes.dirty.keys = keys;
         changes
     }
 }

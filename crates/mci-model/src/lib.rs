@@ -1,4 +1,4 @@
-//! What the ClusterSet controller knows of its members, and what follows from it: pure. No async, no client, no clock.
+//! What the ClusterSet controller knows of its members, and the plan that follows. Pure: no async, no client, no clock.
 //!
 //! It must not know how members are reached, nor how anything is written.
 //!

@@ -11,11 +11,11 @@ pub struct ClusterName(Arc<str>);
 
 /// Namespace and name of a pool, and so of its imports (R4); also of Services and EndpointSlices.
 ///
-/// Ordered by hash, always the same, so that a look into a large map compares numbers; keys of one namespace are together,
-/// but for another whose hash collides. What people read is sorted by its text.
+/// Ordered by a fixed hash, so that a lookup in a large map compares numbers. Keys of one namespace are adjacent, except
+/// where the hashes of two namespaces collide. Output for people is sorted by [`Key::text`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// Hash of the namespace in the upper half, of the name in the lower. First, for it is compared first.
+    /// Hash of the namespace in the upper half, of the name in the lower. The first field, since it is compared first.
     rank: u64,
     /// An RFC-1123 label where [`Key::checked`] made the key.
     pub namespace: Arc<str>,
@@ -51,8 +51,8 @@ pub fn is_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label)
 }
 
-/// A uid or a resource version: a text without a meaning, today of 36 bytes at most. None for one that is longer than any
-/// server makes it: it is as good as absent.
+/// A uid or a resource version: an opaque text, today of at most 36 bytes. None if it is longer than any server makes it:
+/// it is then treated as absent.
 pub fn opaque(text: Option<String>) -> Option<String> {
     text.filter(|text| text.len() <= MAX_OPAQUE)
 }
@@ -108,7 +108,7 @@ impl Key {
         Self::of(namespace.into(), name.into())
     }
 
-    /// The same from names that are shared already.
+    /// The same, from shared names.
     pub fn of(namespace: Arc<str>, name: Arc<str>) -> Self {
         let rank = rank_of(&namespace) | (xxh3_64(name.as_bytes()) & LOWER);
         Self {
@@ -123,12 +123,12 @@ impl Key {
         (is_label(namespace) && is_subdomain(name)).then(|| Self::new(namespace, name))
     }
 
-    /// What to sort by for people.
+    /// Namespace and name, to sort output for people.
     pub fn text(&self) -> (&str, &str) {
         (&self.namespace, &self.name)
     }
 
-    /// A range that holds all keys of the namespace, and next to none of others.
+    /// A range that holds all keys of the namespace, and hardly any others.
     pub fn all_of(namespace: &str) -> (Bound<Self>, Bound<Self>) {
         // no key has empty names: it is before all of its rank
         let first = |rank| Self {
@@ -145,7 +145,7 @@ impl Key {
     }
 }
 
-/// Of all keys of a namespace, less that of their names.
+/// The part of the rank that all keys of a namespace share.
 fn rank_of(namespace: &str) -> u64 {
     xxh3_64(namespace.as_bytes()) & !LOWER
 }
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_whose_hashes_collide_are_told_apart() {
+    fn keys_whose_hashes_collide_are_distinct() {
         let key = Key::new("a", "b");
         for (namespace, name) in [("a", "c"), ("c", "b")] {
             let other = Key {

@@ -1,4 +1,4 @@
-//! Networks that addresses are narrowed to.
+//! The networks that a member's addresses are limited to.
 
 use std::{net::IpAddr, str::FromStr, sync::Arc};
 
@@ -8,8 +8,8 @@ use ipnet::IpNet;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Networks(Vec<IpNet>);
 
-/// What the addresses of one member are narrowed to: each must lie in a network of every list. Without a list, all may
-/// pass.
+/// The limits on the addresses of one member: each address must lie in a network of every list. Without a list, any
+/// address passes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allowed(Vec<Arc<Networks>>);
 
@@ -52,14 +52,14 @@ impl FromStr for Networks {
 // === impl Allowed ===
 
 impl Allowed {
-    /// Narrows further.
+    /// Adds a limit.
     #[must_use]
     pub fn and(mut self, networks: Arc<Networks>) -> Self {
         self.0.push(networks);
         self
     }
 
-    /// Whether anything is ruled out: a host name then cannot pass, for where it leads is not known.
+    /// Whether there is a limit: then no host name passes, since its addresses are not known.
     pub fn is_limited(&self) -> bool {
         !self.0.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What should be: from the world to imports and pool conditions. Pure; nothing here knows a client or a clock.
+//! The plan: from the world to the imports and pool conditions that should exist. Pure: no client, no clock.
 //!
 //! ```text
 //!  World ── decide(member, key) ── desired_for(key) ──► KeyPlan { imports: per importer, pools: per exporter }
@@ -8,6 +8,7 @@
 //! ```
 
 mod address;
+mod carry_over;
 mod cover;
 pub mod decision;
 pub mod diff;
@@ -16,7 +17,6 @@ mod exported;
 mod import;
 mod known;
 pub mod ledger;
-mod lend;
 mod parent;
 #[cfg(test)]
 mod tests;
@@ -32,11 +32,11 @@ use jiff::Timestamp;
 
 pub use self::{address::Rejection, import::join_names};
 use self::{
-    decision::{Decision, EntryFate, ImportsFate, Known, Mark, decide},
+    carry_over::{CarriedOver, Exporters, carry_over},
+    decision::{Decision, EntryAction, ImportAction, Known, Mark, decide},
     entry::{Derived, derive_entry},
-    exported::{Importer, Judgement},
+    exported::{Importer, PoolInput},
     import::Exports,
-    lend::{Lenders, Lent, lend},
 };
 use crate::{
     index::{
@@ -50,7 +50,7 @@ use crate::{
 };
 use moment::Moment;
 
-/// What the operator decided.
+/// What the operator configured.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// Label of our imports.
@@ -79,54 +79,54 @@ pub enum ImportInExporter {
     Always,
 }
 
-/// What should be of one key, in every member.
+/// The plan of one key, in every member.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeyPlan {
-    /// Every member, those too into which nothing can be written.
+    /// For every member, also for those that take no writes.
     pub imports: BTreeMap<ClusterName, ImportPlan>,
-    /// Every member that has the pool.
+    /// For every member that has the pool.
     pub pools: BTreeMap<ClusterName, PoolPlan>,
     /// Addresses left out, by exporter.
     pub rejected: Vec<(ClusterName, Rejection)>,
-    /// Annotations that ask for a port which the EPP's Service has not got, by exporter.
+    /// Annotations that name a port which the EPP's Service lacks, by exporter.
     pub ignored: BTreeMap<ClusterName, Vec<&'static str>>,
-    /// Exporters whose entries do not fit beside those of older pools.
+    /// Exporters whose entries have no room beside those of older pools.
     pub crowded_out: BTreeSet<ClusterName>,
-    /// When it changes with time alone: a drain ends.
-    pub ripens: Option<Moment>,
-    /// What was decided of every member, by name.
+    /// When it next changes by time alone: a drain ends.
+    pub next_change_at: Option<Moment>,
+    /// The decision about every member, by name.
     decisions: Vec<(ClusterName, Decision)>,
     exports: Exports,
 }
 
-/// What became of the plan of one import.
+/// The result of [`KeyPlan::replan_import`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replanned {
-    /// It is the same.
+    /// The plan is the same.
     Same,
-    /// It is another.
+    /// The plan changed.
     Changed,
-    /// It takes more than this import to plan it: the key has to be planned as a whole.
+    /// More than this import changes: the whole key must be planned again.
     Not,
 }
 
-/// What should be of the import in one member.
+/// The plan of the import in one member.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ImportPlan {
-    /// Nothing can be decided or written there: what is there stays.
+    /// Nothing can be decided or written there: the import stays as it is.
     Hold(Hold),
-    /// No other member exports the key: an import of ours goes.
+    /// No other member exports the key: an import of ours is deleted.
     Absent,
-    /// It should say this.
+    /// The import has this status.
     Present(Arc<PlannedImport>),
 }
 
 /// Why nothing is written into a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hold {
-    /// What is in it is not known yet, or it is not used.
+    /// Its objects are not known yet, or it is not used.
     Unreachable,
-    /// Credentials or a permission that its imports need are refused.
+    /// Its credentials, or a permission on its imports, are refused.
     AuthFailed,
     /// Its credentials lead to another cluster than before.
     IdentityChanged,
@@ -147,42 +147,42 @@ pub struct PlannedImport {
     pub digest: u64,
 }
 
-/// Who reads the same body: normally all members that do not export share one, and each exporter has its own.
+/// Importers that get the same body: usually all members that do not export share one, and each exporter has its own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Audience {
-    /// Shape of status that their CRD takes.
+    /// The shape of status that their CRD accepts.
     pub flavour: Flavour,
     /// The member whose own entry is left out.
     pub excluded: Option<ClusterName>,
-    /// The import's generation, as the top conditions repeat it.
+    /// The import's generation, which its own conditions repeat.
     pub generation: i64,
-    /// Of what its own live import lends; zero: nothing.
-    pub lent: u64,
+    /// Fingerprint of what is carried over from its live import; zero: nothing.
+    pub carried_over: u64,
 }
 
-/// What decides the import of a member.
-enum Scope {
-    /// Nothing more is to be looked at.
+/// What the import of a member is planned from.
+enum ImportBasis {
+    /// The decision alone.
     Fixed(ImportPlan),
-    /// The exports, for this audience, with what its own import lends.
-    Made(Audience, Lent),
+    /// The exports, for this audience, with what is carried over from its live import.
+    Derived(Audience, CarriedOver),
 }
 
 /// What our entry in a pool's status should be.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PoolPlan {
-    /// None: the pool asks for no export.
+    /// No entry: the pool asks for no export.
     NoEntry,
     /// `Exported`, without its time.
     Exported {
-        /// Status, reason and message as they should be in `status.parents`.
+        /// Status, reason and message for `status.parents`.
         condition: Condition,
-        /// No importer is still on its way to the plan.
+        /// No importer is still pending.
         settled: bool,
     },
 }
 
-/// Whole plan: the fold of [`desired_for`] over every key.
+/// The plan of every key.
 #[cfg(any(test, feature = "fixtures"))]
 pub fn desired(world: &World, policy: &Policy, now: Moment) -> BTreeMap<Key, KeyPlan> {
     world
@@ -195,61 +195,51 @@ pub fn desired(world: &World, policy: &Policy, now: Moment) -> BTreeMap<Key, Key
         .collect()
 }
 
-/// What should be of one key.
+/// Plans one key.
 pub fn desired_for(world: &World, policy: &Policy, key: &Key, now: Moment) -> KeyPlan {
     let mut plan = KeyPlan::default();
     let mut entries = Vec::new();
-    let mut kept = BTreeMap::new();
+    let mut carried_by_age = BTreeMap::new();
     for (name, member) in &world.members {
         let decision = decide(Known::of(world, member, key, now));
         plan.decisions.push((name.clone(), decision));
         let mark = match decision.entry {
-            EntryFate::Publish => Mark::None,
-            EntryFate::Retain(mark) => mark,
-            EntryFate::Carry(_) => {
+            EntryAction::Publish => Mark::None,
+            EntryAction::Retain(mark) => mark,
+            EntryAction::Carry(_) => {
                 if let Some(record) = member.pools.get(key) {
-                    kept.insert(name, record.facts.created);
+                    carried_by_age.insert(name, record.facts.created);
                 }
                 continue;
             }
-            EntryFate::Drain(_) | EntryFate::Remove(_) => continue,
+            EntryAction::Drain(_) | EntryAction::Remove(_) => continue,
         };
         if let Some(export) = derive(&mut plan, policy, name, member, key, mark) {
             entries.push((name.clone(), export));
         }
     }
-    plan.exports = Exports::new(entries, kept);
+    plan.exports = Exports::new(entries, carried_by_age);
     plan.crowded_out = plan.exports.crowded_out().cloned().collect();
     let mut shared = BTreeMap::new();
     for (at, (name, member)) in world.members.iter().enumerate() {
-        let import = match plan.scope(world, policy, key, at, member, now) {
-            Scope::Fixed(import) => import,
-            Scope::Made(audience, lent) => {
-                plan.ripens = earlier(plan.ripens, lent.ripens, world, now);
-                let made = shared.entry(audience);
-                let made = made.or_insert_with_key(|audience| {
-                    import::make(policy, audience, &plan.exports, lent, &mut plan.crowded_out)
+        let import = match plan.import_basis(world, policy, key, at, member, now) {
+            ImportBasis::Fixed(import) => import,
+            ImportBasis::Derived(audience, carried_over) => {
+                plan.note_change(carried_over.next_change_at, world, now);
+                let (exports, cut) = (&plan.exports, &mut plan.crowded_out);
+                let made = shared.entry(audience).or_insert_with_key(|audience| {
+                    import::make(policy, audience, exports, carried_over, cut)
                 });
                 made.clone()
             }
         };
         plan.imports.insert(name.clone(), import);
     }
-    plan.judge(world, policy, key);
+    plan.plan_pools(world, policy, key);
     plan
 }
 
-fn earlier(
-    ripens: Option<Moment>,
-    lent: Option<Timestamp>,
-    world: &World,
-    now: Moment,
-) -> Option<Moment> {
-    let lent = lent.map(|time| world.moment_at(time, now));
-    ripens.into_iter().chain(lent).min()
-}
-
-/// The entry of a pool that is exported; none if it is not.
+/// Derives the entry of a pool; none if the pool is not exported.
 fn derive(
     plan: &mut KeyPlan,
     policy: &Policy,
@@ -279,7 +269,7 @@ fn derive(
     })
 }
 
-/// The entry of an exporter, as any importer gets it.
+/// The entry of an exporter, from the plan of any importer.
 pub fn entry_of<'a>(
     imports: &'a BTreeMap<ClusterName, ImportPlan>,
     exporter: &ClusterName,
@@ -296,7 +286,7 @@ pub fn entry_of<'a>(
 // === impl KeyPlan ===
 
 impl KeyPlan {
-    /// Plans the import of one member again, after that import changed and nothing else: what the others hold does not
+    /// Plans the import of one member again, after a change of that import alone. The plans of other members do not
     /// depend on it.
     pub fn replan_import(
         &mut self,
@@ -309,28 +299,30 @@ impl KeyPlan {
         let (Some(member), Some(planned), Ok(at)) = (
             world.members.get(name),
             self.imports.get(name),
-            self.decisions
-                .binary_search_by(|(known, _)| known.cmp(name)),
+            self.decisions.binary_search_by(|(one, _)| one.cmp(name)),
         ) else {
             return Replanned::Not;
         };
-        if planned.is_said_by(member.imports.items.get(key)) {
+        if planned.is_shown_by(member.imports.items.get(key)) {
             return Replanned::Same;
         }
-        let import = match self.scope(world, policy, key, at, member, now) {
-            Scope::Fixed(_) => return Replanned::Same,
-            Scope::Made(audience, _) if planned.is_for(&audience) => return Replanned::Same,
-            Scope::Made(audience, lent) => {
-                let lends = audience.lent != 0 || planned.is_lent();
-                self.ripens = earlier(self.ripens, lent.ripens, world, now);
+        let import = match self.import_basis(world, policy, key, at, member, now) {
+            ImportBasis::Fixed(_) => return Replanned::Same,
+            ImportBasis::Derived(audience, carried_over) => {
+                if planned.is_for(&audience) {
+                    return Replanned::Same;
+                }
+                let carries_over = audience.carried_over != 0 || planned.has_carried_over();
+                self.note_change(carried_over.next_change_at, world, now);
                 let mut others = self.imports.values();
                 match others.find(|import| import.is_for(&audience)) {
                     Some(same) => same.clone(),
-                    // whose entries find no room beside those that are lent is known of the whole key
-                    None if lends && !self.crowded_out.is_empty() => return Replanned::Not,
+                    // which exporters have no room beside carried-over entries is known for the whole key only
+                    None if carries_over && !self.crowded_out.is_empty() => return Replanned::Not,
                     None => {
                         let mut cut = BTreeSet::new();
-                        let made = import::make(policy, &audience, &self.exports, lent, &mut cut);
+                        let made =
+                            import::make(policy, &audience, &self.exports, carried_over, &mut cut);
                         if !cut.is_empty() {
                             return Replanned::Not;
                         }
@@ -343,22 +335,27 @@ impl KeyPlan {
         Replanned::Changed
     }
 
-    /// Judges the exports by what the importers show now, against the plan as it is.
-    pub fn judge(&mut self, world: &World, policy: &Policy, key: &Key) {
+    fn note_change(&mut self, at: Option<Timestamp>, world: &World, now: Moment) {
+        let at = at.map(|time| world.moment_at(time, now));
+        self.next_change_at = self.next_change_at.into_iter().chain(at).min();
+    }
+
+    /// Computes the exporters' conditions from what the importers show now, against this plan.
+    pub fn plan_pools(&mut self, world: &World, policy: &Policy, key: &Key) {
         let members = self.decisions.iter().zip(&self.imports);
         let importers = members.filter_map(|((name, decision), (of, plan))| {
-            debug_assert_eq!(name, of, "one for each, in the same order");
+            debug_assert_eq!(name, of, "both are sorted by name");
             Some(Importer {
                 name,
                 member: world.members.get(name)?,
-                word: decision.word,
+                counted_as: decision.counted_as,
                 plan,
             })
         });
         let importers: Vec<Importer<'_>> = importers.collect();
         let pools = importers.iter().filter_map(|exporter| {
             let record = exporter.member.pools.get(key)?;
-            let judgement = Judgement {
+            let input = PoolInput {
                 policy,
                 exporter: exporter.name,
                 member: exporter.member,
@@ -367,14 +364,13 @@ impl KeyPlan {
                 imports: &self.imports,
                 crowded_out: self.crowded_out.contains(exporter.name),
             };
-            Some((exporter.name.clone(), judgement.judge()))
+            Some((exporter.name.clone(), input.plan()))
         });
-        let pools = pools.collect();
-        self.pools = pools;
+        self.pools = pools.collect();
     }
 
-    /// What decides the import of a member, the one at this place.
-    fn scope(
+    /// What the import of the member at this place is planned from.
+    fn import_basis(
         &self,
         world: &World,
         policy: &Policy,
@@ -382,50 +378,44 @@ impl KeyPlan {
         at: usize,
         member: &Member,
         now: Moment,
-    ) -> Scope {
+    ) -> ImportBasis {
         let Some((name, decision)) = self.decisions.get(at) else {
-            return Scope::Fixed(ImportPlan::Absent);
+            return ImportBasis::Fixed(ImportPlan::Absent);
         };
         let flavour = match decision.imports {
-            ImportsFate::Pause(hold) => return Scope::Fixed(ImportPlan::Hold(hold)),
-            ImportsFate::TakeAway => return Scope::Fixed(ImportPlan::Absent),
-            ImportsFate::Apply(flavour) | ImportsFate::Queue(flavour) => flavour,
+            ImportAction::Pause(hold) => return ImportBasis::Fixed(ImportPlan::Hold(hold)),
+            ImportAction::TakeAway => return ImportBasis::Fixed(ImportPlan::Absent),
+            ImportAction::Apply(flavour) | ImportAction::Queue(flavour) => flavour,
         };
         let live = member.imports.items.get(key);
-        let lenders = Lenders {
+        let exporters = Exporters {
             world,
             key,
             decisions: &self.decisions,
             now,
         };
         let remembered = member.remembered_entries(key);
-        let lent = lend(
-            name,
-            live,
-            remembered,
-            flavour,
-            lenders,
-            &policy.controller_name,
-        );
+        let controller = &policy.controller_name;
+        let carried_over = carry_over(name, live, remembered, flavour, exporters, controller);
         let audience = Audience {
             flavour,
             excluded: self.exports.asks(name, member, key).then(|| name.clone()),
             generation: live.map_or(1, |live| live.generation),
-            lent: lent.fingerprint(),
+            carried_over: carried_over.fingerprint(),
         };
-        Scope::Made(audience, lent)
+        ImportBasis::Derived(audience, carried_over)
     }
 }
 
 // === impl ImportPlan ===
 
 impl ImportPlan {
-    /// Whether an import shows this plan, and lends nothing to it.
-    fn is_said_by(&self, live: Option<&LiveImport>) -> bool {
+    /// Whether an import shows this plan, and nothing is carried over from it.
+    fn is_shown_by(&self, live: Option<&LiveImport>) -> bool {
         let (Self::Present(planned), Some(live)) = (self, live) else {
             return false;
         };
-        !self.is_lent()
+        !self.has_carried_over()
             && live.claim == Claim::Ours
             && live.generation == planned.audience.generation
             && live.status.digest() == Some(planned.digest)
@@ -435,8 +425,8 @@ impl ImportPlan {
         matches!(self, Self::Present(planned) if planned.audience == *audience)
     }
 
-    fn is_lent(&self) -> bool {
-        matches!(self, Self::Present(planned) if planned.audience.lent != 0)
+    fn has_carried_over(&self) -> bool {
+        matches!(self, Self::Present(planned) if planned.audience.carried_over != 0)
     }
 }
 
@@ -457,7 +447,7 @@ impl FromStr for ImportInExporter {
 // === impl Hold ===
 
 impl Hold {
-    /// As messages of `Exported` say it.
+    /// As in the messages of `Exported`.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Unreachable => "Unreachable",

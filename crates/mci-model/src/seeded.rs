@@ -1,5 +1,5 @@
-//! Bugs that withdraw without evidence, each in another mechanism, to prove that the soak finds them. Without the feature
-//! `seeded-faults` there is no way to switch one on, and the compiler removes what asks for them.
+//! Seeded bugs that withdraw without evidence, each in another mechanism, to prove that the soak test finds them. Without
+//! the feature `seeded-faults` none can be switched on, and the compiler removes the checks.
 
 use std::str::FromStr;
 #[cfg(feature = "seeded-faults")]
@@ -28,7 +28,7 @@ pub fn switch_on(fault: SeededFault) {
         ?fault,
         "this program withdraws entries without evidence, on purpose"
     );
-    // one of a process
+    // one per process
     let _ = ON.set(fault);
 }
 

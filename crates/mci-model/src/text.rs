@@ -1,4 +1,4 @@
-//! What others write, as far as it may stand in a log line, a condition or a page. Pure.
+//! Texts of others, shortened for log lines, conditions and pages. Pure.
 
 /// Longest message of a server that is passed on, in characters: the API server's own are shorter, and a hostile one's is
 /// up to 2 MiB.

@@ -18,7 +18,7 @@ use crate::{
     overview::STATES,
     plan::{
         Rejection,
-        decision::{ExportKnown, ImportsKnown, Known, NamespaceKnown, Tie, decide},
+        decision::{ExportKnown, ImportsKnown, Known, Membership, NamespaceKnown, decide},
     },
 };
 use moment::Moment;
@@ -55,10 +55,10 @@ fn all_known() -> impl Iterator<Item = Known> {
         Refusal::IdentityChanged,
         Refusal::ClusterSetMismatch,
     ];
-    let mut ties = vec![Tie::Member, Tie::Removed];
-    ties.extend(refusals.map(Tie::Refused));
+    let mut memberships = vec![Membership::Member, Membership::Removed];
+    memberships.extend(refusals.map(Membership::Refused));
     let mut exports = vec![
-        ExportKnown::Unheard,
+        ExportKnown::NotSeen,
         ExportKnown::Asked,
         ExportKnown::CrdMissing,
         ExportKnown::Guarded,
@@ -67,11 +67,11 @@ fn all_known() -> impl Iterator<Item = Known> {
     ];
     exports.extend(Evidence::ALL.map(ExportKnown::Ended));
     let mut known = Vec::new();
-    for tie in ties {
+    for membership in memberships {
         for &export in &exports {
             for import_crd in [Flavour::Superset, Flavour::Upstream, Flavour::Absent] {
                 known.push(Known {
-                    tie,
+                    membership,
                     export,
                     reach: Reach::Reachable,
                     exports_denied: None,
@@ -116,9 +116,9 @@ fn the_words_of_explanations_are_in_the_reference() {
         words.insert(word.to_owned());
     };
     for decision in all_known().map(decide) {
-        let (entry, imports, word) = (decision.entry, decision.imports, decision.word);
-        let rules = [entry.rule(), imports.rule(), word.rule()];
-        let reasons = [entry.reason(), imports.reason(), word.reason()];
+        let (entry, imports, counted_as) = (decision.entry, decision.imports, decision.counted_as);
+        let rules = [entry.rule(), imports.rule(), counted_as.rule()];
+        let reasons = [entry.reason(), imports.reason(), counted_as.reason()];
         rules.into_iter().chain(reasons).for_each(&mut add);
     }
     Stand::ALL.map(Stand::reason).into_iter().for_each(&mut add);

@@ -14,7 +14,7 @@ use crate::{
     name::{ClusterName, Key},
     plan::{
         ImportPlan, KeyPlan, Policy, PoolPlan,
-        decision::{Decision, ImportsFate, Known, decide},
+        decision::{Decision, ImportAction, Known, decide},
         desired_for,
         diff::{Step, diff},
         join_names,
@@ -61,12 +61,12 @@ pub(crate) fn explain(scene: Scene, key: &Key) -> Option<Explanation> {
         let Decision {
             entry,
             imports,
-            word,
+            counted_as,
         } = decision;
         let [entries, of_imports, words] = &mut table;
         entries.add(entry.rule(), entry.reason(), name);
         of_imports.add(imports.rule(), imports.reason(), name);
-        words.add(word.rule(), word.reason(), name);
+        words.add(counted_as.rule(), counted_as.reason(), name);
         exporters.extend(exporter(name, member, *decision, &plan, key));
         importers.extend(importer(scene, name, member, *decision, &plan, key));
     }
@@ -165,7 +165,7 @@ fn importer(
 ) -> Option<Importer> {
     let import = plan.imports.get(name)?;
     let live = member.imports.items.get(key);
-    let silent = matches!(decision.imports, ImportsFate::Queue(_));
+    let silent = matches!(decision.imports, ImportAction::Queue(_));
     let step = diff(import, live);
     let stands = |state, stand: Stand| (state, stand.reason());
     let (state, reason) = match (import, &step) {

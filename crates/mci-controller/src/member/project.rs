@@ -24,7 +24,7 @@ use k8s_openapi::{
 use kube::core::PartialObjectMeta;
 use serde_json::value::RawValue;
 
-use super::Alike;
+use super::Interner;
 use crate::{
     export::parse_export,
     index::{
@@ -250,7 +250,7 @@ pub(super) fn namespace(object: PartialObjectMeta<Namespace>) -> Option<Namespac
 pub(super) fn import(
     object: &ImportObject,
     ours: &Ours,
-    alike: &Alike,
+    interner: &Interner,
 ) -> Result<Option<LiveImport>, serde_json::Error> {
     let meta = &object.metadata;
     let Some(key) = key_of(meta) else {
@@ -260,13 +260,13 @@ pub(super) fn import(
     // what somebody else's says is nothing to us, and may be much
     let status = object.status.as_deref().map(RawValue::get);
     let status = status.filter(|_| claim != Claim::Foreign).unwrap_or("{}");
-    let status = alike.status(status, |text| {
+    let status = interner.status(status, |text| {
         let status: Option<ImportStatus<&RawValue>> = serde_json::from_str(text)?;
         // before its digest is taken
         let status = bounds::import_status(status.unwrap_or_default(), &ours.controller_name);
         let read = |text: &str| serde_json::from_str(text).map(Entry::new);
         let entries = status.clusters.iter();
-        let entries = entries.map(|entry| alike.entry(entry.get(), read));
+        let entries = entries.map(|entry| interner.entry(entry.get(), read));
         let status = ImportStatus {
             clusters: entries.collect::<Result<_, _>>()?,
             observed_generation: status.observed_generation,
@@ -281,7 +281,7 @@ pub(super) fn import(
         resource_version: opaque(meta.resource_version.clone()).unwrap_or_default(),
         generation: meta.generation.unwrap_or(1).max(0),
         claim,
-        owned_entries: alike.names(owned_entries(&object.managed)),
+        owned_entries: interner.names(owned_entries(&object.managed)),
         status,
     }))
 }

@@ -96,7 +96,7 @@ impl<'a> Session<'a> {
             clock: context.writer.clock,
             metrics: context.metrics.member(&context.name),
             ours: context.ours.clone(),
-            alike: context.alike.clone(),
+            interner: context.interner.clone(),
             under_way: UnderWay::default(),
         };
         Self {

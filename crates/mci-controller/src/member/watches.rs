@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use watch::{OddObject, WatchFailure};
 
 use super::{
-    Alike, Timed, import_crd,
+    Interner, Timed, import_crd,
     project::{self, ImportObject, Ours},
     under_way::{ListMemory, Seen, UnderWay},
     vigil::Sign,
@@ -38,7 +38,7 @@ pub(super) struct Wires {
     pub(super) clock: Clock,
     pub(super) metrics: MemberMetrics,
     pub(super) ours: Ours,
-    pub(super) alike: Alike,
+    pub(super) interner: Interner,
     pub(super) under_way: UnderWay,
 }
 
@@ -192,12 +192,12 @@ async fn next_crd(
 }
 
 async fn watch_imports(wires: Wires, client: Client) -> Result<(), Gone> {
-    let (ours, alike) = (wires.ours.clone(), wires.alike.clone());
+    let (ours, interner) = (wires.ours.clone(), wires.interner.clone());
     let config = watch_config().page_size(IMPORTS_PAGE);
     let list = ListMemory::new(&wires.under_way);
     let adding = list.clone();
     let reduce = move |object: ImportObject| {
-        let facts = project::import(&object, &ours, &alike);
+        let facts = project::import(&object, &ours, &interner);
         let facts = facts.map_err(|error| OddObject::new(object.meta(), &error))?;
         let key = facts.as_ref().map(|import| import.key.clone());
         adding.add(Seen { key, facts })

@@ -33,7 +33,7 @@ struct Counters {
 #[derive(Debug, Default)]
 struct Tally(Mutex<BTreeMap<(&'static str, &'static str), u64>>);
 
-/// How a counter is told of.
+/// The name and help of a counter.
 struct Description {
     name: &'static str,
     help: &'static str,
@@ -62,7 +62,7 @@ const DESCRIPTIONS: [Description; 4] = [
     },
     Description {
         name: "mci_client_rebuilds",
-        help: "Clients made anew for the member, by why",
+        help: "Clients rebuilt for the member, by reason",
         labels: &["reason"],
         tally: |counters| &counters.client_rebuilds,
     },
@@ -119,7 +119,7 @@ impl MemberMetrics {
         self.0.rejected_addresses.count(reason, "");
     }
 
-    /// Its client was made anew.
+    /// Its client was rebuilt.
     pub(crate) fn client_rebuilt(&self, reason: &'static str) {
         self.0.client_rebuilds.count(reason, "");
     }

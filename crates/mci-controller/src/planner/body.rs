@@ -1,4 +1,4 @@
-//! What is sent: made once for all that are to say the same.
+//! The bodies of writes, made once for all importers with the same content.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -26,12 +26,12 @@ use crate::{
     name::Key,
     plan::{
         PlannedImport, Policy,
-        ledger::{Ledger, Lives},
+        ledger::{Ledger, LiveStatuses},
     },
     write::action::Action,
 };
 
-/// A body per content: importers that read the same share it.
+/// One body per content: importers with the same content share it.
 #[derive(Default)]
 pub(super) struct Bodies {
     /// One per audience.
@@ -66,7 +66,7 @@ impl Bodies {
         key: &Key,
         planned: &Arc<PlannedImport>,
         ledger: &mut Ledger,
-        live: &Lives<'a, impl FnOnce() -> Vec<&'a ImportStatus>>,
+        live: &LiveStatuses<'a, impl FnOnce() -> Vec<&'a ImportStatus>>,
         wall: Timestamp,
     ) -> Bytes {
         let mut made = self.made.iter();
@@ -105,7 +105,7 @@ impl Bodies {
     }
 }
 
-/// What a write says, under the CRD that it was made for: refused under one, it may be taken under the next.
+/// Hash of a write's content and of the CRD that it was made for: a write refused under one may be accepted by the next.
 pub(super) fn content_under(crd: Option<&ImportCrd>, content: u64) -> u64 {
     let Some(ImportCrd {
         uid, generation, ..

@@ -1,4 +1,4 @@
-//! Exports that ended, in few words: thousands may end at once, and a member can make it look so.
+//! A summary of exports that ended: thousands may end at once, and a member can forge that.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! A plan that is kept, and how far the imports have come to show it.
+//! A kept plan, and the imports that do not show it yet.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) struct Kept {
 /// How an import stands to its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It says what is planned, or nothing can be done about it.
+    /// It is as planned, or nothing can be done about it.
     Shown,
     /// Something is to be written.
     Pending,

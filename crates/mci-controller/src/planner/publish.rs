@@ -142,8 +142,8 @@ impl Planner {
         }
     }
 
-    /// An import changed: it is compared with the plan that is kept, and the exports are judged again where that decides.
-    /// Returns how many imports were compared.
+    /// An import changed: compares it with the kept plan, and plans the pool conditions again if they may change. Returns
+    /// the number of imports compared.
     fn follow_import(&mut self, key: &Key, name: &ClusterName, occasion: Occasion) -> usize {
         if self.backlog.keys.contains(key) {
             return 0;
@@ -168,7 +168,7 @@ impl Planner {
             let moved = kept.standings.set(name, standing);
             let decides = was_shown || kept.standings.all_shown();
             if moved && (decides || !self.unsettled.hurry(key, occasion.now)) {
-                kept.plan.judge(&self.world, &self.policy, key);
+                kept.plan.plan_pools(&self.world, &self.policy, key);
                 self.publish_pools(key, &kept.plan, occasion);
             }
         }
@@ -206,14 +206,14 @@ impl Planner {
     fn observe(&mut self, key: &Key, plan: &KeyPlan, occasion: Occasion) {
         let time = (occasion.now, occasion.wall);
         self.recorder
-            .observe(&self.world, key, plan, self.speaking, time);
+            .observe(&self.world, key, plan, self.leading, time);
     }
 
     /// Keeps of a key what its plan needs, and no more.
     fn keep(&mut self, key: &Key, plan: &KeyPlan) {
-        match plan.ripens {
-            Some(at) => self.ripening.insert(key.clone(), at),
-            None => self.ripening.remove(key),
+        match plan.next_change_at {
+            Some(at) => self.next_changes.insert(key.clone(), at),
+            None => self.next_changes.remove(key),
         };
         if is_empty(plan) {
             self.ledger.forget(key);
@@ -235,7 +235,7 @@ impl Planner {
         bodies: &mut Bodies,
         occasion: Occasion,
     ) -> Standing {
-        let Some(step) = self.weigh(key, name, plan, occasion.now) else {
+        let Some(step) = self.compare_import(key, name, plan, occasion.now) else {
             return Standing::Shown;
         };
         let (Some(member), Some(queue)) = (self.world.members.get(name), self.queues.get(name))
@@ -307,8 +307,8 @@ impl Planner {
         standing
     }
 
-    /// Compares an import with its plan, and learns from it who undoes what. None: no such member.
-    fn weigh(
+    /// Compares an import with its plan, and updates the undo detector. None: no such member.
+    fn compare_import(
         &mut self,
         key: &Key,
         name: &ClusterName,
@@ -323,7 +323,7 @@ impl Planner {
             ImportPlan::Absent | ImportPlan::Hold(_) => None,
         };
         match plan {
-            // what is in it is not known: that says nothing
+            // its imports are not known: nothing follows
             ImportPlan::Hold(Hold::Unreachable | Hold::AuthFailed | Hold::IdentityChanged) => {}
             ImportPlan::Present(_) | ImportPlan::Absent if step != Step::Conflict => {
                 let wanted = Wanted {
@@ -331,8 +331,8 @@ impl Planner {
                     is_shown: step == Step::None,
                 };
                 let version = live.map(Version::of_import);
-                if self.speaking && member.undone_imports.observe(key, version, wanted, now) {
-                    // what is said of its export changes
+                if self.leading && member.undone_imports.observe(key, version, wanted, now) {
+                    // the condition of its export changes
                     self.dirty.keys.insert(key.clone());
                 }
             }
@@ -363,14 +363,14 @@ impl Planner {
         };
         if settled {
             self.unsettled.settle(key, name);
-        } else if !self.unsettled.is_told(key, name, now) {
+        } else if !self.unsettled.may_report(key, name, now) {
             return;
         }
         let slot = Slot::Pool(key.clone());
         let live = record.facts.exported.as_deref();
         let is_shown = diff_pool(plan, live) == PoolStep::None;
         let content = digest_entry_in_pool(wanted.map(std::slice::from_ref));
-        if self.speaking {
+        if self.leading {
             let version = Some(Version::of_pool(&record.facts));
             let wanted = Wanted {
                 digest: wanted.map(|_| content),
@@ -399,7 +399,7 @@ impl Planner {
     }
 }
 
-/// What the imports of ours say now, in every member.
+/// The live statuses of our imports, in every member.
 fn live_statuses<'a>(world: &'a World, key: &Key) -> Vec<&'a ImportStatus> {
     let members = world.members.values();
     members

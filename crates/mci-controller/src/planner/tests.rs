@@ -103,11 +103,11 @@ fn nothing_is_written_before_all_members_are_synced() {
 #[test]
 fn a_member_that_has_not_listed_everything_is_waited_for() {
     let steps = first_lists(Vec::new(), Vec::new());
-    for (heard, last) in steps.iter().enumerate() {
+    for (received, last) in steps.iter().enumerate() {
         let mut bench = Bench::new(&["a", "b"]);
         bench.connect("b", Vec::new(), Vec::new());
         let failed = Update::Lost(crate::index::member::Fault::ConnectionLost);
-        for update in steps.iter().take(heard).chain([&failed]) {
+        for update in steps.iter().take(received).chain([&failed]) {
             bench.plan(at(1_000));
             assert!(!bench.planner.is_open(), "before {update:?}");
             bench
@@ -225,7 +225,7 @@ fn exported_waits_a_second_for_the_importers() {
 }
 
 #[test]
-fn a_member_without_the_namespace_is_told_at_once() {
+fn a_member_without_the_namespace_is_reported_at_once() {
     let mut bench = Bench::new(&["a", "b"]);
     bench.connect("a", mk_exported(), Vec::new());
     bench.connect("b", Vec::new(), Vec::new());
@@ -432,19 +432,19 @@ fn a_member_that_never_shows_its_writes_is_planned_ever_more_seldom() {
     bench.connect("a", mk_exported(), Vec::new());
     bench.connect("b", Vec::new(), Vec::new());
     bench.connect("c", Vec::new(), Vec::new());
-    let mut looks = 0;
+    let mut checks = 0;
     for tick in 0..4 * 120 {
         bench.planner.tick(at(tick * 250));
         let planner = &bench.planner;
-        looks += usize::from(planner.is_behind() || !planner.dirty.is_empty());
+        checks += usize::from(planner.is_behind() || !planner.dirty.is_empty());
         bench.planner.publish(at(tick * 250), wall());
     }
     // at 0, 1, 3, 7, 15, 31 and 63 s; and at 60 s, when the pools' absence begins to count
-    assert!((2..=8).contains(&looks), "{looks} looks in two minutes");
+    assert!((2..=8).contains(&checks), "{checks} checks in two minutes");
 }
 
 #[test]
-fn what_an_importer_shows_is_told_at_once_however_long_the_others_take() {
+fn what_an_importer_shows_is_reported_at_once_however_long_the_others_take() {
     let mut bench = Bench::new(&["a", "b", "c"]);
     bench.connect("a", mk_exported(), Vec::new());
     bench.connect("b", Vec::new(), Vec::new());
@@ -468,7 +468,7 @@ fn what_an_importer_shows_is_told_at_once_however_long_the_others_take() {
     let shown = Update::Imports(Change::Applied(live));
     bench.planner.update(&mk_name("b"), shown, at(41_000));
     bench.plan(at(41_000));
-    let (_, action, _) = bench.take("a", at(41_000)).expect("half of it is told");
+    let (_, action, _) = bench.take("a", at(41_000)).expect("half of it is reported");
     assert_eq!(action, "set Exported");
 }
 

@@ -1,4 +1,4 @@
-//! Exports on their way: when their condition is told as it stands, and when it is looked at again.
+//! Exports with pending importers: when their condition is reported nevertheless, and when they are planned again.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,55 +13,56 @@ pub(super) struct Unsettled {
 
 #[derive(Debug)]
 struct Wait {
-    /// Nothing is told before: importers come one after another.
+    /// The condition is not reported before: importers become current one after another.
     held_until: Moment,
-    /// When to plan again, though nothing was heard.
-    look_at: Moment,
-    /// Between the last look and the next.
+    /// When to plan again without an event.
+    check_at: Moment,
+    /// Time between the last check and the next.
     pause: Duration,
 }
 
-/// How long `Exported` waits for importers that are on their way (spec 4.2).
+/// How long `Exported` waits for pending importers (spec 4.2).
 const SETTLE: Duration = Duration::from_secs(1);
-/// An importer's news makes its key dirty by itself. Looking again without any only sends what was sent and never
-/// showed, so it is done ever more seldom: one that never shows its writes must not cost the others their turns.
-const LOOK_MAX: Duration = Duration::from_mins(5);
+/// A change of an importer makes its key dirty by itself. A check without one only repeats writes that never showed, so the
+/// pauses grow up to this: an importer that never shows its writes must not delay the others.
+const CHECK_MAX: Duration = Duration::from_mins(5);
 
 // === impl Unsettled ===
 
 impl Unsettled {
-    /// The export was planned and is not settled: whether to tell how it stands.
-    pub(super) fn is_told(&mut self, key: &Key, exporter: &ClusterName, now: Moment) -> bool {
+    /// Whether to report the condition of an export that was planned and is not settled.
+    pub(super) fn may_report(&mut self, key: &Key, exporter: &ClusterName, now: Moment) -> bool {
         let exporters = self.keys.entry(key.clone()).or_default();
         let Some(wait) = exporters.get_mut(exporter) else {
             let wait = Wait {
                 held_until: now + SETTLE,
-                look_at: now + SETTLE,
+                check_at: now + SETTLE,
                 pause: SETTLE,
             };
             exporters.insert(exporter.clone(), wait);
             return false;
         };
         if now < wait.held_until {
-            // it moved: to be told when the second is over
-            wait.look_at = wait.look_at.min(wait.held_until);
+            // it changed: to be reported when the second is over
+            wait.check_at = wait.check_at.min(wait.held_until);
             return false;
         }
-        if now >= wait.look_at {
-            wait.pause = wait.pause.saturating_mul(2).min(LOOK_MAX);
+        if now >= wait.check_at {
+            wait.pause = wait.pause.saturating_mul(2).min(CHECK_MAX);
         }
         wait.held_until = now + SETTLE;
-        wait.look_at = now + wait.pause;
+        wait.check_at = now + wait.pause;
         true
     }
 
-    /// An importer of the key moved: it is looked at again as soon as its condition may be told. False: it may be told now.
+    /// An importer of the key changed: the key is planned again as soon as its condition may be reported. False: it may be
+    /// reported now.
     pub(super) fn hurry(&mut self, key: &Key, now: Moment) -> bool {
         let Some(exporters) = self.keys.get_mut(key) else {
             return false;
         };
         for wait in exporters.values_mut() {
-            wait.look_at = wait.look_at.min(wait.held_until);
+            wait.check_at = wait.check_at.min(wait.held_until);
         }
         exporters.values().all(|wait| now < wait.held_until)
     }
@@ -91,7 +92,7 @@ impl Unsettled {
     pub(super) fn due(&self, now: Moment) -> impl Iterator<Item = &Key> {
         let due = move |exporters: &BTreeMap<_, Wait>| {
             let mut waits = exporters.values();
-            waits.any(|wait| wait.look_at <= now)
+            waits.any(|wait| wait.check_at <= now)
         };
         let keys = self.keys.iter();
         keys.filter(move |(_, exporters)| due(exporters))

@@ -25,7 +25,7 @@ use self::{hearing::Told, members::Handle};
 use super::{GATE_PART, LOOP_LIMIT};
 use crate::{
     args::Settings, client::Turns, events::HomeRecorder, explain::Question, index::member::Link,
-    member::Alike, metrics::Metrics, name::ClusterName, planner::Planner,
+    member::Interner, metrics::Metrics, name::ClusterName, planner::Planner,
 };
 use mci_inventory::{InventoryEvent, Records, Reissue, Unused};
 use moment::Clock;
@@ -60,7 +60,7 @@ pub(super) struct Supervisor {
     /// At most 16 lists at once, over all members.
     turns: Turns,
     /// What imports of many members say alike.
-    alike: Alike,
+    interner: Interner,
     /// Objects of the inventory that name no member.
     unused: Vec<Unused>,
     /// Where to write which clusters the members are.
@@ -112,7 +112,7 @@ impl Supervisor {
             curious: BTreeSet::new(),
             epochs: 0,
             turns: Turns::default(),
-            alike: Alike::default(),
+            interner: Interner::default(),
             unused: Vec::new(),
             records: None,
             reissue: None,
@@ -193,7 +193,7 @@ impl Supervisor {
             self.planner.plan_afresh();
         }
         self.planner
-            .speak(self.claim.is_valid(now) && !self.settings.dry_run);
+            .set_leading(self.claim.is_valid(now) && !self.settings.dry_run);
         self.planner.tick(now);
         self.begin_leaving(now);
         self.health.set(GATE_PART, self.planner.is_open());

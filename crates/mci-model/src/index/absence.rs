@@ -1,4 +1,4 @@
-//! Members that are gone: silent, or out of the inventory. What that leads to waits where the fault may be ours.
+//! Members that are silent or out of the inventory. Nothing follows from that while the fault may be ours.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use moment::Moment;
 // === impl World ===
 
 impl World {
-    /// How a member's contact shows in its entries. Under the guard readiness does not turn unknown.
+    /// The contact as a member's entries show it. Under the guard, readiness does not become unknown.
     pub fn reach(&self, member: &Member, now: Moment) -> Reach {
         let reach = member.reach(now, self.rules.stale_after);
         let (Reach::Stale(fault), Some(silence)) = (reach, member.silence) else {
@@ -31,14 +31,14 @@ impl World {
         if held { Reach::Lost(fault) } else { reach }
     }
 
-    /// Whether withdrawals that a fault of ours could feign are held.
+    /// Whether withdrawals that a fault of ours could cause are held.
     pub fn is_guarded(&self) -> bool {
         self.guard.is_active()
     }
 
-    /// A member left the inventory. It counts as removed only when it is clear that most others did not leave with it:
-    /// then what it exports goes at once, and what it imports is taken away while it stays [`Link::Removing`], until
-    /// [`World::forget`]. If most did, it is kept for as long as the operator said.
+    /// A member left the inventory. It counts as removed only once it is clear that most others did not leave with it:
+    /// then its exports are withdrawn at once, and its imports are deleted while it is [`Link::Removing`], until
+    /// [`World::forget`]. If most left too, it is kept for `--removal-hold`.
     pub fn remove_member(&mut self, name: &ClusterName, now: Moment) -> Changes {
         let waits = self.rules.isolation_guard && self.census().members >= 2;
         let Some(member) = self.members.get_mut(name) else {
@@ -56,7 +56,7 @@ impl World {
             held: false,
         });
         self.guard.lost(name, now);
-        self.judge(now)
+        self.update_guard(now)
     }
 
     /// A member that left is in the inventory again.
@@ -74,8 +74,8 @@ impl World {
         }
     }
 
-    /// Everyone in the inventory has been added. Where most of the recorded members are missing, they are kept as members
-    /// not heard of.
+    /// All members in the inventory have been added. If most of the recorded members are missing, they are kept, as
+    /// members without contact.
     pub fn inventory_listed(&mut self, now: Moment) -> Changes {
         if std::mem::replace(&mut self.listed, true) {
             return Changes::default();
@@ -105,13 +105,13 @@ impl World {
             for name in &missing {
                 self.forget_identity(name);
             }
-            self.orphans.left(missing);
+            self.orphans.add_left(missing);
         }
-        self.tell_orphans(Suspects::All, &mut changes);
+        self.withdraw_orphans(Suspects::All, &mut changes);
         changes
     }
 
-    /// Notes that a member fell silent or is back; `was_lost` is from before the update.
+    /// Records that a member became silent or is back; `was_lost` is from before the update.
     pub(super) fn note_contact(
         &mut self,
         name: &ClusterName,
@@ -123,16 +123,16 @@ impl World {
         };
         match (was_lost, member.is_lost()) {
             (false, true) => self.guard.lost(name, now),
-            // one that left and answers has left nonetheless
+            // a member that left stays lost, though it answers
             (true, false) if member.leaving.is_none() => self.guard.found(name),
             _ => return Changes::default(),
         }
-        self.judge(now)
+        self.update_guard(now)
     }
 
-    /// What time alone does to the members that are gone.
+    /// Applies what time alone changes for members that are gone.
     pub(super) fn tick_absence(&mut self, now: Moment) -> Changes {
-        let mut changes = self.judge(now);
+        let mut changes = self.update_guard(now);
         let gone: Vec<ClusterName> = self
             .members
             .iter()
@@ -148,14 +148,14 @@ impl World {
         changes
     }
 
-    /// Lets the guard judge, and holds the removals that it concerns.
-    fn judge(&mut self, now: Moment) -> Changes {
+    /// Updates the guard, and holds the removals under it.
+    fn update_guard(&mut self, now: Moment) -> Changes {
         let mut changes = Changes::default();
         if !self.rules.isolation_guard {
             return changes;
         }
         let census = self.census();
-        if self.guard.judge(census, now) {
+        if self.guard.update(census, now) {
             let on = self.guard.is_active();
             tracing::warn!(
                 on,
@@ -184,21 +184,15 @@ impl World {
     }
 
     fn census(&self) -> Census {
-        let members = self.members.values();
-        let members = members.filter(|member| member.link != Link::Removing);
-        members.fold(
-            Census {
-                members: 0,
-                lost: 0,
-            },
-            |census, member| Census {
-                members: census.members + 1,
-                lost: census.lost + usize::from(member.is_lost()),
-            },
-        )
+        let is_counted = |member: &&Member| member.link != Link::Removing;
+        let members = || self.members.values().filter(is_counted);
+        Census {
+            members: members().count(),
+            lost: members().filter(|member| member.is_lost()).count(),
+        }
     }
 
-    /// The member is removed: with proof, and with no drain.
+    /// Removes the member and withdraws its exports, without a drain.
     fn leave(&mut self, name: &ClusterName) -> Changes {
         let mut changes = Changes::all();
         if let Some(member) = self.members.get_mut(name) {
@@ -215,15 +209,15 @@ impl World {
         changes
     }
 
-    /// Withdraws what members export that have been silent for too long.
+    /// Withdraws the exports of members that have been silent for too long.
     fn withdraw_silent(&mut self, after: Duration, now: Moment) -> Changes {
         let mut changes = Changes::default();
-        let verdict = on_evidence(Evidence::WithdrawAfter, self.guard.is_active());
+        let removal = on_evidence(Evidence::WithdrawAfter, self.guard.is_active());
         for (name, member) in &mut self.members {
             let silent = member
                 .silence
                 .is_some_and(|it| now.since(it.since) >= after);
-            // which cluster these are is not clear: that is no silence
+            // it is not clear which clusters these are: that is no silence
             let elsewhere = matches!(
                 member.link,
                 Link::Removing
@@ -232,7 +226,7 @@ impl World {
             if !silent || elsewhere || member.withdrawn {
                 continue;
             }
-            if verdict == Removal::Held {
+            if removal == Removal::Held {
                 if !std::mem::replace(&mut member.withheld, true) {
                     changes.withhold(Evidence::WithdrawAfter, member.exported().count().max(1));
                 }

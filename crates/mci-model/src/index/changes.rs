@@ -1,4 +1,4 @@
-//! What an update of the index leads to, with the evidence.
+//! The changes that follow from an update of the index, with the evidence.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,16 +11,16 @@ use crate::{
     name::{ClusterName, Key},
 };
 
-/// What an update did.
+/// What an update changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Keys whose plan may differ from the last one.
     pub dirty: Dirty,
-    /// Exports that ended with proof, in the order in which they were found.
+    /// Exports that ended, with evidence, in the order in which they were found.
     pub withdrawals: Vec<Withdrawal>,
-    /// Exports that seem to have ended and are retained, by what it looked like.
+    /// Exports that seem to have ended and are retained, by the evidence that is not certain.
     pub withheld: BTreeMap<Evidence, usize>,
-    /// Members that must stop: they are clusters we know under another name, or not the clusters they were.
+    /// Members to refuse: their cluster is known under another name, or is not the one it was.
     pub refused: Vec<(ClusterName, Refusal)>,
 }
 
@@ -29,7 +29,7 @@ pub struct Changes {
 pub struct Dirty {
     /// Every key, whatever the sets below hold.
     pub all: bool,
-    /// Keys of which more changed than what the sets below hold.
+    /// Keys of which more changed than the sets below cover.
     pub keys: BTreeSet<Key>,
     /// Keys of which the import in the updated member changed: its plan alone depends on it.
     pub imports: BTreeSet<Key>,
@@ -37,18 +37,18 @@ pub struct Dirty {
     pub conditions: BTreeSet<Key>,
 }
 
-/// An export that ended, and the proof of it.
+/// An export that ended, with the evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Withdrawal {
     /// The member whose export ended.
     pub exporter: ClusterName,
     /// Namespace and name of its pool.
     pub key: Key,
-    /// What proves that it ended.
+    /// The evidence that it ended.
     pub evidence: Evidence,
-    /// How long the pool wished its entry to drain; none: it did not say.
+    /// The drain that the pool asked for; none: the operator's.
     pub drain: Option<Duration>,
-    /// Only an import tells that there was an export: the proof is that there is none now.
+    /// Only an import shows that there was an export; the evidence is that there is none now.
     pub is_orphan: bool,
 }
 
@@ -66,7 +66,7 @@ impl Changes {
         }
     }
 
-    /// Adds another update's changes; counts of what was withheld are added up.
+    /// Adds another update's changes; the counts of withheld exports are added up.
     pub fn merge(&mut self, other: Self) {
         let Self {
             dirty,
@@ -98,7 +98,7 @@ impl Changes {
         });
     }
 
-    /// An import carries an entry of an export that is proven not to be there.
+    /// Withdraws an export that only an import shows, and that is proven not to exist.
     pub(super) fn withdraw_orphan(
         &mut self,
         exporter: &ClusterName,

@@ -1,17 +1,17 @@
-//! Maps that know how many bytes they hold: all that is kept of a member is in them. Pure.
+//! Maps that count their bytes: all that is kept of a member is in them. Pure.
 
 use std::{borrow::Borrow, collections::BTreeMap, ops::Deref};
 
 use super::heap::Heap;
 
-/// Objects of one kind in one member. Read as the map that it is; changed only here, so that the count holds.
+/// Objects of one kind in one member. It derefs to the map for reads; all changes go through methods that keep the count.
 #[derive(Clone, Debug)]
 pub struct Counted<K, V> {
     map: BTreeMap<K, V>,
     bytes: usize,
 }
 
-/// What one object takes, in bytes, about. Its key is a clone, whose text is shared.
+/// The approximate size of one object, in bytes. Its key is a clone, whose text is shared.
 pub(super) fn size<K, V: Heap>(value: &V) -> usize {
     size_of::<(K, V)>() + value.heap()
 }
@@ -19,17 +19,17 @@ pub(super) fn size<K, V: Heap>(value: &V) -> usize {
 // === impl Counted ===
 
 impl<K: Ord, V: Heap> Counted<K, V> {
-    /// What all of it takes, in bytes, about.
+    /// The approximate size of all objects, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// What this one takes; nothing where there is none.
+    /// The size of this object; 0 if there is none.
     pub(super) fn bytes_of(&self, key: &K) -> usize {
         self.map.get(key).map_or(0, size::<K, V>)
     }
 
-    /// What these would take.
+    /// The size that these would have.
     pub(super) fn bytes_for<'a>(values: impl IntoIterator<Item = &'a V>) -> usize
     where
         V: 'a,
@@ -53,7 +53,7 @@ impl<K: Ord, V: Heap> Counted<K, V> {
         old
     }
 
-    /// All of it; nothing is left.
+    /// Removes and returns all objects.
     pub fn take(&mut self) -> BTreeMap<K, V> {
         std::mem::take(self).map
     }
@@ -70,12 +70,12 @@ impl<K: Ord, V: Heap> Counted<K, V> {
         self.bytes = self.bytes.saturating_sub(gone);
     }
 
-    /// To change what has nothing on the heap.
+    /// Only for changes that do not affect the size.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         self.map.get_mut(key)
     }
 
-    /// To change what has nothing on the heap.
+    /// Only for changes that do not affect the size.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
         self.map.iter_mut()
     }

@@ -1,5 +1,5 @@
-//! Permissions that a member does not give us. A kind that we may not read ends the role that needs it, and no other: a
-//! member whose Services are hidden still imports, one whose namespaces are hidden still exports (spec 5.3).
+//! Permissions that a member denies us. A kind that we may not read stops only the role that needs it: without Services a
+//! member still imports, without namespaces it still exports (spec 5.3).
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -10,16 +10,16 @@ use super::{
 };
 use moment::Moment;
 
-/// What a member hides from us.
+/// The kinds that we may not read in a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Denied {
     /// Kinds that its server answers with 403.
     pub kinds: BTreeSet<Kind>,
-    /// Since when what it exports cannot be seen.
+    /// Since when we may not read what it exports.
     exports: Option<Moment>,
 }
 
-/// What we ask of each kind.
+/// The verbs that we need for each kind.
 const VERBS: &str = "get, list and watch";
 
 fn is_of_exports(kind: Kind) -> bool {
@@ -32,7 +32,7 @@ fn is_of_exports(kind: Kind) -> bool {
 // === impl Denied ===
 
 impl Denied {
-    /// Whether a kind is hidden that importing needs.
+    /// Whether importing needs a kind that we may not read.
     pub fn imports(&self) -> bool {
         self.kinds.iter().any(|kind| !is_of_exports(*kind))
     }
@@ -42,7 +42,7 @@ impl Denied {
         self.kinds.is_empty()
     }
 
-    /// For the operator: which permissions are missing.
+    /// The missing permissions, for the operator.
     pub fn missing(&self) -> String {
         let kinds: Vec<&str> = self.kinds.iter().map(|kind| kind.plural()).collect();
         format!("{VERBS} {}", kinds.join(", "))
@@ -52,7 +52,7 @@ impl Denied {
 // === impl Member ===
 
 impl Member {
-    /// These kinds, and no others, are hidden from us now.
+    /// Sets the kinds that we may not read.
     pub(super) fn deny(&mut self, kinds: BTreeSet<Kind>, now: Moment) -> Changes {
         if self.denied.kinds == kinds {
             return Changes::default();
@@ -65,7 +65,7 @@ impl Member {
         Changes::all()
     }
 
-    /// How it shows in its entries that we may not see what it exports; none: we may, or not for long enough.
+    /// How its entries show that we may not read what it exports; none: we may, or the denial is too new.
     pub fn exports_denied(&self, now: Moment, stale_after: Duration) -> Option<Reach> {
         let age = now.since(self.denied.exports?);
         if age >= stale_after {
@@ -154,7 +154,7 @@ mod tests {
         let denied = |world: &World, now| member(world, "a").exports_denied(now, STALE_AFTER);
         assert_eq!(denied(&world, at(11)), None);
         assert_eq!(denied(&world, at(12)), Some(Reach::Lost(Fault::AuthFailed)));
-        // one more does not begin it anew
+        // one more does not restart the time
         deny(&mut world, "a", &[Kind::Pools, Kind::Slices], at(40));
         assert_eq!(
             denied(&world, at(70)),

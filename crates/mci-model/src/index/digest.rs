@@ -1,5 +1,5 @@
-//! What an import says, in one number: the plan of a key is compared with the imports of all members each time that one of
-//! them changes, and nearly all of them say what is planned.
+//! Digests of import statuses. Each time an import changes, the plan of its key is compared with the imports of all members,
+//! and nearly all of them are as planned: comparing one number is enough.
 
 use std::{
     hash::{Hash, Hasher},
@@ -15,27 +15,27 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use super::{entry::ImportStatus, heap::Heap};
 
-/// The status of a live import, shared with the imports in other members that say the same.
+/// The status of a live import, shared with the imports in other members that have an equal one.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LiveStatus(Arc<Said>);
+pub struct LiveStatus(Arc<SharedStatus>);
 
 /// A status, with its digest.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct SharedStatus {
     status: ImportStatus,
     /// None: not known.
     digest: Option<u64>,
-    /// What it takes, in bytes.
+    /// Size in bytes.
     heap: usize,
 }
 
-/// Whether we write conditions of this type on top of an import.
+/// Whether we write conditions of this type for an import as a whole.
 pub fn is_ours(condition: &Condition) -> bool {
     [ACCEPTED, READY, CONSISTENT].contains(&condition.type_.as_str())
 }
 
-/// Equal for statuses of which the parts that the named controller writes are equal but for the times of conditions; so
-/// what gateways add changes nothing. A server that makes two of them collide fools only its own cluster.
+/// Digest of what the named controller writes, without the times of conditions. What gateways add does not change it. A
+/// server that forges a collision harms only its own cluster.
 pub fn digest(status: &ImportStatus, controller_name: &str) -> u64 {
     let ImportStatus {
         observed_generation,
@@ -59,7 +59,7 @@ pub fn digest(status: &ImportStatus, controller_name: &str) -> u64 {
     hash.finish()
 }
 
-/// The same of one entry.
+/// The same for one entry.
 pub(super) fn digest_entry(cluster: &ImportedCluster) -> u64 {
     let mut hash = Xxh3Default::new();
     entry(cluster, &mut hash);
@@ -80,7 +80,7 @@ pub(super) fn times_of_entry(entry: &ImportedCluster, hash: &mut Xxh3Default) {
     each(entry.conditions.iter().chain(of_parents), hash, time);
 }
 
-/// Hashes the items and, so that lists do not run into each other, how many there are.
+/// Hashes the items and their number, so that adjacent lists stay distinct.
 fn each<'a, T: 'a>(
     items: impl Iterator<Item = &'a T>,
     hash: &mut Xxh3Default,
@@ -176,26 +176,26 @@ fn condition(condition: &Condition, hash: &mut Xxh3Default) {
 // === impl LiveStatus ===
 
 impl LiveStatus {
-    /// Takes the digest of what the named controller says in it.
+    /// Computes the digest for the named controller.
     pub fn new(status: ImportStatus, controller_name: &str) -> Self {
-        Self(Arc::new(Said {
+        Self(Arc::new(SharedStatus {
             digest: Some(digest(&status, controller_name)),
             heap: status.heap(),
             status,
         }))
     }
 
-    /// None: only a full comparison tells.
+    /// None: only a full comparison can decide.
     pub fn digest(&self) -> Option<u64> {
         self.0.digest
     }
 
-    /// What it takes, as it was when it was read.
+    /// Size when it was read, in bytes.
     pub(super) fn heap(&self) -> usize {
         self.0.heap
     }
 
-    /// Equal only for statuses that are equal, but for what collides.
+    /// Digest of the whole status, with times.
     pub fn exact(&self) -> u64 {
         let ImportStatus {
             observed_generation: _,
@@ -205,29 +205,28 @@ impl LiveStatus {
         } = &self.0.status;
         let mut hash = Xxh3Default::new();
         self.0.digest.hash(&mut hash);
-        let conditions = conditions.iter();
-        let conditions = conditions.chain(controllers.iter().flat_map(|one| &one.conditions));
-        each(conditions, &mut hash, time);
+        let of_controllers = controllers.iter().flat_map(|one| &one.conditions);
+        each(conditions.iter().chain(of_controllers), &mut hash, time);
         each(clusters.iter(), &mut hash, |entry, hash| {
             entry.exact().hash(hash);
         });
         hash.finish()
     }
 
-    /// What is shared.
-    pub fn said(&self) -> &Arc<Said> {
+    /// The shared part.
+    pub fn shared(&self) -> &Arc<SharedStatus> {
         &self.0
     }
 
-    /// Whether both are one: then they say the same.
-    pub fn is_one_with(&self, other: &Self) -> bool {
+    /// Whether both share one status.
+    pub fn ptr_eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl From<Arc<Said>> for LiveStatus {
-    fn from(said: Arc<Said>) -> Self {
-        Self(said)
+impl From<Arc<SharedStatus>> for LiveStatus {
+    fn from(shared: Arc<SharedStatus>) -> Self {
+        Self(shared)
     }
 }
 
@@ -239,19 +238,19 @@ impl Deref for LiveStatus {
     }
 }
 
-/// What changes afterwards, as tests do, is not known by its digest any more.
+/// A change, as tests make it, clears the digest.
 #[cfg(any(test, feature = "fixtures"))]
 impl std::ops::DerefMut for LiveStatus {
     fn deref_mut(&mut self) -> &mut ImportStatus {
-        let said = Arc::make_mut(&mut self.0);
-        said.digest = None;
-        &mut said.status
+        let shared = Arc::make_mut(&mut self.0);
+        shared.digest = None;
+        &mut shared.status
     }
 }
 
-// === impl Said ===
+// === impl SharedStatus ===
 
-impl PartialEq for Said {
+impl PartialEq for SharedStatus {
     fn eq(&self, other: &Self) -> bool {
         self.status == other.status
     }
@@ -295,55 +294,57 @@ mod tests {
     #[test]
     fn times_and_what_others_add_do_not_count() {
         let additions: [fn(&mut ImportStatus); 4] = [
-            |said| {
-                let time = &mut said.clusters[0].conditions[0].last_transition_time;
+            |status| {
+                let time = &mut status.clusters[0].conditions[0].last_transition_time;
                 time.0 += jiff::SignedDuration::from_secs(5);
             },
-            |said| {
+            |status| {
                 let theirs = mk_condition("Programmed", "Theirs", 1);
-                said.conditions
+                status
+                    .conditions
                     .push(serde_json::from_value(theirs).expect("a condition"));
             },
-            |said| {
+            |status| {
                 let theirs = json!({"name": "example.com/gateway", "conditions": []});
-                said.controllers
+                status
+                    .controllers
                     .push(serde_json::from_value(theirs).expect("a controller"));
             },
-            |said| {
+            |status| {
                 let theirs = json!({"parentRef": {"name": "gw"}});
                 let theirs: ControllerParent = serde_json::from_value(theirs).expect("a parent");
-                said.controllers[0].parents.push(theirs);
+                status.controllers[0].parents.push(theirs);
             },
         ];
         for add in additions {
-            let mut said = mk();
-            add(&mut said);
-            assert_ne!(said, mk());
-            assert_eq!(digest(&said, US), digest(&mk(), US), "{said:?}");
+            let mut status = mk();
+            add(&mut status);
+            assert_ne!(status, mk());
+            assert_eq!(digest(&status, US), digest(&mk(), US), "{status:?}");
         }
     }
 
     #[test]
     fn everything_that_we_write_counts() {
         let changes: [fn(&mut ImportStatus); 22] = [
-            |said| said.observed_generation = None,
-            |said| said.conditions.clear(),
-            |said| said.conditions[0].reason = "Bad".to_owned(),
-            |said| said.controllers.clear(),
-            |said| said.controllers[0].exporting_clusters.clear(),
-            |said| said.controllers[0].conditions.clear(),
-            |said| said.clusters.clear(),
-            |said| said.clusters[0].name = "b".to_owned(),
-            |said| said.clusters[0].routing_mode = crd::RoutingMode::ParentMode,
-            |said| said.clusters[0].target_port_number = 1,
-            |said| said.clusters[0].target_ports.clear(),
-            |said| said.clusters[0].app_protocol = Some("http".to_owned()),
-            |said| said.clusters[0].labels.clear(),
-            |said| said.clusters[0].drain_until = None,
-            |said| said.clusters[0].endpoint_picker = None,
-            |said| said.clusters[0].parents.clear(),
-            |said| {
-                said.clusters[0].parents[0].service[0]
+            |status| status.observed_generation = None,
+            |status| status.conditions.clear(),
+            |status| status.conditions[0].reason = "Bad".to_owned(),
+            |status| status.controllers.clear(),
+            |status| status.controllers[0].exporting_clusters.clear(),
+            |status| status.controllers[0].conditions.clear(),
+            |status| status.clusters.clear(),
+            |status| status.clusters[0].name = "b".to_owned(),
+            |status| status.clusters[0].routing_mode = crd::RoutingMode::ParentMode,
+            |status| status.clusters[0].target_port_number = 1,
+            |status| status.clusters[0].target_ports.clear(),
+            |status| status.clusters[0].app_protocol = Some("http".to_owned()),
+            |status| status.clusters[0].labels.clear(),
+            |status| status.clusters[0].drain_until = None,
+            |status| status.clusters[0].endpoint_picker = None,
+            |status| status.clusters[0].parents.clear(),
+            |status| {
+                status.clusters[0].parents[0].service[0]
                     .ports
                     .push(crd::ServicePort {
                         number: 80,
@@ -352,21 +353,21 @@ mod tests {
                         app_protocol: None,
                     });
             },
-            |said| said.clusters[0].parents[0].hostnames.clear(),
-            |said| said.clusters[0].parents[0].listeners[0].port = 81,
-            |said| said.clusters[0].parents[0].conditions.clear(),
-            |said| said.clusters[0].conditions[0].message = "more".to_owned(),
-            |said| said.clusters[0].conditions[0].observed_generation = Some(2),
+            |status| status.clusters[0].parents[0].hostnames.clear(),
+            |status| status.clusters[0].parents[0].listeners[0].port = 81,
+            |status| status.clusters[0].parents[0].conditions.clear(),
+            |status| status.clusters[0].conditions[0].message = "more".to_owned(),
+            |status| status.clusters[0].conditions[0].observed_generation = Some(2),
         ];
         for (at, change) in changes.into_iter().enumerate() {
-            let mut said = mk();
-            change(&mut said);
-            assert_ne!(digest(&said, US), digest(&mk(), US), "change {at}");
+            let mut status = mk();
+            change(&mut status);
+            assert_ne!(digest(&status, US), digest(&mk(), US), "change {at}");
         }
     }
 
     #[test]
-    fn what_is_changed_afterwards_is_not_known_by_its_digest() {
+    fn a_change_clears_the_digest() {
         let mut live = LiveStatus::new(mk(), US);
         assert!(live.digest().is_some());
         live.observed_generation = None;

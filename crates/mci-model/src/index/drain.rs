@@ -1,5 +1,5 @@
-//! Entries whose export ended stay for a while, marked as draining (spec 4.7). When they go is a wall time, because it is
-//! told in the import and outlives us there.
+//! Entries whose export ended stay for a while, marked as draining (spec 4.7). Their end is a wall time, because it is
+//! written into the import and outlives the process there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,26 +18,26 @@ use crate::{
 };
 use moment::Moment;
 
-/// Ended exports of one member whose entries stay until then.
+/// Ended exports of one member, with the time until which their entries stay.
 #[derive(Clone, Debug, Default)]
 pub struct Drains {
-    /// Of exports that were seen to end.
+    /// Of exports whose end was seen.
     own: BTreeMap<Key, Timestamp>,
-    /// Of exports that only imports tell of, so that one that lies takes no place of the others. Bound: what is told
-    /// of orphans.
+    /// Of exports that only imports show: separate, so that a forged import takes no room from the others. Bound: the
+    /// orphans that are reported.
     orphaned: BTreeMap<Key, Timestamp>,
 }
 
 /// The longest drain that a pool or an import can ask for.
 pub const MAX_DRAIN: Duration = Duration::from_hours(1);
-/// Drains at once of what one member was seen to export: as many as pools that it may export. Beyond, an entry goes
-/// without.
+/// Drains of one member at the same time, without those of orphans: as many as pools that it may export. Beyond it,
+/// entries are removed without a drain.
 const MAX_DRAINS: usize = super::pools::MAX_EXPORTED;
 
 // === impl World ===
 
 impl World {
-    /// Tells what the wall clock says; call it before each plan.
+    /// Sets the wall clock; call it before each plan.
     pub fn set_wall(&mut self, now: Moment, wall: Timestamp) {
         self.wall = (now, wall);
     }
@@ -48,13 +48,13 @@ impl World {
         later(wall, now.since(then))
     }
 
-    /// The moment of a wall time; now, if it is past.
+    /// The moment of a wall time; `now` if it has passed.
     pub fn moment_at(&self, wall: Timestamp, now: Moment) -> Moment {
         let ahead = wall.duration_since(self.wall_at(now));
         now + Duration::try_from(ahead).unwrap_or_default()
     }
 
-    /// Begins the drains of what was just withdrawn.
+    /// Begins the drains of the withdrawn exports.
     pub(super) fn begin_drains(&mut self, changes: &Changes, now: Moment) {
         for withdrawal in &changes.withdrawals {
             self.begin_drain(withdrawal, now);
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// Forgets drains that are over; returns their keys.
+    /// Removes drains that are over; returns their keys.
     pub(super) fn end_drains(&mut self, now: Moment) -> BTreeSet<Key> {
         let wall = self.wall_at(now);
         let mut keys = BTreeSet::new();
@@ -93,7 +93,7 @@ impl World {
 // === impl Drains ===
 
 impl Drains {
-    /// When the entry of this key goes, if its drain goes on.
+    /// Until when the entry of this key drains, if it does.
     pub fn until(&self, key: &Key) -> Option<Timestamp> {
         self.own
             .get(key)
@@ -111,7 +111,7 @@ impl Drains {
         self.orphaned.clear();
     }
 
-    /// One that goes on already goes on as it was.
+    /// Does not change a drain that has begun already.
     fn begin(&mut self, key: &Key, until: Timestamp, is_orphan: bool) {
         let full = self.own.len() >= MAX_DRAINS;
         if self.until(key).is_some() || !is_orphan && full {
@@ -125,7 +125,7 @@ impl Drains {
         drains.insert(key.clone(), until);
     }
 
-    /// Forgets those that are over by then; returns their keys.
+    /// Removes those that are over at `wall`; returns their keys.
     fn end(&mut self, wall: Timestamp) -> Vec<Key> {
         let mut over = Vec::new();
         for drains in [&mut self.own, &mut self.orphaned] {

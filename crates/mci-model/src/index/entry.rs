@@ -1,4 +1,4 @@
-//! An entry of an import, shared: each importer has its own list of them, and nearly all of these have the same.
+//! An entry of an import, shared: the lists of nearly all importers have the same entries.
 
 use std::{
     hash::{Hash, Hasher},
@@ -17,24 +17,26 @@ use super::{
 
 /// Cheap to clone; never changed.
 #[derive(Clone, Debug)]
-pub struct Entry(Arc<Shared>);
+pub struct Entry(Arc<SharedEntry>);
 
-/// What is shared.
+/// The shared part of an [`Entry`].
 #[derive(Clone, Debug)]
-pub struct Shared {
-    /// Apart, so that it goes with the last entry, though somebody still remembers that there was one.
+pub struct SharedEntry {
+    /// Boxed, so that it is freed with the last entry even if weak references remain.
     cluster: Box<ImportedCluster>,
     /// See [`digest_entry`]. None: not known.
     digest: Option<u64>,
-    /// Equal only for entries that are equal, times too, but for what collides.
+    /// Digest of the whole entry, with times.
     exact: u64,
-    /// What it takes, in bytes.
+    /// Size in bytes.
     heap: usize,
 }
 
-/// What an entry takes besides its texts and lists: two allocations, and that its text is remembered.
-const OWN: usize =
-    size_of::<Shared>() + size_of::<ImportedCluster>() + 4 * ALLOCATION + 2 * size_of::<usize>();
+/// Size of an entry besides its texts and lists: two allocations, and its place in the interner.
+const OWN: usize = size_of::<SharedEntry>()
+    + size_of::<ImportedCluster>()
+    + 4 * ALLOCATION
+    + 2 * size_of::<usize>();
 
 /// The status of an import as it is held here.
 pub type ImportStatus<E = Entry> = InferencePoolImportStatus<E>;
@@ -48,7 +50,7 @@ impl Entry {
         let mut exact = Xxh3Default::new();
         digest.hash(&mut exact);
         times_of_entry(&cluster, &mut exact);
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedEntry {
             digest: Some(digest),
             exact: exact.finish(),
             heap: cluster.heap() + OWN,
@@ -56,7 +58,7 @@ impl Entry {
         }))
     }
 
-    /// None: only a full comparison tells.
+    /// None: only a full comparison can decide.
     pub fn digest(&self) -> Option<u64> {
         self.0.digest
     }
@@ -65,29 +67,29 @@ impl Entry {
         self.0.exact
     }
 
-    /// Whether both say the same, but for times; false where only a full comparison tells.
-    pub fn says(&self, other: &Self) -> bool {
+    /// Whether both are equal except for times; false also where only a full comparison can decide.
+    pub fn same_digest(&self, other: &Self) -> bool {
         self.0.digest.is_some() && self.0.digest == other.0.digest
     }
 
-    /// Whether both are one.
-    pub fn is_one_with(&self, other: &Self) -> bool {
+    /// Whether both share one entry.
+    pub fn ptr_eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Where it is: another's is another while this one lives.
+    /// Its address, unique while it lives.
     pub fn address(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// What is shared.
-    pub fn shared(&self) -> &Arc<Shared> {
+    /// The shared part.
+    pub fn shared(&self) -> &Arc<SharedEntry> {
         &self.0
     }
 }
 
-impl From<Arc<Shared>> for Entry {
-    fn from(shared: Arc<Shared>) -> Self {
+impl From<Arc<SharedEntry>> for Entry {
+    fn from(shared: Arc<SharedEntry>) -> Self {
         Self(shared)
     }
 }
@@ -100,7 +102,7 @@ impl Deref for Entry {
     }
 }
 
-/// What changes afterwards, as tests do, is not known by its digest any more, and counts for what it did.
+/// A change, as tests make it, clears the digest and leaves the size as it was.
 #[cfg(any(test, feature = "fixtures"))]
 impl std::ops::DerefMut for Entry {
     fn deref_mut(&mut self) -> &mut ImportedCluster {
@@ -112,7 +114,7 @@ impl std::ops::DerefMut for Entry {
 
 impl PartialEq for Entry {
     fn eq(&self, other: &Self) -> bool {
-        self.is_one_with(other) || **self == **other
+        self.ptr_eq(other) || **self == **other
     }
 }
 
@@ -123,7 +125,7 @@ impl Serialize for Entry {
 }
 
 impl Heap for Entry {
-    /// Whole, though most entries are shared.
+    /// The whole size, though most entries are shared.
     fn heap(&self) -> usize {
         self.0.heap
     }

@@ -1,6 +1,4 @@
-//! What we keep of each object: the fields that decide, nothing else.
-//!
-//! Equal facts mean an event changed nothing for us, so `PartialEq` here is what keeps quiet events quiet.
+//! What is kept of each object: only the fields that are used. An event that leaves the facts equal changes nothing.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
@@ -21,7 +19,7 @@ pub struct PoolFacts {
     pub generation: i64,
     /// The oldest pool is the reference of `Consistent`.
     pub created: Timestamp,
-    /// What its annotations ask for.
+    /// The export that its annotations ask for.
     pub export: Export,
     /// None: the pool names no endpoint picker.
     pub epp: Option<EppRef>,
@@ -29,11 +27,11 @@ pub struct PoolFacts {
     pub target_ports: Vec<u16>,
     /// Verbatim; absent where the pool's CRD has no such field.
     pub app_protocol: Option<String>,
-    /// Conditions of our entry in `status.parents`; none: no such entry.
+    /// Conditions of our entry in `status.parents`; none: there is no such entry.
     pub exported: Option<Vec<Condition>>,
-    /// The Gateways that say in `status.parents` that they accepted it, sorted.
+    /// The Gateways that accepted it, by `status.parents`, sorted.
     pub parents: Vec<Key>,
-    /// Others' entries fill `status.parents`: there is no place for ours.
+    /// `status.parents` is full with others' entries: there is no room for ours.
     pub status_full: bool,
 }
 
@@ -44,11 +42,11 @@ pub struct EppRef {
     pub group: String,
     /// Kind in that group; anything but `Service` cannot be exported.
     pub kind: String,
-    /// Name in the pool's namespace, as it was written: it may be no name that a Service can have.
+    /// Name in the pool's namespace, verbatim: it may be one that no Service can have.
     pub name: String,
     /// Number of the Service's port; none: it counts as port 0, which no Service has.
     pub port: Option<u16>,
-    /// What importing gateways do when the endpoint picker does not answer; none: the pool does not say.
+    /// What importing gateways do when the endpoint picker does not answer; none: not set.
     pub failure_mode: Option<FailureMode>,
 }
 
@@ -57,7 +55,7 @@ pub struct EppRef {
 pub struct ServiceFacts {
     /// Namespace and name.
     pub key: Key,
-    /// Decides which of its addresses are passed on.
+    /// Decides which of its addresses are exported.
     pub type_: ServiceType,
     /// Empty for a headless Service.
     pub cluster_ips: Vec<String>,
@@ -74,11 +72,11 @@ pub struct ServiceFacts {
 pub struct PortFacts {
     /// Empty for the only, unnamed port.
     pub name: String,
-    /// Of a Service what clients connect to, of an EndpointSlice what the pods listen on.
+    /// In a Service, the port that clients connect to; in an EndpointSlice, the port that pods listen on.
     pub number: u16,
     /// Transport, such as `TCP`; none: not set.
     pub protocol: Option<String>,
-    /// Application protocol as it was written; none: not set.
+    /// Application protocol, verbatim; none: not set.
     pub app_protocol: Option<String>,
 }
 
@@ -95,7 +93,7 @@ pub struct SliceFacts {
     pub ports: Vec<PortFacts>,
 }
 
-/// A Gateway, as far as another cluster could use it.
+/// A Gateway: what another cluster needs to use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatewayFacts {
     /// Namespace and name.
@@ -104,56 +102,56 @@ pub struct GatewayFacts {
     pub programmed: Programmed,
     /// `status.addresses`: IPs and host names, not checked yet.
     pub addresses: Vec<String>,
-    /// Those for HTTP or HTTPS of which nothing says that they do not work.
+    /// Those for HTTP or HTTPS whose conditions report no failure.
     pub listeners: Vec<ListenerFacts>,
 }
 
-/// What a Gateway's conditions say of its data plane.
+/// The state of a Gateway's data plane, by its conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Programmed {
     /// It can take requests.
     Yes,
-    /// For want of an address.
+    /// It has no address.
     NoAddress,
-    /// Its condition says no, or is not there.
+    /// Its condition is false or missing.
     No,
 }
 
 /// A listener of a Gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerFacts {
-    /// Unique in its Gateway; the `section` of a [`RouteParent`].
+    /// Unique in its Gateway; what [`RouteParent::section`] names.
     pub name: String,
     /// Port that clients connect to.
     pub port: u16,
     /// HTTP or HTTPS.
     pub protocol: ListenerProtocol,
-    /// Hosts that it takes; any where it names none.
+    /// Hosts that it accepts; any if it names none.
     pub hostname: Hostname,
     /// Namespaces whose routes may attach to it.
     pub admits: Admits,
 }
 
-/// Which HTTPRoutes a listener takes.
+/// Which HTTPRoutes may attach to a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admits {
     /// Those of the Gateway's namespace.
     SameNamespace,
-    /// Those of all namespaces; or of some that a selector names, which is not judged here: where such a listener is
-    /// the only one, the route's status already tells.
+    /// Those of all namespaces. Also where a selector limits them: the selector is not evaluated, since the route's status
+    /// already shows whether it attached.
     AnyNamespace,
-    /// None: it is for other kinds of routes.
+    /// None: the listener is for other kinds of routes.
     Nobody,
 }
 
-/// An HTTPRoute, as far as it leads to pools or imports.
+/// An HTTPRoute: what is needed of those that lead to pools or imports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteFacts {
     /// Namespace and name.
     pub key: Key,
     /// The Gateways that accepted it.
     pub parents: Vec<RouteParent>,
-    /// Any host where the route names none.
+    /// Any host if the route names none.
     pub hostnames: Vec<Hostname>,
     /// Pools that it sends requests to.
     pub pools: BTreeSet<Key>,
@@ -166,59 +164,59 @@ pub struct RouteFacts {
 pub struct RouteParent {
     /// Namespace and name of the Gateway.
     pub gateway: Key,
-    /// Name of the one listener meant; none: all of them.
+    /// Name of the one listener it attaches to; none: all of them.
     pub section: Option<String>,
-    /// Port of the listeners meant; none: all of them.
+    /// Port of the listeners it attaches to; none: any port.
     pub port: Option<u16>,
 }
 
 /// A Namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceFacts {
-    /// The key in the store of namespaces.
+    /// Its name, also its key in the store.
     pub name: Arc<str>,
-    /// On its way out: nothing can be created in it.
+    /// Being deleted: nothing can be created in it.
     pub terminating: bool,
 }
 
 /// An import as its member's watch last showed it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiveImport {
-    /// Namespace and name, those of the pools that it stands for.
+    /// Namespace and name, the same as of its pools.
     pub key: Key,
-    /// Distinguishes a recreated import from the one before; empty: the server sent none that can be kept.
+    /// Distinguishes a recreated import from the one before; empty: the server sent none, or one that is too long.
     pub uid: String,
-    /// What a write may be made conditional on; empty: the server sent none that can be kept.
+    /// Precondition of writes; empty: the server sent none, or one that is too long.
     pub resource_version: String,
     /// `metadata.generation`, which its conditions repeat as `observedGeneration`.
     pub generation: i64,
-    /// Decides whether it may be written or deleted.
+    /// Its owner, which decides whether we may write or delete it.
     pub claim: Claim,
     /// Names in `status.clusters` that an apply of ours owns.
     pub owned_entries: Arc<Vec<String>>,
-    /// What we write of it, for what is planned is compared with that.
+    /// The status, which is compared with the plan.
     pub status: LiveStatus,
 }
 
-/// Whose an import is.
+/// Who owns an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// All three ownership labels are ours.
     Ours,
-    /// None of the labels is there and nobody else wrote the parts of the status that we would: ours to adopt.
+    /// It has none of the labels, and nobody else wrote our parts of the status: we may adopt it.
     Unclaimed,
-    /// Another controller's, or a user's: hands off.
+    /// Another controller or a user owns it: it is never written.
     Foreign,
 }
 
-/// What a GET of the pools CRD said, after a pool vanished (K8: a deleted CRD first deletes all its objects).
+/// The answer to a GET of the pools CRD after a pool vanished (K8: deleting a CRD first deletes all its objects).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CrdCheck {
-    /// It is there and stays.
+    /// It exists and is not being deleted.
     Serving {
-        /// Another uid is another CRD, under which absence proves nothing of the objects before.
+        /// A new uid is a new CRD, under which absence proves nothing about earlier objects.
         uid: String,
     },
-    /// It is gone or going: the absence of a pool proves nothing.
+    /// It is gone or being deleted: the absence of a pool proves nothing.
     Doubtful,
 }

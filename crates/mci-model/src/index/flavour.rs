@@ -1,13 +1,13 @@
-//! Which shape of import a member's CRD takes.
+//! The shape of import that a member's CRD accepts.
 
 /// What may be written into a member's imports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Flavour {
     /// The whole status, as our CRD has it.
     Superset,
-    /// Upstream's: `controllers` alone; everything else is refused (K7).
+    /// Upstream's: only `controllers`; everything else is refused (K7).
     Upstream,
-    /// None that we could write: no such CRD, one that is going or not ready, or a stranger's.
+    /// Nothing: the CRD is missing, being deleted, not ready, or unknown to us.
     Absent,
 }
 
@@ -16,17 +16,17 @@ pub enum Flavour {
 pub struct ImportCrd {
     /// What may be written under it.
     pub flavour: Flavour,
-    /// Of the CRD that is there, or was last; none: none was ever seen. Another uid is another CRD, without the
-    /// objects of the one before.
+    /// Uid of the CRD, or of the last one; none: none was ever seen. A new uid is a new CRD, without the objects of the
+    /// one before.
     pub uid: Option<String>,
-    /// Of its spec: what was refused under one may be taken under the next.
+    /// Its generation: a write that was refused under one may be accepted under the next.
     pub generation: i64,
 }
 
 // === impl Flavour ===
 
 impl Flavour {
-    /// Metric label, and what debug pages say.
+    /// Name in metric labels and debug pages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Superset => "Superset",
@@ -39,7 +39,7 @@ impl Flavour {
 // === impl ImportCrd ===
 
 impl ImportCrd {
-    /// No CRD there.
+    /// There is no CRD.
     pub const ABSENT: Self = Self {
         flavour: Flavour::Absent,
         uid: None,

@@ -1,4 +1,4 @@
-//! The isolation guard (spec 4.3): when most members go silent or leave at once, the fault may be ours. Pure.
+//! The isolation guard (spec 4.3): if most members become silent or leave at once, the fault may be ours. Pure.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,7 +8,7 @@ use moment::Moment;
 /// Whether most members were lost at once, and since when.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Guard {
-    /// When each member was lost, or left, of late.
+    /// When each member was lost or left, within [`WINDOW`].
     losses: BTreeMap<ClusterName, Moment>,
     active: Option<Active>,
 }
@@ -27,12 +27,12 @@ struct Active {
     calm_since: Option<Moment>,
 }
 
-/// Losses within this count as one event.
+/// Losses within this time count as one event.
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
-/// At most half lost for so long ends it.
+/// The guard ends once at most half of the members have been lost for this time.
 const CALM: Duration = Duration::from_secs(30);
 
-/// Whether so many, 2 or more, are most of all.
+/// Whether `some` are most of `all`, and 2 or more.
 fn are_most(some: usize, all: usize) -> bool {
     some >= 2 && some.saturating_mul(2) > all
 }
@@ -44,22 +44,22 @@ impl Guard {
         self.active.is_some()
     }
 
-    /// Since when it holds things; none while it does not.
+    /// Since when it is active.
     pub(super) fn since(&self) -> Option<Moment> {
         self.active.map(|active| active.since)
     }
 
-    /// A member fell silent, or left the inventory.
+    /// A member became silent, or left the inventory.
     pub(super) fn lost(&mut self, name: &ClusterName, now: Moment) {
         self.losses.insert(name.clone(), now);
     }
 
-    /// It is back.
+    /// The member is back.
     pub(super) fn found(&mut self, name: &ClusterName) {
         self.losses.remove(name);
     }
 
-    /// Takes effect at once when most members of a moment ago are gone.
+    /// Turns the guard on.
     pub(super) fn raise(&mut self, now: Moment) {
         self.active.get_or_insert(Active {
             since: now,
@@ -67,8 +67,8 @@ impl Guard {
         });
     }
 
-    /// Draws the conclusion; returns whether it turned on or off.
-    pub(super) fn judge(&mut self, census: Census, now: Moment) -> bool {
+    /// Turns the guard on or off as the losses require; returns whether that changed it.
+    pub(super) fn update(&mut self, census: Census, now: Moment) -> bool {
         self.losses.retain(|_, at| now.since(*at) <= WINDOW);
         let was_active = self.is_active();
         if are_most(self.losses.len(), census.members) {
@@ -89,7 +89,7 @@ impl Guard {
     }
 }
 
-/// Whether a start finds most of the recorded members gone from the inventory.
+/// Whether most of the recorded members are missing in the inventory at the start.
 pub(super) fn most_are_missing(recorded: usize, missing: usize) -> bool {
     are_most(missing, recorded)
 }
@@ -115,7 +115,7 @@ mod tests {
                 members: 5,
                 lost: n + 1,
             };
-            if guard.judge(census, at(*second)) {
+            if guard.update(census, at(*second)) {
                 turned = Some(n);
             }
         }
@@ -149,7 +149,7 @@ mod tests {
         for n in 0..lost {
             guard.lost(&mk_name(&format!("m{n}")), at(0));
         }
-        assert_eq!(guard.judge(Census { members, lost }, at(0)), expected);
+        assert_eq!(guard.update(Census { members, lost }, at(0)), expected);
         assert_eq!(most_are_missing(members, lost), expected);
     }
 
@@ -157,14 +157,14 @@ mod tests {
     fn it_ends_when_at_most_half_are_lost_for_half_a_minute() {
         let (mut guard, _) = lose(&[0, 0, 0]);
         let census = |lost| Census { members: 5, lost };
-        assert!(!guard.judge(census(3), at(100)));
-        assert!(!guard.judge(census(2), at(101)));
-        assert!(!guard.judge(census(2), at(130)));
-        // one more goes: the calm begins anew
-        assert!(!guard.judge(census(3), at(130)));
-        assert!(!guard.judge(census(2), at(131)));
-        assert!(!guard.judge(census(2), at(160)));
-        assert!(guard.judge(census(2), at(161)));
+        assert!(!guard.update(census(3), at(100)));
+        assert!(!guard.update(census(2), at(101)));
+        assert!(!guard.update(census(2), at(130)));
+        // one more is lost: the time of calm restarts
+        assert!(!guard.update(census(3), at(130)));
+        assert!(!guard.update(census(2), at(131)));
+        assert!(!guard.update(census(2), at(160)));
+        assert!(guard.update(census(2), at(161)));
         assert!(!guard.is_active());
     }
 
@@ -180,6 +180,6 @@ mod tests {
             members: 4,
             lost: 2,
         };
-        assert!(!guard.judge(census, at(1)));
+        assert!(!guard.update(census, at(1)));
     }
 }

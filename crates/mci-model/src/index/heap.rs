@@ -1,4 +1,4 @@
-//! What the facts of a member take in memory, about: what is asked of the allocator for their texts and lists. Pure.
+//! The approximate size in memory of a member's facts: what the allocator is asked for by their texts and lists. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,13 +24,13 @@ use crate::{
     name::Key,
 };
 
-/// What a value takes besides its own size, in bytes, about.
+/// The approximate size of a value on the heap.
 pub trait Heap {
     /// Bytes on the heap, without `size_of` the value itself; shared parts count whole.
     fn heap(&self) -> usize;
 }
 
-/// What each allocation costs besides what is asked for: two words of most allocators.
+/// Overhead of each allocation: two machine words in most allocators.
 pub(super) const ALLOCATION: usize = 16;
 
 /// Each type with those of its fields that have something on the heap.
@@ -53,7 +53,7 @@ heap_of_fields! {
     Key { namespace, name }
     // of imports
     Condition { type_, status, reason, message }
-    // of the parents, which are others', none are kept
+    // `parents` are written by others and not kept
     ControllerStatus { name, exporting_clusters, conditions }
     crd::ClusterName { name }
     ImportedCluster { name, target_ports, app_protocol, labels, endpoint_picker, parents, conditions }
@@ -157,7 +157,7 @@ impl<K: Heap, V: Heap> Heap for BTreeMap<K, V> {
 }
 
 impl<T: Heap> Heap for Arc<Vec<T>> {
-    /// Whole, though it may be shared.
+    /// The whole size, though it may be shared.
     fn heap(&self) -> usize {
         size_of::<Vec<T>>() + 2 * ALLOCATION + (**self).heap()
     }

@@ -1,4 +1,4 @@
-//! Which cluster each name stands for.
+//! The cluster behind each member's name.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,39 +13,39 @@ use crate::name::ClusterName;
 // === impl World ===
 
 impl World {
-    /// Which clusters the members were when a controller last ran. Before any member is added.
+    /// Sets the clusters of the last controller run. Call it before any member is added.
     pub fn recall(&mut self, recorded: BTreeMap<ClusterName, Record>) {
         self.recorded = recorded;
     }
 
-    /// Which clusters the members are, for the next controller to recall.
+    /// The clusters of the members, for the next controller run.
     pub fn recorded(&self) -> &BTreeMap<ClusterName, Record> {
         &self.recorded
     }
 
-    /// The name no longer stands for any cluster.
+    /// Removes the record of the name's cluster.
     pub(super) fn forget_identity(&mut self, name: &ClusterName) {
         self.recorded.remove(name);
     }
 
-    /// What the inventory says of a member, besides how to reach it.
+    /// Sets what the inventory has about a member, besides its credentials.
     pub fn describe(&mut self, name: &ClusterName, origin: &Arc<Origin>) -> Changes {
         let Some(member) = self.members.get_mut(name) else {
             return Changes::default();
         };
         let shows = |origin: &Origin| (origin.labels.clone(), origin.allowed.clone());
-        let news = shows(&member.origin) != shows(origin);
+        let changed = shows(&member.origin) != shows(origin);
         member.origin = origin.clone();
-        if news {
+        if changed {
             Changes::all()
         } else {
             Changes::default()
         }
     }
 
-    /// A cluster answered under this name and said which it is. It is refused if it says that it belongs to another
-    /// ClusterSet; if the name stood for another cluster and nobody accepted this one; or if it is a member under
-    /// another name, and that one is in contact, or was the cluster in an earlier run, or comes first.
+    /// A cluster answered under this name, with its uid and ClusterSet. It is refused if it belongs to another ClusterSet;
+    /// if the name had another cluster and the operator has not accepted this one; or if it is a member under another
+    /// name that takes precedence: one in contact, then one with a record of an earlier run, then the first by source.
     pub(super) fn identify(
         &mut self,
         name: &ClusterName,
@@ -57,20 +57,20 @@ impl World {
             return changes;
         };
         let refused = |refusal| Some((name.clone(), refusal));
-        let verdict: Option<(ClusterName, Refusal)> = match (clusterset, &self.clusterset) {
-            (Some(said), Some(ours)) if said != ours => refused(Refusal::ClusterSetMismatch),
+        let refusal: Option<(ClusterName, Refusal)> = match (clusterset, &self.clusterset) {
+            (Some(theirs), Some(ours)) if theirs != ours => refused(Refusal::ClusterSetMismatch),
             _ if self.is_another(name, member, &uid) => refused(Refusal::IdentityChanged),
             _ => self.rival(name, &uid).map(|(rival, other)| {
-                // what one that leaves holds is being taken away: nobody writes there before it is forgotten
+                // the imports of a leaving member are being deleted: nobody writes there before it is removed
                 let comes_first = other.link == Link::Removing
                     || self.precedence(rival, other, &uid) < self.precedence(name, member, &uid);
                 let loser = if comes_first { name } else { rival };
                 (loser.clone(), Refusal::DuplicateCluster)
             }),
         };
-        let out = verdict.as_ref().is_some_and(|(loser, _)| loser == name);
-        let duplicate = matches!(&verdict, Some((_, Refusal::DuplicateCluster)));
-        changes.refused.extend(verdict);
+        let out = refusal.as_ref().is_some_and(|(loser, _)| loser == name);
+        let duplicate = matches!(&refusal, Some((_, Refusal::DuplicateCluster)));
+        changes.refused.extend(refusal);
         if out {
             if let Some(member) = self.members.get_mut(name) {
                 member.stands_by = duplicate.then_some(uid);
@@ -96,22 +96,22 @@ impl World {
         changes
     }
 
-    /// Members that are the same cluster as this one, which leaves: it was renamed, or one of two names for it goes.
+    /// Other names of a leaving member's cluster: it was renamed, or one of its two names was removed.
     pub fn successors(&self, name: &ClusterName) -> Vec<ClusterName> {
         let leaving = self.members.get(name);
-        let leaving = leaving.filter(|member| member.link == Link::Removing);
-        let Some(uid) = leaving.and_then(|member| member.uid.as_ref()) else {
+        let Some(leaving) = leaving.filter(|member| member.link == Link::Removing) else {
             return Vec::new();
         };
         let waits = |member: &Member| {
             member.link == Link::Refused(Refusal::DuplicateCluster)
-                && member.stands_by.as_ref() == Some(uid)
+                && member.stands_by.is_some()
+                && member.stands_by == leaving.uid
         };
         let waiting = self.members.iter().filter(|(_, member)| waits(member));
         waiting.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Whether the name stood for another cluster, and nobody said that it may stand for this one.
+    /// Whether the name had another cluster, and the operator has not accepted this one.
     fn is_another(&self, name: &ClusterName, member: &Member, uid: &str) -> bool {
         let recorded = self.recorded.get(name).map(|record| record.uid.as_str());
         let before = member.uid.as_deref().or(recorded);
@@ -119,7 +119,7 @@ impl World {
             && member.origin.accepted_identity.as_deref() != Some(uid)
     }
 
-    /// Another name for this cluster, in use or not forgotten yet.
+    /// Another name of this cluster, in use or not removed yet.
     fn rival(&self, name: &ClusterName, uid: &str) -> Option<(&ClusterName, &Member)> {
         self.members.iter().find(|(other, member)| {
             *other != name
@@ -128,14 +128,14 @@ impl World {
         })
     }
 
-    /// Sorts the names of one cluster, the one to use first.
+    /// Sort key for the names of one cluster; the smallest is used.
     fn precedence<'a>(
         &self,
         name: &'a ClusterName,
         member: &'a Member,
         uid: &str,
     ) -> impl Ord + use<'a> {
-        // a time is there only on what was read at the start
+        // only records that were read at the start have a time
         let record = self.recorded.get(name);
         let recalled =
             record.is_some_and(|record| record.uid == uid && record.first_seen.is_some());

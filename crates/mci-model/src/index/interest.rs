@@ -1,7 +1,7 @@
-//! What is worth watching in a member, given what it exports.
+//! The objects to watch in a member, given what it exports.
 //!
-//! EndpointSlices are selected by Service, so that the churn of model servers never reaches us. A pool whose EPP the
-//! selection does not hold yet waits until a list with it has completed: what is known of it stands so long, and its
+//! EndpointSlices are selected by Service, so that the churn of model servers never reaches us. A pool whose EPP is not
+//! in the selection yet waits until a list with it has completed. Until then its last known state stays, so that its
 //! readiness does not flap.
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -16,16 +16,16 @@ use super::{
 };
 use crate::name::{ClusterName, Key, is_label};
 
-/// What a member's tasks should watch on demand.
+/// The objects that a member's tasks watch on demand.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
     /// EPP Services of its exported pools.
     pub epps: BTreeSet<Key>,
-    /// Something is exported in ParentMode: its Gateways and HTTPRoutes matter.
+    /// A pool is exported in ParentMode: its Gateways and HTTPRoutes are needed.
     pub parents: bool,
 }
 
-/// Which EndpointSlices a list holds.
+/// The EndpointSlices that a list selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Those of Services of these names, in any namespace.
@@ -36,12 +36,12 @@ pub enum Scope {
 
 /// Label of the Service that an EndpointSlice belongs to.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// Longest selector, in bytes. It travels in the URL, where each comma takes three bytes, and proxies commonly bound a
-/// request's head at 8 KiB.
+/// Longest selector, in bytes. It is part of the URL, where each comma takes three bytes, and proxies commonly limit a
+/// request's head to 8 KiB.
 const MAX_SELECTOR: usize = 4096;
 
-/// The EPP Service of a pool, if it is exported and has one. A name that no Service can have selects nothing: in a
-/// selector it would make the server refuse the list, and with it the endpoints of all the member's other pools.
+/// The EPP Service of a pool, if it is exported and has one. A name that no Service can have is left out: the server would
+/// refuse the whole selector, and with it the endpoints of all the member's other pools.
 fn epp_of(pool: &PoolFacts) -> Option<Key> {
     let epp = pool.epp.as_ref()?;
     let is_service = epp.group.is_empty() && epp.kind == "Service";
@@ -52,7 +52,7 @@ fn epp_of(pool: &PoolFacts) -> Option<Key> {
 // === impl Interest ===
 
 impl Interest {
-    /// The EndpointSlices to select; all where the selector would be too long.
+    /// The EndpointSlices to select; all of them if the selector would be too long.
     pub fn scope(&self) -> Scope {
         let names: BTreeSet<Arc<str>> = self.epps.iter().map(|key| key.name.clone()).collect();
         let scope = Scope::Services(names);
@@ -83,7 +83,7 @@ impl Scope {
         matches!(self, Self::Services(names) if names.is_empty())
     }
 
-    /// Whether it holds all that `other` holds.
+    /// Whether it selects all that `other` selects.
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::All, _) => true,
@@ -103,7 +103,7 @@ impl Scope {
 // === impl Member ===
 
 impl Member {
-    /// None before its pools are known.
+    /// The objects to watch; none before its pools are known.
     pub fn interest(&self) -> Option<Interest> {
         if self.pools_coverage == Coverage::Never {
             return None;
@@ -117,7 +117,7 @@ impl Member {
         Some(interest)
     }
 
-    /// A complete list of the EndpointSlices in this scope. Pools that waited for it show.
+    /// A complete list of the EndpointSlices in this scope. Pools that waited for it are applied.
     pub(super) fn list_slices(
         &mut self,
         name: &ClusterName,
@@ -129,14 +129,14 @@ impl Member {
         let mut waiting: Vec<PoolFacts> = self.waiting_pools.take().into_values().collect();
         waiting.sort_unstable_by(|a, b| (a.created, a.key.text()).cmp(&(b.created, b.key.text())));
         for pool in waiting {
-            // one that must wait still, waits on
+            // one that is still not in the scope waits again
             changes.merge(self.apply_pool(name, pool));
         }
         changes
     }
 
-    /// Whether the endpoints of the pool's EPP are not watched yet. Before the first list of EndpointSlices nothing
-    /// waits: what the member exports is not known then in any case.
+    /// Whether the endpoints of the pool's EPP are not watched yet. Before the first list of EndpointSlices no pool waits:
+    /// the member's exports are not known then in any case.
     pub(super) fn must_wait(&self, pool: &PoolFacts) -> bool {
         self.slices.coverage == Coverage::Listed
             && epp_of(pool).is_some_and(|service| !self.slices_scope.holds(&service.name))

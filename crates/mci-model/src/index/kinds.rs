@@ -17,15 +17,15 @@ use super::{
 use crate::name::Key;
 use moment::Moment;
 
-/// Services of one member: past them, only those that a pool names are kept (spec 5.2).
+/// Services of one member: beyond it, only those that a pool names are kept (spec 5.2).
 pub(super) const MAX_SERVICES: usize = 20_000;
-/// EndpointSlices of one member: past them, only those of Services that a pool names are kept. Only those of EPPs are
-/// watched, so ten for each that it may export.
+/// EndpointSlices of one member: beyond it, only those of Services that a pool names are kept. Only those of EPPs are
+/// watched, so this is ten for each pool that it may export.
 pub(super) const MAX_SLICES: usize = 10 * MAX_EXPORTED;
-/// Namespaces of one member, twice what Kubernetes is tested with: past them, new ones are not written into.
+/// Namespaces of one member, twice what Kubernetes is tested with: beyond it, new ones get no imports.
 pub(super) const MAX_NAMESPACES: usize = 20_000;
-/// Imports in one member, ten times what we are measured with: past them, what it holds counts as not listed, and
-/// nothing is written there.
+/// Imports in one member, ten times what we are measured with: beyond it, they count as not listed, and nothing is
+/// written there.
 pub(super) const MAX_IMPORTS: usize = 50_000;
 
 // === impl Member ===
@@ -46,8 +46,8 @@ impl Member {
             }
             Change::Applied(item) => {
                 let key = item.key.clone();
-                let news = self.services.apply(key.clone(), item);
-                news.then_some(key).into_iter().collect()
+                let changed = self.services.apply(key.clone(), item);
+                changed.then_some(key).into_iter().collect()
             }
             Change::Deleted(key) => {
                 self.services.items.remove(&key);
@@ -57,7 +57,7 @@ impl Member {
         self.pools_of(&changed)
     }
 
-    /// A pool names a Service that may be one of those that were not kept: they are listed again, and it is kept then.
+    /// If a pool names a Service that was possibly not kept, has the Services listed again: it is kept then.
     pub(super) fn miss_service(&mut self, pool: &PoolFacts) {
         let Some(epp) = &pool.epp else {
             return;
@@ -126,8 +126,8 @@ impl Member {
             }
             Some(Change::Applied(item)) => {
                 let name = item.name.clone();
-                let news = self.namespaces.apply(name.clone(), item);
-                news.then_some(name).into_iter().collect()
+                let changed = self.namespaces.apply(name.clone(), item);
+                changed.then_some(name).into_iter().collect()
             }
             Some(Change::Deleted(key)) => {
                 self.namespaces.items.remove(&key.name);
@@ -136,7 +136,7 @@ impl Member {
         }
     }
 
-    /// Another CRD than before has none of the objects of the one before: all is written again.
+    /// A new CRD has none of the earlier objects: all imports are written again.
     pub(super) fn change_import_crd(&mut self, mut crd: ImportCrd) -> Changes {
         let old = self.import_crd.as_ref();
         let old_uid = old.and_then(|old| old.uid.clone());
@@ -148,7 +148,7 @@ impl Member {
         }
         if old.is_some_and(|old| old.flavour != crd.flavour) {
             self.remember_entries();
-            // read through the other CRD, they may lack most of what is stored (K6): nothing is compared with that
+            // read through the other CRD, they may lack most of what is stored (K6): they must not be compared
             self.imports.coverage = Coverage::Never;
         }
         if old_uid.is_some() && old_uid != crd.uid {
@@ -159,25 +159,20 @@ impl Member {
         Changes::all()
     }
 
-    /// Keeps the entries of imports that are about to be read without them.
+    /// Remembers the entries of imports, which are not shown through the next CRD.
     fn remember_entries(&mut self) {
-        let items = self.imports.items.iter();
-        let items = items.filter(|(_, import)| {
-            import.claim == Claim::Ours && !import.status.clusters.is_empty()
-        });
-        let kept = items.map(|(key, import)| {
-            let remembered = Remembered {
-                uid: import.uid.clone(),
-                entries: import.status.clusters.clone(),
-            };
-            (key.clone(), remembered)
-        });
-        for (key, remembered) in kept {
-            self.remembered.insert(key, remembered);
+        for (key, import) in &self.imports.items {
+            if import.claim == Claim::Ours && !import.status.clusters.is_empty() {
+                let remembered = Remembered {
+                    uid: import.uid.clone(),
+                    entries: import.status.clusters.clone(),
+                };
+                self.remembered.insert(key.clone(), remembered);
+            }
         }
     }
 
-    /// Forgets the entries of imports that are gone, or that show entries again.
+    /// Drops the remembered entries of imports that are gone, or that show entries again.
     fn forget_entries(&mut self) {
         let items = &self.imports.items;
         self.remembered.retain(|key, remembered| {
@@ -211,8 +206,8 @@ impl Member {
             Change::Applied(item) => {
                 let key = item.key.clone();
                 self.undone_imports.observe_live(&item, now);
-                let news = self.imports.apply(key.clone(), item);
-                news.then_some(key).into_iter().collect()
+                let changed = self.imports.apply(key.clone(), item);
+                changed.then_some(key).into_iter().collect()
             }
             Change::Deleted(key) => {
                 self.imports.items.remove(&key);
@@ -227,7 +222,7 @@ impl Member {
         changes
     }
 
-    /// The exported pools behind these Services.
+    /// Marks the pools whose EPP is one of these Services.
     pub(super) fn pools_of(&self, services: &BTreeSet<Key>) -> Changes {
         let mut changes = Changes::default();
         for service in services {
@@ -240,7 +235,7 @@ impl Member {
     }
 }
 
-/// Namespace and name of the Services that pools name: one walk over the pools, however many are looked up.
+/// Namespace and name of the Services that pools name: one pass over the pools for any number of lookups.
 fn named(pools: &BTreeMap<Key, PoolRecord>) -> BTreeSet<(&str, &str)> {
     let named = pools.iter().filter_map(|(key, record)| {
         let epp = record.facts.epp.as_ref()?;

@@ -17,20 +17,20 @@ impl Member {
     }
 
     pub(super) fn live(&mut self) -> Changes {
-        let news = self.silence.is_some() || !self.in_contact();
+        let changed = self.silence.is_some() || !self.in_contact();
         self.set_link(Link::Live);
         self.silence = None;
         self.met = true;
         self.withdrawn = false;
         self.withheld = false;
-        if news {
+        if changed {
             Changes::all()
         } else {
             Changes::default()
         }
     }
 
-    /// Proves nothing: what is known stays.
+    /// Lost contact proves nothing: what is known stays.
     pub(super) fn lost(&mut self, fault: Fault, now: Moment) -> Changes {
         self.set_link(Link::Lost);
         let since = self.silence.map_or(now, |silence| silence.since);

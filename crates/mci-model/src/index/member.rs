@@ -1,4 +1,4 @@
-//! What is known of one member. Nothing here is forgotten because the member is silent.
+//! What is known of one member. Silence of the member removes nothing here.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ use moment::Moment;
 /// One member.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Where the connection stands.
+    /// State of the connection.
     pub link: Link,
     /// Since when it has not been [`Link::Live`], and why; none while in contact.
     pub silence: Option<Silence>,
@@ -34,49 +34,49 @@ pub struct Member {
     pub leaving: Option<Leaving>,
     /// Silent for so long that what it exports is withdrawn, until it is back.
     pub withdrawn: bool,
-    /// The same, but held by the guard, and told.
+    /// The same, but held by the guard, and reported.
     pub withheld: bool,
-    /// Why its newest credentials are not used, where it goes on with older ones.
+    /// Why its newest credentials are not used, while older ones still are.
     pub unusable_credentials: Option<String>,
-    /// What it hides from us.
+    /// The kinds that we may not read.
     pub denied: Denied,
     /// Uid of its `kube-system` namespace.
     pub uid: Option<String>,
     /// Uid of the cluster that it is, while that is a member under another name.
     pub(super) stands_by: Option<String>,
-    /// What the inventory says of it.
+    /// What the inventory has about it.
     pub origin: Arc<Origin>,
-    /// All pools that are known in it, exported or not; of a retained pool the last facts.
+    /// All known pools, exported or not; for a retained pool, its last facts.
     pub pools: Counted<Key, PoolRecord>,
     /// Whether the absence of a pool means anything.
     pub pools_coverage: Coverage,
-    /// Pools that could not be read: known to exist, nothing else.
+    /// Pools that could not be read: only their existence is known.
     pub odd_pools: BTreeSet<Key>,
-    /// Uid of the pools CRD at the last complete list under a CRD that stood.
+    /// Uid of the pools CRD at the last complete list during which it existed.
     pub pools_crd: Option<String>,
     /// What it means that a pool has not been seen since the start.
     pub unseen: Unseen,
-    /// Pools that are proven to be gone while the others unseen are not; empty once all are.
+    /// Pools that are proven to be gone, while other unseen pools are not; empty once every unseen pool is.
     pub gone_pools: BTreeSet<Key>,
     /// Exported pools within what one member may export.
     pub(super) admitted: BTreeSet<Key>,
-    /// Exported pools past it: nothing new of them is passed on.
+    /// Exported pools beyond it: their entries are not updated.
     pub over_cap: BTreeSet<Key>,
-    /// Ended exports whose entries stay until then.
+    /// Ended exports whose entries drain.
     pub draining: Drains,
-    /// The Services of its EPPs and others, as far as they are kept.
+    /// Its Services; if there are too many, only those that pools name.
     pub services: Store<Key, ServiceFacts>,
     /// EndpointSlices within `slices_scope`.
     pub slices: Store<Key, SliceFacts>,
-    /// Of which Services the EndpointSlices are known.
+    /// The Services whose EndpointSlices are known.
     pub slices_scope: Scope,
-    /// Pools as they are now, whose EPP's endpoints are not known yet: what was known of them before stands.
+    /// New states of pools whose EPP's endpoints are not known yet: until then the record in `pools` stays.
     pub waiting_pools: Counted<Key, PoolFacts>,
-    /// By name; one that is missing takes no import.
+    /// By name; imports are written only into those that exist.
     pub namespaces: Store<Arc<str>, NamespaceFacts>,
     /// All imports in it, other owners' too.
     pub imports: Store<Key, LiveImport>,
-    /// Entries of imports that another CRD than ours reads without them, as they were seen last.
+    /// Last seen entries of imports that the current CRD shows without them.
     pub remembered: Counted<Key, Remembered>,
     /// Which of them somebody keeps undoing.
     pub undone_imports: UndoDetector,
@@ -86,11 +86,11 @@ pub struct Member {
     pub parents: Parents,
     /// Mode of exports that name none.
     pub default_mode: RoutingMode,
-    /// The import CRD; none: not seen yet, or hidden from us.
+    /// The import CRD; none: not seen yet, or we may not read it.
     pub import_crd: Option<ImportCrd>,
 }
 
-/// The entries of an import, as they were seen last.
+/// The last seen entries of an import.
 #[derive(Clone, Debug)]
 pub struct Remembered {
     /// Of the import.
@@ -98,19 +98,19 @@ pub struct Remembered {
     pub(super) entries: Vec<Entry>,
 }
 
-/// A pool, and what we doubt about it.
+/// A pool, and the doubt about its existence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolRecord {
-    /// The pool as it was last seen.
+    /// The pool as last seen.
     pub facts: PoolFacts,
-    /// None: the pool is there.
+    /// None: the pool exists.
     pub doubt: Option<Doubt>,
 }
 
-/// The pool vanished, but in a way that proves nothing: it is retained.
+/// The pool vanished without proof of its deletion: it is retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doubt {
-    /// When the absence counts after all; none: not before its CRD is back.
+    /// When the absence counts as proof; none: not before the CRD is back.
     pub ends: Option<Moment>,
     /// Decides how the entry is marked meanwhile.
     pub cause: DoubtCause,
@@ -119,9 +119,9 @@ pub struct Doubt {
 /// Why an absence proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DoubtCause {
-    /// The CRD went, or was replaced: marked `CRDMissing`.
+    /// The CRD is missing or was replaced: marked `CRDMissing`.
     Crd,
-    /// The isolation guard holds.
+    /// The isolation guard was active.
     Guard,
 }
 
@@ -132,13 +132,13 @@ pub struct Leaving {
     pub since: Moment,
     /// When it counts as removed.
     pub until: Moment,
-    /// By the isolation guard.
+    /// Held by the isolation guard.
     pub held: bool,
 }
 
-/// What it means that a pool has not been seen since the start. Which CRD its importers' entries come from is not known
-/// then: the first list may be of a CRD that is going, or that was just installed anew. So its gaps are evidence only
-/// once the CRD has stood for as long as a reinstalled one is given.
+/// What it means that a pool has not been seen since the start. The first list may be of a CRD that is being deleted, or
+/// was just reinstalled. So a pool that the list lacks counts as absent only once the CRD has existed for as long as a
+/// reinstalled one is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unseen {
     /// Nothing: no list yet, or the CRD was missing or going at the last one.
@@ -146,16 +146,16 @@ pub enum Unseen {
     Unknown,
     /// Nothing before then.
     UnknownUntil(Moment),
-    /// It is not there.
+    /// It does not exist.
     Absent,
 }
 
 /// A member's silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silence {
-    /// When contact was lost; of a member not met yet, when it was added.
+    /// When contact was lost; for a member that was never in contact, when it was added.
     pub since: Moment,
-    /// The newest known cause; it may change while the silence lasts.
+    /// The newest known cause; it may change during the silence.
     pub fault: Fault,
 }
 
@@ -168,7 +168,7 @@ pub enum Fault {
     AuthFailed,
 }
 
-/// Where the connection to a member stands.
+/// State of the connection to a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// No connection has been made yet.
@@ -183,7 +183,7 @@ pub enum Link {
     Lost,
     /// Its credentials are not used, or it is not the cluster it should be.
     Refused(Refusal),
-    /// Gone from the inventory; its imports are being taken away.
+    /// Gone from the inventory; its imports are being deleted.
     Removing,
 }
 
@@ -198,49 +198,49 @@ pub enum Refusal {
     NoAccessProvider,
     /// Its cluster is a member under another name.
     DuplicateCluster,
-    /// Its name stood for another cluster before, and the operator has not accepted this one.
+    /// Its name had another cluster before, and the operator has not accepted this one.
     IdentityChanged,
-    /// It says that it belongs to another ClusterSet.
+    /// It belongs to another ClusterSet.
     ClusterSetMismatch,
 }
 
-/// How an exporter's contact shows in its entries.
+/// The contact to an exporter, as its entries show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// In contact, or silent for too short a time to be reported.
     Reachable,
-    /// Silent: what it exports is kept as last known.
+    /// Silent: its exports are kept as last known.
     Lost(Fault),
     /// Silent for so long that its readiness is unknown.
     Stale(Fault),
 }
 
-/// What a list has told of one kind.
+/// Whether the objects of one kind are known completely.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coverage {
     /// No complete list yet: absence means nothing.
     #[default]
     Never,
-    /// A list completed; watches keep it.
+    /// A list completed, and a watch keeps it current.
     Listed,
     /// Never listed: the server answers that it does not serve the kind.
     NotServed,
-    /// There is more of it than is kept: what is kept may be old, and absence means nothing until a list fits.
+    /// There is more than is kept: what is kept may be stale, and absence means nothing until a list fits.
     Partial,
 }
 
 /// Objects of one kind.
 #[derive(Clone, Debug)]
 pub struct Store<K, V> {
-    /// What is kept, which may be less than there is: see `capped`.
+    /// The objects that are kept; not all, if `capped`.
     pub items: Counted<K, V>,
     /// Whether an object that is not in `items` is absent.
     pub coverage: Coverage,
-    /// By count there is more than is kept; what decides is there.
+    /// There are more objects than may be kept; those that are needed are kept.
     pub capped: bool,
 }
 
-/// A flip of contact is written only after this: a probe that fails twice may still be one hiccup (spec 4.4).
+/// Lost contact is written only after this time: two failed probes may be a short disturbance (spec 4.4).
 pub const FLIP_DELAY: Duration = Duration::from_secs(2);
 
 // === impl Member ===
@@ -287,7 +287,7 @@ impl Member {
         }
     }
 
-    /// Whether all that an entry is derived from has been listed once; before that, what importers carry stands.
+    /// Whether all that an entry is derived from has been listed once; before that, entries are carried over.
     pub fn exports_known(&self) -> bool {
         let all = [
             self.pools_coverage,
@@ -298,17 +298,17 @@ impl Member {
         all.iter().all(known)
     }
 
-    /// Whether the Service that a pool names, and its endpoints, are known if they are there.
+    /// Whether the Service that a pool names, and its endpoints, are known if they exist.
     pub fn parts_known(&self) -> bool {
         self.services.coverage != Coverage::Partial && self.slices.coverage != Coverage::Partial
     }
 
-    /// Whether we know what is in it, so that a write can be compared with it.
+    /// Whether its namespaces and imports are known, so that the plan can be compared with them.
     pub fn imports_known(&self) -> bool {
         self.namespaces.coverage == Coverage::Listed && self.all_imports_known()
     }
 
-    /// Whether an import that is not known is not there.
+    /// Whether an unknown import does not exist.
     pub fn all_imports_known(&self) -> bool {
         self.imports.coverage == Coverage::Listed
     }
@@ -318,13 +318,13 @@ impl Member {
         self.pools_coverage == Coverage::Partial
     }
 
-    /// The entries that the import lacks because it is read through another CRD, or was written through it.
+    /// The last seen entries of an import that is now shown, or was written, without them through another CRD.
     pub fn remembered_entries(&self, key: &Key) -> &[Entry] {
         let remembered = self.remembered.get(key);
         remembered.map_or(&[], |remembered| &remembered.entries)
     }
 
-    /// Whether the start need not wait for it any longer.
+    /// Whether writing need not wait for it any more after a start.
     pub fn settled(&self) -> bool {
         if self.leaving.is_some_and(|leaving| leaving.held) {
             return true;
@@ -340,7 +340,7 @@ impl Member {
         matches!(self.link, Link::Live | Link::Suspect)
     }
 
-    /// Whether contact was lost: a member that has not been met yet is not.
+    /// Whether contact was lost; not for a member that was never in contact.
     pub fn is_lost(&self) -> bool {
         match self.link {
             Link::Lost => true,
@@ -354,7 +354,7 @@ impl Member {
         self.pools.iter().filter(|(_, record)| record.is_exported())
     }
 
-    /// Contact as time alone shows it; see `World::reach`.
+    /// Contact by the length of the silence alone; see `World::reach`.
     pub(super) fn reach(&self, now: Moment, stale_after: Duration) -> Reach {
         let Some(Silence { since, fault }) = self.silence else {
             return Reach::Reachable;
@@ -385,11 +385,8 @@ impl Member {
             .range(Key::all_of(&service.namespace))
             .filter(|(key, _)| key.namespace == service.namespace)
             .filter(|(_, record)| {
-                record
-                    .facts
-                    .epp
-                    .as_ref()
-                    .is_some_and(|epp| *epp.name == *service.name)
+                let epp = record.facts.epp.as_ref();
+                epp.is_some_and(|epp| *epp.name == *service.name)
             })
             .map(|(key, _)| key)
     }
@@ -459,17 +456,17 @@ impl<K: Ord + Clone, V: PartialEq + Heap> Store<K, V> {
         changed.chain(gone.cloned()).collect()
     }
 
-    /// Returns whether the item says anything new.
+    /// Returns whether the item changed.
     pub fn apply(&mut self, key: K, item: V) -> bool {
-        let news = self.items.get(&key) != Some(&item);
-        if news {
+        let changed = self.items.get(&key) != Some(&item);
+        if changed {
             self.items.insert(key, item);
         }
-        news
+        changed
     }
 
-    /// What of a change is kept where there may be `max`: of a list that is longer first what is needed, then what is
-    /// known; and none that is new and not needed where as many are kept.
+    /// Cuts a change to `max` objects. Of a longer list, needed objects are kept first, then known ones. A single new
+    /// object that is not needed is dropped if `max` are kept.
     pub(super) fn cap(
         &mut self,
         kind: AnyKind,

@@ -1,7 +1,7 @@
-//! The one limit on what is kept of a member, in bytes. Pure.
+//! The limit on the memory for one member. Pure.
 //!
-//! Past it the kind that would grow counts as not listed ([`Coverage::Partial`]): what is known of it is kept, nothing is
-//! taken for absent, and it is listed again, once a minute at most, until it fits.
+//! Beyond it, the kind that would grow counts as not listed ([`Coverage::Partial`]): its known objects are kept, no absence
+//! counts, and it is listed again, at most once a minute, until it fits.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +14,14 @@ use super::{
 };
 use crate::name::Key;
 
-/// What is kept of one member, in bytes, about: 2000 pools, 20 000 Services and 20 000 namespaces of 600 B each, and
-/// 5000 imports with 3 entries of 2.5 KiB, which are counted whole, though the interner has most of them shared with
-/// other members.
+/// Approximate limit for one member, in bytes: 2000 pools, 20 000 Services and 20 000 namespaces of 600 B each, and
+/// 5000 imports with 3 entries of 2.5 KiB. Entries are counted in full, though the interner shares most of them between
+/// members.
 ///
-/// The worst case: a hostile member costs this three times, for what is kept, for a complete list that the index has not
-/// taken in, and for its lists under way (`member::under_way`); and 32 MiB of pages being read (`client::guard`). Beside
-/// that come the names that are counted by number, of pools that cannot be read and of those known to be gone (24 000 of
-/// each, 10 MiB), and for each thread that decodes one page of JSON at a time up to 256 MiB. So under the 2 GiB of
+/// The worst case: a hostile member costs this three times: for what is kept, for a complete list that is not applied yet,
+/// and for its lists being received (`member::under_way`); and 32 MiB of pages being read (`client::guard`). In addition
+/// there are names that are limited by number, of pools that cannot be read and of those known to be gone (24 000 of
+/// each, 10 MiB), and up to 256 MiB for each thread that decodes a page of JSON. So under the 2 GiB of
 /// `config/controller.yaml`, with 2 threads and the 376 MiB that 1000 members take (docs/figures.md), 4 hostile members
 /// fit: 376 + 2 * 256 + 4 * (3 * 64 + 32 + 10) = 1824 MiB.
 pub const MEMBER_MEMORY: usize = 64 * 1024 * 1024;
@@ -29,7 +29,7 @@ pub const MEMBER_MEMORY: usize = 64 * 1024 * 1024;
 // === impl Member ===
 
 impl Member {
-    /// What is kept of it, in bytes, about.
+    /// Approximate size of what is kept of it, in bytes.
     pub fn memory(&self) -> usize {
         self.pools.bytes()
             + self.waiting_pools.bytes()
@@ -42,7 +42,7 @@ impl Member {
             + self.parents.routes.items.bytes()
     }
 
-    /// The kind that the update would take past the limit. `guarded`: no absence from a list is believed.
+    /// The kind that would exceed the limit with the update. `guarded`: absence from a list does not count.
     pub(super) fn exceeds(&self, update: &Update, guarded: bool) -> Option<AnyKind> {
         let (kind, new, old) = match update {
             Update::PoolsListed { pools, odd, crd } => {
@@ -52,8 +52,10 @@ impl Member {
                 }
                 let listed = pools.iter().map(|pool| &pool.key).chain(odd).collect();
                 let waiting = pools.iter().filter(|pool| self.must_wait(pool));
-                let waiting: usize = waiting.map(|pool| self.pools.bytes_of(&pool.key)).sum();
-                let stays = self.pools_that_stay(&listed, crd, guarded) + waiting;
+                let stays = waiting
+                    .map(|pool| self.pools.bytes_of(&pool.key))
+                    .sum::<usize>()
+                    + self.pools_that_stay(&listed, crd, guarded);
                 (Kind::Pools.into(), new, self.pool_bytes() - stays)
             }
             Update::PoolApplied(pool) => {
@@ -82,7 +84,7 @@ impl Member {
             }
             Update::Imports(change) => {
                 let (new, old) = growth(change, &self.imports, |it| &it.key);
-                // entries that a swapped CRD hid are remembered only until they show again
+                // remembered entries are dropped once they show again
                 let remembered = match change {
                     Change::Listed(_) => self.remembered.bytes(),
                     Change::Applied(item) => self.remembered.bytes_of(&item.key),
@@ -108,7 +110,7 @@ impl Member {
         self.pools.bytes() + self.waiting_pools.bytes()
     }
 
-    /// What the pools take that a list lacks and that are kept nevertheless.
+    /// Size of the pools that a list lacks and that are kept nevertheless.
     fn pools_that_stay(&self, listed: &BTreeSet<&Key>, crd: &CrdCheck, guarded: bool) -> usize {
         let same_crd =
             matches!(crd, CrdCheck::Serving { uid } if self.pools_crd.as_ref() == Some(uid));
@@ -119,21 +121,19 @@ impl Member {
         Counted::<Key, _>::bytes_for(records.map(|(_, record)| record))
     }
 
-    /// Not all of the kind is kept from now on: it counts as not listed. Returns whether that is news.
+    /// Not all of the kind is kept from now on: it counts as not listed. Returns whether that changed.
     pub(super) fn set_partial(&mut self, kind: AnyKind) -> bool {
         let coverage = self.coverage_mut(kind);
-        let is_news = *coverage != Coverage::Partial;
-        *coverage = Coverage::Partial;
-        is_news
+        std::mem::replace(coverage, Coverage::Partial) != Coverage::Partial
     }
 
-    /// The kinds that are not kept in full: they are to be listed again.
+    /// The kinds that are not kept completely and must be listed again.
     pub fn partial_kinds(&self) -> BTreeSet<AnyKind> {
         let kinds = AnyKind::all().filter(|kind| self.state_of(*kind).0 == Coverage::Partial);
         kinds.collect()
     }
 
-    /// The kinds of which there is more than is kept, by bytes or by count; none: all fits.
+    /// The kinds that exceed a limit, by bytes or by number; none: all fit.
     pub fn over_limit(&self) -> Option<String> {
         let kinds = AnyKind::all();
         let over = kinds.filter(|kind| {
@@ -144,7 +144,7 @@ impl Member {
         (!over.is_empty()).then(|| over.join(", "))
     }
 
-    /// What is known of the kind, and whether more of it is there than may be kept by count.
+    /// The coverage of the kind, and whether it exceeds its limit by number.
     fn state_of(&self, kind: AnyKind) -> (Coverage, bool) {
         fn of<K, V>(store: &Store<K, V>) -> (Coverage, bool) {
             (store.coverage, store.capped)
@@ -173,7 +173,7 @@ impl Member {
     }
 }
 
-/// What a change would take, and what of it is kept now.
+/// The size of the objects in a change, and of those that they replace.
 fn growth<K: Ord, V: Heap>(
     change: &Change<V>,
     kept: &Store<K, V>,

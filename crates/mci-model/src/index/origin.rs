@@ -1,4 +1,4 @@
-//! Where a member comes from, and what its inventory object says of it.
+//! The inventory object of a member, and what it has about the member.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -6,22 +6,22 @@ use jiff::Timestamp;
 
 use crate::networks::Allowed;
 
-/// What the inventory says of a member, besides how to reach it.
+/// What the inventory has about a member, besides its credentials.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// The inventory object that won the name.
+    /// The inventory object that the name belongs to.
     pub source: Source,
-    /// Go into the member's entries.
+    /// Copied into the member's entries.
     pub labels: BTreeMap<String, String>,
-    /// What the member's addresses are narrowed to.
+    /// The networks that the member's addresses are limited to.
     pub allowed: Allowed,
-    /// Uid of a cluster that may take this member's name over from the one that had it.
+    /// Uid of a cluster that may replace the one that had this name before.
     pub accepted_identity: Option<String>,
-    /// What else whoever keeps the object says of the cluster, for people: nothing follows from it.
+    /// The inventory's own status of the cluster, only for display.
     pub hint: Option<String>,
 }
 
-/// The object that names a member. The order is that in which sources win: by kind, age, name.
+/// The object that names a member. Of two sources with the same name the lesser wins: by kind, age, name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Source {
     /// Compared first.
@@ -36,7 +36,7 @@ pub struct Source {
     pub uid: String,
 }
 
-/// Kinds of sources, the one that wins first.
+/// Kinds of sources, by precedence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SourceKind {
     /// The home cluster itself.
@@ -68,7 +68,7 @@ impl fmt::Display for Source {
 // === impl SourceKind ===
 
 impl SourceKind {
-    /// As people read it; a Kubernetes kind where it is one.
+    /// Name for people; the Kubernetes kind if it has one.
     pub fn name(self) -> &'static str {
         match self {
             Self::Home => "home",

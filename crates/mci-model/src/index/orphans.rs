@@ -1,4 +1,4 @@
-//! Exports that ended while no controller ran: importers still carry entries that have no pool behind them.
+//! Exports that ended while no controller ran: importers still have their entries, though the pool is gone.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
@@ -10,59 +10,60 @@ use super::{
 use crate::evidence::Evidence;
 use crate::name::{ClusterName, Key};
 
-/// Which carried entries may have lost their export by what just came to be known.
+/// The entries to check, after something new became known.
 #[derive(Clone, Copy)]
 pub(super) enum Suspects<'a> {
+    /// All of them.
     All,
     /// All in this importer.
     In(&'a ClusterName),
-    /// All of these exporters, everywhere. Costs a pass over every import: once for them all.
+    /// All of these exporters, in every importer. Costs one pass over every import.
     Of(&'a BTreeSet<ClusterName>),
-    /// What this exporter, whose pools were just listed, is known to lack.
+    /// Those of this exporter, whose pools were just listed.
     Listed(&'a ClusterName),
     /// One key of one exporter.
     One(&'a ClusterName, &'a Key),
 }
 
-/// What was told, so that nothing is told twice.
+/// The orphans that were reported, so that each is reported once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Orphans {
-    /// Each with the importer that showed it: at most [`MAX_SHOWN`] of one.
-    told: BTreeMap<(ClusterName, Key), ClusterName>,
-    /// How many of them are of each importer.
-    shown: BTreeMap<ClusterName, usize>,
-    /// Members by the record that an earlier run left, which the first inventory lacked. Others that are no members are
-    /// names that anybody may have written into an import.
+    /// Each with the importer that showed it: at most [`MAX_SHOWN`] per importer.
+    reported: BTreeMap<(ClusterName, Key), ClusterName>,
+    /// Their number per importer.
+    counts: BTreeMap<ClusterName, usize>,
+    /// Members in the record of an earlier run that the first inventory lacked. Any other name that is no member may be
+    /// forged.
     left: BTreeSet<ClusterName>,
-    /// Imports looked at, ever.
+    /// Number of imports checked.
     #[cfg(any(test, feature = "fixtures"))]
-    pub(super) looked_at: usize,
+    pub(super) checked: usize,
 }
 
-/// Ended exports that are told because this importer carries them: an import may be forged, and a member has room for
-/// millions of entries. Twice a hundred members with fifty pools each.
+/// Orphans that are reported because one importer shows them: imports may be forged, and a member has room for millions of
+/// entries. Twice a hundred members with fifty pools each.
 const MAX_SHOWN: usize = 10_000;
 
 // === impl World ===
 
 impl World {
-    /// Tells which entries carried over from before the start are now proven to have no export behind them.
-    pub(super) fn tell_orphans(&mut self, suspects: Suspects<'_>, changes: &mut Changes) {
+    /// Withdraws the exports whose entries are in imports although they are now proven to have ended.
+    pub(super) fn withdraw_orphans(&mut self, suspects: Suspects<'_>, changes: &mut Changes) {
         let mut orphans = std::mem::take(&mut self.orphans);
         match suspects {
-            Suspects::All => orphans.pass(self, None, None, changes),
-            Suspects::In(importer) => orphans.pass(self, Some(importer), None, changes),
-            Suspects::Of(exporters) => orphans.pass(self, None, Some(exporters), changes),
-            Suspects::One(exporter, key) => orphans.check(self, exporter, key, changes),
+            Suspects::All => orphans.check_all(self, None, None, changes),
+            Suspects::In(importer) => orphans.check_all(self, Some(importer), None, changes),
+            Suspects::Of(exporters) => orphans.check_all(self, None, Some(exporters), changes),
+            Suspects::One(exporter, key) => orphans.check_key(self, exporter, key, changes),
             Suspects::Listed(exporter) => match self.members.get(exporter) {
                 Some(member) if member.unseen == Unseen::Absent => {
                     let exporters = BTreeSet::from([exporter.clone()]);
-                    orphans.pass(self, None, Some(&exporters), changes);
+                    orphans.check_all(self, None, Some(&exporters), changes);
                 }
-                // only of what has been seen of it is anything proven
+                // there is proof only for the pools that were seen
                 Some(member) => {
                     for key in member.pools.keys().chain(&member.gone_pools) {
-                        orphans.check(self, exporter, key, changes);
+                        orphans.check_key(self, exporter, key, changes);
                     }
                 }
                 None => {}
@@ -75,44 +76,48 @@ impl World {
 // === impl Orphans ===
 
 impl Orphans {
-    /// These were members when a controller last ran, and are none now.
-    pub(super) fn left(&mut self, members: Vec<ClusterName>) {
+    /// Adds members of the last controller run that are no members now.
+    pub(super) fn add_left(&mut self, members: Vec<ClusterName>) {
         self.left.extend(members);
     }
 
-    /// Forgets a member, as exporter and as importer.
+    /// Removes a member, as exporter and as importer.
     pub(super) fn forget(&mut self, name: &ClusterName) {
-        let Self { told, shown, .. } = self;
-        told.retain(|(exporter, _), importer| {
+        let counts = &mut self.counts;
+        self.reported.retain(|(exporter, _), importer| {
             if exporter == name
-                && let Some(count) = shown.get_mut(importer)
+                && let Some(count) = counts.get_mut(importer)
             {
                 *count = count.saturating_sub(1);
             }
             exporter != name && importer != name
         });
-        self.shown.remove(name);
+        self.counts.remove(name);
         self.left.remove(name);
     }
 
-    /// One key of one exporter, in every importer.
-    fn check(&mut self, world: &World, exporter: &ClusterName, key: &Key, changes: &mut Changes) {
-        let lacks = world
-            .members
-            .get(exporter)
-            .is_some_and(|member| member.lacks_export(key).is_some());
-        if !lacks {
+    /// Checks one key of one exporter, in every importer.
+    fn check_key(
+        &mut self,
+        world: &World,
+        exporter: &ClusterName,
+        key: &Key,
+        changes: &mut Changes,
+    ) {
+        let exporting = world.members.get(exporter);
+        if exporting.is_none_or(|member| member.lacks_export(key).is_none()) {
             return;
         }
         for (importer, member) in &world.members {
             if let Some(import) = member.imports.items.get(key) {
                 let one = |name: &str| name == exporter.as_str();
-                self.look(world, importer, import, one, changes);
+                self.check_import(world, importer, import, one, changes);
             }
         }
     }
 
-    fn pass(
+    /// Checks all keys; none: of every importer, of every exporter.
+    fn check_all(
         &mut self,
         world: &World,
         importer: Option<&ClusterName>,
@@ -123,15 +128,15 @@ impl Orphans {
         for (name, member) in &world.members {
             if importer.is_none_or(|one| one == name) {
                 for import in member.imports.items.values() {
-                    self.look(world, name, import, of, changes);
+                    self.check_import(world, name, import, of, changes);
                 }
             }
         }
     }
 
-    /// The entries of one import that are of the exporters meant. Nothing is allocated before there is proof: millions
-    /// of entries are looked at after a start, nearly all of which have their pool.
-    fn look(
+    /// Checks the entries of one import whose exporters are selected by `of`. Nothing is allocated before there is proof:
+    /// millions of entries are checked after a start, and nearly all of them have their pool.
+    fn check_import(
         &mut self,
         world: &World,
         importer: &ClusterName,
@@ -141,28 +146,27 @@ impl Orphans {
     ) {
         #[cfg(any(test, feature = "fixtures"))]
         {
-            self.looked_at += 1;
+            self.checked += 1;
         }
         if import.claim != Claim::Ours || self.is_full(importer) {
             return;
         }
         let key = &import.key;
         for entry in &import.status.clusters {
-            // one that is draining already was told by whoever began it
+            // one that drains already was reported when its drain began
             if entry.drain_until.is_some() || !of(&entry.name) {
                 continue;
             }
             let exporting = world.members.get(entry.name.as_str());
-            let evidence = if let Some(exporting) = exporting {
-                exporting.lacks_export(key)
-            } else {
-                let left = self.left.contains(entry.name.as_str());
-                left.then_some(Evidence::MemberRemoved)
+            let evidence = match exporting {
+                Some(exporting) => exporting.lacks_export(key),
+                None if self.left.contains(entry.name.as_str()) => Some(Evidence::MemberRemoved),
+                None => None,
             };
             if let Some(evidence) = evidence
                 && let Ok(exporter) = ClusterName::new(&entry.name)
                 && !self.is_full(importer)
-                && self.is_news(importer, &exporter, key)
+                && self.record(importer, &exporter, key)
             {
                 changes.withdraw_orphan(&exporter, key, evidence);
             }
@@ -170,23 +174,23 @@ impl Orphans {
     }
 
     fn is_full(&self, importer: &ClusterName) -> bool {
-        self.shown
+        self.counts
             .get(importer)
             .is_some_and(|count| *count >= MAX_SHOWN)
     }
 
-    /// Notes that it is told.
-    fn is_news(&mut self, importer: &ClusterName, exporter: &ClusterName, key: &Key) -> bool {
-        let told = self.told.entry((exporter.clone(), key.clone()));
-        let Entry::Vacant(place) = told else {
+    /// Records that it is reported; returns whether it was not before.
+    fn record(&mut self, importer: &ClusterName, exporter: &ClusterName, key: &Key) -> bool {
+        let place = self.reported.entry((exporter.clone(), key.clone()));
+        let Entry::Vacant(place) = place else {
             return false;
         };
         place.insert(importer.clone());
-        let count = self.shown.entry(importer.clone()).or_default();
+        let count = self.counts.entry(importer.clone()).or_default();
         *count += 1;
         if *count == MAX_SHOWN {
             tracing::warn!(member = %importer, exports = MAX_SHOWN,
-                "its imports carry too many exports that are not there: no more of them are told or drained");
+                "its imports carry too many exports that do not exist: no more of them are reported or drained");
         }
         true
     }

@@ -15,24 +15,24 @@ use super::{
 };
 use crate::name::Key;
 
-/// What a member's exports in ParentMode are derived from.
+/// The Gateways and HTTPRoutes of a member.
 #[derive(Clone, Debug, Default)]
 pub struct Parents {
     pub gateways: Store<Key, GatewayFacts>,
     pub(super) routes: Store<Key, RouteFacts>,
-    /// Routes by the pools and imports that they lead to: both bear the same key.
+    /// Routes by the pools and imports that they lead to: both have the same key.
     by_target: BTreeMap<Key, BTreeSet<Key>>,
 }
 
-/// Gateways of one member: past them, only those that a pool names are kept. As many as pools that it may export.
+/// Gateways of one member: beyond it, only those that a pool names are kept. As many as pools that it may export.
 const MAX_GATEWAYS: usize = 2_000;
-/// Routes to pools or imports of one member: past them, only those to a pool that it has are kept. As many as Services.
+/// Routes to pools or imports of one member: beyond it, only those to a pool that it has are kept. As many as Services.
 const MAX_ROUTES: usize = 20_000;
 
 // === impl Parents ===
 
 impl Parents {
-    /// Whether each of the two kinds was listed, or is known not to be had.
+    /// Whether each of the two kinds was listed, or is known not to be readable.
     pub fn known(&self) -> bool {
         let known = |one| matches!(one, Coverage::Listed | Coverage::NotServed);
         known(self.gateways.coverage) && known(self.routes.coverage)
@@ -43,7 +43,7 @@ impl Parents {
         self.gateways.coverage == Coverage::Listed
     }
 
-    /// The routes that lead to the pool or the import of this key; none if routes are not to be had.
+    /// The routes that lead to the pool or the import of this key; none if routes are not listed.
     pub fn routes_to(&self, key: &Key) -> Option<Vec<&RouteFacts>> {
         if self.routes.coverage != Coverage::Listed {
             return None;
@@ -61,8 +61,8 @@ impl Parents {
             }
             Change::Applied(item) => {
                 let key = item.key.clone();
-                let news = self.gateways.apply(key.clone(), item);
-                news.then_some(key).into_iter().collect()
+                let changed = self.gateways.apply(key.clone(), item);
+                changed.then_some(key).into_iter().collect()
             }
             Change::Deleted(key) => {
                 let known = self.gateways.items.remove(&key);
@@ -145,7 +145,7 @@ impl RouteFacts {
 impl Member {
     pub(super) fn change_gateways(&mut self, change: Change<GatewayFacts>) -> Changes {
         let before = self.parents.known();
-        // only looked at where there are too many
+        // needed only if there are too many
         let named: LazyCell<BTreeSet<&Key>, _> = LazyCell::new(|| {
             let pools = self.pools.values();
             pools.flat_map(|pool| &pool.facts.parents).collect()
@@ -192,7 +192,7 @@ impl Member {
         self.dirty_parents(|key, _| all || targets.contains(key))
     }
 
-    /// The kind is not served, or denied to us. What is known of it stays.
+    /// The kind is not served, or we may not read it. What is known of it stays.
     pub(super) fn hide_parents(&mut self, kind: ParentKind) -> Changes {
         let coverage = match kind {
             ParentKind::Gateways => &mut self.parents.gateways.coverage,
@@ -205,7 +205,7 @@ impl Member {
         self.dirty_parents(|_, _| true)
     }
 
-    /// They are watched no longer: what is known of them grows old and goes.
+    /// They are not watched any more: what is known of them is dropped, since it would become stale.
     pub(super) fn unwatch_parents(&mut self) -> Changes {
         let Parents {
             gateways, routes, ..
@@ -223,7 +223,7 @@ impl Member {
         Some(request.mode.unwrap_or(self.default_mode))
     }
 
-    /// Those of its exports in ParentMode that are concerned.
+    /// Marks its exports in ParentMode that are `concerned`.
     fn dirty_parents(&self, concerned: impl Fn(&Key, &PoolRecord) -> bool) -> Changes {
         let mut changes = Changes::default();
         let exported = self.pools.iter().filter(|(key, record)| {

@@ -1,4 +1,4 @@
-//! A member's pools: what shows, what vanishes, and what that proves.
+//! A member's pools: what is listed, what vanishes, and what that proves.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -21,11 +21,11 @@ pub const MAX_EXPORTED: usize = 2000;
 
 /// Pools of one member that are not exported: as many as Services (spec 5.2).
 const MAX_OTHERS: usize = 20_000;
-/// All pools of one member. Past them, or past the others, nothing is kept of a new one: it is not known, which is not to
-/// say that it is absent. There is place for twice what may be exported, so that exports past that are told so.
+/// All pools of one member. Beyond it, or beyond [`MAX_OTHERS`], a new pool is not kept: it is unknown, not absent. There is
+/// room for twice [`MAX_EXPORTED`], so that exports beyond that get a condition.
 pub const MAX_POOLS: usize = MAX_OTHERS + 2 * MAX_EXPORTED;
 
-/// Under which circumstances a list is read.
+/// The circumstances of a list.
 #[derive(Clone, Copy)]
 pub(super) struct Reading {
     pub(super) now: Moment,
@@ -74,7 +74,7 @@ impl Member {
                 continue;
             };
             match (&crd, record.doubt) {
-                // The reinstalled CRD's objects have until then to come back.
+                // pools of a reinstalled CRD have until then to come back
                 (CrdCheck::Serving { .. }, Some(Doubt { ends: Some(_), .. })) if same_crd => {}
                 (CrdCheck::Serving { .. }, _)
                     if same_crd && on_evidence(Evidence::PoolAbsent, guarded) == Removal::Held =>
@@ -97,12 +97,12 @@ impl Member {
             changes.merge(self.apply_pool(name, pool));
         }
         if self.is_overfull() {
-            // of the others that are not kept nothing is known, but of these
+            // nothing is known of other pools that are not kept, but these are proven to be gone
             let room = MAX_POOLS.saturating_sub(self.gone_pools.len());
             self.gone_pools.extend(gone.into_iter().take(room));
         }
         self.unseen = match (&crd, self.unseen) {
-            // of what was not kept nothing is known, and this list proves no absence
+            // pools that were not kept are unknown, and this list proves no absence
             (CrdCheck::Doubtful, Unseen::Absent) if !was_overfull => Unseen::Absent,
             (CrdCheck::Serving { .. }, Unseen::Absent) if was_overfull && !same_crd => {
                 Unseen::UnknownUntil(doubt_ends)
@@ -122,13 +122,13 @@ impl Member {
             self.odd_pool(key);
         }
         if self.unseen == Unseen::Absent && !self.is_overfull() {
-            // the absence of any other needs no proof of its own
+            // any pool without a record is absent: no separate proof is needed
             self.gone_pools.clear();
         }
         changes
     }
 
-    /// A pool that could not be read: it is there, so what is known of it stays.
+    /// A pool that could not be read: it exists, so what is known of it stays.
     pub(super) fn odd_pool(&mut self, key: Key) {
         if self.odd_pools.len() < MAX_POOLS {
             self.odd_pools.insert(key);
@@ -137,7 +137,7 @@ impl Member {
         }
     }
 
-    /// Whether the pool may be kept: one that is known always.
+    /// Whether the pool may be kept; a known one always.
     fn may_keep(&self, pool: &PoolFacts) -> bool {
         let kept = self.pools.len() + self.waiting_pools.len();
         let known =
@@ -165,8 +165,8 @@ impl Member {
         }
     }
 
-    /// The pools CRD is not served any more: its pools are doubted, and no doubt ends before it is back. A watch that was
-    /// broken meanwhile tells of no deletion.
+    /// The pools CRD is not served any more: all pools are in doubt until it is back. A watch that was broken meanwhile
+    /// sends no deletions.
     pub(super) fn doubt_pools_crd(&mut self) -> Changes {
         if let Unseen::UnknownUntil(_) = self.unseen {
             self.unseen = Unseen::Unknown;
@@ -211,10 +211,10 @@ impl Member {
                 self.draining.forget(&key);
             }
         }
-        let echoes = |old: &PoolRecord| {
+        let is_echo = |old: &PoolRecord| {
             old.concerns_us() && record.concerns_us() && old.differs_by_condition(&record)
         };
-        if old.is_some_and(echoes) {
+        if old.is_some_and(is_echo) {
             changes.dirty.conditions.insert(key.clone());
         } else if record.concerns_us() || old.is_some_and(PoolRecord::concerns_us) {
             changes.dirty.keys.insert(key.clone());
@@ -227,7 +227,7 @@ impl Member {
         changes
     }
 
-    /// Keeps the pools that are exported within what one member may export.
+    /// Keeps the number of admitted exports within [`MAX_EXPORTED`].
     fn admit(&mut self, key: &Key) -> Changes {
         let exported = self.pools.get(key).is_some_and(PoolRecord::is_exported);
         let mut changes = Changes::default();
@@ -250,9 +250,9 @@ impl Member {
 
     fn oldest_over_cap(&self) -> Option<Key> {
         let age = |key: &Key| self.pools.get(key).map(|record| record.facts.created);
-        let oldest = self.over_cap.iter();
-        let oldest = oldest.min_by(|a, b| (age(a), a.text()).cmp(&(age(b), b.text())));
-        oldest.cloned()
+        let over = self.over_cap.iter();
+        over.min_by(|a, b| (age(a), a.text()).cmp(&(age(b), b.text())))
+            .cloned()
     }
 
     pub(super) fn delete_pool(&mut self, name: &ClusterName, key: &Key, crd: CrdCheck) -> Changes {
@@ -303,13 +303,13 @@ impl PoolRecord {
         self.facts.export.is_requested()
     }
 
-    /// Whether it is exported, wants to be, bears our condition, or an annotation that has no effect.
+    /// Whether it asks for an export, has our condition, or has an annotation that has no effect.
     pub fn concerns_us(&self) -> bool {
         let nothing = Export::NotRequested { mode_alone: false };
         self.facts.exported.is_some() || self.facts.export != nothing
     }
 
-    /// Whether the other says the same but for our condition, which no plan depends on.
+    /// Whether the two differ only by our condition, on which no plan depends.
     fn differs_by_condition(&self, other: &Self) -> bool {
         let PoolFacts {
             key,
@@ -343,7 +343,7 @@ impl PoolRecord {
         doubt.is_some()
     }
 
-    /// How long it wishes its entry to drain, if it says.
+    /// The drain that it asks for, if any.
     pub(super) fn drain(&self) -> Option<Duration> {
         self.facts.export.requested().ok()?.drain
     }
@@ -357,8 +357,8 @@ impl PoolRecord {
         let mut changes = Changes::default();
         let doubt = Some(Doubt { ends, cause });
         if self.doubt != doubt {
-            let news = self.doubt.is_none() && self.is_exported();
-            changes.withhold(Evidence::PoolAbsent, usize::from(news));
+            let is_new = self.doubt.is_none() && self.is_exported();
+            changes.withhold(Evidence::PoolAbsent, usize::from(is_new));
             self.doubt = doubt;
             changes.dirty.keys.insert(key.clone());
         }

@@ -1,4 +1,4 @@
-//! Which cluster each name stands for, beyond the life of one process.
+//! The cluster behind each name, stored beyond the life of one process.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Record {
     /// Uid of its `kube-system` namespace.
     pub uid: String,
-    /// What named it, for people.
+    /// The inventory object that named it, for people.
     pub source: String,
     /// When it was identified; none: it is not written yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]

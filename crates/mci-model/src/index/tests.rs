@@ -176,7 +176,7 @@ fn after_a_start_a_pool_that_is_listed_and_then_deleted_goes_at_once() {
 }
 
 #[test]
-fn an_annotation_that_went_while_no_controller_ran_is_told_once() {
+fn an_annotation_that_went_while_no_controller_ran_is_reported_once() {
     let mut world = mk_restarted();
     let listed = |pools| Update::PoolsListed {
         pools,
@@ -235,7 +235,7 @@ fn removing_a_member_is_evidence_and_keeps_it_until_forgotten() {
 }
 
 #[test]
-fn an_event_that_says_nothing_new_makes_nothing_dirty() {
+fn an_event_without_a_change_makes_nothing_dirty() {
     let mut world = mk_world(&["a"]);
     export(&mut world, "a", "x");
     let again = Update::PoolApplied(mk_pool("x", Some("ClusterSet")));
@@ -268,7 +268,7 @@ fn a_refused_member_stays_refused_until_it_connects() {
         member(&world, "a").link,
         Link::Refused(Refusal::InsecureCredentials)
     );
-    // its silence goes on, and yet what is said of it is another thing
+    // it stays silent, but its refusal changes the plan
     let another = || Update::Refused(Refusal::NoAccessProvider);
     assert!(world.update(&mk_name("a"), another(), NOW).dirty.all);
     assert!(!world.update(&mk_name("a"), another(), NOW).dirty.all);
@@ -288,7 +288,7 @@ fn pools_of_a_kind_that_is_not_served_are_kept_and_marked() {
         let found = crd::conditions::find(conditions, crd::conditions::REACHABLE);
         found.map(|one| one.reason.clone())
     };
-    // a watch that was broken meanwhile told of no deletion
+    // a watch that was broken meanwhile sent no deletion
     let gone = Update::NotServed(update::Kind::Pools);
     let changes = world.update(&mk_name("a"), gone, NOW);
     assert!(changes.withdrawals.is_empty());

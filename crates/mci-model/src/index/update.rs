@@ -1,4 +1,4 @@
-//! What a member's tasks tell the index.
+//! The reports of a member's tasks to the index.
 
 use std::collections::BTreeSet;
 
@@ -16,45 +16,45 @@ use crate::name::Key;
 /// One report.
 #[derive(Clone, Debug)]
 pub enum Update {
-    /// The server answered and said which cluster it is.
+    /// The server answered, and its cluster is known.
     Connected {
         /// Uid of its `kube-system` namespace.
         uid: String,
-        /// The ClusterSet that it says it belongs to.
+        /// The ClusterSet that it belongs to; none: not set there.
         clusterset: Option<String>,
     },
-    /// Probe passed and every kind has completed its list since the connection was made.
+    /// The probe passed, and every kind has been listed since the connection was made.
     Live,
     /// One probe failed.
     Suspect,
-    /// Contact is lost. Proves nothing about any object.
+    /// Contact is lost, which proves nothing about any object.
     Lost(Fault),
     /// Its credentials are not used, or its cluster is known under another name.
     Refused(Refusal),
-    /// Why the newest credentials are not used although older ones work; none: they are.
+    /// Why the newest credentials are not used, while older ones work; none: they are used.
     NewCredentials(Option<String>),
-    /// The kinds that we may not read (403), all of them.
+    /// All kinds that we may not read (403).
     Denied(BTreeSet<Kind>),
     /// The server does not know this kind (404 on the list).
     NotServed(Kind),
-    /// What the import CRD looks like.
+    /// The import CRD was added or changed.
     ImportCrd(ImportCrd),
-    /// A complete list of pools, with what the CRD looked like afterwards.
+    /// A complete list of pools, and the CRD after it.
     PoolsListed {
         /// Those that could be read.
         pools: Vec<PoolFacts>,
         /// Pools on the list that could not be read.
         odd: BTreeSet<Key>,
-        /// Read after the list: a list proves absence only while the CRD stands.
+        /// Read after the list: a list proves absence only while the CRD exists.
         crd: CrdCheck,
     },
     /// A pool was added or modified.
     PoolApplied(PoolFacts),
-    /// A pool that could not be read: it is there, so what is known of it stays.
+    /// A pool that could not be read: it exists, so what is known of it stays.
     PoolOdd(Key),
     /// A watch sent DELETED for a pool.
     PoolDeleted {
-        /// The pool that went.
+        /// The deleted pool.
         key: Key,
         /// Read after the event: a CRD that is deleted sends DELETED for all its objects first.
         crd: CrdCheck,
@@ -67,7 +67,7 @@ pub enum Update {
     SlicesListed {
         /// All slices in `scope`.
         slices: Vec<SliceFacts>,
-        /// Which Services the slices of are known from now on.
+        /// The Services whose slices are known from now on.
         scope: Scope,
     },
     /// A list or an event of namespaces.
@@ -82,11 +82,11 @@ pub enum Update {
     ParentsHidden(ParentKind),
     /// Gateways and HTTPRoutes are not watched any more.
     ParentsUnwatched,
-    /// A list of the kind was given up while it was received: it takes more memory than one member may.
+    /// A list of the kind was aborted: it takes more memory than one member may.
     OverLimit(AnyKind),
 }
 
-/// What a watch says of one kind.
+/// A list or an event of one kind.
 #[derive(Clone, Debug)]
 pub enum Change<T> {
     /// A complete list: what is not in it is gone.
@@ -133,7 +133,7 @@ pub enum ParentKind {
 // === impl Update ===
 
 impl Update {
-    /// Whether the member's pools may have changed by it.
+    /// Whether it may change the member's pools.
     pub fn concerns_pools(&self) -> bool {
         matches!(
             self,

@@ -10,17 +10,17 @@ use crate::{
 /// Why an address was dropped; a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rejection {
-    /// An IP that means something else, or nothing, in another cluster.
+    /// An IP that has another meaning, or none, in another cluster.
     Unroutable,
     /// Neither an IP nor an RFC-1123 host name of 2 or more labels.
     Malformed,
     /// A host name that only its own cluster or host resolves.
     LocalName,
-    /// Outside of the networks that the member is narrowed to; of a host name, that is not known.
+    /// Outside of the member's allowed networks; a host name counts as outside.
     NotAllowed,
 }
 
-/// The metadata service of one large cloud, reachable from any of its machines.
+/// The metadata service of AWS, reachable from any of its machines.
 const CLOUD_METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254);
 
 /// Whether an address may be published.
@@ -44,7 +44,7 @@ pub(super) fn check(address: &str, allowed: &Allowed) -> Result<(), Rejection> {
     }
 }
 
-/// Sorts out what may not be published; keeps order, drops repetitions.
+/// Removes addresses that may not be published, and repetitions; keeps the order.
 pub(super) fn sanitise<'a>(
     addresses: impl IntoIterator<Item = &'a str>,
     allowed: &Allowed,
@@ -92,7 +92,7 @@ fn check_v6(ip: Ipv6Addr) -> Result<(), Rejection> {
 
 fn check_hostname(name: &str) -> Result<(), Rejection> {
     let labels: Vec<&str> = name.split('.').collect();
-    // A last label of digits alone is an address in disguise: `127.1`, `0x7f.1` and the like.
+    // a last label that begins with a digit may be parsed as an address: `127.1`, `0x7f.1`
     let looks_numeric = labels
         .last()
         .is_some_and(|last| last.starts_with(|first: char| first.is_ascii_digit()));

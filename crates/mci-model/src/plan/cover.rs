@@ -1,11 +1,11 @@
-//! Whether a live status says what the planned one says. Times never count, and neither does what others add.
+//! Whether a live status contains the planned one. Times are ignored, and so is what others add.
 
 use crd::{
     Condition, EndpointPicker, ImportedCluster, Parent, PortRef, SecretReference,
     conditions::{self},
 };
 
-/// Whether a live entry says all that the planned one says.
+/// Whether a live entry contains the planned one.
 pub(super) fn covers_entry(live: &ImportedCluster, planned: &ImportedCluster) -> bool {
     let ImportedCluster {
         name: _,
@@ -36,7 +36,7 @@ pub(super) fn covers_entry(live: &ImportedCluster, planned: &ImportedCluster) ->
         && covers_conditions(&live.conditions, conditions)
 }
 
-/// Whether a live entry that covers the planned one also says nothing beyond it.
+/// Whether a live entry that covers the planned one has nothing else.
 pub(super) fn is_exact(live: &ImportedCluster, planned: &ImportedCluster) -> bool {
     live.target_ports == planned.target_ports
         && live.app_protocol == planned.app_protocol

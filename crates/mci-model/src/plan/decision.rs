@@ -1,7 +1,7 @@
-//! The decision table (spec 8) as one pure function: from what is known of a member, with regard to one key, to what
-//! becomes of its entry in the others' imports, of the import in it, and of its word in the others' `Exported`.
+//! The decision table (spec 8) as one pure function. Input: what is known of a member with regard to one key. Output: what
+//! to do with its entry in the others' imports and with the import in it, and how it counts in the others' `Exported`.
 //!
-//! Nothing else decides these three. The plan uses [`decide`] for all that it plans, and explanations quote [`Decision`].
+//! Nothing else decides these three: the plan calls [`decide`], and explanations quote [`Decision`].
 
 use super::Hold;
 use crate::{
@@ -16,28 +16,28 @@ use crate::{
 /// What is known of a member, with regard to one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Whether it is a member, and may be used.
-    pub tie: Tie,
+    /// Whether it is a member that is in use.
+    pub membership: Membership,
     /// What is known of its own export.
     pub export: ExportKnown,
-    /// Contact, as its entries show it.
+    /// Contact, as shown in its entries.
     pub reach: Reach,
-    /// Kinds that its exports are made of are hidden from us: how that shows.
+    /// How its entries show that we may not read what it exports; none: we may.
     pub exports_denied: Option<Reach>,
     /// Was in contact since the program's start.
     pub met: bool,
-    /// Its import CRD; none: not seen yet, or hidden from us.
+    /// Its import CRD; none: not seen yet, or not readable for us.
     pub import_crd: Option<Flavour>,
-    /// Which imports it holds is known.
+    /// What is known of the imports in it.
     pub imports: ImportsKnown,
-    /// Whether an import could be created in it.
+    /// Whether an import can be created in it.
     pub namespace: NamespaceKnown,
 }
 
-/// Whether it is ours to use.
+/// Whether it is a member that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tie {
-    /// In the inventory, with usable credentials; contact is another matter.
+pub enum Membership {
+    /// In the inventory, with usable credentials; it may be out of contact.
     Member,
     /// Its credentials are not used, or it is not the cluster it should be.
     Refused(Refusal),
@@ -48,19 +48,19 @@ pub enum Tie {
 /// What is known of its export of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportKnown {
-    /// Not heard of since the start.
-    Unheard,
-    /// It has the pool, and asks for its export.
+    /// The pool has not been seen since the start.
+    NotSeen,
+    /// The pool exists and asks for its export.
     Asked,
-    /// It had, until the pool vanished in a way that proves nothing: its CRD went or was replaced.
+    /// The pool vanished without proof of its deletion: the CRD was deleted or replaced.
     CrdMissing,
-    /// It had, until the pool vanished while the fault may be ours.
+    /// The pool vanished while the isolation guard was active.
     Guarded,
-    /// It asks for it, but what its entry is made of has not been listed yet: its Gateways and routes.
+    /// The pool asks for its export, but its Services, EndpointSlices, Gateways or routes are not all known.
     PartsUnknown,
-    /// It asks for more exports than one member may have: nothing new of this one is passed on.
+    /// The member asks for more exports than it may have: this one is not updated.
     OverCap,
-    /// Ended, or never was.
+    /// Not exported: ended, or never began.
     Ended(Evidence),
 }
 
@@ -71,53 +71,53 @@ pub enum ImportsKnown {
     No,
     /// The server does not serve the kind.
     NotServed,
-    /// They, or the namespaces, are hidden from us.
+    /// We may not read them, or the namespaces.
     Denied,
-    /// Listed completely, and the namespaces too: a write can be compared with what is there.
+    /// Listed completely, and the namespaces too: the plan can be compared with them.
     Listed,
 }
 
 /// What is known of the key's namespace in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamespaceKnown {
-    /// There, and not terminating.
+    /// It exists and is not terminating.
     Present,
-    /// Missing, or on its way out.
+    /// Missing or terminating.
     Missing,
 }
 
-/// What follows.
+/// What is decided about a member, with regard to one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Its entry in the imports of the others.
-    pub entry: EntryFate,
-    /// The import in it.
-    pub imports: ImportsFate,
-    /// What it counts for in the others' condition `Exported`.
-    pub word: Word,
+    /// What to do with its entry in the others' imports.
+    pub entry: EntryAction,
+    /// What to do with the import in it.
+    pub imports: ImportAction,
+    /// How it counts in the others' condition `Exported`.
+    pub counted_as: CountedAs,
 }
 
-/// What becomes of its entry in the imports of the others.
+/// What to do with its entry in the others' imports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EntryFate {
-    /// As it shows the pool.
+pub enum EntryAction {
+    /// Written from the pool's current state.
     Publish,
-    /// As last known, and marked.
+    /// Kept as last known, and marked.
     Retain(Mark),
-    /// What each importer's own live import says, marked: nothing else is known since the start.
+    /// Carried over from each importer's live import, and marked: nothing else is known since the start.
     Carry(Mark),
-    /// The export ended. What a running drain keeps stays as long; then, or without one, the entry goes.
+    /// The export ended. The entry stays while it drains, and is then removed.
     Drain(Evidence),
-    /// The export ended: the entry goes at once.
+    /// The export ended: the entry is removed at once.
     Remove(Evidence),
 }
 
-/// Why an entry is last known only.
+/// Why an entry shows only the last known state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// Not marked: the silence is too short to be told, or the fault may be ours.
+    /// Not marked: the silence is too short to be reported, or the fault may be ours.
     None,
-    /// The CRD of its pools is gone or new.
+    /// The CRD of its pools is missing or new.
     CrdMissing,
     /// No contact.
     Silent(Fault),
@@ -125,44 +125,44 @@ pub enum Mark {
     Stale(Fault),
 }
 
-/// What becomes of the import in it.
+/// What to do with the import in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ImportsFate {
-    /// Kept as planned, in the shape that it takes.
+pub enum ImportAction {
+    /// Written as planned, in the shape that its CRD accepts.
     Apply(Flavour),
-    /// The same, but nothing can be sent now: the keys wait.
+    /// The same, but nothing can be sent now: the writes wait in the queue.
     Queue(Flavour),
-    /// Nothing is decided or written: what is there stays.
+    /// Nothing is decided or written: the import stays as it is.
     Pause(Hold),
-    /// Taken away with the last credentials.
+    /// Deleted, with the last credentials of the member.
     TakeAway,
 }
 
-/// What it counts for in the others' `Exported`.
+/// How it counts in the others' `Exported`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
-    /// Its live import tells.
+pub enum CountedAs {
+    /// Its live import decides.
     Import,
     /// Counted as missing, for this reason.
     Blocked(Hold),
-    /// Named; counted only if the operator is strict.
+    /// Named; counted only with `--strict-exported`.
     NamespaceMissing,
-    /// No member any more.
+    /// It is not a member any more.
     NotCounted,
 }
 
-/// The table.
+/// Looks a member up in the table.
 pub fn decide(known: Known) -> Decision {
     Decision {
         entry: entry(known),
         imports: imports(known),
-        word: word(known),
+        counted_as: counted_as(known),
     }
 }
 
-fn entry(known: Known) -> EntryFate {
-    if known.tie == Tie::Removed {
-        return EntryFate::Remove(Evidence::MemberRemoved);
+fn entry(known: Known) -> EntryAction {
+    if known.membership == Membership::Removed {
+        return EntryAction::Remove(Evidence::MemberRemoved);
     }
     let reach = match (known.reach, known.exports_denied) {
         (Reach::Reachable, Some(denied)) => denied,
@@ -175,75 +175,79 @@ fn entry(known: Known) -> EntryFate {
     };
     match (known.export, silence) {
         (ExportKnown::Ended(evidence), _) => match on_evidence(evidence, false) {
-            Removal::AtOnce => EntryFate::Remove(evidence),
-            Removal::Drain | Removal::Held => EntryFate::Drain(evidence),
+            Removal::AtOnce => EntryAction::Remove(evidence),
+            Removal::Drain | Removal::Held => EntryAction::Drain(evidence),
         },
-        (ExportKnown::Unheard, _) if seeded::is_on(SeededFault::CarriedEntriesDropped) => {
-            EntryFate::Remove(Evidence::PoolAbsent)
+        (ExportKnown::NotSeen, _) if seeded::is_on(SeededFault::CarriedEntriesDropped) => {
+            EntryAction::Remove(Evidence::PoolAbsent)
         }
-        // one that answers but whose pools are not all known: in doubt, like one whose CRD is missing
-        (ExportKnown::Unheard, silence) => EntryFate::Carry(silence.unwrap_or(Mark::CrdMissing)),
+        // it answers, but not all its pools are known: marked as if its CRD were missing
+        (ExportKnown::NotSeen, silence) => EntryAction::Carry(silence.unwrap_or(Mark::CrdMissing)),
         (ExportKnown::PartsUnknown | ExportKnown::OverCap, silence) => {
-            EntryFate::Carry(silence.unwrap_or(Mark::None))
+            EntryAction::Carry(silence.unwrap_or(Mark::None))
         }
-        (ExportKnown::Asked, None) => EntryFate::Publish,
-        (ExportKnown::CrdMissing, None) => EntryFate::Retain(Mark::CrdMissing),
-        (ExportKnown::Guarded, None) => EntryFate::Retain(Mark::None),
-        (_, Some(mark)) => EntryFate::Retain(mark),
+        (ExportKnown::Asked, None) => EntryAction::Publish,
+        (ExportKnown::CrdMissing, None) => EntryAction::Retain(Mark::CrdMissing),
+        (ExportKnown::Guarded, None) => EntryAction::Retain(Mark::None),
+        (_, Some(mark)) => EntryAction::Retain(mark),
     }
 }
 
-fn imports(known: Known) -> ImportsFate {
-    match known.tie {
-        Tie::Refused(Refusal::IdentityChanged) => return ImportsFate::Pause(Hold::IdentityChanged),
-        Tie::Refused(_) => return ImportsFate::Pause(Hold::Unreachable),
-        Tie::Member | Tie::Removed => {}
+fn imports(known: Known) -> ImportAction {
+    match known.membership {
+        Membership::Refused(Refusal::IdentityChanged) => {
+            return ImportAction::Pause(Hold::IdentityChanged);
+        }
+        Membership::Refused(_) => return ImportAction::Pause(Hold::Unreachable),
+        Membership::Member | Membership::Removed => {}
     }
     let flavour = known.import_crd.unwrap_or(Flavour::Superset);
     if flavour == Flavour::Absent || known.imports == ImportsKnown::NotServed {
-        return ImportsFate::Pause(Hold::CrdAbsent);
+        return ImportAction::Pause(Hold::CrdAbsent);
     }
     if known.imports == ImportsKnown::Denied {
-        return ImportsFate::Pause(Hold::AuthFailed);
+        return ImportAction::Pause(Hold::AuthFailed);
     }
     if known.imports == ImportsKnown::No {
-        return ImportsFate::Pause(silence(known.reach));
+        return ImportAction::Pause(hold_of(known.reach));
     }
     if known.namespace == NamespaceKnown::Missing {
-        return ImportsFate::Pause(Hold::NamespaceMissing);
+        return ImportAction::Pause(Hold::NamespaceMissing);
     }
-    match (known.tie, known.reach) {
-        (Tie::Removed, _) => ImportsFate::TakeAway,
-        (_, Reach::Reachable) => ImportsFate::Apply(flavour),
-        (_, Reach::Lost(_) | Reach::Stale(_)) => ImportsFate::Queue(flavour),
+    match (known.membership, known.reach) {
+        (Membership::Removed, _) => ImportAction::TakeAway,
+        (_, Reach::Reachable) => ImportAction::Apply(flavour),
+        (_, Reach::Lost(_) | Reach::Stale(_)) => ImportAction::Queue(flavour),
     }
 }
 
-fn word(known: Known) -> Word {
-    if known.tie == Tie::Removed {
-        return Word::NotCounted;
+fn counted_as(known: Known) -> CountedAs {
+    if known.membership == Membership::Removed {
+        return CountedAs::NotCounted;
     }
     let silent = known.met && known.reach != Reach::Reachable;
-    match (imports(known), known.tie) {
-        (ImportsFate::Pause(hold), Tie::Refused(_)) => Word::Blocked(hold),
-        _ if silent => Word::Blocked(silence(known.reach)),
-        (ImportsFate::Pause(Hold::NamespaceMissing), _) => Word::NamespaceMissing,
-        (ImportsFate::Pause(hold), _) => Word::Blocked(hold),
-        (ImportsFate::Apply(_) | ImportsFate::Queue(_) | ImportsFate::TakeAway, _) => Word::Import,
+    match (imports(known), known.membership) {
+        (ImportAction::Pause(hold), Membership::Refused(_)) => CountedAs::Blocked(hold),
+        _ if silent => CountedAs::Blocked(hold_of(known.reach)),
+        (ImportAction::Pause(Hold::NamespaceMissing), _) => CountedAs::NamespaceMissing,
+        (ImportAction::Pause(hold), _) => CountedAs::Blocked(hold),
+        (ImportAction::Apply(_) | ImportAction::Queue(_) | ImportAction::TakeAway, _) => {
+            CountedAs::Import
+        }
     }
 }
 
-fn silence(reach: Reach) -> Hold {
+fn hold_of(reach: Reach) -> Hold {
     match reach {
         Reach::Lost(Fault::AuthFailed) | Reach::Stale(Fault::AuthFailed) => Hold::AuthFailed,
         Reach::Reachable | Reach::Lost(_) | Reach::Stale(_) => Hold::Unreachable,
     }
 }
 
-// === impl EntryFate ===
+// === impl EntryAction ===
 
-impl EntryFate {
-    /// Name of the rule, as explanations have it.
+impl EntryAction {
+    /// Name of the rule in explanations.
     pub fn rule(self) -> &'static str {
         match self {
             Self::Publish => "entry-published",
@@ -267,7 +271,7 @@ impl EntryFate {
 // === impl Mark ===
 
 impl Mark {
-    /// As entries are marked: the contact, and whether the CRD is missing.
+    /// The contact that the entry shows, and whether the CRD is missing.
     pub fn as_reach(self) -> (Reach, bool) {
         match self {
             Self::None => (Reach::Reachable, false),
@@ -277,7 +281,7 @@ impl Mark {
         }
     }
 
-    /// As the entry's conditions say it.
+    /// As in the entry's conditions.
     pub fn reason(self) -> &'static str {
         match self {
             Self::None => "Retained",
@@ -288,10 +292,10 @@ impl Mark {
     }
 }
 
-// === impl ImportsFate ===
+// === impl ImportAction ===
 
-impl ImportsFate {
-    /// Name of the rule, as explanations have it.
+impl ImportAction {
+    /// Name of the rule in explanations.
     pub fn rule(self) -> &'static str {
         match self {
             Self::Apply(_) => "import-applied",
@@ -313,10 +317,10 @@ impl ImportsFate {
     }
 }
 
-// === impl Word ===
+// === impl CountedAs ===
 
-impl Word {
-    /// Name of the rule, as explanations have it.
+impl CountedAs {
+    /// Name of the rule in explanations.
     pub fn rule(self) -> &'static str {
         match self {
             Self::Import => "counted-by-its-import",

@@ -1,4 +1,4 @@
-//! What to send, if anything, to get from the live object to the planned one. Times never count.
+//! The write, if any, that turns the live object into the planned one. Times are ignored.
 
 use crd::{Condition, conditions};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::index::{
     digest::is_ours,
-    entry::ImportStatus,
+    entry::{Entry, ImportStatus},
     facts::{Claim, LiveImport},
     flavour::Flavour,
 };
@@ -55,7 +55,7 @@ pub fn diff(plan: &ImportPlan, live: Option<&LiveImport>) -> Step {
         (ImportPlan::Present(planned), Some(live)) => match live.claim {
             Claim::Foreign => Step::Conflict,
             Claim::Unclaimed => Step::CreateMain,
-            Claim::Ours if says(live, planned) => {
+            Claim::Ours if is_as_planned(live, planned) => {
                 debug_assert_eq!(
                     diff_status(planned, live),
                     Step::None,
@@ -69,9 +69,8 @@ pub fn diff(plan: &ImportPlan, live: Option<&LiveImport>) -> Step {
     }
 }
 
-/// Whether an import of ours says what is planned and, of what is ours, nothing else; false where only a full comparison
-/// tells.
-fn says(live: &LiveImport, planned: &PlannedImport) -> bool {
+/// Whether an import of ours is exactly as planned; false also where only a full comparison can decide that.
+fn is_as_planned(live: &LiveImport, planned: &PlannedImport) -> bool {
     live.status.digest() == Some(planned.digest)
 }
 
@@ -97,7 +96,7 @@ fn diff_status(planned: &PlannedImport, live: &LiveImport) -> Step {
         audience, status, ..
     } = planned;
     if audience.flavour == Flavour::Upstream {
-        // of the rest, its CRD lets us write nothing, nor take anything out
+        // its CRD lets us write or remove nothing else
         return if same_controllers(status, &live.status) {
             Step::None
         } else {
@@ -105,7 +104,7 @@ fn diff_status(planned: &PlannedImport, live: &LiveImport) -> Step {
         };
     }
     let live_entries = &live.status.clusters;
-    // both are sorted by name, unless somebody else was there
+    // both are sorted by name, unless somebody else changed the list
     let find = |at: usize, name: &str| match live_entries.get(at) {
         Some(entry) if entry.name == name => Some(entry),
         _ => live_entries.iter().find(|entry| entry.name == name),
@@ -114,7 +113,7 @@ fn diff_status(planned: &PlannedImport, live: &LiveImport) -> Step {
     let mut entries = status.clusters.iter().enumerate();
     let entries_same = entries.all(|(at, entry)| {
         find(at, &entry.name).is_some_and(|found| {
-            let same = found.says(entry);
+            let same = found.same_digest(entry);
             debug_assert!(!same || (covers_entry(found, entry) && is_exact(found, entry)));
             if !same {
                 exact &= is_exact(found, entry);
@@ -140,7 +139,7 @@ fn diff_status(planned: &PlannedImport, live: &LiveImport) -> Step {
     }
 }
 
-/// Whether we own an entry that is not planned: an apply takes it away.
+/// Whether we own an entry that is not planned: an apply removes it.
 fn owns_surplus(planned: &ImportStatus, live: &LiveImport) -> bool {
     let mut entries = live.status.clusters.iter();
     entries.any(|entry| {
@@ -151,15 +150,15 @@ fn owns_surplus(planned: &ImportStatus, live: &LiveImport) -> bool {
 
 /// Entries that are not planned, last first.
 fn surplus_entries(planned: &ImportStatus, live: &ImportStatus) -> Vec<String> {
-    let surplus = live.clusters.iter().enumerate().rev();
-    let surplus =
-        surplus.filter(|(_, entry)| !planned.clusters.iter().any(|one| one.name == entry.name));
-    surplus
+    let is_planned = |entry: &Entry| planned.clusters.iter().any(|one| one.name == entry.name);
+    let entries = live.clusters.iter().enumerate().rev();
+    entries
+        .filter(|(_, entry)| !is_planned(entry))
         .map(|(at, _)| format!("/status/clusters/{at}"))
         .collect()
 }
 
-/// What is in our own entries beyond the plan.
+/// What our own entries have beyond the plan.
 fn surplus_of_entries(planned: &ImportStatus, live: &ImportStatus) -> Vec<String> {
     let mut pointers = Vec::new();
     for (at, found) in live.clusters.iter().enumerate() {
@@ -174,13 +173,12 @@ fn surplus_of_entries(planned: &ImportStatus, live: &ImportStatus) -> Vec<String
     pointers
 }
 
-/// Conditions of our types among those of the import as a whole that are not planned.
+/// Conditions of the import as a whole that are of our types and not planned.
 fn surplus_conditions_on_top(planned: &ImportStatus, live: &ImportStatus) -> Vec<String> {
-    let surplus = live.conditions.iter().enumerate().rev();
-    let surplus = surplus.filter(|(_, one)| {
-        is_ours(one) && conditions::find(&planned.conditions, &one.type_).is_none()
-    });
-    surplus
+    let is_planned = |one: &Condition| conditions::find(&planned.conditions, &one.type_).is_some();
+    let conditions = live.conditions.iter().enumerate().rev();
+    conditions
+        .filter(|(_, one)| is_ours(one) && !is_planned(one))
         .map(|(at, _)| format!("/status/conditions/{at}"))
         .collect()
 }
@@ -192,9 +190,11 @@ fn surplus_conditions(
     path: &str,
     pointers: &mut Vec<String>,
 ) {
-    let surplus = live.iter().enumerate().rev();
-    let surplus = surplus.filter(|(_, one)| conditions::find(planned, &one.type_).is_none());
-    pointers.extend(surplus.map(|(at, _)| format!("{path}/conditions/{at}")));
+    for (at, condition) in live.iter().enumerate().rev() {
+        if conditions::find(planned, &condition.type_).is_none() {
+            pointers.push(format!("{path}/conditions/{at}"));
+        }
+    }
 }
 
 /// Fields that the plan lacks, at any depth outside of lists: those are replaced as a whole.
@@ -211,8 +211,8 @@ fn surplus_keys(planned: &Value, live: &Value, path: &str, pointers: &mut Vec<St
     }
 }
 
-/// Everything but the entries. Condition types and `controllers` entries of others stay, and so do `parents` that a
-/// gateway put into ours.
+/// Whether all but the entries is as planned. Conditions and `controllers` entries of others are ignored, and so are
+/// `parents` that a gateway put into ours.
 fn same_head(planned: &ImportStatus, live: &ImportStatus) -> bool {
     same_controllers(planned, live)
         && planned.observed_generation == live.observed_generation

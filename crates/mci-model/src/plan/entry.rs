@@ -26,13 +26,13 @@ pub(super) use self::shed::services_of;
 pub(super) struct Derived {
     pub entry: ImportedCluster,
     pub rejected: Vec<Rejection>,
-    /// Annotations that ask for a port which the EPP's Service has not got; each is treated as absent.
+    /// Annotations that name a port which the EPP's Service lacks; each is treated as absent.
     pub ignored: Vec<&'static str>,
     /// Bytes of JSON.
     pub size: usize,
 }
 
-/// What became of the EPP reference, or in ParentMode of the parents.
+/// The resolved EPP reference, or in ParentMode the parents.
 struct Resolution {
     mode: RoutingMode,
     /// EndpointMode only.
@@ -66,12 +66,11 @@ pub(super) fn derive_entry(
         RoutingMode::EndpointMode => picker::resolve(policy, member, pool, request),
         RoutingMode::ParentMode => Resolution::of_parents(parent::publish(member, pool)),
     };
-    // no parent has a health or metrics port
-    let asides = [&request.health, &request.metrics];
+    // parents have no health or metrics port
     let cross_namespace = mode == RoutingMode::EndpointMode
-        && asides
+        && [&request.health, &request.metrics]
             .iter()
-            .any(|aside| aside.secret == Some(SecretSelector::CrossNamespace));
+            .any(|port| port.secret == Some(SecretSelector::CrossNamespace));
     let target_ports: Vec<TargetPort> = pool
         .target_ports
         .iter()
@@ -106,8 +105,8 @@ pub(super) fn derive_entry(
     }
 }
 
-/// Marks an entry with the contact to its exporter: `Reachable`, and `Ready=Unknown` once it is stale. A pool whose
-/// CRD vanished keeps its readiness.
+/// Sets the conditions that show the contact to the exporter: `Reachable`, and `Ready=Unknown` once it is stale. A pool
+/// whose CRD vanished keeps its readiness.
 pub(super) fn set_reach(entry: &mut ImportedCluster, reach: Reach, crd_missing: bool) {
     let generation = entry
         .conditions
@@ -164,8 +163,8 @@ pub(super) fn put(conditions: &mut Vec<Condition>, wanted: Condition) {
 // === impl Resolution ===
 
 impl Resolution {
-    /// What names nothing and complains of nothing.
-    fn nothing(mode: RoutingMode) -> Self {
+    /// No EPP, no parents, no problem.
+    fn empty(mode: RoutingMode) -> Self {
         Self {
             mode,
             picker: None,
@@ -179,7 +178,7 @@ impl Resolution {
         }
     }
 
-    /// In ParentMode nothing refers to an EPP.
+    /// For ParentMode, which refers to no EPP.
     fn of_parents(published: parent::Published) -> Self {
         let parent::Published {
             parents,
@@ -194,7 +193,7 @@ impl Resolution {
             unready,
             rejected,
             truncated,
-            ..Self::nothing(RoutingMode::ParentMode)
+            ..Self::empty(RoutingMode::ParentMode)
         }
     }
 

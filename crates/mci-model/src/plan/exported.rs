@@ -1,11 +1,11 @@
-//! `Exported`: where a pool's export stands, judged by the live imports of the others, never by write results.
+//! The condition `Exported` of a pool: computed from the live imports of the others, never from write results.
 
 use std::{collections::BTreeMap, fmt::Write, sync::Arc};
 
 use crd::conditions::{self, Status};
 
 use super::{
-    Hold, ImportPlan, PlannedImport, Policy, PoolPlan, cover::covers_entry, decision::Word,
+    Hold, ImportPlan, PlannedImport, Policy, PoolPlan, cover::covers_entry, decision::CountedAs,
 };
 use crate::export::Export;
 use crate::{
@@ -20,16 +20,16 @@ use crate::{
     name::ClusterName,
 };
 
-/// A member as the exporters of a key see it.
+/// A member, as the exporters of a key need it.
 pub(super) struct Importer<'a> {
     pub(super) name: &'a ClusterName,
     pub(super) member: &'a Member,
-    pub(super) word: Word,
+    pub(super) counted_as: CountedAs,
     pub(super) plan: &'a ImportPlan,
 }
 
-/// What an exporter's condition is judged by.
-pub(super) struct Judgement<'a> {
+/// What the condition of one exporter is computed from.
+pub(super) struct PoolInput<'a> {
     pub(super) policy: &'a Policy,
     pub(super) exporter: &'a ClusterName,
     pub(super) member: &'a Member,
@@ -38,34 +38,34 @@ pub(super) struct Judgement<'a> {
     pub(super) importers: &'a [Importer<'a>],
     /// The same by name.
     pub(super) imports: &'a BTreeMap<ClusterName, ImportPlan>,
-    /// Its entry does not fit into some import.
+    /// Some import has no room for its entry.
     pub(super) crowded_out: bool,
 }
 
-/// Members named in a message; the rest is counted.
+/// Number of members named in a message; the others are only counted.
 const MAX_NAMED: usize = 8;
 
-/// What an importer says of the export.
+/// How the export stands in one importer.
 #[derive(Clone, Copy)]
-enum Verdict {
+enum ImporterState {
     Carries,
-    /// The same in upstream's shape, which names the exporter and tells nothing of it.
+    /// The same in upstream's shape, which names the exporter and has no entry.
     NamesOnly,
-    /// On its way.
+    /// Not written yet.
     Pending,
-    /// Not to be had now: named and counted.
+    /// It cannot be written now: named and counted.
     Blocked(&'static str),
-    /// No such namespace there: named, and counted only if the operator is strict.
+    /// It has no such namespace: named, and counted only with `--strict-exported`.
     NamespaceMissing,
     /// Removed from the inventory.
     NotCounted,
 }
 
-/// What importers were found to say, by their plan and their status: most share the one, and say the same or what they
-/// said before.
+/// The last computed states, by plan and live status. Most importers share one plan, and have the same status or the one
+/// before it.
 #[derive(Default)]
-struct Seen<'a> {
-    verdicts: [Option<(&'a Arc<PlannedImport>, &'a LiveStatus, Verdict)>; 2],
+struct StateCache<'a> {
+    states: [Option<(&'a Arc<PlannedImport>, &'a LiveStatus, ImporterState)>; 2],
     next: usize,
 }
 
@@ -77,16 +77,16 @@ struct Tally {
     carrying: usize,
     missing: usize,
     pending: bool,
-    /// The first of those that are worth a word.
+    /// Members to name in the message, with the reason; at most [`MAX_NAMED`].
     named: Vec<String>,
     unnamed: usize,
 }
 
-// === impl Judgement ===
+// === impl PoolInput ===
 
-impl Judgement<'_> {
+impl PoolInput<'_> {
     /// What our entry in the pool's status should be.
-    pub(super) fn judge(&self) -> PoolPlan {
+    pub(super) fn plan(&self) -> PoolPlan {
         let settled = |reason, message: String| self.exported(Status::False, reason, message, true);
         if self.member.link == Link::Removing {
             return PoolPlan::NoEntry;
@@ -129,53 +129,53 @@ impl Judgement<'_> {
 
     fn tally(&self) -> Tally {
         let mut tally = Tally::default();
-        let mut seen = Seen::default();
+        let mut cache = StateCache::default();
         for importer in self.importers {
             if importer.name != self.exporter {
-                let verdict = self.verdict(importer, &mut seen);
-                tally.count(importer.name, &verdict, self.policy.strict_exported);
+                let state = self.state(importer, &mut cache);
+                tally.count(importer.name, &state, self.policy.strict_exported);
             }
         }
         tally
     }
 
-    fn verdict<'p>(&self, importer: &Importer<'p>, seen: &mut Seen<'p>) -> Verdict {
-        match importer.word {
-            Word::NotCounted => return Verdict::NotCounted,
-            Word::NamespaceMissing => return Verdict::NamespaceMissing,
-            Word::Blocked(hold) => return Verdict::Blocked(hold.reason()),
-            Word::Import => {}
+    fn state<'p>(&self, importer: &Importer<'p>, cache: &mut StateCache<'p>) -> ImporterState {
+        match importer.counted_as {
+            CountedAs::NotCounted => return ImporterState::NotCounted,
+            CountedAs::NamespaceMissing => return ImporterState::NamespaceMissing,
+            CountedAs::Blocked(hold) => return ImporterState::Blocked(hold.reason()),
+            CountedAs::Import => {}
         }
         let planned = match importer.plan {
             ImportPlan::Present(planned) => planned,
-            ImportPlan::Hold(hold) => return Verdict::Blocked(hold.reason()),
-            ImportPlan::Absent => return Verdict::Pending,
+            ImportPlan::Hold(hold) => return ImporterState::Blocked(hold.reason()),
+            ImportPlan::Absent => return ImporterState::Pending,
         };
         let Some(live) = importer.member.imports.items.get(&self.record.facts.key) else {
-            return Verdict::Pending;
+            return ImporterState::Pending;
         };
         if live.claim == Claim::Foreign {
-            return Verdict::Blocked("Conflict");
+            return ImporterState::Blocked("Conflict");
         }
         if importer
             .member
             .undone_imports
             .is_in_conflict(&self.record.facts.key)
         {
-            // whatever it says just now
-            return Verdict::Blocked("Conflict");
+            // whatever it shows just now
+            return ImporterState::Blocked("Conflict");
         }
-        seen.get_or(planned, &live.status, || self.shown(&live.status, planned))
+        cache.get_or_insert_with(planned, &live.status, || self.shown(&live.status, planned))
     }
 
-    /// What a status says of the export, where this is planned.
-    fn shown(&self, live: &ImportStatus, planned: &PlannedImport) -> Verdict {
+    /// The state of the export in a live status, under this plan.
+    fn shown(&self, live: &ImportStatus, planned: &PlannedImport) -> ImporterState {
         let exporter = self.exporter.as_str();
         if planned.audience.flavour == Flavour::Upstream {
             return if self.is_named(live) {
-                Verdict::NamesOnly
+                ImporterState::NamesOnly
             } else if self.is_named(&planned.status) {
-                Verdict::Pending
+                ImporterState::Pending
             } else {
                 self.not_planned()
             };
@@ -184,35 +184,34 @@ impl Judgement<'_> {
             return self.not_planned();
         };
         match entry_of(&live.clusters, exporter, at) {
-            Some((_, found)) if found.says(wanted) || covers_entry(found, wanted) => {
+            Some((_, found)) if found.same_digest(wanted) || covers_entry(found, wanted) => {
                 debug_assert!(covers_entry(found, wanted), "{exporter}");
-                Verdict::Carries
+                ImporterState::Carries
             }
-            _ => Verdict::Pending,
+            _ => ImporterState::Pending,
         }
     }
 
     /// Whether our part of an import names the exporter.
     fn is_named(&self, status: &ImportStatus) -> bool {
-        let ours = status.controllers.iter();
-        let mut ours = ours.filter(|one| one.name == self.policy.controller_name);
-        ours.any(|one| {
-            let mut exporting = one.exporting_clusters.iter();
-            exporting.any(|one| one.name == self.exporter.as_str())
+        status.controllers.iter().any(|controller| {
+            let mut exporting = controller.exporting_clusters.iter();
+            controller.name == self.policy.controller_name
+                && exporting.any(|one| one.name == self.exporter.as_str())
         })
     }
 
-    /// An import is planned without the exporter: there is no room for it, or not all of it is known yet.
-    fn not_planned(&self) -> Verdict {
+    /// The import is planned without the exporter: there is no room for it, or it is not completely known yet.
+    fn not_planned(&self) -> ImporterState {
         if self.crowded_out {
-            Verdict::Blocked("TooManyExporters")
+            ImporterState::Blocked("TooManyExporters")
         } else {
-            Verdict::Pending
+            ImporterState::Pending
         }
     }
 }
 
-/// An exporter's entry and where it is; `near` is where to look first.
+/// An exporter's entry and its place; `near` is tried first.
 fn entry_of<'a>(clusters: &'a [Entry], exporter: &str, near: usize) -> Option<(usize, &'a Entry)> {
     match clusters.get(near) {
         Some(entry) if entry.name == exporter => Some((near, entry)),
@@ -223,48 +222,53 @@ fn entry_of<'a>(clusters: &'a [Entry], exporter: &str, near: usize) -> Option<(u
     }
 }
 
-// === impl Seen ===
+// === impl StateCache ===
 
-impl<'a> Seen<'a> {
-    fn get_or(
+impl<'a> StateCache<'a> {
+    fn get_or_insert_with(
         &mut self,
         planned: &'a Arc<PlannedImport>,
         live: &'a LiveStatus,
-        look: impl FnOnce() -> Verdict,
-    ) -> Verdict {
-        let mut known = self.verdicts.iter().flatten();
-        let known = known.find(|(of, said, _)| said.is_one_with(live) && Arc::ptr_eq(of, planned));
-        if let Some((_, _, verdict)) = known {
-            return *verdict;
+        compute: impl FnOnce() -> ImporterState,
+    ) -> ImporterState {
+        let mut known = self.states.iter().flatten();
+        let known = known.find(|(of, status, _)| status.ptr_eq(live) && Arc::ptr_eq(of, planned));
+        if let Some((_, _, state)) = known {
+            return *state;
         }
-        let verdict = look();
-        if let Some(place) = self.verdicts.get_mut(self.next) {
-            *place = Some((planned, live, verdict));
+        let state = compute();
+        if let Some(place) = self.states.get_mut(self.next) {
+            *place = Some((planned, live, state));
         }
-        self.next = (self.next + 1) % self.verdicts.len();
-        verdict
+        self.next = (self.next + 1) % self.states.len();
+        state
     }
 }
 
 // === impl Tally ===
 
 impl Tally {
-    fn count(&mut self, name: &ClusterName, verdict: &Verdict, strict: bool) {
-        let (counts, word) = match verdict {
-            Verdict::NotCounted => return,
-            Verdict::Carries => (true, None),
-            Verdict::NamesOnly => (true, Some("UpstreamCRD")),
-            Verdict::Pending => (true, Some("Pending")),
-            Verdict::Blocked(reason) => (true, Some(*reason)),
-            Verdict::NamespaceMissing => (strict, Some(Hold::NamespaceMissing.reason())),
+    fn count(&mut self, name: &ClusterName, state: &ImporterState, strict: bool) {
+        let (counts, reason) = match state {
+            ImporterState::NotCounted => return,
+            ImporterState::Carries => (true, None),
+            ImporterState::NamesOnly => (true, Some("UpstreamCRD")),
+            ImporterState::Pending => (true, Some("Pending")),
+            ImporterState::Blocked(reason) => (true, Some(*reason)),
+            ImporterState::NamespaceMissing => (strict, Some(Hold::NamespaceMissing.reason())),
         };
         self.others += 1;
         self.counted += usize::from(counts);
-        self.carrying += usize::from(matches!(verdict, Verdict::Carries | Verdict::NamesOnly));
-        self.missing += usize::from(matches!(verdict, Verdict::NamespaceMissing));
-        self.pending |= matches!(verdict, Verdict::Pending);
-        match word {
-            Some(word) if self.named.len() < MAX_NAMED => self.named.push(format!("{name} {word}")),
+        self.carrying += usize::from(matches!(
+            state,
+            ImporterState::Carries | ImporterState::NamesOnly
+        ));
+        self.missing += usize::from(matches!(state, ImporterState::NamespaceMissing));
+        self.pending |= matches!(state, ImporterState::Pending);
+        match reason {
+            Some(reason) if self.named.len() < MAX_NAMED => {
+                self.named.push(format!("{name} {reason}"));
+            }
             Some(_) => self.unnamed += 1,
             None => {}
         }
@@ -284,7 +288,7 @@ impl Tally {
     }
 }
 
-/// The message of an EPP Service type that is never exported, as the planned entry has it.
+/// The message of the planned entry where the type of the EPP's Service is never exported.
 fn unsupported(
     exporter: &ClusterName,
     imports: &BTreeMap<ClusterName, ImportPlan>,

@@ -11,7 +11,9 @@ use crd::{
 };
 use jiff::Timestamp;
 
-use super::{Audience, Hold, ImportInExporter, ImportPlan, PlannedImport, Policy, lend::Lent};
+use super::{
+    Audience, Hold, ImportInExporter, ImportPlan, PlannedImport, Policy, carry_over::CarriedOver,
+};
 use crate::{
     index::{
         digest::digest,
@@ -27,54 +29,54 @@ use crate::{
 pub(super) struct Exports {
     /// In the order of names.
     entries: Vec<(ClusterName, ExportedEntry)>,
-    /// Places of those that fit, in the order of names.
+    /// Indexes of those that fit, in the order of names.
     admitted: Vec<usize>,
-    /// The same by age of the pool, oldest first.
+    /// The same, by age of the pool, oldest first.
     admitted_by_age: Vec<usize>,
-    /// All, oldest first, with those whose entries cannot be derived now: importers keep those that they have.
+    /// All exporters, oldest pool first; also those whose entries are carried over because they cannot be derived now.
     all_by_age: Vec<ClusterName>,
 }
 
-/// One of them.
+/// The entry of one exporter.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ExportedEntry {
     pub(super) entry: Entry,
     /// Bytes of JSON.
     pub(super) size: usize,
-    /// Of the pool.
+    /// Creation of the pool.
     pub(super) created: Timestamp,
 }
 
-/// As many entries as the CRD admits; past it the oldest pools stay.
+/// Maximum number of entries in the CRD; beyond it, the oldest pools stay.
 const MAX_ENTRIES: usize = 256;
-/// All entries of an import, in bytes of JSON: etcd takes 1.5 MiB, with managed fields about as long again as names.
+/// Maximum size of all entries of an import, in bytes of JSON: etcd accepts 1.5 MiB, which includes the managed fields.
 const MAX_ENTRIES_BYTES: usize = 1024 * 1024;
-/// Names in a message; the rest is counted.
+/// Number of names in a message; the others are only counted.
 const MAX_NAMES: usize = 8;
 
-/// The import for an audience; none where it would be empty. Exporters whose entries find no room beside those that are
-/// lent are added to `cut`.
+/// Plans the import for an audience; absent if it would be empty. Exporters whose entries have no room beside those carried
+/// over are added to `cut`.
 pub(super) fn make(
     policy: &Policy,
     audience: &Audience,
     exports: &Exports,
-    lent: Lent,
+    carried_over: CarriedOver,
     cut: &mut BTreeSet<ClusterName>,
 ) -> ImportPlan {
-    let names = lent.names;
+    let names = carried_over.names;
     if audience.flavour == Flavour::Superset && !names.is_empty() {
-        // only their names are known, and an apply without their entries would take those away (K3): what is there
-        // stays until they are heard of
+        // only their names are known, and an apply without their entries would remove those (K3): the import stays as
+        // it is until they are seen
         return ImportPlan::Hold(Hold::Unreachable);
     }
     let mut bytes = 0_usize;
     let mut clusters = Vec::new();
-    for entry in lent.entries.into_iter().take(MAX_ENTRIES) {
+    for entry in carried_over.entries.into_iter().take(MAX_ENTRIES) {
         bytes += serde_json::to_vec(&entry).map_or(0, |json| json.len());
         clusters.push(Entry::new(entry));
     }
     let mut full = false;
-    // without those that are lent all of them fit
+    // without entries carried over, all admitted ones fit
     let order = if clusters.is_empty() {
         &exports.admitted
     } else {
@@ -108,11 +110,11 @@ pub(super) fn make(
     exporting.extend(names);
     exporting.sort_unstable();
     exporting.dedup();
-    // a summary without the entries of all that are named would be news, and its write would cut those entries (K6)
-    let shared = if lent.said.is_empty() {
+    // a summary without the entries of all that are named would differ, and its write would remove those entries (K6)
+    let shared = if carried_over.conditions.is_empty() {
         summary(&clusters, audience.generation)
     } else {
-        lent.said
+        carried_over.conditions
     };
     let mut top = shared.clone();
     top.extend(consistent);
@@ -211,8 +213,8 @@ fn summary(clusters: &[Entry], generation: i64) -> Vec<Condition> {
     ]
 }
 
-/// `Consistent`, for two entries or more: whether they agree with that of the oldest pool. Of pools that are not known,
-/// the age is not known either: any other is the reference before them.
+/// `Consistent`, for two or more entries: whether they agree with that of the oldest pool. A pool that is not known has no
+/// age: it is the reference only if no pool is known.
 fn consistency(clusters: &[Entry], exports: &Exports, generation: i64) -> Option<Condition> {
     if clusters.len() < 2 {
         return None;
@@ -222,8 +224,8 @@ fn consistency(clusters: &[Entry], exports: &Exports, generation: i64) -> Option
         let at = clusters.binary_search_by(|entry| entry.name.as_str().cmp(name.as_str()));
         clusters.get(at.ok()?)
     };
-    let oldest = exports.all_by_age.iter().find_map(find);
-    let oldest = oldest.or(clusters.first())?;
+    let mut by_age = exports.all_by_age.iter();
+    let oldest = by_age.find_map(find).or(clusters.first())?;
     let others = clusters.iter().filter(|entry| entry.name != oldest.name);
     let differing = |differs: fn(&ImportedCluster, &ImportedCluster) -> bool| -> Vec<&str> {
         others
@@ -260,31 +262,34 @@ fn consistency(clusters: &[Entry], exports: &Exports, generation: i64) -> Option
 // === impl Exports ===
 
 impl Exports {
-    /// Takes all entries, in the order of names, and lets in the oldest that fit, by number and by size. `kept` is the
-    /// creation of pools whose entries cannot be derived now.
+    /// `entries` are all entries, in the order of names; the oldest that fit by number and size are admitted. `carried` is
+    /// the creation time of pools whose entries are carried over.
     pub(super) fn new(
         entries: Vec<(ClusterName, ExportedEntry)>,
-        kept: BTreeMap<&ClusterName, Timestamp>,
+        carried: BTreeMap<&ClusterName, Timestamp>,
     ) -> Self {
         debug_assert!(entries.is_sorted_by(|(a, _), (b, _)| a <= b));
-        let ages = entries.iter().enumerate();
-        let ages = ages.map(|(at, (name, export))| (export.created, name, at));
-        let mut ages: Vec<(Timestamp, &ClusterName, usize)> = ages.collect();
-        ages.sort_unstable();
+        let mut by_age: Vec<_> = entries.iter().enumerate().collect();
+        by_age.sort_unstable_by_key(|(_, (name, export))| (export.created, name));
         let mut bytes = 0_usize;
-        let fits = ages.iter().take(MAX_ENTRIES).take_while(|(_, _, at)| {
-            let size = entries.get(*at).map_or(0, |(_, export)| export.size);
-            bytes = bytes.saturating_add(size);
-            bytes <= MAX_ENTRIES_BYTES
-        });
-        let admitted_by_age: Vec<usize> = fits.map(|(_, _, at)| *at).collect();
+        let fits = by_age
+            .iter()
+            .take(MAX_ENTRIES)
+            .take_while(|(_, (_, export))| {
+                bytes = bytes.saturating_add(export.size);
+                bytes <= MAX_ENTRIES_BYTES
+            });
+        let admitted_by_age: Vec<usize> = fits.map(|(at, _)| *at).collect();
         let mut admitted = admitted_by_age.clone();
         admitted.sort_unstable();
-        let known = ages.into_iter().map(|(created, name, _)| (created, name));
-        let kept = kept.into_iter().map(|(name, created)| (created, name));
-        let mut known: Vec<(Timestamp, &ClusterName)> = known.chain(kept).collect();
-        known.sort_unstable();
-        let all_by_age = known.into_iter().map(|(_, name)| name.clone()).collect();
+        let known = entries.iter().map(|(name, export)| (export.created, name));
+        let carried = carried.into_iter().map(|(name, created)| (created, name));
+        let mut all_by_age: Vec<(Timestamp, &ClusterName)> = known.chain(carried).collect();
+        all_by_age.sort_unstable();
+        let all_by_age = all_by_age
+            .into_iter()
+            .map(|(_, name)| name.clone())
+            .collect();
         Self {
             entries,
             admitted,
@@ -293,17 +298,18 @@ impl Exports {
         }
     }
 
-    /// Whether this member exports the key, or would if all of it were known.
+    /// Whether this member exports the key, or asks for that.
     pub(super) fn asks(&self, name: &ClusterName, member: &Member, key: &Key) -> bool {
         let asks = || member.pools.get(key).is_some_and(PoolRecord::is_exported);
         let known = self.entries.binary_search_by(|(known, _)| known.cmp(name));
         known.is_ok() || (!member.withdrawn && asks())
     }
 
-    /// Those that do not fit.
+    /// Exporters whose entries do not fit.
     pub(super) fn crowded_out(&self) -> impl Iterator<Item = &ClusterName> {
-        let names = self.entries.iter().enumerate();
-        let out = names.filter(|(at, _)| self.admitted.binary_search(at).is_err());
-        out.map(|(_, (name, _))| name)
+        let entries = self.entries.iter().enumerate();
+        entries
+            .filter(|(at, _)| self.admitted.binary_search(at).is_err())
+            .map(|(_, (name, _))| name)
     }
 }

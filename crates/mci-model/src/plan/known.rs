@@ -1,8 +1,8 @@
-//! What the index knows of a member, in the terms of the decision table.
+//! The input of the decision table, read from the index.
 
 use crd::RoutingMode;
 
-use super::decision::{ExportKnown, ImportsKnown, Known, NamespaceKnown, Tie};
+use super::decision::{ExportKnown, ImportsKnown, Known, Membership, NamespaceKnown};
 use crate::evidence::Evidence;
 use crate::{
     index::{
@@ -19,11 +19,11 @@ impl Known {
     /// A member with regard to a key.
     pub fn of(world: &World, member: &Member, key: &Key, now: Moment) -> Self {
         Self {
-            tie: match member.link {
-                Link::Removing => Tie::Removed,
-                Link::Refused(refusal) => Tie::Refused(refusal),
+            membership: match member.link {
+                Link::Removing => Membership::Removed,
+                Link::Refused(refusal) => Membership::Refused(refusal),
                 Link::Connecting | Link::Syncing | Link::Live | Link::Suspect | Link::Lost => {
-                    Tie::Member
+                    Membership::Member
                 }
             },
             export: export_known(member, key),
@@ -48,7 +48,7 @@ impl Known {
     }
 }
 
-/// Silence is no answer: what was known stands.
+/// A silent member proves nothing: what was known stays.
 fn export_known(member: &Member, key: &Key) -> ExportKnown {
     if member.withdrawn {
         return ExportKnown::Ended(Evidence::WithdrawAfter);
@@ -57,20 +57,20 @@ fn export_known(member: &Member, key: &Key) -> ExportKnown {
         return if member.knows_pool(key) {
             ExportKnown::Ended(Evidence::PoolAbsent)
         } else {
-            ExportKnown::Unheard
+            ExportKnown::NotSeen
         };
     };
     match record.facts.export.requested() {
         Err(evidence) => ExportKnown::Ended(evidence),
         Ok(_) if member.over_cap.contains(key) => ExportKnown::OverCap,
-        Ok(_) if !member.exports_known() => ExportKnown::Unheard,
+        Ok(_) if !member.exports_known() => ExportKnown::NotSeen,
         Ok(request)
             if !member.parts_known()
                 || request.mode.unwrap_or(member.default_mode) == RoutingMode::ParentMode
                     && !member.parents.known() =>
         {
             if record.is_crd_missing() {
-                ExportKnown::Unheard
+                ExportKnown::NotSeen
             } else {
                 ExportKnown::PartsUnknown
             }
@@ -149,7 +149,7 @@ mod tests {
             in_parent_mode(world);
             deleted(world, CrdCheck::Doubtful);
         },
-        ExportKnown::Unheard
+        ExportKnown::NotSeen
     )]
     fn what_is_known_of_an_export(#[case] happens: fn(&mut World), #[case] expected: ExportKnown) {
         let mut world = mk_exporting();
@@ -168,6 +168,6 @@ mod tests {
             }
         }
         let known = export_known(member(&world, "a"), &mk_key("llm"));
-        assert_eq!(known, ExportKnown::Unheard);
+        assert_eq!(known, ExportKnown::NotSeen);
     }
 }

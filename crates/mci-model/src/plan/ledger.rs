@@ -1,4 +1,4 @@
-//! One book of transition times, so that the same content has the same bytes for every importer.
+//! One record of transition times, so that the same content has the same bytes for every importer.
 
 use std::{
     cell::LazyCell,
@@ -18,26 +18,26 @@ use crate::{
     name::{ClusterName, Key},
 };
 
-/// When each condition got the status that it has. Bound: twice the conditions of all planned imports; a key's records
-/// go with its plan.
+/// When each condition got its current status. Bound: twice the conditions of all planned imports; the records of a key
+/// are removed with its plan.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    keys: BTreeMap<Key, Book>,
+    keys: BTreeMap<Key, KeyRecords>,
 }
 
 /// The records of one key.
 #[derive(Debug, Default)]
-struct Book {
+struct KeyRecords {
     records: Records,
-    /// How many were left by the last [`Ledger::prune`].
+    /// Number of records after the last [`Ledger::prune`].
     kept: usize,
 }
 
-/// By whose condition it is, and its type.
-type Records = BTreeMap<(Scope, String), Record>;
+/// By the owner and the type of the condition.
+type Records = BTreeMap<(Owner, String), Transition>;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Scope {
+enum Owner {
     /// Of an entry, by exporter.
     Entry(String),
     /// Of a parent in an entry: exporter, namespace, name.
@@ -47,27 +47,27 @@ enum Scope {
 }
 
 #[derive(Debug)]
-struct Record {
+struct Transition {
     status: String,
     since: Timestamp,
 }
 
-/// What the imports of a key say now, in every member: looked up where a condition is not in the book.
-pub type Lives<'a, F> = LazyCell<Vec<&'a ImportStatus>, F>;
+/// The live statuses of a key's imports, in every member; read where a condition has no record.
+pub type LiveStatuses<'a, F> = LazyCell<Vec<&'a ImportStatus>, F>;
 
-/// So many records more than twice those of the last pruning are let be: pruning costs as much as planning does.
+/// Records of a key above twice those of the last pruning that do not cause another: pruning costs as much as planning.
 const SLACK: usize = 64;
 
 // === impl Ledger ===
 
 impl Ledger {
-    /// What a planned status says on top, with its times; no entries. A condition not in the book yet takes the middle
-    /// one of the times of the live conditions that say the same, but none to come; else `now`.
+    /// A planned status without its entries, with times. A condition without a record takes the median time of the live
+    /// conditions that have the same status, but no future one; `now` if there is none.
     pub fn stamp_top<'a, E>(
         &mut self,
         key: &Key,
         planned: &PlannedImport,
-        live: &Lives<'a, impl FnOnce() -> Vec<&'a ImportStatus>>,
+        live: &LiveStatuses<'a, impl FnOnce() -> Vec<&'a ImportStatus>>,
         now: Timestamp,
     ) -> ImportStatus<E> {
         let PlannedImport {
@@ -75,13 +75,12 @@ impl Ledger {
         } = planned;
         let mut conditions = status.conditions.clone();
         let mut controllers = status.controllers.clone();
-        let book = self.book(key);
-        let whole = Scope::of_import(audience);
-        let ours = controllers.iter_mut();
-        let ours = ours.flat_map(|controller| &mut controller.conditions);
+        let records = self.records(key);
+        let whole = Owner::of_import(audience);
+        let ours = controllers.iter_mut().flat_map(|one| &mut one.conditions);
         for condition in conditions.iter_mut().chain(ours) {
             let known = || live.iter().flat_map(|live| &live.conditions);
-            stamp_one(book, whole.clone(), condition, known, now);
+            stamp_condition(records, whole.clone(), condition, known, now);
         }
         ImportStatus {
             observed_generation: status.observed_generation,
@@ -91,24 +90,24 @@ impl Ledger {
         }
     }
 
-    /// An entry with its times, which are the same for all importers.
+    /// An entry with times, which are the same for all importers.
     pub fn stamp_entry<'a>(
         &mut self,
         key: &Key,
         entry: &Entry,
-        live: &Lives<'a, impl FnOnce() -> Vec<&'a ImportStatus>>,
+        live: &LiveStatuses<'a, impl FnOnce() -> Vec<&'a ImportStatus>>,
         now: Timestamp,
     ) -> ImportedCluster {
         let mut stamped = ImportedCluster::clone(entry);
-        let book = self.book(key);
+        let records = self.records(key);
         let lives = || {
             let entries = live.iter().flat_map(|live| &live.clusters);
             entries.filter(|one| one.name == entry.name)
         };
         for condition in &mut stamped.conditions {
             let known = || lives().flat_map(|one| &one.conditions);
-            let scope = Scope::Entry(entry.name.clone());
-            stamp_one(book, scope, condition, known, now);
+            let owner = Owner::Entry(entry.name.clone());
+            stamp_condition(records, owner, condition, known, now);
         }
         for parent in &mut stamped.parents {
             let (namespace, name) = (parent.namespace.clone(), parent.name.clone());
@@ -119,15 +118,15 @@ impl Ledger {
                         .filter(|one| one.namespace == namespace && one.name == name)
                         .flat_map(|one| &one.conditions)
                 };
-                let scope = Scope::Parent(entry.name.clone(), namespace.clone(), name.clone());
-                stamp_one(book, scope, condition, known, now);
+                let owner = Owner::Parent(entry.name.clone(), namespace.clone(), name.clone());
+                stamp_condition(records, owner, condition, known, now);
             }
         }
-        Self::drop_parents(book, entry);
+        Self::drop_parents(records, entry);
         stamped
     }
 
-    /// The whole.
+    /// A planned status with its entries and times.
     #[cfg(any(test, feature = "fixtures"))]
     pub fn stamp(
         &mut self,
@@ -138,44 +137,39 @@ impl Ledger {
     ) -> ImportStatus {
         let live = LazyCell::new(|| live.to_vec());
         let mut status = self.stamp_top(key, planned, &live, now);
-        let entries = planned.status.clusters.iter();
-        let entries = entries.map(|entry| Entry::new(self.stamp_entry(key, entry, &live, now)));
-        status.clusters = entries.collect();
+        for entry in &planned.status.clusters {
+            let stamped = self.stamp_entry(key, entry, &live, now);
+            status.clusters.push(Entry::new(stamped));
+        }
         status
     }
 
-    fn book(&mut self, key: &Key) -> &mut Records {
+    fn records(&mut self, key: &Key) -> &mut Records {
         &mut self.keys.entry(key.clone()).or_default().records
     }
 
-    /// Forgets parents that have left their entry: Gateways come and go while a key stays.
-    fn drop_parents(book: &mut Records, entry: &ImportedCluster) {
-        let first = Scope::Parent(entry.name.clone(), String::new(), String::new());
-        let noted = book.range((first, String::new())..);
-        let noted = noted.map(|(place, _)| place);
-        let of_entry = noted.map_while(|place| match &place.0 {
-            Scope::Parent(exporter, namespace, name) if *exporter == entry.name => {
-                Some((place, namespace, name))
-            }
-            _ => None,
-        });
-        let left = of_entry.filter(|(_, namespace, name)| {
+    /// Removes the records of parents that are no longer in the entry.
+    fn drop_parents(records: &mut Records, entry: &ImportedCluster) {
+        let first = |exporter: String| {
+            let owner = Owner::Parent(exporter, String::new(), String::new());
+            (owner, String::new())
+        };
+        let of_entry = first(entry.name.clone())..first(format!("{}\0", entry.name));
+        let is_gone = |(owner, _): &(Owner, String), _: &mut Transition| {
             let mut parents = entry.parents.iter();
-            !parents.any(|one| one.namespace == **namespace && one.name == **name)
-        });
-        let left: Vec<(Scope, String)> = left.map(|(place, _, _)| place.clone()).collect();
-        for place in left {
-            book.remove(&place);
-        }
+            matches!(owner, Owner::Parent(_, namespace, name)
+                if !parents.any(|one| one.namespace == *namespace && one.name == *name))
+        };
+        records.extract_if(of_entry, is_gone).for_each(drop);
     }
 
-    /// Forgets what no import of the key says any more, before it gets too much: what an import lends to its own plan is
-    /// for its cluster to say, and may change without end.
+    /// Removes records that no planned import of the key needs, once there are too many: entries carried over are under
+    /// the control of the importing cluster, which may change them without end.
     pub fn prune<'a>(&mut self, key: &Key, imports: impl Iterator<Item = &'a PlannedImport>) {
-        let Some(book) = self.keys.get_mut(key) else {
+        let Some(records) = self.keys.get_mut(key) else {
             return;
         };
-        if book.records.len() <= 2 * book.kept + SLACK {
+        if records.records.len() <= 2 * records.kept + SLACK {
             return;
         }
         // importers share their plans
@@ -184,85 +178,85 @@ impl Ledger {
             .collect();
         let mut places = BTreeSet::new();
         for planned in by_audience.into_values() {
-            note_places(planned, &mut places);
+            add_places(planned, &mut places);
         }
-        book.records.retain(|place, _| places.contains(place));
-        book.kept = book.records.len();
+        records.records.retain(|place, _| places.contains(place));
+        records.kept = records.records.len();
     }
 
-    /// Forgets a key that nothing is planned for.
+    /// Removes a key that nothing is planned for.
     pub fn forget(&mut self, key: &Key) {
         self.keys.remove(key);
     }
 }
 
-/// The middle one. Any importer may tell any time, and all are told what is chosen here: as long as most are honest, so
-/// is the middle, and nobody can pull it beyond what they say.
-fn middle(mut times: Vec<Timestamp>) -> Option<Timestamp> {
+/// The median. Any importer may show a forged time, and all get the time chosen here: as long as most importers are
+/// honest, the median lies between honest times.
+fn median(mut times: Vec<Timestamp>) -> Option<Timestamp> {
     times.sort_unstable();
     times.get(times.len() / 2).copied()
 }
 
-/// Adds where each condition of an import is in the book.
-fn note_places(planned: &PlannedImport, places: &mut BTreeSet<(Scope, String)>) {
+/// Adds the places of an import's conditions in the records.
+fn add_places(planned: &PlannedImport, places: &mut BTreeSet<(Owner, String)>) {
     let PlannedImport {
         audience, status, ..
     } = planned;
-    let mut note = |scope: Scope, conditions: &[Condition]| {
+    let mut note = |owner: Owner, conditions: &[Condition]| {
         let types = conditions.iter().map(|condition| condition.type_.clone());
-        places.extend(types.map(|type_| (scope.clone(), type_)));
+        places.extend(types.map(|type_| (owner.clone(), type_)));
     };
-    let whole = Scope::of_import(audience);
+    let whole = Owner::of_import(audience);
     note(whole.clone(), &status.conditions);
     for controller in &status.controllers {
         note(whole.clone(), &controller.conditions);
     }
     for entry in &status.clusters {
-        note(Scope::Entry(entry.name.clone()), &entry.conditions);
+        note(Owner::Entry(entry.name.clone()), &entry.conditions);
         for parent in &entry.parents {
             let (namespace, name) = (parent.namespace.clone(), parent.name.clone());
-            let scope = Scope::Parent(entry.name.clone(), namespace, name);
-            note(scope, &parent.conditions);
+            let owner = Owner::Parent(entry.name.clone(), namespace, name);
+            note(owner, &parent.conditions);
         }
     }
 }
 
-fn stamp_one<'a, I: Iterator<Item = &'a Condition>>(
-    book: &mut Records,
-    scope: Scope,
+fn stamp_condition<'a, I: Iterator<Item = &'a Condition>>(
+    records: &mut Records,
+    owner: Owner,
     condition: &mut Condition,
     live: impl FnOnce() -> I,
     now: Timestamp,
 ) {
-    let place = (scope, condition.type_.clone());
-    let since = match book.get(&place) {
+    let place = (owner, condition.type_.clone());
+    let since = match records.get(&place) {
         Some(record) if record.status == condition.status => record.since,
         Some(_) => now,
         None => {
             let same =
-                live().filter(|one| one.type_ == condition.type_ && one.status == condition.status);
-            let told = same.map(|one| one.last_transition_time.0);
-            middle(told.collect()).map_or(now, |since| {
+                |one: &&Condition| one.type_ == condition.type_ && one.status == condition.status;
+            let times = live().filter(same).map(|one| one.last_transition_time.0);
+            median(times.collect()).map_or(now, |since| {
                 since.clamp(Timestamp::UNIX_EPOCH, now.max(Timestamp::UNIX_EPOCH))
             })
         }
     };
     condition.last_transition_time = Time(since);
     let status = condition.status.clone();
-    book.insert(place, Record { status, since });
+    records.insert(place, Transition { status, since });
 }
 
-// === impl Scope ===
+// === impl Owner ===
 
-impl Scope {
+impl Owner {
     fn of_import(audience: &Audience) -> Self {
         let Audience {
             flavour,
             excluded,
-            lent,
+            carried_over,
             ..
         } = audience;
-        Self::Import(*flavour, excluded.clone(), *lent)
+        Self::Import(*flavour, excluded.clone(), *carried_over)
     }
 }
 
@@ -285,7 +279,7 @@ mod tests {
         Timestamp::from_second(second).expect("in range")
     }
 
-    /// What a new controller says of a key, where its importers' conditions have these times.
+    /// The times that a new controller writes where the live conditions have these.
     fn stamped(times: &[i64]) -> Vec<Timestamp> {
         let mut world = mk_world(&["a", "b"]);
         export(&mut world, "a", "llm");
@@ -322,14 +316,14 @@ mod tests {
     #[case::one_lies_late(&[HONEST, NOW + 5, HONEST], HONEST)]
     #[case::no_time_is_to_come(&[NOW + 5], NOW)]
     #[case::no_time_is_before_time(&[-300_000_000_000], 0)]
-    fn times_are_what_most_importers_say(#[case] times: &[i64], #[case] expected: i64) {
+    fn times_are_those_of_most_importers(#[case] times: &[i64], #[case] expected: i64) {
         for time in stamped(times) {
             assert_eq!(time, at(expected));
         }
     }
 
     #[test]
-    fn an_import_that_keeps_changing_what_it_lends_fills_no_book() {
+    fn an_import_that_keeps_changing_its_entries_adds_no_records_without_end() {
         let key = mk_key("llm");
         let mut world = mk_world(&["a", "b"]);
         export(&mut world, "a", "llm");
@@ -342,7 +336,7 @@ mod tests {
         let mut most = 0;
         let mut last = None;
         for second in 1..2_000 {
-            planned.audience.lent = u64::try_from(second).expect("positive");
+            planned.audience.carried_over = u64::try_from(second).expect("positive");
             planned.status.clusters[0].conditions[0].type_ = format!("Forged{second}");
             let now = Timestamp::from_second(second).expect("in range");
             last = Some(ledger.stamp(&key, &planned, &[], now));
@@ -374,8 +368,8 @@ mod tests {
         let mut stamp = |entry: &Entry| {
             ledger.stamp_entry(&key, entry, &live, at(NOW));
             let records = ledger.keys[&key].records.keys();
-            let parents = records.filter_map(|(scope, _)| match scope {
-                Scope::Parent(exporter, _, name) => Some(format!("{exporter}/{name}")),
+            let parents = records.filter_map(|(owner, _)| match owner {
+                Owner::Parent(exporter, _, name) => Some(format!("{exporter}/{name}")),
                 _ => None,
             });
             parents.collect::<Vec<String>>()

@@ -1,7 +1,7 @@
 //! The parents of an entry in ParentMode: the Gateways that lead to the pool in its own cluster (spec 4.1).
 //!
-//! Of a Gateway's listeners only those are told on which a route to the pool attaches: a request to any other would meet
-//! 404. Where the routes are not known, all its HTTP and HTTPS listeners are told.
+//! The entry lists only those listeners of a Gateway to which a route to the pool attaches: any other would answer 404.
+//! Where the routes are not known, it lists all HTTP and HTTPS listeners.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,21 +23,21 @@ use crate::{
     networks::Allowed,
 };
 
-/// As many parents as the CRD admits; past it those that can be used stay.
+/// Maximum number of parents in the CRD; beyond it, those that can be used stay.
 const MAX_PARENTS: usize = 16;
-/// As many addresses as the CRD admits.
+/// Maximum number of addresses in the CRD.
 const MAX_ADDRESSES: usize = 64;
-/// As many listeners and ports as the CRD admits.
+/// Maximum number of listeners and of ports in the CRD.
 const MAX_LISTENERS: usize = 16;
-/// As many host names as the CRD admits.
+/// Maximum number of host names in the CRD.
 const MAX_HOSTNAMES: usize = 16;
-/// Longest name of a port that the CRD admits; a listener's may be longer.
+/// Longest name of a port in the CRD; a listener's may be longer.
 const MAX_PORT_NAME: usize = 63;
 
-/// What others may know of a pool's parents.
+/// The parents of a pool, as its entry lists them.
 #[derive(Debug, Default)]
 pub(super) struct Published {
-    /// Those that can be used first, then by key.
+    /// First those that can be used, then by key.
     pub(super) parents: Vec<Parent>,
     /// Blocks `Accepted`: reason and message.
     pub(super) refused: Option<(&'static str, String)>,
@@ -127,7 +127,7 @@ fn why_unready(published: &Published, missing: &[String]) -> String {
     format!("no Gateway of the pool is programmed and has an address: {states}")
 }
 
-/// One Gateway; none where Gateways are not to be had in its cluster.
+/// Describes one Gateway; `gateway` is none where the cluster does not let us list Gateways.
 fn describe(
     key: &Key,
     gateway: Option<&GatewayFacts>,
@@ -137,8 +137,8 @@ fn describe(
 ) -> Described {
     let listeners = gateway.map_or(&[][..], |gateway| &gateway.listeners);
     let (listeners, hosts) = attached(key, listeners, routes, pool);
-    let told = gateway.into_iter().flat_map(|gateway| &gateway.addresses);
-    let (mut addresses, rejected) = address::sanitise(told.map(String::as_str), allowed);
+    let addresses = gateway.into_iter().flat_map(|gateway| &gateway.addresses);
+    let (mut addresses, rejected) = address::sanitise(addresses.map(String::as_str), allowed);
     let ports = ports(&listeners);
     let mut truncated = addresses.len() > MAX_ADDRESSES || listeners.len() > MAX_LISTENERS;
     addresses.truncate(MAX_ADDRESSES);
@@ -173,7 +173,7 @@ fn describe(
                 ports,
             }],
             hostnames,
-            listeners: listeners.map(tell).collect(),
+            listeners: listeners.map(make_listener).collect(),
             conditions: vec![programmed, known, loop_free],
         },
         rejected,
@@ -181,7 +181,7 @@ fn describe(
     }
 }
 
-/// The listeners through which the pool is reached, and under which hosts.
+/// The listeners that lead to the pool, and the hosts of their routes.
 fn attached<'a>(
     gateway: &Key,
     listeners: &'a [ListenerFacts],
@@ -193,14 +193,9 @@ fn attached<'a>(
         let why = "the cluster serves no HTTPRoutes, or denies them to the controller";
         return (all(), Hosts::Unknown(why));
     };
-    let leading = routes
-        .iter()
-        .filter(|route| route.pools.contains(&pool.key));
-    let leading: Vec<&RouteFacts> = leading.copied().collect();
+    let to_pool = || (routes.iter()).filter(|route| route.pools.contains(&pool.key));
     let hosts_of = |listener: &'a ListenerFacts| {
-        let common = leading
-            .iter()
-            .flat_map(|route| common_hosts(gateway, listener, route));
+        let common = to_pool().flat_map(|route| common_hosts(gateway, listener, route));
         let hosts: BTreeSet<Hostname> = common.collect();
         (!hosts.is_empty()).then_some((listener, hosts))
     };
@@ -215,12 +210,11 @@ fn attached<'a>(
         let listeners = found.into_iter().map(|(listener, _)| listener);
         return (listeners.collect(), Hosts::Any);
     }
-    // a listener that takes any host also takes those of the others
-    let named = found.iter().flat_map(|(_, hosts)| hosts);
-    let named = named.filter(|host| **host != Hostname::Any).cloned();
-    let named = Hosts::Named(named.collect());
-    let listeners = found.into_iter().map(|(listener, _)| listener);
-    (listeners.collect(), named)
+    // a listener for any host also accepts those of the others
+    let (listeners, hosts): (Vec<_>, Vec<BTreeSet<Hostname>>) = found.into_iter().unzip();
+    let mut named: BTreeSet<Hostname> = hosts.into_iter().flatten().collect();
+    named.remove(&Hostname::Any);
+    (listeners, Hosts::Named(named))
 }
 
 /// The hosts that a listener passes to a route; none where the route does not attach to it.
@@ -271,7 +265,7 @@ fn ports(listeners: &[&ListenerFacts]) -> Vec<ServicePort> {
         .collect()
 }
 
-fn tell(listener: &ListenerFacts) -> Listener {
+fn make_listener(listener: &ListenerFacts) -> Listener {
     let hostname = Some(&listener.hostname).filter(|hostname| **hostname != Hostname::Any);
     Listener {
         name: listener.name.clone(),
@@ -286,33 +280,33 @@ fn programmed(
     no_address: bool,
     no_port: bool,
 ) -> (Status, &'static str, String) {
-    let said = |status, reason, message: &str| (status, reason, message.to_owned());
+    let state = |status, reason, message: &str| (status, reason, message.to_owned());
     let Some(gateway) = gateway else {
         let message = "the cluster serves no Gateways, or denies them to the controller";
-        return said(Status::False, "NotProgrammed", message);
+        return state(Status::False, "NotProgrammed", message);
     };
     match gateway.programmed {
-        Programmed::No => said(
+        Programmed::No => state(
             Status::False,
             "NotProgrammed",
             "the Gateway does not say that its data plane is programmed",
         ),
-        Programmed::NoAddress => said(
+        Programmed::NoAddress => state(
             Status::False,
             "AddressNotAssigned",
             "the Gateway waits for an address",
         ),
-        Programmed::Yes if no_address => said(
+        Programmed::Yes if no_address => state(
             Status::False,
             "AddressNotAssigned",
             "the Gateway has no address that another cluster could use",
         ),
-        Programmed::Yes if no_port => said(
+        Programmed::Yes if no_port => state(
             Status::False,
             "NotProgrammed",
             "the Gateway has no working listener for HTTP or HTTPS",
         ),
-        Programmed::Yes => said(
+        Programmed::Yes => state(
             Status::True,
             "Programmed",
             "the Gateway is programmed and has an address",
@@ -327,13 +321,13 @@ fn loop_free(
     pool: &PoolFacts,
 ) -> (Status, &'static str, String) {
     let Some(routes) = routes else {
-        let message = "whether a route on it leads to the import of the pool cannot be told";
+        let message = "whether a route on it leads to the import of the pool cannot be addresses";
         return (Status::Unknown, "RoutesUnknown", message.to_owned());
     };
     let looping = routes.iter().filter(|route| {
         route.imports.contains(&pool.key) && route.parents.iter().any(|one| one.gateway == *gateway)
     });
-    // always the same of several
+    // of several, always the same
     match looping.min_by(|a, b| a.key.text().cmp(&b.key.text())) {
         None => {
             let message = "no HTTPRoute on it leads to the import of the pool";
@@ -349,7 +343,7 @@ fn loop_free(
     }
 }
 
-/// Takes the host names out of a parent, which its conditions then say.
+/// Removes the host names of a parent, and sets its condition.
 pub(super) fn shed_hostnames(parent: &mut Parent) {
     if parent.hostnames.is_empty() {
         return;

@@ -11,12 +11,12 @@ use crate::{
 };
 
 mod drains;
+mod exported;
 mod generations;
 mod inventory;
 mod model;
 mod modes;
 mod properties;
-mod said;
 mod shapes;
 mod silence;
 mod steps;
@@ -83,7 +83,7 @@ fn importers_that_do_not_export_share_one_body() {
 }
 
 #[test]
-fn an_import_says_how_many_are_ready() {
+fn an_import_shows_how_many_are_ready() {
     let mut world = mk_world(&["a", "b", "c"]);
     export(&mut world, "a", "llm");
     export(&mut world, "b", "llm");
@@ -111,7 +111,7 @@ fn an_import_says_how_many_are_ready() {
 }
 
 #[test]
-fn target_ports_that_differ_are_told_and_kept() {
+fn target_ports_that_differ_are_reported_and_kept() {
     let mut world = mk_world(&["a", "b", "c"]);
     export(&mut world, "a", "llm");
     let mut other = mk_pool("llm", Some("ClusterSet"));
@@ -131,7 +131,7 @@ fn target_ports_that_differ_are_told_and_kept() {
 }
 
 #[test]
-fn an_app_protocol_that_differs_is_told_unless_target_ports_do() {
+fn an_app_protocol_that_differs_is_reported_unless_target_ports_do() {
     let mut world = mk_world(&["a", "b", "c", "d"]);
     export(&mut world, "a", "llm");
     let younger = jiff::Timestamp::from_second(10).expect("in range");

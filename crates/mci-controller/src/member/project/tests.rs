@@ -15,7 +15,7 @@ fn mk<T: serde::de::DeserializeOwned>(value: Value) -> T {
 }
 
 fn read(object: &ImportObject) -> Option<LiveImport> {
-    import(object, &mk_ours(), &Alike::default()).expect("a status")
+    import(object, &mk_ours(), &Interner::default()).expect("a status")
 }
 
 fn mk_import(labels: &Value, managed: &Value) -> LiveImport {
@@ -385,9 +385,9 @@ fn an_import_with_a_status_that_is_none_is_not_read_as_empty() {
     let object = |status: Value| -> ImportObject {
         mk(json!({"metadata": {"namespace": "ml", "name": "llm"}, "status": status}))
     };
-    let alike = Alike::default();
-    assert!(import(&object(json!({"clusters": 1})), &mk_ours(), &alike).is_err());
-    assert!(import(&object(json!(null)), &mk_ours(), &alike).is_ok());
+    let interner = Interner::default();
+    assert!(import(&object(json!({"clusters": 1})), &mk_ours(), &interner).is_err());
+    assert!(import(&object(json!(null)), &mk_ours(), &interner).is_ok());
 }
 
 #[test]

@@ -234,7 +234,7 @@ where
             instance: "default".to_owned(),
             controller_name: crd::annotations::MCI_CONTROLLER.to_owned(),
         },
-        alike: crate::member::Alike::default(),
+        interner: crate::member::Interner::default(),
         turns: crate::client::Turns::default().member(),
         metrics,
         stop: CancellationToken::new(),

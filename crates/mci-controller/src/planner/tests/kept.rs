@@ -17,7 +17,7 @@ enum Op {
     Delete,
     Lose,
     Return,
-    /// Its import says what is planned, as after a write.
+    /// Its import is as planned, as after a write.
     Write,
     /// Somebody writes these entries into its import.
     Forge(&'static [&'static str]),
@@ -151,7 +151,7 @@ impl Bench {
         }
     }
 
-    /// Each plan that is kept, with its exports judged now, is the plan that would be made now.
+    /// Each kept plan, with its pool conditions planned now, is the plan that would be made now.
     fn check_kept(&mut self, now: Moment) {
         let planner = &mut self.planner;
         for name in POOLS {
@@ -163,11 +163,11 @@ impl Bench {
                 continue;
             };
             let mut plan = kept.plan.clone();
-            plan.judge(&planner.world, &planner.policy, &key);
+            plan.plan_pools(&planner.world, &planner.policy, &key);
             assert_eq!(plan.imports, fresh.imports, "{name}");
             assert_eq!(plan.pools, fresh.pools, "{name}");
             assert!(
-                plan.ripens <= fresh.ripens || fresh.ripens.is_none(),
+                plan.next_change_at <= fresh.next_change_at || fresh.next_change_at.is_none(),
                 "{name}"
             );
         }
@@ -180,7 +180,7 @@ proptest! {
     #[test]
     fn what_is_kept_is_what_would_be_planned(ops in prop::collection::vec(any_op(), 1..40)) {
         let mut bench = Bench::new(&MEMBERS);
-        bench.planner.speak(true);
+        bench.planner.set_leading(true);
         for name in MEMBERS {
             bench.connect(name, Vec::new(), Vec::new());
         }
@@ -208,7 +208,7 @@ fn planned_for_b(bench: &Bench) -> Arc<crate::plan::PlannedImport> {
 #[test]
 fn echoes_make_no_new_plan_and_the_last_settles_the_export() {
     let mut bench = Bench::new(&["a", "b", "c"]);
-    bench.planner.speak(true);
+    bench.planner.set_leading(true);
     bench.connect("a", mk_exported(), Vec::new());
     bench.connect("b", Vec::new(), Vec::new());
     bench.connect("c", Vec::new(), Vec::new());
@@ -225,8 +225,8 @@ fn echoes_make_no_new_plan_and_the_last_settles_the_export() {
             bench.planner.update(&mk_name(name), shown, at(20));
             bench.planner.publish(at(20), wall());
         }
-        let told = bench.take("a", at(20)).map(|(_, action, _)| action);
-        assert_eq!(told, settled.then_some("set Exported"), "{name}");
+        let reported = bench.take("a", at(20)).map(|(_, action, _)| action);
+        assert_eq!(reported, settled.then_some("set Exported"), "{name}");
     }
     assert!(bench.planner.unsettled.keys().is_empty());
     let mut own = mk_pool("llm", Some("ClusterSet"));
@@ -243,11 +243,11 @@ fn echoes_make_no_new_plan_and_the_last_settles_the_export() {
 }
 
 #[test]
-fn an_edit_is_reverted_at_once_and_says_so_after_a_second() {
+fn an_edit_is_reverted_at_once_and_reported_after_a_second() {
     let mut bench = Bench::new(&["a", "b"]);
     bench.connect("a", mk_exported(), Vec::new());
     bench.connect("b", Vec::new(), Vec::new());
-    bench.planner.speak(true);
+    bench.planner.set_leading(true);
     bench.plan(at(0));
     let key = mk_key("llm");
     let planned = planned_for_b(&bench);

@@ -31,7 +31,7 @@ fn complaints(bench: &mut Bench) -> usize {
 fn what_happened_before_the_takeover_is_reported_though_nothing_changes_with_it() {
     let mut bench = mk_complaint();
     assert_eq!(complaints(&mut bench), 0);
-    bench.planner.speak(true);
+    bench.planner.set_leading(true);
     // nothing else is due then
     bench.plan(at(1_001));
     assert_eq!(complaints(&mut bench), 1);
@@ -41,7 +41,7 @@ fn what_happened_before_the_takeover_is_reported_though_nothing_changes_with_it(
 fn what_did_not_fit_the_queue_is_reported_by_the_slow_pass() {
     let mut bench = mk_complaint();
     bench.planner.event_queue(&mk_name("a")).fill();
-    bench.planner.speak(true);
+    bench.planner.set_leading(true);
     bench.plan(at(1_001));
     assert_eq!(complaints(&mut bench), 0, "there is no room");
     bench.planner.compare_all();

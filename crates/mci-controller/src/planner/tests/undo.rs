@@ -14,7 +14,7 @@ struct Duel {
 impl Duel {
     fn new() -> Self {
         let mut bench = Bench::new(&["a", "b"]);
-        bench.planner.speak(true);
+        bench.planner.set_leading(true);
         bench.connect("a", mk_exported(), Vec::new());
         bench.connect("b", Vec::new(), Vec::new());
         let mut duel = Self { bench, version: 0 };
@@ -74,12 +74,12 @@ impl Duel {
     }
 
     /// Reason and message of `Exported`.
-    fn said(&self, now: Moment) -> (String, String) {
+    fn exported(&self, now: Moment) -> (String, String) {
         match &self.plan(now).pools[&mk_name("a")] {
             PoolPlan::Exported { condition, .. } => {
                 (condition.reason.clone(), condition.message.clone())
             }
-            PoolPlan::NoEntry => panic!("nothing is said"),
+            PoolPlan::NoEntry => panic!("no condition"),
         }
     }
 
@@ -97,7 +97,7 @@ fn an_edit_is_reverted_at_once_and_a_second_one_too() {
         assert!(!duel.is_reverted(now));
         assert!(duel.answer(now), "round {round}");
         assert!(duel.is_reverted(now));
-        assert_eq!(duel.said(now).0, "Exported");
+        assert_eq!(duel.exported(now).0, "Exported");
         assert_eq!(duel.conflicts(now), 0);
     }
 }
@@ -113,7 +113,7 @@ fn the_third_round_within_a_minute_is_a_conflict_and_waits() {
     duel.undo(third);
     duel.bench.plan(third);
     assert!(!duel.answer(at(24_999)), "hands off for 10 s");
-    let (reason, message) = duel.said(third);
+    let (reason, message) = duel.exported(third);
     assert_eq!(reason, "PartiallyExported");
     assert!(message.contains("b Conflict"), "{message}");
     assert_eq!(duel.conflicts(third), 1);
@@ -135,12 +135,12 @@ fn the_third_round_within_a_minute_is_a_conflict_and_waits() {
     assert!(!duel.answer(at(45_099)));
     assert!(duel.answer(at(45_100)));
 
-    // left alone: what it says counts again after ten minutes
-    assert!(duel.said(at(600_000)).1.contains("b Conflict"));
+    // left alone, it counts again after ten minutes
+    assert!(duel.exported(at(600_000)).1.contains("b Conflict"));
     duel.bench.plan(at(645_099));
     assert_eq!(duel.conflicts(at(645_099)), 1);
     duel.bench.plan(at(645_100));
-    assert_eq!(duel.said(at(645_100)).0, "Exported");
+    assert_eq!(duel.exported(at(645_100)).0, "Exported");
     assert_eq!(duel.conflicts(at(645_100)), 0);
     // the queue forgets within a minute, too
     assert_eq!(duel.conflicts(at(710_000)), 0);
@@ -198,7 +198,7 @@ fn an_import_that_somebody_makes_again_is_deleted_ever_more_slowly() {
 #[test]
 fn whoever_does_not_write_sees_no_conflict() {
     let mut duel = Duel::new();
-    duel.bench.planner.speak(false);
+    duel.bench.planner.set_leading(false);
     for round in 1..=5 {
         duel.undo(at(round * 5_000));
         duel.answer(at(round * 5_000));

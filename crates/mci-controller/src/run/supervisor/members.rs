@@ -179,7 +179,7 @@ impl Supervisor {
                 instance: self.settings.policy.instance.clone(),
                 controller_name: self.settings.policy.controller_name.clone(),
             },
-            alike: self.alike.clone(),
+            interner: self.interner.clone(),
             turns: self.turns.member(),
             metrics: self.metrics.clone(),
             stop: stop.clone(),

@@ -204,7 +204,7 @@ fn under_the_guard_a_gap_in_a_list_is_held_and_a_deletion_counts() {
 }
 
 #[test]
-fn long_silence_withdraws_only_if_the_operator_says_so() {
+fn long_silence_withdraws_only_if_the_operator_allows_it() {
     let mut world = mk_guarded(None);
     lose_at(&mut world, "a", 0);
     assert!(world.tick(at(1_000_000)).withdrawals.is_empty());
@@ -217,7 +217,7 @@ fn long_silence_withdraws_only_if_the_operator_says_so() {
         evidence(&changes),
         [("a".to_owned(), Evidence::WithdrawAfter)]
     );
-    assert!(world.tick(at(601)).withdrawals.is_empty(), "told once");
+    assert!(world.tick(at(601)).withdrawals.is_empty(), "reported once");
     let entries_of = |world: &mut World, second| {
         settle(world, &mk_policy(), at(second));
         entries(world, "b", &mk_key("a"))

@@ -16,7 +16,7 @@ fn connect(world: &mut World, name: &str, uid: &str) -> Vec<(String, Refusal)> {
     connect_of(world, name, uid, None)
 }
 
-/// Tells who answered under the name, and passes the verdict on as the planner does.
+/// Reports which cluster answered under the name, and applies the refusals as the planner does.
 fn connect_of(
     world: &mut World,
     name: &str,
@@ -183,10 +183,10 @@ fn only_what_shows_in_entries_makes_a_new_plan() {
         accepted_identity: Some("x".to_owned()),
         ..Origin::default()
     };
-    let told = world.describe(&mk_name("a"), &Arc::new(origin.clone()));
-    assert!(told.dirty.is_empty());
+    let changes = world.describe(&mk_name("a"), &Arc::new(origin.clone()));
+    assert!(changes.dirty.is_empty());
     let label = ("region".to_owned(), "eu".to_owned());
     origin.labels = BTreeMap::from([label]);
-    let told = world.describe(&mk_name("a"), &Arc::new(origin));
-    assert!(told.dirty.all);
+    let changes = world.describe(&mk_name("a"), &Arc::new(origin));
+    assert!(changes.dirty.all);
 }

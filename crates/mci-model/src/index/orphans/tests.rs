@@ -47,26 +47,26 @@ fn mk_restarted(left: &str) -> World {
 #[test]
 fn doubts_that_end_together_cost_one_pass() {
     let mut world = mk_restarted("p0");
-    world.orphans.looked_at = 0;
+    world.orphans.checked = 0;
     let changes = world.tick(NOW + STALE_AFTER);
     assert_eq!(changes.withdrawals.len(), 2 * (POOLS - 1));
-    assert_eq!(world.orphans.looked_at, 2 * POOLS, "each import once");
+    assert_eq!(world.orphans.checked, 2 * POOLS, "each import once");
 }
 
 #[test]
-fn a_pool_that_shows_costs_a_look_at_its_own_imports() {
+fn a_pool_that_shows_checks_its_own_imports_only() {
     let mut world = mk_restarted("p0");
-    world.orphans.looked_at = 0;
+    world.orphans.checked = 0;
     for _ in 0..5 {
         let gone = Update::PoolApplied(mk_pool("p1", None));
         let changes = world.update(&mk_name("a"), gone, NOW);
-        assert!(changes.withdrawals.len() <= 1, "told once");
+        assert!(changes.withdrawals.len() <= 1, "reported once");
     }
-    assert!(world.orphans.looked_at <= 2, "{}", world.orphans.looked_at);
+    assert!(world.orphans.checked <= 2, "{}", world.orphans.checked);
 }
 
 #[test]
-fn a_first_list_costs_a_look_at_what_it_lists() {
+fn a_first_list_checks_what_it_lists_only() {
     let mut world = mk_restarted("p0");
     let mut fresh = World::new(mk_rules());
     for (name, known) in &world.members {
@@ -77,7 +77,7 @@ fn a_first_list_costs_a_look_at_what_it_lists() {
         }
     }
     world = fresh;
-    world.orphans.looked_at = 0;
+    world.orphans.checked = 0;
     let listed = Update::PoolsListed {
         pools: vec![mk_pool("p1", None)],
         odd: BTreeSet::new(),
@@ -85,7 +85,7 @@ fn a_first_list_costs_a_look_at_what_it_lists() {
     };
     let changes = world.update(&mk_name("a"), listed, NOW);
     assert_eq!(changes.withdrawals.len(), 1);
-    assert_eq!(world.orphans.looked_at, 2);
+    assert_eq!(world.orphans.checked, 2);
 }
 
 /// An import that a member lists as ours, with entries of these names.
@@ -119,7 +119,7 @@ fn show(world: &mut World, importer: &str, imports: Vec<LiveImport>) -> Changes 
     world.update(&mk_name(importer), listed, NOW)
 }
 
-/// Reads the imports of `t` anew, as through another CRD.
+/// Relists the imports of `t`, as through another CRD.
 fn swap_crd(world: &mut World, flavour: Flavour) {
     let crd = Update::ImportCrd(mk_import_crd(flavour));
     world.update(&mk_name("t"), crd, NOW);
@@ -147,17 +147,21 @@ fn names_that_were_never_members_are_nobodys_exports() {
     let names: Vec<String> = (0..200).map(|n| format!("made-up-{n}")).collect();
     let names: Vec<String> = names.into_iter().chain(["gone".to_owned()]).collect();
     let changes = show(&mut world, "t", vec![mk_forged("p", &names)]);
-    let told: Vec<&str> = changes
+    let reported: Vec<&str> = changes
         .withdrawals
         .iter()
         .map(|one| one.exporter.as_str())
         .collect();
-    assert_eq!(told, ["gone"], "it was a member, and left while none ran");
-    assert_eq!(world.orphans.told.len(), 1);
+    assert_eq!(
+        reported,
+        ["gone"],
+        "it was a member, and left while none ran"
+    );
+    assert_eq!(world.orphans.reported.len(), 1);
 }
 
 #[test]
-fn one_importer_tells_so_many_and_no_more_however_often_it_is_read() {
+fn one_importer_reports_so_many_and_no_more_however_often_it_is_read() {
     let mut world = mk_before_the_list(mk_rules());
     let one = mk_forged("p", &["a".to_owned(), "gone".to_owned()]);
     let many: Vec<LiveImport> = (0..MAX_SHOWN)
@@ -167,17 +171,17 @@ fn one_importer_tells_so_many_and_no_more_however_often_it_is_read() {
     assert_eq!(changes.withdrawals.len(), MAX_SHOWN);
     swap_crd(&mut world, Flavour::Superset);
     assert!(show(&mut world, "t", many).withdrawals.is_empty());
-    assert_eq!(world.orphans.told.len(), MAX_SHOWN);
-    // another is heard nevertheless
+    assert_eq!(world.orphans.reported.len(), MAX_SHOWN);
+    // another importer still reports
     world.add_member(&mk_name("c"), NOW);
     let other = mk_forged("other", &["a".to_owned()]);
     assert_eq!(show(&mut world, "c", vec![other]).withdrawals.len(), 1);
-    // and a member takes with it what it told
+    // and a removed member takes its reports with it
     world.forget(&mk_name("t"));
-    assert_eq!(world.orphans.told.len(), 1);
+    assert_eq!(world.orphans.reported.len(), 1);
     world.forget(&mk_name("a"));
-    assert!(world.orphans.told.is_empty());
-    assert!(world.orphans.shown.values().all(|count| *count == 0));
+    assert!(world.orphans.reported.is_empty());
+    assert!(world.orphans.counts.values().all(|count| *count == 0));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use moment::Moment;
 
 const NOW: Moment = Moment::from_millis(100_000);
 
-fn tell(world: &mut World, update: Update) -> Vec<Key> {
+fn update(world: &mut World, update: Update) -> Vec<Key> {
     let changes = world.update(&mk_name("a"), update, NOW);
     assert!(!changes.dirty.all && changes.withdrawals.is_empty());
     changes.dirty.keys.into_iter().collect()
@@ -40,70 +40,70 @@ fn mk_exporter() -> World {
 fn what_exports_in_parent_mode_concerns_is_planned_once_both_kinds_are_known() {
     let mut world = mk_exporter();
     assert_eq!(
-        tell(&mut world, gateways(vec![mk_gateway("gw")])),
+        update(&mut world, gateways(vec![mk_gateway("gw")])),
         [mk_key("x")]
     );
     assert!(!member(&world, "a").parents.known());
     assert_eq!(
-        tell(&mut world, routes(Vec::new())),
+        update(&mut world, routes(Vec::new())),
         [mk_key("x"), mk_key("y")]
     );
     assert!(member(&world, "a").parents.known());
-    // the same again is no news
-    assert!(tell(&mut world, gateways(vec![mk_gateway("gw")])).is_empty());
-    assert!(tell(&mut world, routes(Vec::new())).is_empty());
+    // the same again changes nothing
+    assert!(update(&mut world, gateways(vec![mk_gateway("gw")])).is_empty());
+    assert!(update(&mut world, routes(Vec::new())).is_empty());
 }
 
 #[test]
 fn a_gateway_concerns_the_pools_that_it_accepted() {
     let mut world = mk_exporter();
-    tell(
+    update(
         &mut world,
         gateways(vec![mk_gateway("gw"), mk_gateway("other")]),
     );
-    tell(&mut world, routes(Vec::new()));
+    update(&mut world, routes(Vec::new()));
     let mut moved = mk_gateway("gw");
     moved.addresses = vec!["192.0.2.99".to_owned()];
     let applied = Update::Gateways(Change::Applied(moved.clone()));
-    assert_eq!(tell(&mut world, applied.clone()), [mk_key("x")]);
-    assert!(tell(&mut world, applied).is_empty());
+    assert_eq!(update(&mut world, applied.clone()), [mk_key("x")]);
+    assert!(update(&mut world, applied).is_empty());
     let stranger = Update::Gateways(Change::Applied(mk_gateway("stranger")));
-    assert!(tell(&mut world, stranger).is_empty());
+    assert!(update(&mut world, stranger).is_empty());
     // a list finds the deletion that a watch missed
-    assert_eq!(tell(&mut world, gateways(vec![moved])), [mk_key("y")]);
+    assert_eq!(update(&mut world, gateways(vec![moved])), [mk_key("y")]);
     let deleted = Update::Gateways(Change::Deleted(mk_key("gw")));
-    assert_eq!(tell(&mut world, deleted.clone()), [mk_key("x")]);
-    assert!(tell(&mut world, deleted).is_empty());
+    assert_eq!(update(&mut world, deleted.clone()), [mk_key("x")]);
+    assert!(update(&mut world, deleted).is_empty());
 }
 
 #[test]
 fn a_route_concerns_what_it_leads_to_before_and_after() {
     let mut world = mk_exporter();
-    tell(&mut world, gateways(vec![mk_gateway("gw")]));
-    tell(&mut world, routes(vec![mk_route("r", "gw", "x")]));
+    update(&mut world, gateways(vec![mk_gateway("gw")]));
+    update(&mut world, routes(vec![mk_route("r", "gw", "x")]));
     let found = |world: &World, pool: &str| {
         let routes = member(world, "a").parents.routes_to(&mk_key(pool));
         routes.map(|routes| routes.len())
     };
     assert_eq!((found(&world, "x"), found(&world, "y")), (Some(1), Some(0)));
     let turned = Update::Routes(Change::Applied(mk_route("r", "gw", "y")));
-    assert_eq!(tell(&mut world, turned), [mk_key("x"), mk_key("y")]);
+    assert_eq!(update(&mut world, turned), [mk_key("x"), mk_key("y")]);
     assert_eq!((found(&world, "x"), found(&world, "y")), (Some(0), Some(1)));
     // one to a pool in EndpointMode changes nothing
     let aside = Update::Routes(Change::Applied(mk_route("aside", "gw", "z")));
-    assert!(tell(&mut world, aside).is_empty());
+    assert!(update(&mut world, aside).is_empty());
     // by an import, too
     let mut back = mk_route("back", "gw", "z");
     back.imports.insert(mk_key("x"));
     let back = Update::Routes(Change::Applied(back));
-    assert_eq!(tell(&mut world, back), [mk_key("x")]);
+    assert_eq!(update(&mut world, back), [mk_key("x")]);
     // one that leads nowhere any more is not kept
     let mut nowhere = mk_route("r", "gw", "y");
     nowhere.pools.clear();
     let nowhere = Update::Routes(Change::Applied(nowhere));
-    assert_eq!(tell(&mut world, nowhere), [mk_key("y")]);
+    assert_eq!(update(&mut world, nowhere), [mk_key("y")]);
     assert_eq!(member(&world, "a").parents.routes.items.len(), 2);
-    assert_eq!(tell(&mut world, routes(Vec::new())), [mk_key("x")]);
+    assert_eq!(update(&mut world, routes(Vec::new())), [mk_key("x")]);
     assert!(member(&world, "a").parents.by_target.is_empty());
 }
 
@@ -112,17 +112,17 @@ fn kinds_that_are_not_to_be_had_are_known_but_not_listed() {
     let mut world = mk_exporter();
     let hidden = Update::ParentsHidden;
     assert_eq!(
-        tell(&mut world, hidden(ParentKind::Gateways)),
+        update(&mut world, hidden(ParentKind::Gateways)),
         [mk_key("x"), mk_key("y")]
     );
-    tell(&mut world, hidden(ParentKind::Routes));
+    update(&mut world, hidden(ParentKind::Routes));
     let parents = &member(&world, "a").parents;
     assert!(parents.known() && !parents.gateways_listed());
     assert!(parents.routes_to(&mk_key("x")).is_none());
-    assert!(tell(&mut world, hidden(ParentKind::Routes)).is_empty());
-    // they come, and a later refusal forgets nothing
-    tell(&mut world, routes(vec![mk_route("r", "gw", "x")]));
-    assert!(tell(&mut world, hidden(ParentKind::Routes)).is_empty());
+    assert!(update(&mut world, hidden(ParentKind::Routes)).is_empty());
+    // they are listed, and a later refusal removes nothing
+    update(&mut world, routes(vec![mk_route("r", "gw", "x")]));
+    assert!(update(&mut world, hidden(ParentKind::Routes)).is_empty());
     let found = member(&world, "a").parents.routes_to(&mk_key("x"));
     assert_eq!(found.map(|routes| routes.len()), Some(1));
 }
@@ -133,12 +133,12 @@ fn of_too_many_gateways_and_routes_those_of_pools_are_kept() {
     let crowd = |count: usize| (0..count).map(|n| format!("a{n:05}"));
     let mut many: Vec<GatewayFacts> = crowd(MAX_GATEWAYS).map(|name| mk_gateway(&name)).collect();
     many.push(mk_gateway("gw"));
-    tell(&mut world, gateways(many));
+    update(&mut world, gateways(many));
     let mut many: Vec<RouteFacts> = crowd(MAX_ROUTES)
         .map(|name| mk_route(&name, "gw", "elsewhere"))
         .collect();
     many.push(mk_route("r", "gw", "x"));
-    tell(&mut world, routes(many));
+    update(&mut world, routes(many));
     let kept = |world: &World| {
         let parents = &member(world, "a").parents;
         (parents.gateways.items.len(), parents.routes.items.len())
@@ -153,11 +153,11 @@ fn of_too_many_gateways_and_routes_those_of_pools_are_kept() {
     // what is new stays out, unless a pool names it
     for gateway in ["stranger", "other"] {
         let applied = Update::Gateways(Change::Applied(mk_gateway(gateway)));
-        tell(&mut world, applied);
+        update(&mut world, applied);
     }
     for (route, pool) in [("s", "elsewhere"), ("t", "y")] {
         let applied = Update::Routes(Change::Applied(mk_route(route, "gw", pool)));
-        tell(&mut world, applied);
+        update(&mut world, applied);
     }
     assert_eq!(kept(&world), (MAX_GATEWAYS + 1, MAX_ROUTES + 1));
     let parents = &member(&world, "a").parents;
@@ -171,13 +171,13 @@ fn of_too_many_gateways_and_routes_those_of_pools_are_kept() {
 #[test]
 fn what_is_not_watched_is_not_remembered() {
     let mut world = mk_exporter();
-    tell(&mut world, gateways(vec![mk_gateway("gw")]));
-    tell(&mut world, routes(vec![mk_route("r", "gw", "x")]));
-    let dirty = tell(&mut world, Update::ParentsUnwatched);
+    update(&mut world, gateways(vec![mk_gateway("gw")]));
+    update(&mut world, routes(vec![mk_route("r", "gw", "x")]));
+    let dirty = update(&mut world, Update::ParentsUnwatched);
     assert_eq!(dirty, [mk_key("x"), mk_key("y")]);
     let parents = &member(&world, "a").parents;
     assert!(!parents.known() && parents.gateways.items.is_empty());
-    assert!(tell(&mut world, Update::ParentsUnwatched).is_empty());
+    assert!(update(&mut world, Update::ParentsUnwatched).is_empty());
 }
 
 #[test]
@@ -231,9 +231,9 @@ fn mk_large_route(name: &str, pools: &[&str], bytes: usize) -> RouteFacts {
 #[test]
 fn a_route_that_leads_nowhere_goes() {
     let mut world = mk_exporter();
-    tell(&mut world, routes(vec![mk_large_route("route", &["x"], 1)]));
+    update(&mut world, routes(vec![mk_large_route("route", &["x"], 1)]));
     let changed = mk_large_route("route", &[], 1);
-    tell(&mut world, Update::Routes(Change::Applied(changed)));
+    update(&mut world, Update::Routes(Change::Applied(changed)));
     let parents = &member(&world, "a").parents;
     assert_eq!(
         parents.routes_to(&mk_key("x")).map(|routes| routes.len()),
@@ -251,8 +251,8 @@ fn of_a_list_that_fits_all_routes_are_kept_whatever_was_kept_before() {
             mk_large_route("second", &["x"], second),
         ])
     };
-    tell(&mut world, list(small, large));
-    tell(&mut world, list(large, small));
+    update(&mut world, list(small, large));
+    update(&mut world, list(large, small));
     let routes = &member(&world, "a").parents.routes.items;
     assert_eq!(routes.len(), 2);
     assert!(routes.bytes_of(&mk_key("first")) > large);

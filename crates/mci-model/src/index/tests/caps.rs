@@ -29,8 +29,8 @@ fn flood(world: &mut World, pools: usize) {
     }
 }
 
-/// `a`'s pool `x` is carried by `b`; `a` has been heard for so long that what it lacks is absent.
-fn mk_heard() -> World {
+/// `b` has an entry of `a`'s pool `x`; `a` has been in contact for so long that pools it lacks are absent.
+fn mk_seen() -> World {
     let mut world = mk_restarted();
     connect(&mut world, "a", Vec::new(), Vec::new(), NOW);
     world
@@ -54,7 +54,7 @@ fn pools_without_end_are_not_kept_and_those_exported_still_are() {
 
 #[test]
 fn past_the_cap_what_is_not_kept_is_not_absent() {
-    let mut world = mk_heard();
+    let mut world = mk_seen();
     flood(&mut world, MAX_POOLS);
     let changes = world.tick(NOW + STALE_AFTER);
     assert!(
@@ -62,7 +62,7 @@ fn past_the_cap_what_is_not_kept_is_not_absent() {
         "x may be among those that are not kept"
     );
     assert!(carried(&mut world, LATER));
-    // a list that fits says what there is
+    // a list that fits is complete
     list(&mut world, "a", &["y"], mk_crd(), LATER);
     assert!(!carried(&mut world, LATER));
 }
@@ -73,7 +73,7 @@ fn a_list_under_another_crd_proves_nothing_of_what_was_not_kept() {
         uid: "another".to_owned(),
     };
     for crd in [CrdCheck::Doubtful, another] {
-        let mut world = mk_heard();
+        let mut world = mk_seen();
         flood(&mut world, MAX_POOLS);
         world.tick(NOW + STALE_AFTER);
         list(&mut world, "a", &["y"], crd.clone(), LATER);
@@ -83,7 +83,7 @@ fn a_list_under_another_crd_proves_nothing_of_what_was_not_kept() {
 
 #[test]
 fn past_the_cap_evidence_still_counts() {
-    let mut world = mk_heard();
+    let mut world = mk_seen();
     world.tick(NOW + STALE_AFTER);
     export(&mut world, "a", "x");
     assert!(carried(&mut world, LATER));
@@ -111,7 +111,7 @@ fn names_of_pools_without_end_are_not_kept() {
     let member = member(&world, "a");
     assert_eq!(member.odd_pools.len(), MAX_POOLS);
     assert!(member.gone_pools.len() <= MAX_POOLS);
-    assert!(!member.knows_pool(&mk_key("never-heard-of")));
+    assert!(!member.knows_pool(&mk_key("never-seen")));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn services_past_their_cap_do_not_displace_what_a_pool_names() {
     };
     let mut world = mk_world(&["a", "b"]);
     update(&mut world, Update::Services(Change::Listed(Vec::new())));
-    // the list came before the pool: nothing is said of the Service before it is listed again
+    // the list came before the pool: the Service is unknown until it is listed again
     update(&mut world, all());
     assert!(!kept(&world));
     export(&mut world, "a", "x");
@@ -350,7 +350,7 @@ fn a_kind_that_takes_too_much_stays_as_it_was_and_counts_as_not_listed() {
 
 #[test]
 fn of_pools_that_take_too_much_those_known_stay_and_the_others_are_not_absent() {
-    let mut world = mk_heard();
+    let mut world = mk_seen();
     export(&mut world, "a", "known");
     for at in 0..MANY {
         let large = mk_large_pool(&format!("large-{at}"), None);
@@ -371,7 +371,7 @@ fn of_pools_that_take_too_much_those_known_stay_and_the_others_are_not_absent() 
     let changes = update(&mut world, mk_large_pools("new", MANY, mk_crd()));
     assert!(changes.withdrawals.is_empty() && has(&world, "a", "known"));
     assert!(carried(&mut world, LATER));
-    // a list that fits says what there is, though it fits only without what it lacks
+    // a list that fits is complete, though it fits only without the pools that it lacks
     let changes = update(&mut world, mk_large_pools("new", MANY - 16, mk_crd()));
     assert!(evidence(&changes).contains(&Evidence::PoolAbsent) && !has(&world, "a", "known"));
     assert!(!member(&world, "a").is_overfull() && !carried(&mut world, LATER));

@@ -24,7 +24,7 @@ fn mk_service() -> Value {
 }
 
 /// A status with everything in it that we may write.
-fn mk_said() -> Value {
+fn mk_status_json() -> Value {
     json!({
         "observedGeneration": 5,
         "conditions": [mk_condition("Accepted"), mk_condition("Ready"), mk_condition("Consistent")],
@@ -49,29 +49,29 @@ fn mk_said() -> Value {
     })
 }
 
-fn read(said: &Value) -> Option<ImportStatus> {
-    Some(mk_status(serde_json::from_value(said.clone()).ok()?))
+fn read(status: &Value) -> Option<ImportStatus> {
+    Some(mk_status(serde_json::from_value(status.clone()).ok()?))
 }
 
 fn mk_planned(flavour: Flavour) -> PlannedImport {
-    let status = read(&mk_said()).expect("a status");
+    let status = read(&mk_status_json()).expect("a status");
     PlannedImport {
         audience: Audience {
             flavour,
             excluded: None,
             generation: 5,
-            lent: 0,
+            carried_over: 0,
         },
         digest: digest(&status, MCI_CONTROLLER),
         status,
     }
 }
 
-/// What is done about our import when it says this; none: no API server would take it.
-fn step(said: &Value) -> Option<Step> {
+/// The step for our import with this status; none: no API server would accept it.
+fn step(status: &Value) -> Option<Step> {
     let planned = mk_planned(Flavour::Superset);
     let mut live = mk_live(&mk_key("llm"), &planned, 7);
-    live.status = LiveStatus::new(read(said)?, MCI_CONTROLLER);
+    live.status = LiveStatus::new(read(status)?, MCI_CONTROLLER);
     Some(diff(&ImportPlan::Present(Arc::new(planned)), Some(&live)))
 }
 
@@ -93,8 +93,8 @@ fn pointers(value: &Value, at: &str, found: &mut Vec<String>) {
 
 /// The same with another value at its end.
 fn edited(at: &str) -> Option<Value> {
-    let mut said = mk_said();
-    let value = said.pointer_mut(at)?;
+    let mut status = mk_status_json();
+    let value = status.pointer_mut(at)?;
     *value = match &*value {
         Value::Number(number) => json!(number.as_u64()? + 1),
         Value::String(text) => match text.as_str() {
@@ -109,27 +109,27 @@ fn edited(at: &str) -> Option<Value> {
         },
         _ => return None,
     };
-    Some(said)
+    Some(status)
 }
 
 /// The same without it.
 fn without(at: &str) -> Value {
-    let mut said = mk_said();
+    let mut status = mk_status_json();
     let (parent, name) = at.rsplit_once('/').expect("a pointer");
-    match said.pointer_mut(parent) {
+    match status.pointer_mut(parent) {
         Some(Value::Object(fields)) => drop(fields.remove(name)),
         Some(Value::Array(items)) => drop(items.remove(name.parse().expect("an index"))),
         _ => unreachable!("{at} has a parent"),
     }
-    said
+    status
 }
 
 #[test]
 fn whatever_is_edited_or_taken_out_is_written_again() {
-    let said = mk_said();
-    assert_eq!(step(&said), Some(Step::None));
+    let status = mk_status_json();
+    assert_eq!(step(&status), Some(Step::None));
     let mut all = Vec::new();
-    pointers(&said, "", &mut all);
+    pointers(&status, "", &mut all);
     let (mut edits, mut gaps) = (0, 0);
     for at in &all {
         if let Some(edited) = edited(at) {
@@ -157,17 +157,17 @@ fn a_field_that_is_added_to_an_entry_is_removed(
     #[case] value: Value,
     #[case] removed: &str,
 ) {
-    let mut said = mk_said();
-    said.pointer_mut(at).expect("there")[name] = value;
+    let mut status = mk_status_json();
+    status.pointer_mut(at).expect("there")[name] = value;
     let expected = Step::RemoveForeign(vec![removed.to_owned()]);
-    assert_eq!(step(&said), Some(expected));
+    assert_eq!(step(&status), Some(expected));
 }
 
 #[test]
 fn what_is_added_to_lists_is_removed_from_their_ends() {
-    let mut said = mk_said();
+    let mut status = mk_status_json();
     let mut push = |at: &str, item: Value| {
-        let list = said.pointer_mut(at).and_then(Value::as_array_mut);
+        let list = status.pointer_mut(at).and_then(Value::as_array_mut);
         list.expect("a list").push(item);
     };
     push("/clusters/0/conditions", mk_condition("X"));
@@ -183,7 +183,7 @@ fn what_is_added_to_lists_is_removed_from_their_ends() {
         "/status/clusters/2",
     ];
     let expected = Step::RemoveForeign(expected.map(str::to_owned).into());
-    assert_eq!(step(&said), Some(expected));
+    assert_eq!(step(&status), Some(expected));
 }
 
 #[test]
@@ -202,12 +202,12 @@ fn a_condition_of_ours_that_is_not_planned_is_removed_from_the_top() {
 #[case::another_exporter(json!([{"name": MCI_CONTROLLER, "exportingClusters": [{"name": "a"}],
     "conditions": [mk_condition("Accepted"), mk_condition("Ready")]}]), Step::ApplyStatus)]
 #[case::no_conditions(json!([{"name": MCI_CONTROLLER, "exportingClusters": [{"name": "a"}, {"name": "b"}]}]), Step::ApplyStatus)]
-#[case::as_planned(mk_said()["controllers"].clone(), Step::None)]
+#[case::as_planned(mk_status_json()["controllers"].clone(), Step::None)]
 fn under_upstreams_crd_controllers_alone_count(#[case] controllers: Value, #[case] expected: Step) {
     let planned = mk_planned(Flavour::Upstream);
     let mut live = mk_live(&mk_key("llm"), &planned, 7);
-    let said = json!({"controllers": controllers});
-    live.status = LiveStatus::new(read(&said).expect("a status"), MCI_CONTROLLER);
+    let status = json!({"controllers": controllers});
+    live.status = LiveStatus::new(read(&status).expect("a status"), MCI_CONTROLLER);
     let step = diff(&ImportPlan::Present(Arc::new(planned)), Some(&live));
     assert_eq!(step, expected);
 }

@@ -1,5 +1,7 @@
 //! EndpointMode: the endpoint picker that an entry names, by its Service.
 
+use std::{collections::BTreeSet, net::IpAddr};
+
 use crd::{
     EndpointPicker, PortRef, RoutingMode, SecretReference, ServiceEndpoints, ServicePort,
     ServiceType,
@@ -17,15 +19,15 @@ use crate::{
     plan::{Policy, address},
 };
 
-/// As many addresses as the CRD admits.
+/// Maximum number of addresses in the CRD.
 const MAX_ADDRESSES: usize = 64;
-/// Ready EPP pods, as many as the CRD admits.
+/// Maximum number of ready EPP pods in the CRD.
 const MAX_ENDPOINTS: usize = 100;
 
 /// The health or metrics port of a Service.
-struct Aside {
+struct AuxiliaryPort {
     port: Option<u16>,
-    /// The annotation asks for a port that the Service has not got, and is treated as absent.
+    /// The annotation names a port that the Service lacks, and is treated as absent.
     unmet: bool,
 }
 
@@ -68,7 +70,7 @@ pub(super) fn resolve(
     publish(policy, member, epp, request, &key, service, port)
 }
 
-/// The entry's view of a Service that resolves.
+/// The picker of a Service that was found.
 fn publish(
     policy: &Policy,
     member: &Member,
@@ -78,15 +80,9 @@ fn publish(
     service: &ServiceFacts,
     port: &PortFacts,
 ) -> Resolution {
-    let ready: Vec<String> = {
-        let mut ips: Vec<_> = member
-            .slices_of(key)
-            .flat_map(|slice| slice.ready.iter().copied())
-            .collect();
-        ips.sort_unstable();
-        ips.dedup();
-        ips.iter().map(ToString::to_string).collect()
-    };
+    let ready = member.slices_of(key).flat_map(|slice| &slice.ready);
+    let ready: BTreeSet<&IpAddr> = ready.collect();
+    let ready: Vec<String> = ready.into_iter().map(ToString::to_string).collect();
     let (type_, candidates) = match service.type_ {
         _ if service.headless => (ServiceType::ClusterIP, &ready),
         ServiceType::LoadBalancer => (ServiceType::LoadBalancer, &service.ingress),
@@ -121,8 +117,8 @@ fn publish(
         app_protocol: port.app_protocol.clone(),
     };
     let mut ignored = Vec::new();
-    let mut aside = |annotation, wanted: &PortOverride, names: [&str; 2]| {
-        let Aside { port, unmet } = aside_port(member, key, service, wanted, names);
+    let mut auxiliary = |annotation, wanted: &PortOverride, names: [&str; 2]| {
+        let AuxiliaryPort { port, unmet } = auxiliary_port(member, key, service, wanted, names);
         if unmet {
             ignored.push(annotation);
         }
@@ -131,15 +127,15 @@ fn publish(
             secret_ref: local_secret(wanted),
         })
     };
-    let health = aside(HEALTH_PORT, &request.health, ["health", "grpc-health"]);
-    let metrics = aside(METRICS_PORT, &request.metrics, ["metrics", "http-metrics"]);
+    let health = auxiliary(HEALTH_PORT, &request.health, ["health", "grpc-health"]);
+    let metrics = auxiliary(METRICS_PORT, &request.metrics, ["metrics", "http-metrics"]);
     let mut endpoints = Vec::new();
     if policy.epp_endpoints {
         let ready = ready.iter().map(String::as_str);
         let (kept, dropped) = address::sanitise(ready, &member.origin.allowed);
         endpoints = kept;
         endpoints.truncate(MAX_ENDPOINTS);
-        // those of a headless Service are its addresses, and counted
+        // those of a headless Service are its addresses, which are counted already
         if !service.headless {
             rejected.extend(dropped);
         }
@@ -162,18 +158,18 @@ fn publish(
         rejected,
         ignored,
         truncated,
-        ..Resolution::nothing(RoutingMode::EndpointMode)
+        ..Resolution::empty(RoutingMode::EndpointMode)
     }
 }
 
-/// The health or metrics port: what the annotation says if it fits the Service, else the port of a usual name.
-fn aside_port(
+/// The health or metrics port: the annotation's if the Service has it, else the port of a usual name.
+fn auxiliary_port(
     member: &Member,
     key: &Key,
     service: &ServiceFacts,
     wanted: &PortOverride,
     names: [&str; 2],
-) -> Aside {
+) -> AuxiliaryPort {
     let by_name = |name: &str| {
         let port = service.ports.iter().find(|port| port.name == name);
         port.map(|port| number_of(member, key, service, port))
@@ -185,13 +181,13 @@ fn aside_port(
         }
         PortSelector::Name(name) => by_name(name),
     });
-    Aside {
+    AuxiliaryPort {
         port: chosen.or_else(|| names.into_iter().find_map(by_name)),
         unmet: wanted.port.is_some() && chosen.is_none(),
     }
 }
 
-/// The number to connect to. The addresses of a headless Service are its pods': their ports count.
+/// The number to connect to. A headless Service has the addresses of its pods, so the ports of its pods count.
 fn number_of(member: &Member, key: &Key, service: &ServiceFacts, port: &PortFacts) -> u16 {
     if !service.headless {
         return port.number;
@@ -219,11 +215,11 @@ impl Resolution {
     fn unresolved(reason: &'static str, message: String) -> Self {
         Self {
             unresolved: Some((reason, message)),
-            ..Self::nothing(RoutingMode::EndpointMode)
+            ..Self::empty(RoutingMode::EndpointMode)
         }
     }
 
-    /// An ExternalName could point anywhere (CVE-2021-25740): its type is told, no address ever.
+    /// An ExternalName could point anywhere (CVE-2021-25740): only its type is exported, never an address.
     fn external_name(epp: &EppRef, key: &Key) -> Self {
         Self {
             picker: Some(EndpointPicker {
@@ -242,7 +238,7 @@ impl Resolution {
                 "UnsupportedServiceType",
                 format!("Service {key} is an ExternalName, which is never exported"),
             )),
-            ..Self::nothing(RoutingMode::EndpointMode)
+            ..Self::empty(RoutingMode::EndpointMode)
         }
     }
 }

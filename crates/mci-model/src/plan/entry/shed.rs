@@ -6,13 +6,13 @@ use crate::plan::parent;
 
 /// Largest entry, in bytes of JSON: 256 of them stay under what etcd takes with the rest (spec 4.1).
 pub(super) const MAX_ENTRY_BYTES: usize = 8 * 1024;
-/// Left for what the cut itself adds: the condition that tells of it, and the times of four conditions.
+/// Reserve for what the cut itself adds: the condition that reports it, and the times of four conditions.
 const CUT_RESERVE: usize = 512;
-/// What is left of the addresses of an entry that is too large.
+/// Addresses that an entry keeps if it is too large.
 const FEW_ADDRESSES: usize = 4;
 
-/// Cuts an entry that is too large until it is not, what is missed least first (spec 4.1); returns whether it did, and
-/// the size that it has now, in bytes.
+/// Cuts an entry that is too large until it fits, beginning with what matters least (spec 4.1). Returns whether anything
+/// was cut, and the new size in bytes.
 pub(super) fn shed(entry: &mut ImportedCluster) -> (bool, usize) {
     let cuts: [fn(&mut ImportedCluster); 7] = [
         |entry| {
@@ -33,7 +33,7 @@ pub(super) fn shed(entry: &mut ImportedCluster) -> (bool, usize) {
             });
         },
         |entry| entry.app_protocol = None,
-        // their ports tell enough
+        // the ports of the parents are enough
         |entry| {
             for parent in &mut entry.parents {
                 parent.listeners.clear();
@@ -64,7 +64,7 @@ fn cut_services(entry: &mut ImportedCluster, cut: impl FnMut(&mut ServiceEndpoin
     services_of(entry).for_each(cut);
 }
 
-/// All that an entry says of addresses, in either mode.
+/// All addresses and ports of an entry, in either mode.
 pub(in crate::plan) fn services_of(
     entry: &mut ImportedCluster,
 ) -> impl Iterator<Item = &mut ServiceEndpoints> {
@@ -113,7 +113,7 @@ mod tests {
     #[case::then_labels(1_500, [false, false, true, true])]
     #[case::then_host_names(2_700, [false, false, false, true])]
     #[case::then_addresses(3_900, [false, false, false, false])]
-    fn what_is_missed_least_goes_first(#[case] excess: usize, #[case] expected: [bool; 4]) {
+    fn what_matters_least_is_cut_first(#[case] excess: usize, #[case] expected: [bool; 4]) {
         let mut entry = mk_too_large(excess);
         let (cut, size) = shed(&mut entry);
         let picker = entry.endpoint_picker.as_ref().expect("an EPP");

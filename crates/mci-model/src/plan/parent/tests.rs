@@ -61,13 +61,13 @@ fn entry_with(change: impl FnOnce(&mut Setting)) -> Entry {
     setting.entry()
 }
 
-fn said(conditions: &[crd::Condition], type_: &str) -> String {
+fn shown(conditions: &[crd::Condition], type_: &str) -> String {
     let condition = conditions::find(conditions, type_).unwrap_or_else(|| panic!("no {type_}"));
     format!("{}/{}", condition.status, condition.reason)
 }
 
-fn parent_said(entry: &crd::ImportedCluster, type_: &str) -> String {
-    said(&entry.parents[0].conditions, type_)
+fn parent_shown(entry: &crd::ImportedCluster, type_: &str) -> String {
+    shown(&entry.parents[0].conditions, type_)
 }
 
 fn the_gateway(setting: &mut Setting) -> &mut GatewayFacts {
@@ -79,7 +79,7 @@ fn the_route(setting: &mut Setting) -> &mut RouteFacts {
 }
 
 #[test]
-fn a_gateway_is_told_with_all_that_a_client_needs() {
+fn a_gateway_is_exported_with_all_that_a_client_needs() {
     let entry = Setting::new().entry();
     assert_eq!(entry.routing_mode, crd::RoutingMode::ParentMode);
     assert_eq!(entry.endpoint_picker, None);
@@ -105,7 +105,7 @@ fn a_gateway_is_told_with_all_that_a_client_needs() {
         (HOSTNAMES_KNOWN, "True/HostnamesKnown"),
         (LOOP_FREE, "True/NoLoop"),
     ] {
-        assert_eq!(parent_said(&entry, type_), expected);
+        assert_eq!(parent_shown(&entry, type_), expected);
     }
     for (type_, expected) in [
         (conditions::ACCEPTED, "True/Accepted"),
@@ -113,7 +113,7 @@ fn a_gateway_is_told_with_all_that_a_client_needs() {
         (conditions::READY, "True/Ready"),
         (conditions::REACHABLE, "True/Reachable"),
     ] {
-        assert_eq!(said(&entry.conditions, type_), expected);
+        assert_eq!(shown(&entry.conditions, type_), expected);
     }
     let mut generations = parent.conditions.iter().map(|one| one.observed_generation);
     assert!(generations.all(|generation| generation == Some(3)));
@@ -125,19 +125,22 @@ fn a_gateway_is_told_with_all_that_a_client_needs() {
 #[case::no_address(|s: &mut Setting| the_gateway(s).addresses.clear(), "AddressNotAssigned")]
 #[case::no_listener(|s: &mut Setting| the_gateway(s).listeners.clear(), "NotProgrammed")]
 #[case::no_gateways(|s: &mut Setting| s.gateways = None, "NotProgrammed")]
-fn a_parent_that_cannot_be_used_says_why(#[case] change: fn(&mut Setting), #[case] reason: &str) {
+fn a_parent_that_cannot_be_used_has_the_reason(
+    #[case] change: fn(&mut Setting),
+    #[case] reason: &str,
+) {
     let entry = entry_with(change);
-    assert_eq!(parent_said(&entry, PROGRAMMED), format!("False/{reason}"));
-    let ready = said(&entry.conditions, conditions::READY);
+    assert_eq!(parent_shown(&entry, PROGRAMMED), format!("False/{reason}"));
+    let ready = shown(&entry.conditions, conditions::READY);
     assert_eq!(ready, "False/ParentNotProgrammed");
-    let accepted = said(&entry.conditions, conditions::ACCEPTED);
+    let accepted = shown(&entry.conditions, conditions::ACCEPTED);
     assert_eq!(accepted, "True/Accepted");
 }
 
 #[rstest]
 #[case::nobody_accepted_it(|s: &mut Setting| s.parents.clear(), "no Gateway has accepted the pool")]
 #[case::gone(|s: &mut Setting| s.gateways = Some(Vec::new()), "ml/gw does not exist")]
-fn an_entry_without_parents_stays_and_says_why(
+fn an_entry_without_parents_stays_and_has_the_reason(
     #[case] change: fn(&mut Setting),
     #[case] why: &str,
 ) {
@@ -158,7 +161,7 @@ fn one_usable_gateway_is_enough_and_comes_first() {
     });
     let names: Vec<&str> = entry.parents.iter().map(|one| one.name.as_str()).collect();
     assert_eq!(names, ["gw", "a-gw"]);
-    assert_eq!(said(&entry.conditions, conditions::READY), "True/Ready");
+    assert_eq!(shown(&entry.conditions, conditions::READY), "True/Ready");
 }
 
 #[test]
@@ -172,7 +175,7 @@ fn addresses_that_mean_something_else_elsewhere_are_left_out() {
     });
     assert!(entry.parents[0].service[0].addresses.is_empty());
     for type_ in [conditions::ACCEPTED, conditions::READY] {
-        assert_eq!(said(&entry.conditions, type_), "False/InvalidAddress");
+        assert_eq!(shown(&entry.conditions, type_), "False/InvalidAddress");
     }
 }
 
@@ -196,7 +199,7 @@ fn hostnames_are_what_listener_and_route_have_in_common(
         the_route(setting).hostnames = hosts.collect();
     });
     assert_eq!(entry.parents[0].hostnames, expected);
-    assert_eq!(parent_said(&entry, HOSTNAMES_KNOWN), known);
+    assert_eq!(parent_shown(&entry, HOSTNAMES_KNOWN), known);
 }
 
 #[rstest]
@@ -205,7 +208,7 @@ fn hostnames_are_what_listener_and_route_have_in_common(
 #[case::all(|_: &mut RouteFacts| {}, &["web", "secure"])]
 #[case::from_elsewhere(|route: &mut RouteFacts| route.key = Key::new("other", "llm"), &["secure"])]
 #[case::by_another_gateway(|route: &mut RouteFacts| route.parents[0].gateway = mk_key("x"), &["web", "secure", "grpc"])]
-fn only_listeners_with_a_route_to_the_pool_are_told(
+fn only_listeners_with_a_route_to_the_pool_are_exported(
     #[case] change: fn(&mut RouteFacts),
     #[case] expected: &[&str],
 ) {
@@ -281,19 +284,19 @@ fn listeners_of_one_port_share_it_without_a_name() {
 #[case::no_routes_to_be_had(|s: &mut Setting| s.routes = None, "Unknown/RoutesUnknown")]
 fn a_route_back_to_the_import_is_a_risk(#[case] change: fn(&mut Setting), #[case] expected: &str) {
     let entry = entry_with(change);
-    assert_eq!(parent_said(&entry, LOOP_FREE), expected);
-    assert_eq!(said(&entry.conditions, conditions::READY), "True/Ready");
+    assert_eq!(parent_shown(&entry, LOOP_FREE), expected);
+    assert_eq!(shown(&entry.conditions, conditions::READY), "True/Ready");
 }
 
 #[test]
-fn without_routes_all_listeners_are_told_and_no_hostname_is() {
+fn without_routes_all_listeners_are_exported_and_no_hostname() {
     for routes in [None, Some(Vec::new())] {
         let entry = entry_with(|setting| setting.routes = routes);
         let parent = &entry.parents[0];
         assert_eq!(parent.listeners.len(), 1);
         assert!(parent.hostnames.is_empty());
-        assert_eq!(parent_said(&entry, HOSTNAMES_KNOWN), "False/RoutesUnknown");
-        assert_eq!(said(&entry.conditions, conditions::READY), "True/Ready");
+        assert_eq!(parent_shown(&entry, HOSTNAMES_KNOWN), "False/RoutesUnknown");
+        assert_eq!(shown(&entry.conditions, conditions::READY), "True/Ready");
     }
 }
 
@@ -337,7 +340,7 @@ fn a_large_gateway_is_cut_to_what_the_crd_admits() {
         setting.gateways = Some(vec![mk_large_gateway("gw")]);
         the_route(setting).hostnames = vec![Hostname::Any];
     });
-    let accepted = said(&entry.conditions, conditions::ACCEPTED);
+    let accepted = shown(&entry.conditions, conditions::ACCEPTED);
     assert_eq!(accepted, "True/Truncated");
     let parent = &entry.parents[0];
     assert_eq!(parent.service[0].ports.len(), MAX_LISTENERS);
@@ -377,8 +380,8 @@ fn an_entry_of_many_gateways_fits_and_keeps_what_can_be_used() {
     assert!(!entry.parents.is_empty() && entry.parents.len() <= MAX_PARENTS);
     assert_eq!(entry.parents[0].name, "gw31");
     assert_eq!(entry.parents[0].service[0].addresses.len(), 4);
-    assert_eq!(parent_said(&entry, HOSTNAMES_KNOWN), "False/Truncated");
-    let accepted = said(&entry.conditions, conditions::ACCEPTED);
+    assert_eq!(parent_shown(&entry, HOSTNAMES_KNOWN), "False/Truncated");
+    let accepted = shown(&entry.conditions, conditions::ACCEPTED);
     assert_eq!(accepted, "True/Truncated");
-    assert_eq!(said(&entry.conditions, conditions::READY), "True/Ready");
+    assert_eq!(shown(&entry.conditions, conditions::READY), "True/Ready");
 }

@@ -64,7 +64,7 @@ fn an_entry_drains_for_as_long_as_its_pool_wished_and_then_goes() {
     assert_eq!(reason(&draining, conditions::READY), "Draining");
     assert_eq!(reason(&draining, conditions::REACHABLE), "Reachable");
     let plan = desired_for(&world, &mk_policy(), &mk_key("llm"), at(20));
-    assert_eq!(plan.ripens, Some(at(40)));
+    assert_eq!(plan.next_change_at, Some(at(40)));
     // nothing moves while it drains
     assert_eq!(settle(&mut world, &mk_policy(), at(39)), 0);
     settle(&mut world, &mk_policy(), at(40));
@@ -88,7 +88,7 @@ fn the_pools_exported_goes_at_once() {
 }
 
 #[test]
-fn where_the_pool_says_nothing_the_operator_does() {
+fn the_drain_of_the_operator_counts_where_the_pool_has_none() {
     let rules = Rules {
         drain: Duration::from_secs(5),
         ..mk_rules()
@@ -131,7 +131,7 @@ fn a_removed_member_drains_nothing() {
     assert_eq!(entry(&world), None);
 }
 
-/// A new controller, told that `a` does not export, while `b` holds this import.
+/// A new controller that knows `a` does not export, while `b` holds this import.
 fn restart(mut live: LiveImport, until: Option<i64>) -> World {
     let time = until.map(|second| Time(wall(second)));
     live.status.clusters[0].drain_until = time;
@@ -157,7 +157,7 @@ fn a_restart_goes_on_with_the_drain_that_it_finds() {
         Some(Time(wall(20)))
     );
     let plan = desired_for(&resumed, &mk_policy(), &mk_key("llm"), at(0));
-    assert_eq!(plan.ripens, Some(at(20)));
+    assert_eq!(plan.next_change_at, Some(at(20)));
     settle(&mut resumed, &mk_policy(), at(20));
     assert_eq!(entry(&resumed), None);
     assert_eq!(entry(&restart(live.clone(), Some(-1))), None, "it is over");

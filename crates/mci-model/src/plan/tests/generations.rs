@@ -79,7 +79,7 @@ fn doubted(world: &mut World) {
 #[case::crd_missing(doubted, 1)]
 #[case::carried_after_a_restart(forgotten, 1)]
 #[case::draining(deleted, 1)]
-fn each_condition_has_the_generation_of_what_it_speaks_of(
+fn each_condition_has_the_generation_of_its_object(
     #[case] fault: fn(&mut World),
     #[case] seconds: u64,
     #[values(mk_pool("llm", Some("ClusterSet")), mk_parent_pool("llm"))] pool: PoolFacts,
@@ -111,7 +111,7 @@ fn each_condition_has_the_generation_of_what_it_speaks_of(
 }
 
 #[test]
-fn a_pool_that_changes_is_said_to_be_seen() {
+fn a_pool_that_changes_has_its_generation_in_the_condition() {
     let mut world = mk_imported(mk_pool("llm", Some("ClusterSet")));
     let mut pool = member(&world, "a").pools[&mk_key("llm")].facts.clone();
     pool.generation = 4;
@@ -120,9 +120,9 @@ fn a_pool_that_changes_is_said_to_be_seen() {
     let live = &member(&world, "b").imports.items[&mk_key("llm")];
     let of_entry = generations(&live.status.clusters[0].conditions);
     assert_eq!(of_entry, [Some(4)]);
-    let said = member(&world, "a").pools[&mk_key("llm")]
+    let condition = member(&world, "a").pools[&mk_key("llm")]
         .facts
         .exported
         .clone();
-    assert_eq!(generations(&said.expect("Exported")), [Some(4)]);
+    assert_eq!(generations(&condition.expect("Exported")), [Some(4)]);
 }

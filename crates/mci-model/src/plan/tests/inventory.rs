@@ -1,4 +1,4 @@
-//! What the inventory says of a member shows in its entries.
+//! Labels and networks of the inventory in a member's entries.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -38,7 +38,7 @@ fn labels_of_the_inventory_go_into_the_entries() {
 }
 
 #[test]
-fn an_address_outside_of_the_members_networks_is_left_out_and_told() {
+fn an_address_outside_of_the_members_networks_is_left_out_and_reported() {
     let mut world = mk_world(&["a", "b"]);
     export(&mut world, "a", "llm");
     describe(&mut world, "a", "10.0.0.0/8", &[]);

@@ -5,7 +5,7 @@ use crd::RoutingMode;
 use super::*;
 use crate::index::{entry::Entry, facts::Programmed, update::ParentKind};
 
-/// What a member's watches of Gateways and routes say first.
+/// The first lists of a member's Gateways and routes.
 fn parents() -> [Update; 2] {
     [
         Update::Gateways(Change::Listed(vec![mk_gateway("gw")])),
@@ -13,15 +13,15 @@ fn parents() -> [Update; 2] {
     ]
 }
 
-fn tell(world: &mut World, name: &str, updates: impl IntoIterator<Item = Update>) {
+fn update(world: &mut World, name: &str, updates: impl IntoIterator<Item = Update>) {
     for update in updates {
         world.update(&mk_name(name), update, NOW);
     }
 }
 
 fn export_by_parents(world: &mut World, name: &str) {
-    tell(world, name, parents());
-    tell(world, name, [Update::PoolApplied(mk_parent_pool("llm"))]);
+    update(world, name, parents());
+    update(world, name, [Update::PoolApplied(mk_parent_pool("llm"))]);
 }
 
 /// The live entry of an exporter in an import.
@@ -89,13 +89,13 @@ fn a_mode_switch_is_one_write_per_import_and_no_entry_vanishes() {
     // not before its Gateways and routes are known
     let mut switched = mk_parent_pool("llm");
     switched.exported = exported.clone();
-    tell(&mut world, "a", [Update::PoolApplied(switched)]);
+    update(&mut world, "a", [Update::PoolApplied(switched)]);
     assert_eq!(settle(&mut world, &mk_policy(), NOW), 0);
     let [gateways, routes] = parents();
-    tell(&mut world, "a", [gateways]);
+    update(&mut world, "a", [gateways]);
     assert_eq!(settle(&mut world, &mk_policy(), NOW), 0);
     assert_eq!(mode(&world, "b", "a"), Some(RoutingMode::EndpointMode));
-    tell(&mut world, "a", [routes]);
+    update(&mut world, "a", [routes]);
     settle(&mut world, &mk_policy(), NOW);
     assert_eq!(writes(&world), first.map(|count| count + 1));
     assert_eq!(mode(&world, "b", "a"), Some(RoutingMode::ParentMode));
@@ -103,7 +103,7 @@ fn a_mode_switch_is_one_write_per_import_and_no_entry_vanishes() {
     // and back
     let mut back = mk_pool("llm", Some("ClusterSet"));
     back.exported = exported;
-    tell(&mut world, "a", [Update::PoolApplied(back)]);
+    update(&mut world, "a", [Update::PoolApplied(back)]);
     settle(&mut world, &mk_policy(), NOW);
     assert_eq!(writes(&world), first.map(|count| count + 2));
     let entry = live(&world, "b", "a").expect("there");
@@ -125,7 +125,7 @@ fn a_restart_writes_nothing_before_or_after_the_gateways_are_known() {
         exporting(planned(&plan, "a")).join(",")
     };
     assert_eq!(exporting(&world), "a,b");
-    tell(&mut world, "a", parents());
+    update(&mut world, "a", parents());
     assert_eq!(settle(&mut world, &mk_policy(), NOW), 0);
     assert_eq!(exporting(&world), "a,b");
 }
@@ -137,7 +137,7 @@ fn what_is_kept_keeps_its_place_among_the_others() {
     export_by_parents(&mut before, "a");
     let mut other = mk_pool("llm", Some("ClusterSet"));
     other.target_ports = vec![9000];
-    tell(&mut before, "b", [Update::PoolApplied(other)]);
+    update(&mut before, "b", [Update::PoolApplied(other)]);
     settle(&mut before, &mk_policy(), NOW);
     let text = |world: &World| {
         let import = &member(world, "c").imports.items[&mk_key("llm")];
@@ -151,10 +151,10 @@ fn what_is_kept_keeps_its_place_among_the_others() {
 }
 
 #[test]
-fn a_first_export_shows_once_the_gateways_are_known_and_says_pending_till_then() {
+fn a_first_export_is_pending_until_the_gateways_are_known() {
     let mut world = mk_world(&["a", "b"]);
     let pool = Update::PoolApplied(mk_parent_pool("llm"));
-    tell(&mut world, "a", [pool]);
+    update(&mut world, "a", [pool]);
     let plan = desired_for(&world, &mk_policy(), &mk_key("llm"), NOW);
     assert_eq!(plan.imports[&mk_name("a")], ImportPlan::Absent);
     assert_eq!(plan.imports[&mk_name("b")], ImportPlan::Absent);
@@ -163,7 +163,7 @@ fn a_first_export_shows_once_the_gateways_are_known_and_says_pending_till_then()
         (&*status, &*message),
         ("False", "exported to 0/1: b Pending")
     );
-    tell(&mut world, "a", parents());
+    update(&mut world, "a", parents());
     settle(&mut world, &mk_policy(), NOW);
     assert_eq!(mode(&world, "b", "a"), Some(RoutingMode::ParentMode));
     let (status, ..) = exported(&world, &mk_policy(), "a", &mk_key("llm"), NOW);
@@ -171,19 +171,19 @@ fn a_first_export_shows_once_the_gateways_are_known_and_says_pending_till_then()
 }
 
 #[test]
-fn a_member_without_gateway_api_says_so_in_its_entry() {
+fn a_member_without_gateway_api_has_the_reason_in_its_entry() {
     let mut world = mk_world(&["a", "b"]);
     let hidden = [ParentKind::Gateways, ParentKind::Routes].map(Update::ParentsHidden);
-    tell(&mut world, "a", hidden);
+    update(&mut world, "a", hidden);
     let pool = Update::PoolApplied(mk_parent_pool("llm"));
-    tell(&mut world, "a", [pool]);
+    update(&mut world, "a", [pool]);
     settle(&mut world, &mk_policy(), NOW);
     let entry = live(&world, "b", "a").expect("there");
     assert_eq!(reason(&entry, conditions::READY), "ParentNotProgrammed");
     let parent = &entry.parents[0].conditions;
     assert!(conditions::is_false(parent, conditions::HOSTNAMES_KNOWN));
     // Gateway API is installed later
-    tell(&mut world, "a", parents());
+    update(&mut world, "a", parents());
     settle(&mut world, &mk_policy(), NOW);
     let entry = live(&world, "b", "a").expect("there");
     assert_eq!(reason(&entry, conditions::READY), "Ready");
@@ -266,17 +266,17 @@ fn times_of_a_parents_conditions_stay_until_their_status_flips() {
     export_by_parents(&mut world, "a");
     let key = mk_key("llm");
     let second = |second| jiff::Timestamp::from_second(second).expect("in range");
-    let mut book = ledger::Ledger::default();
+    let mut ledger = ledger::Ledger::default();
     let plan = desired_for(&world, &mk_policy(), &key, NOW);
-    let first = book.stamp(&key, planned(&plan, "b"), &[], second(10));
-    let mut book = ledger::Ledger::default();
-    let again = book.stamp(&key, planned(&plan, "b"), &[&first], second(20));
+    let first = ledger.stamp(&key, planned(&plan, "b"), &[], second(10));
+    let mut ledger = ledger::Ledger::default();
+    let again = ledger.stamp(&key, planned(&plan, "b"), &[&first], second(20));
     assert_eq!(again, first);
     let mut down = mk_gateway("gw");
     down.programmed = Programmed::No;
-    tell(&mut world, "a", [Update::Gateways(Change::Applied(down))]);
+    update(&mut world, "a", [Update::Gateways(Change::Applied(down))]);
     let plan = desired_for(&world, &mk_policy(), &key, NOW);
-    let flipped = book.stamp(&key, planned(&plan, "b"), &[&first], second(30));
+    let flipped = ledger.stamp(&key, planned(&plan, "b"), &[&first], second(30));
     let time = |type_| {
         let conditions = &flipped.clusters[0].parents[0].conditions;
         let condition = conditions::find(conditions, type_).expect("there");
@@ -284,20 +284,20 @@ fn times_of_a_parents_conditions_stay_until_their_status_flips() {
     };
     assert_eq!(time(conditions::PROGRAMMED), second(30));
     // one that leaves and comes back is a new one
-    tell(
+    update(
         &mut world,
         "a",
         [Update::Gateways(Change::Listed(Vec::new()))],
     );
     let plan = desired_for(&world, &mk_policy(), &key, NOW);
-    book.stamp(&key, planned(&plan, "b"), &[], second(40));
-    tell(
+    ledger.stamp(&key, planned(&plan, "b"), &[], second(40));
+    update(
         &mut world,
         "a",
         [Update::Gateways(Change::Applied(mk_gateway("gw")))],
     );
     let plan = desired_for(&world, &mk_policy(), &key, NOW);
-    let back = book.stamp(&key, planned(&plan, "b"), &[], second(50));
+    let back = ledger.stamp(&key, planned(&plan, "b"), &[], second(50));
     let conditions = &back.clusters[0].parents[0].conditions;
     let free = conditions::find(conditions, conditions::LOOP_FREE).expect("there");
     assert_eq!(free.last_transition_time.0, second(50));

@@ -40,7 +40,7 @@ enum Op {
     ParentsHidden(usize, ParentKind),
     ParentsUnwatched(usize),
     Wait,
-    /// The controller starts anew: what is silent stays unknown to it.
+    /// The controller restarts: silent members stay unknown to it.
     Restart,
 }
 
@@ -182,8 +182,8 @@ fn restart(world: &mut World, truth: &mut Truth, now: Moment) {
     *world = fresh;
 }
 
-/// Whether each entry of an import says what belongs to its mode, and nothing of the other.
-fn speaks_one_mode(world: &World, importer: &str, pool: &str) -> bool {
+/// Whether each entry of an import has only the fields of its mode.
+fn is_of_one_mode(world: &World, importer: &str, pool: &str) -> bool {
     let import = member(world, importer).imports.items.get(&mk_key(pool));
     let mut entries = import.into_iter().flat_map(|live| &live.status.clusters);
     entries.all(|entry| match entry.routing_mode {
@@ -225,7 +225,7 @@ proptest! {
             for (m, importer) in MEMBERS.iter().enumerate() {
                 for (p, pool) in POOLS.iter().enumerate() {
                     let after = entries(&world, importer, &mk_key(pool));
-                    prop_assert!(speaks_one_mode(&world, importer, pool));
+                    prop_assert!(is_of_one_mode(&world, importer, pool));
                     prop_assert!(!after.iter().any(|entry| entry == importer));
                     // of an importer that the new controller has not met we see nothing
                     if !member(&world, importer).imports_known() {

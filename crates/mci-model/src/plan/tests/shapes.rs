@@ -37,7 +37,7 @@ fn relist(world: &mut World, name: &str) {
     world.update(&mk_name(name), listed, NOW);
 }
 
-/// `t` imports from `a` and `b`; then the controller starts anew, and hears of the two others. Returns what `t` stores.
+/// `t` imports from `a` and `b`; then the controller restarts and sees the two others. Returns what `t` stores.
 fn mk_restarted_without_a() -> (World, LiveImport) {
     let mut before = mk_world(&["a", "b", "t"]);
     for exporter in ["a", "b"] {
@@ -117,7 +117,7 @@ fn upstreams_crd_gets_controllers_alone_and_all_is_written_again_when_ours_is_ba
     assert!(status.clusters.is_empty() && status.conditions.is_empty());
     assert_eq!(status.observed_generation, None);
     assert_eq!(exporting(planned(&plan, "b")), ["a"]);
-    // what is there says it already: no error loop, and no write but that Exported says so
+    // the import is as planned already: no error loop, and no write but that of Exported
     assert_eq!(settle(&mut world, &policy, NOW), 1);
     let (_, reason, message) = exported(&world, &policy, "a", &mk_key("llm"), NOW);
     assert_eq!(reason, "Exported");
@@ -152,7 +152,7 @@ fn under_upstreams_crd_a_restart_keeps_the_names_of_the_silent() {
     relist(&mut world, "b");
     let plan = desired_for(&world, &policy, &mk_key("llm"), NOW);
     assert_eq!(exporting(planned(&plan, "b")), ["a"]);
-    // ours comes back before its exporter does: there is nothing to say, and nothing to take back
+    // our CRD comes back before the exporter does: there is nothing to write
     serve(&mut world, "b", Flavour::Superset);
     relist(&mut world, "b");
     let plan = desired_for(&world, &policy, &mk_key("llm"), NOW);
@@ -173,7 +173,7 @@ fn an_absent_crd_pauses_and_deletes_nothing() {
     export(&mut world, "a", "llm");
     settle(&mut world, &policy, NOW);
     world.update(&mk_name("b"), Update::ImportCrd(ImportCrd::ABSENT), NOW);
-    assert_eq!(write_once(&mut world, &policy, NOW), 1, "Exported says so");
+    assert_eq!(write_once(&mut world, &policy, NOW), 1, "Exported alone");
     let (status, reason, message) = exported(&world, &policy, "a", &mk_key("llm"), NOW);
     assert_eq!(
         (status.as_str(), reason.as_str()),
@@ -261,7 +261,7 @@ fn mk_numbered(count: usize) -> Vec<String> {
 }
 
 /// The picker's Service with so many addresses that its entry takes several KiB.
-fn mk_wordy_service() -> Update {
+fn mk_large_service() -> Update {
     let long = "x".repeat(60);
     let mut service = mk_service(ServiceType::LoadBalancer, "192.0.2.1");
     service.ingress = (0..40)
@@ -275,14 +275,14 @@ fn mk_crowd(every: &[String]) -> World {
     let every: Vec<&str> = every.iter().map(String::as_str).collect();
     let mut world = mk_world(&every);
     for name in &every[1..] {
-        world.update(&mk_name(name), mk_wordy_service(), NOW);
+        world.update(&mk_name(name), mk_large_service(), NOW);
         export(&mut world, name, "llm");
     }
     world
 }
 
 #[test]
-fn past_256_entries_the_oldest_pools_stay_and_the_others_are_told() {
+fn past_256_entries_the_oldest_pools_stay_and_the_others_are_named() {
     let every = mk_numbered(258);
     let every: Vec<&str> = every.iter().map(String::as_str).collect();
     let mut world = mk_world(&every);
@@ -310,14 +310,14 @@ fn past_256_entries_the_oldest_pools_stay_and_the_others_are_told() {
 }
 
 #[test]
-fn entries_that_are_carried_take_their_room_and_who_finds_none_is_told() {
+fn entries_that_are_carried_over_take_their_room_and_who_finds_none_is_named() {
     let every = mk_numbered(258);
     let every: Vec<&str> = every.iter().map(String::as_str).collect();
     let mut before = mk_world(&["m000", "m257"]);
     export(&mut before, "m000", "llm");
     settle(&mut before, &mk_policy(), NOW);
     let stored = live(&before, "m257");
-    // anew, without m000
+    // restarted, without m000
     let mut world = mk_world(&every[1..257]);
     for name in ["m000", "m257"] {
         world.add_member(&mk_name(name), NOW);
@@ -348,7 +348,7 @@ fn an_import_holds_no_more_than_a_mebibyte_of_entries() {
     assert!(size > 1000 * 1024, "{size}: more would fit");
     assert_eq!(clusters.len() + plan.crowded_out.len(), 199);
 
-    // those that are cut are told why, under either CRD
+    // those that are cut have the reason, under either CRD
     let upstream = Update::ImportCrd(mk_import_crd(Flavour::Upstream));
     world.update(&mk_name("m000"), upstream, NOW);
     let read_again = Update::Imports(Change::Listed(Vec::new()));
@@ -357,25 +357,25 @@ fn an_import_holds_no_more_than_a_mebibyte_of_entries() {
     let plan = desired_for(&world, &mk_policy(), &mk_key("llm"), NOW);
     let last = plan.crowded_out.last().expect("some are cut");
     let PoolPlan::Exported { condition, settled } = &plan.pools[last] else {
-        panic!("nothing is said");
+        panic!("no condition");
     };
     assert!(settled, "{condition:?}");
     assert_eq!(condition.reason, "PartiallyExported");
-    let told = ["m000 TooManyExporters", "m001 TooManyExporters"];
+    let named = ["m000 TooManyExporters", "m001 TooManyExporters"];
     assert!(
-        told.iter().all(|one| condition.message.contains(one)),
+        named.iter().all(|one| condition.message.contains(one)),
         "{condition:?}"
     );
 }
 
-/// What an import has must not crowd what its exporters say out of etcd's reach, nor unseen.
+/// Entries carried over count towards the size limit, and exporters without room have the reason.
 #[test]
-fn an_import_is_no_larger_for_what_it_carries_and_tells_who_has_no_room() {
+fn an_import_is_no_larger_for_what_it_carries_over_and_names_who_has_no_room() {
     let every = mk_numbered(130);
     let mut world = mk_crowd(&every);
     settle(&mut world, &mk_policy(), NOW);
     let live = member(&world, "m000").imports.items[&mk_key("llm")].clone();
-    // as after a restart: forty are not heard yet, and forged to be huge
+    // as after a restart: forty are not seen yet, and their entries are forged to be huge
     let mut forged = live;
     for entry in forged.status.clusters.iter_mut().take(40) {
         let picker = entry.endpoint_picker.as_mut().expect("a picker");
@@ -395,7 +395,7 @@ fn an_import_is_no_larger_for_what_it_carries_and_tells_who_has_no_room() {
             connect(&mut again, name, pools, imports, NOW);
         }
         if n > 40 {
-            again.update(&mk_name(name), mk_wordy_service(), NOW);
+            again.update(&mk_name(name), mk_large_service(), NOW);
         }
     }
     let plan = desired_for(&again, &mk_policy(), &mk_key("llm"), NOW);
@@ -443,7 +443,7 @@ fn a_member_exports_two_thousand_pools_and_no_more() {
     let plan = desired_for(&world, &mk_policy(), &over, NOW);
     assert_eq!(plan.imports[&mk_name("b")], ImportPlan::Absent);
     let PoolPlan::Exported { condition, .. } = &plan.pools[&mk_name("a")] else {
-        panic!("nothing is said");
+        panic!("no condition");
     };
     assert_eq!(condition.reason, "NotSupported");
     // one goes: the next takes its place

@@ -1,4 +1,4 @@
-//! Members that are silent, refused, removed or not heard of yet.
+//! Members that are silent, refused, removed or not seen yet.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rstest::rstest;
 use super::*;
 use crate::index::member::{Fault, Refusal};
 
-/// A controller that starts anew and has heard of `b` alone, whose import carries `a`'s entry.
+/// A restarted controller that has seen only `b`, whose import has an entry of `a`.
 fn mk_restarted() -> (World, LiveImport) {
     let mut before = mk_world(&["a", "b"]);
     export(&mut before, "a", "llm");
@@ -53,7 +53,7 @@ fn a_lost_exporter_is_marked_then_stale_and_never_withdrawn() {
 }
 
 #[test]
-fn entries_of_members_not_heard_of_since_the_start_are_carried() {
+fn entries_of_members_not_seen_since_the_start_are_carried_over() {
     let (mut world, live) = mk_restarted();
     let policy = mk_policy();
     let key = mk_key("llm");
@@ -85,9 +85,9 @@ fn no_step_of_an_exporters_return_after_a_restart_changes_what_its_entry_leads_t
         steps.insert(1, pools);
     }
     let later = NOW + STALE_AFTER * 2;
-    for heard in 0..=steps.len() {
+    for received in 0..=steps.len() {
         let (mut world, live) = mk_restarted();
-        for update in steps.iter().take(heard).cloned() {
+        for update in steps.iter().take(received).cloned() {
             world.update(&mk_name("a"), update, NOW);
             world.tick(later);
         }
@@ -96,11 +96,11 @@ fn no_step_of_an_exporters_return_after_a_restart_changes_what_its_entry_leads_t
         }
         let plan = desired_for(&world, &mk_policy(), &mk_key("llm"), later);
         let planned = planned(&plan, "b");
-        assert_eq!(names(planned), ["a"], "{heard} heard");
-        assert_eq!(exporting(planned), ["a"], "{heard} heard");
+        assert_eq!(names(planned), ["a"], "{received} received");
+        assert_eq!(exporting(planned), ["a"], "{received} received");
         let picker = &planned.status.clusters[0].endpoint_picker;
         let before = &live.status.clusters[0].endpoint_picker;
-        assert_eq!(picker, before, "{heard} heard");
+        assert_eq!(picker, before, "{received} received");
     }
 }
 

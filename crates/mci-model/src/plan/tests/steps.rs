@@ -109,7 +109,7 @@ fn times_stay_until_the_status_flips() {
     let mut ledger = ledger::Ledger::default();
     let plan = desired_for(&world, &mk_policy(), &key, NOW);
     let live = ledger.stamp(&key, planned(&plan, "b"), &[], second(10));
-    // a new controller seeds its book from what is live
+    // a new controller takes its times from the live imports
     let mut ledger = ledger::Ledger::default();
     let again = ledger.stamp(&key, planned(&plan, "b"), &[&live], second(20));
     assert_eq!(again, live);

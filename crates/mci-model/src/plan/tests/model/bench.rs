@@ -155,7 +155,7 @@ impl Bench {
         };
         for key in keys {
             let plan = desired_for(&self.world, &mk_policy(), &key, self.now);
-            match plan.ripens {
+            match plan.next_change_at {
                 Some(at) => self.ripening.insert(key.clone(), at),
                 None => self.ripening.remove(&key),
             };

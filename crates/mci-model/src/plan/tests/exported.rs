@@ -1,4 +1,4 @@
-//! What the exporter is told: its pool's condition Exported.
+//! The condition Exported of the exporter's pool.
 
 use super::*;
 
@@ -94,7 +94,7 @@ fn a_pool_alone_in_its_clusterset_has_nowhere_to_go() {
 }
 
 #[test]
-fn an_illegal_export_value_exports_nothing_and_says_so() {
+fn an_illegal_export_value_exports_nothing_and_is_reported() {
     let mut world = mk_world(&["a", "b"]);
     let pool = mk_pool("llm", Some("cluster-set"));
     world.update(&mk_name("a"), Update::PoolApplied(pool), NOW);

@@ -1,5 +1,5 @@
-//! What many imports say alike, read once and kept once: the import of one pool says the same in nearly all members, in the
-//! same words, and is by far the largest thing that is read and kept of a member.
+//! Interns import statuses: the imports of one pool are equal in nearly all members, down to their text, and are by far the
+//! largest objects that are read and kept of a member. Each text is parsed and stored once.
 
 use std::{
     collections::BTreeMap,
@@ -10,48 +10,48 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::index::{
-    digest::{LiveStatus, Said},
-    entry::{Entry, Shared},
+    digest::{LiveStatus, SharedStatus},
+    entry::{Entry, SharedEntry},
 };
 
-/// What the imports of all members say, for the next that says the same. Keeps nothing alive itself.
+/// The statuses and entries in use, by hash. It holds weak references only.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Alike(Arc<Found>);
+pub(crate) struct Interner(Arc<Found>);
 
 #[derive(Debug, Default)]
 struct Found {
-    /// By their text. That is not kept: two texts of one hash would be taken for the same, so the hash is one with a
-    /// secret key. Nobody can make a text that passes for what another cluster is going to say.
-    texts: Mutex<Kept<Said>>,
-    /// By what is kept of them: what others write beside us is in the text.
-    statuses: Mutex<Kept<Said>>,
-    /// Entries, by their text.
-    entries: Mutex<Kept<Shared>>,
+    /// By the hash of their text. The text is not kept, so a collision would return the wrong status: the hash has a secret
+    /// key, so that no cluster can forge a text that collides with one of another cluster.
+    texts: Mutex<Kept<SharedStatus>>,
+    /// By the hash of their content: texts differ also by what others write into the object.
+    statuses: Mutex<Kept<SharedStatus>>,
+    /// Entries, by the hash of their text.
+    entries: Mutex<Kept<SharedEntry>>,
     names: Mutex<Kept<Vec<String>>>,
     hasher: RandomState,
 }
 
-/// By hash. Of two that collide, only the newer is found.
+/// Weak references by hash. Of two that collide, only the newer is found.
 #[derive(Debug)]
 struct Kept<T> {
     kept: BTreeMap<u64, Weak<T>>,
-    /// At this many, those that nobody has any more are looked for.
+    /// Dead references are removed once there are this many.
     sweep_at: usize,
 }
 
-/// Texts that are remembered: one for each of as many imports as we are measured with. Past it they are read again.
+/// Number of texts: one for each of as many imports as we are measured with. At the limit, all are dropped and read again.
 const MAX_TEXTS: usize = 100_000;
-/// The same for entries, of which each import has a few: 50 MiB, were they all dead.
+/// The same for entries, of which each import has a few: 50 MiB if all of them are dead.
 const MAX_ENTRIES: usize = 5 * MAX_TEXTS;
-/// Fewer are not worth a look.
+/// Below this number, dead references are not removed.
 const SWEEP_MIN: usize = 64;
 
-// === impl Alike ===
+// === impl Interner ===
 
-impl Alike {
-    /// The status that a text means; `read` is asked for a text that no living import has.
+impl Interner {
+    /// The status of a text; `read` parses a text that no live import has.
     /// # Errors
-    /// What `read` says.
+    /// Those of `read`.
     pub(super) fn status<E>(
         &self,
         text: &str,
@@ -63,18 +63,18 @@ impl Alike {
             return Ok(known.into());
         }
         let status = read(text)?;
-        let said = shared(&self.0.statuses, status.exact(), status.said().clone());
+        let status = shared(&self.0.statuses, status.exact(), status.shared().clone());
         let mut texts = self.0.texts.lock();
-        texts.insert(hash, &said);
-        // many texts may mean one status that stands: what others write beside us changes at will
+        texts.insert(hash, &status);
+        // one live status may have many texts: others may change their part of the object at any time
         texts.limit(MAX_TEXTS);
         drop(texts);
-        Ok(said.into())
+        Ok(status.into())
     }
 
-    /// The entry that a text means; `read` is asked for a text that no living entry has.
+    /// The entry of a text; `read` parses a text that no live entry has.
     /// # Errors
-    /// What `read` says.
+    /// Those of `read`.
     pub(super) fn entry<E>(
         &self,
         text: &str,
@@ -103,7 +103,7 @@ impl Alike {
     }
 }
 
-/// What is known and the same, else this one. Compares after the lock is released: it may be long.
+/// The known value that is equal, else `one`. Compares after the lock is released, since that may take long.
 fn shared<T: PartialEq>(kept: &Mutex<Kept<T>>, hash: u64, one: Arc<T>) -> Arc<T> {
     let known = kept.lock().find(hash);
     match known {
@@ -136,14 +136,14 @@ impl<T> Kept<T> {
         self.sweep();
     }
 
-    /// Forgets all at so many.
+    /// Drops all at `max`.
     fn limit(&mut self, max: usize) {
         if self.kept.len() >= max {
             self.kept.clear();
         }
     }
 
-    /// Amortised: the next comes after as many as are left.
+    /// Removes dead references; amortised, since the next sweep is at twice the number left.
     fn sweep(&mut self) {
         if self.kept.len() >= self.sweep_at {
             self.kept.retain(|_, one| one.strong_count() > 0);
@@ -177,89 +177,89 @@ mod tests {
         ))
     }
 
-    fn known(alike: &Alike, text: &str) -> LiveStatus {
-        alike.status(text, read).expect("a status")
+    fn known(interner: &Interner, text: &str) -> LiveStatus {
+        interner.status(text, read).expect("a status")
     }
 
     #[test]
     fn what_is_known_is_not_read_again() {
-        let alike = Alike::default();
-        let first = known(&alike, &text(1));
-        let again = alike.status::<Infallible>(&text(1), |_| panic!("read again"));
-        assert!(first.is_one_with(&again.expect("known")));
+        let interner = Interner::default();
+        let first = known(&interner, &text(1));
+        let again = interner.status::<Infallible>(&text(1), |_| panic!("read again"));
+        assert!(first.ptr_eq(&again.expect("known")));
         drop(first);
     }
 
     #[test]
     fn other_words_for_the_same_are_read_and_shared_and_nothing_else_is() {
-        let alike = Alike::default();
-        let first = known(&alike, &text(1));
-        let padded = known(&alike, &format!(" {}", text(1)));
-        assert!(first.is_one_with(&padded));
+        let interner = Interner::default();
+        let first = known(&interner, &text(1));
+        let padded = known(&interner, &format!(" {}", text(1)));
+        assert!(first.ptr_eq(&padded));
         // a time alone is in no digest
-        let later = known(&alike, &text(2));
+        let later = known(&interner, &text(2));
         assert_eq!(first.digest(), later.digest());
-        assert!(!first.is_one_with(&later));
+        assert!(!first.ptr_eq(&later));
         assert_ne!(first, later);
         for (one, second) in [(&first, 1), (&later, 2)] {
-            assert!(one.is_one_with(&known(&alike, &text(second))));
+            assert!(one.ptr_eq(&known(&interner, &text(second))));
         }
         let names = || vec!["a".to_owned()];
-        let kept = alike.names(names());
-        assert!(Arc::ptr_eq(&kept, &alike.names(names())));
-        assert!(!Arc::ptr_eq(&kept, &alike.names(Vec::new())));
+        let kept = interner.names(names());
+        assert!(Arc::ptr_eq(&kept, &interner.names(names())));
+        assert!(!Arc::ptr_eq(&kept, &interner.names(Vec::new())));
     }
 
     #[test]
     fn entries_are_shared_though_the_lists_of_them_differ() {
-        let alike = Alike::default();
+        let interner = Interner::default();
         let text = |name: &str| {
             let entry =
                 json!({"name": name, "routingMode": "EndpointMode", "targetPortNumber": 8000});
             entry.to_string()
         };
         let read = |text: &str| serde_json::from_str(text).map(Entry::new);
-        let entry = |name: &str| alike.entry(&text(name), read).expect("an entry");
+        let entry = |name: &str| interner.entry(&text(name), read).expect("an entry");
         let [a, b] = ["a", "b"].map(entry);
-        assert!(a.is_one_with(&entry("a")) && !a.is_one_with(&b));
+        assert!(a.ptr_eq(&entry("a")) && !a.ptr_eq(&b));
         drop((a, b));
         let read = |_: &str| Err(());
         // nothing else has it
-        assert_eq!(alike.entry(&text("a"), read), Err(()), "kept alive");
+        assert_eq!(interner.entry(&text("a"), read), Err(()), "kept alive");
     }
 
     #[test]
     fn texts_without_end_for_one_status_are_forgotten() {
-        let alike = Alike::default();
-        let kept = known(&alike, "{}");
+        let interner = Interner::default();
+        let kept = known(&interner, "{}");
         let mut most = 0;
         for n in 0..MAX_TEXTS + 10 {
-            let one = known(&alike, &format!(r#"{{"unknown": {n}}}"#));
-            assert!(kept.is_one_with(&one));
-            most = most.max(alike.0.texts.lock().kept.len());
+            let one = known(&interner, &format!(r#"{{"unknown": {n}}}"#));
+            assert!(kept.ptr_eq(&one));
+            most = most.max(interner.0.texts.lock().kept.len());
         }
         assert!(most < MAX_TEXTS, "{most}");
     }
 
     #[test]
     fn what_cannot_be_read_is_not_remembered() {
-        let alike = Alike::default();
-        assert!(alike.status("{", read).is_err());
-        assert!(alike.status("{", read).is_err());
+        let interner = Interner::default();
+        assert!(interner.status("{", read).is_err());
+        assert!(interner.status("{", read).is_err());
     }
 
     #[test]
     fn what_no_import_says_any_more_is_forgotten() {
-        let alike = Alike::default();
-        let kept = known(&alike, &text(0));
+        let interner = Interner::default();
+        let kept = known(&interner, &text(0));
         for generation in 0..10_000 {
             known(
-                &alike,
+                &interner,
                 &format!(r#"{{"observedGeneration": {generation}}}"#),
             );
         }
-        assert!(alike.0.statuses.lock().kept.len() <= SWEEP_MIN);
-        assert!(alike.0.texts.lock().kept.len() <= SWEEP_MIN);
-        assert!(kept.is_one_with(&known(&alike, &text(0))));
+        assert!(interner.0.statuses.lock().kept.len() <= SWEEP_MIN);
+        assert!(interner.0.texts.lock().kept.len() <= SWEEP_MIN);
+        assert!(kept.ptr_eq(&known(&interner, &text(0))));
     }
 }

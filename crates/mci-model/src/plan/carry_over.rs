@@ -1,5 +1,5 @@
-//! What an importer's own live import lends to its plan: entries of members not heard of since the start, so that a
-//! restart withdraws nothing (R27), and entries that drain. A forged import fools only its owner.
+//! Entries carried over from an importer's own live import into its plan: those of members not seen since the start, so
+//! that a restart withdraws nothing (R27), and those that drain. A forged import harms only its own cluster.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
     address,
-    decision::{Decision, EntryFate, Mark},
+    decision::{Decision, EntryAction, Mark},
     entry::{put, services_of, set_reach},
 };
 use crate::{
@@ -32,9 +32,9 @@ use crate::{
 };
 use moment::Moment;
 
-/// The exporters whose entries come from the importers' own imports, with regard to one key.
+/// The exporters of one key, of which some entries are carried over.
 #[derive(Clone, Copy)]
-pub(super) struct Lenders<'a> {
+pub(super) struct Exporters<'a> {
     pub(super) world: &'a World,
     pub(super) key: &'a Key,
     /// Of all members, by name.
@@ -42,10 +42,10 @@ pub(super) struct Lenders<'a> {
     pub(super) now: Moment,
 }
 
-/// An exporter, as far as lending is concerned.
+/// An exporter whose entries are carried over.
 #[derive(Clone, Copy, Debug)]
-struct Lender<'a> {
-    fate: EntryFate,
+struct Exporter<'a> {
+    action: EntryAction,
     reach: Reach,
     /// Its entry drains until then; none: no drain is known here.
     until: Option<Timestamp>,
@@ -53,93 +53,93 @@ struct Lender<'a> {
     allowed: &'a Allowed,
 }
 
-/// What is lent.
+/// What is carried over from one import.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Lent {
+pub(super) struct CarriedOver {
     pub(super) entries: Vec<ImportedCluster>,
-    /// Exporters that have no entry there and yet are named: all that upstream's shape tells.
+    /// Exporters that are named without an entry: upstream's shape has nothing else.
     pub(super) names: Vec<String>,
-    /// What upstream's shape says of all that are named, if there are such: it cannot be made up without their entries.
-    pub(super) said: Vec<Condition>,
+    /// The conditions in upstream's shape, if `names` is not empty: without the entries they cannot be computed.
+    pub(super) conditions: Vec<Condition>,
     /// When the first of the draining entries goes.
-    pub(super) ripens: Option<Timestamp>,
+    pub(super) next_change_at: Option<Timestamp>,
 }
 
-/// What the importer's live import lends.
-pub(super) fn lend(
+/// Collects what the importer's live import keeps.
+pub(super) fn carry_over(
     importer: &ClusterName,
     live: Option<&LiveImport>,
     remembered: &[Entry],
     flavour: Flavour,
-    lenders: Lenders<'_>,
+    exporters: Exporters<'_>,
     controller_name: &str,
-) -> Lent {
-    let mut lent = Lent::default();
+) -> CarriedOver {
+    let mut kept = CarriedOver::default();
     let Some(live) = live.filter(|live| live.claim == Claim::Ours) else {
-        return lent;
+        return kept;
     };
-    let wall = lenders.world.wall_at(lenders.now);
-    let lender = |name: &str| lenders.get(name).filter(|_| name != importer.as_str());
-    let ours = live.status.controllers.iter();
-    let ours = ours.filter(|controller| controller.name == controller_name);
-    let named = ours
-        .clone()
-        .flat_map(|controller| &controller.exporting_clusters);
-    let stands = |entry: &&Entry| named.clone().any(|one| one.name == entry.name);
-    let remembered = remembered.iter().filter(stands);
-    let remembered = remembered.filter(|_| live.status.clusters.is_empty());
-    for entry in live.status.clusters.iter().chain(remembered) {
-        let Some(lender) = lender(&entry.name) else {
+    let wall = exporters.world.wall_at(exporters.now);
+    let exporter = |name: &str| exporters.get(name).filter(|_| name != importer.as_str());
+    let ours = (live.status.controllers.iter()).filter(|one| one.name == controller_name);
+    let named = ours.clone().flat_map(|one| &one.exporting_clusters);
+    let is_named = |entry: &&Entry| named.clone().any(|one| one.name == entry.name);
+    let shown = &live.status.clusters;
+    let hidden = remembered
+        .iter()
+        .filter(|entry| shown.is_empty() && is_named(entry));
+    for entry in shown.iter().chain(hidden) {
+        let Some(exporter) = exporter(&entry.name) else {
             continue;
         };
-        match lender.fate {
-            EntryFate::Carry(mark) => lent
-                .entries
-                .push(carried(entry, mark, lender.allowed, wall)),
-            EntryFate::Drain(_) => {
-                let until = until(entry, &lender, wall);
+        match exporter.action {
+            EntryAction::Carry(mark) => {
+                let entry = carried(entry, mark, exporter.allowed, wall);
+                kept.entries.push(entry);
+            }
+            EntryAction::Drain(_) => {
+                let until = drain_until(entry, &exporter, wall);
                 if let Some(until) = until.filter(|until| *until > wall) {
-                    lent.entries.push(draining(entry, &lender, until));
-                    lent.ripens = Some(lent.ripens.map_or(until, |ripens| ripens.min(until)));
+                    kept.entries.push(draining(entry, &exporter, until));
+                    let next = kept.next_change_at.map_or(until, |next| next.min(until));
+                    kept.next_change_at = Some(next);
                 }
             }
-            EntryFate::Publish | EntryFate::Retain(_) | EntryFate::Remove(_) => {}
+            EntryAction::Publish | EntryAction::Retain(_) | EntryAction::Remove(_) => {}
         }
     }
     for named in named {
-        let has_entry = lent.entries.iter().any(|entry| entry.name == named.name);
-        let Some(lender) = lender(&named.name).filter(|_| !has_entry) else {
+        let has_entry = kept.entries.iter().any(|entry| entry.name == named.name);
+        let Some(exporter) = exporter(&named.name).filter(|_| !has_entry) else {
             continue;
         };
-        let stays = match lender.fate {
-            EntryFate::Carry(_) => true,
-            EntryFate::Drain(_) if flavour == Flavour::Upstream => {
-                lender.until.is_some_and(|until| until > wall)
+        let stays = match exporter.action {
+            EntryAction::Carry(_) => true,
+            EntryAction::Drain(_) if flavour == Flavour::Upstream => {
+                exporter.until.is_some_and(|until| until > wall)
             }
             _ => false,
         };
         if stays {
-            lent.names.push(named.name.clone());
+            kept.names.push(named.name.clone());
         }
     }
-    if flavour == Flavour::Upstream && !lent.names.is_empty() {
-        lent.said = ours
-            .flat_map(|controller| timeless(&controller.conditions))
-            .collect();
+    if flavour == Flavour::Upstream && !kept.names.is_empty() {
+        kept.conditions = ours.flat_map(|one| timeless(&one.conditions)).collect();
     }
-    lent.names.sort_unstable();
-    lent.names.dedup();
-    lent
+    kept.names.sort_unstable();
+    kept.names.dedup();
+    kept
 }
 
-/// When a draining entry goes: what it says itself holds, but for at most an hour from now, for it may be forged.
-fn until(entry: &ImportedCluster, lender: &Lender<'_>, wall: Timestamp) -> Option<Timestamp> {
-    let told = entry.drain_until.as_ref().map(|time| time.0);
-    let told = told.map(|told| told.min(later(wall, MAX_DRAIN)));
-    match (told, lender.until) {
-        (Some(told), Some(until)) => Some(told.min(until)),
-        (told, until) => told.or(until),
-    }
+/// When a draining entry goes: at its own `drainUntil`, but within [`MAX_DRAIN`] from now, for it may be forged.
+fn drain_until(
+    entry: &ImportedCluster,
+    exporter: &Exporter<'_>,
+    wall: Timestamp,
+) -> Option<Timestamp> {
+    let own = entry.drain_until.as_ref();
+    let own = own.map(|time| time.0.min(later(wall, MAX_DRAIN)));
+    own.into_iter().chain(exporter.until).min()
 }
 
 fn carried(
@@ -152,16 +152,16 @@ fn carried(
     let (reach, crd_missing) = mark.as_reach();
     set_reach(&mut entry, reach, crd_missing);
     if let Some(until) = &mut entry.drain_until {
-        // it drained before the start: no traffic goes there until its exporter is heard
+        // it drained before the start: no traffic goes there until its exporter is seen
         until.0 = until.0.min(later(wall, MAX_DRAIN));
         set_draining(&mut entry);
     }
     entry
 }
 
-fn draining(entry: &ImportedCluster, lender: &Lender<'_>, until: Timestamp) -> ImportedCluster {
-    let mut entry = sanitised(entry, lender.allowed);
-    set_reach(&mut entry, lender.reach, false);
+fn draining(entry: &ImportedCluster, exporter: &Exporter<'_>, until: Timestamp) -> ImportedCluster {
+    let mut entry = sanitised(entry, exporter.allowed);
+    set_reach(&mut entry, exporter.reach, false);
     entry.drain_until = Some(Time(until));
     set_draining(&mut entry);
     entry
@@ -211,22 +211,21 @@ fn sanitised(entry: &ImportedCluster, allowed: &Allowed) -> ImportedCluster {
     entry
 }
 
-// === impl Lenders ===
+// === impl Exporters ===
 
-impl<'a> Lenders<'a> {
-    /// None: not a member, or nothing is lent of it, as its entry is published or has gone.
-    fn get(&self, name: &str) -> Option<Lender<'a>> {
+impl<'a> Exporters<'a> {
+    /// None: it is no member, or its entry is published or removed.
+    fn get(&self, name: &str) -> Option<Exporter<'a>> {
         let by_name = |(known, _): &(ClusterName, Decision)| known.as_str().cmp(name);
-        let (name, decision) = self
-            .decisions
-            .get(self.decisions.binary_search_by(by_name).ok()?)?;
+        let at = self.decisions.binary_search_by(by_name).ok()?;
+        let (name, decision) = self.decisions.get(at)?;
         match decision.entry {
-            EntryFate::Carry(_) | EntryFate::Drain(_) => {}
-            EntryFate::Publish | EntryFate::Retain(_) | EntryFate::Remove(_) => return None,
+            EntryAction::Carry(_) | EntryAction::Drain(_) => {}
+            EntryAction::Publish | EntryAction::Retain(_) | EntryAction::Remove(_) => return None,
         }
         let member = self.world.members.get(name)?;
-        Some(Lender {
-            fate: decision.entry,
+        Some(Exporter {
+            action: decision.entry,
             reach: self.world.reach(member, self.now),
             until: member.draining.until(self.key),
             allowed: &member.origin.allowed,
@@ -234,17 +233,17 @@ impl<'a> Lenders<'a> {
     }
 }
 
-// === impl Lent ===
+// === impl CarriedOver ===
 
-impl Lent {
-    /// Equal for importers that are lent the same, so that they share a plan; zero for nothing. Keyed: no importer can
-    /// forge an import that makes others share its own.
+impl CarriedOver {
+    /// Equal for importers that carry over the same, so that they share a plan; zero for nothing. The hash is keyed: no
+    /// importer can forge an import that makes others share its plan.
     pub(super) fn fingerprint(&self) -> u64 {
         static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         if self.entries.is_empty() && self.names.is_empty() {
             return 0;
         }
-        let content = serde_json::to_vec(&(&self.entries, &self.names, &self.said));
+        let content = serde_json::to_vec(&(&self.entries, &self.names, &self.conditions));
         KEY.hash_one(content.unwrap_or_default()).max(1)
     }
 }
@@ -255,7 +254,7 @@ mod tests {
     use crate::{fixtures::*, plan::ImportPlan};
 
     #[test]
-    fn a_carried_entry_brings_no_address_that_means_harm() {
+    fn a_carried_entry_brings_no_harmful_address() {
         let mut world = mk_world(&["a", "b"]);
         export(&mut world, "a", "llm");
         let key = mk_key("llm");
