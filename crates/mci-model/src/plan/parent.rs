@@ -321,7 +321,7 @@ fn loop_free(
     pool: &PoolFacts,
 ) -> (Status, &'static str, String) {
     let Some(routes) = routes else {
-        let message = "whether a route on it leads to the import of the pool cannot be addresses";
+        let message = "whether a route on it leads to the import of the pool cannot be told";
         return (Status::Unknown, "RoutesUnknown", message.to_owned());
     };
     let looping = routes.iter().filter(|route| {
