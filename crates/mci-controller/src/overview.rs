@@ -256,10 +256,10 @@ impl Observer {
 
 impl Counts {
     fn of(member: &Member) -> Self {
-        let exported = member.pools.values();
+        let exported = member.pools.records.values();
         let exported = exported.filter(|one| PoolRecord::is_exported(one));
         let mut counts = Self {
-            pools: member.pools.len(),
+            pools: member.pools.records.len(),
             exported_pools: exported.count(),
             ..Self::default()
         };

@@ -193,9 +193,9 @@ impl Planner {
     pub(crate) fn is_clean(&self, name: &ClusterName) -> bool {
         self.world.members.get(name).is_none_or(|member| {
             let imports = member.imports.items.values();
-            let pools = member.pools.values();
+            let pools = member.pools.records.values();
             let is_known = |one| matches!(one, Coverage::Listed | Coverage::NotServed);
-            let known = is_known(member.imports.coverage) && is_known(member.pools_coverage);
+            let known = is_known(member.imports.coverage) && is_known(member.pools.coverage);
             known
                 && imports.filter(|import| import.claim == Claim::Ours).count() == 0
                 && pools.filter(|pool| pool.facts.exported.is_some()).count() == 0
@@ -265,7 +265,7 @@ impl Planner {
         for member in self.world.members.values_mut() {
             self.dirty.keys.extend(member.undone_imports.tick(now));
             // nothing reports of these
-            member.undone_pools.tick(now);
+            member.pools.undone.tick(now);
         }
         if self.gate.is_open() {
             self.backlog.add(self.unsettled.due(now).cloned(), now);
@@ -305,7 +305,7 @@ impl Planner {
             // only the controller that writes can detect who undoes it
             for member in self.world.members.values_mut() {
                 self.dirty.keys.extend(member.undone_imports.clear());
-                member.undone_pools.clear();
+                member.pools.undone.clear();
             }
         }
         self.leading = leading;
@@ -315,7 +315,7 @@ impl Planner {
     pub(crate) fn compare_all(&mut self) {
         for member in self.world.members.values_mut() {
             member.undone_imports.prune();
-            member.undone_pools.prune();
+            member.pools.undone.prune();
         }
         self.dirty.all = true;
     }

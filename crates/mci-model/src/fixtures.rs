@@ -367,10 +367,10 @@ pub fn write_once(world: &mut World, policy: &Policy, now: Moment) -> usize {
         for (name, pool) in &plan.pools {
             let member = &world.members[name];
             // a pool that vanished cannot be written
-            if !member.in_contact() || member.pools[key].doubt.is_some() {
+            if !member.in_contact() || member.pools.records[key].doubt.is_some() {
                 continue;
             }
-            let mut facts = member.pools[key].facts.clone();
+            let mut facts = member.pools.records[key].facts.clone();
             facts.exported = match diff_pool(pool, facts.exported.as_deref()) {
                 PoolStep::None => continue,
                 PoolStep::Set(condition) => Some(vec![condition]),

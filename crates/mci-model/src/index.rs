@@ -142,7 +142,12 @@ impl World {
             let exports = (member.exports_known(), member.parts_known());
             Some((refusal, exports, member.imports_known()))
         };
-        let overfull = |world: &Self| world.members.get(name).is_some_and(Member::is_overfull);
+        let overfull = |world: &Self| {
+            world
+                .members
+                .get(name)
+                .is_some_and(|member| member.pools.is_overfull())
+        };
         let was_lost = self.members.get(name).is_some_and(Member::is_lost);
         let before = known(self);
         let was_overfull = overfull(self);
@@ -199,7 +204,7 @@ impl World {
             }
             Update::PoolApplied(pool) => {
                 let key = pool.key.clone();
-                let not_seen = !member.knows_pool(&key);
+                let not_seen = !member.pools.knows(&key);
                 let mut changes = member.apply_pool(name, pool);
                 if not_seen && self.is_imported(&key) {
                     // entries carried over are decided now, whatever the pool asks for
@@ -208,8 +213,8 @@ impl World {
                 }
                 return changes;
             }
-            Update::PoolOdd(key) => member.odd_pool(key),
-            Update::PoolDeleted { key, crd } => return member.delete_pool(name, &key, crd),
+            Update::PoolOdd(key) => member.pools.apply_odd(key),
+            Update::PoolDeleted { key, crd } => return member.pools.delete(name, &key, crd),
             Update::Services(change) => return member.change_services(change),
             Update::Slices(change) => return member.change_slices(change),
             Update::SlicesListed { slices, scope } => {
@@ -255,12 +260,12 @@ impl World {
             if !member.in_contact() {
                 continue;
             }
-            if let Unseen::UnknownUntil(ends) = member.unseen
+            if let Unseen::UnknownUntil(ends) = member.pools.unseen
                 && ends <= now
             {
-                member.unseen = Unseen::Absent;
-                if !member.is_overfull() {
-                    member.gone_pools.clear();
+                member.pools.unseen = Unseen::Absent;
+                if !member.pools.is_overfull() {
+                    member.pools.gone.clear();
                 }
                 cleared.insert(name.clone());
             }
@@ -268,7 +273,7 @@ impl World {
             let pools = member.pools.iter();
             let over = pools.filter(|(_, record)| record.doubt.is_some_and(is_over));
             for key in over.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
-                changes.merge(member.drop_pool(name, &key, Evidence::PoolAbsent));
+                changes.merge(member.pools.drop(name, &key, Evidence::PoolAbsent));
             }
         }
         if !cleared.is_empty() {
@@ -307,10 +312,10 @@ impl World {
         let Some(member) = self.members.get_mut(name) else {
             return Changes::default();
         };
-        let before = member.pools_coverage;
+        let before = member.pools.coverage;
         let mut changes = member.list_pools(name, pools, odd, crd, reading);
         // the first list, or the first that fits
-        if before != Coverage::Listed && before != member.pools_coverage {
+        if before != Coverage::Listed && before != member.pools.coverage {
             changes.dirty.all = true;
             changes.withhold(Evidence::PoolAbsent, self.carried_from(name).len());
             self.withdraw_orphans(Suspects::Listed(name), &mut changes);
@@ -337,7 +342,7 @@ impl World {
         };
         let imports = self.members.values().flat_map(|one| &one.imports.items);
         imports
-            .filter(|(key, import)| !exporting.knows_pool(key) && lists(import))
+            .filter(|(key, import)| !exporting.pools.knows(key) && lists(import))
             .map(|(key, _)| key.clone())
             .collect()
     }

@@ -39,8 +39,9 @@ pub(crate) struct Scene<'a> {
 /// Why each member has or lacks the key; none where no member has a pool or an import of this name.
 pub(crate) fn explain(scene: Scene, key: &Key) -> Option<Explanation> {
     let world = scene.world;
-    let known =
-        |member: &Member| member.pools.contains_key(key) || member.imports.items.contains_key(key);
+    let known = |member: &Member| {
+        member.pools.records.contains_key(key) || member.imports.items.contains_key(key)
+    };
     if !world.members.values().any(known) {
         return None;
     }

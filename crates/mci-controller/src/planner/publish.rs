@@ -354,7 +354,7 @@ impl Planner {
         else {
             return;
         };
-        let Some(record) = member.pools.get(key) else {
+        let Some(record) = member.pools.records.get(key) else {
             return;
         };
         let (wanted, settled) = match plan {
@@ -376,7 +376,7 @@ impl Planner {
                 digest: wanted.map(|_| content),
                 is_shown,
             };
-            if member.undone_pools.observe(key, version, wanted, now) {
+            if member.pools.undone.observe(key, version, wanted, now) {
                 tracing::warn!(member = %name, %key,
                     "somebody keeps undoing our entry in the pool's status: writing it ever more rarely");
             }
@@ -386,7 +386,7 @@ impl Planner {
             queue.withdraw(&slot);
             return;
         }
-        let retry = member.undone_pools.not_before(key);
+        let retry = member.pools.undone.not_before(key);
         let work = Work {
             action: Action::Pool(wanted.cloned()),
             summary: self.dry_run.then(|| describe_pool(live, wanted)),

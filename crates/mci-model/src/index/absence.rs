@@ -174,7 +174,7 @@ impl World {
             {
                 leaving.held = true;
                 leaving.until = leaving.since + self.rules.removal_hold;
-                let exported = member.exported().count();
+                let exported = member.pools.exported().count();
                 changes.withhold(Evidence::MemberRemoved, exported.max(1));
                 tracing::warn!(member = %name, hold = ?self.rules.removal_hold,
                     "it left together with most others: keeping it for now");
@@ -198,9 +198,9 @@ impl World {
         if let Some(member) = self.members.get_mut(name) {
             member.link = Link::Removing;
             member.leaving = None;
-            member.draining.clear();
+            member.pools.draining.clear();
             if !member.withdrawn {
-                for (key, _) in member.exported() {
+                for (key, _) in member.pools.exported() {
                     changes.withdraw(name, key, Evidence::MemberRemoved, None);
                 }
             }
@@ -228,13 +228,16 @@ impl World {
             }
             if removal == Removal::Held {
                 if !std::mem::replace(&mut member.withheld, true) {
-                    changes.withhold(Evidence::WithdrawAfter, member.exported().count().max(1));
+                    changes.withhold(
+                        Evidence::WithdrawAfter,
+                        member.pools.exported().count().max(1),
+                    );
                 }
                 continue;
             }
             member.withdrawn = true;
             changes.dirty.all = true;
-            for (key, _) in member.exported() {
+            for (key, _) in member.pools.exported() {
                 changes.withdraw(name, key, Evidence::WithdrawAfter, None);
             }
         }

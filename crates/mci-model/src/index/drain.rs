@@ -75,7 +75,7 @@ impl World {
         }
         let until = whole_second(later(self.wall_at(now), drain));
         if let Some(member) = self.members.get_mut(exporter) {
-            member.draining.begin(key, until, *is_orphan);
+            member.pools.draining.begin(key, until, *is_orphan);
         }
     }
 
@@ -84,7 +84,7 @@ impl World {
         let wall = self.wall_at(now);
         let mut keys = BTreeSet::new();
         for member in self.members.values_mut() {
-            keys.extend(member.draining.end(wall));
+            keys.extend(member.pools.draining.end(wall));
         }
         keys
     }

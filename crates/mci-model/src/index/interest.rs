@@ -105,12 +105,12 @@ impl Scope {
 impl Member {
     /// The objects to watch; none before its pools are known.
     pub fn interest(&self) -> Option<Interest> {
-        if self.pools_coverage == Coverage::Never {
+        if self.pools.coverage == Coverage::Never {
             return None;
         }
-        let known = self.pools.values().map(|record| &record.facts);
+        let known = self.pools.records.values().map(|record| &record.facts);
         let mut interest = Interest::default();
-        for pool in known.chain(self.waiting_pools.values()) {
+        for pool in known.chain(self.pools.waiting.values()) {
             interest.epps.extend(epp_of(pool));
             interest.parents |= self.mode_of(pool) == Some(RoutingMode::ParentMode);
         }
@@ -126,7 +126,7 @@ impl Member {
     ) -> Changes {
         self.slices_scope = scope;
         let mut changes = self.change_slices(Change::Listed(slices));
-        let mut waiting: Vec<PoolFacts> = self.waiting_pools.take().into_values().collect();
+        let mut waiting: Vec<PoolFacts> = self.pools.waiting.take().into_values().collect();
         waiting.sort_unstable_by(|a, b| (a.created, a.key.text()).cmp(&(b.created, b.key.text())));
         for pool in waiting {
             // one that is still not in the scope waits again
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(settle(&mut world, &mk_policy(), Moment::default()), 0);
         list(&mut world, "a", Vec::new(), services(&["epp", "epp2"]));
         assert!(settle(&mut world, &mk_policy(), Moment::default()) > 0);
-        let facts = &member(&world, "a").pools[&mk_key("llm")].facts;
+        let facts = &member(&world, "a").pools.records[&mk_key("llm")].facts;
         assert_eq!(
             facts.epp.as_ref().map(|epp| epp.name.as_str()),
             Some("epp2")
@@ -283,7 +283,7 @@ mod tests {
         let mut world = mk_world(&["a", "b"]);
         list(&mut world, "a", Vec::new(), services(&[]));
         export(&mut world, "a", "llm");
-        assert!(!member(&world, "a").knows_pool(&mk_key("llm")));
+        assert!(!member(&world, "a").pools.knows(&mk_key("llm")));
         let quiet = mk_pool("llm", None);
         world.update(&mk_name("a"), Update::PoolApplied(quiet), Moment::default());
         assert_eq!(member(&world, "a").interest(), Some(Interest::default()));
@@ -293,7 +293,7 @@ mod tests {
             crd: mk_crd(),
         };
         world.update(&mk_name("a"), gone, Moment::default());
-        assert!(member(&world, "a").waiting_pools.is_empty());
+        assert!(member(&world, "a").pools.waiting.is_empty());
         export(&mut world, "a", "llm");
         let listed = Update::PoolsListed {
             pools: Vec::new(),
@@ -301,6 +301,6 @@ mod tests {
             crd: mk_crd(),
         };
         world.update(&mk_name("a"), listed, Moment::default());
-        assert!(member(&world, "a").waiting_pools.is_empty());
+        assert!(member(&world, "a").pools.waiting.is_empty());
     }
 }

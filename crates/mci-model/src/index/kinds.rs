@@ -32,7 +32,7 @@ pub(super) const MAX_IMPORTS: usize = 50_000;
 
 impl Member {
     pub(super) fn change_services(&mut self, change: Change<ServiceFacts>) -> Changes {
-        let named = LazyCell::new(|| named(&self.pools));
+        let named = LazyCell::new(|| named(&self.pools.records));
         let needed = |service: &ServiceFacts| is_in(&named, &service.key);
         let kind = Kind::Services.into();
         let services = &mut self.services;
@@ -71,7 +71,7 @@ impl Member {
     pub(super) fn change_slices(&mut self, change: Change<SliceFacts>) -> Changes {
         let service =
             |slice: &SliceFacts| Key::of(slice.key.namespace.clone(), slice.service.clone());
-        let named = LazyCell::new(|| named(&self.pools));
+        let named = LazyCell::new(|| named(&self.pools.records));
         let needed = |slice: &SliceFacts| is_in(&named, &service(slice));
         let kind = Kind::Slices.into();
         let slices = &mut self.slices;
@@ -226,7 +226,7 @@ impl Member {
     pub(super) fn pools_of(&self, services: &BTreeSet<Key>) -> Changes {
         let mut changes = Changes::default();
         for service in services {
-            let pools = self.pools_of_service(service);
+            let pools = self.pools.of_service(service);
             let concerned =
                 pools.filter(|key| self.pools.get(*key).is_some_and(PoolRecord::concerns_us));
             changes.dirty.keys.extend(concerned.cloned());

@@ -60,7 +60,7 @@ impl Member {
         let coverage = self.coverage_mut(kind.into());
         if *coverage != Coverage::Never {
             return match kind {
-                Kind::Pools => self.doubt_pools_crd(),
+                Kind::Pools => self.pools.doubt_crd(),
                 _ => Changes::default(),
             };
         }

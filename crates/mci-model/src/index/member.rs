@@ -7,7 +7,6 @@ use crd::RoutingMode;
 use super::{
     counted::Counted,
     denied::Denied,
-    drain::Drains,
     entry::Entry,
     facts::{LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts},
     flavour::ImportCrd,
@@ -15,6 +14,7 @@ use super::{
     interest::Scope,
     origin::Origin,
     parents::Parents,
+    pools::Pools,
     undo::UndoDetector,
     update::{AnyKind, Change},
 };
@@ -46,32 +46,14 @@ pub struct Member {
     pub(super) stands_by: Option<String>,
     /// What the inventory has about it.
     pub origin: Arc<Origin>,
-    /// All known pools, exported or not; for a retained pool, its last facts.
-    pub pools: Counted<Key, PoolRecord>,
-    /// Whether the absence of a pool means anything.
-    pub pools_coverage: Coverage,
-    /// Pools that could not be read: only their existence is known.
-    pub odd_pools: BTreeSet<Key>,
-    /// Uid of the pools CRD at the last complete list during which it existed.
-    pub pools_crd: Option<String>,
-    /// What it means that a pool has not been seen since the start.
-    pub unseen: Unseen,
-    /// Pools that are proven to be gone, while other unseen pools are not; empty once every unseen pool is.
-    pub gone_pools: BTreeSet<Key>,
-    /// Exported pools within what one member may export.
-    pub(super) admitted: BTreeSet<Key>,
-    /// Exported pools beyond it: their entries are not updated.
-    pub over_cap: BTreeSet<Key>,
-    /// Ended exports whose entries drain.
-    pub draining: Drains,
+    /// Its pools, and what the absence of one means.
+    pub pools: Pools,
     /// Its Services; if there are too many, only those that pools name.
     pub services: Store<Key, ServiceFacts>,
     /// EndpointSlices within `slices_scope`.
     pub slices: Store<Key, SliceFacts>,
     /// The Services whose EndpointSlices are known.
     pub slices_scope: Scope,
-    /// New states of pools whose EPP's endpoints are not known yet: until then the record in `pools` stays.
-    pub waiting_pools: Counted<Key, PoolFacts>,
     /// By name; imports are written only into those that exist.
     pub namespaces: Store<Arc<str>, NamespaceFacts>,
     /// All imports in it, other owners' too.
@@ -80,8 +62,6 @@ pub struct Member {
     pub remembered: Counted<Key, Remembered>,
     /// Which of them somebody keeps undoing.
     pub undone_imports: UndoDetector,
-    /// In which pools somebody keeps undoing our entry.
-    pub undone_pools: UndoDetector,
     /// Gateways and HTTPRoutes, watched only while it exports in ParentMode.
     pub parents: Parents,
     /// Mode of exports that name none.
@@ -263,24 +243,14 @@ impl Member {
             uid: None,
             stands_by: None,
             origin: Arc::default(),
-            pools: Counted::default(),
-            pools_coverage: Coverage::Never,
-            odd_pools: BTreeSet::new(),
-            pools_crd: None,
-            unseen: Unseen::Unknown,
-            gone_pools: BTreeSet::new(),
-            admitted: BTreeSet::new(),
-            over_cap: BTreeSet::new(),
-            draining: Drains::default(),
+            pools: Pools::default(),
             services: Store::default(),
             slices: Store::default(),
             slices_scope: Scope::All,
-            waiting_pools: Counted::default(),
             namespaces: Store::default(),
             imports: Store::default(),
             remembered: Counted::default(),
             undone_imports: UndoDetector::of_imports(),
-            undone_pools: UndoDetector::of_pools(),
             parents: Parents::default(),
             default_mode: RoutingMode::EndpointMode,
             import_crd: None,
@@ -290,7 +260,7 @@ impl Member {
     /// Whether all that an entry is derived from has been listed once; before that, entries are carried over.
     pub fn exports_known(&self) -> bool {
         let all = [
-            self.pools_coverage,
+            self.pools.coverage,
             self.services.coverage,
             self.slices.coverage,
         ];
@@ -311,11 +281,6 @@ impl Member {
     /// Whether an unknown import does not exist.
     pub fn all_imports_known(&self) -> bool {
         self.imports.coverage == Coverage::Listed
-    }
-
-    /// Whether it has more pools than are kept.
-    pub fn is_overfull(&self) -> bool {
-        self.pools_coverage == Coverage::Partial
     }
 
     /// The last seen entries of an import that is now shown, or was written, without them through another CRD.
@@ -349,11 +314,6 @@ impl Member {
         }
     }
 
-    /// The pools that ask for their export.
-    pub fn exported(&self) -> impl Iterator<Item = (&Key, &PoolRecord)> {
-        self.pools.iter().filter(|(_, record)| record.is_exported())
-    }
-
     /// Contact by the length of the silence alone; see `World::reach`.
     pub(super) fn reach(&self, now: Moment, stale_after: Duration) -> Reach {
         let Some(Silence { since, fault }) = self.silence else {
@@ -377,18 +337,6 @@ impl Member {
             .filter(|(key, _)| key.namespace == service.namespace)
             .map(|(_, slice)| slice)
             .filter(|slice| slice.service == service.name)
-    }
-
-    /// Pools whose EPP is this Service.
-    pub fn pools_of_service(&self, service: &Key) -> impl Iterator<Item = &Key> {
-        self.pools
-            .range(Key::all_of(&service.namespace))
-            .filter(|(key, _)| key.namespace == service.namespace)
-            .filter(|(_, record)| {
-                let epp = record.facts.epp.as_ref();
-                epp.is_some_and(|epp| *epp.name == *service.name)
-            })
-            .map(|(key, _)| key)
     }
 }
 

@@ -7,9 +7,8 @@ use std::collections::BTreeSet;
 
 use super::{
     counted::Counted,
-    facts::CrdCheck,
     heap::Heap,
-    member::{Coverage, Member, PoolRecord, Store},
+    member::{Coverage, Member, Store},
     update::{AnyKind, Change, Kind, ParentKind, Update},
 };
 use crate::name::Key;
@@ -32,7 +31,7 @@ impl Member {
     /// Approximate size of what is kept of it, in bytes.
     pub fn memory(&self) -> usize {
         self.pools.bytes()
-            + self.waiting_pools.bytes()
+            + self.pools.waiting.bytes()
             + self.services.items.bytes()
             + self.slices.items.bytes()
             + self.namespaces.items.bytes()
@@ -53,15 +52,15 @@ impl Member {
                 let listed = pools.iter().map(|pool| &pool.key).chain(odd).collect();
                 let waiting = pools.iter().filter(|pool| self.must_wait(pool));
                 let stays = waiting
-                    .map(|pool| self.pools.bytes_of(&pool.key))
+                    .map(|pool| self.pools.records.bytes_of(&pool.key))
                     .sum::<usize>()
-                    + self.pools_that_stay(&listed, crd, guarded);
-                (Kind::Pools.into(), new, self.pool_bytes() - stays)
+                    + self.pools.bytes_that_stay(&listed, crd, guarded);
+                (Kind::Pools.into(), new, self.pools.bytes() - stays)
             }
             Update::PoolApplied(pool) => {
-                let mut old = self.waiting_pools.bytes_of(&pool.key);
+                let mut old = self.pools.waiting.bytes_of(&pool.key);
                 if !self.must_wait(pool) {
-                    old += self.pools.bytes_of(&pool.key);
+                    old += self.pools.records.bytes_of(&pool.key);
                 }
                 let new = Counted::<Key, _>::bytes_for([pool]);
                 (Kind::Pools.into(), new, old)
@@ -106,21 +105,6 @@ impl Member {
         exceeds.then_some(kind)
     }
 
-    fn pool_bytes(&self) -> usize {
-        self.pools.bytes() + self.waiting_pools.bytes()
-    }
-
-    /// Size of the pools that a list lacks and that are kept nevertheless.
-    fn pools_that_stay(&self, listed: &BTreeSet<&Key>, crd: &CrdCheck, guarded: bool) -> usize {
-        let same_crd =
-            matches!(crd, CrdCheck::Serving { uid } if self.pools_crd.as_ref() == Some(uid));
-        let stays = |key: &Key, record: &PoolRecord| {
-            !listed.contains(key) && (!same_crd || guarded || record.doubt.is_some())
-        };
-        let records = self.pools.iter().filter(|(key, record)| stays(key, record));
-        Counted::<Key, _>::bytes_for(records.map(|(_, record)| record))
-    }
-
     /// Not all of the kind is kept from now on: it counts as not listed. Returns whether that changed.
     pub(super) fn set_partial(&mut self, kind: AnyKind) -> bool {
         let coverage = self.coverage_mut(kind);
@@ -150,7 +134,7 @@ impl Member {
             (store.coverage, store.capped)
         }
         match kind {
-            AnyKind::Kind(Kind::Pools) => (self.pools_coverage, !self.over_cap.is_empty()),
+            AnyKind::Kind(Kind::Pools) => (self.pools.coverage, !self.pools.over_cap.is_empty()),
             AnyKind::Kind(Kind::Services) => of(&self.services),
             AnyKind::Kind(Kind::Slices) => of(&self.slices),
             AnyKind::Kind(Kind::Namespaces) => of(&self.namespaces),
@@ -162,7 +146,7 @@ impl Member {
 
     pub(super) fn coverage_mut(&mut self, kind: AnyKind) -> &mut Coverage {
         match kind {
-            AnyKind::Kind(Kind::Pools) => &mut self.pools_coverage,
+            AnyKind::Kind(Kind::Pools) => &mut self.pools.coverage,
             AnyKind::Kind(Kind::Services) => &mut self.services.coverage,
             AnyKind::Kind(Kind::Slices) => &mut self.slices.coverage,
             AnyKind::Kind(Kind::Namespaces) => &mut self.namespaces.coverage,

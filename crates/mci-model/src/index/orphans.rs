@@ -56,13 +56,13 @@ impl World {
             Suspects::Of(exporters) => orphans.check_all(self, None, Some(exporters), changes),
             Suspects::One(exporter, key) => orphans.check_key(self, exporter, key, changes),
             Suspects::Listed(exporter) => match self.members.get(exporter) {
-                Some(member) if member.unseen == Unseen::Absent => {
+                Some(member) if member.pools.unseen == Unseen::Absent => {
                     let exporters = BTreeSet::from([exporter.clone()]);
                     orphans.check_all(self, None, Some(&exporters), changes);
                 }
                 // there is proof only for the pools that were seen
                 Some(member) => {
-                    for key in member.pools.keys().chain(&member.gone_pools) {
+                    for key in member.pools.records.keys().chain(&member.pools.gone) {
                         orphans.check_key(self, exporter, key, changes);
                     }
                 }
@@ -105,7 +105,7 @@ impl Orphans {
         changes: &mut Changes,
     ) {
         let exporting = world.members.get(exporter);
-        if exporting.is_none_or(|member| member.lacks_export(key).is_none()) {
+        if exporting.is_none_or(|member| member.pools.lacks_export(key).is_none()) {
             return;
         }
         for (importer, member) in &world.members {
@@ -159,7 +159,7 @@ impl Orphans {
             }
             let exporting = world.members.get(entry.name.as_str());
             let evidence = match exporting {
-                Some(exporting) => exporting.lacks_export(key),
+                Some(exporting) => exporting.pools.lacks_export(key),
                 None if self.left.contains(entry.name.as_str()) => Some(Evidence::MemberRemoved),
                 None => None,
             };

@@ -147,7 +147,7 @@ impl Member {
         let before = self.parents.known();
         // needed only if there are too many
         let named: LazyCell<BTreeSet<&Key>, _> = LazyCell::new(|| {
-            let pools = self.pools.values();
+            let pools = self.pools.records.values();
             pools.flat_map(|pool| &pool.facts.parents).collect()
         });
         let change = self.parents.gateways.cap(
@@ -179,7 +179,7 @@ impl Member {
         };
         let needed = |route: &RouteFacts| {
             let mut targets = route.pools.union(&route.imports);
-            targets.any(|key| self.pools.contains_key(key))
+            targets.any(|key| self.pools.records.contains_key(key))
         };
         let routes = &mut self.parents.routes;
         let kind = ParentKind::Routes.into();

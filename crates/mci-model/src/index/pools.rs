@@ -4,8 +4,11 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     Changes, Evidence,
+    counted::Counted,
+    drain::Drains,
     facts::{CrdCheck, PoolFacts},
     member::{Coverage, Doubt, DoubtCause, Member, PoolRecord, Unseen},
+    undo::UndoDetector,
     update::Kind,
 };
 use crate::{
@@ -24,6 +27,33 @@ const MAX_OTHERS: usize = 20_000;
 /// All pools of one member. Beyond it, or beyond [`MAX_OTHERS`], a new pool is not kept: it is unknown, not absent. There is
 /// room for twice [`MAX_EXPORTED`], so that exports beyond that get a condition.
 pub const MAX_POOLS: usize = MAX_OTHERS + 2 * MAX_EXPORTED;
+
+/// The pools of one member.
+#[derive(Clone, Debug)]
+pub struct Pools {
+    /// All known pools, exported or not; for a retained pool, its last facts.
+    pub records: Counted<Key, PoolRecord>,
+    /// Whether the absence of a pool means anything.
+    pub coverage: Coverage,
+    /// Pools that could not be read: only their existence is known.
+    pub(super) odd: BTreeSet<Key>,
+    /// Uid of the pools CRD at the last complete list during which it existed.
+    pub(super) crd: Option<String>,
+    /// What it means that a pool has not been seen since the start.
+    pub(super) unseen: Unseen,
+    /// Pools that are proven to be gone, while other unseen pools are not; empty once every unseen pool is.
+    pub(super) gone: BTreeSet<Key>,
+    /// Exported pools within what one member may export.
+    pub(super) admitted: BTreeSet<Key>,
+    /// Exported pools beyond it: their entries are not updated.
+    pub over_cap: BTreeSet<Key>,
+    /// Ended exports whose entries drain.
+    pub draining: Drains,
+    /// New states of pools whose EPP's endpoints are not known yet: until then the record stays.
+    pub(super) waiting: Counted<Key, PoolFacts>,
+    /// In which of them somebody keeps undoing our entry.
+    pub undone: UndoDetector,
+}
 
 /// The circumstances of a list.
 #[derive(Clone, Copy)]
@@ -52,25 +82,27 @@ impl Member {
             guarded,
         } = reading;
         let mut changes = Changes::default();
-        let was_overfull = self.is_overfull();
-        self.pools_coverage = Coverage::Listed;
+        let was_overfull = self.pools.is_overfull();
+        self.pools.coverage = Coverage::Listed;
         pools.sort_unstable_by(|a, b| (a.created, a.key.text()).cmp(&(b.created, b.key.text())));
         let listed: BTreeSet<Key> = pools.iter().map(|pool| pool.key.clone()).collect();
         if let CrdCheck::Serving { .. } = crd {
-            self.waiting_pools
+            self.pools
+                .waiting
                 .retain(|key, _| listed.contains(key) || odd.contains(key));
         }
         let same_crd =
-            matches!(&crd, CrdCheck::Serving { uid } if self.pools_crd.as_ref() == Some(uid));
+            matches!(&crd, CrdCheck::Serving { uid } if self.pools.crd.as_ref() == Some(uid));
         let missing: Vec<Key> = self
             .pools
+            .records
             .keys()
             .filter(|key| !listed.contains(*key) && !odd.contains(*key))
             .cloned()
             .collect();
         let mut gone = Vec::new();
         for key in missing {
-            let Some(record) = self.pools.get_mut(&key) else {
+            let Some(record) = self.pools.records.get_mut(&key) else {
                 continue;
             };
             match (&crd, record.doubt) {
@@ -82,7 +114,7 @@ impl Member {
                     changes.merge(record.doubt_until(&key, Some(now), DoubtCause::Guard));
                 }
                 (CrdCheck::Serving { .. }, _) if same_crd => {
-                    changes.merge(self.drop_pool(name, &key, Evidence::PoolAbsent));
+                    changes.merge(self.pools.drop(name, &key, Evidence::PoolAbsent));
                     gone.push(key);
                 }
                 (CrdCheck::Serving { .. }, _) => {
@@ -96,12 +128,12 @@ impl Member {
         for pool in pools {
             changes.merge(self.apply_pool(name, pool));
         }
-        if self.is_overfull() {
+        if self.pools.is_overfull() {
             // nothing is known of other pools that are not kept, but these are proven to be gone
-            let room = MAX_POOLS.saturating_sub(self.gone_pools.len());
-            self.gone_pools.extend(gone.into_iter().take(room));
+            let room = MAX_POOLS.saturating_sub(self.pools.gone.len());
+            self.pools.gone.extend(gone.into_iter().take(room));
         }
-        self.unseen = match (&crd, self.unseen) {
+        self.pools.unseen = match (&crd, self.pools.unseen) {
             // pools that were not kept are unknown, and this list proves no absence
             (CrdCheck::Doubtful, Unseen::Absent) if !was_overfull => Unseen::Absent,
             (CrdCheck::Serving { .. }, Unseen::Absent) if was_overfull && !same_crd => {
@@ -115,65 +147,15 @@ impl Member {
             (CrdCheck::Serving { .. }, unseen) => unseen,
         };
         if let CrdCheck::Serving { uid } = crd {
-            self.pools_crd = Some(uid);
+            self.pools.crd = Some(uid);
         }
-        self.odd_pools.clear();
+        self.pools.odd.clear();
         for key in odd {
-            self.odd_pool(key);
+            self.pools.apply_odd(key);
         }
-        if self.unseen == Unseen::Absent && !self.is_overfull() {
+        if self.pools.unseen == Unseen::Absent && !self.pools.is_overfull() {
             // any pool without a record is absent: no separate proof is needed
-            self.gone_pools.clear();
-        }
-        changes
-    }
-
-    /// A pool that could not be read: it exists, so what is known of it stays.
-    pub(super) fn odd_pool(&mut self, key: Key) {
-        if self.odd_pools.len() < MAX_POOLS {
-            self.odd_pools.insert(key);
-        } else if !self.odd_pools.contains(&key) {
-            self.set_partial(Kind::Pools.into());
-        }
-    }
-
-    /// Whether the pool may be kept; a known one always.
-    fn may_keep(&self, pool: &PoolFacts) -> bool {
-        let kept = self.pools.len() + self.waiting_pools.len();
-        let known =
-            self.pools.contains_key(&pool.key) || self.waiting_pools.contains_key(&pool.key);
-        let exported = pool.export.is_requested();
-        known || kept < if exported { MAX_POOLS } else { MAX_OTHERS }
-    }
-
-    /// Whether a missing record of the pool means that there is no such pool.
-    pub fn knows_pool(&self, key: &Key) -> bool {
-        let certain = match self.pools_coverage {
-            Coverage::Listed => self.unseen == Unseen::Absent || self.gone_pools.contains(key),
-            Coverage::Partial => self.gone_pools.contains(key),
-            Coverage::Never | Coverage::NotServed => false,
-        };
-        let unread = self.odd_pools.contains(key) || self.waiting_pools.contains_key(key);
-        self.pools.contains_key(key) || (certain && !unread)
-    }
-
-    /// The proof, if there is one, that it does not export the key.
-    pub(super) fn lacks_export(&self, key: &Key) -> Option<Evidence> {
-        match self.pools.get(key) {
-            Some(record) => record.facts.export.requested().err(),
-            None => self.knows_pool(key).then_some(Evidence::PoolAbsent),
-        }
-    }
-
-    /// The pools CRD is not served any more: all pools are in doubt until it is back. A watch that was broken meanwhile
-    /// sends no deletions.
-    pub(super) fn doubt_pools_crd(&mut self) -> Changes {
-        if let Unseen::UnknownUntil(_) = self.unseen {
-            self.unseen = Unseen::Unknown;
-        }
-        let mut changes = Changes::default();
-        for (key, record) in self.pools.iter_mut() {
-            changes.merge(record.doubt_until(key, None, DoubtCause::Crd));
+            self.pools.gone.clear();
         }
         changes
     }
@@ -181,25 +163,25 @@ impl Member {
     pub(super) fn apply_pool(&mut self, name: &ClusterName, pool: PoolFacts) -> Changes {
         let mut changes = Changes::default();
         let key = pool.key.clone();
-        self.odd_pools.remove(&key);
-        self.gone_pools.remove(&key);
+        self.pools.odd.remove(&key);
+        self.pools.gone.remove(&key);
         let record = PoolRecord {
             facts: pool,
             doubt: None,
         };
         let waits = self.must_wait(&record.facts);
-        if !self.may_keep(&record.facts) {
+        if !self.pools.may_keep(&record.facts) {
             if self.set_partial(Kind::Pools.into()) {
                 tracing::warn!(member = %name, "too many pools: nothing is known of some of them");
             }
             return changes;
         }
         if waits {
-            self.waiting_pools.insert(key, record.facts);
+            self.pools.waiting.insert(key, record.facts);
             return changes;
         }
-        self.waiting_pools.remove(&key);
-        let old = self.pools.get(&key);
+        self.pools.waiting.remove(&key);
+        let old = self.pools.records.get(&key);
         if old == Some(&record) {
             return changes;
         }
@@ -208,7 +190,7 @@ impl Member {
             (Some(evidence), Some(old)) => changes.withdraw(name, &key, evidence, old.drain()),
             (Some(_), None) => {}
             (None, _) => {
-                self.draining.forget(&key);
+                self.pools.draining.forget(&key);
             }
         }
         let is_echo = |old: &PoolRecord| {
@@ -222,14 +204,101 @@ impl Member {
         if record.is_exported() {
             self.miss_service(&record.facts);
         }
-        self.pools.insert(key.clone(), record);
-        changes.merge(self.admit(&key));
+        self.pools.records.insert(key.clone(), record);
+        changes.merge(self.pools.admit(&key));
+        changes
+    }
+}
+
+// === impl Pools ===
+
+impl Pools {
+    /// The record of a pool; none: it is not known, or gone.
+    pub fn get(&self, key: &Key) -> Option<&PoolRecord> {
+        self.records.get(key)
+    }
+
+    /// All known pools, exported or not.
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &PoolRecord)> {
+        self.records.iter()
+    }
+
+    /// The pools that ask for their export.
+    pub fn exported(&self) -> impl Iterator<Item = (&Key, &PoolRecord)> {
+        self.records
+            .iter()
+            .filter(|(_, record)| record.is_exported())
+    }
+
+    /// Pools whose EPP is this Service.
+    pub fn of_service(&self, service: &Key) -> impl Iterator<Item = &Key> {
+        self.records
+            .range(Key::all_of(&service.namespace))
+            .filter(|(key, _)| key.namespace == service.namespace)
+            .filter(|(_, record)| {
+                let epp = record.facts.epp.as_ref();
+                epp.is_some_and(|epp| *epp.name == *service.name)
+            })
+            .map(|(key, _)| key)
+    }
+
+    /// Whether it has more pools than are kept.
+    pub fn is_overfull(&self) -> bool {
+        self.coverage == Coverage::Partial
+    }
+
+    /// A pool that could not be read: it exists, so what is known of it stays.
+    pub(super) fn apply_odd(&mut self, key: Key) {
+        if self.odd.len() < MAX_POOLS {
+            self.odd.insert(key);
+        } else if !self.odd.contains(&key) {
+            self.coverage = Coverage::Partial;
+        }
+    }
+
+    /// Whether the pool may be kept; a known one always.
+    fn may_keep(&self, pool: &PoolFacts) -> bool {
+        let kept = self.records.len() + self.waiting.len();
+        let known = self.records.contains_key(&pool.key) || self.waiting.contains_key(&pool.key);
+        let exported = pool.export.is_requested();
+        known || kept < if exported { MAX_POOLS } else { MAX_OTHERS }
+    }
+
+    /// Whether a missing record of the pool means that there is no such pool.
+    pub fn knows(&self, key: &Key) -> bool {
+        let certain = match self.coverage {
+            Coverage::Listed => self.unseen == Unseen::Absent || self.gone.contains(key),
+            Coverage::Partial => self.gone.contains(key),
+            Coverage::Never | Coverage::NotServed => false,
+        };
+        let unread = self.odd.contains(key) || self.waiting.contains_key(key);
+        self.records.contains_key(key) || (certain && !unread)
+    }
+
+    /// The proof, if there is one, that it does not export the key.
+    pub(super) fn lacks_export(&self, key: &Key) -> Option<Evidence> {
+        match self.records.get(key) {
+            Some(record) => record.facts.export.requested().err(),
+            None => self.knows(key).then_some(Evidence::PoolAbsent),
+        }
+    }
+
+    /// The pools CRD is not served any more: all pools are in doubt until it is back. A watch that was broken meanwhile
+    /// sends no deletions.
+    pub(super) fn doubt_crd(&mut self) -> Changes {
+        if let Unseen::UnknownUntil(_) = self.unseen {
+            self.unseen = Unseen::Unknown;
+        }
+        let mut changes = Changes::default();
+        for (key, record) in self.records.iter_mut() {
+            changes.merge(record.doubt_until(key, None, DoubtCause::Crd));
+        }
         changes
     }
 
     /// Keeps the number of admitted exports within [`MAX_EXPORTED`].
     fn admit(&mut self, key: &Key) -> Changes {
-        let exported = self.pools.get(key).is_some_and(PoolRecord::is_exported);
+        let exported = self.records.get(key).is_some_and(PoolRecord::is_exported);
         let mut changes = Changes::default();
         if exported && self.admitted.len() >= MAX_EXPORTED && !self.admitted.contains(key) {
             self.over_cap.insert(key.clone());
@@ -249,40 +318,34 @@ impl Member {
     }
 
     fn oldest_over_cap(&self) -> Option<Key> {
-        let age = |key: &Key| self.pools.get(key).map(|record| record.facts.created);
+        let age = |key: &Key| self.records.get(key).map(|record| record.facts.created);
         let over = self.over_cap.iter();
         over.min_by(|a, b| (age(a), a.text()).cmp(&(age(b), b.text())))
             .cloned()
     }
 
-    pub(super) fn delete_pool(&mut self, name: &ClusterName, key: &Key, crd: CrdCheck) -> Changes {
-        self.odd_pools.remove(key);
-        let proven =
-            matches!(&crd, CrdCheck::Serving { uid } if self.pools_crd.as_ref() == Some(uid));
+    pub(super) fn delete(&mut self, name: &ClusterName, key: &Key, crd: CrdCheck) -> Changes {
+        self.odd.remove(key);
+        let proven = matches!(&crd, CrdCheck::Serving { uid } if self.crd.as_ref() == Some(uid));
         if proven || seeded::is_on(SeededFault::DeletedWithoutCrdCheck) {
-            self.waiting_pools.remove(key);
-            return self.drop_pool(name, key, Evidence::PoolDeleted);
+            self.waiting.remove(key);
+            return self.drop(name, key, Evidence::PoolDeleted);
         }
-        self.pools
+        self.records
             .get_mut(key)
             .map(|record| record.doubt_until(key, None, DoubtCause::Crd))
             .unwrap_or_default()
     }
 
-    pub(super) fn drop_pool(
-        &mut self,
-        name: &ClusterName,
-        key: &Key,
-        evidence: Evidence,
-    ) -> Changes {
+    pub(super) fn drop(&mut self, name: &ClusterName, key: &Key, evidence: Evidence) -> Changes {
         let mut changes = Changes::default();
         let proof_needed = self.unseen != Unseen::Absent || self.is_overfull();
-        if proof_needed && self.gone_pools.len() < MAX_POOLS {
-            self.gone_pools.insert(key.clone());
+        if proof_needed && self.gone.len() < MAX_POOLS {
+            self.gone.insert(key.clone());
             changes.dirty.keys.insert(key.clone());
         }
-        self.undone_pools.forget(key);
-        if let Some(record) = self.pools.remove(key)
+        self.undone.forget(key);
+        if let Some(record) = self.records.remove(key)
             && record.concerns_us()
         {
             changes.dirty.keys.insert(key.clone());
@@ -292,6 +355,28 @@ impl Member {
         }
         changes.merge(self.admit(key));
         changes
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.records.bytes() + self.waiting.bytes()
+    }
+
+    /// Size of the pools that a list lacks and that are kept nevertheless.
+    pub(super) fn bytes_that_stay(
+        &self,
+        listed: &BTreeSet<&Key>,
+        crd: &CrdCheck,
+        guarded: bool,
+    ) -> usize {
+        let same_crd = matches!(crd, CrdCheck::Serving { uid } if self.crd.as_ref() == Some(uid));
+        let stays = |key: &Key, record: &PoolRecord| {
+            !listed.contains(key) && (!same_crd || guarded || record.doubt.is_some())
+        };
+        let records = self
+            .records
+            .iter()
+            .filter(|(key, record)| stays(key, record));
+        Counted::<Key, _>::bytes_for(records.map(|(_, record)| record))
     }
 }
 
@@ -363,5 +448,23 @@ impl PoolRecord {
             changes.dirty.keys.insert(key.clone());
         }
         changes
+    }
+}
+
+impl Default for Pools {
+    fn default() -> Self {
+        Self {
+            records: Counted::default(),
+            coverage: Coverage::Never,
+            odd: BTreeSet::new(),
+            crd: None,
+            unseen: Unseen::Unknown,
+            gone: BTreeSet::new(),
+            admitted: BTreeSet::new(),
+            over_cap: BTreeSet::new(),
+            draining: Drains::default(),
+            waiting: Counted::default(),
+            undone: UndoDetector::of_pools(),
+        }
     }
 }

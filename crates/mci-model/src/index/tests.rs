@@ -25,7 +25,10 @@ fn evidence(changes: &Changes) -> Vec<Evidence> {
 }
 
 fn has(world: &World, name: &str, pool: &str) -> bool {
-    member(world, name).pools.contains_key(&mk_key(pool))
+    member(world, name)
+        .pools
+        .records
+        .contains_key(&mk_key(pool))
 }
 
 #[test]
@@ -204,9 +207,9 @@ fn pools_listed_under_a_crd_that_is_going_are_not_gone_with_the_next_crd() {
 fn silence_forgets_nothing() {
     let mut world = mk_world(&["a"]);
     list(&mut world, "a", &["x"], mk_crd(), NOW);
-    let before = member(&world, "a").pools.clone();
+    let before = member(&world, "a").pools.records.clone();
     lose(&mut world, "a", NOW);
-    assert_eq!(*member(&world, "a").pools, *before);
+    assert_eq!(*member(&world, "a").pools.records, *before);
     assert!(world.tick(NOW + STALE_AFTER * 100).withdrawals.is_empty());
 }
 

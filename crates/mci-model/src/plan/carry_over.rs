@@ -227,7 +227,7 @@ impl<'a> Exporters<'a> {
         Some(Exporter {
             action: decision.entry,
             reach: self.world.reach(member, self.now),
-            until: member.draining.until(self.key),
+            until: member.pools.draining.until(self.key),
             allowed: &member.origin.allowed,
         })
     }

@@ -96,7 +96,7 @@ impl PoolInput<'_> {
             Export::Invalid(invalid) => return settled("NotSupported", invalid.to_string()),
             Export::Requested(_) => {}
         }
-        if self.member.over_cap.contains(&self.record.facts.key) {
+        if self.member.pools.over_cap.contains(&self.record.facts.key) {
             let message =
                 format!("its cluster exports {MAX_EXPORTED} other pools, which is the limit");
             return settled("NotSupported", message);

@@ -54,7 +54,7 @@ fn export_known(member: &Member, key: &Key) -> ExportKnown {
         return ExportKnown::Ended(Evidence::WithdrawAfter);
     }
     let Some(record) = member.pools.get(key) else {
-        return if member.knows_pool(key) {
+        return if member.pools.knows(key) {
             ExportKnown::Ended(Evidence::PoolAbsent)
         } else {
             ExportKnown::NotSeen
@@ -62,7 +62,7 @@ fn export_known(member: &Member, key: &Key) -> ExportKnown {
     };
     match record.facts.export.requested() {
         Err(evidence) => ExportKnown::Ended(evidence),
-        Ok(_) if member.over_cap.contains(key) => ExportKnown::OverCap,
+        Ok(_) if member.pools.over_cap.contains(key) => ExportKnown::OverCap,
         Ok(_) if !member.exports_known() => ExportKnown::NotSeen,
         Ok(request)
             if !member.parts_known()

@@ -63,7 +63,9 @@ impl Bench {
 
     /// Changes the pool of `a`.
     fn edit(&mut self, edit: impl FnOnce(&mut PoolFacts)) {
-        let mut pool = member(&self.world, "a").pools[&mk_key("llm")].facts.clone();
+        let mut pool = member(&self.world, "a").pools.records[&mk_key("llm")]
+            .facts
+            .clone();
         edit(&mut pool);
         self.update("a", Update::PoolApplied(pool));
     }

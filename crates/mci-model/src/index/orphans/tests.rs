@@ -198,7 +198,7 @@ fn forged_entries_take_no_drain_from_what_a_member_withdraws() {
         .map(|n| rename(&one, &format!("p{n}")))
         .collect();
     assert_eq!(show(&mut world, "t", many).withdrawals.len(), FORGED);
-    let until = |world: &World, pool: &str| member(world, "a").draining.until(&mk_key(pool));
+    let until = |world: &World, pool: &str| member(world, "a").pools.draining.until(&mk_key(pool));
     assert!(until(&world, "p0").is_some(), "it is an ended export too");
     export(&mut world, "a", "real");
     let ended = Update::PoolApplied(mk_pool("real", None));

@@ -203,7 +203,7 @@ fn a_pool_that_names_no_mode_has_the_default() {
     world.add_member(&mk_name("a"), NOW);
     connect(&mut world, "a", Vec::new(), Vec::new(), NOW);
     export(&mut world, "a", "x");
-    let pool = &member(&world, "a").pools[&mk_key("x")].facts;
+    let pool = &member(&world, "a").pools.records[&mk_key("x")].facts;
     let mode = member(&world, "a").mode_of(pool);
     assert_eq!(mode, Some(RoutingMode::ParentMode));
     assert!(

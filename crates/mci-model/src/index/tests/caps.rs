@@ -40,13 +40,13 @@ fn mk_seen() -> World {
 fn pools_without_end_are_not_kept_and_those_exported_still_are() {
     let mut world = mk_world(&["a"]);
     flood(&mut world, MAX_POOLS + 10);
-    let kept = member(&world, "a").pools.len();
+    let kept = member(&world, "a").pools.records.len();
     assert!(kept < MAX_POOLS, "{kept}");
     export(&mut world, "a", "x");
     assert!(has(&world, "a", "x"));
     update(&mut world, Update::PoolApplied(mk_pool("x", None)));
     assert_eq!(
-        member(&world, "a").pools.len(),
+        member(&world, "a").pools.records.len(),
         kept + 1,
         "known ones change"
     );
@@ -109,9 +109,9 @@ fn names_of_pools_without_end_are_not_kept() {
         update(&mut world, deleted);
     }
     let member = member(&world, "a");
-    assert_eq!(member.odd_pools.len(), MAX_POOLS);
-    assert!(member.gone_pools.len() <= MAX_POOLS);
-    assert!(!member.knows_pool(&mk_key("never-seen")));
+    assert_eq!(member.pools.odd.len(), MAX_POOLS);
+    assert!(member.pools.gone.len() <= MAX_POOLS);
+    assert!(!member.pools.knows(&mk_key("never-seen")));
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn of_pools_that_take_too_much_those_known_stay_and_the_others_are_not_absent() 
         update(&mut world, Update::PoolApplied(large));
     }
     let kept = member(&world, "a");
-    assert!(kept.memory() <= MEMBER_MEMORY && kept.is_overfull());
+    assert!(kept.memory() <= MEMBER_MEMORY && kept.pools.is_overfull());
     assert!(world.tick(NOW + STALE_AFTER).withdrawals.is_empty());
     assert!(
         carried(&mut world, LATER),
@@ -374,12 +374,12 @@ fn of_pools_that_take_too_much_those_known_stay_and_the_others_are_not_absent() 
     // a list that fits is complete, though it fits only without the pools that it lacks
     let changes = update(&mut world, mk_large_pools("new", MANY - 16, mk_crd()));
     assert!(evidence(&changes).contains(&Evidence::PoolAbsent) && !has(&world, "a", "known"));
-    assert!(!member(&world, "a").is_overfull() && !carried(&mut world, LATER));
+    assert!(!member(&world, "a").pools.is_overfull() && !carried(&mut world, LATER));
     // where that stays, for its CRD may be gone, it does not fit
     let doubtful = mk_large_pools("other", MANY - 16, CrdCheck::Doubtful);
     update(&mut world, doubtful);
     let kept = member(&world, "a");
-    assert!(kept.memory() <= MEMBER_MEMORY && kept.is_overfull());
+    assert!(kept.memory() <= MEMBER_MEMORY && kept.pools.is_overfull());
 }
 
 #[test]

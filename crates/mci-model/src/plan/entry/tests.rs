@@ -41,7 +41,7 @@ fn derive_under(
     change(&mut pool);
     world.update(&name, Update::PoolApplied(pool), now);
     let member = member(&world, "a");
-    let record = &member.pools[&mk_key("llm")];
+    let record = &member.pools.records[&mk_key("llm")];
     let request = record.facts.export.requested().expect("exported");
     derive_entry(policy, &name, member, record, request, Reach::Reachable)
 }

@@ -75,7 +75,7 @@ fn an_entry_drains_for_as_long_as_its_pool_wished_and_then_goes() {
 fn the_pools_exported_goes_at_once() {
     let mut world = mk_exporting(mk_rules(), mk_draining_pool("30"));
     let gone = Update::PoolApplied(PoolFacts {
-        exported: member(&world, "a").pools[&mk_key("llm")]
+        exported: member(&world, "a").pools.records[&mk_key("llm")]
             .facts
             .exported
             .clone(),

@@ -113,14 +113,16 @@ fn each_condition_has_the_generation_of_its_object(
 #[test]
 fn a_pool_that_changes_has_its_generation_in_the_condition() {
     let mut world = mk_imported(mk_pool("llm", Some("ClusterSet")));
-    let mut pool = member(&world, "a").pools[&mk_key("llm")].facts.clone();
+    let mut pool = member(&world, "a").pools.records[&mk_key("llm")]
+        .facts
+        .clone();
     pool.generation = 4;
     world.update(&mk_name("a"), Update::PoolApplied(pool), NOW);
     assert!(settle(&mut world, &mk_policy(), NOW) > 0);
     let live = &member(&world, "b").imports.items[&mk_key("llm")];
     let of_entry = generations(&live.status.clusters[0].conditions);
     assert_eq!(of_entry, [Some(4)]);
-    let condition = member(&world, "a").pools[&mk_key("llm")]
+    let condition = member(&world, "a").pools.records[&mk_key("llm")]
         .facts
         .exported
         .clone();

@@ -41,7 +41,11 @@ fn restarted(before: &World, names: &[&str]) -> World {
     for name in names {
         world.add_member(&mk_name(name), NOW);
         let old = member(before, name);
-        let pools = old.pools.values().map(|record| record.facts.clone());
+        let pools = old
+            .pools
+            .records
+            .values()
+            .map(|record| record.facts.clone());
         let imports = old.imports.items.values().cloned();
         connect(&mut world, name, pools.collect(), imports.collect(), NOW);
     }
@@ -82,7 +86,7 @@ fn a_mode_switch_is_one_write_per_import_and_no_entry_vanishes() {
     export(&mut world, "a", "llm");
     settle(&mut world, &mk_policy(), NOW);
     let first = writes(&world);
-    let exported = member(&world, "a").pools[&mk_key("llm")]
+    let exported = member(&world, "a").pools.records[&mk_key("llm")]
         .facts
         .exported
         .clone();

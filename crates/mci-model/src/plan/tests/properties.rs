@@ -170,7 +170,11 @@ fn restart(world: &mut World, truth: &mut Truth, now: Moment) {
     for (m, name) in MEMBERS.iter().enumerate() {
         fresh.add_member(&mk_name(name), now);
         let old = member(world, name);
-        let real = old.pools.values().filter(|record| record.doubt.is_none());
+        let real = old
+            .pools
+            .records
+            .values()
+            .filter(|record| record.doubt.is_none());
         let pools = real.map(|record| record.facts.clone()).collect();
         let imports = old.imports.items.values().cloned().collect();
         if old.in_contact() {

@@ -137,7 +137,11 @@ fn a_restart_finds_nothing_to_write() {
     for name in ["a", "b", "c"] {
         world.add_member(&mk_name(name), NOW);
         let old = member(&before, name);
-        let pools = old.pools.values().map(|record| record.facts.clone());
+        let pools = old
+            .pools
+            .records
+            .values()
+            .map(|record| record.facts.clone());
         let imports = old.imports.items.values().cloned();
         connect(&mut world, name, pools.collect(), imports.collect(), NOW);
     }

@@ -194,6 +194,7 @@ impl Bench {
                 && member.imports.items.is_empty()
                 && member
                     .pools
+                    .records
                     .values()
                     .all(|pool| pool.facts.exported.is_none());
             let until = self.leaving.entry(name.clone());
@@ -276,7 +277,7 @@ impl Bench {
         // where all importers have upstream's shape, nothing says that a drain is under way: a new controller ends it
         let drains = |pool: &&str| {
             let mut members = self.world.members.values();
-            members.any(|member| member.draining.until(&mk_key(pool)).is_some())
+            members.any(|member| member.pools.draining.until(&mk_key(pool)).is_some())
         };
         self.clusters.iter().all(stands)
             && pools.all(|(p, entries)| exported(p, entries))
