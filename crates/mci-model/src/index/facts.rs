@@ -137,8 +137,8 @@ pub struct ListenerFacts {
 pub enum Admits {
     /// Those of the Gateway's namespace.
     SameNamespace,
-    /// Those of all namespaces. Also where a selector limits them: the selector is not evaluated, since the route's status
-    /// already shows whether it attached.
+    /// Those of all namespaces. Also where a selector limits them, which is not evaluated: if no other listener is meant,
+    /// the route's status already shows whether it attached.
     AnyNamespace,
     /// None: the listener is for other kinds of routes.
     Nobody,

@@ -24,7 +24,7 @@ pub const MAX_EXPORTED: usize = 2000;
 
 /// Pools of one member that are not exported: as many as Services (spec 5.2).
 const MAX_OTHERS: usize = 20_000;
-/// All pools of one member. Beyond it, or beyond [`MAX_OTHERS`], a new pool is not kept: it is unknown, not absent. There is
+/// All pools of one member. Beyond it, or beyond `MAX_OTHERS`, a new pool is not kept: it is unknown, not absent. There is
 /// room for twice [`MAX_EXPORTED`], so that exports beyond that get a condition.
 pub const MAX_POOLS: usize = MAX_OTHERS + 2 * MAX_EXPORTED;
 
