@@ -220,7 +220,7 @@ impl Observer {
         }
         let clusters = world.members.iter().map(|(name, member)| MemberView {
             name: name.clone(),
-            link: member.link.name(),
+            link: member.contact.link.name(),
             active: active(member),
             source: member.origin.source.to_string(),
             detail: None,
@@ -232,6 +232,7 @@ impl Observer {
             denied: (!member.denied.is_empty()).then(|| member.denied.missing()),
             over_limit: member.over_limit(),
             silent: member
+                .contact
                 .silence
                 .map_or(Duration::ZERO, |silence| now.since(silence.since)),
             flavour: flavour(member),
@@ -323,7 +324,7 @@ impl Active {
 
 /// Whether a member takes part, and why not.
 pub(crate) fn active(member: &Member) -> Active {
-    Active::of(match (member.link, member.silence) {
+    Active::of(match (member.contact.link, member.contact.silence) {
         (Link::Connecting | Link::Syncing, _) => "Connecting",
         (Link::Refused(refusal), _) => refusal.reason(),
         (Link::Lost, None) => Fault::ConnectionLost.reason(),
@@ -338,9 +339,9 @@ pub(crate) fn active(member: &Member) -> Active {
 
 /// Whether a member is in contact, one that is being removed among them.
 fn is_up(member: &Member) -> bool {
-    match member.link {
-        Link::Removing => member.silence.is_none(),
-        _ => member.in_contact(),
+    match member.contact.link {
+        Link::Removing => member.contact.silence.is_none(),
+        _ => member.contact.is_up(),
     }
 }
 

@@ -185,7 +185,7 @@ impl Planner {
     /// Members that count as removed: what is in them is being taken away.
     pub(crate) fn removing(&self) -> impl Iterator<Item = &ClusterName> {
         let members = self.world.members.iter();
-        let removing = members.filter(|(_, member)| member.link == Link::Removing);
+        let removing = members.filter(|(_, member)| member.contact.link == Link::Removing);
         removing.map(|(name, _)| name)
     }
 

@@ -349,7 +349,7 @@ pub fn write_once(world: &mut World, policy: &Policy, now: Moment) -> usize {
     for (key, plan) in &plans {
         for (name, import) in &plan.imports {
             let member = &world.members[name];
-            if !member.in_contact() {
+            if !member.contact.is_up() {
                 continue;
             }
             let live = member.imports.items.get(key);
@@ -367,7 +367,7 @@ pub fn write_once(world: &mut World, policy: &Policy, now: Moment) -> usize {
         for (name, pool) in &plan.pools {
             let member = &world.members[name];
             // a pool that vanished cannot be written
-            if !member.in_contact() || member.pools.records[key].doubt.is_some() {
+            if !member.contact.is_up() || member.pools.records[key].doubt.is_some() {
                 continue;
             }
             let mut facts = member.pools.records[key].facts.clone();

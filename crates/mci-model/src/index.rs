@@ -106,7 +106,7 @@ impl World {
 
     /// A member joined the inventory, or came back before it was removed.
     pub fn add_member(&mut self, name: &ClusterName, now: Moment) -> Changes {
-        let known = self.members.get(name).map(|member| member.link);
+        let known = self.members.get(name).map(|member| member.contact.link);
         if known == Some(Link::Removing) {
             // removed and added again: it may be another cluster now
             self.forget_identity(name);
@@ -135,7 +135,7 @@ impl World {
     pub fn update(&mut self, name: &ClusterName, update: Update, now: Moment) -> Changes {
         let known = |world: &Self| {
             let member = world.members.get(name)?;
-            let refusal = match member.link {
+            let refusal = match member.contact.link {
                 Link::Refused(refusal) => Some(refusal),
                 _ => None,
             };
@@ -148,7 +148,10 @@ impl World {
                 .get(name)
                 .is_some_and(|member| member.pools.is_overfull())
         };
-        let was_lost = self.members.get(name).is_some_and(Member::is_lost);
+        let was_lost = self
+            .members
+            .get(name)
+            .is_some_and(|member| member.contact.is_lost());
         let before = known(self);
         let was_overfull = overfull(self);
         let mut changes = self.apply_update(name, update, now);
@@ -165,7 +168,7 @@ impl World {
         let Some(member) = self.members.get_mut(name) else {
             return Changes::default();
         };
-        let refused = matches!(member.link, Link::Refused(_));
+        let refused = matches!(member.contact.link, Link::Refused(_));
         if refused && !matches!(update, Update::Connected { .. } | Update::Refused(_)) {
             // from a session that is being ended: ignored
             return Changes::default();
@@ -192,9 +195,9 @@ impl World {
                 return self.identify(name, uid, clusterset.as_deref());
             }
             Update::Live => return member.live(),
-            Update::Suspect => member.set_link(Link::Suspect),
-            Update::Lost(fault) => return member.lost(fault, now),
-            Update::Refused(refusal) => return member.refuse(refusal, now),
+            Update::Suspect => member.contact.set_link(Link::Suspect),
+            Update::Lost(fault) => return member.contact.lost(fault, now),
+            Update::Refused(refusal) => return member.contact.refuse(refusal, now),
             Update::NewCredentials(unusable) => member.unusable_credentials = unusable,
             Update::Denied(kinds) => return member.deny(kinds, now),
             Update::NotServed(kind) => return member.not_served(kind),
@@ -257,7 +260,7 @@ impl World {
         let mut changes = Changes::default();
         let mut cleared = BTreeSet::new();
         for (name, member) in &mut self.members {
-            if !member.in_contact() {
+            if !member.contact.is_up() {
                 continue;
             }
             if let Unseen::UnknownUntil(ends) = member.pools.unseen

@@ -120,10 +120,10 @@ fn find_obstacles(world: &World, key: &Key, plan: &KeyPlan, now: Moment) -> Obst
     let mut found = Obstacles::new();
     for (name, import) in &plan.imports {
         let member = world.members.get(name);
-        let Some(member) = member.filter(|member| member.link != Link::Removing) else {
+        let Some(member) = member.filter(|member| member.contact.link != Link::Removing) else {
             continue;
         };
-        let is_silent = member.met && world.reach(member, now) != Reach::Reachable;
+        let is_silent = member.contact.met && world.reach(member, now) != Reach::Reachable;
         let live = member.imports.items.get(key);
         let is_foreign = live.is_some_and(|live| live.claim == Claim::Foreign);
         let obstacle = match import {

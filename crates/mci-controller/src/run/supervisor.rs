@@ -206,7 +206,7 @@ impl Supervisor {
         let live = |link| matches!(link, Link::Live | Link::Suspect);
         let writing = |planner: &Planner, handle: &Handle, name: &ClusterName| {
             let member = planner.world().members.get(name);
-            member.is_some_and(|member| live(member.link)) && handle.queue.is_flying()
+            member.is_some_and(|member| live(member.contact.link)) && handle.queue.is_flying()
         };
         while self
             .members

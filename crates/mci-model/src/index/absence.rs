@@ -20,8 +20,8 @@ use moment::Moment;
 impl World {
     /// The contact as a member's entries show it. Under the guard, readiness does not become unknown.
     pub fn reach(&self, member: &Member, now: Moment) -> Reach {
-        let reach = member.reach(now, self.rules.stale_after);
-        let (Reach::Stale(fault), Some(silence)) = (reach, member.silence) else {
+        let reach = member.contact.reach(now, self.rules.stale_after);
+        let (Reach::Stale(fault), Some(silence)) = (reach, member.contact.silence) else {
             return reach;
         };
         let held = self
@@ -44,7 +44,7 @@ impl World {
         let Some(member) = self.members.get_mut(name) else {
             return Changes::default();
         };
-        if member.link == Link::Removing || member.leaving.is_some() {
+        if member.contact.link == Link::Removing || member.leaving.is_some() {
             return Changes::default();
         }
         if !waits {
@@ -67,7 +67,7 @@ impl World {
         if member.leaving.take().is_none() {
             return;
         }
-        match member.silence.filter(|_| member.is_lost()) {
+        match member.contact.silence.filter(|_| member.contact.is_lost()) {
             // as if it had never left
             Some(silence) => self.guard.lost(name, silence.since),
             None => self.guard.found(name),
@@ -121,7 +121,7 @@ impl World {
         let Some(member) = self.members.get(name) else {
             return Changes::default();
         };
-        match (was_lost, member.is_lost()) {
+        match (was_lost, member.contact.is_lost()) {
             (false, true) => self.guard.lost(name, now),
             // a member that left stays lost, though it answers
             (true, false) if member.leaving.is_none() => self.guard.found(name),
@@ -184,11 +184,11 @@ impl World {
     }
 
     fn census(&self) -> Census {
-        let is_counted = |member: &&Member| member.link != Link::Removing;
+        let is_counted = |member: &&Member| member.contact.link != Link::Removing;
         let members = || self.members.values().filter(is_counted);
         Census {
             members: members().count(),
-            lost: members().filter(|member| member.is_lost()).count(),
+            lost: members().filter(|member| member.contact.is_lost()).count(),
         }
     }
 
@@ -196,7 +196,7 @@ impl World {
     fn leave(&mut self, name: &ClusterName) -> Changes {
         let mut changes = Changes::all();
         if let Some(member) = self.members.get_mut(name) {
-            member.link = Link::Removing;
+            member.contact.link = Link::Removing;
             member.leaving = None;
             member.pools.draining.clear();
             if !member.withdrawn {
@@ -215,11 +215,12 @@ impl World {
         let removal = on_evidence(Evidence::WithdrawAfter, self.guard.is_active());
         for (name, member) in &mut self.members {
             let silent = member
+                .contact
                 .silence
                 .is_some_and(|it| now.since(it.since) >= after);
             // it is not clear which clusters these are: that is no silence
             let elsewhere = matches!(
-                member.link,
+                member.contact.link,
                 Link::Removing
                     | Link::Refused(Refusal::IdentityChanged | Refusal::DuplicateCluster)
             );

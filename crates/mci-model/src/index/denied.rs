@@ -70,7 +70,7 @@ impl Member {
         let age = now.since(self.denied.exports?);
         if age >= stale_after {
             Some(Reach::Stale(Fault::AuthFailed))
-        } else if self.met && age < FLIP_DELAY {
+        } else if self.contact.met && age < FLIP_DELAY {
             None
         } else {
             Some(Reach::Lost(Fault::AuthFailed))

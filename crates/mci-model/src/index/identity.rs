@@ -62,7 +62,7 @@ impl World {
             _ if self.is_another(name, member, &uid) => refused(Refusal::IdentityChanged),
             _ => self.rival(name, &uid).map(|(rival, other)| {
                 // the imports of a leaving member are being deleted: nobody writes there before it is removed
-                let comes_first = other.link == Link::Removing
+                let comes_first = other.contact.link == Link::Removing
                     || self.precedence(rival, other, &uid) < self.precedence(name, member, &uid);
                 let loser = if comes_first { name } else { rival };
                 (loser.clone(), Refusal::DuplicateCluster)
@@ -78,8 +78,8 @@ impl World {
             return changes;
         }
         if let Some(member) = self.members.get_mut(name) {
-            if !member.in_contact() {
-                member.set_link(Link::Syncing);
+            if !member.contact.is_up() {
+                member.contact.set_link(Link::Syncing);
             }
             let known = self.recorded.get(name);
             if known.is_none_or(|record| record.uid != uid) {
@@ -99,11 +99,11 @@ impl World {
     /// Other names of a leaving member's cluster: it was renamed, or one of its two names was removed.
     pub fn successors(&self, name: &ClusterName) -> Vec<ClusterName> {
         let leaving = self.members.get(name);
-        let Some(leaving) = leaving.filter(|member| member.link == Link::Removing) else {
+        let Some(leaving) = leaving.filter(|member| member.contact.link == Link::Removing) else {
             return Vec::new();
         };
         let waits = |member: &Member| {
-            member.link == Link::Refused(Refusal::DuplicateCluster)
+            member.contact.link == Link::Refused(Refusal::DuplicateCluster)
                 && member.stands_by.is_some()
                 && member.stands_by == leaving.uid
         };
@@ -124,7 +124,7 @@ impl World {
         self.members.iter().find(|(other, member)| {
             *other != name
                 && member.uid.as_deref() == Some(uid)
-                && !matches!(member.link, Link::Refused(_))
+                && !matches!(member.contact.link, Link::Refused(_))
         })
     }
 
@@ -139,7 +139,7 @@ impl World {
         let record = self.recorded.get(name);
         let recalled =
             record.is_some_and(|record| record.uid == uid && record.first_seen.is_some());
-        (!member.met, !recalled, &member.origin.source, name)
+        (!member.contact.met, !recalled, &member.origin.source, name)
     }
 }
 

@@ -12,6 +12,7 @@ use super::{
     flavour::ImportCrd,
     heap::Heap,
     interest::Scope,
+    link::Contact,
     origin::Origin,
     parents::Parents,
     pools::Pools,
@@ -24,12 +25,8 @@ use moment::Moment;
 /// One member.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// State of the connection.
-    pub link: Link,
-    /// Since when it has not been [`Link::Live`], and why; none while in contact.
-    pub silence: Option<Silence>,
-    /// Was in contact since the program's start.
-    pub met: bool,
+    /// Whether it can be reached.
+    pub contact: Contact,
     /// Out of the inventory, but not removed yet.
     pub leaving: Option<Leaving>,
     /// Silent for so long that what it exports is withdrawn, until it is back.
@@ -229,12 +226,7 @@ impl Member {
     /// A member before its first contact; its silence begins at `now`.
     pub fn new(now: Moment) -> Self {
         Self {
-            link: Link::Connecting,
-            silence: Some(Silence {
-                since: now,
-                fault: Fault::ConnectionLost,
-            }),
-            met: false,
+            contact: Contact::new(now),
             unusable_credentials: None,
             denied: Denied::default(),
             leaving: None,
@@ -294,38 +286,9 @@ impl Member {
         if self.leaving.is_some_and(|leaving| leaving.held) {
             return true;
         }
-        match self.link {
+        match self.contact.link {
             Link::Live | Link::Suspect | Link::Refused(_) | Link::Removing => true,
-            Link::Connecting | Link::Syncing | Link::Lost => self.met,
-        }
-    }
-
-    /// Whether its connection works; a single failed probe does not end contact.
-    pub fn in_contact(&self) -> bool {
-        matches!(self.link, Link::Live | Link::Suspect)
-    }
-
-    /// Whether contact was lost; not for a member that was never in contact.
-    pub fn is_lost(&self) -> bool {
-        match self.link {
-            Link::Lost => true,
-            Link::Connecting | Link::Syncing => self.met && self.silence.is_some(),
-            Link::Live | Link::Suspect | Link::Refused(_) | Link::Removing => false,
-        }
-    }
-
-    /// Contact by the length of the silence alone; see `World::reach`.
-    pub(super) fn reach(&self, now: Moment, stale_after: Duration) -> Reach {
-        let Some(Silence { since, fault }) = self.silence else {
-            return Reach::Reachable;
-        };
-        let age = now.since(since);
-        if age >= stale_after {
-            Reach::Stale(fault)
-        } else if self.met && age < FLIP_DELAY {
-            Reach::Reachable
-        } else {
-            Reach::Lost(fault)
+            Link::Connecting | Link::Syncing | Link::Lost => self.contact.met,
         }
     }
 

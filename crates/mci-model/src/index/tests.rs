@@ -232,7 +232,7 @@ fn removing_a_member_is_evidence_and_keeps_it_until_forgotten() {
     export(&mut world, "a", "x");
     let changes = world.remove_member(&mk_name("a"), NOW);
     assert_eq!(evidence(&changes), [Evidence::MemberRemoved]);
-    assert_eq!(member(&world, "a").link, Link::Removing);
+    assert_eq!(member(&world, "a").contact.link, Link::Removing);
     world.forget(&mk_name("a"));
     assert!(world.members.is_empty());
 }
@@ -268,7 +268,7 @@ fn a_refused_member_stays_refused_until_it_connects() {
     let refused = Update::Refused(Refusal::InsecureCredentials);
     world.update(&mk_name("a"), refused, NOW);
     assert_eq!(
-        member(&world, "a").link,
+        member(&world, "a").contact.link,
         Link::Refused(Refusal::InsecureCredentials)
     );
     // it stays silent, but its refusal changes the plan
@@ -276,7 +276,7 @@ fn a_refused_member_stays_refused_until_it_connects() {
     assert!(world.update(&mk_name("a"), another(), NOW).dirty.all);
     assert!(!world.update(&mk_name("a"), another(), NOW).dirty.all);
     connect(&mut world, "a", Vec::new(), Vec::new(), NOW);
-    assert_eq!(member(&world, "a").link, Link::Live);
+    assert_eq!(member(&world, "a").contact.link, Link::Live);
 }
 
 #[test]

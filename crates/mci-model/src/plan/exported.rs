@@ -88,7 +88,7 @@ impl PoolInput<'_> {
     /// What our entry in the pool's status should be.
     pub(super) fn plan(&self) -> PoolPlan {
         let settled = |reason, message: String| self.exported(Status::False, reason, message, true);
-        if self.member.link == Link::Removing {
+        if self.member.contact.link == Link::Removing {
             return PoolPlan::NoEntry;
         }
         match &self.record.facts.export {

@@ -19,7 +19,7 @@ impl Known {
     /// A member with regard to a key.
     pub fn of(world: &World, member: &Member, key: &Key, now: Moment) -> Self {
         Self {
-            membership: match member.link {
+            membership: match member.contact.link {
                 Link::Removing => Membership::Removed,
                 Link::Refused(refusal) => Membership::Refused(refusal),
                 Link::Connecting | Link::Syncing | Link::Live | Link::Suspect | Link::Lost => {
@@ -29,7 +29,7 @@ impl Known {
             export: export_known(member, key),
             reach: world.reach(member, now),
             exports_denied: member.exports_denied(now, world.rules.stale_after),
-            met: member.met,
+            met: member.contact.met,
             import_crd: member.import_crd.as_ref().map(|crd| crd.flavour),
             imports: if member.denied.imports() {
                 ImportsKnown::Denied

@@ -59,7 +59,7 @@ async fn a_member_that_leaves_goes_on_leaving_when_its_tasks_fail() {
     supervisor.ended(ended);
     assert_eq!(supervisor.members[&name].leaving, until);
     let member = &supervisor.planner.world().members[&name];
-    assert_eq!(member.link, Link::Removing);
+    assert_eq!(member.contact.link, Link::Removing);
     // never listed, so not known to be clean: it has its 30 s
     supervisor.tick();
     assert!(supervisor.members.contains_key(&name));
@@ -94,7 +94,7 @@ async fn what_the_tasks_of_an_earlier_admission_say_does_not_count() {
     supervisor.ended(ended);
     let epoch = supervisor.members[&name].epoch;
     assert_ne!(epoch, earlier, "started again");
-    let link = |supervisor: &Supervisor| supervisor.planner.world().members[&name].link;
+    let link = |supervisor: &Supervisor| supervisor.planner.world().members[&name].contact.link;
     for (epoch, expected) in [
         (earlier, Link::Lost),
         (epoch + 1, Link::Lost),
@@ -169,7 +169,7 @@ async fn a_spoilt_object_keeps_the_credentials_that_it_had_and_says_so() {
     let detail = handle.refused.as_ref().map(|refused| &*refused.detail);
     assert_eq!(detail, Some("no kubeconfig"));
     let member = &supervisor.planner.world().members[&name];
-    assert_eq!(member.link, Link::Connecting, "it is not refused");
+    assert_eq!(member.contact.link, Link::Connecting, "it is not refused");
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,7 +177,7 @@ async fn a_member_whose_plugin_has_not_answered_is_one_all_the_same() {
     let mut supervisor = mk_supervisor();
     let name = mk_name("a");
     supervisor.upsert(&name, &mk_listing(Access::Pending, None));
-    let link = |supervisor: &Supervisor| supervisor.planner.world().members[&name].link;
+    let link = |supervisor: &Supervisor| supervisor.planner.world().members[&name].contact.link;
     assert_eq!(link(&supervisor), Link::Connecting);
     let refused = Access::refused(Refusal::NoAccessProvider, "none");
     supervisor.upsert(&name, &mk_listing(refused, None));

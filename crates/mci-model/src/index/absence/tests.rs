@@ -45,7 +45,7 @@ fn evidence(changes: &Changes) -> Vec<(String, Evidence)> {
 }
 
 fn removing(world: &World, name: &str) -> bool {
-    member(world, name).link == Link::Removing
+    member(world, name).contact.link == Link::Removing
 }
 
 #[test]

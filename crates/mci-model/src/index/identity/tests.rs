@@ -171,7 +171,7 @@ fn a_member_of_another_clusterset_is_refused() {
     let refused = vec![("c".to_owned(), Refusal::ClusterSetMismatch)];
     assert_eq!(connect_of(&mut world, "c", "3", Some("test")), refused);
     assert_eq!(
-        member(&world, "c").link,
+        member(&world, "c").contact.link,
         Link::Refused(Refusal::ClusterSetMismatch)
     );
 }

@@ -201,7 +201,7 @@ fn check_marks(bench: &Bench, whole: &BTreeMap<Key, KeyPlan>) -> Result<(), Test
             let served = bench.clusters[index(&exporter)].serves_pools();
             let reachable = conditions::is_true(&entry.conditions, conditions::REACHABLE);
             prop_assert!(
-                served || !known.in_contact() || !reachable,
+                served || !known.contact.is_up() || !reachable,
                 "{} of {} is as if its CRD were there",
                 key,
                 exporter

@@ -92,7 +92,7 @@ fn run(world: &mut World, truth: &mut Truth, op: &Op, now: &mut Moment) {
     let update = |world: &mut World, m: usize, update| {
         world.update(&mk_name(MEMBERS[m]), update, *now);
     };
-    let silent = |world: &World, m: usize| !member(world, MEMBERS[m]).in_contact();
+    let silent = |world: &World, m: usize| !member(world, MEMBERS[m]).contact.is_up();
     match *op {
         Op::Export(m, p) if !silent(world, m) => {
             truth.ended.remove(&(m, p));
@@ -177,7 +177,7 @@ fn restart(world: &mut World, truth: &mut Truth, now: Moment) {
             .filter(|record| record.doubt.is_none());
         let pools = real.map(|record| record.facts.clone()).collect();
         let imports = old.imports.items.values().cloned().collect();
-        if old.in_contact() {
+        if old.contact.is_up() {
             connect_under(&mut fresh, name, truth.crd(m), pools, imports, now);
         } else {
             truth.held.entry(m).or_insert((pools, imports));

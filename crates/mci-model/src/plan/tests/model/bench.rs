@@ -181,16 +181,20 @@ impl Bench {
         let mut changes = Changes::default();
         changes.dirty.keys = ripe.map(|(key, _)| key.clone()).collect();
         self.take(changes);
-        let lost = self.world.members.values().filter(|one| one.is_lost());
+        let lost = self
+            .world
+            .members
+            .values()
+            .filter(|one| one.contact.is_lost());
         let lost = lost.count();
         self.oracle.ticked(lost, self.now);
         // as the supervisor forgets them
         let removing = self.world.members.iter();
-        let removing = removing.filter(|(_, member)| member.link == Link::Removing);
+        let removing = removing.filter(|(_, member)| member.contact.link == Link::Removing);
         let removing: Vec<ClusterName> = removing.map(|(name, _)| name.clone()).collect();
         for name in removing {
             let member = &self.world.members[&name];
-            let clean = member.in_contact()
+            let clean = member.contact.is_up()
                 && member.imports.items.is_empty()
                 && member
                     .pools
@@ -216,7 +220,7 @@ impl Bench {
                 for (importer, import) in &plan.imports {
                     let m = index(importer);
                     let member = &self.world.members[importer];
-                    if !self.clusters[m].up || !can_write(member.link) {
+                    if !self.clusters[m].up || !can_write(member.contact.link) {
                         continue;
                     }
                     let live = member.imports.items.get(key);
@@ -237,7 +241,7 @@ impl Bench {
                     let Some(record) = member.pools.get(key) else {
                         continue;
                     };
-                    if !self.clusters[m].up || !can_write(member.link) {
+                    if !self.clusters[m].up || !can_write(member.contact.link) {
                         continue;
                     }
                     let wanted = match diff_pool(pool, record.facts.exported.as_deref()) {

@@ -77,7 +77,7 @@ impl Bench {
             }
             Op::Restart => {
                 let members = self.world.members.iter();
-                let known = members.filter(|(_, member)| member.link != Link::Removing);
+                let known = members.filter(|(_, member)| member.contact.link != Link::Removing);
                 let recorded = known.map(|(name, _)| name.clone()).collect();
                 self.start(recorded);
             }
@@ -161,7 +161,7 @@ impl Bench {
     fn readd(&mut self, m: usize) {
         self.oracle.back_in_inventory(m);
         let known = self.world.members.get(&name(m));
-        let met = known.is_some_and(|one| one.link != Link::Removing && one.uid.is_some());
+        let met = known.is_some_and(|one| one.contact.link != Link::Removing && one.uid.is_some());
         let changes = self.world.add_member(&name(m), self.now);
         self.take(changes);
         self.leaving.remove(&name(m));
