@@ -9,10 +9,10 @@
 mod alike;
 mod connect;
 mod identity;
-mod import_crd;
+pub(crate) mod import_crd;
 mod parents;
 mod pools;
-mod project;
+pub(crate) mod project;
 mod relist;
 mod session;
 mod slices;

@@ -1,4 +1,5 @@
 mod contests;
+mod model;
 mod takeover;
 
 use bytes::Bytes;

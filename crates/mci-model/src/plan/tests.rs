@@ -13,7 +13,6 @@ use crate::{
 mod drains;
 mod generations;
 mod inventory;
-mod model;
 mod modes;
 mod properties;
 mod said;
