@@ -15,7 +15,7 @@ use crate::{
     kinds::{self, Kind},
     refusal::Refusal,
     selector::Selector,
-    server::Shared,
+    server::{Server, Shared},
     target::{Place, Target, Verb},
     watching::{Stage, Watching},
     write::{self, At, PatchType, Written},
@@ -77,6 +77,28 @@ pub(crate) async fn handle(
     let response = answer.into_response(fate.end.as_ref());
     shared.calls.lock().end(number, code, Instant::now());
     response
+}
+
+// === impl Server ===
+
+impl Server {
+    /// Answers a request at once: over no connection, so without faults, credentials or a place among the calls. A watch
+    /// gets no events.
+    pub fn answer(&self, request: &Request<Bytes>) -> Response<Bytes> {
+        let target = Target::parse(request.method(), request.uri());
+        let answer = self
+            .shared
+            .answer(&target, request.headers(), request.body())
+            .unwrap_or_else(|refusal| Answer::refusal(&refusal, None));
+        let body = match answer.body {
+            Content::Whole(body) => body,
+            Content::Watch(_) => Bytes::new(),
+        };
+        let mut response = Response::new(body);
+        *response.status_mut() =
+            StatusCode::from_u16(answer.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        response
+    }
 }
 
 // === impl Shared ===

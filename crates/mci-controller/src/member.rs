@@ -8,11 +8,11 @@
 
 mod connect;
 mod identity;
-mod import_crd;
+pub(crate) mod import_crd;
 mod interner;
 mod parents;
 mod pools;
-mod project;
+pub(crate) mod project;
 mod relist;
 mod session;
 mod slices;

@@ -15,7 +15,7 @@ mod limits;
 pub(crate) mod pool_status;
 pub(crate) mod queue;
 mod request;
-mod send;
+pub(crate) mod send;
 pub(crate) mod stats;
 mod wait;
 mod writer;

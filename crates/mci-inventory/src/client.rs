@@ -154,6 +154,25 @@ impl Direct {
     }
 }
 
+#[cfg(any(test, feature = "fixtures"))]
+impl Direct {
+    /// Requests that a test answers itself.
+    pub fn answered_by<A>(
+        answer: impl Fn(Request<Body>) -> A + Clone + Send + Sync + 'static,
+    ) -> Self
+    where
+        A: Future<Output = Result<Response<Bytes>, BoxError>> + Send + 'static,
+    {
+        Self(BoxCloneSyncService::new(service_fn(move |request| {
+            let answer = answer(request);
+            async move {
+                let answer = answer.await.map_err(Unanswered)?;
+                Ok(answer.map(|body| boxed(http_body_util::Full::new(body))))
+            }
+        })))
+    }
+}
+
 impl From<Client> for Direct {
     /// By way of a client that there is.
     fn from(client: Client) -> Self {

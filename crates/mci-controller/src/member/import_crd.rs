@@ -20,7 +20,7 @@ const STATUS_FIELDS: [&str; 4] = [
 ];
 
 /// Reads the CRD.
-pub(super) fn read(crd: &CustomResourceDefinition) -> ImportCrd {
+pub(crate) fn read(crd: &CustomResourceDefinition) -> ImportCrd {
     ImportCrd {
         flavour: flavour(crd),
         uid: opaque(crd.metadata.uid.clone()),

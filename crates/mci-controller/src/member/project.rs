@@ -44,11 +44,9 @@ mod imported;
 mod parents;
 mod slim;
 
+pub(crate) use self::imported::ImportObject;
 use self::imported::Managed;
-pub(super) use self::{
-    imported::ImportObject,
-    parents::{gateway, route},
-};
+pub(super) use self::parents::{gateway, route};
 
 /// What makes an import, or an entry in a pool's status, ours.
 #[derive(Clone, Debug)]
@@ -72,7 +70,7 @@ pub(super) fn key_of(meta: &ObjectMeta) -> Option<Key> {
 }
 
 /// A pool; none if it is not one that the CRD would admit: then it is treated as unreadable, not as absent.
-pub(super) fn pool(object: InferencePool, ours: &Ours) -> Option<PoolFacts> {
+pub(crate) fn pool(object: InferencePool, ours: &Ours) -> Option<PoolFacts> {
     let key = key_of(&object.metadata)?;
     let target_ports: Vec<u16> = object
         .spec
@@ -149,7 +147,7 @@ fn picker(epp: InferencePoolEndpointPickerRef) -> Option<EppRef> {
 }
 
 /// A Service.
-pub(super) fn service(object: Service) -> Option<ServiceFacts> {
+pub(crate) fn service(object: Service) -> Option<ServiceFacts> {
     let key = key_of(&object.metadata)?;
     let spec = object.spec.unwrap_or_default();
     let headless = spec.cluster_ip.as_deref() == Some("None");
@@ -195,7 +193,7 @@ pub(super) fn service(object: Service) -> Option<ServiceFacts> {
 }
 
 /// An EndpointSlice; none without the name of a Service.
-pub(super) fn slice(object: EndpointSlice) -> Option<SliceFacts> {
+pub(crate) fn slice(object: EndpointSlice) -> Option<SliceFacts> {
     let key = key_of(&object.metadata)?;
     let service = object.metadata.labels.as_ref()?.get(SERVICE_NAME)?.as_str();
     if !is_label(service) {
@@ -235,7 +233,7 @@ pub(super) fn slice(object: EndpointSlice) -> Option<SliceFacts> {
 }
 
 /// A Namespace; none if its name may not enter a URL.
-pub(super) fn namespace(object: PartialObjectMeta<Namespace>) -> Option<NamespaceFacts> {
+pub(crate) fn namespace(object: PartialObjectMeta<Namespace>) -> Option<NamespaceFacts> {
     let meta = object.metadata;
     Some(NamespaceFacts {
         name: meta.name.filter(|name| is_label(name))?.into(),
@@ -247,7 +245,7 @@ pub(super) fn namespace(object: PartialObjectMeta<Namespace>) -> Option<Namespac
 ///
 /// # Errors
 /// When its status is none.
-pub(super) fn import(
+pub(crate) fn import(
     object: &ImportObject,
     ours: &Ours,
     interner: &Interner,

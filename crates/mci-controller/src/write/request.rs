@@ -82,6 +82,16 @@ impl Call {
         )
     }
 
+    pub(crate) fn get_import(key: &Key) -> Self {
+        Self {
+            method: Method::GET,
+            uri: import_path(key),
+            content_type: JSON,
+            accept: JSON,
+            body: Bytes::new(),
+        }
+    }
+
     pub(crate) fn patch_status(key: &Key, body: Bytes) -> Self {
         let path = import_path(key);
         Self::patch(

@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 use crd::Condition;
+use http::StatusCode;
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     action::{Action, Failure, Outcome, Slot},
@@ -18,10 +19,10 @@ use crate::{
 
 /// What a write needs of its surroundings.
 #[derive(Clone)]
-pub(super) struct Sender {
-    pub(super) caller: Caller,
+pub(crate) struct Sender {
+    pub(crate) caller: Caller,
     /// Name of our entry in pool statuses.
-    pub(super) controller_name: String,
+    pub(crate) controller_name: String,
 }
 
 /// Reads and writes of a pool's status before it is queued again.
@@ -30,7 +31,7 @@ const POOL_TRIES: u32 = 5;
 // === impl Sender ===
 
 impl Sender {
-    pub(super) async fn execute(&self, slot: &Slot, action: &Action) -> Outcome {
+    pub(crate) async fn execute(&self, slot: &Slot, action: &Action) -> Outcome {
         let outcome = match (slot, action) {
             (
                 Slot::Import(key),
@@ -73,7 +74,40 @@ impl Sender {
             // the object is ours: whoever took a field of it is overruled
             answer = self.apply_status(key, status, true).await?;
         }
+        if answer.status == StatusCode::UNPROCESSABLE_ENTITY && self.clear(key, status).await? {
+            answer = self.apply_status(key, status, true).await?;
+        }
         Ok(judge(key, "apply status", &answer))
+    }
+
+    /// Takes out the entries that are not to stay; whether there were any. An apply leaves of an entry what another
+    /// manager owns (K3), which may be too little for the CRD: then all that is applied is refused.
+    async fn clear(&self, key: &Key, status: &Bytes) -> Result<bool, Outcome> {
+        let answer = self.caller.call(Call::get_import(key)).await?;
+        let parsed = |body: &Bytes| serde_json::from_slice::<Value>(body).unwrap_or_default();
+        let (live, wanted) = (parsed(&answer.body), parsed(status));
+        let names = |object: &Value| -> Vec<Value> {
+            let entries = object.pointer("/status/clusters").and_then(Value::as_array);
+            let entries = entries.into_iter().flatten();
+            entries.map(|entry| entry["name"].clone()).collect()
+        };
+        let wanted = names(&wanted);
+        let live_names = names(&live);
+        let surplus = live_names.iter().enumerate().rev();
+        let surplus = surplus.filter(|(_, name)| !wanted.contains(name));
+        let removals = surplus
+            .map(|(at, _)| json!({"op": "remove", "path": format!("/status/clusters/{at}")}));
+        let version = &live["metadata"]["resourceVersion"];
+        let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
+        let patch: Vec<Value> = std::iter::once(test).chain(removals).collect();
+        if !answer.status.is_success() || patch.len() == 1 {
+            return Ok(false);
+        }
+        let patch = json!(patch).to_string().into();
+        match self.patch(key, patch).await? {
+            Outcome::Done => Ok(true),
+            other => Err(other),
+        }
     }
 
     async fn create(&self, key: &Key, main: &Bytes) -> Result<(), Outcome> {

@@ -14,7 +14,6 @@ mod drains;
 mod exported;
 mod generations;
 mod inventory;
-mod model;
 mod modes;
 mod properties;
 mod shapes;

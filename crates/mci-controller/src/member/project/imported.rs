@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 /// An import, without its spec.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "Object")]
-pub(in crate::member) struct ImportObject {
+pub(crate) struct ImportObject {
     /// What [`Metadata`] names of it.
     pub(super) metadata: ObjectMeta,
     pub(super) managed: Vec<Managed>,

@@ -276,6 +276,35 @@ async fn others_entries_are_removed_by_a_json_patch() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_entry_that_ends_goes_though_another_manager_owns_a_part_of_it() {
+    let mut server = Server::start();
+    server.offer(import(), mk_apply(false));
+    server.answer(422, failure(422, "", &json!([]))).await;
+    let live =
+        json!({"metadata": {"resourceVersion": "7"}, "status": {"clusters": [{"name": "a"}]}});
+    let read = server.answer(200, live).await;
+    assert_eq!(read.method, "GET");
+    let patch = server.answer(200, json!({})).await;
+    let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"});
+    let remove = json!({"op": "remove", "path": "/status/clusters/0"});
+    assert_eq!(patch.body, json!([test, remove]));
+    let again = server.answer(200, json!({})).await;
+    assert!(again.uri.ends_with("force=true"), "{}", again.uri);
+    server.idle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_crd_refuses_for_another_reason_is_not_sent_again() {
+    let mut server = Server::start();
+    server.offer(import(), mk_apply(false));
+    server.answer(422, failure(422, "", &json!([]))).await;
+    server
+        .answer(200, json!({"status": {"clusters": []}}))
+        .await;
+    assert!(server.is_quiet(Duration::from_mins(2)).await);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_hangs_costs_one_deadline_and_is_tried_again() {
     let mut server = Server::start();
     server.offer(import(), mk_apply(false));
