@@ -36,6 +36,7 @@ const DECIDING: &[(&str, &[&str])] = &[
             "crates/mci-model/src/index/guard.rs",
             "crates/mci-model/src/index/kinds.rs",
             "crates/mci-model/src/index/member.rs",
+            "crates/mci-model/src/plan.rs",
             "crates/mci-model/src/plan/carry_over.rs",
             "crates/mci-model/src/plan/cover.rs",
             "crates/mci-model/src/plan/decision.rs",
@@ -64,6 +65,9 @@ const DECIDING: &[(&str, &[&str])] = &[
 /// Fails if a mutant survives. What survives for a reason is listed in `.cargo/mutants.toml`, with the reason.
 pub(crate) fn run_mutants(args: &Args) -> Result<()> {
     let tool = tools::cargo_mutants()?;
+    let directory = directory();
+    std::fs::create_dir_all(&directory)
+        .with_context(|| format!("making {}", directory.display()))?;
     if let Some(base) = &args.in_diff {
         let diff = workspace::target().join("mutants.diff");
         let mut git = Command::new("git");
@@ -112,9 +116,14 @@ fn chosen(texts: &[String]) -> Vec<(&'static str, Vec<&'static str>)> {
     packages.filter(|(_, files)| !files.is_empty()).collect()
 }
 
+/// Of reports and of what is built.
+fn directory() -> PathBuf {
+    workspace::target().join("mutants")
+}
+
 /// It copies the checkout and builds there, in a target directory that stays for the next run.
 fn command(tool: &Path, list: bool, name: &str) -> Command {
-    let directory: PathBuf = workspace::target().join("mutants");
+    let directory = directory();
     let mut command = Command::new(tool);
     command
         .arg("mutants")

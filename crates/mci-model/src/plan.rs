@@ -312,13 +312,12 @@ impl KeyPlan {
                 if planned.is_for(&audience) {
                     return Replanned::Same;
                 }
-                let carries_over = audience.carried_over != 0 || planned.has_carried_over();
                 self.note_change(carried_over.next_change_at, world, now);
                 let mut others = self.imports.values();
                 match others.find(|import| import.is_for(&audience)) {
                     Some(same) => same.clone(),
                     // which exporters have no room beside carried-over entries is known for the whole key only
-                    None if carries_over && !self.crowded_out.is_empty() => return Replanned::Not,
+                    None if !self.crowded_out.is_empty() => return Replanned::Not,
                     None => {
                         let mut cut = BTreeSet::new();
                         let made =

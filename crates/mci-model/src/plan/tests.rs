@@ -16,6 +16,7 @@ mod generations;
 mod inventory;
 mod modes;
 mod properties;
+mod replan;
 mod shapes;
 mod silence;
 mod steps;

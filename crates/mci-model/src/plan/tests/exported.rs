@@ -142,3 +142,19 @@ fn an_external_name_is_exported_unaccepted_and_without_addresses() {
         ("False", "NotSupported")
     );
 }
+
+#[test]
+fn annotations_without_effect_are_listed_by_exporter() {
+    for (port, ignored) in [("9003", false), ("1234", true)] {
+        let mut world = mk_world(&["a", "b"]);
+        let mut pool = mk_pool("llm", None);
+        pool.export = mk_export(&[
+            (crd::annotations::EXPORT, "ClusterSet"),
+            (crd::annotations::HEALTH_PORT, port),
+        ]);
+        world.update(&mk_name("a"), Update::PoolApplied(pool), NOW);
+        let plan = desired_for(&world, &mk_policy(), &mk_key("llm"), NOW);
+        let expected = ignored.then(|| (mk_name("a"), vec![crd::annotations::HEALTH_PORT]));
+        assert_eq!(plan.ignored, expected.into_iter().collect(), "{port}");
+    }
+}
