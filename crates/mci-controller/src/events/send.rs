@@ -94,7 +94,7 @@ async fn deliver(mut report: Report, writes: &Queue, caller: &Caller, member: &s
         match outcome.unwrap_or_else(|outcome| outcome) {
             Outcome::Throttled(asked) => {
                 if let Some(asked) = asked {
-                    writes.silence(asked, clock.now());
+                    writes.pause(asked, clock.now());
                 }
                 // whoever throttles events alone leaves half of the time to writes
                 sleep(throttle(asked) * 2).await;

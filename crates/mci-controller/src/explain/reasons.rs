@@ -191,7 +191,7 @@ fn importer(
         (_, Step::Delete) => stands(State::Pending, Stand::Delete),
     };
     let lane = scene.queues.get(name);
-    let lane = lane.map(|queue| queue.look(&Slot::Import(key.clone())));
+    let lane = lane.map(|queue| queue.lane_stats(&Slot::Import(key.clone())));
     let lane = lane.unwrap_or_default();
     let crd = member.import_crd.as_ref();
     Some(Importer {
