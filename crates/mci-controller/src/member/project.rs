@@ -1,4 +1,4 @@
-//! From Kubernetes objects to the facts that we keep. Pure; names are checked here, where they enter.
+//! Reduces Kubernetes objects to the facts that we keep. Pure; names are checked here, where they enter.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +71,7 @@ pub(super) fn key_of(meta: &ObjectMeta) -> Option<Key> {
     Key::checked(meta.namespace.as_deref()?, meta.name.as_deref()?)
 }
 
-/// A pool; none if it is not one that the CRD would admit: then it is treated as unreadable, not as absent.
+/// A pool; none if the CRD would not admit it: it then counts as unreadable, not as absent.
 pub(super) fn pool(object: InferencePool, ours: &Ours) -> Option<PoolFacts> {
     let key = key_of(&object.metadata)?;
     let target_ports: Vec<u16> = object
@@ -257,7 +257,7 @@ pub(super) fn import(
         return Ok(None);
     };
     let claim = claim(meta.labels.as_ref(), &object.managed, ours);
-    // what somebody else's says is nothing to us, and may be much
+    // the status of an import that is not ours is not needed, and may be large
     let status = object.status.as_deref().map(RawValue::get);
     let status = status.filter(|_| claim != Claim::Foreign).unwrap_or("{}");
     let status = interner.status(status, |text| {

@@ -1,4 +1,4 @@
-//! An import as a watch decodes it. Of the managed fields, as long as all the rest, only what tells whose it is is read.
+//! An import as a watch decodes it. Of the managed fields, which are as long as the rest, only the owners are read.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
@@ -15,14 +15,14 @@ use serde_json::value::RawValue;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "Object")]
 pub(in crate::member) struct ImportObject {
-    /// What [`Metadata`] names of it.
+    /// The fields of [`Metadata`].
     pub(super) metadata: ObjectMeta,
     pub(super) managed: Vec<Managed>,
-    /// Not read yet: mostly it is known by its text.
+    /// Not parsed: the interner mostly knows the text.
     pub(super) status: Option<Box<RawValue>>,
 }
 
-/// What one manager owns.
+/// The fields of one manager.
 #[derive(Clone, Debug)]
 pub(super) struct Managed {
     pub(super) manager: Option<String>,
@@ -30,10 +30,10 @@ pub(super) struct Managed {
     pub(super) owned: Owned,
 }
 
-/// What of the status that we write too somebody owns.
+/// The fields that a manager owns, of those status fields that we write too.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Owned {
-    /// Names of entries; none: not the list itself either.
+    /// Names of entries; none: it does not own the list itself either.
     pub(super) clusters: Option<Vec<String>>,
     pub(super) conditions: bool,
     /// Names of controllers.

@@ -346,7 +346,7 @@ fn an_imports_handles_are_bounded() {
 }
 
 #[test]
-fn an_import_says_no_more_than_its_crd_admits() {
+fn an_import_keeps_no_more_than_its_crd_admits() {
     let list = |what: &str, count: usize| -> Vec<Value> {
         let names = (0..count).map(|n| json!({"name": format!("{what}-{n}"), "routingMode": "EndpointMode", "targetPortNumber": 1}));
         names.collect()

@@ -315,7 +315,7 @@ impl Supervisor {
             return;
         };
         let error = ended.err().map(|error| error.to_string());
-        tracing::error!(member = %name, error, "the member's tasks ended: beginning anew");
+        tracing::error!(member = %name, error, "the member's tasks ended: restarting them");
         let Some(old) = self.members.remove(&name) else {
             return;
         };

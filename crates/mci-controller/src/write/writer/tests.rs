@@ -395,8 +395,9 @@ async fn credentials_that_are_not_accepted_are_reported() {
     let mut server = Server::start();
     server.offer(import(), mk_apply(false));
     server.answer(401, failure(401, "", &json!([]))).await;
-    let told = tokio::time::timeout(Duration::from_secs(1), server.unauthorised.notified()).await;
-    assert!(told.is_ok());
+    let notified =
+        tokio::time::timeout(Duration::from_secs(1), server.unauthorised.notified()).await;
+    assert!(notified.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
