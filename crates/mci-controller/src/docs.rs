@@ -1,7 +1,6 @@
-//! Holds docs/reference.md, docs/runbook.md and config/alerts.yaml against the program.
+//! Compares docs/reference.md, docs/runbook.md and config/alerts.yaml with the program.
 //!
-//! Run with `UPDATE_DOCS=1` in the environment, the tests write the tables that are made from the program instead of
-//! comparing them.
+//! With `UPDATE_DOCS=1` in the environment, the tests write the generated tables instead of comparing them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +12,7 @@ use serde::Deserialize;
 
 use crate::{args::Args, metrics::sample_page, overview::STATES};
 
-mod words;
+mod names;
 
 /// A Prometheus rule file.
 #[derive(Debug, Deserialize)]
@@ -52,8 +51,8 @@ pub(crate) fn read(path: &str) -> String {
     std::fs::read_to_string(place(path)).expect(path)
 }
 
-/// Compares a part of the reference that is made from the program, or writes it.
-fn hold(part: &str, made: &str) {
+/// Compares or writes a generated part of the reference.
+fn check_part(part: &str, made: &str) {
     const FILE: &str = "docs/reference.md";
     let text = read(FILE);
     let begin = format!("<!-- {part}: made by a test -->\n");
@@ -110,7 +109,7 @@ fn flags(command: &Command) -> String {
     text
 }
 
-/// Names of metrics as a query has them, from an exposition page.
+/// Names of metrics in an exposition page, as queries use them.
 fn metric_names(page: &str) -> BTreeSet<String> {
     let samples = page.lines().filter(|line| !line.starts_with('#'));
     let names = samples.filter_map(|line| line.split(['{', ' ']).next());
@@ -119,7 +118,7 @@ fn metric_names(page: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_flag_is_in_the_reference() {
-    hold("flags", &flags(&Args::command()));
+    check_part("flags", &flags(&Args::command()));
 }
 
 #[test]
@@ -156,7 +155,7 @@ fn every_metric_is_in_the_reference() {
         );
         text.push_str(&row);
     }
-    hold("metrics", &text);
+    check_part("metrics", &text);
 }
 
 #[test]
@@ -166,7 +165,7 @@ fn every_reason_of_a_watch_that_begins_again_is_in_the_reference() {
         watch::FailureReason::ALL
             .map(|reason| format!("| {} | {} |\n", reason.as_str(), cell(reason.meaning()))),
     );
-    hold("watch-restarts", &text);
+    check_part("watch-restarts", &text);
 }
 
 #[test]
@@ -180,7 +179,7 @@ fn the_command_explain_is_in_the_reference() {
     });
     text.extend(positional);
     text.extend(explain.get_arguments().filter_map(flag_row));
-    hold("explain", &text);
+    check_part("explain", &text);
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! The explanation itself: the plan and the decision table, asked about one key. Pure.
+//! Makes the explanation of one key from the plan and the decision table. Pure.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Value, json};
 
-use super::{Explanation, Exporter, Importer, Rule, Stand, State};
+use super::{Explanation, Exporter, Importer, ImporterReason, Rule, State};
 use crate::{
     index::{
         World,
@@ -23,9 +23,9 @@ use crate::{
 };
 use moment::Moment;
 
-/// What an explanation is drawn from.
+/// What an explanation is made from.
 #[derive(Clone, Copy)]
-pub(crate) struct Scene<'a> {
+pub(crate) struct ExplainInput<'a> {
     pub(crate) world: &'a World,
     pub(crate) policy: &'a Policy,
     pub(crate) queues: &'a BTreeMap<ClusterName, Arc<Queue>>,
@@ -37,26 +37,26 @@ pub(crate) struct Scene<'a> {
 }
 
 /// Why each member has or lacks the key; none where no member has a pool or an import of this name.
-pub(crate) fn explain(scene: Scene, key: &Key) -> Option<Explanation> {
-    let world = scene.world;
+pub(crate) fn explain(input: ExplainInput, key: &Key) -> Option<Explanation> {
+    let world = input.world;
     let known = |member: &Member| {
         member.pools.records.contains_key(key) || member.imports.items.contains_key(key)
     };
     if !world.members.values().any(known) {
         return None;
     }
-    let plan = desired_for(world, scene.policy, key, scene.now);
+    let plan = desired_for(world, input.policy, key, input.now);
     let decisions: Vec<(&ClusterName, &Member, Decision)> = world
         .members
         .iter()
         .map(|(name, member)| {
-            let known = Known::of(world, member, key, scene.now);
+            let known = Known::of(world, member, key, input.now);
             (name, member, decide(known))
         })
         .collect();
     let mut exporters = Vec::new();
     let mut importers = Vec::new();
-    let mut trace = conduct(scene);
+    let mut trace = global_rules(input);
     let mut table = [Grouped::default(), Grouped::default(), Grouped::default()];
     for (name, member, decision) in &decisions {
         let Decision {
@@ -64,12 +64,12 @@ pub(crate) fn explain(scene: Scene, key: &Key) -> Option<Explanation> {
             imports,
             counted_as,
         } = decision;
-        let [entries, of_imports, words] = &mut table;
+        let [entries, of_imports, counted] = &mut table;
         entries.add(entry.rule(), entry.reason(), name);
         of_imports.add(imports.rule(), imports.reason(), name);
-        words.add(counted_as.rule(), counted_as.reason(), name);
+        counted.add(counted_as.rule(), counted_as.reason(), name);
         exporters.extend(exporter(name, member, *decision, &plan, key));
-        importers.extend(importer(scene, name, member, *decision, &plan, key));
+        importers.extend(importer(input, name, member, *decision, &plan, key));
     }
     trace.extend(table.into_iter().flat_map(Grouped::rules));
     for (name, pool) in &plan.pools {
@@ -86,16 +86,16 @@ pub(crate) fn explain(scene: Scene, key: &Key) -> Option<Explanation> {
     })
 }
 
-/// What holds for all keys alike: whether anything is written at all.
-fn conduct(scene: Scene) -> Vec<Rule> {
-    let gate = if scene.gate_open {
+/// The rules that hold for all keys: whether anything is written.
+fn global_rules(input: ExplainInput) -> Vec<Rule> {
+    let gate = if input.gate_open {
         Rule::new("gate", "Open", "every member is synced, or was waited for")
     } else {
         let text =
             "nothing is written before every member is synced or --initial-sync-timeout is over";
         Rule::new("gate", "Closed", text)
     };
-    let claim = if scene.leader {
+    let claim = if input.leader {
         Rule::new("claim", "Held", "this controller may write")
     } else {
         Rule::new(
@@ -104,7 +104,7 @@ fn conduct(scene: Scene) -> Vec<Rule> {
             "another controller leads: this one writes nothing",
         )
     };
-    let dry = scene
+    let dry = input
         .dry_run
         .then(|| Rule::new("dry-run", "On", "writes are logged, not sent"));
     [gate, claim].into_iter().chain(dry).collect()
@@ -155,9 +155,9 @@ fn entry_of(name: &ClusterName, plan: &KeyPlan) -> Option<Value> {
     })
 }
 
-/// None where there neither is an import nor should be one, and nothing stands in the way.
+/// None if there is no import and none is planned, without an obstacle.
 fn importer(
-    scene: Scene,
+    input: ExplainInput,
     name: &ClusterName,
     member: &Member,
     decision: Decision,
@@ -168,29 +168,33 @@ fn importer(
     let live = member.imports.items.get(key);
     let silent = matches!(decision.imports, ImportAction::Queue(_));
     let step = diff(import, live);
-    let stands = |state, stand: Stand| (state, stand.reason());
+    let because = |state, stand: ImporterReason| (state, stand.reason());
     let (state, reason) = match (import, &step) {
         (ImportPlan::Hold(hold), _) => (State::Skipped, hold.reason()),
-        (_, Step::Conflict) => stands(State::Skipped, Stand::Conflict),
+        (_, Step::Conflict) => because(State::Skipped, ImporterReason::Conflict),
         (ImportPlan::Absent, Step::None) => match live.map(|live| live.claim) {
-            None if plan.pools.contains_key(name) => stands(State::Applied, Stand::NoRemoteCluster),
+            None if plan.pools.contains_key(name) => {
+                because(State::Applied, ImporterReason::NoRemoteCluster)
+            }
             None => return None,
             Some(Claim::Ours | Claim::Unclaimed | Claim::Foreign) => {
-                stands(State::Skipped, Stand::NotOurs)
+                because(State::Skipped, ImporterReason::NotOurs)
             }
         },
-        (_, Step::None) if silent => stands(State::Applied, Stand::AsLastSeen),
-        (_, Step::None) => stands(State::Applied, Stand::AsPlanned),
+        (_, Step::None) if silent => because(State::Applied, ImporterReason::AsLastSeen),
+        (_, Step::None) => because(State::Applied, ImporterReason::AsPlanned),
         _ if silent => (State::Pending, decision.imports.reason()),
-        _ if !scene.gate_open => stands(State::Pending, Stand::GateClosed),
-        _ if !scene.leader => stands(State::Pending, Stand::NotLeading),
-        _ if member.undone_imports.is_in_conflict(key) => stands(State::Pending, Stand::Conflict),
-        (_, Step::CreateMain) => stands(State::Pending, Stand::Create),
-        (_, Step::ApplyStatus) => stands(State::Pending, Stand::Update),
-        (_, Step::RemoveForeign(_)) => stands(State::Pending, Stand::RemoveForeign),
-        (_, Step::Delete) => stands(State::Pending, Stand::Delete),
+        _ if !input.gate_open => because(State::Pending, ImporterReason::GateClosed),
+        _ if !input.leader => because(State::Pending, ImporterReason::NotLeading),
+        _ if member.undone_imports.is_in_conflict(key) => {
+            because(State::Pending, ImporterReason::Conflict)
+        }
+        (_, Step::CreateMain) => because(State::Pending, ImporterReason::Create),
+        (_, Step::ApplyStatus) => because(State::Pending, ImporterReason::Update),
+        (_, Step::RemoveForeign(_)) => because(State::Pending, ImporterReason::RemoveForeign),
+        (_, Step::Delete) => because(State::Pending, ImporterReason::Delete),
     };
-    let lane = scene.queues.get(name);
+    let lane = input.queues.get(name);
     let lane = lane.map(|queue| queue.lane_stats(&Slot::Import(key.clone())));
     let lane = lane.unwrap_or_default();
     let crd = member.import_crd.as_ref();

@@ -55,7 +55,7 @@ pub(super) async fn connect(client: &Client) -> Result<Identity, ConnectError> {
             .await
             .map_err(describe)?;
         let uid = opaque(system.metadata.uid).ok_or(ConnectError::NoIdentity)?;
-        let clusterset = clusterset::stated(client).await.map_err(describe)?;
+        let clusterset = clusterset::declared(client).await.map_err(describe)?;
         Ok(Identity {
             uid,
             clusterset,

@@ -104,7 +104,7 @@ impl Supervisor {
             term: claim.term(),
             claim,
             home: None,
-            // `answer` sets it
+            // `set_questions` replaces it
             questions: mpsc::channel(1).1,
             members: BTreeMap::new(),
             tasks: JoinSet::new(),
@@ -121,23 +121,23 @@ impl Supervisor {
     }
 
     /// Sets the questions to answer.
-    pub(super) fn answer(&mut self, questions: mpsc::Receiver<Question>) {
+    pub(super) fn set_questions(&mut self, questions: mpsc::Receiver<Question>) {
         self.questions = questions;
     }
 
     /// Sets the recorder of events about members.
-    pub(super) fn report_at_home(&mut self, recorder: HomeRecorder) {
+    pub(super) fn set_home_recorder(&mut self, recorder: HomeRecorder) {
         self.home = Some(recorder);
     }
 
     /// Sets where the identities of the members are recorded.
-    pub(super) fn recording(mut self, records: watch::Sender<Option<Records>>) -> Self {
+    pub(super) fn with_records(mut self, records: watch::Sender<Option<Records>>) -> Self {
         self.records = Some(records);
         self
     }
 
     /// Sets where new credentials are requested.
-    pub(super) fn renewing(mut self, reissue: Reissue) -> Self {
+    pub(super) fn with_reissue(mut self, reissue: Reissue) -> Self {
         self.reissue = Some(reissue);
         self
     }

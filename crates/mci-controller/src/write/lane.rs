@@ -15,7 +15,7 @@ pub(super) struct Lane {
     waiting: Option<Waiting>,
     in_flight: Option<Flight>,
     pub(super) last_start: Option<Moment>,
-    last: Last,
+    last: LastOutcome,
 }
 
 /// A write that waits, and since when.
@@ -36,7 +36,7 @@ struct Flight {
 
 /// The outcome of the last write, until the object is as planned.
 #[derive(Debug, Default)]
-enum Last {
+enum LastOutcome {
     /// The next write need not wait.
     #[default]
     Over,
@@ -84,12 +84,12 @@ impl Lane {
     /// Replaces the waiting write with this one, unless the same is in flight or was refused.
     pub(super) fn offer(&mut self, work: Work, now: Moment) {
         let same = |other: &Work| other.content == work.content && other.base == work.base;
-        if let Last::Rejected { content } = self.last {
+        if let LastOutcome::Rejected { content } = self.last {
             if content == work.content {
                 self.waiting = None;
                 return;
             }
-            self.last = Last::Failed {
+            self.last = LastOutcome::Failed {
                 error: Outcome::Rejected.label(),
                 failures: 0,
                 not_before: now,
@@ -107,7 +107,7 @@ impl Lane {
     /// The live object is as planned.
     pub(super) fn withdraw(&mut self) {
         self.waiting = None;
-        self.last = Last::Over;
+        self.last = LastOutcome::Over;
         if let Some(flight) = &mut self.in_flight {
             flight.has_shown = true;
         }
@@ -119,7 +119,7 @@ impl Lane {
             .in_flight
             .as_ref()
             .is_none_or(|flight| flight.has_shown);
-        self.waiting.is_none() && matches!(self.last, Last::Over) && has_shown
+        self.waiting.is_none() && matches!(self.last, LastOutcome::Over) && has_shown
     }
 
     /// When the next write may begin; none: nothing waits, or one is in flight.
@@ -149,25 +149,25 @@ impl Lane {
             return;
         };
         let failures = match self.last {
-            Last::Failed { failures, .. } => failures,
-            Last::Over | Last::Done { .. } | Last::Rejected { .. } => 0,
+            LastOutcome::Failed { failures, .. } => failures,
+            LastOutcome::Over | LastOutcome::Done { .. } | LastOutcome::Rejected { .. } => 0,
         };
-        let failed = |failures, not_before| Last::Failed {
+        let failed = |failures, not_before| LastOutcome::Failed {
             error: outcome.label(),
             failures,
             not_before,
         };
         let content = work.content;
         self.last = match outcome {
-            Outcome::Done if has_shown => Last::Over,
-            Outcome::Done => Last::Done {
+            Outcome::Done if has_shown => LastOutcome::Over,
+            Outcome::Done => LastOutcome::Done {
                 content,
                 base: work.base.clone(),
                 at: now,
                 repeats: self.last.repeats_of(&work),
             },
-            Outcome::Superseded => Last::Over,
-            Outcome::Rejected => Last::Rejected { content },
+            Outcome::Superseded => LastOutcome::Over,
+            Outcome::Rejected => LastOutcome::Rejected { content },
             Outcome::Retry(failure) => {
                 let (min, max) = match failure {
                     Failure::NamespaceGone => (NAMESPACE_MIN, NAMESPACE_MAX),
@@ -180,7 +180,7 @@ impl Lane {
             Outcome::Throttled(_) => failed(failures, now),
         };
         // a write offered meanwhile is newer
-        if matches!(self.last, Last::Failed { .. }) && self.waiting.is_none() {
+        if matches!(self.last, LastOutcome::Failed { .. }) && self.waiting.is_none() {
             self.waiting = Some(Waiting { work, since: now });
         }
     }
@@ -189,9 +189,9 @@ impl Lane {
         LaneStats {
             queued: self.waiting.is_some() || self.in_flight.is_some(),
             last_error: match self.last {
-                Last::Over | Last::Done { .. } => None,
-                Last::Failed { error, .. } => Some(error),
-                Last::Rejected { .. } => Some(Outcome::Rejected.label()),
+                LastOutcome::Over | LastOutcome::Done { .. } => None,
+                LastOutcome::Failed { error, .. } => Some(error),
+                LastOutcome::Rejected { .. } => Some(Outcome::Rejected.label()),
             },
         }
     }
@@ -223,7 +223,7 @@ impl Lane {
 
 // === impl Last ===
 
-impl Last {
+impl LastOutcome {
     /// How long this write waits because of the last one.
     fn holds_until(&self, work: &Work) -> Option<Moment> {
         match self {

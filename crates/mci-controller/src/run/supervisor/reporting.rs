@@ -26,7 +26,7 @@ impl Supervisor {
         }
         overview.unused = self.unused.iter().map(UnusedView::of).collect();
         self.report(&overview, now);
-        self.metrics.show(Arc::new(overview));
+        self.metrics.set_overview(Arc::new(overview));
         self.record();
     }
 
