@@ -68,7 +68,7 @@ fn check_part(part: &str, made: &str) {
         return;
     }
     panic!(
-        "{FILE} is not what the program says of its {part}: run\n  UPDATE_DOCS=1 cargo test -p mci-controller docs:: -- --test-threads=1\n\
+        "{FILE} is outdated: {part}: run\n  UPDATE_DOCS=1 cargo test -p mci-controller docs:: -- --test-threads=1\n\
          found:\n{found}\nmade:\n{made}"
     );
 }
@@ -81,15 +81,14 @@ fn flag_row(arg: &Arg) -> Option<String> {
     let long = arg
         .get_long()
         .filter(|long| !["help", "version"].contains(long))?;
-    let defaults = arg.get_default_values().iter();
-    let defaults: Vec<String> = defaults
-        .map(|value| value.to_string_lossy().into_owned())
-        .collect();
+    let values = arg.get_default_values().iter();
+    let defaults: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
     let value = arg
         .get_value_names()
-        .filter(|_| arg.get_action().takes_values());
-    let value = value.and_then(|names| names.first().map(ToString::to_string));
-    let value = value.map(|name| format!(" {name}")).unwrap_or_default();
+        .filter(|_| arg.get_action().takes_values())
+        .and_then(|names| names.first())
+        .map(|name| format!(" {name}"))
+        .unwrap_or_default();
     let default = if defaults.is_empty() {
         String::new()
     } else {
@@ -135,16 +134,17 @@ fn every_metric_is_in_the_reference() {
         let suffix = if type_ == "counter" { "_total" } else { "" };
         let help = page
             .lines()
-            .find_map(|line| line.strip_prefix(&format!("# HELP {name} ")));
-        let help = help.expect(name).trim_end_matches('.');
+            .find_map(|line| line.strip_prefix(&format!("# HELP {name} ")))
+            .expect(name)
+            .trim_end_matches('.');
         let mut samples = page
             .lines()
             .filter(|line| line.starts_with(&format!("{name}{suffix}{{")));
-        let labels = samples
+        let sample_labels = samples
             .next()
-            .and_then(|line| line.split_once('{')?.1.split_once('}'));
-        let labels = labels.map(|(labels, _)| labels).unwrap_or_default();
-        let labels: Vec<&str> = labels
+            .and_then(|line| Some(line.split_once('{')?.1.split_once('}')?.0));
+        let labels: Vec<&str> = sample_labels
+            .unwrap_or_default()
             .split(',')
             .filter_map(|label| Some(label.split_once('=')?.0))
             .collect();
@@ -217,17 +217,15 @@ fn alerts_ask_for_metrics_that_exist_and_are_in_the_runbook() {
     let file: RuleFile = serde_yaml::from_str(&read("config/alerts.yaml")).expect("a rule file");
     let served = metric_names(&sample_page());
     let runbook = read("docs/runbook.md");
-    let sections = runbook
-        .lines()
-        .filter_map(|line| line.strip_prefix("## Mci"));
-    let mut sections: BTreeSet<String> = sections.map(|rest| format!("Mci{rest}")).collect();
+    let titles = runbook.lines().filter_map(|line| line.strip_prefix("## "));
+    let alerts = titles.filter(|title| title.starts_with("Mci"));
+    let mut sections: BTreeSet<String> = alerts.map(ToOwned::to_owned).collect();
     for alert in file.groups.iter().flat_map(|group| &group.rules) {
-        let words = alert
-            .expr
-            .split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        let asked: Vec<&str> = words.filter(|word| word.starts_with("mci_")).collect();
-        assert!(!asked.is_empty(), "{alert:?}");
-        for name in asked {
+        let is_separator = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+        let names = alert.expr.split(is_separator);
+        let queried: Vec<&str> = names.filter(|name| name.starts_with("mci_")).collect();
+        assert!(!queried.is_empty(), "{alert:?}");
+        for name in queried {
             assert!(
                 served.contains(name),
                 "{name} of {} is not served",

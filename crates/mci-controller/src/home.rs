@@ -220,7 +220,7 @@ mod tests {
         let mut asking = std::pin::pin!(contact(&client, "https://home"));
         let mut calls = 0;
         let script = async {
-            for answer in ["hang", "refuse", "none", "tell"] {
+            for answer in ["hang", "refuse", "none", "answer"] {
                 let (request, send) = handle.next_request().await.expect("a request");
                 assert_eq!(request.uri().path(), "/api/v1/namespaces/kube-system");
                 calls += 1;

@@ -180,8 +180,8 @@ async fn one_session(context: &mut MemberContext) -> End {
         accepted_identity,
         ..
     } = context.control.borrow_and_update().clone();
-    let older = context.proven.clone();
-    let older = older.filter(|proven| proven.version != version);
+    let proven = context.proven.clone();
+    let older = proven.filter(|proven| proven.version != version);
     let newest = try_connect(context, &credentials).await;
     let elsewhere = match (&newest, &older) {
         (Ok((_, identity)), Some(proven)) => {

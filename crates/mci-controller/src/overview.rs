@@ -256,8 +256,8 @@ impl OverviewBuilder {
 
 impl Counts {
     fn of(member: &Member) -> Self {
-        let exported = member.pools.records.values();
-        let exported = exported.filter(|one| PoolRecord::is_exported(one));
+        let pools = member.pools.records.values();
+        let exported = pools.filter(|one| PoolRecord::is_exported(one));
         let mut counts = Self {
             pools: member.pools.records.len(),
             exported_pools: exported.count(),
@@ -452,8 +452,8 @@ mod tests {
         let quiet = overview_builder.build(&world, &BTreeMap::new(), Moment::default());
         assert_eq!(quiet.clusters[0].counts.exported_pools, 0);
         overview_builder.mark_changed(&mk_name("a"));
-        let heard = overview_builder.build(&world, &BTreeMap::new(), Moment::default());
-        assert_eq!(heard.clusters[0].counts.exported_pools, 1);
+        let overview = overview_builder.build(&world, &BTreeMap::new(), Moment::default());
+        assert_eq!(overview.clusters[0].counts.exported_pools, 1);
     }
 
     #[test]
@@ -469,7 +469,7 @@ mod tests {
             ..Origin::default()
         };
         let changes = world.describe(&mk_name("a"), &Arc::new(origin));
-        assert!(changes.dirty.is_empty(), "nothing is planned anew");
+        assert!(changes.dirty.is_empty(), "nothing is planned again");
         expected["hint"] = "it looks ill".into();
         assert_eq!(page(&world), expected);
     }

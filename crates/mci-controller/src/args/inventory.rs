@@ -96,7 +96,7 @@ impl InventoryArgs {
         }
         let arguments = entry_labels.split(',').map(str::trim);
         let entry_labels: Vec<String> = arguments
-            .filter(|word| !word.is_empty())
+            .filter(|label| !label.is_empty())
             .map(ToOwned::to_owned)
             .collect();
         if entry_labels.len() > MAX_ENTRY_LABELS {
@@ -106,10 +106,10 @@ impl InventoryArgs {
                 "--entry-labels topology.kubernetes.io/region",
             ));
         }
-        let allowed = allowed_addresses.into_iter();
-        let allowed = allowed.fold(Allowed::default(), |allowed, networks| {
-            allowed.and(Arc::new(networks))
-        });
+        let allowed = match allowed_addresses {
+            Some(networks) => Allowed::default().and(Arc::new(networks)),
+            None => Allowed::default(),
+        };
         Ok(Sources {
             self_name: self_name.transpose()?,
             kubeconfig_dir,

@@ -5,8 +5,8 @@ use super::*;
 
 fn parse(extra: &[&str]) -> Result<Settings, String> {
     let arguments = ["mci-controller", "--kubeconfig-dir", "/"];
-    let args = Args::try_parse_from(arguments.iter().chain(extra));
-    let args = args.map_err(|error| error.to_string())?;
+    let args =
+        Args::try_parse_from(arguments.iter().chain(extra)).map_err(|error| error.to_string())?;
     Settings::try_from(args).map_err(|error| error.to_string())
 }
 

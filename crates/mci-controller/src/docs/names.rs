@@ -34,8 +34,8 @@ fn section(title: &str) -> String {
 /// Asserts that a section contains all of these names, each separately.
 fn assert_section_has(title: &str, wanted: impl IntoIterator<Item = impl AsRef<str>>) {
     let text = section(title);
-    let names = text.split(|c: char| !c.is_ascii_alphanumeric() && !"-_".contains(c));
-    let names: BTreeSet<&str> = names.collect();
+    let is_separator = |c: char| !c.is_ascii_alphanumeric() && !"-_".contains(c);
+    let names: BTreeSet<&str> = text.split(is_separator).collect();
     for name in wanted {
         let name = name.as_ref();
         assert!(

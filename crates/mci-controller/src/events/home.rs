@@ -77,11 +77,11 @@ impl HomeRecorder {
             add(of, &one.member, one.refusal.reason(), "", &note);
         }
         // the operator knows that a member is being removed
-        let members = overview.clusters.iter();
-        let members = members.filter(|member| member.link != Link::Removing.name());
+        let all = overview.clusters.iter();
+        let staying = all.filter(|member| member.link != Link::Removing.name());
         // while a member connects, its last observations hold
         let (connecting, members): (Vec<_>, Vec<_>) =
-            members.partition(|member| member.active.reason == "Connecting");
+            staying.partition(|member| member.active.reason == "Connecting");
         let connecting: BTreeSet<&str> = connecting.iter().map(|one| one.name.as_str()).collect();
         for member in members {
             let name = member.name.as_str();

@@ -89,8 +89,8 @@ impl PoolRecorder {
             if is_first && !concerns_us {
                 continue;
             }
-            let live = facts.exported.as_deref();
-            let live = live.and_then(|live| conditions::find(live, conditions::EXPORTED));
+            let ours = facts.exported.as_deref();
+            let live = ours.and_then(|ours| conditions::find(ours, conditions::EXPORTED));
             let obstacles =
                 obstacles.get_or_insert_with(|| find_obstacles(world, key, plan, time.0));
             let found = observe_pool(name, facts, live, plan, obstacles);
@@ -173,8 +173,8 @@ fn observe_pool(
         return found;
     }
     for ((reason, text), members) in obstacles {
-        let others = members.iter().filter(|name| *name != exporter);
-        let others: Vec<&str> = others.map(ClusterName::as_str).collect();
+        let importers = members.iter().filter(|name| *name != exporter);
+        let others: Vec<&str> = importers.map(ClusterName::as_str).collect();
         if !others.is_empty() {
             let names = join_names(others.iter().copied());
             found.add(reason, others, &format!("{text}: {names}"));
@@ -198,11 +198,11 @@ fn observe_pool(
     found
 }
 
-/// Whether its entry, as any importer gets it, has nothing for health checks.
+/// Whether its entry in imports has no port for health checks.
 fn lacks_health_port(exporter: &ClusterName, plan: &KeyPlan) -> bool {
-    let entry = entry_of(&plan.imports, exporter);
-    let entry = entry.filter(|entry| entry.routing_mode == RoutingMode::EndpointMode);
-    let picker = entry.and_then(|entry| entry.endpoint_picker.as_ref());
+    let picker = entry_of(&plan.imports, exporter)
+        .filter(|entry| entry.routing_mode == RoutingMode::EndpointMode)
+        .and_then(|entry| entry.endpoint_picker.as_ref());
     picker.is_some_and(|picker| {
         let mut services = picker.service.iter();
         let is_exported = services.all(|service| service.type_ != ServiceType::ExternalName);

@@ -143,8 +143,8 @@ impl QueuedEvent {
         let uid = regarding.uid.as_deref().unwrap_or_default();
         let hash = xxh3_64(format!("{uid}\0{reason}\0{note}").as_bytes());
         // 253 characters at most
-        let object = regarding.name.iter().flat_map(|name| name.chars());
-        let object: String = object.take(230).collect();
+        let characters = regarding.name.iter().flat_map(|name| name.chars());
+        let object: String = characters.take(230).collect();
         let event = json!({
             "apiVersion": "v1",
             "kind": "Event",

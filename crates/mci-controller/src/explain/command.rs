@@ -131,8 +131,8 @@ async fn ask(url: &AdminUrl, key: &Key) -> Result<(StatusCode, Vec<u8>), AskErro
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_ANSWER)
             .collect()
-            .await;
-        let body = body.map_err(|error| exchange(&error))?;
+            .await
+            .map_err(|error| exchange(&error))?;
         Ok((status, body.to_bytes().to_vec()))
     };
     let mut answer = std::pin::pin!(answer);

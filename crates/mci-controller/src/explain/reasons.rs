@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Explanation, Exporter, Importer, ImporterReason, Rule, State};
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
         decision::{Decision, ImportAction, Known, decide},
         desired_for,
         diff::{Step, diff},
-        join_names,
+        entry_of, join_names,
     },
     write::{Queue, action::Slot},
 };
@@ -119,16 +119,14 @@ fn exporter(
     key: &Key,
 ) -> Option<Exporter> {
     let record = member.pools.get(key);
-    let entry = entry_of(name, plan);
+    let entry = entry_of(&plan.imports, name).map(|entry| json!(entry));
     if record.is_none() && entry.is_none() {
         return None;
     }
-    let asked = record.and_then(|record| asked_mode(member, record));
-    let mode = entry.as_ref().and_then(|entry| entry.get("routingMode"));
-    let mode = mode
-        .and_then(Value::as_str)
-        .map(ToOwned::to_owned)
-        .or(asked);
+    let mode = entry
+        .as_ref()
+        .and_then(|entry| entry.get("routingMode")?.as_str().map(ToOwned::to_owned))
+        .or_else(|| requested_mode(member, record?));
     Some(Exporter {
         cluster: name.to_string(),
         mode,
@@ -138,21 +136,9 @@ fn exporter(
 }
 
 /// The mode that a pool's annotations ask for.
-fn asked_mode(member: &Member, record: &PoolRecord) -> Option<String> {
+fn requested_mode(member: &Member, record: &PoolRecord) -> Option<String> {
     let mode = json!(member.mode_of(&record.facts)?);
     mode.as_str().map(ToOwned::to_owned)
-}
-
-/// The member's entry, as any importer should have it.
-fn entry_of(name: &ClusterName, plan: &KeyPlan) -> Option<Value> {
-    plan.imports.values().find_map(|import| {
-        let ImportPlan::Present(planned) = import else {
-            return None;
-        };
-        let mut entries = planned.status.clusters.iter();
-        let entry = entries.find(|entry| entry.name == name.as_str())?;
-        Some(json!(entry))
-    })
 }
 
 /// None if there is no import and none is planned, without an obstacle.
@@ -194,9 +180,9 @@ fn importer(
         (_, Step::RemoveForeign(_)) => because(State::Pending, ImporterReason::RemoveForeign),
         (_, Step::Delete) => because(State::Pending, ImporterReason::Delete),
     };
-    let lane = input.queues.get(name);
-    let lane = lane.map(|queue| queue.lane_stats(&Slot::Import(key.clone())));
-    let lane = lane.unwrap_or_default();
+    let queue = input.queues.get(name);
+    let stats = queue.map(|queue| queue.lane_stats(&Slot::Import(key.clone())));
+    let lane = stats.unwrap_or_default();
     let crd = member.import_crd.as_ref();
     Some(Importer {
         cluster: name.to_string(),
@@ -216,9 +202,8 @@ struct Grouped<'a>(Vec<(&'static str, &'static str, Vec<&'a str>)>);
 
 impl<'a> Grouped<'a> {
     fn add(&mut self, rule: &'static str, outcome: &'static str, name: &'a ClusterName) {
-        let found = self.0.iter_mut();
-        let mut found = found.filter(|(one, what, _)| *one == rule && *what == outcome);
-        match found.next() {
+        let mut groups = self.0.iter_mut();
+        match groups.find(|(one, what, _)| *one == rule && *what == outcome) {
             Some((_, _, names)) => names.push(name.as_str()),
             None => self.0.push((rule, outcome, vec![name.as_str()])),
         }

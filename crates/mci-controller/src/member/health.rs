@@ -126,8 +126,8 @@ impl SessionHealth {
                 fault,
                 relists,
             } => {
-                let known = self.failing.remove(&kind);
-                let known = known.filter(|failures| !failures.is_over(now));
+                let earlier = self.failing.remove(&kind);
+                let known = earlier.filter(|failures| !failures.is_over(now));
                 let failures = Failures {
                     first: known.as_ref().map_or(now, |failures| failures.first),
                     last: now,

@@ -84,8 +84,8 @@ pub(super) fn pool(object: InferencePool, ours: &Ours) -> Option<PoolFacts> {
     if target_ports.is_empty() {
         return None;
     }
-    let parents = object.status.and_then(|status| status.parents);
-    let parents = parents.unwrap_or_default();
+    let listed = object.status.and_then(|status| status.parents);
+    let parents = listed.unwrap_or_default();
     let gateways = parents::accepting_gateways(&parents, &key.namespace);
     let no_place = parents.len() >= MAX_PARENTS;
     let exported = parents
@@ -258,17 +258,19 @@ pub(super) fn import(
     };
     let claim = claim(meta.labels.as_ref(), &object.managed, ours);
     // the status of an import that is not ours is not needed, and may be large
-    let status = object.status.as_deref().map(RawValue::get);
-    let status = status.filter(|_| claim != Claim::Foreign).unwrap_or("{}");
-    let status = interner.status(status, |text| {
+    let ours_alone = object.status.as_deref().filter(|_| claim != Claim::Foreign);
+    let status = interner.status(ours_alone.map_or("{}", RawValue::get), |text| {
         let status: Option<ImportStatus<&RawValue>> = serde_json::from_str(text)?;
         // before its digest is taken
         let status = bounds::import_status(status.unwrap_or_default(), &ours.controller_name);
         let read = |text: &str| serde_json::from_str(text).map(Entry::new);
-        let entries = status.clusters.iter();
-        let entries = entries.map(|entry| interner.entry(entry.get(), read));
+        let entry = |entry: &&RawValue| interner.entry(entry.get(), read);
         let status = ImportStatus {
-            clusters: entries.collect::<Result<_, _>>()?,
+            clusters: status
+                .clusters
+                .iter()
+                .map(entry)
+                .collect::<Result<_, _>>()?,
             observed_generation: status.observed_generation,
             conditions: status.conditions,
             controllers: status.controllers,

@@ -126,8 +126,8 @@ pub(super) async fn namespaces(ctx: WatchContext, client: Client) -> Result<(), 
     let adding = list.clone();
     let reduce = move |object: PartialObjectMeta<Namespace>| {
         let name = object.metadata.name.as_deref();
-        let name = name.filter(|name| is_label(name));
-        let key = name.map(|name| Key::new("", name));
+        let label = name.filter(|name| is_label(name));
+        let key = label.map(|name| Key::new("", name));
         let facts = project::namespace(object);
         adding.add(Seen { key, facts })
     };
@@ -198,8 +198,8 @@ async fn watch_imports(ctx: WatchContext, client: Client) -> Result<(), Gone> {
     let list = ListMemory::new(&ctx.under_way);
     let adding = list.clone();
     let reduce = move |object: ImportObject| {
-        let facts = project::import(&object, &ours, &interner);
-        let facts = facts.map_err(|error| OddObject::new(object.meta(), &error))?;
+        let facts = project::import(&object, &ours, &interner)
+            .map_err(|error| OddObject::new(object.meta(), &error))?;
         let key = facts.as_ref().map(|import| import.key.clone());
         adding.add(Seen { key, facts })
     };

@@ -15,8 +15,8 @@ const MAX_VALUE: usize = 200;
 pub(crate) fn describe_import(live: Option<&ImportStatus>, action: &Action) -> String {
     match action {
         Action::Apply { status, .. } => {
-            let planned: Value = serde_json::from_slice(status).unwrap_or_default();
-            let planned = planned.get("status").cloned().unwrap_or_default();
+            let body: Value = serde_json::from_slice(status).unwrap_or_default();
+            let planned = body.get("status").cloned().unwrap_or_default();
             let live = live.map_or(Value::Null, |live| json!(live));
             differences(&live, &planned)
         }
@@ -68,12 +68,13 @@ fn compare(path: &str, live: &Value, planned: &Value, lines: &mut Vec<String>) {
             for planned in items {
                 let name = item_name(planned).unwrap_or_default();
                 let live = lives.iter().find(|one| item_name(one) == Some(name));
-                let live = live.unwrap_or(&Value::Null);
-                compare(&format!("{path}[{name}]"), live, planned, lines);
+                let (path, live) = (format!("{path}[{name}]"), live.unwrap_or(&Value::Null));
+                compare(&path, live, planned, lines);
             }
-            let gone = lives.iter().filter_map(item_name);
-            let gone = gone.filter(|name| !items.iter().any(|one| item_name(one) == Some(*name)));
-            lines.extend(gone.map(|name| format!("{path}[{name}]: removed")));
+            let is_planned = |name: &str| items.iter().any(|one| item_name(one) == Some(name));
+            let live_names = lives.iter().filter_map(item_name);
+            let removed = live_names.filter(|name| !is_planned(name));
+            lines.extend(removed.map(|name| format!("{path}[{name}]: removed")));
         }
         _ if live == planned => {}
         _ => lines.push(format!("{path}: {} -> {}", shown(live), shown(planned))),

@@ -124,9 +124,9 @@ async fn write(
             let sender = &sender;
             flights.push(async move {
                 let sending = AssertUnwindSafe(sender.execute(&slot, &work.action));
-                // a bug in one write must not keep its object's lane for ever
-                let outcome = sending.catch_unwind().await;
-                let outcome = outcome.unwrap_or(Outcome::Retry(Failure::Other));
+                // a bug in one write must not block its object's lane for ever
+                let result = sending.catch_unwind().await;
+                let outcome = result.unwrap_or(Outcome::Retry(Failure::Other));
                 (slot, outcome, work.since)
             });
         }

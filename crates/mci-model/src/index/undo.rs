@@ -119,10 +119,10 @@ impl UndoDetector {
         wanted: Wanted,
         now: Moment,
     ) -> bool {
-        let observed = self.observed.get_mut(key);
         let is_planned = wanted.digest.is_some();
-        let observed = observed.filter(|observed| observed.wanted.is_some() == is_planned);
-        let Some(observed) = observed else {
+        let observed = self.observed.get_mut(key);
+        let Some(observed) = observed.filter(|observed| observed.wanted.is_some() == is_planned)
+        else {
             // an object that is planned to go, or to exist again, starts a new count: the end of an export does not wait
             self.forget(key);
             if is_planned || !wanted.is_shown {
@@ -133,8 +133,8 @@ impl UndoDetector {
         };
         let moved = observed.version != version;
         // if its generation grew, the plan follows, since it contains the generation
-        let grew = observed.version.zip(version);
-        let grew = grew.is_some_and(|(old, new)| old.generation < new.generation);
+        let versions = observed.version.zip(version);
+        let grew = versions.is_some_and(|(old, new)| old.generation < new.generation);
         observed.wanted = wanted.digest;
         observed.version = version;
         if wanted.is_shown {
@@ -198,15 +198,13 @@ impl UndoDetector {
 
     /// Ends conflicts that are over; returns their keys.
     pub fn tick(&mut self, now: Moment) -> Vec<Key> {
-        let shown = |key: &Key| self.observed.get(key).and_then(|observed| observed.shown);
-        let calm = self.conflicts.keys();
-        let calm =
-            calm.filter(|key| shown(key).is_some_and(|shown| now.since(shown.since) >= CALM));
-        let calm: Vec<Key> = calm.cloned().collect();
-        for key in &calm {
-            self.conflicts.remove(key);
-        }
-        calm
+        let observed = &self.observed;
+        let is_over = |key: &Key| {
+            let shown = observed.get(key).and_then(|observed| observed.shown);
+            shown.is_some_and(|shown| now.since(shown.since) >= CALM)
+        };
+        let over = self.conflicts.extract_if(.., |key, _| is_over(key));
+        over.map(|(key, _)| key).collect()
     }
 
     /// Counts a write that was undone; returns whether a conflict begins.

@@ -132,8 +132,8 @@ fn the_guard_and_members_of_files_are_on_our_lease() {
     let mut overview = mk_overview(true, &[("x", "AuthFailed"), ("y", "AuthFailed")]);
     overview.guard = true;
     let lease = "isthmus-mci-prod";
-    let expected = ["IsolationGuard", "AuthFailed", "AuthFailed"];
-    let expected = expected.map(|reason| format!("{lease} {reason}"));
+    let expected =
+        ["IsolationGuard", "AuthFailed", "AuthFailed"].map(|reason| format!("{lease} {reason}"));
     assert_eq!(bench.observe(&overview), expected);
     assert!(bench.observe(&overview).is_empty());
     overview.guard = false;

@@ -9,11 +9,11 @@ use crate::{
 };
 
 fn ask(world: &World, key: &Key, seconds: u64) -> Option<Explanation> {
-    let queues = world
+    let queues: BTreeMap<ClusterName, Arc<Queue>> = world
         .members
         .keys()
-        .map(|name| (name.clone(), Arc::default()));
-    let queues: BTreeMap<ClusterName, Arc<Queue>> = queues.collect();
+        .map(|name| (name.clone(), Arc::default()))
+        .collect();
     let input = ExplainInput {
         world,
         policy: &mk_policy(),
@@ -97,8 +97,8 @@ fn a_pool_that_asks_for_no_export_is_explained_too() {
     let rule = explanation
         .trace
         .iter()
-        .find(|rule| rule.rule == "exported-condition");
-    let rule = rule.expect("listed");
+        .find(|rule| rule.rule == "exported-condition")
+        .expect("a row");
     assert_eq!(rule.outcome, "NotSupported");
     assert!(rule.detail.contains("use ClusterSet"), "{rule:?}");
 }
@@ -109,7 +109,7 @@ fn a_new_export_is_pending_until_it_is_seen() {
     export(&mut world, "a", "llm");
     let explanation = ask(&world, &mk_key("llm"), 1).expect("known");
     let b = explanation.importers.iter().find(|one| one.cluster == "b");
-    let b = b.expect("listed");
+    let b = b.expect("a row");
     assert_eq!((b.state, b.reason.as_str()), (State::Pending, "Create"));
     assert_eq!(b.flavour.as_deref(), Some("Superset"));
 }
@@ -152,7 +152,7 @@ fn the_json_is_read_back_as_it_was() {
     let json = serde_json::to_string(&explanation).expect("JSON");
     let back: Explanation = serde_json::from_str(&json).expect("read");
     assert_eq!(back, explanation);
-    let value: Value = serde_json::from_str(&json).expect("read");
+    let value: serde_json::Value = serde_json::from_str(&json).expect("read");
     let fields: Vec<&String> = value.as_object().expect("an object").keys().collect();
     assert_eq!(fields.len(), 4, "{fields:?}");
     for field in ["key", "exporters", "importers", "trace"] {

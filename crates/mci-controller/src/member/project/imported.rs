@@ -183,8 +183,8 @@ impl<'de> Deserialize<'de> for Names {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Names, A::Error> {
                 let mut names = Vec::new();
                 while let Some((key, IgnoredAny)) = map.next_entry::<Cow<'de, str>, IgnoredAny>()? {
-                    let key = key.strip_prefix("k:");
-                    let key = key.and_then(|key| serde_json::from_str::<Key>(key).ok());
+                    let json = key.strip_prefix("k:");
+                    let key = json.and_then(|json| serde_json::from_str::<Key>(json).ok());
                     names.extend(key.map(|key| key.name));
                 }
                 Ok(Names(names))

@@ -131,8 +131,9 @@ pub(in crate::member) fn gateway(object: GatewayObject) -> Option<GatewayFacts> 
         None => (None, None, None),
     };
     let seen = listeners.unwrap_or_default();
-    let addresses = addresses.unwrap_or_default().into_iter();
     let addresses = addresses
+        .unwrap_or_default()
+        .into_iter()
         .filter(|address| {
             matches!(
                 address.r#type.as_deref(),
@@ -210,10 +211,11 @@ fn listener(one: RawListener, seen: &[GatewayStatusListeners]) -> Option<Listene
 /// An HTTPRoute. One without pools or imports is kept empty: it may have had some before.
 pub(in crate::member) fn route(object: RouteObject) -> Option<RouteFacts> {
     let key = key_of(object.meta())?;
-    let seen = object.status.map(|status| status.parents);
-    let seen = seen.unwrap_or_default();
-    let parents = object.spec.parent_refs.iter();
-    let parents: Vec<RouteParent> = parents
+    let seen = object.status.map_or_else(Vec::new, |status| status.parents);
+    let parents: Vec<RouteParent> = object
+        .spec
+        .parent_refs
+        .iter()
         .filter_map(|parent| accepted_parent(parent, &seen, &key))
         .take(MAX_ROUTE_PARENTS)
         .collect();
@@ -221,8 +223,8 @@ pub(in crate::member) fn route(object: RouteObject) -> Option<RouteFacts> {
     let hostnames: Vec<Hostname> = if named.is_empty() {
         vec![Hostname::Any]
     } else {
-        let named = named.iter().filter_map(|text| hostname(text));
-        named.take(MAX_HOSTNAMES).collect()
+        let valid = named.iter().filter_map(|text| hostname(text));
+        valid.take(MAX_HOSTNAMES).collect()
     };
     let mut pools = BTreeSet::new();
     let mut imports = BTreeSet::new();

@@ -407,8 +407,8 @@ fn of_an_import_only_what_we_write_is_kept() {
         },
     }));
     let status = read(&object).expect("a key").status;
-    let conditions = status.conditions.iter();
-    let conditions: Vec<_> = conditions
+    let kept = status.conditions.iter();
+    let conditions: Vec<_> = kept
         .map(|one| (one.type_.as_str(), one.message.as_str()))
         .collect();
     assert_eq!(conditions, [("Programmed", ""), ("Ready", "of a gateway")]);
