@@ -1,4 +1,4 @@
-//! Flags, and the settings that they become.
+//! Flags, and the settings made from them.
 
 use std::{net::SocketAddr, str::FromStr, time::Duration};
 
@@ -154,13 +154,13 @@ pub struct Args {
     pub(crate) command: Option<Command>,
 }
 
-/// What else the program does.
+/// Other commands.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
     Explain(ExplainArgs),
 }
 
-/// A mode as the annotation `export-mode` spells it.
+/// A mode, spelled as in the annotation `export-mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "PascalCase")]
 enum ExportMode {
@@ -168,7 +168,7 @@ enum ExportMode {
     ParentMode,
 }
 
-/// A duration as flags give it: `500ms`, `30s`, `5m`, `1h30m`; above zero.
+/// A duration in a flag: `500ms`, `30s`, `5m`, `1h30m`; above zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span(Duration);
 
@@ -178,9 +178,9 @@ pub(crate) struct Settings {
     pub(crate) sources: Sources,
     pub(crate) home: HomeSettings,
     pub(crate) policy: Policy,
-    /// No `--instance-id`: the instance is the home cluster's uid, where there is a home.
+    /// Without `--instance-id`, and with a home cluster: its uid is the instance.
     pub(crate) instance_from_home: bool,
-    /// No `--clusterset`: home is asked, where there is one.
+    /// Without `--clusterset`, and with a home cluster: the name is read there.
     pub(crate) clusterset_from_home: bool,
     pub(crate) rules: Rules,
     pub(crate) initial_sync_timeout: Duration,
@@ -308,7 +308,7 @@ impl TryFrom<Args> for Settings {
 }
 
 impl Settings {
-    /// Whether a Lease says who writes; what sends nothing needs none.
+    /// Whether the writer is elected by a Lease; a dry run needs none.
     pub(crate) fn needs_lease(&self) -> bool {
         self.home.leader_elect && !self.dry_run
     }

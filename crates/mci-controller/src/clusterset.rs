@@ -1,9 +1,9 @@
-//! Which ClusterSet this is.
+//! The name of the ClusterSet.
 //!
-//! The lease and the labels of imports bear its name, so it is settled before anything else: the flag, else the label of
-//! the ClusterProfiles' namespace, else home's ClusterProperty, else `default`. A question that gets no answer is asked
-//! again: a name taken for want of an answer would make strangers of all imports. Members are asked at each connect, and
-//! refused if they name another.
+//! The lease and the labels of imports contain it, so it is determined first: the flag, else the label of the
+//! ClusterProfiles' namespace, else the ClusterProperty of home, else `default`. A failed request is retried: with the
+//! default name instead, all imports would count as foreign. The ClusterProperty of a member is read at each connect, and
+//! a member of another ClusterSet is refused.
 
 use std::time::Duration;
 
@@ -27,27 +27,27 @@ use crate::{
 use mci_inventory::Home;
 use watch::backoff;
 
-/// Where nobody says anything else.
+/// The name if nothing else sets one.
 pub(crate) const DEFAULT: &str = "default";
-/// One question.
+/// Timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// The ClusterSet that a cluster says it belongs to; none where it does not say, or we may not read it.
+/// The ClusterSet in the ClusterProperty of a cluster; none if there is none, or we may not read it.
 /// # Errors
 /// When there is no answer.
-pub(crate) async fn stated(client: &Client) -> Result<Option<String>, kube::Error> {
+pub(crate) async fn declared(client: &Client) -> Result<Option<String>, kube::Error> {
     match property(client).await {
         Err(kube::Error::Api(status)) if status.code == 403 => {
             tracing::debug!("may not read ClusterProperties");
             Ok(None)
         }
-        stated => stated,
+        declared => declared,
     }
 }
 
-/// As [`stated`], but a refusal is an error.
+/// As [`declared`], but a refusal is an error.
 async fn property(client: &Client) -> Result<Option<String>, kube::Error> {
     for version in cluster_property::VERSIONS {
         let kind = GroupVersionKind::gvk("about.k8s.io", version, "ClusterProperty");
@@ -56,12 +56,12 @@ async fn property(client: &Client) -> Result<Option<String>, kube::Error> {
         match api.get(cluster_property::CLUSTERSET).await {
             Ok(object) => {
                 let property: Option<ClusterProperty> = object.try_parse().ok();
-                // what is cut is no label, and so names no ClusterSet
+                // a value that is cut is no label, and so names no ClusterSet
                 let value =
                     property.map(|property| clipped(&property.spec.value, MAX_MESSAGE).to_owned());
                 return Ok(value.filter(|value| !value.is_empty()));
             }
-            // of a group that is not served, in plain text
+            // also for a group that is not served
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             Err(error) => return Err(error),
         }
@@ -69,42 +69,42 @@ async fn property(client: &Client) -> Result<Option<String>, kube::Error> {
     Ok(None)
 }
 
-/// What home says, however long that takes.
+/// Reads the name from the home cluster; retries without end.
 /// # Errors
-/// When what it says cannot name a ClusterSet.
+/// When it cannot name a ClusterSet.
 pub(crate) async fn discover(home: &Home, profiles: Option<&str>) -> Result<String, ConfigError> {
     let mut failures = 0_u32;
     let found = loop {
-        let error = match timeout(TIMEOUT, ask(&home.client, profiles)).await {
+        let error = match timeout(TIMEOUT, read_name(&home.client, profiles)).await {
             Ok(Ok(found)) => break found,
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer within {TIMEOUT:?}"),
         };
         tracing::warn!(
             error,
-            "cannot tell which ClusterSet this is: asking again; --clusterset would settle it"
+            "cannot read the name of the ClusterSet: retrying; --clusterset would set it"
         );
         failures = failures.saturating_add(1);
         let wait = backoff(failures, RETRY_MIN, RETRY_MAX, &mut rand::rng());
         sleep(wait).await;
     };
-    let Some((said, by)) = found else {
+    let Some((name, by)) = found else {
         return Ok(DEFAULT.to_owned());
     };
-    tracing::info!(clusterset = said, by, "ClusterSet");
-    if is_label(&said) {
-        Ok(said)
+    tracing::info!(clusterset = name, by, "ClusterSet");
+    if is_label(&name) {
+        Ok(name)
     } else {
         Err(ConfigError::new(
-            format!("ClusterSet {said:?}, as named by the {by}"),
+            format!("ClusterSet {name:?}, as named by the {by}"),
             "at most 63 of a-z, 0-9 and '-', beginning and ending with a letter or digit",
             "--clusterset prod",
         ))
     }
 }
 
-/// The name, and who says so.
-async fn ask(
+/// The name, and the object that contains it.
+async fn read_name(
     client: &Client,
     profiles: Option<&str>,
 ) -> Result<Option<(String, &'static str)>, kube::Error> {
@@ -123,7 +123,7 @@ async fn ask(
             return Ok(Some((name, "label of the ClusterProfiles' namespace")));
         }
     }
-    let stated = match property(client).await {
+    let declared = match property(client).await {
         Err(kube::Error::Api(status)) if status.code == 403 => {
             tracing::warn!(
                 clusterset = DEFAULT,
@@ -132,9 +132,9 @@ async fn ask(
             );
             None
         }
-        stated => stated?,
+        declared => declared?,
     };
-    Ok(stated.map(|name| (name, "ClusterProperty of home")))
+    Ok(declared.map(|name| (name, "ClusterProperty of home")))
 }
 
 #[cfg(test)]

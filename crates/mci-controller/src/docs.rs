@@ -1,7 +1,6 @@
-//! Holds docs/reference.md, docs/runbook.md and config/alerts.yaml against the program.
+//! Compares docs/reference.md, docs/runbook.md and config/alerts.yaml with the program.
 //!
-//! Run with `UPDATE_DOCS=1` in the environment, the tests write the tables that are made from the program instead of
-//! comparing them.
+//! With `UPDATE_DOCS=1` in the environment, the tests write the generated tables instead of comparing them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +12,7 @@ use serde::Deserialize;
 
 use crate::{args::Args, metrics::sample_page, overview::STATES};
 
-mod words;
+mod names;
 
 /// A Prometheus rule file.
 #[derive(Debug, Deserialize)]
@@ -52,8 +51,8 @@ pub(crate) fn read(path: &str) -> String {
     std::fs::read_to_string(place(path)).expect(path)
 }
 
-/// Compares a part of the reference that is made from the program, or writes it.
-fn hold(part: &str, made: &str) {
+/// Compares or writes a generated part of the reference.
+fn check_part(part: &str, made: &str) {
     const FILE: &str = "docs/reference.md";
     let text = read(FILE);
     let begin = format!("<!-- {part}: made by a test -->\n");
@@ -69,7 +68,7 @@ fn hold(part: &str, made: &str) {
         return;
     }
     panic!(
-        "{FILE} is not what the program says of its {part}: run\n  UPDATE_DOCS=1 cargo test -p mci-controller docs:: -- --test-threads=1\n\
+        "{FILE} is outdated: {part}: run\n  UPDATE_DOCS=1 cargo test -p mci-controller docs:: -- --test-threads=1\n\
          found:\n{found}\nmade:\n{made}"
     );
 }
@@ -82,15 +81,14 @@ fn flag_row(arg: &Arg) -> Option<String> {
     let long = arg
         .get_long()
         .filter(|long| !["help", "version"].contains(long))?;
-    let defaults = arg.get_default_values().iter();
-    let defaults: Vec<String> = defaults
-        .map(|value| value.to_string_lossy().into_owned())
-        .collect();
+    let values = arg.get_default_values().iter();
+    let defaults: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
     let value = arg
         .get_value_names()
-        .filter(|_| arg.get_action().takes_values());
-    let value = value.and_then(|names| names.first().map(ToString::to_string));
-    let value = value.map(|name| format!(" {name}")).unwrap_or_default();
+        .filter(|_| arg.get_action().takes_values())
+        .and_then(|names| names.first())
+        .map(|name| format!(" {name}"))
+        .unwrap_or_default();
     let default = if defaults.is_empty() {
         String::new()
     } else {
@@ -110,7 +108,7 @@ fn flags(command: &Command) -> String {
     text
 }
 
-/// Names of metrics as a query has them, from an exposition page.
+/// Names of metrics in an exposition page, as queries use them.
 fn metric_names(page: &str) -> BTreeSet<String> {
     let samples = page.lines().filter(|line| !line.starts_with('#'));
     let names = samples.filter_map(|line| line.split(['{', ' ']).next());
@@ -119,7 +117,7 @@ fn metric_names(page: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_flag_is_in_the_reference() {
-    hold("flags", &flags(&Args::command()));
+    check_part("flags", &flags(&Args::command()));
 }
 
 #[test]
@@ -136,16 +134,17 @@ fn every_metric_is_in_the_reference() {
         let suffix = if type_ == "counter" { "_total" } else { "" };
         let help = page
             .lines()
-            .find_map(|line| line.strip_prefix(&format!("# HELP {name} ")));
-        let help = help.expect(name).trim_end_matches('.');
+            .find_map(|line| line.strip_prefix(&format!("# HELP {name} ")))
+            .expect(name)
+            .trim_end_matches('.');
         let mut samples = page
             .lines()
             .filter(|line| line.starts_with(&format!("{name}{suffix}{{")));
-        let labels = samples
+        let sample_labels = samples
             .next()
-            .and_then(|line| line.split_once('{')?.1.split_once('}'));
-        let labels = labels.map(|(labels, _)| labels).unwrap_or_default();
-        let labels: Vec<&str> = labels
+            .and_then(|line| Some(line.split_once('{')?.1.split_once('}')?.0));
+        let labels: Vec<&str> = sample_labels
+            .unwrap_or_default()
             .split(',')
             .filter_map(|label| Some(label.split_once('=')?.0))
             .collect();
@@ -156,7 +155,7 @@ fn every_metric_is_in_the_reference() {
         );
         text.push_str(&row);
     }
-    hold("metrics", &text);
+    check_part("metrics", &text);
 }
 
 #[test]
@@ -166,7 +165,7 @@ fn every_reason_of_a_watch_that_begins_again_is_in_the_reference() {
         watch::FailureReason::ALL
             .map(|reason| format!("| {} | {} |\n", reason.as_str(), cell(reason.meaning()))),
     );
-    hold("watch-restarts", &text);
+    check_part("watch-restarts", &text);
 }
 
 #[test]
@@ -180,7 +179,7 @@ fn the_command_explain_is_in_the_reference() {
     });
     text.extend(positional);
     text.extend(explain.get_arguments().filter_map(flag_row));
-    hold("explain", &text);
+    check_part("explain", &text);
 }
 
 #[test]
@@ -218,17 +217,15 @@ fn alerts_ask_for_metrics_that_exist_and_are_in_the_runbook() {
     let file: RuleFile = serde_yaml::from_str(&read("config/alerts.yaml")).expect("a rule file");
     let served = metric_names(&sample_page());
     let runbook = read("docs/runbook.md");
-    let sections = runbook
-        .lines()
-        .filter_map(|line| line.strip_prefix("## Mci"));
-    let mut sections: BTreeSet<String> = sections.map(|rest| format!("Mci{rest}")).collect();
+    let titles = runbook.lines().filter_map(|line| line.strip_prefix("## "));
+    let alerts = titles.filter(|title| title.starts_with("Mci"));
+    let mut sections: BTreeSet<String> = alerts.map(ToOwned::to_owned).collect();
     for alert in file.groups.iter().flat_map(|group| &group.rules) {
-        let words = alert
-            .expr
-            .split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        let asked: Vec<&str> = words.filter(|word| word.starts_with("mci_")).collect();
-        assert!(!asked.is_empty(), "{alert:?}");
-        for name in asked {
+        let is_separator = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+        let names = alert.expr.split(is_separator);
+        let queried: Vec<&str> = names.filter(|name| name.starts_with("mci_")).collect();
+        assert!(!queried.is_empty(), "{alert:?}");
+        for name in queried {
             assert!(
                 served.contains(name),
                 "{name} of {} is not served",

@@ -1,11 +1,11 @@
-//! Kubernetes events: what users of a pool, or the operator at home, find where `kubectl describe` looks.
+//! Kubernetes events, for users of a pool and for the operator at home, as `kubectl describe` shows them.
 //!
 //! ```text
 //!  plan, overview ── Observations ──► Reported (reason → last event) ──► EventQueue ──► run_sender ──► API server
 //! ```
-//! One per object and reason in five minutes. What is not reported, since it comes too soon or the queue is full, is
-//! compared again whenever its object is observed, and reported if it still stands. Events are for people: one that
-//! cannot be sent is lost, and none holds up a write. Core `v1` events: `kubectl describe` shows the age of those alone.
+//! One event per object and reason in five minutes. What is not reported, because it is too early or the queue is full, is
+//! compared again whenever its object is observed, and reported if it still holds. An event that cannot be sent is
+//! dropped, and none delays a write. Core `v1` events: `kubectl describe` shows the age of those alone.
 
 mod home;
 mod pools;
@@ -26,29 +26,30 @@ pub(crate) use self::{
 };
 
 /// Reason of an event: one of these, or of a member's `Active`.
-pub(crate) type Reason = &'static str;
+pub(crate) type EventReason = &'static str;
 
 pub(crate) mod reason {
-    use super::Reason;
+    use super::EventReason;
 
-    pub(crate) const EXPORTED: Reason = "Exported";
-    pub(crate) const PARTIALLY_EXPORTED: Reason = "PartiallyExported";
+    pub(crate) const EXPORTED: EventReason = "Exported";
+    pub(crate) const PARTIALLY_EXPORTED: EventReason = "PartiallyExported";
     /// The EPP's Service is of a type that is never exported.
-    pub(crate) const NOT_SUPPORTED: Reason = "NotSupported";
-    pub(crate) const INVALID_EXPORT_ANNOTATION: Reason = "InvalidExportAnnotation";
-    pub(crate) const NAMESPACE_MISSING: Reason = "NamespaceMissing";
-    pub(crate) const IMPORT_CONFLICT: Reason = "ImportConflict";
-    pub(crate) const CLUSTER_UNREACHABLE: Reason = "ClusterUnreachable";
-    pub(crate) const HEALTH_PORT_NOT_FOUND: Reason = "HealthPortNotFound";
-    pub(crate) const TOO_MANY_EXPORTERS: Reason = "TooManyExporters";
-    pub(crate) const POOL_STATUS_FULL: Reason = "PoolStatusFull";
-    pub(crate) const ADDRESS_REJECTED: Reason = "AddressRejected";
-    pub(crate) const ISOLATION_GUARD: Reason = "IsolationGuard";
+    pub(crate) const NOT_SUPPORTED: EventReason = "NotSupported";
+    pub(crate) const INVALID_EXPORT_ANNOTATION: EventReason = "InvalidExportAnnotation";
+    pub(crate) const NAMESPACE_MISSING: EventReason = "NamespaceMissing";
+    pub(crate) const IMPORT_CONFLICT: EventReason = "ImportConflict";
+    pub(crate) const CLUSTER_UNREACHABLE: EventReason = "ClusterUnreachable";
+    pub(crate) const HEALTH_PORT_NOT_FOUND: EventReason = "HealthPortNotFound";
+    pub(crate) const TOO_MANY_EXPORTERS: EventReason = "TooManyExporters";
+    pub(crate) const POOL_STATUS_FULL: EventReason = "PoolStatusFull";
+    pub(crate) const ADDRESS_REJECTED: EventReason = "AddressRejected";
+    pub(crate) const ISOLATION_GUARD: EventReason = "IsolationGuard";
 
     /// Those of the condition `Exported`: one of them holds at a time.
-    pub(crate) const VERDICTS: [Reason; 3] = [EXPORTED, PARTIALLY_EXPORTED, NOT_SUPPORTED];
+    pub(crate) const EXPORTED_REASONS: [EventReason; 3] =
+        [EXPORTED, PARTIALLY_EXPORTED, NOT_SUPPORTED];
     /// The others are warnings. No port for health checks is usual, not wrong.
-    pub(crate) const NORMAL: [Reason; 3] = [EXPORTED, HEALTH_PORT_NOT_FOUND, "Active"];
+    pub(crate) const NORMAL: [EventReason; 3] = [EXPORTED, HEALTH_PORT_NOT_FOUND, "Active"];
 }
 
 /// Our Lease, for what concerns no object of the inventory. Its uid is looked up when it is needed.
@@ -57,7 +58,7 @@ pub(crate) fn lease(namespace: &str, clusterset: &str) -> ObjectReference {
     make_reference("coordination.k8s.io/v1", "Lease", [namespace, &name, ""])
 }
 
-/// The object at home that names a member; none where that is no object.
+/// The object at home that defines a member; none for a file or the home cluster itself.
 fn source(source: &Source) -> Option<ObjectReference> {
     let api_version = match source.kind {
         SourceKind::Home | SourceKind::File => return None,

@@ -1,5 +1,5 @@
-//! Why each member has or lacks an entry of a pool, with the evidence (spec 4.9): `GET /debug/explain/{namespace}/{name}`,
-//! and the command `explain` that prints it.
+//! Explains why each member has or lacks an entry of a pool (spec 4.9): `GET /debug/explain/{namespace}/{name}`, and the
+//! command `explain` that prints it.
 //!
 //! ```text
 //!  mci-controller explain ── GET ──► admin port ── Question ──► the world's loop ── explain() ──► Explanation
@@ -16,10 +16,10 @@ use serde_json::Value;
 pub(crate) use self::{
     command::{ExplainArgs, run_explain},
     page::{Question, router},
-    reasons::{Scene, explain},
+    reasons::{ExplainInput, explain},
 };
 
-/// What is known of one key, and what follows.
+/// The explanation of one key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Explanation {
@@ -42,7 +42,7 @@ pub(crate) struct Exporter {
     /// Its entry as importers should have it; absent where they should have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) entry: Option<Value>,
-    /// Why it is published, kept or gone.
+    /// Why it is exported, kept or gone.
     pub(crate) evidence: String,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Importer {
     pub(crate) last_error: Option<String>,
 }
 
-/// Where an importer stands.
+/// The state of an importer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum State {
     /// Its live import is as planned; or it has none, as planned.
@@ -74,16 +74,16 @@ pub(crate) enum State {
     Skipped,
 }
 
-/// Why an importer stands there, where the decision table does not say it.
+/// The reason of an importer's state, for states that the decision table does not determine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stand {
-    /// Its live import says what is planned.
+pub(crate) enum ImporterReason {
+    /// Its live import is as planned.
     AsPlanned,
-    /// The same, as far as is known: it is silent.
+    /// The same, as last seen: it is silent.
     AsLastSeen,
     /// It needs none: no other member exports the pool.
     NoRemoteCluster,
-    /// It needs none; the import that is there is not ours to delete.
+    /// It needs none; the live import is not ours to delete.
     NotOurs,
     /// The import is somebody else's, or somebody keeps undoing ours.
     Conflict,
@@ -91,12 +91,12 @@ pub(crate) enum Stand {
     NotLeading,
     Create,
     Update,
-    /// Entries of another writer go.
+    /// Entries of another writer are removed.
     RemoveForeign,
     Delete,
 }
 
-/// A rule, what it led to, and of what.
+/// A rule, its outcome, and the members or details.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Rule {
     pub(crate) rule: String,
@@ -116,10 +116,10 @@ impl State {
     }
 }
 
-// === impl Stand ===
+// === impl ImporterReason ===
 
-impl Stand {
-    /// For the test that holds the reference against it.
+impl ImporterReason {
+    /// For the test that compares the reference with it.
     #[cfg(test)]
     pub(crate) const ALL: [Self; 11] = [
         Self::AsPlanned,

@@ -1,7 +1,7 @@
-//! How the home cluster is found and reached.
+//! Finds the home cluster and connects to it.
 //!
-//! Its kubeconfig is the operator's own and may hold anything that kubectl takes. Only its form is judged at start; whether
-//! it answers is a matter of time, so the first contact is tried until it succeeds.
+//! Its kubeconfig is the operator's own and may hold anything that kubectl accepts. Only its form is checked at start; the
+//! first contact is retried until it succeeds.
 
 use std::{path::Path, time::Duration};
 
@@ -24,7 +24,7 @@ pub(crate) struct HomeConfig {
     namespace: String,
 }
 
-/// Why home did not tell who it is.
+/// Why the identity of the home cluster is unknown.
 #[derive(Debug, thiserror::Error)]
 enum HomeError {
     #[error("no answer within {0:?}: expected the home cluster's API server")]
@@ -35,11 +35,11 @@ enum HomeError {
     NoIdentity,
 }
 
-/// Where neither flag nor service account names one.
+/// The namespace if neither flag nor service account names one.
 const DEFAULT_NAMESPACE: &str = "isthmus-system";
 /// As for members: a TCP and TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Silence on a connection: the server ends a quiet watch before.
+/// Longest time without data on a connection: the server ends a watch without events earlier.
 const READ_TIMEOUT: Duration = Duration::from_secs(50);
 const _: () = assert!(READ_TIMEOUT.as_secs() > MAX_WATCH.as_secs());
 /// The whole first contact: a handshake and one call.
@@ -47,7 +47,7 @@ const CONTACT_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// Name of the Lease that says which controller of a ClusterSet writes.
+/// Name of the Lease whose holder is the one controller of a ClusterSet that writes.
 pub(crate) fn lease_name(clusterset: &str) -> String {
     format!("isthmus-mci-{clusterset}")
 }
@@ -55,10 +55,10 @@ pub(crate) fn lease_name(clusterset: &str) -> String {
 // === impl HomeConfig ===
 
 impl HomeConfig {
-    /// The kubeconfig that the flag names, else the service account of the pod that this is, else what `KUBECONFIG`
-    /// names; none of them: no home.
+    /// The kubeconfig of the flag, else the service account of this pod, else the file that `KUBECONFIG` names; none of
+    /// them: no home.
     /// # Errors
-    /// When one of them is there and cannot be used.
+    /// When the one that exists cannot be used.
     pub(crate) async fn find(
         kubeconfig: Option<&Path>,
         namespace: Option<&str>,
@@ -100,7 +100,7 @@ impl HomeConfig {
         Self { config, namespace }
     }
 
-    /// Makes contact, however long that takes.
+    /// Connects; retries without end.
     /// # Errors
     /// When certificates, keys or the credential plugin of the kubeconfig cannot be used.
     pub(crate) async fn connect(&self) -> Result<Home, ConfigError> {
@@ -129,7 +129,7 @@ async fn load(
 ) -> Result<Config, ConfigError> {
     let refused = |error: KubeconfigError| {
         let problem = match error {
-            // it quotes the file, secrets and all
+            // it quotes the file with its secrets
             KubeconfigError::Parse(_) => "not the YAML of a kubeconfig".to_owned(),
             other => other.to_string(),
         };
@@ -145,7 +145,7 @@ async fn load(
         .map_err(refused)
 }
 
-/// Asks for the cluster's identity until it is told.
+/// Reads the identity of the cluster; retries without end.
 async fn contact(client: &Client, server: &str) -> String {
     let mut failures = 0_u32;
     loop {
@@ -168,7 +168,7 @@ async fn identity(client: &Client) -> Result<String, HomeError> {
     let system = namespaces
         .get_metadata("kube-system")
         .await
-        // the innermost cause says it best, and without repeating the outer ones
+        // the root cause alone: the outer errors repeat it
         .map_err(|error| HomeError::Call(anyhow::Error::from(error).root_cause().to_string()))?;
     system.metadata.uid.ok_or(HomeError::NoIdentity)
 }
@@ -213,14 +213,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn contact_is_tried_until_home_says_who_it_is() {
+    async fn contact_is_tried_until_the_identity_of_home_is_known() {
         let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
         let client = Client::new(service, "default");
         let started = Instant::now();
         let mut asking = std::pin::pin!(contact(&client, "https://home"));
         let mut calls = 0;
         let script = async {
-            for answer in ["hang", "refuse", "none", "tell"] {
+            for answer in ["hang", "refuse", "none", "answer"] {
                 let (request, send) = handle.next_request().await.expect("a request");
                 assert_eq!(request.uri().path(), "/api/v1/namespaces/kube-system");
                 calls += 1;

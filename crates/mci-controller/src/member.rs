@@ -1,12 +1,13 @@
-//! One task tree per member: connect, watch, probe, write. A slow or hostile member holds up nobody but itself.
+//! One task tree per member: connect, watch, probe, write. A slow or hostile member delays no other member.
 //!
 //! ```text
 //!  Control (credentials, refusal) ──► run_member ── session: connect ─► watches ─► Updates ──► index
-//!                                        ▲   │            └► probe, watch health ─► Vigil ─► Live, Suspect, Lost
+//!                                        ▲   │            └► probes, watches ─► SessionHealth ─► Live, Suspect, Lost
 //!                                        └───┘ backoff    └► writer ◄── Queue
 //! ```
 
 mod connect;
+mod health;
 mod identity;
 pub(crate) mod import_crd;
 mod interner;
@@ -20,7 +21,6 @@ mod slices;
 mod tests;
 mod trial;
 mod under_way;
-mod vigil;
 mod watches;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -48,21 +48,21 @@ use ::watch::backoff;
 use mci_inventory::Credentials;
 use moment::Moment;
 
-/// What a member's tasks are told.
+/// What the supervisor sends to a member's tasks.
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
     pub(crate) credentials: Credentials,
     /// Counts the credentials given so far.
     pub(crate) version: u64,
-    /// The index does not want this connection.
+    /// The index refuses this member.
     pub(crate) refused: Option<Refusal>,
-    /// Uid of the cluster that the index takes this member for: nothing is written into another.
+    /// Uid of the cluster that the index has accepted as this member: nothing is written to another one.
     pub(crate) accepted: Option<String>,
-    /// Uid of a cluster that may take this member's name over: new credentials that lead there are followed.
+    /// Uid of a cluster that may take over the name of this member: new credentials that lead there are used.
     pub(crate) accepted_identity: Option<String>,
-    /// What is worth watching there; none before its pools are known.
+    /// What to watch there; none before its pools are known.
     pub(crate) interest: Option<Interest>,
-    /// The kinds that are not kept in full: each is listed again from time to time.
+    /// The kinds that are not kept in full: each is relisted from time to time.
     pub(crate) partial: BTreeSet<AnyKind>,
 }
 
@@ -82,9 +82,9 @@ pub(crate) type Timed = (Update, Moment);
 pub(crate) struct MemberContext {
     pub(crate) name: ClusterName,
     pub(crate) control: watch::Receiver<Control>,
-    /// The last that worked: fallen back to while newer ones do not.
+    /// The last credentials that worked: used while newer ones do not.
     pub(crate) proven: Option<Proven>,
-    /// Why the next client is not the first; counted once it connects.
+    /// Why the next client replaces an earlier one; counted once it connects.
     pub(crate) rebuild: Option<&'static str>,
     pub(crate) updates: mpsc::Sender<Timed>,
     pub(crate) queue: Arc<Queue>,
@@ -92,7 +92,7 @@ pub(crate) struct MemberContext {
     pub(crate) writer: WriterSettings,
     pub(crate) ours: project::Ours,
     pub(crate) interner: Interner,
-    /// Its place among all who list.
+    /// Limits its concurrent lists.
     pub(crate) turns: MemberTurns,
     pub(crate) metrics: Metrics,
     pub(crate) stop: CancellationToken,
@@ -103,11 +103,11 @@ pub(crate) use project::Ours;
 
 const RECONNECT_MIN: Duration = Duration::from_millis(500);
 const RECONNECT_MAX: Duration = Duration::from_secs(30);
-/// A refused member is asked again who it is after this: its rival may be gone.
+/// Period of checks of a refused member's identity: the other member with that identity may be gone.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
 
-/// Credentials that are not accepted are tried again at once, but not more often than this.
-const REBUILD_APART: Duration = Duration::from_mins(1);
+/// Credentials that are not accepted are tried again at once, but at most once in this time.
+const REBUILD_MIN: Duration = Duration::from_mins(1);
 
 /// Keeps a member connected until stopped.
 pub(crate) async fn run_member(mut context: MemberContext) {
@@ -125,13 +125,13 @@ pub(crate) async fn run_member(mut context: MemberContext) {
                 context.rebuild.get_or_insert("NewCredentials");
                 Duration::ZERO
             }
-            // the credentials may be newer than what the server was shown: once at once, then with the backoff
-            End::Unauthorised if rebuilt.is_none_or(|at| at.elapsed() > REBUILD_APART) => {
+            // the credentials may have been renewed: retried once at once, then with the backoff
+            End::Unauthorised if rebuilt.is_none_or(|at| at.elapsed() > REBUILD_MIN) => {
                 context.rebuild.get_or_insert("Unauthorised");
                 rebuilt = Some(Instant::now());
                 Duration::ZERO
             }
-            // the index judges who it is
+            // the index decides about the new identity
             End::OtherCluster => {
                 context.rebuild.get_or_insert("OtherCluster");
                 Duration::ZERO
@@ -147,7 +147,7 @@ pub(crate) async fn run_member(mut context: MemberContext) {
                 } else {
                     failures.saturating_add(1)
                 };
-                // one that never connected is no client to make anew
+                // without an earlier connection it is the first client
                 if was_live || context.proven.is_some() {
                     context.rebuild.get_or_insert(fault.reason());
                 }
@@ -158,7 +158,7 @@ pub(crate) async fn run_member(mut context: MemberContext) {
                 backoff(failures, RECONNECT_MIN, RECONNECT_MAX, &mut rand::rng())
             }
         };
-        // the session tried those that came while it ran
+        // the session has tried the credentials that arrived while it ran
         let tried = context.control.borrow().version;
         tokio::select! {
             () = stop.cancelled() => return,
@@ -180,8 +180,8 @@ async fn one_session(context: &mut MemberContext) -> End {
         accepted_identity,
         ..
     } = context.control.borrow_and_update().clone();
-    let older = context.proven.clone();
-    let older = older.filter(|proven| proven.version != version);
+    let proven = context.proven.clone();
+    let older = proven.filter(|proven| proven.version != version);
     let newest = try_connect(context, &credentials).await;
     let elsewhere = match (&newest, &older) {
         (Ok((_, identity)), Some(proven)) => {
@@ -199,7 +199,7 @@ async fn one_session(context: &mut MemberContext) -> End {
             return run_session(context, fallback, proven.credentials, proven.version).await;
         }
     }
-    // the index judges where they lead
+    // the index decides about an identity that differs
     run_session(context, newest, credentials, version).await
 }
 
@@ -225,7 +225,7 @@ async fn try_connect(context: &MemberContext, credentials: &Credentials) -> Resu
     }
 }
 
-/// A session on what connected, or why there is none.
+/// Runs a session on the connection, or reports why there is none.
 async fn run_session(
     context: &mut MemberContext,
     connected: Result<Connected, End>,

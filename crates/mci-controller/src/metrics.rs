@@ -1,7 +1,7 @@
 //! The controller's metrics (spec section 7). Handles are cheap to clone; labels are member names and fixed reasons.
 //!
 //! Gauges are read from the last [`Overview`] when scraped, and each member's counters live in one place ([`MemberMetrics`]):
-//! a member that is forgotten takes its series along.
+//! the series of a forgotten member are dropped.
 
 mod counters;
 mod gauges;
@@ -22,15 +22,15 @@ pub(crate) use self::tests::sample_page;
 use self::{counters::Members, gauges::Gauges};
 use crate::{evidence::Evidence, name::ClusterName, overview::Overview};
 
-type Reason = [(&'static str, &'static str); 1];
+type ReasonLabel = [(&'static str, &'static str); 1];
 
 /// All metrics.
 #[derive(Clone)]
 pub(crate) struct Metrics {
     members: Arc<Members>,
     overview: Arc<ArcSwap<Overview>>,
-    withdrawals: Family<Reason, Counter>,
-    withheld_withdrawals: Family<Reason, Counter>,
+    withdrawals: Family<ReasonLabel, Counter>,
+    withheld_withdrawals: Family<ReasonLabel, Counter>,
     propagation: Histogram,
 }
 
@@ -66,7 +66,7 @@ impl Metrics {
             Unit::Seconds,
             metrics.propagation.clone(),
         );
-        // a rate needs the zero before the first
+        // a rate needs a zero before the first count
         for evidence in Evidence::ALL {
             let reason = [("reason", evidence.reason())];
             metrics.withdrawals.get_or_create(&reason).inc_by(0);
@@ -78,28 +78,27 @@ impl Metrics {
         metrics
     }
 
-    /// A member joined: it is counted from now on.
+    /// Adds the counters of a new member.
     pub(crate) fn add(&self, name: &ClusterName) {
         self.members.add(name);
     }
 
-    /// The counters of a member, to be kept by whoever counts often; of one that is not known, counters that nobody
-    /// sees.
+    /// The counters of a member, to be kept by frequent callers; for an unknown member, counters that are not exported.
     pub(crate) fn member(&self, name: &ClusterName) -> MemberMetrics {
         self.members.get(name)
     }
 
-    /// Drops the series of a member that was forgotten. What its last tasks still count is counted for nobody.
+    /// Drops the series of a forgotten member. Later counts of its tasks are not exported.
     pub(crate) fn forget(&self, member: &ClusterName) {
         self.members.forget(member);
     }
 
-    /// What the gauges show from now on.
-    pub(crate) fn show(&self, overview: Arc<Overview>) {
+    /// Sets the values of the gauges.
+    pub(crate) fn set_overview(&self, overview: Arc<Overview>) {
         self.overview.store(overview);
     }
 
-    /// What the gauges show.
+    /// The values of the gauges.
     pub(crate) fn overview(&self) -> Arc<ArcSwap<Overview>> {
         self.overview.clone()
     }

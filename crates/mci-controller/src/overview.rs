@@ -1,5 +1,5 @@
-//! What an operator sees of the members at one moment: drawn up once a second, read by `/metrics` and
-//! `/debug/clusters`, and free of secrets. Pure.
+//! The state of the members for operators: built once a second, read by `/metrics` and `/debug/clusters`, without secrets.
+//! Pure.
 
 use std::{
     borrow::Cow,
@@ -27,7 +27,7 @@ use crate::{
 use mci_inventory::Unused;
 use moment::Moment;
 
-/// All members, as they were last looked at.
+/// The state of the controller and all members.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Overview {
@@ -40,12 +40,12 @@ pub(crate) struct Overview {
     /// Imports that bear a planned name and are not ours, or that somebody keeps undoing.
     pub(crate) conflicts: usize,
     pub(crate) clusters: Vec<MemberView>,
-    /// Objects of the inventory that name no member.
+    /// Inventory objects that define no member.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) unused: Vec<UnusedView>,
 }
 
-/// An object of the inventory that names no member.
+/// An inventory object that defines no member.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct UnusedView {
@@ -64,15 +64,15 @@ pub(crate) struct MemberView {
     pub(crate) name: ClusterName,
     pub(crate) link: &'static str,
     pub(crate) active: Active,
-    /// What named it.
+    /// The object that defines it.
     pub(crate) source: String,
-    /// What is wrong with the object that named it.
+    /// What is wrong with that object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<String>,
-    /// What else that object says of it.
+    /// A hint from that object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) hint: Option<String>,
-    /// The reason of `Active` that this has where no older credentials are there to go on with.
+    /// The reason of `Active` that `detail` explains, if no older credentials are in use.
     #[serde(skip)]
     pub(crate) detail_of: Option<&'static str>,
     /// Whether it is in contact.
@@ -80,10 +80,10 @@ pub(crate) struct MemberView {
     /// Uid of its `kube-system` namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) uid: Option<String>,
-    /// Why its newest credentials are not used, where it goes on with older ones.
+    /// Why its newest credentials are not used, while older ones are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unusable_credentials: Option<String>,
-    /// Permissions that it lacks to give us.
+    /// Permissions that we lack there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) denied: Option<String>,
     /// Kinds of which it has more than is kept.
@@ -121,12 +121,12 @@ pub(crate) struct Counts {
     pub(crate) entries_unknown: usize,
 }
 
-/// Draws overviews. Counts again only what has changed: a thousand members times their imports is too much for each
+/// Builds overviews. Only changed members are counted again: the imports of a thousand members are too many for each
 /// second.
 #[derive(Debug, Default)]
-pub(crate) struct Observer {
+pub(crate) struct OverviewBuilder {
     counts: BTreeMap<ClusterName, Counts>,
-    touched: BTreeSet<ClusterName>,
+    changed: BTreeSet<ClusterName>,
 }
 
 /// Values of `mci_member_state{reason}`, and the reasons of `Active`: exactly one holds of a member.
@@ -191,29 +191,29 @@ const MEANINGS: [(&str, &str); 12] = [
     ),
 ];
 
-// === impl Observer ===
+// === impl OverviewBuilder ===
 
-impl Observer {
-    /// Something was heard of a member.
-    pub(crate) fn touch(&mut self, name: &ClusterName) {
-        if !self.touched.contains(name) {
-            self.touched.insert(name.clone());
+impl OverviewBuilder {
+    /// A member sent an update: its objects are counted again.
+    pub(crate) fn mark_changed(&mut self, name: &ClusterName) {
+        if !self.changed.contains(name) {
+            self.changed.insert(name.clone());
         }
     }
 
     pub(crate) fn forget(&mut self, name: &ClusterName) {
         self.counts.remove(name);
-        self.touched.remove(name);
+        self.changed.remove(name);
     }
 
-    /// The members as they are now, without what the caller alone knows.
-    pub(crate) fn draw(
+    /// The present state of the members; the caller fills in the rest.
+    pub(crate) fn build(
         &mut self,
         world: &World,
         queues: &BTreeMap<ClusterName, Arc<Queue>>,
         now: Moment,
     ) -> Overview {
-        for name in std::mem::take(&mut self.touched) {
+        for name in std::mem::take(&mut self.changed) {
             if let Some(member) = world.members.get(&name) {
                 self.counts.insert(name, Counts::of(member));
             }
@@ -257,8 +257,8 @@ impl Observer {
 
 impl Counts {
     fn of(member: &Member) -> Self {
-        let exported = member.pools.records.values();
-        let exported = exported.filter(|one| PoolRecord::is_exported(one));
+        let pools = member.pools.records.values();
+        let exported = pools.filter(|one| PoolRecord::is_exported(one));
         let mut counts = Self {
             pools: member.pools.records.len(),
             exported_pools: exported.count(),
@@ -296,7 +296,7 @@ impl UnusedView {
 // === impl MemberView ===
 
 impl MemberView {
-    /// Why its `Active` is as it is. What exactly is wrong outlasts what it explains.
+    /// The explanation of its `Active`; `detail` only if it belongs to the present reason.
     pub(crate) fn explanation(&self) -> Cow<'_, str> {
         let active = &self.active;
         match (&self.denied, &self.detail) {
@@ -328,7 +328,7 @@ pub(crate) fn active(member: &Member) -> Active {
         (Link::Connecting | Link::Syncing, _) => "Connecting",
         (Link::Refused(refusal), _) => refusal.reason(),
         (Link::Lost, None) => Fault::ConnectionLost.reason(),
-        // one that is being removed may be silent, as any other
+        // a member that is being removed may be silent, too
         (Link::Lost | Link::Removing, Some(silence)) => silence.fault.reason(),
         _ if !member.denied.is_empty() => "AuthFailed",
         _ if is_absent(member) => "CRDAbsent",
@@ -363,11 +363,11 @@ mod tests {
         index::{member::Refusal, origin::Origin, update::Update},
     };
 
-    fn draw(observer: &mut Observer, world: &World, seconds: u64) -> Overview {
+    fn draw(overview_builder: &mut OverviewBuilder, world: &World, seconds: u64) -> Overview {
         for name in world.members.keys() {
-            observer.touch(name);
+            overview_builder.mark_changed(name);
         }
-        observer.draw(world, &BTreeMap::new(), Moment::from_millis(seconds * 1000))
+        overview_builder.build(world, &BTreeMap::new(), Moment::from_millis(seconds * 1000))
     }
 
     #[test]
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_is_removed_is_as_silent_as_it_was() {
+    fn a_member_that_is_removed_keeps_its_silence() {
         for fault in [Some(Fault::AuthFailed), Some(Fault::ConnectionLost), None] {
             let mut world = mk_world(&["a"]);
             let now = Moment::default();
@@ -397,7 +397,7 @@ mod tests {
                 world.update(&mk_name("a"), Update::Lost(fault), now);
             }
             world.remove_member(&mk_name("a"), now);
-            let overview = draw(&mut Observer::default(), &world, 1);
+            let overview = draw(&mut OverviewBuilder::default(), &world, 1);
             let row = &overview.clusters[0];
             assert_eq!(row.link, Link::Removing.name());
             let reason = fault.map_or("Active", Fault::reason);
@@ -420,8 +420,8 @@ mod tests {
         let mut world = mk_world(&["a", "b", "c"]);
         export(&mut world, "a", "llm");
         settle(&mut world, &mk_policy(), Moment::default());
-        let mut observer = Observer::default();
-        let overview = draw(&mut observer, &world, 1);
+        let mut overview_builder = OverviewBuilder::default();
+        let overview = draw(&mut overview_builder, &world, 1);
         let rows: Vec<(&str, usize, usize, usize)> = overview
             .clusters
             .iter()
@@ -445,23 +445,23 @@ mod tests {
     }
 
     #[test]
-    fn counts_follow_only_a_member_that_was_heard_of() {
+    fn only_a_member_that_sent_an_update_is_counted_again() {
         let mut world = mk_world(&["a"]);
-        let mut observer = Observer::default();
-        draw(&mut observer, &world, 1);
+        let mut overview_builder = OverviewBuilder::default();
+        draw(&mut overview_builder, &world, 1);
         export(&mut world, "a", "llm");
-        let quiet = observer.draw(&world, &BTreeMap::new(), Moment::default());
+        let quiet = overview_builder.build(&world, &BTreeMap::new(), Moment::default());
         assert_eq!(quiet.clusters[0].counts.exported_pools, 0);
-        observer.touch(&mk_name("a"));
-        let heard = observer.draw(&world, &BTreeMap::new(), Moment::default());
-        assert_eq!(heard.clusters[0].counts.exported_pools, 1);
+        overview_builder.mark_changed(&mk_name("a"));
+        let overview = overview_builder.build(&world, &BTreeMap::new(), Moment::default());
+        assert_eq!(overview.clusters[0].counts.exported_pools, 1);
     }
 
     #[test]
     fn a_hint_of_the_inventory_is_shown_and_is_no_state() {
         let mut world = mk_world(&["a"]);
         let page = |world: &World| {
-            let overview = draw(&mut Observer::default(), world, 1);
+            let overview = draw(&mut OverviewBuilder::default(), world, 1);
             serde_json::to_value(&overview.clusters[0]).expect("JSON")
         };
         let mut expected = page(&world);
@@ -470,7 +470,7 @@ mod tests {
             ..Origin::default()
         };
         let changes = world.describe(&mk_name("a"), &Arc::new(origin));
-        assert!(changes.dirty.is_empty(), "nothing is planned anew");
+        assert!(changes.dirty.is_empty(), "nothing is planned again");
         expected["hint"] = "it looks ill".into();
         assert_eq!(page(&world), expected);
     }
@@ -480,7 +480,7 @@ mod tests {
         let mut world = mk_world(&["a"]);
         let lost = Update::Lost(Fault::ConnectionLost);
         world.update(&mk_name("a"), lost, Moment::from_millis(2_000));
-        let overview = draw(&mut Observer::default(), &world, 9);
+        let overview = draw(&mut OverviewBuilder::default(), &world, 9);
         assert_eq!(overview.clusters[0].silent, Duration::from_secs(7));
         let page = serde_json::to_value(&overview).expect("JSON");
         assert_eq!(page["clusters"][0]["lastContactSeconds"], 7.0);

@@ -24,7 +24,7 @@ use self::{
 };
 use crate::{
     events::{EventQueue, PoolRecorder},
-    explain::{Explanation, Scene, explain},
+    explain::{ExplainInput, Explanation, explain},
     index::{
         Changes, Dirty, World,
         facts::Claim,
@@ -37,7 +37,7 @@ use crate::{
     },
     metrics::Metrics,
     name::{ClusterName, Key},
-    overview::{Observer, Overview},
+    overview::{Overview, OverviewBuilder},
     plan::{Policy, ledger::Ledger},
     write::Queue,
 };
@@ -70,7 +70,7 @@ pub(crate) struct Planner {
     next_changes: BTreeMap<Key, Moment>,
     /// Imports that are not ours, or that somebody keeps undoing, by member and key.
     conflicts: BTreeSet<(ClusterName, Key)>,
-    observer: Observer,
+    overview_builder: OverviewBuilder,
     recorder: PoolRecorder,
     rejections: Rejections,
     /// Whether this controller writes: only then it reports events and detects who undoes its writes.
@@ -107,7 +107,7 @@ impl Planner {
             unsettled: Unsettled::default(),
             next_changes: BTreeMap::new(),
             conflicts: BTreeSet::new(),
-            observer: Observer::default(),
+            overview_builder: OverviewBuilder::default(),
             recorder: PoolRecorder::default(),
             rejections: Rejections::default(),
             leading: false,
@@ -212,7 +212,7 @@ impl Planner {
         self.reaches.remove(name);
         self.unsettled.forget(name);
         self.conflicts.retain(|(member, _)| member != name);
-        self.observer.forget(name);
+        self.overview_builder.forget(name);
         self.recorder.forget(name);
         self.metrics.forget(name);
         let changes = self.world.forget(name);
@@ -226,7 +226,7 @@ impl Planner {
         update: Update,
         now: Moment,
     ) -> Vec<(ClusterName, Refusal)> {
-        self.observer.touch(name);
+        self.overview_builder.mark_changed(name);
         let mut changes = self.world.update(name, update, now);
         if !changes.dirty.is_empty() {
             self.since.get_or_insert(now);
@@ -286,7 +286,7 @@ impl Planner {
 
     /// Why each member has or lacks a key; none where nothing is known of it.
     pub(crate) fn explain(&self, key: &Key, leader: bool, now: Moment) -> Option<Explanation> {
-        let scene = Scene {
+        let input = ExplainInput {
             world: &self.world,
             policy: &self.policy,
             queues: &self.queues,
@@ -295,7 +295,7 @@ impl Planner {
             dry_run: self.dry_run,
             now,
         };
-        explain(scene, key)
+        explain(input, key)
     }
 
     /// Sets whether this controller writes. When it begins, it plans all keys, and reports events not reported yet.
@@ -329,7 +329,7 @@ impl Planner {
             gate_open: self.gate.is_open(),
             guard: self.world.is_guarded(),
             conflicts: self.conflicts.len(),
-            ..self.observer.draw(&self.world, &self.queues, now)
+            ..self.overview_builder.build(&self.world, &self.queues, now)
         }
     }
 

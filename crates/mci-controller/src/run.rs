@@ -1,4 +1,4 @@
-//! The program: inventory, members and planner, wired together.
+//! The program: connects the inventory, the members and the planner.
 //!
 //! ```text
 //!  sources ───► inventory ─► Supervisor ── Control ─► member tasks ─ updates ─┐
@@ -38,23 +38,23 @@ use crate::{
 use mci_inventory::{Home, Identities, Inventory, Records};
 use moment::Clock;
 
-/// Readiness part: the gate is open, so imports are kept.
+/// Readiness part: the gate is open, so imports are written.
 const GATE_PART: &str = "members-synced";
 /// Readiness part: the home cluster has answered.
 const HOME_PART: &str = "home-cluster";
-/// Inventory events wait for the supervisor; a first scan of 1000 files is taken in as it reads.
+/// Inventory events that may wait for the supervisor.
 const INVENTORY_EVENTS: usize = 64;
-/// A loop that does not go round for so long is stuck: `/healthz` asks for a restart (spec 7). Fifty times the world's
-/// tick, five times the renewal of a lease.
+/// A loop without a turn for this long is stuck: `/healthz` fails, so that the kubelet restarts the pod (spec 7). Fifty
+/// times the world's tick, five times the renewal of a lease.
 const LOOP_LIMIT: Duration = Duration::from_secs(10);
-/// Explanations asked for and not begun; each takes the world's loop a few milliseconds, and more are refused.
+/// Explanations that may wait, each a few milliseconds of the world's loop; more are refused.
 const QUESTIONS: usize = 8;
-/// After the drain: how long the admin port may take to end.
+/// Timeout for the end of the admin port, after the drain.
 const ADMIN_END: Duration = Duration::from_secs(1);
 
-/// Runs the controller until asked to end.
+/// Runs the controller until shutdown.
 /// # Errors
-/// Bad configuration ([`process::ConfigError`]), a taken port, or a task that ended and must not.
+/// Bad configuration ([`process::ConfigError`]), a port in use, or a task that ended unexpectedly.
 pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     if let Some(Command::Explain(asked)) = args.command {
         return explain::run_explain(asked, &mut std::io::stdout()).await;
@@ -81,7 +81,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     serve(settings, home, listener, shutdown).await
 }
 
-/// The same, on a listener that is there already.
+/// The same, on an open listener.
 async fn serve(
     mut settings: Settings,
     home: Option<HomeConfig>,
@@ -96,7 +96,7 @@ async fn serve(
     let stop = CancellationToken::new();
 
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
-    let (questions, asked) = mpsc::channel(QUESTIONS);
+    let (questions, received_questions) = mpsc::channel(QUESTIONS);
     tasks.spawn(admin(
         listener,
         registry,
@@ -110,7 +110,7 @@ async fn serve(
     if let Some(config) = home {
         health.set(HOME_PART, false);
         let home = tokio::select! {
-            home = settle(&config, &mut settings) => home?,
+            home = connect_home(&config, &mut settings) => home?,
             Some(ended) = tasks.join_next() => {
                 return ended.context("a task failed").and_then(|result| result);
             }
@@ -124,7 +124,7 @@ async fn serve(
         let reports = Arc::new(EventQueue::default());
         let sender = run_sender(
             reports.clone(),
-            // nothing else is sent there that has a queue
+            // no other queue sends to the home cluster
             Arc::default(),
             home.client.clone().into(),
             "home".to_owned(),
@@ -161,14 +161,14 @@ async fn serve(
     let drain_timeout = settings.drain_timeout;
     let claim = election.claim();
     let mut supervisor = Supervisor::new(settings, clock, metrics, health.clone(), claim);
-    supervisor.answer(asked);
-    supervisor = supervisor.recording(records).renewing(reissue);
+    supervisor.set_questions(received_questions);
+    supervisor = supervisor.with_records(records).with_reissue(reissue);
     if let Some(recorder) = recorder {
-        supervisor.report_at_home(recorder);
+        supervisor.set_home_recorder(recorder);
     }
     let mut work = Box::pin(supervisor.run(inventory, shutdown.drain.clone()));
 
-    let outcome = attend(
+    let outcome = run_until_end(
         &mut work,
         &mut election,
         &mut tasks,
@@ -177,20 +177,20 @@ async fn serve(
         drain_timeout,
     )
     .await;
-    // what is still being written ends here, and only then may another begin
+    // writes in flight end here, before the lease is released
     drop(work);
     tokio::select! {
         () = election.end() => {}
         () = shutdown.now.cancelled() => {}
     }
     stop.cancel();
-    // what it still serves does not matter
+    // requests still open do not matter
     let _ = timeout(ADMIN_END, tasks.join_next()).await;
     outcome
 }
 
-/// Waits until the work is done after it was asked to end, or until something ends that must not.
-async fn attend(
+/// Waits until the work is drained after a shutdown, or until a task ends unexpectedly.
+async fn run_until_end(
     work: &mut (impl Future<Output = anyhow::Result<()>> + Unpin),
     election: &mut Election,
     tasks: &mut JoinSet<anyhow::Result<()>>,
@@ -229,8 +229,8 @@ fn no_home() -> ConfigError {
     )
 }
 
-/// Reaches home, and takes from it what no flag says.
-async fn settle(config: &HomeConfig, settings: &mut Settings) -> anyhow::Result<Home> {
+/// Connects to the home cluster, and reads the settings there that no flag sets.
+async fn connect_home(config: &HomeConfig, settings: &mut Settings) -> anyhow::Result<Home> {
     let home = config.connect().await?;
     if settings.instance_from_home {
         settings.policy.instance.clone_from(&home.uid);

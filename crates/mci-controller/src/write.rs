@@ -4,7 +4,7 @@
 //!  plan ── offer ──► Queue (a lane per object) ── take ──► writer ── PATCH, DELETE, PUT ──► API server
 //!                      ▲─────────── finish(outcome): echo awaited, retry, park ──┘
 //! ```
-//! Nothing is read back: whether a write took effect is for the member's watch to say.
+//! Nothing is read back: the member's watch shows whether a write took effect.
 
 pub(crate) mod action;
 mod breaker;

@@ -1,4 +1,4 @@
-//! Flags that decide what is kept, for how long, and what imports say.
+//! Flags for what is kept, for how long, and the content of imports.
 
 use std::{str::FromStr, time::Duration};
 
@@ -21,7 +21,7 @@ pub(super) struct CautionArgs {
         default_value = "never",
         value_name = "DURATION|never"
     )]
-    withdraw_after: Patience,
+    withdraw_after: DurationOrNever,
 
     /// How long the entry of an export that ended stays in imports, marked as draining, in seconds (0 to 3600); a pool's
     /// annotation isthmus.dev/drain-seconds overrides it.
@@ -63,7 +63,7 @@ pub(super) struct CautionArgs {
 
 /// A duration, or `never`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Patience(Option<Duration>);
+struct DurationOrNever(Option<Duration>);
 
 // === impl CautionArgs ===
 
@@ -101,9 +101,9 @@ impl CautionArgs {
     }
 }
 
-// === impl Patience ===
+// === impl DurationOrNever ===
 
-impl FromStr for Patience {
+impl FromStr for DurationOrNever {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {

@@ -1,4 +1,4 @@
-//! The home cluster, and whether a Lease in it says who writes.
+//! Flags of the home cluster, and of leader election in it.
 
 use std::path::PathBuf;
 
@@ -32,7 +32,7 @@ pub(super) struct HomeArgs {
     leader_elect: bool,
 }
 
-/// How to find home, and what for.
+/// How to find the home cluster, and whether leader election is on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HomeSettings {
     pub(crate) kubeconfig: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! Flags that say who the members are.
+//! Flags that define the members.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -10,7 +10,7 @@ use crate::{
 };
 use mci_inventory::{MAX_ENTRY_LABELS, ProfileSource, ProviderFile, Reading, Sources};
 
-/// Who the members are.
+/// The sources of members.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct InventoryArgs {
     /// The home cluster is a member of this name. Default: it is none.
@@ -94,9 +94,9 @@ impl InventoryArgs {
                 "--kubeconfig-dir /var/run/isthmus/members",
             ));
         }
-        let words = entry_labels.split(',').map(str::trim);
-        let entry_labels: Vec<String> = words
-            .filter(|word| !word.is_empty())
+        let arguments = entry_labels.split(',').map(str::trim);
+        let entry_labels: Vec<String> = arguments
+            .filter(|label| !label.is_empty())
             .map(ToOwned::to_owned)
             .collect();
         if entry_labels.len() > MAX_ENTRY_LABELS {
@@ -106,10 +106,10 @@ impl InventoryArgs {
                 "--entry-labels topology.kubernetes.io/region",
             ));
         }
-        let allowed = allowed_addresses.into_iter();
-        let allowed = allowed.fold(Allowed::default(), |allowed, networks| {
-            allowed.and(Arc::new(networks))
-        });
+        let allowed = match allowed_addresses {
+            Some(networks) => Allowed::default().and(Arc::new(networks)),
+            None => Allowed::default(),
+        };
         Ok(Sources {
             self_name: self_name.transpose()?,
             kubeconfig_dir,
@@ -213,9 +213,9 @@ mod tests {
         inventory: InventoryArgs,
     }
 
-    fn parse(words: &[&str]) -> Result<Sources, String> {
-        let words = ["x"].iter().chain(words);
-        let only = Only::try_parse_from(words).map_err(|error| error.to_string())?;
+    fn parse(arguments: &[&str]) -> Result<Sources, String> {
+        let arguments = ["x"].iter().chain(arguments);
+        let only = Only::try_parse_from(arguments).map_err(|error| error.to_string())?;
         let sources = only.inventory.validate();
         sources.map_err(|error| error.to_string())
     }
@@ -247,29 +247,29 @@ mod tests {
     #[case(&["--clusterprofile-namespace", "fleet", "--clusterprofile-provider-file", "/nonexistent/file"], "/nonexistent/file")]
     #[case(&["--entry-labels", "a,b,c,d,e,f,g,h,i"], "9 labels")]
     #[case(&["--allowed-addresses", "10.0.0.0/64"], "10.0.0.0/64")]
-    fn bad_values_are_named(#[case] words: &[&str], #[case] named: &str) {
-        let error = parse(words).expect_err("refused");
+    fn bad_values_are_named(#[case] arguments: &[&str], #[case] named: &str) {
+        let error = parse(arguments).expect_err("refused");
         assert!(error.contains(named), "{error}");
     }
 
     #[test]
-    fn a_provider_file_that_says_nothing_useful_is_refused_at_the_start() {
+    fn a_provider_file_without_providers_is_refused_at_the_start() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), "{}").expect("written");
         let path = file.path().display().to_string();
-        let words = [
+        let arguments = [
             "--clusterprofile-namespace",
             "fleet",
             "--clusterprofile-provider-file",
             &path,
         ];
-        let error = parse(&words).expect_err("refused");
+        let error = parse(&arguments).expect_err("refused");
         assert!(
             error.contains(&path) && error.contains("providers"),
             "{error}"
         );
         let good = r#"{"providers": [{"name": "x", "execConfig": {"apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/x"}}]}"#;
         std::fs::write(file.path(), good).expect("written");
-        assert!(parse(&words).expect("valid").profiles.is_some());
+        assert!(parse(&arguments).expect("valid").profiles.is_some());
     }
 }

@@ -4,9 +4,9 @@ use rstest::rstest;
 use super::*;
 
 fn parse(extra: &[&str]) -> Result<Settings, String> {
-    let words = ["mci-controller", "--kubeconfig-dir", "/"];
-    let args = Args::try_parse_from(words.iter().chain(extra));
-    let args = args.map_err(|error| error.to_string())?;
+    let arguments = ["mci-controller", "--kubeconfig-dir", "/"];
+    let args =
+        Args::try_parse_from(arguments.iter().chain(extra)).map_err(|error| error.to_string())?;
     Settings::try_from(args).map_err(|error| error.to_string())
 }
 
@@ -85,12 +85,12 @@ fn defaults_are_the_documented_ones() {
 #[case(&["--default-export-mode", "parentmode"], "parentmode")]
 #[case(&["--kubeconfig-dir", "/nonexistent/members"], "/nonexistent/members")]
 fn bad_values_are_named(#[case] extra: &[&str], #[case] named: &str) {
-    let mut words = vec!["mci-controller"];
+    let mut arguments = vec!["mci-controller"];
     if extra[0] != "--kubeconfig-dir" {
-        words.extend(["--kubeconfig-dir", "/"]);
+        arguments.extend(["--kubeconfig-dir", "/"]);
     }
-    words.extend(extra);
-    let error = match Args::try_parse_from(words) {
+    arguments.extend(extra);
+    let error = match Args::try_parse_from(arguments) {
         Err(error) => error.to_string(),
         Ok(args) => Settings::try_from(args).expect_err("refused").to_string(),
     };

@@ -60,7 +60,7 @@ fn denied() -> Value {
 #[case::old_property(vec![(OLD, 200, property("d"))], "d")]
 #[case::denied(vec![(NEW, 403, denied())], "default")]
 #[tokio::test(start_paused = true)]
-async fn the_first_that_says_it_counts(#[case] answers: Answers, #[case] expected: &str) {
+async fn the_first_source_with_a_name_counts(#[case] answers: Answers, #[case] expected: &str) {
     let home = mk_home(answers, 0);
     let found = timeout(Duration::from_mins(5), discover(&home, Some("fleet"))).await;
     assert_eq!(found.expect("in time").expect("a name"), expected);

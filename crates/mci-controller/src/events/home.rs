@@ -1,4 +1,4 @@
-//! What the operator at home is to know of members.
+//! Events about members, for the operator at home.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,18 +21,18 @@ use crate::{
 use mci_inventory::Unused;
 use moment::Moment;
 
-/// Compares what stands with what was reported.
+/// Compares the state of the members with what was reported.
 #[derive(Debug)]
 pub(crate) struct HomeRecorder {
     queue: Arc<EventQueue>,
-    /// For members that no object at home names, and for what concerns all of them.
+    /// For members that no object at home defines, and for what concerns all of them.
     lease: ObjectReference,
     reported: BTreeMap<Subject, Reported>,
-    /// The gate was open when all was observed last: that members work before is no news.
+    /// The gate was open at the last observation: a member that works before that is not reported.
     started: bool,
 }
 
-/// The uid of an object at home, and the member that it is about: our Lease is for many.
+/// The uid of an object at home, and a member: our Lease is for many members.
 type Subject = (String, String);
 
 const GUARD: &str = "more than half of the members were lost at once: the fault may be here, so withdrawals are held";
@@ -50,8 +50,8 @@ impl HomeRecorder {
         }
     }
 
-    /// Takes in how all stands, and reports what is new if we lead. `source_of` says which object names a member;
-    /// `unused` are objects that name none.
+    /// Compares the overview with what was reported, and reports what is new if we lead. `source_of` is the object that
+    /// defines a member; `unused` are objects that define none.
     pub(crate) fn observe<'a>(
         &mut self,
         overview: &Overview,
@@ -76,12 +76,12 @@ impl HomeRecorder {
             let of = Some(&one.origin.source);
             add(of, &one.member, one.refusal.reason(), "", &note);
         }
-        // who removes a member knows
-        let members = overview.clusters.iter();
-        let members = members.filter(|member| member.link != Link::Removing.name());
-        // on the way back to contact all stands as it was
+        // the operator knows that a member is being removed
+        let all = overview.clusters.iter();
+        let staying = all.filter(|member| member.link != Link::Removing.name());
+        // while a member connects, its last observations hold
         let (connecting, members): (Vec<_>, Vec<_>) =
-            members.partition(|member| member.active.reason == "Connecting");
+            staying.partition(|member| member.active.reason == "Connecting");
         let connecting: BTreeSet<&str> = connecting.iter().map(|one| one.name.as_str()).collect();
         for member in members {
             let name = member.name.as_str();
@@ -98,7 +98,7 @@ impl HomeRecorder {
                 observed.entry(subject.clone()).or_default();
             }
         }
-        // that it works while another leads is for that one to report
+        // a member that works while another controller leads is reported by that one
         let is_known = |reason| reason == "Active" && !(leading && self.started);
         let queue = leading.then_some(&*self.queue);
         for (subject, (regarding, found)) in observed {

@@ -1,4 +1,4 @@
-//! What is to be known of exported pools, compared with what was reported of each whenever its key is planned.
+//! Events of exported pools: their state is compared with what was reported whenever their key is planned.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,8 +9,8 @@ use crd::{Condition, RoutingMode, ServiceType, conditions};
 use jiff::Timestamp;
 
 use super::{
-    EventQueue, Reason, pool,
-    reason::{self, VERDICTS},
+    EventQueue, EventReason, pool,
+    reason::{self, EXPORTED_REASONS},
     reported::{Observations, Reported},
 };
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
 };
 use moment::Moment;
 
-/// Reports of the pools of all members.
+/// Records events of the pools of all members.
 #[derive(Debug, Default)]
 pub(crate) struct PoolRecorder {
     /// Pools that concern us, with their uid.
@@ -33,8 +33,8 @@ pub(crate) struct PoolRecorder {
     queues: BTreeMap<ClusterName, Arc<EventQueue>>,
 }
 
-/// Members that do not import a key, by what is in the way: a reason and its explanation.
-type Obstacles = BTreeMap<(Reason, &'static str), BTreeSet<ClusterName>>;
+/// Members that do not import a key, by obstacle: a reason and its explanation.
+type Obstacles = BTreeMap<(EventReason, &'static str), BTreeSet<ClusterName>>;
 
 const MISSING: &str = "not imported until the namespace is there and not terminating";
 const FOREIGN: &str = "an InferencePoolImport of this name belongs to somebody else and is left alone: rename the pool, \
@@ -65,8 +65,8 @@ impl PoolRecorder {
         }
     }
 
-    /// A key was planned. What nobody can be known to have reported while we did not lead is reported once we do: if
-    /// somebody did, the event has the same name.
+    /// A key was planned. What another leader may or may not have reported is reported once we lead: if it did, the event
+    /// has the same name.
     pub(crate) fn observe(
         &mut self,
         world: &World,
@@ -89,14 +89,14 @@ impl PoolRecorder {
             if is_first && !concerns_us {
                 continue;
             }
-            let live = facts.exported.as_deref();
-            let live = live.and_then(|live| conditions::find(live, conditions::EXPORTED));
+            let ours = facts.exported.as_deref();
+            let live = ours.and_then(|ours| conditions::find(ours, conditions::EXPORTED));
             let obstacles =
                 obstacles.get_or_insert_with(|| find_obstacles(world, key, plan, time.0));
             let found = observe_pool(name, facts, live, plan, obstacles);
-            // who writes the condition reports it, and reported what stood beside the first that we see
+            // the writer of the condition reports it, and has reported what held when we first saw the pool
             let is_known = |reason| match live {
-                Some(live) if VERDICTS.contains(&reason) => {
+                Some(live) if EXPORTED_REASONS.contains(&reason) => {
                     (is_first || !leading) && live.reason == reason
                 }
                 live => is_first && live.is_some(),
@@ -115,7 +115,7 @@ impl PoolRecorder {
     }
 }
 
-/// What stands in the way of all exporters of a key.
+/// The obstacles for all exporters of a key.
 fn find_obstacles(world: &World, key: &Key, plan: &KeyPlan, now: Moment) -> Obstacles {
     let mut found = Obstacles::new();
     for (name, import) in &plan.imports {
@@ -143,7 +143,7 @@ fn find_obstacles(world: &World, key: &Key, plan: &KeyPlan, now: Moment) -> Obst
     found
 }
 
-/// All that stands of the pool of `exporter` under this key, whose condition `Exported` is `live` now.
+/// All that holds for the pool of `exporter` under this key, whose condition `Exported` is `live` now.
 fn observe_pool(
     exporter: &ClusterName,
     pool: &PoolFacts,
@@ -154,15 +154,15 @@ fn observe_pool(
     let mut found = Observations::default();
     let export = &pool.export;
     if let Some(PoolPlan::Exported { condition, settled }) = plan.pools.get(exporter) {
-        // while it moves, the last one stands
+        // the last condition holds until the new one is settled
         let condition = if *settled { Some(condition) } else { live };
-        let mut verdicts = VERDICTS.into_iter();
-        let verdict = verdicts.find(|it| condition.is_some_and(|live| live.reason == *it));
-        // what is wrong with annotations has a reason of its own
-        if let (Some(verdict), Some(condition)) = (verdict, condition)
+        let mut reasons = EXPORTED_REASONS.into_iter();
+        let reason = reasons.find(|it| condition.is_some_and(|live| live.reason == *it));
+        // invalid annotations have a reason of their own
+        if let (Some(reason), Some(condition)) = (reason, condition)
             && !matches!(export, Export::Invalid(_))
         {
-            found.add(verdict, [""], &condition.message);
+            found.add(reason, [""], &condition.message);
         }
     }
     let unmet = plan.ignored.get(exporter).into_iter().flatten();
@@ -173,8 +173,8 @@ fn observe_pool(
         return found;
     }
     for ((reason, text), members) in obstacles {
-        let others = members.iter().filter(|name| *name != exporter);
-        let others: Vec<&str> = others.map(ClusterName::as_str).collect();
+        let importers = members.iter().filter(|name| *name != exporter);
+        let others: Vec<&str> = importers.map(ClusterName::as_str).collect();
         if !others.is_empty() {
             let names = join_names(others.iter().copied());
             found.add(reason, others, &format!("{text}: {names}"));
@@ -198,11 +198,11 @@ fn observe_pool(
     found
 }
 
-/// Whether its entry, as any importer gets it, has nothing for health checks.
+/// Whether its entry in imports has no port for health checks.
 fn lacks_health_port(exporter: &ClusterName, plan: &KeyPlan) -> bool {
-    let entry = entry_of(&plan.imports, exporter);
-    let entry = entry.filter(|entry| entry.routing_mode == RoutingMode::EndpointMode);
-    let picker = entry.and_then(|entry| entry.endpoint_picker.as_ref());
+    let picker = entry_of(&plan.imports, exporter)
+        .filter(|entry| entry.routing_mode == RoutingMode::EndpointMode)
+        .and_then(|entry| entry.endpoint_picker.as_ref());
     picker.is_some_and(|picker| {
         let mut services = picker.service.iter();
         let is_exported = services.all(|service| service.type_ != ServiceType::ExternalName);

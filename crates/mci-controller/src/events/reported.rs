@@ -1,4 +1,4 @@
-//! What was last reported of one object: one event per reason in five minutes.
+//! The events last reported for one object: one per reason in five minutes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,23 +9,23 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{EventQueue, Reason, send::Report};
+use super::{EventQueue, EventReason, send::QueuedEvent};
 use moment::Moment;
 
-/// All that stands of an object now, by reason.
+/// All that holds for an object now, by reason.
 #[derive(Debug, Default)]
-pub(super) struct Observations(BTreeMap<Reason, (Items, String)>);
+pub(super) struct Observations(BTreeMap<EventReason, (Items, String)>);
 
-/// What an observation is about, such as members, hashed: one more is to be reported, one less is not.
+/// The subjects of an observation, such as members, hashed: one more is reported, one less is not.
 type Items = BTreeSet<u64>;
 
 /// The last event of each reason.
 #[derive(Debug, Default)]
-pub(super) struct Reported(BTreeMap<Reason, Last>);
+pub(super) struct Reported(BTreeMap<EventReason, LastEvent>);
 
 #[derive(Debug, Default)]
-struct Last {
-    /// What was reported and still stands; none: it is over.
+struct LastEvent {
+    /// What was reported and still holds; empty: it is over.
     items: Items,
     /// When this process reported it.
     at: Option<Moment>,
@@ -37,10 +37,10 @@ pub(super) const INTERVAL: Duration = Duration::from_mins(5);
 // === impl Observations ===
 
 impl Observations {
-    /// What has the same reason is one observation.
+    /// Adds to the observation with this reason.
     pub(super) fn add<'a>(
         &mut self,
-        reason: Reason,
+        reason: EventReason,
         about: impl IntoIterator<Item = &'a str>,
         text: &str,
     ) {
@@ -56,13 +56,13 @@ impl Observations {
 // === impl Reported ===
 
 impl Reported {
-    /// Compares what stands now with what was reported, and reports what is new. Nothing is sent of what somebody is
-    /// known to have reported, nor without a queue, since another leads: that stays new.
+    /// Compares the observations with what was reported, and reports what is new. A reason that `is_known` was reported by
+    /// another controller. Without a queue, since another leads, nothing is reported and all stays new.
     pub(super) fn observe(
         &mut self,
         regarding: &ObjectReference,
         observed: Observations,
-        is_known: impl Fn(Reason) -> bool,
+        is_known: impl Fn(EventReason) -> bool,
         queue: Option<&EventQueue>,
         time: (Moment, Timestamp),
     ) {
@@ -72,16 +72,16 @@ impl Reported {
             last.items
                 .retain(|item| stands.is_some_and(|(items, _)| items.contains(item)));
         }
-        let is_recent = |last: &Last| last.at.is_some_and(|at| now < at + INTERVAL);
+        let is_recent = |last: &LastEvent| last.at.is_some_and(|at| now < at + INTERVAL);
         for (reason, (items, note)) in observed.0 {
             let last = self.0.entry(reason).or_default();
             if is_known(reason) {
                 last.items = items;
             } else if !items.is_subset(&last.items) && !is_recent(last) {
-                let report = Report::new(regarding, reason, &note, time);
+                let report = QueuedEvent::new(regarding, reason, &note, time);
                 if queue.is_some_and(|queue| queue.offer(report)) {
                     let at = Some(now);
-                    *last = Last { items, at };
+                    *last = LastEvent { items, at };
                 }
             }
         }
@@ -89,7 +89,7 @@ impl Reported {
             .retain(|_, last| !last.items.is_empty() || is_recent(last));
     }
 
-    /// Whether nothing stands, and nothing was reported a short while ago.
+    /// Whether nothing holds, and nothing was reported within [`INTERVAL`].
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The events that wait for one cluster, and who sends them.
+//! The event queue of one cluster, and the task that sends its events.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use tokio::{
 };
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Reason, reason::NORMAL, reported::INTERVAL};
+use super::{EventReason, reason::NORMAL, reported::INTERVAL};
 use crate::{
     client::Direct,
     text,
@@ -28,29 +28,29 @@ use crate::{
 /// Both ends of a bounded channel, which outlasts connections.
 #[derive(Debug)]
 pub(crate) struct EventQueue {
-    sender: mpsc::Sender<Report>,
+    sender: mpsc::Sender<QueuedEvent>,
     /// Locked by whoever sends.
-    waiting: Mutex<mpsc::Receiver<Report>>,
+    waiting: Mutex<mpsc::Receiver<QueuedEvent>>,
 }
 
 /// An event to apply.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct QueuedEvent {
     event: Value,
     since: Moment,
 }
 
 /// 256: the 50 pools of a member of design section 7 with 5 reasons each.
 const MAX_WAITING: usize = 256;
-/// Each of the calls that an event takes: one, or two on our Lease.
+/// Timeout of each call of an event: one call, or two for our Lease.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// An event is sent so often where the server asks for silence each time.
+/// How often an event is sent if the server throttles it each time.
 const MAX_TRIES: u32 = 3;
-/// Longest note in bytes: what the API server takes.
+/// Longest note in bytes that the API server accepts.
 const MAX_NOTE: usize = 1024;
 
-/// Sends what waits while we lead, one event at a time. None goes before `writes` may, and both are silent where the
-/// server asks for it in answer to one. What is in flight when the claim ends is lost. Ends only when dropped.
+/// Sends the waiting events while we lead, one at a time. Events wait while `writes` must, and a throttled event delays
+/// both. The event in flight when the claim ends is dropped. Ends only when dropped.
 pub(crate) async fn run_sender(
     events: Arc<EventQueue>,
     writes: Arc<Queue>,
@@ -70,7 +70,7 @@ pub(crate) async fn run_sender(
         };
         let sending = async {
             while let Some(report) = waiting.recv().await {
-                // else another may have led since, and reported what still stood
+                // an older event may have been reported by another leader since
                 if tenure.since().since(report.since) <= INTERVAL {
                     deliver(report, &writes, &caller, &cluster).await;
                 }
@@ -84,7 +84,7 @@ pub(crate) async fn run_sender(
     }
 }
 
-async fn deliver(mut report: Report, writes: &Queue, caller: &Caller, member: &str) {
+async fn deliver(mut report: QueuedEvent, writes: &Queue, caller: &Caller, member: &str) {
     let clock = caller.clock;
     for _ in 0..MAX_TRIES {
         while clock.now() < writes.not_before() {
@@ -94,9 +94,9 @@ async fn deliver(mut report: Report, writes: &Queue, caller: &Caller, member: &s
         match outcome.unwrap_or_else(|outcome| outcome) {
             Outcome::Throttled(asked) => {
                 if let Some(asked) = asked {
-                    writes.silence(asked, clock.now());
+                    writes.pause(asked, clock.now());
                 }
-                // whoever throttles events alone leaves half of the time to writes
+                // if only events are throttled, half of the time is left to writes
                 sleep(throttle(asked) * 2).await;
             }
             Outcome::Retry(Failure::Timeout | Failure::Unconnected) => {
@@ -131,20 +131,20 @@ async fn send(event: &mut Value, caller: &Caller, member: &str) -> Result<Outcom
 
 // === impl Report ===
 
-impl Report {
-    /// The same text about the same object has the same name, so that a controller that takes over brings up to date what
-    /// its predecessor reported.
+impl QueuedEvent {
+    /// The same text about the same object has the same name, so that a controller that takes over updates the event of
+    /// its predecessor.
     pub(super) fn new(
         regarding: &ObjectReference,
-        reason: Reason,
+        reason: EventReason,
         note: &str,
         (since, at): (Moment, Timestamp),
     ) -> Self {
         let uid = regarding.uid.as_deref().unwrap_or_default();
         let hash = xxh3_64(format!("{uid}\0{reason}\0{note}").as_bytes());
         // 253 characters at most
-        let object = regarding.name.iter().flat_map(|name| name.chars());
-        let object: String = object.take(230).collect();
+        let characters = regarding.name.iter().flat_map(|name| name.chars());
+        let object: String = characters.take(230).collect();
         let event = json!({
             "apiVersion": "v1",
             "kind": "Event",
@@ -177,8 +177,8 @@ impl Default for EventQueue {
 }
 
 impl EventQueue {
-    /// Whether it is taken: it is not where too many wait.
-    pub(super) fn offer(&self, report: Report) -> bool {
+    /// Whether the event is queued: it is not if too many wait.
+    pub(super) fn offer(&self, report: QueuedEvent) -> bool {
         self.sender.try_send(report).is_ok()
     }
 }

@@ -1,4 +1,4 @@
-//! `mci-controller explain NAMESPACE/NAME`: asks a running controller and prints the answer.
+//! `mci-controller explain NAMESPACE/NAME`: queries a running controller and prints the answer.
 
 use std::{io::Write, str::FromStr, time::Duration};
 
@@ -13,7 +13,7 @@ use tokio::{net::TcpStream, time::timeout};
 use super::{Explanation, text};
 use crate::name::Key;
 
-/// Say of one pool why each member has or lacks it.
+/// Explain why each member has or lacks one pool.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ExplainArgs {
     /// The pool, and so its imports.
@@ -73,7 +73,7 @@ enum AskError {
 
 /// Asks, and prints to `out`.
 /// # Errors
-/// [`Exit`] with a text for whoever typed the command.
+/// [`Exit`] with a text for the user.
 pub(crate) async fn run_explain(args: ExplainArgs, out: &mut impl Write) -> anyhow::Result<()> {
     let ExplainArgs {
         key: PoolName(key),
@@ -90,10 +90,12 @@ pub(crate) async fn run_explain(args: ExplainArgs, out: &mut impl Write) -> anyh
         StatusCode::NOT_FOUND => return Err(unknown(&key).into()),
         _ => {
             let text = String::from_utf8_lossy(&body);
-            let told = text.trim();
-            return Err(
-                Exit::new(FAILED, format!("the controller answers {status}: {told}")).into(),
-            );
+            let message = text.trim();
+            return Err(Exit::new(
+                FAILED,
+                format!("the controller answers {status}: {message}"),
+            )
+            .into());
         }
     }
     let explanation: Explanation = serde_json::from_slice(&body).map_err(|error| {
@@ -103,7 +105,7 @@ pub(crate) async fn run_explain(args: ExplainArgs, out: &mut impl Write) -> anyh
         Exit::new(FAILED, text)
     })?;
     match output {
-        Output::Text => write!(out, "{}", text::draw(&explanation))?,
+        Output::Text => write!(out, "{}", text::render(&explanation))?,
         Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&explanation)?)?,
     }
     Ok(())
@@ -129,8 +131,8 @@ async fn ask(url: &AdminUrl, key: &Key) -> Result<(StatusCode, Vec<u8>), AskErro
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_ANSWER)
             .collect()
-            .await;
-        let body = body.map_err(|error| exchange(&error))?;
+            .await
+            .map_err(|error| exchange(&error))?;
         Ok((status, body.to_bytes().to_vec()))
     };
     let mut answer = std::pin::pin!(answer);
@@ -148,7 +150,7 @@ fn unreachable(url: &AdminUrl, error: &AskError) -> Exit {
         "cannot ask http://{url}: {error}\n\
          Expected the admin port of a running controller. From outside of its cluster, first run\n\
          \x20 kubectl -n isthmus-system port-forward deployment/isthmus-mci-controller 8080\n\
-         or say where it is: --admin-url http://HOST:PORT"
+         or set its address: --admin-url http://HOST:PORT"
     );
     Exit::new(FAILED, text)
 }

@@ -1,4 +1,4 @@
-//! The admin port's side: questions to the world's loop, with a bound and a deadline.
+//! The admin port's handler: sends questions to the world's loop, with a bound and a deadline.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tokio::{
 use super::Explanation;
 use crate::name::Key;
 
-/// Somebody wants to know. The loop answers between two rounds; it never waits.
+/// A request for an explanation. The loop answers it between two turns and never waits.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) key: Key,
@@ -41,7 +41,7 @@ async fn explain(
     State(questions): State<Questions>,
     Path((namespace, name)): Path<(String, String)>,
 ) -> Response {
-    // what is no name is not repeated
+    // an invalid name is not echoed
     let Some(key) = Key::checked(&namespace, &name) else {
         return (StatusCode::NOT_FOUND, "no such pool or import\n").into_response();
     };

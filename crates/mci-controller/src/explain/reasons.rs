@@ -1,10 +1,10 @@
-//! The explanation itself: the plan and the decision table, asked about one key. Pure.
+//! Makes the explanation of one key from the plan and the decision table. Pure.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{Explanation, Exporter, Importer, Rule, Stand, State};
+use super::{Explanation, Exporter, Importer, ImporterReason, Rule, State};
 use crate::{
     index::{
         World,
@@ -17,15 +17,15 @@ use crate::{
         decision::{Decision, ImportAction, Known, decide},
         desired_for,
         diff::{Step, diff},
-        join_names,
+        entry_of, join_names,
     },
     write::{Queue, action::Slot},
 };
 use moment::Moment;
 
-/// What an explanation is drawn from.
+/// What an explanation is made from.
 #[derive(Clone, Copy)]
-pub(crate) struct Scene<'a> {
+pub(crate) struct ExplainInput<'a> {
     pub(crate) world: &'a World,
     pub(crate) policy: &'a Policy,
     pub(crate) queues: &'a BTreeMap<ClusterName, Arc<Queue>>,
@@ -37,26 +37,26 @@ pub(crate) struct Scene<'a> {
 }
 
 /// Why each member has or lacks the key; none where no member has a pool or an import of this name.
-pub(crate) fn explain(scene: Scene, key: &Key) -> Option<Explanation> {
-    let world = scene.world;
+pub(crate) fn explain(input: ExplainInput, key: &Key) -> Option<Explanation> {
+    let world = input.world;
     let known = |member: &Member| {
         member.pools.records.contains_key(key) || member.imports.items.contains_key(key)
     };
     if !world.members.values().any(known) {
         return None;
     }
-    let plan = desired_for(world, scene.policy, key, scene.now);
+    let plan = desired_for(world, input.policy, key, input.now);
     let decisions: Vec<(&ClusterName, &Member, Decision)> = world
         .members
         .iter()
         .map(|(name, member)| {
-            let known = Known::of(world, member, key, scene.now);
+            let known = Known::of(world, member, key, input.now);
             (name, member, decide(known))
         })
         .collect();
     let mut exporters = Vec::new();
     let mut importers = Vec::new();
-    let mut trace = conduct(scene);
+    let mut trace = global_rules(input);
     let mut table = [Grouped::default(), Grouped::default(), Grouped::default()];
     for (name, member, decision) in &decisions {
         let Decision {
@@ -64,12 +64,12 @@ pub(crate) fn explain(scene: Scene, key: &Key) -> Option<Explanation> {
             imports,
             counted_as,
         } = decision;
-        let [entries, of_imports, words] = &mut table;
+        let [entries, of_imports, counted] = &mut table;
         entries.add(entry.rule(), entry.reason(), name);
         of_imports.add(imports.rule(), imports.reason(), name);
-        words.add(counted_as.rule(), counted_as.reason(), name);
+        counted.add(counted_as.rule(), counted_as.reason(), name);
         exporters.extend(exporter(name, member, *decision, &plan, key));
-        importers.extend(importer(scene, name, member, *decision, &plan, key));
+        importers.extend(importer(input, name, member, *decision, &plan, key));
     }
     trace.extend(table.into_iter().flat_map(Grouped::rules));
     for (name, pool) in &plan.pools {
@@ -86,16 +86,16 @@ pub(crate) fn explain(scene: Scene, key: &Key) -> Option<Explanation> {
     })
 }
 
-/// What holds for all keys alike: whether anything is written at all.
-fn conduct(scene: Scene) -> Vec<Rule> {
-    let gate = if scene.gate_open {
+/// The rules that hold for all keys: whether anything is written.
+fn global_rules(input: ExplainInput) -> Vec<Rule> {
+    let gate = if input.gate_open {
         Rule::new("gate", "Open", "every member is synced, or was waited for")
     } else {
         let text =
             "nothing is written before every member is synced or --initial-sync-timeout is over";
         Rule::new("gate", "Closed", text)
     };
-    let claim = if scene.leader {
+    let claim = if input.leader {
         Rule::new("claim", "Held", "this controller may write")
     } else {
         Rule::new(
@@ -104,7 +104,7 @@ fn conduct(scene: Scene) -> Vec<Rule> {
             "another controller leads: this one writes nothing",
         )
     };
-    let dry = scene
+    let dry = input
         .dry_run
         .then(|| Rule::new("dry-run", "On", "writes are logged, not sent"));
     [gate, claim].into_iter().chain(dry).collect()
@@ -119,16 +119,14 @@ fn exporter(
     key: &Key,
 ) -> Option<Exporter> {
     let record = member.pools.get(key);
-    let entry = entry_of(name, plan);
+    let entry = entry_of(&plan.imports, name).map(|entry| json!(entry));
     if record.is_none() && entry.is_none() {
         return None;
     }
-    let asked = record.and_then(|record| asked_mode(member, record));
-    let mode = entry.as_ref().and_then(|entry| entry.get("routingMode"));
-    let mode = mode
-        .and_then(Value::as_str)
-        .map(ToOwned::to_owned)
-        .or(asked);
+    let mode = entry
+        .as_ref()
+        .and_then(|entry| entry.get("routingMode")?.as_str().map(ToOwned::to_owned))
+        .or_else(|| requested_mode(member, record?));
     Some(Exporter {
         cluster: name.to_string(),
         mode,
@@ -138,26 +136,14 @@ fn exporter(
 }
 
 /// The mode that a pool's annotations ask for.
-fn asked_mode(member: &Member, record: &PoolRecord) -> Option<String> {
+fn requested_mode(member: &Member, record: &PoolRecord) -> Option<String> {
     let mode = json!(member.mode_of(&record.facts)?);
     mode.as_str().map(ToOwned::to_owned)
 }
 
-/// The member's entry, as any importer should have it.
-fn entry_of(name: &ClusterName, plan: &KeyPlan) -> Option<Value> {
-    plan.imports.values().find_map(|import| {
-        let ImportPlan::Present(planned) = import else {
-            return None;
-        };
-        let mut entries = planned.status.clusters.iter();
-        let entry = entries.find(|entry| entry.name == name.as_str())?;
-        Some(json!(entry))
-    })
-}
-
-/// None where there neither is an import nor should be one, and nothing stands in the way.
+/// None if there is no import and none is planned, without an obstacle.
 fn importer(
-    scene: Scene,
+    input: ExplainInput,
     name: &ClusterName,
     member: &Member,
     decision: Decision,
@@ -168,31 +154,35 @@ fn importer(
     let live = member.imports.items.get(key);
     let silent = matches!(decision.imports, ImportAction::Queue(_));
     let step = diff(import, live);
-    let stands = |state, stand: Stand| (state, stand.reason());
+    let because = |state, stand: ImporterReason| (state, stand.reason());
     let (state, reason) = match (import, &step) {
         (ImportPlan::Hold(hold), _) => (State::Skipped, hold.reason()),
-        (_, Step::Conflict) => stands(State::Skipped, Stand::Conflict),
+        (_, Step::Conflict) => because(State::Skipped, ImporterReason::Conflict),
         (ImportPlan::Absent, Step::None) => match live.map(|live| live.claim) {
-            None if plan.pools.contains_key(name) => stands(State::Applied, Stand::NoRemoteCluster),
+            None if plan.pools.contains_key(name) => {
+                because(State::Applied, ImporterReason::NoRemoteCluster)
+            }
             None => return None,
             Some(Claim::Ours | Claim::Unclaimed | Claim::Foreign) => {
-                stands(State::Skipped, Stand::NotOurs)
+                because(State::Skipped, ImporterReason::NotOurs)
             }
         },
-        (_, Step::None) if silent => stands(State::Applied, Stand::AsLastSeen),
-        (_, Step::None) => stands(State::Applied, Stand::AsPlanned),
+        (_, Step::None) if silent => because(State::Applied, ImporterReason::AsLastSeen),
+        (_, Step::None) => because(State::Applied, ImporterReason::AsPlanned),
         _ if silent => (State::Pending, decision.imports.reason()),
-        _ if !scene.gate_open => stands(State::Pending, Stand::GateClosed),
-        _ if !scene.leader => stands(State::Pending, Stand::NotLeading),
-        _ if member.undone_imports.is_in_conflict(key) => stands(State::Pending, Stand::Conflict),
-        (_, Step::CreateMain) => stands(State::Pending, Stand::Create),
-        (_, Step::ApplyStatus) => stands(State::Pending, Stand::Update),
-        (_, Step::RemoveForeign(_)) => stands(State::Pending, Stand::RemoveForeign),
-        (_, Step::Delete) => stands(State::Pending, Stand::Delete),
+        _ if !input.gate_open => because(State::Pending, ImporterReason::GateClosed),
+        _ if !input.leader => because(State::Pending, ImporterReason::NotLeading),
+        _ if member.undone_imports.is_in_conflict(key) => {
+            because(State::Pending, ImporterReason::Conflict)
+        }
+        (_, Step::CreateMain) => because(State::Pending, ImporterReason::Create),
+        (_, Step::ApplyStatus) => because(State::Pending, ImporterReason::Update),
+        (_, Step::RemoveForeign(_)) => because(State::Pending, ImporterReason::RemoveForeign),
+        (_, Step::Delete) => because(State::Pending, ImporterReason::Delete),
     };
-    let lane = scene.queues.get(name);
-    let lane = lane.map(|queue| queue.look(&Slot::Import(key.clone())));
-    let lane = lane.unwrap_or_default();
+    let queue = input.queues.get(name);
+    let stats = queue.map(|queue| queue.lane_stats(&Slot::Import(key.clone())));
+    let lane = stats.unwrap_or_default();
     let crd = member.import_crd.as_ref();
     Some(Importer {
         cluster: name.to_string(),
@@ -212,9 +202,8 @@ struct Grouped<'a>(Vec<(&'static str, &'static str, Vec<&'a str>)>);
 
 impl<'a> Grouped<'a> {
     fn add(&mut self, rule: &'static str, outcome: &'static str, name: &'a ClusterName) {
-        let found = self.0.iter_mut();
-        let mut found = found.filter(|(one, what, _)| *one == rule && *what == outcome);
-        match found.next() {
+        let mut groups = self.0.iter_mut();
+        match groups.find(|(one, what, _)| *one == rule && *what == outcome) {
             Some((_, _, names)) => names.push(name.as_str()),
             None => self.0.push((rule, outcome, vec![name.as_str()])),
         }

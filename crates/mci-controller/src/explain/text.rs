@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{Explanation, Exporter, Importer, Rule};
 
 /// As `mci-controller explain` prints it.
-pub(super) fn draw(explanation: &Explanation) -> String {
+pub(super) fn render(explanation: &Explanation) -> String {
     let Explanation {
         key,
         exporters,
@@ -50,7 +50,7 @@ fn exporter(exporter: &Exporter) -> Vec<String> {
     ]
 }
 
-/// Status and, unless it says the same, reason of the entry's condition `Ready`.
+/// Status of the entry's condition `Ready`, and its reason unless the status is `True`.
 fn ready(entry: &Value) -> String {
     let conditions = entry.get("conditions").and_then(Value::as_array);
     let found = conditions

@@ -1,4 +1,4 @@
-//! Who answers: the first calls on a new connection.
+//! The first calls on a new connection: the identity of the cluster. And the probe.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// One probe. Two in a row that fail are 13 s after the last good one at most.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the server says of itself.
+/// What the server reports about its cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     /// Uid of its `kube-system` namespace: the cluster's identity.
     pub(super) uid: String,
-    /// The ClusterSet that it says it belongs to.
+    /// The ClusterSet named by its ClusterProperty.
     pub(super) clusterset: Option<String>,
-    /// Kubernetes version, for people.
+    /// Kubernetes version, for logs.
     pub(super) version: String,
 }
 
@@ -45,7 +45,7 @@ pub(super) enum ConnectError {
     LostRights(String),
 }
 
-/// Makes contact and learns the cluster's identity.
+/// Connects and reads the identity of the cluster.
 pub(super) async fn connect(client: &Client) -> Result<Identity, ConnectError> {
     let calls = async {
         let version = client.apiserver_version().await.map_err(describe)?;
@@ -55,7 +55,7 @@ pub(super) async fn connect(client: &Client) -> Result<Identity, ConnectError> {
             .await
             .map_err(describe)?;
         let uid = opaque(system.metadata.uid).ok_or(ConnectError::NoIdentity)?;
-        let clusterset = clusterset::stated(client).await.map_err(describe)?;
+        let clusterset = clusterset::declared(client).await.map_err(describe)?;
         Ok(Identity {
             uid,
             clusterset,
@@ -81,7 +81,7 @@ pub(super) fn describe(error: kube::Error) -> ConnectError {
         let text = format!("{} {}", status.code, clipped(&status.message, MAX_MESSAGE));
         return ConnectError::Call(text, Some(status.code));
     }
-    // the innermost cause says it best, and without repeating the outer ones
+    // the root cause alone: the outer errors repeat it
     let text = anyhow::Error::from(error).root_cause().to_string();
     ConnectError::Call(clipped(&text, MAX_MESSAGE).to_owned(), None)
 }

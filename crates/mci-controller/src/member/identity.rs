@@ -1,5 +1,5 @@
-//! What is asked of a connected server beside the watches: whether we may write there, and, now and then, whether it is
-//! still the same cluster. Behind an address there may be another one tomorrow.
+//! Checks of a connected server beside the watches: whether we may write there, and, periodically, whether it is still
+//! the same cluster: an address may be reused.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use tokio::time::{sleep, timeout};
 use watch::jittered;
 
 use super::{
-    vigil::Sign,
-    watches::{Gone, Wires},
+    health::HealthEvent,
+    watches::{Gone, WatchContext},
 };
 
-/// Time between looks at the identity, with up to a fifth more or less: a thousand members must not be asked at once.
+/// Period of the identity check, plus or minus up to a fifth: a thousand members must not be checked at once.
 const RECHECK: Duration = Duration::from_mins(10);
-/// One call. A look that fails is none: the probes judge the contact.
+/// Timeout of one call. A failed check has no effect: contact is for the probes.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Verb, group, resource and subresource of what a writer does.
+/// Verb, group, resource and subresource of the writes.
 const WRITES: [(&str, &str, &str, &str); 5] = [
     ("create", IMPORT_GROUP, IMPORT_PLURAL, ""),
     ("patch", IMPORT_GROUP, IMPORT_PLURAL, ""),
@@ -31,7 +31,7 @@ const WRITES: [(&str, &str, &str, &str); 5] = [
     ("update", POOL_GROUP, "inferencepools", "status"),
 ];
 
-/// What the watches need, likewise.
+/// The same of the watches.
 const WATCHES: [(&str, &str, &str, &str); 5] = [
     ("watch", POOL_GROUP, "inferencepools", ""),
     ("watch", "", "services", ""),
@@ -40,11 +40,11 @@ const WATCHES: [(&str, &str, &str, &str); 5] = [
     ("watch", IMPORT_GROUP, IMPORT_PLURAL, ""),
 ];
 
-/// Looks once at our rights, then at the identity for as long as the session lasts.
-pub(super) async fn look(wires: Wires, client: Client, uid: String) -> Result<(), Gone> {
+/// Checks our rights once, then the identity periodically while the session lasts.
+pub(super) async fn run_checks(ctx: WatchContext, client: Client, uid: String) -> Result<(), Gone> {
     let missing = missing_rights(&client, &WRITES).await;
     if !missing.is_empty() {
-        tracing::warn!(member = %wires.member, missing = missing.join(", "),
+        tracing::warn!(member = %ctx.member, missing = missing.join(", "),
             "may not write all that is needed there: grant these (config/rbac)");
     }
     loop {
@@ -54,7 +54,7 @@ pub(super) async fn look(wires: Wires, client: Client, uid: String) -> Result<()
         if let Ok(Ok(system)) = timeout(CALL_TIMEOUT, call).await
             && system.metadata.uid.is_some_and(|found| found != uid)
         {
-            wires.sign(Sign::OtherCluster).await?;
+            ctx.report(HealthEvent::OtherCluster).await?;
         }
     }
 }
@@ -70,7 +70,7 @@ pub(super) async fn lost_rights(new: &Client, in_use: &Client) -> Vec<String> {
     lost
 }
 
-/// What the server says it would refuse. One that does not say tells when it comes to it.
+/// The rights that the server reports as denied; none for a server that does not answer the reviews.
 async fn missing_rights(client: &Client, rights: &[(&str, &str, &str, &str)]) -> Vec<String> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let mut missing = Vec::new();

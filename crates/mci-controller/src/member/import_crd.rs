@@ -1,4 +1,4 @@
-//! The import CRD of a member: which status it takes (spec 3.1). Pure.
+//! The import CRD of a member: which status fields it accepts (spec 3.1). Pure.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::{
     name::opaque,
 };
 
-/// What our CRD has in its status, and upstream's lacks all but one of.
+/// Status fields of our CRD. Upstream's has one of them.
 const STATUS_FIELDS: [&str; 4] = [
     "observedGeneration",
     "conditions",
@@ -55,7 +55,7 @@ fn flavour(crd: &CustomResourceDefinition) -> Flavour {
     }
 }
 
-/// Properties of the status in the version that we speak; none where it is not served or has no status subresource.
+/// Properties of the status in the version that we use; none if it is not served or has no status subresource.
 fn status_fields(crd: &CustomResourceDefinition) -> Option<&BTreeMap<String, JSONSchemaProps>> {
     let versions = crd.spec.versions.iter();
     let version = versions
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn our_crd_takes_all() {
+    fn our_crd_has_all_fields() {
         let expected = ImportCrd {
             flavour: Flavour::Superset,
             uid: Some("u-1".to_owned()),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn upstreams_crd_takes_controllers_alone() {
+    fn upstreams_crd_has_controllers_alone() {
         let upstream = mk(|crd| status_of(crd).retain(|field, _| field == "controllers"));
         assert_eq!(read(&upstream).flavour, Flavour::Upstream);
     }

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_for_the_same_are_read_and_shared_and_nothing_else_is() {
+    fn another_text_of_an_equal_status_is_read_and_shared() {
         let interner = Interner::default();
         let first = known(&interner, &text(1));
         let padded = known(&interner, &format!(" {}", text(1)));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_import_says_any_more_is_forgotten() {
+    fn a_status_of_no_import_is_forgotten() {
         let interner = Interner::default();
         let kept = known(&interner, &text(0));
         for generation in 0..10_000 {

@@ -1,6 +1,6 @@
 //! The Gateways and HTTPRoutes of a member, watched only while it exports something in ParentMode.
 //!
-//! A member without them, or that denies them to us, is no less live: its entries then say what is not known.
+//! A member that does not serve them, or denies them to us, is still live: its entries then show what is not known.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::{
     Control, project,
     relist::relisting,
     under_way::{ListMemory, Seen},
-    watches::{Gone, Wires},
+    watches::{Gone, WatchContext},
 };
 use crate::{
     client::watch_config,
@@ -26,37 +26,37 @@ use crate::{
     name::Key,
 };
 
-/// A kind that is missing or denied is asked for again after this.
+/// A kind that is missing or denied is retried after this.
 const MISSING_RETRY: Duration = Duration::from_secs(30);
-/// The watches outlive the last export in ParentMode by this, so that one that is taken back at once costs no list.
+/// The watches outlive the last export in ParentMode by this, so that one that is restored at once costs no list.
 const LINGER: Duration = Duration::from_secs(30);
 
-/// Follows the two kinds while they are of interest.
+/// Watches the two kinds while they are of interest.
 pub(super) async fn parents(
-    wires: Wires,
+    ctx: WatchContext,
     client: Client,
     mut control: channel::Receiver<Control>,
 ) -> Result<(), Gone> {
-    // what an earlier session left may be old by the time it is wanted
+    // what an earlier session left in the index may be stale by the time it is wanted
     if !wanted(&control.borrow()) {
-        wires.update(Update::ParentsUnwatched).await?;
+        ctx.update(Update::ParentsUnwatched).await?;
     }
     loop {
         control.wait_for(wanted).await.map_err(|_| Gone)?;
         let gateways = relisting(control.clone(), ParentKind::Gateways.into(), || {
             let (kind, update) = (ParentKind::Gateways, Update::Gateways);
-            follow(&wires, &client, kind, project::gateway, update)
+            follow(&ctx, &client, kind, project::gateway, update)
         });
         let routes = relisting(control.clone(), ParentKind::Routes.into(), || {
             let (kind, update) = (ParentKind::Routes, Update::Routes);
-            follow(&wires, &client, kind, project::route, update)
+            follow(&ctx, &client, kind, project::route, update)
         });
         tokio::select! {
             ended = gateways => ended?,
             ended = routes => ended?,
             over = unwanted(&mut control) => over?,
         }
-        wires.update(Update::ParentsUnwatched).await?;
+        ctx.update(Update::ParentsUnwatched).await?;
     }
 }
 
@@ -77,9 +77,9 @@ async fn unwanted(control: &mut channel::Receiver<Control>) -> Result<(), Gone> 
     }
 }
 
-/// Follows one kind, for ever.
+/// Watches one kind, for ever.
 async fn follow<K, F>(
-    wires: &Wires,
+    ctx: &WatchContext,
     client: &Client,
     kind: ParentKind,
     facts: impl Fn(K) -> Option<F> + Send + Sync,
@@ -94,8 +94,8 @@ where
         + 'static,
     F: Heap + Send,
 {
-    let list = ListMemory::new(&wires.under_way);
-    let mut told = false;
+    let list = ListMemory::new(&ctx.under_way);
+    let mut logged = false;
     loop {
         let api: Api<watch::Tolerant<K>> = Api::all(client.clone());
         let reduce = |object: K| {
@@ -123,25 +123,25 @@ where
                     Key::checked(&odd.namespace, &odd.name).map(Change::Deleted)
                 }
                 watch::Update::Odd(_) => {
-                    wires.check_list(kind.into(), &list).await?;
+                    ctx.check_list(kind.into(), &list).await?;
                     None
                 }
                 watch::Update::Failed(failure) => {
                     list.end();
-                    wires.metrics.watch_failed(kind.plural(), failure.reason());
+                    ctx.metrics.watch_failed(kind.plural(), failure.reason());
                     if failure.is_kind_missing() || failure.status == Some(403) {
-                        if !std::mem::replace(&mut told, true) {
-                            tracing::warn!(member = %wires.member, kind = kind.plural(), error = %failure,
+                        if !std::mem::replace(&mut logged, true) {
+                            tracing::warn!(member = %ctx.member, kind = kind.plural(), error = %failure,
                                 "cannot watch what exports in ParentMode need: install Gateway API, or grant get, list and watch");
                         }
-                        wires.update(Update::ParentsHidden(kind)).await?;
+                        ctx.update(Update::ParentsHidden(kind)).await?;
                         break;
                     }
                     None
                 }
             };
             if let Some(change) = change {
-                wires.update(update(change)).await?;
+                ctx.update(update(change)).await?;
             }
         }
         sleep(MISSING_RETRY).await;

@@ -1,5 +1,5 @@
-//! The pools watch: a pool that vanishes counts only while its CRD stands, so every list and every deletion is
-//! followed by a look at the CRD before it is told (K8). Events wait meanwhile, so their order holds.
+//! The pools watch: the absence of a pool counts only while its CRD exists, so the CRD is checked after every list and
+//! every deletion before they are reported (K8). Events wait meanwhile, so their order holds.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -10,10 +10,10 @@ use tokio::time::sleep;
 use watch::CrdState;
 
 use super::{
+    health::HealthEvent,
     project,
     under_way::{ListMemory, Seen},
-    vigil::Sign,
-    watches::{Gone, Wires},
+    watches::{Gone, WatchContext},
 };
 use crate::{
     client::watch_config,
@@ -27,14 +27,14 @@ use crate::{
 };
 
 const POOLS_CRD: &str = "inferencepools.inference.networking.k8s.io";
-/// A CRD that was missing, going or hidden from us is looked at again after this much quiet.
+/// A CRD that was missing, terminating or hidden from us is checked again after this time without events.
 const DOUBT_RETRY: Duration = Duration::from_secs(30);
 
-/// Follows the pools of a member.
-pub(super) async fn pools(wires: Wires, client: Client) -> Result<(), Gone> {
-    let memory = ListMemory::new(&wires.under_way);
+/// Watches the pools of a member.
+pub(super) async fn pools(ctx: WatchContext, client: Client) -> Result<(), Gone> {
+    let memory = ListMemory::new(&ctx.under_way);
     let list = || {
-        let (ours, adding) = (wires.ours.clone(), memory.clone());
+        let (ours, adding) = (ctx.ours.clone(), memory.clone());
         let reduce = move |object: InferencePool| {
             let key = project::key_of(object.meta());
             let facts = project::pool(object, &ours);
@@ -47,16 +47,16 @@ pub(super) async fn pools(wires: Wires, client: Client) -> Result<(), Gone> {
         ))
     };
     let mut stream = list();
-    // a list or deletion was told under a CRD that may be going
+    // a list or deletion was reported under a CRD that may be terminating
     let mut doubtful = false;
-    // unreadable pools told since the last list or failure: they precede the list that they are on
+    // unreadable pools reported since the last list or failure: they precede the list that they are on
     let mut odd: BTreeSet<Key> = BTreeSet::new();
     loop {
         let event = tokio::select! {
             event = stream.next() => event,
             () = sleep(DOUBT_RETRY), if doubtful => {
                 if check_crd(&client).await != CrdCheck::Doubtful {
-                    // only a list made after that proves anything
+                    // only a list made after that is evidence
                     doubtful = false;
                     odd.clear();
                     stream = list();
@@ -78,47 +78,45 @@ pub(super) async fn pools(wires: Wires, client: Client) -> Result<(), Gone> {
                 }
                 if !memory.end() {
                     odd.clear();
-                    wires.sign(Sign::Settled(Kind::Pools)).await?;
+                    ctx.report(HealthEvent::Settled(Kind::Pools)).await?;
                     continue;
                 }
                 let crd = if odd.len() < MAX_POOLS {
                     check_crd(&client).await
                 } else {
-                    // some may have been left out: their absence proves nothing
+                    // some may have been left out: their absence is no evidence
                     CrdCheck::Doubtful
                 };
                 doubtful = crd == CrdCheck::Doubtful;
                 let odd = std::mem::take(&mut odd);
-                wires
-                    .update(Update::PoolsListed { pools, odd, crd })
-                    .await?;
-                wires.sign(Sign::Settled(Kind::Pools)).await?;
+                ctx.update(Update::PoolsListed { pools, odd, crd }).await?;
+                ctx.report(HealthEvent::Settled(Kind::Pools)).await?;
             }
             watch::Update::Apply(Seen { key, facts }) => {
                 memory.end();
                 match (facts, key) {
-                    (Some(facts), _) => wires.update(Update::PoolApplied(facts)).await?,
-                    (None, Some(key)) => wires.update(Update::PoolOdd(key)).await?,
+                    (Some(facts), _) => ctx.update(Update::PoolApplied(facts)).await?,
+                    (None, Some(key)) => ctx.update(Update::PoolOdd(key)).await?,
                     (None, None) => {}
                 }
-                wires.sign(Sign::Working(Kind::Pools)).await?;
+                ctx.report(HealthEvent::Working(Kind::Pools)).await?;
             }
             watch::Update::Delete(Seen { key, .. }) => {
                 memory.end();
-                doubtful |= deleted(&wires, &client, key).await?;
+                doubtful |= deleted(&ctx, &client, key).await?;
             }
             watch::Update::OddDelete(object) => {
                 memory.end();
                 let key = Key::checked(&object.namespace, &object.name);
-                doubtful |= deleted(&wires, &client, key).await?;
+                doubtful |= deleted(&ctx, &client, key).await?;
             }
             watch::Update::Odd(object) => {
-                wires.check_list(Kind::Pools.into(), &memory).await?;
+                ctx.check_list(Kind::Pools.into(), &memory).await?;
                 if let Some(key) = Key::checked(&object.namespace, &object.name) {
                     if odd.len() < MAX_POOLS {
                         odd.insert(key.clone());
                     }
-                    wires.update(Update::PoolOdd(key)).await?;
+                    ctx.update(Update::PoolOdd(key)).await?;
                 }
             }
             watch::Update::Failed(failure) => {
@@ -128,27 +126,27 @@ pub(super) async fn pools(wires: Wires, client: Client) -> Result<(), Gone> {
                     let crd = check_crd(&client).await;
                     let (pools, odd) = (Vec::new(), BTreeSet::new());
                     let listed = Update::PoolsListed { pools, odd, crd };
-                    wires.update(listed).await?;
+                    ctx.update(listed).await?;
                 }
-                wires.failed(Kind::Pools, &failure).await?;
+                ctx.failed(Kind::Pools, &failure).await?;
             }
         }
     }
 }
 
-/// Passes a deletion on with what the CRD says after it; whether that is doubtful.
-async fn deleted(wires: &Wires, client: &Client, key: Option<Key>) -> Result<bool, Gone> {
+/// Reports a deletion with the state of the CRD after it; returns whether that is doubtful.
+async fn deleted(ctx: &WatchContext, client: &Client, key: Option<Key>) -> Result<bool, Gone> {
     let mut doubtful = false;
     if let Some(key) = key {
         let crd = check_crd(client).await;
         doubtful = crd == CrdCheck::Doubtful;
-        wires.update(Update::PoolDeleted { key, crd }).await?;
+        ctx.update(Update::PoolDeleted { key, crd }).await?;
     }
-    wires.sign(Sign::Working(Kind::Pools)).await?;
+    ctx.report(HealthEvent::Working(Kind::Pools)).await?;
     Ok(doubtful)
 }
 
-/// What the pools CRD says of itself. Not being allowed to get it is no proof that it stands.
+/// The state of the pools CRD. One that we may not read counts as doubtful.
 async fn check_crd(client: &Client) -> CrdCheck {
     match watch::crd_state(client, POOLS_CRD).await {
         CrdState::Standing { uid } => {

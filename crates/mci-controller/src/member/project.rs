@@ -1,4 +1,4 @@
-//! From Kubernetes objects to the facts that we keep. Pure; names are checked here, where they enter.
+//! Reduces Kubernetes objects to the facts that we keep. Pure; names are checked here, where they enter.
 
 use std::collections::BTreeMap;
 
@@ -69,7 +69,7 @@ pub(super) fn key_of(meta: &ObjectMeta) -> Option<Key> {
     Key::checked(meta.namespace.as_deref()?, meta.name.as_deref()?)
 }
 
-/// A pool; none if it is not one that the CRD would admit: then it is treated as unreadable, not as absent.
+/// A pool; none if the CRD would not admit it: it then counts as unreadable, not as absent.
 pub(crate) fn pool(object: InferencePool, ours: &Ours) -> Option<PoolFacts> {
     let key = key_of(&object.metadata)?;
     let target_ports: Vec<u16> = object
@@ -82,8 +82,8 @@ pub(crate) fn pool(object: InferencePool, ours: &Ours) -> Option<PoolFacts> {
     if target_ports.is_empty() {
         return None;
     }
-    let parents = object.status.and_then(|status| status.parents);
-    let parents = parents.unwrap_or_default();
+    let listed = object.status.and_then(|status| status.parents);
+    let parents = listed.unwrap_or_default();
     let gateways = parents::accepting_gateways(&parents, &key.namespace);
     let no_place = parents.len() >= MAX_PARENTS;
     let exported = parents
@@ -255,18 +255,20 @@ pub(crate) fn import(
         return Ok(None);
     };
     let claim = claim(meta.labels.as_ref(), &object.managed, ours);
-    // what somebody else's says is nothing to us, and may be much
-    let status = object.status.as_deref().map(RawValue::get);
-    let status = status.filter(|_| claim != Claim::Foreign).unwrap_or("{}");
-    let status = interner.status(status, |text| {
+    // the status of an import that is not ours is not needed, and may be large
+    let ours_alone = object.status.as_deref().filter(|_| claim != Claim::Foreign);
+    let status = interner.status(ours_alone.map_or("{}", RawValue::get), |text| {
         let status: Option<ImportStatus<&RawValue>> = serde_json::from_str(text)?;
         // before its digest is taken
         let status = bounds::import_status(status.unwrap_or_default(), &ours.controller_name);
         let read = |text: &str| serde_json::from_str(text).map(Entry::new);
-        let entries = status.clusters.iter();
-        let entries = entries.map(|entry| interner.entry(entry.get(), read));
+        let entry = |entry: &&RawValue| interner.entry(entry.get(), read);
         let status = ImportStatus {
-            clusters: entries.collect::<Result<_, _>>()?,
+            clusters: status
+                .clusters
+                .iter()
+                .map(entry)
+                .collect::<Result<_, _>>()?,
             observed_generation: status.observed_generation,
             conditions: status.conditions,
             controllers: status.controllers,

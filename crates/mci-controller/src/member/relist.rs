@@ -1,4 +1,4 @@
-//! Lists again what the index does not keep in full: it may fit now, and a watch that goes on would not show it again.
+//! Relists a kind that the index does not keep in full: it may fit now, and a running watch would not show it again.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -7,12 +7,11 @@ use tokio::{sync::watch as channel, time::sleep};
 use super::{Control, watches::Gone};
 use crate::index::update::AnyKind;
 
-/// Time until a kind that does not fit is listed again; then twice that, and so on: a list that takes minutes must come to
-/// its end, too.
-const APART: Duration = Duration::from_mins(1);
-const APART_MAX: Duration = Duration::from_mins(16);
+/// Wait before the first relist of a kind that does not fit; doubled each time, since a list may take minutes.
+const RELIST_MIN: Duration = Duration::from_mins(1);
+const RELIST_MAX: Duration = Duration::from_mins(16);
 
-/// Runs the watch of a kind, and begins it again with a list while the index does not keep all of the kind.
+/// Runs the watch of a kind, and restarts it while the index does not keep all of the kind.
 pub(super) async fn relisting<F>(
     mut control: channel::Receiver<Control>,
     kind: AnyKind,
@@ -22,23 +21,23 @@ where
     F: Future<Output = Result<(), Gone>>,
 {
     let is_partial = |partial: &BTreeSet<AnyKind>| partial.contains(&kind);
-    let mut apart = APART;
+    let mut wait = RELIST_MIN;
     loop {
         let due = async {
             loop {
                 let partial = control.wait_for(|control| is_partial(&control.partial));
                 drop(partial.await.map_err(|_| Gone)?);
-                sleep(apart).await;
+                sleep(wait).await;
                 if is_partial(&control.borrow().partial) {
                     return Ok(());
                 }
-                apart = APART;
+                wait = RELIST_MIN;
             }
         };
         tokio::select! {
             ended = watch() => return ended,
             due = due => due?,
         }
-        apart = APART_MAX.min(2 * apart);
+        wait = RELIST_MAX.min(2 * wait);
     }
 }

@@ -1,4 +1,4 @@
-//! One connection to a member, from its first list to its loss.
+//! One connection to a member, until it is lost or replaced.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -12,12 +12,12 @@ use tokio::{
 use super::{
     Control, MemberContext, Proven, RECONNECT_MAX,
     connect::{self, ConnectError, Identity},
+    health::{HealthChange, HealthEvent, SessionHealth},
     identity, parents, pools,
     relist::relisting,
     slices, trial,
     under_way::UnderWay,
-    vigil::{Sign, Verdict, Vigil},
-    watches::{self, Gone, Wires},
+    watches::{self, Gone, WatchContext},
 };
 use crate::{
     client::Ways,
@@ -40,59 +40,59 @@ pub(super) enum End {
     },
     /// New credentials work: the next session uses them.
     Replaced,
-    /// The server does not accept the credentials any more.
+    /// The server no longer accepts the credentials.
     Unauthorised,
-    /// Another cluster answers than did at the beginning.
+    /// Another cluster answers at the address.
     OtherCluster,
-    /// The index does not want it.
+    /// The index refuses the member.
     Refused,
     BadCredentials,
-    /// Nobody listens any more.
+    /// The receiver of updates is gone.
     IndexGone,
 }
 
-/// A session that is about to run.
+/// One session.
 pub(super) struct Session<'a> {
     context: &'a mut MemberContext,
     ways: Ways,
-    wires: Wires,
-    signs: mpsc::Receiver<Sign>,
+    watch_ctx: WatchContext,
+    health_events: mpsc::Receiver<HealthEvent>,
     tasks: JoinSet<Result<(), Gone>>,
-    vigil: Vigil,
+    health: SessionHealth,
     writing: bool,
-    /// Hidden from us, as the index was told.
+    /// The hidden kinds, as last reported to the index.
     denied: Option<BTreeSet<Kind>>,
-    /// Rung when a write finds the credentials not accepted.
+    /// Notified when a write fails because the credentials are not accepted.
     unauthorised: Arc<Notify>,
-    /// What this session works with.
+    /// The credentials and identity of this session.
     proven: Proven,
-    /// Newer credentials, being tried while this session goes on.
+    /// Trials of newer credentials, run beside this session.
     trials: JoinSet<Trial>,
     failed_trials: u32,
     retry_at: Option<Instant>,
 }
 
-/// How newer credentials did.
+/// The version of newer credentials, and the result of their trial.
 type Trial = (u64, Result<Identity, ConnectError>);
 
 /// Shortest wait before newer credentials that failed are tried again; the longest is that of any reconnect.
 const RETRY_MIN: Duration = Duration::from_secs(5);
 
-/// Time between probes. A member that falls silent just after one is marked 2 periods, a probe's 3 s, the 2 s before a
-/// flip and a tick later: within 15 s, with half a second for a busy machine.
+/// Time between probes. A member that stops answering just after a probe is marked after 2 periods, the 3 s of a probe,
+/// the 2 s before a flip and a tick: within 15 s, with half a second for a busy machine.
 const PROBE_PERIOD: Duration = Duration::from_millis(4_600);
-/// Signs wait for the session, which does nothing slow: a few per watch.
-const SIGNS: usize = 16;
+/// Events that may wait for the session, which never blocks for long: a few per watch.
+const HEALTH_EVENTS: usize = 16;
 
 // === impl Session ===
 
 impl<'a> Session<'a> {
     pub(super) fn new(context: &'a mut MemberContext, ways: Ways, proven: Proven) -> Self {
-        let (sender, signs) = mpsc::channel(SIGNS);
-        let wires = Wires {
+        let (sender, health_events) = mpsc::channel(HEALTH_EVENTS);
+        let watch_ctx = WatchContext {
             member: context.name.clone(),
             updates: context.updates.clone(),
-            signs: sender,
+            health_events: sender,
             clock: context.writer.clock,
             metrics: context.metrics.member(&context.name),
             ours: context.ours.clone(),
@@ -102,10 +102,10 @@ impl<'a> Session<'a> {
         Self {
             context,
             ways,
-            wires,
-            signs,
+            watch_ctx,
+            health_events,
             tasks: JoinSet::new(),
-            vigil: Vigil::default(),
+            health: SessionHealth::default(),
             writing: false,
             denied: None,
             unauthorised: Arc::new(Notify::new()),
@@ -116,20 +116,20 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Runs until the connection, or the wish for it, ends. Its tasks end with it.
+    /// Runs until the connection is lost or no longer wanted. Its tasks end with it.
     pub(super) async fn run(mut self) -> End {
         let connected = Update::Connected {
             uid: self.proven.uid.clone(),
             clusterset: self.proven.clusterset.clone(),
         };
-        if self.wires.update(connected).await.is_err() {
+        if self.watch_ctx.update(connected).await.is_err() {
             return End::IndexGone;
         }
         self.spawn();
         if self.context.control.borrow().version != self.proven.version {
             self.trial_failed();
         } else if self
-            .wires
+            .watch_ctx
             .update(Update::NewCredentials(None))
             .await
             .is_err()
@@ -137,22 +137,22 @@ impl<'a> Session<'a> {
             return End::IndexGone;
         }
         loop {
-            let verdict = tokio::select! {
-                Some(sign) = self.signs.recv() => {
-                    let verdict = self.vigil.on(sign, self.wires.clock.now());
-                    if self.tell_denied().await.is_err() {
+            let change = tokio::select! {
+                Some(event) = self.health_events.recv() => {
+                    let change = self.health.on(event, self.watch_ctx.clock.now());
+                    if self.report_denied().await.is_err() {
                         return End::IndexGone;
                     }
-                    verdict
+                    change
                 }
-                () = self.unauthorised.notified() => Some(Verdict::Unauthorised),
+                () = self.unauthorised.notified() => Some(HealthChange::Unauthorised),
                 Some(ended) = self.tasks.join_next() => match ended {
                     Ok(Err(Gone)) => return End::IndexGone,
-                    // a watch never ends of itself: a task that did is started again with the session
-                    Ok(Ok(())) => Some(Verdict::Lost(Fault::ConnectionLost)),
+                    // no task should end: one that did is restarted with the next session
+                    Ok(Ok(())) => Some(HealthChange::Lost(Fault::ConnectionLost)),
                     Err(error) => {
                         tracing::error!(member = %self.context.name, %error, "a task of the member failed");
-                        Some(Verdict::Lost(Fault::ConnectionLost))
+                        Some(HealthChange::Lost(Fault::ConnectionLost))
                     }
                 },
                 changed = self.context.control.changed() => {
@@ -167,7 +167,7 @@ impl<'a> Session<'a> {
                 Some(tried) = self.trials.join_next() => match self.tried(tried.ok()) {
                     Ok(None) => continue,
                     Ok(Some(end)) => return end,
-                    Err(why) => match self.wires.update(Update::NewCredentials(Some(why))).await {
+                    Err(why) => match self.watch_ctx.update(Update::NewCredentials(Some(why))).await {
                         Ok(()) => continue,
                         Err(Gone) => return End::IndexGone,
                     },
@@ -177,83 +177,83 @@ impl<'a> Session<'a> {
                     continue;
                 }
             };
-            let update = match verdict {
+            let update = match change {
                 None => continue,
-                Some(Verdict::Live) => {
+                Some(HealthChange::Live) => {
                     self.context.proven = Some(self.proven.clone());
                     self.start_writer();
                     Update::Live
                 }
-                Some(Verdict::Suspect) => Update::Suspect,
-                Some(Verdict::Unauthorised) => {
+                Some(HealthChange::Suspect) => Update::Suspect,
+                Some(HealthChange::Unauthorised) => {
                     tracing::warn!(member = %self.context.name, "the credentials are not accepted any more");
                     return End::Unauthorised;
                 }
-                Some(Verdict::OtherCluster) => {
+                Some(HealthChange::OtherCluster) => {
                     tracing::warn!(member = %self.context.name, "another cluster answers at its address");
                     return End::OtherCluster;
                 }
-                Some(Verdict::Lost(fault)) => {
-                    let was_live = self.vigil.was_live();
+                Some(HealthChange::Lost(fault)) => {
+                    let was_live = self.health.was_live();
                     tracing::warn!(member = %self.context.name, reason = fault.reason(), "contact lost: what it exports is kept");
                     return End::Lost { fault, was_live };
                 }
             };
-            if self.wires.update(update).await.is_err() {
+            if self.watch_ctx.update(update).await.is_err() {
                 return End::IndexGone;
             }
         }
     }
 
-    /// Tells the index what is hidden from us: first when the session is live, then whenever it changes.
-    async fn tell_denied(&mut self) -> Result<(), Gone> {
-        let denied = self.vigil.denied();
-        if self.vigil.was_live() && self.denied.as_ref() != Some(&denied) {
+    /// Reports the hidden kinds to the index: first when the session is live, then whenever they change.
+    async fn report_denied(&mut self) -> Result<(), Gone> {
+        let denied = self.health.denied();
+        if self.health.was_live() && self.denied.as_ref() != Some(&denied) {
             self.denied = Some(denied.clone());
-            self.wires.update(Update::Denied(denied)).await?;
+            self.watch_ctx.update(Update::Denied(denied)).await?;
         }
         Ok(())
     }
 
     fn spawn(&mut self) {
-        let (wires, client) = (self.wires.clone(), self.ways.kube.clone());
+        let (ctx, client) = (self.watch_ctx.clone(), self.ways.kube.clone());
         let control = self.context.control.clone();
         self.spawn_watch(Kind::Pools, pools::pools);
         self.spawn_watch(Kind::Services, watches::services);
         self.spawn_watch(Kind::Namespaces, watches::namespaces);
         self.spawn_watch(Kind::Imports, watches::imports);
         let slices_control = control.clone();
-        self.spawn_watch(Kind::Slices, move |wires, client| {
-            slices::slices(wires, client, slices_control.clone())
+        self.spawn_watch(Kind::Slices, move |ctx, client| {
+            slices::slices(ctx, client, slices_control.clone())
         });
         self.tasks
-            .spawn(parents::parents(wires.clone(), client.clone(), control));
-        self.tasks.spawn(identity::look(
-            wires.clone(),
+            .spawn(parents::parents(ctx.clone(), client.clone(), control));
+        self.tasks.spawn(identity::run_checks(
+            ctx.clone(),
             client.clone(),
             self.proven.uid.clone(),
         ));
-        self.tasks.spawn(probe(wires.clone(), client.clone()));
+        self.tasks.spawn(probe(ctx.clone(), client.clone()));
     }
 
-    /// Follows a kind, from its list again where the index does not keep all of it.
+    /// Watches a kind, and relists it while the index does not keep all of it.
     fn spawn_watch<F, W>(&mut self, kind: Kind, watch: W)
     where
-        W: Fn(Wires, Client) -> F + Send + Sync + 'static,
+        W: Fn(WatchContext, Client) -> F + Send + Sync + 'static,
         F: Future<Output = Result<(), Gone>> + Send,
     {
-        let (wires, client) = (self.wires.clone(), self.ways.kube.clone());
+        let (ctx, client) = (self.watch_ctx.clone(), self.ways.kube.clone());
         let control = self.context.control.clone();
         self.tasks.spawn(async move {
-            let watch = || watch(wires.clone(), client.clone());
+            let watch = || watch(ctx.clone(), client.clone());
             relisting(control, kind.into(), watch).await
         });
     }
 
-    /// The writer runs from when all is listed and the index has accepted the cluster, until the session ends.
+    /// Starts the writer once all is listed and the index has accepted the cluster. It runs until the session ends.
     fn start_writer(&mut self) {
         let accepted = self.context.control.borrow().accepted.clone();
-        if self.writing || !self.vigil.was_live() || accepted.as_ref() != Some(&self.proven.uid) {
+        if self.writing || !self.health.was_live() || accepted.as_ref() != Some(&self.proven.uid) {
             return;
         }
         self.writing = true;
@@ -283,7 +283,7 @@ impl<'a> Session<'a> {
         });
     }
 
-    /// Something was decided about this member.
+    /// Handles a change of [`Control`].
     fn controlled(&mut self) -> Option<End> {
         let Control {
             version, refused, ..
@@ -301,7 +301,7 @@ impl<'a> Session<'a> {
         None
     }
 
-    /// New credentials replace the old only once they work, and only if they lead to the same cluster.
+    /// Starts a trial of newer credentials: they replace the old ones only if they work and lead to the same cluster.
     fn try_newer(&mut self) {
         self.retry_at = None;
         self.trials.abort_all();
@@ -314,7 +314,7 @@ impl<'a> Session<'a> {
             return;
         }
         let newer = credentials.client(self.context.turns.clone());
-        let (in_use, hidden) = (self.ways.kube.clone(), self.vigil.denied());
+        let (in_use, hidden) = (self.ways.kube.clone(), self.health.denied());
         self.trials.spawn(async move {
             let outcome = match newer {
                 Ok(newer) => trial::trial(&newer.kube, &in_use, &hidden).await,
@@ -324,9 +324,9 @@ impl<'a> Session<'a> {
         });
     }
 
-    /// Ends the session if newer credentials proved good; nothing follows where the trial was aborted.
+    /// Ends the session if the trial of newer credentials succeeded; an aborted trial has no effect.
     /// # Errors
-    /// Why the older ones stay.
+    /// Why the older credentials stay in use.
     fn tried(&mut self, trial: Option<Trial>) -> Result<Option<End>, String> {
         let Some((version, outcome)) = trial else {
             return Ok(None);
@@ -363,20 +363,20 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Asks the server for a sign of life, again and again.
-async fn probe(wires: Wires, client: Client) -> Result<(), Gone> {
+/// Probes the server periodically.
+async fn probe(ctx: WatchContext, client: Client) -> Result<(), Gone> {
     let mut ticks = interval_at(Instant::now() + PROBE_PERIOD, PROBE_PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let sign = match connect::probe(&client).await {
-            Ok(()) => Sign::ProbeOk,
-            Err(error) if error.is_unauthorised() => Sign::Unauthorised,
+        let event = match connect::probe(&client).await {
+            Ok(()) => HealthEvent::ProbeOk,
+            Err(error) if error.is_unauthorised() => HealthEvent::Unauthorised,
             Err(error) => {
-                tracing::debug!(member = %wires.member, %error, "probe failed");
-                Sign::ProbeFailed(error.fault())
+                tracing::debug!(member = %ctx.member, %error, "probe failed");
+                HealthEvent::ProbeFailed(error.fault())
             }
         };
-        wires.sign(sign).await?;
+        ctx.report(event).await?;
     }
 }

@@ -73,7 +73,7 @@ async fn one_late_answer_is_no_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refused_credentials_are_told_as_such() {
+async fn refused_credentials_are_reported_as_such() {
     let script = Arc::<Script>::default();
     let mut bench = start(script.clone());
     bench.until(|update| matches!(update, Update::Live)).await;
@@ -98,7 +98,7 @@ async fn a_server_that_accepts_and_never_answers_is_given_ten_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watches_that_are_not_found_are_followed_by_lists_which_alone_say_that_a_kind_is_missing() {
+async fn after_a_watch_that_is_not_found_only_a_list_shows_that_a_kind_is_missing() {
     let script = Arc::<Script>::default();
     script.no_watches.store(true, Ordering::SeqCst);
     let mut bench = start(script.clone());
@@ -120,21 +120,21 @@ async fn watches_that_are_not_found_are_followed_by_lists_which_alone_say_that_a
     }
     assert!(!seen.iter().any(missing), "{seen:?}");
     script.no_kinds.store(true, Ordering::SeqCst);
-    let mut told = Vec::new();
-    while told.len() < 2 {
+    let mut not_served = Vec::new();
+    while not_served.len() < 2 {
         let seen = bench.until(missing).await;
         if let Some(Update::NotServed(kind)) = seen.last()
-            && !told.contains(kind)
+            && !not_served.contains(kind)
         {
-            told.push(*kind);
+            not_served.push(*kind);
         }
     }
-    told.sort_unstable();
-    assert_eq!(told, [Kind::Pools, Kind::Imports]);
+    not_served.sort_unstable();
+    assert_eq!(not_served, [Kind::Pools, Kind::Imports]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_under_a_crd_that_is_going_is_told_as_doubtful() {
+async fn a_list_under_a_terminating_crd_is_reported_as_doubtful() {
     let script = Arc::<Script>::default();
     script.crd_terminating.store(true, Ordering::SeqCst);
     let mut bench = start(script);
@@ -207,7 +207,7 @@ async fn endpoint_slices_are_selected_by_the_epps_of_interest() {
             })
             .await;
     }
-    // what is watched already is not listed again; what nobody needs any more is let go
+    // what is watched already is not listed again; what is no longer needed is dropped
     wanted.epps.remove(&crate::fixtures::mk_key("epp2"));
     for interest in [wanted, crate::index::interest::Interest::default()] {
         let interest = Some(interest);
@@ -285,7 +285,7 @@ async fn a_list_without_end_is_given_up_and_the_others_are_not() {
     let mut seen = bench.until(over).await;
     let kind = AnyKind::from(Kind::Services);
     assert!(matches!(seen.last(), Some(Update::OverLimit(one)) if *one == kind));
-    // what the server ends with says nothing of what it left behind
+    // the end of such a list is no evidence
     script.endless.store(false, Ordering::SeqCst);
     seen.extend(bench.until(|update| matches!(update, Update::Live)).await);
     let listed = |update: &Update| matches!(update, Update::Services(Change::Listed(_)));

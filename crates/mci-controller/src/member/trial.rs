@@ -1,5 +1,5 @@
-//! New credentials, tried while the old ones go on: they have to lead to an API server and to read what the old ones
-//! read, and to keep the rights to watch and write, before they take over.
+//! The trial of new credentials while the old ones are in use. To replace them, they must lead to an API server, read what
+//! the old ones read, and have the same rights to watch and write.
 
 use std::{collections::BTreeSet, fmt::Debug, time::Duration};
 
@@ -18,10 +18,10 @@ use super::{
 };
 use crate::index::update::Kind;
 
-/// The whole trial; then the old ones stay.
+/// Timeout of the whole trial.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Tries a client against the one in use; `hidden` are the kinds that that one may not read either.
+/// Tries a new client; `hidden` are the kinds that the client in use may not read either.
 pub(super) async fn trial(
     client: &Client,
     in_use: &Client,

@@ -1,5 +1,5 @@
-//! What the lists of one member that are under way take. A server says itself when a list is complete, so a hostile one
-//! never has to: each object is reduced to its facts as it is decoded, and these are counted until the list ends.
+//! Memory of the lists of one member that are in progress. A hostile server may never complete a list, so each object is
+//! reduced to its facts as it is decoded, and these are counted until the list ends.
 
 use std::sync::{
     Arc,
@@ -14,7 +14,7 @@ use crate::{
     name::Key,
 };
 
-/// Bytes of all lists of a session that are under way: at most what may be kept of the member.
+/// Bytes of all lists of a session that are in progress: at most what may be kept of the member.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnderWay(Arc<AtomicUsize>);
 
@@ -36,7 +36,7 @@ struct Own {
     is_reported: bool,
 }
 
-/// What is left of an object.
+/// An object, reduced to what is kept of it.
 #[derive(Clone, Debug)]
 pub(super) struct Seen<F> {
     /// None: its names may not enter a URL.
@@ -52,16 +52,16 @@ impl ListMemory {
         Self(Arc::new(Shared { all, own }))
     }
 
-    /// Counts what is left of an object.
+    /// Counts a reduced object.
     /// # Errors
-    /// The lists take too much: of this object nothing is left.
+    /// The lists take too much memory: the object is dropped.
     pub(super) fn add<F: Heap>(&self, seen: Seen<F>) -> Result<Seen<F>, OddObject> {
         let bytes = size_of::<Seen<F>>() + seen.key.heap() + seen.facts.heap();
         let Shared { all, own } = &*self.0;
         let mut own = own.lock();
         let before = all.0.fetch_add(bytes, Ordering::Relaxed);
         own.bytes += bytes;
-        // what is dropped once makes the list useless
+        // an incomplete list is useless
         own.is_over |= before + bytes > MEMBER_MEMORY;
         if !own.is_over {
             return Ok(seen);
@@ -83,7 +83,7 @@ impl ListMemory {
         own.is_over && !std::mem::replace(&mut own.is_reported, true)
     }
 
-    /// The list ended, or an event came alone. Returns whether all of it is there.
+    /// The list ended, or a single event arrived. Returns whether nothing was dropped.
     pub(super) fn end(&self) -> bool {
         let Own { bytes, is_over, .. } = std::mem::take(&mut *self.0.own.lock());
         self.0.all.0.fetch_sub(bytes, Ordering::Relaxed);

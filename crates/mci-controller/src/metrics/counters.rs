@@ -1,4 +1,4 @@
-//! What is counted of each member.
+//! The counters of each member.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -15,8 +15,8 @@ use crate::name::ClusterName;
 #[derive(Debug, Default)]
 pub(super) struct Members(RwLock<BTreeMap<ClusterName, MemberMetrics>>);
 
-/// The counters of one member. Counting locks a map of a handful of fixed texts that only this member's tasks use, and
-/// allocates nothing after the first of its kind.
+/// The counters of one member. A count locks a small map that only this member's tasks use, and allocates only for a new
+/// label.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MemberMetrics(Arc<Counters>);
 
@@ -29,7 +29,7 @@ struct Counters {
     client_rebuilds: Tally,
 }
 
-/// Counts by one or two fixed texts; of one, the second is empty.
+/// Counts by one or two label values; without a second label, the second is empty.
 #[derive(Debug, Default)]
 struct Tally(Mutex<BTreeMap<(&'static str, &'static str), u64>>);
 
@@ -86,7 +86,7 @@ impl Members {
 
 impl Collector for Members {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        // the counters go on while the page is written
+        // counting continues while the page is written
         let members = self.0.read().clone();
         for description in &DESCRIPTIONS {
             let Description {
@@ -104,7 +104,7 @@ impl Collector for Members {
 // === impl MemberMetrics ===
 
 impl MemberMetrics {
-    /// A write ended like this.
+    /// A write ended with this result.
     pub(crate) fn patched(&self, result: &'static str) {
         self.0.patches.count(result, "");
     }
@@ -114,7 +114,7 @@ impl MemberMetrics {
         self.0.watch_restarts.count(kind, reason);
     }
 
-    /// An address of what it exports is not passed on.
+    /// An address of the member is not passed on.
     pub(crate) fn rejected_address(&self, reason: &'static str) {
         self.0.rejected_addresses.count(reason, "");
     }

@@ -19,7 +19,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Gauges(pub(super) Arc<ArcSwap<Overview>>);
 
-/// A number as the page has it: a count, or base units.
+/// The value of a sample: a count, or base units.
 #[derive(Clone, Copy)]
 enum Value {
     Count(usize),
@@ -33,7 +33,7 @@ struct Global {
     read: fn(&Overview) -> Value,
 }
 
-/// A gauge by member, and how it is read.
+/// A gauge per member, and how it is read.
 struct PerMember {
     name: &'static str,
     help: &'static str,
@@ -43,7 +43,7 @@ struct PerMember {
 
 enum Read {
     One(fn(&MemberView) -> Value),
-    /// With one more label: its name, and its values with their numbers.
+    /// With one more label: its name, and its label values with their samples.
     By(&'static str, fn(&MemberView) -> Vec<(&'static str, Value)>),
 }
 
@@ -145,7 +145,7 @@ const PER_MEMBER: [PerMember; 11] = [
 /// Values of `flavour`.
 const FLAVOURS: [&str; 3] = ["Superset", "Upstream", "Absent"];
 
-/// All of a set, with 1 for the one that holds; one that is not of the set is shown too.
+/// All values of a set, with 1 for the one that holds; one outside of the set is added.
 fn one_of(set: &[&'static str], holds: Option<&'static str>) -> Vec<(&'static str, Value)> {
     let odd = holds.filter(|one| !set.contains(one));
     let all = set.iter().copied().chain(odd);

@@ -5,10 +5,10 @@ use prometheus_client::encoding::text::encode;
 use super::*;
 use crate::{
     fixtures::{mk_name, mk_world},
-    overview::Observer,
+    overview::OverviewBuilder,
 };
 
-/// A page with one member, `a`, that has counted one of everything.
+/// A page with one member, `a`, and one count of everything.
 fn mk_page() -> (Metrics, Registry) {
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
@@ -20,11 +20,11 @@ fn mk_page() -> (Metrics, Registry) {
     member.client_rebuilt("AuthFailed");
     metrics.withdrawn(Evidence::PoolDeleted, 1);
     metrics.propagated(Duration::from_millis(3));
-    let mut observer = Observer::default();
-    observer.touch(&mk_name("a"));
+    let mut builder = OverviewBuilder::default();
+    builder.mark_changed(&mk_name("a"));
     let world = mk_world(&["a"]);
-    let overview = observer.draw(&world, &BTreeMap::new(), moment::Moment::default());
-    metrics.show(Arc::new(overview));
+    let overview = builder.build(&world, &BTreeMap::new(), moment::Moment::default());
+    metrics.set_overview(Arc::new(overview));
     (metrics, registry)
 }
 
@@ -81,8 +81,8 @@ fn a_member_that_is_forgotten_leaves_no_series() {
     let (metrics, registry) = mk_page();
     let late = metrics.member(&mk_name("a"));
     metrics.forget(&mk_name("a"));
-    metrics.show(Arc::default());
-    // the last words of its tasks
+    metrics.set_overview(Arc::default());
+    // late counts of its tasks
     late.patched("timeout");
     metrics.member(&mk_name("a")).patched("timeout");
     let page = text(&registry);

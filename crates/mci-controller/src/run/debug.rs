@@ -1,4 +1,4 @@
-//! `GET /debug/clusters`: what is known of the members, without their secrets.
+//! `GET /debug/clusters`: the state of the members, without secrets.
 
 use std::sync::Arc;
 

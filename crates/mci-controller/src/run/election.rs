@@ -1,4 +1,4 @@
-//! Whether this controller may write, and the task that keeps that up.
+//! Whether this controller may write, and the task that renews its lease.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use super::LOOP_LIMIT;
 use crate::home::lease_name;
 use mci_inventory::Home;
 
-/// The election that this process takes part in, if any.
+/// The leader election of this process, if any.
 pub(super) struct Election {
     claim: Claim,
     task: JoinSet<()>,
-    /// Cancelled when nothing is written any more.
+    /// Cancelled after the last write.
     written: CancellationToken,
 }
 
-/// How long giving the lease back may take; without, another takes over 15 s later.
+/// Timeout of the release of the lease; without a release, another controller takes over 15 s later.
 const RELEASE: Duration = Duration::from_secs(3);
 
 // === impl Election ===
 
 impl Election {
-    /// No election: this process alone writes, or with a dry run not even that one.
+    /// No election: only this process writes, or, with a dry run, none.
     pub(super) fn none(dry_run: bool, clock: Clock) -> Self {
         let claim = if dry_run {
             Claim::never(clock)
@@ -40,7 +40,7 @@ impl Election {
         }
     }
 
-    /// Stands for election on the Lease of this ClusterSet at home.
+    /// Starts leader election on the Lease of this ClusterSet at home.
     pub(super) fn begin(home: &Home, clusterset: &str, clock: Clock, health: &Health) -> Self {
         let name = lease_name(clusterset);
         let me = identity();
@@ -64,7 +64,7 @@ impl Election {
         }
     }
 
-    /// One that this task keeps up.
+    /// An election with this task in place of the renewal.
     #[cfg(test)]
     pub(super) fn kept_by(task: impl Future<Output = ()> + Send + 'static, clock: Clock) -> Self {
         let mut election = Self::none(false, clock);
@@ -76,7 +76,7 @@ impl Election {
         self.claim.clone()
     }
 
-    /// Waits for what must not happen: the end of the task.
+    /// Waits for the unexpected end of the task.
     pub(super) async fn failed(&mut self) -> anyhow::Error {
         match self.task.join_next().await {
             Some(Err(error)) => anyhow::Error::new(error).context("the lease's task failed"),
@@ -86,7 +86,7 @@ impl Election {
         }
     }
 
-    /// Gives the lease back, so that another need not wait for it to run out. Call it once nothing is written any more.
+    /// Releases the lease, so that another controller need not wait for it to expire. Call it after the last write.
     pub(super) async fn end(mut self) {
         self.written.cancel();
         if timeout(RELEASE, self.task.join_next()).await.is_err() {

@@ -1,4 +1,4 @@
-//! Owns the planner and every member's task tree; what they tell each other passes here.
+//! Owns the planner and every member's task tree, and passes messages between them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::{hearing::Told, members::Handle};
+use self::{members::Handle, updates::MemberUpdate};
 use super::{GATE_PART, LOOP_LIMIT};
 use crate::{
     args::Settings, client::Turns, events::HomeRecorder, explain::Question, index::member::Link,
@@ -30,9 +30,9 @@ use crate::{
 use mci_inventory::{InventoryEvent, Records, Reissue, Unused};
 use moment::Clock;
 
-mod hearing;
 mod members;
 mod reporting;
+mod updates;
 
 /// The supervisor.
 pub(super) struct Supervisor {
@@ -43,39 +43,39 @@ pub(super) struct Supervisor {
     health: Health,
     /// Whether this controller may write.
     claim: Claim,
-    /// Its term, as last planned for.
+    /// The term of the claim that was last planned for.
     term: u64,
-    /// Reports of members to the operator; none without a home.
+    /// Records events about members at home; none without a home cluster.
     home: Option<HomeRecorder>,
-    /// What the admin port is asked to explain.
+    /// Questions received by the admin port.
     questions: mpsc::Receiver<Question>,
     members: BTreeMap<ClusterName, Handle>,
-    /// Members of a task, to know whose ended.
+    /// Each task returns the name of its member.
     tasks: JoinSet<ClusterName>,
-    updates: SelectAll<BoxStream<'static, Told>>,
-    /// Members whose pools changed: what is worth watching there may have.
-    curious: BTreeSet<ClusterName>,
+    updates: SelectAll<BoxStream<'static, MemberUpdate>>,
+    /// Members whose pools changed, so that their [`Interest`](crate::index::interest::Interest) may have changed.
+    pools_changed: BTreeSet<ClusterName>,
     /// Task trees begun so far.
     epochs: u64,
     /// At most 16 lists at once, over all members.
     turns: Turns,
-    /// What imports of many members say alike.
+    /// Shares equal import statuses of all members.
     interner: Interner,
-    /// Objects of the inventory that name no member.
+    /// Inventory objects that define no member.
     unused: Vec<Unused>,
-    /// Where to write which clusters the members are.
+    /// Where the identities of the members are recorded.
     records: Option<watch::Sender<Option<Records>>>,
-    /// Asks for new credentials of members whose server refuses those that they have.
+    /// Requests new credentials for members whose server refuses the present ones.
     reissue: Option<Reissue>,
-    /// Writers: begin nothing new.
+    /// Cancelled: the writers start no new writes.
     drain: CancellationToken,
 }
 
-/// Time moves states (flips, staleness, the gate) this often.
+/// Period of the checks that depend on time: flips, staleness, the gate.
 const TICK: Duration = Duration::from_millis(200);
-/// Counts, the debug page and forgotten lanes.
+/// Period of metrics, the debug page and the pruning of lanes.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
-/// The slow pass that compares everything, with up to a fifth more or less.
+/// Period of the full comparison of plans with live objects, plus or minus up to a fifth.
 const COMPARE_ALL: Duration = Duration::from_mins(10);
 
 // === impl Supervisor ===
@@ -104,12 +104,12 @@ impl Supervisor {
             term: claim.term(),
             claim,
             home: None,
-            // nobody asks
+            // `set_questions` replaces it
             questions: mpsc::channel(1).1,
             members: BTreeMap::new(),
             tasks: JoinSet::new(),
             updates: SelectAll::new(),
-            curious: BTreeSet::new(),
+            pools_changed: BTreeSet::new(),
             epochs: 0,
             turns: Turns::default(),
             interner: Interner::default(),
@@ -120,31 +120,31 @@ impl Supervisor {
         }
     }
 
-    /// Answers these from now on.
-    pub(super) fn answer(&mut self, questions: mpsc::Receiver<Question>) {
+    /// Sets the questions to answer.
+    pub(super) fn set_questions(&mut self, questions: mpsc::Receiver<Question>) {
         self.questions = questions;
     }
 
-    /// Reports of members at home from now on.
-    pub(super) fn report_at_home(&mut self, recorder: HomeRecorder) {
+    /// Sets the recorder of events about members.
+    pub(super) fn set_home_recorder(&mut self, recorder: HomeRecorder) {
         self.home = Some(recorder);
     }
 
-    /// Tells which clusters the members are, once that is known.
-    pub(super) fn recording(mut self, records: watch::Sender<Option<Records>>) -> Self {
+    /// Sets where the identities of the members are recorded.
+    pub(super) fn with_records(mut self, records: watch::Sender<Option<Records>>) -> Self {
         self.records = Some(records);
         self
     }
 
-    /// Asks there for credentials that replace refused ones.
-    pub(super) fn renewing(mut self, reissue: Reissue) -> Self {
+    /// Sets where new credentials are requested.
+    pub(super) fn with_reissue(mut self, reissue: Reissue) -> Self {
         self.reissue = Some(reissue);
         self
     }
 
     /// Runs until drained; then waits for the writes in flight.
     /// # Errors
-    /// When the inventory ends: without it the members cannot be told from the removed.
+    /// When the inventory ends: without it, present and removed members cannot be distinguished.
     pub(super) async fn run(
         mut self,
         mut inventory: mpsc::Receiver<InventoryEvent>,
@@ -163,7 +163,7 @@ impl Supervisor {
                     Some(event) => self.inventory(event),
                     None => bail!("the inventory ended"),
                 },
-                Some(told) = self.updates.next() => self.burst(told),
+                Some(update) = self.updates.next() => self.apply_updates(update),
                 Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
                 _ = ticks.tick() => {
                     pulse.beat();
@@ -206,7 +206,7 @@ impl Supervisor {
         let live = |link| matches!(link, Link::Live | Link::Suspect);
         let writing = |planner: &Planner, handle: &Handle, name: &ClusterName| {
             let member = planner.world().members.get(name);
-            member.is_some_and(|member| live(member.contact.link)) && handle.queue.is_flying()
+            member.is_some_and(|member| live(member.contact.link)) && handle.queue.has_in_flight()
         };
         while self
             .members

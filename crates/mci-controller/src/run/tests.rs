@@ -151,7 +151,7 @@ async fn a_member_whose_file_goes_is_forgotten() {
     running.stop().await.expect("ends well");
 }
 
-/// How a controller ends whose lease is kept up by this task, and whose other tasks go on.
+/// The outcome of a controller whose lease is renewed by this task, and whose other tasks never end.
 async fn end_beside(
     lease: impl Future<Output = ()> + Send + 'static,
     shutdown: &Shutdown,
@@ -166,7 +166,7 @@ async fn end_beside(
     let mut work = Box::pin(work);
     let health = Health::new(&[]);
     let drain_timeout = Duration::from_secs(10);
-    let ended = attend(
+    let ended = run_until_end(
         &mut work,
         &mut election,
         &mut tasks,

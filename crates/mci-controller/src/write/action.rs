@@ -1,4 +1,4 @@
-//! What can be sent, and how it can end.
+//! Writes and their outcomes.
 
 use std::{fmt, time::Duration};
 
@@ -8,7 +8,7 @@ use crd::Condition;
 use crate::name::Key;
 use moment::Moment;
 
-/// The object a write is for: one at a time each.
+/// The object of a write. Each object has one write in flight at a time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Slot {
     Import(Key),
@@ -20,15 +20,15 @@ pub(crate) enum Slot {
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
     pub(crate) action: Action,
-    /// Hash of what the object shall say, times left out.
+    /// Hash of the planned content of the object, times left out.
     pub(crate) content: u64,
-    /// Resource version of the live object that this was decided on; empty: there was none.
+    /// Resource version of the live object that the write was planned for; empty: there was none.
     pub(crate) base: String,
-    /// Not to be sent before, since somebody keeps undoing it.
+    /// Not sent before: the object is in conflict.
     pub(crate) not_before: Option<Moment>,
-    /// When the event that led to it arrived.
+    /// The arrival of the event that led to it.
     pub(crate) since: Moment,
-    /// What it would change, where nothing is sent (`--dry-run`).
+    /// Description of the change, for `--dry-run`.
     pub(crate) summary: Option<String>,
 }
 
@@ -41,14 +41,14 @@ pub(crate) enum Action {
         main: Bytes,
         status: Bytes,
     },
-    /// A JSON Patch on the status that takes out what others added.
+    /// A JSON Patch on the status that removes what others added.
     Patch(Bytes),
     /// Delete this very object in this very state.
     Delete {
         uid: String,
         resource_version: String,
     },
-    /// Set our entry in a pool's status, or take it out.
+    /// Set our entry in a pool's status, or remove it.
     Pool(Option<Condition>),
 }
 
@@ -57,13 +57,13 @@ pub(crate) enum Action {
 pub(crate) enum Outcome {
     /// The server has it.
     Done,
-    /// The object changed or went meanwhile: the watch will say what is to be done.
+    /// The object was changed or deleted meanwhile: the watch will show it, and the plan follows.
     Superseded,
     /// To be tried again, after a backoff.
     Retry(Failure),
-    /// The server asks for silence until then.
+    /// The server asks for a pause of this length.
     Throttled(Option<Duration>),
-    /// It will be refused again unless the content changes.
+    /// Refused, and would be refused again unless the content changes.
     Rejected,
 }
 
@@ -72,13 +72,13 @@ pub(crate) enum Outcome {
 pub(crate) enum Failure {
     Conflict,
     NotFound,
-    /// Its namespace is missing or going.
+    /// Its namespace is missing or terminating.
     NamespaceGone,
     /// No answer within the deadline.
     Timeout,
     /// No connection, or it broke before the answer.
     Unconnected,
-    /// Something before the server had no answer from it.
+    /// A gateway in front of the server had no answer from it.
     GatewayTimeout,
     /// The credentials are not accepted (401).
     Unauthorised,

@@ -1,4 +1,4 @@
-//! Whether a member's server is worth calling. Pure.
+//! Circuit breaker for the writes to one member. Pure.
 //!
 //! ```text
 //!  Closed ── 5 writes in a row without an answer ──► Open ── wait ──► Half open ── no answer ──► Open, longer
@@ -11,7 +11,7 @@ use moment::Moment;
 
 use watch::backoff;
 
-/// Opens when a server does not answer; one that answers, whatever it says, keeps it closed.
+/// Opens when a server does not answer; any answer, also a failure, closes it.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
     /// Writes in a row that were not answered.
@@ -28,7 +28,7 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 // === impl Breaker ===
 
 impl Breaker {
-    /// How many may be in flight; none: as many as else.
+    /// How many writes may be in flight; none: the breaker sets no limit.
     pub(super) fn limit(&self) -> Option<usize> {
         self.open_until.map(|_| 1)
     }
@@ -46,9 +46,9 @@ impl Breaker {
         *self = Self::default();
     }
 
-    /// A write that `began` then had no answer.
+    /// A write that started at `began` had no answer.
     pub(super) fn unanswered(&mut self, began: Moment, now: Moment, rng: &mut impl rand::Rng) {
-        // what was in flight when it opened has said its word
+        // writes in flight when it opened do not count
         if self.open_until.is_some_and(|until| began < until) {
             return;
         }
@@ -59,7 +59,7 @@ impl Breaker {
         }
     }
 
-    /// There is contact again, as probes tell: one write may try at once.
+    /// Probes succeed again: one write may be tried at once.
     pub(super) fn try_now(&mut self, now: Moment) {
         if let Some(until) = &mut self.open_until {
             *until = now.min(*until);

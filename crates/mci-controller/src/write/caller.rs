@@ -14,31 +14,30 @@ use super::{
 };
 use crate::client::Direct;
 
-/// What sends. Cheap to clone.
+/// Sends requests. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Caller {
     pub(crate) client: Direct,
     /// Deadline of each call.
     pub(crate) timeout: Duration,
-    /// Under which all is sent. Whoever calls drops the call when it ends.
+    /// The term in which requests may be sent. The caller drops a call when it ends.
     pub(crate) tenure: Tenure,
     pub(crate) clock: Clock,
 }
 
-/// Answers are read up to here: a pool is at most 2 MiB, and of the others only failures matter.
+/// Longest answer that is read: a pool is at most 2 MiB, and of the others only failures matter.
 const MAX_ANSWER_BYTES: usize = 2 * 1024 * 1024;
 
 // === impl Caller ===
 
 impl Caller {
-    /// One call. Everything that is written, and what is read for it, leaves here and nowhere else; it waits for ever
-    /// where the tenure is over.
+    /// Makes one call. All writes, and the reads for them, are sent here only; it waits for ever once the tenure is over.
     /// # Errors
-    /// What it means for the write that there was no answer.
+    /// The outcome of a write that had no answer.
     pub(crate) async fn call(&self, call: Call) -> Result<Answer, Outcome> {
         let request = call.request().map_err(|_| Outcome::Rejected)?;
         if !self.tenure.is_valid(self.clock.now()) {
-            // whoever calls sees the same and drops this
+            // the caller sees the same and drops this
             pending::<()>().await;
         }
         let exchange = async {

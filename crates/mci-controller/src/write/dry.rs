@@ -1,4 +1,4 @@
-//! What a write would change, in words: all that `--dry-run` does. Pure.
+//! Describes the change that a write would make, for `--dry-run`. Pure.
 
 use crd::Condition;
 use serde_json::{Value, json};
@@ -6,19 +6,19 @@ use serde_json::{Value, json};
 use super::action::Action;
 use crate::{index::entry::ImportStatus, text::clipped};
 
-/// Differences told of one write; the rest is counted.
+/// Differences listed for one write; the rest is counted.
 const MAX_DIFFERENCES: usize = 20;
 /// Longest value that is shown, in characters.
 const MAX_VALUE: usize = 200;
 
-/// What a write would change in an import. `live` is its status as last seen.
+/// The change to an import whose last seen status is `live`.
 pub(crate) fn describe_import(live: Option<&ImportStatus>, action: &Action) -> String {
     match action {
         Action::Apply { status, .. } => {
-            let planned: Value = serde_json::from_slice(status).unwrap_or_default();
-            let planned = planned.get("status").cloned().unwrap_or_default();
+            let body: Value = serde_json::from_slice(status).unwrap_or_default();
+            let planned = body.get("status").cloned().unwrap_or_default();
             let live = live.map_or(Value::Null, |live| json!(live));
-            told(&live, &planned)
+            differences(&live, &planned)
         }
         Action::Patch(patch) => format!("patch {}", String::from_utf8_lossy(patch)),
         Action::Delete { uid, .. } => format!("delete the import with uid {uid}"),
@@ -26,16 +26,16 @@ pub(crate) fn describe_import(live: Option<&ImportStatus>, action: &Action) -> S
     }
 }
 
-/// What a write would change in our entry of a pool's status.
+/// The change to our entry in a pool's status.
 pub(crate) fn describe_pool(live: Option<&[Condition]>, wanted: Option<&Condition>) -> String {
     let live = live.map_or(Value::Null, |live| json!({"conditions": live}));
     match wanted {
-        Some(wanted) => told(&live, &json!({"conditions": [wanted]})),
+        Some(wanted) => differences(&live, &json!({"conditions": [wanted]})),
         None => "remove the entry".to_owned(),
     }
 }
 
-fn told(live: &Value, planned: &Value) -> String {
+fn differences(live: &Value, planned: &Value) -> String {
     let mut lines = Vec::new();
     compare("", live, planned, &mut lines);
     let more = lines.len().saturating_sub(MAX_DIFFERENCES);
@@ -46,7 +46,8 @@ fn told(live: &Value, planned: &Value) -> String {
     lines.join("; ")
 }
 
-/// Where the planned value says something else; times do not count. What only the live one has counts in lists.
+/// Collects the differences between the planned and the live value. Times are ignored, and so are fields that only the
+/// live value has, but not items of its lists.
 fn compare(path: &str, live: &Value, planned: &Value, lines: &mut Vec<String>) {
     match (live, planned) {
         (Value::Object(_) | Value::Null, Value::Object(fields)) => {
@@ -67,12 +68,13 @@ fn compare(path: &str, live: &Value, planned: &Value, lines: &mut Vec<String>) {
             for planned in items {
                 let name = item_name(planned).unwrap_or_default();
                 let live = lives.iter().find(|one| item_name(one) == Some(name));
-                let live = live.unwrap_or(&Value::Null);
-                compare(&format!("{path}[{name}]"), live, planned, lines);
+                let (path, live) = (format!("{path}[{name}]"), live.unwrap_or(&Value::Null));
+                compare(&path, live, planned, lines);
             }
-            let gone = lives.iter().filter_map(item_name);
-            let gone = gone.filter(|name| !items.iter().any(|one| item_name(one) == Some(*name)));
-            lines.extend(gone.map(|name| format!("{path}[{name}]: removed")));
+            let is_planned = |name: &str| items.iter().any(|one| item_name(one) == Some(name));
+            let live_names = lives.iter().filter_map(item_name);
+            let removed = live_names.filter(|name| !is_planned(name));
+            lines.extend(removed.map(|name| format!("{path}[{name}]: removed")));
         }
         _ if live == planned => {}
         _ => lines.push(format!("{path}: {} -> {}", shown(live), shown(planned))),
@@ -102,11 +104,11 @@ mod tests {
     use super::*;
 
     fn difference(live: Value, planned: Value) -> String {
-        told(&live, &planned)
+        differences(&live, &planned)
     }
 
     #[test]
-    fn only_what_differs_is_told() {
+    fn only_differences_are_listed() {
         let live = json!({"clusters": [
             {"name": "a", "routingMode": "EndpointMode", "conditions": [
                 {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}]},

@@ -1,4 +1,4 @@
-//! One object's lane: what waits for it, what is under way, what the last write came to. Pure.
+//! The lane of one object: the waiting write, the write in flight and the outcome of the last one. Pure.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ pub(super) struct Lane {
     waiting: Option<Waiting>,
     in_flight: Option<Flight>,
     pub(super) last_start: Option<Moment>,
-    last: Last,
+    last: LastOutcome,
 }
 
 /// A write that waits, and since when.
@@ -26,7 +26,7 @@ struct Waiting {
     since: Moment,
 }
 
-/// A write that is under way.
+/// A write in flight.
 #[derive(Debug)]
 struct Flight {
     work: Arc<Work>,
@@ -34,24 +34,24 @@ struct Flight {
     has_shown: bool,
 }
 
-/// What the last write came to, until the object is as planned.
+/// The outcome of the last write, until the object is as planned.
 #[derive(Debug, Default)]
-enum Last {
-    /// Nothing that the next write has to wait for.
+enum LastOutcome {
+    /// The next write need not wait.
     #[default]
     Over,
-    /// The server has it, and the watch is to show it.
+    /// The server accepted it; the watch has not shown it yet.
     Done {
         content: u64,
         base: String,
         at: Moment,
-        /// How often the same was done before and did not show.
+        /// How often the same write was accepted before without being shown.
         repeats: u32,
     },
     Failed {
         /// Metric label.
         error: &'static str,
-        /// In a row, throttled ones left out.
+        /// Consecutive failures, throttled ones left out.
         failures: u32,
         not_before: Moment,
     },
@@ -59,37 +59,37 @@ enum Last {
     Rejected { content: u64 },
 }
 
-/// Changes of one object within this are merged; the first goes at once.
+/// Changes of one object within this time are merged; the first is sent at once.
 const MERGE: Duration = Duration::from_millis(50);
 const BACKOFF_MIN: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// A namespace that is missing or going is for its watch to tell of, and the plan then takes the write back. Should the
-/// watch have missed a namespace that came back at once, the write is tried now and then.
+/// The namespace watch reports a namespace that is missing or terminating, and the plan then withdraws the write. The
+/// write is still retried, in case the watch missed a namespace that was recreated at once.
 const NAMESPACE_MIN: Duration = Duration::from_secs(30);
 const NAMESPACE_MAX: Duration = Duration::from_mins(5);
-/// A write shows in the watch within this. Until then an older state of the object is no reason to write it again: a
-/// creation, for one, shows first without its status.
+/// The watch shows a write within this time. Until then an older state of the object is no reason to repeat the write:
+/// a new object, for example, is first shown without its status.
 const ECHO: Duration = Duration::from_millis(500);
-/// A write that is still asked for on the version that it was decided on is sent again after this: what it made may have
-/// gone before it showed. Ten times the longest echo, since one that is late by more is a watch about to begin anew.
+/// A write that is still planned for the same version is repeated after this time: its result may have been deleted
+/// before the watch showed it. Ten times [`ECHO`], since a watch that is later than that is about to be relisted.
 const SENT: Duration = Duration::from_secs(5);
-/// The server takes what is written and never shows it: both waits double each time, up to this.
+/// Where the server accepts a write and never shows it, both waits double each time, up to this.
 pub(super) const REPEAT_MAX: Duration = Duration::from_mins(5);
-/// A quiet lane is forgotten, and with it what the server refused.
+/// A quiet lane is removed after this, and with it the record of what the server refused.
 pub(super) const FORGET: Duration = Duration::from_mins(10);
 
 // === impl Lane ===
 
 impl Lane {
-    /// Takes in what should be sent; the newest wins.
+    /// Replaces the waiting write with this one, unless the same is in flight or was refused.
     pub(super) fn offer(&mut self, work: Work, now: Moment) {
         let same = |other: &Work| other.content == work.content && other.base == work.base;
-        if let Last::Rejected { content } = self.last {
+        if let LastOutcome::Rejected { content } = self.last {
             if content == work.content {
                 self.waiting = None;
                 return;
             }
-            self.last = Last::Failed {
+            self.last = LastOutcome::Failed {
                 error: Outcome::Rejected.label(),
                 failures: 0,
                 not_before: now,
@@ -107,19 +107,19 @@ impl Lane {
     /// The live object is as planned.
     pub(super) fn withdraw(&mut self) {
         self.waiting = None;
-        self.last = Last::Over;
+        self.last = LastOutcome::Over;
         if let Some(flight) = &mut self.in_flight {
             flight.has_shown = true;
         }
     }
 
     /// Whether [`Lane::withdraw`] would change nothing.
-    pub(super) fn is_calm(&self) -> bool {
+    pub(super) fn is_settled(&self) -> bool {
         let has_shown = self
             .in_flight
             .as_ref()
             .is_none_or(|flight| flight.has_shown);
-        self.waiting.is_none() && matches!(self.last, Last::Over) && has_shown
+        self.waiting.is_none() && matches!(self.last, LastOutcome::Over) && has_shown
     }
 
     /// When the next write may begin; none: nothing waits, or one is in flight.
@@ -149,25 +149,25 @@ impl Lane {
             return;
         };
         let failures = match self.last {
-            Last::Failed { failures, .. } => failures,
-            Last::Over | Last::Done { .. } | Last::Rejected { .. } => 0,
+            LastOutcome::Failed { failures, .. } => failures,
+            LastOutcome::Over | LastOutcome::Done { .. } | LastOutcome::Rejected { .. } => 0,
         };
-        let failed = |failures, not_before| Last::Failed {
+        let failed = |failures, not_before| LastOutcome::Failed {
             error: outcome.label(),
             failures,
             not_before,
         };
         let content = work.content;
         self.last = match outcome {
-            Outcome::Done if has_shown => Last::Over,
-            Outcome::Done => Last::Done {
+            Outcome::Done if has_shown => LastOutcome::Over,
+            Outcome::Done => LastOutcome::Done {
                 content,
                 base: work.base.clone(),
                 at: now,
                 repeats: self.last.repeats_of(&work),
             },
-            Outcome::Superseded => Last::Over,
-            Outcome::Rejected => Last::Rejected { content },
+            Outcome::Superseded => LastOutcome::Over,
+            Outcome::Rejected => LastOutcome::Rejected { content },
             Outcome::Retry(failure) => {
                 let (min, max) = match failure {
                     Failure::NamespaceGone => (NAMESPACE_MIN, NAMESPACE_MAX),
@@ -176,11 +176,11 @@ impl Lane {
                 let failures = failures.saturating_add(1);
                 failed(failures, now + backoff(failures, min, max, rng))
             }
-            // the whole member is silent for a while
+            // the pause is that of the whole queue
             Outcome::Throttled(_) => failed(failures, now),
         };
-        // what was offered meanwhile is newer
-        if matches!(self.last, Last::Failed { .. }) && self.waiting.is_none() {
+        // a write offered meanwhile is newer
+        if matches!(self.last, LastOutcome::Failed { .. }) && self.waiting.is_none() {
             self.waiting = Some(Waiting { work, since: now });
         }
     }
@@ -189,14 +189,14 @@ impl Lane {
         LaneStats {
             queued: self.waiting.is_some() || self.in_flight.is_some(),
             last_error: match self.last {
-                Last::Over | Last::Done { .. } => None,
-                Last::Failed { error, .. } => Some(error),
-                Last::Rejected { .. } => Some(Outcome::Rejected.label()),
+                LastOutcome::Over | LastOutcome::Done { .. } => None,
+                LastOutcome::Failed { error, .. } => Some(error),
+                LastOutcome::Rejected { .. } => Some(Outcome::Rejected.label()),
             },
         }
     }
 
-    /// Nobody will say how the write in flight ended: it is due again.
+    /// The outcome of the write in flight will never be known: it is due again.
     pub(super) fn reopen(&mut self, now: Moment) {
         let work = self.in_flight.take().map(|flight| flight.work);
         self.last_start = None;
@@ -205,14 +205,14 @@ impl Lane {
         }
     }
 
-    /// When the event arrived that the oldest write here is for.
+    /// The arrival of the event behind the oldest write of this lane.
     pub(super) fn oldest(&self) -> Option<Moment> {
         let waiting = self.waiting.as_ref().map(|waiting| waiting.work.since);
-        let flying = self.in_flight.as_ref().map(|flight| flight.work.since);
-        waiting.into_iter().chain(flying).min()
+        let in_flight = self.in_flight.as_ref().map(|flight| flight.work.since);
+        waiting.into_iter().chain(in_flight).min()
     }
 
-    /// Nothing has happened for so long that it may be forgotten.
+    /// Nothing has happened for [`FORGET`].
     pub(super) fn is_quiet(&self, now: Moment) -> bool {
         let quiet = self
             .last_start
@@ -223,8 +223,8 @@ impl Lane {
 
 // === impl Last ===
 
-impl Last {
-    /// Until when this write waits, for what the last one came to.
+impl LastOutcome {
+    /// How long this write waits because of the last one.
     fn holds_until(&self, work: &Work) -> Option<Moment> {
         match self {
             Self::Done {
@@ -242,7 +242,7 @@ impl Last {
         }
     }
 
-    /// How often the same as this write was done before, and has not shown since.
+    /// How often the same write was accepted before and has not been shown since.
     fn repeats_of(&self, work: &Work) -> u32 {
         match self {
             Self::Done {

@@ -1,23 +1,23 @@
-//! How much is sent to a member at once, and how fast. Pure.
+//! Limits on the writes in flight and the write rate of one member. Pure.
 
 use std::time::Duration;
 
 use moment::Moment;
 
-/// Writes in flight: grows while all goes well, is halved by a server that has too much to do.
+/// The limit on writes in flight: grows with successes, is halved by an overloaded server.
 #[derive(Debug)]
-pub(super) struct InFlight {
+pub(super) struct InFlightLimit {
     limit: usize,
     /// Successes since the limit last moved.
     successes: usize,
-    /// Writes that began before it do not halve the limit again: they met the same trouble.
+    /// Writes that started before it do not halve the limit again: they met the same overload.
     halved_at: Moment,
 }
 
-/// Writes per second, and how many may go at once after a rest.
+/// The write rate, with a burst after a time without writes.
 #[derive(Debug, Default)]
 pub(super) struct Rate {
-    /// When all that was taken is paid for, at one interval each.
+    /// The end of the last write's interval, at one interval for each write.
     paid_until: Moment,
 }
 
@@ -25,12 +25,12 @@ pub(super) struct Rate {
 pub(super) const MAX_IN_FLIGHT: usize = 32;
 /// 100 writes a second.
 const INTERVAL: Duration = Duration::from_millis(10);
-/// 500 writes may be owed.
+/// The burst: 500 writes.
 const CREDIT: Duration = Duration::from_secs(5);
 
-// === impl InFlight ===
+// === impl InFlightLimit ===
 
-impl Default for InFlight {
+impl Default for InFlightLimit {
     fn default() -> Self {
         Self {
             limit: MAX_IN_FLIGHT,
@@ -40,12 +40,12 @@ impl Default for InFlight {
     }
 }
 
-impl InFlight {
-    pub(super) fn limit(&self) -> usize {
+impl InFlightLimit {
+    pub(super) fn get(&self) -> usize {
         self.limit
     }
 
-    /// One more for each full round of successes.
+    /// Raises the limit by one for each full round of successes.
     pub(super) fn succeeded(&mut self) {
         self.successes += 1;
         if self.successes >= self.limit {
@@ -54,7 +54,7 @@ impl InFlight {
         }
     }
 
-    /// A write that `began` then was throttled or not answered in time.
+    /// A write that started at `began` was throttled or not answered in time.
     pub(super) fn overloaded(&mut self, began: Moment, now: Moment) {
         self.successes = 0;
         if began >= self.halved_at {
@@ -67,7 +67,7 @@ impl InFlight {
 // === impl Rate ===
 
 impl Rate {
-    /// When the next write may go: in the past if it may now.
+    /// When the next write may be sent; in the past if now.
     pub(super) fn next(&self) -> Moment {
         let owed = CREDIT.saturating_sub(INTERVAL);
         Moment::after_start(self.paid_until.since(Moment::after_start(owed)))
@@ -90,16 +90,16 @@ mod tests {
 
     #[test]
     fn the_limit_is_halved_once_per_round_down_to_one() {
-        let mut flights = InFlight::default();
+        let mut limit = InFlightLimit::default();
         // 32 that began together are not answered in time
         for _ in 0..32 {
-            flights.overloaded(at(0), at(5_000));
+            limit.overloaded(at(0), at(5_000));
         }
-        assert_eq!(flights.limit(), 16);
+        assert_eq!(limit.get(), 16);
         let limits: Vec<usize> = (1..=6)
             .map(|round| {
-                flights.overloaded(at(round * 5_000), at((round + 1) * 5_000));
-                flights.limit()
+                limit.overloaded(at(round * 5_000), at((round + 1) * 5_000));
+                limit.get()
             })
             .collect();
         assert_eq!(limits, [8, 4, 2, 1, 1, 1]);
@@ -107,35 +107,35 @@ mod tests {
 
     #[test]
     fn the_limit_grows_by_one_per_full_round() {
-        let mut flights = InFlight::default();
+        let mut limit = InFlightLimit::default();
         for round in 0..5 {
-            flights.overloaded(at(round), at(round + 1));
+            limit.overloaded(at(round), at(round + 1));
         }
-        assert_eq!(flights.limit(), 1);
+        assert_eq!(limit.get(), 1);
         let mut limits = Vec::new();
         for _ in 0..6 {
-            flights.succeeded();
-            limits.push(flights.limit());
+            limit.succeeded();
+            limits.push(limit.get());
         }
         // 1 success, then 2, then 3
         assert_eq!(limits, [2, 2, 3, 3, 3, 4]);
         for _ in 0..10_000 {
-            flights.succeeded();
+            limit.succeeded();
         }
-        assert_eq!(flights.limit(), MAX_IN_FLIGHT);
+        assert_eq!(limit.get(), MAX_IN_FLIGHT);
     }
 
     #[test]
     fn a_failure_ends_the_round() {
-        let mut flights = InFlight::default();
-        flights.overloaded(at(0), at(1));
+        let mut limit = InFlightLimit::default();
+        limit.overloaded(at(0), at(1));
         for _ in 0..15 {
-            flights.succeeded();
+            limit.succeeded();
         }
-        flights.overloaded(at(0), at(2));
-        flights.succeeded();
+        limit.overloaded(at(0), at(2));
+        limit.succeeded();
         assert_eq!(
-            flights.limit(),
+            limit.get(),
             16,
             "an old write halves nothing, but breaks the round"
         );

@@ -12,18 +12,18 @@ use serde_json::{Value, json};
 /// As many parents as the CRD admits.
 pub(crate) const MAX_PARENTS: usize = 32;
 
-/// What a merge leads to.
+/// The result of a merge.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Merge {
-    /// The pool says it already.
+    /// The pool has the entry already.
     Same,
-    /// To be put back.
+    /// The pool to be written.
     Changed(Value),
     /// No place for one more parent.
     Full,
 }
 
-/// Sets our entry, or takes it out; everything else stays as it is, in its order.
+/// Sets our entry, or removes it; everything else stays as it is, in its order.
 pub(crate) fn merge_pool_status(
     mut pool: Value,
     controller_name: &str,
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn saying_the_same_again_is_no_change() {
+    fn the_same_entry_again_is_no_change() {
         let merged = changed(merge(mk_pool(), Some(&mk_condition("Exported")), 5));
         let again = merge(merged.clone(), Some(&mk_condition("Exported")), 9);
         assert_eq!(again, Merge::Same);

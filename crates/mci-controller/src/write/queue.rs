@@ -1,4 +1,4 @@
-//! The writes that one member is due. Pure but for a lock and a bell around it.
+//! The writes that are due for one member. Pure but for a lock and a notification.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,35 +13,35 @@ use super::{
     action::{Failure, Outcome, Slot, Work},
     breaker::Breaker,
     lane::Lane,
-    limits::{InFlight, Rate},
+    limits::{InFlightLimit, Rate},
     stats::{LaneStats, QueueStats},
     throttle,
 };
 use moment::Moment;
 
-/// The lanes of one member and the bell for its writer.
+/// The lanes of one member, and what wakes its writer.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     lanes: Mutex<Lanes>,
-    bell: Notify,
+    notify: Notify,
 }
 
-/// One lane per object: bound is the number of objects.
+/// One lane per object: bounded by the number of objects.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
     lanes: BTreeMap<Slot, Lane>,
     /// Lanes with waiting work and none in flight, by when they may go.
     due: BTreeSet<(Moment, Slot)>,
-    flying: BTreeSet<Slot>,
-    flights: InFlight,
+    in_flight: BTreeSet<Slot>,
+    in_flight_limit: InFlightLimit,
     rate: Rate,
     breaker: Breaker,
-    /// Nothing is sent before: the server asked for it.
-    silent_until: Moment,
+    /// Nothing is sent before: the server asked for a pause.
+    paused_until: Moment,
     pruned: Moment,
 }
 
-/// Quiet lanes are looked for this often: a tenth of the time after which they are forgotten.
+/// Period of the removal of quiet lanes: a tenth of [`FORGET`](super::lane::FORGET).
 const PRUNE: Duration = Duration::from_mins(1);
 
 // === impl Queue ===
@@ -49,7 +49,7 @@ const PRUNE: Duration = Duration::from_mins(1);
 impl Queue {
     pub(crate) fn offer(&self, slot: Slot, work: Work, now: Moment) {
         self.lanes.lock().offer(slot, work, now);
-        self.bell.notify_one();
+        self.notify.notify_one();
     }
 
     /// The live object is as planned: nothing to send.
@@ -67,17 +67,17 @@ impl Queue {
             .finish(slot, outcome, now, &mut rand::rng());
     }
 
-    /// When [`Queue::take`] may have something; none: not before the bell, or the end of a flight.
+    /// When [`Queue::take`] may return something; none: not before an offer, or before a write in flight ends.
     pub(crate) fn next_due(&self) -> Option<Moment> {
         self.lanes.lock().next_due()
     }
 
-    /// A writer begins: what an earlier one left in flight is to be sent again.
+    /// A writer starts: writes that an earlier one left in flight are due again.
     pub(crate) fn reopen(&self, now: Moment) {
         self.lanes.lock().reopen(now);
     }
 
-    /// Forgets quiet lanes, now and then.
+    /// Removes quiet lanes, once per [`PRUNE`].
     pub(crate) fn prune(&self, now: Moment) {
         self.lanes.lock().prune(now);
     }
@@ -86,38 +86,38 @@ impl Queue {
         self.lanes.lock().stats(now)
     }
 
-    /// How the writes of one object stand.
-    pub(crate) fn look(&self, slot: &Slot) -> LaneStats {
+    /// The state of the writes of one object.
+    pub(crate) fn lane_stats(&self, slot: &Slot) -> LaneStats {
         let lanes = self.lanes.lock();
         let lane = lanes.lanes.get(slot);
         lane.map(Lane::stats).unwrap_or_default()
     }
 
     /// Whether something is in flight.
-    pub(crate) fn is_flying(&self) -> bool {
-        !self.lanes.lock().flying.is_empty()
+    pub(crate) fn has_in_flight(&self) -> bool {
+        !self.lanes.lock().in_flight.is_empty()
     }
 
     /// Whether nothing waits and nothing is in flight.
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
         let lanes = self.lanes.lock();
-        lanes.flying.is_empty() && lanes.due.is_empty()
+        lanes.in_flight.is_empty() && lanes.due.is_empty()
     }
 
-    /// What the server and our own rate ask for: nothing is to be sent before, events neither.
+    /// Nothing is sent before, events included: the server's `Retry-After`, the breaker and our own rate.
     pub(crate) fn not_before(&self) -> Moment {
         self.lanes.lock().not_before()
     }
 
-    /// The server asked for silence, in answer to an event.
-    pub(crate) fn silence(&self, asked: Duration, now: Moment) {
-        self.lanes.lock().silence(Some(asked), now);
+    /// The server asked for a pause in its response to an event.
+    pub(crate) fn pause(&self, asked: Duration, now: Moment) {
+        self.lanes.lock().pause(Some(asked), now);
     }
 
-    /// Rings when something was offered.
-    pub(crate) async fn rung(&self) {
-        self.bell.notified().await;
+    /// Waits for an offer.
+    pub(crate) async fn offered(&self) {
+        self.notify.notified().await;
     }
 }
 
@@ -129,8 +129,8 @@ impl Lanes {
     }
 
     fn withdraw(&mut self, slot: &Slot) {
-        // most often there is nothing
-        if self.lanes.get(slot).is_some_and(|lane| !lane.is_calm()) {
+        // most calls find nothing to withdraw
+        if self.lanes.get(slot).is_some_and(|lane| !lane.is_settled()) {
             self.change(slot, Lane::withdraw);
         }
     }
@@ -146,13 +146,13 @@ impl Lanes {
         let mut work = None;
         self.change(&slot, |lane| work = lane.begin(now));
         let work = work?;
-        self.flying.insert(slot.clone());
+        self.in_flight.insert(slot.clone());
         self.rate.take(now);
         Some((slot, work))
     }
 
     fn finish(&mut self, slot: &Slot, outcome: Outcome, now: Moment, rng: &mut impl rand::Rng) {
-        if !self.flying.remove(slot) {
+        if !self.in_flight.remove(slot) {
             return;
         }
         let mut began = None;
@@ -168,21 +168,23 @@ impl Lanes {
             _ => self.breaker.answered(),
         }
         match outcome {
-            Outcome::Done | Outcome::Superseded | Outcome::Rejected => self.flights.succeeded(),
+            Outcome::Done | Outcome::Superseded | Outcome::Rejected => {
+                self.in_flight_limit.succeeded()
+            }
             Outcome::Retry(Failure::Timeout | Failure::GatewayTimeout) => {
-                self.flights.overloaded(began, now);
+                self.in_flight_limit.overloaded(began, now);
             }
             Outcome::Throttled(wait) => {
-                self.flights.overloaded(began, now);
-                self.silence(wait, now);
+                self.in_flight_limit.overloaded(began, now);
+                self.pause(wait, now);
             }
             Outcome::Retry(_) => {}
         }
     }
 
-    /// The server asked for silence. That alone says nothing of how many writes it bears at once.
-    fn silence(&mut self, asked: Option<Duration>, now: Moment) {
-        self.silent_until = self.silent_until.max(now + throttle(asked));
+    /// The server asked for a pause. That alone is no limit on the writes in flight.
+    fn pause(&mut self, asked: Option<Duration>, now: Moment) {
+        self.paused_until = self.paused_until.max(now + throttle(asked));
     }
 
     fn next_due(&self) -> Option<Moment> {
@@ -194,7 +196,7 @@ impl Lanes {
     }
 
     fn reopen(&mut self, now: Moment) {
-        for slot in std::mem::take(&mut self.flying) {
+        for slot in std::mem::take(&mut self.in_flight) {
             self.change(&slot, |lane| lane.reopen(now));
         }
         self.breaker.try_now(now);
@@ -209,27 +211,27 @@ impl Lanes {
 
     fn stats(&self, now: Moment) -> QueueStats {
         let waiting = self.due.iter().map(|(_, slot)| slot);
-        let lanes = waiting.chain(&self.flying);
+        let lanes = waiting.chain(&self.in_flight);
         let oldest = lanes
             .filter_map(|slot| self.lanes.get(slot)?.oldest())
             .min();
         QueueStats {
             keys: self.due.len(),
             oldest: oldest.map_or(Duration::ZERO, |since| now.since(since)),
-            in_flight: self.flying.len(),
-            limit: self.flights.limit(),
+            in_flight: self.in_flight.len(),
+            limit: self.in_flight_limit.get(),
             breaker_open: self.breaker.is_open(),
         }
     }
 
     fn has_room(&self) -> bool {
-        let limit = self.flights.limit();
-        self.flying.len() < self.breaker.limit().map_or(limit, |one| one.min(limit))
+        let limit = self.in_flight_limit.get();
+        self.in_flight.len() < self.breaker.limit().map_or(limit, |one| one.min(limit))
     }
 
-    /// What the server and our own rate ask for.
+    /// The latest of the server's `Retry-After`, the breaker and our own rate.
     fn not_before(&self) -> Moment {
-        self.silent_until
+        self.paused_until
             .max(self.breaker.not_before())
             .max(self.rate.next())
     }

@@ -1,4 +1,4 @@
-//! Requests as they go out, and what the answers mean.
+//! Requests to an API server, and what its answers mean for a write.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::name::Key;
 const APPLY: &str = "application/apply-patch+yaml";
 const JSON_PATCH: &str = "application/json-patch+json";
 const JSON: &str = "application/json";
-/// Of a success we need nothing: the server may send metadata alone.
+/// The body of a success is not needed: the server may send metadata alone.
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
 /// A request that can be sent more than once.
@@ -27,13 +27,13 @@ pub(crate) struct Call {
     body: Bytes,
 }
 
-/// An answer: the status, and what a failure's body says.
+/// An answer: the status, and the body of a failure.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) retry_after: Option<Duration>,
-    /// The failure in Kubernetes' words; none where the body is something else, such as the plain 404 of a kind that
-    /// is not served.
+    /// The failure as a Kubernetes `Status`; none if the body is something else, such as the plain 404 of a kind that is
+    /// not served.
     pub(crate) failure: Option<Status>,
     pub(crate) body: Bytes,
 }
@@ -57,7 +57,7 @@ fn events_path(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/events")
 }
 
-/// How an API server refuses an apply with a field that the CRD lacks.
+/// Part of the message with which an API server refuses an apply with a field that the CRD lacks.
 const UNDECLARED_FIELD: &str = "field not declared in schema";
 
 // === impl Call ===
@@ -137,7 +137,7 @@ impl Call {
         }
     }
 
-    /// Creates an event, or brings it up to date.
+    /// Creates or updates an event.
     pub(crate) fn apply_event(namespace: &str, name: &str, body: Bytes) -> Self {
         let path = events_path(namespace);
         Self::patch(
@@ -147,7 +147,7 @@ impl Call {
         )
     }
 
-    /// Reads who a Lease is, not who has it.
+    /// Reads the metadata of a Lease, for its uid.
     pub(crate) fn get_lease_metadata(namespace: &str, name: &str) -> Self {
         Self {
             method: Method::GET,
@@ -168,7 +168,7 @@ impl Call {
         }
     }
 
-    /// Whether the answer's body is what it is made for.
+    /// Whether the call is made to read the body of the answer.
     pub(crate) fn reads(&self) -> bool {
         self.method == Method::GET
     }
@@ -218,7 +218,7 @@ impl Answer {
             && self.missing_kind().is_some_and(|kind| kind != "namespaces")
     }
 
-    /// Of what kind the failure speaks.
+    /// The kind that the failure names.
     fn missing_kind(&self) -> Option<&str> {
         let details = self.failure.as_ref()?.details.as_ref()?;
         Some(details.kind.as_str())
@@ -234,13 +234,13 @@ impl Answer {
             404 if self.missing_kind() == Some("namespaces") => {
                 Outcome::Retry(Failure::NamespaceGone)
             }
-            // the kind is missing: its watch ends this, until then it is tried now and then
+            // the kind is missing: retried until its watch reports that, and the plan withdraws the write
             404 => Outcome::Retry(Failure::NotFound),
             409 => Outcome::Retry(Failure::Conflict),
             429 | 503 => Outcome::Throttled(self.retry_after),
             400 | 413 | 415 | 422 => Outcome::Rejected,
             504 => Outcome::Retry(Failure::GatewayTimeout),
-            // the import CRD is another's (K7): its watch tells, and then another body is sent
+            // the import CRD is not ours (K7): its watch reports that, and then another body is planned
             500 if self.message().contains(UNDECLARED_FIELD) => Outcome::Rejected,
             _ => Outcome::Retry(Failure::Other),
         }

@@ -1,4 +1,4 @@
-//! One write, from its first call to its outcome.
+//! Executes one write: its calls, and their outcome.
 
 use bytes::Bytes;
 use crd::Condition;
@@ -130,7 +130,7 @@ impl Sender {
     async fn patch(&self, key: &Key, body: Bytes) -> Result<Outcome, Outcome> {
         let answer = self.caller.call(Call::patch_status(key, body)).await?;
         Ok(match answer.status.as_u16() {
-            // a failed test: the object has changed, and its watch will say how
+            // a failed test: the object has changed, and its watch will show how
             404 | 409 | 422 => Outcome::Superseded,
             _ => judge(key, "patch status", &answer),
         })
@@ -169,7 +169,7 @@ impl Sender {
                 Merge::Same => return Ok(Outcome::Done),
                 Merge::Full => {
                     tracing::warn!(%key, "the pool's status has no place for one more parent");
-                    // as the watch will say, and later that there is room
+                    // the watch will show this, and later that there is room
                     return Ok(Outcome::Superseded);
                 }
                 Merge::Changed(pool) => pool.to_string().into(),
@@ -185,7 +185,7 @@ impl Sender {
     }
 }
 
-/// Logs a failure once per attempt, where an operator looks for it.
+/// The outcome of an answer; logs a failure once per attempt.
 fn judge(key: &Key, operation: &str, answer: &Answer) -> Outcome {
     let outcome = answer.outcome();
     let message = clipped(answer.message(), MAX_MESSAGE);

@@ -1,26 +1,26 @@
-//! How a member's queue stands, for metrics and debug pages.
+//! The state of a member's queue, for metrics and debug pages.
 
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-/// A look at one queue.
+/// The state of one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct QueueStats {
     /// Objects that wait to be written.
     pub(crate) keys: usize,
-    /// How long ago the event arrived that the longest waiting one is due to; zero where none waits.
+    /// Age of the oldest event whose write still waits; zero if none waits.
     #[serde(rename = "oldestSeconds", serialize_with = "seconds")]
     pub(crate) oldest: Duration,
     pub(crate) in_flight: usize,
     /// Writes that may be in flight at once.
     pub(crate) limit: usize,
-    /// Whether writes are held back because none got through.
+    /// Whether writes are held back because none was answered.
     pub(crate) breaker_open: bool,
 }
 
-/// A look at the writes of one object.
+/// The state of the writes of one object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LaneStats {
     /// One waits or is in flight.

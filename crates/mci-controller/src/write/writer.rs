@@ -27,12 +27,12 @@ pub(crate) struct WriterSettings {
     pub(crate) claim: Claim,
     /// Cancelled: begin nothing new, finish what is in flight.
     pub(crate) drain: CancellationToken,
-    /// Say what would be written, and write nothing.
+    /// Log the planned writes, and send none.
     pub(crate) dry_run: bool,
 }
 
-/// Sends what the queue has due while the claim is ours, until drained; dropped with the session that owns it. Rings
-/// `unauthorised` when the server does not take the credentials.
+/// Sends the writes that are due while we hold the claim, until drained; dropped with the session that owns it. Notifies
+/// `unauthorised` when the server does not accept the credentials.
 pub(crate) async fn run_writer(
     member: ClusterName,
     queue: Arc<Queue>,
@@ -58,7 +58,7 @@ pub(crate) async fn run_writer(
         );
         tokio::select! {
             biased;
-            // requests in flight are cancelled; what they were for is kept
+            // requests in flight are cancelled; their work stays in the queue
             () = tenure.ended() => {}
             () = writing => return,
         }
@@ -66,7 +66,7 @@ pub(crate) async fn run_writer(
     }
 }
 
-/// Says what would be sent, until drained, whoever leads.
+/// Logs the writes that are due, until drained, also without the claim.
 async fn describe(member: &ClusterName, queue: &Queue, settings: WriterSettings) {
     let WriterSettings { clock, drain, .. } = settings;
     queue.reopen(clock.now());
@@ -74,19 +74,19 @@ async fn describe(member: &ClusterName, queue: &Queue, settings: WriterSettings)
         while let Some((slot, work)) = queue.take(clock.now()) {
             tracing::info!(%member, object = %slot, action = work.action.name(), change = work.summary.as_deref(),
                 "dry run: not written");
-            // as what is refused: not again before it says something else
+            // like refused content: not again before it changes
             queue.finish(&slot, Outcome::Rejected, clock.now());
         }
         let due = queue.next_due();
         tokio::select! {
-            () = queue.rung() => {}
+            () = queue.offered() => {}
             () = drain.cancelled() => {}
             () = sleep_until(clock.instant(due.unwrap_or_default())), if due.is_some() => {}
         }
     }
 }
 
-/// Sends until drained, in one term of leading.
+/// Sends until drained, in one term of the claim.
 async fn write(
     member: &ClusterName,
     queue: &Queue,
@@ -115,7 +115,7 @@ async fn write(
     };
     let counters = metrics.member(member);
     queue.reopen(clock.now());
-    // a task for each would run beside the others, and cost more than what there is to run
+    // a task for each write would cost more than the work that it does
     let mut flights = FuturesUnordered::new();
     loop {
         while !drain.is_cancelled()
@@ -124,9 +124,9 @@ async fn write(
             let sender = &sender;
             flights.push(async move {
                 let sending = AssertUnwindSafe(sender.execute(&slot, &work.action));
-                // a bug in one write must not keep its object's lane for ever
-                let outcome = sending.catch_unwind().await;
-                let outcome = outcome.unwrap_or(Outcome::Retry(Failure::Other));
+                // a bug in one write must not block its object's lane for ever
+                let result = sending.catch_unwind().await;
+                let outcome = result.unwrap_or(Outcome::Retry(Failure::Other));
                 (slot, outcome, work.since)
             });
         }
@@ -143,11 +143,11 @@ async fn write(
                 }
                 counters.patched(outcome.label());
                 if outcome == Outcome::Done && matches!(slot, Slot::Import(_)) {
-                    // what came while another led was his to pass on
+                    // an event before our term was the former leader's to write
                     metrics.propagated(now.since(since.max(tenure.since())));
                 }
             }
-            () = queue.rung() => {}
+            () = queue.offered() => {}
             () = drain.cancelled(), if !drain.is_cancelled() => {}
             () = sleep_until(clock.instant(due.unwrap_or_default())), if due.is_some() && !drain.is_cancelled() => {}
         }

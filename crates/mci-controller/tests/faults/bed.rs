@@ -20,12 +20,12 @@ use tokio::{
 pub(crate) const NS: &str = "ml";
 /// Namespace of a home cluster that holds lease and inventory.
 const HOME_NS: &str = "default";
-/// Long enough for what takes a second, on a machine that does much else.
+/// Long enough for what takes a second, on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
-/// Longer than anything that the controller puts off for more news: an export has a second to settle.
+/// Longer than any delay of the controller for further changes: an export has a second to settle.
 const QUIET: Duration = Duration::from_secs(2);
-/// Between two looks.
-pub(crate) const LOOK: Duration = Duration::from_millis(10);
+/// Period of the checks for a condition.
+pub(crate) const POLL_PERIOD: Duration = Duration::from_millis(10);
 
 /// Clusters and a controller.
 pub(crate) struct Bed {
@@ -131,7 +131,7 @@ impl Bed {
     pub(crate) async fn start(&mut self) -> Result<()> {
         let admin = free_address()?;
         let directory = self.directory.path().display().to_string();
-        let mut words = vec![
+        let mut arguments = vec![
             "mci-controller".to_owned(),
             "--kubeconfig-dir".to_owned(),
             directory,
@@ -140,16 +140,16 @@ impl Bed {
             admin.to_string(),
         ];
         match &self.home {
-            None => words.push("--leader-elect=false".to_owned()),
-            Some(file) => words.extend([
+            None => arguments.push("--leader-elect=false".to_owned()),
+            Some(file) => arguments.extend([
                 "--home-kubeconfig".to_owned(),
                 file.display().to_string(),
                 "--namespace".to_owned(),
                 HOME_NS.to_owned(),
             ]),
         }
-        words.extend(self.flags.iter().cloned());
-        let args = Args::try_parse_from(words).context("the flags")?;
+        arguments.extend(self.flags.iter().cloned());
+        let args = Args::try_parse_from(arguments).context("the flags")?;
         let shutdown = Shutdown::manual();
         let mut task = JoinSet::new();
         task.spawn(mci_controller::run(args, shutdown.clone()));
@@ -175,7 +175,7 @@ impl Bed {
                 Instant::now() < deadline,
                 "the controller is not ready: {answer:?}"
             );
-            sleep(LOOK).await;
+            sleep(POLL_PERIOD).await;
         }
     }
 
@@ -224,8 +224,8 @@ impl Bed {
     pub(crate) async fn metric_sum(&self, prefix: &str) -> Result<u64> {
         let (_, page) = self.admin("/metrics").await?;
         let lines = page.lines().filter(|line| line.starts_with(prefix));
-        let values = lines.filter_map(|line| line.rsplit_once(' '));
-        let values = values.map(|(series, value)| {
+        let samples = lines.filter_map(|line| line.rsplit_once(' '));
+        let values = samples.map(|(series, value)| {
             let value: u64 = value.trim().parse().with_context(|| series.to_owned())?;
             anyhow::Ok(value)
         });
@@ -243,7 +243,7 @@ impl Bed {
         .await
     }
 
-    /// What `/debug/explain` says of a pool.
+    /// The answer of `/debug/explain` for a pool.
     pub(crate) async fn explained(&self, pool: &str) -> Result<Value> {
         let (status, page) = self.admin(&format!("/debug/explain/{NS}/{pool}")).await?;
         ensure!(status == 200, "{page}");
@@ -258,7 +258,7 @@ impl Bed {
     pub(crate) async fn clusters(&self) -> Result<BTreeMap<String, Value>> {
         let (_, page) = self.admin("/debug/clusters").await?;
         let body = page.split("\r\n\r\n").nth(1).unwrap_or_default();
-        // the answer may come in chunks: their lengths stand around the object
+        // the answer may be chunked: the lengths of the chunks surround the object
         let start = body.find('{').unwrap_or(0);
         let end = body.rfind('}').map_or(0, |at| at + 1);
         let page: Value = serde_json::from_str(body.get(start..end).unwrap_or_default())?;
@@ -269,7 +269,7 @@ impl Bed {
         Ok(named.collect())
     }
 
-    /// Waits until nothing has been written for [`QUIET`]: what came before is done, its echoes, too.
+    /// Waits until nothing has been written for [`QUIET`], so that earlier writes and their echoes are done.
     pub(crate) async fn quiet(&self) -> Result<()> {
         until("nothing is written any more", SOON, || {
             let calls = self.servers().flat_map(Server::calls);
@@ -297,8 +297,8 @@ impl Bed {
         .await
     }
 
-    /// Waits until an entry says this of a condition, as `False/CRDMissing`.
-    pub(crate) async fn says(
+    /// Waits until an entry has this condition, such as `False/CRDMissing`.
+    pub(crate) async fn shows(
         &self,
         importer: &str,
         pool: &str,
@@ -307,7 +307,7 @@ impl Bed {
         wanted: &str,
         limit: Duration,
     ) -> Result<()> {
-        let what = format!("the entry {cluster} of {pool} in {importer} says {type_} {wanted}");
+        let what = format!("the entry {cluster} of {pool} in {importer} has {type_} {wanted}");
         until(&what, limit, || {
             let entry = self.server(importer).entry(NS, pool, cluster);
             let found = entry.as_ref().and_then(|entry| condition(entry, type_));
@@ -352,59 +352,59 @@ impl Drop for Bed {
     }
 }
 
-/// Waits for a condition; what was last seen is in the error.
+/// Waits for a condition; the error has what was last seen.
 pub(crate) async fn until<T, E: Display>(
     what: &str,
     limit: Duration,
-    mut look: impl FnMut() -> Result<T, E>,
+    mut poll: impl FnMut() -> Result<T, E>,
 ) -> Result<T> {
     let deadline = Instant::now() + limit;
     loop {
-        match look() {
+        match poll() {
             Ok(value) => return Ok(value),
             Err(seen) if Instant::now() >= deadline => {
                 bail!("not within {limit:?}: {what}; seen: {seen}")
             }
-            Err(_) => sleep(LOOK).await,
+            Err(_) => sleep(POLL_PERIOD).await,
         }
     }
 }
 
-/// The same, where looking takes time.
+/// The same, with an asynchronous check.
 pub(crate) async fn until_async<T>(
     what: &str,
     limit: Duration,
-    mut look: impl AsyncFnMut() -> Result<T>,
+    mut poll: impl AsyncFnMut() -> Result<T>,
 ) -> Result<T> {
     let deadline = Instant::now() + limit;
     loop {
-        match look().await {
+        match poll().await {
             Ok(value) => return Ok(value),
             Err(seen) if Instant::now() >= deadline => {
                 bail!("not within {limit:?}: {what}; seen: {seen:#}")
             }
-            Err(_) => sleep(LOOK).await,
+            Err(_) => sleep(POLL_PERIOD).await,
         }
     }
 }
 
-/// Sees that something stays as it is.
+/// Checks that a condition holds all the time.
 pub(crate) async fn stays<E: Display>(
     what: &str,
     time: Duration,
-    mut look: impl FnMut() -> Result<(), E>,
+    mut poll: impl FnMut() -> Result<(), E>,
 ) -> Result<()> {
     let deadline = Instant::now() + time;
     while Instant::now() < deadline {
-        if let Err(seen) = look() {
+        if let Err(seen) = poll() {
             bail!("did not stay: {what}; seen: {seen}");
         }
-        sleep(LOOK).await;
+        sleep(POLL_PERIOD).await;
     }
     Ok(())
 }
 
-/// True, or what is the matter.
+/// An error with what was seen, unless `good`.
 pub(crate) fn check(good: bool, seen: impl FnOnce() -> String) -> Result<(), String> {
     if good { Ok(()) } else { Err(seen()) }
 }

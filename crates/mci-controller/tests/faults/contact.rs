@@ -1,4 +1,4 @@
-//! Silence, broken watches, lost credentials.
+//! Members that do not answer, broken watches, lost credentials.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use apiserver_sim::{
 };
 use tokio::time::Instant;
 
-use crate::bed::{Bed, LOOK, NS, check, stays, until};
+use crate::bed::{Bed, NS, POLL_PERIOD, check, stays, until};
 
 /// How long an export of `b` takes to be listed in all of `others`, for each of some pools.
 async fn propagation(bed: &Bed, prefix: &str, others: &[&str]) -> Result<Vec<Duration>> {
@@ -42,7 +42,7 @@ pub(crate) async fn t05_a_member_that_never_answers_is_marked_and_delays_nobody(
     let mut late = Duration::ZERO;
     until("a is marked", Duration::from_secs(30), || {
         let now = Instant::now();
-        late = late.max(now.duration_since(looked).saturating_sub(LOOK));
+        late = late.max(now.duration_since(looked).saturating_sub(POLL_PERIOD));
         looked = now;
         let entry = bed.server("c").entry(NS, "llm", "a").unwrap_or_default();
         let reachable = condition(&entry, "Reachable");
@@ -68,9 +68,9 @@ pub(crate) async fn t05_a_member_that_never_answers_is_marked_and_delays_nobody(
             "{times:?} against {before:?}"
         );
     }
-    // and it is caught up with
+    // and its changes are applied
     bed.server("a").thaw();
-    bed.says(
+    bed.shows(
         "c",
         "llm",
         "a",
@@ -179,8 +179,8 @@ async fn half_open(mut bed: Bed) -> Result<()> {
 
 /// Every watch of every member ends at once with 410.
 pub(crate) async fn t08_few_lists_run_at_once_after_410_from_all() -> Result<()> {
-    let names: Vec<String> = (0..10).map(|number| format!("m{number}")).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let owned: Vec<String> = (0..10).map(|number| format!("m{number}")).collect();
+    let names: Vec<&str> = owned.iter().map(String::as_str).collect();
     let bed = Bed::running(&names).await?;
     bed.server("m0").export(NS, "llm");
     for name in &names[1..] {
@@ -204,7 +204,7 @@ pub(crate) async fn t08_few_lists_run_at_once_after_410_from_all() -> Result<()>
             .filter(|call| call.verb == Verb::List && call.at >= begin)
             .collect()
     };
-    until("all have listed anew", Duration::from_secs(45), || {
+    until("all have relisted", Duration::from_secs(45), || {
         let found = lists().iter().filter(|call| call.code == 200).count();
         check(found >= 4 * names.len(), || format!("{found} lists"))
     })
@@ -231,7 +231,7 @@ pub(crate) async fn t08_few_lists_run_at_once_after_410_from_all() -> Result<()>
     Ok(())
 }
 
-/// The credentials change while watches run: the old token is good for nothing from one moment to the next.
+/// The credentials change while watches run: the old token becomes invalid at once.
 pub(crate) async fn t12_a_rotated_token_costs_at_most_two_rebuilds_and_no_event() -> Result<()> {
     let bed = Bed::running(&["a", "b"]).await?;
     let a = bed.server("a");

@@ -1,4 +1,4 @@
-//! What operators count.
+//! Metrics.
 
 use anyhow::{Result, ensure};
 use apiserver_sim::{GATEWAYS, POOLS, exported_pool};

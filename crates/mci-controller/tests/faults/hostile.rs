@@ -1,4 +1,4 @@
-//! Members and users that do what they should not.
+//! Hostile members and users.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::bed::{Bed, NS, SOON, check, stays, until};
 
-/// Half a megabyte is a while under way, beside other tests.
+/// Half a megabyte takes long, beside other tests.
 const LATER: Duration = Duration::from_secs(45);
 
 fn set_ingress(bed: &Bed, ingress: Value) {
@@ -22,8 +22,9 @@ fn addresses(entry: &Value) -> Vec<String> {
     let services = entry
         .pointer("/endpointPicker/service")
         .and_then(Value::as_array);
-    let services = services.into_iter().flatten();
     let addresses = services
+        .into_iter()
+        .flatten()
         .filter_map(|service| service.get("addresses")?.as_array())
         .flatten();
     addresses
@@ -130,9 +131,9 @@ pub(crate) async fn t23_clocks_an_hour_apart_change_nothing() -> Result<()> {
                 || format!("{found:?}"),
             )
         };
-        until("both say that they are exported", SOON, exported).await?;
+        until("both pools are Exported", SOON, exported).await?;
         let settled = ["a", "b", "c"].map(|name| bed.version(name, "llm"));
-        stays("all is said", Duration::from_secs(1), || {
+        stays("nothing is written", Duration::from_secs(1), || {
             let now = ["a", "b", "c"].map(|name| bed.version(name, "llm"));
             check(now == settled, || format!("{now:?}"))
         })

@@ -1,4 +1,4 @@
-//! Members come, go, and are not who they seem.
+//! Members that are added, removed or mistaken for others.
 
 use std::time::Duration;
 
@@ -37,8 +37,8 @@ pub(crate) async fn t16_one_cluster_under_two_names_is_active_once() -> Result<(
     .await
 }
 
-/// Removed while silent: its entries go at once, it is forgotten within 30 s, and nobody waits for it. Added again:
-/// what it holds is taken as it is.
+/// Removed while silent: its entries are withdrawn at once, it is forgotten within 30 s, and nothing waits for it. Added
+/// again: its objects are adopted as they are.
 pub(crate) async fn t20_and_t21_an_unreachable_member_is_forgotten_and_adopted_again() -> Result<()>
 {
     let bed = Bed::running(&["a", "b", "c", "d"]).await?;

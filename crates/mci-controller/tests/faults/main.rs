@@ -1,7 +1,7 @@
 //! The controller under faults: a real one in this process, in real time, on scripted API servers.
 //!
-//! Each test bears the number of its row in the specification's table of faults and asserts what that row expects. Most
-//! of a test's time is waiting, so many run at once, each in a runtime of its own.
+//! The name of each test starts with the number of its row in the specification's table of faults. Tests mostly wait, so
+//! many run at once, each in a runtime of its own.
 #![cfg(test)]
 
 mod bed;
@@ -65,8 +65,8 @@ const TESTS: &[Test] = &tests![
     inventory::t16_one_cluster_under_two_names_is_active_once,
     restart::t03_an_orphan_is_deleted_once,
     restart::t04_imports_of_others_are_left_alone,
-    observed::an_export_is_told_once_where_describe_finds_it_and_explained,
-    observed::a_bad_annotation_is_told_with_what_to_do,
+    observed::an_export_is_reported_once_where_describe_finds_it_and_explained,
+    observed::a_bad_annotation_is_reported_with_what_to_do,
     promises::an_import_crd_that_is_missing_pauses_its_member_alone,
     promises::a_missing_namespace_counts_where_the_operator_is_strict,
     promises::an_endpoint_pickers_service_may_go_and_return,

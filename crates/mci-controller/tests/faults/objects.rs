@@ -1,4 +1,4 @@
-//! CRDs and namespaces come and go.
+//! CRDs and namespaces that are created and deleted.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use serde_json::json;
 
 use crate::bed::{Bed, NS, SOON, check, stays, until};
 
-/// The API server tells each pool as deleted before the kind is gone (K8): that proves nothing.
+/// The API server reports each pool as deleted before the kind is gone (K8): that is no evidence.
 pub(crate) async fn t01_deleting_the_pools_crd_withdraws_nothing() -> Result<()> {
     let bed = Bed::running(&["a", "b", "c"]).await?;
     bed.server("a").export(NS, "llm");
     bed.entries("b", "llm", &["a"]).await?;
     bed.server("a").delete_crd(&POOLS);
-    bed.says("b", "llm", "a", "Reachable", "False/CRDMissing", SOON)
+    bed.shows("b", "llm", "a", "Reachable", "False/CRDMissing", SOON)
         .await?;
     let kept = || {
         check(bed.server("b").entries(NS, "llm") == ["a"], || {
@@ -22,7 +22,7 @@ pub(crate) async fn t01_deleting_the_pools_crd_withdraws_nothing() -> Result<()>
         })
     };
     stays("the entry", Duration::from_secs(3), kept).await?;
-    bed.says("c", "llm", "a", "Ready", "True/Ready", SOON)
+    bed.shows("c", "llm", "a", "Ready", "True/Ready", SOON)
         .await?;
     let withdrawn = "mci_withdrawals_total{reason=\"PoolDeleted\"}";
     ensure!(bed.counter(withdrawn).await? == 0);
@@ -31,8 +31,8 @@ pub(crate) async fn t01_deleting_the_pools_crd_withdraws_nothing() -> Result<()>
 
     bed.server("a").install_crd(&POOLS);
     bed.server("a").export(NS, "llm");
-    // a kind that is not served is looked for each 30 s
-    bed.says(
+    // a kind that is not served is retried each 30 s
+    bed.shows(
         "b",
         "llm",
         "a",
@@ -64,12 +64,7 @@ pub(crate) async fn t19_imports_follow_a_namespace() -> Result<()> {
             format!("{found:?}")
         })
     };
-    until(
-        "the pool says that nobody has its namespace",
-        SOON,
-        exported,
-    )
-    .await?;
+    until("Exported is NamespaceMissing", SOON, exported).await?;
     ensure!(b.writes("inferencepoolimports") == 0, "{:?}", b.calls());
 
     b.put(&NAMESPACES, json!({"metadata": {"name": late}}));
@@ -98,13 +93,13 @@ pub(crate) async fn t19_imports_follow_a_namespace() -> Result<()> {
     b.delete_namespace(late);
     stays("few writes into none", Duration::from_secs(3), calm).await?;
     ensure!(b.get(&IMPORTS, late, "llm").is_none());
-    until("the pool says so again", SOON, exported).await?;
+    until("the pool is Exported again", SOON, exported).await?;
 
     b.put(&NAMESPACES, json!({"metadata": {"name": late}}));
     until("the import is back", SOON, listed).await
 }
 
-/// The same while no watch runs that could tell of the deletions.
+/// The same while no watch runs that could report the deletions.
 pub(crate) async fn t01_a_pools_crd_that_goes_unseen_withdraws_nothing() -> Result<()> {
     let mut bed = Bed::running(&["a", "b"]).await?;
     bed.server("a").export(NS, "llm");
@@ -112,7 +107,7 @@ pub(crate) async fn t01_a_pools_crd_that_goes_unseen_withdraws_nothing() -> Resu
     bed.server("a").stop();
     bed.server("a").delete_crd(&POOLS);
     bed.server("a").restart().await?;
-    bed.says("b", "llm", "a", "Reachable", "False/CRDMissing", SOON)
+    bed.shows("b", "llm", "a", "Reachable", "False/CRDMissing", SOON)
         .await?;
     stays("the entry", Duration::from_secs(2), || {
         let found = bed.server("b").entries(NS, "llm");
@@ -137,7 +132,7 @@ pub(crate) async fn t18_upstreams_crd_takes_our_fields_and_ours_brings_them_back
     bed.entries("b", "llm", &["a"]).await?;
     b.install_import_crd(Flavour::Upstream);
     b.end_watches(&IMPORTS, Ending::Quiet);
-    // something new to say: who exports is the one field that upstream's shape has
+    // a change to write: the exporting clusters are the one field that upstream's shape has
     bed.server("c").export(NS, "llm");
     until("the controllers name both", SOON, || {
         let import = b.get(&IMPORTS, NS, "llm").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What users and operators are told.
+//! Events and explanations for users and operators.
 
 use anyhow::{Context, Result, ensure};
 use apiserver_sim::{CORE_EVENTS, POOLS, Server};
@@ -23,14 +23,15 @@ fn events_of(server: &Server, pool: &str) -> Vec<serde_json::Value> {
         .collect()
 }
 
-pub(crate) async fn an_export_is_told_once_where_describe_finds_it_and_explained() -> Result<()> {
+pub(crate) async fn an_export_is_reported_once_where_describe_finds_it_and_explained() -> Result<()>
+{
     let mut bed = Bed::running(&["a", "b"]).await?;
     let (status, _) = bed.admin(&format!("/debug/explain/{NS}/llm")).await?;
     ensure!(status == 404, "{status}");
     bed.server("a").export(NS, "llm");
-    until("the export is told of", SOON, || {
-        let told = reasons(bed.server("a"));
-        check(told.iter().any(|reason| reason == "Exported"), || {
+    until("the export is reported", SOON, || {
+        let found = reasons(bed.server("a"));
+        check(found.iter().any(|reason| reason == "Exported"), || {
             let seen = bed.server("a");
             let condition = seen.exported_condition(NS, "llm");
             format!("{condition:?}, {:?}", seen.list(&CORE_EVENTS))
@@ -39,8 +40,8 @@ pub(crate) async fn an_export_is_told_once_where_describe_finds_it_and_explained
     .await?;
     let pool = bed.server("a").get(&POOLS, NS, "llm").context("a pool")?;
     let events = bed.server("a").list(&CORE_EVENTS);
-    let event = events.iter().find(|event| event["reason"] == "Exported");
-    let event = event.context("an event")?;
+    let exported = events.iter().find(|event| event["reason"] == "Exported");
+    let event = exported.context("an event")?;
     let about = &event["involvedObject"];
     ensure!(about["uid"] == pool["metadata"]["uid"], "{event}");
     ensure!(
@@ -56,8 +57,8 @@ pub(crate) async fn an_export_is_told_once_where_describe_finds_it_and_explained
             "{page}"
         );
         let importers = page["importers"].as_array().context("a list")?;
-        let b = importers.iter().find(|one| one["cluster"] == "b");
-        let b = b.context("b is missing")?;
+        let row = importers.iter().find(|one| one["cluster"] == "b");
+        let b = row.context("b is missing")?;
         ensure!(b["state"] == "Applied" && b["queued"] == false, "{page}");
         Ok(())
     })
@@ -69,10 +70,10 @@ pub(crate) async fn an_export_is_told_once_where_describe_finds_it_and_explained
     let version = bed.server("b").writes("inferencepoolimports");
     bed.server("a").export(NS, "other");
     bed.entries("b", "other", &["a"]).await?;
-    until("the new export is told of", SOON, || {
-        let told = reasons(bed.server("a"));
-        let count = told.iter().filter(|reason| *reason == "Exported").count();
-        check(count == 2, || format!("{told:?}"))
+    until("the new export is reported", SOON, || {
+        let found = reasons(bed.server("a"));
+        let count = found.iter().filter(|reason| *reason == "Exported").count();
+        check(count == 2, || format!("{found:?}"))
     })
     .await?;
     ensure!(
@@ -84,14 +85,14 @@ pub(crate) async fn an_export_is_told_once_where_describe_finds_it_and_explained
     Ok(())
 }
 
-pub(crate) async fn a_bad_annotation_is_told_with_what_to_do() -> Result<()> {
+pub(crate) async fn a_bad_annotation_is_reported_with_what_to_do() -> Result<()> {
     let bed = Bed::running(&["a", "b"]).await?;
     bed.server("a").put(&POOLS, {
         let mut pool = apiserver_sim::exported_pool(NS, "llm");
         pool["metadata"]["annotations"][apiserver_sim::EXPORT] = "cluster-set".into();
         pool
     });
-    until("it is told of", SOON, || {
+    until("it is reported", SOON, || {
         let events = bed.server("a").list(&CORE_EVENTS);
         let found = events.iter().any(|event| {
             let message = event["message"].as_str().unwrap_or_default();

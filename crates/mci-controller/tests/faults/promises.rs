@@ -1,4 +1,4 @@
-//! Promises that no row of the table of faults names, each on a running controller.
+//! Promises that are not in the table of faults, each on a running controller.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::bed::{Bed, NS, SOON, check, stays, until, until_async};
 
-/// Section 8, "import CRD absent": a pause, said in `Exported`, and all of it once the CRD is there.
+/// Section 8, "import CRD absent": a pause, reported in `Exported`, and all imports once the CRD exists.
 pub(crate) async fn an_import_crd_that_is_missing_pauses_its_member_alone() -> Result<()> {
     let mut bed = Bed::new(&["a", "b", "c"])?;
     bed.server("b").delete_crd(&IMPORTS);
@@ -34,13 +34,13 @@ pub(crate) async fn an_import_crd_that_is_missing_pauses_its_member_alone() -> R
     bed.entries("b", "more", &["a"]).await
 }
 
-/// Waits until the pool in `a` says this of its export.
+/// Waits until the pool in `a` has this condition `Exported`.
 async fn exported(bed: &Bed, pool: &str, wanted: &str) -> Result<()> {
     exported_in(bed, NS, pool, wanted).await
 }
 
 async fn exported_in(bed: &Bed, namespace: &str, pool: &str, wanted: &str) -> Result<()> {
-    let what = format!("{pool} says Exported={wanted}");
+    let what = format!("{pool} has Exported={wanted}");
     until(&what, SOON, || {
         let found = bed.server("a").exported_condition(namespace, pool);
         check(found.as_deref() == Some(wanted), || format!("{found:?}"))
@@ -58,13 +58,13 @@ pub(crate) async fn a_withdrawn_entry_drains_for_as_long_as_asked() -> Result<()
     bed.entries("b", "llm", &["a"]).await?;
     let drains = async |bed: &Bed| {
         bed.server("a").unexport(NS, "llm");
-        bed.says("b", "llm", "a", "Ready", "False/Draining", SOON)
+        bed.shows("b", "llm", "a", "Ready", "False/Draining", SOON)
             .await
     };
     // a new export calls it off
     drains(&bed).await?;
     bed.server("a").export(NS, "llm");
-    bed.says("b", "llm", "a", "Ready", "True/Ready", SOON)
+    bed.shows("b", "llm", "a", "Ready", "True/Ready", SOON)
         .await?;
     // a restart goes on with it, and does not begin again
     let begun = Instant::now();
@@ -122,7 +122,7 @@ pub(crate) async fn most_members_silent_at_once_are_held_by_the_guard() -> Resul
     bed.server("a").stop();
     bed.server("b").stop();
     for cluster in ["a", "b"] {
-        bed.says(
+        bed.shows(
             "c",
             "llm",
             cluster,
@@ -160,13 +160,13 @@ pub(crate) async fn a_silent_member_is_withdrawn_after_the_time_that_the_operato
     bed.server("b").export(NS, "llm");
     bed.entries("c", "llm", &["a", "b"]).await?;
     bed.server("a").stop();
-    bed.says("c", "llm", "a", "Ready", "Unknown/Stale", SOON)
+    bed.shows("c", "llm", "a", "Ready", "Unknown/Stale", SOON)
         .await?;
     bed.entries("c", "llm", &["b"]).await?;
     bed.counted("mci_withdrawals_total{reason=\"WithdrawAfter\"}", 1)
         .await?;
     bed.server("a").restart().await?;
-    bed.says("c", "llm", "a", "Ready", "True/Ready", 2 * SOON)
+    bed.shows("c", "llm", "a", "Ready", "True/Ready", 2 * SOON)
         .await
 }
 
@@ -214,15 +214,15 @@ pub(crate) async fn an_import_without_labels_is_adopted_in_place() -> Result<()>
     .await
 }
 
-/// Section 4.1: the entry stays while its endpoint picker's Service is missing, and says why it is not ready.
+/// Section 4.1: the entry stays while its endpoint picker's Service is missing, with the reason why it is not ready.
 pub(crate) async fn an_endpoint_pickers_service_may_go_and_return() -> Result<()> {
     let bed = Bed::running(&["a", "b"]).await?;
     bed.server("a").export(NS, "llm");
-    bed.says("b", "llm", "a", "Ready", "True/Ready", SOON)
+    bed.shows("b", "llm", "a", "Ready", "True/Ready", SOON)
         .await?;
     bed.server("a").delete(&SERVICES, NS, EPP);
     for type_ in ["ResolvedRefs", "Ready"] {
-        bed.says("b", "llm", "a", type_, "False/BackendNotFound", SOON)
+        bed.shows("b", "llm", "a", type_, "False/BackendNotFound", SOON)
             .await?;
     }
     let entry = bed.server("b").entry(NS, "llm", "a").context("an entry")?;
@@ -230,7 +230,7 @@ pub(crate) async fn an_endpoint_pickers_service_may_go_and_return() -> Result<()
     ensure!(addresses.is_none(), "the address of before: {entry}");
     let service = load_balancer(NS, EPP, "192.0.2.77");
     bed.server("a").put(&SERVICES, service);
-    bed.says("b", "llm", "a", "Ready", "True/Ready", SOON)
+    bed.shows("b", "llm", "a", "Ready", "True/Ready", SOON)
         .await?;
     let entry = bed.server("b").entry(NS, "llm", "a").context("an entry")?;
     let addresses = entry.pointer("/endpointPicker/service/0/addresses");

@@ -1,4 +1,4 @@
-//! What a start does with what an earlier controller left.
+//! Starts with the imports of an earlier controller.
 
 use std::time::Duration;
 
@@ -39,9 +39,9 @@ pub(crate) async fn t02_a_start_without_a_member_keeps_its_entries() -> Result<(
     bed.server("a").stop();
     bed.flags(&QUICK_START);
     bed.start().await?;
-    bed.says("c", "llm", "a", "Reachable", "False/ConnectionLost", SOON)
+    bed.shows("c", "llm", "a", "Reachable", "False/ConnectionLost", SOON)
         .await?;
-    bed.says("b", "llm", "a", "Reachable", "False/ConnectionLost", SOON)
+    bed.shows("b", "llm", "a", "Reachable", "False/ConnectionLost", SOON)
         .await?;
     let kept = || {
         let now = [bed.import("b", "llm"), bed.import("c", "llm")];
@@ -130,7 +130,7 @@ pub(crate) async fn t04_imports_of_others_are_left_alone() -> Result<()> {
     Ok(())
 }
 
-/// The entries of a member that is not heard of are taken from each importer's own import.
+/// The entries of a member that does not answer are carried over from each importer's own import.
 pub(crate) async fn t27_a_forged_import_fools_only_its_owner() -> Result<()> {
     let mut bed = Bed::running(&["a", "b", "c"]).await?;
     bed.server("a").export(NS, "llm");
@@ -149,7 +149,7 @@ pub(crate) async fn t27_a_forged_import_fools_only_its_owner() -> Result<()> {
     ensure!(text("b").contains(forged), "{}", text("b"));
     bed.flags(&QUICK_START);
     bed.start().await?;
-    bed.says("c", "llm", "a", "Reachable", "False/ConnectionLost", SOON)
+    bed.shows("c", "llm", "a", "Reachable", "False/ConnectionLost", SOON)
         .await?;
     stays("what c imports", Duration::from_secs(3), || {
         let now = bed_text(&bed, "c");
@@ -159,7 +159,7 @@ pub(crate) async fn t27_a_forged_import_fools_only_its_owner() -> Result<()> {
     })
     .await?;
     bed.server("a").restart().await?;
-    until("b is told the truth", Duration::from_secs(45), || {
+    until("b has the present state", Duration::from_secs(45), || {
         let now = bed_text(&bed, "b");
         check(now.contains("192.0.2.1") && !now.contains(forged), || {
             now.clone()

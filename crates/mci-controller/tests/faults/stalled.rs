@@ -1,4 +1,4 @@
-//! Answers that begin and do not end, while all else of the server works.
+//! Answers that begin and do not end, while other requests to the server work.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use crate::bed::{Bed, NS, SOON, check, until};
 
 const POOLS_PLURAL: &str = "inferencepools";
-/// What the machine may be late by, with all tests at once.
+/// Slack for a busy machine, with all tests at once.
 const SLACK: Duration = Duration::from_secs(6);
 
-/// The next watches of pools suffer this; returns once one of them is under way.
+/// Injects this fault into the next watches of pools; returns once one of them is affected.
 async fn stall_watches(server: &Server, rule: Rule) -> Result<Instant> {
     let watches = || server.count(Verb::Watch, POOLS_PLURAL);
     let before = watches();
@@ -25,9 +25,9 @@ async fn stall_watches(server: &Server, rule: Rule) -> Result<Instant> {
     Ok(Instant::now())
 }
 
-/// Only the watch of pools hangs. Where its headers came nothing fails, and it is begun anew when the server should have
-/// ended it, after 40 s, and 5 s more. Where nothing came it fails after 10 s, and again; once that has gone on for 15 s
-/// while probes pass, contact is lost, and all is listed anew.
+/// Only the watch of pools hangs. If it sent its headers, nothing fails, and it is restarted 5 s after the server should
+/// have ended it (40 s). Otherwise it fails after 10 s, and again; once that lasts 15 s while probes pass, contact is lost,
+/// and all is relisted.
 pub(crate) async fn an_export_behind_a_watch_that_hangs_is_seen_while_all_else_answers()
 -> Result<()> {
     let buffered = async {
@@ -57,12 +57,12 @@ pub(crate) async fn an_export_behind_a_watch_that_hangs_is_seen_while_all_else_a
         bed.entries("b", "before", &["a"]).await?;
         stall_watches(a, Rule::all(Fault::Never)).await?;
         a.export(NS, "llm");
-        // others are none the worse
+        // other members are not affected
         bed.server("c").export(NS, "other");
         bed.entries("b", "other", &["c"]).await?;
         // two answers that do not begin, a second between them, a probe, and the wait before a connect
         let bound = Duration::from_secs(10 + 1 + 10 + 5 + 1) + SLACK;
-        until("what the watch did not tell", bound, || {
+        until("what the watch did not report", bound, || {
             let [old, new] = ["before", "llm"].map(|pool| bed.server("b").entries(NS, pool));
             check(old == ["a"] && new == ["a"], || format!("{old:?} {new:?}"))
         })
@@ -75,7 +75,7 @@ pub(crate) async fn an_export_behind_a_watch_that_hangs_is_seen_while_all_else_a
     tokio::try_join!(buffered, silent).map(|_| ())
 }
 
-/// A list that stops after its headers, and then one that stops half-way: neither is the word on what there is.
+/// A list that stops after its headers, and then one that stops half-way: neither is evidence.
 pub(crate) async fn a_list_that_hangs_or_breaks_off_is_made_again_and_withdraws_nothing()
 -> Result<()> {
     let bed = Bed::running(&["a", "b", "c"]).await?;

@@ -1,4 +1,4 @@
-//! Starts that write nothing, and starts that come to nothing.
+//! Starts that write nothing, and starts that fail.
 
 use std::{net::TcpListener, process::Stdio, time::Duration};
 
@@ -8,7 +8,7 @@ use tokio::{process::Command, time::timeout};
 
 use crate::bed::{Bed, NS, SOON, check, stays, until, until_async};
 
-/// What a controller does not wait for: members that are not to be used.
+/// Shortens the wait for members that cannot be used.
 const QUICK_START: [&str; 2] = ["--initial-sync-timeout", "2s"];
 
 /// Writes into any of the clusters, of any kind.
@@ -20,7 +20,7 @@ fn writes(bed: &Bed) -> Vec<Call> {
 pub(crate) async fn r35_a_dry_run_decides_everything_and_writes_nothing() -> Result<()> {
     let mut bed = Bed::new(&["a", "b", "home"])?;
     bed.settle("home")?;
-    // one cluster under two names, of which the operator is told at home
+    // one cluster under two names, which is reported at home
     bed.admit_as("z", "a")?;
     bed.server("a").export(NS, "llm");
     bed.flags(&["--dry-run", QUICK_START[0], QUICK_START[1]]);
@@ -31,9 +31,9 @@ pub(crate) async fn r35_a_dry_run_decides_everything_and_writes_nothing() -> Res
         async || {
             let page = bed.explained("llm").await?;
             let importers = page["importers"].as_array().context("a list")?;
-            let b = importers.iter().find(|one| one["cluster"] == "b");
-            let b = b.context("b is missing")?;
-            // what is described is put aside as what a server refuses
+            let row = importers.iter().find(|one| one["cluster"] == "b");
+            let b = row.context("b is missing")?;
+            // a described write is treated like one that the server refused
             ensure!(
                 b["state"] == "Pending" && b["lastError"] == "schema",
                 "{page}"
@@ -44,7 +44,7 @@ pub(crate) async fn r35_a_dry_run_decides_everything_and_writes_nothing() -> Res
         },
     )
     .await?;
-    // Exported and events have a second to settle, the members' records are told each second
+    // Exported and events have a second to settle, the members' identities are recorded each second
     stays("silence", Duration::from_secs(4), || {
         let seen = writes(&bed);
         check(seen.is_empty(), || format!("{seen:?}"))
@@ -54,7 +54,7 @@ pub(crate) async fn r35_a_dry_run_decides_everything_and_writes_nothing() -> Res
     let seen = writes(&bed);
     ensure!(seen.is_empty(), "at the end: {seen:?}");
 
-    // the same in earnest: there was something to write of each kind
+    // without --dry-run there is something to write of each kind
     bed.flags(&QUICK_START);
     bed.start().await?;
     for (server, resource) in [
@@ -75,19 +75,19 @@ pub(crate) async fn r35_a_dry_run_decides_everything_and_writes_nothing() -> Res
     Ok(())
 }
 
-/// How the program ends with these flags and no environment: its code, and what it says.
-async fn outcome(words: &[&str]) -> Result<(Option<i32>, String)> {
+/// The exit code and standard error of the program with these flags and no environment.
+async fn outcome(arguments: &[&str]) -> Result<(Option<i32>, String)> {
     let mut program = Command::new(env!("CARGO_BIN_EXE_mci-controller"));
-    program.env_clear().args(words).kill_on_drop(true);
+    program.env_clear().args(arguments).kill_on_drop(true);
     program.stdin(Stdio::null()).stdout(Stdio::null());
-    let ended = timeout(SOON, program.output()).await;
-    let ended = ended.with_context(|| format!("{words:?} runs on"))??;
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    Ok((ended.status.code(), said))
+    let output = timeout(SOON, program.output()).await;
+    let ended = output.with_context(|| format!("{arguments:?} runs on"))??;
+    let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
+    Ok((ended.status.code(), stderr))
 }
 
 pub(crate) async fn a_start_that_cannot_work_ends_with_64_before_a_port_is_bound() -> Result<()> {
-    // taken: who comes so far as to bind it ends otherwise
+    // in use: a program that gets as far as binding it fails differently
     let taken = TcpListener::bind("127.0.0.1:0").context("a port")?;
     let address = taken.local_addr().context("bound")?.to_string();
     let bed = Bed::new(&["home"])?;
@@ -138,7 +138,7 @@ pub(crate) async fn a_start_that_cannot_work_ends_with_64_before_a_port_is_bound
             64,
             "soon",
         ),
-        // what could work comes as far as the port, without a home as well
+        // a valid configuration fails at the port, without a home as well
         (
             &["--kubeconfig-dir", &members, alone],
             1,
@@ -150,12 +150,12 @@ pub(crate) async fn a_start_that_cannot_work_ends_with_64_before_a_port_is_bound
             "cannot listen on --admin-address",
         ),
     ];
-    for (words, code, expected) in cases {
-        let words = [words, &["--admin-address", &address]].concat();
-        let (ended, said) = outcome(&words).await?;
+    for (arguments, code, expected) in cases {
+        let arguments = [arguments, &["--admin-address", &address]].concat();
+        let (ended, stderr) = outcome(&arguments).await?;
         ensure!(
-            ended == Some(code) && said.contains(expected),
-            "{words:?} ended with {ended:?}, not {code}: {said}"
+            ended == Some(code) && stderr.contains(expected),
+            "{arguments:?} ended with {ended:?}, not {code}: {stderr}"
         );
     }
     Ok(())

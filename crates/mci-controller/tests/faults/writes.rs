@@ -1,4 +1,4 @@
-//! Refused, slow and contested writes.
+//! Writes that are refused, slow or undone.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn refused(server: &Server) -> usize {
         .count()
 }
 
-/// A gateway says something in its own entry, as a read and a write that nothing comes between.
+/// A gateway changes its own entry, in one atomic read and write.
 fn gateway_writes(server: &Server, message: &str) {
     server.edit(&POOLS, NS, "llm", |pool| {
         let accepted = json!({
@@ -88,7 +88,7 @@ pub(crate) async fn t09_our_entry_and_a_busy_gateways_persist() -> Result<()> {
         if refused(a) > 0 {
             a.remove_fault(late);
         }
-        // something of ours to say
+        // a change for us to write
         match round % 40 {
             10 => annotate(a, "Bad"),
             30 => annotate(a, "ClusterSet"),
@@ -100,7 +100,7 @@ pub(crate) async fn t09_our_entry_and_a_busy_gateways_persist() -> Result<()> {
     }
     annotate(a, "ClusterSet");
     gateway_writes(a, "the last");
-    until("both entries say the last", SOON, || {
+    until("both entries show the last change", SOON, || {
         let found = parents(a);
         let gateways = of(&found, GATEWAY);
         let last = gateways.is_some_and(|one| one["conditions"][0]["message"] == "the last");

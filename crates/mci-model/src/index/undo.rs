@@ -1,9 +1,8 @@
-//! Writes of ours that somebody keeps undoing (spec 4.6): imports, and our entries in the statuses of pools. Known from the
-//! watch alone, never from the writer: an object that said what is planned, and says something else in its next version,
-//! was undone.
+//! Detects that somebody keeps undoing our writes (spec 4.6): imports, and our entries in the statuses of pools. It uses
+//! the watch alone, never the writer: an object that was as planned and is not in its next version was undone.
 //!
-//! Once or twice is an edit, to be reverted at once. Three times in a minute is a conflict, which nobody wins by speed: the
-//! object is written ever more rarely, until it has been left alone for a while.
+//! Once or twice is an edit, reverted at once. Three times in a minute is a conflict: the object is written ever more
+//! rarely, until nobody has undone it for a while.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -26,16 +25,16 @@ pub struct UndoDetector {
     waits: Waits,
 }
 
-/// What is planned of an object.
+/// The plan for an object.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Of what we write, see [`digest`](super::digest); none: it should not be there.
+    /// Of what we write, see [`digest`](super::digest); none: the object should not exist.
     pub digest: Option<u64>,
-    /// Whether the object is so.
+    /// Whether the live object is as planned.
     pub is_shown: bool,
 }
 
-/// A state of the object.
+/// A version of the live object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     /// Hash of uid, and of whatever changes with every write that matters.
@@ -49,7 +48,7 @@ struct Observed {
     /// Digest of what was planned then.
     wanted: Option<u64>,
     version: Option<Version>,
-    /// It is as planned; none: it is not.
+    /// Set while the object is as planned.
     shown: Option<Shown>,
     /// When it was undone, within [`WINDOW`]; at most [`ROUNDS`].
     undone: Vec<Moment>,
@@ -58,8 +57,8 @@ struct Observed {
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     since: Moment,
-    /// It came to say so by a change of itself. Where the plan came back to it instead, a write of ours may still be on
-    /// its way, and must not pass for somebody else's.
+    /// The object changed to be as planned. If the plan changed instead, a write of ours may still be in flight, and must
+    /// not count as somebody else's.
     by_change: bool,
 }
 
@@ -87,12 +86,11 @@ const POOLS: Waits = Waits {
     min: Duration::from_secs(1),
     max: Duration::from_mins(5),
 };
-/// So often within [`WINDOW`] is no accident (spec 4.6).
+/// So many undos within [`WINDOW`] begin a conflict (spec 4.6).
 const ROUNDS: usize = 3;
 const WINDOW: Duration = Duration::from_mins(1);
-/// Left alone for so long, an object is in conflict no more. No shorter than the longest wait, or each would look like
-/// peace.
-const PEACE: Duration = IMPORTS.max;
+/// A conflict ends after this time without an undo. No shorter than the longest wait, or each wait would end it.
+const CALM: Duration = IMPORTS.max;
 
 // === impl UndoDetector ===
 
@@ -121,11 +119,11 @@ impl UndoDetector {
         wanted: Wanted,
         now: Moment,
     ) -> bool {
-        let observed = self.observed.get_mut(key);
         let is_planned = wanted.digest.is_some();
-        let observed = observed.filter(|observed| observed.wanted.is_some() == is_planned);
-        let Some(observed) = observed else {
-            // another plan has other opponents: what ends an export does not wait
+        let observed = self.observed.get_mut(key);
+        let Some(observed) = observed.filter(|observed| observed.wanted.is_some() == is_planned)
+        else {
+            // an object that is planned to go, or to exist again, starts a new count: the end of an export does not wait
             self.forget(key);
             if is_planned || !wanted.is_shown {
                 let observed = Observed::first(version, wanted, now);
@@ -134,9 +132,9 @@ impl UndoDetector {
             return false;
         };
         let moved = observed.version != version;
-        // where its generation grew, the plan has to follow: it names the generation
-        let grew = observed.version.zip(version);
-        let grew = grew.is_some_and(|(old, new)| old.generation < new.generation);
+        // if its generation grew, the plan follows, since it contains the generation
+        let versions = observed.version.zip(version);
+        let grew = versions.is_some_and(|(old, new)| old.generation < new.generation);
         observed.wanted = wanted.digest;
         observed.version = version;
         if wanted.is_shown {
@@ -152,8 +150,8 @@ impl UndoDetector {
         undone && self.count(key, now)
     }
 
-    /// The watch shows an import. Planning may not see this version: the next, which undoes it, may be here before. So
-    /// that it says what was last planned is noted at once; all else is for the plan to tell.
+    /// The watch shows an import. Planning may not see this version, if the next one, which undoes it, arrives first. So a
+    /// version that is as last planned is recorded at once; other versions are compared by the plan.
     pub(super) fn observe_live(&mut self, live: &LiveImport, now: Moment) {
         let digest = live.status.digest();
         let wanted = self.observed.get(&live.key).map(|observed| observed.wanted);
@@ -182,15 +180,14 @@ impl UndoDetector {
         self.conflicts.remove(key);
     }
 
-    /// Another begins to write, or this one again: what was seen meanwhile was not about its writes. Returns the keys that
-    /// were in conflict.
+    /// The leader changed: the record is about writes of another controller. Returns the keys that were in conflict.
     pub fn clear(&mut self) -> Vec<Key> {
         self.observed.clear();
         std::mem::take(&mut self.conflicts).into_keys().collect()
     }
 
-    /// Forgets what should not be there and is not, unless it is in conflict. For a slow pass: what somebody makes again
-    /// and again counts in between.
+    /// Forgets objects that should not exist and do not, unless in conflict. To be called rarely: an object that somebody
+    /// recreates must be counted in between.
     pub fn prune(&mut self) {
         let conflicts = &self.conflicts;
         self.observed.retain(|key, observed| {
@@ -201,15 +198,13 @@ impl UndoDetector {
 
     /// Ends conflicts that are over; returns their keys.
     pub fn tick(&mut self, now: Moment) -> Vec<Key> {
-        let shown = |key: &Key| self.observed.get(key).and_then(|observed| observed.shown);
-        let calm = self.conflicts.keys();
-        let calm =
-            calm.filter(|key| shown(key).is_some_and(|shown| now.since(shown.since) >= PEACE));
-        let calm: Vec<Key> = calm.cloned().collect();
-        for key in &calm {
-            self.conflicts.remove(key);
-        }
-        calm
+        let observed = &self.observed;
+        let is_over = |key: &Key| {
+            let shown = observed.get(key).and_then(|observed| observed.shown);
+            shown.is_some_and(|shown| now.since(shown.since) >= CALM)
+        };
+        let over = self.conflicts.extract_if(.., |key, _| is_over(key));
+        over.map(|(key, _)| key).collect()
     }
 
     /// Counts a write that was undone; returns whether a conflict begins.
@@ -272,7 +267,7 @@ impl Version {
         let ours = digest_entry_in_pool(facts.exported.as_deref());
         Self {
             hash: hash(&facts.uid, &ours.to_le_bytes()),
-            // what we say of it changes with the plan
+            // our entry changes with the plan
             generation: 0,
         }
     }
@@ -309,7 +304,7 @@ mod tests {
         }
     }
 
-    /// What [`mk_import`] says is not what is planned here: only `is_shown` tells.
+    /// A plan for [`mk_import`]. The digest is arbitrary: `is_shown` alone matters.
     const fn mk_wanted(is_shown: bool) -> Wanted {
         Wanted {
             digest: Some(0),
@@ -454,11 +449,11 @@ mod tests {
         let key = mk_key("llm");
         let planned = |live: &LiveImport| live.status.digest();
         let mut edited = mk_import(0, 1);
-        let said = crd::InferencePoolImportStatus {
+        let changed = crd::InferencePoolImportStatus {
             observed_generation: Some(7),
             ..crd::InferencePoolImportStatus::default()
         };
-        edited.status = LiveStatus::new(said, "us");
+        edited.status = LiveStatus::new(changed, "us");
         let mut detector = UndoDetector::of_imports();
         for version in (1..7).step_by(2) {
             let ours = mk_import(version, 1);

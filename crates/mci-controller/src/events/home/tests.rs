@@ -85,7 +85,7 @@ impl Bench {
             .collect()
     }
 
-    fn look_on(&mut self, overview: &Overview) {
+    fn observe_without_leading(&mut self, overview: &Overview) {
         assert!(self.reports(overview, false).is_empty());
     }
 
@@ -102,7 +102,7 @@ impl Bench {
 }
 
 #[test]
-fn a_start_that_works_is_no_news_and_trouble_is() {
+fn a_start_reports_only_members_that_do_not_work() {
     let mut bench = Bench::new();
     let start = mk_overview(false, &[("a", "Connecting"), ("b", "Connecting")]);
     assert!(bench.observe(&start).is_empty());
@@ -132,8 +132,8 @@ fn the_guard_and_members_of_files_are_on_our_lease() {
     let mut overview = mk_overview(true, &[("x", "AuthFailed"), ("y", "AuthFailed")]);
     overview.guard = true;
     let lease = "isthmus-mci-prod";
-    let expected = ["IsolationGuard", "AuthFailed", "AuthFailed"];
-    let expected = expected.map(|reason| format!("{lease} {reason}"));
+    let expected =
+        ["IsolationGuard", "AuthFailed", "AuthFailed"].map(|reason| format!("{lease} {reason}"));
     assert_eq!(bench.observe(&overview), expected);
     assert!(bench.observe(&overview).is_empty());
     overview.guard = false;
@@ -159,7 +159,7 @@ fn new_credentials_that_do_not_work_are_reported_for_each_cause() {
 }
 
 #[test]
-fn what_exactly_is_wrong_is_said() {
+fn the_note_contains_the_detail() {
     let mut bench = Bench::started();
     let mut overview = mk_overview(true, &[("a", "BadCredentials"), ("b", "AuthFailed")]);
     overview.clusters[0].detail = Some("the plugin failed".to_owned());
@@ -215,14 +215,14 @@ fn trouble_that_came_while_another_led_is_reported_when_we_do() {
     let mut bench = Bench::started();
     let mut overview = mk_overview(true, &[("a", "IdentityChanged"), ("b", "Active")]);
     overview.clusters[1].unusable_credentials = Some("403".to_owned());
-    bench.look_on(&overview);
+    bench.observe_without_leading(&overview);
     let expected = ["a IdentityChanged", "b BadCredentials"];
     assert_eq!(bench.observe(&overview), expected);
     // what is over by then is not, nor that a member works
     let mut other = Bench::started();
-    other.look_on(&overview);
+    other.observe_without_leading(&overview);
     let mended = mk_overview(true, &[("a", "Active"), ("b", "Active")]);
-    other.look_on(&mended);
+    other.observe_without_leading(&mended);
     assert!(other.observe(&mended).is_empty());
 }
 

@@ -26,7 +26,7 @@ impl Bench {
         }
     }
 
-    /// `a` exports to `b` and `c`, and the condition says so.
+    /// `a` exports to `b` and `c`, and has the condition.
     fn exported() -> Self {
         let mut bench = Self::new(&["a", "b", "c"]);
         export(&mut bench.world, "a", "llm");
@@ -88,7 +88,7 @@ fn an_export_is_reported_once_it_stands_and_not_again() {
 }
 
 #[test]
-fn while_the_verdict_moves_the_last_one_stands() {
+fn until_a_condition_is_settled_the_last_one_holds() {
     let mut bench = Bench::exported();
     // an import that is not written yet
     let other = mk_service(crd::ServiceType::LoadBalancer, "198.51.100.7");
@@ -124,7 +124,7 @@ fn after_a_restart_what_stands_beside_the_condition_is_not_new() {
 }
 
 #[test]
-fn a_recovery_that_came_too_soon_is_reported_though_the_condition_says_it_by_then() {
+fn a_recovery_that_came_too_soon_is_reported_though_the_condition_shows_it_by_then() {
     let mut bench = Bench::new(&["a", "b"]);
     export(&mut bench.world, "a", "llm");
     bench.plan(0, true);
@@ -146,7 +146,7 @@ fn a_recovery_that_came_too_soon_is_reported_though_the_condition_says_it_by_the
 }
 
 #[test]
-fn who_does_not_lead_looks_on_and_does_not_repeat_it_later() {
+fn without_leading_nothing_is_reported_nor_repeated_later() {
     let mut bench = Bench::new(&["a", "b"]);
     export(&mut bench.world, "a", "llm");
     assert!(bench.plan(0, false).is_empty());
@@ -203,7 +203,7 @@ fn what_is_wrong_with_annotations_is_one_event(
     assert_eq!(reason, "InvalidExportAnnotation");
     let is_said = |text: &&str| note.contains(*text);
     assert!(texts.iter().all(is_said), "{note}");
-    // said in full once more where one is added
+    // repeated in full when one is added
     bench.annotate(&[annotations, &[(METRICS_PORT, "70000")]].concat());
     let is_one_more = !annotations.contains(&(EXPORT_MODE, "SideMode"));
     let again = bench.reports(301, true, |_| {});

@@ -1,8 +1,8 @@
 use super::*;
 use crate::{events::pool, fixtures::mk_key};
 
-const A: Reason = "Exported";
-const B: Reason = "ClusterUnreachable";
+const A: EventReason = "Exported";
+const B: EventReason = "ClusterUnreachable";
 
 /// One object, and where its events wait.
 #[derive(Default)]
@@ -13,17 +13,17 @@ struct Bench {
 
 impl Bench {
     /// Observes these members by reason; gives what is sent.
-    fn observe(&mut self, seconds: u64, stands: &[(Reason, &[&str])]) -> Vec<String> {
-        self.look(seconds, stands, true, |_| false);
+    fn observe(&mut self, seconds: u64, stands: &[(EventReason, &[&str])]) -> Vec<String> {
+        self.observe_with(seconds, stands, true, |_| false);
         self.sent()
     }
 
-    fn look(
+    fn observe_with(
         &mut self,
         seconds: u64,
-        stands: &[(Reason, &[&str])],
+        stands: &[(EventReason, &[&str])],
         leading: bool,
-        is_known: impl Fn(Reason) -> bool,
+        is_known: impl Fn(EventReason) -> bool,
     ) {
         let mut found = Observations::default();
         for (reason, members) in stands {
@@ -93,10 +93,10 @@ fn observations_of_one_reason_are_one_event() {
 }
 
 #[test]
-fn what_a_full_queue_refuses_is_reported_at_the_next_look() {
+fn what_a_full_queue_refuses_is_reported_at_the_next_observation() {
     let mut bench = Bench::default();
     bench.queue.fill();
-    bench.look(0, &[(A, &["x"])], true, |_| false);
+    bench.observe_with(0, &[(A, &["x"])], true, |_| false);
     assert!(!bench.sent().contains(&"Exported x".to_owned()));
     assert_eq!(bench.observe(1, &[(A, &["x"])]), ["Exported x"]);
 }
@@ -104,8 +104,8 @@ fn what_a_full_queue_refuses_is_reported_at_the_next_look() {
 #[test]
 fn nothing_is_sent_while_another_leads_and_what_still_stands_is_new_afterwards() {
     let mut bench = Bench::default();
-    bench.look(0, &[(A, &["x"]), (B, &["y"])], false, |_| false);
-    bench.look(1, &[(A, &["x"])], false, |_| false);
+    bench.observe_with(0, &[(A, &["x"]), (B, &["y"])], false, |_| false);
+    bench.observe_with(1, &[(A, &["x"])], false, |_| false);
     assert!(bench.sent().is_empty());
     assert_eq!(bench.observe(2, &[(A, &["x"])]), ["Exported x"]);
 }
@@ -113,7 +113,7 @@ fn nothing_is_sent_while_another_leads_and_what_still_stands_is_new_afterwards()
 #[test]
 fn what_somebody_is_known_to_have_reported_is_not_new() {
     let mut bench = Bench::default();
-    bench.look(0, &[(A, &["x"]), (B, &["y"])], true, |reason| reason == A);
+    bench.observe_with(0, &[(A, &["x"]), (B, &["y"])], true, |reason| reason == A);
     assert_eq!(bench.sent(), ["ClusterUnreachable y"]);
     assert!(bench.observe(1, &[(A, &["x"]), (B, &["y"])]).is_empty());
 }

@@ -21,7 +21,7 @@ impl EventQueue {
     pub(crate) fn drain_all(&self) -> Vec<[String; 3]> {
         let mut waiting = self.waiting.try_lock().expect("nobody sends");
         let reports = std::iter::from_fn(|| waiting.try_recv().ok());
-        let texts = reports.map(|Report { event, .. }| {
+        let texts = reports.map(|QueuedEvent { event, .. }| {
             let parts = ["/involvedObject/name", "/reason", "/message"];
             parts.map(|part| {
                 event
@@ -42,7 +42,7 @@ impl EventQueue {
 
     /// Leaves no room.
     pub(crate) fn fill(&self) {
-        while self.offer(mk_report("IsolationGuard", Moment::START)) {}
+        while self.offer(mk_event("IsolationGuard", Moment::START)) {}
     }
 }
 
@@ -103,8 +103,8 @@ impl Server {
         }
     }
 
-    fn offer(&self, reason: Reason) {
-        assert!(self.events.offer(mk_report(reason, self.clock.now())));
+    fn offer(&self, reason: EventReason) {
+        assert!(self.events.offer(mk_event(reason, self.clock.now())));
     }
 
     /// The next request.
@@ -171,9 +171,9 @@ fn response(status: u16, retry_after: Option<&str>) -> Response<Body> {
     builder.body(body).expect("a response")
 }
 
-fn mk_report(reason: Reason, since: Moment) -> Report {
+fn mk_event(reason: EventReason, since: Moment) -> QueuedEvent {
     let wall = Timestamp::from_second(1_000).expect("in range");
-    Report::new(
+    QueuedEvent::new(
         &pool(&mk_key("llm"), "u1"),
         reason,
         "exported to 1/2",
@@ -233,7 +233,7 @@ fn long_names_and_notes_are_cut_to_what_is_legal() {
         "b".repeat(23)
     ));
     let time = (Moment::START, Timestamp::UNIX_EPOCH);
-    let report = Report::new(&regarding, "Exported", &"ä".repeat(1000), time);
+    let report = QueuedEvent::new(&regarding, "Exported", &"ä".repeat(1000), time);
     let name = report.event["metadata"]["name"].as_str().expect("a name");
     assert!(crate::name::is_subdomain(name), "{name}");
     let note = report.event["message"].as_str().expect("a note");
@@ -263,7 +263,7 @@ async fn an_event_on_our_lease_bears_its_uid() {
     let mut server = Server::start();
     let lease = lease_of("isthmus-system", "prod");
     let time = (server.clock.now(), Timestamp::UNIX_EPOCH);
-    let report = Report::new(&lease, "AuthFailed", "member a", time);
+    let report = QueuedEvent::new(&lease, "AuthFailed", "member a", time);
     assert!(server.events.offer(report));
     let seen = server.answer(200, None).await;
     assert_eq!(
@@ -279,7 +279,7 @@ async fn an_event_on_our_lease_bears_its_uid() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_silences_writes_and_twice_as_long_events() {
+async fn retry_after_delays_writes_and_twice_as_long_events() {
     for (status, asked, silence, pause) in [
         (429, Some("7"), 7, 14),
         (503, Some("86400"), 300, 600),
@@ -304,7 +304,7 @@ async fn retry_after_silences_writes_and_twice_as_long_events() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silence_that_was_asked_for_outlasts_the_connection() {
+async fn a_pause_that_was_asked_for_outlasts_the_connection() {
     let mut server = Server::start();
     server.offer("Exported");
     server.answer(429, Some("60")).await;
@@ -385,7 +385,7 @@ async fn losing_the_claim_ends_an_event_between_its_calls() {
     assert!(
         server
             .events
-            .offer(Report::new(&lease, "AuthFailed", "", time))
+            .offer(QueuedEvent::new(&lease, "AuthFailed", "", time))
     );
     let (seen, send) = server.next().await;
     assert_eq!(seen.method, "GET");

@@ -13,9 +13,9 @@ struct Cli {
     explain: ExplainArgs,
 }
 
-fn parse(words: &[&str]) -> Result<ExplainArgs, String> {
-    let words = std::iter::once("explain").chain(words.iter().copied());
-    let parsed = Cli::try_parse_from(words);
+fn parse(arguments: &[&str]) -> Result<ExplainArgs, String> {
+    let arguments = std::iter::once("explain").chain(arguments.iter().copied());
+    let parsed = Cli::try_parse_from(arguments);
     parsed
         .map(|cli| cli.explain)
         .map_err(|error| error.to_string())
@@ -47,13 +47,13 @@ fn mk_answer(status: &str, body: &str) -> String {
 }
 
 async fn explain(url: &str, extra: &[&str]) -> Result<String, (u8, String)> {
-    let words: Vec<&str> = ["ml/llm", "--admin-url", url]
+    let arguments: Vec<&str> = ["ml/llm", "--admin-url", url]
         .iter()
         .chain(extra)
         .copied()
         .collect();
     let mut out = Vec::new();
-    match run_explain(parse(&words).expect("valid"), &mut out).await {
+    match run_explain(parse(&arguments).expect("valid"), &mut out).await {
         Ok(()) => Ok(String::from_utf8(out).expect("text")),
         Err(error) => {
             let exit = error.downcast_ref::<Exit>().expect("an exit");
@@ -69,8 +69,8 @@ async fn explain(url: &str, extra: &[&str]) -> Result<String, (u8, String)> {
 #[case::tls(&["ml/llm", "--admin-url", "https://x"], "http://127.0.0.1:8080")]
 #[case::path(&["ml/llm", "--admin-url", "http://x/metrics"], "http://127.0.0.1:8080")]
 #[case::format(&["ml/llm", "-o", "yaml"], "yaml")]
-fn bad_words_are_named_with_an_example(#[case] words: &[&str], #[case] named: &str) {
-    let error = parse(words).expect_err("refused");
+fn bad_arguments_are_reported_with_an_example(#[case] arguments: &[&str], #[case] named: &str) {
+    let error = parse(arguments).expect_err("refused");
     assert!(error.contains(named), "{error}");
 }
 
@@ -108,7 +108,7 @@ async fn an_answer_is_printed_as_text_or_json() {
 }
 
 #[tokio::test]
-async fn what_nobody_knows_is_said_with_what_to_do() {
+async fn an_unknown_pool_is_reported_with_what_to_do() {
     let (url, _served) = serve(mk_answer("404 Not Found", "no such pool or import\n")).await;
     let (code, text) = explain(&url, &[]).await.expect_err("unknown");
     assert_eq!(code, 2);
@@ -117,7 +117,7 @@ async fn what_nobody_knows_is_said_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_controller_that_is_not_there_is_said_with_what_to_do() {
+async fn an_unreachable_controller_is_reported_with_what_to_do() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
     drop(listener);

@@ -9,12 +9,12 @@ use crate::{
 };
 
 fn ask(world: &World, key: &Key, seconds: u64) -> Option<Explanation> {
-    let queues = world
+    let queues: BTreeMap<ClusterName, Arc<Queue>> = world
         .members
         .keys()
-        .map(|name| (name.clone(), Arc::default()));
-    let queues: BTreeMap<ClusterName, Arc<Queue>> = queues.collect();
-    let scene = Scene {
+        .map(|name| (name.clone(), Arc::default()))
+        .collect();
+    let input = ExplainInput {
         world,
         policy: &mk_policy(),
         queues: &queues,
@@ -23,11 +23,11 @@ fn ask(world: &World, key: &Key, seconds: u64) -> Option<Explanation> {
         dry_run: false,
         now: Moment::from_millis(seconds * 1000),
     };
-    explain(scene, key)
+    explain(input, key)
 }
 
 /// Exported by `a`, imported by `b`; `c` lacks the namespace; `d` is lost and has the import.
-fn mk_scene() -> World {
+fn mk_world_with_export() -> World {
     let mut world = mk_world(&["a", "b", "c", "d"]);
     let gone = Update::Namespaces(Change::Deleted(Key::new("", NS)));
     world.update(&mk_name("c"), gone, Moment::default());
@@ -46,10 +46,10 @@ fn states(explanation: &Explanation) -> Vec<(String, State, String)> {
 }
 
 #[test]
-fn each_member_is_told_of_with_its_reason() {
-    let explanation = ask(&mk_scene(), &mk_key("llm"), 10).expect("known");
+fn each_member_is_listed_with_its_reason() {
+    let explanation = ask(&mk_world_with_export(), &mk_key("llm"), 10).expect("known");
     assert_eq!(explanation.key, "ml/llm");
-    let told: Vec<(&str, Option<&str>, &str)> = explanation
+    let exporters: Vec<(&str, Option<&str>, &str)> = explanation
         .exporters
         .iter()
         .map(|one| {
@@ -60,7 +60,7 @@ fn each_member_is_told_of_with_its_reason() {
             )
         })
         .collect();
-    assert_eq!(told, [("a", Some("EndpointMode"), "Exported")]);
+    assert_eq!(exporters, [("a", Some("EndpointMode"), "Exported")]);
     let entry = explanation.exporters[0].entry.as_ref().expect("an entry");
     assert_eq!(
         entry["endpointPicker"]["service"][0]["addresses"][0],
@@ -83,7 +83,7 @@ fn each_member_is_told_of_with_its_reason() {
 
 #[test]
 fn a_key_that_nobody_has_is_unknown() {
-    assert_eq!(ask(&mk_scene(), &mk_key("other"), 10), None);
+    assert_eq!(ask(&mk_world_with_export(), &mk_key("other"), 10), None);
 }
 
 #[test]
@@ -94,13 +94,13 @@ fn a_pool_that_asks_for_no_export_is_explained_too() {
     let explanation = ask(&world, &mk_key("llm"), 1).expect("known");
     assert_eq!(explanation.exporters[0].entry, None);
     assert_eq!(explanation.exporters[0].evidence, "AnnotationInvalid");
-    let said = explanation
+    let rule = explanation
         .trace
         .iter()
-        .find(|rule| rule.rule == "exported-condition");
-    let said = said.expect("told");
-    assert_eq!(said.outcome, "NotSupported");
-    assert!(said.detail.contains("use ClusterSet"), "{said:?}");
+        .find(|rule| rule.rule == "exported-condition")
+        .expect("a row");
+    assert_eq!(rule.outcome, "NotSupported");
+    assert!(rule.detail.contains("use ClusterSet"), "{rule:?}");
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_new_export_is_pending_until_it_is_seen() {
     export(&mut world, "a", "llm");
     let explanation = ask(&world, &mk_key("llm"), 1).expect("known");
     let b = explanation.importers.iter().find(|one| one.cluster == "b");
-    let b = b.expect("told");
+    let b = b.expect("a row");
     assert_eq!((b.state, b.reason.as_str()), (State::Pending, "Create"));
     assert_eq!(b.flavour.as_deref(), Some("Superset"));
 }
@@ -119,7 +119,7 @@ fn nothing_pends_for_another_reason_than_the_first() {
     let mut world = mk_world(&["a", "b"]);
     export(&mut world, "a", "llm");
     let queues = BTreeMap::new();
-    let scene = Scene {
+    let input = ExplainInput {
         world: &world,
         policy: &mk_policy(),
         queues: &queues,
@@ -128,7 +128,7 @@ fn nothing_pends_for_another_reason_than_the_first() {
         dry_run: true,
         now: Moment::from_millis(1000),
     };
-    let explanation = explain(scene, &mk_key("llm")).expect("known");
+    let explanation = explain(input, &mk_key("llm")).expect("known");
     assert_eq!(states(&explanation)[1].2, "GateClosed");
     let rules: Vec<&str> = explanation
         .trace
@@ -140,19 +140,19 @@ fn nothing_pends_for_another_reason_than_the_first() {
 
 #[test]
 fn the_text_is_for_people() {
-    let explanation = ask(&mk_scene(), &mk_key("llm"), 10).expect("known");
-    let drawn = text::draw(&explanation);
+    let explanation = ask(&mk_world_with_export(), &mk_key("llm"), 10).expect("known");
+    let drawn = text::render(&explanation);
     let golden = include_str!("golden.txt");
     assert_eq!(drawn, golden, "the golden should be:\n{drawn}");
 }
 
 #[test]
 fn the_json_is_read_back_as_it_was() {
-    let explanation = ask(&mk_scene(), &mk_key("llm"), 10).expect("known");
+    let explanation = ask(&mk_world_with_export(), &mk_key("llm"), 10).expect("known");
     let json = serde_json::to_string(&explanation).expect("JSON");
     let back: Explanation = serde_json::from_str(&json).expect("read");
     assert_eq!(back, explanation);
-    let value: Value = serde_json::from_str(&json).expect("read");
+    let value: serde_json::Value = serde_json::from_str(&json).expect("read");
     let fields: Vec<&String> = value.as_object().expect("an object").keys().collect();
     assert_eq!(fields.len(), 4, "{fields:?}");
     for field in ["key", "exporters", "importers", "trace"] {

@@ -1,5 +1,5 @@
-//! How much is kept of a member's texts and lists. What a real server sends is within these bounds; a hostile one may send
-//! 2 MiB in any field. Pure.
+//! Bounds on what is kept of a member's texts and lists. Real servers stay within them; a hostile one may send 2 MiB in
+//! any field. Pure.
 
 use crd::{Condition, conditions::MAX_MESSAGE_BYTES};
 use jiff::Timestamp;
@@ -29,14 +29,14 @@ pub(super) const MAX_ENDPOINTS: usize = 1000;
 /// Ports of a Service or EndpointSlice: ten times those of any that we know.
 pub(super) const MAX_PORTS: usize = 1000;
 
-/// What is longer is cut, and so is still longer than any that is valid: it is refused where it is checked.
+/// A longer name is cut to more than [`MAX_NAME`], so that the checks still refuse it.
 const CUT_NAME: usize = MAX_NAME + MAX_CHAR;
-/// The same for a condition's message: what is cut equals none of ours.
+/// The same for a condition's message: a cut one equals none of ours.
 const CUT_MESSAGE: usize = MAX_MESSAGE_BYTES + MAX_CHAR;
 /// Bytes of the longest character.
 const MAX_CHAR: usize = 4;
 
-/// The first few, in no more room than they need: a list that is shortened in place keeps its allocation.
+/// The first `max`, with no spare capacity: a list that is shortened in place keeps its allocation.
 pub(super) fn few<T>(all: impl Iterator<Item = T>, max: usize) -> Vec<T> {
     let mut kept: Vec<T> = all.take(max).collect();
     kept.shrink_to_fit();
@@ -48,7 +48,7 @@ pub(super) fn address(text: String) -> String {
     clipped(text, CUT_NAME)
 }
 
-/// Conditions as another wrote them.
+/// Bounds conditions that another controller wrote.
 pub(super) fn conditions(all: Vec<Condition>) -> Vec<Condition> {
     let kept = all.into_iter().map(|condition| Condition {
         last_transition_time: condition.last_transition_time,
@@ -61,9 +61,9 @@ pub(super) fn conditions(all: Vec<Condition>) -> Vec<Condition> {
     few(kept, MAX_CONDITIONS)
 }
 
-/// What an import says of what the named controller writes, with no more entries and names than its CRD admits: what
-/// others add to an import is different in each member, and nothing to us. Of their conditions on top the types stay, for
-/// ours are taken out by their place among them.
+/// The part of an import's status that the named controller writes, with no more entries and names than the CRD admits.
+/// What others write differs between members and is not needed. Of their top-level conditions the types stay, since ours
+/// are removed by index.
 pub(super) fn import_status<E>(
     mut status: ImportStatus<E>,
     controller_name: &str,

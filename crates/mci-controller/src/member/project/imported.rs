@@ -1,4 +1,4 @@
-//! An import as a watch decodes it. Of the managed fields, as long as all the rest, only what tells whose it is is read.
+//! An import as a watch decodes it. Of the managed fields, which are as long as the rest, only the owners are read.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
@@ -15,14 +15,14 @@ use serde_json::value::RawValue;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "Object")]
 pub(crate) struct ImportObject {
-    /// What [`Metadata`] names of it.
+    /// The fields of [`Metadata`].
     pub(super) metadata: ObjectMeta,
     pub(super) managed: Vec<Managed>,
-    /// Not read yet: mostly it is known by its text.
+    /// Not parsed: the interner mostly knows the text.
     pub(super) status: Option<Box<RawValue>>,
 }
 
-/// What one manager owns.
+/// The fields of one manager.
 #[derive(Clone, Debug)]
 pub(super) struct Managed {
     pub(super) manager: Option<String>,
@@ -30,10 +30,10 @@ pub(super) struct Managed {
     pub(super) owned: Owned,
 }
 
-/// What of the status that we write too somebody owns.
+/// The fields that a manager owns, of those status fields that we write too.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Owned {
-    /// Names of entries; none: not the list itself either.
+    /// Names of entries; none: it does not own the list itself either.
     pub(super) clusters: Option<Vec<String>>,
     pub(super) conditions: bool,
     /// Names of controllers.
@@ -183,8 +183,8 @@ impl<'de> Deserialize<'de> for Names {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Names, A::Error> {
                 let mut names = Vec::new();
                 while let Some((key, IgnoredAny)) = map.next_entry::<Cow<'de, str>, IgnoredAny>()? {
-                    let key = key.strip_prefix("k:");
-                    let key = key.and_then(|key| serde_json::from_str::<Key>(key).ok());
+                    let json = key.strip_prefix("k:");
+                    let key = json.and_then(|json| serde_json::from_str::<Key>(json).ok());
                     names.extend(key.map(|key| key.name));
                 }
                 Ok(Names(names))

@@ -1,4 +1,4 @@
-//! Gateways and HTTPRoutes: what an exported pool's parents are, and under which hosts they lead to it.
+//! Gateways and HTTPRoutes: the parents of an exported pool, and the hosts under which they route to it.
 
 use std::collections::BTreeSet;
 
@@ -117,7 +117,7 @@ pub(super) fn accepting_gateways(
         Key::checked(namespace, &reference.name)
     });
     let mut keys: Vec<Key> = accepting.take(MAX_POOL_PARENTS).collect();
-    // as the entry lists them
+    // in the order of the entry
     keys.sort_unstable_by(|a, b| a.text().cmp(&b.text()));
     keys.dedup();
     keys
@@ -131,8 +131,9 @@ pub(in crate::member) fn gateway(object: GatewayObject) -> Option<GatewayFacts> 
         None => (None, None, None),
     };
     let seen = listeners.unwrap_or_default();
-    let addresses = addresses.unwrap_or_default().into_iter();
     let addresses = addresses
+        .unwrap_or_default()
+        .into_iter()
         .filter(|address| {
             matches!(
                 address.r#type.as_deref(),
@@ -163,7 +164,7 @@ fn programmed(conditions: &[Condition]) -> Programmed {
     }
 }
 
-/// A listener for HTTP or HTTPS, unless its status says that it does not work.
+/// A listener for HTTP or HTTPS, unless a condition in its status shows that it does not work.
 fn listener(one: RawListener, seen: &[GatewayStatusListeners]) -> Option<ListenerFacts> {
     let protocol = match one.protocol.as_str() {
         "HTTP" => ListenerProtocol::Http,
@@ -207,13 +208,14 @@ fn listener(one: RawListener, seen: &[GatewayStatusListeners]) -> Option<Listene
     })
 }
 
-/// An HTTPRoute. One that leads to no pool or import is kept empty: it may have led to one before.
+/// An HTTPRoute. One without pools or imports is kept empty: it may have had some before.
 pub(in crate::member) fn route(object: RouteObject) -> Option<RouteFacts> {
     let key = key_of(object.meta())?;
-    let seen = object.status.map(|status| status.parents);
-    let seen = seen.unwrap_or_default();
-    let parents = object.spec.parent_refs.iter();
-    let parents: Vec<RouteParent> = parents
+    let seen = object.status.map_or_else(Vec::new, |status| status.parents);
+    let parents: Vec<RouteParent> = object
+        .spec
+        .parent_refs
+        .iter()
         .filter_map(|parent| accepted_parent(parent, &seen, &key))
         .take(MAX_ROUTE_PARENTS)
         .collect();
@@ -221,8 +223,8 @@ pub(in crate::member) fn route(object: RouteObject) -> Option<RouteFacts> {
     let hostnames: Vec<Hostname> = if named.is_empty() {
         vec![Hostname::Any]
     } else {
-        let named = named.iter().filter_map(|text| hostname(text));
-        named.take(MAX_HOSTNAMES).collect()
+        let valid = named.iter().filter_map(|text| hostname(text));
+        valid.take(MAX_HOSTNAMES).collect()
     };
     let mut pools = BTreeSet::new();
     let mut imports = BTreeSet::new();
@@ -242,7 +244,7 @@ pub(in crate::member) fn route(object: RouteObject) -> Option<RouteFacts> {
     })
 }
 
-/// The Gateway behind a parentRef, if the status says that it accepted the route.
+/// The Gateway behind a parentRef, if it accepted the route according to the status.
 fn accepted_parent(
     parent: &HttpRouteParentRefs,
     seen: &[HttpRouteStatusParents],
@@ -288,7 +290,7 @@ fn target_in(target: &BackendRef, group: &str, kind: &str, route: &Key) -> Optio
     Key::checked(namespace, &target.name)
 }
 
-/// A host as Gateway API admits it: an RFC-1123 name, or one behind `*.`.
+/// A host as Gateway API admits it: an RFC 1123 name, with or without `*.` before it.
 fn hostname(text: &str) -> Option<Hostname> {
     let name = text.strip_prefix("*.").unwrap_or(text);
     let fits = text.len() <= MAX_ADDRESS && is_subdomain(name);

@@ -1,4 +1,4 @@
-//! A kind of which we read a few fields: the others cost nothing, and none that is new there makes an object odd.
+//! A kind of which we read a few fields: the others cost nothing, and a new one there does not make an object unreadable.
 
 use std::{borrow::Cow, fmt, marker::PhantomData};
 

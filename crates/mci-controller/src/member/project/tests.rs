@@ -346,7 +346,7 @@ fn an_imports_handles_are_bounded() {
 }
 
 #[test]
-fn an_import_says_no_more_than_its_crd_admits() {
+fn an_import_keeps_no_more_than_its_crd_admits() {
     let list = |what: &str, count: usize| -> Vec<Value> {
         let names = (0..count).map(|n| json!({"name": format!("{what}-{n}"), "routingMode": "EndpointMode", "targetPortNumber": 1}));
         names.collect()
@@ -407,8 +407,8 @@ fn of_an_import_only_what_we_write_is_kept() {
         },
     }));
     let status = read(&object).expect("a key").status;
-    let conditions = status.conditions.iter();
-    let conditions: Vec<_> = conditions
+    let kept = status.conditions.iter();
+    let conditions: Vec<_> = kept
         .map(|one| (one.type_.as_str(), one.message.as_str()))
         .collect();
     assert_eq!(conditions, [("Programmed", ""), ("Ready", "of a gateway")]);

@@ -33,9 +33,9 @@ pub(super) struct Script {
     pub(super) no_watches: AtomicBool,
     /// Lists of pools and imports are, too.
     pub(super) no_kinds: AtomicBool,
-    /// Says that nothing is allowed, when asked; else it does not say.
+    /// Answers access reviews with a denial; else it does not answer them.
     pub(super) no_rights: AtomicBool,
-    /// Its list of Services goes on and on.
+    /// Its list of Services never ends.
     pub(super) endless: AtomicBool,
     /// Lists and watches of Gateway API's kinds.
     pub(super) gateway_calls: AtomicUsize,

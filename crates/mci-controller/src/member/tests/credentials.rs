@@ -4,7 +4,7 @@ use super::*;
 
 /// Nothing but these updates of contact counts here.
 fn contact(seen: &[Update]) -> Vec<&'static str> {
-    let word = |update: &Update| match update {
+    let name_of = |update: &Update| match update {
         Update::Connected { .. } => Some("connected"),
         Update::Live => Some("live"),
         Update::Suspect => Some("suspect"),
@@ -12,17 +12,17 @@ fn contact(seen: &[Update]) -> Vec<&'static str> {
         Update::Denied(kinds) if !kinds.is_empty() => Some("denied"),
         _ => None,
     };
-    seen.iter().filter_map(word).collect()
+    seen.iter().filter_map(name_of).collect()
 }
 
-/// A member that this server is good enough for.
+/// A member that is live on this server.
 async fn live_on(script: &Arc<Script>) -> Bench {
     let mut bench = run_on(script);
     bench.until(|update| matches!(update, Update::Live)).await;
     bench
 }
 
-/// The server is silent until its member is lost. Returns what is told from its return until the member is live.
+/// The server does not answer until its member is lost. Returns the updates from its return until the member is live.
 async fn reconnect(bench: &mut Bench, script: &Script) -> Vec<Update> {
     script.hang.store(true, Ordering::SeqCst);
     bench
@@ -42,7 +42,7 @@ async fn credentials_that_are_refused_once_cost_one_rebuild_and_no_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn credentials_that_stay_refused_are_told_and_tried_ever_more_rarely() {
+async fn credentials_that_stay_refused_are_reported_and_tried_ever_more_rarely() {
     let script = Arc::<Script>::default();
     let mut bench = live_on(&script).await;
     script.unauthorised.store(true, Ordering::SeqCst);
@@ -201,7 +201,7 @@ async fn new_credentials_take_over_only_if_they_may_watch_and_write_what_the_old
 }
 
 #[tokio::test(start_paused = true)]
-async fn new_credentials_that_do_not_decode_are_told() {
+async fn new_credentials_that_do_not_decode_are_reported() {
     let mut bench = live_on(&Arc::default()).await;
     bench.control.send_modify(|control| {
         control.credentials = Credentials::undecodable();

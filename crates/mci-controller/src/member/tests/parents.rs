@@ -135,10 +135,10 @@ async fn an_error_of_the_server_hides_nothing() {
     script.gateway_api.store(500, Ordering::SeqCst);
     let mut bench = start(script.clone());
     bench.want_parents(true);
-    let told = |update: &Update| {
+    let changes = |update: &Update| {
         is_listed(update) || matches!(update, Update::ParentsHidden(_) | Update::Lost(_))
     };
-    bench.quiet(Duration::from_mins(3), told).await;
+    bench.quiet(Duration::from_mins(3), changes).await;
     script.gateway_api.store(0, Ordering::SeqCst);
     bench.until_listed().await;
 }

@@ -1,4 +1,4 @@
-//! The members, as the inventory has them: begins, changes and ends their task trees.
+//! Starts, changes and ends the task trees of the members that the inventory lists.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-use super::{Supervisor, hearing::Told};
+use super::{Supervisor, updates::MemberUpdate};
 use crate::{
     index::{member::Fault, update::Update},
     member::{Control, MemberContext, Ours, run_member},
@@ -20,22 +20,22 @@ use crate::{
 use mci_inventory::{Access, Credentials, InventoryEvent, Listing, Refused};
 use moment::Moment;
 
-/// A member's tasks, as seen from here.
+/// The supervisor's handle on the tasks of one member.
 pub(super) struct Handle {
     pub(super) epoch: u64,
     pub(super) control: Option<watch::Sender<Control>>,
     pub(super) queue: Arc<Queue>,
     pub(super) stop: CancellationToken,
     pub(super) task: Option<Id>,
-    /// Removed from the inventory: until when its imports may take to go.
+    /// Set when it was removed from the inventory: the deadline for deleting its imports.
     pub(super) leaving: Option<Moment>,
     /// What is wrong with its inventory object.
     pub(super) refused: Option<Refused>,
 }
 
-/// Updates of one member that wait for the planner: its watches block beyond, and nobody else's.
+/// Updates of one member that may wait for the planner. Beyond this, the watches of this member block.
 const UPDATES: usize = 64;
-/// A removed member's imports are taken away for at most this long.
+/// How long the imports of a removed member may take to be deleted.
 pub(super) const LEAVING: Duration = Duration::from_secs(30);
 
 // === impl Supervisor ===
@@ -66,7 +66,7 @@ impl Supervisor {
             .describe(name, &listing.origin, self.clock.now());
     }
 
-    /// A member that can be reached, or has new credentials, or may be another cluster now.
+    /// Starts a member, or gives it new credentials or another accepted identity.
     pub(super) fn admit(
         &mut self,
         name: &ClusterName,
@@ -81,7 +81,7 @@ impl Supervisor {
             .filter(|handle| handle.leaving.is_none());
         if let Some(handle) = staying {
             if handle.refused.take().is_some() {
-                // as they were, or about to be tried
+                // unchanged, or tried below
                 let usable = Update::NewCredentials(None);
                 self.planner.update(name, usable, now);
             }
@@ -106,12 +106,12 @@ impl Supervisor {
             old.stop.cancel();
         }
         let queue = Arc::new(Queue::default());
-        // first, so that its tasks know what is worth watching in the new one
+        // before its tasks start: they need its interest
         self.planner.add_member(name, queue.clone(), now);
         self.begin(name, credentials.clone(), accepted.cloned(), queue, None);
     }
 
-    /// A member that cannot be reached yet, or any more: what it exports is kept.
+    /// Adds a member without usable credentials, or keeps it as it is: its exports stay.
     pub(super) fn expect(&mut self, name: &ClusterName) {
         self.planner.keep_member(name);
         let known = self.members.get(name);
@@ -135,7 +135,7 @@ impl Supervisor {
         self.planner.add_member(name, queue, self.clock.now());
     }
 
-    /// Begins a member's task tree.
+    /// Starts a member's task tree.
     fn begin(
         &mut self,
         name: &ClusterName,
@@ -153,7 +153,7 @@ impl Supervisor {
             interest: self.planner.interest(name),
             partial: self.planner.partial_kinds(name),
         });
-        // before its tasks begin to count
+        // before its tasks start to count
         self.metrics.add(name);
         let (sender, updates) = mpsc::channel(UPDATES);
         let stop = CancellationToken::new();
@@ -194,7 +194,7 @@ impl Supervisor {
         let epoch = self.epochs;
         self.updates.push(
             ReceiverStream::new(updates)
-                .map(move |timed| Told {
+                .map(move |timed| MemberUpdate {
                     name: member.clone(),
                     epoch,
                     timed,
@@ -213,7 +213,7 @@ impl Supervisor {
         self.members.insert(name.clone(), handle);
     }
 
-    /// Bad credentials: a member that works keeps the ones that it has.
+    /// Bad credentials: a connected member keeps its present ones.
     fn refuse(&mut self, name: &ClusterName, refused: &Refused) {
         let Refused { refusal, detail } = refused;
         self.expect(name);
@@ -240,9 +240,9 @@ impl Supervisor {
         }
     }
 
-    /// Gives members that count as removed the time to be cleaned.
+    /// Sets the deadline of members that were removed.
     pub(super) fn begin_leaving(&mut self, now: Moment) {
-        let mut strangers = Vec::new();
+        let mut recorded_only = Vec::new();
         for name in self.planner.removing() {
             match self.members.get_mut(name) {
                 Some(handle) if handle.leaving.is_none() => {
@@ -250,25 +250,25 @@ impl Supervisor {
                     handle.leaving = Some(now + LEAVING);
                 }
                 Some(_) => {}
-                // known from an earlier controller's record alone
-                None => strangers.push(name.clone()),
+                // known only from the record of an earlier controller
+                None => recorded_only.push(name.clone()),
             }
         }
-        for name in strangers {
+        for name in recorded_only {
             self.planner.forget_member(&name, now);
         }
     }
 
-    /// Lets go of members that are clean, or that had their time.
+    /// Forgets removed members that are clean or past their deadline.
     pub(super) fn forget_gone(&mut self, now: Moment) {
         let gone: Vec<ClusterName> = self
             .members
             .iter()
             .filter(|(name, handle)| {
                 handle.leaving.is_some_and(|until| {
-                    // without credentials there is nothing that could be taken away
+                    // without credentials nothing can be deleted
                     let clean = handle.control.is_none() || self.planner.is_clean(name);
-                    // it goes on under another name, which adopts what is there
+                    // its successor adopts the imports
                     let renamed = !self.planner.successors(name).is_empty();
                     until <= now || renamed || (self.planner.is_open() && clean)
                 })
@@ -284,13 +284,13 @@ impl Supervisor {
             }
             self.planner.forget_member(&name, now);
             for successor in successors {
-                self.try_anew(&successor);
+                self.retry_refused(&successor);
             }
         }
     }
 
-    /// A member that was refused is asked again now.
-    fn try_anew(&self, name: &ClusterName) {
+    /// Tries to connect to a refused member again, now.
+    fn retry_refused(&self, name: &ClusterName) {
         let handle = self.members.get(name);
         if let Some(control) = handle.and_then(|handle| handle.control.as_ref()) {
             control.send_modify(|control| {
@@ -300,7 +300,7 @@ impl Supervisor {
         }
     }
 
-    /// A member's task tree ended: expected where it was stopped, else it is begun anew.
+    /// A member's task tree ended: it is restarted unless it was stopped.
     pub(super) fn ended(&mut self, ended: Result<(Id, ClusterName), JoinError>) {
         let id = match &ended {
             Ok((id, _)) => *id,
@@ -315,7 +315,7 @@ impl Supervisor {
             return;
         };
         let error = ended.err().map(|error| error.to_string());
-        tracing::error!(member = %name, error, "the member's tasks ended: beginning anew");
+        tracing::error!(member = %name, error, "the member's tasks ended: restarting them");
         let Some(old) = self.members.remove(&name) else {
             return;
         };
@@ -329,7 +329,7 @@ impl Supervisor {
             };
             let lost = Update::Lost(Fault::ConnectionLost);
             self.planner.update(&name, lost, self.clock.now());
-            // one that leaves goes on leaving
+            // the deadline of a removed member stays
             self.begin(&name, credentials, accepted, old.queue, old.leaving);
         }
     }

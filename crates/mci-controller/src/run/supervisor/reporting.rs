@@ -1,4 +1,4 @@
-//! What the supervisor shows: metrics, the debug page, explanations, and events and records at home.
+//! The supervisor's output: metrics, the debug page, explanations, and events and records at home.
 
 use std::sync::Arc;
 
@@ -26,11 +26,11 @@ impl Supervisor {
         }
         overview.unused = self.unused.iter().map(UnusedView::of).collect();
         self.report(&overview, now);
-        self.metrics.show(Arc::new(overview));
+        self.metrics.set_overview(Arc::new(overview));
         self.record();
     }
 
-    /// Passes on which clusters the members are, where that changed.
+    /// Sends the identities of the members to be recorded, if they changed.
     fn record(&self) {
         let recorded = self.planner.world().recorded();
         if let Some(records) = self.records.as_ref().filter(|_| self.planner.is_open()) {
@@ -47,11 +47,11 @@ impl Supervisor {
     pub(super) fn explain(&self, Question { key, answer }: Question) {
         let now = self.clock.now();
         let leader = self.claim.is_valid(now);
-        // whoever asked may have given up
+        // the client may have disconnected
         let _ = answer.send(self.planner.explain(&key, leader, now));
     }
 
-    /// Reports at home what became of members.
+    /// Records events about members at home.
     fn report(&mut self, overview: &Overview, now: Moment) {
         let leading = overview.leader && !self.settings.dry_run;
         let members = &self.planner.world().members;

@@ -20,27 +20,27 @@ fn mk_supervisor() -> Supervisor {
     Supervisor::new(settings, Clock::start(), metrics, health, Claim::always())
 }
 
-/// The member's tasks say that it is the cluster `one`.
+/// The member's tasks report that it is the cluster `one`.
 fn connected(supervisor: &mut Supervisor, name: &str) {
     let update = Update::Connected {
         uid: "one".to_owned(),
         clusterset: None,
     };
-    tell(supervisor, name, update);
+    send_update(supervisor, name, update);
 }
 
-/// The member's tasks say this.
-fn tell(supervisor: &mut Supervisor, name: &str, update: Update) {
+/// Applies an update from the member's present tasks.
+fn send_update(supervisor: &mut Supervisor, name: &str, update: Update) {
     let name = mk_name(name);
     let epoch = supervisor.members[&name].epoch;
-    supervisor.hear(Told {
+    supervisor.apply_update(MemberUpdate {
         name,
         epoch,
         timed: (update, Moment::default()),
     });
 }
 
-/// What its tasks are told.
+/// What the member's tasks receive.
 fn control(supervisor: &Supervisor, name: &str) -> Control {
     let control = supervisor.members[&mk_name(name)].control.as_ref();
     control.expect("credentials").borrow().clone()
@@ -84,7 +84,7 @@ async fn a_cluster_is_accepted_under_one_name_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_tasks_of_an_earlier_admission_say_does_not_count() {
+async fn updates_from_the_tasks_of_an_earlier_admission_are_dropped() {
     let mut supervisor = mk_supervisor();
     let name = mk_name("a");
     supervisor.admit(&name, &Credentials::for_tests(), None);
@@ -101,7 +101,7 @@ async fn what_the_tasks_of_an_earlier_admission_say_does_not_count() {
         (epoch, Link::Live),
     ] {
         for update in first_lists(Vec::new(), Vec::new()) {
-            supervisor.hear(Told {
+            supervisor.apply_update(MemberUpdate {
                 name: name.clone(),
                 epoch,
                 timed: (update, Moment::default()),
@@ -145,7 +145,7 @@ fn mk_listing(access: Access, accepts: Option<&str>) -> Listing {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_is_tried_anew_when_another_cluster_is_accepted_and_not_for_a_label() {
+async fn a_member_is_tried_again_when_another_cluster_is_accepted_and_not_for_a_label() {
     let mut supervisor = mk_supervisor();
     let name = mk_name("a");
     let ready = || Access::Ready(Box::new(Credentials::for_tests()));
@@ -157,7 +157,7 @@ async fn a_member_is_tried_anew_when_another_cluster_is_accepted_and_not_for_a_l
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_spoilt_object_keeps_the_credentials_that_it_had_and_says_so() {
+async fn a_spoilt_object_keeps_the_credentials_that_it_had_and_is_reported() {
     let mut supervisor = mk_supervisor();
     let name = mk_name("a");
     let ready = Access::Ready(Box::new(Credentials::for_tests()));
@@ -194,7 +194,7 @@ async fn what_a_queue_lost_is_planned_again_every_ten_minutes() {
     settle(&mut world, &mk_policy(), Moment::default());
     let orphan = member(&world, "b").imports.items[&mk_key("llm")].clone();
     let mut supervisor = mk_supervisor();
-    // members without tasks: they say nothing but this
+    // members without tasks send no further updates
     for (name, imports) in [("a", Vec::new()), ("b", vec![orphan])] {
         supervisor.expect(&mk_name(name));
         for update in first_lists(Vec::new(), imports) {
@@ -205,7 +205,7 @@ async fn what_a_queue_lost_is_planned_again_every_ten_minutes() {
                 },
                 other => other,
             };
-            tell(&mut supervisor, name, update);
+            send_update(&mut supervisor, name, update);
         }
     }
     supervisor.inventory(InventoryEvent::Listed);
@@ -218,7 +218,7 @@ async fn what_a_queue_lost_is_planned_again_every_ten_minutes() {
     let start = Instant::now();
     let is_planned_at = async |minute: f64| {
         sleep_until(start + Duration::from_mins(1).mul_f64(minute)).await;
-        queue.look(&slot).queued
+        queue.lane_stats(&slot).queued
     };
     // nobody exports it any more
     assert!(is_planned_at(2.0).await);

@@ -54,7 +54,7 @@ fn the_first_write_goes_at_once_and_the_newest_wins() {
 }
 
 #[test]
-fn what_was_sent_is_not_sent_again_before_its_echo() {
+fn a_write_is_not_repeated_before_its_echo() {
     let mut lanes = Lanes::default();
     lanes.offer(mk_slot("x"), mk_work(1, "5"), at(0));
     assert_eq!(take(&mut lanes, at(0)), Some(1));
@@ -68,7 +68,7 @@ fn what_was_sent_is_not_sent_again_before_its_echo() {
 }
 
 #[test]
-fn a_creation_that_shows_without_its_status_is_no_reason_to_write_again() {
+fn a_new_object_shown_without_its_status_is_not_written_again() {
     let mut lanes = Lanes::default();
     lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));
     assert_eq!(take(&mut lanes, at(0)), Some(1));
@@ -92,7 +92,7 @@ fn a_creation_that_shows_without_its_status_is_no_reason_to_write_again() {
 #[case::nothing_changes(false, &[0, 5_000, 10_000, 20_000, 40_000, 80_000, 160_000, 300_000, 300_000])]
 // the server makes something else of it
 #[case::something_else_shows(true, &[0, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000])]
-fn what_is_done_and_never_shows_is_sent_ever_more_rarely(
+fn a_write_that_is_never_shown_is_repeated_ever_more_rarely(
     #[case] changes: bool,
     #[case] expected: &[u64],
 ) {
@@ -117,7 +117,7 @@ fn what_is_done_and_never_shows_is_sent_ever_more_rarely(
 }
 
 #[test]
-fn what_shows_before_its_answer_is_not_awaited_after_it() {
+fn a_write_shown_before_its_answer_is_not_awaited_after_it() {
     let mut lanes = Lanes::default();
     lanes.offer(mk_slot("x"), mk_work(1, "5"), at(0));
     take(&mut lanes, at(0));
@@ -184,7 +184,7 @@ fn refused_content_waits_for_a_change() {
 }
 
 #[test]
-fn what_waits_is_taken_back_where_refused_content_is_asked_for_again() {
+fn an_offer_of_refused_content_withdraws_the_waiting_write() {
     let mut lanes = Lanes::default();
     lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));
     take(&mut lanes, at(0));
@@ -208,7 +208,7 @@ fn a_throttling_server_is_left_alone() {
 }
 
 #[test]
-fn a_contested_write_goes_when_the_plan_says_and_no_earlier() {
+fn a_write_in_conflict_is_sent_when_planned_and_no_earlier() {
     let mut lanes = Lanes::default();
     lanes.offer(mk_slot("x"), mk_work(1, "5"), at(0));
     assert_eq!(take(&mut lanes, at(0)), Some(1));
@@ -234,14 +234,14 @@ fn at_most_32_are_in_flight() {
 }
 
 #[test]
-fn a_server_that_asks_for_silence_gets_less_at_once_afterwards() {
+fn a_server_that_asks_for_a_pause_gets_fewer_writes_at_once_afterwards() {
     let mut lanes = Lanes::default();
     for n in 0..100 {
         lanes.offer(mk_slot(&format!("x{n}")), mk_work(n, ""), at(0));
     }
-    let flying: Vec<Slot> =
+    let in_flight: Vec<Slot> =
         std::iter::from_fn(|| lanes.take(at(0)).map(|(slot, _)| slot)).collect();
-    for slot in &flying {
+    for slot in &in_flight {
         finish(&mut lanes, slot, Outcome::Throttled(None), at(10));
     }
     assert_eq!(lanes.stats(at(10)).limit, MAX_IN_FLIGHT / 2);
@@ -270,10 +270,10 @@ fn a_server_that_does_not_answer_is_tried_with_one_write_at_a_time() {
     for n in 0..10 {
         lanes.offer(mk_slot(&format!("x{n}")), mk_work(n, ""), at(0));
     }
-    let flying: Vec<Slot> =
+    let in_flight: Vec<Slot> =
         std::iter::from_fn(|| lanes.take(at(0)).map(|(slot, _)| slot)).collect();
-    assert_eq!(flying.len(), 10);
-    for slot in &flying {
+    assert_eq!(in_flight.len(), 10);
+    for slot in &in_flight {
         let failed = Outcome::Retry(Failure::Unconnected);
         finish(&mut lanes, slot, failed, at(10));
     }
@@ -283,8 +283,8 @@ fn a_server_that_does_not_answer_is_tried_with_one_write_at_a_time() {
     let tried = std::iter::from_fn(|| lanes.take(at(60_000))).count();
     assert_eq!(tried, 1);
     assert_eq!(lanes.next_due(), None, "the one decides");
-    let slot = lanes.flying.first().cloned().expect("the one");
-    // an answer, whatever it says
+    let slot = lanes.in_flight.first().cloned().expect("the one");
+    // any answer
     finish(
         &mut lanes,
         &slot,
@@ -325,14 +325,14 @@ fn a_namespace_that_is_gone_makes_no_hot_loop_and_comes_back_at_once() {
     finish(&mut lanes, &mk_slot("x"), gone, at(10));
     lanes.offer(mk_slot("x"), mk_work(1, ""), at(20));
     assert_eq!(take(&mut lanes, at(30_000)), None);
-    // its watch says that it is gone, then that it is back
+    // its watch reports that it is gone, then that it is back
     lanes.withdraw(&mk_slot("x"));
     lanes.offer(mk_slot("x"), mk_work(1, ""), at(30_000));
     assert_eq!(take(&mut lanes, at(30_000)), Some(1));
 }
 
 #[test]
-fn the_stats_tell_the_age_of_the_oldest() {
+fn the_stats_contain_the_age_of_the_oldest() {
     let mut lanes = Lanes::default();
     assert_eq!(lanes.stats(at(5_000)).oldest, Duration::ZERO);
     lanes.offer(mk_slot("x"), mk_work(1, ""), at(0));
@@ -375,10 +375,10 @@ proptest! {
         let mut rng = StdRng::seed_from_u64(7);
         let slot = mk_slot("x");
         let (mut server, mut wanted, mut version) = (0, 0, 0_u64);
-        let mut flying: Option<u64> = None;
+        let mut in_flight: Option<u64> = None;
         let mut now = at(0);
-        let mut land = |lanes: &mut Lanes, flying: &mut Option<u64>, server: &mut u64, version: &mut u64, outcome, now| {
-            if let Some(content) = flying.take() {
+        let mut land = |lanes: &mut Lanes, in_flight: &mut Option<u64>, server: &mut u64, version: &mut u64, outcome, now| {
+            if let Some(content) = in_flight.take() {
                 if outcome == Outcome::Done {
                     *server = content;
                     *version += 1;
@@ -390,29 +390,29 @@ proptest! {
             now = now + Duration::from_millis(20);
             match step {
                 0 => wanted = content,
-                1 => land(&mut lanes, &mut flying, &mut server, &mut version, Outcome::Done, now),
-                2 => land(&mut lanes, &mut flying, &mut server, &mut version, Outcome::Retry(Failure::Other), now),
+                1 => land(&mut lanes, &mut in_flight, &mut server, &mut version, Outcome::Done, now),
+                2 => land(&mut lanes, &mut in_flight, &mut server, &mut version, Outcome::Retry(Failure::Other), now),
                 _ => {}
             }
-            if wanted == server && flying.is_none() {
+            if wanted == server && in_flight.is_none() {
                 lanes.withdraw(&mk_slot("x"));
             } else if wanted != 0 {
                 lanes.offer(mk_slot("x"), mk_work(wanted, &version.to_string()), now);
             }
-            if flying.is_none() {
-                flying = take(&mut lanes, now);
+            if in_flight.is_none() {
+                in_flight = take(&mut lanes, now);
             }
         }
         for _ in 0..10 {
             now = now + REPEAT_MAX;
-            land(&mut lanes, &mut flying, &mut server, &mut version, Outcome::Done, now);
+            land(&mut lanes, &mut in_flight, &mut server, &mut version, Outcome::Done, now);
             if wanted == server {
                 lanes.withdraw(&mk_slot("x"));
             } else if wanted != 0 {
                 lanes.offer(mk_slot("x"), mk_work(wanted, &version.to_string()), now);
             }
             now = now + REPEAT_MAX;
-            flying = take(&mut lanes, now);
+            in_flight = take(&mut lanes, now);
         }
         prop_assert_eq!(server, wanted);
     }

@@ -164,7 +164,7 @@ async fn a_status_is_applied_in_one_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_what_is_written_the_server_sends_back_metadata_alone() {
+async fn the_server_answers_writes_with_metadata_alone() {
     let metadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
     let mut server = Server::start();
     server.offer(import(), mk_apply(true));
@@ -188,7 +188,7 @@ async fn of_what_is_written_the_server_sends_back_metadata_alone() {
         Some(1),
     );
     server.offer(Slot::Pool(mk_key("llm")), Action::Pool(Some(condition)));
-    // this one is read for what it says
+    // the body of this one is needed
     let pool = json!({"metadata": {"name": "llm", "namespace": "ml", "resourceVersion": "9"}});
     let get = server.answer(200, pool).await;
     assert_eq!(
@@ -381,7 +381,7 @@ async fn a_pool_that_was_full_is_written_when_the_same_is_asked_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pool_that_says_it_already_is_not_written() {
+async fn a_pool_that_has_the_entry_already_is_not_written() {
     let mut server = Server::start();
     server.offer(Slot::Pool(mk_key("llm")), Action::Pool(None));
     let pool = json!({"metadata": {"name": "llm", "namespace": "ml"}});
@@ -420,27 +420,28 @@ async fn a_dry_run_sends_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn credentials_that_are_not_accepted_are_told() {
+async fn credentials_that_are_not_accepted_are_reported() {
     let mut server = Server::start();
     server.offer(import(), mk_apply(false));
     server.answer(401, failure(401, "", &json!([]))).await;
-    let told = tokio::time::timeout(Duration::from_secs(1), server.unauthorised.notified()).await;
-    assert!(told.is_ok());
+    let notified =
+        tokio::time::timeout(Duration::from_secs(1), server.unauthorised.notified()).await;
+    assert!(notified.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_request_at_most_reaches_a_server_that_asks_for_silence() {
+async fn one_request_at_most_reaches_a_server_that_asks_for_a_pause() {
     let mut server = Server::start();
     for n in 0..20 {
         server.offer(Slot::Import(mk_key(&format!("llm-{n}"))), mk_apply(false));
         if n == 0 {
             // the first goes alone: the server throttles it
             server.answer(429, failure(429, "", &json!([]))).await;
-            // and the writer has heard so
+            // and the writer has received that
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
-    // it said 7 s
+    // `Retry-After` was 7 s
     assert!(server.is_quiet(Duration::from_millis(6_900)).await);
     server.answer(200, json!({})).await;
 }

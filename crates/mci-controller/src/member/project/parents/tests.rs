@@ -60,7 +60,7 @@ fn a_gateway_keeps_its_addresses_and_http_listeners() {
 #[case::bad_address(json!([condition("Programmed", "False", "AddressNotUsable")]), Programmed::NoAddress)]
 #[case::not_accepted(json!([condition("Programmed", "True", "Programmed"),
     condition("Accepted", "False", "InvalidParameters")]), Programmed::No)]
-fn a_gateway_is_programmed_only_if_it_says_so(
+fn a_gateway_is_programmed_only_with_that_condition(
     #[case] conditions: Value,
     #[case] expected: Programmed,
 ) {
@@ -73,7 +73,7 @@ fn a_gateway_is_programmed_only_if_it_says_so(
 #[case::programmed_no("Programmed", "False", &["secure"])]
 #[case::conflicted("Conflicted", "True", &["secure"])]
 #[case::refs_only("ResolvedRefs", "False", &["web", "secure"])]
-fn a_listener_that_says_that_it_does_not_work_is_not_told(
+fn a_listener_whose_status_shows_a_fault_is_left_out(
     #[case] type_: &str,
     #[case] status: &str,
     #[case] expected: &[&str],
@@ -97,7 +97,10 @@ fn a_listener_that_says_that_it_does_not_work_is_not_told(
     {"kinds": [{"kind": "HTTPRoute"}], "namespaces": {"from": "Selector"}}}), Some(Admits::AnyNamespace))]
 #[case::new_rule(json!({"name": "web", "port": 80, "protocol": "HTTP",
     "allowedRoutes": {"namespaces": {"from": "None"}}}), Some(Admits::Nobody))]
-fn a_listener_admits_what_it_says(#[case] listener: Value, #[case] expected: Option<Admits>) {
+fn a_listener_admits_what_its_spec_allows(
+    #[case] listener: Value,
+    #[case] expected: Option<Admits>,
+) {
     let facts = mk_gateway(|object| object["spec"]["listeners"] = json!([listener]));
     let listeners = facts.expect("a key").listeners;
     assert_eq!(listeners.first().map(|one| one.admits), expected);

@@ -1,4 +1,4 @@
-//! Holds the words of docs/reference.md against the program's: reasons, names, and what explanations say.
+//! Compares the names in docs/reference.md with the program: reasons, types, and the rules of explanations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::read;
 use crate::{
     events::reason,
     evidence::Evidence,
-    explain::{Scene, Stand, State, explain},
+    explain::{ExplainInput, ImporterReason, State, explain},
     export::ANNOTATIONS,
     fixtures::{export, mk_key, mk_policy, mk_world},
     index::{
@@ -31,21 +31,21 @@ fn section(title: &str) -> String {
     end.expect("a beginning").to_owned()
 }
 
-/// All words must be there, each as a word of its own.
-fn hold(title: &str, wanted: impl IntoIterator<Item = impl AsRef<str>>) {
+/// Asserts that a section contains all of these names, each separately.
+fn assert_section_has(title: &str, wanted: impl IntoIterator<Item = impl AsRef<str>>) {
     let text = section(title);
-    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && !"-_".contains(c));
-    let words: BTreeSet<&str> = words.collect();
-    for word in wanted {
-        let word = word.as_ref();
+    let is_separator = |c: char| !c.is_ascii_alphanumeric() && !"-_".contains(c);
+    let names: BTreeSet<&str> = text.split(is_separator).collect();
+    for name in wanted {
+        let name = name.as_ref();
         assert!(
-            words.contains(word),
-            "{word} is not in docs/reference.md under {title}"
+            names.contains(name),
+            "{name} is not in docs/reference.md under {title}"
         );
     }
 }
 
-/// A member as it may be known, in every combination that decides.
+/// What may be known of a member, in every combination that matters for a decision.
 fn all_known() -> impl Iterator<Item = Known> {
     let refusals = [
         Refusal::BadCredentials,
@@ -110,10 +110,10 @@ fn all_known() -> impl Iterator<Item = Known> {
 }
 
 #[test]
-fn the_words_of_explanations_are_in_the_reference() {
-    let mut words: BTreeSet<String> = BTreeSet::new();
-    let mut add = |word: &str| {
-        words.insert(word.to_owned());
+fn the_names_of_explanations_are_in_the_reference() {
+    let mut names: BTreeSet<String> = BTreeSet::new();
+    let mut add = |name: &str| {
+        names.insert(name.to_owned());
     };
     for decision in all_known().map(decide) {
         let (entry, imports, counted_as) = (decision.entry, decision.imports, decision.counted_as);
@@ -121,13 +121,16 @@ fn the_words_of_explanations_are_in_the_reference() {
         let reasons = [entry.reason(), imports.reason(), counted_as.reason()];
         rules.into_iter().chain(reasons).for_each(&mut add);
     }
-    Stand::ALL.map(Stand::reason).into_iter().for_each(&mut add);
+    ImporterReason::ALL
+        .map(ImporterReason::reason)
+        .into_iter()
+        .for_each(&mut add);
     let states = [State::Applied, State::Pending, State::Skipped];
     states.map(State::name).into_iter().for_each(&mut add);
     let mut world = mk_world(&["a", "b"]);
     export(&mut world, "a", "llm");
     for may_write in [true, false] {
-        let scene = Scene {
+        let input = ExplainInput {
             world: &world,
             policy: &mk_policy(),
             queues: &BTreeMap::new(),
@@ -136,7 +139,7 @@ fn the_words_of_explanations_are_in_the_reference() {
             dry_run: !may_write,
             now: Moment::default(),
         };
-        let explanation = explain(scene, &mk_key("llm")).expect("known");
+        let explanation = explain(input, &mk_key("llm")).expect("known");
         for rule in explanation.trace {
             add(&rule.rule);
             // that of a condition stands with the conditions
@@ -145,14 +148,14 @@ fn the_words_of_explanations_are_in_the_reference() {
             }
         }
     }
-    assert!(words.len() > 40, "{words:?}");
-    hold("Explanations", words);
+    assert!(names.len() > 40, "{names:?}");
+    assert_section_has("Explanations", names);
 }
 
 #[test]
 fn reasons_and_types_are_in_the_reference() {
-    hold("Conditions", STATES);
-    hold(
+    assert_section_has("Conditions", STATES);
+    assert_section_has(
         "Conditions",
         [
             conditions::ACCEPTED,
@@ -166,7 +169,7 @@ fn reasons_and_types_are_in_the_reference() {
             conditions::LOOP_FREE,
         ],
     );
-    hold(
+    assert_section_has(
         "Events",
         [
             reason::EXPORTED,
@@ -183,14 +186,14 @@ fn reasons_and_types_are_in_the_reference() {
             reason::ISOLATION_GUARD,
         ],
     );
-    hold("Metrics", Evidence::ALL.map(Evidence::reason));
+    assert_section_has("Metrics", Evidence::ALL.map(Evidence::reason));
     let rejections = [
         Rejection::Unroutable,
         Rejection::Malformed,
         Rejection::LocalName,
         Rejection::NotAllowed,
     ];
-    hold("Metrics", rejections.map(Rejection::reason));
+    assert_section_has("Metrics", rejections.map(Rejection::reason));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What members tell: takes it into the world, and tells them what follows for them.
+//! Applies the updates of members to the planner, and sends the results back to them.
 
 use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
@@ -13,39 +13,39 @@ use crate::{
     name::ClusterName,
 };
 
-/// What a task tree tells: of which member, and of which of its trees; an older tree's words no longer count.
-pub(super) struct Told {
+/// An update of a member, with the epoch of the task tree that sent it: updates of earlier trees are dropped.
+pub(super) struct MemberUpdate {
     pub(super) name: ClusterName,
     pub(super) epoch: u64,
     pub(super) timed: Timed,
 }
 
-/// Taken in before a plan is made: a burst is planned once.
+/// Most updates that are applied before a plan is made.
 const BURST: usize = 1024;
 
 // === impl Supervisor ===
 
 impl Supervisor {
-    /// Takes in what has arrived, so that a burst is planned once.
-    pub(super) fn burst(&mut self, told: Told) {
-        self.hear(told);
+    /// Applies all updates that have arrived, so that a burst is planned once.
+    pub(super) fn apply_updates(&mut self, update: MemberUpdate) {
+        self.apply_update(update);
         for _ in 0..BURST {
             match self.updates.next().now_or_never().flatten() {
-                Some(told) => self.hear(told),
+                Some(update) => self.apply_update(update),
                 None => break,
             }
         }
-        for name in std::mem::take(&mut self.curious) {
-            self.tell_interest(&name);
+        for name in std::mem::take(&mut self.pools_changed) {
+            self.send_interest(&name);
         }
     }
 
-    pub(super) fn hear(&mut self, told: Told) {
-        let Told {
+    pub(super) fn apply_update(&mut self, update: MemberUpdate) {
+        let MemberUpdate {
             name,
             epoch,
             timed: (update, arrived),
-        } = told;
+        } = update;
         let current = self.members.get(&name).map(|handle| handle.epoch);
         if current != Some(epoch) {
             return;
@@ -55,7 +55,7 @@ impl Supervisor {
             _ => None,
         };
         if update.concerns_pools() {
-            self.curious.insert(name.clone());
+            self.pools_changed.insert(name.clone());
         }
         if let (Update::Lost(Fault::AuthFailed), Some(reissue)) = (&update, &self.reissue) {
             reissue.ask(&name);
@@ -64,16 +64,16 @@ impl Supervisor {
         if let Some(uid) = connected
             && !refusals.iter().any(|(refused, _)| *refused == name)
         {
-            self.tell_accepted(&name, uid);
+            self.send_accepted(&name, uid);
         }
         for (refused, refusal) in refusals {
-            self.tell_refused(&refused, refusal);
+            self.send_refusal(&refused, refusal);
         }
         self.send_partial_kinds(&name);
     }
 
-    /// The index knows the cluster as this member: it may be written into.
-    fn tell_accepted(&self, name: &ClusterName, uid: String) {
+    /// The index has accepted the cluster as this member: the member's tasks may write to it.
+    fn send_accepted(&self, name: &ClusterName, uid: String) {
         if let Some(control) = self.control(name) {
             control.send_modify(|control| {
                 control.refused = None;
@@ -82,7 +82,7 @@ impl Supervisor {
         }
     }
 
-    fn tell_refused(&self, name: &ClusterName, refusal: Refusal) {
+    fn send_refusal(&self, name: &ClusterName, refusal: Refusal) {
         if let Some(control) = self.control(name) {
             control.send_modify(|control| {
                 control.refused = Some(refusal);
@@ -91,13 +91,13 @@ impl Supervisor {
         }
     }
 
-    fn tell_interest(&self, name: &ClusterName) {
+    fn send_interest(&self, name: &ClusterName) {
         let interest = self.planner.interest(name);
         if let Some(control) = self.control(name) {
             control.send_if_modified(|control| {
-                let news = control.interest != interest;
+                let is_changed = control.interest != interest;
                 control.interest = interest;
-                news
+                is_changed
             });
         }
     }
@@ -106,9 +106,9 @@ impl Supervisor {
         let partial = self.planner.partial_kinds(name);
         if let Some(control) = self.control(name) {
             control.send_if_modified(|control| {
-                let news = control.partial != partial;
+                let is_changed = control.partial != partial;
                 control.partial = partial;
-                news
+                is_changed
             });
         }
     }
