@@ -33,7 +33,7 @@ use jiff::Timestamp;
 pub use self::{address::Rejection, import::join_names};
 use self::{
     carry_over::{CarriedOver, Exporters, carry_over},
-    decision::{Decision, EntryAction, ImportAction, Known, Mark, decide},
+    decision::{CountedAs, Decision, EntryAction, ImportAction, Known, Mark, decide},
     entry::{Derived, derive_entry},
     exported::{Importer, PoolInput},
     import::Exports,
@@ -312,12 +312,14 @@ impl KeyPlan {
                 if planned.is_for(&audience) {
                     return Replanned::Same;
                 }
+                if !self.crowded_out.is_empty() {
+                    // which exporters have no room beside carried-over entries is known for the whole key only
+                    return Replanned::Not;
+                }
                 self.note_change(carried_over.next_change_at, world, now);
                 let mut others = self.imports.values();
                 match others.find(|import| import.is_for(&audience)) {
                     Some(same) => same.clone(),
-                    // which exporters have no room beside carried-over entries is known for the whole key only
-                    None if !self.crowded_out.is_empty() => return Replanned::Not,
                     None => {
                         let mut cut = BTreeSet::new();
                         let made =
@@ -332,6 +334,13 @@ impl KeyPlan {
         };
         self.imports.insert(name.clone(), import);
         Replanned::Changed
+    }
+
+    /// Whether `Exported` waits for this importer while its import does not show the plan.
+    pub fn is_awaited(&self, name: &ClusterName) -> bool {
+        let at = self.decisions.binary_search_by(|(one, _)| one.cmp(name));
+        let decision = at.ok().and_then(|at| self.decisions.get(at));
+        decision.is_some_and(|(_, decision)| decision.counted_as == CountedAs::Import)
     }
 
     fn note_change(&mut self, at: Option<Timestamp>, world: &World, now: Moment) {

@@ -29,6 +29,18 @@ pub(super) struct Standings {
     pending: usize,
 }
 
+// === impl Standing ===
+
+impl Standing {
+    /// As `Exported` sees it: it waits for no importer that does not count by its import.
+    pub(super) fn awaited(self, is_awaited: bool) -> Self {
+        match self {
+            Self::Pending if !is_awaited => Self::Shown,
+            other => other,
+        }
+    }
+}
+
 // === impl Standings ===
 
 impl Standings {

@@ -131,22 +131,28 @@ impl Planner {
         let mut standings = Standings::default();
         for (name, import) in &plan.imports {
             let standing = self.publish_import(key, name, import, &mut bodies, occasion);
-            standings.set(name, standing);
+            standings.set(name, standing.awaited(plan.is_awaited(name)));
         }
         self.publish_pools(key, &plan, occasion);
         self.keep(key, &plan);
-        if is_empty(&plan) {
+        self.keep_plan(key, Kept { plan, standings });
+    }
+
+    /// Until nothing is planned any more and each import shows it.
+    fn keep_plan(&mut self, key: &Key, kept: Kept) {
+        if is_empty(&kept.plan) && kept.standings.all_shown() {
             self.plans.remove(key);
         } else {
-            self.plans.insert(key.clone(), Kept { plan, standings });
+            self.plans.insert(key.clone(), kept);
         }
     }
 
     /// An import changed: compares it with the kept plan, and plans the pool conditions again if they may change. Returns
     /// the number of imports compared.
     fn follow_import(&mut self, key: &Key, name: &ClusterName, occasion: Occasion) -> usize {
-        if self.backlog.keys.contains(key) {
-            return 0;
+        if self.backlog.keys.remove(key) {
+            self.publish_key(key, occasion);
+            return self.cost();
         }
         let replanned = self.plans.get_mut(key).map(|kept| {
             let plan = &mut kept.plan;
@@ -155,9 +161,11 @@ impl Planner {
         let (Some(Replanned::Same | Replanned::Changed), Some(mut kept)) =
             (replanned, self.plans.remove(key))
         else {
-            self.publish_key(key, occasion);
-            return self.cost();
+            // those of one key are planned together
+            self.backlog.add([key.clone()], occasion.since);
+            return 1;
         };
+        let mut cost = 1;
         if replanned == Some(Replanned::Changed) {
             self.keep(key, &kept.plan);
         }
@@ -165,32 +173,36 @@ impl Planner {
             let mut bodies = Bodies::default();
             let standing = self.publish_import(key, name, import, &mut bodies, occasion);
             let was_shown = kept.standings.all_shown();
+            let standing = standing.awaited(kept.plan.is_awaited(name));
             let moved = kept.standings.set(name, standing);
-            let decides = was_shown || kept.standings.all_shown();
-            if moved && (decides || !self.unsettled.hurry(key, occasion.now)) {
+            let decides = moved && (was_shown || kept.standings.all_shown());
+            // one that is still pending may carry more entries than before
+            let moved = moved || standing == Standing::Pending;
+            if decides || (moved && !self.unsettled.hurry(key, occasion.now)) {
                 kept.plan.plan_pools(&self.world, &self.policy, key);
                 self.publish_pools(key, &kept.plan, occasion);
+                cost = self.cost();
             }
         }
-        self.plans.insert(key.clone(), kept);
-        1
+        self.keep_plan(key, kept);
+        cost
     }
 
     /// Our condition of a pool changed: it is compared with the plan that is kept. Returns how many imports were compared.
     fn follow_condition(&mut self, key: &Key, name: &ClusterName, occasion: Occasion) -> usize {
-        if self.backlog.keys.contains(key) {
-            return 0;
-        }
-        let Some(kept) = self.plans.remove(key) else {
-            self.publish_key(key, occasion);
-            return self.cost();
+        let Some(mut kept) = self.plans.remove(key) else {
+            self.backlog.add([key.clone()], occasion.since);
+            return 1;
         };
+        if !kept.standings.all_shown() {
+            kept.plan.plan_pools(&self.world, &self.policy, key);
+        }
         self.observe(key, &kept.plan, occasion);
         if let Some(pool) = kept.plan.pools.get(name) {
             self.publish_pool(key, name, pool, occasion);
         }
         self.plans.insert(key.clone(), kept);
-        1
+        self.cost()
     }
 
     fn publish_pools(&mut self, key: &Key, plan: &KeyPlan, occasion: Occasion) {
@@ -274,6 +286,12 @@ impl Planner {
                 let patch = remove_foreign(live, &pointers);
                 let content = xxh3_64(&patch);
                 Some((Action::Patch(patch), content))
+            }
+            // the write in flight is about to fill it
+            (Step::ApplyStatus, _, Some(live))
+                if *live.status == ImportStatus::default() && queue.is_creating(&slot) =>
+            {
+                return standing;
             }
             (step, ImportPlan::Present(planned), _) => {
                 let live = LazyCell::new(|| live_statuses(&self.world, key));

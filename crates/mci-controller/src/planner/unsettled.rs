@@ -23,7 +23,7 @@ struct Wait {
 
 /// How long `Exported` waits for pending importers (spec 4.2).
 const SETTLE: Duration = Duration::from_secs(1);
-/// A change of an importer makes its key dirty by itself. A check without one only repeats writes that never showed, so the
+/// A change of an importer is followed by itself. A check without one only repeats writes that never showed, so the
 /// pauses grow up to this: an importer that never shows its writes must not delay the others.
 const CHECK_MAX: Duration = Duration::from_mins(5);
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    action::{Failure, Outcome, Work},
+    action::{Action, Failure, Outcome, Work},
     stats::LaneStats,
 };
 use moment::Moment;
@@ -30,8 +30,8 @@ struct Waiting {
 #[derive(Debug)]
 struct Flight {
     work: Arc<Work>,
-    /// The watch has shown the object as planned since it began.
-    has_shown: bool,
+    /// It is not asked for any more: the object is as planned, or nothing may be written.
+    is_withdrawn: bool,
 }
 
 /// The outcome of the last write, until the object is as planned.
@@ -95,7 +95,7 @@ impl Lane {
                 not_before: now,
             };
         }
-        let is_under_way = |flight: &Flight| same(&flight.work) && !flight.has_shown;
+        let is_under_way = |flight: &Flight| same(&flight.work) && !flight.is_withdrawn;
         if self.in_flight.as_ref().is_some_and(is_under_way) {
             self.waiting = None;
         } else if !self.waiting.as_ref().is_some_and(|one| same(&one.work)) {
@@ -104,22 +104,28 @@ impl Lane {
         }
     }
 
-    /// The live object is as planned.
+    /// Nothing is asked for any more: the object is as planned, or may not be written.
     pub(super) fn withdraw(&mut self) {
         self.waiting = None;
         self.last = LastOutcome::Over;
         if let Some(flight) = &mut self.in_flight {
-            flight.has_shown = true;
+            flight.is_withdrawn = true;
         }
     }
 
     /// Whether [`Lane::withdraw`] would change nothing.
     pub(super) fn is_settled(&self) -> bool {
-        let has_shown = self
+        let is_withdrawn = self
             .in_flight
             .as_ref()
-            .is_none_or(|flight| flight.has_shown);
-        self.waiting.is_none() && matches!(self.last, LastOutcome::Over) && has_shown
+            .is_none_or(|flight| flight.is_withdrawn);
+        self.waiting.is_none() && matches!(self.last, LastOutcome::Over) && is_withdrawn
+    }
+
+    /// Whether a write is in flight that makes the object, and then fills it.
+    pub(super) fn is_creating(&self) -> bool {
+        let action = self.in_flight.as_ref().map(|flight| &flight.work.action);
+        matches!(action, Some(Action::Apply { create: true, .. }))
     }
 
     /// When the next write may begin; none: nothing waits, or one is in flight.
@@ -137,7 +143,7 @@ impl Lane {
         let work = self.waiting.take()?.work;
         self.in_flight = Some(Flight {
             work: Arc::clone(&work),
-            has_shown: false,
+            is_withdrawn: false,
         });
         self.last_start = Some(now);
         Some(work)
@@ -145,7 +151,7 @@ impl Lane {
 
     /// The write in flight ended like this.
     pub(super) fn finish(&mut self, outcome: Outcome, now: Moment, rng: &mut impl rand::Rng) {
-        let Some(Flight { work, has_shown }) = self.in_flight.take() else {
+        let Some(Flight { work, is_withdrawn }) = self.in_flight.take() else {
             return;
         };
         let failures = match self.last {
@@ -157,9 +163,13 @@ impl Lane {
             failures,
             not_before,
         };
+        if is_withdrawn {
+            // sent again it would undo a newer plan
+            self.last = LastOutcome::Over;
+            return;
+        }
         let content = work.content;
         self.last = match outcome {
-            Outcome::Done if has_shown => LastOutcome::Over,
             Outcome::Done => LastOutcome::Done {
                 content,
                 base: work.base.clone(),
@@ -198,10 +208,10 @@ impl Lane {
 
     /// The outcome of the write in flight will never be known: it is due again.
     pub(super) fn reopen(&mut self, now: Moment) {
-        let work = self.in_flight.take().map(|flight| flight.work);
+        let flight = self.in_flight.take().filter(|flight| !flight.is_withdrawn);
         self.last_start = None;
         if self.waiting.is_none() {
-            self.waiting = work.map(|work| Waiting { work, since: now });
+            self.waiting = flight.map(|Flight { work, .. }| Waiting { work, since: now });
         }
     }
 

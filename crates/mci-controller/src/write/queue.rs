@@ -93,6 +93,15 @@ impl Queue {
         lane.map(Lane::stats).unwrap_or_default()
     }
 
+    /// Whether a write is in flight that makes this object, and then fills it.
+    pub(crate) fn is_creating(&self, slot: &Slot) -> bool {
+        self.lanes
+            .lock()
+            .lanes
+            .get(slot)
+            .is_some_and(Lane::is_creating)
+    }
+
     /// Whether something is in flight.
     pub(crate) fn has_in_flight(&self) -> bool {
         !self.lanes.lock().in_flight.is_empty()

@@ -84,6 +84,12 @@ impl Sender {
     /// manager owns (K3), which may be too little for the CRD: then all that is applied is refused.
     async fn clear(&self, key: &Key, status: &Bytes) -> Result<bool, Outcome> {
         let answer = self.caller.call(Call::get_import(key)).await?;
+        if answer.is_object_missing() {
+            return Err(Outcome::Superseded);
+        }
+        if !answer.status.is_success() {
+            return Err(judge(key, "get import", &answer));
+        }
         let parsed = |body: &Bytes| serde_json::from_slice::<Value>(body).unwrap_or_default();
         let (live, wanted) = (parsed(&answer.body), parsed(status));
         let names = |object: &Value| -> Vec<Value> {
@@ -100,7 +106,7 @@ impl Sender {
         let version = &live["metadata"]["resourceVersion"];
         let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
         let patch: Vec<Value> = std::iter::once(test).chain(removals).collect();
-        if !answer.status.is_success() || patch.len() == 1 {
+        if patch.len() == 1 {
             return Ok(false);
         }
         let patch = json!(patch).to_string().into();

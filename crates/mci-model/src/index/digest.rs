@@ -1,5 +1,5 @@
-//! Digests of import statuses. Each time an import changes, the plan of its key is compared with the imports of all members,
-//! and nearly all of them are as planned: comparing one number is enough.
+//! Digests of import statuses. Each import that changes is compared with its plan, and a plan with the imports of all members;
+//! nearly all are as planned: comparing one number is enough.
 
 use std::{
     hash::{Hash, Hasher},

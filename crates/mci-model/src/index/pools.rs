@@ -149,7 +149,10 @@ impl Member {
         if let CrdCheck::Serving { uid } = crd {
             self.pools.crd = Some(uid);
         }
-        self.pools.odd.clear();
+        // an entry of one that cannot be read is carried over
+        let readable = std::mem::take(&mut self.pools.odd);
+        let readable = readable.into_iter().filter(|key| !odd.contains(key));
+        changes.dirty.keys.extend(readable);
         for key in odd {
             self.pools.apply_odd(key);
         }
@@ -325,16 +328,18 @@ impl Pools {
     }
 
     pub(super) fn delete(&mut self, name: &ClusterName, key: &Key, crd: CrdCheck) -> Changes {
-        self.odd.remove(key);
+        let mut changes = Changes::default();
+        if self.odd.remove(key) {
+            changes.dirty.keys.insert(key.clone());
+        }
         let proven = matches!(&crd, CrdCheck::Serving { uid } if self.crd.as_ref() == Some(uid));
         if proven || seeded::is_on(SeededFault::DeletedWithoutCrdCheck) {
             self.waiting.remove(key);
-            return self.drop(name, key, Evidence::PoolDeleted);
+            changes.merge(self.drop(name, key, Evidence::PoolDeleted));
+        } else if let Some(record) = self.records.get_mut(key) {
+            changes.merge(record.doubt_until(key, None, DoubtCause::Crd));
         }
-        self.records
-            .get_mut(key)
-            .map(|record| record.doubt_until(key, None, DoubtCause::Crd))
-            .unwrap_or_default()
+        changes
     }
 
     pub(super) fn drop(&mut self, name: &ClusterName, key: &Key, evidence: Evidence) -> Changes {

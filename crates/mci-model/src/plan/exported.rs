@@ -151,18 +151,15 @@ impl PoolInput<'_> {
             ImportPlan::Hold(hold) => return ImporterState::Blocked(hold.reason()),
             ImportPlan::Absent => return ImporterState::Pending,
         };
-        let Some(live) = importer.member.imports.items.get(&self.record.facts.key) else {
+        let key = &self.record.facts.key;
+        if importer.member.undone_imports.is_in_conflict(key) {
+            // whatever it shows just now
+            return ImporterState::Blocked("Conflict");
+        }
+        let Some(live) = importer.member.imports.items.get(key) else {
             return ImporterState::Pending;
         };
         if live.claim == Claim::Foreign {
-            return ImporterState::Blocked("Conflict");
-        }
-        if importer
-            .member
-            .undone_imports
-            .is_in_conflict(&self.record.facts.key)
-        {
-            // whatever it shows just now
             return ImporterState::Blocked("Conflict");
         }
         cache.get_or_insert_with(planned, &live.status, || self.shown(&live.status, planned))

@@ -367,6 +367,27 @@ fn quiet_lanes_are_forgotten() {
     assert!(lanes.lanes.is_empty());
 }
 
+#[test]
+fn what_is_withdrawn_while_it_is_in_flight_is_not_sent_again() {
+    for outcome in [
+        Some(Outcome::Retry(Failure::Timeout)),
+        Some(Outcome::Throttled(None)),
+        None,
+    ] {
+        let mut lanes = Lanes::default();
+        lanes.offer(mk_slot("x"), mk_work(1, "5"), at(0));
+        assert_eq!(take(&mut lanes, at(0)), Some(1));
+        lanes.withdraw(&mk_slot("x"));
+        match outcome {
+            Some(outcome) => finish(&mut lanes, &mk_slot("x"), outcome, at(10)),
+            None => lanes.reopen(at(10)),
+        }
+        assert_eq!(take(&mut lanes, at(600_000)), None, "{outcome:?}");
+        lanes.offer(mk_slot("x"), mk_work(1, "5"), at(600_000));
+        assert_eq!(take(&mut lanes, at(600_000)), Some(1), "{outcome:?}");
+    }
+}
+
 proptest! {
     /// Whatever the order of offers and outcomes, the last offer is what the server has in the end.
     #[test]
