@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(long, env = "CLUSTERSET", value_name = "NAME")]
     clusterset: Option<String>,
 
-    /// Name of this controller's instance: imports bear it as a label, and imports of other instances are left alone.
+    /// Name of this controller's instance: imports have it as a label, and imports of other instances are left alone.
     /// Two controllers of one ClusterSet must not run at once. Default: the uid of the home cluster's kube-system
     /// namespace; without a home, the name of the ClusterSet.
     #[arg(long, env = "INSTANCE_ID", value_name = "NAME")]

@@ -37,7 +37,7 @@ pub(crate) struct Overview {
     pub(crate) gate_open: bool,
     /// Whether withdrawals are held since many members were lost at once.
     pub(crate) guard: bool,
-    /// Imports that bear a planned name and are not ours, or that somebody keeps undoing.
+    /// Imports with a planned name that are not ours, or that are in conflict.
     pub(crate) conflicts: usize,
     pub(crate) clusters: Vec<MemberView>,
     /// Inventory objects that define no member.

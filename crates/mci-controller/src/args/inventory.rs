@@ -22,7 +22,7 @@ pub(super) struct InventoryArgs {
     #[arg(long, env = "KUBECONFIG_DIR", value_name = "DIR")]
     kubeconfig_dir: Option<PathBuf>,
 
-    /// Members are also the Secrets in --namespace of the home cluster that bear the label isthmus.dev/member=true or
+    /// Members are also the Secrets in --namespace of the home cluster that have the label isthmus.dev/member=true or
     /// sigs.k8s.io/multicluster-runtime-kubeconfig=true, and hold a kubeconfig under kubeconfig, value, config or Config.
     #[arg(
         long,

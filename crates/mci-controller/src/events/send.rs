@@ -29,7 +29,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct EventQueue {
     sender: mpsc::Sender<QueuedEvent>,
-    /// Locked by whoever sends.
+    /// Locked by the sender task.
     waiting: Mutex<mpsc::Receiver<QueuedEvent>>,
 }
 

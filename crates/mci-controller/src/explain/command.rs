@@ -55,9 +55,9 @@ struct AdminUrl {
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// 64 MiB: above 1000 members with an entry of 8 KiB each, several times over.
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
-/// Exit code where the controller cannot be asked, as for any failure.
+/// Exit code if the controller does not answer, as for any failure.
 const FAILED: u8 = 1;
-/// Exit code where the controller knows nothing of the key.
+/// Exit code if the key is unknown to the controller.
 const UNKNOWN: u8 = 2;
 
 /// Why there is no answer.
@@ -71,7 +71,7 @@ enum AskError {
     Exchange(String),
 }
 
-/// Asks, and prints to `out`.
+/// Queries the controller, and prints to `out`.
 /// # Errors
 /// [`Exit`] with a text for the user.
 pub(crate) async fn run_explain(args: ExplainArgs, out: &mut impl Write) -> anyhow::Result<()> {
@@ -187,7 +187,7 @@ impl FromStr for AdminUrl {
         let uri: Uri = text.parse().map_err(|_| expected())?;
         let plain = uri.scheme_str() == Some("http") && uri.path() == "/" && uri.query().is_none();
         let host = uri.host().filter(|_| plain).ok_or_else(expected)?;
-        // an IPv6 address stands in brackets there, and without them in a socket address
+        // a URI has brackets around an IPv6 address, a socket address has none
         let host = host.trim_start_matches('[').trim_end_matches(']');
         Ok(Self {
             host: host.to_owned(),

@@ -28,7 +28,7 @@ pub(crate) struct Question {
 /// Where questions go.
 type Questions = mpsc::Sender<Question>;
 
-/// The loop goes round five times a second at least; one that needs longer has other work.
+/// Timeout of an answer. The loop makes five turns a second at least, unless it is busy.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) fn router(questions: mpsc::Sender<Question>) -> Router {

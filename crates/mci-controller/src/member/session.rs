@@ -278,7 +278,7 @@ impl<'a> Session<'a> {
         });
         self.tasks.spawn(async move {
             writer.await;
-            // drained: the session goes on without it
+            // drained: the session continues without it
             std::future::pending().await
         });
     }

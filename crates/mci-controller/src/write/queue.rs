@@ -178,7 +178,7 @@ impl Lanes {
         }
         match outcome {
             Outcome::Done | Outcome::Superseded | Outcome::Rejected => {
-                self.in_flight_limit.succeeded()
+                self.in_flight_limit.succeeded();
             }
             Outcome::Retry(Failure::Timeout | Failure::GatewayTimeout) => {
                 self.in_flight_limit.overloaded(began, now);

@@ -17,7 +17,7 @@ use crate::{
     text::{MAX_MESSAGE, clipped},
 };
 
-/// What a write needs of its surroundings.
+/// What a write needs.
 #[derive(Clone)]
 pub(crate) struct Sender {
     pub(crate) caller: Caller,
@@ -71,7 +71,7 @@ impl Sender {
             answer = self.apply_status(key, status, false).await?;
         }
         if answer.is_field_conflict() {
-            // the object is ours: whoever took a field of it is overruled
+            // the object is ours: fields of other managers are taken over
             answer = self.apply_status(key, status, true).await?;
         }
         if answer.status == StatusCode::UNPROCESSABLE_ENTITY && self.clear(key, status).await? {

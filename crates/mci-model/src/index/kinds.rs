@@ -228,7 +228,7 @@ impl Member {
         for service in services {
             let pools = self.pools.of_service(service);
             let concerned =
-                pools.filter(|key| self.pools.get(*key).is_some_and(PoolRecord::concerns_us));
+                pools.filter(|key| self.pools.get(key).is_some_and(PoolRecord::concerns_us));
             changes.dirty.keys.extend(concerned.cloned());
         }
         changes

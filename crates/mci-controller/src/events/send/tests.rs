@@ -283,7 +283,7 @@ async fn retry_after_delays_writes_and_twice_as_long_events() {
     for (status, asked, silence, pause) in [
         (429, Some("7"), 7, 14),
         (503, Some("86400"), 300, 600),
-        // no time is asked of writes
+        // no time for writes
         (429, None, 0, 2),
     ] {
         let mut server = Server::start();
@@ -343,7 +343,7 @@ async fn events_wait_while_writes_do() {
 #[tokio::test(start_paused = true)]
 async fn what_becomes_of_events_is_nothing_to_writes() {
     let mut server = Server::start();
-    // more than a breaker bears
+    // more than open a breaker
     for _ in 0..6 {
         server.offer("Exported");
         let (_, _send) = server.next().await;

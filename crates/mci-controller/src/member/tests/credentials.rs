@@ -86,7 +86,7 @@ async fn a_kind_that_is_hidden_leaves_the_rest_at_work() {
         _ => None,
     });
     assert_eq!(denied, Some([Kind::Services].into()));
-    // it goes on so for long, and is let in again
+    // it stays so for long, and is admitted again
     sleep(Duration::from_mins(2)).await;
     script.hidden.lock().clear();
     let seen = bench

@@ -1,4 +1,4 @@
-//! Gateways and HTTPRoutes are watched on demand, and no member is lost for want of them.
+//! Gateways and HTTPRoutes are watched on demand, and a member without them is not lost.
 
 use super::{bench::start_with, *};
 use crate::index::{interest::Interest, update::ParentKind};

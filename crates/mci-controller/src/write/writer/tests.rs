@@ -232,7 +232,7 @@ async fn a_missing_namespace_or_kind_creates_nothing() {
         server.offer(import(), mk_apply(false));
         server.answer(404, missing).await;
         assert!(server.is_quiet(Duration::from_millis(400)).await);
-        // when the plan changes its mind, the retry goes with it
+        // when the plan changes, the retry is withdrawn
         server.queue.withdraw(&import());
         assert!(server.is_quiet(Duration::from_mins(2)).await);
     }
