@@ -318,17 +318,16 @@ impl KeyPlan {
                 }
                 self.note_change(carried_over.next_change_at, world, now);
                 let mut others = self.imports.values();
-                match others.find(|import| import.is_for(&audience)) {
-                    Some(same) => same.clone(),
-                    None => {
-                        let mut cut = BTreeSet::new();
-                        let made =
-                            import::make(policy, &audience, &self.exports, carried_over, &mut cut);
-                        if !cut.is_empty() {
-                            return Replanned::Not;
-                        }
-                        made
+                if let Some(same) = others.find(|import| import.is_for(&audience)) {
+                    same.clone()
+                } else {
+                    let mut cut = BTreeSet::new();
+                    let made =
+                        import::make(policy, &audience, &self.exports, carried_over, &mut cut);
+                    if !cut.is_empty() {
+                        return Replanned::Not;
                     }
+                    made
                 }
             }
         };

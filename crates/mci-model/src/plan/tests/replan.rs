@@ -3,6 +3,8 @@
 use super::*;
 use crate::{index::facts::Claim, plan::Replanned};
 
+type Edit = fn(&mut LiveImport);
+
 /// `a` has exported its pool to `b` and `c`.
 fn mk_exporting() -> World {
     let mut world = mk_world(&["a", "b", "c"]);
@@ -52,7 +54,7 @@ fn check(
 
 #[test]
 fn an_import_that_changed_is_planned_as_with_all_others() {
-    let edits: [(&str, fn(&mut LiveImport)); 5] = [
+    let edits: [(&str, Edit); 5] = [
         ("generation", |live| live.generation += 1),
         ("foreign", |live| live.claim = Claim::Foreign),
         ("no entries", |live| live.status.clusters.clear()),
@@ -67,9 +69,8 @@ fn an_import_that_changed_is_planned_as_with_all_others() {
             });
             // only what is carried over depends on the import's own entries
             let changes = match what {
-                "nothing" => false,
+                "nothing" | "nothing of ours" => false,
                 "generation" => true,
-                "nothing of ours" => false,
                 _ => !is_known,
             };
             let expected = if changes {
