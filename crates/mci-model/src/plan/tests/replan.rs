@@ -89,3 +89,21 @@ fn an_import_that_changed_is_planned_as_with_all_others() {
         assert_eq!(replanned, expected, "deleted, exporter known: {is_known}");
     }
 }
+
+#[test]
+fn where_an_exporter_found_no_room_the_whole_key_is_planned() {
+    let names: Vec<String> = (0..258).map(|n| format!("m{n:03}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut world = mk_world(&names);
+    for name in &names {
+        export(&mut world, name, "llm");
+    }
+    let (key, name) = (mk_key("llm"), mk_name("m000"));
+    let mut kept = plan(&world);
+    assert!(!kept.crowded_out.is_empty());
+    let mut live = mk_live(&key, planned(&kept, "m000"), 1);
+    live.generation += 1;
+    world.update(&name, Update::Imports(Change::Applied(live)), NOW);
+    let replanned = kept.replan_import(&world, &mk_policy(), &key, &name, NOW);
+    assert_eq!(replanned, Replanned::Not);
+}
