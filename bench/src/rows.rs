@@ -48,9 +48,6 @@ const FEW: f64 = 1.5;
 const FIFTY: f64 = 2.5;
 /// In MB, of 100 members with 50 exported pools each.
 const MEMORY: f64 = 150.0;
-/// In MB: what the limits of `mci-model/src/index/memory.rs` let two hostile members and two decoding threads take (980
-/// MiB), and 50 MB for the others.
-const TWO_HOSTILE: f64 = 1080.0;
 /// Until all imports are compared, in ms.
 const COMPARED: f64 = 5000.0;
 /// With members in trouble the others are to be as fast as without: to a tenth.
@@ -61,7 +58,6 @@ const P100: &str = "propagation100";
 const P1000: &str = "propagation1000";
 const RESTART: &str = "restart";
 const LARGE: &str = "large";
-const HOSTILE: &str = "hostile";
 const FAILOVER: &str = "failover";
 const REAL: &str = "real";
 
@@ -162,9 +158,6 @@ pub const ROWS: &[Row] = &[
     info(LARGE, "100 members x 50 exported pools: restart until all is listed and compared"),
     design(LARGE, "100 members x 50 exported pools: restart, writes", 0.0),
     design(LARGE, "100 members x 50 exported pools: restart, imports lost or short", 0.0),
-
-    ours(HOSTILE, "10 members, 2 hostile: most RSS ever", TWO_HOSTILE),
-    design(HOSTILE, "10 members, 2 hostile: imports lost or short", 0.0),
 
     specified(FAILOVER, "failover after a crash: event to all applied", 17.0),
     specified(FAILOVER, "failover after SIGTERM: event to all applied", 3.0),

@@ -30,7 +30,7 @@ const REAL: &str = "real";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure: propagation10, propagation100, propagation1000, restart, large, hostile, failover, real, nothing; default: all
+    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real, nothing; default: all
     names: Vec<String>,
     /// Of propagation, only the cases with this in their names, such as '50 exporters, TLS'
     #[arg(long, value_name = "TEXT")]

@@ -13,7 +13,6 @@ use tokio::time::Instant;
 use self::propagation::Case;
 
 mod failover;
-mod hostile;
 mod propagation;
 mod real;
 mod restart;
@@ -57,8 +56,6 @@ enum Name {
     Restart,
     /// 100 members that export 50 pools each, five of them the same pool: 1000 pools, 100 000 imports.
     Large,
-    /// 10 members, two of which hold more than is kept of one: memory, and what the others have.
-    Hostile,
     /// A standby takes over from a leader that ends, or crashes.
     Failover,
     /// Nothing: with `--document`, the table is written anew with the goals of this program.
@@ -142,7 +139,6 @@ async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
             }
             Name::Restart => run.restart(50, 5).await?,
             Name::Large => run.large().await?,
-            Name::Hostile => run.hostile().await?,
             Name::Failover => run.failover().await?,
             Name::Nothing => {}
             Name::Real => run.real(inside.context("not inside namespaces")?).await?,

@@ -122,9 +122,12 @@ impl Lane {
         self.waiting.is_none() && matches!(self.last, LastOutcome::Over) && is_withdrawn
     }
 
-    /// Whether a write is in flight that makes the object, and then fills it.
+    /// Whether a write is in flight that makes the object and then fills it, and is still asked for: one that is not is not
+    /// sent again when it fails.
     pub(super) fn is_creating(&self) -> bool {
-        let action = self.in_flight.as_ref().map(|flight| &flight.work.action);
+        let flight = self.in_flight.as_ref();
+        let flight = flight.filter(|flight| !flight.is_withdrawn);
+        let action = flight.map(|flight| &flight.work.action);
         matches!(action, Some(Action::Apply { create: true, .. }))
     }
 

@@ -388,6 +388,26 @@ fn what_is_withdrawn_while_it_is_in_flight_is_not_sent_again() {
     }
 }
 
+#[test]
+fn a_withdrawn_creation_fills_nothing() {
+    let mut lanes = Lanes::default();
+    let create = Action::Apply {
+        create: true,
+        main: Bytes::new(),
+        status: Bytes::new(),
+    };
+    let work = Work {
+        action: create,
+        ..mk_work(1, "")
+    };
+    lanes.offer(mk_slot("x"), work, at(0));
+    assert_eq!(take(&mut lanes, at(0)), Some(1));
+    let is_creating = |lanes: &Lanes| lanes.lanes[&mk_slot("x")].is_creating();
+    assert!(is_creating(&lanes));
+    lanes.withdraw(&mk_slot("x"));
+    assert!(!is_creating(&lanes));
+}
+
 proptest! {
     /// Whatever the order of offers and outcomes, the last offer is what the server has in the end.
     #[test]
