@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
-use tracing::{debug, warn};
-use watch::{Config, LastListed, Tolerant, Update};
+use tracing::{debug, info, warn};
+use watch::{Config, CrdState, LastListed, Tolerant, Update};
 
 use crate::index::{CRDS, Event, Source};
 use crate::infra::MANAGED_BY;
@@ -30,6 +30,9 @@ const BATCH: usize = 256;
 /// kept like what went with the old one.
 const LIST_AGAIN: Duration = Duration::from_secs(1);
 const LIST_AGAIN_MAX: Duration = Duration::from_secs(30);
+
+/// Time between two looks at the CRD of a kind for a change of its schema.
+const LOOK: Duration = Duration::from_secs(15);
 
 pub(crate) struct Watches {
     client: Client,
@@ -73,15 +76,27 @@ struct Feed {
     crd: Option<Crd>,
 }
 
-/// The CRD of a kind: it is asked after each batch that takes objects away, before that batch is passed on.
+/// The CRD of a kind: it is asked after each batch that takes objects away, before that batch is passed on, and every
+/// [`LOOK`].
 struct Crd {
     client: Client,
     kind: &'static str,
     name: &'static str,
     last_listed: LastListed,
+    schema: Schema,
+    look: Instant,
     list_again: Option<Instant>,
     /// Looks in a row at which it was gone, or another one.
     doubts: u32,
+}
+
+/// The schema of a CRD, by its generation. With another one the server returns other fields of the same objects (K6), and
+/// a watch may go on from what the schema before left of them, though nothing is written after that.
+#[derive(Debug, Default)]
+struct Schema {
+    generation: Option<i64>,
+    /// The list after a change may be the last that the old schema answers: one more follows.
+    once_more: bool,
 }
 
 /// Whether objects may be gone after it.
@@ -203,6 +218,8 @@ impl Watches {
                 kind,
                 name,
                 last_listed: LastListed::default(),
+                schema: Schema::default(),
+                look: Instant::now(),
                 list_again: None,
                 doubts: 0,
             }),
@@ -229,9 +246,9 @@ impl Feed {
     ) {
         let mut batches = list().ready_chunks(BATCH);
         loop {
-            let list_again = self.crd.as_ref().and_then(|crd| crd.list_again);
+            let due = self.crd.as_ref().map(Crd::due);
             let due = async {
-                match list_again {
+                match due {
                     Some(at) => sleep_until(at).await,
                     None => std::future::pending().await,
                 }
@@ -239,9 +256,10 @@ impl Feed {
             let batch = tokio::select! {
                 batch = batches.next() => batch,
                 () = due => {
-                    batches = list().ready_chunks(BATCH);
-                    if let Some(crd) = &mut self.crd {
-                        crd.list_again = None;
+                    if let Some(crd) = &mut self.crd
+                        && crd.lists_again().await
+                    {
+                        batches = list().ready_chunks(BATCH);
                     }
                     continue;
                 }
@@ -278,9 +296,45 @@ impl Feed {
     }
 }
 
+// === impl Schema ===
+
+impl Schema {
+    /// Whether the kind is to be listed, now that the CRD has this generation.
+    fn lists_again(&mut self, generation: i64) -> bool {
+        let before = self.generation.replace(generation);
+        let changed = before.is_some_and(|before| before != generation);
+        std::mem::replace(&mut self.once_more, changed) || changed
+    }
+}
+
 // === impl Crd ===
 
 impl Crd {
+    /// When [`Self::lists_again`] is to be asked.
+    fn due(&self) -> Instant {
+        self.list_again.map_or(self.look, |at| at.min(self.look))
+    }
+
+    /// Whether the kind is to be listed now.
+    async fn lists_again(&mut self) -> bool {
+        let now = Instant::now();
+        let mut again = self.list_again.take_if(|at| *at <= now).is_some();
+        if self.look <= now {
+            let state = watch::crd_state(&self.client, self.name).await;
+            if let CrdState::Standing { generation, .. } = state
+                && self.schema.lists_again(generation)
+            {
+                info!(
+                    crd = self.name,
+                    generation, "listing the kind again: its CRD changed"
+                );
+                again = true;
+            }
+            self.look = Instant::now() + watch::jittered(LOOK);
+        }
+        again
+    }
+
     /// Whether the CRD confirms that what vanished was deleted. If it does not, the kind is listed again soon: a watch
     /// may outlive its CRD, and only a list shows what exists under the next one.
     async fn confirms(&mut self, listed: bool) -> bool {
@@ -307,8 +361,65 @@ impl Crd {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+    use tokio::time::sleep;
+
     use super::*;
     use crate::world::Key;
+
+    /// A server that has one CRD, of this generation.
+    fn mk_client(generation: Arc<AtomicI64>) -> Client {
+        let (service, mut server) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        tokio::spawn(async move {
+            while let Some((_, send)) = server.next_request().await {
+                let generation = generation.load(Ordering::SeqCst);
+                let crd = json!({"metadata": {"uid": "u", "generation": generation}});
+                send.send_response(Response::new(Body::from(crd.to_string().into_bytes())));
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_is_listed_twice_after_its_crd_changed() {
+        let generation = Arc::new(AtomicI64::new(1));
+        let (events, _reader) = mpsc::channel(1);
+        let feed = Feed {
+            events,
+            kind: "ConfigMap",
+            crd: Some(Crd {
+                client: mk_client(Arc::clone(&generation)),
+                kind: "ConfigMap",
+                name: "maps.example",
+                last_listed: LastListed::default(),
+                schema: Schema::default(),
+                look: Instant::now(),
+                list_again: None,
+                doubts: 0,
+            }),
+        };
+        let lists = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&lists);
+        let list = move || -> Updates<ConfigMap> {
+            count.fetch_add(1, Ordering::SeqCst);
+            Box::pin(futures::stream::pending())
+        };
+        let wrap = |update| Event::ConfigMap(Key::default(), update);
+        let running = tokio::spawn(feed.run(list, wrap));
+        sleep(Duration::from_mins(1)).await;
+        assert_eq!(lists.load(Ordering::SeqCst), 1, "nothing changed");
+        generation.store(2, Ordering::SeqCst);
+        sleep(LOOK.mul_f64(1.2)).await;
+        assert_eq!(lists.load(Ordering::SeqCst), 2, "at the next look");
+        sleep(Duration::from_mins(1)).await;
+        assert_eq!(lists.load(Ordering::SeqCst), 3, "once more, and no more");
+        running.abort();
+    }
 
     #[test]
     fn watch_with_another_selector_replaces_the_one_before() {

@@ -15,10 +15,12 @@ use crate::backoff;
 /// What the API server says of a CRD.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CrdState {
-    /// It stands. Its uid tells it from one of the same name that was deleted.
+    /// It stands.
     Standing {
-        /// `metadata.uid`.
+        /// `metadata.uid`: tells it from one of the same name that was deleted.
         uid: String,
+        /// `metadata.generation`: grows with each change of the spec, and so of the schema.
+        generation: i64,
     },
     /// It is not there, or it is being deleted.
     Gone,
@@ -43,8 +45,9 @@ pub async fn crd_state(client: &Client, name: &str) -> CrdState {
         match timeout(TIMEOUT, crds.get_metadata(name)).await {
             Ok(Ok(crd)) => {
                 let standing = crd.metadata.deletion_timestamp.is_none();
+                let generation = crd.metadata.generation.unwrap_or_default();
                 return match crd.metadata.uid {
-                    Some(uid) if standing => CrdState::Standing { uid },
+                    Some(uid) if standing => CrdState::Standing { uid, generation },
                     _ => CrdState::Gone,
                 };
             }
@@ -73,7 +76,7 @@ impl LastListed {
     /// must believe it.
     pub fn confirms(&mut self, state: &CrdState, listed: bool) -> bool {
         match state {
-            CrdState::Standing { uid } => {
+            CrdState::Standing { uid, .. } => {
                 let same = self.0.as_ref().is_none_or(|before| before == uid);
                 if listed {
                     self.0 = Some(uid.clone());
@@ -126,7 +129,10 @@ mod tests {
 
     #[test]
     fn only_the_crd_of_the_last_list_confirms_an_end() {
-        let standing = |uid: &str| CrdState::Standing { uid: uid.into() };
+        let standing = |uid: &str| CrdState::Standing {
+            uid: uid.into(),
+            generation: 1,
+        };
         let mut last = LastListed::default();
         assert!(last.confirms(&standing("one"), true), "nothing before it");
         assert!(last.confirms(&standing("one"), false));
@@ -139,9 +145,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_crd_stands_only_with_a_uid_and_without_a_deletion() {
-        let standing = CrdState::Standing { uid: "u".into() };
-        let deleted = json!({"uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"});
-        assert_eq!(after(vec![mk_crd(json!({"uid": "u"}))]).await, standing);
+        let standing = CrdState::Standing {
+            uid: "u".into(),
+            generation: 3,
+        };
+        let deleted =
+            json!({"uid": "u", "generation": 3, "deletionTimestamp": "2026-01-01T00:00:00Z"});
+        assert_eq!(
+            after(vec![mk_crd(json!({"uid": "u", "generation": 3}))]).await,
+            standing
+        );
         assert_eq!(after(vec![mk_crd(deleted)]).await, CrdState::Gone);
         assert_eq!(after(vec![mk_crd(json!({}))]).await, CrdState::Gone);
         assert_eq!(after(vec![mk_status(404)]).await, CrdState::Gone);
@@ -151,6 +164,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn it_is_asked_again_until_it_is_answered() {
         let answers = vec![mk_status(500), mk_status(401), mk_crd(json!({"uid": "u"}))];
-        assert_eq!(after(answers).await, CrdState::Standing { uid: "u".into() });
+        let standing = CrdState::Standing {
+            uid: "u".into(),
+            generation: 0,
+        };
+        assert_eq!(after(answers).await, standing);
     }
 }

@@ -149,7 +149,7 @@ async fn deleted(ctx: &WatchContext, client: &Client, key: Option<Key>) -> Resul
 /// The state of the pools CRD. One that we may not read counts as doubtful.
 async fn check_crd(client: &Client) -> CrdCheck {
     match watch::crd_state(client, POOLS_CRD).await {
-        CrdState::Standing { uid } => {
+        CrdState::Standing { uid, .. } => {
             opaque(Some(uid)).map_or(CrdCheck::Doubtful, |uid| CrdCheck::Serving { uid })
         }
         CrdState::Gone | CrdState::Forbidden => CrdCheck::Doubtful,
