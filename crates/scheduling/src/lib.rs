@@ -17,6 +17,7 @@ mod facts;
 mod load;
 mod pick;
 mod profile;
+mod slot;
 mod snapshot;
 
 pub use ::moment::Moment;
@@ -27,4 +28,5 @@ pub use load::{
 };
 pub use pick::{NoPick, Pick, Ranked, pick};
 pub use profile::{Picker, Profile, Scorer, WeightedScorer};
+pub use slot::Slot;
 pub use snapshot::{Averages, Member, Snapshot};

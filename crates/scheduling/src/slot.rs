@@ -1,0 +1,23 @@
+//! Places of endpoints in tables.
+
+use std::fmt;
+
+/// The place of one endpoint in every table that is indexed by endpoint. The place of one that is gone is given to
+/// another with the next generation, so that what still names the former matches nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot {
+    /// Index into tables; small, for places are used again.
+    pub index: u32,
+    /// How often the place was given away before.
+    pub generation: u32,
+}
+
+// === impl Slot ===
+
+/// `7.2`: index, generation.
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { index, generation } = self;
+        write!(f, "{index}.{generation}")
+    }
+}
