@@ -1,21 +1,30 @@
 //! From a query to an answer: the members of the moment, the pick, the words for the proxy.
 
-use std::{fmt::Write, net::SocketAddr, sync::Arc};
+use std::{cell::RefCell, net::SocketAddr, sync::Arc};
 
 use arc_swap::ArcSwap;
+use moment::Clock;
+use parking_lot::Mutex;
 use rand::RngExt;
-use scheduling::{Endpoint, Member, Pick, Profile, Ranked, Snapshot};
+use scheduling::{
+    Booking, Choice, Endpoint, Member, Moment, Profile, Registry, Slot, Snapshot, Table, choose,
+};
 use tracing::debug;
 
 use crate::{
     extproc::{Answer, Query, Route},
     reject::Reject,
 };
-use moment::Clock;
 
 /// The members of one pool, swapped as a whole. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Pool(Arc<ArcSwap<Snapshot>>);
+pub struct Pool(Arc<Members>);
+
+#[derive(Debug, Default)]
+struct Members {
+    snapshot: ArcSwap<Snapshot>,
+    registry: Mutex<Registry>,
+}
 
 /// Decides where requests of one pool go.
 #[derive(Debug)]
@@ -30,24 +39,35 @@ pub struct Director {
     pub honour_subset: bool,
 }
 
+thread_local! {
+    /// The table of the last pick of this thread, whose memory the next one uses.
+    static TABLE: RefCell<Table> = RefCell::default();
+}
+
 // === impl Pool ===
 
 impl Pool {
     /// The members of this moment, for more than one look.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.0.load_full()
+        self.0.snapshot.load_full()
     }
 
-    /// Replaces the members; the ones that stay keep their load. One writer only: discovery.
-    pub fn replace(&self, members: Vec<Member>) -> Arc<Snapshot> {
-        let next = Arc::new(self.0.load().next(members));
-        self.0.store(Arc::clone(&next));
+    /// Replaces the members; the ones that stay, or left a moment ago, keep their load.
+    pub fn replace(&self, members: Vec<Member>, now: Moment) -> Arc<Snapshot> {
+        let mut registry = self.0.registry.lock();
+        let next = Arc::new(registry.update(members, now));
+        self.0.snapshot.store(Arc::clone(&next));
         next
+    }
+
+    /// Forgets endpoints that left long enough ago; their slots.
+    pub fn sweep(&self, now: Moment) -> Vec<Slot> {
+        self.0.registry.lock().sweep(now)
     }
 
     /// The member that listens at `address`.
     pub fn at(&self, address: SocketAddr) -> Option<Arc<Endpoint>> {
-        self.0.load().at(address).cloned()
+        self.0.snapshot.load().at(address).cloned()
     }
 }
 
@@ -60,43 +80,65 @@ impl Director {
     /// A [`Reject`] when no member may serve it.
     pub(crate) fn decide(&self, mut query: Query) -> Result<Answer, Reject> {
         if !self.honour_subset {
-            query.facts.subset = None;
+            query.request.subset = None;
         }
+        let now = self.clock.now();
         let mut rng = rand::rng();
-        let snapshot = self.pool.0.load();
-        let picked = scheduling::pick(
-            &snapshot,
-            &query.facts,
-            &self.profile,
-            self.clock.now(),
-            &mut rng,
-        );
-        let Pick { ranked, guard } = picked.inspect_err(|no_pick| {
+        let snapshot = self.pool.0.snapshot.load();
+        let Query { request, .. } = &query;
+        let choice = TABLE.with_borrow_mut(|table| {
+            let Profile { freshness, .. } = self.profile;
+            snapshot.read_into(table, now, freshness, self.profile.uses_adapters());
+            choose(table, request, &[], &self.profile, &mut rng)
+        });
+        let choice = choice.inspect_err(|no_pick| {
             debug!(
                 reason = no_pick.reason(),
-                members = snapshot.endpoints().len(),
+                members = snapshot.members().len(),
                 "not picked"
             );
         })?;
-        let mut destination = String::with_capacity(ranked.len() * 24);
-        for (index, Ranked { endpoint, .. }) in ranked.iter().enumerate() {
-            let comma = if index == 0 { "" } else { "," };
-            // Writing to a string cannot fail.
-            let _ = write!(destination, "{comma}{}", endpoint.address());
-        }
-        debug!(%destination, score = ranked.first().map(|best| best.score), prompt_tokens = query.prompt_tokens, "picked");
+        let endpoints = endpoints(&snapshot, &choice);
+        let first: &Arc<Endpoint> = endpoints.first().ok_or(scheduling::NoPick::EmptyPool)?;
+        let adapter = request.model.clone();
+        let booking = Booking::new(
+            Arc::clone(first),
+            request.prompt_tokens,
+            adapter,
+            now,
+            request.transit,
+        );
+        let destination = destination(&endpoints);
+        debug!(%destination, score = choice.first().map(|best| best.score), prompt_tokens = request.prompt_tokens, "picked");
         let request_id = query
             .wants_request_id
             .then(|| make_request_id(rng.random()));
-        let endpoints = ranked.into_iter().map(|ranked| ranked.endpoint).collect();
         Ok(Answer {
             route: Route {
                 destination,
                 request_id,
             },
             endpoints,
-            guard,
+            booking,
         })
+    }
+}
+
+fn endpoints(snapshot: &Snapshot, choice: &Choice) -> smallvec::SmallVec<[Arc<Endpoint>; 1]> {
+    let chosen = choice
+        .iter()
+        .filter_map(|chosen| snapshot.members().get(chosen.member));
+    chosen.map(|member| Arc::clone(&member.endpoint)).collect()
+}
+
+/// The endpoints in the protocol's text, best first.
+fn destination(endpoints: &[Arc<Endpoint>]) -> String {
+    match endpoints {
+        [only] => only.destination().to_owned(),
+        all => {
+            let texts: Vec<_> = all.iter().map(|endpoint| endpoint.destination()).collect();
+            texts.join(",")
+        }
     }
 }
 
@@ -116,7 +158,7 @@ fn make_request_id(bits: u128) -> String {
 
 #[cfg(test)]
 mod tests {
-    use scheduling::{EndpointId, Facts, NoPick, Subset};
+    use scheduling::{EndpointId, NoPick, Request, Subset};
 
     use super::*;
 
@@ -134,8 +176,10 @@ mod tests {
                     },
                     address: address.parse().unwrap(),
                     engine: "".into(),
+                    labels: Arc::default(),
                 })
                 .collect(),
+            Moment::START,
         );
         Director {
             pool,
@@ -152,9 +196,12 @@ mod tests {
             subset
         });
         Query {
-            facts: Facts { subset, list },
+            request: Request {
+                subset,
+                list,
+                ..Request::default()
+            },
             model: None,
-            prompt_tokens: 0,
             body_bytes: 0,
             fairness_id: None,
             wants_request_id: false,

@@ -188,6 +188,7 @@ impl Parts {
             readiness: self.readiness.clone(),
             metrics: self.metrics.clone(),
             snapshots,
+            clock: self.clock,
         }
     }
 

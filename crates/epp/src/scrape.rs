@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use prometheus_client::metrics::counter::Counter;
 use rand::RngExt;
-use scheduling::{Endpoint, EndpointId, ScrapeFailure, Snapshot};
+use scheduling::{Endpoint, Entry, ScrapeFailure, Slot, Snapshot};
 use tokio::{
     sync::{mpsc, watch},
     task::{AbortHandle, JoinSet},
@@ -61,6 +61,7 @@ pub struct Scraper {
 /// What one endpoint's task needs.
 struct Target {
     endpoint: Arc<Endpoint>,
+    engine: Engine,
     interval: Duration,
     clock: Clock,
     ok: Counter,
@@ -68,7 +69,7 @@ struct Target {
     useless: Counter,
 }
 
-type Running = BTreeMap<EndpointId, (Arc<Endpoint>, AbortHandle)>;
+type Running = BTreeMap<Slot, (Arc<str>, AbortHandle)>;
 
 // === impl Scraper ===
 
@@ -129,30 +130,34 @@ impl Scraper {
         first: Option<&mpsc::Sender<()>>,
     ) {
         let mut gone = std::mem::take(running);
-        for endpoint in snapshot.endpoints() {
-            let kept = match gone.remove(endpoint.id()) {
-                Some((same, handle)) if Arc::ptr_eq(&same, endpoint) => Some(handle),
+        for member in snapshot.members() {
+            let Entry {
+                endpoint, engine, ..
+            } = member;
+            let kept = match gone.remove(&endpoint.slot()) {
+                Some((same, handle)) if same == *engine => Some(handle),
                 Some((_, former)) => {
-                    former.abort();
+                    former.abort(); // it reads another engine's names
                     None
                 }
                 None => None,
             };
             let handle = kept.unwrap_or_else(|| {
-                let target = self.target(Arc::clone(endpoint));
+                let target = self.target(member);
                 let span = debug_span!("scrape", endpoint = %endpoint.id());
                 tasks.spawn(target.run(first.cloned()).instrument(span))
             });
-            running.insert(endpoint.id().clone(), (Arc::clone(endpoint), handle));
+            running.insert(endpoint.slot(), (Arc::clone(engine), handle));
         }
         for (_, handle) in gone.values() {
             handle.abort();
         }
     }
 
-    fn target(&self, endpoint: Arc<Endpoint>) -> Target {
+    fn target(&self, member: &Entry) -> Target {
         Target {
-            endpoint,
+            endpoint: Arc::clone(&member.endpoint),
+            engine: Engine::by_name(&member.engine),
             interval: self.interval,
             clock: self.clock,
             ok: self.metrics.scrapes("ok"),
@@ -167,7 +172,7 @@ impl Scraper {
 impl Target {
     async fn run(self, mut first: Option<mpsc::Sender<()>>) {
         let mut page = Page::new(self.endpoint.address());
-        let mut scanner = Scanner::new(Engine::by_name(self.endpoint.engine()));
+        let mut scanner = Scanner::new(self.engine);
         // Spread over the interval: scrapes that all start at once make picks wait.
         let phase = self.interval.mul_f64(rand::rng().random());
         let mut unanswered = 0_u32;

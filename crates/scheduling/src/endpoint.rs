@@ -1,8 +1,8 @@
 //! One model server that a request can be sent to.
 
-use std::{fmt, net::SocketAddr, sync::Arc};
+use std::{collections::BTreeMap, fmt, net::SocketAddr, sync::Arc};
 
-use crate::{load::Load, snapshot::Member};
+use crate::{load::Load, slot::Slot};
 
 /// Names one (pod, target port) for as long as the pod lives.
 ///
@@ -20,12 +20,31 @@ pub struct EndpointId {
     pub uid: Arc<str>,
 }
 
-/// A member of the pool, with what is known of its load. Shared by all snapshots that contain it.
+/// Labels of a pod.
+pub type Labels = BTreeMap<Arc<str>, Arc<str>>;
+
+/// What discovery says about one endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Member {
+    /// Its name.
+    pub id: EndpointId,
+    /// Where it serves requests and metrics.
+    pub address: SocketAddr,
+    /// What it runs, as its pod says; may be empty.
+    pub engine: Arc<str>,
+    /// Labels of its pod, for filters.
+    pub labels: Arc<Labels>,
+}
+
+/// A model server, with what is known of its load. It keeps its slot while labels change and while it leaves and
+/// comes back.
 #[derive(Debug)]
 pub struct Endpoint {
+    slot: Slot,
     id: EndpointId,
     address: SocketAddr,
-    engine: Arc<str>,
+    /// The address in text, as every answer has it.
+    destination: Box<str>,
     load: Load,
 }
 
@@ -48,18 +67,19 @@ impl fmt::Display for EndpointId {
 
 impl Endpoint {
     /// An endpoint of whose load nothing is known yet.
-    pub fn new(member: Member) -> Self {
-        let Member {
-            id,
-            address,
-            engine,
-        } = member;
+    pub(crate) fn new(slot: Slot, id: EndpointId, address: SocketAddr) -> Self {
         Self {
+            slot,
             id,
             address,
-            engine,
+            destination: address.to_string().into(),
             load: Load::default(),
         }
+    }
+
+    /// Its place in tables.
+    pub fn slot(&self) -> Slot {
+        self.slot
     }
 
     /// Its name.
@@ -67,14 +87,14 @@ impl Endpoint {
         &self.id
     }
 
-    /// Where it listens. An IPv6 address prints bracketed, as the protocol wants it.
+    /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it runs, as its pod says; empty: it does not say. Only the names of its metrics hang on it.
-    pub fn engine(&self) -> &str {
-        &self.engine
+    /// Its address in the protocol's text: `10.0.0.1:8000`, `[fd00::1]:8000`.
+    pub fn destination(&self) -> &str {
+        &self.destination
     }
 
     /// Its load, from scrapes and from our own picks.

@@ -1,32 +1,49 @@
-//! Which model server should take a request: endpoints, their load, scores and the pick.
+//! Which model server should take a request: endpoints, their load, scores and the choice.
 //!
-//! Everything here is a function of (state, facts, now, chance). The crate must not know of sockets,
+//! Everything here is a function of (state, request, now, chance). The crate must not know of sockets,
 //! Kubernetes, Envoy, tasks or clocks: time comes in as a [`Moment`], chance as an [`rand::Rng`].
 //!
 //! ```text
-//!  members ──► Snapshot ──┐
-//!  scrapes ──► Load ──────┤ (each Endpoint owns its Load)
-//!  Facts, Profile ────────┴─► pick ──► Pick { ranked endpoints, InFlight guard }
+//!  members ─► Registry ─► Snapshot ──┐
+//!  scrapes ─► Load of each endpoint ─┴─► Table ─┐
+//!  Request, Profile, cached blocks ─────────────┴─► choose ─► Choice ─► Booking at the first
 //! ```
 //!
 //! A [`Snapshot`] is immutable and shared; the [`Load`] inside an endpoint is the only thing that
-//! changes, and it outlives the snapshots that the endpoint is part of.
+//! changes, and it outlives the snapshots that the endpoint is part of. A [`Table`] is what is known at one moment, in
+//! plain values: whoever has it and the [`Profile`] can choose, also another process, and reports the [`Slot`].
 
+mod candidates;
 mod endpoint;
-mod facts;
+mod filter;
 mod load;
 mod pick;
 mod profile;
+mod registry;
+mod request;
+mod saturation;
+mod scorer;
 mod slot;
 mod snapshot;
+mod table;
+
+#[cfg(test)]
+mod fixtures;
 
 pub use ::moment::Moment;
-pub use endpoint::{Endpoint, EndpointId};
-pub use facts::{Allowed, Facts, MAX_LIST, Subset};
+pub use candidates::Candidates;
+pub use endpoint::{Endpoint, EndpointId, Labels, Member};
+pub use filter::{Expression, Filter, Operator, Role, Selector};
 pub use load::{
-    Freshness, InFlight, Load, LoadView, Quality, Reading, ScrapeFailure, ScrapeStart, Scraped,
+    Booking, CacheLayout, Freshness, Load, Lora, MAX_TRANSIT, Quality, Reading, ScrapeFailure,
+    ScrapeStart, Scraped, Values,
 };
-pub use pick::{NoPick, Pick, Ranked, pick};
-pub use profile::{Picker, Profile, Scorer, WeightedScorer};
+pub use pick::{Choice, Chosen, NoPick, choose};
+pub use profile::{Picker, PickerKind, Profile, WeightedScorer};
+pub use registry::{LINGER, Registry};
+pub use request::{Allowed, DEFAULT_TRANSIT, MAX_LIST, Request, SessionAt, Subset};
+pub use saturation::{ConcurrencyMode, Detector};
+pub use scorer::{Scorer, SessionStrategy};
 pub use slot::Slot;
-pub use snapshot::{Averages, Member, Snapshot};
+pub use snapshot::{Entry, Roster, Snapshot};
+pub use table::{Adapters, Averages, Table};

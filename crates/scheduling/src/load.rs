@@ -2,9 +2,11 @@
 //!
 //! A scrape is a look into the past. Between two scrapes our own picks are the only news, so they are
 //! counted on top at the moment of the pick; otherwise every request of one scrape interval would go
-//! to the same, seemingly idle, endpoint.
+//! to the same, seemingly idle, endpoint. A request that a gateway far away was answered for arrives
+//! later still: it counts until a scrape began after its arrival.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -12,32 +14,46 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
+use moment::Moment;
 use parking_lot::Mutex;
 
 use crate::endpoint::Endpoint;
-use moment::Moment;
+
+mod booking;
+
+pub use booking::Booking;
 
 /// 3 scrapes in a row without any answer: one lost packet must not empty a pool, and at the default
 /// interval three still fit in well under a second when the connection is refused.
 const SUSPECT_AFTER: u32 = 3;
 
-/// Load of one endpoint. Written by its scraper and by guards, read by every pick.
+/// Picks of one endpoint that wait to be seen by a scrape: 80,000 a second at the default interval. Past it the oldest
+/// counts as seen.
+const MAX_UNSEEN: usize = 4096;
+
+/// Seconds by which two texts of one process' start may differ.
+const SAME_START: f64 = 0.5;
+
+/// No request is longer on its way than this.
+pub const MAX_TRANSIT: Duration = Duration::from_secs(1);
+
+/// Load of one endpoint. Written by its scraper and by bookings, read by every pick without a lock.
 #[derive(Debug, Default)]
 pub struct Load {
     in_flight: AtomicU32,
+    /// Uncached prompt tokens of requests whose response has not begun.
+    tokens: AtomicU64,
     picks: AtomicU64,
-    scrape: Mutex<LastScrape>,
-}
-
-/// Counts one request as in flight at an endpoint, from the pick until this is dropped.
-#[derive(Debug)]
-#[must_use = "dropping the guard ends the request's count"]
-pub struct InFlight {
-    endpoint: Arc<Endpoint>,
+    /// Length of `unseen`.
+    unseen_count: AtomicU32,
+    unseen: Mutex<VecDeque<Unseen>>,
+    scrape: ArcSwap<Scrape>,
+    unreachable_in_a_row: AtomicU32,
 }
 
 /// What one metrics page said. A value the page lacks leaves the last known one in place.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scraped {
     /// Requests in the engine's queue.
     pub waiting: Option<f64>,
@@ -45,14 +61,37 @@ pub struct Scraped {
     pub running: Option<f64>,
     /// Used share of the KV cache, 0 to 1.
     pub kv: Option<f64>,
+    /// LoRA adapters.
+    pub lora: Option<Lora>,
+    /// The KV cache's layout.
+    pub cache: Option<CacheLayout>,
+    /// When the engine's process started, in seconds since 1970: another value is another process.
+    pub started: Option<f64>,
 }
 
-/// Taken when a scrape is sent: picks after it may be missing from the page it brings.
-#[derive(Clone, Copy, Debug)]
-pub struct ScrapeStart {
-    at: Moment,
-    picks: u64,
+/// The LoRA adapters of an engine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lora {
+    /// Loaded, with requests being run.
+    pub running: Vec<Box<str>>,
+    /// With requests that wait for them.
+    pub waiting: Vec<Box<str>>,
+    /// How many can be loaded at once.
+    pub max: u32,
 }
+
+/// The layout of an engine's KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheLayout {
+    /// Tokens of one block.
+    pub block_tokens: u32,
+    /// Blocks there are.
+    pub blocks: u32,
+}
+
+/// Taken when a scrape is sent: requests that arrive after it may be missing from the page it brings.
+#[derive(Clone, Copy, Debug)]
+pub struct ScrapeStart(Moment);
 
 /// Why a scrape brought no values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,56 +111,67 @@ pub struct Freshness {
     pub stale_for: Duration,
 }
 
-/// How much a [`LoadView`] can be trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// How much a value can be trusted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Quality {
     /// Scraped a moment ago.
     Fresh,
     /// From an older scrape, still used.
     Stale,
     /// Never scraped or too long ago: the mean of the others stands in.
+    #[default]
     Unknown,
     /// Several scrapes in a row got no answer at all: avoided while another candidate is left.
     Suspect,
 }
 
-/// One consistent reading of a [`Load`], before the unknown parts are filled in.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// One reading of a [`Load`], before the unknown parts are filled in.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {
-    /// Last scraped values, unless they are too old; `(waiting, running, kv)`.
-    pub scraped: Option<(f64, f64, f64)>,
+    /// Last scraped values, each unless it is too old.
+    pub scraped: Values<Option<f64>>,
     /// Requests of ours that the scraped values may not contain.
-    pub unscraped: u32,
+    pub unseen: u32,
     /// All requests of ours in flight.
     pub in_flight: u32,
-    /// Trust in the above.
+    /// Uncached prompt tokens of those whose response has not begun.
+    pub tokens: u64,
+    /// Trust in the queue's length, on which most decisions stand.
     pub quality: Quality,
 }
 
-/// Load as the scorers see it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LoadView {
-    /// Waiting requests, our own unscraped ones included; never negative.
-    pub waiting: f64,
+/// The three values of a page that scores are made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Values<T> {
+    /// Waiting requests.
+    pub waiting: T,
     /// Running requests.
-    pub running: f64,
+    pub running: T,
     /// Used share of the KV cache, 0 to 1.
-    pub kv: f64,
-    /// Requests of ours in flight.
-    pub in_flight: u32,
-    /// Trust in the above.
-    pub quality: Quality,
+    pub kv: T,
 }
 
-#[derive(Debug, Default)]
-struct LastScrape {
-    /// Absent until a page had at least one of the values.
+/// A pick whose request may not have been at its server when the last scrape began.
+#[derive(Debug)]
+struct Unseen {
+    arrival: Moment,
+    adapter: Option<Arc<str>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Scrape {
+    values: Values<Dated>,
+    lora: Option<Arc<Lora>>,
+    cache: Option<CacheLayout>,
+    started: Option<f64>,
+    restarts: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Dated {
+    value: f64,
+    /// Absent until a page had it.
     at: Option<Moment>,
-    picks_before: u64,
-    waiting: f64,
-    running: f64,
-    kv: f64,
-    unreachable_in_a_row: u32,
 }
 
 // === impl Load ===
@@ -129,44 +179,78 @@ struct LastScrape {
 impl Load {
     /// To be called when a scrape is about to be sent.
     pub fn scrape_starts(&self, now: Moment) -> ScrapeStart {
-        ScrapeStart {
-            at: now,
-            picks: self.picks.load(Ordering::Acquire),
-        }
+        ScrapeStart(now)
     }
 
-    /// Takes the values of a page.
+    /// Takes the values of a page. One writer at a time: the endpoint's scraper.
     ///
     /// # Errors
     /// A page without any known value is noted as [`ScrapeFailure::Useless`], and that is returned.
     pub fn scraped(&self, start: ScrapeStart, page: Scraped) -> Result<(), ScrapeFailure> {
-        if page == Scraped::default() {
+        let Scraped {
+            waiting,
+            running,
+            kv,
+            lora,
+            cache,
+            started,
+        } = page;
+        if waiting.is_none() && running.is_none() && kv.is_none() {
             self.scrape_failed(ScrapeFailure::Useless);
             return Err(ScrapeFailure::Useless);
         }
-        let mut last = self.scrape.lock();
-        last.at = Some(start.at);
-        last.picks_before = start.picks;
-        last.waiting = page.waiting.unwrap_or(last.waiting);
-        last.running = page.running.unwrap_or(last.running);
-        last.kv = page.kv.unwrap_or(last.kv);
-        last.unreachable_in_a_row = 0;
+        if waiting.is_some() {
+            let mut unseen = self.unseen.lock();
+            unseen.retain(|pick| pick.arrival >= start.0);
+            self.count_unseen(&unseen);
+        }
+        let last = self.scrape.load();
+        let other = |now: f64| {
+            last.started
+                .is_some_and(|was| (was - now).abs() > SAME_START)
+        };
+        let other_process = started.is_some_and(other);
+        let dated = |value: Option<f64>, last: Dated| match value {
+            Some(value) => Dated {
+                value,
+                at: Some(start.0),
+            },
+            None => last,
+        };
+        let Values {
+            waiting: last_waiting,
+            running: last_running,
+            kv: last_kv,
+        } = last.values;
+        let lora = match lora {
+            Some(lora) if last.lora.as_deref() != Some(&lora) => Some(Arc::new(lora)),
+            Some(_) | None => last.lora.clone(),
+        };
+        self.scrape.store(Arc::new(Scrape {
+            values: Values {
+                waiting: dated(waiting, last_waiting),
+                running: dated(running, last_running),
+                kv: dated(kv, last_kv),
+            },
+            lora,
+            cache: cache.or(last.cache),
+            started: started.or(last.started),
+            restarts: last.restarts.wrapping_add(other_process.into()),
+        }));
+        self.unreachable_in_a_row.store(0, Ordering::Relaxed);
         Ok(())
     }
 
     /// Notes a failed scrape; the last values stay and age.
     pub fn scrape_failed(&self, failure: ScrapeFailure) {
-        let mut last = self.scrape.lock();
-        match failure {
-            ScrapeFailure::Unreachable => {
-                last.unreachable_in_a_row = last.unreachable_in_a_row.saturating_add(1);
-            }
+        let before = self.unreachable_in_a_row.load(Ordering::Relaxed);
+        let after = match failure {
+            ScrapeFailure::Unreachable => before.saturating_add(1),
             // A useless page ends the row, but only a good one clears the suspicion.
-            ScrapeFailure::Useless if last.unreachable_in_a_row < SUSPECT_AFTER => {
-                last.unreachable_in_a_row = 0;
-            }
-            ScrapeFailure::Useless => {}
-        }
+            ScrapeFailure::Useless if before < SUSPECT_AFTER => 0,
+            ScrapeFailure::Useless => before,
+        };
+        self.unreachable_in_a_row.store(after, Ordering::Relaxed);
     }
 
     /// Requests of ours in flight.
@@ -179,90 +263,100 @@ impl Load {
         self.picks.load(Ordering::Acquire)
     }
 
+    /// LoRA adapters by the last page that named them.
+    pub fn lora(&self) -> Option<Arc<Lora>> {
+        self.scrape.load().lora.clone()
+    }
+
+    /// The KV cache's layout by the last page that told it.
+    pub fn cache(&self) -> Option<CacheLayout> {
+        self.scrape.load().cache
+    }
+
+    /// How often the engine's process was seen to be another one: what was cached before is gone.
+    pub fn restarts(&self) -> u32 {
+        self.scrape.load().restarts
+    }
+
+    /// Adds the adapters of picks that no scrape has seen to `adapters`, each once.
+    pub(crate) fn unseen_adapters(&self, adapters: &mut Vec<Arc<str>>) {
+        for pick in self.unseen.lock().iter() {
+            if let Some(adapter) = &pick.adapter
+                && !adapters.contains(adapter)
+            {
+                adapters.push(Arc::clone(adapter));
+            }
+        }
+    }
+
     /// Everything known at `now`.
     pub fn read(&self, now: Moment, freshness: Freshness) -> Reading {
         let in_flight = self.in_flight();
-        let last = self.scrape.lock();
-        let age = last.at.map(|at| now.since(at));
-        let (scraped, by_age) = match age {
-            Some(age) if age <= freshness.fresh_for => (true, Quality::Fresh),
-            Some(age) if age <= freshness.stale_for => (true, Quality::Stale),
-            Some(_) | None => (false, Quality::Unknown),
+        let scrape = self.scrape.load();
+        let value = |dated: Dated| {
+            let quality = freshness.quality(dated.at.map(|at| now.since(at)));
+            (quality < Quality::Unknown).then_some(dated.value)
         };
-        let since =
-            u32::try_from(self.picks().saturating_sub(last.picks_before)).unwrap_or(u32::MAX);
-        Reading {
-            scraped: scraped.then_some((last.waiting, last.running, last.kv)),
-            unscraped: since.min(in_flight),
-            in_flight,
-            quality: if last.unreachable_in_a_row >= SUSPECT_AFTER {
-                Quality::Suspect
-            } else {
-                by_age
-            },
-        }
-    }
-
-    fn add(&self) {
-        self.in_flight.fetch_add(1, Ordering::AcqRel);
-        self.picks.fetch_add(1, Ordering::AcqRel);
-    }
-
-    fn release(&self) {
-        self.in_flight.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-// === impl InFlight ===
-
-impl InFlight {
-    /// Counts a new request at `endpoint` from now on.
-    pub fn at(endpoint: Arc<Endpoint>) -> Self {
-        endpoint.load().add();
-        Self { endpoint }
-    }
-
-    /// Where the request is counted.
-    pub fn endpoint(&self) -> &Arc<Endpoint> {
-        &self.endpoint
-    }
-
-    /// The request turned out to be served elsewhere.
-    pub fn move_to(&mut self, endpoint: Arc<Endpoint>) {
-        if !Arc::ptr_eq(&self.endpoint, &endpoint) {
-            *self = Self::at(endpoint);
-        }
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.endpoint.load().release();
-    }
-}
-
-// === impl LoadView ===
-
-impl LoadView {
-    /// Fills what `reading` lacks from `mean`, the mean `(waiting, running, kv)` of the candidates that
-    /// are known; zeros where none is.
-    pub fn new(reading: Reading, mean: (f64, f64, f64)) -> Self {
-        let Reading {
-            scraped,
-            unscraped,
-            in_flight,
-            quality,
-        } = reading;
-        let ((waiting, running, kv), own) = match scraped {
-            Some(values) => (values, unscraped),
-            None => (mean, in_flight),
-        };
-        Self {
-            waiting: waiting + f64::from(own),
+        let Values {
+            waiting,
             running,
             kv,
+        } = scrape.values;
+        let quality = if self.unreachable_in_a_row.load(Ordering::Relaxed) >= SUSPECT_AFTER {
+            Quality::Suspect
+        } else {
+            freshness.quality(waiting.at.map(|at| now.since(at)))
+        };
+        Reading {
+            scraped: Values {
+                waiting: value(waiting),
+                running: value(running),
+                kv: value(kv),
+            },
+            unseen: self.unseen_count.load(Ordering::Acquire).min(in_flight),
             in_flight,
+            tokens: self.tokens.load(Ordering::Acquire),
             quality,
+        }
+    }
+
+    fn add(&self, tokens: u32, arrival: Moment, adapter: Option<Arc<str>>) {
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
+        self.tokens.fetch_add(tokens.into(), Ordering::AcqRel);
+        self.picks.fetch_add(1, Ordering::AcqRel);
+        let mut unseen = self.unseen.lock();
+        if unseen.len() >= MAX_UNSEEN {
+            unseen.pop_front();
+        }
+        unseen.push_back(Unseen { arrival, adapter });
+        self.count_unseen(&unseen);
+    }
+
+    fn count_unseen(&self, unseen: &VecDeque<Unseen>) {
+        let count = u32::try_from(unseen.len()).unwrap_or(u32::MAX);
+        self.unseen_count.store(count, Ordering::Release);
+    }
+}
+
+// === impl Reading ===
+
+impl Reading {
+    /// What scorers see: what is lacking is filled from `mean`, the means of the candidates that have the value.
+    /// `(waiting, running, kv)`, the first with our own requests on top that the engine does not show yet.
+    pub fn filled(&self, mean: Values<f64>) -> Values<f64> {
+        let Values {
+            waiting,
+            running,
+            kv,
+        } = self.scraped;
+        let waiting = match waiting {
+            Some(waiting) => waiting + f64::from(self.unseen),
+            None => mean.waiting + f64::from(self.in_flight),
+        };
+        Values {
+            waiting,
+            running: running.unwrap_or(mean.running),
+            kv: kv.unwrap_or(mean.kv),
         }
     }
 }
@@ -285,6 +379,16 @@ impl Quality {
 }
 
 // === impl Freshness ===
+
+impl Freshness {
+    fn quality(self, age: Option<Duration>) -> Quality {
+        match age {
+            Some(age) if age <= self.fresh_for => Quality::Fresh,
+            Some(age) if age <= self.stale_for => Quality::Stale,
+            Some(_) | None => Quality::Unknown,
+        }
+    }
+}
 
 impl Default for Freshness {
     /// 2 s and 10 s: forty and two hundred scrapes at the default interval.

@@ -1,36 +1,27 @@
-//! The pick: candidates, scores, the best ones.
-
-use std::sync::Arc;
+//! The choice: candidates, filters, scores, the best ones.
 
 use rand::{Rng, RngExt};
 use smallvec::SmallVec;
 
 use crate::{
-    endpoint::Endpoint,
-    facts::{Facts, MAX_LIST},
-    load::{InFlight, LoadView, Quality, Reading},
-    profile::{Picker, Profile},
-    snapshot::{Snapshot, mean},
+    candidates::Candidates,
+    load::Quality,
+    profile::{PickerKind, Profile},
+    request::{MAX_LIST, Request},
+    table::Table,
 };
-use moment::Moment;
 
 /// Scores closer than this are equal: rounding must not decide.
 const TIE: f64 = 1e-9;
 
-/// A decision. The request counts as in flight at the first endpoint from here on.
-#[derive(Debug)]
-pub struct Pick {
-    /// The endpoints to try in order, best first; at least one, at most [`Facts::list`].
-    pub ranked: SmallVec<[Ranked; 1]>,
-    /// Holds the request's place at the first of them.
-    pub guard: InFlight,
-}
+/// The members to try in order, best first; at least one.
+pub type Choice = SmallVec<[Chosen; 1]>;
 
-/// An endpoint and the sum of its weighted scores.
-#[derive(Clone, Debug)]
-pub struct Ranked {
-    /// The endpoint.
-    pub endpoint: Arc<Endpoint>,
+/// A member and the sum of its weighted scores.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Chosen {
+    /// Its index in the table.
+    pub member: usize,
     /// Its sum, 0 to the sum of all weights.
     pub score: f64,
 }
@@ -44,149 +35,122 @@ pub enum NoPick {
     /// The pool has ready endpoints, but the proxy allows none of them.
     #[error("no ready endpoint of the pool is in the subset that the proxy allows")]
     EmptySubset,
+    /// The filters of the profile took away all candidates.
+    #[error("no ready endpoint of the pool passes the filters of the scheduling profile")]
+    Filtered,
 }
 
-/// One endpoint under consideration.
-struct Candidate<'a> {
-    endpoint: &'a Arc<Endpoint>,
-    reading: Reading,
-    view: LoadView,
-    score: f64,
-}
-
-/// Chooses the endpoints for one request and counts it at the best of them, so that the very next
-/// pick already sees it.
+/// Chooses the members for one request. `matched` has, by member, the blocks of the prompt that it has cached; empty:
+/// nobody looked.
 ///
 /// # Errors
 /// [`NoPick`] when no member is allowed. Stale or missing metrics never are a reason: a lone member
-/// with dead metrics is picked.
-pub fn pick<R: Rng + ?Sized>(
-    snapshot: &Snapshot,
-    facts: &Facts,
+/// with dead metrics is chosen.
+pub fn choose<R: Rng + ?Sized>(
+    table: &Table,
+    request: &Request,
+    matched: &[u32],
     profile: &Profile,
-    now: Moment,
     rng: &mut R,
-) -> Result<Pick, NoPick> {
-    let mut candidates = candidates(snapshot, facts, profile, now)?;
-    let mean = mean(candidates.iter().map(|candidate| &candidate.reading));
-    for candidate in &mut candidates {
-        candidate.view = LoadView::new(candidate.reading, mean);
-    }
-    score(&mut candidates, profile);
-    let wanted = usize::from(facts.list.clamp(1, MAX_LIST));
-    let Picker::MaxScore = profile.picker;
-    let mut ranked = SmallVec::new();
-    while ranked.len() < wanted
-        && let Some(best) = take_best(&mut candidates, rng)
-    {
-        ranked.push(best);
-    }
-    let first: &Ranked = ranked.first().ok_or(NoPick::EmptyPool)?;
-    let guard = InFlight::at(Arc::clone(&first.endpoint));
-    Ok(Pick { ranked, guard })
-}
-
-/// Members in the subset, without suspects unless all are. 16 fit on the stack, about 2 KiB.
-fn candidates<'a>(
-    snapshot: &'a Snapshot,
-    facts: &Facts,
-    profile: &Profile,
-    now: Moment,
-) -> Result<SmallVec<[Candidate<'a>; 16]>, NoPick> {
-    if snapshot.endpoints().is_empty() {
+) -> Result<Choice, NoPick> {
+    if table.is_empty() {
         return Err(NoPick::EmptyPool);
     }
-    let mut candidates: SmallVec<[Candidate<'a>; 16]> = snapshot
-        .endpoints()
-        .iter()
-        .filter(|endpoint| {
-            facts
-                .subset
-                .as_ref()
-                .is_none_or(|subset| subset.allows(endpoint.address()))
-        })
-        .map(|endpoint| {
-            let reading = endpoint.load().read(now, profile.freshness);
-            Candidate {
-                endpoint,
-                reading,
-                view: LoadView::new(reading, (0.0, 0.0, 0.0)),
-                score: 0.0,
-            }
-        })
-        .collect();
+    let allowed = table.allowed(request.subset.as_ref());
+    let mut candidates = Candidates::new(table, allowed, matched);
     if candidates.is_empty() {
         return Err(NoPick::EmptySubset);
     }
-    if candidates
-        .iter()
-        .any(|candidate| candidate.reading.quality != Quality::Suspect)
+    candidates.prefer(|member| table.quality.get(member) != Some(&Quality::Suspect));
+    for filter in &profile.filters {
+        filter.apply(request, &mut candidates);
+    }
+    if candidates.is_empty() {
+        return Err(NoPick::Filtered);
+    }
+    let list = request.list.max(profile.picker.max_endpoints);
+    let list = usize::from(list.clamp(1, MAX_LIST));
+    let mut ranked = rank(request, &candidates, profile, rng);
+    let mut choice = Choice::new();
+    while choice.len() < list
+        && let Some(best) = take_best(&mut ranked, rng)
     {
-        candidates.retain(|candidate| candidate.reading.quality != Quality::Suspect);
+        choice.push(best);
     }
-    Ok(candidates)
+    Ok(choice)
 }
 
-fn score(candidates: &mut [Candidate<'_>], profile: &Profile) {
-    let mut sums: SmallVec<[f64; 16]> = SmallVec::from_elem(0.0, candidates.len());
-    for weighted in &profile.scorers {
-        weighted.scorer.score(
-            candidates.iter().map(|candidate| &candidate.view),
-            |index, score| {
-                if let Some(sum) = sums.get_mut(index) {
-                    *sum += weighted.weight
-                        * if score.is_nan() {
-                            0.0
-                        } else {
-                            score.clamp(0.0, 1.0)
-                        };
-                }
-            },
-        );
-    }
-    for (candidate, sum) in candidates.iter_mut().zip(sums) {
-        candidate.score = sum;
-    }
+/// A candidate on its way through the picker.
+#[derive(Clone, Copy, Debug)]
+struct Ranked {
+    chosen: Chosen,
+    /// The greatest is taken first.
+    key: f64,
+    /// Of equal keys the one with the fewest is.
+    in_flight: u32,
 }
 
-/// Removes and returns the best candidate: highest score, then fewest own in flight, then chance.
-fn take_best<R: Rng + ?Sized>(
-    candidates: &mut SmallVec<[Candidate<'_>; 16]>,
+type Ranking = SmallVec<[Ranked; 16]>;
+
+fn rank<R: Rng + ?Sized>(
+    request: &Request,
+    candidates: &Candidates<'_>,
+    profile: &Profile,
     rng: &mut R,
-) -> Option<Ranked> {
-    let top = candidates
-        .iter()
-        .map(|candidate| candidate.score)
-        .fold(f64::NEG_INFINITY, f64::max);
-    let tied = |candidate: &Candidate<'_>| candidate.score >= top - TIE;
-    let fewest = candidates
-        .iter()
-        .filter(|candidate| tied(candidate))
-        .map(|c| c.view.in_flight)
-        .min()?;
-    let equal = |candidate: &Candidate<'_>| tied(candidate) && candidate.view.in_flight == fewest;
-    let count = candidates
-        .iter()
-        .filter(|candidate| equal(candidate))
-        .count();
+) -> Ranking {
+    let sums = sum(request, candidates, profile);
+    let in_flight = candidates.of(&candidates.table().in_flight);
+    let members = candidates.members().zip(in_flight).zip(sums);
+    members
+        .map(|((member, in_flight), score)| Ranked {
+            chosen: Chosen { member, score },
+            key: match profile.picker.kind {
+                PickerKind::MaxScore => score,
+                // the greatest of U^(1/score) falls on each candidate in proportion to its score
+                PickerKind::WeightedRandom if score > 0.0 => {
+                    rng.random::<f64>().powf(1.0 / score) + 1.0
+                }
+                PickerKind::WeightedRandom | PickerKind::Random => rng.random(),
+            },
+            in_flight,
+        })
+        .collect()
+}
+
+/// The sums of the weighted scores.
+fn sum(request: &Request, candidates: &Candidates<'_>, profile: &Profile) -> SmallVec<[f64; 16]> {
+    let mut sums: SmallVec<[f64; 16]> = SmallVec::from_elem(0.0, candidates.len());
+    let mut scores = sums.clone();
+    for weighted in &profile.scorers {
+        weighted.scorer.score(request, candidates, &mut scores);
+        for (sum, score) in sums.iter_mut().zip(&scores) {
+            if !score.is_nan() {
+                *sum += weighted.weight * score.clamp(0.0, 1.0);
+            }
+        }
+    }
+    sums
+}
+
+/// Removes and returns the best: greatest key, then fewest own in flight, then chance.
+fn take_best<R: Rng + ?Sized>(ranking: &mut Ranking, rng: &mut R) -> Option<Chosen> {
+    let keys = ranking.iter().map(|one| one.key);
+    let top = keys.fold(f64::NEG_INFINITY, f64::max);
+    let tied = |one: &&Ranked| one.key >= top - TIE;
+    let fewest = ranking.iter().filter(tied).map(|one| one.in_flight).min()?;
+    let equal = |one: &Ranked| one.key >= top - TIE && one.in_flight == fewest;
+    let count = ranking.iter().filter(|one| equal(one)).count();
     let lucky = if count > 1 {
         rng.random_range(0..count)
     } else {
         0
     };
-    let index = candidates
+    let (index, _) = ranking
         .iter()
         .enumerate()
-        .filter(|(_, candidate)| equal(candidate))
-        .nth(lucky)?
-        .0;
-    let Candidate {
-        endpoint, score, ..
-    } = candidates.swap_remove(index);
-    Some(Ranked {
-        endpoint: Arc::clone(endpoint),
-        score,
-    })
+        .filter(|(_, one)| equal(one))
+        .nth(lucky)?;
+    Some(ranking.swap_remove(index).chosen)
 }
 
 // === impl NoPick ===
@@ -196,6 +160,7 @@ impl NoPick {
     pub fn reason(self) -> &'static str {
         match self {
             Self::EmptyPool | Self::EmptySubset => "no-endpoints",
+            Self::Filtered => "saturated",
         }
     }
 }

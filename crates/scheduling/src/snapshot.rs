@@ -1,204 +1,149 @@
 //! One consistent world: the members of the pool.
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc};
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use smallvec::SmallVec;
 
 use crate::{
-    endpoint::{Endpoint, EndpointId},
-    load::{Freshness, LoadView, Reading},
+    endpoint::{Endpoint, Labels},
+    load::Freshness,
+    request::{Allowed, Subset},
+    slot::Slot,
+    table::{Averages, Table},
 };
 use moment::Moment;
-
-/// What discovery says about one endpoint.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Member {
-    /// Its name.
-    pub id: EndpointId,
-    /// Where it serves requests and metrics.
-    pub address: SocketAddr,
-    /// What it runs, as its pod says; may be empty.
-    pub engine: Arc<str>,
-}
 
 /// The members of the pool at one time, ordered by id. Immutable: a change makes the next one.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    endpoints: Vec<Arc<Endpoint>>,
-    by_address: HashMap<SocketAddr, usize>,
+    members: Vec<Entry>,
+    roster: Arc<Roster>,
 }
 
-/// Means over all members; zeros for an empty pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Averages {
-    /// Waiting requests.
-    pub waiting: f64,
-    /// Running requests.
-    pub running: f64,
-    /// Used share of the KV cache, 0 to 1.
-    pub kv: f64,
+/// A member: its endpoint, and what may change without the endpoint becoming another.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The endpoint.
+    pub endpoint: Arc<Endpoint>,
+    /// What it runs, as its pod says; empty: it does not say. Only the names of its metrics hang on it.
+    pub engine: Arc<str>,
+    /// Labels of its pod.
+    pub labels: Arc<Labels>,
+}
+
+/// What is fixed of the members of one snapshot, in columns of plain values in their order.
+#[derive(Debug, Default)]
+pub struct Roster {
+    /// Grows with each change of the members.
+    pub version: u64,
+    /// Their places in tables.
+    pub slots: Vec<Slot>,
+    /// Where they listen.
+    pub addresses: Vec<SocketAddr>,
+    /// Namespaces and names of their pods.
+    pub pods: Vec<(Arc<str>, Arc<str>)>,
+    /// Labels of their pods.
+    pub labels: Vec<Arc<Labels>>,
+    by_address: HashMap<SocketAddr, u32>,
+    /// Ranks of one pod share its address.
+    by_ip: HashMap<IpAddr, SmallVec<[u32; 1]>>,
 }
 
 // === impl Snapshot ===
 
 impl Snapshot {
-    /// The snapshot that follows `self` when the members are `members`. A member with the same id and
-    /// address and engine keeps its endpoint, and so its load. Of two members with one id the first is kept.
-    #[must_use]
-    pub fn next(&self, mut members: Vec<Member>) -> Self {
-        members.sort();
-        members.dedup_by(|b, a| a.id == b.id);
-        let endpoints: Vec<_> = members
-            .into_iter()
-            .map(|member| self.keep_or_make(member))
-            .collect();
-        let by_address = endpoints
-            .iter()
-            .enumerate()
-            .map(|(index, endpoint)| (endpoint.address(), index))
-            .collect();
+    pub(crate) fn new(version: u64, members: Vec<Entry>) -> Self {
+        let mut roster = Roster {
+            version,
+            ..Roster::default()
+        };
+        for member in &members {
+            roster.push(member);
+        }
         Self {
-            endpoints,
-            by_address,
+            members,
+            roster: Arc::new(roster),
         }
     }
 
+    /// Grows with each change of the members.
+    pub fn version(&self) -> u64 {
+        self.roster.version
+    }
+
     /// All members, ordered by id.
-    pub fn endpoints(&self) -> &[Arc<Endpoint>] {
-        &self.endpoints
+    pub fn members(&self) -> &[Entry] {
+        &self.members
+    }
+
+    /// The endpoints of all members, in their order.
+    pub fn endpoints(&self) -> impl ExactSizeIterator<Item = &Arc<Endpoint>> {
+        self.members.iter().map(|member| &member.endpoint)
     }
 
     /// The member that listens at `address`.
     pub fn at(&self, address: SocketAddr) -> Option<&Arc<Endpoint>> {
-        self.endpoints.get(*self.by_address.get(&address)?)
+        let index = *self.roster.by_address.get(&address)?;
+        let member = self.members.get(usize::try_from(index).ok()?)?;
+        Some(&member.endpoint)
     }
 
-    /// The load of every member, in the order of [`Self::endpoints`].
-    pub fn views(&self, now: Moment, freshness: Freshness) -> Vec<LoadView> {
-        let readings: Vec<_> = self
-            .endpoints
-            .iter()
-            .map(|endpoint| endpoint.load().read(now, freshness))
-            .collect();
-        let mean = mean(readings.iter());
-        readings
-            .into_iter()
-            .map(|reading| LoadView::new(reading, mean))
-            .collect()
+    /// What is known of all members now, in a table that is made anew or used again. `adapters`: with the LoRA adapters,
+    /// which few profiles need.
+    pub fn read_into(&self, table: &mut Table, now: Moment, freshness: Freshness, adapters: bool) {
+        table.reset(&self.roster);
+        for member in &self.members {
+            table.push(member.endpoint.load(), now, freshness, adapters);
+        }
+        table.fill();
     }
 
-    fn keep_or_make(&self, member: Member) -> Arc<Endpoint> {
-        let kept = self
-            .endpoints
-            .binary_search_by(|endpoint| endpoint.id().cmp(&member.id))
-            .ok();
-        match kept.and_then(|index| self.endpoints.get(index)) {
-            Some(endpoint)
-                if endpoint.address() == member.address && endpoint.engine() == &*member.engine =>
-            {
-                Arc::clone(endpoint)
+    /// As [`Self::read_into`], in a table of its own.
+    pub fn read(&self, now: Moment, freshness: Freshness) -> Table {
+        let mut table = Table::default();
+        self.read_into(&mut table, now, freshness, true);
+        table
+    }
+
+    /// Means over all members.
+    pub fn averages(&self, now: Moment, freshness: Freshness) -> Averages {
+        Averages::of(&self.read(now, freshness))
+    }
+}
+
+// === impl Roster ===
+
+impl Roster {
+    /// The members that the subset allows, as indexes, ordered, each once.
+    pub fn allowed(&self, subset: &Subset) -> Vec<u32> {
+        let mut allowed = Vec::new();
+        for entry in subset.entries() {
+            match entry {
+                Allowed::Ip(ip) => allowed.extend(self.by_ip.get(ip).into_iter().flatten()),
+                Allowed::Address(address) => allowed.extend(self.by_address.get(address)),
             }
-            _ => Arc::new(Endpoint::new(member)),
         }
-    }
-}
-
-// === impl Averages ===
-
-impl Averages {
-    /// The means of `views`.
-    pub fn of(views: &[LoadView]) -> Self {
-        if views.is_empty() {
-            return Self::default();
-        }
-        let count = views.len() as f64;
-        let sum = |value: fn(&LoadView) -> f64| views.iter().map(value).sum::<f64>() / count;
-        Self {
-            waiting: sum(|view| view.waiting),
-            running: sum(|view| view.running),
-            kv: sum(|view| view.kv),
-        }
-    }
-}
-
-/// The mean scraped `(waiting, running, kv)` of the readings that have values; zeros where none has.
-pub(crate) fn mean<'a>(readings: impl Iterator<Item = &'a Reading>) -> (f64, f64, f64) {
-    let (count, sums) = readings.filter_map(|reading| reading.scraped).fold(
-        (0.0, (0.0, 0.0, 0.0)),
-        |(count, sums), values| {
-            (
-                count + 1.0,
-                (sums.0 + values.0, sums.1 + values.1, sums.2 + values.2),
-            )
-        },
-    );
-    if count > 0.0 {
-        (sums.0 / count, sums.1 / count, sums.2 / count)
-    } else {
-        sums
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::load::InFlight;
-
-    fn mk_member(pod: &str, uid: &str, address: &str) -> Member {
-        Member {
-            id: EndpointId {
-                namespace: "ns".into(),
-                pod: pod.into(),
-                rank: 0,
-                uid: uid.into(),
-            },
-            address: address.parse().unwrap(),
-            engine: "".into(),
-        }
+        allowed.sort_unstable();
+        allowed.dedup();
+        allowed
     }
 
-    #[test]
-    fn a_member_that_stays_keeps_its_load() {
-        let first = Snapshot::default().next(vec![mk_member("a", "1", "10.0.0.1:80")]);
-        let _guard = InFlight::at(Arc::clone(&first.endpoints()[0]));
-        let second = first.next(vec![
-            mk_member("b", "2", "10.0.0.2:80"),
-            mk_member("a", "1", "10.0.0.1:80"),
-        ]);
-        assert_eq!(
-            second
-                .at("10.0.0.1:80".parse().unwrap())
-                .unwrap()
-                .load()
-                .in_flight(),
-            1
-        );
-        assert_eq!(second.endpoints()[1].id().to_string(), "ns/b-rank-0");
-    }
-
-    #[test]
-    fn a_pod_made_anew_under_its_old_name_starts_empty() {
-        let first = Snapshot::default().next(vec![mk_member("a", "1", "10.0.0.1:80")]);
-        let _guard = InFlight::at(Arc::clone(&first.endpoints()[0]));
-        let second = first.next(vec![mk_member("a", "2", "10.0.0.1:80")]);
-        assert_eq!(second.endpoints()[0].load().in_flight(), 0);
-    }
-
-    #[test]
-    fn a_member_that_moved_is_found_at_its_new_address_only() {
-        let first = Snapshot::default().next(vec![mk_member("a", "1", "10.0.0.1:80")]);
-        let second = first.next(vec![mk_member("a", "1", "10.0.0.9:80")]);
-        assert!(second.at("10.0.0.1:80".parse().unwrap()).is_none());
-        assert!(second.at("10.0.0.9:80".parse().unwrap()).is_some());
-    }
-
-    #[test]
-    fn a_member_given_twice_is_one_endpoint() {
-        let member = mk_member("a", "1", "10.0.0.1:80");
-        assert_eq!(
-            Snapshot::default()
-                .next(vec![member.clone(), member])
-                .endpoints()
-                .len(),
-            1
-        );
+    fn push(&mut self, member: &Entry) {
+        let Entry {
+            endpoint, labels, ..
+        } = member;
+        let index = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
+        let (id, address) = (endpoint.id(), endpoint.address());
+        self.slots.push(endpoint.slot());
+        self.addresses.push(address);
+        self.pods
+            .push((Arc::clone(&id.namespace), Arc::clone(&id.pod)));
+        self.labels.push(Arc::clone(labels));
+        self.by_address.insert(address, index);
+        self.by_ip.entry(address.ip()).or_default().push(index);
     }
 }

@@ -10,7 +10,7 @@ use ::watch::Update;
 use crd::inference_pool::InferencePool;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use scheduling::{EndpointId, Member};
+use scheduling::{EndpointId, Labels, Member};
 use tracing::warn;
 
 /// Limits the ports of a pod: `8000,8001`. The second name is the former one.
@@ -49,6 +49,7 @@ struct PodFacts {
     /// Absent: all ports of the pool.
     active_ports: Option<BTreeSet<u16>>,
     engine: Arc<str>,
+    labels: Arc<Labels>,
 }
 
 // === impl PoolFacts ===
@@ -131,6 +132,7 @@ impl Members {
                     },
                     address: SocketAddr::new(pod.ip, *port),
                     engine: Arc::clone(&pod.engine),
+                    labels: Arc::clone(&pod.labels),
                 });
             }
         }
@@ -182,6 +184,12 @@ impl PodFacts {
                     ports
                 }),
             engine: engine.unwrap_or_default().into(),
+            labels: Arc::new(
+                pod.labels()
+                    .iter()
+                    .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
+                    .collect(),
+            ),
         })
     }
 

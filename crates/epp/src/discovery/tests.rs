@@ -212,6 +212,7 @@ fn start() -> Running {
         readiness: readiness.clone(),
         metrics: Metrics::register(&mut Registry::default()),
         snapshots,
+        clock: Clock::start(),
     };
     let api = FakeApi::default();
     let mut tasks = JoinSet::new();
@@ -235,7 +236,6 @@ impl Running {
     fn addresses(snapshot: &Snapshot) -> Vec<String> {
         snapshot
             .endpoints()
-            .iter()
             .map(|endpoint| endpoint.address().to_string())
             .collect()
     }

@@ -7,7 +7,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use scheduling::{Endpoint, InFlight, Moment, Subset};
+use scheduling::{Booking, Endpoint, Moment, Subset};
 use smallvec::{SmallVec, smallvec};
 
 use super::message::{
@@ -70,7 +70,7 @@ enum ResponseHalf {
 #[derive(Debug)]
 struct Picked {
     endpoints: SmallVec<[Arc<Endpoint>; 1]>,
-    guard: InFlight,
+    booking: Booking,
     served: bool,
 }
 
@@ -111,7 +111,7 @@ impl Exchange {
     /// Moves the request's count to the endpoint that really serves it.
     pub(super) fn serve_from(&mut self, endpoint: Arc<Endpoint>) {
         if let Some(picked) = &mut self.picked {
-            picked.guard.move_to(endpoint);
+            picked.booking.move_to(endpoint);
         }
     }
 
@@ -133,7 +133,7 @@ impl Exchange {
             Input::ResponseBody(chunk) => self.on_response_body(chunk, now),
             Input::ResponseTrailers => self.on_response_trailers(now),
             Input::Timer => self.on_timer(now),
-            Input::PeerClosed => self.close(Close::Done),
+            Input::PeerClosed => self.on_peer_closed(),
             Input::Drain => self.on_drain(),
         }
     }
@@ -153,7 +153,7 @@ impl Exchange {
             return Outputs::new();
         };
         picked.served = true;
-        if picked.guard.endpoint().address() == address {
+        if picked.booking.endpoint().address() == address {
             return Outputs::new();
         }
         let listed = picked
@@ -163,7 +163,7 @@ impl Exchange {
             .cloned();
         let in_list = listed.is_some();
         if let Some(endpoint) = listed {
-            picked.guard.move_to(endpoint);
+            picked.booking.move_to(endpoint);
         }
         smallvec![Output::Observe(Event::ServedElsewhere { address, in_list })]
     }
@@ -183,8 +183,10 @@ impl Exchange {
             Output::Observe(Event::Responding(head.status)),
             Output::Reply(Reply::Headers(Phase::Response, None)),
         ];
-        if head.end || self.modes.response == BodyMode::None {
+        if head.end {
             self.complete(now, &mut outputs);
+        } else if self.modes.response == BodyMode::None {
+            self.respond(); // its body passes unseen
         }
         outputs
     }
@@ -199,6 +201,9 @@ impl Exchange {
             ResponseHalf::Open => {}
         }
         let end = chunk.end;
+        if !chunk.bytes.is_empty() {
+            self.respond();
+        }
         answer_body(Phase::Response, self.modes.response, chunk, &mut outputs);
         if end {
             self.complete(now, &mut outputs);
@@ -243,8 +248,30 @@ impl Exchange {
             (RequestHalf::Awaited, _) => self.close(Close::Unavailable),
             // Closing in order now would make the proxy drop the rest of the body.
             _ if self.uploads() => self.close(Close::Unavailable),
+            // Nothing more is to be answered: the response goes on without us.
+            (_, ResponseHalf::Open) if self.modes.response == BodyMode::None => {
+                self.close(Close::Done)
+            }
             (_, ResponseHalf::Open) => self.close(Close::Unavailable),
             (_, ResponseHalf::Awaited | ResponseHalf::Over) => self.close(Close::Done),
+        }
+    }
+
+    /// Where the response's body passes unseen, the peer's close is its end.
+    fn on_peer_closed(&mut self) -> Outputs {
+        let unseen = self.modes.response == BodyMode::None;
+        let mut outputs = Outputs::new();
+        if unseen && self.response == ResponseHalf::Open {
+            outputs.push(Output::Observe(Event::Complete));
+        }
+        outputs.extend(self.close(Close::Done));
+        outputs
+    }
+
+    /// The server has computed the prompt.
+    fn respond(&mut self) {
+        if let Some(picked) = &mut self.picked {
+            picked.booking.respond();
         }
     }
 

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
-use scheduling::{Endpoint, Facts, InFlight, Subset};
+use scheduling::{Booking, Endpoint, Request, Subset};
 use smallvec::SmallVec;
 
 use crate::reject::Reject;
@@ -117,7 +117,7 @@ pub(super) enum Output {
     /// Send this to the proxy.
     Reply(Reply),
     /// Decide where the request goes, and come back with [`Input::Decided`].
-    Decide(Query),
+    Decide(Box<Query>),
     /// Count this.
     Observe(Event),
     /// End the stream. The last output ever.
@@ -172,14 +172,12 @@ pub(crate) struct Route {
 }
 
 /// Everything a decision needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Query {
     /// For the pick.
-    pub facts: Facts,
+    pub request: Request,
     /// The model the client asks for, where the body was read.
     pub model: Option<String>,
-    /// Tokens of the prompt, estimated; 0 where the body was not read.
-    pub prompt_tokens: usize,
     /// Bytes of the body seen so far.
     pub body_bytes: usize,
     /// Whose share of the pool this is.
@@ -196,7 +194,7 @@ pub(crate) struct Answer {
     /// The endpoints in it, best first.
     pub endpoints: SmallVec<[Arc<Endpoint>; 1]>,
     /// The request's place at the first of them.
-    pub guard: InFlight,
+    pub booking: Booking,
 }
 
 /// Something to count.

@@ -103,7 +103,7 @@ where
                     return Some(wire::message(reply, self.shared.settings.clear_route_cache));
                 }
                 Output::Decide(query) => {
-                    let decision = self.meter.decide(query);
+                    let decision = self.meter.decide(*query);
                     self.feed(Input::Decided(decision));
                 }
                 Output::Observe(event) => self.observe(event),

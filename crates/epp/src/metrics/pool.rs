@@ -7,7 +7,7 @@ use prometheus_client::{
     encoding::{DescriptorEncoder, EncodeMetric},
     metrics::gauge::ConstGauge,
 };
-use scheduling::{Averages, Endpoint, Freshness, LoadView, Quality};
+use scheduling::{Averages, Endpoint, Freshness, Quality};
 
 use crate::{budget::Budget, director::Pool};
 use moment::Clock;
@@ -36,8 +36,10 @@ impl PoolCollector {
         averages: Averages,
         encoder: &mut DescriptorEncoder<'_>,
     ) -> fmt::Result {
+        // The queue as the servers tell it: these names mean that elsewhere too.
         let Averages {
-            waiting,
+            waiting: _,
+            scraped_waiting,
             running,
             kv,
         } = averages;
@@ -50,7 +52,7 @@ impl PoolCollector {
             (
                 "average_queue_size",
                 "Mean number of waiting requests",
-                waiting,
+                scraped_waiting,
             ),
             (
                 "average_running_requests",
@@ -80,18 +82,18 @@ impl PoolCollector {
         &self,
         name: &str,
         label: &str,
-        members: &[(&Endpoint, LoadView)],
+        members: &[(&Endpoint, f64)],
         encoder: &mut DescriptorEncoder<'_>,
     ) -> fmt::Result {
         let help = "Waiting requests of one endpoint";
         let kind = ConstGauge::new(0.0).metric_type();
         let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
-        for (endpoint, view) in members {
+        for (endpoint, waiting) in members {
             let labels = [
                 ("name", self.name.clone()),
                 (label, endpoint.id().to_string()),
             ];
-            ConstGauge::new(view.waiting).encode(metric.encode_family(&labels)?)?;
+            ConstGauge::new(*waiting).encode(metric.encode_family(&labels)?)?;
         }
         Ok(())
     }
@@ -100,9 +102,9 @@ impl PoolCollector {
 impl Collector for PoolCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let snapshot = self.pool.snapshot();
-        let views = snapshot.views(self.clock.now(), self.freshness);
-        let averages = Averages::of(&views);
-        let count = views.len() as f64;
+        let table = snapshot.read(self.clock.now(), self.freshness);
+        let averages = Averages::of(&table);
+        let count = table.len() as f64;
         let encoder = &mut encoder;
         self.gauge(
             "llm_d_epp_ready_endpoints",
@@ -119,8 +121,9 @@ impl Collector for PoolCollector {
         self.averages("llm_d_epp", averages, encoder)?;
         self.averages("inference_pool", averages, encoder)?;
 
-        let endpoints = snapshot.endpoints().iter().map(AsRef::as_ref);
-        let members: Vec<_> = endpoints.zip(views).collect();
+        let endpoints = snapshot.endpoints().map(AsRef::as_ref);
+        let waiting = table.scraped_waiting.iter().copied();
+        let members: Vec<_> = endpoints.zip(waiting).collect();
         self.queues(
             "llm_d_epp_per_endpoint_queue_size",
             "model_server_endpoint",
@@ -138,10 +141,7 @@ impl Collector for PoolCollector {
         let help = "Endpoints by how much their metrics can be trusted";
         let mut metric = encoder.encode_descriptor("epp_endpoints", help, None, kind)?;
         for quality in Quality::ALL {
-            let count = members
-                .iter()
-                .filter(|(_, view)| view.quality == quality)
-                .count();
+            let count = table.quality.iter().filter(|one| **one == quality).count();
             ConstGauge::new(count as f64)
                 .encode(metric.encode_family(&[("quality", quality.name())])?)?;
         }

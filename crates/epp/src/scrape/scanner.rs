@@ -79,6 +79,7 @@ impl Scanner {
             waiting: self.waiting.sum(),
             running: self.running.sum(),
             kv,
+            ..Scraped::default()
         };
         for series in [
             &mut self.waiting,

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 
 use prometheus_client::registry::Registry;
-use scheduling::{Freshness, Member, Quality, Snapshot};
+use scheduling::{
+    EndpointId, Freshness, Member, Moment, Quality, Registry as Endpoints, Snapshot, Values,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -15,6 +17,13 @@ use super::*;
 const PAGE: &str =
     "vllm:num_requests_waiting 7\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.5\n";
 
+/// What [`PAGE`] says.
+const FULL: Values<Option<f64>> = Values {
+    waiting: Some(7.0),
+    running: Some(2.0),
+    kv: Some(0.5),
+};
+
 fn mk_snapshot(addresses: &[SocketAddr]) -> Arc<Snapshot> {
     let members = addresses.iter().enumerate().map(|(index, address)| Member {
         id: EndpointId {
@@ -25,8 +34,9 @@ fn mk_snapshot(addresses: &[SocketAddr]) -> Arc<Snapshot> {
         },
         address: *address,
         engine: "".into(),
+        labels: Arc::default(),
     });
-    Arc::new(Snapshot::default().next(members.collect()))
+    Arc::new(Endpoints::default().update(members.collect(), Moment::START))
 }
 
 /// A scraper under test; its task ends with it.
@@ -133,9 +143,9 @@ async fn pages_reach_the_load_over_one_connection() {
     .await;
     let snapshot = mk_snapshot(&[address]);
     let running = start(Some(Arc::clone(&snapshot)));
-    let endpoint = &snapshot.endpoints()[0];
+    let endpoint = &snapshot.members()[0].endpoint;
     running
-        .until(endpoint, |reading| reading.scraped == Some((7.0, 2.0, 0.5)))
+        .until(endpoint, |reading| reading.scraped == FULL)
         .await;
     let first = running.clock.now();
     // A second page, by the age of the first.
@@ -167,8 +177,8 @@ async fn a_server_that_closes_after_each_page_is_still_scraped() {
     let snapshot = mk_snapshot(&[address]);
     let running = start(Some(Arc::clone(&snapshot)));
     running
-        .until(&snapshot.endpoints()[0], |reading| {
-            reading.scraped == Some((7.0, 2.0, 0.5))
+        .until(&snapshot.members()[0].endpoint, |reading| {
+            reading.scraped == FULL
         })
         .await;
 }
@@ -247,11 +257,12 @@ async fn an_error_status_never_makes_a_suspect_but_a_closed_port_does() {
         asks.recv().await.unwrap();
     }
     running
-        .until(&snapshot.endpoints()[1], |reading| {
+        .until(&snapshot.members()[1].endpoint, |reading| {
             reading.quality == Quality::Suspect
         })
         .await;
-    let reading = snapshot.endpoints()[0]
+    let reading = snapshot.members()[0]
+        .endpoint
         .load()
         .read(running.clock.now(), Freshness::default());
     assert_eq!(reading.quality, Quality::Unknown);
@@ -278,7 +289,8 @@ async fn readiness_waits_for_the_first_round() {
     })
     .await
     .expect("ready in time");
-    let reading = snapshot.endpoints()[0]
+    let reading = snapshot.members()[0]
+        .endpoint
         .load()
         .read(running.clock.now(), Freshness::default());
     assert_eq!(
@@ -306,8 +318,8 @@ async fn a_hanging_server_delays_neither_readiness_nor_its_neighbours() {
     let running = start(Some(Arc::clone(&snapshot)));
     running.readiness.set(Part::Discovery, true);
     running
-        .until(&snapshot.endpoints()[1], |reading| {
-            reading.scraped.is_some()
+        .until(&snapshot.members()[1].endpoint, |reading| {
+            reading.scraped == FULL
         })
         .await;
     timeout(Duration::from_secs(10), async {
@@ -336,8 +348,8 @@ async fn a_member_that_left_is_scraped_no_more() {
     let snapshot = mk_snapshot(&[address]);
     let running = start(Some(Arc::clone(&snapshot)));
     running
-        .until(&snapshot.endpoints()[0], |reading| {
-            reading.scraped.is_some()
+        .until(&snapshot.members()[0].endpoint, |reading| {
+            reading.scraped == FULL
         })
         .await;
     running.snapshots.send_replace(Some(mk_snapshot(&[])));

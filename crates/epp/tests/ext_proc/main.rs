@@ -173,7 +173,6 @@ async fn picks_see_each_other_before_any_scrape() {
     assert!(
         snapshot
             .endpoints()
-            .iter()
             .all(|endpoint| endpoint.load().in_flight() == 3)
     );
 }

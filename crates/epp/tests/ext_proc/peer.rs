@@ -16,7 +16,7 @@ use epp::{
     Readiness, Settings,
 };
 use prometheus_client::{encoding::text::encode, registry::Registry};
-use scheduling::{EndpointId, Member, Profile};
+use scheduling::{EndpointId, Member, Moment, Profile};
 use tokio::{net::TcpListener, sync::mpsc, task::JoinSet, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -47,7 +47,8 @@ impl Epp {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let pool = Pool::default();
-        pool.replace(members.iter().map(|address| mk_member(address)).collect());
+        let members = members.iter().map(|address| mk_member(address));
+        pool.replace(members.collect(), Moment::START);
         let director = Director {
             pool: pool.clone(),
             profile: Profile::default(),
@@ -126,7 +127,6 @@ impl Epp {
         self.pool
             .snapshot()
             .endpoints()
-            .iter()
             .map(|endpoint| endpoint.load().in_flight())
             .sum()
     }
@@ -226,6 +226,7 @@ pub(crate) fn mk_member(address: &str) -> Member {
         id,
         address: address.parse().unwrap(),
         engine: "".into(),
+        labels: std::sync::Arc::default(),
     }
 }
 

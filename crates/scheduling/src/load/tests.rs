@@ -1,41 +1,30 @@
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use rstest::rstest;
 
 use super::*;
-use crate::{
-    endpoint::{Endpoint, EndpointId},
-    snapshot::Member,
+use crate::fixtures::{NOW, at, book, mk_page, mk_snapshot, scrape};
+
+const MEAN: Values<f64> = Values {
+    waiting: 4.0,
+    running: 2.0,
+    kv: 0.5,
 };
-use moment::Moment;
 
 fn mk_endpoint() -> Arc<Endpoint> {
-    let id = EndpointId {
-        namespace: "ns".into(),
-        pod: "a".into(),
-        rank: 0,
-        uid: "1".into(),
-    };
-    Arc::new(Endpoint::new(Member {
-        id,
-        address: "10.0.0.1:8000".parse().unwrap(),
-        engine: "".into(),
-    }))
+    at(&mk_snapshot(1), 0)
 }
 
-fn mk_page(waiting: f64, kv: f64) -> Scraped {
-    Scraped {
-        waiting: Some(waiting),
-        running: Some(1.0),
-        kv: Some(kv),
-    }
+fn read(endpoint: &Endpoint, now: Moment) -> (Values<f64>, Quality) {
+    let reading = endpoint.load().read(now, Freshness::default());
+    (reading.filled(MEAN), reading.quality)
 }
 
-fn view(endpoint: &Endpoint, now: Moment) -> LoadView {
-    LoadView::new(
-        endpoint.load().read(now, Freshness::default()),
-        (4.0, 2.0, 0.5),
-    )
+fn waiting(endpoint: &Endpoint) -> u32 {
+    let (values, _) = read(endpoint, NOW);
+    (0..100)
+        .find(|n| (f64::from(*n) - values.waiting).abs() < 1e-9)
+        .unwrap()
 }
 
 #[rstest]
@@ -50,168 +39,215 @@ fn values_age_through_the_qualities(
     #[case] kv: f64,
 ) {
     let endpoint = mk_endpoint();
-    let start = endpoint.load().scrape_starts(Moment::from_millis(1_000));
-    assert_eq!(endpoint.load().scraped(start, mk_page(7.0, 0.25)), Ok(()));
-    let got = view(&endpoint, Moment::from_millis(1_000 + age_ms));
-    assert_eq!(
-        got,
-        LoadView {
-            waiting,
-            running: got.running,
-            kv,
-            in_flight: 0,
-            quality
-        }
-    );
+    scrape(&endpoint, mk_page(7.0, 1.0, 0.25));
+    let (values, got) = read(&endpoint, NOW.plus(Duration::from_millis(age_ms)));
+    assert_eq!((values.waiting, values.kv, got), (waiting, kv, quality));
 }
 
 #[test]
 fn an_endpoint_never_scraped_counts_the_mean_and_its_own() {
     let endpoint = mk_endpoint();
-    let _guards = [
-        InFlight::at(Arc::clone(&endpoint)),
-        InFlight::at(Arc::clone(&endpoint)),
-    ];
-    let got = view(&endpoint, Moment::START);
-    assert_eq!(
-        (got.waiting, got.kv, got.quality),
-        (6.0, 0.5, Quality::Unknown)
-    );
+    let _bookings = [book(&endpoint, 0), book(&endpoint, 0)];
+    let (values, quality) = read(&endpoint, NOW);
+    assert_eq!((values.waiting, values.kv), (6.0, 0.5));
+    assert_eq!(quality, Quality::Unknown);
+}
+
+/// A gateway far away delivers its request long after the pick: scrapes between the two do not show it.
+#[test]
+fn a_pick_comes_on_top_until_a_scrape_began_after_its_arrival() {
+    let endpoint = mk_endpoint();
+    let load = endpoint.load();
+    let transit = Duration::from_millis(80);
+    let _far = Booking::new(Arc::clone(&endpoint), 0, None, NOW, transit);
+    for (begun_after, want) in [(0, 4), (80, 4), (81, 3)] {
+        let start = load.scrape_starts(NOW.plus(Duration::from_millis(begun_after)));
+        assert_eq!(load.scraped(start, mk_page(3.0, 0.0, 0.0)), Ok(()));
+        assert_eq!(
+            waiting(&endpoint),
+            want,
+            "scrape {begun_after} ms after the pick"
+        );
+    }
 }
 
 #[test]
-#[expect(clippy::float_cmp, reason = "small whole numbers are exact")]
-fn only_picks_since_the_scrape_began_come_on_top() {
+fn no_transit_is_believed_that_lasts_for_ever() {
     let endpoint = mk_endpoint();
-    let before = InFlight::at(Arc::clone(&endpoint));
-    let start = endpoint.load().scrape_starts(Moment::START);
-    let during = InFlight::at(Arc::clone(&endpoint));
-    assert_eq!(endpoint.load().scraped(start, mk_page(3.0, 0.0)), Ok(()));
-    assert_eq!(
-        view(&endpoint, Moment::START).waiting,
-        4.0,
-        "the page holds the first request already"
-    );
-    drop(before);
-    assert_eq!(
-        view(&endpoint, Moment::START).waiting,
-        4.0,
-        "one of ours is still in flight"
-    );
-    drop(during);
-    assert_eq!(
-        view(&endpoint, Moment::START).waiting,
-        3.0,
-        "none is: the page alone counts"
-    );
+    let _booking = Booking::new(Arc::clone(&endpoint), 0, None, NOW, Duration::MAX);
+    let load = endpoint.load();
+    let start = load.scrape_starts(NOW.plus(MAX_TRANSIT + Duration::from_millis(1)));
+    assert_eq!(load.scraped(start, mk_page(3.0, 0.0, 0.0)), Ok(()));
+    assert_eq!(waiting(&endpoint), 3);
+}
+
+#[test]
+fn no_more_picks_come_on_top_than_are_in_flight() {
+    let endpoint = mk_endpoint();
+    scrape(&endpoint, mk_page(3.0, 0.0, 0.0));
+    let bookings = [book(&endpoint, 0), book(&endpoint, 0)];
+    assert_eq!(waiting(&endpoint), 5);
+    drop(bookings);
+    assert_eq!(waiting(&endpoint), 3);
+}
+
+#[test]
+fn past_the_cap_the_oldest_pick_counts_as_seen() {
+    let endpoint = mk_endpoint();
+    let picks = || (0..=MAX_UNSEEN).map(|_| book(&endpoint, 0));
+    let bookings: Vec<_> = picks().collect();
+    let reading = endpoint.load().read(NOW, Freshness::default());
+    assert_eq!(usize::try_from(reading.unseen).unwrap(), MAX_UNSEEN);
+    assert_eq!(usize::try_from(reading.in_flight).unwrap(), MAX_UNSEEN + 1);
+    drop(bookings);
+}
+
+#[test]
+fn prompt_tokens_are_released_at_the_first_byte_and_once() {
+    let endpoint = mk_endpoint();
+    let tokens = || endpoint.load().read(NOW, Freshness::default()).tokens;
+    let (mut one, other) = (book(&endpoint, 100), book(&endpoint, 10));
+    assert_eq!(tokens(), 110);
+    one.respond();
+    one.respond();
+    assert_eq!((tokens(), endpoint.load().in_flight()), (10, 2));
+    drop((one, other));
+    assert_eq!((tokens(), endpoint.load().in_flight()), (0, 0));
 }
 
 #[test]
 fn three_scrapes_without_answer_make_a_suspect_until_one_succeeds() {
     let endpoint = mk_endpoint();
-    let quality = || view(&endpoint, Moment::START).quality;
-    assert_eq!(
-        endpoint.load().scraped(
-            endpoint.load().scrape_starts(Moment::START),
-            mk_page(0.0, 0.0),
-        ),
-        Ok(())
-    );
-    endpoint.load().scrape_failed(ScrapeFailure::Unreachable);
-    endpoint.load().scrape_failed(ScrapeFailure::Unreachable);
+    let load = endpoint.load();
+    let quality = || read(&endpoint, NOW).1;
+    scrape(&endpoint, mk_page(0.0, 0.0, 0.0));
+    load.scrape_failed(ScrapeFailure::Unreachable);
+    load.scrape_failed(ScrapeFailure::Unreachable);
     assert_eq!(quality(), Quality::Fresh);
-    endpoint.load().scrape_failed(ScrapeFailure::Unreachable);
+    load.scrape_failed(ScrapeFailure::Unreachable);
     assert_eq!(quality(), Quality::Suspect);
-    endpoint.load().scrape_failed(ScrapeFailure::Useless);
+    load.scrape_failed(ScrapeFailure::Useless);
     assert_eq!(quality(), Quality::Suspect, "an error page is no success");
-    assert_eq!(
-        endpoint.load().scraped(
-            endpoint.load().scrape_starts(Moment::START),
-            mk_page(0.0, 0.0),
-        ),
-        Ok(())
-    );
+    scrape(&endpoint, mk_page(0.0, 0.0, 0.0));
     assert_eq!(quality(), Quality::Fresh);
 }
 
 #[test]
 fn bad_pages_alone_never_make_a_suspect() {
     let endpoint = mk_endpoint();
+    let load = endpoint.load();
     for _ in 0..10 {
-        endpoint.load().scrape_failed(ScrapeFailure::Unreachable);
-        endpoint.load().scrape_failed(ScrapeFailure::Useless);
+        load.scrape_failed(ScrapeFailure::Unreachable);
+        load.scrape_failed(ScrapeFailure::Useless);
         assert_eq!(
-            endpoint.load().scraped(
-                endpoint.load().scrape_starts(Moment::START),
-                Scraped::default(),
-            ),
+            load.scraped(load.scrape_starts(NOW), Scraped::default()),
             Err(ScrapeFailure::Useless)
         );
     }
-    assert_eq!(view(&endpoint, Moment::START).quality, Quality::Unknown);
+    assert_eq!(read(&endpoint, NOW).1, Quality::Unknown);
 }
 
+/// Each value ages by itself: a page with the cache alone says nothing of the queue.
 #[test]
-fn a_page_that_lacks_a_value_updates_the_others() {
+fn a_page_that_lacks_a_value_does_not_freshen_it() {
     let endpoint = mk_endpoint();
-    assert_eq!(
-        endpoint.load().scraped(
-            endpoint.load().scrape_starts(Moment::START),
-            mk_page(3.0, 0.75),
-        ),
-        Ok(())
-    );
+    let load = endpoint.load();
+    scrape(&endpoint, mk_page(3.0, 1.0, 0.75));
+    let later = NOW.plus(Duration::from_secs(5));
+    let _since = book(&endpoint, 0);
     let partial = Scraped {
-        waiting: Some(9.0),
-        running: None,
-        kv: None,
+        kv: Some(0.25),
+        ..Scraped::default()
     };
     assert_eq!(
-        endpoint
-            .load()
-            .scraped(endpoint.load().scrape_starts(Moment::START), partial),
+        load.scraped(load.scrape_starts(later), partial.clone()),
         Ok(())
     );
-    let got = view(&endpoint, Moment::START);
-    assert_eq!((got.waiting, got.running, got.kv), (9.0, 1.0, 0.75));
+    let (values, quality) = read(&endpoint, later);
+    assert_eq!(
+        (values.waiting, values.kv),
+        (4.0, 0.25),
+        "our own still comes on top"
+    );
+    assert_eq!(quality, Quality::Stale);
+    let much_later = NOW.plus(Duration::from_secs(11));
+    assert_eq!(
+        load.scraped(load.scrape_starts(much_later), partial),
+        Ok(())
+    );
+    let (values, quality) = read(&endpoint, much_later);
+    assert_eq!(
+        (values.waiting, values.kv),
+        (5.0, 0.25),
+        "the mean stands in"
+    );
+    assert_eq!(quality, Quality::Unknown);
 }
 
 #[test]
 fn a_request_served_elsewhere_is_counted_there_alone() {
-    let (picked, served) = (mk_endpoint(), mk_endpoint());
-    let mut guard = InFlight::at(Arc::clone(&picked));
-    guard.move_to(Arc::clone(&served));
-    assert_eq!(
-        (picked.load().in_flight(), served.load().in_flight()),
-        (0, 1)
+    let snapshot = mk_snapshot(2);
+    let (picked, served) = (at(&snapshot, 0), at(&snapshot, 1));
+    let counts = |endpoint: &Endpoint| {
+        let reading = endpoint.load().read(NOW, Freshness::default());
+        (reading.in_flight, reading.tokens)
+    };
+    let mut booking = book(&picked, 7);
+    for _ in 0..2 {
+        booking.move_to(Arc::clone(&served));
+        assert_eq!((counts(&picked), counts(&served)), ((0, 0), (1, 7)));
+    }
+    drop(booking);
+    assert_eq!((counts(&picked), counts(&served)), ((0, 0), (0, 0)));
+}
+
+#[test]
+fn another_start_time_is_another_process() {
+    let endpoint = mk_endpoint();
+    let page = |started| Scraped {
+        started,
+        ..mk_page(0.0, 0.0, 0.0)
+    };
+    for (started, restarts) in [
+        (None, 0),
+        (Some(1.5), 0),
+        (None, 0),
+        (Some(1.5), 0),
+        (Some(9.0), 1),
+    ] {
+        scrape(&endpoint, page(started));
+        assert_eq!(endpoint.load().restarts(), restarts, "{started:?}");
+    }
+}
+
+#[test]
+fn adapters_and_layout_stay_until_a_page_tells_others() {
+    let endpoint = mk_endpoint();
+    let lora = Lora {
+        running: vec!["a".into()],
+        waiting: Vec::new(),
+        max: 2,
+    };
+    let layout = CacheLayout {
+        block_tokens: 16,
+        blocks: 1024,
+    };
+    scrape(
+        &endpoint,
+        Scraped {
+            lora: Some(lora.clone()),
+            cache: Some(layout),
+            ..mk_page(0.0, 0.0, 0.0)
+        },
     );
-    guard.move_to(Arc::clone(&served));
-    assert_eq!(
-        served.load().in_flight(),
-        1,
-        "moving to where it is changes nothing"
-    );
-    drop(guard);
-    assert_eq!(
-        (picked.load().in_flight(), served.load().in_flight()),
-        (0, 0)
-    );
+    scrape(&endpoint, mk_page(1.0, 0.0, 0.0));
+    assert_eq!(endpoint.load().lora().as_deref(), Some(&lora));
+    assert_eq!(endpoint.load().cache(), Some(layout));
 }
 
 #[test]
 fn an_age_before_the_scrape_is_fresh() {
     let endpoint = mk_endpoint();
-    assert_eq!(
-        endpoint.load().scraped(
-            endpoint.load().scrape_starts(Moment::from_millis(50)),
-            mk_page(0.0, 0.0),
-        ),
-        Ok(())
-    );
-    assert_eq!(
-        view(&endpoint, Moment::START).quality,
-        Quality::Fresh,
-        "clock reads may race, ages stay zero"
-    );
-    assert_eq!(Freshness::default().fresh_for, Duration::from_secs(2));
+    scrape(&endpoint, mk_page(0.0, 0.0, 0.0));
+    assert_eq!(read(&endpoint, Moment::START).1, Quality::Fresh);
 }

@@ -1,131 +1,101 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
 
 use super::*;
 use crate::{
-    endpoint::EndpointId,
-    facts::Subset,
-    load::{ScrapeFailure, Scraped},
-    snapshot::Member,
+    filter::{Filter, Role},
+    fixtures::{at, book, mk_labelled, mk_page, mk_rng, mk_snapshot, mk_subset, read, scrape},
+    load::ScrapeFailure,
+    profile::{Picker, WeightedScorer},
+    scorer::Scorer,
+    snapshot::Snapshot,
 };
 
-const NOW: Moment = Moment::from_millis(1_000);
-
-fn mk_snapshot(count: u8) -> Snapshot {
-    let members = (0..count).map(|index| Member {
-        id: EndpointId {
-            namespace: "ns".into(),
-            pod: format!("pod-{index:03}").into(),
-            rank: 0,
-            uid: format!("uid-{index}").into(),
-        },
-        address: format!("10.0.0.{index}:8000").parse().unwrap(),
-        engine: "".into(),
-    });
-    Snapshot::default().next(members.collect())
+fn go(snapshot: &Snapshot, request: &Request) -> Result<Choice, NoPick> {
+    choose(
+        &read(snapshot),
+        request,
+        &[],
+        &Profile::default(),
+        &mut mk_rng(),
+    )
 }
 
-fn scrape(endpoint: &Endpoint, waiting: f64, kv: f64) {
-    let start = endpoint.load().scrape_starts(NOW);
-    assert_eq!(
-        endpoint.load().scraped(
-            start,
-            Scraped {
-                waiting: Some(waiting),
-                running: Some(0.0),
-                kv: Some(kv),
-            },
-        ),
-        Ok(())
-    );
+fn members(choice: &Choice) -> Vec<usize> {
+    choice.iter().map(|chosen| chosen.member).collect()
 }
 
-fn mk_rng() -> StdRng {
-    StdRng::seed_from_u64(7)
+fn mk_list(list: u8) -> Request {
+    Request {
+        list,
+        ..Request::default()
+    }
 }
 
-fn go(snapshot: &Snapshot, facts: &Facts) -> Result<Pick, NoPick> {
-    pick(snapshot, facts, &Profile::default(), NOW, &mut mk_rng())
-}
-
-fn pods(pick: &Pick) -> Vec<String> {
-    pick.ranked
-        .iter()
-        .map(|ranked| ranked.endpoint.id().pod.to_string())
-        .collect()
-}
-
-fn mk_subset(list: &str) -> Facts {
-    let mut subset = Subset::default();
-    subset.extend_from_list(list);
-    Facts {
-        subset: Some(subset),
-        list: 1,
+fn suspect(snapshot: &Snapshot, index: usize) {
+    for _ in 0..3 {
+        at(snapshot, index)
+            .load()
+            .scrape_failed(ScrapeFailure::Unreachable);
     }
 }
 
 #[test]
 fn the_least_loaded_endpoint_wins() {
     let snapshot = mk_snapshot(3);
-    for (endpoint, (waiting, kv)) in
-        snapshot
-            .endpoints()
-            .iter()
-            .zip([(5.0, 0.2), (1.0, 0.3), (5.0, 0.1)])
+    for (endpoint, (waiting, kv)) in snapshot
+        .endpoints()
+        .zip([(5.0, 0.2), (1.0, 0.3), (5.0, 0.1)])
     {
-        scrape(endpoint, waiting, kv);
+        scrape(endpoint, mk_page(waiting, 0.0, kv));
     }
-    let pick = go(&snapshot, &Facts::default()).unwrap();
-    assert_eq!(pods(&pick), ["pod-001"]);
+    let choice = go(&snapshot, &Request::default()).unwrap();
+    assert_eq!(members(&choice), [1]);
     let want = 2.0 * 1.0 + 2.0 * (1.0 - 0.3);
-    assert!((pick.ranked[0].score - want).abs() < 1e-12);
+    assert!((choice[0].score - want).abs() < 1e-12);
+}
+
+#[test]
+fn a_cached_prompt_outweighs_a_short_queue() {
+    let snapshot = mk_snapshot(3);
+    for (endpoint, waiting) in snapshot.endpoints().zip([0.0, 1.0, 1.0]) {
+        scrape(endpoint, mk_page(waiting, 0.0, 0.0));
+    }
+    let request = Request {
+        prefix: (0..8).collect(),
+        block_tokens: 64,
+        ..Request::default()
+    };
+    let table = read(&snapshot);
+    let mut rng = mk_rng();
+    let choice = choose(&table, &request, &[0, 2, 8], &Profile::default(), &mut rng).unwrap();
+    assert_eq!(members(&choice), [2]);
 }
 
 #[test]
 fn a_list_names_the_best_first_and_each_once() {
     let snapshot = mk_snapshot(5);
-    for (endpoint, waiting) in snapshot.endpoints().iter().zip([4.0, 0.0, 3.0, 1.0, 2.0]) {
-        scrape(endpoint, waiting, 0.0);
+    for (endpoint, waiting) in snapshot.endpoints().zip([4.0, 0.0, 3.0, 1.0, 2.0]) {
+        scrape(endpoint, mk_page(waiting, 0.0, 0.0));
     }
-    let pick = go(
-        &snapshot,
-        &Facts {
-            subset: None,
-            list: 4,
+    let names = |list| members(&go(&snapshot, &mk_list(list)).unwrap());
+    assert_eq!(names(4), [1, 3, 4, 2]);
+    assert_eq!(names(200).len(), 5, "no more than there are");
+    assert_eq!(names(0).len(), 1, "no list is a list of one");
+    let profile = Profile {
+        picker: Picker {
+            max_endpoints: 3,
+            ..Picker::default()
         },
-    )
-    .unwrap();
-    assert_eq!(pods(&pick), ["pod-001", "pod-003", "pod-004", "pod-002"]);
+        ..Profile::default()
+    };
+    let choice = choose(&read(&snapshot), &mk_list(1), &[], &profile, &mut mk_rng());
     assert_eq!(
-        pods(
-            &go(
-                &snapshot,
-                &Facts {
-                    subset: None,
-                    list: 200
-                }
-            )
-            .unwrap()
-        )
-        .len(),
-        5,
-        "no more than there are"
-    );
-    assert_eq!(
-        go(
-            &snapshot,
-            &Facts {
-                subset: None,
-                list: 0
-            }
-        )
-        .unwrap()
-        .ranked
-        .len(),
-        1,
-        "no list is a list of one"
+        members(&choice.unwrap()),
+        [1, 3, 4],
+        "the picker asks for three"
     );
 }
 
@@ -133,56 +103,35 @@ fn a_list_names_the_best_first_and_each_once() {
 fn hundred_picks_between_two_scrapes_spread_evenly() {
     let snapshot = mk_snapshot(10);
     for endpoint in snapshot.endpoints() {
-        scrape(endpoint, 0.0, 0.0);
+        scrape(endpoint, mk_page(0.0, 0.0, 0.0));
     }
     let mut rng = mk_rng();
-    let guards: Vec<_> = (0..100)
-        .map(|_| {
-            pick(
-                &snapshot,
-                &Facts::default(),
-                &Profile::default(),
-                NOW,
-                &mut rng,
-            )
-            .unwrap()
-            .guard
-        })
-        .collect();
-    let counts: Vec<_> = snapshot
-        .endpoints()
-        .iter()
-        .map(|endpoint| endpoint.load().in_flight())
-        .collect();
-    let (min, max) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
-    assert!(max - min <= 2, "{counts:?}");
-    drop(guards);
-    assert!(
-        snapshot
-            .endpoints()
-            .iter()
-            .all(|endpoint| endpoint.load().in_flight() == 0)
-    );
+    let mut bookings = Vec::new();
+    for _ in 0..100 {
+        let request = Request::default();
+        let table = read(&snapshot);
+        let choice = choose(&table, &request, &[], &Profile::default(), &mut rng).unwrap();
+        bookings.push(book(&at(&snapshot, choice[0].member), 0));
+    }
+    let in_flight = || snapshot.endpoints().map(|one| one.load().in_flight());
+    let (min, max) = (in_flight().min().unwrap(), in_flight().max().unwrap());
+    assert!(max - min <= 2, "{:?}", in_flight().collect::<Vec<_>>());
+    drop(bookings);
+    assert!(in_flight().all(|count| count == 0));
 }
 
 #[test]
 fn requests_that_never_overlap_get_even_shares() {
     let snapshot = mk_snapshot(4);
     for endpoint in snapshot.endpoints() {
-        scrape(endpoint, 0.0, 0.0);
+        scrape(endpoint, mk_page(0.0, 0.0, 0.0));
     }
-    let mut rng = mk_rng();
-    let mut shares = BTreeMap::<String, u32>::new();
+    let (table, mut rng) = (read(&snapshot), mk_rng());
+    let mut shares = BTreeMap::<usize, u32>::new();
     for _ in 0..4_000 {
-        let pick = pick(
-            &snapshot,
-            &Facts::default(),
-            &Profile::default(),
-            NOW,
-            &mut rng,
-        )
-        .unwrap();
-        *shares.entry(pods(&pick).remove(0)).or_default() += 1;
+        let request = Request::default();
+        let choice = choose(&table, &request, &[], &Profile::default(), &mut rng).unwrap();
+        *shares.entry(choice[0].member).or_default() += 1;
     }
     assert_eq!(shares.len(), 4);
     assert!(
@@ -191,78 +140,96 @@ fn requests_that_never_overlap_get_even_shares() {
     );
 }
 
+/// Shares of 10,000 choices of a weighted profile whose scores are 0, 1/4 and 3/4.
+fn shares(kind: PickerKind) -> [u32; 3] {
+    let snapshot = mk_snapshot(3);
+    for (endpoint, kv) in snapshot.endpoints().zip([1.0, 0.75, 0.25]) {
+        scrape(endpoint, mk_page(0.0, 0.0, kv));
+    }
+    let profile = Profile {
+        scorers: vec![WeightedScorer {
+            scorer: Scorer::KvCacheUtilization,
+            weight: 1.0,
+        }],
+        picker: Picker {
+            kind,
+            max_endpoints: 1,
+        },
+        ..Profile::default()
+    };
+    let (table, mut rng) = (read(&snapshot), mk_rng());
+    let mut shares = [0; 3];
+    for _ in 0..10_000 {
+        let choice = choose(&table, &Request::default(), &[], &profile, &mut rng).unwrap();
+        shares[choice[0].member] += 1;
+    }
+    shares
+}
+
+#[test]
+fn chance_follows_the_scores_or_nothing() {
+    let [none, small, large] = shares(PickerKind::WeightedRandom);
+    assert_eq!(none, 0, "score 0 comes last");
+    assert!(
+        (2_300..2_700).contains(&small) && large == 10_000 - small,
+        "{small}"
+    );
+    let even = shares(PickerKind::Random);
+    assert!(
+        even.iter().all(|share| (3_100..3_570).contains(share)),
+        "{even:?}"
+    );
+    assert_eq!(shares(PickerKind::MaxScore), [0, 0, 10_000]);
+}
+
 #[test]
 fn a_lone_member_with_dead_metrics_is_served() {
     let snapshot = mk_snapshot(1);
-    for _ in 0..5 {
-        snapshot.endpoints()[0]
-            .load()
-            .scrape_failed(ScrapeFailure::Unreachable);
-    }
-    assert_eq!(
-        pods(&go(&snapshot, &Facts::default()).unwrap()),
-        ["pod-000"]
-    );
+    suspect(&snapshot, 0);
+    assert_eq!(members(&go(&snapshot, &Request::default()).unwrap()), [0]);
 }
 
 #[test]
 fn suspects_are_avoided_while_another_is_left() {
     let snapshot = mk_snapshot(2);
-    scrape(&snapshot.endpoints()[0], 0.0, 0.0);
-    scrape(&snapshot.endpoints()[1], 100.0, 1.0);
-    for _ in 0..3 {
-        snapshot.endpoints()[0]
-            .load()
-            .scrape_failed(ScrapeFailure::Unreachable);
-    }
-    assert_eq!(
-        pods(
-            &go(
-                &snapshot,
-                &Facts {
-                    subset: None,
-                    list: 8
-                }
-            )
-            .unwrap()
-        ),
-        ["pod-001"]
-    );
-    assert_eq!(
-        pods(&go(&snapshot, &mk_subset("10.0.0.0")).unwrap()),
-        ["pod-000"],
-        "all that is allowed is suspect"
-    );
+    scrape(&at(&snapshot, 0), mk_page(0.0, 0.0, 0.0));
+    scrape(&at(&snapshot, 1), mk_page(100.0, 0.0, 1.0));
+    suspect(&snapshot, 0);
+    assert_eq!(members(&go(&snapshot, &mk_list(8)).unwrap()), [1]);
+    let only = go(&snapshot, &mk_subset("10.0.0.0")).unwrap();
+    assert_eq!(members(&only), [0], "all that is allowed is suspect");
 }
 
 #[test]
-fn an_empty_pool_and_an_empty_subset_name_nothing() {
-    let empty = go(&Snapshot::default(), &Facts::default()).unwrap_err();
+fn nothing_is_named_where_nothing_is_left() {
+    let empty = go(&mk_snapshot(0), &Request::default()).unwrap_err();
     assert_eq!((empty, empty.reason()), (NoPick::EmptyPool, "no-endpoints"));
-    let snapshot = mk_snapshot(2);
+    let snapshot = mk_labelled(&[&[("llm-d.ai/role", "prefill")], &[]]);
+    for subset in ["10.9.9.9", "", "10.0.0.1:9"] {
+        let none = go(&snapshot, &mk_subset(subset)).unwrap_err();
+        assert_eq!(none, NoPick::EmptySubset, "{subset}");
+    }
+    let profile = Profile {
+        filters: vec![Filter::Role(Role::Decode)],
+        ..Profile::default()
+    };
+    let table = read(&snapshot);
+    let filtered = choose(&table, &mk_subset("10.0.0.0"), &[], &profile, &mut mk_rng());
+    let filtered = filtered.unwrap_err();
     assert_eq!(
-        go(&snapshot, &mk_subset("10.9.9.9")).unwrap_err(),
-        NoPick::EmptySubset
+        (filtered, filtered.reason()),
+        (NoPick::Filtered, "saturated")
     );
-    assert_eq!(
-        go(&snapshot, &mk_subset("")).unwrap_err(),
-        NoPick::EmptySubset
-    );
-    assert!(
-        snapshot
-            .endpoints()
-            .iter()
-            .all(|endpoint| endpoint.load().picks() == 0)
-    );
+    let decode = choose(&table, &Request::default(), &[], &profile, &mut mk_rng());
+    assert_eq!(members(&decode.unwrap()), [1]);
 }
 
 #[test]
 fn a_nan_scores_zero() {
     let snapshot = mk_snapshot(2);
-    scrape(&snapshot.endpoints()[0], 0.0, f64::NAN);
-    scrape(&snapshot.endpoints()[1], 0.0, 0.9);
-    let pick = go(&snapshot, &Facts::default()).unwrap();
-    assert_eq!(pods(&pick), ["pod-001"]);
+    scrape(&at(&snapshot, 0), mk_page(0.0, 0.0, f64::NAN));
+    scrape(&at(&snapshot, 1), mk_page(0.0, 0.0, 0.9));
+    assert_eq!(members(&go(&snapshot, &Request::default()).unwrap()), [1]);
 }
 
 proptest! {
@@ -270,14 +237,14 @@ proptest! {
     fn no_pick_leaves_the_subset(allowed in proptest::collection::btree_set(0u8..20, 0..20), list in 0u8..12, seed: u64) {
         let snapshot = mk_snapshot(20);
         let text: Vec<_> = allowed.iter().map(|index| format!("10.0.0.{index}:8000")).collect();
-        let facts = Facts { list, ..mk_subset(&text.join(",")) };
-        match pick(&snapshot, &facts, &Profile::default(), NOW, &mut StdRng::seed_from_u64(seed)) {
+        let request = Request { list, ..mk_subset(&text.join(",")) };
+        let mut rng = StdRng::seed_from_u64(seed);
+        match choose(&read(&snapshot), &request, &[], &Profile::default(), &mut rng) {
             Err(error) => prop_assert!(allowed.is_empty() && error == NoPick::EmptySubset),
-            Ok(pick) => {
-                let named: std::collections::BTreeSet<_> =
-                    pick.ranked.iter().map(|ranked| ranked.endpoint.address().to_string()).collect();
+            Ok(choice) => {
+                let named: BTreeSet<_> = members(&choice).into_iter().collect();
                 prop_assert_eq!(named.len(), usize::from(list.clamp(1, 8)).min(allowed.len()), "each once");
-                prop_assert!(named.iter().all(|address| text.contains(address)));
+                prop_assert!(named.iter().all(|member| allowed.contains(&u8::try_from(*member).unwrap())));
             }
         }
     }

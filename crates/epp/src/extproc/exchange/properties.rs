@@ -121,7 +121,7 @@ prop_assert!(text == body, "the bytes differ");
         }
         let snapshot = std::mem::take(&mut script.snapshot);
         drop(script);
-        prop_assert_eq!(snapshot.endpoints()[0].load().in_flight(), 0);
+        prop_assert_eq!(snapshot.members()[0].endpoint.load().in_flight(), 0);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The request half: collect what the decision needs, decide, give it back.
 
 use bytes::Bytes;
-use scheduling::{Facts, Moment};
+use scheduling::{Moment, Request};
 
 use super::{Exchange, Outputs, Picked, ResponseHalf, answer_body, push_streamed};
 use crate::{
@@ -185,11 +185,11 @@ impl Exchange {
             Ok(Answer {
                 route,
                 endpoints,
-                guard,
+                booking,
             }) => {
                 self.picked = Some(Picked {
                     endpoints,
-                    guard,
+                    booking,
                     served: false,
                 });
                 if held.end == End::NotYet {
@@ -244,12 +244,14 @@ impl Exchange {
             (Some(parsed.model), parsed.prompt_tokens)
         });
         let query = Query {
-            facts: Facts {
+            request: Request {
                 subset: self.subset.take(),
                 list: self.list,
+                model: model.as_deref().map(Into::into),
+                prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
+                ..Request::default()
             },
             model,
-            prompt_tokens,
             body_bytes: held.body.len(),
             fairness_id: held.head.fairness_id.take(),
             wants_request_id: !held.head.has_request_id,
@@ -259,7 +261,7 @@ impl Exchange {
             "a response ends the collecting"
         );
         self.request = RequestHalf::Deciding(held);
-        smallvec::smallvec![Output::Decide(query)]
+        smallvec::smallvec![Output::Decide(Box::new(query))]
     }
 }
 

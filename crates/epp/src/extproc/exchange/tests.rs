@@ -1,5 +1,5 @@
 use rstest::rstest;
-use scheduling::{EndpointId, Member, NoPick, Snapshot};
+use scheduling::{EndpointId, Member, NoPick, Registry, Snapshot};
 
 use super::*;
 use crate::extproc::message::{Answer, Query, RequestHead, Route};
@@ -40,6 +40,7 @@ fn mk_member(index: u8) -> Member {
         },
         address: format!("10.0.0.{index}:8000").parse().unwrap(),
         engine: "".into(),
+        labels: Arc::default(),
     }
 }
 
@@ -89,7 +90,7 @@ impl Script {
         };
         Self {
             exchange: Exchange::new(limits, 1, NOW),
-            snapshot: Snapshot::default().next(vec![mk_member(1), mk_member(2)]),
+            snapshot: Registry::default().update(vec![mk_member(1), mk_member(2)], NOW),
             queries: Vec::new(),
             hold_decisions: false,
             budget,
@@ -104,7 +105,7 @@ impl Script {
         while let Some(output) = outputs.pop_front() {
             match output {
                 Output::Decide(query) => {
-                    self.queries.push(query);
+                    self.queries.push(*query);
                     if !self.hold_decisions {
                         outputs.extend(self.exchange.on(self.answer(), now));
                     }
@@ -126,9 +127,9 @@ impl Script {
 
     /// The decision for the first endpoint, the second as fallback.
     fn answer(&self) -> Input {
-        let endpoints: SmallVec<[Arc<Endpoint>; 1]> =
-            self.snapshot.endpoints().iter().cloned().collect();
-        let guard = InFlight::at(Arc::clone(&endpoints[0]));
+        let endpoints: SmallVec<[Arc<Endpoint>; 1]> = self.snapshot.endpoints().cloned().collect();
+        let transit = Duration::ZERO;
+        let booking = Booking::new(Arc::clone(&endpoints[0]), 0, None, NOW, transit);
         let route = Route {
             destination: "10.0.0.1:8000".into(),
             request_id: None,
@@ -136,7 +137,7 @@ impl Script {
         Input::Decided(Ok(Answer {
             route,
             endpoints,
-            guard,
+            booking,
         }))
     }
 
@@ -147,7 +148,6 @@ impl Script {
     pub(super) fn in_flight(&self) -> Vec<u32> {
         self.snapshot
             .endpoints()
-            .iter()
             .map(|endpoint| endpoint.load().in_flight())
             .collect()
     }

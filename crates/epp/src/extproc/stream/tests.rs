@@ -30,7 +30,7 @@ fn mk_stream() -> (Messages, Stream) {
 
 fn mk_stream_counted_in(registry: &mut Registry) -> (Messages, Stream) {
     let pool = Pool::default();
-    pool.replace(vec![Member {
+    let member = Member {
         id: EndpointId {
             namespace: "ns".into(),
             pod: "a".into(),
@@ -39,7 +39,9 @@ fn mk_stream_counted_in(registry: &mut Registry) -> (Messages, Stream) {
         },
         address: "10.0.0.1:8000".parse().unwrap(),
         engine: "".into(),
-    }]);
+        labels: Arc::default(),
+    };
+    pool.replace(vec![member], Moment::START);
     let shared = Shared {
         director: Director {
             pool,
@@ -144,7 +146,13 @@ async fn a_refusal_counts_once_as_an_error_of_its_model(#[case] code: i32, #[cas
         ..HttpBody::default()
     };
     match (code, model) {
-        (503, "m") => drop(replies.shared.director.pool.replace(Vec::new())),
+        (503, "m") => drop(
+            replies
+                .shared
+                .director
+                .pool
+                .replace(Vec::new(), Moment::START),
+        ),
         (503, _) => {
             body.end_of_stream = false;
             replies.shared.settings.drained.cancel();

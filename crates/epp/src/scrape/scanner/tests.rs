@@ -20,6 +20,7 @@ fn mk_scraped(waiting: f64, running: f64, kv: f64) -> Scraped {
         waiting: Some(waiting),
         running: Some(running),
         kv: Some(kv),
+        ..Scraped::default()
     }
 }
 
@@ -83,9 +84,8 @@ fn values_whose_sums_could_be_infinite_are_missing() {
     assert_eq!(
         scraped,
         Scraped {
-            waiting: None,
             running: Some(2.0),
-            kv: None
+            ..Scraped::default()
         }
     );
 }
@@ -97,8 +97,7 @@ fn a_page_without_a_metric_lacks_only_that() {
         scraped,
         Scraped {
             waiting: Some(7.0),
-            running: None,
-            kv: None
+            ..Scraped::default()
         }
     );
 }
@@ -128,8 +127,7 @@ fn a_line_without_end_is_passed_over_and_not_kept() {
         scanner.finish(),
         Scraped {
             waiting: Some(2.0),
-            running: None,
-            kv: None
+            ..Scraped::default()
         }
     );
 }

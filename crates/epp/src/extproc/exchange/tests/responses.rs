@@ -1,6 +1,13 @@
 //! Responses, and how streams end.
 
+use scheduling::Allowed;
+
 use super::*;
+
+const UNSEEN: Modes = Modes {
+    response: BodyMode::None,
+    ..FDS
+};
 
 /// A script whose request was answered in full.
 fn mk_sent(modes: Modes) -> Script {
@@ -43,12 +50,34 @@ fn other_modes_get_an_empty_answer_per_part(#[case] mode: BodyMode) {
     assert_eq!(script.in_flight(), [0, 0]);
 }
 
+#[test]
+fn a_response_without_body_is_complete_at_its_headers() {
+    let mut script = mk_sent(FDS);
+    assert_eq!(script.on(mk_response(true)), ["<headers"]);
+    assert_eq!(script.in_flight(), [0, 0]);
+}
+
+/// Its body is not sent to us: the server works until the peer closes the stream, however long that takes.
 #[rstest]
-#[case::headers_only(FDS, true)]
-#[case::no_response_body(Modes { response: BodyMode::None, ..FDS }, false)]
-fn a_response_without_body_is_complete_at_its_headers(#[case] modes: Modes, #[case] end: bool) {
-    let mut script = mk_sent(modes);
-    assert_eq!(script.on(mk_response(end)), ["<headers"]);
+#[case::closed(Input::PeerClosed, &["close Done"])]
+#[case::drained(Input::Drain, &["close Done"])]
+fn a_response_whose_body_passes_unseen_lasts_until_the_peer_closes(
+    #[case] end: Input,
+    #[case] want: &[&str],
+) {
+    let mut script = mk_sent(UNSEEN);
+    assert_eq!(script.on(mk_response(false)), ["<headers"]);
+    assert_eq!(script.in_flight(), [1, 0]);
+    assert_eq!(script.exchange.deadline(), None);
+    assert_eq!(script.on(end), want);
+    assert_eq!(script.in_flight(), [0, 0]);
+}
+
+#[test]
+fn trailers_of_a_response_whose_body_passes_unseen_are_answered() {
+    let mut script = mk_sent(UNSEEN);
+    script.on(mk_response(false));
+    assert_eq!(script.on(Input::ResponseTrailers), ["<trailers"]);
     assert_eq!(script.in_flight(), [0, 0]);
 }
 
@@ -179,7 +208,7 @@ fn the_endpoint_that_served_takes_over_the_count() {
     assert_eq!(outside.in_flight(), [1, 0]);
     outside
         .exchange
-        .serve_from(Arc::clone(&outside.snapshot.endpoints()[1]));
+        .serve_from(Arc::clone(&outside.snapshot.members()[1].endpoint));
     assert_eq!(outside.in_flight(), [0, 1]);
 }
 
@@ -198,11 +227,9 @@ fn the_latest_subset_before_the_pick_counts() {
     script.on(mk_headers(CHAT, FDS));
     script.on(context("10.0.0.2"));
     script.on(mk_chunk(BODY, true));
-    let subset = script.queries[0].facts.subset.clone().unwrap();
-    assert!(
-        subset.allows("10.0.0.2:8000".parse().unwrap())
-            && !subset.allows("10.0.0.1:8000".parse().unwrap())
-    );
+    let subset = script.queries[0].request.subset.clone().unwrap();
+    let latest = Allowed::Ip("10.0.0.2".parse().unwrap());
+    assert_eq!(subset.entries(), [latest]);
 }
 
 #[test]

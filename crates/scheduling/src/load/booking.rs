@@ -1,0 +1,75 @@
+//! A request's place at an endpoint.
+
+use super::{Arc, Duration, Endpoint, Load, MAX_TRANSIT, Moment, Ordering};
+
+/// Counts one request as in flight at an endpoint, from the pick until this is dropped, and the tokens of its prompt
+/// until its response begins.
+#[derive(Debug)]
+#[must_use = "dropping the booking ends the request's count"]
+pub struct Booking {
+    endpoint: Arc<Endpoint>,
+    /// Counted; 0 once the response began.
+    tokens: u32,
+    arrival: Moment,
+    adapter: Option<Arc<str>>,
+}
+
+// === impl Booking ===
+
+impl Booking {
+    /// Counts a request with so many uncached prompt tokens at `endpoint` from now on. It arrives there after `transit`.
+    /// `adapter` is the model it asks for, where engines may have to load it.
+    pub fn new(
+        endpoint: Arc<Endpoint>,
+        tokens: u32,
+        adapter: Option<Arc<str>>,
+        now: Moment,
+        transit: Duration,
+    ) -> Self {
+        let arrival = now.plus(transit.min(MAX_TRANSIT));
+        endpoint.load().add(tokens, arrival, adapter.clone());
+        Self {
+            endpoint,
+            tokens,
+            arrival,
+            adapter,
+        }
+    }
+
+    /// Where the request is counted.
+    pub fn endpoint(&self) -> &Arc<Endpoint> {
+        &self.endpoint
+    }
+
+    /// The response began: the prompt is computed.
+    pub fn respond(&mut self) {
+        let tokens = std::mem::take(&mut self.tokens);
+        release_tokens(self.endpoint.load(), tokens);
+    }
+
+    /// The request turned out to be served elsewhere.
+    pub fn move_to(&mut self, endpoint: Arc<Endpoint>) {
+        if Arc::ptr_eq(&self.endpoint, &endpoint) {
+            return;
+        }
+        let adapter = self.adapter.clone();
+        endpoint.load().add(self.tokens, self.arrival, adapter);
+        let former = std::mem::replace(&mut self.endpoint, endpoint);
+        release(former.load(), self.tokens);
+    }
+}
+
+impl Drop for Booking {
+    fn drop(&mut self) {
+        release(self.endpoint.load(), self.tokens);
+    }
+}
+
+fn release(load: &Load, tokens: u32) {
+    load.in_flight.fetch_sub(1, Ordering::AcqRel);
+    release_tokens(load, tokens);
+}
+
+fn release_tokens(load: &Load, tokens: u32) {
+    load.tokens.fetch_sub(tokens.into(), Ordering::AcqRel);
+}

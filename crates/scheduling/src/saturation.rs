@@ -1,0 +1,115 @@
+//! How near a pool is to having more work than it can take: 1 and above is saturated.
+
+use crate::{load::Quality, table::Table};
+
+/// Measures saturation, named as in the configuration file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Detector {
+    /// `utilization-detector`: by the queues and caches of the model servers.
+    Utilization {
+        /// Waiting requests at which an endpoint is saturated.
+        queue_depth: f64,
+        /// Used share of the KV cache at which it is.
+        kv_utilization: f64,
+        /// As a filter: the share by which an endpoint may exceed both and still pass.
+        headroom: f64,
+    },
+    /// `concurrency-detector`: by our own requests in flight.
+    Concurrency {
+        /// What is counted.
+        mode: ConcurrencyMode,
+        /// Requests in flight at which an endpoint is saturated.
+        max_requests: f64,
+        /// Prompt tokens in flight at which it is.
+        max_tokens: f64,
+        /// As a filter: the share by which an endpoint may exceed them and still pass.
+        headroom: f64,
+    },
+}
+
+/// What `concurrency-detector` counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConcurrencyMode {
+    /// Requests.
+    Requests,
+    /// Prompt tokens.
+    Tokens,
+    /// Whichever is nearer to its limit.
+    Hybrid,
+}
+
+// === impl Detector ===
+
+impl Detector {
+    /// `concurrency-detector` as it is without parameters.
+    pub const CONCURRENCY: Self = Self::Concurrency {
+        mode: ConcurrencyMode::Requests,
+        max_requests: 100.0,
+        max_tokens: 1_000_000.0,
+        headroom: 0.0,
+    };
+
+    /// Saturation of the pool, the mean of its members; an empty pool is saturated. Metrics that nobody could refresh say
+    /// nothing: while no member's are fresh our own requests decide, so that stale metrics alone never shed or lock up.
+    pub fn saturation(&self, table: &Table) -> f64 {
+        if table.is_empty() {
+            return 1.0;
+        }
+        let measured =
+            matches!(self, Self::Concurrency { .. }) || table.quality.contains(&Quality::Fresh);
+        let detector = if measured { self } else { &Self::CONCURRENCY };
+        let sum: f64 = (0..table.len())
+            .map(|member| detector.utilization(table, member))
+            .sum();
+        sum / table.len() as f64
+    }
+
+    /// As a filter: whether the endpoint takes nothing more.
+    pub(crate) fn is_saturated(&self, table: &Table, member: usize) -> bool {
+        let (Self::Utilization { headroom, .. } | Self::Concurrency { headroom, .. }) = self;
+        self.utilization(table, member) >= 1.0 + headroom
+    }
+
+    /// Of one member, as a share of its limit.
+    fn utilization(&self, table: &Table, member: usize) -> f64 {
+        let share = |value: f64, limit: f64| if limit > 0.0 { value / limit } else { 1.0 };
+        let at = |column: &[f64]| column.get(member).copied().unwrap_or(0.0);
+        match self {
+            Self::Utilization {
+                queue_depth,
+                kv_utilization,
+                ..
+            } => share(at(&table.waiting), *queue_depth).max(share(at(&table.kv), *kv_utilization)),
+            Self::Concurrency {
+                mode,
+                max_requests,
+                max_tokens,
+                ..
+            } => {
+                let in_flight = table.in_flight.get(member).copied().unwrap_or(0);
+                let tokens = table.tokens.get(member).copied().unwrap_or(0);
+                let requests = share(f64::from(in_flight), *max_requests);
+                let tokens = share(tokens as f64, *max_tokens);
+                match mode {
+                    ConcurrencyMode::Requests => requests,
+                    ConcurrencyMode::Tokens => tokens,
+                    ConcurrencyMode::Hybrid => requests.max(tokens),
+                }
+            }
+        }
+    }
+}
+
+impl Default for Detector {
+    /// `utilization-detector` as it is without parameters.
+    fn default() -> Self {
+        Self::Utilization {
+            queue_depth: 5.0,
+            kv_utilization: 0.8,
+            headroom: 0.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
