@@ -7,6 +7,8 @@
 //!  members ──► Snapshot ──┐
 //!  scrapes ──► Load ──────┤ (each Endpoint owns its Load)
 //!  Facts, Profile ────────┴─► pick ──► Pick { ranked endpoints, InFlight guard }
+//!                               ▲
+//!  saturation ──► flow::Controller (requests that wait, where flow control is on)
 //! ```
 //!
 //! A [`Snapshot`] is immutable and shared; the [`Load`] inside an endpoint is the only thing that
@@ -14,6 +16,7 @@
 
 mod endpoint;
 mod facts;
+pub mod flow;
 mod load;
 mod pick;
 mod profile;
