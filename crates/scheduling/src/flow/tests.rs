@@ -8,6 +8,8 @@ use rstest::rstest;
 
 use super::*;
 
+mod model;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 fn at(seconds: u64) -> Moment {
