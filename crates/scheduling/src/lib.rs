@@ -7,6 +7,7 @@
 //!  members ─► Registry ─► Snapshot ──┐
 //!  scrapes ─► Load of each endpoint ─┴─► Table ─┐
 //!  Request, Profile, cached blocks ─────────────┴─► choose ─► Choice ─► Booking at the first
+//!  saturation of the Table ─► flow::Controller (requests that wait, where flow control is on)
 //! ```
 //!
 //! A [`Snapshot`] is immutable and shared; the [`Load`] inside an endpoint is the only thing that
@@ -16,6 +17,7 @@
 mod candidates;
 mod endpoint;
 mod filter;
+pub mod flow;
 mod load;
 mod pick;
 mod profile;
