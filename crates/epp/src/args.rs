@@ -83,9 +83,10 @@ pub struct ListenArgs {
     /// Directory with tls.crt and tls.key in PEM. Without it a self-signed P-256 certificate is made at start.
     #[arg(long, env, value_name = "DIR")]
     pub cert_path: Option<PathBuf>,
-    /// Largest message taken from Envoy, such as 16MiB.
-    #[arg(long, env, value_name = "SIZE", default_value = "16MiB")]
-    pub grpc_max_recv_msg_size: Size,
+    /// Largest message taken from Envoy, such as 16MiB [default: --max-request-body and 1 MiB more]. A lower one makes
+    /// bodies that come in one message end in a gRPC error, not in 413.
+    #[arg(long, env, value_name = "SIZE")]
+    pub grpc_max_recv_msg_size: Option<Size>,
     /// Largest message sent to Envoy, such as 16MiB.
     #[arg(long, env, value_name = "SIZE", default_value = "16MiB")]
     pub grpc_max_send_msg_size: Size,

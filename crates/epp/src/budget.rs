@@ -5,6 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use bytes::Bytes;
+
 /// A number of bytes shared by all streams. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Counter>);
@@ -22,9 +24,18 @@ pub(crate) struct Reservation {
     bytes: u64,
 }
 
+/// A body while it is collected.
+#[derive(Debug)]
+pub(crate) enum HeldBody {
+    /// One chunk, as it came.
+    Whole(Bytes),
+    /// Several, one after the other.
+    Joined(Vec<u8>),
+}
+
 /// A collected body with its reservation: the bytes count until the last slice of it is gone.
 pub(crate) struct Reserved {
-    pub(crate) body: Vec<u8>,
+    pub(crate) body: HeldBody,
     pub(crate) _reservation: Reservation,
 }
 
@@ -80,7 +91,64 @@ impl Drop for Reservation {
 
 impl AsRef<[u8]> for Reserved {
     fn as_ref(&self) -> &[u8] {
-        &self.body
+        self.body.as_ref()
+    }
+}
+
+// === impl HeldBody ===
+
+impl HeldBody {
+    pub(crate) fn len(&self) -> usize {
+        self.as_ref().len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes that it takes.
+    pub(crate) fn capacity(&self) -> usize {
+        match self {
+            Self::Whole(bytes) => bytes.len(),
+            Self::Joined(bytes) => bytes.capacity(),
+        }
+    }
+
+    /// Makes room for `total` bytes, also for those that are there.
+    pub(crate) fn reserve_exact(&mut self, total: usize) {
+        match self {
+            Self::Whole(bytes) => {
+                let mut joined = Vec::with_capacity(total.max(bytes.len()));
+                joined.extend_from_slice(bytes);
+                *self = Self::Joined(joined);
+            }
+            Self::Joined(joined) => joined.reserve_exact(total.saturating_sub(joined.len())),
+        }
+    }
+
+    /// Adds bytes, for which there is room.
+    pub(crate) fn extend_from_slice(&mut self, more: &[u8]) {
+        if matches!(self, Self::Whole(_)) {
+            self.reserve_exact(self.len() + more.len());
+        }
+        if let Self::Joined(joined) = self {
+            joined.extend_from_slice(more);
+        }
+    }
+}
+
+impl Default for HeldBody {
+    fn default() -> Self {
+        Self::Whole(Bytes::new())
+    }
+}
+
+impl AsRef<[u8]> for HeldBody {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Whole(bytes) => bytes,
+            Self::Joined(bytes) => bytes,
+        }
     }
 }
 

@@ -43,6 +43,9 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Beyond it, scraped values stop counting.
 const STALE_FOR: Duration = Duration::from_secs(10);
 
+/// 1 MiB: headers and attributes beside a body.
+const AROUND_BODY: u64 = 1024 * 1024;
+
 const EXT_PROC: &str = "ext_proc server";
 
 type Tasks = JoinSet<(&'static str, anyhow::Result<()>)>;
@@ -225,7 +228,7 @@ impl Parts {
         let settings = Settings {
             limits,
             clear_route_cache: requests.clear_route_cache,
-            max_message: bytes(listen.grpc_max_recv_msg_size.0),
+            max_message: bytes(max_message(listen, requests)),
             max_reply: bytes(listen.grpc_max_send_msg_size.0),
             drained,
         };
@@ -260,6 +263,21 @@ fn profile(args: &PoolArgs) -> Profile {
         freshness,
         ..Profile::default()
     }
+}
+
+/// A body in one message, with what stands around it.
+fn max_message(listen: &ListenArgs, requests: &RequestArgs) -> u64 {
+    let body = requests.max_request_body.0;
+    let enough = body.saturating_add(AROUND_BODY);
+    let Some(given) = listen.grpc_max_recv_msg_size else {
+        return enough;
+    };
+    if given.0 < enough {
+        warn!(
+            "--grpc-max-recv-msg-size is less than --max-request-body and 1 MiB: larger bodies in BUFFERED mode end in a gRPC error"
+        );
+    }
+    given.0
 }
 
 fn certificate(args: &ListenArgs) -> anyhow::Result<Option<Certificate>> {

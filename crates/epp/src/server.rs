@@ -63,7 +63,7 @@ impl ExtProcServer {
             stopping.send_replace(true);
         };
         server
-            .add_service(service.into_server())
+            .add_service(service)
             .add_service(readiness.service(stopped))
             .serve_with_incoming_shutdown(incoming(listener), stop)
             .await

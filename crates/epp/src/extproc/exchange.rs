@@ -99,6 +99,15 @@ impl Exchange {
         self.deadline
     }
 
+    /// Whether attributes of the next message can matter: the subset until the pick, the served endpoint after it.
+    pub(super) fn wants_attributes(&self) -> bool {
+        match (&self.request, &self.picked) {
+            (RequestHalf::Awaited | RequestHalf::Collecting(_), _) => true,
+            (_, Some(picked)) => !picked.served && self.response != ResponseHalf::Over,
+            (_, None) => false,
+        }
+    }
+
     /// Which half is being worked on.
     pub(super) fn phase(&self) -> Phase {
         if self.response == ResponseHalf::Awaited {
@@ -321,7 +330,7 @@ impl Exchange {
 /// Answers a part of a body that may go on as it is.
 fn answer_body(phase: Phase, mode: BodyMode, chunk: Chunk, outputs: &mut Outputs) {
     if mode == BodyMode::FullDuplexStreamed {
-        push_streamed(phase, Bytes::from(chunk.bytes), chunk.end, outputs);
+        push_streamed(phase, chunk.bytes, chunk.end, outputs);
     } else {
         outputs.push(Output::Reply(Reply::Body {
             phase,

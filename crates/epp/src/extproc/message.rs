@@ -1,6 +1,6 @@
 //! What goes into and comes out of an exchange, in our words.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use scheduling::{Booking, Endpoint, Request, Subset};
@@ -106,7 +106,7 @@ pub(super) struct ResponseHead {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Chunk {
     /// Its bytes; may be none.
-    pub bytes: Vec<u8>,
+    pub bytes: Bytes,
     /// Nothing follows, not even trailers.
     pub end: bool,
 }
@@ -151,6 +151,8 @@ pub(super) enum Reply {
     Trailers(Phase),
     /// Instead of passing the request on.
     Immediate(Reject),
+    /// To none: the answer that the proxy waits for may take so long.
+    Wait(Duration),
 }
 
 /// Bytes to pass on in full-duplex mode.

@@ -1,21 +1,33 @@
 //! The ext_proc service.
 
-use std::{pin::Pin, sync::Arc};
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
-use futures::Stream;
+use futures::future::{BoxFuture, Ready, ready};
 use scheduling::MAX_LIST;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{
+    Request, Response, Status, Streaming,
+    body::Body,
+    codegen::{Body as HttpBody, Service, StdError, http},
+    server::{Grpc, NamedService, StreamingService},
+};
+use tonic_prost::ProstCodec;
 
 use super::{exchange::Limits, stream::Replies};
 use crate::{
     director::Director,
     metrics::Metrics,
-    proto::{ExternalProcessor, ExternalProcessorServer, ProcessingRequest, ProcessingResponse},
+    proto::{ProcessingRequest, ProcessingResponse},
 };
 
 /// gRPC metadata by which a gateway says how many endpoints it can try in order.
 const MAX_ENDPOINTS: &str = "x-isthmus-max-endpoints";
+
+const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 
 /// What is the same for all streams.
 #[derive(Clone, Debug)]
@@ -54,33 +66,66 @@ impl ExtProc {
         }))
     }
 
-    /// For tonic's server.
-    pub fn into_server(self) -> ExternalProcessorServer<impl ExternalProcessor> {
-        let Settings {
-            max_message,
-            max_reply,
-            ..
-        } = self.0.settings;
-        ExternalProcessorServer::new(self)
-            .max_decoding_message_size(max_message)
-            .max_encoding_message_size(max_reply)
-    }
-}
-
-#[tonic::async_trait]
-impl ExternalProcessor for ExtProc {
-    type ProcessStream = Pin<Box<dyn Stream<Item = Result<ProcessingResponse, Status>> + Send>>;
-
-    async fn process(
+    fn replies(
         &self,
         request: Request<Streaming<ProcessingRequest>>,
-    ) -> Result<Response<Self::ProcessStream>, Status> {
+    ) -> Replies<Streaming<ProcessingRequest>> {
         let list = request.metadata().get(MAX_ENDPOINTS);
         let list = list
             .and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok())
             .unwrap_or(1);
         let list = u8::try_from(list).unwrap_or(MAX_LIST).clamp(1, MAX_LIST);
-        let replies = Replies::new(request.into_inner(), list, Arc::clone(&self.0));
-        Ok(Response::new(Box::pin(replies)))
+        Replies::new(request.into_inner(), list, Arc::clone(&self.0))
+    }
+}
+
+impl NamedService for ExtProc {
+    const NAME: &'static str = "envoy.service.ext_proc.v3.ExternalProcessor";
+}
+
+impl<B> Service<http::Request<B>> for ExtProc
+where
+    B: HttpBody + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let service = self.clone();
+        Box::pin(async move {
+            if request.uri().path() != PROCESS {
+                return Ok(
+                    Status::unimplemented("this service has one method: Process").into_http(),
+                );
+            }
+            let Settings {
+                max_message,
+                max_reply,
+                ..
+            } = service.0.settings;
+            let codec = ProstCodec::<ProcessingResponse, ProcessingRequest>::default();
+            let mut grpc =
+                Grpc::new(codec).apply_max_message_size_config(Some(max_message), Some(max_reply));
+            Ok(grpc.streaming(Process(service), request).await)
+        })
+    }
+}
+
+/// The service's one method.
+struct Process(ExtProc);
+
+impl StreamingService<ProcessingRequest> for Process {
+    type Response = ProcessingResponse;
+    type ResponseStream = Replies<Streaming<ProcessingRequest>>;
+    type Future = Ready<Result<Response<Self::ResponseStream>, Status>>;
+
+    fn call(&mut self, request: Request<Streaming<ProcessingRequest>>) -> Self::Future {
+        ready(Ok(Response::new(self.0.replies(request))))
     }
 }

@@ -8,6 +8,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use bytes::Bytes;
 use futures::Stream;
 use scheduling::Moment;
 use tokio::time::{Sleep, sleep_until};
@@ -23,8 +24,11 @@ use super::{
 };
 use crate::{
     metrics::{OpenStream, Running, Series},
-    proto::{ProcessingRequest, ProcessingResponse},
+    proto::{ProcessingRequest, ProcessingResponse, Request},
 };
+
+/// A body of this size is worth giving its memory back: a stream keeps some 10 KB anyway.
+const LARGE: usize = 16 * 1024;
 
 /// The answers to one stream of requests. Dropped by the server when the peer resets the stream.
 pub(super) struct Replies<S> {
@@ -34,6 +38,9 @@ pub(super) struct Replies<S> {
     /// The end, once the last output is out.
     ended: Option<Result<(), Status>>,
     timer: Option<Timer>,
+    /// The body of the last message, if it is large. While it is held the decoder cannot use its memory again, and so gives
+    /// it up at the next message; else it would keep it for the stream's life, long after the body was passed on.
+    large: Option<Bytes>,
     drained: Pin<Box<WaitForCancellationFutureOwned>>,
     shared: Arc<Shared>,
     meter: Meter,
@@ -82,6 +89,7 @@ where
             outputs: VecDeque::new(),
             ended: None,
             timer: None,
+            large: None,
             drained,
             shared,
             meter,
@@ -134,9 +142,12 @@ where
         if let Poll::Ready(message) = Pin::new(&mut self.messages).poll_next(cx) {
             self.meter.heard = self.shared.director.clock.now();
             match message {
-                Some(Ok(message)) => wire::inputs(message)
-                    .into_iter()
-                    .for_each(|input| self.feed(input)),
+                Some(Ok(message)) => {
+                    self.large = large_body(&message);
+                    wire::inputs(message, self.exchange.wants_attributes())
+                        .into_iter()
+                        .for_each(|input| self.feed(input));
+                }
                 Some(Err(status)) => self.broken(status),
                 None => self.feed(Input::PeerClosed),
             }
@@ -189,6 +200,14 @@ where
         }
         Poll::Pending
     }
+}
+
+fn large_body(message: &ProcessingRequest) -> Option<Bytes> {
+    let (Request::RequestBody(body) | Request::ResponseBody(body)) = message.request.as_ref()?
+    else {
+        return None;
+    };
+    (body.body.len() >= LARGE).then(|| body.body.clone())
 }
 
 impl<S> Stream for Replies<S>
@@ -256,7 +275,7 @@ impl Meter {
                 series.failed(reject.status());
                 self.end = "rejected";
             }
-            Reply::Headers(..) | Reply::Body { .. } | Reply::Trailers(_) => {}
+            Reply::Headers(..) | Reply::Body { .. } | Reply::Trailers(_) | Reply::Wait(_) => {}
         }
     }
 

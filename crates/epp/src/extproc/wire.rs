@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use bytes::Bytes;
+use prost::Message;
 use scheduling::Subset;
 use smallvec::SmallVec;
 
@@ -11,11 +13,11 @@ use super::message::{
 };
 use crate::{
     proto::{
-        BodyMutation, BodyResponse, BodySendMode, CommonResponse, HeaderAppendAction, HeaderMap,
-        HeaderMutation, HeaderValue, HeaderValueOption, HeadersResponse, HttpBody, HttpHeaders,
-        HttpStatus, ImmediateResponse, Kind, Metadata, Mutation, ProcessingRequest,
+        BodyMutation, BodySendMode, CommonResponse, Duration, HeaderMutation, HeaderValue,
+        HeaderValueOption, HttpBody, HttpHeaders, HttpStatus, HttpTrailers, ImmediateResponse,
+        Kind, Metadata, Mutation, OVERWRITE_OR_ADD, PartResponse, ProcessingRequest,
         ProcessingResponse, ProtocolConfiguration, Request, Response, StreamedBodyResponse, Struct,
-        TrailersResponse, Value,
+        Value,
     },
     reject::Reject,
 };
@@ -47,8 +49,8 @@ const STRIPPED: [&str; 12] = [
     "x-data-parallel-host-port",
 ];
 
-/// What one message says: its attributes, if any, then the message.
-pub(super) fn inputs(message: ProcessingRequest) -> SmallVec<[Input; 2]> {
+/// What one message says: its attributes, if any are there and `attributes` are asked for, then the message.
+pub(super) fn inputs(message: ProcessingRequest, attributes: bool) -> SmallVec<[Input; 2]> {
     let ProcessingRequest {
         metadata_context,
         protocol_config,
@@ -63,7 +65,10 @@ pub(super) fn inputs(message: ProcessingRequest) -> SmallVec<[Input; 2]> {
             return inputs;
         }
     };
-    if let Some(context) = metadata_context.map(context)
+    let metadata = metadata_context.filter(|_| attributes);
+    // Attributes that cannot be read say nothing; the message beside them may be in order.
+    let metadata = metadata.and_then(|bytes| Metadata::decode(bytes).ok());
+    if let Some(context) = metadata.map(context)
         && context != Context::default()
     {
         inputs.push(Input::Context(context));
@@ -99,7 +104,7 @@ pub(super) fn message(reply: Reply, clear_route_cache: bool) -> ProcessingRespon
     };
     let response = match reply {
         Reply::Headers(phase, route) => {
-            let response = HeadersResponse {
+            let response = PartResponse {
                 response: common(route, None, &mut message),
             };
             match phase {
@@ -112,7 +117,7 @@ pub(super) fn message(reply: Reply, clear_route_cache: bool) -> ProcessingRespon
             route,
             streamed,
         } => {
-            let response = BodyResponse {
+            let response = PartResponse {
                 response: common(route, streamed.map(body_mutation), &mut message),
             };
             match phase {
@@ -120,12 +125,23 @@ pub(super) fn message(reply: Reply, clear_route_cache: bool) -> ProcessingRespon
                 Phase::Response => Response::ResponseBody(response),
             }
         }
-        Reply::Trailers(Phase::Request) => Response::RequestTrailers(TrailersResponse::default()),
-        Reply::Trailers(Phase::Response) => Response::ResponseTrailers(TrailersResponse::default()),
+        Reply::Trailers(Phase::Request) => Response::RequestTrailers(HttpTrailers::default()),
+        Reply::Trailers(Phase::Response) => Response::ResponseTrailers(HttpTrailers::default()),
         Reply::Immediate(reject) => Response::ImmediateResponse(immediate(&reject)),
+        Reply::Wait(limit) => {
+            message.override_message_timeout = Some(duration(limit));
+            return message;
+        }
     };
     message.response = Some(response);
     message
+}
+
+fn duration(limit: std::time::Duration) -> Duration {
+    Duration {
+        seconds: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(limit.subsec_nanos()).unwrap_or(0),
+    }
 }
 
 struct UnknownMode(i32);
@@ -188,11 +204,16 @@ fn request_head(headers: HttpHeaders, modes: Option<Modes>) -> RequestHead {
         ..RequestHead::default()
     };
     for header in headers.headers.map(|map| map.headers).unwrap_or_default() {
-        match header.key.as_str() {
-            ":path" => head.path = text(header),
+        let Ok(key) = std::str::from_utf8(&header.key) else {
+            continue;
+        };
+        match key {
+            ":path" => head.path = value(&header).to_owned(),
             "content-length" => head.content_length = value(&header).parse().ok(),
             REQUEST_ID => head.has_request_id = !value(&header).is_empty(),
-            key if FAIRNESS_ID.contains(&key) => head.fairness_id = Some(text(header)),
+            key if FAIRNESS_ID.contains(&key) => {
+                head.fairness_id = Some(value(&header).to_owned()).filter(|id| !id.is_empty());
+            }
             _ => {}
         }
     }
@@ -200,13 +221,9 @@ fn request_head(headers: HttpHeaders, modes: Option<Modes>) -> RequestHead {
 }
 
 fn response_head(headers: &HttpHeaders, modes: Option<Modes>) -> ResponseHead {
-    let all = headers
-        .headers
-        .as_ref()
-        .map(|HeaderMap { headers }| headers.as_slice())
-        .unwrap_or_default();
+    let all = headers.headers.iter().flat_map(|map| &map.headers);
     let status = all
-        .iter()
+        .into_iter()
         .find(|header| header.key == ":status")
         .and_then(|header| value(header).parse().ok());
     ResponseHead {
@@ -218,19 +235,12 @@ fn response_head(headers: &HttpHeaders, modes: Option<Modes>) -> ResponseHead {
 
 /// Envoy fills `raw_value` and leaves `value` empty; older proxies do the reverse.
 fn value(header: &HeaderValue) -> &str {
-    if header.raw_value.is_empty() {
+    let bytes = if header.raw_value.is_empty() {
         &header.value
     } else {
-        std::str::from_utf8(&header.raw_value).unwrap_or_default()
-    }
-}
-
-fn text(header: HeaderValue) -> String {
-    if header.raw_value.is_empty() {
-        header.value
-    } else {
-        String::from_utf8(header.raw_value).unwrap_or_default()
-    }
+        &header.raw_value
+    };
+    std::str::from_utf8(bytes).unwrap_or_default()
 }
 
 fn chunk(body: HttpBody) -> Chunk {
@@ -250,19 +260,20 @@ fn route_headers(route: Route) -> HeaderMutation {
     set_headers.extend(request_id.map(|id| set_header(REQUEST_ID, id)));
     HeaderMutation {
         set_headers,
-        remove_headers: STRIPPED.iter().map(|&name| name.to_owned()).collect(),
+        remove_headers: STRIPPED
+            .map(|name| Bytes::from_static(name.as_bytes()))
+            .into(),
     }
 }
 
-fn set_header(key: &str, value: String) -> HeaderValueOption {
+fn set_header(key: &'static str, value: impl Into<Bytes>) -> HeaderValueOption {
     HeaderValueOption {
         header: Some(HeaderValue {
-            key: key.to_owned(),
-            value: String::new(),
-            raw_value: value.into_bytes(),
+            key: Bytes::from_static(key.as_bytes()),
+            value: Bytes::new(),
+            raw_value: value.into(),
         }),
-        append_action: HeaderAppendAction::OverwriteIfExistsOrAdd.into(),
-        ..HeaderValueOption::default()
+        append_action: OVERWRITE_OR_ADD,
     }
 }
 
@@ -281,13 +292,11 @@ fn destination_metadata(destination: String) -> Struct {
     }
 }
 
-/// The one copy that the message type forces.
 fn body_mutation(streamed: Streamed) -> BodyMutation {
     let Streamed { bytes, end } = streamed;
     let response = StreamedBodyResponse {
-        body: Vec::from(bytes),
+        body: bytes,
         end_of_stream: end,
-        ..Default::default()
     };
     BodyMutation {
         mutation: Some(Mutation::StreamedResponse(response)),
@@ -295,13 +304,13 @@ fn body_mutation(streamed: Streamed) -> BodyMutation {
 }
 
 fn immediate(reject: &Reject) -> ImmediateResponse {
-    let mut set_headers = vec![set_header("content-type", "application/json".to_owned())];
+    let mut set_headers = vec![set_header("content-type", "application/json")];
     let dropped = reject.dropped_reason();
     set_headers.extend(dropped.map(|reason| set_header("x-llm-d-request-dropped-reason", reason)));
     set_headers.extend(
         reject
             .retry_after()
-            .map(|seconds| set_header("retry-after", seconds.to_owned())),
+            .map(|seconds| set_header("retry-after", seconds)),
     );
     ImmediateResponse {
         status: Some(HttpStatus {
@@ -311,9 +320,8 @@ fn immediate(reject: &Reject) -> ImmediateResponse {
             set_headers,
             remove_headers: Vec::new(),
         }),
-        body: reject.body(),
+        body: reject.body().into(),
         details: reject.reason().to_owned(),
-        ..ImmediateResponse::default()
     }
 }
 

@@ -6,7 +6,7 @@ use scheduling::{Moment, Request};
 use super::{Exchange, Outputs, Picked, ResponseHalf, answer_body, push_streamed};
 use crate::{
     body::{Api, Parsed},
-    budget::{Reservation, Reserved},
+    budget::{HeldBody, Reservation, Reserved},
     extproc::message::{Answer, BodyMode, Chunk, Output, Phase, Query, Reply, RequestHead, Route},
     reject::Reject,
 };
@@ -40,8 +40,8 @@ pub(super) struct Held {
     head: RequestHead,
     /// The format of the body, if it is to be read.
     api: Option<Api>,
-    body: Vec<u8>,
-    /// What `body` takes: its capacity.
+    body: HeldBody,
+    /// What `body` takes.
     reservation: Reservation,
     /// Body messages that still need an answer each.
     unanswered: usize,
@@ -101,7 +101,7 @@ impl Exchange {
                 End::NotYet
             },
             head,
-            body: Vec::new(),
+            body: HeldBody::default(),
             reservation: self.limits.budget.reserve_none(),
             unanswered: 0,
             headers_answered: false,
@@ -113,6 +113,10 @@ impl Exchange {
             // Only now does the body come.
             held.headers_answered = true;
             outputs.push(Output::Reply(Reply::Headers(Phase::Request, None)));
+        }
+        if self.modes.request == BodyMode::Streamed {
+            // It waits for the answer to its headers, by default 200 ms.
+            outputs.push(Output::Reply(Reply::Wait(self.limits.body_timeout)));
         }
         self.deadline = Some(now.plus(self.limits.body_timeout));
         self.request = RequestHalf::Collecting(held);
@@ -232,7 +236,11 @@ impl Exchange {
     }
 
     fn read_and_decide(&mut self, held: Held) -> Outputs {
-        match held.api.map(|api| api.parse(&held.body)).transpose() {
+        match held
+            .api
+            .map(|api| api.parse(held.body.as_ref()))
+            .transpose()
+        {
             Ok(parsed) => self.decide(held, parsed),
             Err(error) => self.reject(Reject::BadRequest(error.to_string())),
         }
@@ -281,8 +289,8 @@ impl Held {
             // The end of most bodies.
         } else if self.body.is_empty() {
             // Most bodies are one chunk and one empty end: no copy.
-            self.charge(bytes.capacity())?;
-            self.body = bytes;
+            self.charge(bytes.len())?;
+            self.body = HeldBody::Whole(bytes);
         } else {
             self.make_room(total, limits.max_body)?;
             self.body.extend_from_slice(&bytes);
@@ -309,7 +317,7 @@ impl Held {
             doubled.max(total)
         };
         self.charge(wanted - room)?;
-        self.body.reserve_exact(wanted - self.body.len());
+        self.body.reserve_exact(wanted);
         Ok(())
     }
 

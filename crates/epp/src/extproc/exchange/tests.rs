@@ -46,14 +46,14 @@ fn mk_member(index: u8) -> Member {
 
 pub(super) fn mk_chunk(text: &str, end: bool) -> Input {
     Input::RequestBody(Chunk {
-        bytes: text.into(),
+        bytes: text.to_owned().into(),
         end,
     })
 }
 
 pub(super) fn mk_response_chunk(text: &str, end: bool) -> Input {
     Input::ResponseBody(Chunk {
-        bytes: text.into(),
+        bytes: text.to_owned().into(),
         end,
     })
 }
@@ -172,6 +172,7 @@ fn word(reply: &Reply) -> String {
         }
         Reply::Trailers(phase) => format!("{}trailers", side(phase)),
         Reply::Immediate(reject) => format!("immediate {} {}", reject.status(), reject.reason()),
+        Reply::Wait(limit) => format!("wait {}", limit.as_secs()),
     }
 }
 
@@ -321,7 +322,7 @@ const STREAMED_AHEAD: Modes = Modes {
 #[test]
 fn streamed_holds_its_answers_to_the_end_and_gives_one_each() {
     let mut script = Script::new();
-    assert!(script.on(mk_headers(CHAT, STREAMED_AHEAD)).is_empty());
+    assert_eq!(script.on(mk_headers(CHAT, STREAMED_AHEAD)), ["wait 60"]);
     assert!(script.on(mk_chunk(piece(0, 9), false)).is_empty());
     assert_eq!(
         script.on(mk_chunk(piece(9, BODY.len()), true)),

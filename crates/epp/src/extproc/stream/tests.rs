@@ -80,9 +80,9 @@ async fn send(messages: &Messages, request: Request) {
 
 fn mk_headers(key: &str, value: &str, end_of_stream: bool) -> HttpHeaders {
     let header = HeaderValue {
-        key: key.into(),
-        value: value.into(),
-        raw_value: Vec::new(),
+        key: key.to_owned().into(),
+        value: value.to_owned().into(),
+        raw_value: Bytes::new(),
     };
     HttpHeaders {
         headers: Some(HeaderMap {
@@ -95,7 +95,7 @@ fn mk_headers(key: &str, value: &str, end_of_stream: bool) -> HttpHeaders {
 
 fn mk_body(text: &str) -> Request {
     Request::RequestBody(HttpBody {
-        body: text.into(),
+        body: text.to_owned().into(),
         ..HttpBody::default()
     })
 }
@@ -141,7 +141,7 @@ async fn a_refusal_counts_once_as_an_error_of_its_model(#[case] code: i32, #[cas
     let head = mk_headers(":path", "/v1/completions", false);
     send(&messages, Request::RequestHeaders(head)).await;
     let mut body = HttpBody {
-        body: br#"{"model":"m"}"#.to_vec(),
+        body: Bytes::from_static(br#"{"model":"m"}"#),
         end_of_stream: true,
         ..HttpBody::default()
     };
@@ -157,8 +157,8 @@ async fn a_refusal_counts_once_as_an_error_of_its_model(#[case] code: i32, #[cas
             body.end_of_stream = false;
             replies.shared.settings.drained.cancel();
         }
-        (400, _) => body.body = b"{}".to_vec(),
-        (413, _) => body.body = vec![b' '; 1001],
+        (400, _) => body.body = Bytes::from_static(b"{}"),
+        (413, _) => body.body = vec![b' '; 1001].into(),
         _ => body.end_of_stream = false,
     }
     send(&messages, Request::RequestBody(body)).await;

@@ -4,10 +4,34 @@ use std::net::SocketAddr;
 
 use scheduling::{Allowed, NoPick};
 
-use super::*;
-use envoy_types::pb::envoy::service::ext_proc::v3::HttpTrailers;
+use envoy_types::pb::{
+    envoy::{
+        config::core::v3::{HeaderMap, HeaderValue, header_value_option::HeaderAppendAction},
+        service::ext_proc::v3::{
+            BodyResponse, HeadersResponse, HttpBody, HttpHeaders, HttpTrailers, ProcessingRequest,
+            ProcessingResponse, ProtocolConfiguration, body_mutation::Mutation,
+            processing_request::Request, processing_response::Response,
+        },
+    },
+    google::protobuf::ListValue,
+};
 
-use crate::proto::{HttpBody, ProtocolConfiguration};
+use super::*;
+
+/// Reads a message in the published definition.
+fn inputs(message: ProcessingRequest) -> SmallVec<[Input; 2]> {
+    let bytes = Bytes::from(message.encode_to_vec());
+    super::inputs(
+        crate::proto::ProcessingRequest::decode(bytes).unwrap(),
+        true,
+    )
+}
+
+/// Writes a message, and reads it by the published definition.
+fn message(reply: Reply, clear_route_cache: bool) -> ProcessingResponse {
+    let message = super::message(reply, clear_route_cache);
+    ProcessingResponse::decode(message.encode_to_vec().as_slice()).unwrap()
+}
 
 fn mk_header(key: &str, value: &str) -> HeaderValue {
     HeaderValue {
@@ -50,7 +74,7 @@ fn mk_list(entries: &[&str]) -> Kind {
             kind: Some(string(entry)),
         })
         .collect();
-    Kind::ListValue(envoy_types::pb::google::protobuf::ListValue { values })
+    Kind::ListValue(ListValue { values })
 }
 
 #[test]
