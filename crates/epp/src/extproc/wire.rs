@@ -189,7 +189,7 @@ fn request_head(headers: HttpHeaders, modes: Option<Modes>) -> RequestHead {
     };
     for header in headers.headers.map(|map| map.headers).unwrap_or_default() {
         match header.key.as_str() {
-            ":path" => head.path = text(header),
+            ":path" => head.path = bytes(header),
             "content-length" => head.content_length = value(&header).parse().ok(),
             REQUEST_ID => head.has_request_id = !value(&header).is_empty(),
             key if FAIRNESS_ID.contains(&key) => head.fairness_id = Some(text(header)),
@@ -222,6 +222,14 @@ fn value(header: &HeaderValue) -> &str {
         &header.value
     } else {
         std::str::from_utf8(&header.raw_value).unwrap_or_default()
+    }
+}
+
+fn bytes(header: HeaderValue) -> Vec<u8> {
+    if header.raw_value.is_empty() {
+        header.value.into_bytes()
+    } else {
+        header.raw_value
     }
 }
 
