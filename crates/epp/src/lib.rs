@@ -29,6 +29,11 @@ mod proto;
 mod reject;
 mod scrape;
 mod server;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the exchange does not read responses yet")
+)]
+mod tap;
 mod tls;
 
 pub use args::{Args, ListenArgs, PoolArgs, RequestArgs, Size, Span};
