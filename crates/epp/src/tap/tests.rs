@@ -288,6 +288,12 @@ fn any_noise() -> impl Strategy<Value = Vec<u8>> {
             "\"model\":\"",
             "\"prompt_tokens\":1",
             "\"message\":{",
+            "\"model\":\"m\",",
+            "\"usage\":{\"prompt_tokens\":1}",
+            "{\"usage\":{\"prompt_tokens\":2}}",
+            "data: {\"a\":1}\n\n",
+            "data: {\"model\":\"m\",\"usage\":{\"output_tokens\":3}}\r\n\r\n",
+            "}}\n\n",
             "event: x\n",
         ])
         .prop_map(|text: &str| text.as_bytes().to_vec()),
