@@ -1,10 +1,12 @@
 //! Inference requests: which paths carry one, and what the EPP reads from it.
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
+use memchr::{memchr, memchr2};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use smallvec::SmallVec;
 
 /// Bytes of a reader's message that a client is told: the reason stands first, after it may come its input.
 const MAX_MESSAGE: usize = 200;
@@ -21,14 +23,29 @@ pub(crate) struct Api {
     spans: &'static [Span],
 }
 
-/// What the EPP reads from a body.
+/// What the EPP reads from a body. Ranges are in bytes of that body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parsed {
     /// The model the client asks for.
     pub model: String,
-    /// Tokens of the prompt, estimated from its bytes.
+    /// Where the model's JSON string is, quotes included.
+    pub model_at: Range<usize>,
+    /// Whether the client wants the response as events.
+    pub stream: bool,
+    /// Most tokens the engine may generate, if the client sets a limit.
+    pub max_tokens: Option<u64>,
+    /// Requests with different salts share no cached prefix.
+    pub cache_salt: Option<String>,
+    /// The JSON values that make the prompt, in the order the engine reads them.
+    pub spans: SmallVec<[Range<usize>; 3]>,
+    /// Tokens of the prompt, estimated from the bytes of its spans.
     pub prompt_tokens: usize,
 }
+
+/// A request path that no server can read.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the request path is no UTF-8 once percent-decoded: encode it as UTF-8")]
+pub(crate) struct BadPath;
 
 /// Why a body cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +54,9 @@ pub(crate) enum BodyError {
     /// in its error.
     #[error("the request body is no JSON object: begin it with \"{{\"")]
     NoObject,
+    /// Engines refuse it too; with this check made once, the reader need not check each string.
+    #[error("the request body is no UTF-8: encode its JSON as UTF-8")]
+    NoText,
     /// No JSON, or an object with a key given twice.
     #[error("the request body is no valid JSON request: {0}")]
     Json(String),
@@ -56,11 +76,18 @@ enum Span {
     TokenIds,
 }
 
-/// The keys of all formats; one pass over the body, and a key given twice is an error.
+/// The keys of all formats; one pass over the body, and a key given twice is an error. The values may be
+/// of any type: engines are more lenient than a typed reader, and refuse what they do not take themselves.
 #[derive(Deserialize)]
 struct Raw<'a> {
     #[serde(borrow)]
-    model: Option<Cow<'a, str>>,
+    model: Option<&'a RawValue>,
+    #[serde(borrow)]
+    stream: Option<&'a RawValue>,
+    #[serde(borrow)]
+    max_tokens: Option<&'a RawValue>,
+    #[serde(borrow)]
+    cache_salt: Option<&'a RawValue>,
     #[serde(borrow)]
     instructions: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -121,44 +148,64 @@ const APIS: &[Api] = &[
 
 impl Api {
     /// The format that requests to `path` (a query may follow) carry, whatever their content type;
-    /// `None`: the path is passed through unread.
-    pub(crate) fn for_path(path: &str) -> Option<Self> {
-        let path = path.split('?').next().unwrap_or(path);
+    /// `None`: the path is passed through unread. Only a path with encoded bytes is copied.
+    ///
+    /// # Errors
+    /// [`BadPath`] when the path is not UTF-8 after percent-decoding.
+    pub(crate) fn for_path(path: &[u8]) -> Result<Option<Self>, BadPath> {
+        // Some servers cut a fragment off, which a client should not have sent.
+        let end = memchr2(b'?', b'#', path).unwrap_or(path.len());
+        let path = percent_decoded(path.get(..end).unwrap_or(path));
+        let path = str::from_utf8(&path).map_err(|_| BadPath)?;
         let matches = |api: &&Self| {
             path.strip_suffix(api.suffix)
                 .is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))
         };
-        APIS.iter()
+        let longest = APIS
+            .iter()
             .filter(matches)
-            .max_by_key(|api| api.suffix.len())
-            .copied()
+            .max_by_key(|api| api.suffix.len());
+        Ok(longest.copied())
     }
 
-    /// Reads a whole body.
+    /// Reads a whole body, in one pass.
     ///
     /// # Errors
-    /// [`BodyError`] when it is no JSON object, gives a key twice, or names no model.
+    /// [`BodyError`] when it is no JSON object in UTF-8, gives a key twice, or names no model.
     pub(crate) fn parse(self, body: &[u8]) -> Result<Parsed, BodyError> {
         let first = body.iter().find(|byte| !b" \t\r\n".contains(byte));
         if first.is_some_and(|byte| *byte != b'{') {
             return Err(BodyError::NoObject);
         }
-        let raw: Raw<'_> = serde_json::from_slice(body)
-            .map_err(|error| BodyError::Json(brief(&error.to_string())))?;
-        let prompt_bytes = self
+        let text = simdutf8::basic::from_utf8(body).map_err(|_| BodyError::NoText)?;
+        let raw: Raw<'_> = serde_json::from_str(text).map_err(json_error)?;
+        let model = raw.model.ok_or(BodyError::NoModel)?;
+        let spans: SmallVec<[Range<usize>; 3]> = self
             .spans
             .iter()
             .filter_map(|span| raw.span(*span))
-            .map(|json| json.get().len());
-        let prompt_tokens = prompt_bytes
+            .map(|json| place(json, text))
+            .collect();
+        let prompt_tokens = spans
+            .iter()
+            .map(ExactSizeIterator::len)
             .fold(0_usize, usize::saturating_add)
             .div_ceil(BYTES_PER_TOKEN);
-        let model = raw
-            .model
-            .filter(|model| !model.is_empty())
-            .ok_or(BodyError::NoModel)?;
         Ok(Parsed {
-            model: model.into_owned(),
+            model: string(model)
+                .map_err(json_error)?
+                .filter(|model| !model.is_empty())
+                .ok_or(BodyError::NoModel)?
+                .into_owned(),
+            model_at: place(model, text),
+            stream: raw.stream.is_some_and(is_true),
+            max_tokens: raw.max_tokens.and_then(count),
+            cache_salt: raw
+                .cache_salt
+                .and_then(|salt| string(salt).ok().flatten())
+                .map(Cow::into_owned)
+                .filter(|salt| !salt.is_empty()),
+            spans,
             prompt_tokens,
         })
     }
@@ -178,6 +225,79 @@ impl<'a> Raw<'a> {
             Span::TokenIds => self.token_ids,
         }
     }
+}
+
+/// The bytes that `path` stands for. As in servers, a `%` without two hex digits stands for itself.
+fn percent_decoded(path: &[u8]) -> Cow<'_, [u8]> {
+    let Some(first) = memchr(b'%', path) else {
+        return Cow::Borrowed(path);
+    };
+    let (start, mut rest) = path.split_at_checked(first).unwrap_or((path, &[]));
+    let mut decoded = Vec::with_capacity(path.len());
+    decoded.extend_from_slice(start);
+    while let [first, after @ ..] = rest {
+        let encoded = match rest {
+            [b'%', high, low, after @ ..] => hex(*high)
+                .zip(hex(*low))
+                .map(|(high, low)| ((high << 4) | low, after)),
+            _ => None,
+        };
+        let (byte, after) = encoded.unwrap_or((*first, after));
+        decoded.push(byte);
+        rest = after;
+    }
+    Cow::Owned(decoded)
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit)
+        .to_digit(16)
+        .and_then(|value| u8::try_from(value).ok())
+}
+
+/// Where `json`, which was read from `text`, is in it.
+fn place(json: &RawValue, text: &str) -> Range<usize> {
+    let json = json.get();
+    let start = json.as_ptr().addr().saturating_sub(text.as_ptr().addr());
+    start..start.saturating_add(json.len())
+}
+
+/// The text of a JSON string; `None`: it is another value.
+fn string(json: &RawValue) -> Result<Option<Cow<'_, str>>, serde_json::Error> {
+    let Some(inner) = quoted(json.get()) else {
+        return Ok(None);
+    };
+    if memchr(b'\\', inner.as_bytes()).is_none() {
+        return Ok(Some(Cow::Borrowed(inner)));
+    }
+    serde_json::from_str(json.get()).map(|text| Some(Cow::Owned(text)))
+}
+
+/// What stands between the quotes of a JSON string.
+fn quoted(json: &str) -> Option<&str> {
+    json.strip_prefix('"')?.strip_suffix('"')
+}
+
+/// Whether engines take this value as true: pydantic, in which vLLM declares its fields, converts it.
+fn is_true(json: &RawValue) -> bool {
+    let text = quoted(json.get()).unwrap_or(json.get());
+    ["true", "1", "1.0", "t", "y", "yes", "on"]
+        .iter()
+        .any(|word| text.eq_ignore_ascii_case(word))
+}
+
+/// The whole number that engines take this value for, which may also be written as `"100"` or `100.0`.
+fn count(json: &RawValue) -> Option<u64> {
+    let text = quoted(json.get()).unwrap_or(json.get()).trim();
+    let whole = match text.split_once('.') {
+        Some((whole, zeros)) if zeros.bytes().all(|digit| digit == b'0') => whole,
+        _ => text,
+    };
+    whole.parse().ok()
+}
+
+fn json_error(error: serde_json::Error) -> BodyError {
+    BodyError::Json(brief(&error.to_string()))
 }
 
 /// The first [`MAX_MESSAGE`] bytes of `message`, cut between characters.

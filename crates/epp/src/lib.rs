@@ -16,6 +16,11 @@ mod body;
 mod budget;
 mod director;
 mod discovery;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the exchange does not edit requests yet")
+)]
+mod edit;
 mod extproc;
 mod health;
 mod metrics;
@@ -24,6 +29,11 @@ mod proto;
 mod reject;
 mod scrape;
 mod server;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the exchange does not read responses yet")
+)]
+mod tap;
 mod tls;
 
 pub use args::{Args, ListenArgs, PoolArgs, RequestArgs, Size, Span};

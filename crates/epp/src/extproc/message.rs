@@ -77,8 +77,8 @@ pub(super) struct Context {
 /// What matters of the request headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RequestHead {
-    /// Path with query.
-    pub path: String,
+    /// Path with query, as it came: it may be no text.
+    pub path: Bytes,
     /// Declared size of the body, in bytes.
     pub content_length: Option<u64>,
     /// Whether `x-request-id` is there.

@@ -208,7 +208,7 @@ fn request_head(headers: HttpHeaders, modes: Option<Modes>) -> RequestHead {
             continue;
         };
         match key {
-            ":path" => head.path = value(&header).to_owned(),
+            ":path" => head.path = bytes(&header).clone(),
             "content-length" => head.content_length = value(&header).parse().ok(),
             REQUEST_ID => head.has_request_id = !value(&header).is_empty(),
             key if FAIRNESS_ID.contains(&key) => {
@@ -234,13 +234,16 @@ fn response_head(headers: &HttpHeaders, modes: Option<Modes>) -> ResponseHead {
 }
 
 /// Envoy fills `raw_value` and leaves `value` empty; older proxies do the reverse.
-fn value(header: &HeaderValue) -> &str {
-    let bytes = if header.raw_value.is_empty() {
+fn bytes(header: &HeaderValue) -> &Bytes {
+    if header.raw_value.is_empty() {
         &header.value
     } else {
         &header.raw_value
-    };
-    std::str::from_utf8(bytes).unwrap_or_default()
+    }
+}
+
+fn value(header: &HeaderValue) -> &str {
+    std::str::from_utf8(bytes(header)).unwrap_or_default()
 }
 
 fn chunk(body: HttpBody) -> Chunk {

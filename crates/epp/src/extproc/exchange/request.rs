@@ -85,16 +85,20 @@ impl Exchange {
         }
         self.modes = head.modes.unwrap_or(self.modes);
         self.deadline = None;
+        let api = match Api::for_path(&head.path) {
+            Ok(api) => api.filter(|_| self.body_comes(&head)),
+            Err(error) => return self.reject(Reject::BadRequest(error.to_string())),
+        };
         if let Some(length) = head.content_length
             && length > self.limits.max_body
-            && self.collects(&head)
+            && api.is_some()
         {
             return self.reject(Reject::BodyTooLarge {
                 limit: self.limits.max_body,
             });
         }
         let mut held = Held {
-            api: Api::for_path(&head.path).filter(|_| self.collects(&head)),
+            api,
             end: if head.end {
                 End::ByMessage
             } else {
@@ -204,14 +208,14 @@ impl Exchange {
         }
     }
 
-    /// Whether the decision waits for the body of this request.
-    fn collects(&self, head: &RequestHead) -> bool {
+    /// Whether a body can come before the headers are answered.
+    fn body_comes(&self, head: &RequestHead) -> bool {
         let comes = match self.modes.request {
             BodyMode::None => false,
             BodyMode::Streamed => self.modes.body_before_headers_reply,
             BodyMode::Buffered | BodyMode::BufferedPartial | BodyMode::FullDuplexStreamed => true,
         };
-        comes && !head.end && Api::for_path(&head.path).is_some()
+        comes && !head.end
     }
 
     fn collect(&mut self, held: Held, now: Moment) -> Outputs {

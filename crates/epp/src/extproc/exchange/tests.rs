@@ -60,7 +60,7 @@ pub(super) fn mk_response_chunk(text: &str, end: bool) -> Input {
 
 pub(super) fn mk_headers(path: &str, modes: Modes) -> Input {
     Input::RequestHeaders(RequestHead {
-        path: path.to_owned(),
+        path: path.to_owned().into(),
         has_request_id: true,
         modes: Some(modes),
         ..RequestHead::default()

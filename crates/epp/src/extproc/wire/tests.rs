@@ -109,6 +109,20 @@ fn request_headers_are_read_from_their_raw_values() {
 }
 
 #[test]
+fn a_path_that_is_no_text_is_kept() {
+    let path = HeaderValue {
+        key: ":path".into(),
+        raw_value: b"/\xff".to_vec(),
+        ..HeaderValue::default()
+    };
+    let message = mk_message(Request::RequestHeaders(mk_headers(vec![path])));
+    let [Input::RequestHeaders(head)] = &inputs(message)[..] else {
+        panic!("one input")
+    };
+    assert_eq!(head.path, &b"/\xff"[..]);
+}
+
+#[test]
 fn the_status_is_the_pseudo_header() {
     let headers = mk_headers(vec![
         mk_header("status", "200"),

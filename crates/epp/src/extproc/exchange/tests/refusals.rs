@@ -19,6 +19,24 @@ fn an_unreadable_body_is_refused(#[case] body: &str, #[case] want: &str) {
 }
 
 #[test]
+fn an_encoded_path_hides_no_body() {
+    let mut script = Script::new();
+    script.on(mk_headers("/v1/chat/c%6fmpletions", FDS));
+    assert_eq!(
+        script.on(mk_chunk("{}", true)),
+        ["immediate 400 bad-request", "close Done"]
+    );
+}
+
+#[test]
+fn a_path_that_is_no_text_is_refused() {
+    assert_eq!(
+        Script::new().on(mk_headers("/v1/completions%ff", FDS)),
+        ["immediate 400 bad-request", "close Done"]
+    );
+}
+
+#[test]
 fn a_body_over_the_limit_is_refused_before_and_while_it_comes() {
     let mut declared = Script::with_limits(10, 1 << 20);
     let head = RequestHead {
