@@ -66,6 +66,11 @@ impl Budget {
 // === impl Reservation ===
 
 impl Reservation {
+    /// Nothing of the same budget.
+    pub(crate) fn none(&self) -> Self {
+        self.budget.reserve_none()
+    }
+
     /// Takes `more` bytes; false, and nothing taken, when the limit would be passed.
     pub(crate) fn grow(&mut self, more: usize) -> bool {
         let more = u64::try_from(more).unwrap_or(u64::MAX);

@@ -7,13 +7,16 @@ use moment::Clock;
 use parking_lot::Mutex;
 use rand::RngExt;
 use scheduling::{
-    Booking, Choice, Endpoint, Member, Moment, Profile, Registry, Slot, Snapshot, Table, choose,
+    Booking, Choice, Endpoint, Member, Moment, NoPick, Profile, Registry, Request, Slot, Snapshot,
+    Table, choose,
 };
 use tracing::debug;
 
 use crate::{
-    extproc::{Answer, Query, Route},
+    edit::Edit,
+    extproc::{Answer, Query, REQUEST_ID, Route},
     reject::Reject,
+    tap::ResponseTap,
 };
 
 /// The members of one pool, swapped as a whole. Cheap to clone.
@@ -78,18 +81,30 @@ impl Director {
     ///
     /// # Errors
     /// A [`Reject`] when no member may serve it.
-    pub(crate) fn decide(&self, mut query: Query) -> Result<Answer, Reject> {
-        if !self.honour_subset {
-            query.request.subset = None;
-        }
+    pub(crate) fn decide(&self, query: Query) -> Result<Answer, Reject> {
         let now = self.clock.now();
         let mut rng = rand::rng();
         let snapshot = self.pool.0.snapshot.load();
-        let Query { request, .. } = &query;
+        let Query {
+            head,
+            subset,
+            list,
+            parsed,
+            body: _,
+        } = query;
+        let request = Request {
+            subset: subset.filter(|_| self.honour_subset),
+            list,
+            model: parsed.as_ref().map(|parsed| parsed.model.as_str().into()),
+            prompt_tokens: parsed.as_ref().map_or(0, |parsed| {
+                u32::try_from(parsed.prompt_tokens).unwrap_or(u32::MAX)
+            }),
+            ..Request::default()
+        };
         let choice = TABLE.with_borrow_mut(|table| {
             let Profile { freshness, .. } = self.profile;
             snapshot.read_into(table, now, freshness, self.profile.uses_adapters());
-            choose(table, request, &[], &self.profile, &mut rng)
+            choose(table, &request, &[], &self.profile, &mut rng)
         });
         let choice = choice.inspect_err(|no_pick| {
             debug!(
@@ -99,27 +114,29 @@ impl Director {
             );
         })?;
         let endpoints = endpoints(&snapshot, &choice);
-        let first: &Arc<Endpoint> = endpoints.first().ok_or(scheduling::NoPick::EmptyPool)?;
-        let adapter = request.model.clone();
-        let booking = Booking::new(
-            Arc::clone(first),
-            request.prompt_tokens,
-            adapter,
-            now,
-            request.transit,
-        );
+        let first: &Arc<Endpoint> = endpoints.first().ok_or(NoPick::EmptyPool)?;
+        let Request {
+            model,
+            prompt_tokens,
+            transit,
+            ..
+        } = request;
+        let booking = Booking::new(Arc::clone(first), prompt_tokens, model, now, transit);
         let destination = destination(&endpoints);
-        debug!(%destination, score = choice.first().map(|best| best.score), prompt_tokens = request.prompt_tokens, "picked");
-        let request_id = query
-            .wants_request_id
-            .then(|| make_request_id(rng.random()));
+        debug!(%destination, score = choice.first().map(|best| best.score), prompt_tokens, "picked");
+        let mut edit = Edit::default();
+        if !head.has_request_id {
+            edit.set_header(REQUEST_ID, make_request_id(rng.random()));
+        }
         Ok(Answer {
             route: Route {
-                destination,
-                request_id,
+                destination: Some(destination.into()),
+                edit,
             },
             endpoints,
             booking,
+            tap: parsed.map(|_| ResponseTap::default()),
+            response: Edit::default(),
         })
     }
 }
@@ -158,9 +175,11 @@ fn make_request_id(bits: u128) -> String {
 
 #[cfg(test)]
 mod tests {
-    use scheduling::{EndpointId, NoPick, Request, Subset};
+    use bytes::Bytes;
+    use scheduling::{EndpointId, Subset};
 
     use super::*;
+    use crate::extproc::RequestHead;
 
     fn mk_director(addresses: &[&str]) -> Director {
         let pool = Pool::default();
@@ -195,24 +214,28 @@ mod tests {
             subset.extend_from_list(list);
             subset
         });
+        let head = RequestHead {
+            has_request_id: true,
+            ..RequestHead::default()
+        };
         Query {
-            request: Request {
-                subset,
-                list,
-                ..Request::default()
-            },
-            model: None,
-            body_bytes: 0,
-            fairness_id: None,
-            wants_request_id: false,
+            head,
+            subset,
+            list,
+            parsed: None,
+            body: Bytes::new(),
         }
+    }
+
+    fn destination(answer: &Answer) -> &str {
+        std::str::from_utf8(answer.route.destination.as_ref().unwrap()).unwrap()
     }
 
     #[test]
     fn the_destination_lists_the_endpoints_in_the_protocols_words() {
         let director = mk_director(&["10.0.0.1:8000", "[fd00::1]:8000"]);
         let answer = director.decide(mk_query(2, None)).unwrap();
-        let mut listed: Vec<_> = answer.route.destination.split(',').collect();
+        let mut listed: Vec<_> = destination(&answer).split(',').collect();
         listed.sort_unstable();
         assert_eq!(listed, ["10.0.0.1:8000", "[fd00::1]:8000"]);
         assert_eq!(
@@ -233,7 +256,7 @@ mod tests {
         );
         director.honour_subset = false;
         assert_eq!(
-            director.decide(query()).unwrap().route.destination,
+            destination(&director.decide(query()).unwrap()),
             "10.0.0.1:8000"
         );
     }
@@ -241,16 +264,15 @@ mod tests {
     #[test]
     fn a_request_id_is_made_only_where_there_is_none() {
         let director = mk_director(&["10.0.0.1:8000"]);
-        assert_eq!(
-            director.decide(mk_query(1, None)).unwrap().route.request_id,
-            None
-        );
-        let query = Query {
-            wants_request_id: true,
-            ..mk_query(1, None)
+        let answer = director.decide(mk_query(1, None)).unwrap();
+        assert_eq!(answer.route.edit.headers_to_set(), []);
+        let mut query = mk_query(1, None);
+        query.head.has_request_id = false;
+        let answer = director.decide(query).unwrap();
+        let [(name, id)] = answer.route.edit.headers_to_set() else {
+            panic!("one header")
         };
-        let id = director.decide(query).unwrap().route.request_id.unwrap();
-        assert_eq!(id.len(), 36);
+        assert_eq!((&**name, id.len()), (REQUEST_ID, 36));
         assert_eq!(
             make_request_id(u128::MAX),
             "ffffffff-ffff-4fff-bfff-ffffffffffff"

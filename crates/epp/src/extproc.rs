@@ -20,4 +20,7 @@ pub use exchange::Limits;
 pub use message::BodyMode;
 pub use service::{ExtProc, Settings};
 
+#[cfg(test)]
+pub(crate) use message::RequestHead;
 pub(crate) use message::{Answer, Phase, Query, Route};
+pub(crate) use wire::REQUEST_ID;

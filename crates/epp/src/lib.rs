@@ -16,10 +16,6 @@ mod body;
 mod budget;
 mod director;
 mod discovery;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the exchange does not edit requests yet")
-)]
 mod edit;
 mod extproc;
 mod health;
@@ -29,10 +25,6 @@ mod proto;
 mod reject;
 mod scrape;
 mod server;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the exchange does not read responses yet")
-)]
 mod tap;
 mod tls;
 

@@ -161,7 +161,7 @@ pub(crate) struct HeaderValueOption {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct BodyMutation {
-    #[prost(oneof = "Mutation", tags = "1, 3")]
+    #[prost(oneof = "Mutation", tags = "1, 2, 3")]
     pub(crate) mutation: Option<Mutation>,
 }
 
@@ -170,6 +170,9 @@ pub(crate) enum Mutation {
     /// The body as it is to be, where it came whole.
     #[prost(bytes = "bytes", tag = "1")]
     Body(Bytes),
+    /// There is to be none.
+    #[prost(bool, tag = "2")]
+    ClearBody(bool),
     #[prost(message, tag = "3")]
     StreamedResponse(StreamedBodyResponse),
 }

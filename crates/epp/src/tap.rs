@@ -58,6 +58,11 @@ impl ResponseTap {
         }
     }
 
+    /// Whether what goes on may be other than what came.
+    pub(crate) fn changes(&self) -> bool {
+        self.restorer.is_some()
+    }
+
     /// Takes the next chunk, cut anywhere, and gives what goes on in its place. `end`: nothing follows, so
     /// nothing may be held; a body that ends by trailers is ended by an empty chunk.
     ///

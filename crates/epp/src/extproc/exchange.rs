@@ -11,10 +11,10 @@ use scheduling::{Booking, Endpoint, Moment, Subset};
 use smallvec::{SmallVec, smallvec};
 
 use super::message::{
-    BodyMode, Chunk, Close, Context, Event, Input, Modes, Output, Phase, Reply, ResponseHead,
-    Streamed,
+    BodyMode, Chunk, Close, Context, Event, Input, Modes, Output, Part, Phase, Reply, ResponseHead,
+    Route, Streamed,
 };
-use crate::{budget::Budget, reject::Reject};
+use crate::{budget::Budget, edit::Edit, reject::Reject, tap::ResponseTap};
 
 mod request;
 
@@ -72,6 +72,11 @@ struct Picked {
     endpoints: SmallVec<[Arc<Endpoint>; 1]>,
     booking: Booking,
     served: bool,
+    tap: Option<ResponseTap>,
+    /// What changes in the response's headers.
+    edit: Edit,
+    /// A byte of the response's body came.
+    responded: bool,
 }
 
 // === impl Exchange ===
@@ -190,12 +195,12 @@ impl Exchange {
         self.response = ResponseHalf::Open;
         let mut outputs: Outputs = smallvec![
             Output::Observe(Event::Responding(head.status)),
-            Output::Reply(Reply::Headers(Phase::Response, None)),
+            Output::Reply(Reply::Headers(Phase::Response, self.response_edit())),
         ];
         if head.end {
             self.complete(now, &mut outputs);
         } else if self.modes.response == BodyMode::None {
-            self.respond(); // its body passes unseen
+            self.respond(&mut outputs); // its body passes unseen
         }
         outputs
     }
@@ -211,9 +216,9 @@ impl Exchange {
         }
         let end = chunk.end;
         if !chunk.bytes.is_empty() {
-            self.respond();
+            self.respond(&mut outputs);
         }
-        answer_body(Phase::Response, self.modes.response, chunk, &mut outputs);
+        self.answer_response_body(chunk, &mut outputs);
         if end {
             self.complete(now, &mut outputs);
         }
@@ -229,6 +234,7 @@ impl Exchange {
             ResponseHalf::Over => return outputs,
             ResponseHalf::Open => {}
         }
+        self.end_by_trailers(&mut outputs);
         outputs.push(Output::Reply(Reply::Trailers(Phase::Response)));
         self.complete(now, &mut outputs);
         outputs
@@ -278,16 +284,61 @@ impl Exchange {
     }
 
     /// The server has computed the prompt.
-    fn respond(&mut self) {
-        if let Some(picked) = &mut self.picked {
+    fn respond(&mut self, outputs: &mut Outputs) {
+        if let Some(picked) = self.picked.as_mut().filter(|picked| !picked.responded) {
+            picked.responded = true;
             picked.booking.respond();
+            outputs.push(Output::Observe(Event::FirstByte));
+        }
+    }
+
+    fn response_edit(&mut self) -> Option<Box<Route>> {
+        let edit = std::mem::take(&mut self.picked.as_mut()?.edit);
+        let changes = !edit.headers_to_set().is_empty() || !edit.headers_to_remove().is_empty();
+        changes.then(|| {
+            Box::new(Route {
+                destination: None,
+                edit,
+            })
+        })
+    }
+
+    fn answer_response_body(&mut self, chunk: Chunk, outputs: &mut Outputs) {
+        let mode = self.modes.response;
+        let tap = self.picked.as_mut().and_then(|picked| picked.tap.as_mut());
+        let Some(tap) = tap else {
+            return answer_body(Phase::Response, mode, chunk, outputs);
+        };
+        let Chunk { bytes, end } = chunk;
+        let changes = tap.changes();
+        if mode == BodyMode::FullDuplexStreamed {
+            push_parts(Phase::Response, tap.on_chunk(bytes, end), end, outputs);
+        } else if changes {
+            let parts = tap.on_chunk(bytes, end);
+            let part = Part::Replaced(Bytes::from(parts.concat()));
+            outputs.push(Output::Reply(body_reply(Phase::Response, part)));
+        } else {
+            tap.on_chunk(bytes, end);
+            outputs.push(Output::Reply(body_reply(Phase::Response, Part::Kept)));
+        }
+    }
+
+    /// What the tap still holds goes before the trailers; only in full-duplex mode is there a place for it.
+    fn end_by_trailers(&mut self, outputs: &mut Outputs) {
+        let tap = self.picked.as_mut().and_then(|picked| picked.tap.as_mut());
+        let Some(tap) = tap else { return };
+        let rest = tap.on_chunk(Bytes::new(), true);
+        if self.modes.response == BodyMode::FullDuplexStreamed {
+            push_parts(Phase::Response, rest, false, outputs);
         }
     }
 
     /// The response is answered in full: the endpoint is free.
     fn complete(&mut self, now: Moment, outputs: &mut Outputs) {
         self.response = ResponseHalf::Over;
-        self.picked = None;
+        let tap = self.picked.take().and_then(|picked| picked.tap);
+        let usage = tap.and_then(|mut tap| tap.finish());
+        outputs.extend(usage.map(|usage| Output::Observe(Event::Usage(usage))));
         self.await_close(now);
         outputs.push(Output::Observe(Event::Complete));
     }
@@ -332,34 +383,44 @@ fn answer_body(phase: Phase, mode: BodyMode, chunk: Chunk, outputs: &mut Outputs
     if mode == BodyMode::FullDuplexStreamed {
         push_streamed(phase, chunk.bytes, chunk.end, outputs);
     } else {
-        outputs.push(Output::Reply(Reply::Body {
-            phase,
-            route: None,
-            streamed: None,
-        }));
+        outputs.push(Output::Reply(body_reply(phase, Part::Kept)));
     }
+}
+
+fn body_reply(phase: Phase, part: Part) -> Reply {
+    Reply::Body {
+        phase,
+        route: None,
+        part,
+    }
+}
+
+/// Streams one part after the other, the end with the last.
+fn push_parts(
+    phase: Phase,
+    parts: impl IntoIterator<Item = Bytes>,
+    end: bool,
+    outputs: &mut Outputs,
+) {
+    let mut last = Bytes::new();
+    for part in parts {
+        push_streamed(phase, std::mem::replace(&mut last, part), false, outputs);
+    }
+    push_streamed(phase, last, end, outputs);
 }
 
 /// Splits bytes into streamed replies. No bytes and no end: no reply, as none is counted in this mode.
 fn push_streamed(phase: Phase, mut bytes: Bytes, end: bool, outputs: &mut Outputs) {
     while bytes.len() > MAX_STREAMED {
-        let streamed = Some(Streamed {
+        let part = Part::Streamed(Streamed {
             bytes: bytes.split_to(MAX_STREAMED),
             end: false,
         });
-        outputs.push(Output::Reply(Reply::Body {
-            phase,
-            route: None,
-            streamed,
-        }));
+        outputs.push(Output::Reply(body_reply(phase, part)));
     }
     if end || !bytes.is_empty() {
-        let streamed = Some(Streamed { bytes, end });
-        outputs.push(Output::Reply(Reply::Body {
-            phase,
-            route: None,
-            streamed,
-        }));
+        let part = Part::Streamed(Streamed { bytes, end });
+        outputs.push(Output::Reply(body_reply(phase, part)));
     }
 }
 

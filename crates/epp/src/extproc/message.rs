@@ -3,10 +3,15 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use scheduling::{Booking, Endpoint, Request, Subset};
+use scheduling::{Booking, Endpoint, Subset};
 use smallvec::SmallVec;
 
-use crate::reject::Reject;
+use crate::{
+    body::Parsed,
+    edit::Edit,
+    reject::Reject,
+    tap::{ResponseTap, Usage},
+};
 
 /// How the proxy sends a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -27,7 +32,7 @@ pub enum BodyMode {
 
 /// What the proxy says about its body modes in the first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Modes {
+pub(crate) struct Modes {
     /// Of the request.
     pub request: BodyMode,
     /// Of the response.
@@ -76,7 +81,7 @@ pub(super) struct Context {
 
 /// What matters of the request headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct RequestHead {
+pub(crate) struct RequestHead {
     /// Path with query, as it came: it may be no text.
     pub path: Bytes,
     /// Declared size of the body, in bytes.
@@ -137,15 +142,15 @@ pub enum Phase {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// To headers.
-    Headers(Phase, Option<Route>),
+    Headers(Phase, Option<Box<Route>>),
     /// To a part of a body.
     Body {
         /// Whose.
         phase: Phase,
         /// The pick, in the mode where it comes with the body.
-        route: Option<Route>,
-        /// Bytes to pass on in full-duplex mode; absent: the proxy passes on its own.
-        streamed: Option<Streamed>,
+        route: Option<Box<Route>>,
+        /// What becomes of the part.
+        part: Part,
     },
     /// To trailers.
     Trailers(Phase),
@@ -153,6 +158,17 @@ pub(super) enum Reply {
     Immediate(Reject),
     /// To none: the answer that the proxy waits for may take so long.
     Wait(Duration),
+}
+
+/// What becomes of a part of a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The proxy passes on what it has.
+    Kept,
+    /// It passes on this instead.
+    Replaced(Bytes),
+    /// It passes on this, in full-duplex mode.
+    Streamed(Streamed),
 }
 
 /// Bytes to pass on in full-duplex mode.
@@ -164,28 +180,28 @@ pub(super) struct Streamed {
     pub end: bool,
 }
 
-/// What the proxy is told about the way of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What the proxy is to do with the headers of a request, or of its response.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// `ip:port[,ip:port]`, best first.
-    pub destination: String,
-    /// `x-request-id` to set, where the request had none.
-    pub request_id: Option<String>,
+    /// `ip:port[,ip:port]`, best first; only of a request.
+    pub destination: Option<Bytes>,
+    /// What else changes.
+    pub edit: Edit,
 }
 
 /// Everything a decision needs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Query {
-    /// For the pick.
-    pub request: Request,
-    /// The model the client asks for, where the body was read.
-    pub model: Option<String>,
-    /// Bytes of the body seen so far.
-    pub body_bytes: usize,
-    /// Whose share of the pool this is.
-    pub fairness_id: Option<String>,
-    /// The request has no `x-request-id`.
-    pub wants_request_id: bool,
+    /// The request's headers.
+    pub head: RequestHead,
+    /// The endpoints the proxy allows.
+    pub subset: Option<Subset>,
+    /// How many endpoints the proxy can try in order.
+    pub list: u8,
+    /// What the body says; absent: it was not seen, or is not to be read.
+    pub parsed: Option<Parsed>,
+    /// The body, or what of it is held.
+    pub body: Bytes,
 }
 
 /// A decision.
@@ -197,6 +213,10 @@ pub(crate) struct Answer {
     pub endpoints: SmallVec<[Arc<Endpoint>; 1]>,
     /// The request's place at the first of them.
     pub booking: Booking,
+    /// Reads the response, and may change its body.
+    pub tap: Option<ResponseTap>,
+    /// What changes in the response's headers.
+    pub response: Edit,
 }
 
 /// Something to count.
@@ -204,6 +224,10 @@ pub(crate) struct Answer {
 pub(super) enum Event {
     /// The response began, with this status.
     Responding(u16),
+    /// The first byte of its body came.
+    FirstByte,
+    /// What it says of its tokens.
+    Usage(Usage),
     /// The response was served by another endpoint than the first of the list.
     ServedElsewhere {
         /// By which.

@@ -25,6 +25,7 @@ use super::{
 use crate::{
     metrics::{OpenStream, Running, Series},
     proto::{ProcessingRequest, ProcessingResponse, Request},
+    tap::Usage,
 };
 
 /// A body of this size is worth giving its memory back: a stream keeps some 10 KB anyway.
@@ -133,6 +134,8 @@ where
                     }
                 }
             }
+            Event::FirstByte => self.meter.first_byte(),
+            Event::Usage(usage) => self.meter.used(usage),
             Event::Complete => self.meter.complete(),
         }
     }
@@ -246,8 +249,9 @@ impl Meter {
         let Shared {
             director, metrics, ..
         } = &*self.shared;
-        let series = metrics.series(query.model.as_deref(), query.fairness_id.as_deref());
-        let (blind, bytes) = (query.model.is_none(), query.body_bytes);
+        let model = query.parsed.as_ref().map(|parsed| parsed.model.as_str());
+        let series = metrics.series(model, query.head.fairness_id.as_deref());
+        let (blind, bytes) = (model.is_none(), query.body.len());
         let decision = director.decide(query);
         if decision.is_ok() {
             if blind {
@@ -282,6 +286,18 @@ impl Meter {
     fn responding(&self, status: u16) {
         if let Some(running) = self.running.as_ref().filter(|_| status >= 400) {
             running.failed(status);
+        }
+    }
+
+    fn first_byte(&self) {
+        if let Some(running) = &self.running {
+            running.first_byte(self.shared.director.clock.now().since(self.opened));
+        }
+    }
+
+    fn used(&self, usage: Usage) {
+        if let Some(running) = &self.running {
+            running.used(usage);
         }
     }
 

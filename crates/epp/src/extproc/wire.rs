@@ -8,10 +8,11 @@ use scheduling::Subset;
 use smallvec::SmallVec;
 
 use super::message::{
-    BodyMode, Chunk, Context, Input, Modes, Phase, Reply, RequestHead, ResponseHead, Route,
+    BodyMode, Chunk, Context, Input, Modes, Part, Phase, Reply, RequestHead, ResponseHead, Route,
     Streamed,
 };
 use crate::{
+    edit::HeaderName,
     proto::{
         BodyMutation, BodySendMode, CommonResponse, Duration, HeaderMutation, HeaderValue,
         HeaderValueOption, HttpBody, HttpHeaders, HttpStatus, HttpTrailers, ImmediateResponse,
@@ -27,7 +28,8 @@ const SERVED: &str = "x-gateway-destination-endpoint-served";
 const SUBSET: &str = "x-gateway-destination-endpoint-subset";
 const NS_LB: &str = "envoy.lb";
 const NS_SUBSET: &str = "envoy.lb.subset_hint";
-const REQUEST_ID: &str = "x-request-id";
+pub(crate) const REQUEST_ID: &str = "x-request-id";
+const DROPPED_REASON: &str = "x-llm-d-request-dropped-reason";
 const FAIRNESS_ID: [&str; 2] = [
     "x-llm-d-inference-fairness-id",
     "x-gateway-inference-fairness-id",
@@ -87,19 +89,20 @@ pub(super) fn inputs(message: ProcessingRequest, attributes: bool) -> SmallVec<[
 /// The message for a reply.
 pub(super) fn message(reply: Reply, clear_route_cache: bool) -> ProcessingResponse {
     let mut message = ProcessingResponse::default();
-    let common = |route: Option<Route>,
+    let common = |route: Option<Box<Route>>,
                   body_mutation: Option<BodyMutation>,
                   message: &mut ProcessingResponse| {
-        let routed = route.is_some();
+        let mut routed = false;
         let header_mutation = route.map(|route| {
-            message.dynamic_metadata = Some(destination_metadata(route.destination.clone()));
-            route_headers(route)
+            let destination = route.destination.as_ref();
+            routed = destination.is_some();
+            message.dynamic_metadata = destination.map(destination_metadata);
+            header_mutation(*route)
         });
-        (routed || body_mutation.is_some()).then(|| CommonResponse {
+        (header_mutation.is_some() || body_mutation.is_some()).then(|| CommonResponse {
             header_mutation,
             body_mutation,
             clear_route_cache: routed && clear_route_cache,
-            ..CommonResponse::default()
         })
     };
     let response = match reply {
@@ -112,13 +115,9 @@ pub(super) fn message(reply: Reply, clear_route_cache: bool) -> ProcessingRespon
                 Phase::Response => Response::ResponseHeaders(response),
             }
         }
-        Reply::Body {
-            phase,
-            route,
-            streamed,
-        } => {
+        Reply::Body { phase, route, part } => {
             let response = PartResponse {
-                response: common(route, streamed.map(body_mutation), &mut message),
+                response: common(route, body_mutation(part), &mut message),
             };
             match phase {
                 Phase::Request => Response::RequestBody(response),
@@ -253,34 +252,48 @@ fn chunk(body: HttpBody) -> Chunk {
     }
 }
 
-fn route_headers(route: Route) -> HeaderMutation {
-    let Route {
-        destination,
-        request_id,
-    } = route;
-    let mut set_headers = Vec::with_capacity(2);
-    set_headers.push(set_header(DESTINATION, destination));
-    set_headers.extend(request_id.map(|id| set_header(REQUEST_ID, id)));
+fn header_mutation(route: Route) -> HeaderMutation {
+    let Route { destination, edit } = route;
+    let stripped: &[&'static str] = if destination.is_some() {
+        &STRIPPED
+    } else {
+        &[]
+    };
+    let set = edit.headers_to_set().iter();
+    let set_headers = destination
+        .map(|destination| set_header(Bytes::from_static(DESTINATION.as_bytes()), destination))
+        .into_iter()
+        .chain(set.map(|(name, value)| set_header(name_bytes(name), value.clone())));
+    let stripped = stripped
+        .iter()
+        .map(|name| Bytes::from_static(name.as_bytes()));
+    let removed = edit.headers_to_remove().iter().map(name_bytes);
     HeaderMutation {
-        set_headers,
-        remove_headers: STRIPPED
-            .map(|name| Bytes::from_static(name.as_bytes()))
-            .into(),
+        set_headers: set_headers.collect(),
+        remove_headers: stripped.chain(removed).collect(),
     }
 }
 
-fn set_header(key: &'static str, value: impl Into<Bytes>) -> HeaderValueOption {
+fn name_bytes(name: &HeaderName) -> Bytes {
+    match name {
+        HeaderName::Borrowed(name) => Bytes::from_static(name.as_bytes()),
+        HeaderName::Owned(name) => Bytes::from(name.clone()),
+    }
+}
+
+fn set_header(key: Bytes, value: Bytes) -> HeaderValueOption {
     HeaderValueOption {
         header: Some(HeaderValue {
-            key: Bytes::from_static(key.as_bytes()),
+            key,
             value: Bytes::new(),
-            raw_value: value.into(),
+            raw_value: value,
         }),
         append_action: OVERWRITE_OR_ADD,
     }
 }
 
-fn destination_metadata(destination: String) -> Struct {
+fn destination_metadata(destination: &Bytes) -> Struct {
+    let destination = String::from_utf8_lossy(destination).into_owned();
     let string = Value {
         kind: Some(Kind::StringValue(destination)),
     };
@@ -295,25 +308,38 @@ fn destination_metadata(destination: String) -> Struct {
     }
 }
 
-fn body_mutation(streamed: Streamed) -> BodyMutation {
-    let Streamed { bytes, end } = streamed;
-    let response = StreamedBodyResponse {
-        body: bytes,
-        end_of_stream: end,
+fn body_mutation(part: Part) -> Option<BodyMutation> {
+    let mutation = match part {
+        Part::Kept => return None,
+        Part::Replaced(bytes) if bytes.is_empty() => Mutation::ClearBody(true),
+        Part::Replaced(bytes) => Mutation::Body(bytes),
+        Part::Streamed(Streamed { bytes, end }) => {
+            Mutation::StreamedResponse(StreamedBodyResponse {
+                body: bytes,
+                end_of_stream: end,
+            })
+        }
     };
-    BodyMutation {
-        mutation: Some(Mutation::StreamedResponse(response)),
-    }
+    Some(BodyMutation {
+        mutation: Some(mutation),
+    })
 }
 
 fn immediate(reject: &Reject) -> ImmediateResponse {
-    let mut set_headers = vec![set_header("content-type", "application/json")];
+    let fixed = |name: &'static str, value: &'static str| {
+        let bytes = |text: &'static str| Bytes::from_static(text.as_bytes());
+        set_header(bytes(name), bytes(value))
+    };
+    let mut set_headers = vec![fixed("content-type", "application/json")];
     let dropped = reject.dropped_reason();
-    set_headers.extend(dropped.map(|reason| set_header("x-llm-d-request-dropped-reason", reason)));
+    set_headers.extend(dropped.map(|reason| {
+        let name = Bytes::from_static(DROPPED_REASON.as_bytes());
+        set_header(name, reason.into())
+    }));
     set_headers.extend(
         reject
             .retry_after()
-            .map(|seconds| set_header("retry-after", seconds)),
+            .map(|after| fixed("retry-after", after)),
     );
     ImmediateResponse {
         status: Some(HttpStatus {

@@ -8,6 +8,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
+use crate::tap::Usage;
+
 /// Pairs of model and flow, which both come from clients: each has two histograms for ever, so a
 /// hostile client must not make them without end.
 const MAX_PAIRS: usize = 1000;
@@ -42,6 +44,21 @@ const SIZE_BUCKETS: [f64; 11] = [
     67_108_864.0,
 ];
 
+/// 1 to a million tokens, by powers of four.
+const TOKEN_BUCKETS: [f64; 11] = [
+    1.0,
+    4.0,
+    16.0,
+    64.0,
+    256.0,
+    1024.0,
+    4096.0,
+    16384.0,
+    65536.0,
+    262_144.0,
+    1_048_576.0,
+];
+
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
 /// The series of one model and flow.
@@ -64,6 +81,11 @@ struct Handles {
     running: Gauge,
     duration: Histogram,
     size: Histogram,
+    input_tokens: Histogram,
+    output_tokens: Histogram,
+    cached_tokens: Histogram,
+    /// Under today's names alone.
+    first_byte: Option<Histogram>,
 }
 
 #[derive(Debug)]
@@ -73,11 +95,18 @@ pub(super) struct Requests {
     running: Family<Flow, Gauge>,
     duration: Histograms<Flow>,
     size: Histograms<Flow>,
+    input_tokens: Histograms<Flow>,
+    output_tokens: Histograms<Flow>,
+    cached_tokens: Histograms<Flow>,
+    first_byte: Histograms<Flow>,
     former_total: Family<ModelPriority, Counter>,
     former_errors: Family<ModelError, Counter>,
     former_running: Family<ModelName, Gauge>,
     former_duration: Histograms<Model>,
     former_size: Histograms<Model>,
+    former_input_tokens: Histograms<Model>,
+    former_output_tokens: Histograms<Model>,
+    former_cached_tokens: Histograms<Model>,
     /// How many series there are.
     pairs: usize,
     /// Keyed by model, then flow, so that a look-up needs no allocation.
@@ -173,6 +202,31 @@ impl Running {
         self.0.failed(status);
     }
 
+    /// The first byte of the response's body came this long after the first message.
+    pub fn first_byte(&self, after: Duration) {
+        for histogram in [&self.0.current, &self.0.former]
+            .into_iter()
+            .filter_map(|handles| handles.first_byte.as_ref())
+        {
+            histogram.observe(after.as_secs_f64());
+        }
+    }
+
+    /// What the server says of the request's tokens.
+    pub(crate) fn used(&self, usage: Usage) {
+        for handles in [&self.0.current, &self.0.former] {
+            for (histogram, tokens) in [
+                (&handles.input_tokens, usage.input_tokens),
+                (&handles.output_tokens, usage.output_tokens),
+                (&handles.cached_tokens, usage.cached_tokens),
+            ] {
+                if let Some(tokens) = tokens {
+                    histogram.observe(tokens as f64);
+                }
+            }
+        }
+    }
+
     /// The request is complete.
     pub fn took(&self, duration: Duration) {
         for handles in [&self.0.current, &self.0.former] {
@@ -198,17 +252,27 @@ impl Requests {
         fn sizes() -> Histogram {
             Histogram::new(SIZE_BUCKETS)
         }
+        fn tokens() -> Histogram {
+            Histogram::new(TOKEN_BUCKETS)
+        }
         let requests = Self {
             total: Family::default(),
             errors: Family::default(),
             running: Family::default(),
             duration: Family::new_with_constructor(durations),
             size: Family::new_with_constructor(sizes),
+            input_tokens: Family::new_with_constructor(tokens),
+            output_tokens: Family::new_with_constructor(tokens),
+            cached_tokens: Family::new_with_constructor(tokens),
+            first_byte: Family::new_with_constructor(durations),
             former_total: Family::default(),
             former_errors: Family::default(),
             former_running: Family::default(),
             former_duration: Family::new_with_constructor(durations),
             former_size: Family::new_with_constructor(sizes),
+            former_input_tokens: Family::new_with_constructor(tokens),
+            former_output_tokens: Family::new_with_constructor(tokens),
+            former_cached_tokens: Family::new_with_constructor(tokens),
             pairs: 0,
             series: HashMap::new(),
         };
@@ -238,6 +302,30 @@ impl Requests {
             "Size of the request body, where it is read",
             requests.size.clone(),
         );
+        current.register(
+            "request_ttft_seconds",
+            "From the first message to the first byte of the response's body",
+            requests.first_byte.clone(),
+        );
+        for (name, help, family) in [
+            (
+                "request_input_tokens",
+                "Tokens of the prompt, as the server counted them",
+                &requests.input_tokens,
+            ),
+            (
+                "request_output_tokens",
+                "Tokens generated",
+                &requests.output_tokens,
+            ),
+            (
+                "request_cached_tokens",
+                "Tokens of the prompt that the server had cached",
+                &requests.cached_tokens,
+            ),
+        ] {
+            current.register(name, help, family.clone());
+        }
         let former = registry.sub_registry_with_prefix("inference_objective");
         former.register(
             "request",
@@ -264,6 +352,25 @@ impl Requests {
             "Size of the request body in bytes",
             requests.former_size.clone(),
         );
+        for (name, help, family) in [
+            (
+                "input_tokens",
+                "Tokens of the prompt",
+                &requests.former_input_tokens,
+            ),
+            (
+                "output_tokens",
+                "Tokens generated",
+                &requests.former_output_tokens,
+            ),
+            (
+                "prompt_cached_tokens",
+                "Tokens of the prompt that the server had cached",
+                &requests.former_cached_tokens,
+            ),
+        ] {
+            former.register(name, help, family.clone());
+        }
         requests
     }
 
@@ -312,6 +419,10 @@ impl Requests {
             }),
             duration: self.former_duration.get_or_create_owned(&by_model),
             size: self.former_size.get_or_create_owned(&by_model),
+            input_tokens: self.former_input_tokens.get_or_create_owned(&by_model),
+            output_tokens: self.former_output_tokens.get_or_create_owned(&by_model),
+            cached_tokens: self.former_cached_tokens.get_or_create_owned(&by_model),
+            first_byte: None,
         };
         let flow = Flow {
             model_name,
@@ -324,6 +435,10 @@ impl Requests {
             running: self.running.get_or_create_owned(&flow),
             duration: self.duration.get_or_create_owned(&flow),
             size: self.size.get_or_create_owned(&flow),
+            input_tokens: self.input_tokens.get_or_create_owned(&flow),
+            output_tokens: self.output_tokens.get_or_create_owned(&flow),
+            cached_tokens: self.cached_tokens.get_or_create_owned(&flow),
+            first_byte: Some(self.first_byte.get_or_create_owned(&flow)),
         };
         let (errors, former_errors) = (self.errors.clone(), self.former_errors.clone());
         Arc::new(Series {

@@ -1,13 +1,16 @@
 //! The request half: collect what the decision needs, decide, give it back.
 
 use bytes::Bytes;
-use scheduling::{Moment, Request};
+use scheduling::Moment;
+use smallvec::{SmallVec, smallvec};
 
-use super::{Exchange, Outputs, Picked, ResponseHalf, answer_body, push_streamed};
+use super::{Exchange, Outputs, Picked, ResponseHalf, answer_body, body_reply, push_parts};
 use crate::{
     body::{Api, Parsed},
     budget::{HeldBody, Reservation, Reserved},
-    extproc::message::{Answer, BodyMode, Chunk, Output, Phase, Query, Reply, RequestHead, Route},
+    extproc::message::{
+        Answer, BodyMode, Chunk, Output, Part, Phase, Query, Reply, RequestHead, Route,
+    },
     reject::Reject,
 };
 
@@ -194,11 +197,16 @@ impl Exchange {
                 route,
                 endpoints,
                 booking,
+                tap,
+                response,
             }) => {
                 self.picked = Some(Picked {
                     endpoints,
                     booking,
                     served: false,
+                    tap,
+                    edit: response,
+                    responded: false,
                 });
                 if held.end == End::NotYet {
                     self.request = RequestHalf::Passing;
@@ -252,28 +260,19 @@ impl Exchange {
 
     fn decide(&mut self, mut held: Held, parsed: Option<Parsed>) -> Outputs {
         self.deadline = None;
-        let (model, prompt_tokens) = parsed.map_or((None, 0), |parsed| {
-            (Some(parsed.model), parsed.prompt_tokens)
-        });
         let query = Query {
-            request: Request {
-                subset: self.subset.take(),
-                list: self.list,
-                model: model.as_deref().map(Into::into),
-                prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
-                ..Request::default()
-            },
-            model,
-            body_bytes: held.body.len(),
-            fairness_id: held.head.fairness_id.take(),
-            wants_request_id: !held.head.has_request_id,
+            head: std::mem::take(&mut held.head),
+            subset: self.subset.take(),
+            list: self.list,
+            parsed,
+            body: held.freeze(),
         };
         debug_assert!(
             self.response == ResponseHalf::Awaited,
             "a response ends the collecting"
         );
         self.request = RequestHalf::Deciding(held);
-        smallvec::smallvec![Output::Decide(Box::new(query))]
+        smallvec![Output::Decide(Box::new(query))]
     }
 }
 
@@ -325,6 +324,20 @@ impl Held {
         Ok(())
     }
 
+    /// The body so far, whose memory counts until the last slice of it is gone.
+    fn freeze(&mut self) -> Bytes {
+        if self.body.is_empty() {
+            return Bytes::new();
+        }
+        let none = self.reservation.none();
+        let bytes = Bytes::from_owner(Reserved {
+            body: std::mem::take(&mut self.body),
+            _reservation: std::mem::replace(&mut self.reservation, none),
+        });
+        self.body = HeldBody::Whole(bytes.clone());
+        bytes
+    }
+
     fn charge(&mut self, bytes: usize) -> Result<(), Reject> {
         if self.reservation.grow(bytes) {
             Ok(())
@@ -334,47 +347,57 @@ impl Held {
     }
 
     /// All answers that are due once there is a pick, headers first.
-    fn answer(self, route: Route, mode: BodyMode) -> Outputs {
+    fn answer(mut self, mut route: Route, mode: BodyMode) -> Outputs {
+        let body = self.freeze();
         let Self {
-            body,
-            reservation,
             mut unanswered,
             end,
             headers_answered,
             ..
         } = self;
-        let mut outputs = Outputs::new();
         let phase = Phase::Request;
+        let mut outputs = Outputs::new();
+        let changed = route.edit.changes_body();
+        let parts: SmallVec<[Bytes; 3]> = if changed {
+            route.edit.apply_body(body.clone()).collect()
+        } else {
+            smallvec![body.clone()]
+        };
+        // The proxy sets the length itself in full-duplex mode, never in others.
+        let replaced = (changed && mode != BodyMode::FullDuplexStreamed).then(|| {
+            let length = route.edit.body_len_after(body.len());
+            match mode {
+                BodyMode::Streamed => route.edit.remove_header("content-length"),
+                _ => route.edit.set_header("content-length", length.to_string()),
+            }
+            Bytes::from(parts.concat())
+        });
+        let mut part = replaced.map_or(Part::Kept, Part::Replaced);
+        let route = Some(Box::new(route));
         if headers_answered {
             unanswered = unanswered.saturating_sub(1);
             outputs.push(Output::Reply(Reply::Body {
                 phase,
-                route: Some(route),
-                streamed: None,
+                route,
+                part: std::mem::replace(&mut part, Part::Kept),
             }));
         } else {
-            outputs.push(Output::Reply(Reply::Headers(phase, Some(route))));
+            outputs.push(Output::Reply(Reply::Headers(phase, route)));
         }
         if mode == BodyMode::FullDuplexStreamed {
             let ended_by_body = end == End::ByMessage && unanswered > 0;
-            let bytes = if body.is_empty() {
-                Bytes::new()
-            } else {
-                Bytes::from_owner(Reserved {
-                    body,
-                    _reservation: reservation,
-                })
-            };
-            push_streamed(phase, bytes, ended_by_body, &mut outputs);
+            push_parts(phase, parts, ended_by_body, &mut outputs);
         } else {
-            let empty = || {
-                Output::Reply(Reply::Body {
-                    phase,
-                    route: None,
-                    streamed: None,
-                })
-            };
-            outputs.extend(std::iter::repeat_with(empty).take(unanswered));
+            // The changed body takes the place of the first part, nothing that of the others.
+            for _ in 0..unanswered {
+                let rest = if changed {
+                    Part::Replaced(Bytes::new())
+                } else {
+                    Part::Kept
+                };
+                let part = std::mem::replace(&mut part, rest);
+                outputs.push(Output::Reply(body_reply(phase, part)));
+            }
         }
         if end == End::ByTrailers {
             outputs.push(Output::Reply(Reply::Trailers(phase)));

@@ -4,6 +4,7 @@ use scheduling::{EndpointId, Member, NoPick, Registry, Snapshot};
 use super::*;
 use crate::extproc::message::{Answer, Query, RequestHead, Route};
 
+mod edits;
 mod refusals;
 mod responses;
 
@@ -20,6 +21,9 @@ pub(super) struct Script {
     /// Decisions stay open until [`Script::decide`].
     pub(super) hold_decisions: bool,
     budget: Budget,
+    /// Of the decisions to come.
+    edit: Edit,
+    restores: Option<&'static str>,
 }
 
 const fn mk_modes(mode: BodyMode) -> Modes {
@@ -94,6 +98,8 @@ impl Script {
             queries: Vec::new(),
             hold_decisions: false,
             budget,
+            edit: Edit::default(),
+            restores: None,
         }
     }
 
@@ -131,18 +137,26 @@ impl Script {
         let transit = Duration::ZERO;
         let booking = Booking::new(Arc::clone(&endpoints[0]), 0, None, NOW, transit);
         let route = Route {
-            destination: "10.0.0.1:8000".into(),
-            request_id: None,
+            destination: Some("10.0.0.1:8000".into()),
+            edit: self.edit.clone(),
         };
         Input::Decided(Ok(Answer {
             route,
             endpoints,
             booking,
+            tap: self.restores.map(ResponseTap::restoring),
+            response: Edit::default(),
         }))
     }
 
     fn decide(&mut self) -> Vec<String> {
         self.on(self.answer())
+    }
+
+    /// The model that the first decision was asked for with.
+    fn model(&self) -> Option<&str> {
+        let parsed = self.queries[0].parsed.as_ref()?;
+        Some(parsed.model.as_str())
     }
 
     pub(super) fn in_flight(&self) -> Vec<u32> {
@@ -156,18 +170,24 @@ impl Script {
 /// `headers pick`, `body "text" end`, `body` (no bytes of ours), `trailers`; responses begin with `<`.
 fn word(reply: &Reply) -> String {
     let side = |phase: &Phase| if *phase == Phase::Response { "<" } else { "" };
-    let pick = |route: &Option<Route>| if route.is_some() { " pick" } else { "" };
+    let pick = |route: &Option<Box<Route>>| match route.as_deref() {
+        None => "",
+        Some(Route {
+            destination: None, ..
+        }) => " edit",
+        Some(_) => " pick",
+    };
     match reply {
         Reply::Headers(phase, route) => format!("{}headers{}", side(phase), pick(route)),
-        Reply::Body {
-            phase,
-            route,
-            streamed,
-        } => {
-            let streamed = streamed.as_ref().map_or(String::new(), |streamed| {
-                let text = String::from_utf8_lossy(&streamed.bytes).into_owned();
-                format!(" {text:?}{}", if streamed.end { " end" } else { "" })
-            });
+        Reply::Body { phase, route, part } => {
+            let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+            let streamed = match part {
+                Part::Kept => String::new(),
+                Part::Replaced(bytes) => format!(" ={:?}", text(bytes)),
+                Part::Streamed(Streamed { bytes, end }) => {
+                    format!(" {:?}{}", text(bytes), if *end { " end" } else { "" })
+                }
+            };
             format!("{}body{}{streamed}", side(phase), pick(route))
         }
         Reply::Trailers(phase) => format!("{}trailers", side(phase)),
@@ -209,7 +229,7 @@ fn a_body_is_collected_then_given_back_after_the_pick(
         .flat_map(|input| script.on(input))
         .collect();
     assert_eq!(got, want);
-    assert_eq!(script.queries[0].model.as_deref(), Some("m"));
+    assert_eq!(script.model(), Some("m"));
     assert_eq!(script.in_flight(), [1, 0]);
 }
 
@@ -231,6 +251,7 @@ fn a_large_body_comes_back_in_pieces_with_one_end() {
     assert_eq!(got.len(), 1 + 3, "headers, then 62,000 bytes a piece");
     assert_eq!(got.iter().filter(|word| word.ends_with(" end")).count(), 1);
     assert!(got[3].ends_with(" end"));
+    script.queries.clear();
     assert_eq!(
         script.budget.used(),
         0,
@@ -244,7 +265,7 @@ fn a_large_body_comes_back_in_pieces_with_one_end() {
 fn without_a_body_the_pick_is_made_at_once(#[case] head: RequestHead) {
     let mut script = Script::new();
     assert_eq!(script.on(Input::RequestHeaders(head)), ["headers pick"]);
-    assert_eq!(script.queries[0].model, None);
+    assert_eq!(script.model(), None);
 }
 
 #[test]
@@ -285,7 +306,7 @@ fn buffered_gets_its_pick_with_the_body(#[case] mode: BodyMode) {
     let mut script = Script::new();
     assert_eq!(script.on(mk_headers(CHAT, mk_modes(mode))), ["headers"]);
     assert_eq!(script.on(mk_chunk(BODY, true)), ["body pick"]);
-    assert_eq!(script.queries[0].model.as_deref(), Some("m"));
+    assert_eq!(script.model(), Some("m"));
 }
 
 #[test]
@@ -301,7 +322,7 @@ fn a_truncated_body_is_picked_for_unread() {
     let mut script = Script::new();
     script.on(mk_headers(CHAT, mk_modes(BodyMode::BufferedPartial)));
     assert_eq!(script.on(mk_chunk(piece(0, 9), false)), ["body pick"]);
-    assert_eq!(script.queries[0].model, None);
+    assert_eq!(script.model(), None);
 }
 
 #[test]
@@ -328,7 +349,7 @@ fn streamed_holds_its_answers_to_the_end_and_gives_one_each() {
         script.on(mk_chunk(piece(9, BODY.len()), true)),
         ["headers pick", "body", "body"]
     );
-    assert_eq!(script.queries[0].model.as_deref(), Some("m"));
+    assert_eq!(script.model(), Some("m"));
 }
 
 #[test]
@@ -342,7 +363,7 @@ fn streamed_decides_unread_before_the_proxy_stops_reading() {
         script.on(mk_chunk(&chunk, false)),
         ["headers pick", "body", "body", "body"]
     );
-    assert_eq!(script.queries[0].model, None);
+    assert_eq!(script.model(), None);
     assert_eq!(script.on(mk_chunk("", true)), ["body"]);
 }
 

@@ -17,6 +17,7 @@ use envoy_types::pb::{
 };
 
 use super::*;
+use crate::edit::Edit;
 
 /// Reads a message in the published definition.
 fn inputs(message: ProcessingRequest) -> SmallVec<[Input; 2]> {
@@ -217,11 +218,14 @@ fn destination_in(metadata: Option<Struct>) -> Option<Kind> {
 #[case(true)]
 #[case(false)]
 fn a_pick_is_the_same_in_header_and_metadata(#[case] clear: bool) {
+    let mut edit = Edit::default();
+    edit.set_header(REQUEST_ID, "id");
+    edit.remove_header("content-length");
     let route = Route {
-        destination: "10.0.0.1:8000,10.0.0.2:8000".into(),
-        request_id: Some("id".into()),
+        destination: Some("10.0.0.1:8000,10.0.0.2:8000".into()),
+        edit,
     };
-    let message = message(Reply::Headers(Phase::Request, Some(route)), clear);
+    let message = message(Reply::Headers(Phase::Request, Some(Box::new(route))), clear);
     assert_eq!(
         destination_in(message.dynamic_metadata),
         Some(string("10.0.0.1:8000,10.0.0.2:8000"))
@@ -278,7 +282,7 @@ fn a_plain_answer_changes_nothing() {
 
 #[test]
 fn streamed_bytes_and_their_end_are_carried() {
-    let streamed = Some(Streamed {
+    let part = Part::Streamed(Streamed {
         bytes: Bytes::from_static(b"abc"),
         end: true,
     });
@@ -286,7 +290,7 @@ fn streamed_bytes_and_their_end_are_carried() {
         Reply::Body {
             phase: Phase::Response,
             route: None,
-            streamed,
+            part,
         },
         true,
     );

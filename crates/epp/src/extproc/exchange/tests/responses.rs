@@ -227,7 +227,7 @@ fn the_latest_subset_before_the_pick_counts() {
     script.on(mk_headers(CHAT, FDS));
     script.on(context("10.0.0.2"));
     script.on(mk_chunk(BODY, true));
-    let subset = script.queries[0].request.subset.clone().unwrap();
+    let subset = script.queries[0].subset.clone().unwrap();
     let latest = Allowed::Ip("10.0.0.2".parse().unwrap());
     assert_eq!(subset.entries(), [latest]);
 }
