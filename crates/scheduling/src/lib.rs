@@ -16,6 +16,7 @@ mod endpoint;
 mod facts;
 mod load;
 mod pick;
+pub mod prefix;
 mod profile;
 mod slot;
 mod snapshot;
