@@ -10,7 +10,8 @@
 //! ```
 //!
 //! A [`Snapshot`] is immutable and shared; the [`Load`] inside an endpoint is the only thing that
-//! changes, and it outlives the snapshots that the endpoint is part of.
+//! changes, and it outlives the snapshots that the endpoint is part of. What endpoints have cached is
+//! kept beside them, by [`Slot`], in a [`prefix::PrefixIndex`].
 
 mod endpoint;
 mod facts;
