@@ -13,6 +13,9 @@
 //! A [`Snapshot`] is immutable and shared; the [`Load`] inside an endpoint is the only thing that
 //! changes, and it outlives the snapshots that the endpoint is part of. A [`Table`] is what is known at one moment, in
 //! plain values: whoever has it and the [`Profile`] can choose, also another process, and reports the [`Slot`].
+//!
+//! What endpoints have cached is kept beside them in a [`prefix::PrefixIndex`], requests that wait in a
+//! [`flow::Controller`].
 
 mod candidates;
 mod endpoint;
@@ -20,6 +23,7 @@ mod filter;
 pub mod flow;
 mod load;
 mod pick;
+pub mod prefix;
 mod profile;
 mod registry;
 mod request;

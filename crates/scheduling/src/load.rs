@@ -138,6 +138,8 @@ pub struct Reading {
     pub tokens: u64,
     /// Trust in the queue's length, on which most decisions stand.
     pub quality: Quality,
+    /// How often the engine's process was seen to be another one.
+    pub restarts: u32,
 }
 
 /// The three values of a page that scores are made of.
@@ -317,6 +319,7 @@ impl Load {
             in_flight,
             tokens: self.tokens.load(Ordering::Acquire),
             quality,
+            restarts: scrape.restarts,
         }
     }
 

@@ -12,7 +12,26 @@ pub struct Slot {
     pub generation: u32,
 }
 
+/// Generations that a slot's own one stands for.
+const RESTARTS: u32 = 256;
+
 // === impl Slot ===
+
+impl Slot {
+    /// The place of what the endpoint has cached, which is gone when its engine starts again: a generation for each of
+    /// up to 256 restarts, then the first of them again.
+    #[must_use]
+    pub fn after_restarts(self, restarts: u32) -> Self {
+        let restarts = restarts % RESTARTS;
+        Self {
+            generation: self
+                .generation
+                .wrapping_mul(RESTARTS)
+                .wrapping_add(restarts),
+            ..self
+        }
+    }
+}
 
 /// `7.2`: index, generation.
 impl fmt::Display for Slot {

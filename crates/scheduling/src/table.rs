@@ -10,6 +10,7 @@ use moment::Moment;
 use crate::{
     load::{Freshness, Load, Lora, Quality, Reading, Values},
     request::Subset,
+    slot::Slot,
     snapshot::Roster,
 };
 
@@ -31,6 +32,8 @@ pub struct Table {
     pub tokens: Vec<u64>,
     /// Trust in the queue's length.
     pub quality: Vec<Quality>,
+    /// Places of what members have cached.
+    pub cache_slots: Vec<Slot>,
     /// LoRA adapters; empty where nobody asked for them.
     pub adapters: Vec<Adapters>,
     readings: Vec<Reading>,
@@ -94,6 +97,7 @@ impl Table {
             in_flight,
             tokens,
             quality,
+            cache_slots,
             adapters,
             readings,
         } = self;
@@ -106,6 +110,7 @@ impl Table {
         in_flight.clear();
         tokens.clear();
         quality.clear();
+        cache_slots.clear();
         adapters.clear();
         readings.clear();
     }
@@ -115,6 +120,9 @@ impl Table {
         self.in_flight.push(reading.in_flight);
         self.tokens.push(reading.tokens);
         self.quality.push(reading.quality);
+        let slot = self.roster.slots.get(self.readings.len()).copied();
+        let slot = slot.unwrap_or_default().after_restarts(reading.restarts);
+        self.cache_slots.push(slot);
         self.readings.push(reading);
         if adapters {
             let mut unseen = Vec::new();

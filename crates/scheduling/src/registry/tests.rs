@@ -96,6 +96,31 @@ fn a_slot_is_given_again_with_the_next_generation() {
     assert_eq!(indexes.len(), 2, "no place is given twice");
 }
 
+/// An engine that starts again in its pod has nothing cached; so has another endpoint in its slot.
+#[test]
+fn each_life_of_an_engine_has_a_place_of_its_own_for_what_it_cached() {
+    let mut registry = Registry::default();
+    let first = registry.update(mk_members(1), NOW);
+    let place = |snapshot: &Snapshot| crate::fixtures::read(snapshot).cache_slots[0];
+    let started = |at| {
+        let page = crate::fixtures::mk_page(0.0, 0.0, 0.0);
+        let started = Some(at);
+        crate::fixtures::scrape(&at(&first, 0), crate::Scraped { started, ..page });
+        place(&first)
+    };
+    let places = [started(1.0), started(100.0), started(200.0)];
+    registry.update(Vec::new(), NOW);
+    registry.sweep(after(61));
+    let next = place(&registry.update(vec![mk_member("b", "b", "10.0.0.9:1")], after(62)));
+    let all: std::collections::BTreeSet<_> = places.into_iter().chain([next]).collect();
+    assert_eq!(all.len(), 4, "{places:?} {next:?}");
+    assert_eq!(
+        all.last(),
+        Some(&next),
+        "later lives have greater generations"
+    );
+}
+
 #[test]
 fn a_pod_made_anew_and_a_moved_one_are_other_endpoints() {
     let mut registry = Registry::default();
