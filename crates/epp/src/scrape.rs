@@ -25,22 +25,17 @@ use crate::{
 use moment::Clock;
 
 mod engine;
+mod pace;
 mod page;
 mod scanner;
 
 use engine::Engine;
+use pace::Pace;
 use page::{Page, PageError};
-
 use scanner::Scanner;
 
 /// A page that takes longer says nothing about now.
 const TIMEOUT: Duration = Duration::from_secs(1);
-
-/// With no answer that often, the endpoint is asked only each [`SLOW`].
-const SLOW_AFTER: u32 = 10;
-
-/// Bounds the work spent on endpoints that are gone.
-const SLOW: Duration = Duration::from_secs(1);
 
 /// After this, readiness no longer waits for the first round.
 const FIRST_ROUND: Duration = Duration::from_secs(1);
@@ -173,27 +168,19 @@ impl Target {
     async fn run(self, mut first: Option<mpsc::Sender<()>>) {
         let mut page = Page::new(self.endpoint.address());
         let mut scanner = Scanner::new(self.engine);
+        let mut pace = Pace::new(self.interval);
         // Spread over the interval: scrapes that all start at once make picks wait.
         let phase = self.interval.mul_f64(rand::rng().random());
-        let mut unanswered = 0_u32;
         let mut ticks = self.ticks(self.interval, phase);
         loop {
             if first.is_none() {
                 ticks.tick().await;
             }
-            let answered = self.scrape(&mut page, &mut scanner).await;
+            let result = self.scrape(&mut page, &mut scanner).await;
             first = None;
-            let before = unanswered;
-            unanswered = if answered {
-                0
-            } else {
-                unanswered.saturating_add(1)
-            };
-            if before < SLOW_AFTER && unanswered >= SLOW_AFTER {
-                debug!("no answer: scraping less often");
-                ticks = self.ticks(self.interval.max(SLOW), SLOW);
-            } else if before >= SLOW_AFTER && unanswered == 0 {
-                ticks = self.ticks(self.interval, self.interval);
+            if let Some(interval) = pace.scraped(result.is_ok()) {
+                debug!(?interval, "scraping at another pace");
+                ticks = self.ticks(interval, interval);
             }
         }
     }
@@ -205,8 +192,8 @@ impl Target {
         ticks
     }
 
-    /// One scrape; whether the server answered at all.
-    async fn scrape(&self, page: &mut Page, scanner: &mut Scanner) -> bool {
+    /// One scrape, and its place in the load and in the counters.
+    async fn scrape(&self, page: &mut Page, scanner: &mut Scanner) -> Result<(), ScrapeFailure> {
         let load = self.endpoint.load();
         let start = load.scrape_starts(self.clock.now());
         let result = timeout(TIMEOUT, page.read(scanner))
@@ -217,8 +204,6 @@ impl Target {
             Ok(()) => load.scraped(start, scraped),
             Err(error) => {
                 debug!(%error, reason = error.reason(), "scrape failed");
-                // A half-read connection cannot be used again.
-                page.disconnect();
                 load.scrape_failed(error.failure());
                 Err(error.failure())
             }
@@ -229,7 +214,7 @@ impl Target {
             Err(ScrapeFailure::Useless) => &self.useless,
         };
         counter.inc();
-        noted != Err(ScrapeFailure::Unreachable)
+        noted
     }
 }
 
