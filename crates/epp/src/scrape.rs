@@ -24,12 +24,16 @@ use crate::{
 };
 use moment::Clock;
 
-mod engine;
+pub(crate) mod engine;
+mod lora;
+mod names;
 mod pace;
 mod page;
+mod sample;
 mod scanner;
+pub(crate) mod spec;
 
-use engine::Engine;
+use engine::{Engine, EngineTable};
 use pace::Pace;
 use page::{Page, PageError};
 use scanner::Scanner;
@@ -56,7 +60,7 @@ pub struct Scraper {
 /// What one endpoint's task needs.
 struct Target {
     endpoint: Arc<Endpoint>,
-    engine: Engine,
+    engine: Arc<Engine>,
     interval: Duration,
     clock: Clock,
     ok: Counter,
@@ -69,13 +73,22 @@ type Running = BTreeMap<Slot, (Arc<str>, AbortHandle)>;
 // === impl Scraper ===
 
 impl Scraper {
+    /// [`Scraper::run_with`] the built-in engines.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn run(self, members: watch::Receiver<Option<Arc<Snapshot>>>) -> anyhow::Result<()> {
+        self.run_with(EngineTable::default(), members).await
+    }
+
     /// Scrapes the members, as they come and go, until the sender of `members` is dropped. `None` in
     /// `members`: not known yet.
     ///
     /// # Errors
     /// When a task ended, which only a bug can make it do.
-    pub async fn run(
+    pub async fn run_with(
         self,
+        engines: EngineTable,
         mut members: watch::Receiver<Option<Arc<Snapshot>>>,
     ) -> anyhow::Result<()> {
         let mut tasks = JoinSet::new();
@@ -90,6 +103,7 @@ impl Scraper {
             return Ok(());
         };
         self.follow(
+            &engines,
             &snapshot.unwrap_or_default(),
             &mut running,
             &mut tasks,
@@ -106,7 +120,7 @@ impl Scraper {
                         return Ok(());
                     }
                     let snapshot = members.borrow_and_update().clone().unwrap_or_default();
-                    self.follow(&snapshot, &mut running, &mut tasks, None);
+                    self.follow(&engines, &snapshot, &mut running, &mut tasks, None);
                 }
                 Some(ended) = tasks.join_next() => match ended {
                     Err(error) if error.is_cancelled() => {}
@@ -119,6 +133,7 @@ impl Scraper {
 
     fn follow(
         &self,
+        engines: &EngineTable,
         snapshot: &Snapshot,
         running: &mut Running,
         tasks: &mut JoinSet<()>,
@@ -138,7 +153,7 @@ impl Scraper {
                 None => None,
             };
             let handle = kept.unwrap_or_else(|| {
-                let target = self.target(member);
+                let target = self.target(engines, member);
                 let span = debug_span!("scrape", endpoint = %endpoint.id());
                 tasks.spawn(target.run(first.cloned()).instrument(span))
             });
@@ -149,10 +164,10 @@ impl Scraper {
         }
     }
 
-    fn target(&self, member: &Entry) -> Target {
+    fn target(&self, engines: &EngineTable, member: &Entry) -> Target {
         Target {
             endpoint: Arc::clone(&member.endpoint),
-            engine: Engine::by_name(&member.engine),
+            engine: Arc::clone(engines.engine(&member.engine)),
             interval: self.interval,
             clock: self.clock,
             ok: self.metrics.scrapes("ok"),
@@ -167,7 +182,7 @@ impl Scraper {
 impl Target {
     async fn run(self, mut first: Option<mpsc::Sender<()>>) {
         let mut page = Page::new(self.endpoint.address());
-        let mut scanner = Scanner::new(self.engine);
+        let mut scanner = Scanner::new(Arc::clone(&self.engine));
         let mut pace = Pace::new(self.interval);
         // Spread over the interval: scrapes that all start at once make picks wait.
         let phase = self.interval.mul_f64(rand::rng().random());
@@ -199,15 +214,17 @@ impl Target {
         let result = timeout(TIMEOUT, page.read(scanner))
             .await
             .unwrap_or(Err(PageError::Timeout));
-        let scraped = scanner.finish();
         let noted = match result {
-            Ok(()) => load.scraped(start, scraped),
+            Ok(()) => load.scraped(start, scanner.finish()),
             Err(error) => {
                 debug!(%error, reason = error.reason(), "scrape failed");
                 load.scrape_failed(error.failure());
                 Err(error.failure())
             }
         };
+        if noted.is_err() {
+            scanner.reset();
+        }
         let counter = match noted {
             Ok(()) => &self.ok,
             Err(ScrapeFailure::Unreachable) => &self.unreachable,

@@ -104,7 +104,7 @@ impl Page {
             match open.get(self.address, scanner).await {
                 Ok(answered) => return self.keep(open, answered),
                 // A server may close an idle connection at any time; only a new one proves anything.
-                Err(_) => drop(scanner.finish()),
+                Err(_) => scanner.reset(),
             }
         }
         let mut open = Open::connect(self.address).await?;

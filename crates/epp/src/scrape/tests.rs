@@ -18,8 +18,9 @@ use super::{
     *,
 };
 
-const PAGE: &str =
-    "vllm:num_requests_waiting 7\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.5\n";
+const PAGE: &str = "vllm:num_requests_waiting 7\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.5\n\
+                    vllm:lora_requests_info{running_lora_adapters=\"a\",max_lora=\"4\"} 1.7e9\n\
+                    vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"900\"} 1\n";
 
 /// What [`PAGE`] says.
 const FULL: Values<Option<f64>> = Values {
@@ -203,7 +204,7 @@ async fn a_kept_connection_that_was_closed_is_replaced_and_does_not_hang() {
     })
     .await;
     let mut page = Page::new(address);
-    let mut scanner = Scanner::new(Engine::by_name(""));
+    let mut scanner = Scanner::new(Arc::clone(EngineTable::default().engine("")));
     for round in 0..3 {
         let read = timeout(Duration::from_secs(10), page.read(&mut scanner)).await;
         assert!(matches!(read, Ok(Ok(()))), "round {round}: {read:?}");
@@ -320,7 +321,7 @@ async fn an_error_whose_body_does_not_come_is_no_timeout() {
     })
     .await;
     let mut page = Page::new(address);
-    let mut scanner = Scanner::new(Engine::by_name(""));
+    let mut scanner = Scanner::new(Arc::clone(EngineTable::default().engine("")));
     let read = timeout(Duration::from_secs(10), page.read(&mut scanner)).await;
     assert!(matches!(read, Ok(Err(PageError::Status(503)))), "{read:?}");
 }
@@ -345,13 +346,41 @@ async fn a_body_without_end_costs_the_connection_but_not_more(#[case] status: &'
     })
     .await;
     let mut page = Page::new(address);
-    let mut scanner = Scanner::new(Engine::by_name(""));
+    let mut scanner = Scanner::new(Arc::clone(EngineTable::default().engine("")));
     for _ in 0..2 {
         let read = timeout(Duration::from_secs(10), page.read(&mut scanner)).await;
         let reason = read.expect("bounded").unwrap_err().reason();
         assert!(matches!(reason, "too-large" | "status"), "{reason}");
         closes.recv().await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn adapters_and_cache_reach_the_load_even_after_a_useless_page() {
+    let mut servers = JoinSet::new();
+    let address = serve(&mut servers, async |mut stream| {
+        // The load takes nothing of a page without load.
+        let (_, useless) = PAGE.split_once("vllm:lora").unwrap();
+        let useless = format!("vllm:lora{useless}");
+        read_request(&mut stream).await;
+        answer(&mut stream, "200 OK", &useless).await;
+        while read_request(&mut stream).await {
+            answer(&mut stream, "200 OK", PAGE).await;
+        }
+    })
+    .await;
+    let snapshot = mk_snapshot(&[address]);
+    let running = start(Some(Arc::clone(&snapshot)));
+    let load = snapshot.members()[0].endpoint.load();
+    running
+        .until(&snapshot.members()[0].endpoint, |reading| {
+            reading.scraped == FULL
+        })
+        .await;
+    let lora = load.lora().expect("the page has it");
+    assert_eq!((&*lora.running, lora.max), (&["a".into()][..], 4));
+    let cache = load.cache().expect("the page has it");
+    assert_eq!((cache.block_tokens, cache.blocks), (16, 900));
 }
 
 #[tokio::test]
