@@ -24,23 +24,22 @@ use crate::{
 };
 use moment::Clock;
 
-mod engine;
+pub(crate) mod engine;
+mod lora;
+mod names;
+mod pace;
 mod page;
+mod sample;
 mod scanner;
+pub(crate) mod spec;
 
-use engine::Engine;
+use engine::{Engine, EngineTable};
+use pace::Pace;
 use page::{Page, PageError};
-
 use scanner::Scanner;
 
 /// A page that takes longer says nothing about now.
 const TIMEOUT: Duration = Duration::from_secs(1);
-
-/// With no answer that often, the endpoint is asked only each [`SLOW`].
-const SLOW_AFTER: u32 = 10;
-
-/// Bounds the work spent on endpoints that are gone.
-const SLOW: Duration = Duration::from_secs(1);
 
 /// After this, readiness no longer waits for the first round.
 const FIRST_ROUND: Duration = Duration::from_secs(1);
@@ -61,7 +60,7 @@ pub struct Scraper {
 /// What one endpoint's task needs.
 struct Target {
     endpoint: Arc<Endpoint>,
-    engine: Engine,
+    engine: Arc<Engine>,
     interval: Duration,
     clock: Clock,
     ok: Counter,
@@ -74,13 +73,22 @@ type Running = BTreeMap<Slot, (Arc<str>, AbortHandle)>;
 // === impl Scraper ===
 
 impl Scraper {
+    /// [`Scraper::run_with`] the built-in engines.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn run(self, members: watch::Receiver<Option<Arc<Snapshot>>>) -> anyhow::Result<()> {
+        self.run_with(EngineTable::default(), members).await
+    }
+
     /// Scrapes the members, as they come and go, until the sender of `members` is dropped. `None` in
     /// `members`: not known yet.
     ///
     /// # Errors
     /// When a task ended, which only a bug can make it do.
-    pub async fn run(
+    pub async fn run_with(
         self,
+        engines: EngineTable,
         mut members: watch::Receiver<Option<Arc<Snapshot>>>,
     ) -> anyhow::Result<()> {
         let mut tasks = JoinSet::new();
@@ -95,6 +103,7 @@ impl Scraper {
             return Ok(());
         };
         self.follow(
+            &engines,
             &snapshot.unwrap_or_default(),
             &mut running,
             &mut tasks,
@@ -111,7 +120,7 @@ impl Scraper {
                         return Ok(());
                     }
                     let snapshot = members.borrow_and_update().clone().unwrap_or_default();
-                    self.follow(&snapshot, &mut running, &mut tasks, None);
+                    self.follow(&engines, &snapshot, &mut running, &mut tasks, None);
                 }
                 Some(ended) = tasks.join_next() => match ended {
                     Err(error) if error.is_cancelled() => {}
@@ -124,6 +133,7 @@ impl Scraper {
 
     fn follow(
         &self,
+        engines: &EngineTable,
         snapshot: &Snapshot,
         running: &mut Running,
         tasks: &mut JoinSet<()>,
@@ -143,7 +153,7 @@ impl Scraper {
                 None => None,
             };
             let handle = kept.unwrap_or_else(|| {
-                let target = self.target(member);
+                let target = self.target(engines, member);
                 let span = debug_span!("scrape", endpoint = %endpoint.id());
                 tasks.spawn(target.run(first.cloned()).instrument(span))
             });
@@ -154,10 +164,10 @@ impl Scraper {
         }
     }
 
-    fn target(&self, member: &Entry) -> Target {
+    fn target(&self, engines: &EngineTable, member: &Entry) -> Target {
         Target {
             endpoint: Arc::clone(&member.endpoint),
-            engine: Engine::by_name(&member.engine),
+            engine: Arc::clone(engines.engine(&member.engine)),
             interval: self.interval,
             clock: self.clock,
             ok: self.metrics.scrapes("ok"),
@@ -172,28 +182,20 @@ impl Scraper {
 impl Target {
     async fn run(self, mut first: Option<mpsc::Sender<()>>) {
         let mut page = Page::new(self.endpoint.address());
-        let mut scanner = Scanner::new(self.engine);
+        let mut scanner = Scanner::new(Arc::clone(&self.engine));
+        let mut pace = Pace::new(self.interval);
         // Spread over the interval: scrapes that all start at once make picks wait.
         let phase = self.interval.mul_f64(rand::rng().random());
-        let mut unanswered = 0_u32;
         let mut ticks = self.ticks(self.interval, phase);
         loop {
             if first.is_none() {
                 ticks.tick().await;
             }
-            let answered = self.scrape(&mut page, &mut scanner).await;
+            let result = self.scrape(&mut page, &mut scanner).await;
             first = None;
-            let before = unanswered;
-            unanswered = if answered {
-                0
-            } else {
-                unanswered.saturating_add(1)
-            };
-            if before < SLOW_AFTER && unanswered >= SLOW_AFTER {
-                debug!("no answer: scraping less often");
-                ticks = self.ticks(self.interval.max(SLOW), SLOW);
-            } else if before >= SLOW_AFTER && unanswered == 0 {
-                ticks = self.ticks(self.interval, self.interval);
+            if let Some(interval) = pace.scraped(result.is_ok()) {
+                debug!(?interval, "scraping at another pace");
+                ticks = self.ticks(interval, interval);
             }
         }
     }
@@ -205,31 +207,31 @@ impl Target {
         ticks
     }
 
-    /// One scrape; whether the server answered at all.
-    async fn scrape(&self, page: &mut Page, scanner: &mut Scanner) -> bool {
+    /// One scrape, and its place in the load and in the counters.
+    async fn scrape(&self, page: &mut Page, scanner: &mut Scanner) -> Result<(), ScrapeFailure> {
         let load = self.endpoint.load();
         let start = load.scrape_starts(self.clock.now());
         let result = timeout(TIMEOUT, page.read(scanner))
             .await
             .unwrap_or(Err(PageError::Timeout));
-        let scraped = scanner.finish();
         let noted = match result {
-            Ok(()) => load.scraped(start, scraped),
+            Ok(()) => load.scraped(start, scanner.finish()),
             Err(error) => {
                 debug!(%error, reason = error.reason(), "scrape failed");
-                // A half-read connection cannot be used again.
-                page.disconnect();
                 load.scrape_failed(error.failure());
                 Err(error.failure())
             }
         };
+        if noted.is_err() {
+            scanner.reset();
+        }
         let counter = match noted {
             Ok(()) => &self.ok,
             Err(ScrapeFailure::Unreachable) => &self.unreachable,
             Err(ScrapeFailure::Useless) => &self.useless,
         };
         counter.inc();
-        noted != Err(ScrapeFailure::Unreachable)
+        noted
     }
 }
 

@@ -1,19 +1,28 @@
 //! Gets one metrics page after the other over a connection that is kept.
 
-use std::{io, net::SocketAddr, pin::Pin};
+use std::{io, net::SocketAddr, pin::Pin, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, header::HOST};
 use http_body_util::{BodyExt, Empty};
-use hyper::client::conn::http1::{Connection, SendRequest, handshake};
+use hyper::{
+    body::Incoming,
+    client::conn::http1::{Connection, SendRequest, handshake},
+};
 use hyper_util::rt::TokioIo;
 use scheduling::ScrapeFailure;
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, time::timeout};
 
 use super::scanner::Scanner;
 
 /// 8 MiB: a hundred times the page of a busy server.
 const MAX_PAGE: usize = 8 * 1024 * 1024;
+
+/// 64 KiB: the text of an error. It is read only to keep the connection; a longer one costs the connection.
+const MAX_ERROR: usize = 64 * 1024;
+
+/// The text of an error is sent with the status; waiting longer would make it a timeout, which means another failure.
+const ERROR_WAIT: Duration = Duration::from_millis(100);
 
 /// Why a page could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +59,13 @@ struct Open {
     driver: Option<Driver>,
 }
 
+/// The end of one request.
+struct Answered {
+    result: Result<(), PageError>,
+    /// The whole body was read, so that another request may follow.
+    whole: bool,
+}
+
 // === impl PageError ===
 
 impl PageError {
@@ -82,32 +98,27 @@ impl Page {
         }
     }
 
-    /// The next page comes over a new connection.
-    pub(super) fn disconnect(&mut self) {
-        self.connection = None;
-    }
-
-    /// Reads the page into `scanner`. The caller bounds the time, and disconnects after an error.
+    /// Reads the page into `scanner`. The caller bounds the time: dropped half-way, it leaves no connection.
     pub(super) async fn read(&mut self, scanner: &mut Scanner) -> Result<(), PageError> {
-        if let Some(mut open) = self.connection.take()
-            && let Ok(done) = open.get(self.address, scanner).await
-        {
-            self.keep(open);
-            return done;
+        if let Some(mut open) = self.connection.take() {
+            match open.get(self.address, scanner).await {
+                Ok(answered) => return self.keep(open, answered),
+                // A server may close an idle connection at any time; only a new one proves anything.
+                Err(_) => scanner.reset(),
+            }
         }
-        // A server may close an idle connection at any time; only a new one proves anything.
-        let _ = scanner.finish();
         let mut open = Open::connect(self.address).await?;
-        let done = open
+        let answered = open
             .get(self.address, scanner)
             .await
             .map_err(PageError::Broken)?;
-        self.keep(open);
-        done
+        self.keep(open, answered)
     }
 
-    fn keep(&mut self, open: Open) {
-        self.connection = Some(open).filter(|open| open.driver.is_some());
+    fn keep(&mut self, open: Open, answered: Answered) -> Result<(), PageError> {
+        let Answered { result, whole } = answered;
+        self.connection = Some(open).filter(|open| whole && open.driver.is_some());
+        result
     }
 }
 
@@ -128,12 +139,12 @@ impl Open {
         })
     }
 
-    /// The outer error is the connection's, the inner one the page's.
+    /// The error is the connection's.
     async fn get(
         &mut self,
         address: SocketAddr,
         scanner: &mut Scanner,
-    ) -> Result<Result<(), PageError>, hyper::Error> {
+    ) -> Result<Answered, hyper::Error> {
         let Self { requests, driver } = self;
         let exchange = exchange(requests, address, scanner);
         tokio::pin!(exchange);
@@ -164,7 +175,7 @@ async fn exchange(
     requests: &mut SendRequest<Empty<Bytes>>,
     address: SocketAddr,
     scanner: &mut Scanner,
-) -> Result<Result<(), PageError>, hyper::Error> {
+) -> Result<Answered, hyper::Error> {
     requests.ready().await?;
     let mut request = Request::new(Empty::new());
     *request.uri_mut() = http::Uri::from_static("/metrics");
@@ -172,20 +183,44 @@ async fn exchange(
     request.headers_mut().insert(HOST, host);
     let response = requests.send_request(request).await?;
     let status = response.status().as_u16();
+    let body = response.into_body();
     if status != 200 {
-        return Ok(Err(PageError::Status(status)));
+        return Ok(Answered {
+            result: Err(PageError::Status(status)),
+            // The status says enough, even when the rest does not come.
+            whole: matches!(
+                timeout(ERROR_WAIT, read_body(body, MAX_ERROR, |_| {})).await,
+                Ok(Ok(true))
+            ),
+        });
     }
-    let mut body = response.into_body();
+    let whole = read_body(body, MAX_PAGE, |bytes| scanner.feed(bytes)).await?;
+    Ok(Answered {
+        result: if whole {
+            Ok(())
+        } else {
+            Err(PageError::TooLarge)
+        },
+        whole,
+    })
+}
+
+/// Whether the body ended within `max` bytes.
+async fn read_body(
+    mut body: Incoming,
+    max: usize,
+    mut feed: impl FnMut(&[u8]),
+) -> Result<bool, hyper::Error> {
     let mut size = 0_usize;
     while let Some(frame) = body.frame().await {
         let Ok(bytes) = frame?.into_data() else {
             continue;
         };
         size = size.saturating_add(bytes.len());
-        if size > MAX_PAGE {
-            return Ok(Err(PageError::TooLarge));
+        if size > max {
+            return Ok(false);
         }
-        scanner.feed(&bytes);
+        feed(&bytes);
     }
-    Ok(Ok(()))
+    Ok(true)
 }

@@ -1,9 +1,19 @@
 //! Finds a few values in a long metrics page, as its bytes arrive.
+//!
+//! ```text
+//!  bytes ─► lines ─► Names: wanted? ─► Sample: labels, value ─► PageValues ─► Scraped
+//! ```
+
+use std::sync::Arc;
 
 use memchr::memchr;
-use scheduling::Scraped;
+use scheduling::{CacheLayout, Scraped};
 
-use super::engine::{Engine, Metric};
+use super::{
+    engine::{Engine, Role},
+    lora::LoraReader,
+    sample::{Sample, integer, number},
+};
 
 /// 256 KiB: a line with a thousand adapter names is far below. A longer one is passed over.
 const MAX_LINE: usize = 256 * 1024;
@@ -11,18 +21,29 @@ const MAX_LINE: usize = 256 * 1024;
 /// No engine has a trillion requests. Sums of such values, over a page and over a pool, stay finite.
 const MAX_VALUE: f64 = 1e12;
 
-/// Reads one page at a time; allocates only for a line cut in two, in a buffer that is kept.
+/// Reads one page at a time. Keeps its buffers: it allocates only when a line grows beyond them or when the adapters
+/// changed.
 #[derive(Debug)]
 pub(crate) struct Scanner {
-    engine: Engine,
+    engine: Arc<Engine>,
     /// The beginning of a line whose end has not come yet.
     partial: Vec<u8>,
     /// The rest of the current line does not matter.
     skipping: bool,
+    page: PageValues,
+}
+
+/// What one page had so far.
+#[derive(Debug)]
+struct PageValues {
     waiting: Series,
     running: Series,
-    kv: Series,
-    former_kv: Series,
+    /// One for each name.
+    kv: Vec<Series>,
+    lora: LoraReader,
+    block_size: Series,
+    blocks: Series,
+    started: Series,
 }
 
 /// The series of one metric, one per rank or model.
@@ -30,21 +51,27 @@ pub(crate) struct Scanner {
 struct Series {
     sum: f64,
     count: f64,
+    greatest: f64,
 }
 
 // === impl Scanner ===
 
 impl Scanner {
     /// A scanner for pages of `engine`.
-    pub(crate) fn new(engine: Engine) -> Self {
+    pub(super) fn new(engine: Arc<Engine>) -> Self {
         Self {
+            page: PageValues {
+                waiting: Series::default(),
+                running: Series::default(),
+                kv: vec![Series::default(); engine.spec.kv.len()],
+                lora: LoraReader::default(),
+                block_size: Series::default(),
+                blocks: Series::default(),
+                started: Series::default(),
+            },
             engine,
             partial: Vec::new(),
             skipping: false,
-            waiting: Series::default(),
-            running: Series::default(),
-            kv: Series::default(),
-            former_kv: Series::default(),
         }
     }
 
@@ -60,9 +87,13 @@ impl Scanner {
         if self.skipping || bytes.is_empty() {
             return;
         }
-        let decided = self.partial.is_empty() && bytes.len() >= self.engine.prefix.len();
-        let wanted = !decided || bytes.starts_with(self.engine.prefix.as_bytes());
-        if wanted && self.partial.len().saturating_add(bytes.len()) <= MAX_LINE {
+        let head = if self.partial.is_empty() {
+            bytes
+        } else {
+            &self.partial
+        };
+        let fits = self.partial.len().saturating_add(bytes.len()) <= MAX_LINE;
+        if fits && self.engine.names.may_begin(head) {
             self.partial.extend_from_slice(bytes);
         } else {
             self.partial.clear();
@@ -70,26 +101,17 @@ impl Scanner {
         }
     }
 
-    /// The values of the page; ready for the next one. A page that broke off gives what it had, which
-    /// the caller does not use.
+    /// The values of the page; ready for the next one. LoRA adapters are absent when they are those of the last page,
+    /// unless [`Scanner::reset`] was called since.
     pub(crate) fn finish(&mut self) -> Scraped {
         self.end_line(&[]);
-        let kv = self.kv.mean().or(self.former_kv.mean());
-        let scraped = Scraped {
-            waiting: self.waiting.sum(),
-            running: self.running.sum(),
-            kv,
-            ..Scraped::default()
-        };
-        for series in [
-            &mut self.waiting,
-            &mut self.running,
-            &mut self.kv,
-            &mut self.former_kv,
-        ] {
-            *series = Series::default();
-        }
-        scraped
+        self.page.take()
+    }
+
+    /// Forgets the page: it broke off, or nobody wanted it. The next one reports all it has.
+    pub(crate) fn reset(&mut self) {
+        let _ = self.finish();
+        self.page.lora.reset();
     }
 
     fn end_line(&mut self, rest: &[u8]) {
@@ -109,91 +131,103 @@ impl Scanner {
     }
 
     fn line(&mut self, line: &[u8]) {
-        let Some(line) = line.strip_prefix(self.engine.prefix.as_bytes()) else {
+        let Some((wanted, rest)) = self.engine.names.find(line) else {
             return;
         };
-        let Engine {
-            prefix: _,
-            waiting,
-            running,
-            kv,
-            former_kv,
-        } = self.engine;
-        let wanted = [
-            (Some(waiting), &mut self.waiting),
-            (Some(running), &mut self.running),
-            (Some(kv), &mut self.kv),
-            (former_kv, &mut self.former_kv),
-        ];
-        for (metric, series) in wanted {
-            if let Some(value) = metric.and_then(|metric| metric.value(line)) {
-                series.add(value);
+        if line.len() > MAX_LINE {
+            return;
+        }
+        let Some(sample) = Sample::parse(rest) else {
+            return;
+        };
+        for wanted in wanted {
+            if sample.has(&wanted.labels) {
+                self.page.read(&wanted.role, sample);
             }
         }
     }
 }
 
-// === impl Metric ===
+// === impl PageValues ===
 
-impl Metric {
-    /// The value of a line of this metric, given without the engine's prefix. What is no plausible number of
-    /// requests counts as missing, NaN too.
-    fn value(self, line: &[u8]) -> Option<f64> {
-        let rest = line.strip_prefix(self.name.as_bytes())?;
-        let (labels, rest) = match rest.first()? {
-            b'{' => split_labels(rest.get(1..)?)?,
-            b' ' | b'\t' => (&b""[..], rest),
-            _ => return None,
+impl PageValues {
+    fn read(&mut self, role: &Role, sample: Sample<'_>) {
+        let series = match role {
+            Role::Waiting => &mut self.waiting,
+            Role::Running => &mut self.running,
+            Role::Kv(index) => match self.kv.get_mut(*index) {
+                Some(series) => series,
+                None => return,
+            },
+            Role::Lora => return self.lora.read(sample),
+            Role::CacheInfo { block_size, blocks } => {
+                // A label may be "None".
+                let value = |label: &str| sample.label(label.as_bytes()).and_then(number);
+                self.block_size.add(value(block_size));
+                self.blocks.add(value(blocks));
+                return;
+            }
+            Role::BlockSize => &mut self.block_size,
+            Role::Blocks => &mut self.blocks,
+            Role::Started => &mut self.started,
         };
-        if let Some(label) = self.label {
-            let found = labels
-                .windows(label.len())
-                .any(|window| window == label.as_bytes());
-            found.then_some(())?;
+        series.add(sample.value());
+    }
+
+    /// The values, and none for the next page.
+    fn take(&mut self) -> Scraped {
+        let mut kv = None;
+        for series in &mut self.kv {
+            let share = std::mem::take(series).share();
+            kv = kv.or(share);
         }
-        let text = std::str::from_utf8(rest).ok()?;
-        let value: f64 = text.split_ascii_whitespace().next()?.parse().ok()?;
-        (0.0..=MAX_VALUE).contains(&value).then_some(value)
+        let block_tokens = std::mem::take(&mut self.block_size).greatest();
+        let blocks = std::mem::take(&mut self.blocks).sum();
+        Scraped {
+            waiting: std::mem::take(&mut self.waiting).sum(),
+            running: std::mem::take(&mut self.running).sum(),
+            kv,
+            lora: self.lora.finish(),
+            cache: layout(block_tokens, blocks),
+            started: std::mem::take(&mut self.started).greatest(),
+        }
     }
 }
 
-/// Splits `a="b",c="d"} 1` at the closing brace, which may also stand inside a value.
-fn split_labels(rest: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (mut quoted, mut escaped) = (false, false);
-    let end = rest.iter().position(|&byte| {
-        let was_escaped = std::mem::take(&mut escaped);
-        match byte {
-            b'\\' if quoted && !was_escaped => escaped = true,
-            b'"' if !was_escaped => quoted = !quoted,
-            b'}' if !quoted => return true,
-            _ => {}
-        }
-        false
-    })?;
-    let (labels, rest) = rest.split_at_checked(end)?;
-    Some((labels, rest.get(1..)?))
+/// Absent unless both are there and not zero.
+fn layout(block_tokens: Option<f64>, blocks: Option<f64>) -> Option<CacheLayout> {
+    let layout = CacheLayout {
+        block_tokens: integer(block_tokens?),
+        blocks: integer(blocks?),
+    };
+    (layout.block_tokens > 0 && layout.blocks > 0).then_some(layout)
 }
 
 // === impl Series ===
 
 impl Series {
-    fn add(&mut self, value: f64) {
-        self.sum += value;
-        self.count += 1.0;
+    /// One more, unless it is missing or too great to be true.
+    fn add(&mut self, value: Option<f64>) {
+        if let Some(value) = value.filter(|value| *value <= MAX_VALUE) {
+            self.sum += value;
+            self.count += 1.0;
+            self.greatest = self.greatest.max(value);
+        }
     }
 
     fn sum(self) -> Option<f64> {
         (self.count > 0.0).then_some(self.sum)
     }
 
-    /// The mean share. Engines name it "perc" and publish a fraction; above 1 it is percent indeed.
-    fn mean(self) -> Option<f64> {
+    fn greatest(self) -> Option<f64> {
+        (self.count > 0.0).then_some(self.greatest)
+    }
+
+    /// The mean share. Engines name it "perc" and publish a fraction; where one is above 1, all are percent indeed.
+    fn share(self) -> Option<f64> {
         let mean = self.sum().map(|sum| sum / self.count)?;
-        Some(if mean > 1.0 {
-            (mean / 100.0).min(1.0)
-        } else {
-            mean
-        })
+        let unit = if self.greatest > 1.0 { 100.0 } else { 1.0 };
+        Some((mean / unit).min(1.0))
     }
 }
 

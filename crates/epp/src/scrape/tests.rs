@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use prometheus_client::registry::Registry;
+use rstest::rstest;
 use scheduling::{
     EndpointId, Freshness, Member, Moment, Quality, Registry as Endpoints, Snapshot, Values,
 };
@@ -12,10 +13,14 @@ use tokio::{
     sync::watch,
 };
 
-use super::*;
+use super::{
+    pace::{SLOW, SLOW_AFTER},
+    *,
+};
 
-const PAGE: &str =
-    "vllm:num_requests_waiting 7\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.5\n";
+const PAGE: &str = "vllm:num_requests_waiting 7\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.5\n\
+                    vllm:lora_requests_info{running_lora_adapters=\"a\",max_lora=\"4\"} 1.7e9\n\
+                    vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"900\"} 1\n";
 
 /// What [`PAGE`] says.
 const FULL: Values<Option<f64>> = Values {
@@ -199,7 +204,7 @@ async fn a_kept_connection_that_was_closed_is_replaced_and_does_not_hang() {
     })
     .await;
     let mut page = Page::new(address);
-    let mut scanner = Scanner::new(Engine::by_name(""));
+    let mut scanner = Scanner::new(Arc::clone(EngineTable::default().engine("")));
     for round in 0..3 {
         let read = timeout(Duration::from_secs(10), page.read(&mut scanner)).await;
         assert!(matches!(read, Ok(Ok(()))), "round {round}: {read:?}");
@@ -266,6 +271,116 @@ async fn an_error_status_never_makes_a_suspect_but_a_closed_port_does() {
         .load()
         .read(running.clock.now(), Freshness::default());
     assert_eq!(reading.quality, Quality::Unknown);
+}
+
+#[rstest]
+#[case::an_error_status("404 Not Found", "no such page\n")]
+#[case::a_useless_page("200 OK", "go_goroutines 7\n")]
+#[tokio::test]
+async fn failures_with_an_answer_slow_the_scraper_and_keep_the_connection(
+    #[case] status: &'static str,
+    #[case] page: &'static str,
+) {
+    let mut servers = JoinSet::new();
+    let (asked, mut asks) = mpsc::channel(8);
+    let (connected, mut connections) = mpsc::channel(64);
+    let address = serve(&mut servers, move |mut stream| {
+        let (asked, connected) = (asked.clone(), connected.clone());
+        async move {
+            let _ = connected.try_send(());
+            while read_request(&mut stream).await {
+                let _ = asked.send(tokio::time::Instant::now()).await;
+                answer(&mut stream, status, page).await;
+            }
+        }
+    })
+    .await;
+    let snapshot = mk_snapshot(&[address]);
+    let _running = start(Some(snapshot));
+    let mut last = asks.recv().await.unwrap();
+    for _ in 1..SLOW_AFTER {
+        last = asks.recv().await.unwrap();
+    }
+    let slow = asks.recv().await.unwrap();
+    let waited = slow.duration_since(last);
+    // The server may see one request a little later after it was sent than the other.
+    assert!(waited > SLOW.mul_f64(0.5), "after {waited:?}");
+    connections.recv().await.unwrap();
+    assert!(connections.try_recv().is_err(), "the connection is kept");
+}
+
+#[tokio::test]
+async fn an_error_whose_body_does_not_come_is_no_timeout() {
+    let mut servers = JoinSet::new();
+    let address = serve(&mut servers, async |mut stream| {
+        read_request(&mut stream).await;
+        let head = b"HTTP/1.1 503 Busy\r\ncontent-length: 9\r\n\r\n";
+        let _ = stream.write_all(head).await;
+        let _stream = stream;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let mut page = Page::new(address);
+    let mut scanner = Scanner::new(Arc::clone(EngineTable::default().engine("")));
+    let read = timeout(Duration::from_secs(10), page.read(&mut scanner)).await;
+    assert!(matches!(read, Ok(Err(PageError::Status(503)))), "{read:?}");
+}
+
+#[rstest]
+#[case::a_page("200 OK")]
+#[case::an_error("500 Oops")]
+#[tokio::test]
+async fn a_body_without_end_costs_the_connection_but_not_more(#[case] status: &'static str) {
+    let mut servers = JoinSet::new();
+    let (closed, mut closes) = mpsc::channel(8);
+    let address = serve(&mut servers, move |mut stream| {
+        let closed = closed.clone();
+        async move {
+            read_request(&mut stream).await;
+            let head = format!("HTTP/1.1 {status}\r\n\r\n{PAGE}");
+            let _ = stream.write_all(head.as_bytes()).await;
+            let filler = b"# filler, filler, filler\n".repeat(4096);
+            while stream.write_all(&filler).await.is_ok() {}
+            closed.send(()).await.unwrap();
+        }
+    })
+    .await;
+    let mut page = Page::new(address);
+    let mut scanner = Scanner::new(Arc::clone(EngineTable::default().engine("")));
+    for _ in 0..2 {
+        let read = timeout(Duration::from_secs(10), page.read(&mut scanner)).await;
+        let reason = read.expect("bounded").unwrap_err().reason();
+        assert!(matches!(reason, "too-large" | "status"), "{reason}");
+        closes.recv().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn adapters_and_cache_reach_the_load_even_after_a_useless_page() {
+    let mut servers = JoinSet::new();
+    let address = serve(&mut servers, async |mut stream| {
+        // The load takes nothing of a page without load.
+        let (_, useless) = PAGE.split_once("vllm:lora").unwrap();
+        let useless = format!("vllm:lora{useless}");
+        read_request(&mut stream).await;
+        answer(&mut stream, "200 OK", &useless).await;
+        while read_request(&mut stream).await {
+            answer(&mut stream, "200 OK", PAGE).await;
+        }
+    })
+    .await;
+    let snapshot = mk_snapshot(&[address]);
+    let running = start(Some(Arc::clone(&snapshot)));
+    let load = snapshot.members()[0].endpoint.load();
+    running
+        .until(&snapshot.members()[0].endpoint, |reading| {
+            reading.scraped == FULL
+        })
+        .await;
+    let lora = load.lora().expect("the page has it");
+    assert_eq!((&*lora.running, lora.max), (&["a".into()][..], 4));
+    let cache = load.cache().expect("the page has it");
+    assert_eq!((cache.block_tokens, cache.blocks), (16, 900));
 }
 
 #[tokio::test]

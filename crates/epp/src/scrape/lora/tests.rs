@@ -1,0 +1,73 @@
+use rstest::rstest;
+
+use super::*;
+
+fn read(reader: &mut LoraReader, series: &[&str]) -> Option<Lora> {
+    for line in series {
+        reader.read(Sample::parse(line.as_bytes())?);
+    }
+    reader.finish()
+}
+
+fn mk_lora(running: &[&str], waiting: &[&str], max: u32) -> Lora {
+    let list = |names: &[&str]| names.iter().map(|name| Box::from(*name)).collect();
+    Lora {
+        running: list(running),
+        waiting: list(waiting),
+        max,
+    }
+}
+
+#[test]
+fn the_series_with_the_greatest_time_counts() {
+    let lora = read(
+        &mut LoraReader::default(),
+        &[
+            r#"{max_lora="4",running_lora_adapters="old",waiting_lora_adapters="x"} 1.7e9"#,
+            r#"{max_lora="4",running_lora_adapters=" a , b,",waiting_lora_adapters=""} 1.7000000001e9"#,
+            r#"{max_lora="4",running_lora_adapters="older",waiting_lora_adapters=""} 1.6e9"#,
+            r#"{max_lora="4",running_lora_adapters="never",waiting_lora_adapters=""} NaN"#,
+        ],
+    );
+    assert_eq!(lora, Some(mk_lora(&["a", "b"], &[], 4)));
+}
+
+#[rstest]
+#[case::escapes(r#"{running_lora_adapters="a\\b, c\"d",max_lora="1"} 1"#, mk_lora(&["a\\b", "c\"d"], &[], 1))]
+#[case::waiting(r#"{waiting_lora_adapters="w",max_lora="2.0"} 1"#, mk_lora(&[], &["w"], 2))]
+#[case::no_number(r#"{running_lora_adapters="a",max_lora="many"} 1"#, mk_lora(&["a"], &[], 0))]
+#[case::other_labels(r#"{x="y"} 1"#, mk_lora(&[], &[], 0))]
+fn labels_are_read_or_missing(#[case] line: &str, #[case] lora: Lora) {
+    assert_eq!(read(&mut LoraReader::default(), &[line]), Some(lora));
+}
+
+#[test]
+fn adapters_are_reported_when_they_change() {
+    let mut reader = LoraReader::default();
+    let a = [r#"{running_lora_adapters="a"} 1"#];
+    let b = [r#"{running_lora_adapters="b"} 3"#];
+    assert!(read(&mut reader, &a).is_some());
+    assert_eq!(read(&mut reader, &a), None, "the same");
+    let later = [r#"{running_lora_adapters="a"} 2"#];
+    assert_eq!(read(&mut reader, &later), None, "the same at another time");
+    assert_eq!(read(&mut reader, &b), Some(mk_lora(&["b"], &[], 0)));
+    assert_eq!(read(&mut reader, &[]), None, "a page without them");
+    assert_eq!(read(&mut reader, &b), None, "still the same");
+    reader.reset();
+    assert!(read(&mut reader, &b).is_some(), "nobody took the last");
+}
+
+#[test]
+fn a_list_without_end_is_bounded() {
+    let long = "x".repeat(MAX_NAME);
+    let names: Vec<_> = (0..2000).map(|index| format!("adapter-{index}")).collect();
+    let line = format!(
+        "{{running_lora_adapters=\"y{long},{long},\u{e9},{}\"}} 1",
+        names.join(",")
+    );
+    let lora = read(&mut LoraReader::default(), &[&line]).unwrap();
+    assert_eq!(lora.running.len(), MAX_ADAPTERS);
+    assert_eq!(*lora.running[0], *long, "the longer one before is left out");
+    assert_eq!(&*lora.running[1], "\u{e9}");
+    assert_eq!(&*lora.running[2], "adapter-0");
+}
