@@ -68,9 +68,14 @@ impl Admin {
         self.knobs.borrow().clone()
     }
 
-    /// Keeps what a test may want to see of a request.
-    pub(crate) fn record(&self, parts: &Parts, body: &[u8]) {
-        self.log.lock().push(parts, body, Timestamp::now());
+    /// Keeps what a test may want to see of a request; gives back its number.
+    pub(crate) fn record(&self, parts: &Parts, body: &[u8]) -> u64 {
+        self.log.lock().push(parts, body, Timestamp::now())
+    }
+
+    /// Adds to a recorded request how much of its prompt the prefix cache held.
+    pub(crate) fn record_cached(&self, number: u64, cached_tokens: u32) {
+        self.log.lock().set_cached(number, cached_tokens);
     }
 
     /// Does to a request what the knobs say: lets it hang, rejects it or fails it.

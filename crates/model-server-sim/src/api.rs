@@ -113,10 +113,14 @@ async fn respond(app: Arc<App>, endpoint: Endpoint, request: Request) -> Respons
     }
 }
 
-async fn generate(app: &App, endpoint: Endpoint, request: Request) -> Result<Response, ApiError> {
+async fn generate(
+    app: &Arc<App>,
+    endpoint: Endpoint,
+    request: Request,
+) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let body = read_body(body, app.settings.max_request_body).await?;
-    app.admin.record(&parts, &body);
+    let number = app.admin.record(&parts, &body);
     app.admin.disturb().await?;
     if !app.started_up() {
         return Err(ApiError::StartingUp);
@@ -137,26 +141,37 @@ async fn generate(app: &App, endpoint: Endpoint, request: Request) -> Result<Res
     };
     // A long prompt must not stay in memory while it is "computed".
     drop(body);
+    let settings = &app.settings;
     let work = Work {
         prompt_tokens: request.prompt_tokens(),
-        output_tokens: output.tokens(),
+        prefix: request.prefix(&settings.model, settings.limits.block_tokens),
+        output_tokens: output.tokens().get(),
         finish: output.finish(),
     };
-    let mut sequence = app.engine.submit(work)?;
-    let answer = Answer {
+    let sequence = app.engine.submit(work)?;
+    let mut answer = Answer {
         endpoint,
         id: app.next_id(),
         created: Timestamp::now().as_second(),
         prompt_tokens: request.prompt_tokens(),
+        cached_tokens: 0,
         include_usage: request.include_usage(),
         model: request.into_model(),
         output,
     };
     if answer.include_usage.is_none() {
-        sequence.finished().await?;
+        let mut sequence = sequence;
+        let progress = sequence.finished().await?;
+        answer.cached_tokens = progress.cached_tokens;
+        app.admin.record_cached(number, progress.cached_tokens);
         return Ok(json(StatusCode::OK, answer.whole()));
     }
-    let mut response = Response::new(Body::from_stream(events(answer, sequence)));
+    let mut response = Response::new(Body::from_stream(events(
+        app.clone(),
+        number,
+        answer,
+        sequence,
+    )));
     let headers = response.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,

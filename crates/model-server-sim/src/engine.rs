@@ -3,14 +3,16 @@
 //! [`Scheduler`] decides and is pure; [`Engine`] lets it act on tokio's clock and tells each
 //! [`Sequence`] how far it is; [`Stats`] counts what happened.
 
+mod cache;
 mod driver;
 mod moment;
 mod scheduler;
 mod stats;
 mod work;
 
-pub(crate) use self::driver::Snapshot;
+pub(crate) use self::{cache::TOKEN_BYTES, driver::Snapshot};
 pub use self::{
+    cache::{BlockHash, PrefixSeed, prefix_blocks},
     driver::{Cancelled, Engine, Progress, Sequence},
     moment::Moment,
     scheduler::Scheduler,

@@ -30,8 +30,9 @@ pub use crate::{
     args::{Args, Identity, Mode, Settings},
     duration::{DurationError, HumanDuration},
     engine::{
-        Cancelled, Engine, Event, Finish, Histogram, Latency, Limits, Moment, Progress, Rejected,
-        Scheduler, Sequence, SequenceId, Stats, Work,
+        BlockHash, Cancelled, Engine, Event, Finish, Histogram, Latency, Limits, Moment,
+        PrefixSeed, Progress, Rejected, Scheduler, Sequence, SequenceId, Stats, Work,
+        prefix_blocks,
     },
     listen::listen,
     server::{ServeError, Server, serve},

@@ -64,6 +64,27 @@ pub(crate) fn render(facts: &Facts<'_>, engine: &Snapshot) -> String {
     ];
     page.sample("vllm:cache_config_info", &cache, 1.0);
 
+    let (queries, hits) = if facts.legacy_names {
+        (
+            "vllm:gpu_prefix_cache_queries_total",
+            "vllm:gpu_prefix_cache_hits_total",
+        )
+    } else {
+        (
+            "vllm:prefix_cache_queries_total",
+            "vllm:prefix_cache_hits_total",
+        )
+    };
+    page.counter(
+        queries,
+        "Prompt tokens looked for in the prefix cache.",
+        stats.prefix_queries,
+    );
+    page.counter(
+        hits,
+        "Prompt tokens found in the prefix cache.",
+        stats.prefix_hits,
+    );
     page.counter(
         "vllm:prompt_tokens_total",
         "Prompt tokens processed.",
@@ -147,7 +168,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::{Finish, Latency, Limits, Moment, Scheduler, Work};
+    use crate::engine::{
+        Finish, Latency, Limits, Moment, PrefixSeed, Scheduler, Work, prefix_blocks,
+    };
 
     fn mk_snapshot() -> Snapshot {
         let limits = Limits {
@@ -165,15 +188,15 @@ mod tests {
             },
         );
         let (mut stats, mut events) = (Stats::new(), Vec::new());
-        let output_tokens = NonZeroU32::MIN;
         let work = Work {
             prompt_tokens: 4,
-            output_tokens,
+            prefix: prefix_blocks(PrefixSeed::default(), &[0; 16], 1),
+            output_tokens: 1,
             finish: Finish::Stop,
         };
         for _ in 0..2 {
             scheduler
-                .submit(work, Moment::default(), &mut events)
+                .submit(work.clone(), Moment::default(), &mut events)
                 .expect("room");
         }
         scheduler.advance(Moment::from_millis(50), &mut events);
@@ -208,6 +231,8 @@ mod tests {
             format!("vllm:num_requests_running{{{labels}}} 1"),
             format!("vllm:kv_cache_usage_perc{{{labels}}} 0.4"),
             r#"vllm:cache_config_info{engine="0",block_size="16",num_gpu_blocks="10"} 1"#.into(),
+            format!("vllm:prefix_cache_queries_total{{{labels}}} 8"),
+            format!("vllm:prefix_cache_hits_total{{{labels}}} 3"),
             format!("vllm:prompt_tokens_total{{{labels}}} 4"),
             format!("vllm:generation_tokens_total{{{labels}}} 1"),
             format!("vllm:request_success_total{{{labels},finished_reason=\"stop\"}} 1"),
@@ -241,7 +266,7 @@ mod tests {
                 assert!(line.starts_with(family), "{line} is under {family}");
             }
         }
-        assert_eq!(seen.len(), 14);
+        assert_eq!(seen.len(), 16);
     }
 
     #[test]
@@ -279,6 +304,7 @@ mod tests {
         );
         assert!(page.contains("vllm:gpu_cache_usage_perc{"));
         assert!(page.contains("vllm:time_per_output_token_seconds_count{"));
+        assert!(page.contains("vllm:gpu_prefix_cache_hits_total{"));
         assert!(!page.contains("kv_cache_usage") && !page.contains("inter_token"));
     }
 }

@@ -4,10 +4,10 @@ use std::num::NonZeroU32;
 
 use xxhash_rust::xxh64::xxh64;
 
-use crate::engine::Finish;
+use crate::engine::{self, Finish};
 
 /// Bytes of text that count as one token.
-const TOKEN_BYTES: usize = 4;
+const TOKEN_BYTES: usize = engine::TOKEN_BYTES as usize;
 
 const CONSONANTS: &[u8; 16] = b"bcdfghklmnprstvz";
 const VOWELS: &[u8; 4] = b"aeio";

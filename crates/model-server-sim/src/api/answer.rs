@@ -24,6 +24,8 @@ pub(crate) struct Answer {
     pub(crate) created: i64,
     pub(crate) model: String,
     pub(crate) prompt_tokens: u32,
+    /// Those of them that the prefix cache held.
+    pub(crate) cached_tokens: u32,
     /// `None`: not a stream.
     pub(crate) include_usage: Option<IncludeUsage>,
     pub(crate) output: Output,
@@ -69,6 +71,12 @@ struct Usage {
     prompt_tokens: u32,
     completion_tokens: u32,
     total_tokens: u32,
+    prompt_tokens_details: PromptDetails,
+}
+
+#[derive(Serialize)]
+struct PromptDetails {
+    cached_tokens: u32,
 }
 
 // === impl Answer ===
@@ -157,6 +165,9 @@ impl Answer {
             prompt_tokens: self.prompt_tokens,
             completion_tokens,
             total_tokens: self.prompt_tokens.saturating_add(completion_tokens),
+            prompt_tokens_details: PromptDetails {
+                cached_tokens: self.cached_tokens,
+            },
         }
     }
 }

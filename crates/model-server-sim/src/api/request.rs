@@ -7,7 +7,10 @@ use serde_json::Value;
 use xxhash_rust::xxh64::xxh64;
 
 use super::{answer::Endpoint, error::ApiError};
-use crate::{engine::Finish, text::count_tokens};
+use crate::{
+    engine::{BlockHash, Finish, PrefixSeed, prefix_blocks},
+    text::count_tokens,
+};
 
 mod object;
 
@@ -31,8 +34,8 @@ pub(crate) struct Limits<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     model: String,
-    echo_text: String,
-    prompt_tokens: u32,
+    prompt: Prompt,
+    cache_salt: String,
     max_tokens: NonZeroU32,
     /// The request itself set `max_tokens`, or its endpoint has a default for it.
     max_tokens_given: bool,
@@ -56,6 +59,7 @@ struct RawRequest {
     stream_options: Option<Object<RawStreamOptions>>,
     seed: Option<i64>,
     n: Option<i64>,
+    cache_salt: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -93,9 +97,11 @@ enum RawPrompt {
     Texts(Vec<String>),
 }
 
-/// A prompt's tokens and the text that echo mode gives back.
+/// What the model would read, and the text that echo mode gives back.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Prompt {
-    tokens: u32,
+    /// Four bytes a token; the last token may be short.
+    bytes: Vec<u8>,
     echo_text: String,
 }
 
@@ -157,11 +163,11 @@ impl Request {
         };
         let asked = asked.map(max_tokens).transpose()?;
         let limit = limits.max_model_len.get();
-        let room = limit.checked_sub(prompt.tokens).and_then(NonZeroU32::new);
+        let room = limit.checked_sub(prompt.tokens()).and_then(NonZeroU32::new);
         let wanted = asked.map_or(1, NonZeroU32::get);
         let too_long = || ApiError::ContextTooLong {
             limit,
-            prompt: prompt.tokens,
+            prompt: prompt.tokens(),
             output: wanted,
         };
         let room = room
@@ -173,8 +179,8 @@ impl Request {
 
         Ok(Self {
             model,
-            echo_text: prompt.echo_text,
-            prompt_tokens: prompt.tokens,
+            prompt,
+            cache_salt: raw.cache_salt.unwrap_or_default(),
             max_tokens: asked.or(default).unwrap_or(room),
             max_tokens_given: asked.or(default).is_some(),
             // Only mixed into a hash: any bits will do.
@@ -200,11 +206,21 @@ impl Request {
 
     /// The text that echo mode gives back: the last message, or the prompt.
     pub(crate) fn echo_text(&self) -> &str {
-        &self.echo_text
+        &self.prompt.echo_text
     }
 
     pub(crate) fn prompt_tokens(&self) -> u32 {
-        self.prompt_tokens
+        self.prompt.tokens()
+    }
+
+    /// The full blocks of the prompt, for the prefix cache of the model at `root`.
+    pub(crate) fn prefix(&self, root: &str, block_tokens: NonZeroU32) -> Vec<BlockHash> {
+        let seed = PrefixSeed {
+            model: root,
+            adapter: "",
+            salt: &self.cache_salt,
+        };
+        prefix_blocks(seed, &self.prompt.bytes, block_tokens.get())
     }
 
     /// The most tokens that may be made.
@@ -234,33 +250,25 @@ impl Prompt {
         if messages.is_empty() {
             return Err(invalid("messages", "at least one message is needed"));
         }
-        let json_bytes = |value: Option<Value>| value.map_or(0, |value| value.to_string().len());
-        let mut bytes = json_bytes(tools);
+        let json = |value: Option<Value>| value.map_or(String::new(), |value| value.to_string());
+        let mut bytes = json(tools).into_bytes();
         let mut echo_text = String::new();
         for Object(message) in messages {
             echo_text = message
                 .content
                 .map(RawContent::into_text)
                 .unwrap_or_default();
-            bytes += message.role.len() + echo_text.len() + json_bytes(message.tool_calls);
+            bytes.extend_from_slice(message.role.as_bytes());
+            bytes.extend_from_slice(echo_text.as_bytes());
+            bytes.extend_from_slice(json(message.tool_calls).as_bytes());
         }
-        Ok(Self {
-            tokens: count_tokens(bytes),
-            echo_text,
-        })
+        Ok(Self { bytes, echo_text })
     }
 
     fn of_completion(prompt: RawPrompt) -> Result<Self, ApiError> {
         let text = match prompt {
             RawPrompt::Text(text) => text,
-            RawPrompt::Tokens(ids) if !ids.is_empty() => {
-                let tokens = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-                let ids: Vec<_> = ids.iter().map(u32::to_string).collect();
-                return Ok(Self {
-                    tokens,
-                    echo_text: ids.join(" "),
-                });
-            }
+            RawPrompt::Tokens(ids) if !ids.is_empty() => return Ok(Self::of_tokens(&ids)),
             RawPrompt::Texts(texts) => match <[String; 1]>::try_from(texts) {
                 Ok([text]) => text,
                 Err(_) => {
@@ -276,9 +284,21 @@ impl Prompt {
             return Err(invalid("prompt", "must not be empty"));
         }
         Ok(Self {
-            tokens: count_tokens(text.len()),
+            bytes: text.clone().into_bytes(),
             echo_text: text,
         })
+    }
+
+    fn of_tokens(ids: &[u32]) -> Self {
+        let words: Vec<_> = ids.iter().map(u32::to_string).collect();
+        Self {
+            bytes: ids.iter().flat_map(|id| id.to_le_bytes()).collect(),
+            echo_text: words.join(" "),
+        }
+    }
+
+    fn tokens(&self) -> u32 {
+        count_tokens(self.bytes.len())
     }
 }
 

@@ -1,15 +1,21 @@
 //! An answer as server-sent events, each sent when its token is made.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
 use futures::{Stream, stream};
 
 use super::answer::Answer;
-use crate::engine::{Cancelled, Progress, Sequence};
+use crate::{
+    engine::{Cancelled, Progress, Sequence},
+    server::App,
+};
 
 /// A stream on its way.
 struct Events {
+    app: Arc<App>,
+    /// The request's number in the log.
+    number: u64,
     answer: Answer,
     /// `None` once it has ended.
     sequence: Option<Sequence>,
@@ -22,10 +28,14 @@ struct Events {
 /// The events of an answer. Dropping the stream (the client has gone) drops the sequence and so frees its
 /// place; an engine that stops breaks the stream off.
 pub(crate) fn events(
+    app: Arc<App>,
+    number: u64,
     answer: Answer,
     sequence: Sequence,
 ) -> impl Stream<Item = Result<Bytes, Cancelled>> + Send {
     let events = Events {
+        app,
+        number,
         answer,
         sequence: Some(sequence),
         sent: 0,
@@ -53,6 +63,10 @@ impl Events {
     /// Makes the events between what was sent and `progress`.
     fn take(&mut self, progress: Progress) {
         if self.sent == 0 {
+            self.answer.cached_tokens = progress.cached_tokens;
+            self.app
+                .admin
+                .record_cached(self.number, progress.cached_tokens);
             self.ready.extend(self.answer.role_chunk().map(event));
         }
         for index in self.sent..progress.tokens {

@@ -16,6 +16,8 @@ use super::{Event, Latency, Limits, Moment, Rejected, Scheduler, SequenceId, Sta
 pub struct Progress {
     /// Tokens made so far.
     pub tokens: u32,
+    /// Tokens of the prompt that the prefix cache held; 0 before it has started.
+    pub cached_tokens: u32,
     /// It has ended: no more tokens come.
     pub finished: bool,
 }
@@ -121,6 +123,7 @@ impl Engine {
                 state.progress.insert(id, sender);
                 (id, receiver)
             });
+            // After the insertion: it may have started at once.
             state.publish(&events);
             accepted?
         };
@@ -170,7 +173,10 @@ impl State {
         for event in events {
             self.stats.observe(event);
             match *event {
-                Event::Started { .. } => {}
+                Event::Started {
+                    id, cached_tokens, ..
+                } => self.tell(id, |progress| progress.cached_tokens = cached_tokens),
+                Event::Prefilled { .. } => {}
                 Event::FirstToken { id, .. } => self.tell(id, |progress| progress.tokens = 1),
                 Event::Token { id, produced, .. } => {
                     self.tell(id, |progress| progress.tokens = produced);
@@ -264,9 +270,9 @@ mod tests {
     }
 
     fn mk_work(output_tokens: u32) -> Work {
-        let output_tokens = NonZeroU32::new(output_tokens).expect("not zero");
         Work {
             prompt_tokens: 5,
+            prefix: Vec::new(),
             output_tokens,
             finish: Finish::Stop,
         }
@@ -284,6 +290,7 @@ mod tests {
                 progress,
                 Progress {
                     tokens: seen + 1,
+                    cached_tokens: 0,
                     finished: seen == 2
                 }
             );

@@ -2,13 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{Event, Latency, Limits, Moment, Rejected, SequenceId, Work};
+use super::{Event, Latency, Limits, Moment, Rejected, SequenceId, Work, cache::KvCache};
 
 /// The queue, the batch and the KV blocks.
 ///
 /// Sequences start in order of arrival. One starts when there is a place in the batch and the blocks for
 /// its whole prompt and output can be reserved; so the cache never runs out under a running sequence, and
 /// nothing is preempted. Reported usage counts only blocks that hold tokens.
+///
+/// The full blocks of a prompt are known to the prefix cache once they are computed, which is when the
+/// first token is made; blocks of the output never are.
 #[derive(Debug)]
 pub struct Scheduler {
     limits: Limits,
@@ -18,10 +21,10 @@ pub struct Scheduler {
     running: BTreeMap<SequenceId, Running>,
     /// When each running sequence makes its next token.
     due: BTreeSet<(Moment, SequenceId)>,
-    reserved_blocks: u32,
+    cache: KvCache,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Waiting {
     id: SequenceId,
     work: Work,
@@ -29,7 +32,7 @@ struct Waiting {
     arrived: Moment,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Running {
     waited: Waiting,
     started: Moment,
@@ -37,6 +40,11 @@ struct Running {
     last_token: Moment,
     next_token: Moment,
     produced: u32,
+    /// How many blocks of its prefix it shares through the cache: at first those that were known, after
+    /// the prefill all.
+    shared: usize,
+    /// Its other blocks.
+    reserved: u32,
 }
 
 // === impl Scheduler ===
@@ -51,7 +59,7 @@ impl Scheduler {
             waiting: VecDeque::new(),
             running: BTreeMap::new(),
             due: BTreeSet::new(),
-            reserved_blocks: 0,
+            cache: KvCache::new(limits.blocks.get()),
         }
     }
 
@@ -71,7 +79,7 @@ impl Scheduler {
         events: &mut Vec<Event>,
     ) -> Result<SequenceId, Rejected> {
         self.advance(now, events);
-        let blocks = self.blocks_of(work.prompt_tokens, work.output_tokens.get());
+        let blocks = self.blocks_of(work.prompt_tokens, work.output_tokens);
         if blocks > self.limits.blocks.get() {
             return Err(Rejected::TooLarge {
                 needed: blocks,
@@ -112,7 +120,7 @@ impl Scheduler {
         self.advance(now, events);
         let waited = if let Some(running) = self.running.remove(&id) {
             self.due.remove(&(running.next_token, id));
-            self.reserved_blocks -= running.waited.blocks;
+            self.release(&running);
             running.waited
         } else if let Some(place) = self.waiting.iter().position(|waiting| waiting.id == id)
             && let Some(waiting) = self.waiting.remove(place)
@@ -143,85 +151,124 @@ impl Scheduler {
         self.running.len()
     }
 
-    /// Share of the KV cache that holds tokens of running sequences: 0 to 1.
+    /// Share of the KV cache that holds tokens of running sequences: 0 to 1. A block that several of them
+    /// share counts once.
     pub fn kv_usage(&self) -> f64 {
-        let used: u32 = self
-            .running
-            .values()
-            .map(|running| self.blocks_of(running.waited.work.prompt_tokens, running.produced))
-            .sum();
-        f64::from(used) / f64::from(self.limits.blocks.get())
+        let own: u32 = self.running.values().map(|running| self.own(running)).sum();
+        f64::from(self.cache.shared().saturating_add(own)) / f64::from(self.limits.blocks.get())
+    }
+
+    /// Blocks that hold tokens of this sequence alone.
+    fn own(&self, running: &Running) -> u32 {
+        let held = self.blocks_of(running.waited.work.prompt_tokens, running.produced);
+        held.saturating_sub(u32::try_from(running.shared).unwrap_or(u32::MAX))
     }
 
     fn make_token(&mut self, id: SequenceId, at: Moment, events: &mut Vec<Event>) {
         let Some(running) = self.running.get_mut(&id) else {
             return;
         };
-        let work = running.waited.work;
-        let since_last = at.since(running.last_token);
+        let work = &running.waited.work;
         let since_arrival = at.since(running.waited.arrived);
-        running.produced += 1;
+        let since_last = at.since(running.last_token);
         running.last_token = at;
-        if running.produced == 1 {
+        if running.produced == 0 {
             running.first_token = at;
-            let prefill = at.since(running.started);
-            let prompt_tokens = work.prompt_tokens;
-            events.push(Event::FirstToken {
+            events.push(Event::Prefilled {
                 id,
-                prompt_tokens,
-                since_arrival,
-                prefill,
+                prompt_tokens: work.prompt_tokens,
+                took: at.since(running.started),
             });
-        } else {
-            events.push(Event::Token {
-                id,
-                produced: running.produced,
-                since_last,
+            let new = work.prefix.get(running.shared..).unwrap_or_default();
+            self.cache.fill(new);
+            running.reserved -= u32::try_from(new.len()).unwrap_or(u32::MAX);
+            running.shared = work.prefix.len();
+        }
+        if running.produced < work.output_tokens {
+            running.produced += 1;
+            events.push(if running.produced == 1 {
+                Event::FirstToken { id, since_arrival }
+            } else {
+                Event::Token {
+                    id,
+                    produced: running.produced,
+                    since_last,
+                }
             });
         }
-        if running.produced < work.output_tokens.get() {
+        if running.produced < work.output_tokens {
             running.next_token = at.plus(self.latency.inter_token);
             self.due.insert((running.next_token, id));
             return;
         }
-        let decode = at.since(running.first_token);
-        self.reserved_blocks -= running.waited.blocks;
-        self.running.remove(&id);
         events.push(Event::Finished {
             id,
             finish: work.finish,
             since_arrival,
-            decode,
+            decode: at.since(running.first_token),
         });
+        if let Some(running) = self.running.remove(&id) {
+            self.release(&running);
+        }
         self.start_waiting(at, events);
+    }
+
+    fn release(&mut self, running: &Running) {
+        let prefix = &running.waited.work.prefix;
+        let held = prefix.get(..running.shared).unwrap_or(prefix);
+        self.cache.release(held, running.reserved);
     }
 
     /// Starts waiting sequences in order while the first of them fits.
     fn start_waiting(&mut self, now: Moment, events: &mut Vec<Event>) {
-        while let Some(&first) = self.waiting.front()
-            && self.running.len() < self.limits.max_running.get()
-            && first.blocks <= self.limits.blocks.get() - self.reserved_blocks
+        while self.running.len() < self.limits.max_running.get()
+            && let Some(first) = self.waiting.pop_front()
         {
-            self.waiting.pop_front();
-            self.reserved_blocks += first.blocks;
-            let next_token = now.plus(self.latency.first_token(first.work.prompt_tokens));
-            self.due.insert((next_token, first.id));
-            self.running.insert(
-                first.id,
-                Running {
-                    waited: first,
-                    started: now,
-                    first_token: now,
-                    last_token: now,
-                    next_token,
-                    produced: 0,
-                },
-            );
+            let Some(hits) = self.reserve(&first) else {
+                self.waiting.push_front(first);
+                return;
+            };
+            let (id, prompt_tokens) = (first.id, first.work.prompt_tokens);
+            let cached_tokens = hits.saturating_mul(self.limits.block_tokens.get());
+            let uncached = prompt_tokens.saturating_sub(cached_tokens);
             events.push(Event::Started {
-                id: first.id,
+                id,
                 queued: now.since(first.arrived),
+                prompt_tokens,
+                cached_tokens,
             });
+            let next_token = now.plus(self.latency.first_token(uncached));
+            self.due.insert((next_token, id));
+            let running = Running {
+                started: now,
+                first_token: now,
+                last_token: now,
+                next_token,
+                produced: 0,
+                shared: usize::try_from(hits).unwrap_or(usize::MAX),
+                reserved: first.blocks - hits,
+                waited: first,
+            };
+            self.running.insert(id, running);
         }
+    }
+
+    /// Reserves all blocks of a sequence; gives back how many of them the prefix cache holds, `None` if
+    /// there is no room. At least one token of a prompt is always computed, as in vLLM: the first token
+    /// of the output follows from it.
+    fn reserve(&mut self, waiting: &Waiting) -> Option<u32> {
+        let Work {
+            prompt_tokens,
+            prefix,
+            ..
+        } = &waiting.work;
+        let most = prompt_tokens.saturating_sub(1) / self.limits.block_tokens.get();
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        let usable = prefix.get(..most).unwrap_or(prefix);
+        let hits = usable.get(..self.cache.matched(usable))?;
+        let count = u32::try_from(hits.len()).ok()?;
+        let more = waiting.blocks.checked_sub(count)?;
+        self.cache.admit(hits, more).then_some(count)
     }
 
     fn blocks_of(&self, prompt_tokens: u32, output_tokens: u32) -> u32 {

@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use super::BlockHash;
+
 /// The bounds of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -23,7 +25,7 @@ pub struct Limits {
 pub struct Latency {
     /// From the start of a sequence (not from its arrival) to its first token.
     pub first_token: Duration,
-    /// Added to that for each prompt token.
+    /// Added to that for each prompt token that the prefix cache does not hold.
     pub prefill_per_token: Duration,
     /// From one token to the next.
     pub inter_token: Duration,
@@ -39,12 +41,15 @@ pub enum Finish {
 }
 
 /// A sequence to be computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Work {
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Tokens that will be made: known here, because the text is made up before it is "computed".
-    pub output_tokens: NonZeroU32,
+    /// The full blocks of the prompt, for the prefix cache; as many as fit into `prompt_tokens`, or none.
+    pub prefix: Vec<BlockHash>,
+    /// Tokens that will be made: known here, because the text is made up before it is "computed". 0 for
+    /// an embedding.
+    pub output_tokens: u32,
     /// How it will end.
     pub finish: Finish,
 }
@@ -62,17 +67,26 @@ pub enum Event {
         id: SequenceId,
         /// Time from arrival to start.
         queued: Duration,
+        /// Tokens of its prompt.
+        prompt_tokens: u32,
+        /// Those of them that the prefix cache held.
+        cached_tokens: u32,
+    },
+    /// Its prompt is computed.
+    Prefilled {
+        /// Which one.
+        id: SequenceId,
+        /// Tokens of its prompt.
+        prompt_tokens: u32,
+        /// Time from start to now.
+        took: Duration,
     },
     /// It made its first token.
     FirstToken {
         /// Which one.
         id: SequenceId,
-        /// Tokens of its prompt.
-        prompt_tokens: u32,
         /// Time from arrival to this token.
         since_arrival: Duration,
-        /// Time from start to this token.
-        prefill: Duration,
     },
     /// It made another token.
     Token {
@@ -128,9 +142,9 @@ pub enum Rejected {
 
 impl Latency {
     /// From the start of a sequence to its first token.
-    pub fn first_token(&self, prompt_tokens: u32) -> Duration {
+    pub fn first_token(&self, uncached_tokens: u32) -> Duration {
         self.first_token
-            .saturating_add(self.prefill_per_token.saturating_mul(prompt_tokens))
+            .saturating_add(self.prefill_per_token.saturating_mul(uncached_tokens))
     }
 }
 
