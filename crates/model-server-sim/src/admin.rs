@@ -2,6 +2,7 @@
 
 mod knobs;
 mod log;
+mod range;
 
 use std::{
     sync::{
@@ -23,11 +24,12 @@ use serde_json::Value;
 use tokio::{sync::watch, time::timeout};
 use xxhash_rust::xxh64::xxh64;
 
+pub(crate) use self::knobs::{FACTOR_UNDER_LOAD, STD_DEV, TIME_SCALE};
 pub use self::knobs::{Fail, FakeMetrics, Knobs, LatencyKnobs};
 use self::{knobs::KnobBoard, log::RequestLog};
 use crate::{
     api::{ApiError, read_body},
-    engine::Latency,
+    engine::{Latency, share},
     server::App,
 };
 
@@ -104,8 +106,7 @@ impl Admin {
     /// Evenly spread over [0, 1); the same row of numbers for the same seed.
     fn draw(&self) -> f64 {
         let draw = self.draws.fetch_add(1, Ordering::Relaxed);
-        let bits = xxh64(&draw.to_le_bytes(), self.seed) >> 11;
-        bits as f64 / (1_u64 << 53) as f64
+        share(xxh64(&draw.to_le_bytes(), self.seed))
     }
 
     /// Changes the knobs as the patch says; gives back what holds now.

@@ -10,8 +10,10 @@ use process::{LogArgs, Program};
 
 use crate::duration::HumanDuration;
 
+mod latency;
 mod settings;
 
+use self::latency::LatencyArgs;
 pub use self::settings::{Identity, Settings};
 
 /// Simulates a vLLM server: OpenAI API with streams, queue and batch, metrics.
@@ -80,33 +82,6 @@ pub struct Args {
     )]
     kv_cache_size: NonZeroU32,
 
-    /// Time from the start of a request, when it leaves the queue, to its first token
-    #[arg(
-        long,
-        env = "TIME_TO_FIRST_TOKEN",
-        value_name = "DURATION",
-        default_value = "0"
-    )]
-    time_to_first_token: HumanDuration,
-
-    /// Time that each token of the prompt adds to the time to the first token
-    #[arg(
-        long,
-        env = "PREFILL_TIME_PER_TOKEN",
-        value_name = "DURATION",
-        default_value = "0"
-    )]
-    prefill_time_per_token: HumanDuration,
-
-    /// Time from one token to the next
-    #[arg(
-        long,
-        env = "INTER_TOKEN_LATENCY",
-        value_name = "DURATION",
-        default_value = "0"
-    )]
-    inter_token_latency: HumanDuration,
-
     /// What is answered: made-up words, or the prompt (in a chat the last message)
     #[arg(long, env = "MODE", value_enum, default_value_t = Mode::Random)]
     mode: Mode,
@@ -125,7 +100,8 @@ pub struct Args {
     #[arg(long, env = "SEED", value_name = "NUMBER", default_value_t = 0)]
     seed: u64,
 
-    /// Time until /health/ready answers 200; until then requests are refused with 503
+    /// Time until /health/ready answers 200; until then requests are refused with 503;
+    /// --time-scale applies
     #[arg(
         long,
         env = "STARTUP_DURATION",
@@ -168,6 +144,9 @@ pub struct Args {
         default_value = "default"
     )]
     pod_namespace: String,
+
+    #[command(flatten)]
+    latency: LatencyArgs,
 
     #[command(flatten)]
     log: LogArgs,

@@ -5,17 +5,19 @@
 
 mod cache;
 mod driver;
+mod latency;
 mod moment;
 mod scheduler;
 mod stats;
 mod work;
 
-pub(crate) use self::{cache::TOKEN_BYTES, driver::Snapshot};
+pub(crate) use self::{cache::TOKEN_BYTES, driver::Snapshot, latency::share};
 pub use self::{
     cache::{BlockHash, PrefixSeed, prefix_blocks},
     driver::{Cancelled, Engine, Progress, Sequence},
+    latency::{Dice, Latency, Load, Spread},
     moment::Moment,
     scheduler::Scheduler,
     stats::{Histogram, Stats},
-    work::{Event, Finish, Latency, Limits, Rejected, SequenceId, Work},
+    work::{Event, Finish, Limits, Rejected, SequenceId, Work},
 };

@@ -30,9 +30,9 @@ pub use crate::{
     args::{Args, Identity, Mode, Settings},
     duration::{DurationError, HumanDuration},
     engine::{
-        BlockHash, Cancelled, Engine, Event, Finish, Histogram, Latency, Limits, Moment,
-        PrefixSeed, Progress, Rejected, Scheduler, Sequence, SequenceId, Stats, Work,
-        prefix_blocks,
+        BlockHash, Cancelled, Dice, Engine, Event, Finish, Histogram, Latency, Limits, Load,
+        Moment, PrefixSeed, Progress, Rejected, Scheduler, Sequence, SequenceId, Spread, Stats,
+        Work, prefix_blocks,
     },
     listen::listen,
     server::{ServeError, Server, serve},

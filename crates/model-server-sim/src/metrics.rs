@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
     use crate::engine::{
-        Finish, Latency, Limits, Moment, PrefixSeed, Scheduler, Work, prefix_blocks,
+        Dice, Finish, Latency, Limits, Moment, PrefixSeed, Scheduler, Spread, Work, prefix_blocks,
     };
 
     fn mk_snapshot() -> Snapshot {
@@ -179,13 +179,14 @@ mod tests {
             block_tokens: NonZeroU32::MIN,
             blocks: NonZeroU32::new(10).expect("not zero"),
         };
-        let first_token = Duration::from_millis(50);
+        let first_token = Spread::fixed(Duration::from_millis(50));
         let mut scheduler = Scheduler::new(
             limits,
             Latency {
                 first_token,
                 ..Latency::default()
             },
+            Dice::new(0),
         );
         let (mut stats, mut events) = (Stats::new(), Vec::new());
         let work = Work {

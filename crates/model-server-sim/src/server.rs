@@ -27,7 +27,7 @@ use crate::{
     admin::{self, Admin},
     api,
     args::Settings,
-    engine::{Engine, Latency},
+    engine::{Dice, Engine, Latency},
     listen::listen,
     metrics::{self, Facts},
 };
@@ -112,7 +112,7 @@ impl Server {
     pub fn new(settings: Settings, draining: CancellationToken) -> Self {
         let latency = Latency::from(&settings.knobs.latency);
         let app = App {
-            engine: Engine::new(settings.limits, latency),
+            engine: Engine::new(settings.limits, latency, Dice::new(settings.seed)),
             admin: Admin::new(settings.knobs.clone(), settings.seed),
             started: Timestamp::now(),
             loaded: Instant::now() + settings.startup_duration,

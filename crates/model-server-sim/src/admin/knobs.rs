@@ -3,7 +3,34 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{duration::HumanDuration, engine::Latency};
+use super::range::Range;
+use crate::{
+    duration::HumanDuration,
+    engine::{Latency, Spread},
+};
+
+/// Standard deviations, as a share of the mean.
+pub(crate) const STD_DEV: Range = Range {
+    low: 0.0,
+    high: 0.3,
+};
+
+/// How much slower a full batch is.
+pub(crate) const FACTOR_UNDER_LOAD: Range = Range {
+    low: 1.0,
+    high: 100.0,
+};
+
+/// What all times are multiplied by.
+pub(crate) const TIME_SCALE: Range = Range {
+    low: 0.0,
+    high: 1000.0,
+};
+
+const SHARE: Range = Range {
+    low: 0.0,
+    high: 1.0,
+};
 
 /// Everything that `/admin/config` shows and sets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,16 +50,28 @@ pub struct Knobs {
     pub fail: Option<Fail>,
 }
 
-/// How long tokens take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// How long things take; each field is the flag of the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LatencyKnobs {
     /// From the start of a request to its first token.
     pub time_to_first_token: HumanDuration,
-    /// Added to that for each prompt token.
+    /// Its standard deviation, as a share.
+    pub time_to_first_token_std_dev: f64,
+    /// Added to it for each request.
+    pub prefill_overhead: HumanDuration,
+    /// Added to it for each prompt token that the prefix cache does not hold.
     pub prefill_time_per_token: HumanDuration,
+    /// Standard deviation of the last two together, as a share.
+    pub prefill_time_std_dev: f64,
     /// From one token to the next.
     pub inter_token_latency: HumanDuration,
+    /// Its standard deviation, as a share.
+    pub inter_token_latency_std_dev: f64,
+    /// What a full batch multiplies all of them by.
+    pub time_factor_under_load: f64,
+    /// What all of them are multiplied by in any case.
+    pub time_scale: f64,
 }
 
 /// Fixed values for `/metrics`; `None` tells the truth.
@@ -67,12 +106,15 @@ pub(crate) enum KnobError {
     Unknown(String),
     #[error("{0}")]
     WrongType(String),
-    #[error("metrics.kv is {0}: use a share from 0 to 1")]
-    Kv(f64),
+    #[error("{name} is {value}: use a number from {low} to {high}")]
+    OutOfRange {
+        name: &'static str,
+        value: f64,
+        low: f64,
+        high: f64,
+    },
     #[error("fail.status is {0}: use an HTTP status from 400 to 599")]
     Status(u16),
-    #[error("fail.rate is {0}: use a share from 0 to 1")]
-    Rate(f64),
 }
 
 /// The knobs of the start, and all changes since.
@@ -86,19 +128,54 @@ fn all() -> f64 {
     1.0
 }
 
+// === impl LatencyKnobs ===
+
+impl Default for LatencyKnobs {
+    /// Nothing takes any time.
+    fn default() -> Self {
+        Self {
+            time_to_first_token: HumanDuration::default(),
+            time_to_first_token_std_dev: 0.0,
+            prefill_overhead: HumanDuration::default(),
+            prefill_time_per_token: HumanDuration::default(),
+            prefill_time_std_dev: 0.0,
+            inter_token_latency: HumanDuration::default(),
+            inter_token_latency_std_dev: 0.0,
+            time_factor_under_load: 1.0,
+            time_scale: 1.0,
+        }
+    }
+}
+
 // === impl Latency ===
 
 impl From<&LatencyKnobs> for Latency {
     fn from(knobs: &LatencyKnobs) -> Self {
         let LatencyKnobs {
             time_to_first_token,
+            time_to_first_token_std_dev,
+            prefill_overhead,
             prefill_time_per_token,
+            prefill_time_std_dev,
             inter_token_latency,
+            inter_token_latency_std_dev,
+            time_factor_under_load,
+            time_scale,
         } = knobs;
         Self {
-            first_token: time_to_first_token.get(),
+            first_token: Spread {
+                mean: time_to_first_token.get(),
+                std_dev: *time_to_first_token_std_dev,
+            },
+            prefill_overhead: prefill_overhead.get(),
             prefill_per_token: prefill_time_per_token.get(),
-            inter_token: inter_token_latency.get(),
+            prefill_std_dev: *prefill_time_std_dev,
+            inter_token: Spread {
+                mean: inter_token_latency.get(),
+                std_dev: *inter_token_latency_std_dev,
+            },
+            factor_under_load: *time_factor_under_load,
+            scale: *time_scale,
         }
     }
 }
@@ -142,15 +219,47 @@ impl KnobBoard {
 
 impl Knobs {
     fn check(&self) -> Result<(), KnobError> {
-        let share = |value: f64| (0.0..=1.0).contains(&value);
-        if let Some(kv) = self.metrics.kv.filter(|kv| !share(*kv)) {
-            return Err(KnobError::Kv(kv));
+        let latency = &self.latency;
+        let numbers = [
+            (
+                "latency.time_to_first_token_std_dev",
+                Some(latency.time_to_first_token_std_dev),
+                STD_DEV,
+            ),
+            (
+                "latency.prefill_time_std_dev",
+                Some(latency.prefill_time_std_dev),
+                STD_DEV,
+            ),
+            (
+                "latency.inter_token_latency_std_dev",
+                Some(latency.inter_token_latency_std_dev),
+                STD_DEV,
+            ),
+            (
+                "latency.time_factor_under_load",
+                Some(latency.time_factor_under_load),
+                FACTOR_UNDER_LOAD,
+            ),
+            ("latency.time_scale", Some(latency.time_scale), TIME_SCALE),
+            ("metrics.kv", self.metrics.kv, SHARE),
+            ("fail.rate", self.fail.map(|fail| fail.rate), SHARE),
+        ];
+        for (name, value, range) in numbers {
+            if let Some(value) = value.filter(|value| !range.contains(*value)) {
+                let Range { low, high } = range;
+                return Err(KnobError::OutOfRange {
+                    name,
+                    value,
+                    low,
+                    high,
+                });
+            }
         }
         match self.fail {
             Some(Fail { status, .. }) if !(400..=599).contains(&status) => {
                 Err(KnobError::Status(status))
             }
-            Some(Fail { rate, .. }) if !share(rate) => Err(KnobError::Rate(rate)),
             _ => Ok(()),
         }
     }
@@ -201,8 +310,8 @@ mod tests {
         Knobs {
             latency: LatencyKnobs {
                 time_to_first_token: HumanDuration::from_millis(20),
-                prefill_time_per_token: HumanDuration::default(),
                 inter_token_latency: HumanDuration::from_millis(5),
+                ..LatencyKnobs::default()
             },
             metrics: FakeMetrics::default(),
             ready: true,
@@ -256,6 +365,8 @@ mod tests {
     #[case(json!({"latency": {"ttft": "1s"}}), "latency.ttft")]
     #[case(json!({"ready": "no"}), "boolean")]
     #[case(json!({"latency": {"inter_token_latency": "-1s"}}), "20ms")]
+    #[case(json!({"latency": {"time_to_first_token_std_dev": 0.4}}), "0 to 0.3")]
+    #[case(json!({"latency": {"time_scale": -1}}), "time_scale")]
     #[case(json!({"metrics": {"kv": 1.5}}), "1.5")]
     #[case(json!({"metrics": {"waiting": -1}}), "-1")]
     #[case(json!({"fail": {"status": 200}}), "200")]

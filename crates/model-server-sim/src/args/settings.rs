@@ -74,9 +74,7 @@ impl Args {
             max_waiting_queue_length,
             block_size,
             kv_cache_size,
-            time_to_first_token,
-            prefill_time_per_token,
-            inter_token_latency,
+            latency,
             mode,
             output_tokens,
             seed,
@@ -101,6 +99,7 @@ impl Args {
             Some(name) => name,
             None => host_name()?,
         };
+        let latency = LatencyKnobs::from(latency);
         Ok(Settings {
             address: SocketAddr::new(bind, port),
             model,
@@ -113,11 +112,7 @@ impl Args {
                 blocks: kv_cache_size,
             },
             knobs: Knobs {
-                latency: LatencyKnobs {
-                    time_to_first_token,
-                    prefill_time_per_token,
-                    inter_token_latency,
-                },
+                latency,
                 metrics: FakeMetrics::default(),
                 ready: true,
                 hang: false,
@@ -127,7 +122,7 @@ impl Args {
             mode,
             output_tokens,
             seed,
-            startup_duration: startup_duration.get(),
+            startup_duration: startup_duration.get().mul_f64(latency.time_scale),
             drain_timeout: drain_timeout.get(),
             max_request_body: max_request_body_bytes.get(),
             legacy_metric_names,
@@ -248,6 +243,19 @@ mod tests {
     fn flags_that_do_not_fit_are_refused_by_name(#[case] flags: &[&str], #[case] told: &str) {
         let error = mk_args(flags).settings().expect_err("refused").to_string();
         assert!(error.contains(told), "{error}");
+    }
+
+    #[rstest]
+    #[case(&["--inter-token-latency-std-dev", "0.31"])]
+    #[case(&["--time-factor-under-load", "0.5"])]
+    #[case(&["--time-scale", "fast"])]
+    fn numbers_out_of_range_are_refused(#[case] flags: &[&str]) {
+        let flags = ["sim", "--model", "m"].iter().chain(flags);
+        let error = Args::try_parse_from(flags).expect_err("refused");
+        assert!(
+            error.to_string().contains("is not a number from"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Event, Latency, Limits, Moment, Rejected, Scheduler, SequenceId, Stats, Work};
+use super::{Dice, Event, Latency, Limits, Moment, Rejected, Scheduler, SequenceId, Stats, Work};
 
 /// How far a sequence is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,9 +70,9 @@ struct State {
 
 impl Engine {
     /// An idle engine; it makes tokens while somebody runs [`Engine::run`].
-    pub fn new(limits: Limits, latency: Latency) -> Self {
+    pub fn new(limits: Limits, latency: Latency, dice: Dice) -> Self {
         let state = State {
-            scheduler: Scheduler::new(limits, latency),
+            scheduler: Scheduler::new(limits, latency, dice),
             stats: Stats::new(),
             progress: BTreeMap::new(),
         };
@@ -249,7 +249,7 @@ mod tests {
     use tokio::task::JoinSet;
 
     use super::*;
-    use crate::engine::Finish;
+    use crate::engine::{Finish, Spread};
 
     fn mk_engine(tasks: &mut JoinSet<()>) -> (Engine, CancellationToken) {
         let limits = Limits {
@@ -259,11 +259,11 @@ mod tests {
             blocks: NonZeroU32::new(100).expect("not zero"),
         };
         let latency = Latency {
-            first_token: Duration::from_millis(100),
-            inter_token: Duration::from_millis(10),
+            first_token: Spread::fixed(Duration::from_millis(100)),
+            inter_token: Spread::fixed(Duration::from_millis(10)),
             ..Latency::default()
         };
-        let engine = Engine::new(limits, latency);
+        let engine = Engine::new(limits, latency, Dice::new(0));
         let stop = CancellationToken::new();
         tasks.spawn(engine.clone().run(stop.clone()));
         (engine, stop)

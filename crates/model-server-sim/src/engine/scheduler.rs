@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{Event, Latency, Limits, Moment, Rejected, SequenceId, Work, cache::KvCache};
+use super::{
+    Dice, Event, Latency, Limits, Load, Moment, Rejected, SequenceId, Work, cache::KvCache,
+};
 
 /// The queue, the batch and the KV blocks.
 ///
@@ -16,6 +18,7 @@ use super::{Event, Latency, Limits, Moment, Rejected, SequenceId, Work, cache::K
 pub struct Scheduler {
     limits: Limits,
     latency: Latency,
+    dice: Dice,
     next_id: u64,
     waiting: VecDeque<Waiting>,
     running: BTreeMap<SequenceId, Running>,
@@ -51,10 +54,11 @@ struct Running {
 
 impl Scheduler {
     /// An idle engine.
-    pub fn new(limits: Limits, latency: Latency) -> Self {
+    pub fn new(limits: Limits, latency: Latency, dice: Dice) -> Self {
         Self {
             limits,
             latency,
+            dice,
             next_id: 0,
             waiting: VecDeque::new(),
             running: BTreeMap::new(),
@@ -165,6 +169,7 @@ impl Scheduler {
     }
 
     fn make_token(&mut self, id: SequenceId, at: Moment, events: &mut Vec<Event>) {
+        let load = self.load(self.running.len());
         let Some(running) = self.running.get_mut(&id) else {
             return;
         };
@@ -197,7 +202,10 @@ impl Scheduler {
             });
         }
         if running.produced < work.output_tokens {
-            running.next_token = at.plus(self.latency.inter_token);
+            let wait = self
+                .latency
+                .next_token(running.produced, load, self.dice, id);
+            running.next_token = at.plus(wait);
             self.due.insert((running.next_token, id));
             return;
         }
@@ -237,7 +245,8 @@ impl Scheduler {
                 prompt_tokens,
                 cached_tokens,
             });
-            let next_token = now.plus(self.latency.first_token(uncached));
+            let load = self.load(self.running.len() + 1);
+            let next_token = now.plus(self.latency.prefill(uncached, load, self.dice, id));
             self.due.insert((next_token, id));
             let running = Running {
                 started: now,
@@ -269,6 +278,13 @@ impl Scheduler {
         let count = u32::try_from(hits.len()).ok()?;
         let more = waiting.blocks.checked_sub(count)?;
         self.cache.admit(hits, more).then_some(count)
+    }
+
+    fn load(&self, running: usize) -> Load {
+        Load {
+            running,
+            max_running: self.limits.max_running.get(),
+        }
     }
 
     fn blocks_of(&self, prompt_tokens: u32, output_tokens: u32) -> u32 {

@@ -20,17 +20,6 @@ pub struct Limits {
     pub blocks: NonZeroU32,
 }
 
-/// How long tokens take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Latency {
-    /// From the start of a sequence (not from its arrival) to its first token.
-    pub first_token: Duration,
-    /// Added to that for each prompt token that the prefix cache does not hold.
-    pub prefill_per_token: Duration,
-    /// From one token to the next.
-    pub inter_token: Duration,
-}
-
 /// Why a sequence ended by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
@@ -136,16 +125,6 @@ pub enum Rejected {
         /// Blocks that exist.
         blocks: u32,
     },
-}
-
-// === impl Latency ===
-
-impl Latency {
-    /// From the start of a sequence to its first token.
-    pub fn first_token(&self, uncached_tokens: u32) -> Duration {
-        self.first_token
-            .saturating_add(self.prefill_per_token.saturating_mul(uncached_tokens))
-    }
 }
 
 // === impl Rejected ===

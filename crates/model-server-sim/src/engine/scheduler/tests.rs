@@ -8,7 +8,7 @@ use std::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::{Finish, PrefixSeed, prefix_blocks};
+use crate::engine::{Finish, PrefixSeed, Spread, prefix_blocks};
 
 fn mk_scheduler(max_running: usize, max_waiting: usize, blocks: u32) -> Scheduler {
     let limits = Limits {
@@ -18,11 +18,12 @@ fn mk_scheduler(max_running: usize, max_waiting: usize, blocks: u32) -> Schedule
         blocks: NonZeroU32::new(blocks).expect("not zero"),
     };
     let latency = Latency {
-        first_token: Duration::from_millis(100),
+        first_token: Spread::fixed(Duration::from_millis(100)),
         prefill_per_token: Duration::from_millis(1),
-        inter_token: Duration::from_millis(10),
+        inter_token: Spread::fixed(Duration::from_millis(10)),
+        ..Latency::default()
     };
-    Scheduler::new(limits, latency)
+    Scheduler::new(limits, latency, Dice::new(0))
 }
 
 fn mk_work(prompt_tokens: u32, output_tokens: u32) -> Work {
@@ -231,7 +232,7 @@ fn new_latency_counts_from_the_next_token() {
         .submit(mk_work(0, 3), millis(0), &mut events)
         .expect("room");
     scheduler.set_latency(Latency {
-        inter_token: Duration::from_secs(1),
+        inter_token: Spread::fixed(Duration::from_secs(1)),
         ..Latency::default()
     });
     assert_eq!(scheduler.next_due(), Some(millis(100)));
@@ -333,6 +334,34 @@ fn an_embedding_ends_with_its_prefill() {
     ));
 }
 
+#[test]
+fn a_full_batch_is_slower() {
+    let mut scheduler = mk_scheduler(2, 0, 100);
+    scheduler.set_latency(Latency {
+        inter_token: Spread::fixed(Duration::from_millis(10)),
+        factor_under_load: 2.0,
+        ..Latency::default()
+    });
+    let mut events = Vec::new();
+    for output_tokens in [2, 3] {
+        scheduler
+            .submit(mk_work(0, output_tokens), millis(0), &mut events)
+            .expect("room");
+        scheduler.advance(millis(0), &mut events);
+    }
+    events.clear();
+    scheduler.advance(millis(1_000), &mut events);
+    let waits: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Token { since_last, .. } => Some(since_last.as_millis()),
+            _ => None,
+        })
+        .collect();
+    // the first one began its second token alone; the other its third one too
+    assert_eq!(waits, [10, 20, 10]);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Submit {
@@ -349,7 +378,11 @@ enum Step {
 
 /// Prompts of two kinds, so that some share a prefix.
 fn mk_repeated(prompt_tokens: u32, output_tokens: u32) -> Work {
-    let letter = if prompt_tokens.is_multiple_of(3) { "x" } else { "y" };
+    let letter = if prompt_tokens.is_multiple_of(3) {
+        "x"
+    } else {
+        "y"
+    };
     let text = letter.repeat(usize::try_from(prompt_tokens * 4).expect("small"));
     Work {
         output_tokens,
