@@ -1,9 +1,6 @@
 //! Flags; [`settings`] checks what they say together.
 
-use std::{
-    net::{IpAddr, Ipv4Addr},
-    num::{NonZeroU32, NonZeroUsize},
-};
+use std::num::{NonZeroU32, NonZeroUsize};
 
 use clap::{Parser, ValueEnum};
 use process::{LogArgs, Program};
@@ -11,10 +8,11 @@ use process::{LogArgs, Program};
 use crate::duration::HumanDuration;
 
 mod latency;
+mod listen;
 mod settings;
 
-use self::latency::LatencyArgs;
 pub use self::settings::{Identity, Settings};
+use self::{latency::LatencyArgs, listen::ListenArgs};
 
 /// Simulates a vLLM server: OpenAI API with streams, queue and batch, metrics.
 ///
@@ -24,13 +22,8 @@ pub use self::settings::{Identity, Settings};
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
 pub struct Args {
-    /// Address to listen on
-    #[arg(long, env = "BIND", value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
-    bind: IpAddr,
-
-    /// Port to listen on, for HTTP/1.1 and for HTTP/2 without TLS; 0 takes a free one and logs it
-    #[arg(long, env = "PORT", default_value_t = 8000)]
-    port: u16,
+    #[command(flatten)]
+    listen: ListenArgs,
 
     /// Name of the model
     #[arg(long, env = "MODEL", value_name = "NAME")]

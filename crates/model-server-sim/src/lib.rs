@@ -20,6 +20,7 @@ mod api;
 mod args;
 mod duration;
 mod engine;
+mod fleet;
 mod listen;
 mod metrics;
 mod server;
@@ -34,6 +35,7 @@ pub use crate::{
         Moment, PrefixSeed, Progress, Rejected, Scheduler, Sequence, SequenceId, Spread, Stats,
         Work, prefix_blocks,
     },
+    fleet::serve_all,
     listen::listen,
     server::{ServeError, Server, serve},
 };

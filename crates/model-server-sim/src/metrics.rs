@@ -15,6 +15,8 @@ use crate::{
 pub(crate) struct Facts<'a> {
     /// Label `model_name` of everything.
     pub(crate) model_name: &'a str,
+    /// Label `engine` of everything: the data-parallel rank.
+    pub(crate) rank: u16,
     pub(crate) block_size: NonZeroU32,
     pub(crate) blocks: NonZeroU32,
     /// Names that vLLM had before its version 0.10.
@@ -26,7 +28,8 @@ pub(crate) struct Facts<'a> {
 
 /// Writes the page.
 pub(crate) fn render(facts: &Facts<'_>, engine: &Snapshot) -> String {
-    let labels = [("model_name", facts.model_name), ("engine", "0")];
+    let rank = facts.rank.to_string();
+    let labels = [("model_name", facts.model_name), ("engine", rank.as_str())];
     let stats = &engine.stats;
     let mut page = Page::new(&labels);
 
@@ -58,7 +61,7 @@ pub(crate) fn render(facts: &Facts<'_>, engine: &Snapshot) -> String {
         "Information of the cache configuration.",
     );
     let cache = [
-        ("engine", "0"),
+        labels[1],
         ("block_size", block_size.as_str()),
         ("num_gpu_blocks", blocks.as_str()),
     ];
@@ -215,6 +218,7 @@ mod tests {
     fn mk_facts() -> Facts<'static> {
         Facts {
             model_name: "a \"b\"\\",
+            rank: 0,
             block_size: NonZeroU32::new(16).expect("not zero"),
             blocks: NonZeroU32::new(10).expect("not zero"),
             legacy_names: false,

@@ -51,6 +51,9 @@ pub enum ServeError {
     /// The engine's task ended while requests were served: a bug.
     #[error("the engine ended while the server was running: this is a bug, please report it")]
     EngineEnded,
+    /// A server's task panicked: a bug.
+    #[error("a server panicked: this is a bug, please report it")]
+    Panicked,
 }
 
 /// What every handler sees.
@@ -101,6 +104,7 @@ impl ServeError {
         match self {
             Self::Listener(_) => "listener",
             Self::EngineEnded => "engine-ended",
+            Self::Panicked => "panicked",
         }
     }
 }
@@ -112,8 +116,8 @@ impl Server {
     pub fn new(settings: Settings, draining: CancellationToken) -> Self {
         let latency = Latency::from(&settings.knobs.latency);
         let app = App {
-            engine: Engine::new(settings.limits, latency, Dice::new(settings.seed)),
-            admin: Admin::new(settings.knobs.clone(), settings.seed),
+            engine: Engine::new(settings.limits, latency, Dice::new(settings.chance_seed)),
+            admin: Admin::new(settings.knobs.clone(), settings.chance_seed),
             started: Timestamp::now(),
             loaded: Instant::now() + settings.startup_duration,
             draining,
@@ -168,7 +172,10 @@ impl App {
     /// Differs from answer to answer and from pod to pod; the same row for the same seed.
     pub(crate) fn next_id(&self) -> String {
         let number = self.answers.fetch_add(1, Ordering::Relaxed).to_le_bytes();
-        let pod = xxh64(self.settings.identity.pod.as_bytes(), self.settings.seed);
+        let pod = xxh64(
+            self.settings.identity.pod.as_bytes(),
+            self.settings.chance_seed,
+        );
         format!("{:016x}", xxh64(&number, pod))
     }
 }
@@ -210,6 +217,7 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
 async fn metrics_page(State(app): State<Arc<App>>) -> Response {
     let settings = &app.settings;
     let facts = Facts {
+        rank: settings.rank,
         model_name: settings.served_models.first().unwrap_or(&settings.model),
         block_size: settings.limits.block_tokens,
         blocks: settings.limits.blocks,

@@ -4,8 +4,9 @@ use std::{fs, net::SocketAddr, num::NonZeroU32, time::Duration};
 
 use axum::http::HeaderValue;
 use process::ConfigError;
+use xxhash_rust::xxh64::xxh64;
 
-use super::{Args, Mode};
+use super::{Args, Mode, listen::Place};
 use crate::{
     admin::{FakeMetrics, Knobs, LatencyKnobs},
     engine::Limits,
@@ -23,11 +24,13 @@ pub struct Identity {
     pub namespace: HeaderValue,
 }
 
-/// Flags that were checked.
+/// Flags that were checked, for one server; each rank of a data-parallel server is one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Where to listen.
     pub address: SocketAddr,
+    /// Number of the data-parallel rank, from 0.
+    pub rank: u16,
     /// Name of the model.
     pub model: String,
     /// Names that requests may use; never empty.
@@ -42,8 +45,10 @@ pub struct Settings {
     pub mode: Mode,
     /// The longest made-up answer to a request without a limit of its own.
     pub output_tokens: NonZeroU32,
-    /// Makes text and errors repeatable.
+    /// Makes text repeatable; the same for all servers.
     pub seed: u64,
+    /// Makes times and errors repeatable; differs from server to server.
+    pub chance_seed: u64,
     /// Until the server is ready.
     pub startup_duration: Duration,
     /// For requests to finish at the end.
@@ -59,14 +64,14 @@ pub struct Settings {
 // === impl Args ===
 
 impl Args {
-    /// Checks what the flags say together; reads the host's name if there is no `--pod-name`.
+    /// Checks what the flags say together: one result per server and rank, never none. Reads the host's
+    /// name if there is no `--pod-name`.
     ///
     /// # Errors
     /// [`ConfigError`] naming the flag.
-    pub fn settings(self) -> Result<Settings, ConfigError> {
+    pub fn settings(self) -> Result<Vec<Settings>, ConfigError> {
         let Self {
-            bind,
-            port,
+            listen,
             model,
             served_model_name,
             max_model_len,
@@ -100,8 +105,13 @@ impl Args {
             None => host_name()?,
         };
         let latency = LatencyKnobs::from(latency);
-        Ok(Settings {
-            address: SocketAddr::new(bind, port),
+        let places = listen.places()?;
+        let Some(first) = places.first() else {
+            return Ok(Vec::new());
+        };
+        let settings = Settings {
+            address: first.address,
+            rank: first.rank,
             model,
             served_models,
             max_model_len: check_model_len(max_model_len, block_size, kv_cache_size)?,
@@ -122,6 +132,7 @@ impl Args {
             mode,
             output_tokens,
             seed,
+            chance_seed: seed,
             startup_duration: startup_duration.get().mul_f64(latency.time_scale),
             drain_timeout: drain_timeout.get(),
             max_request_body: max_request_body_bytes.get(),
@@ -130,6 +141,38 @@ impl Args {
                 pod: header_value("--pod-name", &pod_name)?,
                 namespace: header_value("--pod-namespace", &pod_namespace)?,
             },
+        };
+        places
+            .into_iter()
+            .map(|place| settings.at(place, &pod_name))
+            .collect()
+    }
+}
+
+// === impl Settings ===
+
+impl Settings {
+    /// The same server in another place.
+    fn at(&self, place: Place, pod_name: &str) -> Result<Self, ConfigError> {
+        let Place {
+            address,
+            server,
+            rank,
+        } = place;
+        let pod = match server {
+            Some(number) => header_value("--pod-name", &format!("{pod_name}-{number}"))?,
+            None => self.identity.pod.clone(),
+        };
+        let place = [server.unwrap_or_default().to_le_bytes(), rank.to_le_bytes()].concat();
+        Ok(Self {
+            address,
+            rank,
+            chance_seed: xxh64(&place, self.seed),
+            identity: Identity {
+                pod,
+                namespace: self.identity.namespace.clone(),
+            },
+            ..self.clone()
         })
     }
 }
@@ -211,6 +254,12 @@ mod tests {
         Args::try_parse_from(flags).expect("flags that parse")
     }
 
+    fn mk_settings(flags: &[&str]) -> Settings {
+        let mut settings = mk_args(flags).settings().expect("valid");
+        assert_eq!(settings.len(), 1);
+        settings.remove(0)
+    }
+
     #[test]
     fn the_command_line_is_sound() {
         Args::command().debug_assert();
@@ -218,7 +267,7 @@ mod tests {
 
     #[test]
     fn defaults_are_those_of_the_help() {
-        let settings = mk_args(&["--pod-name", "p"]).settings().expect("valid");
+        let settings = mk_settings(&["--pod-name", "p"]);
         assert_eq!(settings.address.to_string(), "0.0.0.0:8000");
         assert_eq!(settings.served_models, ["m"]);
         assert_eq!(settings.max_model_len.get(), 16 * 1024);
@@ -230,7 +279,7 @@ mod tests {
     #[case(&["--served-model-name", "a,b"])]
     #[case(&["--served-model-name", "a", "--served-model-name", "b"])]
     fn served_names_replace_the_model_name(#[case] flags: &[&str]) {
-        let settings = mk_args(flags).settings().expect("valid");
+        let settings = mk_settings(flags);
         assert_eq!(settings.served_models, ["a", "b"]);
     }
 
@@ -259,8 +308,30 @@ mod tests {
     }
 
     #[test]
+    fn servers_of_a_fleet_differ_in_name_and_chance_alone() {
+        let flags = [
+            "--count",
+            "2",
+            "--data-parallel-size",
+            "2",
+            "--pod-name",
+            "p",
+        ];
+        let fleet = mk_args(&flags).settings().expect("valid");
+        let names: Vec<_> = fleet
+            .iter()
+            .map(|settings| (settings.identity.pod.to_str().expect("text"), settings.rank))
+            .collect();
+        assert_eq!(names, [("p-0", 0), ("p-0", 1), ("p-1", 0), ("p-1", 1)]);
+        let mut chances: Vec<_> = fleet.iter().map(|settings| settings.chance_seed).collect();
+        chances.dedup();
+        assert_eq!(chances.len(), 4);
+        assert!(fleet.iter().all(|settings| settings.seed == 0));
+    }
+
+    #[test]
     fn without_a_pod_name_it_is_the_host() {
-        let settings = mk_args(&["--pod-name", ""]).settings().expect("valid");
+        let settings = mk_settings(&["--pod-name", ""]);
         assert!(!settings.identity.pod.is_empty());
     }
 }

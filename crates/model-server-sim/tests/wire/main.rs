@@ -5,4 +5,5 @@ mod admin;
 mod completions;
 mod connections;
 mod errors;
+mod fleet;
 mod support;
