@@ -23,6 +23,7 @@ mod engine;
 mod fleet;
 mod listen;
 mod metrics;
+mod models;
 mod server;
 mod text;
 
@@ -37,5 +38,6 @@ pub use crate::{
     },
     fleet::serve_all,
     listen::listen,
+    models::{LoraError, LoraModule},
     server::{ServeError, Server, serve},
 };

@@ -14,7 +14,7 @@ use axum::{
     http::{HeaderName, HeaderValue, StatusCode, header},
     middleware::map_response,
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::get,
 };
 use jiff::Timestamp;
 use process::Shutdown;
@@ -30,6 +30,7 @@ use crate::{
     engine::{Dice, Engine, Latency},
     listen::listen,
     metrics::{self, Facts},
+    models::Models,
 };
 
 const POD: HeaderName = HeaderName::from_static("x-inference-pod");
@@ -62,6 +63,7 @@ pub(crate) struct App {
     pub(crate) settings: Settings,
     pub(crate) engine: Engine,
     pub(crate) admin: Admin,
+    pub(crate) models: Models,
     pub(crate) started: Timestamp,
     /// When the simulated loading of the model ends.
     loaded: Instant,
@@ -118,6 +120,7 @@ impl Server {
         let app = App {
             engine: Engine::new(settings.limits, latency, Dice::new(settings.chance_seed)),
             admin: Admin::new(settings.knobs.clone(), settings.chance_seed),
+            models: Models::new(&settings.served_models),
             started: Timestamp::now(),
             loaded: Instant::now() + settings.startup_duration,
             draining,
@@ -136,10 +139,7 @@ impl Server {
     pub fn router(&self, port: u16) -> Router {
         let identity = &self.app.settings.identity;
         let (pod, namespace) = (identity.pod.clone(), identity.namespace.clone());
-        Router::new()
-            .route("/v1/chat/completions", post(api::chat))
-            .route("/v1/completions", post(api::completions))
-            .route("/v1/models", get(api::models))
+        api::routes()
             .route("/health", get(alive))
             .route("/health/ready", get(ready))
             .route("/metrics", get(metrics_page))

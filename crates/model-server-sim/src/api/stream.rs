@@ -67,21 +67,15 @@ impl Events {
             self.app
                 .admin
                 .record_cached(self.number, progress.cached_tokens);
-            self.ready.extend(self.answer.role_chunk().map(event));
+            self.ready.extend(self.answer.start_events());
         }
         for index in self.sent..progress.tokens {
-            self.ready.push_back(event(self.answer.token_chunk(index)));
+            self.ready.push_back(self.answer.token_event(index));
         }
         self.sent = progress.tokens;
         if progress.finished {
-            self.ready.extend(self.answer.usage_chunk().map(event));
-            self.ready
-                .push_back(Bytes::from_static(b"data: [DONE]\n\n"));
+            self.ready.extend(self.answer.end_events());
             self.sequence = None;
         }
     }
-}
-
-fn event(data: Vec<u8>) -> Bytes {
-    [b"data: ".as_slice(), &data, b"\n\n"].concat().into()
 }

@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod admin;
+mod apis;
 mod completions;
 mod connections;
 mod errors;
