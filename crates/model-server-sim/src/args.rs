@@ -9,10 +9,11 @@ use crate::duration::HumanDuration;
 
 mod latency;
 mod listen;
+mod lora;
 mod settings;
 
 pub use self::settings::{Identity, Settings};
-use self::{latency::LatencyArgs, listen::ListenArgs};
+use self::{latency::LatencyArgs, listen::ListenArgs, lora::LoraArgs};
 
 /// Simulates a vLLM server: OpenAI API with streams, queue and batch, metrics.
 ///
@@ -140,6 +141,9 @@ pub struct Args {
 
     #[command(flatten)]
     latency: LatencyArgs,
+
+    #[command(flatten)]
+    lora: LoraArgs,
 
     #[command(flatten)]
     log: LogArgs,

@@ -3,6 +3,7 @@
 //! [`Scheduler`] decides and is pure; [`Engine`] lets it act on tokio's clock and tells each
 //! [`Sequence`] how far it is; [`Stats`] counts what happened.
 
+mod adapters;
 mod cache;
 mod driver;
 mod latency;

@@ -2,7 +2,11 @@
 
 mod page;
 
-use std::num::NonZeroU32;
+use std::{
+    collections::BTreeSet,
+    num::{NonZeroU32, NonZeroUsize},
+    sync::Arc,
+};
 
 pub(crate) use self::page::{CONTENT_TYPE, Page};
 use crate::{
@@ -21,6 +25,10 @@ pub(crate) struct Facts<'a> {
     pub(crate) blocks: NonZeroU32,
     /// Names that vLLM had before its version 0.10.
     pub(crate) legacy_names: bool,
+    /// LoRA adapters that can run at the same time; `None`: LoRA is off.
+    pub(crate) max_adapters: Option<NonZeroUsize>,
+    /// When the page is made, in seconds since 1970.
+    pub(crate) now: f64,
     /// Seconds since 1970.
     pub(crate) process_start: f64,
     pub(crate) fake: FakeMetrics,
@@ -66,6 +74,10 @@ pub(crate) fn render(facts: &Facts<'_>, engine: &Snapshot) -> String {
         ("num_gpu_blocks", blocks.as_str()),
     ];
     page.sample("vllm:cache_config_info", &cache, 1.0);
+
+    if let Some(most) = facts.max_adapters {
+        write_adapters(&mut page, most, facts.now, engine);
+    }
 
     let (queries, hits) = if facts.legacy_names {
         (
@@ -121,6 +133,26 @@ pub(crate) fn render(facts: &Facts<'_>, engine: &Snapshot) -> String {
     );
     page.sample("process_start_time_seconds", &[], facts.process_start);
     page.finish()
+}
+
+/// Of several series with this name scrapers take the one with the greatest value, the latest; here there
+/// is one.
+fn write_adapters(page: &mut Page<'_>, most: NonZeroUsize, now: f64, engine: &Snapshot) {
+    let list = |names: &BTreeSet<Arc<str>>| {
+        let names: Vec<_> = names.iter().map(|name| &**name).collect();
+        names.join(",")
+    };
+    let name = "vllm:lora_requests_info";
+    page.head(name, "gauge", "Running stats on lora requests.");
+    let most = most.to_string();
+    let running = list(&engine.running_adapters);
+    let waiting = list(&engine.waiting_adapters);
+    let labels = [
+        ("max_lora", most.as_str()),
+        ("running_lora_adapters", &running),
+        ("waiting_lora_adapters", &waiting),
+    ];
+    page.sample(name, &labels, now);
 }
 
 fn write_histograms(page: &mut Page<'_>, legacy_names: bool, stats: &Stats) {
@@ -181,6 +213,7 @@ mod tests {
             max_waiting: 1,
             block_tokens: NonZeroU32::MIN,
             blocks: NonZeroU32::new(10).expect("not zero"),
+            max_adapters: std::num::NonZeroUsize::MIN,
         };
         let first_token = Spread::fixed(Duration::from_millis(50));
         let mut scheduler = Scheduler::new(
@@ -195,6 +228,7 @@ mod tests {
         let work = Work {
             prompt_tokens: 4,
             prefix: prefix_blocks(PrefixSeed::default(), &[0; 16], 1),
+            adapter: Some("sql".into()),
             output_tokens: 1,
             finish: Finish::Stop,
         };
@@ -211,6 +245,8 @@ mod tests {
             waiting: scheduler.waiting(),
             running: scheduler.running(),
             kv_usage: scheduler.kv_usage(),
+            running_adapters: scheduler.running_adapters(),
+            waiting_adapters: scheduler.waiting_adapters(),
             stats,
         }
     }
@@ -222,6 +258,8 @@ mod tests {
             block_size: NonZeroU32::new(16).expect("not zero"),
             blocks: NonZeroU32::new(10).expect("not zero"),
             legacy_names: false,
+            max_adapters: Some(NonZeroUsize::MIN),
+            now: 1_800_000_000.5,
             process_start: 1_700_000_000.25,
             fake: FakeMetrics::default(),
         }
@@ -236,6 +274,7 @@ mod tests {
             format!("vllm:num_requests_running{{{labels}}} 1"),
             format!("vllm:kv_cache_usage_perc{{{labels}}} 0.4"),
             r#"vllm:cache_config_info{engine="0",block_size="16",num_gpu_blocks="10"} 1"#.into(),
+            r#"vllm:lora_requests_info{max_lora="1",running_lora_adapters="sql",waiting_lora_adapters=""} 1800000000.5"#.into(),
             format!("vllm:prefix_cache_queries_total{{{labels}}} 8"),
             format!("vllm:prefix_cache_hits_total{{{labels}}} 3"),
             format!("vllm:prompt_tokens_total{{{labels}}} 4"),
@@ -271,7 +310,7 @@ mod tests {
                 assert!(line.starts_with(family), "{line} is under {family}");
             }
         }
-        assert_eq!(seen.len(), 16);
+        assert_eq!(seen.len(), 17);
     }
 
     #[test]

@@ -99,11 +99,20 @@ impl LoraModule {
 // === impl Models ===
 
 impl Models {
-    pub(crate) fn new(served: &[String]) -> Self {
+    pub(crate) fn new(served: &[String], adapters: &[LoraModule]) -> Self {
+        let adapters = adapters
+            .iter()
+            .map(|module| (module.name.as_str().into(), module.path.as_str().into()));
         Self {
             served: served.iter().map(|name| name.as_str().into()).collect(),
-            adapters: RwLock::new(BTreeMap::new()),
+            adapters: RwLock::new(adapters.collect()),
         }
+    }
+
+    /// Checks that the adapters of the flags have names of their own and are not too many.
+    pub(crate) fn check(served: &[String], adapters: &[LoraModule]) -> Result<(), LoraError> {
+        let models = Self::new(served, &[]);
+        adapters.iter().try_for_each(|module| models.load(module))
     }
 
     pub(crate) fn resolve(&self, name: &str) -> Option<Model> {
@@ -156,6 +165,10 @@ impl Models {
         &self.served
     }
 
+    pub(crate) fn has_adapters(&self) -> bool {
+        !self.adapters.read().is_empty()
+    }
+
     /// Name and path of each adapter, by name.
     pub(crate) fn adapters(&self) -> Vec<(Arc<str>, Arc<str>)> {
         let adapters = self.adapters.read();
@@ -199,7 +212,7 @@ mod tests {
 
     #[test]
     fn adapters_come_and_go_under_names_of_their_own() {
-        let models = Models::new(&["base".to_owned()]);
+        let models = Models::new(&["base".to_owned()], &[]);
         models.load(&mk_module("sql")).expect("free");
         for taken in ["sql", "base"] {
             let error = models.load(&mk_module(taken)).expect_err("taken");
@@ -218,7 +231,7 @@ mod tests {
 
     #[test]
     fn no_more_than_1000_adapters_are_known() {
-        let models = Models::new(&["base".to_owned()]);
+        let models = Models::new(&["base".to_owned()], &[]);
         for number in 0..MAX_ADAPTERS {
             models.load(&mk_module(&number.to_string())).expect("room");
         }

@@ -120,7 +120,7 @@ impl Server {
         let app = App {
             engine: Engine::new(settings.limits, latency, Dice::new(settings.chance_seed)),
             admin: Admin::new(settings.knobs.clone(), settings.chance_seed),
-            models: Models::new(&settings.served_models),
+            models: Models::new(&settings.served_models, &settings.lora_modules),
             started: Timestamp::now(),
             loaded: Instant::now() + settings.startup_duration,
             draining,
@@ -222,6 +222,9 @@ async fn metrics_page(State(app): State<Arc<App>>) -> Response {
         block_size: settings.limits.block_tokens,
         blocks: settings.limits.blocks,
         legacy_names: settings.legacy_metric_names,
+        max_adapters: Some(settings.limits.max_adapters)
+            .filter(|_| settings.lora || app.models.has_adapters()),
+        now: Timestamp::now().as_duration().as_secs_f64(),
         process_start: app.started.as_duration().as_secs_f64(),
         fake: app.admin.knobs().metrics,
     };

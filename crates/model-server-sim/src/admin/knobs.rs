@@ -68,6 +68,8 @@ pub struct LatencyKnobs {
     pub inter_token_latency: HumanDuration,
     /// Its standard deviation, as a share.
     pub inter_token_latency_std_dev: f64,
+    /// Added for a LoRA adapter that takes the place of another.
+    pub lora_swap_time: HumanDuration,
     /// What a full batch multiplies all of them by.
     pub time_factor_under_load: f64,
     /// What all of them are multiplied by in any case.
@@ -141,6 +143,7 @@ impl Default for LatencyKnobs {
             prefill_time_std_dev: 0.0,
             inter_token_latency: HumanDuration::default(),
             inter_token_latency_std_dev: 0.0,
+            lora_swap_time: HumanDuration::default(),
             time_factor_under_load: 1.0,
             time_scale: 1.0,
         }
@@ -159,6 +162,7 @@ impl From<&LatencyKnobs> for Latency {
             prefill_time_std_dev,
             inter_token_latency,
             inter_token_latency_std_dev,
+            lora_swap_time,
             time_factor_under_load,
             time_scale,
         } = knobs;
@@ -174,6 +178,7 @@ impl From<&LatencyKnobs> for Latency {
                 mean: inter_token_latency.get(),
                 std_dev: *inter_token_latency_std_dev,
             },
+            adapter_swap: lora_swap_time.get(),
             factor_under_load: *time_factor_under_load,
             scale: *time_scale,
         }

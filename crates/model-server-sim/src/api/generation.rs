@@ -80,6 +80,7 @@ async fn generate(
     let work = Work {
         prompt_tokens,
         prefix: input.prefix(&settings.model, settings.limits.block_tokens),
+        adapter: input.model.adapter.clone(),
         output_tokens: output.tokens().get(),
         finish: output.finish(),
     };

@@ -60,6 +60,15 @@ pub(super) struct LatencyArgs {
     #[arg(long, env = "INTER_TOKEN_LATENCY_STD_DEV", value_name = "SHARE", default_value = "0", value_parser = std_dev)]
     inter_token_latency_std_dev: f64,
 
+    /// Time that a request waits for a LoRA adapter that takes the place of another
+    #[arg(
+        long,
+        env = "LORA_SWAP_TIME",
+        value_name = "DURATION",
+        default_value = "0"
+    )]
+    lora_swap_time: HumanDuration,
+
     /// What these times are multiplied by when --max-num-seqs requests run, 1 to 100; with fewer requests
     /// less, down to 1 for a request alone
     #[arg(long, env = "TIME_FACTOR_UNDER_LOAD", value_name = "FACTOR", default_value = "1", value_parser = factor)]
@@ -82,6 +91,7 @@ impl From<LatencyArgs> for LatencyKnobs {
             prefill_time_std_dev,
             inter_token_latency,
             inter_token_latency_std_dev,
+            lora_swap_time,
             time_factor_under_load,
             time_scale,
         } = args;
@@ -93,6 +103,7 @@ impl From<LatencyArgs> for LatencyKnobs {
             prefill_time_std_dev,
             inter_token_latency,
             inter_token_latency_std_dev,
+            lora_swap_time,
             time_factor_under_load,
             time_scale,
         }

@@ -1,15 +1,21 @@
 //! What the flags mean together.
 
-use std::{fs, net::SocketAddr, num::NonZeroU32, time::Duration};
+use std::{
+    fs,
+    net::SocketAddr,
+    num::{NonZeroU32, NonZeroUsize},
+    time::Duration,
+};
 
 use axum::http::HeaderValue;
 use process::ConfigError;
 use xxhash_rust::xxh64::xxh64;
 
-use super::{Args, Mode, listen::Place};
+use super::{Args, Mode, listen::Place, lora::LoraArgs};
 use crate::{
     admin::{FakeMetrics, Knobs, LatencyKnobs},
     engine::Limits,
+    models::{LoraModule, Models},
 };
 
 /// Where Linux tells the name of the machine, which in a pod is the pod's name.
@@ -37,6 +43,10 @@ pub struct Settings {
     pub served_models: Vec<String>,
     /// Tokens of prompt and output together.
     pub max_model_len: NonZeroU32,
+    /// LoRA adapters of the start.
+    pub lora_modules: Vec<LoraModule>,
+    /// The metrics name LoRA adapters even if there are none.
+    pub lora: bool,
     /// Bounds of the engine.
     pub limits: Limits,
     /// What `/admin/config` can change, as it is at the start.
@@ -80,6 +90,10 @@ impl Args {
             block_size,
             kv_cache_size,
             latency,
+            lora: LoraArgs {
+                lora_modules,
+                max_loras,
+            },
             mode,
             output_tokens,
             seed,
@@ -100,6 +114,13 @@ impl Args {
                 .map(|name| non_empty("--served-model-name", name))
                 .collect::<Result<_, _>>()?
         };
+        Models::check(&served_models, &lora_modules).map_err(|error| {
+            ConfigError::new(
+                format!("--lora-modules: {error}"),
+                "at most 1000 adapters with names of their own",
+                "--lora-modules sql=/adapters/sql",
+            )
+        })?;
         let pod_name = match pod_name.filter(|name| !name.is_empty()) {
             Some(name) => name,
             None => host_name()?,
@@ -120,7 +141,10 @@ impl Args {
                 max_waiting: max_waiting_queue_length,
                 block_tokens: block_size,
                 blocks: kv_cache_size,
+                max_adapters: max_loras.unwrap_or(NonZeroUsize::MIN),
             },
+            lora: max_loras.is_some(),
+            lora_modules,
             knobs: Knobs {
                 latency,
                 metrics: FakeMetrics::default(),
@@ -287,6 +311,8 @@ mod tests {
     #[case(&["--max-model-len", "16385"], "--kv-cache-size 1025")]
     #[case(&["--block-size", "65536", "--kv-cache-size", "65536"], "4294967296")]
     #[case(&["--served-model-name", ""], "--served-model-name")]
+    #[case(&["--lora-modules", "a", "b", "a"], "'a'")]
+    #[case(&["--lora-modules", "m"], "'m'")]
     #[case(&["--pod-name", "a\nb"], "visible")]
     #[case(&["--pod-namespace", ""], "--pod-namespace")]
     fn flags_that_do_not_fit_are_refused_by_name(#[case] flags: &[&str], #[case] told: &str) {

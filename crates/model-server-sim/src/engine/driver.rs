@@ -1,6 +1,9 @@
 //! Lets the scheduler act on tokio's clock.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -47,6 +50,9 @@ pub(crate) struct Snapshot {
     pub(crate) waiting: usize,
     pub(crate) running: usize,
     pub(crate) kv_usage: f64,
+    /// LoRA adapters of running sequences, and of those that wait.
+    pub(crate) running_adapters: BTreeSet<Arc<str>>,
+    pub(crate) waiting_adapters: BTreeSet<Arc<str>>,
     pub(crate) stats: Stats,
 }
 
@@ -149,6 +155,8 @@ impl Engine {
             waiting: state.scheduler.waiting(),
             running: state.scheduler.running(),
             kv_usage: state.scheduler.kv_usage(),
+            running_adapters: state.scheduler.running_adapters(),
+            waiting_adapters: state.scheduler.waiting_adapters(),
             stats: state.stats.clone(),
         }
     }
@@ -257,6 +265,7 @@ mod tests {
             max_waiting: 1,
             block_tokens: NonZeroU32::MIN,
             blocks: NonZeroU32::new(100).expect("not zero"),
+            max_adapters: NonZeroUsize::MIN,
         };
         let latency = Latency {
             first_token: Spread::fixed(Duration::from_millis(100)),
@@ -273,6 +282,7 @@ mod tests {
         Work {
             prompt_tokens: 5,
             prefix: Vec::new(),
+            adapter: None,
             output_tokens,
             finish: Finish::Stop,
         }

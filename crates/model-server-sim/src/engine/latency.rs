@@ -35,6 +35,8 @@ pub struct Latency {
     pub prefill_std_dev: f64,
     /// From one token to the next.
     pub inter_token: Spread,
+    /// Added to a prefill whose LoRA adapter is not there yet; load does not stretch it.
+    pub adapter_swap: Duration,
     /// What all of this is multiplied by when the batch is full; at least 1. In between it rises evenly with
     /// the running sequences.
     pub factor_under_load: f64,
@@ -101,6 +103,11 @@ impl Latency {
         seconds_to_duration(seconds * self.load_factor(load) * self.scale)
     }
 
+    /// To bring a LoRA adapter to its place.
+    pub fn adapter_swap(&self) -> Duration {
+        seconds_to_duration(self.adapter_swap.as_secs_f64() * self.scale)
+    }
+
     /// 1 for a sequence alone, `factor_under_load` in a full batch.
     fn load_factor(&self, load: Load) -> f64 {
         if load.max_running <= 1 {
@@ -120,6 +127,7 @@ impl Default for Latency {
             prefill_per_token: Duration::ZERO,
             prefill_std_dev: 0.0,
             inter_token: Spread::default(),
+            adapter_swap: Duration::ZERO,
             factor_under_load: 1.0,
             scale: 1.0,
         }

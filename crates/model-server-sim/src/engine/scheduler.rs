@@ -1,9 +1,15 @@
 //! What runs, what waits, and when the next token is due: pure, with time as a parameter.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{
-    Dice, Event, Latency, Limits, Load, Moment, Rejected, SequenceId, Work, cache::KvCache,
+    Dice, Event, Latency, Limits, Load, Moment, Rejected, SequenceId, Work,
+    adapters::{AdapterSlots, Admission},
+    cache::KvCache,
 };
 
 /// The queue, the batch and the KV blocks.
@@ -11,6 +17,8 @@ use super::{
 /// Sequences start in order of arrival. One starts when there is a place in the batch and the blocks for
 /// its whole prompt and output can be reserved; so the cache never runs out under a running sequence, and
 /// nothing is preempted. Reported usage counts only blocks that hold tokens.
+///
+/// A sequence whose LoRA adapter finds no place lets those behind it pass, as in vLLM.
 ///
 /// The full blocks of a prompt are known to the prefix cache once they are computed, which is when the
 /// first token is made; blocks of the output never are.
@@ -25,6 +33,7 @@ pub struct Scheduler {
     /// When each running sequence makes its next token.
     due: BTreeSet<(Moment, SequenceId)>,
     cache: KvCache,
+    adapters: AdapterSlots,
 }
 
 #[derive(Debug)]
@@ -64,6 +73,7 @@ impl Scheduler {
             running: BTreeMap::new(),
             due: BTreeSet::new(),
             cache: KvCache::new(limits.blocks.get()),
+            adapters: AdapterSlots::new(limits.max_adapters.get()),
         }
     }
 
@@ -98,7 +108,7 @@ impl Scheduler {
             arrived: now,
         });
         self.start_waiting(now, events);
-        // First in, first out: if anything still waits beyond the limit, it is the one just added.
+        // If anything still waits beyond the limit, it is the one just added, which is the last.
         if self.waiting.len() > self.limits.max_waiting {
             self.waiting.pop_back();
             return Err(Rejected::QueueFull {
@@ -160,6 +170,17 @@ impl Scheduler {
     pub fn kv_usage(&self) -> f64 {
         let own: u32 = self.running.values().map(|running| self.own(running)).sum();
         f64::from(self.cache.shared().saturating_add(own)) / f64::from(self.limits.blocks.get())
+    }
+
+    /// LoRA adapters of running sequences, by name.
+    pub fn running_adapters(&self) -> BTreeSet<Arc<str>> {
+        self.adapters.running().cloned().collect()
+    }
+
+    /// LoRA adapters of waiting sequences, by name.
+    pub fn waiting_adapters(&self) -> BTreeSet<Arc<str>> {
+        let adapters = self.waiting.iter().map(|waiting| &waiting.work.adapter);
+        adapters.flatten().cloned().collect()
     }
 
     /// Blocks that hold tokens of this sequence alone.
@@ -225,41 +246,73 @@ impl Scheduler {
         let prefix = &running.waited.work.prefix;
         let held = prefix.get(..running.shared).unwrap_or(prefix);
         self.cache.release(held, running.reserved);
+        if let Some(adapter) = &running.waited.work.adapter {
+            self.adapters.release(adapter);
+        }
     }
 
-    /// Starts waiting sequences in order while the first of them fits.
+    /// Starts waiting sequences in order while the first that has a place for its adapter fits.
     fn start_waiting(&mut self, now: Moment, events: &mut Vec<Event>) {
+        let mut place = 0;
         while self.running.len() < self.limits.max_running.get()
-            && let Some(first) = self.waiting.pop_front()
+            && let Some(next) = self.waiting.get(place)
         {
-            let Some(hits) = self.reserve(&first) else {
-                self.waiting.push_front(first);
+            let swap = match self.adapters.check(next.work.adapter.as_deref()) {
+                Admission::Ready => Duration::ZERO,
+                Admission::Swap => self.latency.adapter_swap(),
+                Admission::Full => {
+                    place += 1;
+                    continue;
+                }
+            };
+            let Some(next) = self.waiting.remove(place) else {
                 return;
             };
-            let (id, prompt_tokens) = (first.id, first.work.prompt_tokens);
-            let cached_tokens = hits.saturating_mul(self.limits.block_tokens.get());
-            let uncached = prompt_tokens.saturating_sub(cached_tokens);
-            events.push(Event::Started {
-                id,
-                queued: now.since(first.arrived),
-                prompt_tokens,
-                cached_tokens,
-            });
-            let load = self.load(self.running.len() + 1);
-            let next_token = now.plus(self.latency.prefill(uncached, load, self.dice, id));
-            self.due.insert((next_token, id));
-            let running = Running {
-                started: now,
-                first_token: now,
-                last_token: now,
-                next_token,
-                produced: 0,
-                shared: usize::try_from(hits).unwrap_or(usize::MAX),
-                reserved: first.blocks - hits,
-                waited: first,
-            };
-            self.running.insert(id, running);
+            match self.reserve(&next) {
+                Some(hits) => self.start(next, hits, swap, now, events),
+                None => {
+                    self.waiting.insert(place, next);
+                    return;
+                }
+            }
         }
+    }
+
+    fn start(
+        &mut self,
+        waited: Waiting,
+        hits: u32,
+        swap: Duration,
+        now: Moment,
+        events: &mut Vec<Event>,
+    ) {
+        let (id, prompt_tokens) = (waited.id, waited.work.prompt_tokens);
+        let cached_tokens = hits.saturating_mul(self.limits.block_tokens.get());
+        let uncached = prompt_tokens.saturating_sub(cached_tokens);
+        events.push(Event::Started {
+            id,
+            queued: now.since(waited.arrived),
+            prompt_tokens,
+            cached_tokens,
+        });
+        if let Some(adapter) = &waited.work.adapter {
+            self.adapters.acquire(adapter);
+        }
+        let load = self.load(self.running.len() + 1);
+        let prefill = self.latency.prefill(uncached, load, self.dice, id);
+        let next_token = now.plus(swap).plus(prefill);
+        self.due.insert((next_token, id));
+        let running = Running {
+            started: now,
+            first_token: now,
+            last_token: now,
+            next_token,
+            produced: 0,
+            shared: usize::try_from(hits).unwrap_or(usize::MAX),
+            reserved: waited.blocks - hits,
+            waited,
+        };
+        self.running.insert(id, running);
     }
 
     /// Reserves all blocks of a sequence; gives back how many of them the prefix cache holds, `None` if

@@ -2,6 +2,7 @@
 
 use std::{
     num::{NonZeroU32, NonZeroUsize},
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,6 +19,8 @@ pub struct Limits {
     pub block_tokens: NonZeroU32,
     /// Blocks of the KV cache.
     pub blocks: NonZeroU32,
+    /// LoRA adapters that running sequences can use at the same time.
+    pub max_adapters: NonZeroUsize,
 }
 
 /// Why a sequence ended by itself.
@@ -36,6 +39,8 @@ pub struct Work {
     pub prompt_tokens: u32,
     /// The full blocks of the prompt, for the prefix cache; as many as fit into `prompt_tokens`, or none.
     pub prefix: Vec<BlockHash>,
+    /// The LoRA adapter; `None`: the base model.
+    pub adapter: Option<Arc<str>>,
     /// Tokens that will be made: known here, because the text is made up before it is "computed". 0 for
     /// an embedding.
     pub output_tokens: u32,

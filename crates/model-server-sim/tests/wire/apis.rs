@@ -250,6 +250,19 @@ async fn adapters_can_be_loaded_used_and_unloaded() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_metrics_name_adapters_that_run_and_wait() {
+    let flags = ["--lora-modules", "a=/a", "b", "--time-to-first-token", "1s"];
+    let sim = Sim::start(&flags);
+    let mut streams = Vec::new();
+    for model in ["a", "b", "m"] {
+        let body = json!({"model": model, "prompt": "p", "stream": true}).to_string();
+        streams.push(sim.send("POST", "/v1/completions", body).await);
+    }
+    let line = r#"vllm:lora_requests_info{max_lora="1",running_lora_adapters="a",waiting_lora_adapters="b"}"#;
+    assert!(sim.metric(line).await > 1.7e9, "a timestamp");
+}
+
 #[rstest]
 #[case("/v1/responses")]
 #[case("/v1/embeddings")]

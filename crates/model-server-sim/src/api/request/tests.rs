@@ -10,11 +10,8 @@ fn parse(endpoint: Endpoint, body: &str) -> Result<Request, ApiError> {
 }
 
 fn mk_models() -> Models {
-    let models = Models::new(&["sim".to_owned(), "alias".to_owned()]);
-    models
-        .load(&"sql".parse().expect("valid"))
-        .expect("a free name");
-    models
+    let adapters = ["sql".parse().expect("valid")];
+    Models::new(&["sim".to_owned(), "alias".to_owned()], &adapters)
 }
 
 fn mk_limits(models: &Models) -> Limits<'_> {

@@ -16,6 +16,7 @@ fn mk_scheduler(max_running: usize, max_waiting: usize, blocks: u32) -> Schedule
         max_waiting,
         block_tokens: NonZeroU32::new(4).expect("not zero"),
         blocks: NonZeroU32::new(blocks).expect("not zero"),
+        max_adapters: NonZeroUsize::MIN,
     };
     let latency = Latency {
         first_token: Spread::fixed(Duration::from_millis(100)),
@@ -30,6 +31,7 @@ fn mk_work(prompt_tokens: u32, output_tokens: u32) -> Work {
     Work {
         prompt_tokens,
         prefix: Vec::new(),
+        adapter: None,
         output_tokens,
         finish: Finish::Length,
     }
@@ -362,6 +364,67 @@ fn a_full_batch_is_slower() {
     assert_eq!(waits, [10, 20, 10]);
 }
 
+fn mk_adapted(adapter: &str) -> Work {
+    Work {
+        adapter: Some(adapter.into()),
+        ..mk_work(0, 1)
+    }
+}
+
+#[test]
+fn adapters_without_a_place_wait_and_let_others_pass() {
+    let mut scheduler = mk_scheduler(3, 5, 100);
+    let mut events = Vec::new();
+    for work in [
+        mk_adapted("a"),
+        mk_adapted("b"),
+        mk_adapted("a"),
+        mk_work(0, 1),
+    ] {
+        scheduler
+            .submit(work, millis(0), &mut events)
+            .expect("room");
+    }
+    let names = |names: BTreeSet<Arc<str>>| names.into_iter().collect::<Vec<_>>().join(",");
+    assert_eq!((scheduler.running(), scheduler.waiting()), (3, 1));
+    assert_eq!(
+        (
+            names(scheduler.running_adapters()),
+            names(scheduler.waiting_adapters())
+        ),
+        ("a".to_owned(), "b".to_owned())
+    );
+    scheduler.advance(millis(100), &mut events);
+    assert_eq!(names(scheduler.running_adapters()), "b");
+    scheduler.advance(millis(200), &mut events);
+    assert_eq!((scheduler.running(), scheduler.waiting()), (0, 0));
+}
+
+#[test]
+fn an_adapter_that_is_not_there_takes_longer() {
+    let mut scheduler = mk_scheduler(1, 5, 100);
+    scheduler.set_latency(Latency {
+        first_token: Spread::fixed(Duration::from_millis(100)),
+        adapter_swap: Duration::from_secs(1),
+        ..Latency::default()
+    });
+    let mut events = Vec::new();
+    for adapter in ["a", "a", "b", "a"] {
+        scheduler
+            .submit(mk_adapted(adapter), millis(0), &mut events)
+            .expect("room");
+    }
+    scheduler.advance(millis(100_000), &mut events);
+    let prefills: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Prefilled { took, .. } => Some(took.as_millis()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(prefills, [1_100, 100, 1_100, 1_100]);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Submit {
@@ -386,6 +449,7 @@ fn mk_repeated(prompt_tokens: u32, output_tokens: u32) -> Work {
     let text = letter.repeat(usize::try_from(prompt_tokens * 4).expect("small"));
     Work {
         output_tokens,
+        adapter: (prompt_tokens % 5 < 2).then(|| letter.into()),
         ..mk_prompt(&text)
     }
 }
@@ -429,6 +493,7 @@ proptest! {
         }
         scheduler.advance(millis(now + 100_000), &mut events);
         prop_assert_eq!((scheduler.running(), scheduler.waiting(), scheduler.cache.in_use()), (0, 0, 0));
+        prop_assert!(scheduler.running_adapters().is_empty());
         let mut ended: Vec<_> = events
             .iter()
             .filter_map(|event| match event {
