@@ -122,6 +122,15 @@ pub struct Args {
     )]
     max_request_body_bytes: NonZeroUsize,
 
+    /// Whose metric names /metrics has; the APIs are those of vLLM in any case
+    #[arg(long, env = "ENGINE", value_enum, default_value_t = EngineKind::Vllm)]
+    engine: EngineKind,
+
+    /// Lines of no meaning that make /metrics longer, at most 100000
+    #[arg(long, env = "METRICS_PADDING_LINES", value_name = "LINES", default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(..=100_000))]
+    metrics_padding_lines: u32,
+
     /// Use the metric names of older versions of vLLM, such as `vllm:gpu_cache_usage_perc`
     #[arg(long, env = "LEGACY_METRIC_NAMES")]
     legacy_metric_names: bool,
@@ -156,6 +165,19 @@ pub enum Mode {
     Random,
     /// The prompt, or the last message of a chat.
     Echo,
+}
+
+/// Whose metric names `/metrics` has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EngineKind {
+    /// vLLM
+    Vllm,
+    /// `SGLang`
+    Sglang,
+    /// TensorRT-LLM with its own server
+    TrtllmServe,
+    /// TensorRT-LLM in Triton
+    TritonTensorrtLlm,
 }
 
 // === impl Args ===

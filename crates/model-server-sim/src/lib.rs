@@ -29,7 +29,7 @@ mod text;
 
 pub use crate::{
     admin::{Fail, FakeMetrics, Knobs, LatencyKnobs},
-    args::{Args, Identity, Mode, Settings},
+    args::{Args, EngineKind, Identity, Mode, Settings},
     duration::{DurationError, HumanDuration},
     engine::{
         BlockHash, Cancelled, Dice, Engine, Event, Finish, Histogram, Latency, Limits, Load,

@@ -29,7 +29,7 @@ use crate::{
     args::Settings,
     engine::{Dice, Engine, Latency},
     listen::listen,
-    metrics::{self, Facts},
+    metrics::{self, Facts, FakeValues},
     models::Models,
 };
 
@@ -216,6 +216,7 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
 /// `GET /metrics`
 async fn metrics_page(State(app): State<Arc<App>>) -> Response {
     let settings = &app.settings;
+    let fake = app.admin.knobs().metrics;
     let facts = Facts {
         rank: settings.rank,
         model_name: settings.served_models.first().unwrap_or(&settings.model),
@@ -226,7 +227,14 @@ async fn metrics_page(State(app): State<Arc<App>>) -> Response {
             .filter(|_| settings.lora || app.models.has_adapters()),
         now: Timestamp::now().as_duration().as_secs_f64(),
         process_start: app.started.as_duration().as_secs_f64(),
-        fake: app.admin.knobs().metrics,
+        kind: settings.engine,
+        max_running: settings.limits.max_running,
+        padding_lines: settings.metrics_padding_lines,
+        fake: FakeValues {
+            waiting: fake.waiting.map(f64::from),
+            running: fake.running.map(f64::from),
+            kv: fake.kv,
+        },
     };
     let page = metrics::render(&facts, &app.engine.snapshot());
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], page).into_response()

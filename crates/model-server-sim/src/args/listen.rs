@@ -125,10 +125,10 @@ mod tests {
         listen: ListenArgs,
     }
 
-    fn places(flags: &[&str]) -> Result<Vec<Place>, ConfigError> {
+    fn mk_listen(flags: &[&str]) -> ListenArgs {
         let flags = ["sim"].iter().chain(flags);
         let flags = Flags::try_parse_from(flags).expect("flags that parse");
-        flags.listen.places()
+        flags.listen
     }
 
     #[rstest]
@@ -143,7 +143,7 @@ mod tests {
         "0.0.0.0:65528", "0.0.0.0:65529", "0.0.0.0:65530", "0.0.0.0:65531",
         "0.0.0.0:65532", "0.0.0.0:65533", "0.0.0.0:65534", "0.0.0.0:65535"])]
     fn every_rank_of_every_server_has_its_address(#[case] flags: &[&str], #[case] wanted: &[&str]) {
-        let places = places(flags).expect("valid");
+        let places = mk_listen(flags).places().expect("valid");
         let addresses: Vec<_> = places
             .iter()
             .map(|place| place.address.to_string())
@@ -155,7 +155,7 @@ mod tests {
     #[case(&["--port", "65535", "--data-parallel-size", "2"], "--port")]
     #[case(&["--count", "3", "--bind-base", "255.255.255.254"], "--bind-base")]
     fn addresses_that_do_not_exist_are_refused(#[case] flags: &[&str], #[case] named: &str) {
-        let error = places(flags).expect_err("refused").to_string();
+        let error = mk_listen(flags).places().expect_err("refused").to_string();
         assert!(error.contains(named), "{error}");
     }
 

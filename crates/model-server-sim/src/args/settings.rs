@@ -11,7 +11,7 @@ use axum::http::HeaderValue;
 use process::ConfigError;
 use xxhash_rust::xxh64::xxh64;
 
-use super::{Args, Mode, listen::Place, lora::LoraArgs};
+use super::{Args, EngineKind, Mode, listen::Place, lora::LoraArgs};
 use crate::{
     admin::{FakeMetrics, Knobs, LatencyKnobs},
     engine::Limits,
@@ -65,6 +65,10 @@ pub struct Settings {
     pub drain_timeout: Duration,
     /// Bytes of the largest request body.
     pub max_request_body: usize,
+    /// Whose metric names are used.
+    pub engine: EngineKind,
+    /// Lines that make the metrics longer.
+    pub metrics_padding_lines: u32,
     /// Metric names of older versions.
     pub legacy_metric_names: bool,
     /// Who answers.
@@ -100,6 +104,8 @@ impl Args {
             startup_duration,
             drain_timeout,
             max_request_body_bytes,
+            engine,
+            metrics_padding_lines,
             legacy_metric_names,
             pod_name,
             pod_namespace,
@@ -160,6 +166,8 @@ impl Args {
             startup_duration: startup_duration.get().mul_f64(latency.time_scale),
             drain_timeout: drain_timeout.get(),
             max_request_body: max_request_body_bytes.get(),
+            engine,
+            metrics_padding_lines,
             legacy_metric_names,
             identity: Identity {
                 pod: header_value("--pod-name", &pod_name)?,

@@ -268,13 +268,11 @@ impl Scheduler {
             let Some(next) = self.waiting.remove(place) else {
                 return;
             };
-            match self.reserve(&next) {
-                Some(hits) => self.start(next, hits, swap, now, events),
-                None => {
-                    self.waiting.insert(place, next);
-                    return;
-                }
-            }
+            let Some(hits) = self.reserve(&next) else {
+                self.waiting.insert(place, next);
+                return;
+            };
+            self.start(next, hits, swap, now, events);
         }
     }
 

@@ -34,14 +34,14 @@ impl Answer {
         let mut item = self.item("in_progress", "");
         item["content"] = json!([]);
         vec![
-            self.event(0, "response.created", json!({"response": response})),
-            self.event(1, "response.in_progress", json!({"response": response})),
-            self.event(
+            numbered_event(0, "response.created", json!({"response": response})),
+            numbered_event(1, "response.in_progress", json!({"response": response})),
+            numbered_event(
                 2,
                 "response.output_item.added",
                 json!({"output_index": 0, "item": item}),
             ),
-            self.event(
+            numbered_event(
                 3,
                 "response.content_part.added",
                 self.in_part("part", part("")),
@@ -51,7 +51,7 @@ impl Answer {
 
     pub(super) fn response_token(&self, index: u32) -> Bytes {
         let delta = self.in_part("delta", json!(self.output.token(index)));
-        self.event(START_EVENTS + index, "response.output_text.delta", delta)
+        numbered_event(START_EVENTS + index, "response.output_text.delta", delta)
     }
 
     pub(super) fn response_end(&self) -> Vec<Bytes> {
@@ -64,29 +64,23 @@ impl Answer {
         };
         let whole = self.response_whole();
         vec![
-            self.event(
+            numbered_event(
                 next,
                 "response.output_text.done",
                 self.in_part("text", json!(text)),
             ),
-            self.event(
+            numbered_event(
                 next + 1,
                 "response.content_part.done",
                 self.in_part("part", part(text)),
             ),
-            self.event(
+            numbered_event(
                 next + 2,
                 "response.output_item.done",
                 json!({"output_index": 0, "item": item}),
             ),
-            self.event(next + 3, last, json!({"response": whole})),
+            numbered_event(next + 3, last, json!({"response": whole})),
         ]
-    }
-
-    fn event(&self, number: u32, name: &str, mut document: Value) -> Bytes {
-        document["type"] = json!(name);
-        document["sequence_number"] = json!(number);
-        named_event(&document)
     }
 
     fn response(&self, status: &str) -> Value {
@@ -133,6 +127,12 @@ impl Answer {
     fn item_id(&self) -> String {
         format!("msg_{}", self.id)
     }
+}
+
+fn numbered_event(number: u32, name: &str, mut document: Value) -> Bytes {
+    document["type"] = json!(name);
+    document["sequence_number"] = json!(number);
+    named_event(&document)
 }
 
 fn part(text: &str) -> Value {
