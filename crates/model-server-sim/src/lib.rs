@@ -28,7 +28,7 @@ mod server;
 mod text;
 
 pub use crate::{
-    admin::{Fail, FakeMetrics, Knobs, LatencyKnobs},
+    admin::{Cut, Fail, FakeMetrics, FakeValue, FakeValueError, Knobs, LatencyKnobs},
     args::{Args, EngineKind, Identity, Mode, Settings},
     duration::{DurationError, HumanDuration},
     engine::{

@@ -19,7 +19,11 @@ use axum::{
 use jiff::Timestamp;
 use process::Shutdown;
 use serde::Serialize;
-use tokio::{net::TcpListener, task::JoinSet, time::Instant};
+use tokio::{
+    net::TcpListener,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh64::xxh64;
 
@@ -29,7 +33,7 @@ use crate::{
     args::Settings,
     engine::{Dice, Engine, Latency},
     listen::listen,
-    metrics::{self, Facts, FakeValues},
+    metrics::{self, Facts},
     models::Models,
 };
 
@@ -178,6 +182,27 @@ impl App {
         );
         format!("{:016x}", xxh64(&number, pod))
     }
+
+    /// The page of `/metrics` as it is now.
+    pub(crate) fn make_page(&self) -> String {
+        let settings = &self.settings;
+        let max_adapters = Some(settings.limits.max_adapters);
+        let facts = Facts {
+            kind: settings.engine,
+            model_name: settings.served_models.first().unwrap_or(&settings.model),
+            rank: settings.rank,
+            block_size: settings.limits.block_tokens,
+            blocks: settings.limits.blocks,
+            max_running: settings.limits.max_running,
+            legacy_names: settings.legacy_metric_names,
+            max_adapters: max_adapters.filter(|_| settings.lora || self.models.has_adapters()),
+            now: Timestamp::now().as_duration().as_secs_f64(),
+            process_start: self.started.as_duration().as_secs_f64(),
+            padding_lines: settings.metrics_padding_lines,
+            fake: self.admin.fake_values(),
+        };
+        metrics::render(&facts, &self.engine.snapshot())
+    }
 }
 
 /// `GET /health`: the process serves.
@@ -215,27 +240,12 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
 
 /// `GET /metrics`
 async fn metrics_page(State(app): State<Arc<App>>) -> Response {
-    let settings = &app.settings;
-    let fake = app.admin.knobs().metrics;
-    let facts = Facts {
-        rank: settings.rank,
-        model_name: settings.served_models.first().unwrap_or(&settings.model),
-        block_size: settings.limits.block_tokens,
-        blocks: settings.limits.blocks,
-        legacy_names: settings.legacy_metric_names,
-        max_adapters: Some(settings.limits.max_adapters)
-            .filter(|_| settings.lora || app.models.has_adapters()),
-        now: Timestamp::now().as_duration().as_secs_f64(),
-        process_start: app.started.as_duration().as_secs_f64(),
-        kind: settings.engine,
-        max_running: settings.limits.max_running,
-        padding_lines: settings.metrics_padding_lines,
-        fake: FakeValues {
-            waiting: fake.waiting.map(f64::from),
-            running: fake.running.map(f64::from),
-            kv: fake.kv,
-        },
-    };
-    let page = metrics::render(&facts, &app.engine.snapshot());
+    let knobs = app.admin.knobs().metrics;
+    sleep(knobs.delay.get()).await;
+    let status = knobs.status.map(StatusCode::from_u16);
+    if let Some(Ok(status)) = status {
+        return (status, "as /admin/config says\n").into_response();
+    }
+    let page = app.admin.page(|| app.make_page());
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], page).into_response()
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::range::Range;
+use super::{fake::FakeValue, range::Range};
 use crate::{
     duration::HumanDuration,
     engine::{Latency, Spread},
@@ -27,6 +27,12 @@ pub(crate) const TIME_SCALE: Range = Range {
     high: 1000.0,
 };
 
+/// Requests in the metrics: more than any engine has.
+const COUNT: Range = Range {
+    low: 0.0,
+    high: 1e9,
+};
+
 const SHARE: Range = Range {
     low: 0.0,
     high: 1.0,
@@ -48,6 +54,11 @@ pub struct Knobs {
     pub reject: bool,
     /// Answers a share of the requests with an error.
     pub fail: Option<Fail>,
+    /// Share of the requests, 0 to 1, that get no answer at all: their connection (with HTTP/2 their stream)
+    /// ends before the headers.
+    pub reset: Option<f64>,
+    /// Breaks off a share of the streams.
+    pub cut: Option<Cut>,
 }
 
 /// How long things take; each field is the flag of the same name.
@@ -76,16 +87,33 @@ pub struct LatencyKnobs {
     pub time_scale: f64,
 }
 
-/// Fixed values for `/metrics`; `None` tells the truth.
+/// What `/metrics` tells, and how; values of `None` tell the truth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FakeMetrics {
     /// Requests that wait.
-    pub waiting: Option<u32>,
+    pub waiting: Option<FakeValue>,
     /// Requests that run.
-    pub running: Option<u32>,
+    pub running: Option<FakeValue>,
     /// KV-cache usage, 0 to 1.
-    pub kv: Option<f64>,
+    pub kv: Option<FakeValue>,
+    /// `true`: the page stays as it was when this was set.
+    pub frozen: bool,
+    /// Time that the page takes to come.
+    pub delay: HumanDuration,
+    /// An HTTP status, 400 to 599, in place of the page.
+    pub status: Option<u16>,
+}
+
+/// Streams that break off.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cut {
+    /// Tokens that still arrive; if the answer is shorter, only its end is missing.
+    pub after_tokens: u32,
+    /// Share of the streams, 0 to 1.
+    #[serde(default = "all")]
+    pub rate: f64,
 }
 
 /// Errors at a rate.
@@ -115,7 +143,7 @@ pub(crate) enum KnobError {
         low: f64,
         high: f64,
     },
-    #[error("fail.status is {0}: use an HTTP status from 400 to 599")]
+    #[error("a status is {0}: use an HTTP status from 400 to 599")]
     Status(u16),
 }
 
@@ -224,7 +252,11 @@ impl KnobBoard {
 
 impl Knobs {
     fn check(&self) -> Result<(), KnobError> {
-        let latency = &self.latency;
+        let Self {
+            latency, metrics, ..
+        } = self;
+        let outside =
+            |value: Option<FakeValue>, range| value.and_then(|value| value.outside(range));
         let numbers = [
             (
                 "latency.time_to_first_token_std_dev",
@@ -247,8 +279,12 @@ impl Knobs {
                 FACTOR_UNDER_LOAD,
             ),
             ("latency.time_scale", Some(latency.time_scale), TIME_SCALE),
-            ("metrics.kv", self.metrics.kv, SHARE),
+            ("metrics.waiting", outside(metrics.waiting, COUNT), COUNT),
+            ("metrics.running", outside(metrics.running, COUNT), COUNT),
+            ("metrics.kv", outside(metrics.kv, SHARE), SHARE),
             ("fail.rate", self.fail.map(|fail| fail.rate), SHARE),
+            ("cut.rate", self.cut.map(|cut| cut.rate), SHARE),
+            ("reset", self.reset, SHARE),
         ];
         for (name, value, range) in numbers {
             if let Some(value) = value.filter(|value| !range.contains(*value)) {
@@ -261,11 +297,14 @@ impl Knobs {
                 });
             }
         }
-        match self.fail {
-            Some(Fail { status, .. }) if !(400..=599).contains(&status) => {
-                Err(KnobError::Status(status))
-            }
-            _ => Ok(()),
+        let statuses = [self.fail.map(|fail| fail.status), metrics.status];
+        match statuses
+            .into_iter()
+            .flatten()
+            .find(|status| !(400..=599).contains(status))
+        {
+            Some(status) => Err(KnobError::Status(status)),
+            None => Ok(()),
         }
     }
 }
@@ -323,6 +362,8 @@ mod tests {
             hang: false,
             reject: false,
             fail: None,
+            reset: None,
+            cut: None,
         }
     }
 
@@ -347,7 +388,7 @@ mod tests {
             rate: 1.0,
         });
         let metrics = FakeMetrics {
-            waiting: Some(7),
+            waiting: Some(FakeValue::Fixed(7.0)),
             ..FakeMetrics::default()
         };
         assert_eq!(
@@ -374,6 +415,12 @@ mod tests {
     #[case(json!({"latency": {"time_scale": -1}}), "time_scale")]
     #[case(json!({"metrics": {"kv": 1.5}}), "1.5")]
     #[case(json!({"metrics": {"waiting": -1}}), "-1")]
+    #[case(json!({"metrics": {"kv": "ramp:0:2:1s"}}), "is 2:")]
+    #[case(json!({"metrics": {"running": "many"}}), "ramp:0:10:5s")]
+    #[case(json!({"metrics": {"status": 200}}), "200")]
+    #[case(json!({"reset": 1.5}), "reset is 1.5")]
+    #[case(json!({"cut": {"rate": 0.5}}), "after_tokens")]
+    #[case(json!({"cut": {"after_tokens": 3, "rate": -1}}), "cut.rate")]
     #[case(json!({"fail": {"status": 200}}), "200")]
     #[case(json!({"fail": {"status": 500, "rate": 2.0}}), "rate")]
     #[case(json!({"fail": {"rate": 1.0}}), "status")]

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::{
     engine::{Cancelled, Rejected},
+    listen::Reset,
     models::LoraError,
 };
 
@@ -56,6 +57,8 @@ pub(crate) enum ApiError {
     Cancelled(#[from] Cancelled),
     #[error(transparent)]
     Lora(LoraError),
+    #[error("the connection is reset, as /admin/config says")]
+    ToldToReset,
     #[error("rejected, as /admin/config says")]
     ToldToReject,
     #[error("failed with status {0}, as /admin/config says")]
@@ -85,6 +88,7 @@ impl ApiError {
             Self::Cancelled(_) => "shutting-down",
             Self::Lora(LoraError::Unknown(_)) => "unknown-adapter",
             Self::Lora(_) => "adapter-refused",
+            Self::ToldToReset => "told-to-reset",
             Self::ToldToReject => "told-to-reject",
             Self::ToldToFail(_) => "told-to-fail",
             Self::InvalidConfig(_) => "invalid-config",
@@ -111,6 +115,8 @@ impl ApiError {
                 StatusCode::TOO_MANY_REQUESTS
             }
             Self::StartingUp | Self::Cancelled(_) => StatusCode::SERVICE_UNAVAILABLE,
+            // Never sent: see `Reset`.
+            Self::ToldToReset => StatusCode::BAD_GATEWAY,
             Self::ToldToFail(status) => *status,
         }
     }
@@ -154,6 +160,9 @@ impl ApiError {
         tracing::debug!(reason = self.reason(), error = %self, "request refused");
         let status = self.status();
         let mut response = (status, body).into_response();
+        if matches!(self, Self::ToldToReset) {
+            response.extensions_mut().insert(Reset);
+        }
         if status == StatusCode::TOO_MANY_REQUESTS {
             response
                 .headers_mut()

@@ -158,6 +158,8 @@ impl Args {
                 hang: false,
                 reject: false,
                 fail: None,
+                reset: None,
+                cut: None,
             },
             mode,
             output_tokens,
