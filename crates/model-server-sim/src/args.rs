@@ -15,7 +15,8 @@ mod settings;
 pub use self::settings::{Identity, Settings};
 use self::{latency::LatencyArgs, listen::ListenArgs, lora::LoraArgs};
 
-/// Simulates a vLLM server: OpenAI API with streams, queue and batch, metrics.
+/// Simulates model servers such as vLLM: their APIs with streams, queue, batch, KV cache, LoRA adapters and
+/// metrics.
 ///
 /// No model is loaded: the text is made up or echoed, and it comes as fast as the flags say. Latencies and
 /// faults can be changed while it runs, through /admin/config; /admin/requests shows what was received.

@@ -9,7 +9,6 @@ use crate::{
 
 /// How long things take. All of it can be changed at run time.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Latency")]
 pub(super) struct LatencyArgs {
     /// Time from the start of a request, when it leaves the queue, to its first token, whatever its prompt;
     /// the --prefill-... times are added to it

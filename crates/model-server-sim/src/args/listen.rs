@@ -14,7 +14,6 @@ const MAX_SERVERS: i64 = 1024;
 
 /// Where to listen.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Listen")]
 pub(super) struct ListenArgs {
     /// Address to listen on
     #[arg(long, env = "BIND", value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]

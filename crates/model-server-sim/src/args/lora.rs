@@ -8,7 +8,6 @@ use crate::models::LoraModule;
 
 /// LoRA adapters.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "LoRA")]
 pub(super) struct LoraArgs {
     /// Adapters to load at the start, written NAME, NAME=PATH or as JSON {"name": .., "path": ..}; repeated or
     /// one after the other
