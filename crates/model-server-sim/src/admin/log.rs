@@ -17,11 +17,12 @@ const HEADERS: usize = 64;
 const HEADER_CHARS: usize = 1024;
 
 /// Headers that may hold credentials.
-const SECRET: [HeaderName; 4] = [
+const SECRET: [HeaderName; 5] = [
     header::AUTHORIZATION,
     header::COOKIE,
     header::PROXY_AUTHORIZATION,
     HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("api-key"),
 ];
 
 /// One request.
@@ -107,6 +108,8 @@ mod tests {
         let request = Request::post("/v1/completions")
             .header("authorization", "Bearer s3cret")
             .header("cookie", "s3cret")
+            .header("x-api-key", "s3cret")
+            .header("api-key", "s3cret")
             .header("x-long", "x".repeat(3000))
             .header("x-two", "a")
             .header("x-two", "b");

@@ -308,7 +308,14 @@ impl EmbeddingRequest {
                     prompt,
                     cache_salt: cache_salt.clone(),
                 };
-                input.room(limits, 0)?;
+                let (prompt, limit) = (input.prompt.tokens(), limits.max_model_len.get());
+                if prompt > limit {
+                    return Err(ApiError::ContextTooLong {
+                        limit,
+                        prompt,
+                        output: 0,
+                    });
+                }
                 Ok(input)
             })
             .collect::<Result<_, ApiError>>()?;

@@ -148,6 +148,16 @@ fn embeddings_take_one_input_or_several(#[case] body: &str, #[case] tokens: &[u3
 }
 
 #[rstest]
+#[case(400, true)]
+#[case(401, false)]
+fn an_embedding_needs_no_room_for_output(#[case] bytes: usize, #[case] fits: bool) {
+    let models = mk_models();
+    let body = format!(r#"{{"model":"sim","input":"{}"}}"#, "x".repeat(bytes));
+    let request = EmbeddingRequest::parse(body.as_bytes(), &mk_limits(&models));
+    assert_eq!(request.is_ok(), fits);
+}
+
+#[rstest]
 #[case(r#"{"model":"sim"}"#, "missing-field")]
 #[case(r#"{"model":"sim","input":[]}"#, "invalid-field")]
 #[case(r#"{"model":"sim","input":[""]}"#, "invalid-field")]
