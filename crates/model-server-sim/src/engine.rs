@@ -1,6 +1,6 @@
-//! The simulated engine: a FIFO queue, a bounded batch and KV blocks, in time.
+//! The simulated engine: a FIFO queue, a bounded batch, KV blocks and LoRA adapters, in time.
 //!
-//! [`Scheduler`] decides and is pure; [`Engine`] lets it act on tokio's clock and tells each
+//! [`Scheduler`] decides and is pure, as are the [`cache`], the [`adapters`] and [`latency`] that it asks; [`Engine`] lets it act on tokio's clock and tells each
 //! [`Sequence`] how far it is; [`Stats`] counts what happened.
 
 mod adapters;

@@ -1,17 +1,19 @@
 //! A simulated vLLM server.
 //!
-//! Owns what a client, an endpoint picker and a scraper can see of a model server: the OpenAI API with
-//! its streams, the queue and the bounded batch behind it, and the metrics page. It holds no model: the
+//! Owns what a client, an endpoint picker and a scraper can see of a model server: the APIs with their
+//! streams, the queue, the bounded batch and the KV cache behind them, and the metrics page. It holds no model: the
 //! text is made up (or echoed), the time it takes comes from flags. It must not know anything of
 //! Kubernetes, of the endpoint picker, or of the programs that it serves as a stand-in for.
 //!
 //! ```text
+//!   fleet ──► server, one per address and rank: all below
+//!
 //!            listen (HTTP/1.1, h2c)
 //!               │
 //!   /v1/…  ──► api ── Work ──► engine::Engine ── submit, cancel ──► engine::Scheduler (pure)
 //!               ▲                    │ one task: sleeps until the next token is due
 //!               └── Progress ◄───────┤
-//!   /metrics ◄─ metrics ◄── Stats ◄──┘
+//!   /metrics ◄─ metrics ◄── Stats ◄──┘            with KvCache, AdapterSlots, Latency (pure)
 //!   /admin/… ── admin (knobs and the request log)
 //! ```
 
