@@ -1,7 +1,9 @@
 //! `/admin`: what a test sets and sees of the simulator itself.
 
+mod fake;
 mod knobs;
 mod log;
+mod range;
 
 use std::{
     sync::{
@@ -20,14 +22,22 @@ use axum::{
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
 use xxhash_rust::xxh64::xxh64;
 
-pub use self::knobs::{Fail, FakeMetrics, Knobs, LatencyKnobs};
-use self::{knobs::KnobBoard, log::RequestLog};
+pub(crate) use self::knobs::{FACTOR_UNDER_LOAD, STD_DEV, TIME_SCALE};
+use self::{fake::FakeClock, knobs::KnobBoard, log::RequestLog};
+pub use self::{
+    fake::{FakeValue, FakeValueError},
+    knobs::{Cut, Fail, FakeMetrics, Knobs, LatencyKnobs},
+};
 use crate::{
     api::{ApiError, read_body},
-    engine::Latency,
+    engine::{Latency, Moment, share},
+    metrics::FakeValues,
     server::App,
 };
 
@@ -43,6 +53,10 @@ pub(crate) struct Admin {
     board: Mutex<KnobBoard>,
     /// The knobs in force; requests that hang wait for a change.
     knobs: watch::Sender<Knobs>,
+    fake: Mutex<FakeClock>,
+    /// The page of `/metrics` while it is frozen.
+    frozen_page: Mutex<Option<String>>,
+    start: Instant,
     log: Mutex<RequestLog>,
     seed: u64,
     /// Requests for which chance has decided whether they fail.
@@ -57,6 +71,9 @@ impl Admin {
         Self {
             board: Mutex::new(KnobBoard::new(&knobs)),
             knobs: watch::Sender::new(knobs),
+            fake: Mutex::new(FakeClock::default()),
+            frozen_page: Mutex::new(None),
+            start: Instant::now(),
             log: Mutex::new(RequestLog::default()),
             seed,
             draws: AtomicU64::new(0),
@@ -68,20 +85,51 @@ impl Admin {
         self.knobs.borrow().clone()
     }
 
-    /// Keeps what a test may want to see of a request.
-    pub(crate) fn record(&self, parts: &Parts, body: &[u8]) {
-        self.log.lock().push(parts, body, Timestamp::now());
+    /// Keeps what a test may want to see of a request; gives back its number.
+    pub(crate) fn record(&self, parts: &Parts, body: &[u8]) -> u64 {
+        self.log.lock().push(parts, body, Timestamp::now())
     }
 
-    /// Does to a request what the knobs say: lets it hang, rejects it or fails it.
+    /// Adds to a recorded request how much of its prompt the prefix cache held.
+    pub(crate) fn record_cached(&self, number: u64, cached_tokens: u32) {
+        self.log.lock().set_cached(number, cached_tokens);
+    }
+
+    /// What `/metrics` tells now in place of the truth.
+    pub(crate) fn fake_values(&self) -> FakeValues {
+        self.fake.lock().values(self.now())
+    }
+
+    /// The page of `/metrics`: that of the moment when it was frozen, else `page`.
+    pub(crate) fn page(&self, page: impl FnOnce() -> String) -> String {
+        let frozen = self.knobs.borrow().metrics.frozen;
+        let mut kept = self.frozen_page.lock();
+        if frozen {
+            return kept.get_or_insert_with(page).clone();
+        }
+        *kept = None;
+        drop(kept);
+        page()
+    }
+
+    /// After how many tokens a stream that begins now breaks off.
+    pub(crate) fn cut_after(&self) -> Option<u32> {
+        let cut = self.knobs.borrow().cut?;
+        (self.draw() < cut.rate).then_some(cut.after_tokens)
+    }
+
+    /// Does to a request what the knobs say: lets it hang, resets, rejects or fails it.
     ///
     /// # Errors
-    /// [`ApiError::ToldToReject`] and [`ApiError::ToldToFail`].
+    /// [`ApiError::ToldToReset`], [`ApiError::ToldToReject`] and [`ApiError::ToldToFail`].
     pub(crate) async fn disturb(&self) -> Result<(), ApiError> {
         let mut knobs = self.knobs.subscribe();
         // An error or the end of the hour means: hang no longer. The sender lives as long as `self`.
         let _ = timeout(LONGEST_HANG, knobs.wait_for(|knobs| !knobs.hang)).await;
         let knobs = self.knobs();
+        if knobs.reset.is_some_and(|rate| self.draw() < rate) {
+            return Err(ApiError::ToldToReset);
+        }
         if knobs.reject {
             return Err(ApiError::ToldToReject);
         }
@@ -96,11 +144,14 @@ impl Admin {
         }
     }
 
+    fn now(&self) -> Moment {
+        Moment::new(self.start.elapsed())
+    }
+
     /// Evenly spread over [0, 1); the same row of numbers for the same seed.
     fn draw(&self) -> f64 {
         let draw = self.draws.fetch_add(1, Ordering::Relaxed);
-        let bits = xxh64(&draw.to_le_bytes(), self.seed) >> 11;
-        bits as f64 / (1_u64 << 53) as f64
+        share(xxh64(&draw.to_le_bytes(), self.seed))
     }
 
     /// Changes the knobs as the patch says; gives back what holds now.
@@ -110,6 +161,7 @@ impl Admin {
             .patch(patch)
             .map_err(|error| ApiError::InvalidConfig(error.to_string()))?;
         apply(&knobs);
+        self.fake.lock().set(&knobs.metrics, self.now());
         self.knobs.send_replace(knobs.clone());
         Ok(knobs)
     }
@@ -131,6 +183,8 @@ pub(crate) async fn post_config(
     let knobs = app.admin.patch(&patch, |knobs| {
         app.engine.set_latency(Latency::from(&knobs.latency));
     })?;
+    // A page that is to be frozen is made now, not at the next scrape.
+    app.admin.page(|| app.make_page());
     tracing::info!(?knobs, "configuration changed");
     Ok(Json(knobs).into_response())
 }

@@ -1,80 +1,56 @@
-//! The OpenAI API: what a client sends and gets.
+//! The APIs of OpenAI, Anthropic and vLLM: what a client sends and gets.
 //!
-//! [`request`] reads and checks a body, [`answer`] gives the result its OpenAI shape, [`stream`] sends it
-//! token by token, [`error`] says what went wrong; this file is the way of a request through them.
+//! [`request`] reads and checks a body, [`prompt`] is what the model would read of it, [`answer`] gives the
+//! result the shape of its API, [`stream`] sends it token by token, [`error`] says what went wrong. The
+//! handlers are in [`generation`], [`embeddings`], [`tokens`] and [`models`].
 
 mod answer;
+mod embeddings;
 mod error;
+mod generation;
+mod models;
+mod object;
+mod prompt;
 mod request;
 mod stream;
+mod tokens;
 
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Json,
+    Router,
     body::Body,
-    extract::{Request, State},
+    extract::Request,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
+    routing::{get, post},
 };
+use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use jiff::Timestamp;
-use serde::Serialize;
 use tokio::time::timeout;
-use xxhash_rust::xxh64::xxh64;
 
 pub(crate) use self::error::ApiError;
-use self::{
-    answer::{Answer, Endpoint},
-    request::{Limits, Request as Generation},
-    stream::events,
-};
-use crate::{args::Mode, engine::Work, server::App, text::Output};
+use crate::server::App;
 
 /// 60 s: what the endpoint picker gives a body too.
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// `POST /v1/chat/completions`
-pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request) -> Response {
-    respond(app, Endpoint::Chat, request).await
-}
-
-/// `POST /v1/completions`
-pub(crate) async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
-    respond(app, Endpoint::Completions, request).await
-}
-
-/// `GET /v1/models`
-pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
-    #[derive(Serialize)]
-    struct Model<'a> {
-        id: &'a str,
-        object: &'static str,
-        created: i64,
-        owned_by: &'static str,
-        root: &'a str,
-        parent: Option<&'static str>,
-        max_model_len: u32,
-    }
-    #[derive(Serialize)]
-    struct Models<'a> {
-        object: &'static str,
-        data: Vec<Model<'a>>,
-    }
-    let data = app.settings.served_models.iter().map(|name| Model {
-        id: name,
-        object: "model",
-        created: app.started.as_second(),
-        owned_by: "vllm",
-        root: &app.settings.model,
-        parent: None,
-        max_model_len: app.settings.max_model_len.get(),
-    });
-    Json(Models {
-        object: "list",
-        data: data.collect(),
-    })
-    .into_response()
+/// All paths of the APIs.
+pub(crate) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/chat/completions", post(generation::chat))
+        .route("/v1/completions", post(generation::completions))
+        .route("/v1/responses", post(generation::responses))
+        .route("/v1/messages", post(generation::messages))
+        .route("/inference/v1/generate", post(generation::tokens))
+        .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/v1/messages/count_tokens", post(tokens::count_tokens))
+        .route("/v1/chat/completions/render", post(tokens::render_chat))
+        .route("/v1/completions/render", post(tokens::render_completion))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/v1/models", get(models::models))
+        .route("/v1/load_lora_adapter", post(models::load_adapter))
+        .route("/v1/unload_lora_adapter", post(models::unload_adapter))
 }
 
 /// For paths that do not exist.
@@ -94,7 +70,7 @@ pub(crate) async fn method_not_allowed(request: Request) -> ApiError {
 ///
 /// # Errors
 /// [`ApiError`] when it is too large, too slow or broken off.
-pub(crate) async fn read_body(body: Body, limit: usize) -> Result<bytes::Bytes, ApiError> {
+pub(crate) async fn read_body(body: Body, limit: usize) -> Result<Bytes, ApiError> {
     match timeout(BODY_TIMEOUT, Limited::new(body, limit).collect()).await {
         Err(_) => Err(ApiError::BodyTimeout),
         Ok(Ok(body)) => Ok(body.to_bytes()),
@@ -103,67 +79,17 @@ pub(crate) async fn read_body(body: Body, limit: usize) -> Result<bytes::Bytes, 
     }
 }
 
-async fn respond(app: Arc<App>, endpoint: Endpoint, request: Request) -> Response {
-    match generate(&app, endpoint, request).await {
-        Ok(response) => response,
-        Err(error) => {
-            tracing::debug!(reason = error.reason(), %error, "request refused");
-            error.into_response()
-        }
-    }
-}
-
-async fn generate(app: &App, endpoint: Endpoint, request: Request) -> Result<Response, ApiError> {
+/// What all requests that a model would answer begin with: read, record, do what the knobs say. Gives back
+/// the request's number in the log and its body.
+async fn receive(app: &App, request: Request) -> Result<(u64, Bytes), ApiError> {
     let (parts, body) = request.into_parts();
     let body = read_body(body, app.settings.max_request_body).await?;
-    app.admin.record(&parts, &body);
+    let number = app.admin.record(&parts, &body);
     app.admin.disturb().await?;
     if !app.started_up() {
         return Err(ApiError::StartingUp);
     }
-
-    let limits = Limits {
-        served_models: &app.settings.served_models,
-        max_model_len: app.settings.max_model_len,
-    };
-    let request = Generation::parse(endpoint, &body, &limits)?;
-    let output = match app.settings.mode {
-        Mode::Echo => Output::echo(request.echo_text(), request.max_tokens()),
-        Mode::Random => {
-            let seed = xxh64(&body, app.settings.seed ^ request.seed());
-            let (tokens, finish) = request.output_length(seed, app.settings.output_tokens);
-            Output::random(seed, tokens, finish)
-        }
-    };
-    // A long prompt must not stay in memory while it is "computed".
-    drop(body);
-    let work = Work {
-        prompt_tokens: request.prompt_tokens(),
-        output_tokens: output.tokens(),
-        finish: output.finish(),
-    };
-    let mut sequence = app.engine.submit(work)?;
-    let answer = Answer {
-        endpoint,
-        id: app.next_id(),
-        created: Timestamp::now().as_second(),
-        prompt_tokens: request.prompt_tokens(),
-        include_usage: request.include_usage(),
-        model: request.into_model(),
-        output,
-    };
-    if answer.include_usage.is_none() {
-        sequence.finished().await?;
-        return Ok(json(StatusCode::OK, answer.whole()));
-    }
-    let mut response = Response::new(Body::from_stream(events(answer, sequence)));
-    let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("text/event-stream; charset=utf-8"),
-    );
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    Ok(response)
+    Ok((number, body))
 }
 
 fn json(status: StatusCode, body: Vec<u8>) -> Response {

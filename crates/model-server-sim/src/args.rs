@@ -1,20 +1,22 @@
 //! Flags; [`settings`] checks what they say together.
 
-use std::{
-    net::{IpAddr, Ipv4Addr},
-    num::{NonZeroU32, NonZeroUsize},
-};
+use std::num::{NonZeroU32, NonZeroUsize};
 
 use clap::{Parser, ValueEnum};
 use process::{LogArgs, Program};
 
 use crate::duration::HumanDuration;
 
+mod latency;
+mod listen;
+mod lora;
 mod settings;
 
 pub use self::settings::{Identity, Settings};
+use self::{latency::LatencyArgs, listen::ListenArgs, lora::LoraArgs};
 
-/// Simulates a vLLM server: OpenAI API with streams, queue and batch, metrics.
+/// Simulates model servers such as vLLM: their APIs with streams, queue, batch, KV cache, LoRA adapters and
+/// metrics.
 ///
 /// No model is loaded: the text is made up or echoed, and it comes as fast as the flags say. Latencies and
 /// faults can be changed while it runs, through /admin/config; /admin/requests shows what was received.
@@ -22,13 +24,8 @@ pub use self::settings::{Identity, Settings};
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
 pub struct Args {
-    /// Address to listen on
-    #[arg(long, env = "BIND", value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
-    bind: IpAddr,
-
-    /// Port to listen on, for HTTP/1.1 and for HTTP/2 without TLS; 0 takes a free one and logs it
-    #[arg(long, env = "PORT", default_value_t = 8000)]
-    port: u16,
+    #[command(flatten)]
+    listen: ListenArgs,
 
     /// Name of the model
     #[arg(long, env = "MODEL", value_name = "NAME")]
@@ -80,33 +77,6 @@ pub struct Args {
     )]
     kv_cache_size: NonZeroU32,
 
-    /// Time from the start of a request, when it leaves the queue, to its first token
-    #[arg(
-        long,
-        env = "TIME_TO_FIRST_TOKEN",
-        value_name = "DURATION",
-        default_value = "0"
-    )]
-    time_to_first_token: HumanDuration,
-
-    /// Time that each token of the prompt adds to the time to the first token
-    #[arg(
-        long,
-        env = "PREFILL_TIME_PER_TOKEN",
-        value_name = "DURATION",
-        default_value = "0"
-    )]
-    prefill_time_per_token: HumanDuration,
-
-    /// Time from one token to the next
-    #[arg(
-        long,
-        env = "INTER_TOKEN_LATENCY",
-        value_name = "DURATION",
-        default_value = "0"
-    )]
-    inter_token_latency: HumanDuration,
-
     /// What is answered: made-up words, or the prompt (in a chat the last message)
     #[arg(long, env = "MODE", value_enum, default_value_t = Mode::Random)]
     mode: Mode,
@@ -125,7 +95,8 @@ pub struct Args {
     #[arg(long, env = "SEED", value_name = "NUMBER", default_value_t = 0)]
     seed: u64,
 
-    /// Time until /health/ready answers 200; until then requests are refused with 503
+    /// Time until /health/ready answers 200; until then requests are refused with 503;
+    /// --time-scale applies
     #[arg(
         long,
         env = "STARTUP_DURATION",
@@ -152,6 +123,15 @@ pub struct Args {
     )]
     max_request_body_bytes: NonZeroUsize,
 
+    /// Whose metric names /metrics has; the APIs are those of vLLM in any case
+    #[arg(long, env = "ENGINE", value_enum, default_value_t = EngineKind::Vllm)]
+    engine: EngineKind,
+
+    /// Lines of no meaning that make /metrics longer, at most 100000
+    #[arg(long, env = "METRICS_PADDING_LINES", value_name = "LINES", default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(..=100_000))]
+    metrics_padding_lines: u32,
+
     /// Use the metric names of older versions of vLLM, such as `vllm:gpu_cache_usage_perc`
     #[arg(long, env = "LEGACY_METRIC_NAMES")]
     legacy_metric_names: bool,
@@ -170,6 +150,12 @@ pub struct Args {
     pod_namespace: String,
 
     #[command(flatten)]
+    latency: LatencyArgs,
+
+    #[command(flatten)]
+    lora: LoraArgs,
+
+    #[command(flatten)]
     log: LogArgs,
 }
 
@@ -180,6 +166,19 @@ pub enum Mode {
     Random,
     /// The prompt, or the last message of a chat.
     Echo,
+}
+
+/// Whose metric names `/metrics` has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EngineKind {
+    /// vLLM
+    Vllm,
+    /// `SGLang`
+    Sglang,
+    /// TensorRT-LLM with its own server
+    TrtllmServe,
+    /// TensorRT-LLM in Triton
+    TritonTensorrtLlm,
 }
 
 // === impl Args ===

@@ -1,19 +1,24 @@
-//! The simulated engine: a FIFO queue, a bounded batch and KV blocks, in time.
+//! The simulated engine: a FIFO queue, a bounded batch, KV blocks and LoRA adapters, in time.
 //!
-//! [`Scheduler`] decides and is pure; [`Engine`] lets it act on tokio's clock and tells each
+//! [`Scheduler`] decides and is pure, as are the [`cache`], the [`adapters`] and [`latency`] that it asks; [`Engine`] lets it act on tokio's clock and tells each
 //! [`Sequence`] how far it is; [`Stats`] counts what happened.
 
+mod adapters;
+mod cache;
 mod driver;
+mod latency;
 mod moment;
 mod scheduler;
 mod stats;
 mod work;
 
-pub(crate) use self::driver::Snapshot;
+pub(crate) use self::{cache::TOKEN_BYTES, driver::Snapshot, latency::share};
 pub use self::{
+    cache::{BlockHash, PrefixSeed, prefix_blocks},
     driver::{Cancelled, Engine, Progress, Sequence},
+    latency::{Dice, Latency, Load, Spread},
     moment::Moment,
     scheduler::Scheduler,
     stats::{Histogram, Stats},
-    work::{Event, Finish, Latency, Limits, Rejected, SequenceId, Work},
+    work::{Event, Finish, Limits, Rejected, SequenceId, Work},
 };

@@ -1,8 +1,8 @@
 //! Connections: HTTP/1.1 and HTTP/2 without TLS on one port, and how they end.
 
-use std::{io, time::Duration};
+use std::{convert::Infallible, io, time::Duration};
 
-use axum::Router;
+use axum::{Router, response::Response};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
@@ -15,6 +15,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
+use tower::util::MapResult;
 
 /// Connections at a time; more wait in the kernel's backlog. Twice what all waiting and running requests
 /// of the defaults (1005) would take with a connection each, rounded up to a power of two.
@@ -29,6 +30,15 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// 100 ms: a pause after a failed accept, so that a lack of file descriptors does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Marks a response that must not be sent: its connection (with HTTP/2 its stream) ends without headers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reset;
+
+/// What hyper is told of such a response.
+#[derive(Debug, thiserror::Error)]
+#[error("reset, as /admin/config says")]
+struct ToldToReset;
 
 /// Serves connections until `shutdown.drain`; then refuses new ones and lets the open ones finish their
 /// requests for `drain_timeout` or until `shutdown.now`, and cuts the rest.
@@ -80,6 +90,14 @@ async fn accept_failed(error: &io::Error) {
     sleep(ACCEPT_PAUSE).await;
 }
 
+fn send_or_reset(result: Result<Response, Infallible>) -> Result<Response, ToldToReset> {
+    match result {
+        Ok(response) if response.extensions().get::<Reset>().is_some() => Err(ToldToReset),
+        Ok(response) => Ok(response),
+        Err(never) => match never {},
+    }
+}
+
 async fn connection(stream: TcpStream, router: Router, drain: CancellationToken) {
     // Tokens are small and must leave at once; without the option they only come later.
     if let Err(error) = stream.set_nodelay(true) {
@@ -94,7 +112,7 @@ async fn connection(stream: TcpStream, router: Router, drain: CancellationToken)
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS);
-    let service = TowerToHyperService::new(router);
+    let service = TowerToHyperService::new(MapResult::new(router, send_or_reset));
     let serving = builder.serve_connection(TokioIo::new(stream), service);
     let mut serving = std::pin::pin!(serving);
     let result = tokio::select! {
@@ -106,5 +124,13 @@ async fn connection(stream: TcpStream, router: Router, drain: CancellationToken)
     };
     if let Err(error) = result {
         tracing::debug!(%error, "a connection ended with an error");
+    }
+}
+
+// === impl ToldToReset ===
+
+impl From<Infallible> for ToldToReset {
+    fn from(never: Infallible) -> Self {
+        match never {}
     }
 }

@@ -1,95 +1,80 @@
-//! The metrics page, with the names that vLLM has: pure.
+//! The metrics page, with the names of the simulated engine: pure.
 
 mod page;
+mod sglang;
+mod triton;
+mod trtllm;
+mod vllm;
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 
 pub(crate) use self::page::{CONTENT_TYPE, Page};
-use crate::{
-    admin::FakeMetrics,
-    engine::{Histogram, Snapshot, Stats},
-};
+use crate::{args::EngineKind, engine::Snapshot};
 
 /// What the page tells besides the engine's own numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts<'a> {
+    /// Whose names the page has.
+    pub(crate) kind: EngineKind,
     /// Label `model_name` of everything.
     pub(crate) model_name: &'a str,
+    /// Label `engine` of everything: the data-parallel rank.
+    pub(crate) rank: u16,
     pub(crate) block_size: NonZeroU32,
     pub(crate) blocks: NonZeroU32,
+    /// Requests that can run at the same time.
+    pub(crate) max_running: NonZeroUsize,
     /// Names that vLLM had before its version 0.10.
     pub(crate) legacy_names: bool,
+    /// LoRA adapters that can run at the same time; `None`: LoRA is off.
+    pub(crate) max_adapters: Option<NonZeroUsize>,
+    /// When the page is made, in seconds since 1970.
+    pub(crate) now: f64,
     /// Seconds since 1970.
     pub(crate) process_start: f64,
-    pub(crate) fake: FakeMetrics,
+    /// Lines of no meaning that make the page longer.
+    pub(crate) padding_lines: u32,
+    pub(crate) fake: FakeValues,
+}
+
+/// What the page tells in place of the truth.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct FakeValues {
+    pub(crate) waiting: Option<f64>,
+    pub(crate) running: Option<f64>,
+    pub(crate) kv: Option<f64>,
+}
+
+/// The numbers that endpoint pickers read.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    waiting: f64,
+    running: f64,
+    kv: f64,
 }
 
 /// Writes the page.
 pub(crate) fn render(facts: &Facts<'_>, engine: &Snapshot) -> String {
-    let labels = [("model_name", facts.model_name), ("engine", "0")];
-    let stats = &engine.stats;
-    let mut page = Page::new(&labels);
-
-    let waiting = facts.fake.waiting.map_or(engine.waiting as f64, f64::from);
-    page.gauge(
-        "vllm:num_requests_waiting",
-        "Requests waiting to be processed.",
-        waiting,
-    );
-    let running = facts.fake.running.map_or(engine.running as f64, f64::from);
-    page.gauge(
-        "vllm:num_requests_running",
-        "Requests making tokens.",
-        running,
-    );
-    let kv = facts.fake.kv.unwrap_or(engine.kv_usage);
-    let kv_name = if facts.legacy_names {
-        "vllm:gpu_cache_usage_perc"
-    } else {
-        "vllm:kv_cache_usage_perc"
+    let rank = facts.rank.to_string();
+    let labels = [("model_name", facts.model_name), ("engine", rank.as_str())];
+    let load = Load {
+        waiting: facts.fake.waiting.unwrap_or(engine.waiting as f64),
+        running: facts.fake.running.unwrap_or(engine.running as f64),
+        kv: facts.fake.kv.unwrap_or(engine.kv_usage),
     };
-    page.gauge(kv_name, "KV-cache usage. 1 means 100 percent usage.", kv);
-
-    let block_size = facts.block_size.to_string();
-    let blocks = facts.blocks.to_string();
-    page.head(
-        "vllm:cache_config_info",
-        "gauge",
-        "Information of the cache configuration.",
-    );
-    let cache = [
-        ("engine", "0"),
-        ("block_size", block_size.as_str()),
-        ("num_gpu_blocks", blocks.as_str()),
-    ];
-    page.sample("vllm:cache_config_info", &cache, 1.0);
-
-    page.counter(
-        "vllm:prompt_tokens_total",
-        "Prompt tokens processed.",
-        stats.prompt_tokens,
-    );
-    page.counter(
-        "vllm:generation_tokens_total",
-        "Tokens made.",
-        stats.generation_tokens,
-    );
-    page.head(
-        "vllm:request_success_total",
-        "counter",
-        "Requests that ended, by reason.",
-    );
-    for (reason, count) in [
-        ("stop", stats.stopped),
-        ("length", stats.cut),
-        ("abort", stats.aborted),
-    ] {
-        let labels = [labels[0], labels[1], ("finished_reason", reason)];
-        page.sample("vllm:request_success_total", &labels, count as f64);
+    let mut page = Page::new(&labels);
+    match facts.kind {
+        EngineKind::Vllm => vllm::write(&mut page, facts, load, engine),
+        EngineKind::Sglang => sglang::write(&mut page, facts, load, engine),
+        EngineKind::TrtllmServe => trtllm::write(&mut page, facts, load, engine),
+        EngineKind::TritonTensorrtLlm => triton::write(&mut page, facts, load, engine),
     }
-
-    write_histograms(&mut page, facts.legacy_names, stats);
-
+    if facts.padding_lines > 0 {
+        page.head("sim_padding", "gauge", "Lines that make the page longer.");
+    }
+    for line in 0..facts.padding_lines {
+        page.sample("sim_padding", &[("line", &line.to_string())], 0.0);
+    }
     page.head(
         "process_start_time_seconds",
         "gauge",
@@ -99,186 +84,5 @@ pub(crate) fn render(facts: &Facts<'_>, engine: &Snapshot) -> String {
     page.finish()
 }
 
-fn write_histograms(page: &mut Page<'_>, legacy_names: bool, stats: &Stats) {
-    let inter_token = if legacy_names {
-        "vllm:time_per_output_token_seconds"
-    } else {
-        "vllm:inter_token_latency_seconds"
-    };
-    let histograms: [(&str, &str, &Histogram); 6] = [
-        (
-            "vllm:time_to_first_token_seconds",
-            "Time from arrival to the first token.",
-            &stats.time_to_first_token,
-        ),
-        (
-            inter_token,
-            "Time from one token to the next.",
-            &stats.inter_token,
-        ),
-        (
-            "vllm:e2e_request_latency_seconds",
-            "Time from arrival to the end.",
-            &stats.e2e,
-        ),
-        (
-            "vllm:request_queue_time_seconds",
-            "Time from arrival to start.",
-            &stats.queue,
-        ),
-        (
-            "vllm:request_prefill_time_seconds",
-            "Time from start to the first token.",
-            &stats.prefill,
-        ),
-        (
-            "vllm:request_decode_time_seconds",
-            "Time from the first token to the end.",
-            &stats.decode,
-        ),
-    ];
-    for (name, help, histogram) in histograms {
-        page.histogram(name, help, histogram);
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::engine::{Finish, Latency, Limits, Moment, Scheduler, Work};
-
-    fn mk_snapshot() -> Snapshot {
-        let limits = Limits {
-            max_running: std::num::NonZeroUsize::MIN,
-            max_waiting: 1,
-            block_tokens: NonZeroU32::MIN,
-            blocks: NonZeroU32::new(10).expect("not zero"),
-        };
-        let first_token = Duration::from_millis(50);
-        let mut scheduler = Scheduler::new(
-            limits,
-            Latency {
-                first_token,
-                ..Latency::default()
-            },
-        );
-        let (mut stats, mut events) = (Stats::new(), Vec::new());
-        let output_tokens = NonZeroU32::MIN;
-        let work = Work {
-            prompt_tokens: 4,
-            output_tokens,
-            finish: Finish::Stop,
-        };
-        for _ in 0..2 {
-            scheduler
-                .submit(work, Moment::default(), &mut events)
-                .expect("room");
-        }
-        scheduler.advance(Moment::from_millis(50), &mut events);
-        for event in &events {
-            stats.observe(event);
-        }
-        Snapshot {
-            waiting: scheduler.waiting(),
-            running: scheduler.running(),
-            kv_usage: scheduler.kv_usage(),
-            stats,
-        }
-    }
-
-    fn mk_facts() -> Facts<'static> {
-        Facts {
-            model_name: "a \"b\"\\",
-            block_size: NonZeroU32::new(16).expect("not zero"),
-            blocks: NonZeroU32::new(10).expect("not zero"),
-            legacy_names: false,
-            process_start: 1_700_000_000.25,
-            fake: FakeMetrics::default(),
-        }
-    }
-
-    #[test]
-    fn the_page_tells_what_the_engine_did() {
-        let page = render(&mk_facts(), &mk_snapshot());
-        let labels = r#"model_name="a \"b\"\\",engine="0""#;
-        for line in [
-            format!("vllm:num_requests_waiting{{{labels}}} 0"),
-            format!("vllm:num_requests_running{{{labels}}} 1"),
-            format!("vllm:kv_cache_usage_perc{{{labels}}} 0.4"),
-            r#"vllm:cache_config_info{engine="0",block_size="16",num_gpu_blocks="10"} 1"#.into(),
-            format!("vllm:prompt_tokens_total{{{labels}}} 4"),
-            format!("vllm:generation_tokens_total{{{labels}}} 1"),
-            format!("vllm:request_success_total{{{labels},finished_reason=\"stop\"}} 1"),
-            format!("vllm:time_to_first_token_seconds_bucket{{{labels},le=\"0.04\"}} 0"),
-            format!("vllm:time_to_first_token_seconds_bucket{{{labels},le=\"0.06\"}} 1"),
-            format!("vllm:time_to_first_token_seconds_bucket{{{labels},le=\"+Inf\"}} 1"),
-            format!("vllm:time_to_first_token_seconds_sum{{{labels}}} 0.05"),
-            format!("vllm:e2e_request_latency_seconds_count{{{labels}}} 1"),
-            "process_start_time_seconds 1700000000.25".into(),
-        ] {
-            assert!(
-                page.lines().any(|other| other == line),
-                "{line}\nis not in\n{page}"
-            );
-        }
-        assert!(page.ends_with('\n'));
-    }
-
-    #[test]
-    fn every_family_has_help_and_type_once_before_its_samples() {
-        let page = render(&mk_facts(), &mk_snapshot());
-        let mut family = "";
-        let mut seen = Vec::new();
-        for line in page.lines() {
-            if let Some(rest) = line.strip_prefix("# TYPE ") {
-                family = rest.split(' ').next().expect("a name");
-                assert!(!seen.contains(&family), "{family} twice");
-                assert!(page.contains(&format!("# HELP {family} ")), "{family}");
-                seen.push(family);
-            } else if !line.starts_with('#') {
-                assert!(line.starts_with(family), "{line} is under {family}");
-            }
-        }
-        assert_eq!(seen.len(), 14);
-    }
-
-    #[test]
-    fn fake_values_replace_the_true_ones() {
-        let fake = FakeMetrics {
-            waiting: Some(7),
-            running: Some(3),
-            kv: Some(0.25),
-        };
-        let page = render(
-            &Facts {
-                fake,
-                model_name: "m",
-                ..mk_facts()
-            },
-            &mk_snapshot(),
-        );
-        for line in [
-            r#"vllm:num_requests_waiting{model_name="m",engine="0"} 7"#,
-            r#"vllm:num_requests_running{model_name="m",engine="0"} 3"#,
-            r#"vllm:kv_cache_usage_perc{model_name="m",engine="0"} 0.25"#,
-        ] {
-            assert!(page.lines().any(|other| other == line), "{line}");
-        }
-    }
-
-    #[test]
-    fn old_names_replace_the_new_ones() {
-        let page = render(
-            &Facts {
-                legacy_names: true,
-                ..mk_facts()
-            },
-            &mk_snapshot(),
-        );
-        assert!(page.contains("vllm:gpu_cache_usage_perc{"));
-        assert!(page.contains("vllm:time_per_output_token_seconds_count{"));
-        assert!(!page.contains("kv_cache_usage") && !page.contains("inter_token"));
-    }
-}
+mod tests;

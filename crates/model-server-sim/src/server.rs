@@ -14,12 +14,16 @@ use axum::{
     http::{HeaderName, HeaderValue, StatusCode, header},
     middleware::map_response,
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::get,
 };
 use jiff::Timestamp;
 use process::Shutdown;
 use serde::Serialize;
-use tokio::{net::TcpListener, task::JoinSet, time::Instant};
+use tokio::{
+    net::TcpListener,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh64::xxh64;
 
@@ -27,9 +31,10 @@ use crate::{
     admin::{self, Admin},
     api,
     args::Settings,
-    engine::{Engine, Latency},
+    engine::{Dice, Engine, Latency},
     listen::listen,
     metrics::{self, Facts},
+    models::Models,
 };
 
 const POD: HeaderName = HeaderName::from_static("x-inference-pod");
@@ -51,6 +56,9 @@ pub enum ServeError {
     /// The engine's task ended while requests were served: a bug.
     #[error("the engine ended while the server was running: this is a bug, please report it")]
     EngineEnded,
+    /// A server's task panicked: a bug.
+    #[error("a server panicked: this is a bug, please report it")]
+    Panicked,
 }
 
 /// What every handler sees.
@@ -59,6 +67,7 @@ pub(crate) struct App {
     pub(crate) settings: Settings,
     pub(crate) engine: Engine,
     pub(crate) admin: Admin,
+    pub(crate) models: Models,
     pub(crate) started: Timestamp,
     /// When the simulated loading of the model ends.
     loaded: Instant,
@@ -101,6 +110,7 @@ impl ServeError {
         match self {
             Self::Listener(_) => "listener",
             Self::EngineEnded => "engine-ended",
+            Self::Panicked => "panicked",
         }
     }
 }
@@ -112,8 +122,9 @@ impl Server {
     pub fn new(settings: Settings, draining: CancellationToken) -> Self {
         let latency = Latency::from(&settings.knobs.latency);
         let app = App {
-            engine: Engine::new(settings.limits, latency),
-            admin: Admin::new(settings.knobs.clone(), settings.seed),
+            engine: Engine::new(settings.limits, latency, Dice::new(settings.chance_seed)),
+            admin: Admin::new(settings.knobs.clone(), settings.chance_seed),
+            models: Models::new(&settings.served_models, &settings.lora_modules),
             started: Timestamp::now(),
             loaded: Instant::now() + settings.startup_duration,
             draining,
@@ -132,10 +143,7 @@ impl Server {
     pub fn router(&self, port: u16) -> Router {
         let identity = &self.app.settings.identity;
         let (pod, namespace) = (identity.pod.clone(), identity.namespace.clone());
-        Router::new()
-            .route("/v1/chat/completions", post(api::chat))
-            .route("/v1/completions", post(api::completions))
-            .route("/v1/models", get(api::models))
+        api::routes()
             .route("/health", get(alive))
             .route("/health/ready", get(ready))
             .route("/metrics", get(metrics_page))
@@ -168,8 +176,32 @@ impl App {
     /// Differs from answer to answer and from pod to pod; the same row for the same seed.
     pub(crate) fn next_id(&self) -> String {
         let number = self.answers.fetch_add(1, Ordering::Relaxed).to_le_bytes();
-        let pod = xxh64(self.settings.identity.pod.as_bytes(), self.settings.seed);
+        let pod = xxh64(
+            self.settings.identity.pod.as_bytes(),
+            self.settings.chance_seed,
+        );
         format!("{:016x}", xxh64(&number, pod))
+    }
+
+    /// The page of `/metrics` as it is now.
+    pub(crate) fn make_page(&self) -> String {
+        let settings = &self.settings;
+        let max_adapters = Some(settings.limits.max_adapters);
+        let facts = Facts {
+            kind: settings.engine,
+            model_name: settings.served_models.first().unwrap_or(&settings.model),
+            rank: settings.rank,
+            block_size: settings.limits.block_tokens,
+            blocks: settings.limits.blocks,
+            max_running: settings.limits.max_running,
+            legacy_names: settings.legacy_metric_names,
+            max_adapters: max_adapters.filter(|_| settings.lora || self.models.has_adapters()),
+            now: Timestamp::now().as_duration().as_secs_f64(),
+            process_start: self.started.as_duration().as_secs_f64(),
+            padding_lines: settings.metrics_padding_lines,
+            fake: self.admin.fake_values(),
+        };
+        metrics::render(&facts, &self.engine.snapshot())
     }
 }
 
@@ -208,15 +240,12 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
 
 /// `GET /metrics`
 async fn metrics_page(State(app): State<Arc<App>>) -> Response {
-    let settings = &app.settings;
-    let facts = Facts {
-        model_name: settings.served_models.first().unwrap_or(&settings.model),
-        block_size: settings.limits.block_tokens,
-        blocks: settings.limits.blocks,
-        legacy_names: settings.legacy_metric_names,
-        process_start: app.started.as_duration().as_secs_f64(),
-        fake: app.admin.knobs().metrics,
-    };
-    let page = metrics::render(&facts, &app.engine.snapshot());
+    let knobs = app.admin.knobs().metrics;
+    sleep(knobs.delay.get()).await;
+    let status = knobs.status.map(StatusCode::from_u16);
+    if let Some(Ok(status)) = status {
+        return (status, "as /admin/config says\n").into_response();
+    }
+    let page = app.admin.page(|| app.make_page());
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], page).into_response()
 }

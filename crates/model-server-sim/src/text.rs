@@ -4,10 +4,10 @@ use std::num::NonZeroU32;
 
 use xxhash_rust::xxh64::xxh64;
 
-use crate::engine::Finish;
+use crate::engine::{self, Finish};
 
 /// Bytes of text that count as one token.
-const TOKEN_BYTES: usize = 4;
+const TOKEN_BYTES: usize = engine::TOKEN_BYTES as usize;
 
 const CONSONANTS: &[u8; 16] = b"bcdfghklmnprstvz";
 const VOWELS: &[u8; 4] = b"aeio";
@@ -24,6 +24,17 @@ pub(crate) struct Output {
 /// Tokens of a text of this many bytes; the last may be short.
 pub(crate) fn count_tokens(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(TOKEN_BYTES)).unwrap_or(u32::MAX)
+}
+
+/// The tokens of a text as numbers: its bytes, four at a time, the lowest first. So text and ids name the same
+/// prefix, but for a last token that is short.
+pub(crate) fn token_ids(text: &[u8]) -> Vec<u32> {
+    text.chunks(TOKEN_BYTES)
+        .map(|token| {
+            let bytes = token.iter().rev();
+            bytes.fold(0, |id, byte| id << 8 | u32::from(*byte))
+        })
+        .collect()
 }
 
 // === impl Output ===
@@ -126,6 +137,14 @@ mod tests {
         assert_eq!(output, Output::random(7, limit(5), Finish::Stop));
         assert_ne!(output, Output::random(8, limit(5), Finish::Stop));
         assert_eq!((output.tokens(), output.text().len()), (limit(5), 20));
+    }
+
+    #[rstest]
+    #[case("", &[])]
+    #[case("abcd", &[0x6463_6261])]
+    #[case("abcde", &[0x6463_6261, 0x65])]
+    fn token_ids_are_the_bytes(#[case] text: &str, #[case] ids: &[u32]) {
+        assert_eq!(token_ids(text.as_bytes()), ids);
     }
 
     #[rstest]

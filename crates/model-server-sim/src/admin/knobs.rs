@@ -3,7 +3,40 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{duration::HumanDuration, engine::Latency};
+use super::{fake::FakeValue, range::Range};
+use crate::{
+    duration::HumanDuration,
+    engine::{Latency, Spread},
+};
+
+/// Standard deviations, as a share of the mean.
+pub(crate) const STD_DEV: Range = Range {
+    low: 0.0,
+    high: 0.3,
+};
+
+/// How much slower a full batch is.
+pub(crate) const FACTOR_UNDER_LOAD: Range = Range {
+    low: 1.0,
+    high: 100.0,
+};
+
+/// What all times are multiplied by.
+pub(crate) const TIME_SCALE: Range = Range {
+    low: 0.0,
+    high: 1000.0,
+};
+
+/// Requests in the metrics: more than any engine has.
+const COUNT: Range = Range {
+    low: 0.0,
+    high: 1e9,
+};
+
+const SHARE: Range = Range {
+    low: 0.0,
+    high: 1.0,
+};
 
 /// Everything that `/admin/config` shows and sets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,30 +54,66 @@ pub struct Knobs {
     pub reject: bool,
     /// Answers a share of the requests with an error.
     pub fail: Option<Fail>,
+    /// Share of the requests, 0 to 1, that get no answer at all: their connection (with HTTP/2 their stream)
+    /// ends before the headers.
+    pub reset: Option<f64>,
+    /// Breaks off a share of the streams.
+    pub cut: Option<Cut>,
 }
 
-/// How long tokens take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// How long things take; each field is the flag of the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LatencyKnobs {
     /// From the start of a request to its first token.
     pub time_to_first_token: HumanDuration,
-    /// Added to that for each prompt token.
+    /// Its standard deviation, as a share.
+    pub time_to_first_token_std_dev: f64,
+    /// Added to it for each request.
+    pub prefill_overhead: HumanDuration,
+    /// Added to it for each prompt token that the prefix cache does not hold.
     pub prefill_time_per_token: HumanDuration,
+    /// Standard deviation of the last two together, as a share.
+    pub prefill_time_std_dev: f64,
     /// From one token to the next.
     pub inter_token_latency: HumanDuration,
+    /// Its standard deviation, as a share.
+    pub inter_token_latency_std_dev: f64,
+    /// Added for a LoRA adapter that takes the place of another.
+    pub lora_swap_time: HumanDuration,
+    /// What a full batch multiplies all of them by.
+    pub time_factor_under_load: f64,
+    /// What all of them are multiplied by in any case.
+    pub time_scale: f64,
 }
 
-/// Fixed values for `/metrics`; `None` tells the truth.
+/// What `/metrics` tells, and how; values of `None` tell the truth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FakeMetrics {
     /// Requests that wait.
-    pub waiting: Option<u32>,
+    pub waiting: Option<FakeValue>,
     /// Requests that run.
-    pub running: Option<u32>,
+    pub running: Option<FakeValue>,
     /// KV-cache usage, 0 to 1.
-    pub kv: Option<f64>,
+    pub kv: Option<FakeValue>,
+    /// `true`: the page stays as it was when this was set.
+    pub frozen: bool,
+    /// Time that the page takes to come.
+    pub delay: HumanDuration,
+    /// An HTTP status, 400 to 599, in place of the page.
+    pub status: Option<u16>,
+}
+
+/// Streams that break off.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cut {
+    /// Tokens that still arrive; if the answer is shorter, only its end is missing.
+    pub after_tokens: u32,
+    /// Share of the streams, 0 to 1.
+    #[serde(default = "all")]
+    pub rate: f64,
 }
 
 /// Errors at a rate.
@@ -67,12 +136,15 @@ pub(crate) enum KnobError {
     Unknown(String),
     #[error("{0}")]
     WrongType(String),
-    #[error("metrics.kv is {0}: use a share from 0 to 1")]
-    Kv(f64),
-    #[error("fail.status is {0}: use an HTTP status from 400 to 599")]
+    #[error("{name} is {value}: use a number from {low} to {high}")]
+    OutOfRange {
+        name: &'static str,
+        value: f64,
+        low: f64,
+        high: f64,
+    },
+    #[error("a status is {0}: use an HTTP status from 400 to 599")]
     Status(u16),
-    #[error("fail.rate is {0}: use a share from 0 to 1")]
-    Rate(f64),
 }
 
 /// The knobs of the start, and all changes since.
@@ -86,19 +158,57 @@ fn all() -> f64 {
     1.0
 }
 
+// === impl LatencyKnobs ===
+
+impl Default for LatencyKnobs {
+    /// Nothing takes any time.
+    fn default() -> Self {
+        Self {
+            time_to_first_token: HumanDuration::default(),
+            time_to_first_token_std_dev: 0.0,
+            prefill_overhead: HumanDuration::default(),
+            prefill_time_per_token: HumanDuration::default(),
+            prefill_time_std_dev: 0.0,
+            inter_token_latency: HumanDuration::default(),
+            inter_token_latency_std_dev: 0.0,
+            lora_swap_time: HumanDuration::default(),
+            time_factor_under_load: 1.0,
+            time_scale: 1.0,
+        }
+    }
+}
+
 // === impl Latency ===
 
 impl From<&LatencyKnobs> for Latency {
     fn from(knobs: &LatencyKnobs) -> Self {
         let LatencyKnobs {
             time_to_first_token,
+            time_to_first_token_std_dev,
+            prefill_overhead,
             prefill_time_per_token,
+            prefill_time_std_dev,
             inter_token_latency,
+            inter_token_latency_std_dev,
+            lora_swap_time,
+            time_factor_under_load,
+            time_scale,
         } = knobs;
         Self {
-            first_token: time_to_first_token.get(),
+            first_token: Spread {
+                mean: time_to_first_token.get(),
+                std_dev: *time_to_first_token_std_dev,
+            },
+            prefill_overhead: prefill_overhead.get(),
             prefill_per_token: prefill_time_per_token.get(),
-            inter_token: inter_token_latency.get(),
+            prefill_std_dev: *prefill_time_std_dev,
+            inter_token: Spread {
+                mean: inter_token_latency.get(),
+                std_dev: *inter_token_latency_std_dev,
+            },
+            adapter_swap: lora_swap_time.get(),
+            factor_under_load: *time_factor_under_load,
+            scale: *time_scale,
         }
     }
 }
@@ -142,16 +252,59 @@ impl KnobBoard {
 
 impl Knobs {
     fn check(&self) -> Result<(), KnobError> {
-        let share = |value: f64| (0.0..=1.0).contains(&value);
-        if let Some(kv) = self.metrics.kv.filter(|kv| !share(*kv)) {
-            return Err(KnobError::Kv(kv));
-        }
-        match self.fail {
-            Some(Fail { status, .. }) if !(400..=599).contains(&status) => {
-                Err(KnobError::Status(status))
+        let Self {
+            latency, metrics, ..
+        } = self;
+        let outside =
+            |value: Option<FakeValue>, range| value.and_then(|value| value.outside(range));
+        let numbers = [
+            (
+                "latency.time_to_first_token_std_dev",
+                Some(latency.time_to_first_token_std_dev),
+                STD_DEV,
+            ),
+            (
+                "latency.prefill_time_std_dev",
+                Some(latency.prefill_time_std_dev),
+                STD_DEV,
+            ),
+            (
+                "latency.inter_token_latency_std_dev",
+                Some(latency.inter_token_latency_std_dev),
+                STD_DEV,
+            ),
+            (
+                "latency.time_factor_under_load",
+                Some(latency.time_factor_under_load),
+                FACTOR_UNDER_LOAD,
+            ),
+            ("latency.time_scale", Some(latency.time_scale), TIME_SCALE),
+            ("metrics.waiting", outside(metrics.waiting, COUNT), COUNT),
+            ("metrics.running", outside(metrics.running, COUNT), COUNT),
+            ("metrics.kv", outside(metrics.kv, SHARE), SHARE),
+            ("fail.rate", self.fail.map(|fail| fail.rate), SHARE),
+            ("cut.rate", self.cut.map(|cut| cut.rate), SHARE),
+            ("reset", self.reset, SHARE),
+        ];
+        for (name, value, range) in numbers {
+            if let Some(value) = value.filter(|value| !range.contains(*value)) {
+                let Range { low, high } = range;
+                return Err(KnobError::OutOfRange {
+                    name,
+                    value,
+                    low,
+                    high,
+                });
             }
-            Some(Fail { rate, .. }) if !share(rate) => Err(KnobError::Rate(rate)),
-            _ => Ok(()),
+        }
+        let statuses = [self.fail.map(|fail| fail.status), metrics.status];
+        match statuses
+            .into_iter()
+            .flatten()
+            .find(|status| !(400..=599).contains(status))
+        {
+            Some(status) => Err(KnobError::Status(status)),
+            None => Ok(()),
         }
     }
 }
@@ -191,81 +344,4 @@ fn merge(target: &mut Value, patch: &Value) {
 }
 
 #[cfg(test)]
-mod tests {
-    use rstest::rstest;
-    use serde_json::json;
-
-    use super::*;
-
-    fn mk_knobs() -> Knobs {
-        Knobs {
-            latency: LatencyKnobs {
-                time_to_first_token: HumanDuration::from_millis(20),
-                prefill_time_per_token: HumanDuration::default(),
-                inter_token_latency: HumanDuration::from_millis(5),
-            },
-            metrics: FakeMetrics::default(),
-            ready: true,
-            hang: false,
-            reject: false,
-            fail: None,
-        }
-    }
-
-    #[test]
-    fn a_patch_changes_what_it_names_and_null_takes_it_back() {
-        let mut board = KnobBoard::new(&mk_knobs());
-        let patch = json!({"latency": {"inter_token_latency": "1s"}, "metrics": {"waiting": 7}});
-        let knobs = board.patch(&patch).expect("valid");
-        assert_eq!(
-            knobs.latency.inter_token_latency,
-            HumanDuration::from_millis(1_000)
-        );
-        assert_eq!(
-            knobs.latency.time_to_first_token,
-            HumanDuration::from_millis(20)
-        );
-
-        let patch = json!({"latency": null, "fail": {"status": 500}});
-        let knobs = board.patch(&patch).expect("valid");
-        let fail = Some(Fail {
-            status: 500,
-            rate: 1.0,
-        });
-        let metrics = FakeMetrics {
-            waiting: Some(7),
-            ..FakeMetrics::default()
-        };
-        assert_eq!(
-            knobs,
-            Knobs {
-                metrics,
-                fail,
-                ..mk_knobs()
-            }
-        );
-
-        let patch = json!({"metrics": {"waiting": null}, "fail": null});
-        assert_eq!(board.patch(&patch).expect("valid"), mk_knobs());
-    }
-
-    #[rstest]
-    #[case(json!([]), "object")]
-    #[case(json!({"redy": true}), "redy")]
-    #[case(json!({"redy": null}), "redy")]
-    #[case(json!({"latency": {"ttft": "1s"}}), "latency.ttft")]
-    #[case(json!({"ready": "no"}), "boolean")]
-    #[case(json!({"latency": {"inter_token_latency": "-1s"}}), "20ms")]
-    #[case(json!({"metrics": {"kv": 1.5}}), "1.5")]
-    #[case(json!({"metrics": {"waiting": -1}}), "-1")]
-    #[case(json!({"fail": {"status": 200}}), "200")]
-    #[case(json!({"fail": {"status": 500, "rate": 2.0}}), "rate")]
-    #[case(json!({"fail": {"rate": 1.0}}), "status")]
-    #[case(json!({"fail": {"status": 500, "often": true}}), "often")]
-    fn a_bad_patch_is_refused_whole(#[case] bad: Value, #[case] told: &str) {
-        let mut board = KnobBoard::new(&mk_knobs());
-        let error = board.patch(&bad).expect_err("refused").to_string();
-        assert!(error.contains(told), "{error}");
-        assert_eq!(board.patch(&json!({})).expect("valid"), mk_knobs());
-    }
-}
+mod tests;

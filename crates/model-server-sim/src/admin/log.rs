@@ -17,11 +17,12 @@ const HEADERS: usize = 64;
 const HEADER_CHARS: usize = 1024;
 
 /// Headers that may hold credentials.
-const SECRET: [HeaderName; 4] = [
+const SECRET: [HeaderName; 5] = [
     header::AUTHORIZATION,
     header::COOKIE,
     header::PROXY_AUTHORIZATION,
     HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("api-key"),
 ];
 
 /// One request.
@@ -37,6 +38,8 @@ pub(crate) struct Entry {
     body_bytes: usize,
     /// xxh64 of the body with seed 0, in hex.
     body_hash: String,
+    /// Tokens of the prompt that the prefix cache held; null if it was refused or has made no token yet.
+    cached_tokens: Option<u32>,
 }
 
 /// The last [`CAPACITY`] requests, oldest first.
@@ -49,7 +52,7 @@ pub(crate) struct RequestLog {
 // === impl RequestLog ===
 
 impl RequestLog {
-    pub(crate) fn push(&mut self, parts: &Parts, body: &[u8], now: Timestamp) {
+    pub(crate) fn push(&mut self, parts: &Parts, body: &[u8], now: Timestamp) -> u64 {
         let mut headers = BTreeMap::<String, String>::new();
         let names = parts.headers.keys().filter(|name| !SECRET.contains(name));
         for name in names.take(HEADERS) {
@@ -63,16 +66,31 @@ impl RequestLog {
         if self.entries.len() == CAPACITY {
             self.entries.pop_front();
         }
+        let number = self.next;
         self.entries.push_back(Entry {
-            number: self.next,
+            number,
             at: now.to_string(),
             method: parts.method.to_string(),
             path: parts.uri.path().to_owned(),
             headers,
             body_bytes: body.len(),
             body_hash: format!("{:016x}", xxh64(body, 0)),
+            cached_tokens: None,
         });
         self.next += 1;
+        number
+    }
+
+    /// Nothing happens if that request is forgotten already.
+    pub(crate) fn set_cached(&mut self, number: u64, cached_tokens: u32) {
+        let oldest = self.next - self.entries.len() as u64;
+        let entry = number
+            .checked_sub(oldest)
+            .and_then(|place| usize::try_from(place).ok())
+            .and_then(|place| self.entries.get_mut(place));
+        if let Some(entry) = entry {
+            entry.cached_tokens = Some(cached_tokens);
+        }
     }
 
     pub(crate) fn entries(&self) -> &VecDeque<Entry> {
@@ -90,6 +108,8 @@ mod tests {
         let request = Request::post("/v1/completions")
             .header("authorization", "Bearer s3cret")
             .header("cookie", "s3cret")
+            .header("x-api-key", "s3cret")
+            .header("api-key", "s3cret")
             .header("x-long", "x".repeat(3000))
             .header("x-two", "a")
             .header("x-two", "b");
@@ -121,5 +141,11 @@ mod tests {
         }
         assert_eq!(log.entries().len(), CAPACITY);
         assert_eq!(log.entries().front().map(|entry| entry.number), Some(1));
+        log.set_cached(0, 7);
+        log.set_cached(1, 8);
+        assert_eq!(
+            log.entries().front().and_then(|entry| entry.cached_tokens),
+            Some(8)
+        );
     }
 }

@@ -1,5 +1,13 @@
-//! A completion in its OpenAI shape, whole or in chunks: pure.
+//! A result in the shape of its API, whole or as the events of a stream: pure.
 
+mod anthropic;
+mod generate;
+mod openai;
+mod responses;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
 use serde::Serialize;
 
 use super::request::IncludeUsage;
@@ -12,6 +20,12 @@ pub(crate) enum Endpoint {
     Chat,
     /// `/v1/completions`
     Completions,
+    /// `/v1/responses`
+    Responses,
+    /// `/v1/messages`
+    Messages,
+    /// `/inference/v1/generate`
+    Generate,
 }
 
 /// Everything that an answer says.
@@ -22,53 +36,13 @@ pub(crate) struct Answer {
     pub(crate) id: String,
     /// Seconds since 1970.
     pub(crate) created: i64,
-    pub(crate) model: String,
+    pub(crate) model: Arc<str>,
     pub(crate) prompt_tokens: u32,
+    /// Those of them that the prefix cache held.
+    pub(crate) cached_tokens: u32,
     /// `None`: not a stream.
     pub(crate) include_usage: Option<IncludeUsage>,
     pub(crate) output: Output,
-}
-
-#[derive(Serialize)]
-struct Document<'a> {
-    id: String,
-    object: &'static str,
-    created: i64,
-    model: &'a str,
-    choices: &'a [Choice<'a>],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Usage>,
-}
-
-#[derive(Serialize)]
-struct Choice<'a> {
-    index: u32,
-    #[serde(flatten)]
-    content: Content<'a>,
-    logprobs: Option<()>,
-    finish_reason: Option<&'static str>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Content<'a> {
-    Message {
-        role: &'static str,
-        content: &'a str,
-    },
-    Delta {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        role: Option<&'static str>,
-        content: &'a str,
-    },
-    Text(&'a str),
-}
-
-#[derive(Serialize)]
-struct Usage {
-    prompt_tokens: u32,
-    completion_tokens: u32,
-    total_tokens: u32,
 }
 
 // === impl Answer ===
@@ -76,100 +50,78 @@ struct Usage {
 impl Answer {
     /// The whole answer.
     pub(crate) fn whole(&self) -> Vec<u8> {
-        let text = self.output.text();
-        let (object, content) = match self.endpoint {
-            Endpoint::Chat => (
-                "chat.completion",
-                Content::Message {
-                    role: "assistant",
-                    content: text,
-                },
-            ),
-            Endpoint::Completions => ("text_completion", Content::Text(text)),
-        };
-        self.document(
-            object,
-            &[choice(content, Some(self.output.finish()))],
-            Some(self.usage()),
-        )
-    }
-
-    /// The chunk before the first token: only chats have one.
-    pub(crate) fn role_chunk(&self) -> Option<Vec<u8>> {
-        let content = Content::Delta {
-            role: Some("assistant"),
-            content: "",
-        };
-        (self.endpoint == Endpoint::Chat).then(|| self.chunk(&[choice(content, None)], None))
-    }
-
-    /// One token, counted from 0; the last one says how the text ends.
-    pub(crate) fn token_chunk(&self, index: u32) -> Vec<u8> {
-        let text = self.output.token(index);
-        let content = match self.endpoint {
-            Endpoint::Chat => Content::Delta {
-                role: None,
-                content: text,
-            },
-            Endpoint::Completions => Content::Text(text),
-        };
-        let last = index + 1 == self.output.tokens().get();
-        self.chunk(&[choice(content, last.then(|| self.output.finish()))], None)
-    }
-
-    /// The chunk after the last token, if the client wants one.
-    pub(crate) fn usage_chunk(&self) -> Option<Vec<u8>> {
-        (self.include_usage == Some(true)).then(|| self.chunk(&[], Some(self.usage())))
-    }
-
-    fn chunk(&self, choices: &[Choice<'_>], usage: Option<Usage>) -> Vec<u8> {
-        let object = match self.endpoint {
-            Endpoint::Chat => "chat.completion.chunk",
-            Endpoint::Completions => "text_completion",
-        };
-        self.document(object, choices, usage)
-    }
-
-    fn document(
-        &self,
-        object: &'static str,
-        choices: &[Choice<'_>],
-        usage: Option<Usage>,
-    ) -> Vec<u8> {
-        let prefix = match self.endpoint {
-            Endpoint::Chat => "chatcmpl",
-            Endpoint::Completions => "cmpl",
-        };
-        let document = Document {
-            id: format!("{prefix}-{}", self.id),
-            object,
-            created: self.created,
-            model: &self.model,
-            choices,
-            usage,
-        };
-        serde_json::to_vec(&document).expect("strings and numbers always have a JSON form")
-    }
-
-    fn usage(&self) -> Usage {
-        let completion_tokens = self.output.tokens().get();
-        Usage {
-            prompt_tokens: self.prompt_tokens,
-            completion_tokens,
-            total_tokens: self.prompt_tokens.saturating_add(completion_tokens),
+        match self.endpoint {
+            Endpoint::Chat | Endpoint::Completions => self.openai_whole(),
+            Endpoint::Responses => to_json(&self.response_whole()),
+            Endpoint::Messages => to_json(&self.message_whole()),
+            Endpoint::Generate => to_json(&self.generate_whole()),
         }
+    }
+
+    /// What a stream sends before the first token.
+    pub(crate) fn start_events(&self) -> Vec<Bytes> {
+        match self.endpoint {
+            Endpoint::Chat | Endpoint::Completions => self.openai_start(),
+            Endpoint::Responses => self.response_start(),
+            Endpoint::Messages => self.message_start(),
+            Endpoint::Generate => Vec::new(),
+        }
+    }
+
+    /// One token, counted from 0.
+    pub(crate) fn token_event(&self, index: u32) -> Bytes {
+        match self.endpoint {
+            Endpoint::Chat | Endpoint::Completions => self.openai_token(index),
+            Endpoint::Responses => self.response_token(index),
+            Endpoint::Messages => self.message_token(index),
+            Endpoint::Generate => self.generate_token(index),
+        }
+    }
+
+    /// What a stream sends after the last token.
+    pub(crate) fn end_events(&self) -> Vec<Bytes> {
+        match self.endpoint {
+            Endpoint::Chat | Endpoint::Completions => self.openai_end(),
+            Endpoint::Responses => self.response_end(),
+            Endpoint::Messages => self.message_end(),
+            Endpoint::Generate => self.generate_end(),
+        }
+    }
+
+    fn is_last(&self, index: u32) -> bool {
+        index + 1 == self.output.tokens().get()
     }
 }
 
-fn choice(content: Content<'_>, finish: Option<Finish>) -> Choice<'_> {
-    let finish_reason = finish.map(|finish| match finish {
+/// How the OpenAI API names an end.
+fn finish_reason(finish: Finish) -> &'static str {
+    match finish {
         Finish::Stop => "stop",
         Finish::Length => "length",
-    });
-    Choice {
-        index: 0,
-        content,
-        logprobs: None,
-        finish_reason,
     }
+}
+
+fn to_json(document: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(document).expect("strings and numbers always have a JSON form")
+}
+
+/// A server-sent event without a name.
+fn data_event(document: &impl Serialize) -> Bytes {
+    [b"data: ".as_slice(), &to_json(document), b"\n\n"]
+        .concat()
+        .into()
+}
+
+/// The end of streams whose events have no names.
+fn done_event() -> Bytes {
+    Bytes::from_static(b"data: [DONE]\n\n")
+}
+
+/// A server-sent event whose name is also the `type` in its document.
+fn named_event(document: &serde_json::Value) -> Bytes {
+    let name = document["type"].as_str().unwrap_or_default();
+    let data = to_json(document);
+    [b"event: ", name.as_bytes(), b"\ndata: ", &data, b"\n\n"]
+        .concat()
+        .into()
 }

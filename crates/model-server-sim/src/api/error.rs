@@ -6,8 +6,13 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
+use serde_json::json;
 
-use crate::engine::{Cancelled, Rejected};
+use crate::{
+    engine::{Cancelled, Rejected},
+    listen::Reset,
+    models::LoraError,
+};
 
 /// Why a request is not answered with a completion.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +55,10 @@ pub(crate) enum ApiError {
     Rejected(#[from] Rejected),
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
+    #[error(transparent)]
+    Lora(LoraError),
+    #[error("the connection is reset, as /admin/config says")]
+    ToldToReset,
     #[error("rejected, as /admin/config says")]
     ToldToReject,
     #[error("failed with status {0}, as /admin/config says")]
@@ -77,6 +86,9 @@ impl ApiError {
             Self::StartingUp => "starting-up",
             Self::Rejected(rejected) => rejected.reason(),
             Self::Cancelled(_) => "shutting-down",
+            Self::Lora(LoraError::Unknown(_)) => "unknown-adapter",
+            Self::Lora(_) => "adapter-refused",
+            Self::ToldToReset => "told-to-reset",
             Self::ToldToReject => "told-to-reject",
             Self::ToldToFail(_) => "told-to-fail",
             Self::InvalidConfig(_) => "invalid-config",
@@ -91,8 +103,11 @@ impl ApiError {
             | Self::ContextTooLong { .. }
             | Self::BodyBroken(_)
             | Self::Rejected(Rejected::TooLarge { .. })
+            | Self::Lora(LoraError::Invalid(_) | LoraError::Taken(_) | LoraError::TooMany)
             | Self::InvalidConfig(_) => StatusCode::BAD_REQUEST,
-            Self::UnknownModel { .. } | Self::NoSuchPath(_) => StatusCode::NOT_FOUND,
+            Self::UnknownModel { .. } | Self::NoSuchPath(_) | Self::Lora(LoraError::Unknown(_)) => {
+                StatusCode::NOT_FOUND
+            }
             Self::WrongMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -100,6 +115,8 @@ impl ApiError {
                 StatusCode::TOO_MANY_REQUESTS
             }
             Self::StartingUp | Self::Cancelled(_) => StatusCode::SERVICE_UNAVAILABLE,
+            // Never sent: see `Reset`.
+            Self::ToldToReset => StatusCode::BAD_GATEWAY,
             Self::ToldToFail(status) => *status,
         }
     }
@@ -120,6 +137,39 @@ impl ApiError {
             _ => None,
         }
     }
+
+    /// The shape of the Anthropic API; `reason` is ours.
+    pub(crate) fn into_anthropic_response(self) -> Response {
+        let status = self.status();
+        let kind = match status {
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            status if status.is_server_error() => "api_error",
+            _ => "invalid_request_error",
+        };
+        let error = json!({
+            "type": "error",
+            "error": {"type": kind, "message": self.to_string(), "reason": self.reason()},
+        });
+        self.respond(Json(error))
+    }
+
+    fn respond(&self, body: impl IntoResponse) -> Response {
+        tracing::debug!(reason = self.reason(), error = %self, "request refused");
+        let status = self.status();
+        let mut response = (status, body).into_response();
+        if matches!(self, Self::ToldToReset) {
+            response.extensions_mut().insert(Reset);
+        }
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
 }
 
 impl IntoResponse for ApiError {
@@ -136,20 +186,13 @@ impl IntoResponse for ApiError {
         struct Envelope {
             error: Detail,
         }
-        let status = self.status();
         let error = Detail {
             message: self.to_string(),
             r#type: self.kind(),
             param: self.param(),
-            code: status.as_u16(),
+            code: self.status().as_u16(),
             reason: self.reason(),
         };
-        let mut response = (status, Json(Envelope { error })).into_response();
-        if status == StatusCode::TOO_MANY_REQUESTS {
-            response
-                .headers_mut()
-                .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-        }
-        response
+        self.respond(Json(Envelope { error }))
     }
 }

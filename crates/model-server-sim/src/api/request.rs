@@ -6,15 +6,25 @@ use serde::Deserialize;
 use serde_json::Value;
 use xxhash_rust::xxh64::xxh64;
 
-use super::{answer::Endpoint, error::ApiError};
-use crate::{engine::Finish, text::count_tokens};
-
-mod object;
-
-use object::Object;
+use super::{
+    answer::Endpoint,
+    error::ApiError,
+    object::Object,
+    prompt::{Prompt, RawContent, RawInput, RawMessage, RawPrompt},
+};
+use crate::{
+    engine::{BlockHash, Finish, PrefixSeed, prefix_blocks},
+    models::{Model, Models},
+};
 
 /// `max_tokens` of `/v1/completions` when the request says nothing, as in the OpenAI API.
 const COMPLETIONS_MAX_TOKENS: u32 = 16;
+
+/// Numbers of an embedding when the request says nothing: those of a small model.
+const DIMENSIONS: u32 = 384;
+
+/// The most numbers of an embedding; those of the largest models.
+const MAX_DIMENSIONS: u32 = 8192;
 
 /// Bytes of a client's value, or of a message that may repeat one, that the client is told.
 const MAX_MESSAGE: usize = 200;
@@ -22,17 +32,15 @@ const MAX_MESSAGE: usize = 200;
 /// What requests are checked against.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits<'a> {
-    pub(crate) served_models: &'a [String],
+    pub(crate) models: &'a Models,
     /// Prompt and output together, in tokens.
     pub(crate) max_model_len: NonZeroU32,
 }
 
-/// A valid request.
+/// A valid request for text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
-    model: String,
-    echo_text: String,
-    prompt_tokens: u32,
+    input: Input,
     max_tokens: NonZeroU32,
     /// The request itself set `max_tokens`, or its endpoint has a default for it.
     max_tokens_given: bool,
@@ -40,22 +48,50 @@ pub(crate) struct Request {
     stream: Option<IncludeUsage>,
 }
 
+/// A model and what it reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Input {
+    pub(crate) model: Model,
+    pub(crate) prompt: Prompt,
+    cache_salt: String,
+}
+
+/// A valid request for embeddings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EmbeddingRequest {
+    /// One per input; never empty.
+    pub(crate) inputs: Vec<Input>,
+    pub(crate) dimensions: u32,
+    /// As base64 of little-endian 32-bit numbers, which is what the official clients ask for.
+    pub(crate) base64: bool,
+}
+
 /// Whether a stream ends with a usage chunk.
 pub(crate) type IncludeUsage = bool;
 
-/// What is read of both kinds of bodies; other fields are ignored, a field twice is an error.
+/// What is read of all kinds of bodies; other fields are ignored, a field twice is an error.
 #[derive(Debug, Deserialize)]
 struct RawRequest {
     model: Option<String>,
     messages: Option<Vec<Object<RawMessage>>>,
+    system: Option<RawContent>,
     prompt: Option<RawPrompt>,
+    input: Option<RawInput>,
+    instructions: Option<String>,
+    token_ids: Option<Vec<u32>>,
     tools: Option<Value>,
     max_tokens: Option<i64>,
     max_completion_tokens: Option<i64>,
+    max_output_tokens: Option<i64>,
+    sampling_params: Option<Object<RawSampling>>,
     stream: Option<bool>,
     stream_options: Option<Object<RawStreamOptions>>,
     seed: Option<i64>,
     n: Option<i64>,
+    cache_salt: Option<String>,
+    previous_response_id: Option<String>,
+    dimensions: Option<i64>,
+    encoding_format: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -64,39 +100,9 @@ struct RawStreamOptions {
 }
 
 #[derive(Debug, Deserialize)]
-struct RawMessage {
-    role: String,
-    content: Option<RawContent>,
-    tool_calls: Option<Value>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "content must be a string or a list of parts")]
-enum RawContent {
-    Text(String),
-    Parts(Vec<Object<RawPart>>),
-}
-
-#[derive(Debug, Deserialize)]
-struct RawPart {
-    text: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "prompt must be a string, a list with one string, or a list of token ids"
-)]
-enum RawPrompt {
-    Text(String),
-    Tokens(Vec<u32>),
-    Texts(Vec<String>),
-}
-
-/// A prompt's tokens and the text that echo mode gives back.
-struct Prompt {
-    tokens: u32,
-    echo_text: String,
+struct RawSampling {
+    max_tokens: Option<i64>,
+    seed: Option<i64>,
 }
 
 // === impl Request ===
@@ -111,19 +117,16 @@ impl Request {
         body: &[u8],
         limits: &Limits<'_>,
     ) -> Result<Self, ApiError> {
-        let Object(raw): Object<RawRequest> = serde_json::from_slice(body)
-            .map_err(|error| ApiError::InvalidJson(brief(&error.to_string())))?;
-        let model = raw.model.ok_or(ApiError::MissingField {
-            field: "model",
-            expected: "name the model to use, see /v1/models",
-        })?;
-        if !limits.served_models.contains(&model) {
-            let served = limits.served_models.join(", ");
-            let model = brief(&model);
-            return Err(ApiError::UnknownModel { model, served });
-        }
+        let mut raw = RawRequest::read(body)?;
+        let model = raw.model(endpoint, limits.models)?;
         if raw.n.is_some_and(|choices| choices != 1) {
             return Err(invalid("n", "only 1 choice per request is simulated"));
+        }
+        if raw.previous_response_id.is_some() {
+            return Err(invalid(
+                "previous_response_id",
+                "no responses are kept: send the whole conversation as input",
+            ));
         }
         let stream = raw.stream.unwrap_or(false);
         if raw.stream_options.is_some() && !stream {
@@ -134,51 +137,41 @@ impl Request {
         }
         let usage = raw
             .stream_options
+            .take()
             .and_then(|Object(options)| options.include_usage)
             .unwrap_or(false);
-
-        let (prompt, asked, default) = match endpoint {
-            Endpoint::Chat => {
-                let messages = raw.messages.ok_or(ApiError::MissingField {
-                    field: "messages",
-                    expected: "send a list of messages",
+        let sampling = raw.sampling_params.take().map(|Object(sampling)| sampling);
+        let sampling_seed = sampling.as_ref().and_then(|sampling| sampling.seed);
+        // Only mixed into a hash: any bits will do.
+        let seed = raw.seed.or(sampling_seed).map_or(0, i64::cast_unsigned);
+        let default = NonZeroU32::new(COMPLETIONS_MAX_TOKENS);
+        let (asked, default) = match endpoint {
+            Endpoint::Chat => (raw.max_completion_tokens.or(raw.max_tokens), None),
+            Endpoint::Completions => (raw.max_tokens, default),
+            Endpoint::Responses => (raw.max_output_tokens, None),
+            Endpoint::Messages => {
+                let asked = raw.max_tokens.ok_or(ApiError::MissingField {
+                    field: "max_tokens",
+                    expected: "the Anthropic API wants a limit",
                 })?;
-                let asked = raw.max_completion_tokens.or(raw.max_tokens);
-                (Prompt::of_chat(messages, raw.tools)?, asked, None)
+                (Some(asked), None)
             }
-            Endpoint::Completions => {
-                let prompt = raw.prompt.ok_or(ApiError::MissingField {
-                    field: "prompt",
-                    expected: "send a string or a list of token ids",
-                })?;
-                let default = Some(COMPLETIONS_MAX_TOKENS);
-                (Prompt::of_completion(prompt)?, raw.max_tokens, default)
-            }
+            Endpoint::Generate => (sampling.and_then(|sampling| sampling.max_tokens), default),
         };
         let asked = asked.map(max_tokens).transpose()?;
-        let limit = limits.max_model_len.get();
-        let room = limit.checked_sub(prompt.tokens).and_then(NonZeroU32::new);
-        let wanted = asked.map_or(1, NonZeroU32::get);
-        let too_long = || ApiError::ContextTooLong {
-            limit,
-            prompt: prompt.tokens,
-            output: wanted,
-        };
-        let room = room
-            .filter(|room| room.get() >= wanted)
-            .ok_or_else(too_long)?;
-        let default = default
-            .and_then(NonZeroU32::new)
-            .map(|default| default.min(room));
-
-        Ok(Self {
+        let cache_salt = raw.cache_salt.take().unwrap_or_default();
+        let input = Input {
             model,
-            echo_text: prompt.echo_text,
-            prompt_tokens: prompt.tokens,
+            prompt: raw.prompt(endpoint)?,
+            cache_salt,
+        };
+        let room = input.room(limits, asked.map_or(1, NonZeroU32::get))?;
+        let default = default.map(|default| default.min(room));
+        Ok(Self {
+            input,
             max_tokens: asked.or(default).unwrap_or(room),
             max_tokens_given: asked.or(default).is_some(),
-            // Only mixed into a hash: any bits will do.
-            seed: raw.seed.map_or(0, i64::cast_unsigned),
+            seed,
             stream: stream.then_some(usage),
         })
     }
@@ -198,13 +191,8 @@ impl Request {
         }
     }
 
-    /// The text that echo mode gives back: the last message, or the prompt.
-    pub(crate) fn echo_text(&self) -> &str {
-        &self.echo_text
-    }
-
-    pub(crate) fn prompt_tokens(&self) -> u32 {
-        self.prompt_tokens
+    pub(crate) fn input(&self) -> &Input {
+        &self.input
     }
 
     /// The most tokens that may be made.
@@ -221,77 +209,180 @@ impl Request {
     pub(crate) fn include_usage(&self) -> Option<IncludeUsage> {
         self.stream
     }
-
-    pub(crate) fn into_model(self) -> String {
-        self.model
-    }
 }
 
-// === impl Prompt ===
+// === impl Input ===
 
-impl Prompt {
-    fn of_chat(messages: Vec<Object<RawMessage>>, tools: Option<Value>) -> Result<Self, ApiError> {
-        if messages.is_empty() {
-            return Err(invalid("messages", "at least one message is needed"));
-        }
-        let json_bytes = |value: Option<Value>| value.map_or(0, |value| value.to_string().len());
-        let mut bytes = json_bytes(tools);
-        let mut echo_text = String::new();
-        for Object(message) in messages {
-            echo_text = message
-                .content
-                .map(RawContent::into_text)
-                .unwrap_or_default();
-            bytes += message.role.len() + echo_text.len() + json_bytes(message.tool_calls);
-        }
+impl Input {
+    /// Reads a body of which only the prompt counts, of any length.
+    ///
+    /// # Errors
+    /// [`ApiError`] as for [`Request::parse`].
+    pub(crate) fn parse(
+        endpoint: Endpoint,
+        body: &[u8],
+        models: &Models,
+    ) -> Result<Self, ApiError> {
+        let mut raw = RawRequest::read(body)?;
         Ok(Self {
-            tokens: count_tokens(bytes),
-            echo_text,
+            model: raw.model(endpoint, models)?,
+            cache_salt: raw.cache_salt.take().unwrap_or_default(),
+            prompt: raw.prompt(endpoint)?,
         })
     }
 
-    fn of_completion(prompt: RawPrompt) -> Result<Self, ApiError> {
-        let text = match prompt {
-            RawPrompt::Text(text) => text,
-            RawPrompt::Tokens(ids) if !ids.is_empty() => {
-                let tokens = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-                let ids: Vec<_> = ids.iter().map(u32::to_string).collect();
-                return Ok(Self {
-                    tokens,
-                    echo_text: ids.join(" "),
-                });
-            }
-            RawPrompt::Texts(texts) => match <[String; 1]>::try_from(texts) {
-                Ok([text]) => text,
-                Err(_) => {
-                    return Err(invalid(
-                        "prompt",
-                        "only one prompt per request is simulated",
-                    ));
-                }
-            },
-            RawPrompt::Tokens(_) => return Err(invalid("prompt", "must not be empty")),
+    /// As [`Input::parse`], for a path that takes messages or a prompt.
+    ///
+    /// # Errors
+    /// [`ApiError`] as for [`Request::parse`].
+    pub(crate) fn parse_either(body: &[u8], models: &Models) -> Result<Self, ApiError> {
+        let raw = RawRequest::read(body)?;
+        let endpoint = if raw.messages.is_some() {
+            Endpoint::Chat
+        } else {
+            Endpoint::Completions
         };
-        if text.is_empty() {
-            return Err(invalid("prompt", "must not be empty"));
-        }
         Ok(Self {
-            tokens: count_tokens(text.len()),
-            echo_text: text,
+            model: raw.model(endpoint, models)?,
+            cache_salt: String::new(),
+            prompt: raw.prompt(endpoint)?,
+        })
+    }
+
+    /// The full blocks of the prompt, for the prefix cache of the model at `root`.
+    pub(crate) fn prefix(&self, root: &str, block_tokens: NonZeroU32) -> Vec<BlockHash> {
+        let seed = PrefixSeed {
+            model: root,
+            adapter: self.model.adapter.as_deref().unwrap_or_default(),
+            salt: &self.cache_salt,
+        };
+        prefix_blocks(seed, self.prompt.bytes(), block_tokens.get())
+    }
+
+    /// Tokens that the model's length leaves for the output.
+    fn room(&self, limits: &Limits<'_>, wanted: u32) -> Result<NonZeroU32, ApiError> {
+        let limit = limits.max_model_len.get();
+        let prompt = self.prompt.tokens();
+        let room = limit.checked_sub(prompt).and_then(NonZeroU32::new);
+        room.filter(|room| room.get() >= wanted)
+            .ok_or(ApiError::ContextTooLong {
+                limit,
+                prompt,
+                output: wanted,
+            })
+    }
+}
+
+// === impl EmbeddingRequest ===
+
+impl EmbeddingRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// [`ApiError`] as for [`Request::parse`].
+    pub(crate) fn parse(body: &[u8], limits: &Limits<'_>) -> Result<Self, ApiError> {
+        let raw = RawRequest::read(body)?;
+        // Any endpoint that needs a model.
+        let model = raw.model(Endpoint::Completions, limits.models)?;
+        let base64 = match raw.encoding_format.as_deref() {
+            None | Some("float") => false,
+            Some("base64") => true,
+            Some(_) => return Err(invalid("encoding_format", "must be float or base64")),
+        };
+        let dimensions = raw.dimensions.map_or(Some(DIMENSIONS), |asked| {
+            let asked = u32::try_from(asked).ok();
+            asked.filter(|asked| (1..=MAX_DIMENSIONS).contains(asked))
+        });
+        let dimensions =
+            dimensions.ok_or_else(|| invalid("dimensions", "must be from 1 to 8192"))?;
+        let input = raw.input.ok_or(ApiError::MissingField {
+            field: "input",
+            expected: "send a string or a list of strings",
+        })?;
+        let cache_salt = raw.cache_salt.unwrap_or_default();
+        let inputs = Prompt::of_inputs(input)?
+            .into_iter()
+            .map(|prompt| {
+                let input = Input {
+                    model: model.clone(),
+                    prompt,
+                    cache_salt: cache_salt.clone(),
+                };
+                let (prompt, limit) = (input.prompt.tokens(), limits.max_model_len.get());
+                if prompt > limit {
+                    return Err(ApiError::ContextTooLong {
+                        limit,
+                        prompt,
+                        output: 0,
+                    });
+                }
+                Ok(input)
+            })
+            .collect::<Result<_, ApiError>>()?;
+        Ok(Self {
+            inputs,
+            dimensions,
+            base64,
         })
     }
 }
 
-// === impl RawContent ===
+// === impl RawRequest ===
 
-impl RawContent {
-    fn into_text(self) -> String {
-        match self {
-            Self::Text(text) => text,
-            Self::Parts(parts) => parts
-                .into_iter()
-                .filter_map(|Object(part)| part.text)
-                .collect(),
+impl RawRequest {
+    fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let Object(raw) = serde_json::from_slice(body)
+            .map_err(|error| ApiError::InvalidJson(brief(&error.to_string())))?;
+        Ok(raw)
+    }
+
+    fn model(&self, endpoint: Endpoint, models: &Models) -> Result<Model, ApiError> {
+        let Some(name) = &self.model else {
+            let default = models
+                .default_model()
+                .filter(|_| endpoint == Endpoint::Generate);
+            return default.ok_or(ApiError::MissingField {
+                field: "model",
+                expected: "name the model to use, see /v1/models",
+            });
+        };
+        models.resolve(name).ok_or_else(|| ApiError::UnknownModel {
+            model: brief(name),
+            served: brief(&models.served().join(", ")),
+        })
+    }
+
+    fn prompt(self, endpoint: Endpoint) -> Result<Prompt, ApiError> {
+        match endpoint {
+            Endpoint::Chat | Endpoint::Messages => {
+                let messages = self.messages.ok_or(ApiError::MissingField {
+                    field: "messages",
+                    expected: "send a list of messages",
+                })?;
+                let system = self.system.filter(|_| endpoint == Endpoint::Messages);
+                Prompt::of_chat(self.tools, system, messages)
+            }
+            Endpoint::Completions => {
+                let prompt = self.prompt.ok_or(ApiError::MissingField {
+                    field: "prompt",
+                    expected: "send a string or a list of token ids",
+                })?;
+                Prompt::of_completion(prompt)
+            }
+            Endpoint::Responses => {
+                let input = self.input.ok_or(ApiError::MissingField {
+                    field: "input",
+                    expected: "send a string or a list of messages",
+                })?;
+                Prompt::of_response(self.instructions, self.tools, input)
+            }
+            Endpoint::Generate => {
+                let ids = self.token_ids.ok_or(ApiError::MissingField {
+                    field: "token_ids",
+                    expected: "send a list of token ids",
+                })?;
+                Prompt::of_tokens("token_ids", &ids)
+            }
         }
     }
 }
@@ -305,7 +396,7 @@ fn max_tokens(asked: i64) -> Result<NonZeroU32, ApiError> {
 }
 
 /// The first [`MAX_MESSAGE`] bytes of `message`, cut between characters.
-fn brief(message: &str) -> String {
+pub(super) fn brief(message: &str) -> String {
     let end = message.floor_char_boundary(MAX_MESSAGE);
     match message.split_at_checked(end) {
         Some((start, rest)) if !rest.is_empty() => format!("{start}..."),
@@ -313,7 +404,7 @@ fn brief(message: &str) -> String {
     }
 }
 
-fn invalid(field: &'static str, message: &str) -> ApiError {
+pub(super) fn invalid(field: &'static str, message: &str) -> ApiError {
     ApiError::InvalidField {
         field,
         message: message.to_owned(),

@@ -1,31 +1,53 @@
 //! An answer as server-sent events, each sent when its token is made.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
 use futures::{Stream, stream};
 
 use super::answer::Answer;
-use crate::engine::{Cancelled, Progress, Sequence};
+use crate::{
+    engine::{Cancelled, Progress, Sequence},
+    server::App,
+};
+
+/// Why a stream breaks off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Broken {
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
+    #[error("cut, as /admin/config says")]
+    ToldToCut,
+}
 
 /// A stream on its way.
 struct Events {
+    app: Arc<App>,
+    /// The request's number in the log.
+    number: u64,
     answer: Answer,
     /// `None` once it has ended.
     sequence: Option<Sequence>,
     /// Tokens turned into events.
     sent: u32,
+    /// Tokens after which the stream breaks off.
+    cut_after: Option<u32>,
     /// Events that are ready: bounded by the tokens of the answer.
     ready: VecDeque<Bytes>,
 }
 
 /// The events of an answer. Dropping the stream (the client has gone) drops the sequence and so frees its
-/// place; an engine that stops breaks the stream off.
+/// place; an engine that stops breaks the stream off, and so may the knobs.
 pub(crate) fn events(
+    app: Arc<App>,
+    number: u64,
     answer: Answer,
     sequence: Sequence,
-) -> impl Stream<Item = Result<Bytes, Cancelled>> + Send {
+) -> impl Stream<Item = Result<Bytes, Broken>> + Send {
     let events = Events {
+        cut_after: app.admin.cut_after(),
+        app,
+        number,
         answer,
         sequence: Some(sequence),
         sent: 0,
@@ -40,10 +62,13 @@ pub(crate) fn events(
 // === impl Events ===
 
 impl Events {
-    async fn next(&mut self) -> Result<Option<Bytes>, Cancelled> {
+    async fn next(&mut self) -> Result<Option<Bytes>, Broken> {
         if self.ready.is_empty()
             && let Some(sequence) = &mut self.sequence
         {
+            if self.cut_after.is_some_and(|limit| self.sent >= limit) {
+                return Err(Broken::ToldToCut);
+            }
             let progress = sequence.beyond(self.sent).await?;
             self.take(progress);
         }
@@ -53,21 +78,24 @@ impl Events {
     /// Makes the events between what was sent and `progress`.
     fn take(&mut self, progress: Progress) {
         if self.sent == 0 {
-            self.ready.extend(self.answer.role_chunk().map(event));
+            self.answer.cached_tokens = progress.cached_tokens;
+            self.app
+                .admin
+                .record_cached(self.number, progress.cached_tokens);
+            self.ready.extend(self.answer.start_events());
         }
-        for index in self.sent..progress.tokens {
-            self.ready.push_back(event(self.answer.token_chunk(index)));
+        let cut = self.cut_after.filter(|limit| *limit <= progress.tokens);
+        let tokens = cut.unwrap_or(progress.tokens);
+        for index in self.sent..tokens {
+            self.ready.push_back(self.answer.token_event(index));
         }
-        self.sent = progress.tokens;
-        if progress.finished {
-            self.ready.extend(self.answer.usage_chunk().map(event));
-            self.ready
-                .push_back(Bytes::from_static(b"data: [DONE]\n\n"));
+        self.sent = tokens;
+        if progress.finished && self.cut_after.is_some() {
+            // The end is missing also if the answer is shorter.
+            self.cut_after = Some(tokens);
+        } else if progress.finished {
+            self.ready.extend(self.answer.end_events());
             self.sequence = None;
         }
     }
-}
-
-fn event(data: Vec<u8>) -> Bytes {
-    [b"data: ".as_slice(), &data, b"\n\n"].concat().into()
 }

@@ -1,14 +1,21 @@
 //! What the flags mean together.
 
-use std::{fs, net::SocketAddr, num::NonZeroU32, time::Duration};
+use std::{
+    fs,
+    net::SocketAddr,
+    num::{NonZeroU32, NonZeroUsize},
+    time::Duration,
+};
 
 use axum::http::HeaderValue;
 use process::ConfigError;
+use xxhash_rust::xxh64::xxh64;
 
-use super::{Args, Mode};
+use super::{Args, EngineKind, Mode, listen::Place, lora::LoraArgs};
 use crate::{
     admin::{FakeMetrics, Knobs, LatencyKnobs},
     engine::Limits,
+    models::{LoraModule, Models},
 };
 
 /// Where Linux tells the name of the machine, which in a pod is the pod's name.
@@ -23,17 +30,23 @@ pub struct Identity {
     pub namespace: HeaderValue,
 }
 
-/// Flags that were checked.
+/// Flags that were checked, for one server; each rank of a data-parallel server is one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Where to listen.
     pub address: SocketAddr,
+    /// Number of the data-parallel rank, from 0.
+    pub rank: u16,
     /// Name of the model.
     pub model: String,
     /// Names that requests may use; never empty.
     pub served_models: Vec<String>,
     /// Tokens of prompt and output together.
     pub max_model_len: NonZeroU32,
+    /// LoRA adapters of the start.
+    pub lora_modules: Vec<LoraModule>,
+    /// The metrics name LoRA adapters even if there are none.
+    pub lora: bool,
     /// Bounds of the engine.
     pub limits: Limits,
     /// What `/admin/config` can change, as it is at the start.
@@ -42,14 +55,20 @@ pub struct Settings {
     pub mode: Mode,
     /// The longest made-up answer to a request without a limit of its own.
     pub output_tokens: NonZeroU32,
-    /// Makes text and errors repeatable.
+    /// Makes text repeatable; the same for all servers.
     pub seed: u64,
+    /// Makes times and errors repeatable; differs from server to server.
+    pub chance_seed: u64,
     /// Until the server is ready.
     pub startup_duration: Duration,
     /// For requests to finish at the end.
     pub drain_timeout: Duration,
     /// Bytes of the largest request body.
     pub max_request_body: usize,
+    /// Whose metric names are used.
+    pub engine: EngineKind,
+    /// Lines that make the metrics longer.
+    pub metrics_padding_lines: u32,
     /// Metric names of older versions.
     pub legacy_metric_names: bool,
     /// Who answers.
@@ -59,14 +78,14 @@ pub struct Settings {
 // === impl Args ===
 
 impl Args {
-    /// Checks what the flags say together; reads the host's name if there is no `--pod-name`.
+    /// Checks what the flags say together: one result per server and rank, never none. Reads the host's
+    /// name if there is no `--pod-name`.
     ///
     /// # Errors
     /// [`ConfigError`] naming the flag.
-    pub fn settings(self) -> Result<Settings, ConfigError> {
+    pub fn settings(self) -> Result<Vec<Settings>, ConfigError> {
         let Self {
-            bind,
-            port,
+            listen,
             model,
             served_model_name,
             max_model_len,
@@ -74,15 +93,19 @@ impl Args {
             max_waiting_queue_length,
             block_size,
             kv_cache_size,
-            time_to_first_token,
-            prefill_time_per_token,
-            inter_token_latency,
+            latency,
+            lora: LoraArgs {
+                lora_modules,
+                max_loras,
+            },
             mode,
             output_tokens,
             seed,
             startup_duration,
             drain_timeout,
             max_request_body_bytes,
+            engine,
+            metrics_padding_lines,
             legacy_metric_names,
             pod_name,
             pod_namespace,
@@ -97,12 +120,25 @@ impl Args {
                 .map(|name| non_empty("--served-model-name", name))
                 .collect::<Result<_, _>>()?
         };
+        Models::check(&served_models, &lora_modules).map_err(|error| {
+            ConfigError::new(
+                format!("--lora-modules: {error}"),
+                "at most 1000 adapters with names of their own",
+                "--lora-modules sql=/adapters/sql",
+            )
+        })?;
         let pod_name = match pod_name.filter(|name| !name.is_empty()) {
             Some(name) => name,
             None => host_name()?,
         };
-        Ok(Settings {
-            address: SocketAddr::new(bind, port),
+        let latency = LatencyKnobs::from(latency);
+        let places = listen.places()?;
+        let Some(first) = places.first() else {
+            return Ok(Vec::new());
+        };
+        let settings = Settings {
+            address: first.address,
+            rank: first.rank,
             model,
             served_models,
             max_model_len: check_model_len(max_model_len, block_size, kv_cache_size)?,
@@ -111,30 +147,66 @@ impl Args {
                 max_waiting: max_waiting_queue_length,
                 block_tokens: block_size,
                 blocks: kv_cache_size,
+                max_adapters: max_loras.unwrap_or(NonZeroUsize::MIN),
             },
+            lora: max_loras.is_some(),
+            lora_modules,
             knobs: Knobs {
-                latency: LatencyKnobs {
-                    time_to_first_token,
-                    prefill_time_per_token,
-                    inter_token_latency,
-                },
+                latency,
                 metrics: FakeMetrics::default(),
                 ready: true,
                 hang: false,
                 reject: false,
                 fail: None,
+                reset: None,
+                cut: None,
             },
             mode,
             output_tokens,
             seed,
-            startup_duration: startup_duration.get(),
+            chance_seed: seed,
+            startup_duration: startup_duration.get().mul_f64(latency.time_scale),
             drain_timeout: drain_timeout.get(),
             max_request_body: max_request_body_bytes.get(),
+            engine,
+            metrics_padding_lines,
             legacy_metric_names,
             identity: Identity {
                 pod: header_value("--pod-name", &pod_name)?,
                 namespace: header_value("--pod-namespace", &pod_namespace)?,
             },
+        };
+        places
+            .into_iter()
+            .map(|place| settings.at(place, &pod_name))
+            .collect()
+    }
+}
+
+// === impl Settings ===
+
+impl Settings {
+    /// The same server in another place.
+    fn at(&self, place: Place, pod_name: &str) -> Result<Self, ConfigError> {
+        let Place {
+            address,
+            server,
+            rank,
+        } = place;
+        let pod = match server {
+            Some(number) => header_value("--pod-name", &format!("{pod_name}-{number}"))?,
+            None => self.identity.pod.clone(),
+        };
+        let place = [server.unwrap_or_default().to_le_bytes(), rank.to_le_bytes()].concat();
+        Ok(Self {
+            address,
+            rank,
+            chance_seed: xxh64(&place, self.seed),
+            identity: Identity {
+                pod,
+                namespace: self.identity.namespace.clone(),
+            },
+            ..self.clone()
         })
     }
 }
@@ -216,6 +288,12 @@ mod tests {
         Args::try_parse_from(flags).expect("flags that parse")
     }
 
+    fn mk_settings(flags: &[&str]) -> Settings {
+        let mut settings = mk_args(flags).settings().expect("valid");
+        assert_eq!(settings.len(), 1);
+        settings.remove(0)
+    }
+
     #[test]
     fn the_command_line_is_sound() {
         Args::command().debug_assert();
@@ -223,7 +301,7 @@ mod tests {
 
     #[test]
     fn defaults_are_those_of_the_help() {
-        let settings = mk_args(&["--pod-name", "p"]).settings().expect("valid");
+        let settings = mk_settings(&["--pod-name", "p"]);
         assert_eq!(settings.address.to_string(), "0.0.0.0:8000");
         assert_eq!(settings.served_models, ["m"]);
         assert_eq!(settings.max_model_len.get(), 16 * 1024);
@@ -235,7 +313,7 @@ mod tests {
     #[case(&["--served-model-name", "a,b"])]
     #[case(&["--served-model-name", "a", "--served-model-name", "b"])]
     fn served_names_replace_the_model_name(#[case] flags: &[&str]) {
-        let settings = mk_args(flags).settings().expect("valid");
+        let settings = mk_settings(flags);
         assert_eq!(settings.served_models, ["a", "b"]);
     }
 
@@ -243,6 +321,8 @@ mod tests {
     #[case(&["--max-model-len", "16385"], "--kv-cache-size 1025")]
     #[case(&["--block-size", "65536", "--kv-cache-size", "65536"], "4294967296")]
     #[case(&["--served-model-name", ""], "--served-model-name")]
+    #[case(&["--lora-modules", "a", "b", "a"], "'a'")]
+    #[case(&["--lora-modules", "m"], "'m'")]
     #[case(&["--pod-name", "a\nb"], "visible")]
     #[case(&["--pod-namespace", ""], "--pod-namespace")]
     fn flags_that_do_not_fit_are_refused_by_name(#[case] flags: &[&str], #[case] told: &str) {
@@ -250,9 +330,44 @@ mod tests {
         assert!(error.contains(told), "{error}");
     }
 
+    #[rstest]
+    #[case(&["--inter-token-latency-std-dev", "0.31"])]
+    #[case(&["--time-factor-under-load", "0.5"])]
+    #[case(&["--time-scale", "fast"])]
+    fn numbers_out_of_range_are_refused(#[case] flags: &[&str]) {
+        let flags = ["sim", "--model", "m"].iter().chain(flags);
+        let error = Args::try_parse_from(flags).expect_err("refused");
+        assert!(
+            error.to_string().contains("is not a number from"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn servers_of_a_fleet_differ_in_name_and_chance_alone() {
+        let flags = [
+            "--count",
+            "2",
+            "--data-parallel-size",
+            "2",
+            "--pod-name",
+            "p",
+        ];
+        let fleet = mk_args(&flags).settings().expect("valid");
+        let names: Vec<_> = fleet
+            .iter()
+            .map(|settings| (settings.identity.pod.to_str().expect("text"), settings.rank))
+            .collect();
+        assert_eq!(names, [("p-0", 0), ("p-0", 1), ("p-1", 0), ("p-1", 1)]);
+        let mut chances: Vec<_> = fleet.iter().map(|settings| settings.chance_seed).collect();
+        chances.dedup();
+        assert_eq!(chances.len(), 4);
+        assert!(fleet.iter().all(|settings| settings.seed == 0));
+    }
+
     #[test]
     fn without_a_pod_name_it_is_the_host() {
-        let settings = mk_args(&["--pod-name", ""]).settings().expect("valid");
+        let settings = mk_settings(&["--pod-name", ""]);
         assert!(!settings.identity.pod.is_empty());
     }
 }

@@ -1,6 +1,9 @@
 //! Lets the scheduler act on tokio's clock.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -9,13 +12,15 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Event, Latency, Limits, Moment, Rejected, Scheduler, SequenceId, Stats, Work};
+use super::{Dice, Event, Latency, Limits, Moment, Rejected, Scheduler, SequenceId, Stats, Work};
 
 /// How far a sequence is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Tokens made so far.
     pub tokens: u32,
+    /// Tokens of the prompt that the prefix cache held; 0 before it has started.
+    pub cached_tokens: u32,
     /// It has ended: no more tokens come.
     pub finished: bool,
 }
@@ -45,6 +50,9 @@ pub(crate) struct Snapshot {
     pub(crate) waiting: usize,
     pub(crate) running: usize,
     pub(crate) kv_usage: f64,
+    /// LoRA adapters of running sequences, and of those that wait.
+    pub(crate) running_adapters: BTreeSet<Arc<str>>,
+    pub(crate) waiting_adapters: BTreeSet<Arc<str>>,
     pub(crate) stats: Stats,
 }
 
@@ -68,9 +76,9 @@ struct State {
 
 impl Engine {
     /// An idle engine; it makes tokens while somebody runs [`Engine::run`].
-    pub fn new(limits: Limits, latency: Latency) -> Self {
+    pub fn new(limits: Limits, latency: Latency, dice: Dice) -> Self {
         let state = State {
-            scheduler: Scheduler::new(limits, latency),
+            scheduler: Scheduler::new(limits, latency, dice),
             stats: Stats::new(),
             progress: BTreeMap::new(),
         };
@@ -121,6 +129,7 @@ impl Engine {
                 state.progress.insert(id, sender);
                 (id, receiver)
             });
+            // After the insertion: it may have started at once.
             state.publish(&events);
             accepted?
         };
@@ -146,6 +155,8 @@ impl Engine {
             waiting: state.scheduler.waiting(),
             running: state.scheduler.running(),
             kv_usage: state.scheduler.kv_usage(),
+            running_adapters: state.scheduler.running_adapters(),
+            waiting_adapters: state.scheduler.waiting_adapters(),
             stats: state.stats.clone(),
         }
     }
@@ -170,7 +181,10 @@ impl State {
         for event in events {
             self.stats.observe(event);
             match *event {
-                Event::Started { .. } => {}
+                Event::Started {
+                    id, cached_tokens, ..
+                } => self.tell(id, |progress| progress.cached_tokens = cached_tokens),
+                Event::Prefilled { .. } => {}
                 Event::FirstToken { id, .. } => self.tell(id, |progress| progress.tokens = 1),
                 Event::Token { id, produced, .. } => {
                     self.tell(id, |progress| progress.tokens = produced);
@@ -243,7 +257,7 @@ mod tests {
     use tokio::task::JoinSet;
 
     use super::*;
-    use crate::engine::Finish;
+    use crate::engine::{Finish, Spread};
 
     fn mk_engine(tasks: &mut JoinSet<()>) -> (Engine, CancellationToken) {
         let limits = Limits {
@@ -251,22 +265,24 @@ mod tests {
             max_waiting: 1,
             block_tokens: NonZeroU32::MIN,
             blocks: NonZeroU32::new(100).expect("not zero"),
+            max_adapters: NonZeroUsize::MIN,
         };
         let latency = Latency {
-            first_token: Duration::from_millis(100),
-            inter_token: Duration::from_millis(10),
+            first_token: Spread::fixed(Duration::from_millis(100)),
+            inter_token: Spread::fixed(Duration::from_millis(10)),
             ..Latency::default()
         };
-        let engine = Engine::new(limits, latency);
+        let engine = Engine::new(limits, latency, Dice::new(0));
         let stop = CancellationToken::new();
         tasks.spawn(engine.clone().run(stop.clone()));
         (engine, stop)
     }
 
     fn mk_work(output_tokens: u32) -> Work {
-        let output_tokens = NonZeroU32::new(output_tokens).expect("not zero");
         Work {
             prompt_tokens: 5,
+            prefix: Vec::new(),
+            adapter: None,
             output_tokens,
             finish: Finish::Stop,
         }
@@ -284,6 +300,7 @@ mod tests {
                 progress,
                 Progress {
                     tokens: seen + 1,
+                    cached_tokens: 0,
                     finished: seen == 2
                 }
             );

@@ -25,8 +25,12 @@ const REQUEST_BUCKETS: &[f64] = &[
 /// Everything counted since the start.
 #[derive(Clone, Debug)]
 pub struct Stats {
-    /// Prompt tokens of sequences that made a first token.
+    /// Prompt tokens of sequences whose prompt was computed.
     pub prompt_tokens: u64,
+    /// Prompt tokens looked for in the prefix cache.
+    pub prefix_queries: u64,
+    /// Prompt tokens found there.
+    pub prefix_hits: u64,
     /// Tokens made.
     pub generation_tokens: u64,
     /// Sequences ended with [`Finish::Stop`].
@@ -66,6 +70,8 @@ impl Stats {
     pub fn new() -> Self {
         Self {
             prompt_tokens: 0,
+            prefix_queries: 0,
+            prefix_hits: 0,
             generation_tokens: 0,
             stopped: 0,
             cut: 0,
@@ -82,17 +88,27 @@ impl Stats {
     /// Counts one event.
     pub fn observe(&mut self, event: &Event) {
         match *event {
-            Event::Started { queued, .. } => self.queue.observe(queued),
-            Event::FirstToken {
+            Event::Started {
+                queued,
                 prompt_tokens,
-                since_arrival,
-                prefill,
+                cached_tokens,
+                ..
+            } => {
+                self.prefix_queries += u64::from(prompt_tokens);
+                self.prefix_hits += u64::from(cached_tokens);
+                self.queue.observe(queued);
+            }
+            Event::Prefilled {
+                prompt_tokens,
+                took,
                 ..
             } => {
                 self.prompt_tokens += u64::from(prompt_tokens);
+                self.prefill.observe(took);
+            }
+            Event::FirstToken { since_arrival, .. } => {
                 self.generation_tokens += 1;
                 self.time_to_first_token.observe(since_arrival);
-                self.prefill.observe(prefill);
             }
             Event::Token { since_last, .. } => {
                 self.generation_tokens += 1;

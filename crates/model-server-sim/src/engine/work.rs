@@ -2,8 +2,11 @@
 
 use std::{
     num::{NonZeroU32, NonZeroUsize},
+    sync::Arc,
     time::Duration,
 };
+
+use super::BlockHash;
 
 /// The bounds of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,17 +19,8 @@ pub struct Limits {
     pub block_tokens: NonZeroU32,
     /// Blocks of the KV cache.
     pub blocks: NonZeroU32,
-}
-
-/// How long tokens take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Latency {
-    /// From the start of a sequence (not from its arrival) to its first token.
-    pub first_token: Duration,
-    /// Added to that for each prompt token.
-    pub prefill_per_token: Duration,
-    /// From one token to the next.
-    pub inter_token: Duration,
+    /// LoRA adapters that running sequences can use at the same time.
+    pub max_adapters: NonZeroUsize,
 }
 
 /// Why a sequence ended by itself.
@@ -39,12 +33,17 @@ pub enum Finish {
 }
 
 /// A sequence to be computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Work {
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Tokens that will be made: known here, because the text is made up before it is "computed".
-    pub output_tokens: NonZeroU32,
+    /// The full blocks of the prompt, for the prefix cache; as many as fit into `prompt_tokens`, or none.
+    pub prefix: Vec<BlockHash>,
+    /// The LoRA adapter; `None`: the base model.
+    pub adapter: Option<Arc<str>>,
+    /// Tokens that will be made: known here, because the text is made up before it is "computed". 0 for
+    /// an embedding.
+    pub output_tokens: u32,
     /// How it will end.
     pub finish: Finish,
 }
@@ -62,17 +61,26 @@ pub enum Event {
         id: SequenceId,
         /// Time from arrival to start.
         queued: Duration,
+        /// Tokens of its prompt.
+        prompt_tokens: u32,
+        /// Those of them that the prefix cache held.
+        cached_tokens: u32,
+    },
+    /// Its prompt is computed.
+    Prefilled {
+        /// Which one.
+        id: SequenceId,
+        /// Tokens of its prompt.
+        prompt_tokens: u32,
+        /// Time from start to now.
+        took: Duration,
     },
     /// It made its first token.
     FirstToken {
         /// Which one.
         id: SequenceId,
-        /// Tokens of its prompt.
-        prompt_tokens: u32,
         /// Time from arrival to this token.
         since_arrival: Duration,
-        /// Time from start to this token.
-        prefill: Duration,
     },
     /// It made another token.
     Token {
@@ -122,16 +130,6 @@ pub enum Rejected {
         /// Blocks that exist.
         blocks: u32,
     },
-}
-
-// === impl Latency ===
-
-impl Latency {
-    /// From the start of a sequence to its first token.
-    pub fn first_token(&self, prompt_tokens: u32) -> Duration {
-        self.first_token
-            .saturating_add(self.prefill_per_token.saturating_mul(prompt_tokens))
-    }
 }
 
 // === impl Rejected ===

@@ -75,6 +75,12 @@ impl<'a> Page<'a> {
         }
     }
 
+    /// A sample with the labels of all, and more.
+    pub(crate) fn labelled(&mut self, name: &str, more: &[(&str, &str)], value: f64) {
+        let labels = [self.labels, more].concat();
+        self.sample(name, &labels, value);
+    }
+
     pub(crate) fn finish(self) -> String {
         self.text
     }

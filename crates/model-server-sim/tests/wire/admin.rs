@@ -1,7 +1,11 @@
 //! Knobs and the request log.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use rstest::rstest;
 use serde_json::json;
 use tokio::{task::JoinSet, time::Instant};
 use tower::ServiceExt;
@@ -100,7 +104,7 @@ async fn a_hung_request_goes_on_when_the_knob_is_off_again() {
     let mut hung = JoinSet::new();
     let request = Request::post(CHAT).body(Body::from(BODY)).expect("valid");
     hung.spawn(sim.router.clone().oneshot(request));
-    tokio::time::sleep(std::time::Duration::from_mins(1)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     assert!(hung.try_join_next().is_none(), "it hangs");
     sim.post(CONFIG, r#"{"hang":false}"#).await;
     let response = hung
@@ -127,4 +131,62 @@ async fn requests_are_remembered_even_when_refused() {
     assert_eq!(paths, [CHAT, "/v1/completions"]);
     assert_eq!(requests[0]["body_bytes"], BODY.len());
     assert_eq!(requests[0]["body_hash"].as_str().map(str::len), Some(16));
+}
+
+#[tokio::test(start_paused = true)]
+async fn fake_metrics_can_be_on_their_way() {
+    let sim = Sim::start(&[]);
+    let ramp = r#"{"metrics":{"waiting":"ramp:0:10:5s","kv":"ramp:1:0:4s"}}"#;
+    let (_, config) = sim.post(CONFIG, ramp).await;
+    assert_eq!(config["metrics"]["waiting"], "ramp:0:10:5s");
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert!((sim.metric("vllm:num_requests_waiting{").await - 4.0).abs() < 1e-9);
+    assert!((sim.metric("vllm:kv_cache_usage_perc{").await - 0.5).abs() < 1e-9);
+    tokio::time::advance(Duration::from_secs(20)).await;
+    assert!((sim.metric("vllm:num_requests_waiting{").await - 10.0).abs() < 1e-9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_metrics_page_can_be_frozen_slow_or_failing() {
+    let sim = Sim::start(&[]);
+    sim.post(CONFIG, r#"{"metrics":{"frozen":true}}"#).await;
+    sim.post(CHAT, BODY).await;
+    assert!(sim.metric("vllm:prompt_tokens_total{").await.abs() < 1e-9);
+    sim.post(CONFIG, r#"{"metrics":{"frozen":null,"delay":"3s"}}"#)
+        .await;
+    let start = Instant::now();
+    assert!(sim.metric("vllm:prompt_tokens_total{").await > 0.0);
+    assert_eq!(start.elapsed().as_secs(), 3);
+    sim.post(CONFIG, r#"{"metrics":{"delay":null,"status":500}}"#)
+        .await;
+    assert_eq!(
+        sim.get("/metrics").await.0,
+        StatusCode::INTERNAL_SERVER_ERROR
+    );
+    sim.post(CONFIG, r#"{"metrics":null}"#).await;
+    assert_eq!(sim.get("/metrics").await.0, StatusCode::OK);
+}
+
+#[rstest]
+#[case(0, 0)]
+#[case(2, 3)]
+#[case(9, 5)]
+#[tokio::test(start_paused = true)]
+async fn a_stream_can_be_cut(#[case] after_tokens: u32, #[case] events: usize) {
+    let sim = Sim::start(&["--inter-token-latency", "1ms"]);
+    let cut = json!({"cut": {"after_tokens": after_tokens}}).to_string();
+    sim.post(CONFIG, cut).await;
+    let body = r#"{"model":"m","stream":true,"max_tokens":4,"messages":[{"role":"user"}]}"#;
+    let response = sim.send("POST", CHAT, body).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let mut body = response.into_body();
+    let mut seen = 0;
+    let error = loop {
+        match body.frame().await.expect("not the end") {
+            Ok(_) => seen += 1,
+            Err(error) => break error,
+        }
+    };
+    // the role comes before the first token
+    assert_eq!(seen, events, "{error}");
 }

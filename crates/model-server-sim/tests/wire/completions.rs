@@ -45,7 +45,8 @@ async fn a_chat_is_answered_with_usage_and_the_name_of_the_pod() {
         (&choice["finish_reason"], &choice["index"]),
         (&json!("length"), &json!(0))
     );
-    let usage = json!({"prompt_tokens": 4, "completion_tokens": 3, "total_tokens": 7});
+    let usage = json!({"prompt_tokens": 4, "completion_tokens": 3, "total_tokens": 7,
+        "prompt_tokens_details": {"cached_tokens": 0}});
     assert_eq!(answer["usage"], usage);
 }
 
@@ -244,5 +245,28 @@ async fn models_are_listed_under_their_served_names() {
     assert_eq!(
         (&data[0]["max_model_len"], &data[0]["root"]),
         (&json!(100), &json!("m"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_prompt_is_cached_and_answers_sooner() {
+    let sim = Sim::start(&["--prefill-time-per-token", "10ms"]);
+    let prompt = "x".repeat(400);
+    let send = async |salt: &str| {
+        let start = Instant::now();
+        let body = json!({"model": "m", "prompt": prompt, "max_tokens": 1, "cache_salt": salt});
+        let (_, answer) = sim.post(COMPLETIONS, body.to_string()).await;
+        let cached = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+        (cached.as_u64(), start.elapsed().as_millis())
+    };
+    assert_eq!(send("").await, (Some(0), 1_000));
+    assert_eq!(send("").await, (Some(96), 40));
+    assert_eq!(send("pepper").await, (Some(0), 1_000));
+    assert!((sim.metric("vllm:prefix_cache_queries_total{").await - 300.0).abs() < 1e-9);
+    assert!((sim.metric("vllm:prefix_cache_hits_total{").await - 96.0).abs() < 1e-9);
+    let (_, requests) = sim.get("/admin/requests").await;
+    assert_eq!(
+        (&requests[1]["cached_tokens"], &requests[2]["cached_tokens"]),
+        (&json!(96), &json!(0))
     );
 }

@@ -192,3 +192,38 @@ async fn a_second_signal_ends_at_once() {
         .expect("one")
         .expect("no panic");
 }
+
+#[tokio::test]
+async fn a_reset_request_gets_no_byte_and_others_go_on() {
+    let running = start(&[]).await;
+    let mut stream = send_http1(&running, "POST", "/admin/config", r#"{"reset":1}"#).await;
+    read_until(&mut stream, "200 OK").await;
+    let mut stream = send_http1(&running, "POST", "/v1/chat/completions", &chat("")).await;
+    let end = timeout(LIMIT, stream.read(&mut [0; 16]))
+        .await
+        .expect("the end in time");
+    assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+    until_running(&running, 0).await;
+
+    let stream = TcpStream::connect(running.address)
+        .await
+        .expect("a connection");
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+        .await
+        .expect("HTTP/2");
+    let mut tasks = JoinSet::new();
+    tasks.spawn(connection);
+    for (path, body, answered) in [
+        ("/v1/chat/completions", chat(""), false),
+        ("/admin/config", r#"{"reset":null}"#.to_owned(), true),
+        ("/v1/chat/completions", chat(""), true),
+    ] {
+        let uri = format!("http://{}{path}", running.address);
+        let body = Full::new(Bytes::from(body));
+        let request = Request::post(uri).body(body).expect("valid");
+        let response = timeout(LIMIT, sender.send_request(request))
+            .await
+            .expect("in time");
+        assert_eq!(response.is_ok(), answered, "{path}: {response:?}");
+    }
+}

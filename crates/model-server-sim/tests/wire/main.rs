@@ -2,7 +2,9 @@
 #![cfg(test)]
 
 mod admin;
+mod apis;
 mod completions;
 mod connections;
 mod errors;
+mod fleet;
 mod support;

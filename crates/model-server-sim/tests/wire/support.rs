@@ -29,7 +29,9 @@ pub(crate) fn mk_settings(flags: &[&str]) -> Settings {
         "ns",
     ];
     let args = Args::try_parse_from(common.iter().chain(flags)).expect("valid flags");
-    args.settings().expect("valid settings")
+    let mut servers = args.settings().expect("valid settings");
+    assert_eq!(servers.len(), 1, "one server");
+    servers.remove(0)
 }
 
 impl Sim {

@@ -5,16 +5,20 @@ use rstest::rstest;
 use super::*;
 
 fn parse(endpoint: Endpoint, body: &str) -> Result<Request, ApiError> {
-    let served = ["sim".to_owned(), "alias".to_owned()];
-    let max_model_len = NonZeroU32::new(100).expect("not zero");
-    Request::parse(
-        endpoint,
-        body.as_bytes(),
-        &Limits {
-            served_models: &served,
-            max_model_len,
-        },
-    )
+    let models = mk_models();
+    Request::parse(endpoint, body.as_bytes(), &mk_limits(&models))
+}
+
+fn mk_models() -> Models {
+    let adapters = ["sql".parse().expect("valid")];
+    Models::new(&["sim".to_owned(), "alias".to_owned()], &adapters)
+}
+
+fn mk_limits(models: &Models) -> Limits<'_> {
+    Limits {
+        models,
+        max_model_len: NonZeroU32::new(100).expect("not zero"),
+    }
 }
 
 #[test]
@@ -24,15 +28,148 @@ fn a_chat_counts_roles_texts_and_tools() {
         {"role":"user","content":[{"type":"text","text":"hello"},{"type":"image_url"}]}]}"#;
     let request = parse(Endpoint::Chat, body).expect("valid");
     // tools 9 + system 6 + 2 + user 4 + 5 = 26 bytes
-    assert_eq!(request.prompt_tokens(), 7);
-    assert_eq!(request.echo_text(), "hello");
+    assert_eq!(request.input().prompt.tokens(), 7);
+    assert_eq!(request.input().prompt.echo_text(), "hello");
     assert_eq!(request.include_usage(), Some(true));
     assert_eq!(
         request.max_tokens().get(),
         93,
         "all that is left of the context"
     );
-    assert_eq!(request.into_model(), "alias");
+    assert_eq!(&*request.input().model.name, "alias");
+}
+
+#[rstest]
+#[case(
+    Endpoint::Responses,
+    r#"{"model":"sim","input":"abcd","instructions":"ef"}"#,
+    "efabcd",
+    "abcd"
+)]
+#[case(
+    Endpoint::Responses,
+    r#"{"model":"sim","input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]},
+        {"type":"function_call_output","call_id":"c","output":"7"}]}"#,
+    "userhi\"7\"",
+    ""
+)]
+#[case(
+    Endpoint::Messages,
+    r#"{"model":"sim","max_tokens":1,"system":[{"type":"text","text":"be"}],
+        "messages":[{"role":"user","content":"hi"}]}"#,
+    "beuserhi",
+    "hi"
+)]
+#[case(
+    Endpoint::Generate,
+    r#"{"token_ids":[1684234849]}"#,
+    "abcd",
+    "1684234849"
+)]
+fn each_api_has_its_own_fields(
+    #[case] endpoint: Endpoint,
+    #[case] body: &str,
+    #[case] prompt: &str,
+    #[case] echo: &str,
+) {
+    let request = parse(endpoint, body).expect("valid");
+    let input = request.input();
+    assert_eq!(String::from_utf8_lossy(input.prompt.bytes()), prompt);
+    assert_eq!(input.prompt.echo_text(), echo);
+}
+
+#[rstest]
+#[case(Endpoint::Responses, r#"{"model":"sim"}"#, "missing-field")]
+#[case(Endpoint::Responses, r#"{"model":"sim","input":[]}"#, "invalid-field")]
+#[case(
+    Endpoint::Responses,
+    r#"{"model":"sim","input":"a","previous_response_id":"r"}"#,
+    "invalid-field"
+)]
+#[case(
+    Endpoint::Messages,
+    r#"{"model":"sim","messages":[{"role":"user","content":"hi"}]}"#,
+    "missing-field"
+)]
+#[case(Endpoint::Generate, r#"{"token_ids":[]}"#, "invalid-field")]
+#[case(
+    Endpoint::Generate,
+    r#"{"model":"x","token_ids":[1]}"#,
+    "unknown-model"
+)]
+#[case(
+    Endpoint::Generate,
+    r#"{"token_ids":[1],"sampling_params":{"max_tokens":100}}"#,
+    "context-too-long"
+)]
+fn bad_requests_of_other_apis_are_refused(
+    #[case] endpoint: Endpoint,
+    #[case] body: &str,
+    #[case] reason: &str,
+) {
+    let error = parse(endpoint, body).expect_err("refused");
+    assert_eq!(error.reason(), reason, "{error}");
+}
+
+#[test]
+fn an_adapter_and_a_salt_have_prefixes_of_their_own() {
+    let prefix = |model: &str, salt: &str| {
+        let body = format!(
+            r#"{{"model":"{model}","cache_salt":"{salt}","prompt":"{}"}}"#,
+            "x".repeat(64)
+        );
+        let request = parse(Endpoint::Completions, &body).expect("valid");
+        let block = NonZeroU32::new(16).expect("not zero");
+        request.input().prefix("sim", block)
+    };
+    assert_eq!(
+        prefix("sim", ""),
+        prefix("alias", ""),
+        "one model, two names"
+    );
+    assert_ne!(prefix("sim", ""), prefix("sql", ""));
+    assert_ne!(prefix("sim", ""), prefix("sim", "s"));
+}
+
+#[rstest]
+#[case(r#"{"model":"sim","input":"abcd"}"#, &[1])]
+#[case(r#"{"model":"sim","input":["abcd","abcde"]}"#, &[1, 2])]
+#[case(r#"{"model":"sim","input":[1,2,3]}"#, &[3])]
+#[case(r#"{"model":"sim","input":[[1,2],[3]]}"#, &[2, 1])]
+fn embeddings_take_one_input_or_several(#[case] body: &str, #[case] tokens: &[u32]) {
+    let models = mk_models();
+    let request = EmbeddingRequest::parse(body.as_bytes(), &mk_limits(&models)).expect("valid");
+    let counts: Vec<_> = request
+        .inputs
+        .iter()
+        .map(|input| input.prompt.tokens())
+        .collect();
+    assert_eq!(counts, tokens);
+}
+
+#[rstest]
+#[case(400, true)]
+#[case(401, false)]
+fn an_embedding_needs_no_room_for_output(#[case] bytes: usize, #[case] fits: bool) {
+    let models = mk_models();
+    let body = format!(r#"{{"model":"sim","input":"{}"}}"#, "x".repeat(bytes));
+    let request = EmbeddingRequest::parse(body.as_bytes(), &mk_limits(&models));
+    assert_eq!(request.is_ok(), fits);
+}
+
+#[rstest]
+#[case(r#"{"model":"sim"}"#, "missing-field")]
+#[case(r#"{"model":"sim","input":[]}"#, "invalid-field")]
+#[case(r#"{"model":"sim","input":[""]}"#, "invalid-field")]
+#[case(r#"{"model":"sim","input":"a","dimensions":0}"#, "invalid-field")]
+#[case(
+    r#"{"model":"sim","input":"a","encoding_format":"hex"}"#,
+    "invalid-field"
+)]
+fn bad_embeddings_are_refused(#[case] body: &str, #[case] reason: &str) {
+    let models = mk_models();
+    let error = EmbeddingRequest::parse(body.as_bytes(), &mk_limits(&models)).expect_err("refused");
+    assert_eq!(error.reason(), reason, "{error}");
 }
 
 #[rstest]
@@ -42,7 +179,10 @@ fn a_chat_counts_roles_texts_and_tools() {
 fn a_prompt_may_be_text_or_token_ids(#[case] body: &str, #[case] tokens: u32, #[case] echo: &str) {
     let request = parse(Endpoint::Completions, body).expect("valid");
     assert_eq!(
-        (request.prompt_tokens(), request.echo_text()),
+        (
+            request.input().prompt.tokens(),
+            request.input().prompt.echo_text()
+        ),
         (tokens, echo)
     );
     assert_eq!(

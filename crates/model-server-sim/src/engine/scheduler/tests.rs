@@ -8,7 +8,7 @@ use std::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::Finish;
+use crate::engine::{Finish, PrefixSeed, Spread, prefix_blocks};
 
 fn mk_scheduler(max_running: usize, max_waiting: usize, blocks: u32) -> Scheduler {
     let limits = Limits {
@@ -16,19 +16,22 @@ fn mk_scheduler(max_running: usize, max_waiting: usize, blocks: u32) -> Schedule
         max_waiting,
         block_tokens: NonZeroU32::new(4).expect("not zero"),
         blocks: NonZeroU32::new(blocks).expect("not zero"),
+        max_adapters: NonZeroUsize::MIN,
     };
     let latency = Latency {
-        first_token: Duration::from_millis(100),
+        first_token: Spread::fixed(Duration::from_millis(100)),
         prefill_per_token: Duration::from_millis(1),
-        inter_token: Duration::from_millis(10),
+        inter_token: Spread::fixed(Duration::from_millis(10)),
+        ..Latency::default()
     };
-    Scheduler::new(limits, latency)
+    Scheduler::new(limits, latency, Dice::new(0))
 }
 
 fn mk_work(prompt_tokens: u32, output_tokens: u32) -> Work {
-    let output_tokens = NonZeroU32::new(output_tokens).expect("not zero");
     Work {
         prompt_tokens,
+        prefix: Vec::new(),
+        adapter: None,
         output_tokens,
         finish: Finish::Length,
     }
@@ -51,12 +54,20 @@ fn a_sequence_makes_each_token_at_its_own_moment() {
     assert_eq!(
         events,
         [
-            Event::Started { id, queued: ms(0) },
-            Event::FirstToken {
+            Event::Started {
+                id,
+                queued: ms(0),
+                prompt_tokens: 8,
+                cached_tokens: 0
+            },
+            Event::Prefilled {
                 id,
                 prompt_tokens: 8,
-                since_arrival: ms(108),
-                prefill: ms(108)
+                took: ms(108)
+            },
+            Event::FirstToken {
+                id,
+                since_arrival: ms(108)
             },
             Event::Token {
                 id,
@@ -96,7 +107,9 @@ fn the_next_in_line_starts_the_moment_a_place_is_free() {
     scheduler.advance(millis(150), &mut events);
     assert!(events.contains(&Event::Started {
         id: second,
-        queued: Duration::from_millis(80)
+        queued: Duration::from_millis(80),
+        prompt_tokens: 0,
+        cached_tokens: 0
     }));
     assert!(
         !events
@@ -221,12 +234,195 @@ fn new_latency_counts_from_the_next_token() {
         .submit(mk_work(0, 3), millis(0), &mut events)
         .expect("room");
     scheduler.set_latency(Latency {
-        inter_token: Duration::from_secs(1),
+        inter_token: Spread::fixed(Duration::from_secs(1)),
         ..Latency::default()
     });
     assert_eq!(scheduler.next_due(), Some(millis(100)));
     scheduler.advance(millis(100), &mut events);
     assert_eq!(scheduler.next_due(), Some(millis(1_100)));
+}
+
+/// A prompt of `text`, 4 bytes a token, with one token of output.
+fn mk_prompt(text: &str) -> Work {
+    let tokens = u32::try_from(text.len().div_ceil(4)).expect("short");
+    Work {
+        prefix: prefix_blocks(PrefixSeed::default(), text.as_bytes(), 4),
+        ..mk_work(tokens, 1)
+    }
+}
+
+fn cached_tokens(events: &[Event]) -> Vec<u32> {
+    let cached = |event: &Event| match event {
+        Event::Started { cached_tokens, .. } => Some(*cached_tokens),
+        _ => None,
+    };
+    events.iter().filter_map(cached).collect()
+}
+
+#[test]
+fn a_known_prefix_costs_no_prefill() {
+    let mut scheduler = mk_scheduler(1, 0, 100);
+    let mut events = Vec::new();
+    let prompt = "x".repeat(16 * 4);
+    scheduler
+        .submit(mk_prompt(&prompt), millis(0), &mut events)
+        .expect("room");
+    assert_eq!(scheduler.next_due(), Some(millis(116)));
+    scheduler
+        .submit(
+            mk_prompt(&format!("{prompt}abcd")),
+            millis(1_000),
+            &mut events,
+        )
+        .expect("room");
+    assert_eq!(
+        scheduler.next_due(),
+        Some(millis(1_101)),
+        "one token is new"
+    );
+    scheduler
+        .submit(mk_prompt(&prompt), millis(2_000), &mut events)
+        .expect("room");
+    assert_eq!(
+        cached_tokens(&events),
+        [0, 16, 12],
+        "the last block of a prompt is computed again"
+    );
+}
+
+#[test]
+fn a_prefix_is_known_when_its_prefill_ends() {
+    let mut scheduler = mk_scheduler(3, 0, 100);
+    let mut events = Vec::new();
+    let prompt = "x".repeat(40);
+    for at in [0, 50, 150] {
+        scheduler
+            .submit(mk_prompt(&prompt), millis(at), &mut events)
+            .expect("room");
+    }
+    assert_eq!(cached_tokens(&events), [0, 0, 8]);
+}
+
+#[test]
+fn shared_blocks_count_once_in_usage() {
+    let mut scheduler = mk_scheduler(2, 0, 10);
+    let mut events = Vec::new();
+    let work = Work {
+        output_tokens: 5,
+        ..mk_prompt(&"x".repeat(40))
+    };
+    scheduler
+        .submit(work.clone(), millis(0), &mut events)
+        .expect("room");
+    scheduler.advance(millis(110), &mut events);
+    scheduler
+        .submit(work, millis(110), &mut events)
+        .expect("room");
+    // two shared, one each of their own
+    assert!((scheduler.kv_usage() - 0.4).abs() < 1e-9);
+}
+
+#[test]
+fn an_embedding_ends_with_its_prefill() {
+    let mut scheduler = mk_scheduler(1, 0, 10);
+    let mut events = Vec::new();
+    let id = scheduler
+        .submit(mk_work(8, 0), millis(0), &mut events)
+        .expect("room");
+    scheduler.advance(millis(108), &mut events);
+    assert!(matches!(
+        events.as_slice(),
+        [Event::Started { .. }, Event::Prefilled { .. }, Event::Finished { id: ended, .. }] if *ended == id
+    ));
+}
+
+#[test]
+fn a_full_batch_is_slower() {
+    let mut scheduler = mk_scheduler(2, 0, 100);
+    scheduler.set_latency(Latency {
+        inter_token: Spread::fixed(Duration::from_millis(10)),
+        factor_under_load: 2.0,
+        ..Latency::default()
+    });
+    let mut events = Vec::new();
+    for output_tokens in [2, 3] {
+        scheduler
+            .submit(mk_work(0, output_tokens), millis(0), &mut events)
+            .expect("room");
+        scheduler.advance(millis(0), &mut events);
+    }
+    events.clear();
+    scheduler.advance(millis(1_000), &mut events);
+    let waits: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Token { since_last, .. } => Some(since_last.as_millis()),
+            _ => None,
+        })
+        .collect();
+    // the first one began its second token alone; the other its third one too
+    assert_eq!(waits, [10, 20, 10]);
+}
+
+fn mk_adapted(adapter: &str) -> Work {
+    Work {
+        adapter: Some(adapter.into()),
+        ..mk_work(0, 1)
+    }
+}
+
+#[test]
+fn adapters_without_a_place_wait_and_let_others_pass() {
+    let mut scheduler = mk_scheduler(3, 5, 100);
+    let mut events = Vec::new();
+    for work in [
+        mk_adapted("a"),
+        mk_adapted("b"),
+        mk_adapted("a"),
+        mk_work(0, 1),
+    ] {
+        scheduler
+            .submit(work, millis(0), &mut events)
+            .expect("room");
+    }
+    let names = |names: BTreeSet<Arc<str>>| names.into_iter().collect::<Vec<_>>().join(",");
+    assert_eq!((scheduler.running(), scheduler.waiting()), (3, 1));
+    assert_eq!(
+        (
+            names(scheduler.running_adapters()),
+            names(scheduler.waiting_adapters())
+        ),
+        ("a".to_owned(), "b".to_owned())
+    );
+    scheduler.advance(millis(100), &mut events);
+    assert_eq!(names(scheduler.running_adapters()), "b");
+    scheduler.advance(millis(200), &mut events);
+    assert_eq!((scheduler.running(), scheduler.waiting()), (0, 0));
+}
+
+#[test]
+fn an_adapter_that_is_not_there_takes_longer() {
+    let mut scheduler = mk_scheduler(1, 5, 100);
+    scheduler.set_latency(Latency {
+        first_token: Spread::fixed(Duration::from_millis(100)),
+        adapter_swap: Duration::from_secs(1),
+        ..Latency::default()
+    });
+    let mut events = Vec::new();
+    for adapter in ["a", "a", "b", "a"] {
+        scheduler
+            .submit(mk_adapted(adapter), millis(0), &mut events)
+            .expect("room");
+    }
+    scheduler.advance(millis(100_000), &mut events);
+    let prefills: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Prefilled { took, .. } => Some(took.as_millis()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(prefills, [1_100, 100, 1_100, 1_100]);
 }
 
 #[derive(Clone, Debug)]
@@ -241,6 +437,21 @@ enum Step {
     Wait {
         millis: u64,
     },
+}
+
+/// Prompts of two kinds, so that some share a prefix.
+fn mk_repeated(prompt_tokens: u32, output_tokens: u32) -> Work {
+    let letter = if prompt_tokens.is_multiple_of(3) {
+        "x"
+    } else {
+        "y"
+    };
+    let text = letter.repeat(usize::try_from(prompt_tokens * 4).expect("small"));
+    Work {
+        output_tokens,
+        adapter: (prompt_tokens % 5 < 2).then(|| letter.into()),
+        ..mk_prompt(&text)
+    }
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -263,7 +474,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Submit { prompt_tokens, output_tokens } => accepted.extend(
-                    scheduler.submit(mk_work(prompt_tokens, output_tokens), millis(now), &mut events),
+                    scheduler.submit(mk_repeated(prompt_tokens, output_tokens), millis(now), &mut events),
                 ),
                 Step::Cancel { which } => {
                     if let Some(id) = accepted.get(which) {
@@ -277,11 +488,12 @@ proptest! {
             }
             prop_assert!(scheduler.running() <= 3 && scheduler.waiting() <= 4);
             prop_assert!((0.0..=1.0).contains(&scheduler.kv_usage()));
-            prop_assert!(scheduler.reserved_blocks <= 10);
+            prop_assert!(scheduler.cache.in_use() <= 10);
             prop_assert_eq!(scheduler.due.len(), scheduler.running());
         }
         scheduler.advance(millis(now + 100_000), &mut events);
-        prop_assert_eq!((scheduler.running(), scheduler.waiting(), scheduler.reserved_blocks), (0, 0, 0));
+        prop_assert_eq!((scheduler.running(), scheduler.waiting(), scheduler.cache.in_use()), (0, 0, 0));
+        prop_assert!(scheduler.running_adapters().is_empty());
         let mut ended: Vec<_> = events
             .iter()
             .filter_map(|event| match event {
