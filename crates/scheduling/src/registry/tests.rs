@@ -102,9 +102,9 @@ fn each_life_of_an_engine_has_a_place_of_its_own_for_what_it_cached() {
     let mut registry = Registry::default();
     let first = registry.update(mk_members(1), NOW);
     let place = |snapshot: &Snapshot| crate::fixtures::read(snapshot).cache_slots[0];
-    let started = |at| {
+    let started = |since: f64| {
         let page = crate::fixtures::mk_page(0.0, 0.0, 0.0);
-        let started = Some(at);
+        let started = Some(since);
         crate::fixtures::scrape(&at(&first, 0), crate::Scraped { started, ..page });
         place(&first)
     };
