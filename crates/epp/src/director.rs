@@ -12,6 +12,13 @@ use scheduling::{
 };
 use tracing::debug;
 
+mod prefix;
+
+pub(crate) use prefix::Learned;
+pub use prefix::PrefixSettings;
+
+use prefix::PrefixCache;
+
 use crate::{
     edit::Edit,
     extproc::{Answer, Query, REQUEST_ID, Route},
@@ -40,11 +47,19 @@ pub struct Director {
     pub clock: Clock,
     /// False: the proxy's subset is ignored.
     pub honour_subset: bool,
+    prefix: PrefixCache,
+}
+
+/// What is computed for one pick.
+#[derive(Default)]
+struct Scratch {
+    table: Table,
+    matched: Vec<u32>,
 }
 
 thread_local! {
-    /// The table of the last pick of this thread, whose memory the next one uses.
-    static TABLE: RefCell<Table> = RefCell::default();
+    /// Of the last pick of this thread: the next one uses its memory.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
 // === impl Pool ===
@@ -77,6 +92,42 @@ impl Pool {
 // === impl Director ===
 
 impl Director {
+    /// A director of the pool that scores by `profile`.
+    pub fn new(pool: Pool, profile: Profile, prefix: PrefixSettings, clock: Clock) -> Self {
+        Self {
+            pool,
+            profile,
+            clock,
+            honour_subset: true,
+            prefix: PrefixCache::new(prefix),
+        }
+    }
+
+    /// The same, but the proxy's subset counts only if `honour`.
+    #[must_use]
+    pub fn honouring_subset(self, honour: bool) -> Self {
+        Self {
+            honour_subset: honour,
+            ..self
+        }
+    }
+
+    /// Forgets endpoints that left long ago, and follows the sizes of caches. To be called now and then.
+    pub(crate) fn tend(&self) {
+        let gone = self.pool.sweep(self.clock.now());
+        self.prefix.tend(&self.pool.snapshot(), &gone);
+    }
+
+    /// The answer is written: the endpoint will have cached the request's prompt.
+    pub(crate) fn learn(&self, learned: &Learned, endpoint: &Endpoint) {
+        self.prefix.learn(learned, endpoint);
+    }
+
+    /// What the prefix index holds.
+    pub(crate) fn prefix_stats(&self) -> scheduling::prefix::Stats {
+        self.prefix.stats()
+    }
+
     /// Picks for one request. From its return on the request counts at its endpoint.
     ///
     /// # Errors
@@ -90,8 +141,14 @@ impl Director {
             subset,
             list,
             parsed,
-            body: _,
+            body,
         } = query;
+        let chain = match &parsed {
+            Some(parsed) if self.profile.uses_prefix() => {
+                self.prefix.chain(&parsed.model, parsed, &body)
+            }
+            _ => Vec::new(),
+        };
         let request = Request {
             subset: subset.filter(|_| self.honour_subset),
             list,
@@ -99,14 +156,20 @@ impl Director {
             prompt_tokens: parsed.as_ref().map_or(0, |parsed| {
                 u32::try_from(parsed.prompt_tokens).unwrap_or(u32::MAX)
             }),
+            prefix: chain,
+            block_tokens: self.prefix.block_tokens(),
             ..Request::default()
         };
-        let choice = TABLE.with_borrow_mut(|table| {
+        let picked = SCRATCH.with_borrow_mut(|Scratch { table, matched }| {
             let Profile { freshness, .. } = self.profile;
             snapshot.read_into(table, now, freshness, self.profile.uses_adapters());
-            choose(table, &request, &[], &self.profile, &mut rng)
+            self.prefix
+                .matches(&request.prefix, &table.cache_slots, matched);
+            let choice = choose(table, &request, matched, &self.profile, &mut rng)?;
+            let first = choice.first().and_then(|first| matched.get(first.member));
+            Ok::<_, NoPick>((first.copied().unwrap_or(0), choice))
         });
-        let choice = choice.inspect_err(|no_pick| {
+        let (matched, choice) = picked.inspect_err(|no_pick| {
             debug!(
                 reason = no_pick.reason(),
                 members = snapshot.members().len(),
@@ -119,11 +182,14 @@ impl Director {
             model,
             prompt_tokens,
             transit,
+            prefix,
+            block_tokens,
             ..
         } = request;
-        let booking = Booking::new(Arc::clone(first), prompt_tokens, model, now, transit);
+        let uncached = prompt_tokens.saturating_sub(matched.saturating_mul(block_tokens));
+        let booking = Booking::new(Arc::clone(first), uncached, model, now, transit);
         let destination = destination(&endpoints);
-        debug!(%destination, score = choice.first().map(|best| best.score), prompt_tokens, "picked");
+        debug!(%destination, score = choice.first().map(|best| best.score), prompt_tokens, matched, "picked");
         let mut edit = Edit::default();
         if !head.has_request_id {
             edit.set_header(REQUEST_ID, make_request_id(rng.random()));
@@ -137,6 +203,7 @@ impl Director {
             booking,
             tap: parsed.map(|_| ResponseTap::default()),
             response: Edit::default(),
+            learned: Learned::new(prefix),
         })
     }
 }
@@ -181,6 +248,14 @@ mod tests {
     use super::*;
     use crate::extproc::RequestHead;
 
+    fn mk_director_of(pool: Pool) -> Director {
+        let prefix = PrefixSettings {
+            max_bytes: 1 << 20,
+            ..PrefixSettings::default()
+        };
+        Director::new(pool, Profile::default(), prefix, Clock::start())
+    }
+
     fn mk_director(addresses: &[&str]) -> Director {
         let pool = Pool::default();
         pool.replace(
@@ -200,12 +275,7 @@ mod tests {
                 .collect(),
             Moment::START,
         );
-        Director {
-            pool,
-            profile: Profile::default(),
-            clock: Clock::start(),
-            honour_subset: true,
-        }
+        mk_director_of(pool)
     }
 
     fn mk_query(list: u8, subset: Option<&str>) -> Query {

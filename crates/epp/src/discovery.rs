@@ -9,7 +9,7 @@
 //! pods stay members, on the old ports, until the new watch has listed. A watch that fails proves nothing: what is known
 //! stays.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc};
 
 use ::watch::{Config, Update};
 use crd::inference_pool::InferencePool;
@@ -18,10 +18,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 use moment::Clock;
 use scheduling::{Member, Snapshot};
-use tokio::{
-    sync::watch,
-    time::{MissedTickBehavior, interval},
-};
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::{
@@ -37,9 +34,6 @@ use members::{Members, PoolFacts};
 /// Label values of the metrics.
 const POOLS: &str = "InferencePool";
 const PODS: &str = "Pod";
-
-/// Between two looks for endpoints that left long ago.
-const SWEEP: Duration = Duration::from_secs(10);
 
 type Updates<K> = Pin<Box<dyn Stream<Item = Update<K>> + Send>>;
 
@@ -92,11 +86,8 @@ impl Discovery {
         let config = Config::default().fields(&format!("metadata.name={}", self.name));
         let mut pools: Updates<InferencePool> = Box::pin(::watch::objects(api, config));
         let mut state = State::default();
-        let mut sweeps = interval(SWEEP);
-        sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                _ = sweeps.tick() => drop(self.pool.sweep(self.clock.now())),
                 Some(update) = pools.next() => self.on_pool(update, &mut state),
                 Some(update) = next_pod(&mut state.current) => self.on_pod(update, &mut state),
                 Some(update) = next_pod(&mut state.next) => self.on_next_pod(update, &mut state),

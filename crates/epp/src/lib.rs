@@ -30,7 +30,7 @@ mod tls;
 
 pub use args::{Args, ListenArgs, PoolArgs, RequestArgs, Size, Span};
 pub use budget::Budget;
-pub use director::{Director, Pool};
+pub use director::{Director, Pool, PrefixSettings};
 pub use extproc::{BodyMode, ExtProc, Limits, Settings};
 pub use health::{Part, Readiness};
 pub use metrics::{Metrics, PoolCollector};

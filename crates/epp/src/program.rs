@@ -12,7 +12,7 @@ use tokio::{
     net::TcpListener,
     sync::watch,
     task::{JoinError, JoinSet},
-    time::{Instant, sleep_until, timeout, timeout_at},
+    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use crate::{
     args::{Args, ListenArgs, PoolArgs, RequestArgs},
     budget::Budget,
-    director::{Director, Pool},
+    director::{Director, Pool, PrefixSettings},
     discovery::Discovery,
     extproc::{ExtProc, Limits, Settings},
     health::Readiness,
@@ -39,6 +39,9 @@ const LINGER: Duration = Duration::from_secs(5);
 
 /// After the drain timeout: for the streams' last messages.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Between two looks at endpoints that left and at the sizes of caches.
+const TEND: Duration = Duration::from_secs(1);
 
 /// Beyond it, scraped values stop counting.
 const STALE_FOR: Duration = Duration::from_secs(10);
@@ -77,6 +80,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let budget = Budget::new(requests.max_buffered_bytes.0);
     let profile = profile(&pool);
     registry.register_collector(Box::new(parts.collector(&pool, &profile, &budget)));
+    let director = Arc::new(parts.director(profile, &requests));
 
     let (drained, goaway) = (CancellationToken::new(), CancellationToken::new());
     let mut tasks = Tasks::new();
@@ -86,10 +90,21 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         discovery.run().await;
         ("discovery", Ok(()))
     });
+    let tended = Arc::clone(&director);
+    tasks.spawn(async move {
+        tend(&tended).await;
+        ("director", Ok(()))
+    });
     let scraper = parts.scraper(&pool);
     tasks.spawn(async move { ("scraper", scraper.run(members).await) });
     let server = ExtProcServer {
-        service: parts.ext_proc(profile, budget, &requests, &listen, drained.clone()),
+        service: parts.ext_proc(
+            Arc::clone(&director),
+            budget,
+            &requests,
+            &listen,
+            drained.clone(),
+        ),
         readiness: readiness.clone(),
         certificate,
         max_streams: listen.max_streams,
@@ -204,20 +219,20 @@ impl Parts {
         }
     }
 
+    fn director(&self, profile: Profile, requests: &RequestArgs) -> Director {
+        let prefix = PrefixSettings::default();
+        Director::new(self.pool.clone(), profile, prefix, self.clock)
+            .honouring_subset(!requests.disable_endpoint_subset_filter)
+    }
+
     fn ext_proc(
         &self,
-        profile: Profile,
+        director: Arc<Director>,
         budget: Budget,
         requests: &RequestArgs,
         listen: &ListenArgs,
         drained: CancellationToken,
     ) -> ExtProc {
-        let director = Director {
-            pool: self.pool.clone(),
-            profile,
-            clock: self.clock,
-            honour_subset: !requests.disable_endpoint_subset_filter,
-        };
         let limits = Limits {
             max_body: requests.max_request_body.0,
             body_timeout: BODY_TIMEOUT,
@@ -262,6 +277,16 @@ fn profile(args: &PoolArgs) -> Profile {
     Profile {
         freshness,
         ..Profile::default()
+    }
+}
+
+/// Looks after what picks leave behind, for ever.
+async fn tend(director: &Director) {
+    let mut ticks = interval(TEND);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        director.tend();
     }
 }
 

@@ -31,6 +31,16 @@ impl Slot {
             ..self
         }
     }
+
+    /// The slot of the endpoint, of the place of what it has cached: the reverse of [`Self::after_restarts`], but for
+    /// generations that passed 2^24.
+    #[must_use]
+    pub fn life_of(self) -> Self {
+        Self {
+            generation: self.generation / RESTARTS,
+            ..self
+        }
+    }
 }
 
 /// `7.2`: index, generation.

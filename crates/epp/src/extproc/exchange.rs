@@ -7,14 +7,14 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use scheduling::{Booking, Endpoint, Moment, Subset};
+use scheduling::{Booking, Endpoint, Moment, Slot, Subset};
 use smallvec::{SmallVec, smallvec};
 
 use super::message::{
     BodyMode, Chunk, Close, Context, Event, Input, Modes, Output, Part, Phase, Reply, ResponseHead,
     Route, Streamed,
 };
-use crate::{budget::Budget, edit::Edit, reject::Reject, tap::ResponseTap};
+use crate::{budget::Budget, director::Learned, edit::Edit, reject::Reject, tap::ResponseTap};
 
 mod request;
 
@@ -77,6 +77,10 @@ struct Picked {
     edit: Edit,
     /// A byte of the response's body came.
     responded: bool,
+    /// What the endpoint will have cached; until the response begins another one may turn out to serve it.
+    learned: Option<Learned>,
+    /// The endpoint that is known to have it.
+    learned_at: Option<Slot>,
 }
 
 // === impl Exchange ===
@@ -287,9 +291,20 @@ impl Exchange {
     fn respond(&mut self, outputs: &mut Outputs) {
         if let Some(picked) = self.picked.as_mut().filter(|picked| !picked.responded) {
             picked.responded = true;
+            picked.learned = None;
             picked.booking.respond();
             outputs.push(Output::Observe(Event::FirstByte));
         }
+    }
+
+    /// What an endpoint will have cached and is not known to, and that endpoint. To be asked once answers are written.
+    pub(super) fn to_learn(&mut self) -> Option<(&Learned, &Endpoint)> {
+        let picked = self.picked.as_mut()?;
+        let endpoint = picked.booking.endpoint();
+        let slot = Some(endpoint.slot());
+        let learned = picked.learned.as_ref()?;
+        let is_new = std::mem::replace(&mut picked.learned_at, slot) != slot;
+        is_new.then_some((learned, &**endpoint))
     }
 
     fn response_edit(&mut self) -> Option<Box<Route>> {

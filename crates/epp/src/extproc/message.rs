@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use crate::{
     body::Parsed,
+    director::Learned,
     edit::Edit,
     reject::Reject,
     tap::{ResponseTap, Usage},
@@ -217,6 +218,8 @@ pub(crate) struct Answer {
     pub tap: Option<ResponseTap>,
     /// What changes in the response's headers.
     pub response: Edit,
+    /// What the endpoint will have cached.
+    pub learned: Option<Learned>,
 }
 
 /// Something to count.

@@ -49,7 +49,7 @@ pub struct Settings {
 pub struct ExtProc(Arc<Shared>);
 
 pub(super) struct Shared {
-    pub(super) director: Director,
+    pub(super) director: Arc<Director>,
     pub(super) metrics: Metrics,
     pub(super) settings: Settings,
 }
@@ -58,7 +58,7 @@ pub(super) struct Shared {
 
 impl ExtProc {
     /// A service for the pool of `director`.
-    pub fn new(director: Director, metrics: Metrics, settings: Settings) -> Self {
+    pub fn new(director: Arc<Director>, metrics: Metrics, settings: Settings) -> Self {
         Self(Arc::new(Shared {
             director,
             metrics,

@@ -142,6 +142,10 @@ where
 
     /// The next thing that happens to the stream, other than our own answers.
     fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // All that was to be said is with the server: what follows delays nobody.
+        if let Some((learned, endpoint)) = self.exchange.to_learn() {
+            self.shared.director.learn(learned, endpoint);
+        }
         if let Poll::Ready(message) = Pin::new(&mut self.messages).poll_next(cx) {
             self.meter.heard = self.shared.director.clock.now();
             match message {

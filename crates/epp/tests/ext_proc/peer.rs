@@ -1,6 +1,6 @@
 //! The EPP under test, and the proxy's end of a stream.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use envoy_types::pb::envoy::{
     config::core::v3::{HeaderMap, HeaderValue},
@@ -13,7 +13,7 @@ use envoy_types::pb::envoy::{
 };
 use epp::{
     BodyMode, Budget, Certificate, Clock, Director, ExtProc, ExtProcServer, Limits, Metrics, Pool,
-    Readiness, Settings,
+    PrefixSettings, Readiness, Settings,
 };
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use scheduling::{EndpointId, Member, Moment, Profile};
@@ -49,12 +49,15 @@ impl Epp {
         let pool = Pool::default();
         let members = members.iter().map(|address| mk_member(address));
         pool.replace(members.collect(), Moment::START);
-        let director = Director {
-            pool: pool.clone(),
-            profile: Profile::default(),
-            clock: Clock::start(),
-            honour_subset: true,
-        };
+        let director = Arc::new(Director::new(
+            pool.clone(),
+            Profile::default(),
+            PrefixSettings {
+                max_bytes: 1 << 20,
+                ..PrefixSettings::default()
+            },
+            Clock::start(),
+        ));
         let (goaway, drained) = (CancellationToken::new(), CancellationToken::new());
         let settings = Settings {
             limits: Limits {

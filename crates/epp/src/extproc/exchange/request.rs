@@ -199,6 +199,7 @@ impl Exchange {
                 booking,
                 tap,
                 response,
+                learned,
             }) => {
                 self.picked = Some(Picked {
                     endpoints,
@@ -207,6 +208,8 @@ impl Exchange {
                     tap,
                     edit: response,
                     responded: false,
+                    learned,
+                    learned_at: None,
                 });
                 if held.end == End::NotYet {
                     self.request = RequestHalf::Passing;

@@ -146,6 +146,7 @@ impl Script {
             booking,
             tap: self.restores.map(ResponseTap::restoring),
             response: Edit::default(),
+            learned: None,
         }))
     }
 

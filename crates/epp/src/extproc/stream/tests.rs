@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{
     budget::Budget,
-    director::{Director, Pool},
+    director::{Director, Pool, PrefixSettings},
     extproc::{BodyMode, Limits, Settings},
     metrics::Metrics,
     proto::{HeaderMap, HeaderValue, HttpBody, HttpHeaders, Request, Response},
@@ -43,12 +43,15 @@ fn mk_stream_counted_in(registry: &mut Registry) -> (Messages, Stream) {
     };
     pool.replace(vec![member], Moment::START);
     let shared = Shared {
-        director: Director {
+        director: Arc::new(Director::new(
             pool,
-            profile: Profile::default(),
-            clock: Clock::start(),
-            honour_subset: true,
-        },
+            Profile::default(),
+            PrefixSettings {
+                max_bytes: 1 << 20,
+                ..PrefixSettings::default()
+            },
+            Clock::start(),
+        )),
         metrics: Metrics::register(registry),
         settings: Settings {
             limits: Limits {

@@ -1,0 +1,287 @@
+//! What endpoints are believed to have cached: blocks of prompts that were sent to them.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use scheduling::{CacheLayout, Endpoint, Slot, Snapshot, prefix, prefix::PrefixIndex};
+
+use crate::body::Parsed;
+
+/// Bytes of JSON that stand for one token of a prompt.
+const BYTES_PER_TOKEN: u32 = 4;
+
+/// Blocks of endpoints that are gone, forgotten in one step.
+const SWEEP: usize = 10_000;
+
+/// How prompts are cut into blocks, and how many are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefixSettings {
+    /// Tokens of one block.
+    pub block_tokens: u32,
+    /// Tokens of a prompt that are looked at, from its start.
+    pub max_tokens: u32,
+    /// Blocks that an endpoint is believed to keep, where it does not tell the size of its cache.
+    pub capacity: usize,
+    /// Endpoints that tell the size of their cache are believed to keep as much.
+    pub auto_tune: bool,
+    /// Bytes that the index may take.
+    pub max_bytes: usize,
+    /// Its parts, each with a lock of its own.
+    pub shards: usize,
+}
+
+/// The prefix index of one pool.
+#[derive(Debug)]
+pub(crate) struct PrefixCache {
+    settings: PrefixSettings,
+    index: PrefixIndex,
+    /// The capacity that each slot was given.
+    capacities: Mutex<HashMap<Slot, usize>>,
+}
+
+/// What a request adds to the index once its answer is written.
+#[derive(Debug)]
+pub(crate) struct Learned {
+    chain: Vec<u64>,
+}
+
+// === impl PrefixCache ===
+
+impl PrefixCache {
+    pub(crate) fn new(settings: PrefixSettings) -> Self {
+        Self {
+            settings,
+            index: PrefixIndex::new(settings.max_bytes, settings.shards),
+            capacities: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn block_tokens(&self) -> u32 {
+        self.settings.block_tokens
+    }
+
+    /// The hashes of the prompt's blocks, as the server of `model` caches them.
+    pub(crate) fn chain(&self, model: &str, parsed: &Parsed, body: &Bytes) -> Vec<u64> {
+        let PrefixSettings {
+            block_tokens,
+            max_tokens,
+            ..
+        } = self.settings;
+        let spans = parsed.spans.iter().filter_map(|at| body.get(at.clone()));
+        let block = usize::try_from(block_tokens.saturating_mul(BYTES_PER_TOKEN));
+        let blocks = usize::try_from(max_tokens / block_tokens.max(1));
+        let seed = prefix::seed(model, parsed.cache_salt.as_deref());
+        prefix::chain(
+            seed,
+            spans,
+            block.unwrap_or(usize::MAX),
+            blocks.unwrap_or(usize::MAX),
+        )
+    }
+
+    /// By slot, how many blocks from the start of the chain it is believed to have.
+    pub(crate) fn matches(&self, chain: &[u64], slots: &[Slot], matched: &mut Vec<u32>) {
+        matched.clear();
+        matched.resize(slots.len(), 0);
+        self.index.matches(chain, slots, matched);
+    }
+
+    /// The endpoint has these blocks from now on.
+    pub(crate) fn learn(&self, learned: &Learned, endpoint: &Endpoint) {
+        self.index.insert(&learned.chain, cache_slot(endpoint));
+    }
+
+    /// Follows the sizes of caches and the endpoints that are gone. To be called now and then.
+    pub(crate) fn tend(&self, snapshot: &Snapshot, gone: &[Slot]) {
+        let mut capacities = self.capacities.lock();
+        for endpoint in snapshot.endpoints() {
+            let capacity = self.capacity(endpoint.load().cache());
+            let slot = cache_slot(endpoint);
+            if capacities.insert(slot, capacity) != Some(capacity) {
+                self.index.set_capacity(slot, capacity);
+            }
+        }
+        capacities.retain(|slot, _| {
+            let same = |one: &Slot| one.index == slot.index;
+            let is_gone = gone
+                .iter()
+                .any(|gone| same(gone) && slot.life_of() == *gone);
+            if is_gone {
+                self.index.remove(*slot);
+            }
+            !is_gone
+        });
+        self.index.sweep(SWEEP);
+    }
+
+    pub(crate) fn stats(&self) -> prefix::Stats {
+        self.index.stats()
+    }
+
+    fn capacity(&self, cache: Option<CacheLayout>) -> usize {
+        let PrefixSettings {
+            block_tokens,
+            capacity,
+            auto_tune,
+            ..
+        } = self.settings;
+        match cache {
+            Some(cache) if auto_tune => {
+                let tokens = u64::from(cache.block_tokens) * u64::from(cache.blocks);
+                let blocks = tokens / u64::from(block_tokens.max(1));
+                usize::try_from(blocks).unwrap_or(usize::MAX).max(1)
+            }
+            _ => capacity,
+        }
+    }
+}
+
+/// Where the index has what the endpoint cached in its present life.
+fn cache_slot(endpoint: &Endpoint) -> Slot {
+    endpoint.slot().after_restarts(endpoint.load().restarts())
+}
+
+// === impl Learned ===
+
+impl Learned {
+    /// Nothing, if the chain is empty.
+    pub(crate) fn new(chain: Vec<u64>) -> Option<Self> {
+        (!chain.is_empty()).then_some(Self { chain })
+    }
+}
+
+// === impl PrefixSettings ===
+
+impl Default for PrefixSettings {
+    /// The ecosystem's defaults, in at most 512 MiB.
+    fn default() -> Self {
+        Self {
+            block_tokens: 64,
+            max_tokens: 131_072,
+            capacity: 31_250,
+            auto_tune: true,
+            max_bytes: 512 << 20,
+            shards: 64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use scheduling::{EndpointId, Member, Moment, Registry, Scraped};
+
+    use super::*;
+    use crate::body::Api;
+
+    fn mk_snapshot(registry: &mut Registry, pods: &[&str]) -> Snapshot {
+        let members = pods.iter().map(|pod| Member {
+            id: EndpointId {
+                namespace: "ns".into(),
+                pod: (*pod).into(),
+                rank: 0,
+                uid: (*pod).into(),
+            },
+            address: format!("10.0.0.{}:80", pod.len()).parse().unwrap(),
+            engine: "".into(),
+            labels: Arc::default(),
+        });
+        registry.update(members.collect(), Moment::START)
+    }
+
+    fn mk_cache() -> PrefixCache {
+        PrefixCache::new(PrefixSettings {
+            max_bytes: 1 << 20,
+            shards: 2,
+            ..PrefixSettings::default()
+        })
+    }
+
+    fn chain(cache: &PrefixCache, body: &str) -> Vec<u64> {
+        let api = Api::for_path(b"/v1/completions").unwrap().unwrap();
+        let body = Bytes::from(body.to_owned());
+        let parsed = api.parse(&body).unwrap();
+        cache.chain(&parsed.model, &parsed, &body)
+    }
+
+    fn matched(cache: &PrefixCache, chain: &[u64], snapshot: &Snapshot) -> Vec<u32> {
+        let table = snapshot.read(Moment::START, scheduling::Freshness::default());
+        let mut matched = vec![9; 7];
+        cache.matches(chain, &table.cache_slots, &mut matched);
+        matched
+    }
+
+    fn mk_body(model: &str, salt: &str, tail: &str) -> String {
+        let prompt = "x".repeat(1000);
+        format!(r#"{{"model":"{model}","cache_salt":"{salt}","prompt":"{prompt}{tail}"}}"#)
+    }
+
+    #[test]
+    fn a_prompt_is_found_where_it_was_sent_and_only_for_its_model_and_salt() {
+        let (cache, mut registry) = (mk_cache(), Registry::default());
+        let snapshot = mk_snapshot(&mut registry, &["a", "bb"]);
+        let sent = chain(&cache, &mk_body("m", "s", "one"));
+        assert_eq!(sent.len(), 4, "1005 bytes in blocks of 256");
+        let learned = Learned::new(sent.clone()).unwrap();
+        cache.learn(&learned, &snapshot.members()[0].endpoint);
+        assert_eq!(matched(&cache, &sent, &snapshot), [4, 0]);
+        let longer = chain(&cache, &mk_body("m", "s", "two and more"));
+        assert_eq!(matched(&cache, &longer, &snapshot), [3, 0]);
+        for other in [mk_body("n", "s", "one"), mk_body("m", "t", "one")] {
+            assert_eq!(matched(&cache, &chain(&cache, &other), &snapshot), [0, 0]);
+        }
+        assert!(Learned::new(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn a_restarted_engine_and_one_that_is_gone_have_nothing_cached() {
+        let (cache, mut registry) = (mk_cache(), Registry::default());
+        let snapshot = mk_snapshot(&mut registry, &["a", "bb"]);
+        let sent = chain(&cache, &mk_body("m", "s", "one"));
+        let learned = Learned::new(sent.clone()).unwrap();
+        cache.tend(&snapshot, &[]);
+        for endpoint in snapshot.endpoints() {
+            cache.learn(&learned, endpoint);
+        }
+        let load = snapshot.members()[0].endpoint.load();
+        for started in [1.0, 100.0] {
+            let page = Scraped {
+                waiting: Some(0.0),
+                started: Some(started),
+                ..Scraped::default()
+            };
+            load.scraped(load.scrape_starts(Moment::START), page)
+                .unwrap();
+        }
+        assert_eq!(matched(&cache, &sent, &snapshot), [0, 4], "restarted");
+        cache.tend(&snapshot, &[]);
+        mk_snapshot(&mut registry, &["a"]);
+        let later = Moment::START.plus(scheduling::LINGER);
+        let gone = registry.sweep(later);
+        assert_eq!(gone.len(), 1);
+        cache.tend(&mk_snapshot(&mut registry, &["a"]), &gone);
+        assert_eq!(matched(&cache, &sent, &snapshot), [0, 0], "gone");
+    }
+
+    #[test]
+    fn the_cache_of_an_engine_is_as_large_as_it_tells() {
+        let cache = mk_cache();
+        let layout = |block_tokens, blocks| {
+            Some(CacheLayout {
+                block_tokens,
+                blocks,
+            })
+        };
+        assert_eq!(cache.capacity(None), 31_250);
+        assert_eq!(cache.capacity(layout(16, 1024)), 256);
+        let fixed = PrefixCache::new(PrefixSettings {
+            auto_tune: false,
+            max_bytes: 1 << 20,
+            shards: 2,
+            ..PrefixSettings::default()
+        });
+        assert_eq!(fixed.capacity(layout(16, 1024)), 31_250);
+    }
+}
