@@ -9,11 +9,13 @@
 //!  API server ─► discovery ─┐                    ┌─► health, metrics
 //!                           ├─► Pool (Snapshot) ─┤
 //!  model servers ─► scrape ─┘                    └─► director ◄─► extproc ◄─► Envoy
+//!  file ─► config ─► CurrentConfig ──────────────────────┘
 //! ```
 
 mod args;
 mod body;
 mod budget;
+mod config;
 mod director;
 mod discovery;
 mod extproc;
@@ -26,8 +28,13 @@ mod scrape;
 mod server;
 mod tls;
 
-pub use args::{Args, ListenArgs, PoolArgs, RequestArgs, Size, Span};
+pub use args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs, Size, Span};
 pub use budget::Budget;
+pub use config::{
+    Band, ClientCert, Compat, Config, CurrentConfig, EngineConfig, Engines, FairnessPolicy,
+    FileDiscovery, FlowControl, Ignored, MetricsSource, OrderingPolicy, Parser, Prefix, Refusal,
+    Refusals, RewriteRule, RewriteTarget, Scheme, Session, TrustedHeaders,
+};
 pub use director::{Director, Pool};
 pub use extproc::{BodyMode, ExtProc, Limits, Settings};
 pub use health::{Part, Readiness};
