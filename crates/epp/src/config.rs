@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  file ─► tree (bounded) ─► read: plugins ─► profile, flow, data, isthmus ─► Config ─► CurrentConfig
-//!                              └─► findings: refused (an error), ignored (a warning)
+//!                              └─► findings: refused (an error), ignored (a warning)      ▲
+//!  poll, SIGHUP ─► reload ────────────────────────────────────────────────────────────────┘
 //! ```
 //!
 //! A [`Config`] is plain data. It says what was asked for and knows nothing of the parts that do it.
@@ -14,6 +15,7 @@ mod isthmus;
 mod plugins;
 mod quantity;
 mod read;
+mod reload;
 mod section;
 mod tree;
 
@@ -29,6 +31,7 @@ pub use data::{ClientCert, EngineConfig, Engines, FileDiscovery, MetricsSource, 
 pub use findings::{Compat, Ignored, Refusal, Refusals};
 pub use flow::{Band, FairnessPolicy, FlowControl, OrderingPolicy};
 pub use isthmus::{RewriteRule, RewriteTarget, TrustedHeaders};
+pub use reload::{ConfigFile, ConfigMetrics, LoadError, Reload};
 
 /// What a file says, with defaults for what it does not say.
 #[derive(Clone, Debug, PartialEq)]

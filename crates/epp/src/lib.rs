@@ -31,9 +31,10 @@ mod tls;
 pub use args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs, Size, Span};
 pub use budget::Budget;
 pub use config::{
-    Band, ClientCert, Compat, Config, CurrentConfig, EngineConfig, Engines, FairnessPolicy,
-    FileDiscovery, FlowControl, Ignored, MetricsSource, OrderingPolicy, Parser, Prefix, Refusal,
-    Refusals, RewriteRule, RewriteTarget, Scheme, Session, TrustedHeaders,
+    Band, ClientCert, Compat, Config, ConfigFile, ConfigMetrics, CurrentConfig, EngineConfig,
+    Engines, FairnessPolicy, FileDiscovery, FlowControl, Ignored, LoadError, MetricsSource,
+    OrderingPolicy, Parser, Prefix, Refusal, Refusals, Reload, RewriteRule, RewriteTarget, Scheme,
+    Session, TrustedHeaders,
 };
 pub use director::{Director, Pool};
 pub use extproc::{BodyMode, ExtProc, Limits, Settings};
