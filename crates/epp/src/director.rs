@@ -7,11 +7,12 @@ use moment::Clock;
 use parking_lot::Mutex;
 use rand::RngExt;
 use scheduling::{
-    Booking, Choice, Endpoint, Member, Moment, Profile, Registry, Slot, Snapshot, Table, choose,
+    Booking, Choice, Endpoint, Member, Moment, Registry, Slot, Snapshot, Table, choose,
 };
 use tracing::debug;
 
 use crate::{
+    config::CurrentConfig,
     extproc::{Answer, Query, Route},
     reject::Reject,
 };
@@ -32,7 +33,7 @@ pub struct Director {
     /// The members.
     pub pool: Pool,
     /// How they are scored.
-    pub profile: Profile,
+    pub config: CurrentConfig,
     /// Time.
     pub clock: Clock,
     /// False: the proxy's subset is ignored.
@@ -85,11 +86,12 @@ impl Director {
         let now = self.clock.now();
         let mut rng = rand::rng();
         let snapshot = self.pool.0.snapshot.load();
+        let config = self.config.load();
+        let profile = &config.profile;
         let Query { request, .. } = &query;
         let choice = TABLE.with_borrow_mut(|table| {
-            let Profile { freshness, .. } = self.profile;
-            snapshot.read_into(table, now, freshness, self.profile.uses_adapters());
-            choose(table, request, &[], &self.profile, &mut rng)
+            snapshot.read_into(table, now, profile.freshness, profile.uses_adapters());
+            choose(table, request, &[], profile, &mut rng)
         });
         let choice = choice.inspect_err(|no_pick| {
             debug!(
@@ -161,6 +163,7 @@ mod tests {
     use scheduling::{EndpointId, NoPick, Request, Subset};
 
     use super::*;
+    use crate::config::{Compat, Config};
 
     fn mk_director(addresses: &[&str]) -> Director {
         let pool = Pool::default();
@@ -183,7 +186,7 @@ mod tests {
         );
         Director {
             pool,
-            profile: Profile::default(),
+            config: CurrentConfig::default(),
             clock: Clock::start(),
             honour_subset: true,
         }
@@ -236,6 +239,22 @@ mod tests {
             director.decide(query()).unwrap().route.destination,
             "10.0.0.1:8000"
         );
+    }
+
+    #[test]
+    fn a_pick_uses_the_configuration_of_its_moment() {
+        let director = mk_director(&["10.0.0.1:8000", "10.0.0.2:8000"]);
+        let picked = || {
+            director
+                .decide(mk_query(1, None))
+                .map(|answer| answer.endpoints.len())
+        };
+        assert_eq!(picked(), Ok(1));
+        let text = "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, \
+                    plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoints: 2}}]}";
+        let config = Config::parse(text, Compat::Strict).unwrap();
+        director.config.replace(config);
+        assert_eq!(picked(), Ok(2));
     }
 
     #[test]

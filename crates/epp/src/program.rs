@@ -7,19 +7,22 @@ use axum::Router;
 use kube::Client;
 use process::{ConfigError, Shutdown, admin};
 use prometheus_client::registry::Registry;
-use scheduling::{Freshness, Profile};
+use scheduling::Freshness;
 use tokio::{
     net::TcpListener,
+    signal::unix::{SignalKind, signal},
     sync::watch,
     task::{JoinError, JoinSet},
     time::{Instant, sleep_until, timeout, timeout_at},
 };
+use tokio_stream::wrappers::SignalStream;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    args::{Args, ListenArgs, PoolArgs, RequestArgs},
+    args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs},
     budget::Budget,
+    config::{Config, ConfigFile, ConfigMetrics, CurrentConfig, LoadError, Refusals, Reload},
     director::{Director, Pool},
     discovery::Discovery,
     extproc::{ExtProc, Limits, Settings},
@@ -54,10 +57,13 @@ type Tasks = JoinSet<(&'static str, anyhow::Result<()>)>;
 pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let Args {
         pool,
+        config,
         listen,
         requests,
         log: _,
     } = args;
+    let freshness = freshness(&pool);
+    let (config, reload) = configuration(config, freshness)?;
     let certificate = certificate(&listen)?;
     let client = connect().await?;
     let ports = Ports::open(&listen).await?;
@@ -72,11 +78,15 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         metrics,
     };
     let budget = Budget::new(requests.max_buffered_bytes.0);
-    let profile = profile(&pool);
-    registry.register_collector(Box::new(parts.collector(&pool, &profile, &budget)));
+    let config_metrics = ConfigMetrics::register(&mut registry);
+    config_metrics.report(&config.load());
+    registry.register_collector(Box::new(parts.collector(&pool, freshness, &budget)));
 
     let (drained, goaway) = (CancellationToken::new(), CancellationToken::new());
     let mut tasks = Tasks::new();
+    if let Some(reload) = reload {
+        spawn_reload(&mut tasks, reload, config.clone(), config_metrics)?;
+    }
     let (snapshots, members) = watch::channel(None);
     let discovery = parts.discovery(client, &pool, snapshots);
     tasks.spawn(async move {
@@ -86,7 +96,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let scraper = parts.scraper(&pool);
     tasks.spawn(async move { ("scraper", scraper.run(members).await) });
     let server = ExtProcServer {
-        service: parts.ext_proc(profile, budget, &requests, &listen, drained.clone()),
+        service: parts.ext_proc(config, budget, &requests, &listen, drained.clone()),
         readiness: readiness.clone(),
         certificate,
         max_streams: listen.max_streams,
@@ -164,11 +174,11 @@ struct Ports {
 // === impl Parts ===
 
 impl Parts {
-    fn collector(&self, args: &PoolArgs, profile: &Profile, budget: &Budget) -> PoolCollector {
+    fn collector(&self, args: &PoolArgs, freshness: Freshness, budget: &Budget) -> PoolCollector {
         PoolCollector {
             name: args.pool_name.clone(),
             pool: self.pool.clone(),
-            freshness: profile.freshness,
+            freshness,
             clock: self.clock,
             budget: budget.clone(),
         }
@@ -203,7 +213,7 @@ impl Parts {
 
     fn ext_proc(
         &self,
-        profile: Profile,
+        config: CurrentConfig,
         budget: Budget,
         requests: &RequestArgs,
         listen: &ListenArgs,
@@ -211,7 +221,7 @@ impl Parts {
     ) -> ExtProc {
         let director = Director {
             pool: self.pool.clone(),
-            profile,
+            config,
             clock: self.clock,
             honour_subset: !requests.disable_endpoint_subset_filter,
         };
@@ -250,16 +260,82 @@ impl Ports {
     }
 }
 
-fn profile(args: &PoolArgs) -> Profile {
+fn freshness(args: &PoolArgs) -> Freshness {
     let fresh_for = args.metrics_staleness_threshold.0;
-    let freshness = Freshness {
+    Freshness {
         fresh_for,
         stale_for: fresh_for.max(STALE_FOR),
-    };
-    Profile {
-        freshness,
-        ..Profile::default()
     }
+}
+
+/// The configuration to begin with, and what keeps it up to date if it is a file.
+fn configuration(
+    args: ConfigArgs,
+    freshness: Freshness,
+) -> anyhow::Result<(CurrentConfig, Option<Reload>)> {
+    let ConfigArgs {
+        config_file,
+        config_text,
+        config_compat: compat,
+    } = args;
+    let (mut config, reload) = match (config_file, config_text) {
+        (Some(path), _) => {
+            let source = format!("--config-file {}", path.display());
+            let file = ConfigFile {
+                path,
+                compat,
+                freshness,
+            };
+            let (config, reload) = Reload::begin(file).map_err(|error| match error {
+                LoadError::Refused(refusals) => refused(&source, &refusals),
+                LoadError::Unreadable(_) => ConfigError::new(
+                    format!("{source}: {error}"),
+                    "a file of text that can be read, of at most 1 MiB",
+                    "--config-file /etc/epp/config.yaml",
+                ),
+            })?;
+            (config, Some(reload))
+        }
+        (None, Some(text)) => {
+            let config = Config::parse(&text, compat)
+                .map_err(|refusals| refused("--config-text", &refusals))?;
+            (config, None)
+        }
+        (None, None) => (Config::default(), None),
+    };
+    config.profile.freshness = freshness;
+    Ok((CurrentConfig::new(config), reload))
+}
+
+/// The error that ends the program for what a configuration says.
+fn refused(source: &str, refusals: &Refusals) -> ConfigError {
+    match refusals.found() {
+        [one] => ConfigError::new(
+            format!("{source}: {}: {}", one.item, one.problem),
+            &one.expected,
+            &one.example,
+        ),
+        _ => ConfigError::new(
+            format!("{source}: {refusals}"),
+            "an EndpointPickerConfig",
+            "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, plugins: [{type: queue-scorer}]}",
+        ),
+    }
+}
+
+fn spawn_reload(
+    tasks: &mut Tasks,
+    reload: Reload,
+    current: CurrentConfig,
+    metrics: ConfigMetrics,
+) -> anyhow::Result<()> {
+    let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+    tasks.spawn(async move {
+        let hangups = SignalStream::new(hangups);
+        reload.run(current, metrics, hangups).await;
+        ("reload of the configuration", Ok(()))
+    });
+    Ok(())
 }
 
 fn certificate(args: &ListenArgs) -> anyhow::Result<Option<Certificate>> {
@@ -331,5 +407,58 @@ fn unexpected(ended: Result<(&'static str, anyhow::Result<()>), JoinError>) -> a
         Ok((part, Ok(()))) => anyhow!("the {part} ended"),
         Ok((part, Err(error))) => error.context(format!("the {part} ended")),
         Err(error) => anyhow!("a part died: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::config::Compat;
+
+    fn read(config_file: Option<&str>, config_text: Option<&str>) -> anyhow::Result<Config> {
+        let args = ConfigArgs {
+            config_file: config_file.map(Into::into),
+            config_text: config_text.map(str::to_owned),
+            config_compat: Compat::Strict,
+        };
+        let freshness = Freshness {
+            fresh_for: Duration::from_millis(7),
+            stale_for: STALE_FOR,
+        };
+        let (config, _) = configuration(args, freshness)?;
+        Ok(Config::clone(&config.load()))
+    }
+
+    #[test]
+    fn without_a_file_the_default_holds_with_the_freshness_of_the_flags() {
+        let mut config = read(None, None).unwrap();
+        assert_eq!(config.profile.freshness.fresh_for, Duration::from_millis(7));
+        config.profile.freshness = Freshness::default();
+        assert_eq!(config, Config::default());
+    }
+
+    /// Which the program ends with exit code 64 for.
+    #[rstest]
+    #[case(None, Some("{"), "--config-text: the file: ")]
+    #[case(
+        None,
+        Some("{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, plugin: []}"),
+        "--config-text: plugin: "
+    )]
+    #[case(
+        Some("/nonexistent/epp.yaml"),
+        None,
+        "--config-file /nonexistent/epp.yaml: cannot read it: "
+    )]
+    fn a_bad_configuration_is_an_error_of_the_caller(
+        #[case] file: Option<&str>,
+        #[case] text: Option<&str>,
+        #[case] want: &str,
+    ) {
+        let error = read(file, text).unwrap_err();
+        let error = error.downcast_ref::<ConfigError>().expect("exit code 64");
+        assert!(error.to_string().starts_with(want), "{error}");
     }
 }

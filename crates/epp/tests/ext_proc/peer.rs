@@ -12,11 +12,11 @@ use envoy_types::pb::envoy::{
     },
 };
 use epp::{
-    BodyMode, Budget, Certificate, Clock, Director, ExtProc, ExtProcServer, Limits, Metrics, Pool,
-    Readiness, Settings,
+    BodyMode, Budget, Certificate, Clock, CurrentConfig, Director, ExtProc, ExtProcServer, Limits,
+    Metrics, Pool, Readiness, Settings,
 };
 use prometheus_client::{encoding::text::encode, registry::Registry};
-use scheduling::{EndpointId, Member, Moment, Profile};
+use scheduling::{EndpointId, Member, Moment};
 use tokio::{net::TcpListener, sync::mpsc, task::JoinSet, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -51,7 +51,7 @@ impl Epp {
         pool.replace(members.collect(), Moment::START);
         let director = Director {
             pool: pool.clone(),
-            profile: Profile::default(),
+            config: CurrentConfig::default(),
             clock: Clock::start(),
             honour_subset: true,
         };

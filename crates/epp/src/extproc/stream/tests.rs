@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use rstest::rstest;
-use scheduling::{EndpointId, Member, Profile};
+use scheduling::{EndpointId, Member};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{
     budget::Budget,
+    config::CurrentConfig,
     director::{Director, Pool},
     extproc::{BodyMode, Limits, Settings},
     metrics::Metrics,
@@ -45,7 +46,7 @@ fn mk_stream_counted_in(registry: &mut Registry) -> (Messages, Stream) {
     let shared = Shared {
         director: Director {
             pool,
-            profile: Profile::default(),
+            config: CurrentConfig::default(),
             clock: Clock::start(),
             honour_subset: true,
         },
