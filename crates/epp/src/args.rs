@@ -5,7 +5,7 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 use clap::{ArgAction, Parser};
 use process::LogArgs;
 
-use crate::extproc::BodyMode;
+use crate::{config::Compat, director::ModelMatch, extproc::BodyMode};
 
 /// Endpoint picker of one InferencePool: an Envoy external processor that chooses the model server for
 /// each request, from live load.
@@ -21,6 +21,9 @@ pub struct Args {
     /// The pool, and how its members are read.
     #[command(flatten)]
     pub pool: PoolArgs,
+    /// The configuration file.
+    #[command(flatten)]
+    pub config: ConfigArgs,
     /// What is listened on.
     #[command(flatten)]
     pub listen: ListenArgs,
@@ -61,6 +64,23 @@ pub struct PoolArgs {
     /// Age up to which scraped metrics are fresh, such as 2s. Older ones still count until they are 10 s old.
     #[arg(long, env, value_name = "DURATION", default_value = "2s")]
     pub metrics_staleness_threshold: Span,
+}
+
+/// Flags of the configuration file.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Configuration")]
+pub struct ConfigArgs {
+    /// An `EndpointPickerConfig`, in YAML or JSON. Read again every 5 s and on SIGHUP; a bad one changes nothing. Without
+    /// it and --config-text the ecosystem's default holds: queue 2, KV cache 2, prefix 3.
+    #[arg(long, env, value_name = "PATH", conflicts_with = "config_text")]
+    pub config_file: Option<PathBuf>,
+    /// The same as text.
+    #[arg(long, env, value_name = "YAML")]
+    pub config_text: Option<String>,
+    /// What happens to types of plugins and to fields that this EPP does not know: strict refuses them, lenient ignores
+    /// them with a warning.
+    #[arg(long, env, value_name = "MODE", default_value = "strict")]
+    pub config_compat: Compat,
 }
 
 /// Flags of the ports.
@@ -116,6 +136,9 @@ pub struct RequestArgs {
     #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, default_value_t = true,
           num_args = 0..=1, default_missing_value = "true")]
     pub clear_route_cache: bool,
+    /// Refuse models that nobody lists with 404: auto, where the configuration lists models; strict, always; off, never.
+    #[arg(long, env, value_name = "WHEN", default_value = "auto")]
+    pub model_match: ModelMatch,
     /// Ignore the endpoint subset that the proxy sends.
     #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, default_value_t = false,
           num_args = 0..=1, default_missing_value = "true")]
@@ -290,7 +313,10 @@ mod tests {
     #[case(&["--default-body-mode", "GRPC"], false)]
     #[case(&["--pool-group", "inference.networking.x-k8s.io"], false)]
     #[case(&["--max-request-body", "0"], false)]
-    #[case(&["--config-file", "/etc/epp.yaml"], false)]
+    #[case(&["--config-file", "/etc/epp.yaml"], true)]
+    #[case(&["--config-text", "kind: EndpointPickerConfig", "--config-compat", "lenient"], true)]
+    #[case(&["--config-file", "/etc/epp.yaml", "--config-text", "{}"], false)]
+    #[case(&["--config-compat", "loose"], false)]
     fn values_are_checked(#[case] flags: &[&str], #[case] good: bool) {
         let words = ["epp", "--pool-name", "llm"].iter().chain(flags);
         assert_eq!(Args::try_parse_from(words).is_ok(), good, "{flags:?}");

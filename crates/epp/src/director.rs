@@ -1,30 +1,40 @@
 //! From a query to an answer: the members of the moment, the pick, the words for the proxy.
 
-use std::{cell::RefCell, net::SocketAddr, sync::Arc};
+use std::{cell::RefCell, net::SocketAddr, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use moment::Clock;
 use parking_lot::Mutex;
-use rand::RngExt;
 use scheduling::{
-    Booking, Choice, Endpoint, Member, Moment, NoPick, Profile, Registry, Request, Slot, Snapshot,
-    Table, choose,
+    Booking, Choice, Endpoint, Member, Moment, NoPick, Registry, Request, SessionStrategy, Slot,
+    Snapshot, Subset, Table, choose, flow,
 };
 use tracing::debug;
 
-mod prefix;
-
-pub(crate) use prefix::Learned;
-pub use prefix::PrefixSettings;
-
-use prefix::PrefixCache;
-
 use crate::{
+    config::{Band, Config, CurrentConfig, FairnessPolicy, FlowControl, OrderingPolicy},
     edit::Edit,
     extproc::{Answer, Query, REQUEST_ID, Route},
     reject::Reject,
     tap::ResponseTap,
 };
+
+mod models;
+mod prefix;
+mod queue;
+mod session;
+
+pub use models::ModelMatch;
+pub(crate) use models::Resolved;
+pub(crate) use prefix::Learned;
+
+use prefix::PrefixCache;
+pub(crate) use queue::Waiting;
+use queue::{Dispatch, Queue};
+use session::Sessions;
+
+/// The flow of requests that name none.
+const DEFAULT_FLOW: &str = "default-flow";
 
 /// The members of one pool, swapped as a whole. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -39,15 +49,42 @@ struct Members {
 /// Decides where requests of one pool go.
 #[derive(Debug)]
 pub struct Director {
-    /// The members.
-    pub pool: Pool,
-    /// How they are scored.
-    pub profile: Profile,
-    /// Time.
-    pub clock: Clock,
+    pool: Pool,
+    config: CurrentConfig,
+    clock: Clock,
+    options: Options,
+    prefix: PrefixCache,
+    sessions: Sessions,
+    /// Where flow control is on.
+    queue: Queue<Box<Prepared>>,
+}
+
+/// What flags say of decisions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
     /// False: the proxy's subset is ignored.
     pub honour_subset: bool,
-    prefix: PrefixCache,
+    /// Whether models that nobody lists are refused.
+    pub model_match: ModelMatch,
+}
+
+/// A decision, or the wait for it.
+pub(crate) enum Decision {
+    Made(Result<Answer, Reject>),
+    /// Dropping it takes the request out of the queue.
+    Queued(Waiting<Box<Prepared>>),
+}
+
+/// A request that only lacks its pick.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    request: Request,
+    /// What changes of the request beside its way.
+    edit: Edit,
+    tap: Option<ResponseTap>,
+    session_id: Option<Box<str>>,
+    /// The response names its pod in this header.
+    session_token: Option<String>,
 }
 
 /// What is computed for one pick.
@@ -92,30 +129,55 @@ impl Pool {
 // === impl Director ===
 
 impl Director {
-    /// A director of the pool that scores by `profile`.
-    pub fn new(pool: Pool, profile: Profile, prefix: PrefixSettings, clock: Clock) -> Self {
+    /// A director of the pool by the configuration in force.
+    pub fn new(pool: Pool, config: CurrentConfig, options: Options, clock: Clock) -> Self {
+        let (prefix, flow) = {
+            let config = config.load();
+            (config.prefix.clone(), flow_config(&config.flow_control))
+        };
         Self {
             pool,
-            profile,
+            config,
             clock,
-            honour_subset: true,
+            options,
             prefix: PrefixCache::new(prefix),
+            sessions: Sessions::default(),
+            queue: Queue::new(flow),
         }
     }
 
-    /// The same, but the proxy's subset counts only if `honour`.
-    #[must_use]
-    pub fn honouring_subset(self, honour: bool) -> Self {
-        Self {
-            honour_subset: honour,
-            ..self
-        }
+    /// The members.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
     }
 
-    /// Forgets endpoints that left long ago, and follows the sizes of caches. To be called now and then.
+    /// Time.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Lets requests that wait go on, for ever.
+    pub(crate) async fn run_queue(&self) {
+        self.queue.run(self, self.clock).await;
+    }
+
+    /// Something happened that may let a request go on that waits.
+    pub(crate) fn wake(&self) {
+        self.queue.wake();
+    }
+
+    /// Requests that wait.
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Forgets endpoints that left long ago, follows the sizes of caches and the configuration of the queue. To be called
+    /// now and then.
     pub(crate) fn tend(&self) {
         let gone = self.pool.sweep(self.clock.now());
         self.prefix.tend(&self.pool.snapshot(), &gone);
+        self.queue
+            .reconfigure(flow_config(&self.config.load().flow_control));
     }
 
     /// The answer is written: the endpoint will have cached the request's prompt.
@@ -128,44 +190,134 @@ impl Director {
         self.prefix.stats()
     }
 
-    /// Picks for one request. From its return on the request counts at its endpoint.
+    /// Finds out what a request is for.
     ///
     /// # Errors
-    /// A [`Reject`] when no member may serve it.
-    pub(crate) fn decide(&self, query: Query) -> Result<Answer, Reject> {
+    /// [`Reject::ModelNotFound`] where its model is none of those that clients may ask for.
+    pub(crate) fn resolve(&self, query: &Query) -> Result<Resolved, Reject> {
+        let config = self.config.load();
+        let (head, parsed) = (&query.head, query.parsed.as_ref());
+        let matching = self.options.model_match;
+        let rng = &mut rand::rng();
+        models::resolve(&config, matching, head, query.is_inference, parsed, rng)
+    }
+
+    /// Picks for one request, or lets it wait. Once picked for it counts at its endpoint.
+    pub(crate) fn decide(&self, query: Query, resolved: &Resolved) -> Decision {
+        let config = self.config.load();
+        let bytes = query.body.len();
+        let is_shed = resolved.priority < 0 && !config.flow_control.enabled;
+        if is_shed && self.saturation_by(&config) >= 1.0 {
+            return Decision::Made(Err(Reject::Shed));
+        }
         let now = self.clock.now();
-        let mut rng = rand::rng();
-        let snapshot = self.pool.0.snapshot.load();
+        let prepared = self.prepare(&config, query, resolved, now);
+        let may_go = !config.flow_control.enabled
+            || self.queue.len() == 0 && self.saturation_by(&config) < 1.0
+            || prepared
+                .request
+                .subset
+                .as_ref()
+                .is_some_and(|subset| !self.has_any(subset));
+        if may_go {
+            return Decision::Made(self.pick_by(&config, prepared, now));
+        }
+        let place = flow::Waiting {
+            priority: resolved.priority,
+            fairness_id: resolved
+                .fairness_id
+                .clone()
+                .unwrap_or_else(|| DEFAULT_FLOW.into()),
+            bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
+            ttl: None,
+        };
+        match self.queue.push(place, Box::new(prepared), now) {
+            Ok(waiting) => Decision::Queued(waiting),
+            Err(reject) => Decision::Made(Err(reject)),
+        }
+    }
+
+    fn prepare(&self, config: &Config, query: Query, resolved: &Resolved, now: Moment) -> Prepared {
         let Query {
             head,
             subset,
             list,
             parsed,
+            is_inference: _,
             body,
         } = query;
-        let chain = match &parsed {
-            Some(parsed) if self.profile.uses_prefix() => {
-                self.prefix.chain(&parsed.model, parsed, &body)
+        let target = resolved.target.clone();
+        let prefix = match (&parsed, &target) {
+            (Some(parsed), Some(target)) if config.profile.uses_prefix() => {
+                self.prefix.chain(target, parsed, &body)
             }
             _ => Vec::new(),
         };
+        let mut edit = Edit::default();
+        if !head.has_request_id {
+            edit.set_header(REQUEST_ID, make_request_id(rand::random()));
+        }
+        let mut tap = parsed.as_ref().map(|_| ResponseTap::default());
+        if let (Some(parsed), Some(model), Some(target)) = (&parsed, &resolved.model, &target)
+            && model != target
+            && edit.rewrite_model(parsed.model_at.clone(), target).is_ok()
+        {
+            tap = Some(ResponseTap::restoring(model));
+        }
+        let named = config.session.as_ref().map(|session| {
+            let headers: Vec<&str> = session.headers.iter().map(String::as_str).collect();
+            (session, head.field(&headers))
+        });
+        let (mut at, mut session_id, mut session_token) = (None, None, None);
+        match named {
+            Some((session, name)) => match session.strategy {
+                SessionStrategy::EncodedEndpointHeader => {
+                    at = name.and_then(session::from_token);
+                    session_token = session.headers.first().cloned();
+                }
+                SessionStrategy::SessionId { ttl } => {
+                    at = name.and_then(|id| self.sessions.find(id, now, ttl));
+                    session_id = name.map(Into::into);
+                }
+            },
+            None => {}
+        }
         let request = Request {
-            subset: subset.filter(|_| self.honour_subset),
+            subset: subset.filter(|_| self.options.honour_subset),
             list,
-            model: parsed.as_ref().map(|parsed| parsed.model.as_str().into()),
+            model: target,
             prompt_tokens: parsed.as_ref().map_or(0, |parsed| {
                 u32::try_from(parsed.prompt_tokens).unwrap_or(u32::MAX)
             }),
-            prefix: chain,
+            prefix,
             block_tokens: self.prefix.block_tokens(),
+            session: at,
             ..Request::default()
         };
+        Prepared {
+            request,
+            edit,
+            tap,
+            session_id,
+            session_token,
+        }
+    }
+
+    fn pick_by(&self, config: &Config, prepared: Prepared, now: Moment) -> Result<Answer, Reject> {
+        let Prepared {
+            request,
+            edit,
+            tap,
+            session_id,
+            session_token,
+        } = prepared;
+        let profile = &config.profile;
+        let snapshot = self.pool.0.snapshot.load();
         let picked = SCRATCH.with_borrow_mut(|Scratch { table, matched }| {
-            let Profile { freshness, .. } = self.profile;
-            snapshot.read_into(table, now, freshness, self.profile.uses_adapters());
+            snapshot.read_into(table, now, profile.freshness, profile.uses_adapters());
             self.prefix
                 .matches(&request.prefix, &table.cache_slots, matched);
-            let choice = choose(table, &request, matched, &self.profile, &mut rng)?;
+            let choice = choose(table, &request, matched, profile, &mut rand::rng())?;
             let first = choice.first().and_then(|first| matched.get(first.member));
             Ok::<_, NoPick>((first.copied().unwrap_or(0), choice))
         });
@@ -188,12 +340,15 @@ impl Director {
         } = request;
         let uncached = prompt_tokens.saturating_sub(matched.saturating_mul(block_tokens));
         let booking = Booking::new(Arc::clone(first), uncached, model, now, transit);
+        if let Some(id) = session_id {
+            self.sessions.remember(&id, first, now);
+        }
+        let mut response = Edit::default();
+        if let Some(header) = session_token {
+            response.set_header(header, session::token(first));
+        }
         let destination = destination(&endpoints);
         debug!(%destination, score = choice.first().map(|best| best.score), prompt_tokens, matched, "picked");
-        let mut edit = Edit::default();
-        if !head.has_request_id {
-            edit.set_header(REQUEST_ID, make_request_id(rng.random()));
-        }
         Ok(Answer {
             route: Route {
                 destination: Some(destination.into()),
@@ -201,10 +356,80 @@ impl Director {
             },
             endpoints,
             booking,
-            tap: parsed.map(|_| ResponseTap::default()),
-            response: Edit::default(),
+            tap,
+            response,
             learned: Learned::new(prefix),
         })
+    }
+
+    fn saturation_by(&self, config: &Config) -> f64 {
+        let freshness = config.profile.freshness;
+        SCRATCH.with_borrow_mut(|Scratch { table, .. }| {
+            let snapshot = self.pool.0.snapshot.load();
+            snapshot.read_into(table, self.clock.now(), freshness, false);
+            config.detector.saturation(table)
+        })
+    }
+
+    /// Whether the subset names a member: without one nothing is worth waiting for.
+    fn has_any(&self, subset: &Subset) -> bool {
+        self.pool.0.snapshot.load().has_any(subset)
+    }
+}
+
+impl Dispatch<Box<Prepared>> for Director {
+    fn saturation(&self) -> f64 {
+        self.saturation_by(&self.config.load())
+    }
+
+    fn regime(&self) -> flow::Regime {
+        if self.pool.0.snapshot.load().members().is_empty() {
+            flow::Regime::Empty
+        } else {
+            flow::Regime::Serving
+        }
+    }
+
+    fn pick(&self, prepared: Box<Prepared>) -> Result<Answer, Reject> {
+        self.pick_by(&self.config.load(), *prepared, self.clock.now())
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            honour_subset: true,
+            model_match: ModelMatch::Auto,
+        }
+    }
+}
+
+/// The queue's own form of its configuration.
+fn flow_config(config: &FlowControl) -> flow::Config {
+    let band = |band: &Band| flow::BandConfig {
+        max_requests: band.max_requests,
+        max_bytes: band.max_bytes,
+        fairness: match band.fairness {
+            FairnessPolicy::GlobalStrict => flow::Fairness::GlobalStrict,
+            FairnessPolicy::RoundRobin => flow::Fairness::RoundRobin,
+        },
+        ordering: match band.ordering {
+            OrderingPolicy::Fcfs => flow::Ordering::Fcfs,
+            OrderingPolicy::Edf => flow::Ordering::Edf,
+        },
+    };
+    let bands = config.bands.iter();
+    flow::Config {
+        bands: bands
+            .map(|(priority, one)| (*priority, band(one)))
+            .collect(),
+        default_band: band(&config.default_band),
+        default_negative_band: Some(band(&config.default_negative_band)),
+        // there zero is without end
+        default_ttl: config.default_request_ttl.unwrap_or(Duration::ZERO),
+        no_endpoint_ttl: Some(config.no_endpoint_request_ttl.unwrap_or(Duration::ZERO)),
+        max_requests: config.max_requests,
+        max_bytes: config.max_bytes,
     }
 }
 
@@ -246,14 +471,26 @@ mod tests {
     use scheduling::{EndpointId, Subset};
 
     use super::*;
-    use crate::extproc::RequestHead;
+    use crate::{config::Prefix, extproc::RequestHead};
 
     fn mk_director_of(pool: Pool) -> Director {
-        let prefix = PrefixSettings {
+        let prefix = Prefix {
             max_bytes: 1 << 20,
-            ..PrefixSettings::default()
+            ..Prefix::default()
         };
-        Director::new(pool, Profile::default(), prefix, Clock::start())
+        let config = CurrentConfig::new(Config {
+            prefix,
+            ..Config::default()
+        });
+        Director::new(pool, config, Options::default(), Clock::start())
+    }
+
+    fn decide(director: &Director, query: Query) -> Result<Answer, Reject> {
+        let resolved = director.resolve(&query)?;
+        match director.decide(query, &resolved) {
+            Decision::Made(decision) => decision,
+            Decision::Queued(_) => panic!("queued"),
+        }
     }
 
     fn mk_director(addresses: &[&str]) -> Director {
@@ -293,6 +530,7 @@ mod tests {
             subset,
             list,
             parsed: None,
+            is_inference: false,
             body: Bytes::new(),
         }
     }
@@ -304,7 +542,7 @@ mod tests {
     #[test]
     fn the_destination_lists_the_endpoints_in_the_protocols_words() {
         let director = mk_director(&["10.0.0.1:8000", "[fd00::1]:8000"]);
-        let answer = director.decide(mk_query(2, None)).unwrap();
+        let answer = decide(&director, mk_query(2, None)).unwrap();
         let mut listed: Vec<_> = destination(&answer).split(',').collect();
         listed.sort_unstable();
         assert_eq!(listed, ["10.0.0.1:8000", "[fd00::1]:8000"]);
@@ -321,12 +559,12 @@ mod tests {
         let mut director = mk_director(&["10.0.0.1:8000"]);
         let query = || mk_query(1, Some("10.9.9.9"));
         assert_eq!(
-            director.decide(query()).unwrap_err(),
+            decide(&director, query()).unwrap_err(),
             NoPick::EmptySubset.into()
         );
-        director.honour_subset = false;
+        director.options.honour_subset = false;
         assert_eq!(
-            destination(&director.decide(query()).unwrap()),
+            destination(&decide(&director, query()).unwrap()),
             "10.0.0.1:8000"
         );
     }
@@ -334,11 +572,11 @@ mod tests {
     #[test]
     fn a_request_id_is_made_only_where_there_is_none() {
         let director = mk_director(&["10.0.0.1:8000"]);
-        let answer = director.decide(mk_query(1, None)).unwrap();
+        let answer = decide(&director, mk_query(1, None)).unwrap();
         assert_eq!(answer.route.edit.headers_to_set(), []);
         let mut query = mk_query(1, None);
         query.head.has_request_id = false;
-        let answer = director.decide(query).unwrap();
+        let answer = decide(&director, query).unwrap();
         let [(name, id)] = answer.route.edit.headers_to_set() else {
             panic!("one header")
         };

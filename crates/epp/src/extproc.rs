@@ -20,7 +20,5 @@ pub use exchange::Limits;
 pub use message::BodyMode;
 pub use service::{ExtProc, Settings};
 
-#[cfg(test)]
-pub(crate) use message::RequestHead;
-pub(crate) use message::{Answer, Phase, Query, Route};
+pub(crate) use message::{Answer, Phase, Query, RequestHead, Route};
 pub(crate) use wire::REQUEST_ID;

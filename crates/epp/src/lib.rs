@@ -9,11 +9,13 @@
 //!  API server ─► discovery ─┐                    ┌─► health, metrics
 //!                           ├─► Pool (Snapshot) ─┤
 //!  model servers ─► scrape ─┘                    └─► director ◄─► extproc ◄─► Envoy
+//!  file ─► config ─► CurrentConfig ──────────────────────┘
 //! ```
 
 mod args;
 mod body;
 mod budget;
+mod config;
 mod director;
 mod discovery;
 mod edit;
@@ -28,9 +30,15 @@ mod server;
 mod tap;
 mod tls;
 
-pub use args::{Args, ListenArgs, PoolArgs, RequestArgs, Size, Span};
+pub use args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs, Size, Span};
 pub use budget::Budget;
-pub use director::{Director, Pool, PrefixSettings};
+pub use config::{
+    Band, ClientCert, Compat, Config, ConfigFile, ConfigMetrics, CurrentConfig, EngineConfig,
+    Engines, FairnessPolicy, FileDiscovery, FlowControl, Ignored, LoadError, MetricsSource,
+    OrderingPolicy, Parser, Prefix, Refusal, Refusals, Reload, RewriteRule, RewriteTarget, Scheme,
+    Session, TrustedHeaders,
+};
+pub use director::{Director, ModelMatch, Options, Pool};
 pub use extproc::{BodyMode, ExtProc, Limits, Settings};
 pub use health::{Part, Readiness};
 pub use metrics::{Metrics, PoolCollector};

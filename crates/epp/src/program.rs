@@ -7,20 +7,23 @@ use axum::Router;
 use kube::Client;
 use process::{ConfigError, Shutdown, admin};
 use prometheus_client::registry::Registry;
-use scheduling::{Freshness, Profile};
+use scheduling::Freshness;
 use tokio::{
     net::TcpListener,
+    signal::unix::{SignalKind, signal},
     sync::watch,
     task::{JoinError, JoinSet},
     time::{Instant, MissedTickBehavior, interval, sleep_until, timeout, timeout_at},
 };
+use tokio_stream::wrappers::SignalStream;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    args::{Args, ListenArgs, PoolArgs, RequestArgs},
+    args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs},
     budget::Budget,
-    director::{Director, Pool, PrefixSettings},
+    config::{Config, ConfigFile, ConfigMetrics, CurrentConfig, LoadError, Refusals, Reload},
+    director::{Director, Options, Pool},
     discovery::Discovery,
     extproc::{ExtProc, Limits, Settings},
     health::Readiness,
@@ -60,10 +63,13 @@ type Tasks = JoinSet<(&'static str, anyhow::Result<()>)>;
 pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let Args {
         pool,
+        config,
         listen,
         requests,
         log: _,
     } = args;
+    let freshness = freshness(&pool);
+    let (config, reload) = configuration(config, freshness)?;
     let certificate = certificate(&listen)?;
     let client = connect().await?;
     let ports = Ports::open(&listen).await?;
@@ -78,12 +84,16 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         metrics,
     };
     let budget = Budget::new(requests.max_buffered_bytes.0);
-    let profile = profile(&pool);
-    registry.register_collector(Box::new(parts.collector(&pool, &profile, &budget)));
-    let director = Arc::new(parts.director(profile, &requests));
+    let config_metrics = ConfigMetrics::register(&mut registry);
+    config_metrics.report(&config.load());
+    registry.register_collector(Box::new(parts.collector(&pool, freshness, &budget)));
+    let director = Arc::new(parts.director(config.clone(), &requests));
 
     let (drained, goaway) = (CancellationToken::new(), CancellationToken::new());
     let mut tasks = Tasks::new();
+    if let Some(reload) = reload {
+        spawn_reload(&mut tasks, reload, config.clone(), config_metrics)?;
+    }
     let (snapshots, members) = watch::channel(None);
     let discovery = parts.discovery(client, &pool, snapshots);
     tasks.spawn(async move {
@@ -94,6 +104,11 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     tasks.spawn(async move {
         tend(&tended).await;
         ("director", Ok(()))
+    });
+    let queued = Arc::clone(&director);
+    tasks.spawn(async move {
+        queued.run_queue().await;
+        ("queue", Ok(()))
     });
     let scraper = parts.scraper(&pool);
     tasks.spawn(async move { ("scraper", scraper.run(members).await) });
@@ -182,11 +197,11 @@ struct Ports {
 // === impl Parts ===
 
 impl Parts {
-    fn collector(&self, args: &PoolArgs, profile: &Profile, budget: &Budget) -> PoolCollector {
+    fn collector(&self, args: &PoolArgs, freshness: Freshness, budget: &Budget) -> PoolCollector {
         PoolCollector {
             name: args.pool_name.clone(),
             pool: self.pool.clone(),
-            freshness: profile.freshness,
+            freshness,
             clock: self.clock,
             budget: budget.clone(),
         }
@@ -219,10 +234,12 @@ impl Parts {
         }
     }
 
-    fn director(&self, profile: Profile, requests: &RequestArgs) -> Director {
-        let prefix = PrefixSettings::default();
-        Director::new(self.pool.clone(), profile, prefix, self.clock)
-            .honouring_subset(!requests.disable_endpoint_subset_filter)
+    fn director(&self, config: CurrentConfig, requests: &RequestArgs) -> Director {
+        let options = Options {
+            honour_subset: !requests.disable_endpoint_subset_filter,
+            model_match: requests.model_match,
+        };
+        Director::new(self.pool.clone(), config, options, self.clock)
     }
 
     fn ext_proc(
@@ -268,16 +285,82 @@ impl Ports {
     }
 }
 
-fn profile(args: &PoolArgs) -> Profile {
+fn freshness(args: &PoolArgs) -> Freshness {
     let fresh_for = args.metrics_staleness_threshold.0;
-    let freshness = Freshness {
+    Freshness {
         fresh_for,
         stale_for: fresh_for.max(STALE_FOR),
-    };
-    Profile {
-        freshness,
-        ..Profile::default()
     }
+}
+
+/// The configuration to begin with, and what keeps it up to date if it is a file.
+fn configuration(
+    args: ConfigArgs,
+    freshness: Freshness,
+) -> anyhow::Result<(CurrentConfig, Option<Reload>)> {
+    let ConfigArgs {
+        config_file,
+        config_text,
+        config_compat: compat,
+    } = args;
+    let (mut config, reload) = match (config_file, config_text) {
+        (Some(path), _) => {
+            let source = format!("--config-file {}", path.display());
+            let file = ConfigFile {
+                path,
+                compat,
+                freshness,
+            };
+            let (config, reload) = Reload::begin(file).map_err(|error| match error {
+                LoadError::Refused(refusals) => refused(&source, &refusals),
+                LoadError::Unreadable(_) => ConfigError::new(
+                    format!("{source}: {error}"),
+                    "a file of text that can be read, of at most 1 MiB",
+                    "--config-file /etc/epp/config.yaml",
+                ),
+            })?;
+            (config, Some(reload))
+        }
+        (None, Some(text)) => {
+            let config = Config::parse(&text, compat)
+                .map_err(|refusals| refused("--config-text", &refusals))?;
+            (config, None)
+        }
+        (None, None) => (Config::default(), None),
+    };
+    config.profile.freshness = freshness;
+    Ok((CurrentConfig::new(config), reload))
+}
+
+/// The error that ends the program for what a configuration says.
+fn refused(source: &str, refusals: &Refusals) -> ConfigError {
+    match refusals.found() {
+        [one] => ConfigError::new(
+            format!("{source}: {}: {}", one.item, one.problem),
+            &one.expected,
+            &one.example,
+        ),
+        _ => ConfigError::new(
+            format!("{source}: {refusals}"),
+            "an EndpointPickerConfig",
+            "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, plugins: [{type: queue-scorer}]}",
+        ),
+    }
+}
+
+fn spawn_reload(
+    tasks: &mut Tasks,
+    reload: Reload,
+    current: CurrentConfig,
+    metrics: ConfigMetrics,
+) -> anyhow::Result<()> {
+    let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+    tasks.spawn(async move {
+        let hangups = SignalStream::new(hangups);
+        reload.run(current, metrics, hangups).await;
+        ("reload of the configuration", Ok(()))
+    });
+    Ok(())
 }
 
 /// Looks after what picks leave behind, for ever.
@@ -374,5 +457,58 @@ fn unexpected(ended: Result<(&'static str, anyhow::Result<()>), JoinError>) -> a
         Ok((part, Ok(()))) => anyhow!("the {part} ended"),
         Ok((part, Err(error))) => error.context(format!("the {part} ended")),
         Err(error) => anyhow!("a part died: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::config::Compat;
+
+    fn read(config_file: Option<&str>, config_text: Option<&str>) -> anyhow::Result<Config> {
+        let args = ConfigArgs {
+            config_file: config_file.map(Into::into),
+            config_text: config_text.map(str::to_owned),
+            config_compat: Compat::Strict,
+        };
+        let freshness = Freshness {
+            fresh_for: Duration::from_millis(7),
+            stale_for: STALE_FOR,
+        };
+        let (config, _) = configuration(args, freshness)?;
+        Ok(Config::clone(&config.load()))
+    }
+
+    #[test]
+    fn without_a_file_the_default_holds_with_the_freshness_of_the_flags() {
+        let mut config = read(None, None).unwrap();
+        assert_eq!(config.profile.freshness.fresh_for, Duration::from_millis(7));
+        config.profile.freshness = Freshness::default();
+        assert_eq!(config, Config::default());
+    }
+
+    /// Which the program ends with exit code 64 for.
+    #[rstest]
+    #[case(None, Some("{"), "--config-text: the file: ")]
+    #[case(
+        None,
+        Some("{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, plugin: []}"),
+        "--config-text: plugin: "
+    )]
+    #[case(
+        Some("/nonexistent/epp.yaml"),
+        None,
+        "--config-file /nonexistent/epp.yaml: cannot read it: "
+    )]
+    fn a_bad_configuration_is_an_error_of_the_caller(
+        #[case] file: Option<&str>,
+        #[case] text: Option<&str>,
+        #[case] want: &str,
+    ) {
+        let error = read(file, text).unwrap_err();
+        let error = error.downcast_ref::<ConfigError>().expect("exit code 64");
+        assert!(error.to_string().starts_with(want), "{error}");
     }
 }

@@ -25,12 +25,37 @@ pub(crate) enum Reject {
     /// All bodies held together are at their limit.
     #[error("too many request bodies are being held: retry later")]
     Saturated,
+    /// The model is none that clients may ask for; absent: the body was not read.
+    #[error("{}", no_model(.0.as_deref()))]
+    ModelNotFound(Option<String>),
+    /// It is of low priority and the pool is at its limit.
+    #[error("the pool is saturated and the request is of low priority: retry later")]
+    Shed,
+    /// There is no room to wait.
+    #[error("{0}")]
+    QueueFull(String),
+    /// It waited too long.
+    #[error("{}", if *.empty { "no endpoint became ready in time" } else { "the pool stayed saturated for too long: retry later" })]
+    Expired {
+        /// The pool had no endpoint.
+        empty: bool,
+    },
     /// There is nowhere to send it.
     #[error(transparent)]
     NoEndpoints(#[from] NoPick),
     /// This EPP ends before it could decide.
     #[error("the endpoint picker is shutting down: retry")]
     ShuttingDown,
+}
+
+fn no_model(model: Option<&str>) -> String {
+    match model {
+        Some(model) => format!("the model {model:?} is not served here"),
+        None => {
+            "the model of the request is not known: its body is not sent to the endpoint picker"
+                .to_owned()
+        }
+    }
 }
 
 // === impl Reject ===
@@ -42,7 +67,9 @@ impl Reject {
             Self::BadRequest(_) => "bad-request",
             Self::BodyTimeout { .. } => "body-timeout",
             Self::BodyTooLarge { .. } => "body-too-large",
-            Self::Saturated => "saturated",
+            Self::Saturated | Self::Shed | Self::QueueFull(_) => "saturated",
+            Self::ModelNotFound(_) => "model-not-found",
+            Self::Expired { .. } => "ttl-expired",
             Self::NoEndpoints(no_pick) => no_pick.reason(),
             Self::ShuttingDown => "shutting-down",
         }
@@ -54,18 +81,29 @@ impl Reject {
             Self::BadRequest(_) => 400,
             Self::BodyTimeout { .. } => 408,
             Self::BodyTooLarge { .. } => 413,
-            Self::Saturated => 429,
-            Self::NoEndpoints(_) | Self::ShuttingDown => 503,
+            Self::ModelNotFound(_) => 404,
+            Self::Saturated
+            | Self::Shed
+            | Self::QueueFull(_)
+            | Self::Expired { empty: false }
+            | Self::NoEndpoints(NoPick::Filtered) => 429,
+            Self::Expired { empty: true } | Self::NoEndpoints(_) | Self::ShuttingDown => 503,
         }
     }
 
     /// Value of `x-llm-d-request-dropped-reason`, where the request itself was in order.
     pub(crate) fn dropped_reason(&self) -> Option<String> {
         match self {
-            Self::Saturated | Self::NoEndpoints(_) | Self::ShuttingDown => {
-                Some(format!("rejected-{}", self.reason()))
-            }
-            Self::BadRequest(_) | Self::BodyTimeout { .. } | Self::BodyTooLarge { .. } => None,
+            Self::Saturated
+            | Self::Shed
+            | Self::QueueFull(_)
+            | Self::Expired { .. }
+            | Self::NoEndpoints(_)
+            | Self::ShuttingDown => Some(format!("rejected-{}", self.reason())),
+            Self::BadRequest(_)
+            | Self::BodyTimeout { .. }
+            | Self::BodyTooLarge { .. }
+            | Self::ModelNotFound(_) => None,
         }
     }
 
@@ -102,6 +140,12 @@ mod tests {
     )]
     #[case(NoPick::EmptyPool.into(), 503, "no-endpoints", Some("rejected-no-endpoints"), None)]
     #[case(NoPick::EmptySubset.into(), 503, "no-endpoints", Some("rejected-no-endpoints"), None)]
+    #[case(NoPick::Filtered.into(), 429, "saturated", Some("rejected-saturated"), Some("1"))]
+    #[case(Reject::ModelNotFound(None), 404, "model-not-found", None, None)]
+    #[case(Reject::Shed, 429, "saturated", Some("rejected-saturated"), Some("1"))]
+    #[case(Reject::QueueFull("full".into()), 429, "saturated", Some("rejected-saturated"), Some("1"))]
+    #[case(Reject::Expired { empty: false }, 429, "ttl-expired", Some("rejected-ttl-expired"), Some("1"))]
+    #[case(Reject::Expired { empty: true }, 503, "ttl-expired", Some("rejected-ttl-expired"), None)]
     #[case(
         Reject::ShuttingDown,
         503,

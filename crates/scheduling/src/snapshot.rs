@@ -92,6 +92,11 @@ impl Snapshot {
         Some(&member.endpoint)
     }
 
+    /// Whether the subset allows any member.
+    pub fn has_any(&self, subset: &Subset) -> bool {
+        !self.roster.allowed(subset).is_empty()
+    }
+
     /// What is known of all members now, in a table that is made anew or used again. `adapters`: with the LoRA adapters,
     /// which few profiles need.
     pub fn read_into(&self, table: &mut Table, now: Moment, freshness: Freshness, adapters: bool) {

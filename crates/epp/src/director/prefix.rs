@@ -6,7 +6,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use scheduling::{CacheLayout, Endpoint, Slot, Snapshot, prefix, prefix::PrefixIndex};
 
-use crate::body::Parsed;
+use crate::{body::Parsed, config::Prefix};
 
 /// Bytes of JSON that stand for one token of a prompt.
 const BYTES_PER_TOKEN: u32 = 4;
@@ -14,27 +14,10 @@ const BYTES_PER_TOKEN: u32 = 4;
 /// Blocks of endpoints that are gone, forgotten in one step.
 const SWEEP: usize = 10_000;
 
-/// How prompts are cut into blocks, and how many are remembered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PrefixSettings {
-    /// Tokens of one block.
-    pub block_tokens: u32,
-    /// Tokens of a prompt that are looked at, from its start.
-    pub max_tokens: u32,
-    /// Blocks that an endpoint is believed to keep, where it does not tell the size of its cache.
-    pub capacity: usize,
-    /// Endpoints that tell the size of their cache are believed to keep as much.
-    pub auto_tune: bool,
-    /// Bytes that the index may take.
-    pub max_bytes: usize,
-    /// Its parts, each with a lock of its own.
-    pub shards: usize,
-}
-
 /// The prefix index of one pool.
 #[derive(Debug)]
 pub(crate) struct PrefixCache {
-    settings: PrefixSettings,
+    settings: Prefix,
     index: PrefixIndex,
     /// The capacity that each slot was given.
     capacities: Mutex<HashMap<Slot, usize>>,
@@ -49,10 +32,12 @@ pub(crate) struct Learned {
 // === impl PrefixCache ===
 
 impl PrefixCache {
-    pub(crate) fn new(settings: PrefixSettings) -> Self {
+    pub(crate) fn new(settings: Prefix) -> Self {
+        let max_bytes = usize::try_from(settings.max_bytes).unwrap_or(usize::MAX);
+        let index = PrefixIndex::new(max_bytes, settings.shards.into());
         Self {
             settings,
-            index: PrefixIndex::new(settings.max_bytes, settings.shards),
+            index,
             capacities: Mutex::default(),
         }
     }
@@ -63,14 +48,14 @@ impl PrefixCache {
 
     /// The hashes of the prompt's blocks, as the server of `model` caches them.
     pub(crate) fn chain(&self, model: &str, parsed: &Parsed, body: &Bytes) -> Vec<u64> {
-        let PrefixSettings {
+        let Prefix {
             block_tokens,
-            max_tokens,
+            max_prefix_tokens,
             ..
         } = self.settings;
         let spans = parsed.spans.iter().filter_map(|at| body.get(at.clone()));
         let block = usize::try_from(block_tokens.saturating_mul(BYTES_PER_TOKEN));
-        let blocks = usize::try_from(max_tokens / block_tokens.max(1));
+        let blocks = usize::try_from(max_prefix_tokens / block_tokens.max(1));
         let seed = prefix::seed(model, parsed.cache_salt.as_deref());
         prefix::chain(
             seed,
@@ -120,9 +105,9 @@ impl PrefixCache {
     }
 
     fn capacity(&self, cache: Option<CacheLayout>) -> usize {
-        let PrefixSettings {
+        let Prefix {
             block_tokens,
-            capacity,
+            lru_capacity_per_server,
             auto_tune,
             ..
         } = self.settings;
@@ -132,7 +117,7 @@ impl PrefixCache {
                 let blocks = tokens / u64::from(block_tokens.max(1));
                 usize::try_from(blocks).unwrap_or(usize::MAX).max(1)
             }
-            _ => capacity,
+            _ => usize::try_from(lru_capacity_per_server).unwrap_or(usize::MAX),
         }
     }
 }
@@ -148,22 +133,6 @@ impl Learned {
     /// Nothing, if the chain is empty.
     pub(crate) fn new(chain: Vec<u64>) -> Option<Self> {
         (!chain.is_empty()).then_some(Self { chain })
-    }
-}
-
-// === impl PrefixSettings ===
-
-impl Default for PrefixSettings {
-    /// The ecosystem's defaults, in at most 512 MiB.
-    fn default() -> Self {
-        Self {
-            block_tokens: 64,
-            max_tokens: 131_072,
-            capacity: 31_250,
-            auto_tune: true,
-            max_bytes: 512 << 20,
-            shards: 64,
-        }
     }
 }
 
@@ -192,10 +161,10 @@ mod tests {
     }
 
     fn mk_cache() -> PrefixCache {
-        PrefixCache::new(PrefixSettings {
+        PrefixCache::new(Prefix {
             max_bytes: 1 << 20,
             shards: 2,
-            ..PrefixSettings::default()
+            ..Prefix::default()
         })
     }
 
@@ -276,11 +245,11 @@ mod tests {
         };
         assert_eq!(cache.capacity(None), 31_250);
         assert_eq!(cache.capacity(layout(16, 1024)), 256);
-        let fixed = PrefixCache::new(PrefixSettings {
+        let fixed = PrefixCache::new(Prefix {
             auto_tune: false,
             max_bytes: 1 << 20,
             shards: 2,
-            ..PrefixSettings::default()
+            ..Prefix::default()
         });
         assert_eq!(fixed.capacity(layout(16, 1024)), 31_250);
     }

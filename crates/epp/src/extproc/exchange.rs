@@ -108,6 +108,11 @@ impl Exchange {
         self.deadline
     }
 
+    /// Whether a decision is awaited: one that comes later is of no use.
+    pub(super) fn is_deciding(&self) -> bool {
+        matches!(self.request, RequestHalf::Deciding(_))
+    }
+
     /// Whether attributes of the next message can matter: the subset until the pick, the served endpoint after it.
     pub(super) fn wants_attributes(&self) -> bool {
         match (&self.request, &self.picked) {
@@ -146,6 +151,7 @@ impl Exchange {
             Input::RequestHeaders(head) => self.on_request_headers(head, now),
             Input::RequestBody(chunk) => self.on_request_body(chunk, now),
             Input::RequestTrailers => self.on_request_trailers(now),
+            Input::Queued => self.on_queued(),
             Input::Decided(decision) => self.on_decided(decision),
             Input::ResponseHeaders(head) => self.on_response_headers(head, now),
             Input::ResponseBody(chunk) => self.on_response_body(chunk, now),

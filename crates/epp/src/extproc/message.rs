@@ -61,6 +61,8 @@ pub(super) enum Input {
     ResponseBody(Chunk),
     /// The response's trailers, which end it.
     ResponseTrailers,
+    /// The answer to [`Output::Decide`] will take a while.
+    Queued,
     /// The answer to [`Output::Decide`].
     Decided(Result<Answer, Reject>),
     /// The moment of [`super::Exchange::deadline`] is here.
@@ -89,8 +91,8 @@ pub(crate) struct RequestHead {
     pub content_length: Option<u64>,
     /// Whether `x-request-id` is there.
     pub has_request_id: bool,
-    /// Whose share of the pool this is, for metrics.
-    pub fairness_id: Option<String>,
+    /// All fields, names in lower case.
+    pub fields: Vec<(Bytes, Bytes)>,
     /// No body and no trailers follow.
     pub end: bool,
     /// Only in the first message of a stream; else the default mode holds.
@@ -201,6 +203,8 @@ pub(crate) struct Query {
     pub list: u8,
     /// What the body says; absent: it was not seen, or is not to be read.
     pub parsed: Option<Parsed>,
+    /// The path is one whose bodies are read, also where this one was not.
+    pub is_inference: bool,
     /// The body, or what of it is held.
     pub body: Bytes,
 }
@@ -251,6 +255,21 @@ pub(super) enum Close {
     InvalidArgument(String),
     /// This EPP goes away before a pick, in the middle of a body or of a response, which cuts its client.
     Unavailable,
+}
+
+// === impl RequestHead ===
+
+impl RequestHead {
+    /// The value of the first of these fields that has one.
+    pub(crate) fn field(&self, names: &[&str]) -> Option<&str> {
+        let value = |wanted: &&str| {
+            let mut fields = self.fields.iter();
+            let (_, value) = fields.find(|(name, _)| name == wanted.as_bytes())?;
+            std::str::from_utf8(value).ok()
+        };
+        let mut values = names.iter().filter_map(value);
+        values.find(|value| !value.is_empty())
+    }
 }
 
 // === impl Modes ===

@@ -18,13 +18,15 @@ use tracing::debug;
 
 use super::{
     exchange::Exchange,
-    message::{Close, Event, Input, Output, Query, Reply},
+    message::{Answer, Close, Event, Input, Output, Query, Reply},
     service::Shared,
     wire,
 };
 use crate::{
+    director::{Decision, Prepared, Waiting},
     metrics::{OpenStream, Running, Series},
     proto::{ProcessingRequest, ProcessingResponse, Request},
+    reject::Reject,
     tap::Usage,
 };
 
@@ -39,6 +41,8 @@ pub(super) struct Replies<S> {
     /// The end, once the last output is out.
     ended: Option<Result<(), Status>>,
     timer: Option<Timer>,
+    /// The decision, while it is waited for.
+    waiting: Option<Waiting<Box<Prepared>>>,
     /// The body of the last message, if it is large. While it is held the decoder cannot use its memory again, and so gives
     /// it up at the next message; else it would keep it for the stream's life, long after the body was passed on.
     large: Option<Bytes>,
@@ -61,6 +65,8 @@ struct Meter {
     open: OpenStream,
     /// Of the request, once its model was looked for.
     series: Option<Arc<Series>>,
+    /// Bytes of the body that was seen; absent: none was.
+    seen: Option<usize>,
     running: Option<Running>,
     end: &'static str,
 }
@@ -72,7 +78,7 @@ where
     S: Stream<Item = Result<ProcessingRequest, Status>> + Unpin,
 {
     pub(super) fn new(messages: S, list: u8, shared: Arc<Shared>) -> Self {
-        let now = shared.director.clock.now();
+        let now = shared.director.clock().now();
         let exchange = Exchange::new(shared.settings.limits.clone(), list, now);
         let drained = Box::pin(shared.settings.drained.clone().cancelled_owned());
         let meter = Meter {
@@ -80,6 +86,7 @@ where
             opened: now,
             heard: now,
             series: None,
+            seen: None,
             running: None,
             end: "reset",
             shared: Arc::clone(&shared),
@@ -90,6 +97,7 @@ where
             outputs: VecDeque::new(),
             ended: None,
             timer: None,
+            waiting: None,
             large: None,
             drained,
             shared,
@@ -98,9 +106,17 @@ where
     }
 
     fn feed(&mut self, input: Input) {
-        let now = self.shared.director.clock.now();
+        let now = self.shared.director.clock().now();
         self.outputs.extend(self.exchange.on(input, now));
+        if !self.exchange.is_deciding() {
+            self.waiting = None; // it leaves the queue
+        }
         self.meter.open.enter(self.exchange.phase());
+    }
+
+    fn decided(&mut self, decision: Result<Answer, Reject>) {
+        self.meter.decided(decision.is_ok());
+        self.feed(Input::Decided(decision));
     }
 
     /// Works off outputs up to the next message for the peer.
@@ -111,10 +127,13 @@ where
                     self.meter.reply(&reply);
                     return Some(wire::message(reply, self.shared.settings.clear_route_cache));
                 }
-                Output::Decide(query) => {
-                    let decision = self.meter.decide(*query);
-                    self.feed(Input::Decided(decision));
-                }
+                Output::Decide(query) => match self.meter.decide(*query) {
+                    Decision::Made(decision) => self.decided(decision),
+                    Decision::Queued(waiting) => {
+                        self.waiting = Some(waiting);
+                        self.feed(Input::Queued);
+                    }
+                },
                 Output::Observe(event) => self.observe(event),
                 Output::Close(close) => self.ended = Some(self.meter.close(close)),
             }
@@ -129,7 +148,7 @@ where
                 self.shared.metrics.served_elsewhere(in_list);
                 if !in_list {
                     debug!(%address, "served by an endpoint that was not picked");
-                    if let Some(endpoint) = self.shared.director.pool.at(address) {
+                    if let Some(endpoint) = self.shared.director.pool().at(address) {
                         self.exchange.serve_from(endpoint);
                     }
                 }
@@ -147,7 +166,7 @@ where
             self.shared.director.learn(learned, endpoint);
         }
         if let Poll::Ready(message) = Pin::new(&mut self.messages).poll_next(cx) {
-            self.meter.heard = self.shared.director.clock.now();
+            self.meter.heard = self.shared.director.clock().now();
             match message {
                 Some(Ok(message)) => {
                     self.large = large_body(&message);
@@ -158,6 +177,12 @@ where
                 Some(Err(status)) => self.broken(status),
                 None => self.feed(Input::PeerClosed),
             }
+            return Poll::Ready(());
+        }
+        if let Some(waiting) = &mut self.waiting
+            && let Poll::Ready(decision) = Pin::new(waiting).poll(cx)
+        {
+            self.decided(decision);
             return Poll::Ready(());
         }
         if self.drained.as_mut().poll(cx).is_ready() {
@@ -190,7 +215,7 @@ where
         let Some(deadline) = self.exchange.deadline() else {
             return Poll::Pending;
         };
-        let clock = self.shared.director.clock;
+        let clock = self.shared.director.clock();
         let timer = self.timer.get_or_insert_with(|| Timer {
             at: deadline,
             sleep: Box::pin(sleep_until(clock.instant(deadline))),
@@ -249,29 +274,36 @@ impl Timer {
 // === impl Meter ===
 
 impl Meter {
-    fn decide(&mut self, query: Query) -> Result<super::Answer, crate::reject::Reject> {
+    fn decide(&mut self, query: Query) -> Decision {
         let Shared {
             director, metrics, ..
         } = &*self.shared;
-        let model = query.parsed.as_ref().map(|parsed| parsed.model.as_str());
-        let series = metrics.series(model, query.head.fairness_id.as_deref());
-        let (blind, bytes) = (model.is_none(), query.body.len());
-        let decision = director.decide(query);
-        if decision.is_ok() {
-            if blind {
-                metrics.picked_blindly();
-            }
-            self.running = Some(Arc::clone(&series).begin(bytes));
+        let resolved = match director.resolve(&query) {
+            Ok(resolved) => resolved,
+            // What nobody serves has no series: anybody may ask for it.
+            Err(reject) => return Decision::Made(Err(reject)),
+        };
+        let (model, flow) = (resolved.model.as_deref(), resolved.fairness_id.as_deref());
+        self.series = Some(metrics.series(model, flow));
+        self.seen = model.map(|_| query.body.len());
+        director.decide(query, &resolved)
+    }
+
+    fn decided(&mut self, picked: bool) {
+        let Some(series) = self.series.as_ref().filter(|_| picked) else {
+            return;
+        };
+        if self.seen.is_none() {
+            self.shared.metrics.picked_blindly();
         }
-        self.series = Some(series);
-        decision
+        self.running = Some(Arc::clone(series).begin(self.seen.unwrap_or(0)));
     }
 
     fn reply(&mut self, reply: &Reply) {
         let metrics = &self.shared.metrics;
         match reply {
             Reply::Headers(_, Some(_)) | Reply::Body { route: Some(_), .. } => {
-                metrics.picked(self.shared.director.clock.now().since(self.heard));
+                metrics.picked(self.shared.director.clock().now().since(self.heard));
             }
             Reply::Immediate(reject) => {
                 metrics.rejected(reject.reason());
@@ -294,8 +326,9 @@ impl Meter {
     }
 
     fn first_byte(&self) {
+        self.shared.director.wake();
         if let Some(running) = &self.running {
-            running.first_byte(self.shared.director.clock.now().since(self.opened));
+            running.first_byte(self.shared.director.clock().now().since(self.opened));
         }
     }
 
@@ -306,9 +339,10 @@ impl Meter {
     }
 
     fn complete(&mut self) {
+        self.shared.director.wake();
         self.end = "complete";
         if let Some(running) = self.running.take() {
-            running.took(self.shared.director.clock.now().since(self.opened));
+            running.took(self.shared.director.clock().now().since(self.opened));
         }
     }
 
@@ -336,6 +370,7 @@ impl Meter {
 impl Drop for Meter {
     fn drop(&mut self) {
         self.shared.metrics.stream_ended(self.end);
+        self.shared.director.wake();
     }
 }
 

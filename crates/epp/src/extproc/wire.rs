@@ -30,11 +30,6 @@ const NS_LB: &str = "envoy.lb";
 const NS_SUBSET: &str = "envoy.lb.subset_hint";
 pub(crate) const REQUEST_ID: &str = "x-request-id";
 const DROPPED_REASON: &str = "x-llm-d-request-dropped-reason";
-const FAIRNESS_ID: [&str; 2] = [
-    "x-llm-d-inference-fairness-id",
-    "x-gateway-inference-fairness-id",
-];
-
 /// Headers that steer routing or scheduling: whoever sent them, no model server may see them.
 const STRIPPED: [&str; 12] = [
     SUBSET,
@@ -42,8 +37,8 @@ const STRIPPED: [&str; 12] = [
     "x-gateway-destination-endpoint-scores",
     "x-llm-d-inference-objective",
     "x-gateway-inference-objective",
-    FAIRNESS_ID[0],
-    FAIRNESS_ID[1],
+    "x-llm-d-inference-fairness-id",
+    "x-gateway-inference-fairness-id",
     "x-llm-d-model-name-rewrite",
     "x-gateway-model-name-rewrite",
     "x-prefiller-host-port",
@@ -202,19 +197,17 @@ fn request_head(headers: HttpHeaders, modes: Option<Modes>) -> RequestHead {
         modes,
         ..RequestHead::default()
     };
-    for header in headers.headers.map(|map| map.headers).unwrap_or_default() {
-        let Ok(key) = std::str::from_utf8(&header.key) else {
-            continue;
-        };
-        match key {
-            ":path" => head.path = bytes(&header).clone(),
-            "content-length" => head.content_length = value(&header).parse().ok(),
-            REQUEST_ID => head.has_request_id = !value(&header).is_empty(),
-            key if FAIRNESS_ID.contains(&key) => {
-                head.fairness_id = Some(value(&header).to_owned()).filter(|id| !id.is_empty());
-            }
+    let all = headers.headers.map(|map| map.headers).unwrap_or_default();
+    head.fields.reserve_exact(all.len());
+    for header in all {
+        match &*header.key {
+            b":path" => head.path = bytes(&header).clone(),
+            b"content-length" => head.content_length = value(&header).parse().ok(),
+            key if key == REQUEST_ID.as_bytes() => head.has_request_id = !bytes(&header).is_empty(),
             _ => {}
         }
+        let value = bytes(&header).clone();
+        head.fields.push((header.key, value));
     }
     head
 }

@@ -164,9 +164,9 @@ async fn the_gateway_says_how_many_endpoints_it_can_try() {
 async fn picks_see_each_other_before_any_scrape() {
     let epp = Epp::start(&["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"]).await;
     let mut peers = Vec::new();
-    for _ in 0..9 {
+    for index in 0..9 {
         let mut peer = epp.open().await;
-        peer.post_and_pick().await;
+        peer.pick_for(&format!("prompt {index}")).await;
         peers.push(peer);
     }
     let snapshot = epp.pool.snapshot();

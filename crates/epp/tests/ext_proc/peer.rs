@@ -12,11 +12,11 @@ use envoy_types::pb::envoy::{
     },
 };
 use epp::{
-    BodyMode, Budget, Certificate, Clock, Director, ExtProc, ExtProcServer, Limits, Metrics, Pool,
-    PrefixSettings, Readiness, Settings,
+    BodyMode, Budget, Certificate, Clock, Config, CurrentConfig, Director, ExtProc, ExtProcServer,
+    Limits, Metrics, Options, Pool, Prefix, Readiness, Settings,
 };
 use prometheus_client::{encoding::text::encode, registry::Registry};
-use scheduling::{EndpointId, Member, Moment, Profile};
+use scheduling::{EndpointId, Member, Moment};
 use tokio::{net::TcpListener, sync::mpsc, task::JoinSet, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -51,11 +51,8 @@ impl Epp {
         pool.replace(members.collect(), Moment::START);
         let director = Arc::new(Director::new(
             pool.clone(),
-            Profile::default(),
-            PrefixSettings {
-                max_bytes: 1 << 20,
-                ..PrefixSettings::default()
-            },
+            small_config(),
+            Options::default(),
             Clock::start(),
         ));
         let (goaway, drained) = (CancellationToken::new(), CancellationToken::new());
@@ -207,13 +204,16 @@ impl Peer {
     }
 
     pub(crate) async fn post_and_pick(&mut self) -> String {
+        self.pick_for("hello").await
+    }
+
+    /// As [`Self::post_and_pick`] for a prompt that nobody sent before, or did.
+    pub(crate) async fn pick_for(&mut self, prompt: &str) -> String {
+        let body = BODY.replace("hello", prompt);
         self.post("/v1/chat/completions").await;
-        self.body(BODY, true).await;
+        self.body(&body, true).await;
         let picked = destination(&self.next().await.unwrap());
-        assert_eq!(
-            streamed(&self.next().await.unwrap()),
-            (BODY.to_owned(), true)
-        );
+        assert_eq!(streamed(&self.next().await.unwrap()), (body, true));
         picked
     }
 }
@@ -293,4 +293,16 @@ pub(crate) fn streamed(response: &Response) -> (String, bool) {
         String::from_utf8(streamed.body.clone()).unwrap(),
         streamed.end_of_stream,
     )
+}
+
+/// The default configuration with a small index.
+fn small_config() -> CurrentConfig {
+    let prefix = Prefix {
+        max_bytes: 1 << 20,
+        ..Prefix::default()
+    };
+    CurrentConfig::new(Config {
+        prefix,
+        ..Config::default()
+    })
 }

@@ -1,5 +1,7 @@
 //! The request half: collect what the decision needs, decide, give it back.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use scheduling::Moment;
 use smallvec::{SmallVec, smallvec};
@@ -20,6 +22,9 @@ const STREAMED_HOLD: usize = 256 * 1024;
 
 /// 4 MiB: a million tokens. Beyond it a body grows by doubling, whatever length was declared.
 const MAX_RESERVE: usize = 4 * 1024 * 1024;
+
+/// What a proxy is asked to wait for a request in the queue; the queue's own limit is mostly less.
+const QUEUE_LIMIT: Duration = Duration::from_mins(5);
 
 #[derive(Debug)]
 pub(super) enum RequestHalf {
@@ -43,6 +48,8 @@ pub(super) struct Held {
     head: RequestHead,
     /// The format of the body, if it is to be read.
     api: Option<Api>,
+    /// The path is one whose bodies are read.
+    is_inference: bool,
     body: HeldBody,
     /// What `body` takes.
     reservation: Reservation,
@@ -89,9 +96,11 @@ impl Exchange {
         self.modes = head.modes.unwrap_or(self.modes);
         self.deadline = None;
         let api = match Api::for_path(&head.path) {
-            Ok(api) => api.filter(|_| self.body_comes(&head)),
+            Ok(api) => api,
             Err(error) => return self.reject(Reject::BadRequest(error.to_string())),
         };
+        let is_inference = api.is_some();
+        let api = api.filter(|_| self.body_comes(&head));
         if let Some(length) = head.content_length
             && length > self.limits.max_body
             && api.is_some()
@@ -102,6 +111,7 @@ impl Exchange {
         }
         let mut held = Held {
             api,
+            is_inference,
             end: if head.end {
                 End::ByMessage
             } else {
@@ -183,6 +193,21 @@ impl Exchange {
             }
         }
         outputs
+    }
+
+    /// A proxy that waits for an answer to its message is told that it may take a while.
+    pub(super) fn on_queued(&self) -> Outputs {
+        let waits = match (&self.request, self.modes.request) {
+            // its headers had the word already
+            (RequestHalf::Deciding(held), BodyMode::Streamed) => held.unanswered == 0,
+            (RequestHalf::Deciding(_), mode) => mode != BodyMode::FullDuplexStreamed,
+            _ => false,
+        };
+        if waits {
+            smallvec![Output::Reply(Reply::Wait(QUEUE_LIMIT))]
+        } else {
+            Outputs::new()
+        }
     }
 
     pub(super) fn on_decided(&mut self, decision: Result<Answer, Reject>) -> Outputs {
@@ -268,6 +293,7 @@ impl Exchange {
             subset: self.subset.take(),
             list: self.list,
             parsed,
+            is_inference: held.is_inference,
             body: held.freeze(),
         };
         debug_assert!(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use rstest::rstest;
-use scheduling::{EndpointId, Member, Profile};
+use scheduling::{EndpointId, Member};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{
     budget::Budget,
-    director::{Director, Pool, PrefixSettings},
+    config::{Config, CurrentConfig, Prefix},
+    director::{Director, Options, Pool},
     extproc::{BodyMode, Limits, Settings},
     metrics::Metrics,
     proto::{HeaderMap, HeaderValue, HttpBody, HttpHeaders, Request, Response},
@@ -45,11 +46,8 @@ fn mk_stream_counted_in(registry: &mut Registry) -> (Messages, Stream) {
     let shared = Shared {
         director: Arc::new(Director::new(
             pool,
-            Profile::default(),
-            PrefixSettings {
-                max_bytes: 1 << 20,
-                ..PrefixSettings::default()
-            },
+            small_config(),
+            Options::default(),
             Clock::start(),
         )),
         metrics: Metrics::register(registry),
@@ -153,7 +151,7 @@ async fn a_refusal_counts_once_as_an_error_of_its_model(#[case] code: i32, #[cas
             replies
                 .shared
                 .director
-                .pool
+                .pool()
                 .replace(Vec::new(), Moment::START),
         ),
         (503, _) => {
@@ -250,4 +248,16 @@ async fn a_message_that_cannot_be_read_is_said_to_the_peer() {
         Code::OutOfRange
     );
     assert!(replies.next().await.is_none());
+}
+
+/// The default configuration with a small index.
+fn small_config() -> CurrentConfig {
+    let prefix = Prefix {
+        max_bytes: 1 << 20,
+        ..Prefix::default()
+    };
+    CurrentConfig::new(Config {
+        prefix,
+        ..Config::default()
+    })
 }

@@ -94,11 +94,16 @@ fn request_headers_are_read_from_their_raw_values() {
     let [Input::RequestHeaders(head)] = &inputs(message)[..] else {
         panic!("one input")
     };
+    assert_eq!(
+        head.field(&["x-none", "x-gateway-inference-fairness-id"]),
+        Some("tenant")
+    );
+    assert_eq!(head.field(&["x-none"]), None);
     let want = RequestHead {
         path: "/v1/completions?a=b".into(),
         content_length: Some(17),
         has_request_id: true,
-        fairness_id: Some("tenant".into()),
+        fields: head.fields.clone(),
         end: false,
         modes: Some(Modes {
             request: BodyMode::FullDuplexStreamed,

@@ -1,0 +1,196 @@
+//! The configuration file: an `EndpointPickerConfig` as the ecosystem has it, in YAML or JSON.
+//!
+//! ```text
+//!  file ─► tree (bounded) ─► read: plugins ─► profile, flow, data, isthmus ─► Config ─► CurrentConfig
+//!                              └─► findings: refused (an error), ignored (a warning)      ▲
+//!  poll, SIGHUP ─► reload ────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A [`Config`] is plain data. It says what was asked for and knows nothing of the parts that do it.
+
+mod data;
+mod findings;
+mod flow;
+mod isthmus;
+mod plugins;
+mod quantity;
+mod read;
+mod reload;
+mod section;
+mod tree;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use arc_swap::{ArcSwap, Guard};
+use scheduling::{Detector, Profile, SessionStrategy};
+
+pub use data::{ClientCert, EngineConfig, Engines, FileDiscovery, MetricsSource, Scheme};
+pub use findings::{Compat, Ignored, Refusal, Refusals};
+pub use flow::{Band, FairnessPolicy, FlowControl, OrderingPolicy};
+pub use isthmus::{RewriteRule, RewriteTarget, TrustedHeaders};
+pub use reload::{ConfigFile, ConfigMetrics, LoadError, Reload};
+
+/// What a file says, with defaults for what it does not say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// How endpoints are chosen. Its freshness is not of the file but of the flags.
+    pub profile: Profile,
+    /// What is remembered of prompts.
+    pub prefix: Prefix,
+    /// How near the pool is to its limit.
+    pub detector: Detector,
+    /// Queues.
+    pub flow_control: FlowControl,
+    /// How requests name their session; absent: nobody asks for it.
+    pub session: Option<Session>,
+    /// The models that clients may ask for beside those of the cluster's objects.
+    pub models: BTreeSet<String>,
+    /// Priorities of objectives that the cluster has no object for.
+    pub objectives: BTreeMap<String, i32>,
+    /// Rules beside those of the cluster's objects.
+    pub rewrites: Vec<RewriteRule>,
+    /// Headers that are believed.
+    pub trusted_headers: TrustedHeaders,
+    /// How metrics are fetched.
+    pub metrics_source: MetricsSource,
+    /// What they are called.
+    pub engines: Engines,
+    /// Members from a file; absent: from the cluster.
+    pub discovery: Option<FileDiscovery>,
+    /// The bodies that are read.
+    pub parsers: BTreeSet<Parser>,
+    /// What of the file has no effect.
+    pub ignored: Vec<Ignored>,
+}
+
+/// What is remembered of prompts: `approx-prefix-cache-producer` and `isthmus.prefixIndex`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// Tokens of a block, at least 64; the engine's blocks count if they are larger and `auto_tune` is set.
+    pub block_tokens: u32,
+    /// So much of a prompt is looked at; `u32::MAX`: all of it.
+    pub max_prefix_tokens: u32,
+    /// Blocks of one endpoint, where its engine does not say how many it has.
+    pub lru_capacity_per_server: u32,
+    /// Sizes follow what engines say of their caches.
+    pub auto_tune: bool,
+    /// Memory for all endpoints.
+    pub max_bytes: u64,
+    /// Parts with a lock of their own; a power of two.
+    pub shards: u16,
+}
+
+/// How requests name their session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// What the name stands for.
+    pub strategy: SessionStrategy,
+    /// Request headers that may have it, in lower case; the first that is there counts. At least one.
+    pub headers: Vec<String>,
+}
+
+/// Bodies that can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Parser {
+    /// `openai-parser`.
+    OpenAi,
+    /// `anthropic-parser`.
+    Anthropic,
+    /// `vllmhttp-parser`: vLLM's own paths.
+    VllmHttp,
+}
+
+/// The configuration in force, swapped as a whole. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct CurrentConfig(Arc<ArcSwap<Config>>);
+
+// === impl Config ===
+
+impl Config {
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// [`Refusals`] that name all that cannot be used.
+    pub fn parse(text: &str, compat: Compat) -> Result<Self, Refusals> {
+        read::read(text, compat)
+    }
+
+    /// Takes over from `running` what only a restart changes, and names it where it differs.
+    #[must_use]
+    pub fn keep_fixed(&mut self, running: &Self) -> Vec<&'static str> {
+        let mut kept = Vec::new();
+        if self.discovery != running.discovery {
+            self.discovery.clone_from(&running.discovery);
+            kept.push("dataLayer.discovery");
+        }
+        let index = |prefix: &Prefix| (prefix.max_bytes, prefix.shards);
+        if index(&self.prefix) != index(&running.prefix) {
+            (self.prefix.max_bytes, self.prefix.shards) = index(&running.prefix);
+            kept.push("isthmus.prefixIndex");
+        }
+        kept
+    }
+}
+
+impl Default for Config {
+    /// The ecosystem's default: queue 2, KV cache 2, prefix 3, no queues.
+    fn default() -> Self {
+        Self {
+            profile: Profile::default(),
+            prefix: Prefix::default(),
+            detector: Detector::default(),
+            flow_control: FlowControl::default(),
+            session: None,
+            models: BTreeSet::new(),
+            objectives: BTreeMap::new(),
+            rewrites: Vec::new(),
+            trusted_headers: TrustedHeaders::default(),
+            metrics_source: MetricsSource::default(),
+            engines: Engines::default(),
+            discovery: None,
+            parsers: [Parser::OpenAi, Parser::Anthropic, Parser::VllmHttp].into(),
+            ignored: Vec::new(),
+        }
+    }
+}
+
+// === impl Prefix ===
+
+impl Default for Prefix {
+    /// 2048 blocks of 64 tokens of a prompt, 31,250 blocks of an endpoint, 512 MiB for all.
+    fn default() -> Self {
+        Self {
+            block_tokens: 64,
+            max_prefix_tokens: 131_072,
+            lru_capacity_per_server: 31_250,
+            auto_tune: true,
+            max_bytes: 512 << 20,
+            shards: 64,
+        }
+    }
+}
+
+// === impl CurrentConfig ===
+
+impl CurrentConfig {
+    /// Begins with `config`.
+    pub fn new(config: Config) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(config)))
+    }
+
+    /// The configuration of this moment. Do not hold it across an await.
+    pub fn load(&self) -> Guard<Arc<Config>> {
+        self.0.load()
+    }
+
+    /// Puts another in force.
+    pub fn replace(&self, config: Config) {
+        self.0.store(Arc::new(config));
+    }
+}
+
+#[cfg(test)]
+mod tests;

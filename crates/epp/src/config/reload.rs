@@ -1,0 +1,237 @@
+//! Keeps the configuration up to date with its file.
+
+use std::{
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use futures::{Stream, StreamExt};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+use scheduling::Freshness;
+use tokio::{
+    task::spawn_blocking,
+    time::{MissedTickBehavior, interval},
+};
+use tracing::{error, info, warn};
+
+use super::{Compat, Config, CurrentConfig, Refusals, tree::MAX_BYTES};
+
+/// A mounted ConfigMap takes a minute to change: nobody notices five seconds more.
+const POLL: Duration = Duration::from_secs(5);
+
+/// A configuration file, and how it is read.
+#[derive(Clone, Debug)]
+pub struct ConfigFile {
+    /// The file; a symbolic link is followed at each reading, as a mounted ConfigMap needs.
+    pub path: PathBuf,
+    /// How strictly.
+    pub compat: Compat,
+    /// Of every profile that is read.
+    pub freshness: Freshness,
+}
+
+/// Why a file gives no configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// It cannot be read at all.
+    #[error("cannot read it: {0}")]
+    Unreadable(String),
+    /// It can, and says what cannot be used.
+    #[error("{0}")]
+    Refused(Refusals),
+}
+
+/// Reads a file again and again, and puts what it says in force.
+#[derive(Debug)]
+pub struct Reload {
+    file: ConfigFile,
+    /// The last reading, so that each change is judged, counted and logged once.
+    last: Content,
+}
+
+/// Counts readings, and what of the configuration has no effect. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ConfigMetrics {
+    reloads: Family<ResultLabel, Counter>,
+    ignored: Family<Item, Gauge>,
+}
+
+/// What a file holds, or why it cannot be read.
+type Content = Result<String, String>;
+
+/// What a reading came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Unchanged,
+    Replaced,
+    Kept,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Item {
+    item: String,
+}
+
+// === impl ConfigFile ===
+
+impl ConfigFile {
+    fn parse(&self, content: &Content) -> Result<Config, LoadError> {
+        let text = content
+            .as_ref()
+            .map_err(|error| LoadError::Unreadable(error.clone()))?;
+        let mut config = Config::parse(text, self.compat).map_err(LoadError::Refused)?;
+        config.profile.freshness = self.freshness;
+        Ok(config)
+    }
+}
+
+/// Reads a file, and no more of it than is too much.
+fn read(path: &Path) -> Content {
+    let mut text = Vec::new();
+    let limit = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX) + 1;
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    file.take(limit)
+        .read_to_end(&mut text)
+        .map_err(|error| error.to_string())?;
+    if text.len() > MAX_BYTES {
+        return Err(format!("it has more than {MAX_BYTES} bytes"));
+    }
+    String::from_utf8(text).map_err(|error| format!("it is not UTF-8: {error}"))
+}
+
+// === impl Reload ===
+
+impl Reload {
+    /// Reads the file for the first time.
+    ///
+    /// # Errors
+    /// [`LoadError`] when there is no configuration to begin with.
+    pub fn begin(file: ConfigFile) -> Result<(Config, Self), LoadError> {
+        let last = read(&file.path);
+        let config = file.parse(&last)?;
+        Ok((config, Self { file, last }))
+    }
+
+    /// Reads it every 5 s and at each of `hangups`. Never returns.
+    pub async fn run(
+        mut self,
+        current: CurrentConfig,
+        metrics: ConfigMetrics,
+        mut hangups: impl Stream<Item = ()> + Unpin,
+    ) {
+        let mut ticks = interval(POLL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let asked = tokio::select! {
+                _ = ticks.tick() => false,
+                Some(()) = hangups.next() => true,
+            };
+            let path = self.file.path.clone();
+            // on a thread of its own: the file may lie on a slow volume
+            let content = match spawn_blocking(move || read(&path)).await {
+                Ok(content) => content,
+                Err(error) => Err(error.to_string()),
+            };
+            let outcome = self.judge(content, &current);
+            metrics.count(outcome);
+            match outcome {
+                Outcome::Unchanged if asked => info!("SIGHUP: the configuration has not changed"),
+                Outcome::Replaced => metrics.report(&current.load()),
+                _ => {}
+            }
+        }
+    }
+
+    /// Puts what the file says in force, if it has changed and can be used.
+    fn judge(&mut self, content: Content, current: &CurrentConfig) -> Outcome {
+        if content == self.last {
+            return Outcome::Unchanged;
+        }
+        let parsed = self.file.parse(&content);
+        self.last = content;
+        let path = self.file.path.display();
+        match parsed {
+            Ok(mut config) => {
+                let kept = config.keep_fixed(&current.load());
+                for item in kept {
+                    warn!(%path, item, "only a restart changes this: it stays as it is");
+                }
+                current.replace(config);
+                info!(%path, "the configuration has changed");
+                Outcome::Replaced
+            }
+            Err(error) => {
+                error!(%path, %error, "the changed configuration cannot be used: the former one stays in force");
+                Outcome::Kept
+            }
+        }
+    }
+}
+
+// === impl ConfigMetrics ===
+
+impl ConfigMetrics {
+    /// Registers `epp_config_reloads_total` and `epp_config_ignored`.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            reloads: Family::default(),
+            ignored: Family::default(),
+        };
+        let epp = registry.sub_registry_with_prefix("epp");
+        epp.register(
+            "config_reloads",
+            "Changes of the configuration file: success is in force, failure could not be used",
+            metrics.reloads.clone(),
+        );
+        epp.register(
+            "config_ignored",
+            "1 for each item of the configuration that has no effect",
+            metrics.ignored.clone(),
+        );
+        // both are there from the start, so that a rate over them is
+        for outcome in [Outcome::Replaced, Outcome::Kept] {
+            metrics.counter(outcome);
+        }
+        metrics
+    }
+
+    /// Logs and shows what of the configuration in force has no effect.
+    pub fn report(&self, config: &Config) {
+        self.ignored.clear();
+        for ignored in &config.ignored {
+            let (item, why) = (&ignored.item, &ignored.why);
+            warn!(item, why, "this has no effect");
+            let item = item.clone();
+            self.ignored.get_or_create(&Item { item }).set(1);
+        }
+    }
+
+    fn count(&self, outcome: Outcome) {
+        if let Some(counter) = self.counter(outcome) {
+            counter.inc();
+        }
+    }
+
+    fn counter(&self, outcome: Outcome) -> Option<Counter> {
+        let result = match outcome {
+            Outcome::Unchanged => return None,
+            Outcome::Replaced => "success",
+            Outcome::Kept => "failure",
+        };
+        Some(self.reloads.get_or_create_owned(&ResultLabel { result }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,212 @@
+//! Requests that wait until the pool can take them, and what lets them go on.
+//!
+//! ```text
+//!  stream ─ push ─► Controller (pure) ◄─ step ─ completions, first bytes, scrapes, members, deadlines
+//!     ▲                                   │
+//!     └────────── Waiting (a future) ◄── pick
+//! ```
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use moment::Clock;
+use parking_lot::Mutex;
+use scheduling::{
+    Moment,
+    flow::{Config, Controller, Expired, Regime, Ticket, Waiting as Request},
+};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::sleep_until,
+};
+
+use crate::{extproc::Answer, reject::Reject};
+
+/// The queue of one pool. Cheap to clone.
+#[derive(Debug)]
+pub(crate) struct Queue<T>(Arc<Shared<T>>);
+
+#[derive(Debug)]
+struct Shared<T> {
+    inner: Mutex<Inner<T>>,
+    /// Length of the queue, so that nobody is woken for an empty one.
+    waiting: AtomicUsize,
+    /// Something happened that may let a request go on.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct Inner<T> {
+    controller: Controller,
+    requests: HashMap<Ticket, Waiter<T>>,
+}
+
+#[derive(Debug)]
+struct Waiter<T> {
+    request: T,
+    answer: oneshot::Sender<Result<Answer, Reject>>,
+}
+
+/// A request in the queue; it leaves it when this is dropped.
+pub(crate) struct Waiting<T> {
+    answer: oneshot::Receiver<Result<Answer, Reject>>,
+    ticket: Ticket,
+    queue: Queue<T>,
+}
+
+/// What decides over the queue.
+pub(crate) trait Dispatch<T> {
+    /// How near the pool is to its limit; 1 and above takes nothing more.
+    fn saturation(&self) -> f64;
+
+    /// Whether the pool has endpoints.
+    fn regime(&self) -> Regime;
+
+    /// Picks for a request, which raises the saturation.
+    fn pick(&self, request: T) -> Result<Answer, Reject>;
+}
+
+// === impl Queue ===
+
+impl<T> Queue<T> {
+    pub(crate) fn new(config: Config) -> Self {
+        Self(Arc::new(Shared {
+            inner: Mutex::new(Inner {
+                controller: Controller::new(config, Regime::Serving),
+                requests: HashMap::new(),
+            }),
+            waiting: AtomicUsize::new(0),
+            changed: Notify::new(),
+        }))
+    }
+
+    /// Lets a request wait.
+    ///
+    /// # Errors
+    /// [`Reject::QueueFull`] where there is no room.
+    pub(crate) fn push(
+        &self,
+        place: Request,
+        request: T,
+        now: Moment,
+    ) -> Result<Waiting<T>, Reject> {
+        let (answer, receiver) = oneshot::channel();
+        let mut inner = self.0.inner.lock();
+        let ticket = inner
+            .controller
+            .enqueue(place, now)
+            .map_err(|full| Reject::QueueFull(full.to_string()))?;
+        inner.requests.insert(ticket, Waiter { request, answer });
+        self.count(&inner);
+        drop(inner);
+        self.0.changed.notify_one();
+        Ok(Waiting {
+            answer: receiver,
+            ticket,
+            queue: Self(Arc::clone(&self.0)),
+        })
+    }
+
+    /// Something happened that may let a request go on. Costs next to nothing while none waits.
+    pub(crate) fn wake(&self) {
+        if self.0.waiting.load(Ordering::Acquire) > 0 {
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// Requests that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.0.waiting.load(Ordering::Acquire)
+    }
+
+    /// New limits; who waits keeps its place.
+    pub(crate) fn reconfigure(&self, config: Config) {
+        self.0.inner.lock().controller.reconfigure(config);
+        self.wake();
+    }
+
+    /// Lets requests go on as the pool can take them, for ever.
+    pub(crate) async fn run(&self, dispatch: &impl Dispatch<T>, clock: Clock) {
+        loop {
+            let deadline = self.step(dispatch, clock.now());
+            let due = async {
+                match deadline {
+                    Some(deadline) => sleep_until(clock.instant(deadline)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.0.changed.notified() => {}
+                () = due => {}
+            }
+        }
+    }
+
+    /// Ends the waits that are over and lets go on who can; when the next wait is over.
+    fn step(&self, dispatch: &impl Dispatch<T>, now: Moment) -> Option<Moment> {
+        let mut inner = self.0.inner.lock();
+        if inner.requests.is_empty() {
+            return None;
+        }
+        let Inner {
+            controller,
+            requests,
+        } = &mut *inner;
+        controller.set_regime(dispatch.regime(), now);
+        for Expired { ticket, regime } in controller.expire(now) {
+            if let Some(waiter) = requests.remove(&ticket) {
+                let empty = regime == Regime::Empty;
+                // An error: the stream is gone, and its ticket with it.
+                let _ = waiter.answer.send(Err(Reject::Expired { empty }));
+            }
+        }
+        while let Some(ticket) = controller.next(now, dispatch.saturation()) {
+            if let Some(Waiter { request, answer }) = requests.remove(&ticket) {
+                // An answer that nobody waits for gives its place back when it is dropped.
+                let _ = answer.send(dispatch.pick(request));
+            }
+        }
+        let deadline = controller.deadline();
+        self.count(&inner);
+        deadline
+    }
+
+    fn count(&self, inner: &Inner<T>) {
+        self.0
+            .waiting
+            .store(inner.requests.len(), Ordering::Release);
+    }
+}
+
+// === impl Waiting ===
+
+impl<T> Future for Waiting<T> {
+    type Output = Result<Answer, Reject>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answered = Pin::new(&mut self.answer).poll(cx);
+        // The queue never drops a request unanswered.
+        answered.map(|answer| answer.unwrap_or(Err(Reject::ShuttingDown)))
+    }
+}
+
+impl<T> Drop for Waiting<T> {
+    fn drop(&mut self) {
+        let mut inner = self.queue.0.inner.lock();
+        if inner.requests.remove(&self.ticket).is_some() {
+            inner.controller.cancel(self.ticket);
+            self.queue.count(&inner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
