@@ -17,6 +17,7 @@ mod budget;
 mod director;
 mod discovery;
 mod extproc;
+mod gather;
 mod health;
 mod metrics;
 mod program;
