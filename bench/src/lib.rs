@@ -1,8 +1,8 @@
-//! Load for the controller: fleets of scripted API servers, the controller as a process of its own, and figures.
+//! Load for the controller and the EPP. For the controller: fleets of scripted API servers, the controller as a process of its own, and figures.
 //!
 //! The load runs in this process and shares the machine with the controller: each figure says which of the two it is of.
-//! The programs are `bench` (figures against their goals), `bare` (the least that a controller could do, as their floor) and
-//! `soak` (random faults against a model).
+//! The programs are `bench` (figures against their goals), `bare` and `floor` (the least that a controller and an EPP could
+//! do, as their floors) and `soak` (random faults against a model).
 //!
 //! ```text
 //!  Fleet (N servers, TLS or not) ◄── HTTP ── Controller (a process: CPU, RSS from /proc)
@@ -12,15 +12,19 @@
 mod bare;
 mod controller;
 mod document;
+mod epp;
 mod figure;
 mod fleet;
+mod grpc;
 mod model;
 mod rows;
 
 pub use bare::{BARE_READY, Bare};
 pub use controller::{Controller, Usage, own_cpu, raise_open_files};
 pub use document::with_figures;
+pub use epp::{Chunks, Cores, Endpoints, Load, Picker, Sample, Script};
 pub use figure::{Figure, percentile};
 pub use fleet::{Fleet, FleetOptions, NS, pool};
+pub use grpc::{Messages, grpc_frame};
 pub use model::{Fault, Import, Member, Model, Pool};
 pub use rows::{Goal, LATE, ROWS, Row, SetBy};

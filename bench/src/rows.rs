@@ -60,6 +60,15 @@ const RESTART: &str = "restart";
 const LARGE: &str = "large";
 const FAILOVER: &str = "failover";
 const REAL: &str = "real";
+const EPP: &str = "epp";
+/// CPU of a request, against the floor in the same run: of 1 KB, and of more.
+const AS_FLOOR: f64 = 1.0;
+const NEAR_FLOOR: f64 = 1.1;
+/// Time of a pick, against the same.
+const PICK_P50: f64 = 1.2;
+const PICK_P99: f64 = 1.5;
+/// Of the body bytes in flight.
+const HELD: f64 = 3.0;
 
 const fn design(bench: &'static str, name: &'static str, at_most: f64) -> Row {
     goal(bench, name, at_most, SetBy::Design)
@@ -164,6 +173,38 @@ pub const ROWS: &[Row] = &[
 
     info(REAL, "3 real clusters: change to both imports seen, p50"),
     ours(REAL, "3 real clusters: change to both imports seen, p99", 100.0),
+
+    info(EPP, "EPP, 64 bodies of 400 KB at once: most RSS over idle"),
+    design(EPP, "EPP, 64 bodies of 400 KB at once: most RSS over idle / bytes of the bodies", HELD),
+    info(EPP, "EPP, 10 endpoints scraped each 50 ms: idle"),
+    info(EPP, "EPP, 1 KB: CPU per request, idle taken off"),
+    info(EPP, "EPP, 1 KB, floor: CPU per request"),
+    design(EPP, "EPP, 1 KB: CPU per request / the floor's", AS_FLOOR),
+    info(EPP, "EPP, 1 KB, 8 in flight: last byte to pick, p50"),
+    info(EPP, "EPP, 1 KB, 8 in flight, floor: last byte to pick, p50"),
+    design(EPP, "EPP, 1 KB, 8 in flight: last byte to pick, p50 / the floor's", PICK_P50),
+    info(EPP, "EPP, 1 KB, 8 in flight: last byte to pick, p99"),
+    info(EPP, "EPP, 1 KB, 8 in flight, floor: last byte to pick, p99"),
+    design(EPP, "EPP, 1 KB, 8 in flight: last byte to pick, p99 / the floor's", PICK_P99),
+    info(EPP, "EPP, 100 KB: CPU per request, idle taken off"),
+    info(EPP, "EPP, 100 KB, floor: CPU per request"),
+    design(EPP, "EPP, 100 KB: CPU per request / the floor's", NEAR_FLOOR),
+    info(EPP, "EPP, 100 KB in 32 KiB: CPU per request, idle taken off"),
+    info(EPP, "EPP, 100 KB in 32 KiB, floor: CPU per request"),
+    ours(EPP, "EPP, 100 KB in 32 KiB: CPU per request / the floor's", NEAR_FLOOR),
+    info(EPP, "EPP, 400 KB: CPU per request, idle taken off"),
+    info(EPP, "EPP, 400 KB, floor: CPU per request"),
+    design(EPP, "EPP, 400 KB: CPU per request / the floor's", NEAR_FLOOR),
+    info(EPP, "EPP, 400 KB in 32 KiB: CPU per request, idle taken off"),
+    info(EPP, "EPP, 400 KB in 32 KiB, floor: CPU per request"),
+    ours(EPP, "EPP, 400 KB in 32 KiB: CPU per request / the floor's", NEAR_FLOOR),
+    info(EPP, "EPP, 1 KB, 500 requests/s: due to pick, p50"),
+    info(EPP, "EPP, 1 KB, 500 requests/s, floor: due to pick, p50"),
+    info(EPP, "EPP, 1 KB, 500 requests/s: due to pick, p50 / the floor's"),
+    info(EPP, "EPP, 1 KB, 500 requests/s: due to pick, p99"),
+    info(EPP, "EPP, 1 KB, 500 requests/s, floor: due to pick, p99"),
+    info(EPP, "EPP, 1 KB, 500 requests/s: due to pick, p99 / the floor's"),
+    ours(EPP, "EPP: wrong answers", 0.0),
 ];
 
 /// The goal of a figure, if it has one.

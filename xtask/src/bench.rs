@@ -1,4 +1,4 @@
-//! `cargo xtask bench` and `cargo xtask soak`: the controller as a process, under load from another.
+//! `cargo xtask bench` and `cargo xtask soak`: the controller and the EPP as processes, under load from another.
 
 use std::{
     path::{Path, PathBuf},
@@ -27,12 +27,14 @@ const BUGS: [&str; 4] = [
 const LOSS: &str = "without evidence";
 /// The one that needs etcd and kube-apiserver.
 const REAL: &str = "real";
+/// The one that needs the EPP and model servers, and no controller.
+const EPP: &str = "epp";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real, nothing; default: all
+    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real, epp, nothing; default: all
     names: Vec<String>,
-    /// Of propagation, only the cases with this in their names, such as '50 exporters, TLS'
+    /// Of propagation and epp, only the cases with this in their names, such as '50 exporters, TLS'
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Write the figures to this file as JSON
@@ -60,8 +62,16 @@ pub(crate) struct SoakArgs {
 }
 
 pub(crate) fn run_bench(args: &Args) -> Result<()> {
-    let mut bench = built("bench", true)?;
-    if args.names.is_empty() || args.names.iter().any(|name| name == REAL) {
+    let needs = |part: &str| args.names.is_empty() || args.names.iter().any(|name| name == part);
+    let mut packages: Vec<&str> = Vec::new();
+    if args.names.is_empty() || args.names.iter().any(|name| name != EPP) {
+        packages.push("mci-controller");
+    }
+    if needs(EPP) {
+        packages.extend(["epp", "model-server-sim"]);
+    }
+    let mut bench = built("bench", &packages, true)?;
+    if needs(REAL) {
         tools::ensure()?.tell(&mut bench)?;
     }
     bench.args(&args.names);
@@ -91,7 +101,7 @@ pub(crate) fn run_soak(args: &SoakArgs) -> Result<()> {
     if args.prove {
         return prove(args.seed);
     }
-    let mut soak = built("soak", true)?;
+    let mut soak = built("soak", &["mci-controller"], true)?;
     soak.args(["--seconds", &(args.minutes * 60).to_string()]);
     soak.args(["--members", &args.members.to_string()]);
     if let Some(seed) = args.seed {
@@ -102,7 +112,7 @@ pub(crate) fn run_soak(args: &SoakArgs) -> Result<()> {
 
 /// The soak as a test: the programs as the other tests build them, fewer clusters and less time.
 pub(crate) fn short_soak() -> Result<Command> {
-    let mut soak = built("soak", false)?;
+    let mut soak = built("soak", &["mci-controller"], false)?;
     soak.args(SHORT);
     Ok(soak)
 }
@@ -178,19 +188,15 @@ fn refuses_bugs(controller: &Path) -> Result<()> {
 
 /// Builds the controller and the programs of `bench`, as the other tests build them.
 fn built_controller() -> Result<PathBuf> {
-    build(false)?;
+    build(&["mci-controller"], false)?;
     Ok(workspace::target().join("debug").join("mci-controller"))
 }
 
-fn build(release: bool) -> Result<&'static str> {
-    let mut build = cargo(&[
-        "build",
-        "--locked",
-        "--package",
-        "mci-controller",
-        "--package",
-        "bench",
-    ]);
+fn build(packages: &[&str], release: bool) -> Result<&'static str> {
+    let mut build = cargo(&["build", "--locked", "--package", "bench"]);
+    for package in packages {
+        build.args(["--package", package]);
+    }
     let directory = if release {
         build.arg("--release");
         "release"
@@ -201,9 +207,9 @@ fn build(release: bool) -> Result<&'static str> {
     Ok(directory)
 }
 
-/// Builds the controller and a program of `bench`, and names one to the other.
-fn built(program: &str, release: bool) -> Result<Command> {
-    let directory = build(release)?;
+/// Builds what a program of `bench` measures and the program, and names the controller to it.
+fn built(program: &str, packages: &[&str], release: bool) -> Result<Command> {
+    let directory = build(packages, release)?;
     let directory = workspace::target().join(directory);
     let mut command = Command::new(directory.join(program));
     command

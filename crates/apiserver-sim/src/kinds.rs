@@ -51,6 +51,8 @@ pub static NAMESPACES: Kind = Kind {
 };
 /// Service.
 pub static SERVICES: Kind = core("services", "Service");
+/// Pod.
+pub static PODS: Kind = core("pods", "Pod");
 /// Secret.
 pub static SECRETS: Kind = core("secrets", "Secret");
 /// `ConfigMap`.
@@ -114,9 +116,10 @@ pub static CLUSTER_PROFILES: Kind = custom(
     "ClusterProfile",
 );
 
-pub(crate) static ALL: [&Kind; 15] = [
+pub(crate) static ALL: [&Kind; 16] = [
     &NAMESPACES,
     &SERVICES,
+    &PODS,
     &SECRETS,
     &CONFIG_MAPS,
     &CORE_EVENTS,

@@ -37,7 +37,7 @@ pub use hand::Flavour;
 pub use journal::{Recorded, Recording};
 pub use kinds::{
     CLUSTER_PROFILES, CLUSTER_PROPERTIES, CONFIG_MAPS, CORE_EVENTS, CRDS, ENDPOINT_SLICES, EVENTS,
-    GATEWAYS, HTTP_ROUTES, IMPORTS, Kind, LEASES, NAMESPACES, POOLS, SECRETS, SERVICES,
+    GATEWAYS, HTTP_ROUTES, IMPORTS, Kind, LEASES, NAMESPACES, PODS, POOLS, SECRETS, SERVICES,
 };
 pub use objects::{
     EPP, EXPORT, condition, endpoint_slice, entries_of, exported_pool, load_balancer, pool,

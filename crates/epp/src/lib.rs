@@ -20,6 +20,7 @@ mod director;
 mod discovery;
 mod edit;
 mod extproc;
+mod gather;
 mod health;
 mod metrics;
 mod program;

@@ -2,11 +2,12 @@
 
 use std::{io, net::Ipv4Addr, net::Ipv6Addr, time::Duration};
 
+use futures::TryStreamExt;
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Error, Server, server::TcpIncoming};
 
-use crate::{extproc::ExtProc, health::Readiness, tls::Certificate};
+use crate::{extproc::ExtProc, gather::Gather, health::Readiness, tls::Certificate};
 
 /// 4 MiB: the body of a million-token prompt is on its way at once.
 const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
@@ -62,10 +63,11 @@ impl ExtProcServer {
             stop.cancelled().await;
             stopping.send_replace(true);
         };
+        let gathered = incoming(listener).map_ok(Gather::new);
         server
             .add_service(service)
             .add_service(readiness.service(stopped))
-            .serve_with_incoming_shutdown(incoming(listener), stop)
+            .serve_with_incoming_shutdown(gathered, stop)
             .await
     }
 }

@@ -1,5 +1,5 @@
-//! `bench [NAME…] --controller PROGRAM`: measures the controller on scripted API servers, and on real ones; `cargo xtask
-//! bench` runs it.
+//! `bench [NAME…] --controller PROGRAM`: measures the controller on scripted API servers, and on real ones, and the EPP;
+//! `cargo xtask bench` runs it.
 #![allow(clippy::print_stdout, reason = "a terminal program")]
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use self::propagation::Case;
 
+mod epp;
 mod failover;
 mod propagation;
 mod real;
@@ -24,12 +25,15 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct Args {
     /// What to measure; default: all.
     names: Vec<Name>,
-    /// Of propagation, only the cases with this in their names, such as `50 exporters, TLS`.
+    /// Of propagation and epp, only the cases with this in their names, such as `50 exporters, TLS`.
     #[arg(long)]
     only: Option<String>,
     /// The program.
     #[arg(long)]
     controller: PathBuf,
+    /// The EPP; default: beside this program, where its floor and the model servers are too.
+    #[arg(long)]
+    epp: Option<PathBuf>,
     /// Where to write the figures as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -58,6 +62,8 @@ enum Name {
     Large,
     /// A standby takes over from a leader that ends, or crashes.
     Failover,
+    /// The EPP against the least that one must do: CPU of a request, time of a pick, memory.
+    Epp,
     /// Nothing: with `--document`, the table is written anew with the goals of this program.
     Nothing,
     /// 3 real clusters; the environment names the programs, as `cargo xtask bench` does.
@@ -71,7 +77,7 @@ const SPACE: Duration = Duration::from_millis(200);
 struct Run {
     args: Args,
     figures: Vec<Figure>,
-    /// A case of propagation was measured.
+    /// A case that `--only` chooses was measured.
     matched: bool,
 }
 
@@ -140,6 +146,7 @@ async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
             Name::Restart => run.restart(50, 5).await?,
             Name::Large => run.large().await?,
             Name::Failover => run.failover().await?,
+            Name::Epp => run.epp()?,
             Name::Nothing => {}
             Name::Real => run.real(inside.context("not inside namespaces")?).await?,
         }
