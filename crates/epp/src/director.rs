@@ -19,11 +19,13 @@ use crate::{
     tap::ResponseTap,
 };
 
+mod collector;
 mod models;
 mod prefix;
 mod queue;
 mod session;
 
+pub use collector::DirectorCollector;
 pub use models::ModelMatch;
 pub(crate) use models::Resolved;
 pub(crate) use prefix::Learned;
@@ -70,7 +72,7 @@ pub struct Options {
 
 /// A decision, or the wait for it.
 pub(crate) enum Decision {
-    Made(Result<Answer, Reject>),
+    Made(Result<Box<Answer>, Reject>),
     /// Dropping it takes the request out of the queue.
     Queued(Waiting<Box<Prepared>>),
 }
@@ -133,7 +135,7 @@ impl Director {
     pub fn new(pool: Pool, config: CurrentConfig, options: Options, clock: Clock) -> Self {
         let (prefix, flow) = {
             let config = config.load();
-            (config.prefix.clone(), flow_config(&config.flow_control))
+            (config.prefix, flow_config(&config.flow_control))
         };
         Self {
             pool,
@@ -164,6 +166,11 @@ impl Director {
     /// Something happened that may let a request go on that waits.
     pub(crate) fn wake(&self) {
         self.queue.wake();
+    }
+
+    /// How near the pool is to its limit; 1 and above takes nothing more.
+    pub(crate) fn saturation(&self) -> f64 {
+        self.saturation_by(&self.config.load())
     }
 
     /// Requests that wait.
@@ -269,8 +276,8 @@ impl Director {
             (session, head.field(&headers))
         });
         let (mut at, mut session_id, mut session_token) = (None, None, None);
-        match named {
-            Some((session, name)) => match session.strategy {
+        if let Some((session, name)) = named {
+            match session.strategy {
                 SessionStrategy::EncodedEndpointHeader => {
                     at = name.and_then(session::from_token);
                     session_token = session.headers.first().cloned();
@@ -279,8 +286,7 @@ impl Director {
                     at = name.and_then(|id| self.sessions.find(id, now, ttl));
                     session_id = name.map(Into::into);
                 }
-            },
-            None => {}
+            }
         }
         let request = Request {
             subset: subset.filter(|_| self.options.honour_subset),
@@ -303,7 +309,12 @@ impl Director {
         }
     }
 
-    fn pick_by(&self, config: &Config, prepared: Prepared, now: Moment) -> Result<Answer, Reject> {
+    fn pick_by(
+        &self,
+        config: &Config,
+        prepared: Prepared,
+        now: Moment,
+    ) -> Result<Box<Answer>, Reject> {
         let Prepared {
             request,
             edit,
@@ -349,7 +360,7 @@ impl Director {
         }
         let destination = destination(&endpoints);
         debug!(%destination, score = choice.first().map(|best| best.score), prompt_tokens, matched, "picked");
-        Ok(Answer {
+        Ok(Box::new(Answer {
             route: Route {
                 destination: Some(destination.into()),
                 edit,
@@ -359,7 +370,7 @@ impl Director {
             tap,
             response,
             learned: Learned::new(prefix),
-        })
+        }))
     }
 
     fn saturation_by(&self, config: &Config) -> f64 {
@@ -379,7 +390,7 @@ impl Director {
 
 impl Dispatch<Box<Prepared>> for Director {
     fn saturation(&self) -> f64 {
-        self.saturation_by(&self.config.load())
+        Director::saturation(self)
     }
 
     fn regime(&self) -> flow::Regime {
@@ -390,7 +401,7 @@ impl Dispatch<Box<Prepared>> for Director {
         }
     }
 
-    fn pick(&self, prepared: Box<Prepared>) -> Result<Answer, Reject> {
+    fn pick(&self, prepared: Box<Prepared>) -> Result<Box<Answer>, Reject> {
         self.pick_by(&self.config.load(), *prepared, self.clock.now())
     }
 }
@@ -485,7 +496,7 @@ mod tests {
         Director::new(pool, config, Options::default(), Clock::start())
     }
 
-    fn decide(director: &Director, query: Query) -> Result<Answer, Reject> {
+    fn decide(director: &Director, query: Query) -> Result<Box<Answer>, Reject> {
         let resolved = director.resolve(&query)?;
         match director.decide(query, &resolved) {
             Decision::Made(decision) => decision,

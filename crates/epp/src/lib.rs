@@ -39,12 +39,12 @@ pub use config::{
     OrderingPolicy, Parser, Prefix, Refusal, Refusals, Reload, RewriteRule, RewriteTarget, Scheme,
     Session, TrustedHeaders,
 };
-pub use director::{Director, ModelMatch, Options, Pool};
+pub use director::{Director, DirectorCollector, ModelMatch, Options, Pool};
 pub use extproc::{BodyMode, ExtProc, Limits, Settings};
 pub use health::{Part, Readiness};
 pub use metrics::{Metrics, PoolCollector};
 pub use moment::Clock;
 pub use program::run;
-pub use scrape::Scraper;
+pub use scrape::{EngineTable, EnginesError, Scraped, Scraper};
 pub use server::{ExtProcServer, listen, serve_health};
 pub use tls::{Certificate, CertificateError};

@@ -23,12 +23,12 @@ use crate::{
     args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs},
     budget::Budget,
     config::{Config, ConfigFile, ConfigMetrics, CurrentConfig, LoadError, Refusals, Reload},
-    director::{Director, Options, Pool},
+    director::{Director, DirectorCollector, Options, Pool},
     discovery::Discovery,
     extproc::{ExtProc, Limits, Settings},
     health::Readiness,
     metrics::{Metrics, PoolCollector},
-    scrape::Scraper,
+    scrape::{EngineTable, Scraped, Scraper},
     server::{ExtProcServer, listen, serve_health},
     tls::Certificate,
 };
@@ -70,6 +70,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     } = args;
     let freshness = freshness(&pool);
     let (config, reload) = configuration(config, freshness)?;
+    let engines = engines(&config.load())?;
     let certificate = certificate(&listen)?;
     let client = connect().await?;
     let ports = Ports::open(&listen).await?;
@@ -88,6 +89,10 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     config_metrics.report(&config.load());
     registry.register_collector(Box::new(parts.collector(&pool, freshness, &budget)));
     let director = Arc::new(parts.director(config.clone(), &requests));
+    registry.register_collector(Box::new(DirectorCollector {
+        pool: pool.pool_name.clone(),
+        director: Arc::clone(&director),
+    }));
 
     let (drained, goaway) = (CancellationToken::new(), CancellationToken::new());
     let mut tasks = Tasks::new();
@@ -100,17 +105,10 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         discovery.run().await;
         ("discovery", Ok(()))
     });
-    let tended = Arc::clone(&director);
-    tasks.spawn(async move {
-        tend(&tended).await;
-        ("director", Ok(()))
-    });
-    let queued = Arc::clone(&director);
-    tasks.spawn(async move {
-        queued.run_queue().await;
-        ("queue", Ok(()))
-    });
-    let scraper = parts.scraper(&pool);
+    spawn_director(&mut tasks, &director);
+    let interval = pool.refresh_metrics_interval.0;
+    let interval = config.load().metrics_source.interval.unwrap_or(interval);
+    let scraper = parts.scraper(interval, engines, Arc::clone(&director));
     tasks.spawn(async move { ("scraper", scraper.run(members).await) });
     let server = ExtProcServer {
         service: parts.ext_proc(
@@ -225,12 +223,19 @@ impl Parts {
         }
     }
 
-    fn scraper(&self, args: &PoolArgs) -> Scraper {
+    fn scraper(
+        &self,
+        interval: Duration,
+        engines: EngineTable,
+        director: Arc<Director>,
+    ) -> Scraper {
         Scraper {
-            interval: args.refresh_metrics_interval.0,
+            interval,
             clock: self.clock,
             metrics: self.metrics.clone(),
             readiness: self.readiness.clone(),
+            engines,
+            scraped: Scraped(Arc::new(move || director.wake())),
         }
     }
 
@@ -361,6 +366,29 @@ fn spawn_reload(
         ("reload of the configuration", Ok(()))
     });
     Ok(())
+}
+
+fn engines(config: &Config) -> Result<EngineTable, ConfigError> {
+    EngineTable::configured(&config.engines).map_err(|error| {
+        ConfigError::new(
+            error.to_string(),
+            "names of metrics, and a default engine that is one of them",
+            "queuedRequestsSpec: my_engine:requests_waiting{model=llama}",
+        )
+    })
+}
+
+fn spawn_director(tasks: &mut Tasks, director: &Arc<Director>) {
+    let tended = Arc::clone(director);
+    tasks.spawn(async move {
+        tend(&tended).await;
+        ("director", Ok(()))
+    });
+    let queued = Arc::clone(director);
+    tasks.spawn(async move {
+        queued.run_queue().await;
+        ("queue", Ok(()))
+    });
 }
 
 /// Looks after what picks leave behind, for ever.

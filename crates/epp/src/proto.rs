@@ -35,6 +35,7 @@ pub(crate) struct ProcessingRequest {
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
+#[expect(clippy::enum_variant_names, reason = "the protocol's names")]
 pub(crate) enum Request {
     #[prost(message, tag = "2")]
     RequestHeaders(HttpHeaders),
@@ -109,6 +110,7 @@ pub(crate) struct ProcessingResponse {
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
+#[expect(clippy::enum_variant_names, reason = "the protocol's names")]
 pub(crate) enum Response {
     #[prost(message, tag = "1")]
     RequestHeaders(PartResponse),

@@ -6,7 +6,7 @@
 //! ```
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use prometheus_client::metrics::counter::Counter;
 use rand::RngExt;
@@ -24,16 +24,20 @@ use crate::{
 };
 use moment::Clock;
 
-pub(crate) mod engine;
+mod configured;
+mod engine;
 mod lora;
 mod names;
 mod pace;
 mod page;
 mod sample;
 mod scanner;
-pub(crate) mod spec;
+mod spec;
 
-use engine::{Engine, EngineTable};
+pub use configured::EnginesError;
+pub use engine::EngineTable;
+
+use engine::Engine;
 use pace::Pace;
 use page::{Page, PageError};
 use scanner::Scanner;
@@ -55,7 +59,15 @@ pub struct Scraper {
     pub metrics: Metrics,
     /// Told when the first round is done.
     pub readiness: Readiness,
+    /// What engines call their metrics.
+    pub engines: EngineTable,
+    /// Called after each page that was read: a request that waits may go on.
+    pub scraped: Scraped,
 }
+
+/// What is called after each page that was read. Cheap to clone.
+#[derive(Clone)]
+pub struct Scraped(pub Arc<dyn Fn() + Send + Sync>);
 
 /// What one endpoint's task needs.
 struct Target {
@@ -66,29 +78,29 @@ struct Target {
     ok: Counter,
     unreachable: Counter,
     useless: Counter,
+    scraped: Scraped,
 }
 
 type Running = BTreeMap<Slot, (Arc<str>, AbortHandle)>;
 
+// === impl Scraped ===
+
+impl fmt::Debug for Scraped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scraped")
+    }
+}
+
 // === impl Scraper ===
 
 impl Scraper {
-    /// [`Scraper::run_with`] the built-in engines.
-    ///
-    /// # Errors
-    /// The same.
-    pub async fn run(self, members: watch::Receiver<Option<Arc<Snapshot>>>) -> anyhow::Result<()> {
-        self.run_with(EngineTable::default(), members).await
-    }
-
     /// Scrapes the members, as they come and go, until the sender of `members` is dropped. `None` in
     /// `members`: not known yet.
     ///
     /// # Errors
     /// When a task ended, which only a bug can make it do.
-    pub async fn run_with(
+    pub async fn run(
         self,
-        engines: EngineTable,
         mut members: watch::Receiver<Option<Arc<Snapshot>>>,
     ) -> anyhow::Result<()> {
         let mut tasks = JoinSet::new();
@@ -103,7 +115,7 @@ impl Scraper {
             return Ok(());
         };
         self.follow(
-            &engines,
+            &self.engines,
             &snapshot.unwrap_or_default(),
             &mut running,
             &mut tasks,
@@ -120,7 +132,7 @@ impl Scraper {
                         return Ok(());
                     }
                     let snapshot = members.borrow_and_update().clone().unwrap_or_default();
-                    self.follow(&engines, &snapshot, &mut running, &mut tasks, None);
+                    self.follow(&self.engines, &snapshot, &mut running, &mut tasks, None);
                 }
                 Some(ended) = tasks.join_next() => match ended {
                     Err(error) if error.is_cancelled() => {}
@@ -173,6 +185,7 @@ impl Scraper {
             ok: self.metrics.scrapes("ok"),
             unreachable: self.metrics.scrapes("unreachable"),
             useless: self.metrics.scrapes("useless"),
+            scraped: self.scraped.clone(),
         }
     }
 }
@@ -226,7 +239,10 @@ impl Target {
             scanner.reset();
         }
         let counter = match noted {
-            Ok(()) => &self.ok,
+            Ok(()) => {
+                (self.scraped.0)();
+                &self.ok
+            }
             Err(ScrapeFailure::Unreachable) => &self.unreachable,
             Err(ScrapeFailure::Useless) => &self.useless,
         };

@@ -52,12 +52,12 @@ struct Inner<T> {
 #[derive(Debug)]
 struct Waiter<T> {
     request: T,
-    answer: oneshot::Sender<Result<Answer, Reject>>,
+    answer: oneshot::Sender<Result<Box<Answer>, Reject>>,
 }
 
 /// A request in the queue; it leaves it when this is dropped.
 pub(crate) struct Waiting<T> {
-    answer: oneshot::Receiver<Result<Answer, Reject>>,
+    answer: oneshot::Receiver<Result<Box<Answer>, Reject>>,
     ticket: Ticket,
     queue: Queue<T>,
 }
@@ -71,7 +71,7 @@ pub(crate) trait Dispatch<T> {
     fn regime(&self) -> Regime;
 
     /// Picks for a request, which raises the saturation.
-    fn pick(&self, request: T) -> Result<Answer, Reject>;
+    fn pick(&self, request: T) -> Result<Box<Answer>, Reject>;
 }
 
 // === impl Queue ===
@@ -189,7 +189,7 @@ impl<T> Queue<T> {
 // === impl Waiting ===
 
 impl<T> Future for Waiting<T> {
-    type Output = Result<Answer, Reject>;
+    type Output = Result<Box<Answer>, Reject>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let answered = Pin::new(&mut self.answer).poll(cx);

@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_session_is_found_until_its_time_is_over() {
         let (sessions, endpoint) = (Sessions::default(), mk_endpoint());
-        let ttl = Duration::from_secs(300);
+        let ttl = Duration::from_mins(5);
         let at = |seconds: u64| Moment::from_millis(seconds * 1000);
         sessions.remember("s", &endpoint, at(10));
         let here = Some(SessionAt::Slot(endpoint.slot()));

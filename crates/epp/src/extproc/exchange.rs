@@ -304,7 +304,7 @@ impl Exchange {
     }
 
     /// What an endpoint will have cached and is not known to, and that endpoint. To be asked once answers are written.
-    pub(super) fn to_learn(&mut self) -> Option<(&Learned, &Endpoint)> {
+    pub(super) fn take_unlearned(&mut self) -> Option<(&Learned, &Endpoint)> {
         let picked = self.picked.as_mut()?;
         let endpoint = picked.booking.endpoint();
         let slot = Some(endpoint.slot());

@@ -64,7 +64,7 @@ pub(super) enum Input {
     /// The answer to [`Output::Decide`] will take a while.
     Queued,
     /// The answer to [`Output::Decide`].
-    Decided(Result<Answer, Reject>),
+    Decided(Result<Box<Answer>, Reject>),
     /// The moment of [`super::Exchange::deadline`] is here.
     Timer,
     /// The peer closed its side, reset the stream, or is gone.

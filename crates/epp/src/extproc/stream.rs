@@ -114,7 +114,7 @@ where
         self.meter.open.enter(self.exchange.phase());
     }
 
-    fn decided(&mut self, decision: Result<Answer, Reject>) {
+    fn decided(&mut self, decision: Result<Box<Answer>, Reject>) {
         self.meter.decided(decision.is_ok());
         self.feed(Input::Decided(decision));
     }
@@ -162,7 +162,7 @@ where
     /// The next thing that happens to the stream, other than our own answers.
     fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // All that was to be said is with the server: what follows delays nobody.
-        if let Some((learned, endpoint)) = self.exchange.to_learn() {
+        if let Some((learned, endpoint)) = self.exchange.take_unlearned() {
             self.shared.director.learn(learned, endpoint);
         }
         if let Poll::Ready(message) = Pin::new(&mut self.messages).poll_next(cx) {

@@ -63,6 +63,8 @@ fn start(snapshot: Option<Arc<Snapshot>>) -> Running {
         clock,
         metrics: metrics.clone(),
         readiness: readiness.clone(),
+        engines: EngineTable::default(),
+        scraped: Scraped(Arc::new(|| {})),
     };
     let mut task = JoinSet::new();
     task.spawn(scraper.run(members));

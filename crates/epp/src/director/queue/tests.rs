@@ -48,10 +48,10 @@ impl Dispatch<&'static str> for Pool {
         *self.regime.lock()
     }
 
-    fn pick(&self, name: &'static str) -> Result<Answer, Reject> {
+    fn pick(&self, name: &'static str) -> Result<Box<Answer>, Reject> {
         let endpoint = Arc::clone(&self.snapshot.members()[0].endpoint);
         let transit = Duration::ZERO;
-        Ok(Answer {
+        Ok(Box::new(Answer {
             route: Route {
                 destination: Some(Bytes::from_static(name.as_bytes())),
                 edit: Edit::default(),
@@ -61,7 +61,7 @@ impl Dispatch<&'static str> for Pool {
             tap: None,
             response: Edit::default(),
             learned: None,
-        })
+        }))
     }
 }
 
@@ -98,7 +98,7 @@ impl Bed {
     }
 }
 
-fn name(answer: &Result<Answer, Reject>) -> &[u8] {
+fn name(answer: &Result<Box<Answer>, Reject>) -> &[u8] {
     answer.as_ref().unwrap().route.destination.as_ref().unwrap()
 }
 

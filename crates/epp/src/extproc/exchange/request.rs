@@ -210,7 +210,7 @@ impl Exchange {
         }
     }
 
-    pub(super) fn on_decided(&mut self, decision: Result<Answer, Reject>) -> Outputs {
+    pub(super) fn on_decided(&mut self, decision: Result<Box<Answer>, Reject>) -> Outputs {
         let RequestHalf::Deciding(held) = std::mem::replace(&mut self.request, RequestHalf::Over)
         else {
             // The response came first; dropping the decision gives its place back.
@@ -218,14 +218,15 @@ impl Exchange {
         };
         match decision {
             Err(reject) => self.reject(reject),
-            Ok(Answer {
-                route,
-                endpoints,
-                booking,
-                tap,
-                response,
-                learned,
-            }) => {
+            Ok(answer) => {
+                let Answer {
+                    route,
+                    endpoints,
+                    booking,
+                    tap,
+                    response,
+                    learned,
+                } = *answer;
                 self.picked = Some(Picked {
                     endpoints,
                     booking,

@@ -140,14 +140,14 @@ impl Script {
             destination: Some("10.0.0.1:8000".into()),
             edit: self.edit.clone(),
         };
-        Input::Decided(Ok(Answer {
+        Input::Decided(Ok(Box::new(Answer {
             route,
             endpoints,
             booking,
             tap: self.restores.map(ResponseTap::restoring),
             response: Edit::default(),
             learned: None,
-        }))
+        })))
     }
 
     fn decide(&mut self) -> Vec<String> {

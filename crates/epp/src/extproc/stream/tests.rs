@@ -90,7 +90,6 @@ fn mk_headers(key: &str, value: &str, end_of_stream: bool) -> HttpHeaders {
             headers: vec![header],
         }),
         end_of_stream,
-        ..HttpHeaders::default()
     }
 }
 
@@ -144,7 +143,6 @@ async fn a_refusal_counts_once_as_an_error_of_its_model(#[case] code: i32, #[cas
     let mut body = HttpBody {
         body: Bytes::from_static(br#"{"model":"m"}"#),
         end_of_stream: true,
-        ..HttpBody::default()
     };
     match (code, model) {
         (503, "m") => drop(

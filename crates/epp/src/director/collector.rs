@@ -1,0 +1,115 @@
+//! What the director holds, computed when the page of metrics is asked for.
+
+use std::{fmt, sync::Arc};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::gauge::ConstGauge,
+};
+
+use super::Director;
+
+/// Serves the gauges of the prefix index and of the queue.
+#[derive(Debug)]
+pub struct DirectorCollector {
+    /// Label `inference_pool`.
+    pub pool: String,
+    /// Whose they are.
+    pub director: Arc<Director>,
+}
+
+/// Labels of the prefix index, as in the reference.
+const INDEX: [(&str, &str); 2] = [
+    ("plugin_name", "approx-prefix-cache-producer"),
+    ("plugin_type", "approx-prefix-cache-producer"),
+];
+
+/// Name, help, labels, value.
+type Gauge<'a> = (
+    &'static str,
+    &'static str,
+    &'a [(&'static str, &'a str)],
+    f64,
+);
+
+impl Collector for DirectorCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let stats = self.director.prefix_stats();
+        let pool = [("inference_pool", self.pool.as_str())];
+        let decided = [("inference_pool", self.pool.as_str()), ("stage", "pick")];
+        let none: [(&str, &str); 0] = [];
+        let gauges: [Gauge<'_>; 4] = [
+            (
+                "llm_d_epp_prefix_indexer_size",
+                "Blocks of prompts that endpoints are believed to have cached",
+                &INDEX,
+                stats.entries as f64,
+            ),
+            (
+                "epp_prefix_index_bytes",
+                "Memory of the prefix index",
+                &none,
+                stats.bytes as f64,
+            ),
+            (
+                "llm_d_epp_flow_control_queue_size",
+                "Requests that wait",
+                &pool,
+                self.director.queued() as f64,
+            ),
+            (
+                "llm_d_epp_flow_control_pool_saturation",
+                "1 and above: the pool takes nothing more",
+                &decided,
+                self.director.saturation(),
+            ),
+        ];
+        for (name, help, labels, value) in gauges {
+            let gauge = ConstGauge::new(value);
+            let mut metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+            gauge.encode(metric.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::{encoding::text::encode, registry::Registry};
+
+    use super::*;
+    use crate::{
+        config::{Config, CurrentConfig, Prefix},
+        director::{Options, Pool},
+    };
+
+    #[test]
+    fn an_empty_pool_is_saturated_and_its_index_empty() {
+        let prefix = Prefix {
+            max_bytes: 1 << 20,
+            ..Prefix::default()
+        };
+        let config = CurrentConfig::new(Config {
+            prefix,
+            ..Config::default()
+        });
+        let clock = moment::Clock::start();
+        let director = Director::new(Pool::default(), config, Options::default(), clock);
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(DirectorCollector {
+            pool: "llm".to_owned(),
+            director: Arc::new(director),
+        }));
+        let mut page = String::new();
+        encode(&mut page, &registry).unwrap();
+        for line in [
+            "llm_d_epp_flow_control_queue_size{inference_pool=\"llm\"} 0",
+            "llm_d_epp_flow_control_pool_saturation{inference_pool=\"llm\",stage=\"pick\"} 1",
+            "llm_d_epp_prefix_indexer_size{plugin_name=\"approx-prefix-cache-producer\",plugin_type=\"approx-prefix-cache-producer\"} 0",
+            "epp_prefix_index_bytes ",
+        ] {
+            assert!(page.contains(line), "{line} is not in {page}");
+        }
+    }
+}
