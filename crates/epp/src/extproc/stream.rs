@@ -6,6 +6,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -18,12 +19,12 @@ use tracing::debug;
 
 use super::{
     exchange::Exchange,
-    message::{Close, Event, Input, Output, Query, Reply},
+    message::{Close, Event, Input, Output, Phase, Query, Reply},
     service::Shared,
     wire,
 };
 use crate::{
-    metrics::{OpenStream, Running, Series},
+    metrics::{Labels, OpenStream, Running, Series},
     proto::{ProcessingRequest, ProcessingResponse, Request},
     tap::Usage,
 };
@@ -58,6 +59,14 @@ struct Meter {
     opened: Moment,
     /// When the last message came.
     heard: Moment,
+    /// Whether it is still to be answered.
+    unanswered: bool,
+    /// When the response began.
+    responding: Option<Moment>,
+    /// The client wants the response as events.
+    streaming: bool,
+    /// What the parts of a streamed response took here.
+    handling: Duration,
     open: OpenStream,
     /// Of the request, once its model was looked for.
     series: Option<Arc<Series>>,
@@ -79,6 +88,10 @@ where
             open: shared.metrics.open_stream(),
             opened: now,
             heard: now,
+            unanswered: false,
+            responding: None,
+            streaming: false,
+            handling: Duration::ZERO,
             series: None,
             running: None,
             end: "reset",
@@ -146,6 +159,7 @@ where
             self.meter.heard = self.shared.director.clock.now();
             match message {
                 Some(Ok(message)) => {
+                    self.meter.message(&message);
                     self.large = large_body(&message);
                     wire::inputs(message, self.exchange.wants_attributes())
                         .into_iter()
@@ -245,16 +259,40 @@ impl Timer {
 // === impl Meter ===
 
 impl Meter {
+    fn message(&mut self, message: &ProcessingRequest) {
+        self.unanswered = true;
+        if let (Some(Request::ResponseBody(body)), Some(running)) =
+            (&message.request, &mut self.running)
+        {
+            running.chunk(body.body.len(), self.heard);
+        }
+    }
+
     fn decide(&mut self, query: Query) -> Result<super::Answer, crate::reject::Reject> {
         let Shared {
             director, metrics, ..
         } = &*self.shared;
-        let model = query.parsed.as_ref().map(|parsed| parsed.model.as_str());
-        let series = metrics.series(model, query.head.fairness_id.as_deref());
-        let (blind, bytes) = (model.is_none(), query.body.len());
+        let parsed = query.parsed.as_ref();
+        self.streaming = parsed.is_some_and(|parsed| parsed.stream);
+        let model = parsed.map(|parsed| parsed.model.clone());
+        let fairness_id = query.head.fairness_id.clone();
+        let bytes = query.body.len();
+        let start = director.clock.now();
         let decision = director.decide(query);
+        metrics.scheduled(director.clock.now().since(start));
+        // A model that does not exist must not take the place of one that does.
+        let refused = decision
+            .as_ref()
+            .is_err_and(|reject| reject.status() == 404);
+        let model = model.as_deref().filter(|_| !refused);
+        let series = metrics.series(&Labels {
+            model,
+            target: model,
+            fairness_id: fairness_id.as_deref(),
+            priority: 0,
+        });
         if decision.is_ok() {
-            if blind {
+            if model.is_none() {
                 metrics.picked_blindly();
             }
             self.running = Some(Arc::clone(&series).begin(bytes));
@@ -264,39 +302,53 @@ impl Meter {
     }
 
     fn reply(&mut self, reply: &Reply) {
-        let metrics = &self.shared.metrics;
+        let Shared {
+            director, metrics, ..
+        } = &*self.shared;
+        let unanswered = std::mem::take(&mut self.unanswered);
         match reply {
-            Reply::Headers(_, Some(_)) | Reply::Body { route: Some(_), .. } => {
-                metrics.picked(self.shared.director.clock.now().since(self.heard));
+            Reply::Headers(Phase::Request, Some(_)) | Reply::Body { route: Some(_), .. } => {
+                let now = director.clock.now();
+                metrics.picked(now.since(self.heard));
+                metrics.request_processed(now.since(self.opened));
             }
             Reply::Immediate(reject) => {
+                metrics.request_processed(director.clock.now().since(self.opened));
                 metrics.rejected(reject.reason());
                 // Refused before its model was read: it has none.
                 let series = self
                     .series
                     .take()
-                    .unwrap_or_else(|| metrics.series(None, None));
+                    .unwrap_or_else(|| metrics.series(&Labels::default()));
                 series.failed(reject.status());
                 self.end = "rejected";
+            }
+            Reply::Body {
+                phase: Phase::Response,
+                ..
+            } if self.streaming && unanswered => {
+                self.handling += director.clock.now().since(self.heard);
             }
             Reply::Headers(..) | Reply::Body { .. } | Reply::Trailers(_) | Reply::Wait(_) => {}
         }
     }
 
-    fn responding(&self, status: u16) {
+    fn responding(&mut self, status: u16) {
+        self.responding = Some(self.heard);
         if let Some(running) = self.running.as_ref().filter(|_| status >= 400) {
             running.failed(status);
         }
     }
 
-    fn first_byte(&self) {
-        if let Some(running) = &self.running {
-            running.first_byte(self.shared.director.clock.now().since(self.opened));
+    /// Where the body passes unseen its first byte is not known either.
+    fn first_byte(&mut self) {
+        if let Some(running) = self.running.as_mut().filter(|running| running.has_body()) {
+            running.first_byte(self.heard.since(self.opened), self.streaming);
         }
     }
 
-    fn used(&self, usage: Usage) {
-        if let Some(running) = &self.running {
+    fn used(&mut self, usage: Usage) {
+        if let Some(running) = &mut self.running {
             running.used(usage);
         }
     }
@@ -304,7 +356,11 @@ impl Meter {
     fn complete(&mut self) {
         self.end = "complete";
         if let Some(running) = self.running.take() {
-            running.took(self.shared.director.clock.now().since(self.opened));
+            let now = self.shared.director.clock.now();
+            running.took(now.since(self.opened));
+            if let Some(began) = self.responding.filter(|_| !self.streaming) {
+                self.shared.metrics.response_processed(now.since(began));
+            }
         }
     }
 
@@ -332,6 +388,9 @@ impl Meter {
 impl Drop for Meter {
     fn drop(&mut self) {
         self.shared.metrics.stream_ended(self.end);
+        if self.handling > Duration::ZERO {
+            self.shared.metrics.response_processed(self.handling);
+        }
     }
 }
 
