@@ -331,3 +331,74 @@ impl Drop for OpenStream {
         self.gauge().dec();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use moment::Moment;
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+    use crate::tap::Usage;
+
+    const DOCS: &str = include_str!("../../../docs/epp-metrics.md");
+
+    /// All that [`Metrics`] serves, with a value each.
+    fn page() -> String {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        for (model, streaming) in [("m", false), ("n", true)] {
+            let labels = Labels {
+                model: Some(model),
+                ..Labels::default()
+            };
+            let mut running = metrics.series(&labels).begin(1);
+            running.failed(500);
+            running.chunk(1, Moment::START);
+            running.first_byte(Duration::from_secs(1), streaming);
+            running.chunk(1, Moment::from_millis(1));
+            running.used(Usage {
+                input_tokens: Some(2),
+                output_tokens: Some(2),
+                cached_tokens: Some(2),
+            });
+            running.took(Duration::from_secs(2));
+        }
+        metrics.rejected("saturated");
+        metrics.stream_ended("complete");
+        metrics.served_elsewhere(true);
+        metrics.scrapes("ok");
+        metrics.discovery_synced("pools", true);
+        metrics.discovery_error("pools");
+        let mut page = String::new();
+        encode(&mut page, &registry).unwrap();
+        page
+    }
+
+    #[test]
+    fn every_name_is_documented() {
+        let page = page();
+        let mut names: Vec<_> = page
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+            .map(|(name, kind)| match kind {
+                "counter" => format!("`{name}_total`"),
+                _ => format!("`{name}`"),
+            })
+            .collect();
+        assert_eq!(names.len(), 36, "{names:#?}");
+        names.retain(|name| !DOCS.contains(name.as_str()));
+        assert!(names.is_empty(), "not in docs/epp-metrics.md: {names:?}");
+    }
+
+    #[test]
+    fn the_build_is_on_the_page() {
+        let version = env!("CARGO_PKG_VERSION");
+        let line = format!(
+            "llm_d_epp_info{{commit=\"{}\",build_ref=\"{}\"}} 1\n",
+            COMMIT.unwrap_or("unknown"),
+            BUILD_REF.unwrap_or(version)
+        );
+        let page = page();
+        assert!(page.contains(&line), "{page}");
+    }
+}
