@@ -324,6 +324,7 @@ impl Director {
         } = prepared;
         let profile = &config.profile;
         let snapshot = self.pool.0.snapshot.load();
+        let start = self.clock.now();
         let picked = SCRATCH.with_borrow_mut(|Scratch { table, matched }| {
             snapshot.read_into(table, now, profile.freshness, profile.uses_adapters());
             self.prefix
@@ -370,6 +371,7 @@ impl Director {
             tap,
             response,
             learned: Learned::new(prefix),
+            scheduling: self.clock.now().since(start),
         }))
     }
 

@@ -1,30 +1,75 @@
 //! What this EPP counts. Standard names of the ecosystem keep their names; ours begin with `epp_`.
 //!
 //! [`requests`] holds what is counted per model, [`pool`] what is read from the members when a scrape
-//! asks for it.
+//! asks for it. All names are in `docs/epp-metrics.md`.
 
+mod histogram;
 mod pool;
+mod recent;
 mod requests;
 
 use std::{sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
 use prometheus_client::{
     encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 
 pub use pool::PoolCollector;
-use requests::Requests;
-pub(crate) use requests::{Running, Series};
+pub(crate) use requests::{Labels, Running, Series};
 
 use crate::extproc::Phase;
+use histogram::{Shape, Single};
+use requests::{Page, Requests};
 
 /// 10 us to 100 ms: the goal is 100 us at the median and 500 us at the 99th percentile.
-const PICK_BUCKETS: [f64; 13] = [
-    1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1,
-];
+static PICKS: Shape = Shape::nanos(&[
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+]);
+
+/// 0.1 to 100 ms, as the reference has them.
+static SCHEDULING: Shape = Shape::nanos(&[
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    2_000_000,
+    5_000_000,
+    10_000_000,
+    20_000_000,
+    50_000_000,
+    100_000_000,
+]);
+
+/// 0.5 ms to 10 s: the body's transfer and the queue count too. As the reference has them.
+static REQUEST_PROCESSING: Shape = Shape::micros(&[
+    500, 1_000, 2_000, 5_000, 10_000, 15_000, 25_000, 40_000, 60_000, 100_000, 250_000, 500_000,
+    1_000_000, 2_500_000, 5_000_000, 10_000_000,
+]);
+
+/// 0.1 ms to 5 s, as the reference has them.
+static RESPONSE_PROCESSING: Shape = Shape::micros(&[
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
+    1_000_000, 2_500_000, 5_000_000,
+]);
+
+/// Set when an image is built.
+const COMMIT: Option<&str> = option_env!("ISTHMUS_COMMIT");
+/// Set when an image is built; else the version.
+const BUILD_REF: Option<&str> = option_env!("ISTHMUS_BUILD_REF");
 
 /// Label values of open streams.
 const PHASES: [&str; 2] = ["request", "response"];
@@ -32,7 +77,10 @@ const PHASES: [&str; 2] = ["request", "response"];
 /// All handles. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    pick_duration: Histogram,
+    pick_duration: Single,
+    scheduling: Single,
+    request_processing: Single,
+    response_processing: Single,
     rejected: Family<Reason, Counter>,
     /// Of requests and of responses.
     streams: [Gauge; 2],
@@ -44,7 +92,7 @@ pub struct Metrics {
     scrapes: Family<ResultLabel, Counter>,
     discovery_synced: Family<Kind, Gauge>,
     discovery_errors: Family<Kind, Counter>,
-    requests: Arc<Mutex<Requests>>,
+    requests: Arc<Requests>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -72,6 +120,12 @@ struct ResultLabel {
     result: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Build {
+    commit: &'static str,
+    build_ref: &'static str,
+}
+
 /// Counts one stream as open, in one phase.
 #[derive(Debug)]
 pub struct OpenStream {
@@ -86,7 +140,10 @@ impl Metrics {
     pub fn register(registry: &mut Registry) -> Self {
         let by_phase = Family::<PhaseLabel, Gauge>::default();
         let metrics = Self {
-            pick_duration: Histogram::new(PICK_BUCKETS),
+            pick_duration: Single::new(&PICKS),
+            scheduling: Single::new(&SCHEDULING),
+            request_processing: Single::new(&REQUEST_PROCESSING),
+            response_processing: Single::new(&RESPONSE_PROCESSING),
             rejected: Family::default(),
             streams: PHASES.map(|phase| by_phase.get_or_create_owned(&PhaseLabel { phase })),
             stream_ends: Family::default(),
@@ -95,10 +152,13 @@ impl Metrics {
             scrapes: Family::default(),
             discovery_synced: Family::default(),
             discovery_errors: Family::default(),
-            requests: Arc::new(Mutex::new(Requests::register(registry))),
+            requests: Arc::new(Requests::new()),
         };
         let Self {
             pick_duration,
+            scheduling,
+            request_processing,
+            response_processing,
             rejected,
             streams: _,
             stream_ends,
@@ -107,8 +167,32 @@ impl Metrics {
             scrapes,
             discovery_synced,
             discovery_errors,
-            requests: _,
+            requests,
         } = metrics.clone();
+        registry.register_collector(Box::new(Page(requests)));
+        let llm_d = registry.sub_registry_with_prefix("llm_d_epp");
+        llm_d.register(
+            "scheduler_e2e_duration_seconds",
+            "Filters, scores and the pick, without the wait before them",
+            scheduling,
+        );
+        llm_d.register(
+            "request_processing_duration_seconds",
+            "From the first message to the answer, the body's transfer and the queue included",
+            request_processing,
+        );
+        llm_d.register(
+            "response_processing_duration_seconds",
+            "Of a streamed response the time spent on its parts, of another one from its headers to its end",
+            response_processing,
+        );
+        let info = Family::<Build, Gauge>::default();
+        let build = Build {
+            commit: COMMIT.unwrap_or("unknown"),
+            build_ref: BUILD_REF.unwrap_or(env!("CARGO_PKG_VERSION")),
+        };
+        info.get_or_create(&build).set(1);
+        llm_d.register("info", "What this program was built from", info);
         let epp = registry.sub_registry_with_prefix("epp");
         epp.register(
             "pick_duration_seconds",
@@ -148,7 +232,22 @@ impl Metrics {
 
     /// A pick was answered this long after its last input.
     pub fn picked(&self, took: Duration) {
-        self.pick_duration.observe(took.as_secs_f64());
+        self.pick_duration.observe_nanos(took);
+    }
+
+    /// Filters, scores and the pick took this long.
+    pub fn scheduled(&self, took: Duration) {
+        self.scheduling.observe_nanos(took);
+    }
+
+    /// A request was answered, by a pick or a refusal, this long after its first message.
+    pub fn request_processed(&self, took: Duration) {
+        self.request_processing.observe_micros(took);
+    }
+
+    /// A response took this long here: a streamed one the work on its parts, another one from its headers to its end.
+    pub fn response_processed(&self, took: Duration) {
+        self.response_processing.observe_micros(took);
     }
 
     /// A pick was made without the body.
@@ -199,10 +298,10 @@ impl Metrics {
         self.discovery_errors.get_or_create(&Kind { kind }).inc();
     }
 
-    /// The series of one model and flow. Of a value over 256 bytes, and of pairs after the first thousand,
-    /// that of `other`.
-    pub fn series(&self, model: Option<&str>, fairness_id: Option<&str>) -> Arc<Series> {
-        self.requests.lock().series(model, fairness_id)
+    /// Where requests of these labels are counted. The 1000 most recently used series are on the page; one that is held
+    /// stays. Of a value over 256 bytes, and of all values where no series may leave, it is that of `other`.
+    pub(crate) fn series(&self, labels: &Labels<'_>) -> Arc<Series> {
+        self.requests.series(labels)
     }
 }
 
@@ -230,5 +329,76 @@ impl OpenStream {
 impl Drop for OpenStream {
     fn drop(&mut self) {
         self.gauge().dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use moment::Moment;
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+    use crate::tap::Usage;
+
+    const DOCS: &str = include_str!("../../../docs/epp-metrics.md");
+
+    /// All that [`Metrics`] serves, with a value each.
+    fn page() -> String {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        for (model, streaming) in [("m", false), ("n", true)] {
+            let labels = Labels {
+                model: Some(model),
+                ..Labels::default()
+            };
+            let mut running = metrics.series(&labels).begin(1);
+            running.failed(500);
+            running.chunk(1, Moment::START);
+            running.first_byte(Duration::from_secs(1), streaming);
+            running.chunk(1, Moment::from_millis(1));
+            running.used(Usage {
+                input_tokens: Some(2),
+                output_tokens: Some(2),
+                cached_tokens: Some(2),
+            });
+            running.took(Duration::from_secs(2));
+        }
+        metrics.rejected("saturated");
+        metrics.stream_ended("complete");
+        metrics.served_elsewhere(true);
+        metrics.scrapes("ok");
+        metrics.discovery_synced("pools", true);
+        metrics.discovery_error("pools");
+        let mut page = String::new();
+        encode(&mut page, &registry).unwrap();
+        page
+    }
+
+    #[test]
+    fn every_name_is_documented() {
+        let page = page();
+        let mut names: Vec<_> = page
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+            .map(|(name, kind)| match kind {
+                "counter" => format!("`{name}_total`"),
+                _ => format!("`{name}`"),
+            })
+            .collect();
+        assert_eq!(names.len(), 36, "{names:#?}");
+        names.retain(|name| !DOCS.contains(name.as_str()));
+        assert!(names.is_empty(), "not in docs/epp-metrics.md: {names:?}");
+    }
+
+    #[test]
+    fn the_build_is_on_the_page() {
+        let version = env!("CARGO_PKG_VERSION");
+        let line = format!(
+            "llm_d_epp_info{{commit=\"{}\",build_ref=\"{}\"}} 1\n",
+            COMMIT.unwrap_or("unknown"),
+            BUILD_REF.unwrap_or(version)
+        );
+        let page = page();
+        assert!(page.contains(&line), "{page}");
     }
 }

@@ -122,35 +122,14 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         certificate,
         max_streams: listen.max_streams,
     };
-    let Ports {
-        grpc,
-        health,
-        admin: admin_port,
-    } = ports;
-    let stop = goaway.clone();
-    tasks.spawn(async move { (EXT_PROC, server.serve(grpc, stop).await.map_err(Into::into)) });
-    let health_readiness = readiness.clone();
-    tasks.spawn(async move {
-        (
-            "health server",
-            serve_health(health, health_readiness)
-                .await
-                .map_err(Into::into),
-        )
-    });
-    let admin_health = readiness.admin();
-    tasks.spawn(async move {
-        let never = CancellationToken::new();
-        let served = admin::serve(
-            admin_port,
-            Arc::new(registry),
-            admin_health,
-            Router::new(),
-            never,
-        )
-        .await;
-        ("admin server", served.map_err(Into::into))
-    });
+    spawn_servers(
+        &mut tasks,
+        server,
+        ports,
+        goaway.clone(),
+        &readiness,
+        registry,
+    );
 
     info!(
         pool = pool.pool_name,
@@ -376,6 +355,33 @@ fn engines(config: &Config) -> Result<EngineTable, ConfigError> {
             "queuedRequestsSpec: my_engine:requests_waiting{model=llama}",
         )
     })
+}
+
+fn spawn_servers(
+    tasks: &mut Tasks,
+    server: ExtProcServer,
+    ports: Ports,
+    stop: CancellationToken,
+    readiness: &Readiness,
+    registry: Registry,
+) {
+    let Ports {
+        grpc,
+        health,
+        admin: admin_port,
+    } = ports;
+    tasks.spawn(async move { (EXT_PROC, server.serve(grpc, stop).await.map_err(Into::into)) });
+    let health_readiness = readiness.clone();
+    tasks.spawn(async move {
+        let served = serve_health(health, health_readiness).await;
+        ("health server", served.map_err(Into::into))
+    });
+    let admin_health = readiness.admin();
+    tasks.spawn(async move {
+        let (registry, never) = (Arc::new(registry), CancellationToken::new());
+        let served = admin::serve(admin_port, registry, admin_health, Router::new(), never).await;
+        ("admin server", served.map_err(Into::into))
+    });
 }
 
 fn spawn_director(tasks: &mut Tasks, director: &Arc<Director>) {

@@ -224,6 +224,8 @@ pub(crate) struct Answer {
     pub response: Edit,
     /// What the endpoint will have cached.
     pub learned: Option<Learned>,
+    /// How long the choice took.
+    pub scheduling: Duration,
 }
 
 /// Something to count.

@@ -6,6 +6,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -18,13 +19,13 @@ use tracing::debug;
 
 use super::{
     exchange::Exchange,
-    message::{Answer, Close, Event, Input, Output, Query, Reply},
+    message::{Answer, Close, Event, Input, Output, Phase, Query, Reply},
     service::Shared,
     wire,
 };
 use crate::{
     director::{Decision, Prepared, Waiting},
-    metrics::{OpenStream, Running, Series},
+    metrics::{Labels, OpenStream, Running, Series},
     proto::{ProcessingRequest, ProcessingResponse, Request},
     reject::Reject,
     tap::Usage,
@@ -62,6 +63,14 @@ struct Meter {
     opened: Moment,
     /// When the last message came.
     heard: Moment,
+    /// Whether it is still to be answered.
+    unanswered: bool,
+    /// When the response began.
+    responding: Option<Moment>,
+    /// The client wants the response as events.
+    streaming: bool,
+    /// What the parts of a streamed response took here.
+    handling: Duration,
     open: OpenStream,
     /// Of the request, once its model was looked for.
     series: Option<Arc<Series>>,
@@ -85,6 +94,10 @@ where
             open: shared.metrics.open_stream(),
             opened: now,
             heard: now,
+            unanswered: false,
+            responding: None,
+            streaming: false,
+            handling: Duration::ZERO,
             series: None,
             seen: None,
             running: None,
@@ -115,7 +128,7 @@ where
     }
 
     fn decided(&mut self, decision: Result<Box<Answer>, Reject>) {
-        self.meter.decided(decision.is_ok());
+        self.meter.decided(&decision);
         self.feed(Input::Decided(decision));
     }
 
@@ -169,6 +182,7 @@ where
             self.meter.heard = self.shared.director.clock().now();
             match message {
                 Some(Ok(message)) => {
+                    self.meter.message(&message);
                     self.large = large_body(&message);
                     wire::inputs(message, self.exchange.wants_attributes())
                         .into_iter()
@@ -274,6 +288,15 @@ impl Timer {
 // === impl Meter ===
 
 impl Meter {
+    fn message(&mut self, message: &ProcessingRequest) {
+        self.unanswered = true;
+        if let (Some(Request::ResponseBody(body)), Some(running)) =
+            (&message.request, &mut self.running)
+        {
+            running.chunk(body.body.len(), self.heard);
+        }
+    }
+
     fn decide(&mut self, query: Query) -> Decision {
         let Shared {
             director, metrics, ..
@@ -283,57 +306,79 @@ impl Meter {
             // What nobody serves has no series: anybody may ask for it.
             Err(reject) => return Decision::Made(Err(reject)),
         };
-        let (model, flow) = (resolved.model.as_deref(), resolved.fairness_id.as_deref());
-        self.series = Some(metrics.series(model, flow));
-        self.seen = model.map(|_| query.body.len());
+        let series = metrics.series(&Labels {
+            model: resolved.model.as_deref(),
+            target: resolved.target.as_deref(),
+            fairness_id: resolved.fairness_id.as_deref(),
+            priority: resolved.priority,
+        });
+        self.series = Some(series);
+        self.streaming = query.parsed.as_ref().is_some_and(|parsed| parsed.stream);
+        self.seen = query.parsed.as_ref().map(|_| query.body.len());
         director.decide(query, &resolved)
     }
 
-    fn decided(&mut self, picked: bool) {
-        let Some(series) = self.series.as_ref().filter(|_| picked) else {
+    fn decided(&mut self, decision: &Result<Box<Answer>, Reject>) {
+        let (Some(series), Ok(answer)) = (&self.series, decision) else {
             return;
         };
+        let metrics = &self.shared.metrics;
+        metrics.scheduled(answer.scheduling);
         if self.seen.is_none() {
-            self.shared.metrics.picked_blindly();
+            metrics.picked_blindly();
         }
         self.running = Some(Arc::clone(series).begin(self.seen.unwrap_or(0)));
     }
 
     fn reply(&mut self, reply: &Reply) {
-        let metrics = &self.shared.metrics;
+        let Shared {
+            director, metrics, ..
+        } = &*self.shared;
+        let unanswered = std::mem::take(&mut self.unanswered);
         match reply {
-            Reply::Headers(_, Some(_)) | Reply::Body { route: Some(_), .. } => {
-                metrics.picked(self.shared.director.clock().now().since(self.heard));
+            Reply::Headers(Phase::Request, Some(_)) | Reply::Body { route: Some(_), .. } => {
+                let now = director.clock().now();
+                metrics.picked(now.since(self.heard));
+                metrics.request_processed(now.since(self.opened));
             }
             Reply::Immediate(reject) => {
+                metrics.request_processed(director.clock().now().since(self.opened));
                 metrics.rejected(reject.reason());
                 // Refused before its model was read: it has none.
                 let series = self
                     .series
                     .take()
-                    .unwrap_or_else(|| metrics.series(None, None));
+                    .unwrap_or_else(|| metrics.series(&Labels::default()));
                 series.failed(reject.status());
                 self.end = "rejected";
+            }
+            Reply::Body {
+                phase: Phase::Response,
+                ..
+            } if self.streaming && unanswered => {
+                self.handling += director.clock().now().since(self.heard);
             }
             Reply::Headers(..) | Reply::Body { .. } | Reply::Trailers(_) | Reply::Wait(_) => {}
         }
     }
 
-    fn responding(&self, status: u16) {
+    fn responding(&mut self, status: u16) {
+        self.responding = Some(self.heard);
         if let Some(running) = self.running.as_ref().filter(|_| status >= 400) {
             running.failed(status);
         }
     }
 
-    fn first_byte(&self) {
+    /// Where the body passes unseen its first byte is not known either.
+    fn first_byte(&mut self) {
         self.shared.director.wake();
-        if let Some(running) = &self.running {
-            running.first_byte(self.shared.director.clock().now().since(self.opened));
+        if let Some(running) = self.running.as_mut().filter(|running| running.has_body()) {
+            running.first_byte(self.heard.since(self.opened), self.streaming);
         }
     }
 
-    fn used(&self, usage: Usage) {
-        if let Some(running) = &self.running {
+    fn used(&mut self, usage: Usage) {
+        if let Some(running) = &mut self.running {
             running.used(usage);
         }
     }
@@ -342,7 +387,11 @@ impl Meter {
         self.shared.director.wake();
         self.end = "complete";
         if let Some(running) = self.running.take() {
-            running.took(self.shared.director.clock().now().since(self.opened));
+            let now = self.shared.director.clock().now();
+            running.took(now.since(self.opened));
+            if let Some(began) = self.responding.filter(|_| !self.streaming) {
+                self.shared.metrics.response_processed(now.since(began));
+            }
         }
     }
 
@@ -370,6 +419,9 @@ impl Meter {
 impl Drop for Meter {
     fn drop(&mut self) {
         self.shared.metrics.stream_ended(self.end);
+        if self.handling > Duration::ZERO {
+            self.shared.metrics.response_processed(self.handling);
+        }
         self.shared.director.wake();
     }
 }

@@ -1,453 +1,191 @@
-//! Requests per model, under today's names and the former ones.
+//! Requests per model and flow, under today's names and the former ones.
+//!
+//! ```text
+//!  request ─ series() ─► table of the 1000 most recently used ─┐
+//!     └────► Running ──► counts of one series (atomics) ◄──────┴─ page, when a scrape asks for it
+//! ```
+//!
+//! A request looks its series up once, under one short lock, and then counts without any. The former names have fewer
+//! labels; their values are sums made for the page. What the series that left the table counted is kept for these sums
+//! as long as the model has a series at all, so that no counter of a model on the page goes back.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
-
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
-    registry::Registry,
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
-use crate::tap::Usage;
+use moment::Moment;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
 
-/// Pairs of model and flow, which both come from clients: each has two histograms for ever, so a
-/// hostile client must not make them without end.
-const MAX_PAIRS: usize = 1000;
+mod definitions;
+mod page;
+
+pub(super) use page::Page;
+
+use super::{
+    histogram::{Histogram, Reading},
+    recent::{Inserted, Recent},
+};
+use crate::tap::Usage;
+use definitions::Measure;
+
+/// Sets of labels, which come from clients: each takes a few KB, and as much of the page.
+const MAX_SERIES: usize = 1000;
 /// Bytes of one such value: names of models are far shorter, a body may be 64 MiB.
 const MAX_VALUE: usize = 256;
-/// Stands for a value longer than [`MAX_VALUE`], and for both values of a pair beyond [`MAX_PAIRS`].
+/// Stands for a value longer than [`MAX_VALUE`], for all values of a request that finds no place in the table, and for
+/// a status that HTTP does not have.
 const OTHER: &str = "other";
-/// Stands for the model of a request whose body is not read.
+/// Stands for the model of a request whose body is not read, or whose model is refused.
 const UNKNOWN: &str = "unknown";
 /// The flow of requests that name none.
 const DEFAULT_FLOW: &str = "default-flow";
-/// Requests get another priority by objectives, which come later.
-const DEFAULT_PRIORITY: &str = "0";
 
-/// 5 ms to 1 h: a refused request and a long generation.
-const DURATION_BUCKETS: [f64; 18] = [
-    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5, 3.0, 6.0, 15.0, 30.0, 60.0, 300.0,
-    900.0, 3600.0,
-];
-/// 64 B to 64 MiB, the default limit of a body, by powers of four.
-const SIZE_BUCKETS: [f64; 11] = [
-    64.0,
-    256.0,
-    1024.0,
-    4096.0,
-    16384.0,
-    65536.0,
-    262_144.0,
-    1_048_576.0,
-    4_194_304.0,
-    16_777_216.0,
-    67_108_864.0,
-];
-
-/// 1 to a million tokens, by powers of four.
-const TOKEN_BUCKETS: [f64; 11] = [
-    1.0,
-    4.0,
-    16.0,
-    64.0,
-    256.0,
-    1024.0,
-    4096.0,
-    16384.0,
-    65536.0,
-    262_144.0,
-    1_048_576.0,
-];
-
-type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
-
-/// The series of one model and flow.
-#[derive(Debug)]
-pub struct Series {
-    current: Handles,
-    former: Handles,
-    errors: Family<FlowError, Counter>,
-    former_errors: Family<ModelError, Counter>,
-    flow: Flow,
+/// What a request is counted under.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Labels<'a> {
+    /// As the client named it. Absent: it is not known, or refused.
+    pub model: Option<&'a str>,
+    /// As the server is asked for it.
+    pub target: Option<&'a str>,
+    /// As the client named it.
+    pub fairness_id: Option<&'a str>,
+    /// Of the request's objective.
+    pub priority: i32,
 }
 
-/// Counts one request as running until dropped.
+/// Where requests of the same labels are counted. It stays on the page as long as somebody holds it.
 #[derive(Debug)]
-pub struct Running(Arc<Series>);
-
-#[derive(Debug)]
-struct Handles {
-    total: Counter,
-    running: Gauge,
-    duration: Histogram,
-    size: Histogram,
-    input_tokens: Histogram,
-    output_tokens: Histogram,
-    cached_tokens: Histogram,
-    /// Under today's names alone.
-    first_byte: Option<Histogram>,
+pub(crate) struct Series {
+    row: Arc<Row>,
 }
 
+/// Counts one request as running until dropped, and what is measured of it.
+#[derive(Debug)]
+pub(crate) struct Running {
+    series: Arc<Series>,
+    first_byte: Option<FirstByte>,
+    last_chunk: Option<Moment>,
+    /// Absent: no part of the response's body was seen.
+    response_bytes: Option<u64>,
+    output_tokens: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct FirstByte {
+    after: Duration,
+    streaming: bool,
+}
+
+/// All series.
 #[derive(Debug)]
 pub(super) struct Requests {
-    total: Family<Flow, Counter>,
-    errors: Family<FlowError, Counter>,
-    running: Family<Flow, Gauge>,
-    duration: Histograms<Flow>,
-    size: Histograms<Flow>,
-    input_tokens: Histograms<Flow>,
-    output_tokens: Histograms<Flow>,
-    cached_tokens: Histograms<Flow>,
-    first_byte: Histograms<Flow>,
-    former_total: Family<ModelPriority, Counter>,
-    former_errors: Family<ModelError, Counter>,
-    former_running: Family<ModelName, Gauge>,
-    former_duration: Histograms<Model>,
-    former_size: Histograms<Model>,
-    former_input_tokens: Histograms<Model>,
-    former_output_tokens: Histograms<Model>,
-    former_cached_tokens: Histograms<Model>,
-    /// How many series there are.
-    pairs: usize,
-    /// Keyed by model, then flow, so that a look-up needs no allocation.
-    series: HashMap<String, HashMap<String, Arc<Series>>>,
+    table: Mutex<Table>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Flow {
-    model_name: String,
-    target_model_name: String,
-    fairness_id: String,
-    priority: &'static str,
+#[derive(Debug)]
+struct Table {
+    recent: Recent<Arc<Series>>,
+    /// Beside the table.
+    overflow: Option<Arc<Series>>,
+    models: HashMap<ModelNames, Model>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct FlowError {
-    model_name: String,
-    target_model_name: String,
-    fairness_id: String,
-    priority: &'static str,
-    error_code: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+/// A model with a series in the table.
+#[derive(Debug, Default)]
 struct Model {
-    model_name: String,
-    target_model_name: String,
+    /// How many.
+    series: usize,
+    /// Of those that left. Shared with a page that is being written.
+    left: Arc<Sums>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ModelPriority {
-    model_name: String,
-    target_model_name: String,
-    priority: &'static str,
+/// One series of the page. It outlives its place in the table only in a page that is being written.
+#[derive(Debug)]
+struct Row {
+    names: Names,
+    total: AtomicU64,
+    running: AtomicU64,
+    /// By HTTP status; 0 is [`OTHER`].
+    errors: Mutex<BTreeMap<u16, u64>>,
+    histograms: [Histogram; Measure::ALL.len()],
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ModelError {
-    model_name: String,
-    target_model_name: String,
-    error_code: String,
+/// Values of the labels.
+#[derive(Debug)]
+struct Names {
+    model: ModelNames,
+    fairness_id: Arc<str>,
+    priority: Arc<str>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ModelName {
-    model_name: String,
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct ModelNames {
+    model: Arc<str>,
+    target: Arc<str>,
 }
 
-// === impl Series ===
-
-impl Series {
-    /// A request of `bytes` begins.
-    pub fn begin(self: Arc<Self>, bytes: usize) -> Running {
-        for handles in [&self.current, &self.former] {
-            handles.total.inc();
-            handles.running.inc();
-            handles.size.observe(bytes as f64);
-        }
-        Running(self)
-    }
-
-    /// A request failed with this HTTP status.
-    pub fn failed(&self, status: u16) {
-        let Flow {
-            model_name,
-            target_model_name,
-            fairness_id,
-            priority,
-        } = self.flow.clone();
-        let error_code = status.to_string();
-        let former = ModelError {
-            model_name: model_name.clone(),
-            target_model_name: target_model_name.clone(),
-            error_code: error_code.clone(),
-        };
-        self.former_errors.get_or_create(&former).inc();
-        let error = FlowError {
-            model_name,
-            target_model_name,
-            fairness_id,
-            priority,
-            error_code,
-        };
-        self.errors.get_or_create(&error).inc();
-    }
+/// What several series of one model counted.
+#[derive(Clone, Debug, Default)]
+struct Sums {
+    /// By priority.
+    total: BTreeMap<Arc<str>, u64>,
+    errors: BTreeMap<u16, u64>,
+    histograms: [Option<Reading>; Measure::ALL.len()],
 }
 
-// === impl Running ===
+// === impl Labels ===
 
-impl Running {
-    /// The response failed with this HTTP status.
-    pub fn failed(&self, status: u16) {
-        self.0.failed(status);
-    }
-
-    /// The first byte of the response's body came this long after the first message.
-    pub fn first_byte(&self, after: Duration) {
-        for histogram in [&self.0.current, &self.0.former]
-            .into_iter()
-            .filter_map(|handles| handles.first_byte.as_ref())
-        {
-            histogram.observe(after.as_secs_f64());
+impl Labels<'_> {
+    fn bounded(self) -> Self {
+        Self {
+            model: self.model.map(bounded),
+            target: self.target.map(bounded),
+            fairness_id: self.fairness_id.map(bounded),
+            priority: self.priority,
         }
     }
 
-    /// What the server says of the request's tokens.
-    pub(crate) fn used(&self, usage: Usage) {
-        for handles in [&self.0.current, &self.0.former] {
-            for (histogram, tokens) in [
-                (&handles.input_tokens, usage.input_tokens),
-                (&handles.output_tokens, usage.output_tokens),
-                (&handles.cached_tokens, usage.cached_tokens),
-            ] {
-                if let Some(tokens) = tokens {
-                    histogram.observe(tokens as f64);
-                }
-            }
-        }
+    fn values(&self) -> [&str; 3] {
+        [
+            self.model.unwrap_or(UNKNOWN),
+            self.target.unwrap_or(UNKNOWN),
+            self.fairness_id.unwrap_or(DEFAULT_FLOW),
+        ]
     }
 
-    /// The request is complete.
-    pub fn took(&self, duration: Duration) {
-        for handles in [&self.0.current, &self.0.former] {
-            handles.duration.observe(duration.as_secs_f64());
+    /// The same for the same labels only: each value begins with its length.
+    fn key(&self) -> SmallVec<[u8; 128]> {
+        let mut key = SmallVec::new();
+        for value in self.values() {
+            key.extend_from_slice(&value.len().to_le_bytes());
+            key.extend_from_slice(value.as_bytes());
         }
+        key.extend_from_slice(&self.priority.to_le_bytes());
+        key
     }
-}
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.current.running.dec();
-        self.0.former.running.dec();
-    }
-}
-
-// === impl Requests ===
-
-impl Requests {
-    pub(super) fn register(registry: &mut Registry) -> Self {
-        fn durations() -> Histogram {
-            Histogram::new(DURATION_BUCKETS)
-        }
-        fn sizes() -> Histogram {
-            Histogram::new(SIZE_BUCKETS)
-        }
-        fn tokens() -> Histogram {
-            Histogram::new(TOKEN_BUCKETS)
-        }
-        let requests = Self {
-            total: Family::default(),
-            errors: Family::default(),
-            running: Family::default(),
-            duration: Family::new_with_constructor(durations),
-            size: Family::new_with_constructor(sizes),
-            input_tokens: Family::new_with_constructor(tokens),
-            output_tokens: Family::new_with_constructor(tokens),
-            cached_tokens: Family::new_with_constructor(tokens),
-            first_byte: Family::new_with_constructor(durations),
-            former_total: Family::default(),
-            former_errors: Family::default(),
-            former_running: Family::default(),
-            former_duration: Family::new_with_constructor(durations),
-            former_size: Family::new_with_constructor(sizes),
-            former_input_tokens: Family::new_with_constructor(tokens),
-            former_output_tokens: Family::new_with_constructor(tokens),
-            former_cached_tokens: Family::new_with_constructor(tokens),
-            pairs: 0,
-            series: HashMap::new(),
+    fn names(&self) -> Names {
+        let [model, target, fairness_id] = self.values();
+        let name: Arc<str> = model.into();
+        let target = if target == model {
+            Arc::clone(&name)
+        } else {
+            target.into()
         };
-        let current = registry.sub_registry_with_prefix("llm_d_epp");
-        current.register(
-            "request",
-            "Requests sent to a model server",
-            requests.total.clone(),
-        );
-        current.register(
-            "request_error",
-            "Requests that failed, here or at the server",
-            requests.errors.clone(),
-        );
-        current.register(
-            "request_running",
-            "Requests in flight",
-            requests.running.clone(),
-        );
-        current.register(
-            "request_duration_seconds",
-            "From the first message to the end",
-            requests.duration.clone(),
-        );
-        current.register(
-            "request_size_bytes",
-            "Size of the request body, where it is read",
-            requests.size.clone(),
-        );
-        current.register(
-            "request_ttft_seconds",
-            "From the first message to the first byte of the response's body",
-            requests.first_byte.clone(),
-        );
-        for (name, help, family) in [
-            (
-                "request_input_tokens",
-                "Tokens of the prompt, as the server counted them",
-                &requests.input_tokens,
-            ),
-            (
-                "request_output_tokens",
-                "Tokens generated",
-                &requests.output_tokens,
-            ),
-            (
-                "request_cached_tokens",
-                "Tokens of the prompt that the server had cached",
-                &requests.cached_tokens,
-            ),
-        ] {
-            current.register(name, help, family.clone());
+        Names {
+            model: ModelNames {
+                model: name,
+                target,
+            },
+            fairness_id: fairness_id.into(),
+            priority: self.priority.to_string().into(),
         }
-        let former = registry.sub_registry_with_prefix("inference_objective");
-        former.register(
-            "request",
-            "Requests sent to a model server",
-            requests.former_total.clone(),
-        );
-        former.register(
-            "request_error",
-            "Requests that failed",
-            requests.former_errors.clone(),
-        );
-        former.register(
-            "running_requests",
-            "Requests in flight",
-            requests.former_running.clone(),
-        );
-        former.register(
-            "request_duration_seconds",
-            "Whole duration",
-            requests.former_duration.clone(),
-        );
-        former.register(
-            "request_sizes",
-            "Size of the request body in bytes",
-            requests.former_size.clone(),
-        );
-        for (name, help, family) in [
-            (
-                "input_tokens",
-                "Tokens of the prompt",
-                &requests.former_input_tokens,
-            ),
-            (
-                "output_tokens",
-                "Tokens generated",
-                &requests.former_output_tokens,
-            ),
-            (
-                "prompt_cached_tokens",
-                "Tokens of the prompt that the server had cached",
-                &requests.former_cached_tokens,
-            ),
-        ] {
-            former.register(name, help, family.clone());
-        }
-        requests
-    }
-
-    pub(super) fn series(&mut self, model: Option<&str>, fairness_id: Option<&str>) -> Arc<Series> {
-        let model = bounded(model.unwrap_or(UNKNOWN));
-        let flow = bounded(fairness_id.unwrap_or(DEFAULT_FLOW));
-        if let Some(known) = self.known(model, flow) {
-            return known;
-        }
-        if self.pairs < MAX_PAIRS {
-            return self.add(model, flow);
-        }
-        match self.known(OTHER, OTHER) {
-            Some(known) => known,
-            None => self.add(OTHER, OTHER),
-        }
-    }
-
-    fn known(&self, model: &str, flow: &str) -> Option<Arc<Series>> {
-        self.series.get(model)?.get(flow).map(Arc::clone)
-    }
-
-    fn add(&mut self, model: &str, flow: &str) -> Arc<Series> {
-        let made = self.make(model, flow);
-        let flows = self.series.entry(model.to_owned()).or_default();
-        flows.insert(flow.to_owned(), Arc::clone(&made));
-        self.pairs += 1;
-        made
-    }
-
-    fn make(&self, model: &str, flow: &str) -> Arc<Series> {
-        let (model_name, target_model_name) = (model.to_owned(), model.to_owned());
-        let by_model = Model {
-            model_name: model_name.clone(),
-            target_model_name: target_model_name.clone(),
-        };
-        let former_total = ModelPriority {
-            model_name: model_name.clone(),
-            target_model_name: target_model_name.clone(),
-            priority: DEFAULT_PRIORITY,
-        };
-        let former = Handles {
-            total: self.former_total.get_or_create_owned(&former_total),
-            running: self.former_running.get_or_create_owned(&ModelName {
-                model_name: model_name.clone(),
-            }),
-            duration: self.former_duration.get_or_create_owned(&by_model),
-            size: self.former_size.get_or_create_owned(&by_model),
-            input_tokens: self.former_input_tokens.get_or_create_owned(&by_model),
-            output_tokens: self.former_output_tokens.get_or_create_owned(&by_model),
-            cached_tokens: self.former_cached_tokens.get_or_create_owned(&by_model),
-            first_byte: None,
-        };
-        let flow = Flow {
-            model_name,
-            target_model_name,
-            fairness_id: flow.to_owned(),
-            priority: DEFAULT_PRIORITY,
-        };
-        let current = Handles {
-            total: self.total.get_or_create_owned(&flow),
-            running: self.running.get_or_create_owned(&flow),
-            duration: self.duration.get_or_create_owned(&flow),
-            size: self.size.get_or_create_owned(&flow),
-            input_tokens: self.input_tokens.get_or_create_owned(&flow),
-            output_tokens: self.output_tokens.get_or_create_owned(&flow),
-            cached_tokens: self.cached_tokens.get_or_create_owned(&flow),
-            first_byte: Some(self.first_byte.get_or_create_owned(&flow)),
-        };
-        let (errors, former_errors) = (self.errors.clone(), self.former_errors.clone());
-        Arc::new(Series {
-            current,
-            former,
-            errors,
-            former_errors,
-            flow,
-        })
     }
 }
 
@@ -460,101 +198,259 @@ fn bounded(value: &str) -> &str {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use prometheus_client::encoding::text::encode;
+// === impl Names ===
 
-    use super::*;
-
-    fn page(registry: &Registry) -> String {
-        let mut page = String::new();
-        encode(&mut page, registry).unwrap();
-        page
-    }
-
-    #[test]
-    fn a_request_shows_under_both_names() {
-        let mut registry = Registry::default();
-        let mut requests = Requests::register(&mut registry);
-        let running = requests.series(Some("m"), None).begin(100);
-        running.failed(500);
-        let labels =
-            r#"model_name="m",target_model_name="m",fairness_id="default-flow",priority="0""#;
-        let text = page(&registry);
-        assert!(
-            text.contains(&format!("llm_d_epp_request_total{{{labels}}} 1")),
-            "{text}"
-        );
-        assert!(
-            text.contains(&format!("llm_d_epp_request_running{{{labels}}} 1")),
-            "{text}"
-        );
-        assert!(
-            text.contains(&format!(
-                "llm_d_epp_request_error_total{{{labels},error_code=\"500\"}} 1"
-            )),
-            "{text}"
-        );
-        assert!(
-            text.contains(r#"inference_objective_running_requests{model_name="m"} 1"#),
-            "{text}"
-        );
-        drop(running);
-        assert!(
-            page(&registry).contains(r#"inference_objective_running_requests{model_name="m"} 0"#)
-        );
-    }
-
-    fn totals(page: &str) -> usize {
-        page.lines()
-            .filter(|line| line.starts_with("llm_d_epp_request_total{"))
-            .count()
-    }
-
-    #[test]
-    fn made_up_pairs_are_other_after_a_thousand() {
-        let mut registry = Registry::default();
-        let mut requests = Requests::register(&mut registry);
-        let begin = |requests: &mut Requests, model: usize, flow: usize| {
-            let (model, flow) = (format!("model-{model}"), format!("flow-{flow}"));
-            drop(requests.series(Some(&model), Some(&flow)).begin(1));
-        };
-        for model in 0..40 {
-            for flow in 0..40 {
-                begin(&mut requests, model, flow);
-            }
+impl Names {
+    fn other() -> Self {
+        let other: Arc<str> = OTHER.into();
+        Self {
+            model: ModelNames {
+                model: Arc::clone(&other),
+                target: Arc::clone(&other),
+            },
+            fairness_id: Arc::clone(&other),
+            priority: other,
         }
-        // The first are still known by their names.
-        begin(&mut requests, 0, 0);
-        let text = page(&registry);
-        assert_eq!(totals(&text), MAX_PAIRS + 1);
-        for (labels, count) in [
-            (
-                r#"model_name="other",target_model_name="other",fairness_id="other""#,
-                600,
-            ),
-            (
-                r#"model_name="model-0",target_model_name="model-0",fairness_id="flow-0""#,
-                2,
-            ),
-        ] {
-            let line = format!("llm_d_epp_request_total{{{labels},priority=\"0\"}} {count}");
-            assert!(text.contains(&line), "{line} is missing");
-        }
-    }
-
-    #[test]
-    fn a_value_too_long_to_keep_is_other() {
-        let mut registry = Registry::default();
-        let mut requests = Requests::register(&mut registry);
-        let (longest, longer) = ("m".repeat(MAX_VALUE), "m".repeat(MAX_VALUE + 1));
-        drop(requests.series(Some(&longest), Some(&longer)).begin(1));
-        drop(requests.series(Some(&longer), None).begin(1));
-        let text = page(&registry);
-        assert!(text.contains(&format!(
-            r#"request_total{{model_name="{longest}",target_model_name="{longest}",fairness_id="other""#
-        )));
-        assert!(text.contains(r#"request_total{model_name="other",target_model_name="other",fairness_id="default-flow""#));
-        assert!(!text.contains(&longer));
     }
 }
+
+// === impl Series ===
+
+impl Series {
+    fn new(names: Names) -> Arc<Self> {
+        let row = Row {
+            names,
+            total: AtomicU64::new(0),
+            running: AtomicU64::new(0),
+            errors: Mutex::default(),
+            histograms: Measure::ALL.map(|measure| Histogram::new(measure.shape())),
+        };
+        Arc::new(Self { row: Arc::new(row) })
+    }
+
+    /// A request begins. `bytes`: the size of its body; 0 is not counted as a size, as the body may just not be seen.
+    pub(crate) fn begin(self: Arc<Self>, bytes: usize) -> Running {
+        self.row.total.fetch_add(1, Relaxed);
+        self.row.running.fetch_add(1, Relaxed);
+        if bytes > 0 {
+            self.observe(Measure::RequestSize, bytes as u64);
+        }
+        Running {
+            series: self,
+            first_byte: None,
+            last_chunk: None,
+            response_bytes: None,
+            output_tokens: 0,
+        }
+    }
+
+    /// A request failed with this HTTP status.
+    pub(crate) fn failed(&self, status: u16) {
+        let status = if (100..600).contains(&status) {
+            status
+        } else {
+            0
+        };
+        *self.row.errors.lock().entry(status).or_default() += 1;
+    }
+
+    fn observe(&self, measure: Measure, value: u64) {
+        self.row.histograms[measure.index()].observe(value);
+    }
+
+    fn observe_time(&self, measure: Measure, time: Duration) {
+        self.row.histograms[measure.index()].observe_micros(time);
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    /// The response failed with this HTTP status.
+    pub(crate) fn failed(&self, status: u16) {
+        self.series.failed(status);
+    }
+
+    /// The first byte of the response's body came this long after the first message. `streaming`: the client wants the
+    /// response as events.
+    pub(crate) fn first_byte(&mut self, after: Duration, streaming: bool) {
+        let measure = if streaming {
+            Measure::FirstByteOfStream
+        } else {
+            Measure::FirstByte
+        };
+        self.series.observe_time(measure, after);
+        self.first_byte = Some(FirstByte { after, streaming });
+    }
+
+    /// A part of the response's body came; it may be empty.
+    pub(crate) fn chunk(&mut self, bytes: usize, now: Moment) {
+        *self.response_bytes.get_or_insert(0) += bytes as u64;
+        if bytes == 0 {
+            return;
+        }
+        let streaming = self.first_byte.is_some_and(|first| first.streaming);
+        if let Some(last) = self.last_chunk.replace(now).filter(|_| streaming) {
+            self.series
+                .observe_time(Measure::BetweenChunks, now.since(last));
+        }
+    }
+
+    /// Whether a byte of the response's body was seen.
+    pub(crate) fn has_body(&self) -> bool {
+        self.last_chunk.is_some()
+    }
+
+    /// What the server says of the request's tokens.
+    pub(crate) fn used(&mut self, usage: Usage) {
+        let Usage {
+            input_tokens,
+            output_tokens,
+            cached_tokens,
+        } = usage;
+        self.output_tokens = output_tokens.unwrap_or(self.output_tokens);
+        for (measure, tokens) in [
+            (Measure::InputTokens, input_tokens.filter(|some| *some > 0)),
+            (
+                Measure::OutputTokens,
+                output_tokens.filter(|some| *some > 0),
+            ),
+            (Measure::CachedTokens, cached_tokens),
+        ] {
+            if let Some(tokens) = tokens {
+                self.series.observe(measure, tokens);
+            }
+        }
+    }
+
+    /// The request is complete, this long after the first message.
+    pub(crate) fn took(self, duration: Duration) {
+        let Self {
+            series,
+            first_byte,
+            response_bytes,
+            output_tokens,
+            last_chunk: _,
+        } = &self;
+        series.observe_time(Measure::Duration, duration);
+        if let Some(bytes) = response_bytes {
+            series.observe(Measure::ResponseSize, *bytes);
+        }
+        if *output_tokens > 0 {
+            series.observe_time(Measure::TimePerToken, per(duration, *output_tokens));
+        }
+        if let Some(first) = first_byte.filter(|first| first.streaming && *output_tokens > 1) {
+            let streamed = duration.saturating_sub(first.after);
+            series.observe_time(
+                Measure::StreamedTimePerToken,
+                per(streamed, output_tokens - 1),
+            );
+        }
+    }
+}
+
+fn per(duration: Duration, tokens: u64) -> Duration {
+    duration / u32::try_from(tokens).unwrap_or(u32::MAX)
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.series.row.running.fetch_sub(1, Relaxed);
+    }
+}
+
+// === impl Requests ===
+
+impl Requests {
+    pub(super) fn new() -> Self {
+        Self {
+            table: Mutex::new(Table {
+                recent: Recent::new(MAX_SERIES),
+                overflow: None,
+                models: HashMap::new(),
+            }),
+        }
+    }
+
+    pub(super) fn series(&self, labels: &Labels<'_>) -> Arc<Series> {
+        let labels = labels.bounded();
+        let key = labels.key();
+        let (series, left) = self.table.lock().series(&labels, &key);
+        drop(left); // its memory is given back without the lock
+        series
+    }
+}
+
+// === impl Table ===
+
+impl Table {
+    /// The series of these labels, and one that left the table for it.
+    fn series(&mut self, labels: &Labels<'_>, key: &[u8]) -> (Arc<Series>, Option<Arc<Series>>) {
+        if let Some(known) = self.recent.get(key) {
+            return (Arc::clone(known), None);
+        }
+        let series = Series::new(labels.names());
+        // Handles are made under this lock only: what nobody else holds now has no request and gets none.
+        let in_use = |series: &Arc<Series>| Arc::strong_count(series) > 1;
+        let left = match self.recent.insert(key, Arc::clone(&series), in_use) {
+            Inserted::Added => None,
+            Inserted::Replaced(left) => {
+                self.remove_from_model(&left);
+                Some(left)
+            }
+            Inserted::Refused(_) => return (self.overflow(), None),
+        };
+        self.add_to_model(&series);
+        (series, left)
+    }
+
+    fn overflow(&mut self) -> Arc<Series> {
+        if let Some(overflow) = &self.overflow {
+            return Arc::clone(overflow);
+        }
+        let overflow = Series::new(Names::other());
+        self.add_to_model(&overflow);
+        self.overflow = Some(Arc::clone(&overflow));
+        overflow
+    }
+
+    fn add_to_model(&mut self, series: &Series) {
+        let model = series.row.names.model.clone();
+        self.models.entry(model).or_default().series += 1;
+    }
+
+    fn remove_from_model(&mut self, left: &Series) {
+        let names = &left.row.names.model;
+        let Some(model) = self.models.get_mut(names) else {
+            return;
+        };
+        model.series -= 1;
+        if model.series == 0 {
+            self.models.remove(names);
+        } else {
+            Arc::make_mut(&mut model.left).add(&left.row);
+        }
+    }
+}
+
+// === impl Sums ===
+
+impl Sums {
+    fn add(&mut self, row: &Row) {
+        let priority = Arc::clone(&row.names.priority);
+        *self.total.entry(priority).or_default() += row.total.load(Relaxed);
+        for (status, count) in row.errors.lock().iter() {
+            *self.errors.entry(*status).or_default() += count;
+        }
+        for (sum, histogram) in self.histograms.iter_mut().zip(&row.histograms) {
+            match (sum, histogram.read()) {
+                (Some(sum), Some(reading)) => sum.add(&reading),
+                (sum @ None, reading) => *sum = reading,
+                (Some(_), None) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

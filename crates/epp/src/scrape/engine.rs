@@ -101,6 +101,10 @@ pub(super) enum Role {
 
 impl EngineTable {
     /// The built-in engines and these: one with a known name replaces it, the last one if there are several.
+    #[expect(
+        clippy::missing_panics_doc,
+        reason = "a built-in engine can only be replaced"
+    )]
     pub fn with(specs: Vec<EngineSpec>) -> Self {
         let engines: BTreeMap<_, _> = built_in()
             .into_iter()

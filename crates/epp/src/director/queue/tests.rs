@@ -61,6 +61,7 @@ impl Dispatch<&'static str> for Pool {
             tap: None,
             response: Edit::default(),
             learned: None,
+            scheduling: Duration::ZERO,
         }))
     }
 }

@@ -226,6 +226,7 @@ impl Exchange {
                     tap,
                     response,
                     learned,
+                    scheduling: _, // measured by the adapter
                 } = *answer;
                 self.picked = Some(Picked {
                     endpoints,

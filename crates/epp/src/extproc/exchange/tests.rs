@@ -147,6 +147,7 @@ impl Script {
             tap: self.restores.map(ResponseTap::restoring),
             response: Edit::default(),
             learned: None,
+            scheduling: Duration::ZERO,
         })))
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use rstest::rstest;
 use scheduling::{EndpointId, Member};
@@ -246,6 +246,113 @@ async fn a_message_that_cannot_be_read_is_said_to_the_peer() {
         Code::OutOfRange
     );
     assert!(replies.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_streamed_exchange_is_measured() {
+    let mut registry = Registry::default();
+    let (messages, mut replies) = mk_stream_counted_in(&mut registry);
+    let head = mk_headers(":path", "/v1/completions", false);
+    let answer = |text: &'static str, end_of_stream| {
+        Request::ResponseBody(HttpBody {
+            body: Bytes::from_static(text.as_bytes()),
+            end_of_stream,
+        })
+    };
+    let body = Request::RequestBody(HttpBody {
+        body: Bytes::from_static(br#"{"model":"m","stream":true}"#),
+        end_of_stream: true,
+    });
+    let usage = "data: {\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":3}}\n\n";
+    for (wait, message) in [
+        (0, Request::RequestHeaders(head)),
+        (500, body),
+        (
+            1000,
+            Request::ResponseHeaders(mk_headers(":status", "200", false)),
+        ),
+        (500, answer("data: {}\n\n", false)),
+        (250, answer("data: {}\n\n", false)),
+        (750, answer(usage, true)),
+    ] {
+        tokio::time::sleep(Duration::from_millis(wait)).await;
+        send(&messages, message).await;
+        while let Some(Some(reply)) = replies.next().now_or_never() {
+            reply.unwrap();
+        }
+    }
+    drop(replies);
+    let mut page = String::new();
+    encode(&mut page, &registry).unwrap();
+    let labels = r#"model_name="m",target_model_name="m",fairness_id="default-flow",priority="0""#;
+    for (name, labels, sum, count) in [
+        ("request_duration_seconds", labels, "3.0", 1),
+        ("request_size_bytes", labels, "27.0", 1),
+        ("response_size_bytes", labels, "79.0", 1),
+        ("request_input_tokens", labels, "9.0", 1),
+        ("request_output_tokens", labels, "3.0", 1),
+        ("request_ntpot_seconds", labels, "1.0", 1),
+        ("request_streaming_tpot_seconds", labels, "0.5", 1),
+        ("request_streaming_itl_seconds", labels, "1.0", 2),
+        (
+            "request_ttft_seconds",
+            &format!("{labels},streaming=\"true\""),
+            "2.0",
+            1,
+        ),
+    ] {
+        for line in [
+            format!("llm_d_epp_{name}_sum{{{labels}}} {sum}\n"),
+            format!("llm_d_epp_{name}_count{{{labels}}} {count}\n"),
+        ] {
+            assert!(page.contains(&line), "{line} is not in {page}");
+        }
+    }
+    for line in [
+        "llm_d_epp_request_processing_duration_seconds_sum 0.5\n",
+        "llm_d_epp_request_processing_duration_seconds_count 1\n",
+        "llm_d_epp_scheduler_e2e_duration_seconds_count 1\n",
+        "epp_pick_duration_seconds_count 1\n",
+    ] {
+        assert!(page.contains(line), "{line} is not in {page}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_processing_of_a_whole_response_is_from_its_headers_to_its_end() {
+    let mut registry = Registry::default();
+    let (messages, mut replies) = mk_stream_counted_in(&mut registry);
+    let end = Request::ResponseBody(HttpBody {
+        body: Bytes::from_static(b"[]"),
+        end_of_stream: true,
+    });
+    for (wait, message) in [
+        (
+            0,
+            Request::RequestHeaders(mk_headers(":path", "/v1/models", true)),
+        ),
+        (
+            1000,
+            Request::ResponseHeaders(mk_headers(":status", "200", false)),
+        ),
+        (250, end),
+    ] {
+        tokio::time::sleep(Duration::from_millis(wait)).await;
+        send(&messages, message).await;
+        while let Some(Some(reply)) = replies.next().now_or_never() {
+            reply.unwrap();
+        }
+    }
+    drop(replies);
+    let mut page = String::new();
+    encode(&mut page, &registry).unwrap();
+    for line in [
+        "llm_d_epp_response_processing_duration_seconds_sum 0.25\n",
+        "llm_d_epp_response_processing_duration_seconds_count 1\n",
+        r#"llm_d_epp_request_ttft_seconds_sum{model_name="unknown",target_model_name="unknown",fairness_id="default-flow",priority="0",streaming="false"} 1.25"#,
+    ] {
+        assert!(page.contains(line), "{line} is not in {page}");
+    }
 }
 
 /// The default configuration with a small index.

@@ -1,0 +1,290 @@
+//! The page of requests, written when a scrape asks for it.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+};
+
+use super::{
+    ModelNames, Names, OTHER, Requests, Row, Sums,
+    definitions::{DEFINITIONS, Definition},
+};
+
+/// Under today's names.
+const CURRENT: &str = "llm_d_epp";
+/// Under the former ones.
+const FORMER: &str = "inference_objective";
+
+/// Serves all series under today's names, and their sums under the former ones. A name is on the page once it has a
+/// value.
+#[derive(Debug)]
+pub(in crate::metrics) struct Page(pub(in crate::metrics) Arc<Requests>);
+
+/// What the table holds at one moment.
+struct View {
+    rows: Vec<Arc<Row>>,
+    models: BTreeMap<ModelNames, Sums>,
+}
+
+type Label<'a> = (&'static str, &'a str);
+
+// === impl Page ===
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let view = View::of(&self.0);
+        let encoder = &mut encoder;
+        view.current(encoder)?;
+        view.former(encoder)
+    }
+}
+
+// === impl View ===
+
+impl View {
+    /// Only pointers are taken under the lock. A row that leaves the table from then on is read as if it had stayed.
+    fn of(requests: &Requests) -> Self {
+        let (rows, left) = {
+            let table = requests.table.lock();
+            let series = table.recent.values().chain(&table.overflow);
+            let rows: Vec<_> = series.map(|series| Arc::clone(&series.row)).collect();
+            let left: Vec<_> = rows
+                .iter()
+                .filter_map(|row| table.models.get_key_value(&row.names.model))
+                .map(|(names, model)| (names.clone(), Arc::clone(&model.left)))
+                .collect();
+            (rows, left)
+        };
+        let mut models: BTreeMap<ModelNames, Sums> = BTreeMap::new();
+        for (names, left) in left {
+            models.entry(names).or_insert_with(|| (*left).clone());
+        }
+        for row in &rows {
+            models.entry(row.names.model.clone()).or_default().add(row);
+        }
+        Self { rows, models }
+    }
+
+    fn current(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let totals = self
+            .rows
+            .iter()
+            .map(|row| (row.names.labels(), row.total.load(Relaxed)));
+        counter(
+            CURRENT,
+            "request",
+            "Requests sent to a model server",
+            totals,
+            encoder,
+        )?;
+        let errors: Vec<_> = self
+            .rows
+            .iter()
+            .flat_map(|row| {
+                let errors = row.errors.lock().clone();
+                errors
+                    .into_iter()
+                    .map(move |(status, n)| (row, code(status), n))
+            })
+            .collect();
+        let errors = errors.iter().map(|(row, code, n)| {
+            let mut labels = row.names.labels();
+            labels.push(("error_code", code));
+            (labels, *n)
+        });
+        counter(
+            CURRENT,
+            "request_error",
+            "Requests that failed, here or at the server, by HTTP status",
+            errors,
+            encoder,
+        )?;
+        let running = self
+            .rows
+            .iter()
+            .map(|row| (row.names.labels(), row.running.load(Relaxed)));
+        gauge(
+            CURRENT,
+            "request_running",
+            "Requests in flight",
+            running,
+            encoder,
+        )?;
+        for definition in &DEFINITIONS {
+            let Definition {
+                name, help, parts, ..
+            } = definition;
+            let samples = self.rows.iter().flat_map(|row| {
+                parts.iter().filter_map(|(measure, streaming)| {
+                    let reading = row.histograms[measure.index()].read()?;
+                    let mut labels = row.names.labels();
+                    labels.extend(streaming.map(|streaming| ("streaming", streaming)));
+                    Some((labels, reading))
+                })
+            });
+            let name = format!("{CURRENT}_{name}");
+            let kind = MetricType::Histogram;
+            write(&name, help, kind, samples, encoder, |reading, encoder| {
+                reading.encode(encoder)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn former(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let totals = self.models.iter().flat_map(|(names, sums)| {
+            sums.total.iter().map(|(priority, n)| {
+                let mut labels = names.labels();
+                labels.push(("priority", priority));
+                (labels, *n)
+            })
+        });
+        counter(
+            FORMER,
+            "request",
+            "Requests sent to a model server",
+            totals,
+            encoder,
+        )?;
+        let errors: Vec<_> = self
+            .models
+            .iter()
+            .flat_map(|(names, sums)| {
+                let errors = sums.errors.iter();
+                errors.map(move |(status, n)| (names, code(*status), *n))
+            })
+            .collect();
+        let errors = errors.iter().map(|(names, code, n)| {
+            let mut labels = names.labels();
+            labels.push(("error_code", code));
+            (labels, *n)
+        });
+        counter(
+            FORMER,
+            "request_error",
+            "Requests that failed, by HTTP status",
+            errors,
+            encoder,
+        )?;
+        let mut running: BTreeMap<&str, u64> = BTreeMap::new();
+        for row in &self.rows {
+            *running.entry(&row.names.model.model).or_default() += row.running.load(Relaxed);
+        }
+        let running = running
+            .into_iter()
+            .map(|(model, n)| (vec![("model_name", model)], n));
+        gauge(
+            FORMER,
+            "running_requests",
+            "Requests in flight",
+            running,
+            encoder,
+        )?;
+        for definition in &DEFINITIONS {
+            let Definition {
+                former,
+                help,
+                parts,
+                ..
+            } = definition;
+            let Some(former) = former else { continue };
+            let samples = self.models.iter().flat_map(|(names, sums)| {
+                parts.iter().filter_map(|(measure, _)| {
+                    let reading = sums.histograms[measure.index()].as_ref()?;
+                    Some((names.labels(), reading))
+                })
+            });
+            let name = format!("{FORMER}_{former}");
+            let kind = MetricType::Histogram;
+            write(&name, help, kind, samples, encoder, |reading, encoder| {
+                reading.encode(encoder)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// `OpenMetrics` adds `_total` to `name`.
+fn counter<'a>(
+    prefix: &str,
+    name: &str,
+    help: &str,
+    samples: impl Iterator<Item = (Vec<Label<'a>>, u64)>,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    let name = format!("{prefix}_{name}");
+    let kind = MetricType::Counter;
+    write(&name, help, kind, samples, encoder, |n, encoder| {
+        ConstCounter::new(n).encode(encoder)
+    })
+}
+
+fn gauge<'a>(
+    prefix: &str,
+    name: &str,
+    help: &str,
+    samples: impl Iterator<Item = (Vec<Label<'a>>, u64)>,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    let name = format!("{prefix}_{name}");
+    let kind = MetricType::Gauge;
+    write(&name, help, kind, samples, encoder, |n, encoder| {
+        ConstGauge::new(n).encode(encoder)
+    })
+}
+
+/// Nothing for a name without samples.
+fn write<'a, T>(
+    name: &str,
+    help: &str,
+    kind: MetricType,
+    samples: impl Iterator<Item = (Vec<Label<'a>>, T)>,
+    encoder: &mut DescriptorEncoder<'_>,
+    encode: impl Fn(T, prometheus_client::encoding::MetricEncoder<'_>) -> fmt::Result,
+) -> fmt::Result {
+    let mut samples = samples.peekable();
+    if samples.peek().is_none() {
+        return Ok(());
+    }
+    let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+    for (labels, value) in samples {
+        encode(value, metric.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+fn code(status: u16) -> String {
+    match status {
+        0 => OTHER.to_owned(),
+        status => status.to_string(),
+    }
+}
+
+// === impl Names ===
+
+impl Names {
+    fn labels(&self) -> Vec<Label<'_>> {
+        let mut labels = self.model.labels();
+        labels.push(("fairness_id", &self.fairness_id));
+        labels.push(("priority", &self.priority));
+        labels
+    }
+}
+
+// === impl ModelNames ===
+
+impl ModelNames {
+    fn labels(&self) -> Vec<Label<'_>> {
+        vec![
+            ("model_name", &self.model),
+            ("target_model_name", &self.target),
+        ]
+    }
+}
