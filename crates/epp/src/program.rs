@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, anyhow};
 use axum::Router;
+use discovery::Updates;
 use kube::Client;
 use process::{ConfigError, Shutdown, admin};
 use prometheus_client::registry::Registry;
@@ -21,7 +22,7 @@ use crate::{
     args::{Args, ListenArgs, PoolArgs, RequestArgs},
     budget::Budget,
     director::{Director, Pool},
-    discovery::Discovery,
+    discovery::{Membership, Source},
     extproc::{ExtProc, Limits, Settings},
     health::Readiness,
     metrics::{Metrics, PoolCollector},
@@ -62,7 +63,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         log: _,
     } = args;
     let certificate = certificate(&listen)?;
-    let client = connect().await?;
+    let source = Source::of(&pool)?.open(connect).await?;
     let ports = Ports::open(&listen).await?;
     let clock = Clock::start();
     let readiness = Readiness::new();
@@ -81,9 +82,9 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let (drained, goaway) = (CancellationToken::new(), CancellationToken::new());
     let mut tasks = Tasks::new();
     let (snapshots, members) = watch::channel(None);
-    let discovery = parts.discovery(client, &pool, snapshots);
+    let membership = parts.membership(source.updates(), snapshots);
     tasks.spawn(async move {
-        discovery.run().await;
+        membership.run().await;
         ("discovery", Ok(()))
     });
     let scraper = parts.scraper(&pool);
@@ -125,7 +126,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     });
 
     info!(
-        pool = pool.pool_name,
+        pool = pool.display_name(),
         namespace = pool.namespace(),
         port = listen.grpc_port,
         "started"
@@ -169,7 +170,7 @@ struct Ports {
 impl Parts {
     fn collector(&self, args: &PoolArgs, profile: &Profile, budget: &Budget) -> PoolCollector {
         PoolCollector {
-            name: args.pool_name.clone(),
+            name: args.display_name().to_owned(),
             pool: self.pool.clone(),
             freshness: profile.freshness,
             clock: self.clock,
@@ -177,16 +178,13 @@ impl Parts {
         }
     }
 
-    fn discovery(
+    fn membership(
         &self,
-        client: Client,
-        args: &PoolArgs,
+        updates: Updates,
         snapshots: watch::Sender<Option<Arc<scheduling::Snapshot>>>,
-    ) -> Discovery {
-        Discovery {
-            client,
-            namespace: args.namespace().to_owned(),
-            name: args.pool_name.clone(),
+    ) -> Membership {
+        Membership {
+            updates,
             pool: self.pool.clone(),
             readiness: self.readiness.clone(),
             metrics: self.metrics.clone(),
