@@ -2,7 +2,8 @@
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
-use clap::{ArgAction, Parser};
+use clap::{ArgAction, Parser, builder::NonEmptyStringValueParser};
+use discovery::{LabelSelector, TargetPorts};
 use process::LogArgs;
 
 use crate::{config::Compat, director::ModelMatch, extproc::BodyMode};
@@ -10,8 +11,9 @@ use crate::{config::Compat, director::ModelMatch, extproc::BodyMode};
 /// Endpoint picker of one InferencePool: an Envoy external processor that chooses the model server for
 /// each request, from live load.
 ///
-/// It watches the pool and its pods, scrapes the pods' metrics, answers Envoy on --grpc-port, and tells its
-/// health on --grpc-health-port (grpc.health.v1) and --metrics-port (/metrics, /healthz, /readyz).
+/// It watches the pool and its pods (or pods by a selector, or a file of endpoints), scrapes their metrics,
+/// answers Envoy on --grpc-port, and tells its health on --grpc-health-port (grpc.health.v1) and
+/// --metrics-port (/metrics, /healthz, /readyz).
 ///
 /// Every flag has an environment variable. Bad values end the program with exit code 64 before a port is
 /// opened. SIGTERM drains, a second SIGTERM ends at once.
@@ -39,9 +41,20 @@ pub struct Args {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Pool")]
 pub struct PoolArgs {
-    /// Name of the InferencePool that this EPP picks for.
-    #[arg(long, env, value_name = "NAME")]
-    pub pool_name: String,
+    /// Name of the InferencePool that this EPP picks for. Exactly one of this, --endpoint-selector and --endpoints-file is
+    /// needed; beside the last one it only names the pool in metrics.
+    #[arg(long, env, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub pool_name: Option<String>,
+    /// Without a pool: the pods to pick from, by their labels, such as app=llama,tier in (gold,free),!canary.
+    #[arg(long, env, value_name = "SELECTOR")]
+    pub endpoint_selector: Option<LabelSelector>,
+    /// The ports of those pods, 1 to 8, such as 8000 or 8000,8001.
+    #[arg(long, env, value_name = "PORTS")]
+    pub endpoint_target_ports: Option<TargetPorts>,
+    /// Without Kubernetes: a file of endpoints in YAML or JSON, read again when it changes. One that cannot be used changes
+    /// nothing; at the start it ends the program.
+    #[arg(long, env, value_name = "PATH")]
+    pub endpoints_file: Option<PathBuf>,
     /// Namespace of the pool and its pods. Without it $NAMESPACE, else `default`.
     #[arg(long, env, value_name = "NAMESPACE")]
     pub pool_namespace: Option<String>,
@@ -164,6 +177,11 @@ impl process::Program for Args {
 // === impl PoolArgs ===
 
 impl PoolArgs {
+    /// The pool's name in metrics and logs; `standalone` where there is no pool.
+    pub fn display_name(&self) -> &str {
+        self.pool_name.as_deref().unwrap_or("standalone")
+    }
+
     /// The pool's namespace.
     pub fn namespace(&self) -> &str {
         self.pool_namespace.as_deref().unwrap_or(&self.namespace)
@@ -317,9 +335,27 @@ mod tests {
     #[case(&["--config-text", "kind: EndpointPickerConfig", "--config-compat", "lenient"], true)]
     #[case(&["--config-file", "/etc/epp.yaml", "--config-text", "{}"], false)]
     #[case(&["--config-compat", "loose"], false)]
+    #[case(&["--endpoint-selector", "app in (a,b),!c", "--endpoint-target-ports", "8000,8001"], true)]
+    #[case(&["--endpoint-selector", "app in a"], false)]
+    #[case(&["--endpoint-selector", ""], false)]
+    #[case(&["--endpoint-target-ports", "8000,8000"], false)]
     fn values_are_checked(#[case] flags: &[&str], #[case] good: bool) {
         let words = ["epp", "--pool-name", "llm"].iter().chain(flags);
         assert_eq!(Args::try_parse_from(words).is_ok(), good, "{flags:?}");
+    }
+
+    #[rstest]
+    #[case(&["--pool-name", "llm"], "llm")]
+    #[case(&["--endpoints-file", "e.yaml"], "standalone")]
+    #[case(&["--endpoints-file", "e.yaml", "--pool-name", "llm"], "llm")]
+    fn without_a_pool_the_name_is_standalone(#[case] flags: &[&str], #[case] name: &str) {
+        let args = Args::try_parse_from(["epp"].iter().chain(flags)).unwrap();
+        assert_eq!(args.pool.display_name(), name);
+    }
+
+    #[test]
+    fn an_empty_name_is_refused() {
+        assert!(Args::try_parse_from(["epp", "--pool-name", ""]).is_err());
     }
 
     #[rstest]

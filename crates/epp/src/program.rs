@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, anyhow};
 use axum::Router;
+use discovery::Updates;
 use kube::Client;
 use process::{ConfigError, Shutdown, admin};
 use prometheus_client::registry::Registry;
@@ -24,7 +25,7 @@ use crate::{
     budget::Budget,
     config::{Config, ConfigFile, ConfigMetrics, CurrentConfig, LoadError, Refusals, Reload},
     director::{Director, DirectorCollector, Options, Pool},
-    discovery::Discovery,
+    discovery::{Membership, Source},
     extproc::{ExtProc, Limits, Settings},
     health::Readiness,
     metrics::{Metrics, PoolCollector},
@@ -72,7 +73,8 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let (config, reload) = configuration(config, freshness)?;
     let engines = engines(&config.load())?;
     let certificate = certificate(&listen)?;
-    let client = connect().await?;
+    let source = Source::of(&pool, config.load().discovery.as_ref())?;
+    let source = source.open(connect).await?;
     let ports = Ports::open(&listen).await?;
     let clock = Clock::start();
     let readiness = Readiness::new();
@@ -90,7 +92,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     registry.register_collector(Box::new(parts.collector(&pool, freshness, &budget)));
     let director = Arc::new(parts.director(config.clone(), &requests));
     registry.register_collector(Box::new(DirectorCollector {
-        pool: pool.pool_name.clone(),
+        pool: pool.display_name().to_owned(),
         director: Arc::clone(&director),
     }));
 
@@ -100,9 +102,9 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         spawn_reload(&mut tasks, reload, config.clone(), config_metrics)?;
     }
     let (snapshots, members) = watch::channel(None);
-    let discovery = parts.discovery(client, &pool, snapshots);
+    let membership = parts.membership(source.updates(), snapshots);
     tasks.spawn(async move {
-        discovery.run().await;
+        membership.run().await;
         ("discovery", Ok(()))
     });
     spawn_director(&mut tasks, &director);
@@ -132,7 +134,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     );
 
     info!(
-        pool = pool.pool_name,
+        pool = pool.display_name(),
         namespace = pool.namespace(),
         port = listen.grpc_port,
         "started"
@@ -176,7 +178,7 @@ struct Ports {
 impl Parts {
     fn collector(&self, args: &PoolArgs, freshness: Freshness, budget: &Budget) -> PoolCollector {
         PoolCollector {
-            name: args.pool_name.clone(),
+            name: args.display_name().to_owned(),
             pool: self.pool.clone(),
             freshness,
             clock: self.clock,
@@ -184,16 +186,13 @@ impl Parts {
         }
     }
 
-    fn discovery(
+    fn membership(
         &self,
-        client: Client,
-        args: &PoolArgs,
+        updates: Updates,
         snapshots: watch::Sender<Option<Arc<scheduling::Snapshot>>>,
-    ) -> Discovery {
-        Discovery {
-            client,
-            namespace: args.namespace().to_owned(),
-            name: args.pool_name.clone(),
+    ) -> Membership {
+        Membership {
+            updates,
             pool: self.pool.clone(),
             readiness: self.readiness.clone(),
             metrics: self.metrics.clone(),

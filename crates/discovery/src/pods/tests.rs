@@ -3,6 +3,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::engine::ENGINE;
 
 fn mk_pod(name: &str, ip: &str, change: Value) -> Pod {
     let mut pod = json!({
@@ -24,29 +25,16 @@ fn merge(into: &mut Value, from: &Value) {
     }
 }
 
-fn mk_pool(ports: &[i32]) -> PoolFacts {
-    let ports: Vec<_> = ports
-        .iter()
-        .map(|number| json!({ "number": number }))
-        .collect();
-    let spec = json!({ "selector": { "matchLabels": { "app": "llm", "tier": "gpu" } }, "targetPorts": ports });
-    let pool = json!({
-        "apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool",
-        "metadata": { "name": "llm" }, "spec": spec,
-    });
-    PoolFacts::of(&serde_json::from_value(pool).unwrap())
-}
-
-fn addresses(members: &Members, pool: &PoolFacts) -> Vec<String> {
+fn addresses(members: &Pods, ports: &[u16]) -> Vec<String> {
     members
-        .list("ns", pool)
+        .list("ns", ports)
         .iter()
         .map(|member| member.address.to_string())
         .collect()
 }
 
-fn after(updates: impl IntoIterator<Item = Update<Pod>>) -> Members {
-    let mut members = Members::default();
+fn after(updates: impl IntoIterator<Item = Update<Pod>>) -> Pods {
+    let mut members = Pods::default();
     updates.into_iter().for_each(|update| members.on(update));
     members
 }
@@ -60,17 +48,12 @@ fn mk_odd(name: &str) -> Update<Pod> {
 }
 
 #[test]
-fn the_selector_is_what_the_api_server_reads() {
-    assert_eq!(mk_pool(&[8000]).selector_text(), "app=llm,tier=gpu");
-}
-
-#[test]
 fn a_member_is_a_ready_pod_and_a_target_port() {
     let members = after([Update::Reset(vec![
         mk_pod("a", "10.0.0.1", json!({})),
         mk_pod("b", "fd00::2", json!({})),
     ])]);
-    let list = members.list("ns", &mk_pool(&[8000, 8001]));
+    let list = members.list("ns", &[8000, 8001]);
     let addresses: Vec<_> = list
         .iter()
         .map(|member| member.address.to_string())
@@ -97,26 +80,36 @@ fn a_member_is_a_ready_pod_and_a_target_port() {
 #[case::succeeded(json!({ "status": { "phase": "Succeeded" } }))]
 #[case::no_status(json!({ "status": null }))]
 fn a_pod_that_cannot_serve_is_no_member_and_leaves(#[case] change: Value) {
-    let pool = mk_pool(&[8000]);
     let pod = |change| mk_pod("a", "10.0.0.1", change);
-    assert!(addresses(&after([Update::Apply(pod(change.clone()))]), &pool).is_empty());
+    assert!(addresses(&after([Update::Apply(pod(change.clone()))]), &[8000]).is_empty());
     let left = after([Update::Apply(pod(json!({}))), Update::Apply(pod(change))]);
-    assert!(addresses(&left, &pool).is_empty());
+    assert!(addresses(&left, &[8000]).is_empty());
 }
 
 #[rstest]
-#[case("8001", &[8001])]
-#[case(" 8001 , x, 8000", &[8000, 8001])]
-#[case("9999", &[8000, 8001])]
-#[case("none", &[8000, 8001])]
-fn the_annotation_limits_the_ports(#[case] text: &str, #[case] ports: &[u16]) {
+#[case("8001", &[8001], false)]
+#[case("8001,9999", &[8001], false)]
+#[case(" 8001 , x, 8000", &[8000, 8001], false)]
+#[case("9999", &[8000, 8001], true)]
+#[case("none", &[8000, 8001], true)]
+#[case("", &[8000, 8001], true)]
+fn the_annotation_limits_the_ports(
+    #[case] text: &str,
+    #[case] ports: &[u16],
+    #[case] ignored: bool,
+) {
     for key in ACTIVE_PORTS {
         let pod = mk_pod(
             "a",
             "10.0.0.1",
             json!({ "metadata": { "annotations": { key: text } } }),
         );
-        let list = after([Update::Apply(pod)]).list("ns", &mk_pool(&[8000, 8001]));
+        let pods = after([Update::Apply(pod)]);
+        assert_eq!(
+            pods.ignored_ports(&[8000, 8001]).len(),
+            usize::from(ignored)
+        );
+        let list = pods.list("ns", &[8000, 8001]);
         assert_eq!(
             list.iter()
                 .map(|member| member.address.port())
@@ -140,41 +133,36 @@ fn the_engine_comes_from_either_label() {
             json!({ "metadata": { "labels": { key: "sglang" } } }),
         );
         assert_eq!(
-            &*after([Update::Apply(pod)]).list("ns", &mk_pool(&[1]))[0].engine,
+            &*after([Update::Apply(pod)]).list("ns", &[1])[0].engine,
             "sglang"
         );
     }
 }
 
 #[test]
-fn a_failed_watch_keeps_everyone_and_the_next_list_decides() {
-    let failed = || {
-        let failure = Update::<Pod>::Delete(mk_pod("x", "10.0.0.9", json!({})));
-        std::iter::once(failure)
-    };
-    let pool = mk_pool(&[8000]);
+fn a_list_says_who_is_left() {
     let both = Update::Reset(vec![
         mk_pod("a", "10.0.0.1", json!({})),
         mk_pod("b", "10.0.0.2", json!({})),
     ]);
-    let mut members = after(std::iter::once(both).chain(failed()));
-    assert_eq!(addresses(&members, &pool).len(), 2);
+    let mut members = after([both]);
+    members.on(Update::Delete(mk_pod("x", "10.0.0.9", json!({}))));
+    assert_eq!(addresses(&members, &[8000]).len(), 2);
     members.on(Update::Reset(vec![mk_pod("b", "10.0.0.2", json!({}))]));
-    assert_eq!(addresses(&members, &pool), ["10.0.0.2:8000"]);
+    assert_eq!(addresses(&members, &[8000]), ["10.0.0.2:8000"]);
 }
 
 #[test]
 fn a_pod_that_turned_odd_keeps_its_last_state() {
-    let pool = mk_pool(&[8000]);
     let mut members = after([
         Update::Apply(mk_pod("a", "10.0.0.1", json!({}))),
         mk_odd("a"),
         Update::Reset(vec![]),
     ]);
-    assert_eq!(addresses(&members, &pool), ["10.0.0.1:8000"]);
+    assert_eq!(addresses(&members, &[8000]), ["10.0.0.1:8000"]);
     members.on(Update::Reset(vec![]));
     assert!(
-        addresses(&members, &pool).is_empty(),
+        addresses(&members, &[8000]).is_empty(),
         "the next list has it no more"
     );
 }

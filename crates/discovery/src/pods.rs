@@ -6,39 +6,35 @@ use std::{
     sync::Arc,
 };
 
-use ::watch::Update;
-use crd::inference_pool::InferencePool;
+use ::watch::{Update, clipped};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use scheduling::{EndpointId, Labels, Member};
-use tracing::warn;
+
+use crate::engine::engine;
 
 /// Limits the ports of a pod: `8000,8001`. The second name is the former one.
 const ACTIVE_PORTS: [&str; 2] = [
     "llm-d.ai/active-ports",
     "inference.networking.k8s.io/active-ports",
 ];
-/// Names the engine of a pod. The second name is the former one.
-const ENGINE: [&str; 2] = [
-    "llm-d.ai/engine-type",
-    "inference.networking.k8s.io/engine-type",
-];
-
-/// What matters of the pool.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct PoolFacts {
-    /// Labels its pods have.
-    pub(super) selector: BTreeMap<String, String>,
-    /// Target ports, in their order; at most 8.
-    ports: Vec<u16>,
-}
+/// What is reported of an annotation, in bytes: longer than any list of ports that makes sense.
+const MAX_REPORTED: usize = 128;
 
 /// The pods of one selector, as far as they can be members.
 #[derive(Debug, Default)]
-pub(super) struct Members {
+pub(crate) struct Pods {
     pods: BTreeMap<String, PodFacts>,
     /// Pods that the list being received has, but that cannot be read.
     odd: BTreeSet<String>,
+}
+
+/// An annotation that names none of the ports there are, and so limits nothing.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct IgnoredPorts {
+    pub(crate) pod: String,
+    /// Cut if long.
+    pub(crate) text: String,
 }
 
 /// What matters of a pod that is ready.
@@ -47,48 +43,24 @@ struct PodFacts {
     uid: Arc<str>,
     ip: IpAddr,
     /// Absent: all ports of the pool.
-    active_ports: Option<BTreeSet<u16>>,
+    active_ports: Option<ActivePorts>,
     engine: Arc<str>,
     labels: Arc<Labels>,
 }
 
-// === impl PoolFacts ===
-
-impl PoolFacts {
-    /// Reads the pool. Ports beyond 1..65535 and after the eighth, which its schema forbids, are left out.
-    pub(super) fn of(pool: &InferencePool) -> Self {
-        let numbers = pool
-            .spec
-            .target_ports
-            .iter()
-            .map(|port| u16::try_from(port.number));
-        let ports = numbers
-            .flatten()
-            .filter(|port| *port != 0)
-            .take(8)
-            .collect();
-        Self {
-            selector: pool.spec.selector.match_labels.clone(),
-            ports,
-        }
-    }
-
-    /// The selector in the API server's words.
-    pub(super) fn selector_text(&self) -> String {
-        let terms: Vec<_> = self
-            .selector
-            .iter()
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect();
-        terms.join(",")
-    }
+/// The annotation of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ActivePorts {
+    /// Those of its words that are ports.
+    ports: BTreeSet<u16>,
+    text: String,
 }
 
-// === impl Members ===
+// === impl Pods ===
 
-impl Members {
+impl Pods {
     /// Takes one change.
-    pub(super) fn on(&mut self, update: Update<Pod>) {
+    pub(crate) fn on(&mut self, update: Update<Pod>) {
         match update {
             Update::Reset(pods) => {
                 let odd = std::mem::take(&mut self.odd);
@@ -113,14 +85,15 @@ impl Members {
     }
 
     /// One member per ready pod and active target port.
-    pub(super) fn list(&self, namespace: &str, pool: &PoolFacts) -> Vec<Member> {
+    pub(crate) fn list(&self, namespace: &str, ports: &[u16]) -> Vec<Member> {
         let namespace: Arc<str> = namespace.into();
-        let mut members = Vec::with_capacity(self.pods.len() * pool.ports.len());
+        let mut members = Vec::with_capacity(self.pods.len() * ports.len());
         for (name, pod) in &self.pods {
             let name: Arc<str> = name.as_str().into();
-            let any_active = pool.ports.iter().any(|port| pod.allows(*port));
-            for (rank, port) in (0_u8..).zip(&pool.ports) {
-                if any_active && !pod.allows(*port) {
+            let active = pod.active_ports.as_ref();
+            let active = active.filter(|active| active.names_any(ports));
+            for (rank, port) in (0_u8..).zip(ports) {
+                if active.is_some_and(|active| !active.ports.contains(port)) {
                     continue;
                 }
                 members.push(Member {
@@ -137,6 +110,18 @@ impl Members {
             }
         }
         members
+    }
+
+    /// The annotations that [`Pods::list`] ignores.
+    pub(crate) fn ignored_ports(&self, ports: &[u16]) -> BTreeSet<IgnoredPorts> {
+        let ignored = self.pods.iter().filter_map(|(name, pod)| {
+            let active = pod.active_ports.as_ref()?;
+            (!active.names_any(ports)).then(|| IgnoredPorts {
+                pod: name.clone(),
+                text: active.text.clone(),
+            })
+        });
+        ignored.collect()
     }
 
     fn apply(&mut self, pod: &Pod) {
@@ -163,50 +148,42 @@ impl PodFacts {
         if over || !ready || pod.metadata.deletion_timestamp.is_some() {
             return None;
         }
-        let engine = ENGINE
+        let engine = engine(|key| pod.labels().get(key).map(String::as_str));
+        let active_ports = ACTIVE_PORTS
             .iter()
-            .find_map(|key| pod.labels().get(*key))
-            .map(String::as_str);
+            .find_map(|key| pod.annotations().get(*key));
+        let labels = pod.labels().iter();
         Some(Self {
             uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
             ip: status.pod_ip.as_ref()?.parse().ok()?,
-            active_ports: ACTIVE_PORTS
-                .iter()
-                .find_map(|key| pod.annotations().get(*key))
-                .and_then(|text| {
-                    let ports = parse_ports(text);
-                    if ports.is_none() {
-                        warn!(
-                            pod = pod.name_any(),
-                            text, "no valid port in active-ports: all ports of the pool are used"
-                        );
-                    }
-                    ports
-                }),
-            engine: engine.unwrap_or_default().into(),
+            active_ports: active_ports.map(|text| ActivePorts::parse(text)),
+            engine: engine.into(),
             labels: Arc::new(
-                pod.labels()
-                    .iter()
+                labels
                     .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
                     .collect(),
             ),
         })
     }
-
-    fn allows(&self, port: u16) -> bool {
-        self.active_ports
-            .as_ref()
-            .is_none_or(|active| active.contains(&port))
-    }
 }
 
-/// The valid ports of a comma-separated list; `None` when there are none.
-fn parse_ports(text: &str) -> Option<BTreeSet<u16>> {
-    let ports: BTreeSet<u16> = text
-        .split(',')
-        .filter_map(|port| port.trim().parse().ok())
-        .collect();
-    (!ports.is_empty()).then_some(ports)
+// === impl ActivePorts ===
+
+impl ActivePorts {
+    /// Of the words between the commas, those that are no port are left out.
+    fn parse(text: &str) -> Self {
+        Self {
+            ports: text
+                .split(',')
+                .filter_map(|port| port.trim().parse().ok())
+                .collect(),
+            text: clipped(text.to_owned(), MAX_REPORTED),
+        }
+    }
+
+    fn names_any(&self, ports: &[u16]) -> bool {
+        ports.iter().any(|port| self.ports.contains(port))
+    }
 }
 
 #[cfg(test)]
