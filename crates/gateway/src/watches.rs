@@ -373,9 +373,9 @@ mod tests {
     use crate::world::Key;
 
     /// A server that has one CRD, of this generation.
-    fn mk_client(generation: Arc<AtomicI64>) -> Client {
+    fn mk_client(tasks: &mut JoinSet<()>, generation: Arc<AtomicI64>) -> Client {
         let (service, mut server) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
-        tokio::spawn(async move {
+        tasks.spawn(async move {
             while let Some((_, send)) = server.next_request().await {
                 let generation = generation.load(Ordering::SeqCst);
                 let crd = json!({"metadata": {"uid": "u", "generation": generation}});
@@ -387,13 +387,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_kind_is_listed_twice_after_its_crd_changed() {
+        let mut tasks = JoinSet::new();
         let generation = Arc::new(AtomicI64::new(1));
         let (events, _reader) = mpsc::channel(1);
         let feed = Feed {
             events,
             kind: "ConfigMap",
             crd: Some(Crd {
-                client: mk_client(Arc::clone(&generation)),
+                client: mk_client(&mut tasks, Arc::clone(&generation)),
                 kind: "ConfigMap",
                 name: "maps.example",
                 last_listed: LastListed::default(),
@@ -410,7 +411,7 @@ mod tests {
             Box::pin(futures::stream::pending())
         };
         let wrap = |update| Event::ConfigMap(Key::default(), update);
-        let running = tokio::spawn(feed.run(list, wrap));
+        tasks.spawn(feed.run(list, wrap));
         sleep(Duration::from_mins(1)).await;
         assert_eq!(lists.load(Ordering::SeqCst), 1, "nothing changed");
         generation.store(2, Ordering::SeqCst);
@@ -418,7 +419,6 @@ mod tests {
         assert_eq!(lists.load(Ordering::SeqCst), 2, "at the next look");
         sleep(Duration::from_mins(1)).await;
         assert_eq!(lists.load(Ordering::SeqCst), 3, "once more, and no more");
-        running.abort();
     }
 
     #[test]
