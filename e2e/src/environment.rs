@@ -553,9 +553,12 @@ pub fn exported(pool: &InferencePool) -> Option<Condition> {
     conditions::find(of_controller(pool)?, conditions::EXPORTED).cloned()
 }
 
-/// Whether the pod says it is ready.
+/// Whether the pod says it is ready, and is not being deleted.
 #[must_use]
 pub fn is_ready(pod: &Pod) -> bool {
+    if pod.metadata.deletion_timestamp.is_some() {
+        return false;
+    }
     let conditions = pod
         .status
         .as_ref()

@@ -126,7 +126,8 @@ pub struct ListenArgs {
     /// Streams of one connection, which is one request each.
     #[arg(long, env, value_name = "N", default_value_t = 50_000)]
     pub max_streams: u32,
-    /// After SIGTERM: time for the open streams to end, such as 30s.
+    /// After SIGTERM: time for the open streams to end, such as 30s. In its first half, 14 s at most, new ones are taken:
+    /// up to 10 s as before, until another EPP is ready, then 4 s not ready, until every proxy has seen it.
     #[arg(long, env, value_name = "DURATION", default_value = "30s")]
     pub drain_timeout: Span,
 }

@@ -38,8 +38,12 @@ use moment::Clock;
 /// A proxy sends a body without pause; a minute of silence is a client that is gone.
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// After SIGTERM: until every proxy's health check has seen that this EPP is not ready.
-const LINGER: Duration = Duration::from_secs(5);
+/// After SIGTERM, still ready: the only pod of a Deployment is asked on until the one in its place is ready, which takes
+/// seconds. Where others are ready, Services and gateways leave this one meanwhile, as it is being deleted.
+const HANDOVER: Duration = Duration::from_secs(10);
+
+/// Then, not ready: until every proxy's health check has seen it (each 2 s, an answer within 1 s).
+const LINGER: Duration = Duration::from_secs(4);
 
 /// After the drain timeout: for the streams' last messages.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -147,8 +151,13 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         }
         () = shutdown.drain.cancelled() => {}
     }
-    readiness.drain();
-    let drain = drain(&mut tasks, listen.drain_timeout.0, &goaway, &drained);
+    let drain = drain(
+        &mut tasks,
+        listen.drain_timeout.0,
+        &readiness,
+        &goaway,
+        &drained,
+    );
     tokio::select! {
         result = drain => result,
         () = shutdown.now.cancelled() => {
@@ -454,16 +463,21 @@ async fn connect() -> anyhow::Result<Client> {
     Client::try_from(config).context("cannot make a Kubernetes client")
 }
 
-/// Lets proxies notice, then streams end, then ends them.
+/// Lets another take over, then proxies notice, then streams end, then ends them.
 async fn drain(
     tasks: &mut Tasks,
     limit: Duration,
+    readiness: &Readiness,
     goaway: &CancellationToken,
     drained: &CancellationToken,
 ) -> anyhow::Result<()> {
     let start = Instant::now();
-    info!(timeout = ?limit, "draining: not ready, new streams are still served for a moment");
-    sleep_until(start + LINGER.min(limit)).await;
+    let (handover, linger) = phases(limit);
+    info!(timeout = ?limit, ready_for = ?handover, "draining: new streams are still served for a while");
+    sleep_until(start + handover).await;
+    readiness.drain();
+    info!("not ready any more");
+    sleep_until(start + handover + linger).await;
     goaway.cancel();
     if let Ok(result) = timeout_at(start + limit, served(tasks)).await {
         return result;
@@ -474,6 +488,14 @@ async fn drain(
         Ok(result) => result,
         Err(_) => Ok(()),
     }
+}
+
+/// How long a drain of at most `limit` stays ready, and how long it then takes new streams. Half of the time is for the
+/// end of streams; what is left goes to the proxies first.
+fn phases(limit: Duration) -> (Duration, Duration) {
+    let linger = LINGER.min(limit / 2);
+    let handover = HANDOVER.min((limit / 2).saturating_sub(linger));
+    (handover, linger)
 }
 
 /// Waits for the end of the ext_proc server, and of it alone.
@@ -499,6 +521,10 @@ mod tests {
 
     use super::*;
     use crate::config::Compat;
+
+    const fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
 
     fn read(config_file: Option<&str>, config_text: Option<&str>) -> anyhow::Result<Config> {
         let args = ConfigArgs {
@@ -543,5 +569,43 @@ mod tests {
         let error = read(file, text).unwrap_err();
         let error = error.downcast_ref::<ConfigError>().expect("exit code 64");
         assert!(error.to_string().starts_with(want), "{error}");
+    }
+
+    #[test]
+    fn streams_have_half_of_a_drain_and_proxies_come_before_the_handover() {
+        assert_eq!(phases(secs(30)), (secs(10), secs(4)));
+        assert_eq!(phases(secs(300)), (secs(10), secs(4)));
+        assert_eq!(phases(secs(10)), (secs(1), secs(4)));
+        assert_eq!(phases(secs(2)), (secs(0), secs(1)));
+        assert_eq!(phases(secs(0)), (secs(0), secs(0)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_draining_epp_stays_ready_for_its_successor_and_then_for_proxies_takes_streams() {
+        let readiness = Readiness::new();
+        for part in [crate::Part::Discovery, crate::Part::Metrics] {
+            readiness.set(part, true);
+        }
+        let (goaway, drained) = (CancellationToken::new(), CancellationToken::new());
+        let mut tasks = Tasks::new();
+        let stop = goaway.clone();
+        tasks.spawn(async move {
+            stop.cancelled().await;
+            (EXT_PROC, Ok(()))
+        });
+        let start = Instant::now();
+        let seen = async {
+            while readiness.is_ready() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            let unready = start.elapsed();
+            goaway.cancelled().await;
+            (unready, start.elapsed())
+        };
+        let drain = drain(&mut tasks, secs(30), &readiness, &goaway, &drained);
+        let (result, (unready, went)) = tokio::join!(drain, seen);
+        result.expect("drains");
+        assert!(unready >= secs(10) && unready < secs(11), "{unready:?}");
+        assert_eq!(went, secs(14));
     }
 }

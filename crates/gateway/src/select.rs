@@ -74,7 +74,7 @@ pub(crate) fn usable(cluster: &ImportedCluster, settings: &Settings) -> Result<U
         .get(&cluster.name)
         .or_else(|| settings.pod_cidrs.get("*"));
     Ok(Usable {
-        epp: epp(picker, settings)?,
+        epp: epp(&cluster.name, picker, settings)?,
         http2: crate::model::is_h2c(cluster.app_protocol.as_deref()),
         cidrs: cidrs.cloned().unwrap_or_default(),
         ports: cluster.target_ports.clone(),
@@ -82,8 +82,9 @@ pub(crate) fn usable(cluster: &ImportedCluster, settings: &Settings) -> Result<U
     })
 }
 
-/// The EPP at the addresses that are allowed; all of them denied is a denial.
-fn epp(picker: &RemotePicker, settings: &Settings) -> Result<Epp, Ineligible> {
+/// The EPP at the addresses that are allowed; all of them denied is a denial. But for its addresses it is the same
+/// whichever they are: a cluster that Envoy makes anew ends all streams of the one before.
+fn epp(cluster: &str, picker: &RemotePicker, settings: &Settings) -> Result<Epp, Ineligible> {
     let port = picker.port.ok_or(Ineligible::AddressNotAssigned)?;
     let given = if picker.endpoints.is_empty() {
         &picker.addresses
@@ -100,10 +101,13 @@ fn epp(picker: &RemotePicker, settings: &Settings) -> Result<Epp, Ineligible> {
             _ => denied = denied.or(Some(text.clone())),
         }
     }
-    let first = ips.first().map(ToString::to_string);
-    let Some(host) = first.or_else(|| names.first().cloned()) else {
+    if ips.is_empty() && names.is_empty() {
         return Err(denied.map_or(Ineligible::AddressNotAssigned, Ineligible::AddressDenied));
-    };
+    }
+    let authority = names.first().map_or_else(
+        || authority(cluster, &picker.name),
+        |name| format!("{name}:{port}"),
+    );
     // STRICT_DNS takes names and addresses alike, EDS addresses only.
     let addresses = if names.is_empty() {
         let mut addresses: Vec<_> = ips.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
@@ -120,17 +124,25 @@ fn epp(picker: &RemotePicker, settings: &Settings) -> Result<Epp, Ineligible> {
             health: picker.health_port,
         }
     };
-    let v6 = host.contains(':');
     Ok(Epp {
-        authority: if v6 {
-            format!("[{host}]:{port}")
-        } else {
-            format!("{host}:{port}")
-        },
+        authority,
         tls: crate::model::wants_tls(settings, picker.app_protocol.as_deref()),
         grpc_health: picker.health_port.is_some(),
         addresses,
     })
+}
+
+/// A name for an EPP that has addresses only: its Service's and its cluster's, as far as they are labels. Nobody resolves it.
+fn authority(cluster: &str, service: &str) -> String {
+    let labels = [service, cluster]
+        .into_iter()
+        .filter(|name| address::is_label(name));
+    let labels: Vec<_> = labels.collect();
+    if labels.is_empty() {
+        "epp".to_owned()
+    } else {
+        labels.join(".")
+    }
 }
 
 /// Share of each cluster that gets new requests, in the import's order: equal ones. A cluster that

@@ -260,6 +260,8 @@ pub(crate) struct ImportedCluster {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RemotePicker {
+    /// Of its Service in the exporting cluster, unchecked.
+    pub(crate) name: String,
     /// IPs of ready EPP pods.
     pub(crate) endpoints: Vec<String>,
     pub(crate) addresses: Vec<String>,
@@ -309,6 +311,7 @@ pub(crate) struct Slice {
     pub(crate) service: Key,
     /// Port number by port name.
     pub(crate) ports: BTreeMap<String, u16>,
+    /// Where none is: those that still serve while they terminate.
     pub(crate) ready: Vec<IpAddr>,
 }
 

@@ -63,24 +63,26 @@ pub(crate) fn is_allowed(ip: IpAddr, deny: &[Cidr]) -> bool {
 /// network policy.
 pub(crate) fn is_hostname(text: &str) -> bool {
     let text = text.strip_suffix('.').unwrap_or(text);
-    let label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && label
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b == b'-')
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
     let last = text.rsplit('.').next().unwrap_or("");
     text.len() <= 253
         && text.contains('.')
-        && text.split('.').all(label)
+        && text.split('.').all(is_label)
         && last.bytes().any(|b| b.is_ascii_alphabetic())
         && !INSIDE.iter().any(|name| last.eq_ignore_ascii_case(name))
         && !text
             .split('.')
             .skip(1)
             .any(|label| label.eq_ignore_ascii_case("svc"))
+}
+
+/// One part of a name.
+pub(crate) fn is_label(label: &str) -> bool {
+    (1..=63).contains(&label.len())
+        && label
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        && !label.starts_with('-')
+        && !label.ends_with('-')
 }
 
 const fn v4(a: [u8; 4], length: u8) -> Cidr {

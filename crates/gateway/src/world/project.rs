@@ -7,7 +7,7 @@ use crd::conditions::{ACCEPTED, READY, find, is_false, is_true};
 use crd::{gateway, gateway_class, http_route, inference_pool, reference_grant};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1 as core;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::discovery::v1::{EndpointConditions, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
@@ -346,6 +346,7 @@ fn remote_picker(picker: &crd::EndpointPicker) -> RemotePicker {
         .find_map(|service| service.ports.first());
     let addresses = picker.service.iter().flat_map(|service| &service.addresses);
     RemotePicker {
+        name: picker.name.clone(),
         endpoints: picker.endpoints.clone(),
         addresses: addresses.cloned().collect(),
         port: first.map(|port| port.number),
@@ -410,22 +411,31 @@ pub(crate) fn slice(object: &EndpointSlice) -> Option<Slice> {
         let number = one.port.map(port)?;
         Some((one.name.clone().unwrap_or_default(), number))
     });
-    let ready = object.endpoints.iter().filter(|endpoint| {
-        // Unknown counts as ready.
-        let conditions = endpoint.conditions.as_ref();
-        conditions
-            .and_then(|conditions| conditions.ready)
-            .unwrap_or(true)
-    });
-    // All addresses of one endpoint are the same host.
-    let ready = ready.filter_map(|endpoint| endpoint.addresses.first()?.parse().ok());
+    let that = |hold: fn(&EndpointConditions) -> bool| -> Vec<IpAddr> {
+        let unset = EndpointConditions::default();
+        let found = object
+            .endpoints
+            .iter()
+            .filter(|endpoint| hold(endpoint.conditions.as_ref().unwrap_or(&unset)));
+        // All addresses of one endpoint are the same host.
+        let first = found.filter_map(|endpoint| endpoint.addresses.first()?.parse().ok());
+        first.collect()
+    };
+    // Unknown counts as ready.
+    let mut ready = that(|conditions| conditions.ready.unwrap_or(true));
+    if ready.is_empty() {
+        // As kube-proxy: until another is ready, those that terminate serve on.
+        ready = that(|conditions| {
+            conditions.serving == Some(true) && conditions.terminating == Some(true)
+        });
+    }
     Some(Slice {
         service: Key::new(
             object.metadata.namespace.clone().unwrap_or_default(),
             service,
         ),
         ports: ports.collect(),
-        ready: ready.collect(),
+        ready,
     })
 }
 
@@ -455,4 +465,31 @@ pub(crate) fn labels(meta: &ObjectMeta) -> Labels {
 /// The schema keeps ports within 1 to 65535; what is not becomes 0, which nothing has.
 fn port(number: i32) -> u16 {
     u16::try_from(number).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn endpoints_that_terminate_are_used_only_where_none_is_ready() {
+        let used = |endpoints: Value| -> Vec<String> {
+            let object = json!({
+                "metadata": {"namespace": "ns", "name": "epp-x", "labels": {"kubernetes.io/service-name": "epp"}},
+                "addressType": "IPv4", "endpoints": endpoints,
+            });
+            let found = slice(&serde_json::from_value(object).unwrap()).unwrap();
+            found.ready.iter().map(ToString::to_string).collect()
+        };
+        let old = json!({"addresses": ["10.1.0.2"], "conditions": {"ready": false, "serving": true, "terminating": true}});
+        let ended = json!({"addresses": ["10.1.0.3"], "conditions": {"ready": false, "serving": false, "terminating": true}});
+        let unready =
+            json!({"addresses": ["10.1.0.5"], "conditions": {"ready": false, "serving": false}});
+        let new = json!({"addresses": ["10.1.0.4"]});
+        assert_eq!(used(json!([old, ended, unready])), ["10.1.0.2"]);
+        assert_eq!(used(json!([old, ended, unready, new])), ["10.1.0.4"]);
+        assert!(used(json!([ended, unready])).is_empty());
+    }
 }

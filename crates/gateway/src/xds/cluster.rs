@@ -7,8 +7,8 @@ use crate::model::{Epp, EppAddresses, Pool, Usable};
 use super::http;
 use super::names::{PICK, SERVED};
 use super::proto::{
-    any, cluster, core, duration, extension, google, lb_metadata, least_request, override_host,
-    raw_buffer, seconds, subset, tls, uint32,
+    any, boolean, cluster, core, duration, extension, google, lb_metadata, least_request,
+    override_host, raw_buffer, seconds, subset, tls, uint32,
 };
 use super::{Options, endpoints, filters};
 
@@ -71,8 +71,35 @@ pub(crate) fn pool(name: String, pool: &Pool) -> cluster::Cluster {
     }
 }
 
+/// When an EPP counts as dead.
+struct Detection {
+    reuse_connection: bool,
+    unhealthy_threshold: u32,
+    max_ejection_percent: u32,
+}
+
+/// Each host is one pod: it may be given up at once, and the last as well.
+const PODS: Detection = Detection {
+    reuse_connection: true,
+    unhealthy_threshold: 1,
+    max_ejection_percent: 100,
+};
+
+/// A host may be a Service with several pods, of which connections to come reach another: so each health check makes one,
+/// a single refused one proves nothing, and the last host is not set aside.
+const REMOTE: Detection = Detection {
+    reuse_connection: false,
+    unhealthy_threshold: 2,
+    max_ejection_percent: 99,
+};
+
 /// The EPPs of a pool: a dead one is known before a body is sent to it.
 pub(crate) fn epp(name: String, epp: &Epp, options: &Options) -> cluster::Cluster {
+    // Pods or Services, all of other clusters are treated alike: else a change of one into the other were another cluster.
+    let detection = match &epp.addresses {
+        EppAddresses::Slices { .. } => PODS,
+        EppAddresses::Ips { .. } | EppAddresses::Dns { .. } => REMOTE,
+    };
     let base = match &epp.addresses {
         EppAddresses::Slices { .. } | EppAddresses::Ips { .. } => eds(name),
         EppAddresses::Dns { hosts, health } => cluster::Cluster {
@@ -100,8 +127,10 @@ pub(crate) fn epp(name: String, epp: &Epp, options: &Options) -> cluster::Cluste
         timeout: Some(seconds(1)),
         interval: Some(seconds(2)),
         no_traffic_interval: Some(seconds(2)),
-        unhealthy_threshold: Some(uint32(1)),
+        unhealthy_threshold: Some(uint32(detection.unhealthy_threshold)),
         healthy_threshold: Some(uint32(1)),
+        // Absent: true.
+        reuse_connection: (!detection.reuse_connection).then(|| boolean(false)),
         transport_socket_match_criteria: plain_health.then(health_criteria),
         health_checker: Some(health_checker),
         ..core::HealthCheck::default()
@@ -114,7 +143,7 @@ pub(crate) fn epp(name: String, epp: &Epp, options: &Options) -> cluster::Cluste
             split_external_local_origin_errors: true,
             consecutive_local_origin_failure: Some(uint32(1)),
             enforcing_consecutive_local_origin_failure: Some(uint32(100)),
-            max_ejection_percent: Some(uint32(100)),
+            max_ejection_percent: Some(uint32(detection.max_ejection_percent)),
             base_ejection_time: Some(seconds(5)),
             interval: Some(seconds(1)),
             ..cluster::OutlierDetection::default()

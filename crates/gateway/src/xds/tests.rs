@@ -119,6 +119,37 @@ fn import_goes_through_a_hop_per_cluster() {
     );
 }
 
+/// A cluster made anew ends the streams of the one before: on a rollout only the assignment may differ.
+#[test]
+fn new_addresses_of_a_remote_epp_change_its_assignment_alone() {
+    let mk = |endpoints: &[&str], addresses: &[&str]| {
+        let mut import = mk_import(&[("east", "10.2.0.9")]);
+        let picker = import.clusters[0].picker.as_mut().unwrap();
+        picker.name = "epp".into();
+        picker.health_port = Some(9003);
+        picker.endpoints = endpoints.iter().map(ToString::to_string).collect();
+        picker.addresses = addresses.iter().map(ToString::to_string).collect();
+        let mut world = mk_world();
+        world.imports.insert(key("llm"), import);
+        mk_snapshot(&world, &mk_settings())
+    };
+    let one = mk(&[], &["10.2.0.9"]);
+    let others = [
+        mk(&[], &["10.2.0.7"]),
+        mk(&[], &["10.2.0.7", "10.2.0.9"]),
+        mk(&[], &["fd00::7"]),
+        mk(&["10.2.0.8"], &["10.2.0.9"]),
+    ];
+    for other in others {
+        assert_eq!(one.clusters, other.clusters);
+        assert_eq!(one.routes, other.routes);
+        assert_eq!(one.listeners, other.listeners);
+        assert_ne!(one.endpoints, other.endpoints);
+    }
+    let cluster = show(&one, Kind::Cluster, "epp/ns/llm/east");
+    assert!(cluster.contains(r#"authority: "epp.east""#), "{cluster}");
+}
+
 #[test]
 fn time_limit_puts_a_hop_before_the_pool() {
     let mut world = mk_world();

@@ -1,6 +1,6 @@
 //! Reduces Kubernetes objects to the facts that we keep. Pure; names are checked here, where they enter.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use crd::{
     FailureMode, ServiceType,
@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use k8s_openapi::{
     api::{
         core::v1::{Namespace, Service},
-        discovery::v1::EndpointSlice,
+        discovery::v1::{EndpointConditions, EndpointSlice},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -199,17 +199,25 @@ pub(crate) fn slice(object: EndpointSlice) -> Option<SliceFacts> {
     if !is_label(service) {
         return None;
     }
-    let mut ready: Vec<_> = object
-        .endpoints
-        .iter()
-        // an unset condition means ready
-        .filter(|endpoint| {
-            let conditions = endpoint.conditions.as_ref();
-            conditions.is_none_or(|conditions| conditions.ready.unwrap_or(true))
-        })
-        .filter_map(|endpoint| endpoint.addresses.first()?.parse().ok())
-        .take(bounds::MAX_ENDPOINTS)
-        .collect();
+    let that = |hold: fn(&EndpointConditions) -> bool| -> Vec<IpAddr> {
+        let unset = EndpointConditions::default();
+        let found = object
+            .endpoints
+            .iter()
+            .filter(|endpoint| hold(endpoint.conditions.as_ref().unwrap_or(&unset)));
+        found
+            .filter_map(|endpoint| endpoint.addresses.first()?.parse().ok())
+            .take(bounds::MAX_ENDPOINTS)
+            .collect()
+    };
+    // an unset condition means ready
+    let mut ready = that(|conditions| conditions.ready.unwrap_or(true));
+    if ready.is_empty() {
+        // as for kube-proxy: until another is ready, those that terminate serve on
+        ready = that(|conditions| {
+            conditions.serving == Some(true) && conditions.terminating == Some(true)
+        });
+    }
     ready.sort_unstable();
     ready.dedup();
     let ports = object

@@ -87,7 +87,7 @@ pub struct SliceFacts {
     pub key: Key,
     /// Name of the Service, in the slice's namespace.
     pub service: Arc<str>,
-    /// Addresses of ready endpoints, sorted.
+    /// Addresses of ready endpoints, sorted; where none is, of those that still serve while they terminate.
     pub ready: Vec<IpAddr>,
     /// Ports of all its endpoints.
     pub ports: Vec<PortFacts>,

@@ -255,19 +255,20 @@ impl ContainerTask {
         };
         let asked = *self.stop.borrow();
         let deadline = asked.unwrap_or_else(|| Instant::now() + grace_period(&self.pod));
-        if asked.is_some() {
-            let pause = (Instant::now() + self.pre_stop_sleep()).min(deadline);
-            tokio::select! {
-                status = running.ended() => return (status.ok(), None),
-                () = sleep_until(pause) => {}
+        let group = running.group();
+        let stopping = async {
+            if asked.is_some() {
+                sleep_until((Instant::now() + self.pre_stop_sleep()).min(deadline)).await;
             }
-        }
-        running.group().signal_leader(Signal::SIGTERM);
+            group.signal_leader(Signal::SIGTERM);
+            sleep_until(deadline).await;
+        };
         tokio::select! {
             status = running.ended() => return (status.ok(), unhealthy),
-            () = sleep_until(deadline) => {}
+            never = probes.watch_readiness(self.network.address.into(), report) => match never {},
+            () = stopping => {}
         }
-        running.group().signal(Signal::SIGKILL);
+        group.signal(Signal::SIGKILL);
         (running.ended().await.ok(), unhealthy)
     }
 

@@ -1,5 +1,6 @@
 //! Probes: when to look, what counts, and the looks themselves.
 
+use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -111,17 +112,10 @@ impl Probes {
         }
         report(Report::Started);
         let readiness = async {
-            match &self.readiness {
-                None => report(Report::Ready(true)),
-                Some(readiness) => {
-                    let tell = |passed| {
-                        report(Report::Ready(passed));
-                        None::<()>
-                    };
-                    readiness.watch(address, tell).await;
-                }
+            if self.readiness.is_none() {
+                report(Report::Ready(true));
             }
-            std::future::pending::<()>().await;
+            self.watch_readiness(address, &report).await
         };
         let liveness = async {
             match &self.liveness {
@@ -134,10 +128,26 @@ impl Probes {
             }
         };
         tokio::select! {
-            () = readiness => {}
+            never = readiness => match never {},
             () = liveness => {}
         }
         "liveness probe failed".to_owned()
+    }
+
+    /// Only whether it is ready, which counts to the end of a pod that is being deleted.
+    pub(crate) async fn watch_readiness(
+        &self,
+        address: IpAddr,
+        report: impl Fn(Report),
+    ) -> Infallible {
+        if let Some(readiness) = &self.readiness {
+            let tell = |passed| {
+                report(Report::Ready(passed));
+                None
+            };
+            return readiness.watch(address, tell).await;
+        }
+        std::future::pending().await
     }
 }
 

@@ -1,4 +1,5 @@
-//! What kube-proxy and a load balancer do: Service addresses lead to ready endpoints.
+//! What kube-proxy and a load balancer do: Service addresses lead to ready endpoints, or else to those that still serve
+//! while they terminate.
 //!
 //! The node listens on every Service address inside the cluster's namespace, where the whole range is local, and passes
 //! bytes on. There is a listener only while an endpoint is ready, so that a Service without one refuses connections.
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Service, ServicePort};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::discovery::v1::{EndpointConditions, EndpointSlice};
 use kube::ResourceExt as _;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -30,7 +31,7 @@ const SETTLE: Duration = Duration::from_millis(20);
 const RETRY: Duration = Duration::from_millis(500);
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// Address to listen on → ready endpoints, sorted; never empty.
+/// Address to listen on → endpoints in use, sorted; never empty.
 type Table = BTreeMap<SocketAddr, Vec<SocketAddr>>;
 
 /// One address being listened on.
@@ -138,7 +139,7 @@ fn make_table(services: &[Arc<Service>], slices: &[Arc<EndpointSlice>]) -> Table
             .iter()
             .flat_map(|spec| spec.ports.iter().flatten())
         {
-            let endpoints = ready_endpoints(&own, port);
+            let endpoints = endpoints_in_use(&own, port);
             let Ok(number) = u16::try_from(port.port) else {
                 continue;
             };
@@ -158,8 +159,26 @@ fn make_table(services: &[Arc<Service>], slices: &[Arc<EndpointSlice>]) -> Table
     table
 }
 
-/// The endpoints behind one port: slices carry the Service port's name and the resolved target port.
-fn ready_endpoints(slices: &[&EndpointSlice], port: &ServicePort) -> Vec<SocketAddr> {
+/// The ready endpoints behind one port; where there is none, those that still serve while they terminate.
+fn endpoints_in_use(slices: &[&EndpointSlice], port: &ServicePort) -> Vec<SocketAddr> {
+    let ready = |conditions: &EndpointConditions| conditions.ready != Some(false);
+    let last = |conditions: &EndpointConditions| {
+        conditions.serving == Some(true) && conditions.terminating == Some(true)
+    };
+    let found = endpoints_that(slices, port, ready);
+    if found.is_empty() {
+        endpoints_that(slices, port, last)
+    } else {
+        found
+    }
+}
+
+/// Slices carry the Service port's name and the resolved target port.
+fn endpoints_that(
+    slices: &[&EndpointSlice],
+    port: &ServicePort,
+    hold: impl Fn(&EndpointConditions) -> bool,
+) -> Vec<SocketAddr> {
     let mut endpoints = Vec::new();
     let name = port.name.as_deref().unwrap_or_default();
     for slice in slices {
@@ -169,11 +188,11 @@ fn ready_endpoints(slices: &[&EndpointSlice], port: &ServicePort) -> Vec<SocketA
         let Some(target) = target.find_map(|target| u16::try_from(target.port?).ok()) else {
             continue;
         };
-        let ready = slice.endpoints.iter().filter(|endpoint| {
-            let conditions = endpoint.conditions.as_ref();
-            conditions.and_then(|conditions| conditions.ready) != Some(false)
+        let wanted = slice.endpoints.iter().filter(|endpoint| {
+            let unset = EndpointConditions::default();
+            hold(endpoint.conditions.as_ref().unwrap_or(&unset))
         });
-        let addresses = ready.flat_map(|endpoint| &endpoint.addresses);
+        let addresses = wanted.flat_map(|endpoint| &endpoint.addresses);
         let parsed = addresses.filter_map(|address| address.parse::<IpAddr>().ok());
         endpoints.extend(parsed.map(|address| SocketAddr::new(address, target)));
     }
@@ -294,6 +313,37 @@ mod tests {
         assert_eq!(
             table,
             Table::from([(address("10.1.128.9:80"), vec![address("10.1.0.3:8080")])])
+        );
+    }
+
+    #[test]
+    fn an_address_leads_to_endpoints_that_terminate_only_where_none_is_ready() {
+        let mk_slice = |others: serde_json::Value| -> Arc<EndpointSlice> {
+            let mut slice = (*mk_slice("echo", true)).clone();
+            slice.endpoints = serde_json::from_value(others).unwrap();
+            Arc::new(slice)
+        };
+        let terminating =
+            |serving: bool| json!({"ready": false, "serving": serving, "terminating": true});
+        let leads_to = |slice| {
+            let table = make_table(&[mk_service(json!({}))], &[slice]);
+            table.into_values().next()
+        };
+        let only = json!([
+            {"addresses": ["10.1.0.2"], "conditions": terminating(true)},
+            {"addresses": ["10.1.0.3"], "conditions": terminating(false)},
+        ]);
+        assert_eq!(
+            leads_to(mk_slice(only)),
+            Some(vec![address("10.1.0.2:8080")])
+        );
+        let with_another = json!([
+            {"addresses": ["10.1.0.2"], "conditions": terminating(true)},
+            {"addresses": ["10.1.0.4"], "conditions": {"ready": true, "serving": true}},
+        ]);
+        assert_eq!(
+            leads_to(mk_slice(with_another)),
+            Some(vec![address("10.1.0.4:8080")])
         );
     }
 

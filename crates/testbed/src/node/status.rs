@@ -51,7 +51,7 @@ pub(crate) struct PodView {
     pub(crate) containers: BTreeMap<String, ContainerView>,
     pub(crate) pod_ip: Option<IpAddr>,
     pub(crate) host_ip: IpAddr,
-    /// It is being deleted: no more traffic, whatever its probes say.
+    /// It is being deleted; as on a real node, it is ready for as long as its probes say so.
     pub(crate) terminating: bool,
     pub(crate) started: Timestamp,
 }
@@ -148,9 +148,7 @@ impl PodView {
             .filter_map(|container| {
                 let view = self.containers.get(&container.name)?;
                 let image = container.image.as_deref().unwrap_or_default();
-                let mut status = view.status(&container.name, image, uid);
-                status.ready &= !self.terminating;
-                Some(status)
+                Some(view.status(&container.name, image, uid))
             })
             .collect();
         PodStatus {
@@ -211,15 +209,9 @@ impl PodView {
             .filter(|(_, view)| !view.ready)
             .map(|(name, _)| name.as_str())
             .collect();
-        let ready = unready.is_empty() && !self.terminating;
-        let why = match (ready, self.terminating) {
-            (true, _) => None,
-            (false, true) => Some("the pod is being deleted".to_owned()),
-            (false, false) => Some(format!(
-                "containers with unready status: [{}]",
-                unready.join(" ")
-            )),
-        };
+        let ready = unready.is_empty();
+        let why =
+            (!ready).then(|| format!("containers with unready status: [{}]", unready.join(" ")));
         let networked = self.pod_ip.is_some();
         let wanted = [
             ("PodReadyToStartContainers", networked, None),
@@ -316,12 +308,15 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_being_deleted_is_not_ready() {
-        let mut view = mk_view(State::Running { since: THEN }, true);
-        view.terminating = true;
-        let status = view.status(&mk_pod(json!({})), THEN);
-        assert_eq!(ready_of(&status).status, "False");
-        assert!(!status.container_statuses.unwrap()[0].ready);
+    fn a_pod_that_is_being_deleted_is_as_ready_as_its_containers() {
+        for ready in [true, false] {
+            let mut view = mk_view(State::Running { since: THEN }, ready);
+            view.terminating = true;
+            let status = view.status(&mk_pod(json!({})), THEN);
+            let expected = if ready { "True" } else { "False" };
+            assert_eq!(ready_of(&status).status, expected);
+            assert_eq!(status.container_statuses.unwrap()[0].ready, ready);
+        }
     }
 
     #[test]
