@@ -120,9 +120,9 @@ pub struct ListenArgs {
     /// bodies that come in one message end in a gRPC error, not in 413.
     #[arg(long, env, value_name = "SIZE")]
     pub grpc_max_recv_msg_size: Option<Size>,
-    /// Largest message sent to Envoy, such as 16MiB.
-    #[arg(long, env, value_name = "SIZE", default_value = "16MiB")]
-    pub grpc_max_send_msg_size: Size,
+    /// Largest message sent to Envoy, such as 16MiB [default: as for those that are taken].
+    #[arg(long, env, value_name = "SIZE")]
+    pub grpc_max_send_msg_size: Option<Size>,
     /// Streams of one connection, which is one request each.
     #[arg(long, env, value_name = "N", default_value_t = 50_000)]
     pub max_streams: u32,

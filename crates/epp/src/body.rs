@@ -11,6 +11,10 @@ use smallvec::SmallVec;
 /// Bytes of a reader's message that a client is told: the reason stands first, after it may come its input.
 const MAX_MESSAGE: usize = 200;
 
+/// Bytes of a model's name: it is kept for as long as the request's stream is open, beside the limit of bodies, and may
+/// be put into each event of the response.
+const MAX_MODEL: usize = 256;
+
 /// Bytes of JSON that stand for one token of the prompt: an estimate that needs no tokenizer.
 const BYTES_PER_TOKEN: usize = 4;
 
@@ -60,6 +64,9 @@ pub(crate) enum BodyError {
     /// No JSON, or an object with a key given twice.
     #[error("the request body is no valid JSON request: {0}")]
     Json(String),
+    /// A model's name that is kept nowhere.
+    #[error("the request body names a model of more than {MAX_MODEL} bytes: use a shorter name")]
+    LongModel,
     /// An object without a usable model.
     #[error("the request body names no model: set \"model\" to a non-empty string")]
     NoModel,
@@ -191,12 +198,15 @@ impl Api {
             .map(ExactSizeIterator::len)
             .fold(0_usize, usize::saturating_add)
             .div_ceil(BYTES_PER_TOKEN);
+        let name = string(model)
+            .map_err(json_error)?
+            .filter(|model| !model.is_empty())
+            .ok_or(BodyError::NoModel)?;
+        if name.len() > MAX_MODEL {
+            return Err(BodyError::LongModel);
+        }
         Ok(Parsed {
-            model: string(model)
-                .map_err(json_error)?
-                .filter(|model| !model.is_empty())
-                .ok_or(BodyError::NoModel)?
-                .into_owned(),
+            model: name.into_owned(),
             model_at: place(model, text),
             stream: raw.stream.is_some_and(is_true),
             max_tokens: raw.max_tokens.and_then(count),

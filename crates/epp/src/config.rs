@@ -126,10 +126,17 @@ impl Config {
             self.discovery.clone_from(&running.discovery);
             kept.push("dataLayer.discovery");
         }
-        let index = |prefix: &Prefix| (prefix.max_bytes, prefix.shards);
-        if index(&self.prefix) != index(&running.prefix) {
-            (self.prefix.max_bytes, self.prefix.shards) = index(&running.prefix);
-            kept.push("isthmus.prefixIndex");
+        if self.prefix != running.prefix {
+            self.prefix = running.prefix;
+            kept.push("isthmus.prefixIndex and parameters of approx-prefix-cache-producer");
+        }
+        if self.engines != running.engines {
+            self.engines.clone_from(&running.engines);
+            kept.push("parameters of core-metrics-extractor");
+        }
+        if self.metrics_source != running.metrics_source {
+            self.metrics_source.clone_from(&running.metrics_source);
+            kept.push("parameters of metrics-data-source");
         }
         kept
     }

@@ -206,7 +206,9 @@ impl Director {
         let (head, parsed) = (&query.head, query.parsed.as_ref());
         let matching = self.options.model_match;
         let rng = &mut rand::rng();
-        models::resolve(&config, matching, head, query.is_inference, parsed, rng)
+        let is_inference = query.is_inference;
+        let is_cut = is_inference && parsed.is_none() && !query.body.is_empty();
+        models::resolve(&config, matching, head, is_inference, is_cut, parsed, rng)
     }
 
     /// Picks for one request, or lets it wait. Once picked for it counts at its endpoint.

@@ -23,7 +23,10 @@ use tracing::{info, warn};
 use crate::{
     args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs},
     budget::Budget,
-    config::{Config, ConfigFile, ConfigMetrics, CurrentConfig, LoadError, Refusals, Reload},
+    config::{
+        Config, ConfigFile, ConfigMetrics, CurrentConfig, LoadError, MetricsSource, Refusals,
+        Reload,
+    },
     director::{Director, DirectorCollector, Options, Pool},
     discovery::{Membership, Source},
     extproc::{ExtProc, Limits, Settings},
@@ -253,7 +256,11 @@ impl Parts {
             limits,
             clear_route_cache: requests.clear_route_cache,
             max_message: bytes(max_message(listen, requests)),
-            max_reply: bytes(listen.grpc_max_send_msg_size.0),
+            max_reply: bytes(
+                listen
+                    .grpc_max_send_msg_size
+                    .map_or_else(|| max_message(listen, requests), |size| size.0),
+            ),
             drained,
         };
         ExtProc::new(director, self.metrics.clone(), settings)
@@ -321,6 +328,7 @@ fn configuration(
         (None, None) => (Config::default(), None),
     };
     config.profile.freshness = freshness;
+    warn_of_unused(&config);
     Ok((CurrentConfig::new(config), reload))
 }
 
@@ -337,6 +345,29 @@ fn refused(source: &str, refusals: &Refusals) -> ConfigError {
             "an EndpointPickerConfig",
             "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, plugins: [{type: queue-scorer}]}",
         ),
+    }
+}
+
+/// What is read and checked, and not acted on yet.
+fn warn_of_unused(config: &Config) {
+    let default = Config::default();
+    let source = MetricsSource {
+        interval: config.metrics_source.interval,
+        ..default.metrics_source
+    };
+    let unused = [
+        (
+            "metrics-data-source but its interval",
+            config.metrics_source != source,
+        ),
+        ("engineLabelKey", config.engines.label_key.is_some()),
+        ("requestHandler.parsers", config.parsers != default.parsers),
+    ];
+    for (item, _) in unused.iter().filter(|(_, given)| *given) {
+        warn!(
+            item,
+            "in the configuration without effect: not supported yet"
+        );
     }
 }
 

@@ -28,6 +28,11 @@ pub(crate) enum Reject {
     /// The model is none that clients may ask for; absent: the body was not read.
     #[error("{}", no_model(.0.as_deref()))]
     ModelNotFound(Option<String>),
+    /// The model matters, and stands in a part of the body that was not seen.
+    #[error(
+        "the request body is too large to be read whole in the proxy's body mode: send less, or have the proxy use FULL_DUPLEX_STREAMED"
+    )]
+    ModelNotSeen,
     /// It is of low priority and the pool is at its limit.
     #[error("the pool is saturated and the request is of low priority: retry later")]
     Shed,
@@ -66,7 +71,7 @@ impl Reject {
         match self {
             Self::BadRequest(_) => "bad-request",
             Self::BodyTimeout { .. } => "body-timeout",
-            Self::BodyTooLarge { .. } => "body-too-large",
+            Self::BodyTooLarge { .. } | Self::ModelNotSeen => "body-too-large",
             Self::Saturated | Self::Shed | Self::QueueFull(_) => "saturated",
             Self::ModelNotFound(_) => "model-not-found",
             Self::Expired { .. } => "ttl-expired",
@@ -80,7 +85,7 @@ impl Reject {
         match self {
             Self::BadRequest(_) => 400,
             Self::BodyTimeout { .. } => 408,
-            Self::BodyTooLarge { .. } => 413,
+            Self::BodyTooLarge { .. } | Self::ModelNotSeen => 413,
             Self::ModelNotFound(_) => 404,
             Self::Saturated
             | Self::Shed
@@ -103,7 +108,8 @@ impl Reject {
             Self::BadRequest(_)
             | Self::BodyTimeout { .. }
             | Self::BodyTooLarge { .. }
-            | Self::ModelNotFound(_) => None,
+            | Self::ModelNotFound(_)
+            | Self::ModelNotSeen => None,
         }
     }
 
@@ -142,6 +148,7 @@ mod tests {
     #[case(NoPick::EmptySubset.into(), 503, "no-endpoints", Some("rejected-no-endpoints"), None)]
     #[case(NoPick::Filtered.into(), 429, "saturated", Some("rejected-saturated"), Some("1"))]
     #[case(Reject::ModelNotFound(None), 404, "model-not-found", None, None)]
+    #[case(Reject::ModelNotSeen, 413, "body-too-large", None, None)]
     #[case(Reject::Shed, 429, "saturated", Some("rejected-saturated"), Some("1"))]
     #[case(Reject::QueueFull("full".into()), 429, "saturated", Some("rejected-saturated"), Some("1"))]
     #[case(Reject::Expired { empty: false }, 429, "ttl-expired", Some("rejected-ttl-expired"), Some("1"))]

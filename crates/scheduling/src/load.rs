@@ -33,7 +33,7 @@ const SUSPECT_AFTER: u32 = 3;
 const MAX_UNSEEN: usize = 4096;
 
 /// Seconds by which two texts of one process' start may differ.
-const SAME_START: f64 = 0.5;
+const SAME_START: f64 = 2.0;
 
 /// No request is longer on its way than this.
 pub const MAX_TRANSIT: Duration = Duration::from_secs(1);
@@ -248,9 +248,8 @@ impl Load {
         let before = self.unreachable_in_a_row.load(Ordering::Relaxed);
         let after = match failure {
             ScrapeFailure::Unreachable => before.saturating_add(1),
-            // A useless page ends the row, but only a good one clears the suspicion.
-            ScrapeFailure::Useless if before < SUSPECT_AFTER => 0,
-            ScrapeFailure::Useless => before,
+            // The server answered: it may be one whose metrics nobody can read, and serve well.
+            ScrapeFailure::Useless => 0,
         };
         self.unreachable_in_a_row.store(after, Ordering::Relaxed);
     }
@@ -328,7 +327,9 @@ impl Load {
         self.tokens.fetch_add(tokens.into(), Ordering::AcqRel);
         self.picks.fetch_add(1, Ordering::AcqRel);
         let mut unseen = self.unseen.lock();
-        if unseen.len() >= MAX_UNSEEN {
+        // No more can be unseen than are in flight: where no page tells the queue, none is ever seen.
+        let most = usize::try_from(self.in_flight()).unwrap_or(usize::MAX);
+        while unseen.len() >= most.clamp(1, MAX_UNSEEN) {
             unseen.pop_front();
         }
         unseen.push_back(Unseen { arrival, adapter });

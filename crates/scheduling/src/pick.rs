@@ -57,13 +57,17 @@ pub fn choose<R: Rng + ?Sized>(
         return Err(NoPick::EmptyPool);
     }
     let allowed = table.allowed(request.subset.as_ref());
-    let mut candidates = Candidates::new(table, allowed, matched);
-    if candidates.is_empty() {
+    let allowed = Candidates::new(table, allowed, matched);
+    if allowed.is_empty() {
         return Err(NoPick::EmptySubset);
     }
+    let mut candidates = allowed.clone();
     candidates.prefer(|member| table.quality.get(member) != Some(&Quality::Suspect));
-    for filter in &profile.filters {
-        filter.apply(request, &mut candidates);
+    filter(profile, request, &mut candidates);
+    if candidates.is_empty() {
+        // Those that pass the filters may all be suspects: metrics alone exclude nobody.
+        candidates = allowed;
+        filter(profile, request, &mut candidates);
     }
     if candidates.is_empty() {
         return Err(NoPick::Filtered);
@@ -78,6 +82,12 @@ pub fn choose<R: Rng + ?Sized>(
         choice.push(best);
     }
     Ok(choice)
+}
+
+fn filter(profile: &Profile, request: &Request, candidates: &mut Candidates<'_>) {
+    for filter in &profile.filters {
+        filter.apply(request, candidates);
+    }
 }
 
 /// A candidate on its way through the picker.

@@ -49,18 +49,14 @@ impl Detector {
         headroom: 0.0,
     };
 
-    /// Saturation of the pool, the mean of its members; an empty pool is saturated. Metrics that nobody could refresh say
-    /// nothing: while no member's are fresh our own requests decide, so that stale metrics alone never shed or lock up.
+    /// Saturation of the pool, the mean of its members; an empty pool is saturated. Of a member whose metrics are not fresh
+    /// our own requests decide, so that stale metrics alone never shed or lock up.
     pub fn saturation(&self, table: &Table) -> f64 {
         if table.is_empty() {
             return 1.0;
         }
-        let measured =
-            matches!(self, Self::Concurrency { .. }) || table.quality.contains(&Quality::Fresh);
-        let detector = if measured { self } else { &Self::CONCURRENCY };
-        let sum: f64 = (0..table.len())
-            .map(|member| detector.utilization(table, member))
-            .sum();
+        let members = 0..table.len();
+        let sum: f64 = members.map(|member| self.utilization(table, member)).sum();
         sum / table.len() as f64
     }
 
@@ -72,6 +68,10 @@ impl Detector {
 
     /// Of one member, as a share of its limit.
     fn utilization(&self, table: &Table, member: usize) -> f64 {
+        let is_fresh = table.quality.get(member) == Some(&Quality::Fresh);
+        if !is_fresh && matches!(self, Self::Utilization { .. }) {
+            return Self::CONCURRENCY.utilization(table, member);
+        }
         let share = |value: f64, limit: f64| if limit > 0.0 { value / limit } else { 1.0 };
         let at = |column: &[f64]| column.get(member).copied().unwrap_or(0.0);
         match self {

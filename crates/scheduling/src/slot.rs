@@ -19,10 +19,10 @@ const RESTARTS: u32 = 256;
 
 impl Slot {
     /// The place of what the endpoint has cached, which is gone when its engine starts again: a generation for each of
-    /// up to 256 restarts, then the first of them again.
+    /// up to 255 restarts; later ones keep the last.
     #[must_use]
     pub fn after_restarts(self, restarts: u32) -> Self {
-        let restarts = restarts % RESTARTS;
+        let restarts = restarts.min(RESTARTS - 1);
         Self {
             generation: self
                 .generation

@@ -251,3 +251,12 @@ proptest! {
         prop_assert_eq!(Api::for_path(&path).unwrap().map(|api| api.suffix), Some(suffix));
     }
 }
+
+#[test]
+fn a_model_whose_name_is_too_long_to_keep_is_refused() {
+    let api = Api::for_path(b"/v1/completions").unwrap().unwrap();
+    let body = |length: usize| format!(r#"{{"model":"{}"}}"#, "m".repeat(length));
+    assert!(api.parse(body(MAX_MODEL).as_bytes()).is_ok());
+    let error = api.parse(body(MAX_MODEL + 1).as_bytes()).unwrap_err();
+    assert!(matches!(error, BodyError::LongModel), "{error}");
+}

@@ -744,7 +744,10 @@ isthmus: {prefixIndex: {shards: 8}}
     );
     assert_eq!(
         next.keep_fixed(&running),
-        ["dataLayer.discovery", "isthmus.prefixIndex"]
+        [
+            "dataLayer.discovery",
+            "isthmus.prefixIndex and parameters of approx-prefix-cache-producer"
+        ]
     );
     assert_eq!((next.discovery.as_ref(), next.prefix.shards), (None, 64));
     assert_eq!(

@@ -47,21 +47,24 @@ const FAIRNESS_ID: [&str; 2] = [
 ];
 const MODEL_REWRITE: [&str; 2] = ["x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite"];
 
-/// Finds out what a request is for. `is_inference`: its path is one whose bodies are read.
+/// Finds out what a request is for. `is_inference`: its path is one whose bodies are read. `is_cut`: only a part of the
+/// body was seen.
 ///
 /// # Errors
-/// [`Reject::ModelNotFound`] where the model is none of those that clients may ask for.
+/// [`Reject::ModelNotFound`] where the model is none of those that clients may ask for, [`Reject::ModelNotSeen`] where it
+/// matters and stands in the part of the body that was not seen.
 pub(crate) fn resolve<R: Rng + ?Sized>(
     config: &Config,
     matching: ModelMatch,
     head: &RequestHead,
     is_inference: bool,
+    is_cut: bool,
     parsed: Option<&Parsed>,
     rng: &mut R,
 ) -> Result<Resolved, Reject> {
     let asked = parsed.map(|parsed| parsed.model.as_str());
     let enforced = match matching {
-        ModelMatch::Auto => !config.models.is_empty() && is_inference,
+        ModelMatch::Auto => !config.models.is_empty() && is_inference && !head.end,
         ModelMatch::Strict => is_inference || !head.end,
         ModelMatch::Off => false,
     };
@@ -69,6 +72,9 @@ pub(crate) fn resolve<R: Rng + ?Sized>(
     let forced = head
         .field(&MODEL_REWRITE)
         .filter(|_| trusted.model_name_rewrite);
+    if is_cut && (enforced || !config.rewrites.is_empty()) {
+        return Err(Reject::ModelNotSeen);
+    }
     let known = asked.is_some_and(|model| config.models.contains(model));
     if enforced && !known && forced.is_none() {
         return Err(Reject::ModelNotFound(asked.map(str::to_owned)));
@@ -156,6 +162,7 @@ mod tests {
             ModelMatch::Auto,
             head,
             true,
+            false,
             Some(&parsed),
             &mut rng,
         )
@@ -187,6 +194,7 @@ mod tests {
             matching,
             &RequestHead::default(),
             is_inference,
+            false,
             parsed.as_ref(),
             &mut StdRng::seed_from_u64(1),
         );
@@ -197,6 +205,43 @@ mod tests {
                 assert_eq!(reject, Reject::ModelNotFound(model.map(str::to_owned)));
             }
         }
+    }
+
+    /// Too long to be seen whole in some modes: neither refused as unknown nor sent on under the wrong name.
+    #[test]
+    fn a_model_that_was_not_seen_is_an_error_where_it_matters() {
+        let go = |config: &Config| {
+            let head = RequestHead::default();
+            let rng = &mut StdRng::seed_from_u64(1);
+            resolve(config, ModelMatch::Auto, &head, true, true, None, rng)
+        };
+        assert!(go(&Config::default()).is_ok());
+        let listed = Config {
+            models: ["m".to_owned()].into(),
+            ..Config::default()
+        };
+        let rewritten = Config {
+            rewrites: vec![mk_rule(&[], &[("n", 1)])],
+            ..Config::default()
+        };
+        for config in [listed, rewritten] {
+            assert_eq!(go(&config), Err(Reject::ModelNotSeen));
+        }
+    }
+
+    /// A browser's preflight has no model.
+    #[test]
+    fn a_request_without_a_body_is_no_question_of_models() {
+        let config = Config {
+            models: ["m".to_owned()].into(),
+            ..Config::default()
+        };
+        let head = RequestHead {
+            end: true,
+            ..RequestHead::default()
+        };
+        let rng = &mut StdRng::seed_from_u64(1);
+        assert!(resolve(&config, ModelMatch::Auto, &head, true, false, None, rng).is_ok());
     }
 
     #[test]

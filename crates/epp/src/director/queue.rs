@@ -25,6 +25,7 @@ use scheduling::{
 };
 use tokio::{
     sync::{Notify, oneshot},
+    task::yield_now,
     time::sleep_until,
 };
 
@@ -136,7 +137,10 @@ impl<T> Queue<T> {
     /// Lets requests go on as the pool can take them, for ever.
     pub(crate) async fn run(&self, dispatch: &impl Dispatch<T>, clock: Clock) {
         loop {
-            let deadline = self.step(dispatch, clock.now());
+            while self.len() > 0 && self.dispatch(dispatch, clock.now()) {
+                yield_now().await; // a pool that gets free takes many
+            }
+            let deadline = self.expire(dispatch, clock.now());
             let due = async {
                 match deadline {
                     Some(deadline) => sleep_until(clock.instant(deadline)).await,
@@ -150,8 +154,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Ends the waits that are over and lets go on who can; when the next wait is over.
-    fn step(&self, dispatch: &impl Dispatch<T>, now: Moment) -> Option<Moment> {
+    /// Ends the waits that are over; when the next one is.
+    fn expire(&self, dispatch: &impl Dispatch<T>, now: Moment) -> Option<Moment> {
         let mut inner = self.0.inner.lock();
         if inner.requests.is_empty() {
             return None;
@@ -168,15 +172,28 @@ impl<T> Queue<T> {
                 let _ = waiter.answer.send(Err(Reject::Expired { empty }));
             }
         }
-        while let Some(ticket) = controller.next(now, dispatch.saturation()) {
-            if let Some(Waiter { request, answer }) = requests.remove(&ticket) {
-                // An answer that nobody waits for gives its place back when it is dropped.
-                let _ = answer.send(dispatch.pick(request));
-            }
-        }
         let deadline = controller.deadline();
         self.count(&inner);
         deadline
+    }
+
+    /// Lets the next request go on, if the pool can take it. The lock is not held while it is picked for.
+    fn dispatch(&self, dispatch: &impl Dispatch<T>, now: Moment) -> bool {
+        let saturation = dispatch.saturation();
+        let waiter = {
+            let mut inner = self.0.inner.lock();
+            let Some(ticket) = inner.controller.next(now, saturation) else {
+                return false;
+            };
+            let waiter = inner.requests.remove(&ticket);
+            self.count(&inner);
+            waiter
+        };
+        if let Some(Waiter { request, answer }) = waiter {
+            // An answer that nobody waits for gives its place back when it is dropped.
+            let _ = answer.send(dispatch.pick(request));
+        }
+        true
     }
 
     fn count(&self, inner: &Inner<T>) {

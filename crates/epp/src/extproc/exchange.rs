@@ -335,9 +335,23 @@ impl Exchange {
         if mode == BodyMode::FullDuplexStreamed {
             push_parts(Phase::Response, tap.on_chunk(bytes, end), end, outputs);
         } else if changes {
-            let parts = tap.on_chunk(bytes, end);
-            let part = Part::Replaced(Bytes::from(parts.concat()));
-            outputs.push(Output::Reply(body_reply(Phase::Response, part)));
+            // In all modes but this one a part is all there is, also where the proxy cut it off.
+            let parts = tap.on_chunk(bytes, end || mode != BodyMode::Streamed);
+            let body = Bytes::from(parts.concat());
+            // Envoy answers 500 where the length does not fit in BUFFERED mode.
+            let route = (mode == BodyMode::Buffered).then(|| {
+                let mut edit = Edit::default();
+                edit.set_header("content-length", body.len().to_string());
+                Box::new(Route {
+                    destination: None,
+                    edit,
+                })
+            });
+            outputs.push(Output::Reply(Reply::Body {
+                phase: Phase::Response,
+                route,
+                part: Part::Replaced(body),
+            }));
         } else {
             tap.on_chunk(bytes, end);
             outputs.push(Output::Reply(body_reply(Phase::Response, Part::Kept)));

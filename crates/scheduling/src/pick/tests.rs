@@ -200,6 +200,28 @@ fn suspects_are_avoided_while_another_is_left() {
     assert_eq!(members(&only), [0], "all that is allowed is suspect");
 }
 
+/// Their metrics hang, they do not: the pods of the wanted role are served though others are no suspects.
+#[test]
+fn a_filter_that_leaves_only_suspects_leaves_them() {
+    let snapshot = mk_labelled(&[
+        &[("llm-d.ai/role", "decode")],
+        &[("llm-d.ai/role", "prefill")],
+    ]);
+    suspect(&snapshot, 0);
+    let profile = Profile {
+        filters: vec![Filter::Role(Role::Decode)],
+        ..Profile::default()
+    };
+    let choice = choose(
+        &read(&snapshot),
+        &Request::default(),
+        &[],
+        &profile,
+        &mut mk_rng(),
+    );
+    assert_eq!(members(&choice.unwrap()), [0]);
+}
+
 #[test]
 fn nothing_is_named_where_nothing_is_left() {
     let empty = go(&mk_snapshot(0), &Request::default()).unwrap_err();

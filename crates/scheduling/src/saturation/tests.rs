@@ -43,6 +43,16 @@ fn without_a_fresh_member_our_own_requests_decide() {
     assert!(close(got, 0.01), "{got}");
 }
 
+/// A pod with a bad page and many live streams must not shed the requests that nine idle ones could take.
+#[test]
+fn of_a_member_without_fresh_metrics_our_own_requests_decide() {
+    let snapshot = mk_snapshot(2);
+    scrape(&at(&snapshot, 0), mk_page(0.0, 0.0, 0.0));
+    let _bookings: Vec<_> = (0..50).map(|_| book(&at(&snapshot, 1), 0)).collect();
+    let got = Detector::default().saturation(&read(&snapshot));
+    assert!(close(got, 0.25), "{got}");
+}
+
 #[rstest]
 #[case(ConcurrencyMode::Requests, 0.2)]
 #[case(ConcurrencyMode::Tokens, 0.5)]

@@ -133,7 +133,9 @@ impl Exchange {
         }
         if self.modes.request == BodyMode::Streamed {
             // It waits for the answer to its headers, by default 200 ms.
-            outputs.push(Output::Reply(Reply::Wait(self.limits.body_timeout)));
+            // It takes one such word: the queue's time is in it.
+            let limit = self.limits.body_timeout + QUEUE_LIMIT;
+            outputs.push(Output::Reply(Reply::Wait(limit)));
         }
         self.deadline = Some(now.plus(self.limits.body_timeout));
         self.request = RequestHalf::Collecting(held);

@@ -345,7 +345,7 @@ const STREAMED_AHEAD: Modes = Modes {
 #[test]
 fn streamed_holds_its_answers_to_the_end_and_gives_one_each() {
     let mut script = Script::new();
-    assert_eq!(script.on(mk_headers(CHAT, STREAMED_AHEAD)), ["wait 60"]);
+    assert_eq!(script.on(mk_headers(CHAT, STREAMED_AHEAD)), ["wait 360"]);
     assert!(script.on(mk_chunk(piece(0, 9), false)).is_empty());
     assert_eq!(
         script.on(mk_chunk(piece(9, BODY.len()), true)),

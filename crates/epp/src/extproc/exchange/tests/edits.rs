@@ -164,6 +164,39 @@ fn what_is_held_of_a_model_name_goes_before_the_trailers() {
     );
 }
 
+/// Envoy answers 500 where the length does not fit.
+#[test]
+fn a_response_in_one_message_gets_its_new_length() {
+    let mut script = mk_restoring(BodyMode::Buffered);
+    let outputs = script
+        .exchange
+        .on(mk_response_chunk(r#"{"model":"theirs"}"#, true), NOW);
+    let Some(Output::Reply(Reply::Body {
+        route: Some(route),
+        part: Part::Replaced(body),
+        ..
+    })) = outputs
+        .into_iter()
+        .find(|output| matches!(output, Output::Reply(Reply::Body { .. })))
+    else {
+        panic!("a replaced body with headers")
+    };
+    assert_eq!(&body[..], br#"{"model":"mine"}"#);
+    let [(name, value)] = route.edit.headers_to_set() else {
+        panic!("one header")
+    };
+    assert_eq!((&**name, &value[..]), ("content-length", &b"16"[..]));
+}
+
+#[test]
+fn what_the_proxy_cut_off_is_not_held_back() {
+    let mut script = mk_restoring(BodyMode::BufferedPartial);
+    assert_eq!(
+        script.on(mk_response_chunk(r#"{"model":"the"#, false)),
+        [r#"<body ="{\"model\":\"the""#]
+    );
+}
+
 #[test]
 fn each_part_of_a_streamed_response_is_replaced() {
     let mut script = mk_restoring(BodyMode::Streamed);
