@@ -74,22 +74,19 @@ pub(crate) fn pool(name: String, pool: &Pool) -> cluster::Cluster {
 /// When an EPP counts as dead.
 struct Detection {
     reuse_connection: bool,
-    unhealthy_threshold: u32,
     max_ejection_percent: u32,
 }
 
 /// Each host is one pod: it may be given up at once, and the last as well.
 const PODS: Detection = Detection {
     reuse_connection: true,
-    unhealthy_threshold: 1,
     max_ejection_percent: 100,
 };
 
 /// A host may be a Service with several pods, of which connections to come reach another: so each health check makes one,
-/// a single refused one proves nothing, and the last host is not set aside.
+/// and the last host is not set aside.
 const REMOTE: Detection = Detection {
     reuse_connection: false,
-    unhealthy_threshold: 2,
     max_ejection_percent: 99,
 };
 
@@ -127,7 +124,8 @@ pub(crate) fn epp(name: String, epp: &Epp, options: &Options) -> cluster::Cluste
         timeout: Some(seconds(1)),
         interval: Some(seconds(2)),
         no_traffic_interval: Some(seconds(2)),
-        unhealthy_threshold: Some(uint32(detection.unhealthy_threshold)),
+        // One that is late or refused proves nothing; an answer that it does not serve counts at once, whatever stands here.
+        unhealthy_threshold: Some(uint32(2)),
         healthy_threshold: Some(uint32(1)),
         // Absent: true.
         reuse_connection: (!detection.reuse_connection).then(|| boolean(false)),

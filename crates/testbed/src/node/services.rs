@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use kube::ResourceExt as _;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::NodeContext;
@@ -34,33 +35,21 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// Address to listen on → endpoints in use, sorted; never empty.
 type Table = BTreeMap<SocketAddr, Vec<SocketAddr>>;
 
-/// One address being listened on.
-struct Forward {
-    endpoints: watch::Sender<Vec<SocketAddr>>,
-    task: AbortHandle,
-}
-
 /// Keeps a listener for every Service address that has ready endpoints; never ends.
 pub(super) async fn forward_services(context: Arc<NodeContext>) {
     let mut services = context.services.subscribe();
     let mut slices = context.slices.subscribe();
-    let mut forwards: BTreeMap<SocketAddr, Forward> = BTreeMap::new();
+    let mut forwards: BTreeMap<SocketAddr, watch::Sender<Vec<SocketAddr>>> = BTreeMap::new();
     let mut tasks = JoinSet::new();
     loop {
         services.borrow_and_update();
         slices.borrow_and_update();
         let table = make_table(&context.services.all(), &context.slices.all());
-        forwards.retain(|address, forward| {
-            let stays = table.contains_key(address);
-            if !stays {
-                forward.task.abort();
-            }
-            stays
-        });
+        forwards.retain(|address, _| table.contains_key(address));
         let mut failed = false;
         for (address, endpoints) in table {
             if let Some(forward) = forwards.get(&address) {
-                forward.endpoints.send_if_modified(|now| {
+                forward.send_if_modified(|now| {
                     let differs = *now != endpoints;
                     *now = endpoints;
                     differs
@@ -70,12 +59,8 @@ pub(super) async fn forward_services(context: Arc<NodeContext>) {
             match listen(&context, address) {
                 Ok(listener) => {
                     let (sender, receiver) = watch::channel(endpoints);
-                    let task = tasks.spawn(accept(listener, receiver));
-                    let forward = Forward {
-                        endpoints: sender,
-                        task,
-                    };
-                    forwards.insert(address, forward);
+                    tasks.spawn(accept(listener, receiver));
+                    forwards.insert(address, sender);
                 }
                 Err(error) => {
                     // the listener before it may not be closed yet
@@ -87,7 +72,7 @@ pub(super) async fn forward_services(context: Arc<NodeContext>) {
         tokio::select! {
             _ = services.changed() => {}
             _ = slices.changed() => {}
-            // an aborted one; none ends by itself
+            // one that is no longer wanted, after its last connection
             Some(_) = tasks.join_next() => {}
             () = sleep(RETRY), if failed => {}
         }
@@ -211,18 +196,27 @@ fn listen(context: &NodeContext, address: SocketAddr) -> std::io::Result<TcpList
     TcpListener::from_std(listener)
 }
 
+/// Listens until the sender of `endpoints` is gone. As with kube-proxy, connections that are there stay to their own end.
 async fn accept(listener: TcpListener, endpoints: watch::Receiver<Vec<SocketAddr>>) {
+    let mut wanted = endpoints.clone();
+    let mut unwanted = pin!(async move { while wanted.changed().await.is_ok() {} });
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let next = AtomicUsize::new(0);
     let mut connections = JoinSet::new();
     loop {
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-            return;
-        };
         while connections.try_join_next().is_some() {}
-        let client = match listener.accept().await {
-            Ok((client, _)) => client,
-            Err(error) => {
+        let accepted = async {
+            let slot = Arc::clone(&slots).acquire_owned().await;
+            (slot, listener.accept().await)
+        };
+        let accepted = tokio::select! {
+            () = &mut unwanted => break,
+            accepted = accepted => accepted,
+        };
+        let (slot, client) = match accepted {
+            (Ok(slot), Ok((client, _))) => (slot, client),
+            (Err(_), _) => break,
+            (Ok(_), Err(error)) => {
                 tracing::warn!(%error, "connection not accepted");
                 sleep(RETRY).await;
                 continue;
@@ -241,6 +235,8 @@ async fn accept(listener: TcpListener, endpoints: watch::Receiver<Vec<SocketAddr
             });
         }
     }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
 }
 
 async fn pass(mut client: TcpStream, endpoint: SocketAddr) {
