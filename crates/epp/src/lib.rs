@@ -45,6 +45,6 @@ pub use health::{Part, Readiness};
 pub use metrics::{Metrics, PoolCollector};
 pub use moment::Clock;
 pub use program::run;
-pub use scrape::{EngineTable, EnginesError, Scraped, Scraper};
+pub use scrape::{EngineTable, EnginesError, OnScraped, Scraper};
 pub use server::{ExtProcServer, listen, serve_health};
 pub use tls::{Certificate, CertificateError};

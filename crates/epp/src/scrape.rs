@@ -62,12 +62,12 @@ pub struct Scraper {
     /// What engines call their metrics.
     pub engines: EngineTable,
     /// Called after each page that was read: a request that waits may go on.
-    pub scraped: Scraped,
+    pub on_scraped: OnScraped,
 }
 
 /// What is called after each page that was read. Cheap to clone.
 #[derive(Clone)]
-pub struct Scraped(pub Arc<dyn Fn() + Send + Sync>);
+pub struct OnScraped(pub Arc<dyn Fn() + Send + Sync>);
 
 /// What one endpoint's task needs.
 struct Target {
@@ -78,16 +78,16 @@ struct Target {
     ok: Counter,
     unreachable: Counter,
     useless: Counter,
-    scraped: Scraped,
+    on_scraped: OnScraped,
 }
 
 type Running = BTreeMap<Slot, (Arc<str>, AbortHandle)>;
 
-// === impl Scraped ===
+// === impl OnScraped ===
 
-impl fmt::Debug for Scraped {
+impl fmt::Debug for OnScraped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Scraped")
+        f.write_str("OnScraped")
     }
 }
 
@@ -185,7 +185,7 @@ impl Scraper {
             ok: self.metrics.scrapes("ok"),
             unreachable: self.metrics.scrapes("unreachable"),
             useless: self.metrics.scrapes("useless"),
-            scraped: self.scraped.clone(),
+            on_scraped: self.on_scraped.clone(),
         }
     }
 }
@@ -240,7 +240,7 @@ impl Target {
         }
         let counter = match noted {
             Ok(()) => {
-                (self.scraped.0)();
+                (self.on_scraped.0)();
                 &self.ok
             }
             Err(ScrapeFailure::Unreachable) => &self.unreachable,

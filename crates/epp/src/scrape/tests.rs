@@ -64,7 +64,7 @@ fn start(snapshot: Option<Arc<Snapshot>>) -> Running {
         metrics: metrics.clone(),
         readiness: readiness.clone(),
         engines: EngineTable::default(),
-        scraped: Scraped(Arc::new(|| {})),
+        on_scraped: OnScraped(Arc::new(|| {})),
     };
     let mut task = JoinSet::new();
     task.spawn(scraper.run(members));

@@ -1,0 +1,120 @@
+use bytes::Bytes;
+use scheduling::{EndpointId, Subset};
+
+use super::*;
+use crate::{config::Prefix, extproc::RequestHead};
+
+fn mk_director_of(pool: Pool) -> Director {
+    let prefix = Prefix {
+        max_bytes: 1 << 20,
+        ..Prefix::default()
+    };
+    let config = CurrentConfig::new(Config {
+        prefix,
+        ..Config::default()
+    });
+    Director::new(pool, config, Options::default(), Clock::start())
+}
+
+fn decide(director: &Director, query: Query) -> Result<Box<Answer>, Reject> {
+    let resolved = director.resolve(&query)?;
+    match director.decide(query, &resolved) {
+        Decision::Made(decision) => decision,
+        Decision::Queued(_) => panic!("queued"),
+    }
+}
+
+fn mk_director(addresses: &[&str]) -> Director {
+    let pool = Pool::default();
+    pool.replace(
+        addresses
+            .iter()
+            .map(|address| Member {
+                id: EndpointId {
+                    namespace: "ns".into(),
+                    pod: (*address).into(),
+                    rank: 0,
+                    uid: (*address).into(),
+                },
+                address: address.parse().unwrap(),
+                engine: "".into(),
+                labels: Arc::default(),
+            })
+            .collect(),
+        Moment::START,
+    );
+    mk_director_of(pool)
+}
+
+fn mk_query(list: u8, subset: Option<&str>) -> Query {
+    let subset = subset.map(|list| {
+        let mut subset = Subset::default();
+        subset.extend_from_list(list);
+        subset
+    });
+    let head = RequestHead {
+        has_request_id: true,
+        ..RequestHead::default()
+    };
+    Query {
+        head,
+        subset,
+        list,
+        parsed: None,
+        is_inference: false,
+        body: Bytes::new(),
+    }
+}
+
+fn destination(answer: &Answer) -> &str {
+    std::str::from_utf8(answer.route.destination.as_ref().unwrap()).unwrap()
+}
+
+#[test]
+fn the_destination_lists_the_endpoints_in_the_protocols_words() {
+    let director = mk_director(&["10.0.0.1:8000", "[fd00::1]:8000"]);
+    let answer = decide(&director, mk_query(2, None)).unwrap();
+    let mut listed: Vec<_> = destination(&answer).split(',').collect();
+    listed.sort_unstable();
+    assert_eq!(listed, ["10.0.0.1:8000", "[fd00::1]:8000"]);
+    assert_eq!(
+        answer.endpoints[0].load().in_flight(),
+        1,
+        "counted at the first"
+    );
+    assert_eq!(answer.endpoints[1].load().in_flight(), 0);
+}
+
+#[test]
+fn a_subset_without_members_is_refused_unless_it_is_to_be_ignored() {
+    let mut director = mk_director(&["10.0.0.1:8000"]);
+    let query = || mk_query(1, Some("10.9.9.9"));
+    assert_eq!(
+        decide(&director, query()).unwrap_err(),
+        NoPick::EmptySubset.into()
+    );
+    director.options.honour_subset = false;
+    assert_eq!(
+        destination(&decide(&director, query()).unwrap()),
+        "10.0.0.1:8000"
+    );
+}
+
+#[test]
+fn a_request_id_is_made_only_where_there_is_none() {
+    let director = mk_director(&["10.0.0.1:8000"]);
+    let answer = decide(&director, mk_query(1, None)).unwrap();
+    assert_eq!(answer.route.edit.headers_to_set(), []);
+    let mut query = mk_query(1, None);
+    query.head.has_request_id = false;
+    let answer = decide(&director, query).unwrap();
+    let [(name, id)] = answer.route.edit.headers_to_set() else {
+        panic!("one header")
+    };
+    assert_eq!((&**name, id.len()), (REQUEST_ID, 36));
+    assert_eq!(
+        make_request_id(u128::MAX),
+        "ffffffff-ffff-4fff-bfff-ffffffffffff"
+    );
+    assert_eq!(make_request_id(0), "00000000-0000-4000-8000-000000000000");
+}
