@@ -16,7 +16,7 @@ mod steps;
 
 use std::time::Duration;
 
-use proptest::prelude::*;
+use proptest::{prelude::*, test_runner::RngSeed};
 use serde_json::{Value, json};
 
 use self::{
@@ -308,14 +308,21 @@ fn heal(rig: &mut Rig) {
     }
 }
 
-/// 48 runs of up to 40 events take some seconds; `PROPTEST_CASES` asks for more.
+/// 48 runs of up to 40 events take some seconds, and are the same ones each time: what one run in thousands finds is
+/// looked for with `PROPTEST_CASES`, which asks for more and for others, not by whoever tests something else.
 fn config() -> ProptestConfig {
-    let asked = ProptestConfig::default();
-    let cases = if asked.cases == 256 { 48 } else { asked.cases };
-    ProptestConfig {
-        cases,
+    let asked = ProptestConfig {
         max_shrink_iters: 1000,
-        ..asked
+        ..ProptestConfig::default()
+    };
+    if asked.cases == 256 {
+        ProptestConfig {
+            cases: 48,
+            rng_seed: RngSeed::Fixed(1),
+            ..asked
+        }
+    } else {
+        asked
     }
 }
 
@@ -328,6 +335,8 @@ fn config() -> ProptestConfig {
 // of an entry that ends, somebody owns a part
 #[case(None, &[Op::Export(2, 1, Some(0)), Op::Lose(0, false), Op::Delete(2, 1), Op::Export(1, 1, None),
     Op::Edit(0, 1, Edit::Address), Op::Return(0)])]
+// an entry that nobody can write again: its pool went with the CRD, before the controller started
+#[case(None, &[Op::Export(1, 0, None), Op::PoolsCrd(1, CrdState::Reinstalled), Op::Restart, Op::Edit(0, 0, Edit::DropEntry)])]
 #[case(None, &[Op::Export(1, 1, None), Op::Export(2, 1, None), Op::Unexport(1, 1), Op::Edit(0, 1, Edit::Address),
     Op::Wait(61)])]
 #[case(FOUR_MINUTES, &[Op::Remove(2), Op::Remove(0), Op::Export(0, 0, None), Op::Restart, Op::Refuse(2)])]

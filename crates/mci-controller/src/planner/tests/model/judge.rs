@@ -53,8 +53,7 @@ impl Rig {
         // of one that is only named, the entry is not known: the import is left as it is until that is heard of
         let is_held = (0..self.clusters.len()).any(|e| {
             let is_named = named.iter().any(|one| one == MEMBERS[e]);
-            let unknown = e != t && self.oracle.told(e, p) == Told::Nothing;
-            unknown && is_named && !entries.contains_key(MEMBERS[e])
+            e != t && !self.oracle.is_known(e, p) && is_named && !entries.contains_key(MEMBERS[e])
         });
         if is_held {
             return;

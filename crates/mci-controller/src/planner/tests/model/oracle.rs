@@ -322,6 +322,16 @@ impl Oracle {
             .is_some_and(|(after, since)| now.since(since) >= after)
     }
 
+    /// Whether the controller was told anything of the pool since it started, but for its absence under a new CRD.
+    pub(super) fn is_known(&self, m: usize, p: usize) -> bool {
+        let seen = &self.members[m];
+        match seen.told[p] {
+            Told::Nothing => false,
+            Told::Doubted => seen.pools[p].is_some(),
+            Told::Exported | Told::NotExported | Told::Deleted | Told::Absent => true,
+        }
+    }
+
     pub(super) fn told(&self, m: usize, p: usize) -> Told {
         self.members[m].told[p]
     }

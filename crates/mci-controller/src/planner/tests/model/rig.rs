@@ -202,7 +202,9 @@ impl Rig {
                 calm_since = self.now;
                 retries = 0;
             }
-            let calm = self.now.since(calm_since) >= CALM;
+            // a change that came with time alone may be reported a second later
+            let reports = self.planner.unsettled.due(self.now + CALM).count();
+            let calm = self.now.since(calm_since) >= CALM && reports == 0;
             let due = self.due().filter(|_| retries < RETRIES);
             self.now = match due {
                 None if calm => return self.take_taken(),
