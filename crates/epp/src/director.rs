@@ -211,8 +211,8 @@ impl Director {
         models::resolve(&config, matching, head, is_inference, is_cut, parsed, rng)
     }
 
-    /// Picks for one request, or lets it wait. Once picked for it counts at its endpoint.
-    pub(crate) fn decide(&self, query: Query, resolved: &Resolved) -> Decision {
+    /// Picks for one request, or lets it wait. Once picked for it counts at its endpoint, where it arrives after `transit`.
+    pub(crate) fn decide(&self, query: Query, resolved: &Resolved, transit: Duration) -> Decision {
         let config = self.config.load();
         let bytes = query.body.len();
         let is_shed = resolved.priority < 0 && !config.flow_control.enabled;
@@ -220,7 +220,8 @@ impl Director {
             return Decision::Made(Err(Reject::Shed));
         }
         let now = self.clock.now();
-        let prepared = self.prepare(&config, query, resolved, now);
+        let mut prepared = self.prepare(&config, query, resolved, now);
+        prepared.request.transit = transit;
         let may_go = !config.flow_control.enabled
             || self.queue.len() == 0 && self.saturation_by(&config) < 1.0
             || prepared

@@ -1,6 +1,6 @@
 //! The program: parts, ports, tasks, and their end.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroUsize, sync::Arc, thread::available_parallelism, time::Duration};
 
 use anyhow::{Context, anyhow};
 use axum::Router;
@@ -8,7 +8,7 @@ use discovery::Updates;
 use kube::Client;
 use process::{ConfigError, Shutdown, admin};
 use prometheus_client::registry::Registry;
-use scheduling::Freshness;
+use scheduling::{Freshness, Snapshot};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -34,6 +34,7 @@ use crate::{
     metrics::{Metrics, PoolCollector},
     scrape::{EngineTable, OnScraped, Scraper},
     server::{ExtProcServer, listen, serve_health},
+    thread::OwnThread,
     tls::Certificate,
 };
 use moment::Clock;
@@ -118,7 +119,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let interval = pool.refresh_metrics_interval.0;
     let interval = config.load().metrics_source.interval.unwrap_or(interval);
     let scraper = parts.scraper(interval, engines, Arc::clone(&director));
-    tasks.spawn(async move { ("scraper", scraper.run(members).await) });
+    spawn_scraper(&mut tasks, scraper, members)?;
     let server = ExtProcServer {
         service: parts.ext_proc(
             Arc::clone(&director),
@@ -130,6 +131,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         readiness: readiness.clone(),
         certificate,
         max_streams: listen.max_streams,
+        threads: available_parallelism().unwrap_or(NonZeroUsize::MIN),
     };
     spawn_servers(
         &mut tasks,
@@ -201,7 +203,7 @@ impl Parts {
     fn membership(
         &self,
         updates: Updates,
-        snapshots: watch::Sender<Option<Arc<scheduling::Snapshot>>>,
+        snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     ) -> Membership {
         Membership {
             updates,
@@ -421,6 +423,24 @@ fn spawn_servers(
         let served = admin::serve(admin_port, registry, admin_health, Router::new(), never).await;
         ("admin server", served.map_err(Into::into))
     });
+}
+
+/// On a thread of its own: pages of many endpoints are read while requests are picked for, and delay none.
+fn spawn_scraper(
+    tasks: &mut Tasks,
+    scraper: Scraper,
+    members: watch::Receiver<Option<Arc<Snapshot>>>,
+) -> anyhow::Result<()> {
+    let thread = OwnThread::start("scraper", move || scraper.run(members))
+        .context("cannot start a thread for scrapes")?;
+    tasks.spawn(async move {
+        let ended = thread.output().await;
+        (
+            "scraper",
+            ended.unwrap_or_else(|panicked| Err(panicked.into())),
+        )
+    });
+    Ok(())
 }
 
 fn spawn_director(tasks: &mut Tasks, director: &Arc<Director>) {

@@ -1,13 +1,40 @@
 //! The gRPC ports.
+//!
+//! ```text
+//!  listener ─ accept ─► Turns ─┬─ queue ─► thread: (TLS) ─► Connection ─► Gather ─► tonic ─► ExtProc, health
+//!                              └─ queue ─► thread: …
+//! ```
+//!
+//! A connection stays on the thread that got it, with all its streams: these share nothing with another thread's for
+//! which they would have to wait.
 
-use std::{io, net::Ipv4Addr, net::Ipv6Addr, time::Duration};
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, TcpStream as StdTcpStream},
+    num::NonZeroUsize,
+    pin::pin,
+    time::Duration,
+};
 
-use futures::TryStreamExt;
-use tokio::{net::TcpListener, sync::watch};
+use futures::{Stream, StreamExt, stream::FuturesUnordered};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{mpsc, watch},
+    time::sleep,
+};
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Error, Server, server::TcpIncoming};
+use tracing::warn;
 
-use crate::{extproc::ExtProc, gather::Gather, health::Readiness, tls::Certificate};
+use crate::{
+    connection::{Connection, Live},
+    extproc::ExtProc,
+    gather::Gather,
+    health::Readiness,
+    thread::{OwnThread, Panicked},
+    tls::Certificate,
+};
 
 /// 4 MiB: the body of a million-token prompt is on its way at once.
 const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
@@ -22,6 +49,13 @@ const PENDING_RESETS: usize = 10_000;
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Connections on their way to a thread, which takes one in each turn of its loop. What finds no place waits in the
+/// kernel's queue.
+const QUEUE: usize = 16;
+
+/// After an error of the listener that is none of a connection: files of the process have run out, and may be free again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
 /// The port that Envoy speaks to.
 pub struct ExtProcServer {
     /// Handles its streams.
@@ -32,23 +66,62 @@ pub struct ExtProcServer {
     pub certificate: Option<Certificate>,
     /// Streams of one connection.
     pub max_streams: u32,
+    /// Threads that connections are handed out to.
+    pub threads: NonZeroUsize,
+}
+
+/// Why the port is served no more.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The certificate cannot be used, or the server of a thread failed.
+    #[error(transparent)]
+    Server(#[from] Error),
+    /// No thread could be started.
+    #[error("cannot start a thread for streams: {0}")]
+    Thread(#[source] io::Error),
+    /// One that served panicked.
+    #[error(transparent)]
+    Panicked(#[from] Panicked),
+    /// One that served ended, while connections were to come.
+    #[error("a thread for streams ended")]
+    Ended,
+}
+
+/// Hands connections out.
+struct Turns(Vec<Place>);
+
+/// One thread, as the listener sees it.
+struct Place {
+    queue: mpsc::Sender<Accepted>,
+    live: Live,
+}
+
+/// A connection that no thread has yet, and no runtime.
+struct Accepted {
+    tcp: StdTcpStream,
+    live: Live,
 }
 
 // === impl ExtProcServer ===
 
 impl ExtProcServer {
-    /// Serves until `stop`; then takes no new connection or stream, and returns when the last one ended.
+    /// Serves until `stop`; then takes no new connection or stream, and returns when the last one ended. Dropping the
+    /// future ends all at once, and waits for the threads.
     ///
     /// # Errors
-    /// When the certificate cannot be used.
-    pub async fn serve(self, listener: TcpListener, stop: CancellationToken) -> Result<(), Error> {
+    /// When the certificate cannot be used, or a thread cannot be started, or ends early.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        stop: CancellationToken,
+    ) -> Result<(), ServeError> {
         let Self {
             service,
             readiness,
             certificate,
             max_streams,
+            threads,
         } = self;
-        let (stopping, stopped) = watch::channel(false);
         let mut server = Server::builder()
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
@@ -59,17 +132,122 @@ impl ExtProcServer {
         if let Some(certificate) = certificate {
             server = server.tls_config(certificate.server_config())?;
         }
-        let stop = async move {
-            stop.cancelled().await;
-            stopping.send_replace(true);
-        };
-        let gathered = incoming(listener).map_ok(Gather::new);
-        server
-            .add_service(service)
-            .add_service(readiness.service(stopped))
-            .serve_with_incoming_shutdown(gathered, stop)
-            .await
+        let (stopping, stopped) = watch::channel(false);
+        let (mut turns, running) = (Turns(Vec::new()), FuturesUnordered::new());
+        for index in 0..threads.get() {
+            let (queue, accepted) = mpsc::channel(QUEUE);
+            let (server, service) = (server.clone(), service.on_thread());
+            let (readiness, stopped) = (readiness.clone(), stopped.clone());
+            let serve = move || serve_queue(server, service, readiness, stopped, accepted);
+            let thread = OwnThread::start(&format!("ext-proc-{index}"), serve);
+            running.push(thread.map_err(ServeError::Thread)?.output());
+            turns.0.push(Place {
+                queue,
+                live: Live::default(),
+            });
+        }
+        run(running, turns.hand_out(listener), stop, stopping).await
     }
+}
+
+// === impl Turns ===
+
+impl Turns {
+    /// Accepts connections for ever.
+    async fn hand_out(self, listener: TcpListener) {
+        loop {
+            let tcp = match listener.accept().await {
+                Ok((tcp, _)) => tcp,
+                Err(error) if is_of_connection(&error) => continue,
+                Err(error) => {
+                    warn!(%error, "cannot accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            // An error: the peer has left already.
+            let Ok(tcp) = tcp.set_nodelay(true).and_then(|()| tcp.into_std()) else {
+                continue;
+            };
+            let Some(place) = self.next() else { return };
+            let live = Live::clone(&place.live);
+            // An error: the thread ended, which ends the server.
+            let _ = place.queue.send(Accepted { tcp, live }).await;
+        }
+    }
+
+    /// The thread with the fewest live connections, among those that take one at once if there are any.
+    fn next(&self) -> Option<&Place> {
+        let places = self.0.iter();
+        places.min_by_key(|place| (place.queue.capacity() == 0, Live::strong_count(&place.live)))
+    }
+}
+
+/// Whether an error of the listener is that of one connection: the next one may be in order.
+fn is_of_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+    )
+}
+
+/// Serves until `stop` and then until all threads ended.
+async fn run(
+    mut running: FuturesUnordered<impl Future<Output = Result<Result<(), Error>, Panicked>>>,
+    handing_out: impl Future<Output = ()>,
+    stop: CancellationToken,
+    stopping: watch::Sender<bool>,
+) -> Result<(), ServeError> {
+    {
+        // Dropped at the end of this block: the port closes, and each thread serves what is in its queue.
+        let handing_out = pin!(handing_out);
+        tokio::select! {
+            biased; // an end that the stop led to is none that came early
+            () = stop.cancelled() => {}
+            () = handing_out => return Err(ServeError::Ended),
+            Some(ended) = running.next() => {
+                ended??;
+                return Err(ServeError::Ended);
+            }
+        }
+    }
+    stopping.send_replace(true);
+    let mut result = Ok(());
+    while let Some(ended) = running.next().await {
+        let ended = ended.map_err(Into::into);
+        result = result.and(ended.and_then(|served| served.map_err(Into::into)));
+    }
+    result
+}
+
+/// Serves the connections of a queue, on this thread, until the queue has ended and the last of them.
+async fn serve_queue(
+    mut server: Server,
+    service: ExtProc,
+    readiness: Readiness,
+    stopped: watch::Receiver<bool>,
+    accepted: mpsc::Receiver<Accepted>,
+) -> Result<(), Error> {
+    // Its end is that of the queue: else a connection in the queue would be cut instead of told to go away.
+    let never = std::future::pending();
+    server
+        .add_service(service)
+        .add_service(readiness.service(stopped))
+        .serve_with_incoming_shutdown(incoming_of(accepted), never)
+        .await
+}
+
+/// The connections of a thread, ready to be served. TLS comes between the socket and [`Connection`]: so what a turn
+/// sends is gathered before it is encrypted, and an alert of TLS is not held back.
+fn incoming_of(
+    accepted: mpsc::Receiver<Accepted>,
+) -> impl Stream<Item = io::Result<Gather<Connection<TcpStream>>>> {
+    ReceiverStream::new(accepted).map(|Accepted { tcp, live }| {
+        let tcp = TcpStream::from_std(tcp)?;
+        Ok(Gather::new(Connection::new(tcp, live)))
+    })
 }
 
 /// Serves health in plaintext until the future is dropped.
@@ -101,3 +279,6 @@ pub async fn listen(port: u16) -> io::Result<TcpListener> {
 fn incoming(listener: TcpListener) -> TcpIncoming {
     TcpIncoming::from(listener).with_nodelay(Some(true))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use scheduling::{EndpointId, Subset};
+use scheduling::{DEFAULT_TRANSIT, EndpointId, Subset};
 
 use super::*;
 use crate::{config::Prefix, extproc::RequestHead};
@@ -18,7 +18,7 @@ fn mk_director_of(pool: Pool) -> Director {
 
 fn decide(director: &Director, query: Query) -> Result<Box<Answer>, Reject> {
     let resolved = director.resolve(&query)?;
-    match director.decide(query, &resolved) {
+    match director.decide(query, &resolved, DEFAULT_TRANSIT) {
         Decision::Made(decision) => decision,
         Decision::Queued(_) => panic!("queued"),
     }

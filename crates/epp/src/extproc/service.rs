@@ -19,6 +19,7 @@ use tonic_prost::ProstCodec;
 
 use super::{exchange::Limits, stream::Replies};
 use crate::{
+    connection::RoundTrip,
     director::Director,
     metrics::Metrics,
     proto::{ProcessingRequest, ProcessingResponse},
@@ -66,16 +67,31 @@ impl ExtProc {
         }))
     }
 
+    /// The same service for the streams of one thread: what these touch with each message is theirs alone.
+    pub(crate) fn on_thread(&self) -> Self {
+        let Shared {
+            director,
+            metrics,
+            settings,
+        } = &*self.0;
+        let mut settings = settings.clone();
+        // Each look at a token takes its lock.
+        settings.drained = settings.drained.child_token();
+        Self::new(Arc::clone(director), metrics.clone(), settings)
+    }
+
     fn replies(
         &self,
         request: Request<Streaming<ProcessingRequest>>,
     ) -> Replies<Streaming<ProcessingRequest>> {
+        let round_trip = request.extensions().get::<RoundTrip>();
+        let round_trip = round_trip.cloned().unwrap_or_default();
         let list = request.metadata().get(MAX_ENDPOINTS);
         let list = list
             .and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok())
             .unwrap_or(1);
         let list = u8::try_from(list).unwrap_or(MAX_LIST).clamp(1, MAX_LIST);
-        Replies::new(request.into_inner(), list, Arc::clone(&self.0))
+        Replies::new(request.into_inner(), list, round_trip, Arc::clone(&self.0))
     }
 }
 

@@ -24,6 +24,7 @@ use super::{
     wire,
 };
 use crate::{
+    connection::RoundTrip,
     director::{Decision, Prepared, Waiting},
     metrics::{Labels, OpenStream, Running, Series},
     proto::{ProcessingRequest, ProcessingResponse, Request},
@@ -48,6 +49,7 @@ pub(super) struct Replies<S> {
     /// it up at the next message; else it would keep it for the stream's life, long after the body was passed on.
     large: Option<Bytes>,
     drained: Pin<Box<WaitForCancellationFutureOwned>>,
+    round_trip: RoundTrip,
     shared: Arc<Shared>,
     meter: Meter,
 }
@@ -86,7 +88,7 @@ impl<S> Replies<S>
 where
     S: Stream<Item = Result<ProcessingRequest, Status>> + Unpin,
 {
-    pub(super) fn new(messages: S, list: u8, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(messages: S, list: u8, round_trip: RoundTrip, shared: Arc<Shared>) -> Self {
         let now = shared.director.clock().now();
         let exchange = Exchange::new(shared.settings.limits.clone(), list, now);
         let drained = Box::pin(shared.settings.drained.clone().cancelled_owned());
@@ -113,6 +115,7 @@ where
             waiting: None,
             large: None,
             drained,
+            round_trip,
             shared,
             meter,
         }
@@ -140,7 +143,8 @@ where
                     self.meter.reply(&reply);
                     return Some(wire::message(reply, self.shared.settings.clear_route_cache));
                 }
-                Output::Decide(query) => match self.meter.decide(*query) {
+                Output::Decide(query) => match self.meter.decide(*query, self.round_trip.transit())
+                {
                     Decision::Made(decision) => self.decided(decision),
                     Decision::Queued(waiting) => {
                         self.waiting = Some(waiting);
@@ -297,7 +301,7 @@ impl Meter {
         }
     }
 
-    fn decide(&mut self, query: Query) -> Decision {
+    fn decide(&mut self, query: Query, transit: Duration) -> Decision {
         let Shared {
             director, metrics, ..
         } = &*self.shared;
@@ -315,7 +319,7 @@ impl Meter {
         self.series = Some(series);
         self.streaming = query.parsed.as_ref().is_some_and(|parsed| parsed.stream);
         self.seen = query.parsed.as_ref().map(|_| query.body.len());
-        director.decide(query, &resolved)
+        director.decide(query, &resolved, transit)
     }
 
     fn decided(&mut self, decision: &Result<Box<Answer>, Reject>) {

@@ -7,7 +7,8 @@ use envoy_types::pb::envoy::service::ext_proc::v3::{
     processing_request::Request, processing_response::Response,
 };
 use epp::{Certificate, Part};
-use tokio::time::timeout;
+use scheduling::{Freshness, Scraped};
+use tokio::{net::TcpStream, time::timeout};
 use tonic::Code;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
@@ -175,6 +176,64 @@ async fn picks_see_each_other_before_any_scrape() {
             .endpoints()
             .all(|endpoint| endpoint.load().in_flight() == 3)
     );
+}
+
+/// On loopback a request arrives some 2 ms after its pick; not measured it would be 20.
+#[tokio::test]
+async fn a_pick_is_on_its_way_for_the_round_trip_of_the_connection_that_asked() {
+    let epp = Epp::start(&["10.0.0.1:8000"]).await;
+    let member = epp.pool.snapshot().endpoints().next().cloned().unwrap();
+    let load = member.load();
+    let picking = async {
+        loop {
+            let mut peer = epp.open().await;
+            let asked = epp.clock.now();
+            peer.post_and_pick().await;
+            // What is said below holds wherever in between the pick was made, if that was not for long.
+            if epp.clock.now().since(asked) < Duration::from_millis(8) {
+                return (asked, peer);
+            }
+        }
+    };
+    let (asked, _peer) = timeout(LIMIT, picking).await.expect("a quick pick");
+    let unseen_at = |millis| {
+        let now = asked.plus(Duration::from_millis(millis));
+        let page = Scraped {
+            waiting: Some(0.0),
+            ..Scraped::default()
+        };
+        load.scraped(load.scrape_starts(now), page).unwrap();
+        load.read(now, Freshness::default()).unseen
+    };
+    assert_eq!((unseen_at(0), unseen_at(18)), (1, 0));
+}
+
+#[tokio::test]
+async fn each_thread_serves_its_connections_until_the_last_stream_ended() {
+    let mut epp = Epp::start(&["10.0.0.1:8000"]).await;
+    let mut peers = Vec::new();
+    for _ in 0..5 {
+        let mut peer = epp.open().await;
+        peer.post_and_pick().await;
+        peers.push(peer);
+    }
+    assert_eq!(epp.in_flight(), 5);
+    epp.goaway.cancel();
+    let refused = async {
+        while TcpStream::connect(epp.address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LIMIT, refused).await.expect("the port is closed");
+    assert_eq!(epp.in_flight(), 5, "streams go on");
+    drop(peers);
+    timeout(LIMIT, epp.server.join_next())
+        .await
+        .expect("the server ends with its last stream")
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    assert_eq!(epp.in_flight(), 0);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The EPP under test, and the proxy's end of a stream.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use envoy_types::pb::envoy::{
     config::core::v3::{HeaderMap, HeaderValue},
@@ -13,7 +13,7 @@ use envoy_types::pb::envoy::{
 };
 use epp::{
     BodyMode, Budget, Certificate, Clock, Config, CurrentConfig, Director, ExtProc, ExtProcServer,
-    Limits, Metrics, Options, Pool, Prefix, Readiness, Settings,
+    Limits, Metrics, Options, Pool, Prefix, Readiness, ServeError, Settings,
 };
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use scheduling::{EndpointId, Member, Moment};
@@ -24,6 +24,9 @@ use tonic::{Streaming, transport::Channel};
 
 use super::LIMIT;
 
+/// More than one, also where there is one core.
+const THREADS: NonZeroUsize = NonZeroUsize::new(2).expect("not zero");
+
 pub(crate) const BODY: &str =
     r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
 
@@ -31,11 +34,12 @@ pub(crate) const BODY: &str =
 pub(crate) struct Epp {
     pub(crate) address: SocketAddr,
     pub(crate) pool: Pool,
+    pub(crate) clock: Clock,
     pub(crate) readiness: Readiness,
     pub(crate) registry: Registry,
     pub(crate) goaway: CancellationToken,
     pub(crate) drained: CancellationToken,
-    pub(crate) server: JoinSet<Result<(), tonic::transport::Error>>,
+    pub(crate) server: JoinSet<Result<(), ServeError>>,
 }
 
 impl Epp {
@@ -49,12 +53,9 @@ impl Epp {
         let pool = Pool::default();
         let members = members.iter().map(|address| mk_member(address));
         pool.replace(members.collect(), Moment::START);
-        let director = Arc::new(Director::new(
-            pool.clone(),
-            small_config(),
-            Options::default(),
-            Clock::start(),
-        ));
+        let clock = Clock::start();
+        let director = Director::new(pool.clone(), small_config(), Options::default(), clock);
+        let director = Arc::new(director);
         let (goaway, drained) = (CancellationToken::new(), CancellationToken::new());
         let settings = Settings {
             limits: Limits {
@@ -74,6 +75,7 @@ impl Epp {
             readiness: readiness.clone(),
             certificate,
             max_streams: 1000,
+            threads: THREADS,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -82,6 +84,7 @@ impl Epp {
         Self {
             address,
             pool,
+            clock,
             readiness,
             registry,
             goaway,

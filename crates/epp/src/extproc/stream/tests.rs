@@ -67,7 +67,12 @@ fn mk_stream_counted_in(registry: &mut Registry) -> (Messages, Stream) {
     let (messages, stream) = mpsc::channel(8);
     (
         messages,
-        Replies::new(ReceiverStream::new(stream), 1, Arc::new(shared)),
+        Replies::new(
+            ReceiverStream::new(stream),
+            1,
+            RoundTrip::default(),
+            Arc::new(shared),
+        ),
     )
 }
 
