@@ -14,7 +14,7 @@ use tracing::debug;
 use crate::{
     config::{Band, Config, CurrentConfig, FairnessPolicy, FlowControl, OrderingPolicy},
     edit::Edit,
-    extproc::{Answer, Query, REQUEST_ID, Route},
+    extproc::{Answer, PrefixMatch, Query, REQUEST_ID, Route},
     reject::Reject,
     tap::ResponseTap,
 };
@@ -28,7 +28,7 @@ mod session;
 pub use collector::DirectorCollector;
 pub use models::ModelMatch;
 pub(crate) use models::Resolved;
-pub(crate) use prefix::Learned;
+pub(crate) use prefix::{BYTES_PER_TOKEN, Learned};
 
 use prefix::PrefixCache;
 pub(crate) use queue::Waiting;
@@ -173,9 +173,9 @@ impl Director {
         self.saturation_by(&self.config.load())
     }
 
-    /// Requests that wait.
-    pub(crate) fn queued(&self) -> usize {
-        self.queue.len()
+    /// Whether requests may have to wait.
+    pub(crate) fn queues(&self) -> bool {
+        self.config.load().flow_control.enabled
     }
 
     /// Forgets endpoints that left long ago, follows the sizes of caches and the configuration of the queue. To be called
@@ -353,6 +353,7 @@ impl Director {
             ..
         } = request;
         let uncached = prompt_tokens.saturating_sub(matched.saturating_mul(block_tokens));
+        let cached = prompt_tokens - uncached;
         let booking = Booking::new(Arc::clone(first), uncached, model, now, transit);
         if let Some(id) = session_id {
             self.sessions.remember(&id, first, now);
@@ -372,6 +373,10 @@ impl Director {
             booking,
             tap,
             response,
+            prefix: (!prefix.is_empty()).then_some(PrefixMatch {
+                cached,
+                prompt: prompt_tokens,
+            }),
             learned: Learned::new(prefix),
             scheduling: self.clock.now().since(start),
         }))

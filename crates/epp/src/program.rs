@@ -87,6 +87,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let readiness = Readiness::new();
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
+    metrics.register_flow_control(&mut registry, pool.display_name());
     let parts = Parts {
         pool: Pool::default(),
         clock,

@@ -222,10 +222,21 @@ pub(crate) struct Answer {
     pub tap: Option<ResponseTap>,
     /// What changes in the response's headers.
     pub response: Edit,
+    /// What of the prompt the endpoint is believed to have cached; absent: nobody looked.
+    pub prefix: Option<PrefixMatch>,
     /// What the endpoint will have cached.
     pub learned: Option<Learned>,
     /// How long the choice took.
     pub scheduling: Duration,
+}
+
+/// What of a prompt is believed to be cached, in tokens as they are estimated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PrefixMatch {
+    /// Cached.
+    pub cached: u32,
+    /// All of the prompt.
+    pub prompt: u32,
 }
 
 /// Something to count.

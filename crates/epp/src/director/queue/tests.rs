@@ -60,6 +60,7 @@ impl Dispatch<&'static str> for Pool {
             booking: Booking::new(endpoint, 0, None, Moment::START, transit),
             tap: None,
             response: Edit::default(),
+            prefix: None,
             learned: None,
             scheduling: Duration::ZERO,
         }))

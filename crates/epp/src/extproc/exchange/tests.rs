@@ -146,6 +146,7 @@ impl Script {
             booking,
             tap: self.restores.map(ResponseTap::restoring),
             response: Edit::default(),
+            prefix: None,
             learned: None,
             scheduling: Duration::ZERO,
         })))
