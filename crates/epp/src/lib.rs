@@ -16,6 +16,7 @@ mod args;
 mod body;
 mod budget;
 mod config;
+mod debug;
 mod director;
 mod discovery;
 mod edit;

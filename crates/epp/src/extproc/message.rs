@@ -142,7 +142,7 @@ pub enum Phase {
 }
 
 /// A message for the proxy.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub(super) enum Reply {
     /// To headers.
     Headers(Phase, Option<Box<Route>>),
@@ -184,10 +184,12 @@ pub(super) struct Streamed {
 }
 
 /// What the proxy is to do with the headers of a request, or of its response.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Route {
     /// `ip:port[,ip:port]`, best first; only of a request.
     pub destination: Option<Bytes>,
+    /// Scores of all candidates, by address; empty where nobody wants them.
+    pub scores: Vec<(String, f64)>,
     /// What else changes.
     pub edit: Edit,
 }

@@ -90,7 +90,10 @@ where
 {
     pub(super) fn new(messages: S, list: u8, shared: Arc<Shared>) -> Self {
         let now = shared.director.clock().now();
-        let exchange = Exchange::new(shared.settings.limits.clone(), list, now);
+        let mut exchange = Exchange::new(shared.settings.limits.clone(), list, now);
+        if shared.director.options().conformance_headers {
+            exchange.report_served();
+        }
         let drained = Box::pin(shared.settings.drained.clone().cancelled_owned());
         let meter = Meter {
             open: shared.metrics.open_stream(),

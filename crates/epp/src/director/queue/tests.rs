@@ -54,7 +54,7 @@ impl Dispatch<&'static str> for Pool {
         Ok(Box::new(Answer {
             route: Route {
                 destination: Some(Bytes::from_static(name.as_bytes())),
-                edit: Edit::default(),
+                ..Route::default()
             },
             endpoints: [Arc::clone(&endpoint)].into_iter().collect(),
             booking: Booking::new(endpoint, 0, None, Moment::START, transit),
