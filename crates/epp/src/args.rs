@@ -126,6 +126,11 @@ pub struct ListenArgs {
     /// Streams of one connection, which is one request each.
     #[arg(long, env, value_name = "N", default_value_t = 50_000)]
     pub max_streams: u32,
+    /// Serve /debug/state (members, queue, configuration) and /debug/picks (the last 256 picks, explained) on
+    /// --metrics-port, to all who reach it. Each pick then costs some microseconds more.
+    #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, default_value_t = false,
+          num_args = 0..=1, default_missing_value = "true")]
+    pub enable_debug: bool,
     /// After SIGTERM: time for the open streams to end, such as 30s. In its first half, 14 s at most, new ones are taken:
     /// up to 10 s as before, until another EPP is ready, then 4 s not ready, until every proxy has seen it.
     #[arg(long, env, value_name = "DURATION", default_value = "30s")]
@@ -135,6 +140,10 @@ pub struct ListenArgs {
 /// Flags of request handling.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Requests")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "one for each flag that is on or off"
+)]
 pub struct RequestArgs {
     /// Body mode assumed where the proxy does not send its own.
     #[arg(long, env, value_name = "MODE", default_value = "FULL_DUPLEX_STREAMED")]
@@ -157,6 +166,16 @@ pub struct RequestArgs {
     #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, default_value_t = false,
           num_args = 0..=1, default_missing_value = "true")]
     pub disable_endpoint_subset_filter: bool,
+    /// Give the proxy the scores of all candidates in the answer's metadata, under
+    /// x-gateway-destination-endpoint-scores of envoy.lb.
+    #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, default_value_t = false,
+          num_args = 0..=1, default_missing_value = "true")]
+    pub emit_endpoint_scores: bool,
+    /// Only for the conformance suite: clients may choose the endpoint by the header test-epp-endpoint-selection, and
+    /// responses name theirs in x-conformance-test-served-endpoint.
+    #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, default_value_t = false,
+          num_args = 0..=1, default_missing_value = "true")]
+    pub conformance_headers: bool,
 }
 
 /// A duration as the ecosystem writes it: `50ms`, `2s`, `1m30s`.

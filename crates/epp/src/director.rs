@@ -6,21 +6,22 @@ use arc_swap::ArcSwap;
 use moment::Clock;
 use parking_lot::Mutex;
 use scheduling::{
-    Booking, Choice, Endpoint, Member, Moment, NoPick, Registry, Request, SessionStrategy, Slot,
-    Snapshot, Subset, Table, choose, flow,
+    Booking, Choice, Endpoint, Explanation, Member, Moment, NoPick, Profile, Registry, Request,
+    SessionStrategy, Slot, Snapshot, Subset, Table, Verdict, choose, choose_explained, flow,
 };
 use tracing::debug;
 
 use crate::{
     config::{Band, Config, CurrentConfig, FairnessPolicy, FlowControl, OrderingPolicy},
     edit::Edit,
-    extproc::{Answer, Query, REQUEST_ID, Route},
+    extproc::{Answer, PrefixMatch, Query, REQUEST_ID, Route},
     reject::Reject,
     tap::ResponseTap,
 };
 
 mod collector;
 mod models;
+mod picks;
 mod prefix;
 mod queue;
 mod session;
@@ -28,15 +29,21 @@ mod session;
 pub use collector::DirectorCollector;
 pub use models::ModelMatch;
 pub(crate) use models::Resolved;
-pub(crate) use prefix::Learned;
+pub(crate) use prefix::{BYTES_PER_TOKEN, Learned};
 
-use prefix::PrefixCache;
 pub(crate) use queue::Waiting;
+
+use picks::{Asked, Considered, Picks, Record};
+use prefix::PrefixCache;
+pub(crate) use queue::QueueState;
 use queue::{Dispatch, Queue};
 use session::Sessions;
 
 /// The flow of requests that name none.
 const DEFAULT_FLOW: &str = "default-flow";
+
+/// Names the endpoints that a test wants, as a subset does.
+const TEST_SELECTION: &str = "test-epp-endpoint-selection";
 
 /// The members of one pool, swapped as a whole. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -59,6 +66,8 @@ pub struct Director {
     sessions: Sessions,
     /// Where flow control is on.
     queue: Queue<Box<Prepared>>,
+    /// Where somebody may ask for them.
+    picks: Option<Picks>,
 }
 
 /// What flags say of decisions.
@@ -68,6 +77,10 @@ pub struct Options {
     pub honour_subset: bool,
     /// Whether models that nobody lists are refused.
     pub model_match: ModelMatch,
+    /// The headers of the conformance suite are obeyed and set.
+    pub conformance_headers: bool,
+    /// Answers have the scores of all candidates.
+    pub emit_scores: bool,
 }
 
 /// A decision, or the wait for it.
@@ -87,6 +100,16 @@ pub(crate) struct Prepared {
     session_id: Option<Box<str>>,
     /// The response names its pod in this header.
     session_token: Option<String>,
+    /// Where picks are recorded.
+    asked: Option<Box<Asked>>,
+}
+
+/// What a choice tells beside its result, where somebody wants to know.
+#[derive(Default)]
+struct Told {
+    /// Of all candidates.
+    scores: Vec<(String, f64)>,
+    members: Vec<Considered>,
 }
 
 /// What is computed for one pick.
@@ -145,6 +168,16 @@ impl Director {
             prefix: PrefixCache::new(prefix),
             sessions: Sessions::default(),
             queue: Queue::new(flow),
+            picks: None,
+        }
+    }
+
+    /// Keeps the last picks, for pages of an operator.
+    #[must_use]
+    pub fn recording(self) -> Self {
+        Self {
+            picks: Some(Picks::new()),
+            ..self
         }
     }
 
@@ -173,9 +206,29 @@ impl Director {
         self.saturation_by(&self.config.load())
     }
 
-    /// Requests that wait.
-    pub(crate) fn queued(&self) -> usize {
-        self.queue.len()
+    /// What the flags say.
+    pub(crate) fn options(&self) -> Options {
+        self.options
+    }
+
+    /// The configuration in force.
+    pub(crate) fn config(&self) -> arc_swap::Guard<Arc<Config>> {
+        self.config.load()
+    }
+
+    /// The last picks, the newest first.
+    pub(crate) fn latest_picks(&self) -> Vec<Arc<Record>> {
+        self.picks.as_ref().map(Picks::latest).unwrap_or_default()
+    }
+
+    /// What waits.
+    pub(crate) fn queue_state(&self) -> QueueState {
+        self.queue.state()
+    }
+
+    /// Whether requests may have to wait.
+    pub(crate) fn queues(&self) -> bool {
+        self.config.load().flow_control.enabled
     }
 
     /// Forgets endpoints that left long ago, follows the sizes of caches and the configuration of the queue. To be called
@@ -216,12 +269,17 @@ impl Director {
         let config = self.config.load();
         let bytes = query.body.len();
         let is_shed = resolved.priority < 0 && !config.flow_control.enabled;
+        let asked = self.picks.is_some().then(|| Asked::new(&query, resolved));
         if is_shed && self.saturation_by(&config) >= 1.0 {
+            self.record_refusal(asked.as_ref(), &Reject::Shed);
             return Decision::Made(Err(Reject::Shed));
         }
         let now = self.clock.now();
         let mut prepared = self.prepare(&config, query, resolved, now);
         prepared.request.transit = transit;
+        prepared.asked = asked
+            .clone()
+            .map(|asked| Box::new(asked.with_id(&prepared.edit)));
         let may_go = !config.flow_control.enabled
             || self.queue.len() == 0 && self.saturation_by(&config) < 1.0
             || prepared
@@ -243,7 +301,10 @@ impl Director {
         };
         match self.queue.push(place, Box::new(prepared), now) {
             Ok(waiting) => Decision::Queued(waiting),
-            Err(reject) => Decision::Made(Err(reject)),
+            Err(reject) => {
+                self.record_refusal(asked.as_ref(), &reject);
+                Decision::Made(Err(reject))
+            }
         }
     }
 
@@ -291,8 +352,18 @@ impl Director {
                 }
             }
         }
+        let tested = head.field(&[TEST_SELECTION]);
+        let tested = tested.filter(|_| self.options.conformance_headers);
+        let subset = match tested {
+            Some(list) => {
+                let mut subset = Subset::default();
+                subset.extend_from_list(list);
+                Some(subset)
+            }
+            None => subset.filter(|_| self.options.honour_subset),
+        };
         let request = Request {
-            subset: subset.filter(|_| self.options.honour_subset),
+            subset,
             list,
             model: target,
             prompt_tokens: parsed.as_ref().map_or(0, |parsed| {
@@ -309,6 +380,7 @@ impl Director {
             tap,
             session_id,
             session_token,
+            asked: None,
         }
     }
 
@@ -324,27 +396,31 @@ impl Director {
             tap,
             session_id,
             session_token,
+            asked,
         } = prepared;
         let profile = &config.profile;
         let snapshot = self.pool.0.snapshot.load();
         let start = self.clock.now();
-        let picked = SCRATCH.with_borrow_mut(|Scratch { table, matched }| {
-            snapshot.read_into(table, now, profile.freshness, profile.uses_adapters());
-            self.prefix
-                .matches(&request.prefix, &table.cache_slots, matched);
-            let choice = choose(table, &request, matched, profile, &mut rand::rng())?;
-            let first = choice.first().and_then(|first| matched.get(first.member));
-            Ok::<_, NoPick>((first.copied().unwrap_or(0), choice))
-        });
+        let mut told = Told::default();
+        let picked = self.choose(profile, &snapshot, &request, now, &mut told);
         let (matched, choice) = picked.inspect_err(|no_pick| {
             debug!(
                 reason = no_pick.reason(),
                 members = snapshot.members().len(),
                 "not picked"
             );
+            if let (Some(picks), Some(asked)) = (&self.picks, &asked) {
+                let members = std::mem::take(&mut told.members);
+                let asked = Asked::clone(asked);
+                picks.push(Record::refused(asked, &(*no_pick).into(), None, members));
+            }
         })?;
         let endpoints = endpoints(&snapshot, &choice);
         let first: &Arc<Endpoint> = endpoints.first().ok_or(NoPick::EmptyPool)?;
+        if let (Some(picks), Some(asked)) = (&self.picks, asked) {
+            let picked = endpoints.iter().map(|endpoint| endpoint.address());
+            picks.push(Record::picked(*asked, picked.collect(), told.members));
+        }
         let Request {
             model,
             prompt_tokens,
@@ -354,6 +430,7 @@ impl Director {
             ..
         } = request;
         let uncached = prompt_tokens.saturating_sub(matched.saturating_mul(block_tokens));
+        let cached = prompt_tokens - uncached;
         let booking = Booking::new(Arc::clone(first), uncached, model, now, transit);
         if let Some(id) = session_id {
             self.sessions.remember(&id, first, now);
@@ -367,15 +444,66 @@ impl Director {
         Ok(Box::new(Answer {
             route: Route {
                 destination: Some(destination.into()),
+                scores: told.scores,
                 edit,
             },
             endpoints,
             booking,
             tap,
             response,
+            prefix: (!prefix.is_empty()).then_some(PrefixMatch {
+                cached,
+                prompt: prompt_tokens,
+            }),
             learned: Learned::new(prefix),
             scheduling: self.clock.now().since(start),
         }))
+    }
+
+    /// The choice, and how many blocks of the prompt its first endpoint has cached.
+    fn choose(
+        &self,
+        profile: &Profile,
+        snapshot: &Snapshot,
+        request: &Request,
+        now: Moment,
+        told: &mut Told,
+    ) -> Result<(u32, Choice), NoPick> {
+        SCRATCH.with_borrow_mut(|Scratch { table, matched }| {
+            snapshot.read_into(table, now, profile.freshness, profile.uses_adapters());
+            self.prefix
+                .matches(&request.prefix, &table.cache_slots, matched);
+            let rng = &mut rand::rng();
+            let choice = if self.options.emit_scores || self.picks.is_some() {
+                let mut explanation = Explanation::default();
+                let choice =
+                    choose_explained(table, request, matched, profile, rng, &mut explanation);
+                if self.options.emit_scores {
+                    told.scores = scores(snapshot, &explanation);
+                }
+                if self.picks.is_some() {
+                    told.members =
+                        Considered::all(snapshot, table, matched, request, profile, &explanation);
+                }
+                choice
+            } else {
+                choose(table, request, matched, profile, rng)
+            }?;
+            let first = choice.first().and_then(|first| matched.get(first.member));
+            Ok((first.copied().unwrap_or(0), choice))
+        })
+    }
+
+    fn record_refusal(&self, asked: Option<&Asked>, reject: &Reject) {
+        if let (Some(picks), Some(asked)) = (&self.picks, asked) {
+            let saturation = Some(self.saturation());
+            picks.push(Record::refused(
+                asked.clone(),
+                reject,
+                saturation,
+                Vec::new(),
+            ));
+        }
     }
 
     fn saturation_by(&self, config: &Config) -> f64 {
@@ -409,6 +537,10 @@ impl Dispatch<Box<Prepared>> for Director {
     fn pick(&self, prepared: Box<Prepared>) -> Result<Box<Answer>, Reject> {
         self.pick_by(&self.config.load(), *prepared, self.clock.now())
     }
+
+    fn expired(&self, prepared: &Box<Prepared>, reject: &Reject) {
+        self.record_refusal(prepared.asked.as_deref(), reject);
+    }
 }
 
 impl Default for Options {
@@ -416,6 +548,8 @@ impl Default for Options {
         Self {
             honour_subset: true,
             model_match: ModelMatch::Auto,
+            conformance_headers: false,
+            emit_scores: false,
         }
     }
 }
@@ -454,6 +588,20 @@ fn endpoints(snapshot: &Snapshot, choice: &Choice) -> smallvec::SmallVec<[Arc<En
         .iter()
         .filter_map(|chosen| snapshot.members().get(chosen.member));
     chosen.map(|member| Arc::clone(&member.endpoint)).collect()
+}
+
+/// The sums of all candidates.
+fn scores(snapshot: &Snapshot, explanation: &Explanation) -> Vec<(String, f64)> {
+    let verdicts = explanation.verdicts().iter();
+    let scores =
+        snapshot
+            .endpoints()
+            .zip(verdicts)
+            .filter_map(|(endpoint, verdict)| match verdict {
+                Verdict::Scored(scores) => Some((endpoint.destination().to_owned(), scores.sum)),
+                Verdict::Excluded(_) => None,
+            });
+    scores.collect()
 }
 
 /// The endpoints in the protocol's text, best first.

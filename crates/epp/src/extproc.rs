@@ -20,5 +20,5 @@ pub use exchange::Limits;
 pub use message::BodyMode;
 pub use service::{ExtProc, Settings};
 
-pub(crate) use message::{Answer, Phase, Query, RequestHead, Route};
+pub(crate) use message::{Answer, Phase, PrefixMatch, Query, RequestHead, Route};
 pub(crate) use wire::REQUEST_ID;

@@ -17,6 +17,7 @@ mod body;
 mod budget;
 mod config;
 mod connection;
+mod debug;
 mod director;
 mod discovery;
 mod edit;

@@ -3,12 +3,15 @@
 //! [`requests`] holds what is counted per model, [`pool`] what is read from the members when a scrape
 //! asks for it. All names are in `docs/epp-metrics.md`.
 
+mod buckets;
 mod histogram;
 mod pool;
 mod recent;
 mod requests;
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
+
+use moment::Clock;
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -17,59 +20,23 @@ use prometheus_client::{
 };
 
 pub use pool::PoolCollector;
-pub(crate) use requests::{Labels, Running, Series};
+pub(crate) use requests::{Labels, Outcome, Queued, Running, Series};
 
-use crate::extproc::Phase;
-use histogram::{Shape, Single};
-use requests::{Page, Requests};
-
-/// 10 us to 100 ms: the goal is 100 us at the median and 500 us at the 99th percentile.
-static PICKS: Shape = Shape::nanos(&[
-    10_000,
-    25_000,
-    50_000,
-    100_000,
-    250_000,
-    500_000,
-    1_000_000,
-    2_500_000,
-    5_000_000,
-    10_000_000,
-    25_000_000,
-    50_000_000,
-    100_000_000,
-]);
-
-/// 0.1 to 100 ms, as the reference has them.
-static SCHEDULING: Shape = Shape::nanos(&[
-    100_000,
-    200_000,
-    500_000,
-    1_000_000,
-    2_000_000,
-    5_000_000,
-    10_000_000,
-    20_000_000,
-    50_000_000,
-    100_000_000,
-]);
-
-/// 0.5 ms to 10 s: the body's transfer and the queue count too. As the reference has them.
-static REQUEST_PROCESSING: Shape = Shape::micros(&[
-    500, 1_000, 2_000, 5_000, 10_000, 15_000, 25_000, 40_000, 60_000, 100_000, 250_000, 500_000,
-    1_000_000, 2_500_000, 5_000_000, 10_000_000,
-]);
-
-/// 0.1 ms to 5 s, as the reference has them.
-static RESPONSE_PROCESSING: Shape = Shape::micros(&[
-    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
-    1_000_000, 2_500_000, 5_000_000,
-]);
+use crate::{director::BYTES_PER_TOKEN, extproc::Phase};
+use buckets::{HIT_BYTES, HIT_RATIOS, PICKS, REQUEST_PROCESSING, RESPONSE_PROCESSING, SCHEDULING};
+use histogram::Single;
+use requests::{Outcomes, Page, QueuePage, Requests};
 
 /// Set when an image is built.
 const COMMIT: Option<&str> = option_env!("ISTHMUS_COMMIT");
 /// Set when an image is built; else the version.
 const BUILD_REF: Option<&str> = option_env!("ISTHMUS_BUILD_REF");
+
+/// Labels of the prefix index, as in the reference.
+pub(crate) const PREFIX_INDEX: [(&str, &str); 2] = [
+    ("plugin_name", "approx-prefix-cache-producer"),
+    ("plugin_type", "approx-prefix-cache-producer"),
+];
 
 /// Label values of open streams.
 const PHASES: [&str; 2] = ["request", "response"];
@@ -81,6 +48,10 @@ pub struct Metrics {
     scheduling: Single,
     request_processing: Single,
     response_processing: Single,
+    hit_ratio: Single,
+    hit_bytes: Single,
+    predicted_tokens: Counter,
+    reported_tokens: Counter,
     rejected: Family<Reason, Counter>,
     /// Of requests and of responses.
     streams: [Gauge; 2],
@@ -93,6 +64,7 @@ pub struct Metrics {
     discovery_synced: Family<Kind, Gauge>,
     discovery_errors: Family<Kind, Counter>,
     requests: Arc<Requests>,
+    queue_outcomes: Outcomes,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -144,6 +116,10 @@ impl Metrics {
             scheduling: Single::new(&SCHEDULING),
             request_processing: Single::new(&REQUEST_PROCESSING),
             response_processing: Single::new(&RESPONSE_PROCESSING),
+            hit_ratio: Single::new(&HIT_RATIOS),
+            hit_bytes: Single::new(&HIT_BYTES),
+            predicted_tokens: Counter::default(),
+            reported_tokens: Counter::default(),
             rejected: Family::default(),
             streams: PHASES.map(|phase| by_phase.get_or_create_owned(&PhaseLabel { phase })),
             stream_ends: Family::default(),
@@ -153,38 +129,44 @@ impl Metrics {
             discovery_synced: Family::default(),
             discovery_errors: Family::default(),
             requests: Arc::new(Requests::new()),
+            queue_outcomes: Outcomes::default(),
         };
-        let Self {
-            pick_duration,
-            scheduling,
-            request_processing,
-            response_processing,
-            rejected,
-            streams: _,
-            stream_ends,
-            blind_picks,
-            served_mismatches,
-            scrapes,
-            discovery_synced,
-            discovery_errors,
-            requests,
-        } = metrics.clone();
-        registry.register_collector(Box::new(Page(requests)));
-        let llm_d = registry.sub_registry_with_prefix("llm_d_epp");
-        llm_d.register(
+        registry.register_collector(Box::new(Page(Arc::clone(&metrics.requests))));
+        metrics.register_standard(registry.sub_registry_with_prefix("llm_d_epp"));
+        metrics.register_streams(registry.sub_registry_with_prefix("epp"), by_phase);
+        metrics.register_sources(registry.sub_registry_with_prefix("epp"));
+        metrics
+    }
+
+    /// Registers what waits in the queue of one pool.
+    pub fn register_flow_control(&self, registry: &mut Registry, pool: &str) {
+        let pool = (Cow::Borrowed("inference_pool"), Cow::Owned(pool.to_owned()));
+        let registry = registry
+            .sub_registry_with_prefix("llm_d_epp_flow_control")
+            .sub_registry_with_label(pool);
+        registry.register_collector(Box::new(QueuePage(Arc::clone(&self.requests))));
+        registry.register(
+            "requests",
+            "Requests that passed flow control, by outcome",
+            self.queue_outcomes.clone(),
+        );
+    }
+
+    fn register_standard(&self, registry: &mut Registry) {
+        registry.register(
             "scheduler_e2e_duration_seconds",
             "Filters, scores and the pick, without the wait before them",
-            scheduling,
+            self.scheduling.clone(),
         );
-        llm_d.register(
+        registry.register(
             "request_processing_duration_seconds",
             "From the first message to the answer, the body's transfer and the queue included",
-            request_processing,
+            self.request_processing.clone(),
         );
-        llm_d.register(
+        registry.register(
             "response_processing_duration_seconds",
             "Of a streamed response the time spent on its parts, of another one from its headers to its end",
-            response_processing,
+            self.response_processing.clone(),
         );
         let info = Family::<Build, Gauge>::default();
         let build = Build {
@@ -192,42 +174,72 @@ impl Metrics {
             build_ref: BUILD_REF.unwrap_or(env!("CARGO_PKG_VERSION")),
         };
         info.get_or_create(&build).set(1);
-        llm_d.register("info", "What this program was built from", info);
-        let epp = registry.sub_registry_with_prefix("epp");
-        epp.register(
+        registry.register("info", "What this program was built from", info);
+        let labels = PREFIX_INDEX.map(|(name, value)| (Cow::Borrowed(name), Cow::Borrowed(value)));
+        let index = registry.sub_registry_with_labels(labels.into_iter());
+        index.register(
+            "prefix_indexer_hit_ratio",
+            "Share of the prompt's blocks that the picked endpoint is believed to have cached",
+            self.hit_ratio.clone(),
+        );
+        index.register(
+            "prefix_indexer_hit_bytes",
+            "Bytes of the prompt that the picked endpoint is believed to have cached",
+            self.hit_bytes.clone(),
+        );
+    }
+
+    fn register_streams(&self, registry: &mut Registry, open: Family<PhaseLabel, Gauge>) {
+        registry.register(
             "pick_duration_seconds",
             "From the last byte the decision needed to the answer",
-            pick_duration,
+            self.pick_duration.clone(),
         );
-        epp.register("rejected", "Requests answered by the EPP itself", rejected);
-        epp.register("streams", "Open ext_proc streams", by_phase);
-        epp.register(
+        registry.register(
+            "rejected",
+            "Requests answered by the EPP itself",
+            self.rejected.clone(),
+        );
+        registry.register("streams", "Open ext_proc streams", open);
+        registry.register(
             "streams_ended",
             "Ended ext_proc streams",
-            stream_ends.clone(),
+            self.stream_ends.clone(),
         );
-        epp.register(
+        registry.register(
             "blind_picks",
             "Picks without the request's body",
-            blind_picks,
+            self.blind_picks.clone(),
         );
-        epp.register(
+        registry.register(
             "served_mismatch",
             "Responses from another endpoint than the first of the list",
-            served_mismatches,
+            self.served_mismatches.clone(),
         );
-        epp.register("scrapes", "Scrapes of model servers", scrapes);
-        epp.register(
+        registry.register(
+            "prefix_predicted_tokens",
+            "Tokens of prompts that the picked endpoints are believed to have cached",
+            self.predicted_tokens.clone(),
+        );
+        registry.register(
+            "prefix_reported_tokens",
+            "Tokens of prompts that the servers report as cached",
+            self.reported_tokens.clone(),
+        );
+    }
+
+    fn register_sources(&self, registry: &mut Registry) {
+        registry.register("scrapes", "Scrapes of model servers", self.scrapes.clone());
+        registry.register(
             "discovery_synced",
             "1 while the kind's watch has listed",
-            discovery_synced,
+            self.discovery_synced.clone(),
         );
-        epp.register(
+        registry.register(
             "discovery_errors",
             "Failures and odd objects of the kind's watch",
-            discovery_errors,
+            self.discovery_errors.clone(),
         );
-        metrics
     }
 
     /// A pick was answered this long after its last input.
@@ -248,6 +260,35 @@ impl Metrics {
     /// A response took this long here: a streamed one the work on its parts, another one from its headers to its end.
     pub fn response_processed(&self, took: Duration) {
         self.response_processing.observe_micros(took);
+    }
+
+    /// A pick was made for a prompt of which the endpoint is believed to have cached so many of its tokens.
+    pub(crate) fn predicted(&self, cached: u64, prompt: u64) {
+        if prompt == 0 {
+            return;
+        }
+        let cached = cached.min(prompt);
+        self.hit_ratio.observe(cached.saturating_mul(1000) / prompt);
+        self.hit_bytes
+            .observe(cached.saturating_mul(BYTES_PER_TOKEN.into()));
+        self.predicted_tokens.inc_by(cached);
+    }
+
+    /// A server says how many tokens of the prompt it had cached.
+    pub(crate) fn reported(&self, cached: u64) {
+        self.reported_tokens.inc_by(cached);
+    }
+
+    /// A request with so many bytes comes to the queue of flow control.
+    pub(crate) fn queue(
+        &self,
+        series: &Arc<Series>,
+        priority: i32,
+        bytes: usize,
+        clock: Clock,
+    ) -> Queued {
+        let outcomes = self.queue_outcomes.clone();
+        Queued::new(Arc::clone(series), priority, bytes, outcomes, clock)
     }
 
     /// A pick was made without the body.
@@ -333,72 +374,4 @@ impl Drop for OpenStream {
 }
 
 #[cfg(test)]
-mod tests {
-    use moment::Moment;
-    use prometheus_client::encoding::text::encode;
-
-    use super::*;
-    use crate::tap::Usage;
-
-    const DOCS: &str = include_str!("../../../docs/epp-metrics.md");
-
-    /// All that [`Metrics`] serves, with a value each.
-    fn page() -> String {
-        let mut registry = Registry::default();
-        let metrics = Metrics::register(&mut registry);
-        for (model, streaming) in [("m", false), ("n", true)] {
-            let labels = Labels {
-                model: Some(model),
-                ..Labels::default()
-            };
-            let mut running = metrics.series(&labels).begin(1);
-            running.failed(500);
-            running.chunk(1, Moment::START);
-            running.first_byte(Duration::from_secs(1), streaming);
-            running.chunk(1, Moment::from_millis(1));
-            running.used(Usage {
-                input_tokens: Some(2),
-                output_tokens: Some(2),
-                cached_tokens: Some(2),
-            });
-            running.took(Duration::from_secs(2));
-        }
-        metrics.rejected("saturated");
-        metrics.stream_ended("complete");
-        metrics.served_elsewhere(true);
-        metrics.scrapes("ok");
-        metrics.discovery_synced("pools", true);
-        metrics.discovery_error("pools");
-        let mut page = String::new();
-        encode(&mut page, &registry).unwrap();
-        page
-    }
-
-    #[test]
-    fn every_name_is_documented() {
-        let page = page();
-        let mut names: Vec<_> = page
-            .lines()
-            .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
-            .map(|(name, kind)| match kind {
-                "counter" => format!("`{name}_total`"),
-                _ => format!("`{name}`"),
-            })
-            .collect();
-        assert_eq!(names.len(), 36, "{names:#?}");
-        names.retain(|name| !DOCS.contains(name.as_str()));
-        assert!(names.is_empty(), "not in docs/epp-metrics.md: {names:?}");
-    }
-
-    #[test]
-    fn the_build_is_on_the_page() {
-        let version = env!("CARGO_PKG_VERSION");
-        let line = format!(
-            "llm_d_epp_info{{commit=\"{}\",build_ref=\"{}\"}} 1\n",
-            COMMIT.unwrap_or("unknown"),
-            BUILD_REF.unwrap_or(version)
-        );
-        let page = page();
-        assert!(page.contains(&line), "{page}");
-    }
-}
+mod tests;

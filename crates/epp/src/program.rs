@@ -27,6 +27,7 @@ use crate::{
         Config, ConfigFile, ConfigMetrics, CurrentConfig, LoadError, MetricsSource, Refusals,
         Reload,
     },
+    debug,
     director::{Director, DirectorCollector, Options, Pool},
     discovery::{Membership, Source},
     extproc::{ExtProc, Limits, Settings},
@@ -88,6 +89,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let readiness = Readiness::new();
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
+    metrics.register_flow_control(&mut registry, pool.display_name());
     let parts = Parts {
         pool: Pool::default(),
         clock,
@@ -98,7 +100,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let config_metrics = ConfigMetrics::register(&mut registry);
     config_metrics.report(&config.load());
     registry.register_collector(Box::new(parts.collector(&pool, freshness, &budget)));
-    let director = Arc::new(parts.director(config.clone(), &requests));
+    let director = Arc::new(parts.director(config.clone(), &requests, &listen));
     registry.register_collector(Box::new(DirectorCollector {
         pool: pool.display_name().to_owned(),
         director: Arc::clone(&director),
@@ -140,6 +142,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         goaway.clone(),
         &readiness,
         registry,
+        debug_pages(&listen, &director),
     );
 
     info!(
@@ -231,12 +234,24 @@ impl Parts {
         }
     }
 
-    fn director(&self, config: CurrentConfig, requests: &RequestArgs) -> Director {
+    fn director(
+        &self,
+        config: CurrentConfig,
+        requests: &RequestArgs,
+        listen: &ListenArgs,
+    ) -> Director {
         let options = Options {
             honour_subset: !requests.disable_endpoint_subset_filter,
             model_match: requests.model_match,
+            conformance_headers: requests.conformance_headers,
+            emit_scores: requests.emit_endpoint_scores,
         };
-        Director::new(self.pool.clone(), config, options, self.clock)
+        let director = Director::new(self.pool.clone(), config, options, self.clock);
+        if listen.enable_debug {
+            director.recording()
+        } else {
+            director
+        }
     }
 
     fn ext_proc(
@@ -398,6 +413,14 @@ fn engines(config: &Config) -> Result<EngineTable, ConfigError> {
     })
 }
 
+fn debug_pages(args: &ListenArgs, director: &Arc<Director>) -> Router {
+    if !args.enable_debug {
+        return Router::new();
+    }
+    warn!("--enable-debug: who reaches --metrics-port sees names of pods, models and request ids");
+    debug::router(Arc::clone(director))
+}
+
 fn spawn_servers(
     tasks: &mut Tasks,
     server: ExtProcServer,
@@ -405,6 +428,7 @@ fn spawn_servers(
     stop: CancellationToken,
     readiness: &Readiness,
     registry: Registry,
+    debug_pages: Router,
 ) {
     let Ports {
         grpc,
@@ -420,7 +444,7 @@ fn spawn_servers(
     let admin_health = readiness.admin();
     tasks.spawn(async move {
         let (registry, never) = (Arc::new(registry), CancellationToken::new());
-        let served = admin::serve(admin_port, registry, admin_health, Router::new(), never).await;
+        let served = admin::serve(admin_port, registry, admin_health, debug_pages, never).await;
         ("admin server", served.map_err(Into::into))
     });
 }

@@ -79,6 +79,19 @@ const FORMER_ROLE: &str = "inference.networking.k8s.io/role";
 // === impl Filter ===
 
 impl Filter {
+    /// Its type in the configuration file.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::LabelSelector(_) => "label-selector-filter",
+            Self::ByLabel { .. } => "by-label",
+            Self::Role(Role::Decode) => "decode-filter",
+            Self::Role(Role::Prefill) => "prefill-filter",
+            Self::Role(Role::Encode) => "encode-filter",
+            Self::SessionAffinity => "session-affinity-filter",
+            Self::Saturation(detector) => detector.name(),
+        }
+    }
+
     /// Takes away the candidates that do not pass.
     pub fn apply(&self, request: &Request, candidates: &mut Candidates<'_>) {
         let table = candidates.table();

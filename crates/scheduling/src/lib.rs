@@ -19,6 +19,7 @@
 
 mod candidates;
 mod endpoint;
+mod explanation;
 mod filter;
 pub mod flow;
 mod load;
@@ -39,12 +40,13 @@ mod fixtures;
 pub use ::moment::Moment;
 pub use candidates::Candidates;
 pub use endpoint::{Endpoint, EndpointId, Labels, Member};
+pub use explanation::{Exclusion, Explanation, Scores, Verdict};
 pub use filter::{Expression, Filter, Operator, Role, Selector};
 pub use load::{
     Booking, CacheLayout, Freshness, Load, Lora, MAX_TRANSIT, Quality, Reading, ScrapeFailure,
     ScrapeStart, Scraped, Values,
 };
-pub use pick::{Choice, Chosen, NoPick, choose};
+pub use pick::{Choice, Chosen, NoPick, choose, choose_explained};
 pub use profile::{Picker, PickerKind, Profile, WeightedScorer};
 pub use registry::{LINGER, Registry};
 pub use request::{Allowed, DEFAULT_TRANSIT, MAX_LIST, Request, SessionAt, Subset};

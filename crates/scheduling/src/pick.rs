@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 
 use crate::{
     candidates::Candidates,
+    explanation::{Exclusion, Explanation},
     load::Quality,
     profile::{PickerKind, Profile},
     request::{MAX_LIST, Request},
@@ -53,6 +54,35 @@ pub fn choose<R: Rng + ?Sized>(
     profile: &Profile,
     rng: &mut R,
 ) -> Result<Choice, NoPick> {
+    choose_telling(table, request, matched, profile, rng, None)
+}
+
+/// As [`choose`], and writes down what became of each member.
+///
+/// # Errors
+/// As [`choose`]; the explanation says why.
+pub fn choose_explained<R: Rng + ?Sized>(
+    table: &Table,
+    request: &Request,
+    matched: &[u32],
+    profile: &Profile,
+    rng: &mut R,
+    explanation: &mut Explanation,
+) -> Result<Choice, NoPick> {
+    choose_telling(table, request, matched, profile, rng, Some(explanation))
+}
+
+fn choose_telling<R: Rng + ?Sized>(
+    table: &Table,
+    request: &Request,
+    matched: &[u32],
+    profile: &Profile,
+    rng: &mut R,
+    mut explanation: Option<&mut Explanation>,
+) -> Result<Choice, NoPick> {
+    if let Some(explanation) = explanation.as_deref_mut() {
+        explanation.begin(table.len());
+    }
     if table.is_empty() {
         return Err(NoPick::EmptyPool);
     }
@@ -61,20 +91,33 @@ pub fn choose<R: Rng + ?Sized>(
     if allowed.is_empty() {
         return Err(NoPick::EmptySubset);
     }
+    if let Some(explanation) = explanation.as_deref_mut() {
+        explanation.reached(&allowed, Exclusion::Suspect);
+    }
     let mut candidates = allowed.clone();
     candidates.prefer(|member| table.quality.get(member) != Some(&Quality::Suspect));
-    filter(profile, request, &mut candidates);
+    filter(
+        profile,
+        request,
+        &mut candidates,
+        explanation.as_deref_mut(),
+    );
     if candidates.is_empty() {
         // Those that pass the filters may all be suspects: metrics alone exclude nobody.
         candidates = allowed;
-        filter(profile, request, &mut candidates);
+        filter(
+            profile,
+            request,
+            &mut candidates,
+            explanation.as_deref_mut(),
+        );
     }
     if candidates.is_empty() {
         return Err(NoPick::Filtered);
     }
     let list = request.list.max(profile.picker.max_endpoints);
     let list = usize::from(list.clamp(1, MAX_LIST));
-    let mut ranked = rank(request, &candidates, profile, rng);
+    let mut ranked = rank(request, &candidates, profile, rng, explanation);
     let mut choice = Choice::new();
     while choice.len() < list
         && let Some(best) = take_best(&mut ranked, rng)
@@ -84,8 +127,16 @@ pub fn choose<R: Rng + ?Sized>(
     Ok(choice)
 }
 
-fn filter(profile: &Profile, request: &Request, candidates: &mut Candidates<'_>) {
-    for filter in &profile.filters {
+fn filter(
+    profile: &Profile,
+    request: &Request,
+    candidates: &mut Candidates<'_>,
+    mut explanation: Option<&mut Explanation>,
+) {
+    for (place, filter) in profile.filters.iter().enumerate() {
+        if let Some(explanation) = explanation.as_deref_mut() {
+            explanation.reached(candidates, Exclusion::Filter(place));
+        }
         filter.apply(request, candidates);
     }
 }
@@ -107,8 +158,9 @@ fn rank<R: Rng + ?Sized>(
     candidates: &Candidates<'_>,
     profile: &Profile,
     rng: &mut R,
+    explanation: Option<&mut Explanation>,
 ) -> Ranking {
-    let sums = sum(request, candidates, profile);
+    let sums = sum(request, candidates, profile, explanation);
     let in_flight = candidates.of(&candidates.table().in_flight);
     let members = candidates.members().zip(in_flight).zip(sums);
     members
@@ -128,16 +180,33 @@ fn rank<R: Rng + ?Sized>(
 }
 
 /// The sums of the weighted scores.
-fn sum(request: &Request, candidates: &Candidates<'_>, profile: &Profile) -> SmallVec<[f64; 16]> {
+fn sum(
+    request: &Request,
+    candidates: &Candidates<'_>,
+    profile: &Profile,
+    mut explanation: Option<&mut Explanation>,
+) -> SmallVec<[f64; 16]> {
+    if let Some(explanation) = explanation.as_deref_mut() {
+        explanation.passed(candidates);
+    }
     let mut sums: SmallVec<[f64; 16]> = SmallVec::from_elem(0.0, candidates.len());
     let mut scores = sums.clone();
     for weighted in &profile.scorers {
         weighted.scorer.score(request, candidates, &mut scores);
-        for (sum, score) in sums.iter_mut().zip(&scores) {
-            if !score.is_nan() {
-                *sum += weighted.weight * score.clamp(0.0, 1.0);
-            }
+        for (sum, score) in sums.iter_mut().zip(&mut scores) {
+            *score = if score.is_nan() {
+                0.0
+            } else {
+                score.clamp(0.0, 1.0)
+            };
+            *sum += weighted.weight * *score;
         }
+        if let Some(explanation) = explanation.as_deref_mut() {
+            explanation.scored(candidates, &scores);
+        }
+    }
+    if let Some(explanation) = explanation {
+        explanation.summed(candidates, &sums);
     }
     sums
 }

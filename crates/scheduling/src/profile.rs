@@ -84,6 +84,19 @@ impl Default for Profile {
     }
 }
 
+// === impl PickerKind ===
+
+impl PickerKind {
+    /// Its type in the configuration file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MaxScore => "max-score-picker",
+            Self::WeightedRandom => "weighted-random-picker",
+            Self::Random => "random-picker",
+        }
+    }
+}
+
 // === impl Picker ===
 
 impl Default for Picker {

@@ -49,6 +49,14 @@ impl Detector {
         headroom: 0.0,
     };
 
+    /// Its type in the configuration file.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Utilization { .. } => "utilization-detector",
+            Self::Concurrency { .. } => "concurrency-detector",
+        }
+    }
+
     /// Saturation of the pool, the mean of its members; an empty pool is saturated. Of a member whose metrics are not fresh
     /// our own requests decide, so that stale metrics alone never shed or lock up.
     pub fn saturation(&self, table: &Table) -> f64 {

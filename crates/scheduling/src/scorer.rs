@@ -83,6 +83,21 @@ impl Scorer {
         match_length_scale_tokens: 8192.0,
     };
 
+    /// Its type in the configuration file.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Queue { .. } => "queue-scorer",
+            Self::RunningRequests => "running-requests-size-scorer",
+            Self::KvCacheUtilization => "kv-cache-utilization-scorer",
+            Self::PrefixCache { .. } => "prefix-cache-scorer",
+            Self::LoraAffinity => "lora-affinity-scorer",
+            Self::LoadAware { .. } => "load-aware-scorer",
+            Self::ActiveRequest { .. } => "active-request-scorer",
+            Self::TokenLoad { .. } => "token-load-scorer",
+            Self::SessionAffinity(_) => "session-affinity-scorer",
+        }
+    }
+
     /// Scores each candidate, in their order, into `scores`, which has as many places. A score may lie outside 0 to 1 or be
     /// NaN: the caller clamps.
     pub fn score(&self, request: &Request, candidates: &Candidates<'_>, scores: &mut [f64]) {

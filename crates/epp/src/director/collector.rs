@@ -9,8 +9,9 @@ use prometheus_client::{
 };
 
 use super::Director;
+use crate::metrics::PREFIX_INDEX;
 
-/// Serves the gauges of the prefix index and of the queue.
+/// Serves the gauges of the prefix index and of the pool's saturation.
 #[derive(Debug)]
 pub struct DirectorCollector {
     /// Label `inference_pool`.
@@ -18,12 +19,6 @@ pub struct DirectorCollector {
     /// Whose they are.
     pub director: Arc<Director>,
 }
-
-/// Labels of the prefix index, as in the reference.
-const INDEX: [(&str, &str); 2] = [
-    ("plugin_name", "approx-prefix-cache-producer"),
-    ("plugin_type", "approx-prefix-cache-producer"),
-];
 
 /// Name, help, labels, value.
 type Gauge<'a> = (
@@ -36,14 +31,13 @@ type Gauge<'a> = (
 impl Collector for DirectorCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let stats = self.director.prefix_stats();
-        let pool = [("inference_pool", self.pool.as_str())];
         let decided = [("inference_pool", self.pool.as_str()), ("stage", "pick")];
         let none: [(&str, &str); 0] = [];
-        let gauges: [Gauge<'_>; 4] = [
+        let gauges: [Gauge<'_>; 3] = [
             (
                 "llm_d_epp_prefix_indexer_size",
                 "Blocks of prompts that endpoints are believed to have cached",
-                &INDEX,
+                &PREFIX_INDEX,
                 stats.entries as f64,
             ),
             (
@@ -51,12 +45,6 @@ impl Collector for DirectorCollector {
                 "Memory of the prefix index",
                 &none,
                 stats.bytes as f64,
-            ),
-            (
-                "llm_d_epp_flow_control_queue_size",
-                "Requests that wait",
-                &pool,
-                self.director.queued() as f64,
             ),
             (
                 "llm_d_epp_flow_control_pool_saturation",
@@ -104,7 +92,6 @@ mod tests {
         let mut page = String::new();
         encode(&mut page, &registry).unwrap();
         for line in [
-            "llm_d_epp_flow_control_queue_size{inference_pool=\"llm\"} 0",
             "llm_d_epp_flow_control_pool_saturation{inference_pool=\"llm\",stage=\"pick\"} 1",
             "llm_d_epp_prefix_indexer_size{plugin_name=\"approx-prefix-cache-producer\",plugin_type=\"approx-prefix-cache-producer\"} 0",
             "epp_prefix_index_bytes ",

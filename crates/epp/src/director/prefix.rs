@@ -9,7 +9,7 @@ use scheduling::{CacheLayout, Endpoint, Slot, Snapshot, prefix, prefix::PrefixIn
 use crate::{body::Parsed, config::Prefix};
 
 /// Bytes of JSON that stand for one token of a prompt.
-const BYTES_PER_TOKEN: u32 = 4;
+pub(crate) const BYTES_PER_TOKEN: u32 = 4;
 
 /// Blocks of endpoints that are gone, forgotten in one step.
 const SWEEP: usize = 10_000;

@@ -21,7 +21,7 @@ use moment::Clock;
 use parking_lot::Mutex;
 use scheduling::{
     Moment,
-    flow::{Config, Controller, Expired, Regime, Ticket, Waiting as Request},
+    flow::{Config, Controller, Expired, Regime, Ticket, Usage, Waiting as Request},
 };
 use tokio::{
     sync::{Notify, oneshot},
@@ -63,6 +63,19 @@ pub(crate) struct Waiting<T> {
     queue: Queue<T>,
 }
 
+/// What waits at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QueueState {
+    pub(crate) total: Usage,
+    /// By priority, the highest first.
+    pub(crate) bands: Vec<(i32, Usage)>,
+    /// By priority and fairness id, [`MAX_FLOWS`] at most.
+    pub(crate) flows: Vec<(i32, Arc<str>, Usage)>,
+}
+
+/// Flows that are shown: clients can make as many as requests wait.
+const MAX_FLOWS: usize = 100;
+
 /// What decides over the queue.
 pub(crate) trait Dispatch<T> {
     /// How near the pool is to its limit; 1 and above takes nothing more.
@@ -73,6 +86,9 @@ pub(crate) trait Dispatch<T> {
 
     /// Picks for a request, which raises the saturation.
     fn pick(&self, request: T) -> Result<Box<Answer>, Reject>;
+
+    /// A request waited too long. Called with the queue's lock.
+    fn expired(&self, _request: &T, _reject: &Reject) {}
 }
 
 // === impl Queue ===
@@ -128,6 +144,19 @@ impl<T> Queue<T> {
         self.0.waiting.load(Ordering::Acquire)
     }
 
+    /// What waits.
+    pub(crate) fn state(&self) -> QueueState {
+        let inner = self.0.inner.lock();
+        let flows = inner.controller.flows().take(MAX_FLOWS);
+        QueueState {
+            total: inner.controller.usage(),
+            bands: inner.controller.bands().collect(),
+            flows: flows
+                .map(|flow| (flow.priority, Arc::clone(flow.fairness_id), flow.usage))
+                .collect(),
+        }
+    }
+
     /// New limits; who waits keeps its place.
     pub(crate) fn reconfigure(&self, config: Config) {
         self.0.inner.lock().controller.reconfigure(config);
@@ -168,8 +197,10 @@ impl<T> Queue<T> {
         for Expired { ticket, regime } in controller.expire(now) {
             if let Some(waiter) = requests.remove(&ticket) {
                 let empty = regime == Regime::Empty;
+                let reject = Reject::Expired { empty };
+                dispatch.expired(&waiter.request, &reject);
                 // An error: the stream is gone, and its ticket with it.
-                let _ = waiter.answer.send(Err(Reject::Expired { empty }));
+                let _ = waiter.answer.send(Err(reject));
             }
         }
         let deadline = controller.deadline();

@@ -118,3 +118,49 @@ fn a_request_id_is_made_only_where_there_is_none() {
     );
     assert_eq!(make_request_id(0), "00000000-0000-4000-8000-000000000000");
 }
+
+#[test]
+fn scores_of_all_candidates_are_given_where_they_are_wanted() {
+    let mut director = mk_director(&["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"]);
+    let query = || mk_query(1, Some("10.0.0.1,10.0.0.3"));
+    assert!(decide(&director, query()).unwrap().route.scores.is_empty());
+    director.options.emit_scores = true;
+    let _held = decide(&director, mk_query(1, Some("10.0.0.1"))).unwrap();
+    let answer = decide(&director, query()).unwrap();
+    assert_eq!(destination(&answer), "10.0.0.3:8000");
+    let mut scores = answer.route.scores;
+    scores.sort_by(|one, other| one.0.cmp(&other.0));
+    let score = |address: &str, score| (address.to_owned(), score);
+    assert_eq!(
+        scores,
+        [score("10.0.0.1:8000", 2.0), score("10.0.0.3:8000", 4.0)]
+    );
+}
+
+#[test]
+fn a_test_selects_endpoints_only_where_that_is_allowed_and_beats_the_subset() {
+    let mut director = mk_director(&["10.0.0.1:8000", "10.0.0.2:8000"]);
+    let query = |director: &Director, selection: &'static str| {
+        let mut query = mk_query(1, Some("10.0.0.1"));
+        let name = Bytes::from_static(TEST_SELECTION.as_bytes());
+        let value = Bytes::from_static(selection.as_bytes());
+        query.head.fields.push((name, value));
+        decide(director, query)
+    };
+    let unasked = query(&director, "10.0.0.2").unwrap();
+    assert_eq!(destination(&unasked), "10.0.0.1:8000");
+    director.options.conformance_headers = true;
+    for selection in ["10.0.0.2", "10.9.9.9, 10.0.0.2:8000"] {
+        assert_eq!(
+            destination(&query(&director, selection).unwrap()),
+            "10.0.0.2:8000"
+        );
+    }
+    for selection in ["10.9.9.9", "256.256.256.256"] {
+        assert_eq!(
+            query(&director, selection).unwrap_err().status(),
+            503,
+            "{selection}"
+        );
+    }
+}

@@ -26,6 +26,9 @@ pub(super) const MAX_STREAMED: usize = 62_000;
 /// Between the last answer and the peer's close. The peer closes at once; this only bounds a hung one.
 const PEER_CLOSE: Duration = Duration::from_secs(5);
 
+/// In responses, for the conformance suite.
+const SERVED_BY: &str = "x-conformance-test-served-endpoint";
+
 /// What one [`Input`] leads to: mostly one or two; a collected body gives one per 62,000 bytes.
 pub(super) type Outputs = SmallVec<[Output; 4]>;
 
@@ -54,6 +57,10 @@ pub(super) struct Exchange {
     response: ResponseHalf,
     picked: Option<Picked>,
     deadline: Option<Moment>,
+    /// Responses say in a header by which endpoint they were served.
+    reports_served: bool,
+    /// The endpoint that served the response, as the proxy says.
+    served: Option<SocketAddr>,
     closed: bool,
 }
 
@@ -99,8 +106,15 @@ impl Exchange {
             response: ResponseHalf::Awaited,
             picked: None,
             deadline,
+            reports_served: false,
+            served: None,
             closed: false,
         }
+    }
+
+    /// Responses are to say in a header by which endpoint they were served, as the conformance suite asks.
+    pub(super) fn report_served(&mut self) {
+        self.reports_served = true;
     }
 
     /// When [`Input::Timer`] is due; absent: there is nothing to wait for.
@@ -117,8 +131,8 @@ impl Exchange {
     pub(super) fn wants_attributes(&self) -> bool {
         match (&self.request, &self.picked) {
             (RequestHalf::Awaited | RequestHalf::Collecting(_), _) => true,
-            (_, Some(picked)) => !picked.served && self.response != ResponseHalf::Over,
-            (_, None) => false,
+            (_, Some(picked)) if !picked.served => self.response != ResponseHalf::Over,
+            _ => self.reports_served && self.response == ResponseHalf::Awaited,
         }
     }
 
@@ -166,6 +180,7 @@ impl Exchange {
         if subset.is_some() {
             self.subset = subset;
         }
+        self.served = served.or(self.served);
         served
             .map(|address| self.on_served(address))
             .unwrap_or_default()
@@ -314,12 +329,20 @@ impl Exchange {
     }
 
     fn response_edit(&mut self) -> Option<Box<Route>> {
-        let edit = std::mem::take(&mut self.picked.as_mut()?.edit);
+        let edit = self.picked.as_mut().map(|picked| &mut picked.edit);
+        let mut edit = edit.map(std::mem::take).unwrap_or_default();
+        if self.reports_served {
+            let served = self.served.map(|address| address.to_string());
+            edit.set_header(
+                SERVED_BY,
+                served.unwrap_or_else(|| "fail: missing".to_owned()),
+            );
+        }
         let changes = !edit.headers_to_set().is_empty() || !edit.headers_to_remove().is_empty();
         changes.then(|| {
             Box::new(Route {
-                destination: None,
                 edit,
+                ..Route::default()
             })
         })
     }
@@ -343,8 +366,8 @@ impl Exchange {
                 let mut edit = Edit::default();
                 edit.set_header("content-length", body.len().to_string());
                 Box::new(Route {
-                    destination: None,
                     edit,
+                    ..Route::default()
                 })
             });
             outputs.push(Output::Reply(Reply::Body {

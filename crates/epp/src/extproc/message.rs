@@ -142,7 +142,7 @@ pub enum Phase {
 }
 
 /// A message for the proxy.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub(super) enum Reply {
     /// To headers.
     Headers(Phase, Option<Box<Route>>),
@@ -184,10 +184,12 @@ pub(super) struct Streamed {
 }
 
 /// What the proxy is to do with the headers of a request, or of its response.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Route {
     /// `ip:port[,ip:port]`, best first; only of a request.
     pub destination: Option<Bytes>,
+    /// Scores of all candidates, by address; empty where nobody wants them.
+    pub scores: Vec<(String, f64)>,
     /// What else changes.
     pub edit: Edit,
 }
@@ -222,10 +224,21 @@ pub(crate) struct Answer {
     pub tap: Option<ResponseTap>,
     /// What changes in the response's headers.
     pub response: Edit,
+    /// What of the prompt the endpoint is believed to have cached; absent: nobody looked.
+    pub prefix: Option<PrefixMatch>,
     /// What the endpoint will have cached.
     pub learned: Option<Learned>,
     /// How long the choice took.
     pub scheduling: Duration,
+}
+
+/// What of a prompt is believed to be cached, in tokens as they are estimated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PrefixMatch {
+    /// Cached.
+    pub cached: u32,
+    /// All of the prompt.
+    pub prompt: u32,
 }
 
 /// Something to count.

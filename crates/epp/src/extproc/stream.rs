@@ -19,14 +19,14 @@ use tracing::debug;
 
 use super::{
     exchange::Exchange,
-    message::{Answer, Close, Event, Input, Output, Phase, Query, Reply},
+    message::{Answer, Close, Event, Input, Output, Phase, PrefixMatch, Query, Reply},
     service::Shared,
     wire,
 };
 use crate::{
     connection::RoundTrip,
     director::{Decision, Prepared, Waiting},
-    metrics::{Labels, OpenStream, Running, Series},
+    metrics::{Labels, OpenStream, Outcome, Queued, Running, Series},
     proto::{ProcessingRequest, ProcessingResponse, Request},
     reject::Reject,
     tap::Usage,
@@ -78,6 +78,8 @@ struct Meter {
     series: Option<Arc<Series>>,
     /// Bytes of the body that was seen; absent: none was.
     seen: Option<usize>,
+    /// While the request waits.
+    queued: Option<Queued>,
     running: Option<Running>,
     end: &'static str,
 }
@@ -90,7 +92,10 @@ where
 {
     pub(super) fn new(messages: S, list: u8, round_trip: RoundTrip, shared: Arc<Shared>) -> Self {
         let now = shared.director.clock().now();
-        let exchange = Exchange::new(shared.settings.limits.clone(), list, now);
+        let mut exchange = Exchange::new(shared.settings.limits.clone(), list, now);
+        if shared.director.options().conformance_headers {
+            exchange.report_served();
+        }
         let drained = Box::pin(shared.settings.drained.clone().cancelled_owned());
         let meter = Meter {
             open: shared.metrics.open_stream(),
@@ -102,6 +107,7 @@ where
             handling: Duration::ZERO,
             series: None,
             seen: None,
+            queued: None,
             running: None,
             end: "reset",
             shared: Arc::clone(&shared),
@@ -123,9 +129,15 @@ where
 
     fn feed(&mut self, input: Input) {
         let now = self.shared.director.clock().now();
+        let is_drain = matches!(input, Input::Drain);
         self.outputs.extend(self.exchange.on(input, now));
         if !self.exchange.is_deciding() {
             self.waiting = None; // it leaves the queue
+            self.meter.wait_ends(if is_drain {
+                Outcome::EvictedOther
+            } else {
+                Outcome::EvictedContextCancelled
+            });
         }
         self.meter.open.enter(self.exchange.phase());
     }
@@ -316,22 +328,41 @@ impl Meter {
             fairness_id: resolved.fairness_id.as_deref(),
             priority: resolved.priority,
         });
-        self.series = Some(series);
         self.streaming = query.parsed.as_ref().is_some_and(|parsed| parsed.stream);
         self.seen = query.parsed.as_ref().map(|_| query.body.len());
+        if director.queues() {
+            let (bytes, clock) = (query.body.len(), director.clock());
+            self.queued = Some(metrics.queue(&series, resolved.priority, bytes, clock));
+        }
+        self.series = Some(series);
         director.decide(query, &resolved, transit)
     }
 
     fn decided(&mut self, decision: &Result<Box<Answer>, Reject>) {
+        self.wait_ends(match decision {
+            Err(Reject::QueueFull(_)) => Outcome::RejectedCapacity,
+            Err(Reject::Expired { .. }) => Outcome::EvictedTtl,
+            Err(Reject::ShuttingDown) => Outcome::EvictedOther,
+            Ok(_) | Err(_) => Outcome::Dispatched,
+        });
         let (Some(series), Ok(answer)) = (&self.series, decision) else {
             return;
         };
         let metrics = &self.shared.metrics;
         metrics.scheduled(answer.scheduling);
+        if let Some(PrefixMatch { cached, prompt }) = answer.prefix {
+            metrics.predicted(cached.into(), prompt.into());
+        }
         if self.seen.is_none() {
             metrics.picked_blindly();
         }
         self.running = Some(Arc::clone(series).begin(self.seen.unwrap_or(0)));
+    }
+
+    fn wait_ends(&mut self, outcome: Outcome) {
+        if let Some(queued) = self.queued.take() {
+            queued.end(outcome);
+        }
     }
 
     fn reply(&mut self, reply: &Reply) {
@@ -382,6 +413,9 @@ impl Meter {
     }
 
     fn used(&mut self, usage: Usage) {
+        if let Some(cached) = usage.cached_tokens {
+            self.shared.metrics.reported(cached);
+        }
         if let Some(running) = &mut self.running {
             running.used(usage);
         }

@@ -25,6 +25,7 @@ use crate::{
 
 const DESTINATION: &str = "x-gateway-destination-endpoint";
 const SERVED: &str = "x-gateway-destination-endpoint-served";
+const SCORES: &str = "x-gateway-destination-endpoint-scores";
 const SUBSET: &str = "x-gateway-destination-endpoint-subset";
 const NS_LB: &str = "envoy.lb";
 const NS_SUBSET: &str = "envoy.lb.subset_hint";
@@ -34,7 +35,7 @@ const DROPPED_REASON: &str = "x-llm-d-request-dropped-reason";
 const STRIPPED: [&str; 12] = [
     SUBSET,
     SERVED,
-    "x-gateway-destination-endpoint-scores",
+    SCORES,
     "x-llm-d-inference-objective",
     "x-gateway-inference-objective",
     "x-llm-d-inference-fairness-id",
@@ -91,7 +92,8 @@ pub(super) fn message(reply: Reply, clear_route_cache: bool) -> ProcessingRespon
         let header_mutation = route.map(|route| {
             let destination = route.destination.as_ref();
             routed = destination.is_some();
-            message.dynamic_metadata = destination.map(destination_metadata);
+            message.dynamic_metadata =
+                destination.map(|destination| destination_metadata(destination, &route.scores));
             header_mutation(*route)
         });
         (header_mutation.is_some() || body_mutation.is_some()).then(|| CommonResponse {
@@ -246,7 +248,9 @@ fn chunk(body: HttpBody) -> Chunk {
 }
 
 fn header_mutation(route: Route) -> HeaderMutation {
-    let Route { destination, edit } = route;
+    let Route {
+        destination, edit, ..
+    } = route;
     let stripped: &[&'static str] = if destination.is_some() {
         &STRIPPED
     } else {
@@ -285,19 +289,23 @@ fn set_header(key: Bytes, value: Bytes) -> HeaderValueOption {
     }
 }
 
-fn destination_metadata(destination: &Bytes) -> Struct {
+fn destination_metadata(destination: &Bytes, scores: &[(String, f64)]) -> Struct {
+    let value = |kind| Value { kind: Some(kind) };
     let destination = String::from_utf8_lossy(destination).into_owned();
-    let string = Value {
-        kind: Some(Kind::StringValue(destination)),
-    };
-    let inner = Struct {
-        fields: HashMap::from([(DESTINATION.to_owned(), string)]),
-    };
-    let outer = Value {
-        kind: Some(Kind::StructValue(inner)),
-    };
+    let destination = value(Kind::StringValue(destination));
+    let mut fields = HashMap::from([(DESTINATION.to_owned(), destination)]);
+    if !scores.is_empty() {
+        let scores = scores
+            .iter()
+            .map(|(address, score)| (address.clone(), value(Kind::NumberValue(*score))));
+        let scores = Struct {
+            fields: scores.collect(),
+        };
+        fields.insert(SCORES.to_owned(), value(Kind::StructValue(scores)));
+    }
+    let inner = value(Kind::StructValue(Struct { fields }));
     Struct {
-        fields: HashMap::from([(NS_LB.to_owned(), outer)]),
+        fields: HashMap::from([(NS_LB.to_owned(), inner)]),
     }
 }
 

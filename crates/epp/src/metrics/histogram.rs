@@ -73,6 +73,14 @@ impl Shape {
         }
     }
 
+    /// Values are thousandths, the page has ones.
+    pub(super) const fn thousandths(bounds: &'static [u64]) -> Self {
+        Self {
+            bounds,
+            per_page_unit: 1e3,
+        }
+    }
+
     /// Values are bytes or tokens.
     pub(super) const fn units(bounds: &'static [u64]) -> Self {
         Self {
@@ -157,6 +165,11 @@ impl Reading {
 impl Single {
     pub(super) fn new(shape: &'static Shape) -> Self {
         Self(Arc::new(Histogram::new(shape)))
+    }
+
+    /// Counts a value, in the unit of the bounds.
+    pub(super) fn observe(&self, value: u64) {
+        self.0.observe(value);
     }
 
     /// Counts a time, in nanoseconds.

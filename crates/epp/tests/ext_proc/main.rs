@@ -237,6 +237,19 @@ async fn each_thread_serves_its_connections_until_the_last_stream_ended() {
 }
 
 #[tokio::test]
+async fn what_a_prompt_finds_in_the_index_is_counted() {
+    let epp = Epp::start(&["10.0.0.1:8000"]).await;
+    let prompt = "x".repeat(2000);
+    for _ in 0..2 {
+        epp.open().await.pick_for(&prompt).await;
+    }
+    let page = epp.metrics();
+    // The span of the messages is 2000 bytes and what stands around the text, a token for each 4.
+    let line = "epp_prefix_predicted_tokens_total 508\n";
+    assert!(page.contains(line), "{line} is not in {page}");
+}
+
+#[tokio::test]
 async fn health_follows_readiness_under_every_name() {
     let epp = Epp::start(&[]).await;
     let mut health = HealthClient::new(epp.channel().await);

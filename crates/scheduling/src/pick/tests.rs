@@ -5,6 +5,7 @@ use rand::{SeedableRng, rngs::StdRng};
 
 use super::*;
 use crate::{
+    explanation::{Scores, Verdict},
     filter::{Filter, Role},
     fixtures::{at, book, mk_labelled, mk_page, mk_rng, mk_snapshot, mk_subset, read, scrape},
     load::ScrapeFailure,
@@ -270,4 +271,66 @@ proptest! {
             }
         }
     }
+}
+
+/// A choice with all that can exclude a member: the subset, a suspect, a filter.
+fn mk_excluding() -> (Snapshot, Request, Profile) {
+    let decode = [("llm-d.ai/role", "decode")];
+    let prefill = [("llm-d.ai/role", "prefill")];
+    let snapshot = mk_labelled(&[&decode, &decode, &prefill, &decode, &decode]);
+    for (index, waiting) in [(0, 4.0), (4, 0.0)] {
+        scrape(&at(&snapshot, index), mk_page(waiting, 0.0, 0.5));
+    }
+    suspect(&snapshot, 1);
+    let request = mk_subset("10.0.0.0,10.0.0.1,10.0.0.2,10.0.0.4");
+    let profile = Profile {
+        filters: vec![Filter::SessionAffinity, Filter::Role(Role::Decode)],
+        ..Profile::default()
+    };
+    (snapshot, request, profile)
+}
+
+#[test]
+fn an_explanation_says_of_each_member_what_excluded_it_or_how_it_scored() {
+    let (snapshot, request, profile) = mk_excluding();
+    let mut told = Explanation::default();
+    let table = read(&snapshot);
+    let choice =
+        choose_explained(&table, &request, &[], &profile, &mut mk_rng(), &mut told).unwrap();
+    let scored = |each: [f64; 3], sum| {
+        Verdict::Scored(Scores {
+            each: each.into_iter().collect(),
+            sum,
+        })
+    };
+    let want = [
+        scored([0.0, 0.5, 0.0], 1.0),
+        Verdict::Excluded(Exclusion::Suspect),
+        Verdict::Excluded(Exclusion::Filter(1)),
+        Verdict::Excluded(Exclusion::Subset),
+        scored([1.0, 0.5, 0.0], 3.0),
+    ];
+    assert_eq!(told.verdicts(), want);
+    assert_eq!(
+        choice[0],
+        Chosen {
+            member: 4,
+            score: 3.0
+        }
+    );
+}
+
+#[test]
+fn nobody_passes_and_the_explanation_says_which_filter_it_was() {
+    let (snapshot, request, mut profile) = mk_excluding();
+    profile.filters.push(Filter::Role(Role::Encode));
+    let mut told = Explanation::default();
+    let table = read(&snapshot);
+    let choice = choose_explained(&table, &request, &[], &profile, &mut mk_rng(), &mut told);
+    assert_eq!(choice, Err(NoPick::Filtered));
+    let filter = |place| Verdict::Excluded(Exclusion::Filter(place));
+    let subset = Verdict::Excluded(Exclusion::Subset);
+    // The suspect was let in again before all were refused.
+    let want = [filter(2), filter(2), filter(1), subset, filter(2)];
+    assert_eq!(told.verdicts(), want);
 }

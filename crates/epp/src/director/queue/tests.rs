@@ -54,12 +54,13 @@ impl Dispatch<&'static str> for Pool {
         Ok(Box::new(Answer {
             route: Route {
                 destination: Some(Bytes::from_static(name.as_bytes())),
-                edit: Edit::default(),
+                ..Route::default()
             },
             endpoints: [Arc::clone(&endpoint)].into_iter().collect(),
             booking: Booking::new(endpoint, 0, None, Moment::START, transit),
             tap: None,
             response: Edit::default(),
+            prefix: None,
             learned: None,
             scheduling: Duration::ZERO,
         }))

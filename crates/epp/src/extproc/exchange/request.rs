@@ -228,7 +228,9 @@ impl Exchange {
                     tap,
                     response,
                     learned,
-                    scheduling: _, // measured by the adapter
+                    // counted by the adapter
+                    prefix: _,
+                    scheduling: _,
                 } = *answer;
                 self.picked = Some(Picked {
                     endpoints,

@@ -139,6 +139,7 @@ impl Script {
         let route = Route {
             destination: Some("10.0.0.1:8000".into()),
             edit: self.edit.clone(),
+            ..Route::default()
         };
         Input::Decided(Ok(Box::new(Answer {
             route,
@@ -146,6 +147,7 @@ impl Script {
             booking,
             tap: self.restores.map(ResponseTap::restoring),
             response: Edit::default(),
+            prefix: None,
             learned: None,
             scheduling: Duration::ZERO,
         })))

@@ -30,8 +30,11 @@ fn mk_stream() -> (Messages, Stream) {
 }
 
 fn mk_stream_counted_in(registry: &mut Registry) -> (Messages, Stream) {
-    let pool = Pool::default();
-    let member = Member {
+    mk_stream_by(small_config(), vec![mk_member()], registry)
+}
+
+fn mk_member() -> Member {
+    Member {
         id: EndpointId {
             namespace: "ns".into(),
             pod: "a".into(),
@@ -41,16 +44,26 @@ fn mk_stream_counted_in(registry: &mut Registry) -> (Messages, Stream) {
         address: "10.0.0.1:8000".parse().unwrap(),
         engine: "".into(),
         labels: Arc::default(),
-    };
-    pool.replace(vec![member], Moment::START);
+    }
+}
+
+fn mk_stream_by(
+    config: Config,
+    members: Vec<Member>,
+    registry: &mut Registry,
+) -> (Messages, Stream) {
+    let pool = Pool::default();
+    pool.replace(members, Moment::START);
+    let metrics = Metrics::register(registry);
+    metrics.register_flow_control(registry, "llm");
     let shared = Shared {
         director: Arc::new(Director::new(
             pool,
-            small_config(),
+            CurrentConfig::new(config),
             Options::default(),
             Clock::start(),
         )),
-        metrics: Metrics::register(registry),
+        metrics,
         settings: Settings {
             limits: Limits {
                 max_body: 1000,
@@ -360,14 +373,44 @@ async fn the_processing_of_a_whole_response_is_from_its_headers_to_its_end() {
     }
 }
 
+/// A pool without members takes nothing.
+#[rstest]
+#[case::no_room(0, "RejectedCapacity")]
+#[case::client_gone(1, "EvictedContextCancelled")]
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_not_dispatched_counts_by_why(
+    #[case] room: u64,
+    #[case] outcome: &'static str,
+) {
+    let mut registry = Registry::default();
+    let mut config = small_config();
+    config.flow_control.enabled = true;
+    config.flow_control.default_band.max_requests = room;
+    let (messages, mut replies) = mk_stream_by(config, Vec::new(), &mut registry);
+    send(
+        &messages,
+        Request::RequestHeaders(mk_headers(":path", "/v1/models", true)),
+    )
+    .await;
+    let reply = replies.next().now_or_never();
+    assert_eq!(reply.is_some(), room == 0, "waits: {reply:?}");
+    drop(replies);
+    let mut page = String::new();
+    encode(&mut page, &registry).unwrap();
+    let line = format!(
+        "llm_d_epp_flow_control_requests_total{{inference_pool=\"llm\",outcome=\"{outcome}\",priority=\"0\"}} 1\n"
+    );
+    assert!(page.contains(&line), "{line} is not in {page}");
+}
+
 /// The default configuration with a small index.
-fn small_config() -> CurrentConfig {
+fn small_config() -> Config {
     let prefix = Prefix {
         max_bytes: 1 << 20,
         ..Prefix::default()
     };
-    CurrentConfig::new(Config {
+    Config {
         prefix,
         ..Config::default()
-    })
+    }
 }

@@ -219,6 +219,31 @@ fn destination_in(metadata: Option<Struct>) -> Option<Kind> {
     inner.fields.remove("x-gateway-destination-endpoint")?.kind
 }
 
+#[test]
+fn scores_stand_beside_the_pick_in_the_metadata() {
+    let route = Route {
+        destination: Some("10.0.0.1:8000".into()),
+        scores: vec![
+            ("10.0.0.1:8000".to_owned(), 4.5),
+            ("10.0.0.2:8000".to_owned(), 1.0),
+        ],
+        ..Route::default()
+    };
+    let message = message(Reply::Headers(Phase::Request, Some(Box::new(route))), true);
+    let mut outer = message.dynamic_metadata.unwrap().fields;
+    let Some(Kind::StructValue(mut lb)) = outer.remove("envoy.lb").unwrap().kind else {
+        panic!("no struct")
+    };
+    assert_eq!(lb.fields.len(), 2, "the pick and its scores");
+    let scores = lb.fields.remove("x-gateway-destination-endpoint-scores");
+    let Some(Kind::StructValue(scores)) = scores.unwrap().kind else {
+        panic!("no struct")
+    };
+    for (address, score) in [("10.0.0.1:8000", 4.5), ("10.0.0.2:8000", 1.0)] {
+        assert_eq!(scores.fields[address].kind, Some(Kind::NumberValue(score)));
+    }
+}
+
 #[rstest]
 #[case(true)]
 #[case(false)]
@@ -229,6 +254,7 @@ fn a_pick_is_the_same_in_header_and_metadata(#[case] clear: bool) {
     let route = Route {
         destination: Some("10.0.0.1:8000,10.0.0.2:8000".into()),
         edit,
+        ..Route::default()
     };
     let message = message(Reply::Headers(Phase::Request, Some(Box::new(route))), clear);
     assert_eq!(

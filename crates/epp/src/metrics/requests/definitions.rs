@@ -134,6 +134,12 @@ static PROMPT_TOKENS: Shape = Shape::units(&[
 static OUTPUT_TOKENS: Shape =
     Shape::units(&[1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192]);
 
+/// 0.1 ms to the time that a request may wait by default.
+pub(super) static WAITS: Shape = Shape::micros(&[
+    100, 500, 1_000, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+    2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
+]);
+
 /// All histograms of requests.
 pub(super) static DEFINITIONS: [Definition; 10] = [
     Definition {

@@ -13,8 +13,11 @@ use prometheus_client::{
 };
 
 use super::{
-    ModelNames, Names, OTHER, Requests, Row, Sums,
     definitions::{DEFINITIONS, Definition},
+    labels::{ModelNames, Names, OTHER},
+    queued::Outcome,
+    series::Row,
+    table::{Requests, Sums, Table},
 };
 
 /// Under today's names.
@@ -26,6 +29,10 @@ const FORMER: &str = "inference_objective";
 /// value.
 #[derive(Debug)]
 pub(in crate::metrics) struct Page(pub(in crate::metrics) Arc<Requests>);
+
+/// Serves what waits of all series. To be registered under the prefix and the labels of flow control.
+#[derive(Debug)]
+pub(in crate::metrics) struct QueuePage(pub(in crate::metrics) Arc<Requests>);
 
 /// What the table holds at one moment.
 struct View {
@@ -46,6 +53,52 @@ impl Collector for Page {
     }
 }
 
+// === impl QueuePage ===
+
+impl Collector for QueuePage {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let rows = View::rows(&self.0.table.lock());
+        let encoder = &mut encoder;
+        let gauges: [(&str, &str, fn(&Row) -> u64); 2] = [
+            ("queue_size", "Requests that wait", |row| {
+                row.queued.load(Relaxed)
+            }),
+            ("queue_bytes", "Bytes of request bodies that wait", |row| {
+                row.queued_bytes.load(Relaxed)
+            }),
+        ];
+        // A series that never waited has no sample.
+        let waited = |row: &&Arc<Row>| {
+            let ended = row.waits.iter().any(|wait| wait.read().is_some());
+            ended || row.queued.load(Relaxed) > 0
+        };
+        for (name, help, value) in gauges {
+            let samples = rows.iter().filter(waited);
+            let samples = samples.map(|row| (row.names.labels(), value(row)));
+            let kind = MetricType::Gauge;
+            write(name, help, kind, samples, encoder, |n, encoder| {
+                ConstGauge::new(n).encode(encoder)
+            })?;
+        }
+        let samples = rows.iter().flat_map(|row| {
+            Outcome::ALL.into_iter().filter_map(|outcome| {
+                let reading = row.waits[outcome.index()].read()?;
+                let mut labels = row.names.labels();
+                labels.push(("outcome", outcome.name()));
+                Some((labels, reading))
+            })
+        });
+        write(
+            "request_queue_duration_seconds",
+            "From a request's coming to its leaving the queue, by outcome",
+            MetricType::Histogram,
+            samples,
+            encoder,
+            |reading, encoder| reading.encode(encoder),
+        )
+    }
+}
+
 // === impl View ===
 
 impl View {
@@ -53,8 +106,7 @@ impl View {
     fn of(requests: &Requests) -> Self {
         let (rows, left) = {
             let table = requests.table.lock();
-            let series = table.recent.values().chain(&table.overflow);
-            let rows: Vec<_> = series.map(|series| Arc::clone(&series.row)).collect();
+            let rows = Self::rows(&table);
             let left: Vec<_> = rows
                 .iter()
                 .filter_map(|row| table.models.get_key_value(&row.names.model))
@@ -70,6 +122,11 @@ impl View {
             models.entry(row.names.model.clone()).or_default().add(row);
         }
         Self { rows, models }
+    }
+
+    fn rows(table: &Table) -> Vec<Arc<Row>> {
+        let series = table.recent.values().chain(&table.overflow);
+        series.map(|series| Arc::clone(&series.row)).collect()
     }
 
     fn current(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

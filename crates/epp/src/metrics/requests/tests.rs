@@ -1,12 +1,18 @@
 //! What a scrape shows of requests.
 
-use std::thread;
+use std::{sync::Arc, thread, time::Duration};
 
+use moment::Moment;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use rstest::rstest;
 use tokio::time::Instant;
 
-use super::*;
+use super::{
+    labels::{MAX_VALUE, OTHER},
+    table::MAX_SERIES,
+    *,
+};
+use crate::tap::Usage;
 
 struct Scraped(Arc<Requests>);
 

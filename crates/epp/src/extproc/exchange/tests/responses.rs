@@ -212,6 +212,45 @@ fn the_endpoint_that_served_takes_over_the_count() {
     assert_eq!(outside.in_flight(), [0, 1]);
 }
 
+/// Also of a response that no pick led to, such as one of the proxy itself.
+#[rstest]
+#[case::served(Some("10.0.0.2:8000"), true, Some("10.0.0.2:8000"))]
+#[case::not_said(None, true, Some("fail: missing"))]
+#[case::not_asked_for(Some("10.0.0.2:8000"), false, None)]
+fn responses_say_who_served_them_where_a_test_asks(
+    #[case] served: Option<&str>,
+    #[case] asked: bool,
+    #[case] header: Option<&'static str>,
+) {
+    for mut script in [mk_sent(FDS), Script::new()] {
+        if asked {
+            script.exchange.report_served();
+        }
+        assert!(script.exchange.wants_attributes());
+        let served = served.map(|address| address.parse().unwrap());
+        script.exchange.on(
+            Input::Context(Context {
+                subset: None,
+                served,
+            }),
+            NOW,
+        );
+        let mut outputs = script.exchange.on(mk_response(false), NOW).into_iter();
+        let found = outputs.find_map(|output| match output {
+            Output::Reply(Reply::Headers(Phase::Response, route)) => Some(route),
+            _ => None,
+        });
+        let route = found.unwrap();
+        let set = route.as_ref().map(|route| route.edit.headers_to_set());
+        let set = set.and_then(|set| set.first());
+        let set = set.map(|(name, value)| (&**name, std::str::from_utf8(value).unwrap()));
+        assert_eq!(
+            set,
+            header.map(|header| ("x-conformance-test-served-endpoint", header))
+        );
+    }
+}
+
 #[test]
 fn the_latest_subset_before_the_pick_counts() {
     let context = |list: &str| {
