@@ -226,7 +226,7 @@ impl Exchange {
                     endpoints,
                     booking,
                     tap,
-                    response,
+                    session,
                     learned,
                     scheduling: _, // measured by the adapter
                 } = *answer;
@@ -235,7 +235,8 @@ impl Exchange {
                     booking,
                     served: false,
                     tap,
-                    edit: response,
+                    session,
+                    stranger: false,
                     responded: false,
                     learned,
                     learned_at: None,

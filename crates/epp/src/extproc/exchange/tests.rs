@@ -145,7 +145,7 @@ impl Script {
             endpoints,
             booking,
             tap: self.restores.map(ResponseTap::restoring),
-            response: Edit::default(),
+            session: None,
             learned: None,
             scheduling: Duration::ZERO,
         })))

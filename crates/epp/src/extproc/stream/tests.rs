@@ -21,6 +21,8 @@ use crate::{
 };
 use moment::Clock;
 
+mod sessions;
+
 type Messages = mpsc::Sender<Result<ProcessingRequest, Status>>;
 
 type Stream = Replies<ReceiverStream<Result<ProcessingRequest, Status>>>;
@@ -30,26 +32,35 @@ fn mk_stream() -> (Messages, Stream) {
 }
 
 fn mk_stream_counted_in(registry: &mut Registry) -> (Messages, Stream) {
+    let shared = mk_shared(&["a"], small_config(), registry);
+    open(&shared, 1)
+}
+
+/// A new stream of a proxy that can try `list` endpoints.
+fn open(shared: &Arc<Shared>, list: u8) -> (Messages, Stream) {
+    let (messages, stream) = mpsc::channel(8);
+    let stream = ReceiverStream::new(stream);
+    (messages, Replies::new(stream, list, Arc::clone(shared)))
+}
+
+/// With these pods, at 10.0.0.1, 10.0.0.2 and so on.
+fn mk_shared(pods: &[&str], config: CurrentConfig, registry: &mut Registry) -> Arc<Shared> {
     let pool = Pool::default();
-    let member = Member {
+    let members = pods.iter().zip(1..).map(|(pod, host)| Member {
         id: EndpointId {
             namespace: "ns".into(),
-            pod: "a".into(),
+            pod: (*pod).into(),
             rank: 0,
-            uid: "1".into(),
+            uid: (*pod).into(),
         },
-        address: "10.0.0.1:8000".parse().unwrap(),
+        address: format!("10.0.0.{host}:8000").parse().unwrap(),
         engine: "".into(),
         labels: Arc::default(),
-    };
-    pool.replace(vec![member], Moment::START);
-    let shared = Shared {
-        director: Arc::new(Director::new(
-            pool,
-            small_config(),
-            Options::default(),
-            Clock::start(),
-        )),
+    });
+    pool.replace(members.collect(), Moment::START);
+    let director = Director::new(pool, config, Options::default(), Clock::start());
+    Arc::new(Shared {
+        director: Arc::new(director),
         metrics: Metrics::register(registry),
         settings: Settings {
             limits: Limits {
@@ -63,12 +74,7 @@ fn mk_stream_counted_in(registry: &mut Registry) -> (Messages, Stream) {
             max_reply: 1000,
             drained: CancellationToken::new(),
         },
-    };
-    let (messages, stream) = mpsc::channel(8);
-    (
-        messages,
-        Replies::new(ReceiverStream::new(stream), 1, Arc::new(shared)),
-    )
+    })
 }
 
 async fn send(messages: &Messages, request: Request) {
