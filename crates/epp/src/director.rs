@@ -9,6 +9,7 @@ use scheduling::{
     Booking, Choice, Endpoint, Explanation, Member, Moment, NoPick, Profile, Registry, Request,
     SessionStrategy, Slot, Snapshot, Subset, Table, Verdict, choose, choose_explained, flow,
 };
+use tokio::sync::Notify;
 use tracing::debug;
 
 use crate::{
@@ -37,6 +38,7 @@ use picks::{Asked, Considered, Picks, Record};
 use prefix::PrefixCache;
 pub(crate) use queue::QueueState;
 use queue::{Dispatch, Queue};
+pub(crate) use session::NamedSession;
 use session::Sessions;
 
 /// The flow of requests that name none.
@@ -53,6 +55,8 @@ pub struct Pool(Arc<Members>);
 struct Members {
     snapshot: ArcSwap<Snapshot>,
     registry: Mutex<Registry>,
+    /// The members were replaced: requests that wait for one may go on.
+    changed: Notify,
 }
 
 /// Decides where requests of one pool go.
@@ -97,9 +101,7 @@ pub(crate) struct Prepared {
     /// What changes of the request beside its way.
     edit: Edit,
     tap: Option<ResponseTap>,
-    session_id: Option<Box<str>>,
-    /// The response names its pod in this header.
-    session_token: Option<String>,
+    session: Option<NamedSession>,
     /// Where picks are recorded.
     asked: Option<Box<Asked>>,
 }
@@ -137,6 +139,7 @@ impl Pool {
         let mut registry = self.0.registry.lock();
         let next = Arc::new(registry.update(members, now));
         self.0.snapshot.store(Arc::clone(&next));
+        self.0.changed.notify_one();
         next
     }
 
@@ -193,7 +196,13 @@ impl Director {
 
     /// Lets requests that wait go on, for ever.
     pub(crate) async fn run_queue(&self) {
-        self.queue.run(self, self.clock).await;
+        let wake = async {
+            loop {
+                self.pool.0.changed.notified().await;
+                self.queue.wake();
+            }
+        };
+        tokio::join!(self.queue.run(self, self.clock), wake);
     }
 
     /// Something happened that may let a request go on that waits.
@@ -243,6 +252,13 @@ impl Director {
     /// The answer is written: the endpoint will have cached the request's prompt.
     pub(crate) fn learn(&self, learned: &Learned, endpoint: &Endpoint) {
         self.prefix.learn(learned, endpoint);
+    }
+
+    /// Another endpoint serves the request than the one it was picked for: its session is there from now on.
+    pub(crate) fn served_by(&self, session: &NamedSession, endpoint: &Endpoint) {
+        if let NamedSession::Id(id) = session {
+            self.sessions.remember(id, endpoint, self.clock.now());
+        }
     }
 
     /// What the prefix index holds.
@@ -339,16 +355,17 @@ impl Director {
             let headers: Vec<&str> = session.headers.iter().map(String::as_str).collect();
             (session, head.field(&headers))
         });
-        let (mut at, mut session_id, mut session_token) = (None, None, None);
-        if let Some((session, name)) = named {
-            match session.strategy {
+        let (mut at, mut session) = (None, None);
+        if let Some((configured, name)) = named {
+            match configured.strategy {
                 SessionStrategy::EncodedEndpointHeader => {
                     at = name.and_then(session::from_token);
-                    session_token = session.headers.first().cloned();
+                    let header = configured.headers.first();
+                    session = header.map(|header| NamedSession::Token(header.clone()));
                 }
                 SessionStrategy::SessionId { ttl } => {
                     at = name.and_then(|id| self.sessions.find(id, now, ttl));
-                    session_id = name.map(Into::into);
+                    session = name.map(|id| NamedSession::Id(id.into()));
                 }
             }
         }
@@ -378,8 +395,7 @@ impl Director {
             request,
             edit,
             tap,
-            session_id,
-            session_token,
+            session,
             asked: None,
         }
     }
@@ -394,8 +410,7 @@ impl Director {
             request,
             edit,
             tap,
-            session_id,
-            session_token,
+            session,
             asked,
         } = prepared;
         let profile = &config.profile;
@@ -432,12 +447,9 @@ impl Director {
         let uncached = prompt_tokens.saturating_sub(matched.saturating_mul(block_tokens));
         let cached = prompt_tokens - uncached;
         let booking = Booking::new(Arc::clone(first), uncached, model, now, transit);
-        if let Some(id) = session_id {
-            self.sessions.remember(&id, first, now);
-        }
-        let mut response = Edit::default();
-        if let Some(header) = session_token {
-            response.set_header(header, session::token(first));
+        // Before the response: the session's next request may come before it.
+        if let Some(session) = &session {
+            self.served_by(session, first);
         }
         let destination = destination(&endpoints);
         debug!(%destination, score = choice.first().map(|best| best.score), prompt_tokens, matched, "picked");
@@ -450,7 +462,7 @@ impl Director {
             endpoints,
             booking,
             tap,
-            response,
+            session,
             prefix: (!prefix.is_empty()).then_some(PrefixMatch {
                 cached,
                 prompt: prompt_tokens,

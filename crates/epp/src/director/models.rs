@@ -274,6 +274,18 @@ mod tests {
         assert_eq!(count("none"), 0);
     }
 
+    #[rstest]
+    #[case::empty(&[("x-llm-d-inference-fairness-id", "")], None)]
+    #[case::the_alias_beside_it(
+        &[("x-llm-d-inference-fairness-id", ""), ("x-gateway-inference-fairness-id", "team")], Some("team"))]
+    fn an_empty_fairness_header_names_no_flow(
+        #[case] fields: &[(&str, &str)],
+        #[case] flow: Option<&str>,
+    ) {
+        let resolved = go(&Config::default(), &mk_head(fields), "m").unwrap();
+        assert_eq!(resolved.fairness_id.as_deref(), flow);
+    }
+
     #[test]
     fn headers_count_only_as_far_as_they_are_trusted() {
         let head = mk_head(&[

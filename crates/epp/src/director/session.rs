@@ -12,6 +12,15 @@ const MAX_SESSIONS: usize = 100_000;
 /// Longest session id that is remembered, in bytes.
 const MAX_ID: usize = 256;
 
+/// How the request that was picked for names its session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NamedSession {
+    /// By an id, whose endpoint is remembered.
+    Id(Box<str>),
+    /// By the pod itself, which the response names in this header.
+    Token(String),
+}
+
 /// The endpoint of each session that has an id. Two maps take turns: what is used moves to the first, and when that
 /// holds half of what may be remembered, the second is forgotten.
 #[derive(Debug, Default)]
@@ -21,6 +30,18 @@ pub(crate) struct Sessions(Mutex<[HashMap<Arc<str>, Served>; 2]>);
 struct Served {
     by: Slot,
     at: Moment,
+}
+
+// === impl NamedSession ===
+
+impl NamedSession {
+    /// The header of a response that `endpoint` serves, if it has one.
+    pub(crate) fn response_header(&self, endpoint: &Endpoint) -> Option<(String, String)> {
+        match self {
+            Self::Id(_) => None,
+            Self::Token(header) => Some((header.clone(), token(endpoint))),
+        }
+    }
 }
 
 // === impl Sessions ===
@@ -56,7 +77,7 @@ impl Sessions {
 }
 
 /// The text of `x-session-token` for the pod of `endpoint`.
-pub(crate) fn token(endpoint: &Endpoint) -> String {
+fn token(endpoint: &Endpoint) -> String {
     let id = endpoint.id();
     STANDARD.encode(format!("{}/{}", id.namespace, id.pod))
 }

@@ -24,25 +24,24 @@ fn decide(director: &Director, query: Query) -> Result<Box<Answer>, Reject> {
     }
 }
 
+fn mk_members(addresses: &[&str]) -> Vec<Member> {
+    let members = addresses.iter().map(|address| Member {
+        id: EndpointId {
+            namespace: "ns".into(),
+            pod: (*address).into(),
+            rank: 0,
+            uid: (*address).into(),
+        },
+        address: address.parse().unwrap(),
+        engine: "".into(),
+        labels: Arc::default(),
+    });
+    members.collect()
+}
+
 fn mk_director(addresses: &[&str]) -> Director {
     let pool = Pool::default();
-    pool.replace(
-        addresses
-            .iter()
-            .map(|address| Member {
-                id: EndpointId {
-                    namespace: "ns".into(),
-                    pod: (*address).into(),
-                    rank: 0,
-                    uid: (*address).into(),
-                },
-                address: address.parse().unwrap(),
-                engine: "".into(),
-                labels: Arc::default(),
-            })
-            .collect(),
-        Moment::START,
-    );
+    pool.replace(mk_members(addresses), Moment::START);
     mk_director_of(pool)
 }
 
@@ -163,4 +162,31 @@ fn a_test_selects_endpoints_only_where_that_is_allowed_and_beats_the_subset() {
             "{selection}"
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_members_let_a_request_go_on_at_once() {
+    let director = Arc::new(mk_director(&[]));
+    let mut config = Config::clone(&director.config.load());
+    config.flow_control.enabled = true;
+    director.config.replace(config);
+    let queued = Arc::clone(&director);
+    let mut running = tokio::task::JoinSet::new();
+    running.spawn(async move { queued.run_queue().await });
+    let query = mk_query(1, None);
+    let resolved = director.resolve(&query).unwrap();
+    let Decision::Queued(waiting) = director.decide(query, &resolved, DEFAULT_TRANSIT) else {
+        panic!("an empty pool is full")
+    };
+    let start = tokio::time::Instant::now();
+    let pool = director.pool().clone();
+    let members = mk_members(&["10.0.0.1:8000"]);
+    running.spawn(async move {
+        // the queue is asleep by now
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        pool.replace(members, Moment::START);
+    });
+    let answer = waiting.await.unwrap();
+    assert_eq!(destination(&answer), "10.0.0.1:8000");
+    assert_eq!(start.elapsed().as_secs(), 5);
 }

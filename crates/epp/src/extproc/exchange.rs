@@ -14,7 +14,13 @@ use super::message::{
     BodyMode, Chunk, Close, Context, Event, Input, Modes, Output, Part, Phase, Reply, ResponseHead,
     Route, Streamed,
 };
-use crate::{budget::Budget, director::Learned, edit::Edit, reject::Reject, tap::ResponseTap};
+use crate::{
+    budget::Budget,
+    director::{Learned, NamedSession},
+    edit::Edit,
+    reject::Reject,
+    tap::ResponseTap,
+};
 
 mod request;
 
@@ -80,8 +86,9 @@ struct Picked {
     booking: Booking,
     served: bool,
     tap: Option<ResponseTap>,
-    /// What changes in the response's headers.
-    edit: Edit,
+    session: Option<NamedSession>,
+    /// Who serves it is no member of the pool.
+    stranger: bool,
     /// A byte of the response's body came.
     responded: bool,
     /// What the endpoint will have cached; until the response begins another one may turn out to serve it.
@@ -149,7 +156,14 @@ impl Exchange {
     pub(super) fn serve_from(&mut self, endpoint: Arc<Endpoint>) {
         if let Some(picked) = &mut self.picked {
             picked.booking.move_to(endpoint);
+            picked.stranger = false;
         }
+    }
+
+    /// The request's session, and the endpoint that serves it; absent where it has none, or is served by no member.
+    pub(super) fn served_session(&self) -> Option<(&NamedSession, &Endpoint)> {
+        let picked = self.picked.as_ref().filter(|picked| !picked.stranger)?;
+        Some((picked.session.as_ref()?, picked.booking.endpoint()))
     }
 
     /// Takes an input and says what to do, in order. After an [`Output::Close`] nothing comes any more.
@@ -201,6 +215,7 @@ impl Exchange {
             .find(|endpoint| endpoint.address() == address)
             .cloned();
         let in_list = listed.is_some();
+        picked.stranger = !in_list; // as far as is known here
         if let Some(endpoint) = listed {
             picked.booking.move_to(endpoint);
         }
@@ -328,9 +343,18 @@ impl Exchange {
         is_new.then_some((learned, &**endpoint))
     }
 
-    fn response_edit(&mut self) -> Option<Box<Route>> {
-        let edit = self.picked.as_mut().map(|picked| &mut picked.edit);
-        let mut edit = edit.map(std::mem::take).unwrap_or_default();
+    /// What changes in the response's headers.
+    fn response_edit(&self) -> Option<Box<Route>> {
+        let session = self.served_session();
+        let session =
+            session.and_then(|(session, endpoint)| session.response_header(endpoint));
+        if session.is_none() && !self.reports_served {
+            return None;
+        }
+        let mut edit = Edit::default();
+        if let Some((name, value)) = session {
+            edit.set_header(name, value);
+        }
         if self.reports_served {
             let served = self.served.map(|address| address.to_string());
             edit.set_header(
@@ -338,13 +362,10 @@ impl Exchange {
                 served.unwrap_or_else(|| "fail: missing".to_owned()),
             );
         }
-        let changes = !edit.headers_to_set().is_empty() || !edit.headers_to_remove().is_empty();
-        changes.then(|| {
-            Box::new(Route {
-                edit,
-                ..Route::default()
-            })
-        })
+        Some(Box::new(Route {
+            edit,
+            ..Route::default()
+        }))
     }
 
     fn answer_response_body(&mut self, chunk: Chunk, outputs: &mut Outputs) {

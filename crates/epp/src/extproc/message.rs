@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::{
     body::Parsed,
-    director::Learned,
+    director::{Learned, NamedSession},
     edit::Edit,
     reject::Reject,
     tap::{ResponseTap, Usage},
@@ -222,8 +222,8 @@ pub(crate) struct Answer {
     pub booking: Booking,
     /// Reads the response, and may change its body.
     pub tap: Option<ResponseTap>,
-    /// What changes in the response's headers.
-    pub response: Edit,
+    /// The session that the endpoint serves from now on.
+    pub session: Option<NamedSession>,
     /// What of the prompt the endpoint is believed to have cached; absent: nobody looked.
     pub prefix: Option<PrefixMatch>,
     /// What the endpoint will have cached.

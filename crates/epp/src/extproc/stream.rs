@@ -170,6 +170,15 @@ where
         None
     }
 
+    /// What was observed before the next reply counts for that reply: who serves a response is named in its headers.
+    fn observe_first(&mut self) {
+        while let Some(Output::Observe(_)) = self.outputs.front() {
+            if let Some(Output::Observe(event)) = self.outputs.pop_front() {
+                self.observe(event);
+            }
+        }
+    }
+
     fn observe(&mut self, event: Event) {
         match event {
             Event::Responding(status) => self.meter.responding(status),
@@ -180,6 +189,9 @@ where
                     if let Some(endpoint) = self.shared.director.pool().at(address) {
                         self.exchange.serve_from(endpoint);
                     }
+                }
+                if let Some((session, endpoint)) = self.exchange.served_session() {
+                    self.shared.director.served_by(session, endpoint);
                 }
             }
             Event::FirstByte => self.meter.first_byte(),
@@ -202,7 +214,10 @@ where
                     self.large = large_body(&message);
                     wire::inputs(message, self.exchange.wants_attributes())
                         .into_iter()
-                        .for_each(|input| self.feed(input));
+                        .for_each(|input| {
+                            self.feed(input);
+                            self.observe_first();
+                        });
                 }
                 Some(Err(status)) => self.broken(status),
                 None => self.feed(Input::PeerClosed),

@@ -226,7 +226,7 @@ impl Exchange {
                     endpoints,
                     booking,
                     tap,
-                    response,
+                    session,
                     learned,
                     // counted by the adapter
                     prefix: _,
@@ -237,7 +237,8 @@ impl Exchange {
                     booking,
                     served: false,
                     tap,
-                    edit: response,
+                    session,
+                    stranger: false,
                     responded: false,
                     learned,
                     learned_at: None,

@@ -146,7 +146,7 @@ impl Script {
             endpoints,
             booking,
             tap: self.restores.map(ResponseTap::restoring),
-            response: Edit::default(),
+            session: None,
             prefix: None,
             learned: None,
             scheduling: Duration::ZERO,

@@ -21,6 +21,8 @@ use crate::{
 };
 use moment::Clock;
 
+mod sessions;
+
 type Messages = mpsc::Sender<Result<ProcessingRequest, Status>>;
 
 type Stream = Replies<ReceiverStream<Result<ProcessingRequest, Status>>>;
@@ -30,39 +32,39 @@ fn mk_stream() -> (Messages, Stream) {
 }
 
 fn mk_stream_counted_in(registry: &mut Registry) -> (Messages, Stream) {
-    mk_stream_by(small_config(), vec![mk_member()], registry)
+    let shared = mk_shared(&["a"], small_config(), registry);
+    open(&shared, 1)
 }
 
-fn mk_member() -> Member {
-    Member {
+/// A new stream of a proxy that can try `list` endpoints.
+fn open(shared: &Arc<Shared>, list: u8) -> (Messages, Stream) {
+    let (messages, stream) = mpsc::channel(8);
+    let stream = ReceiverStream::new(stream);
+    let replies = Replies::new(stream, list, RoundTrip::default(), Arc::clone(shared));
+    (messages, replies)
+}
+
+/// With these pods, at 10.0.0.1, 10.0.0.2 and so on.
+fn mk_shared(pods: &[&str], config: Config, registry: &mut Registry) -> Arc<Shared> {
+    let pool = Pool::default();
+    let members = pods.iter().zip(1..).map(|(pod, host)| Member {
         id: EndpointId {
             namespace: "ns".into(),
-            pod: "a".into(),
+            pod: (*pod).into(),
             rank: 0,
-            uid: "1".into(),
+            uid: (*pod).into(),
         },
-        address: "10.0.0.1:8000".parse().unwrap(),
+        address: format!("10.0.0.{host}:8000").parse().unwrap(),
         engine: "".into(),
         labels: Arc::default(),
-    }
-}
-
-fn mk_stream_by(
-    config: Config,
-    members: Vec<Member>,
-    registry: &mut Registry,
-) -> (Messages, Stream) {
-    let pool = Pool::default();
-    pool.replace(members, Moment::START);
+    });
+    pool.replace(members.collect(), Moment::START);
+    let config = CurrentConfig::new(config);
+    let director = Director::new(pool, config, Options::default(), Clock::start());
     let metrics = Metrics::register(registry);
     metrics.register_flow_control(registry, "llm");
-    let shared = Shared {
-        director: Arc::new(Director::new(
-            pool,
-            CurrentConfig::new(config),
-            Options::default(),
-            Clock::start(),
-        )),
+    Arc::new(Shared {
+        director: Arc::new(director),
         metrics,
         settings: Settings {
             limits: Limits {
@@ -76,17 +78,7 @@ fn mk_stream_by(
             max_reply: 1000,
             drained: CancellationToken::new(),
         },
-    };
-    let (messages, stream) = mpsc::channel(8);
-    (
-        messages,
-        Replies::new(
-            ReceiverStream::new(stream),
-            1,
-            RoundTrip::default(),
-            Arc::new(shared),
-        ),
-    )
+    })
 }
 
 async fn send(messages: &Messages, request: Request) {
@@ -386,7 +378,7 @@ async fn a_request_that_is_not_dispatched_counts_by_why(
     let mut config = small_config();
     config.flow_control.enabled = true;
     config.flow_control.default_band.max_requests = room;
-    let (messages, mut replies) = mk_stream_by(config, Vec::new(), &mut registry);
+    let (messages, mut replies) = open(&mk_shared(&[], config, &mut registry), 1);
     send(
         &messages,
         Request::RequestHeaders(mk_headers(":path", "/v1/models", true)),
