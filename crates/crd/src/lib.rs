@@ -5,7 +5,8 @@
 //! annotations and labels ([`annotations`]) and the pure helpers for conditions ([`conditions`]) and for Gateway API's
 //! hostnames ([`Hostname`]).
 //!
-//! [`cluster_profile`] and [`cluster_property`] are written by hand, and hold only what we read of their kinds.
+//! [`cluster_profile`], [`cluster_property`] and the kinds of models and objectives ([`inference_model`],
+//! [`inference_model_rewrite`], [`inference_objective`]) are written by hand, and hold only what we read of their kinds.
 //!
 //! This crate knows no client and no clock: it says what an object looks like, not how it travels.
 //!
@@ -25,7 +26,11 @@ pub mod gateway_class;
 mod hostname;
 pub mod http_route;
 pub mod import;
+pub mod inference_model;
+pub mod inference_model_rewrite;
+pub mod inference_objective;
 pub mod inference_pool;
+mod pool_ref;
 pub mod reference_grant;
 mod schema;
 
@@ -37,4 +42,5 @@ pub use import::{
     ListenerProtocol, Parent, ParentReference, PortRef, RoutingMode, SecretReference,
     ServiceEndpoints, ServicePort, ServiceType, TargetPort,
 };
+pub use pool_ref::PoolRef;
 pub use schema::crd_yaml;

@@ -40,6 +40,8 @@ pub(crate) struct FakeApi(Arc<Mutex<Objects>>);
 
 #[derive(Default)]
 struct Objects {
+    /// Answers before all others.
+    fixed: HashMap<String, (u16, Value)>,
     lists: HashMap<String, Vec<Value>>,
     /// Requests for lists that the test has not given yet.
     asked: HashMap<String, SendResponse<Response<Answer>>>,
@@ -76,15 +78,28 @@ fn mk_list(items: &[Value]) -> Response<Answer> {
     Response::new(mk_body(list.to_string()))
 }
 
+fn mk_answer(code: u16, body: &Value) -> Response<Answer> {
+    let response = Response::builder().status(code);
+    response.body(mk_body(body.to_string())).unwrap()
+}
+
+/// A refusal as API servers write it.
+pub(crate) fn mk_status(code: u16) -> Value {
+    json!({ "kind": "Status", "status": "Failure", "code": code, "reason": "", "message": "refused" })
+}
+
 fn mk_body(text: String) -> Answer {
     Full::new(text.into())
         .map_err(|never| match never {})
         .boxed_unsync()
 }
 
-/// `inferencepools`, or the selector that pods were asked for with.
+/// `inferencepools`, the path of what else is of a group, or the selector that pods were asked for with.
 fn key(request: &Request<Body>) -> String {
     let uri = request.uri();
+    if uri.path().starts_with("/apis/") && !uri.path().ends_with(POOL_PATH) {
+        return uri.path().to_owned();
+    }
     if uri.path().ends_with(POOL_PATH) {
         assert!(
             uri.query()
@@ -125,21 +140,36 @@ impl Objects {
 }
 
 impl FakeApi {
+    /// One that answers, and its client.
+    pub(crate) fn start(tasks: &mut JoinSet<()>) -> (Self, Client) {
+        let (service, mut handle) = mock::pair::<Request<Body>, Response<Answer>>();
+        let api = Self::default();
+        let answering = api.clone();
+        tasks.spawn(async move {
+            while let Some((request, send)) = handle.next_request().await {
+                answering.handle(&request, send);
+            }
+        });
+        (api, Client::new(service, "ns"))
+    }
+
     fn handle(&self, request: &Request<Body>, send: SendResponse<Response<Answer>>) {
         let key = key(request);
+        let query = request.uri().query().unwrap_or_default();
         let mut objects = self.0.lock();
         if objects.down {
-            let refusal = Response::builder()
-                .status(500)
-                .body(mk_body("down".to_owned()));
-            send.send_response(refusal.unwrap());
-        } else if request.uri().query().unwrap().contains("watch=true") {
+            send.send_response(mk_answer(500, &mk_status(500)));
+        } else if let Some((code, body)) = objects.fixed.get(&key) {
+            send.send_response(mk_answer(*code, body));
+        } else if query.contains("watch=true") {
             let (events, stream) = mpsc::channel(16);
             objects.watches.insert(key, events);
             let body = StreamBody::new(ReceiverStream::new(stream));
             send.send_response(Response::new(body.boxed_unsync()));
         } else if let Some(list) = objects.lists.get(&key) {
             send.send_response(mk_list(list));
+        } else if key.starts_with("/apis/") {
+            send.send_response(mk_answer(404, &mk_status(404)));
         } else {
             objects.asked.insert(key, send);
         }
@@ -152,6 +182,20 @@ impl FakeApi {
         if let Some(send) = objects.asked.remove(key) {
             send.send_response(mk_list(items));
         }
+    }
+
+    /// Answers requests for `key` so from now on, watches too. `None`: as before.
+    pub(crate) fn fix(&self, key: &str, answer: Option<(u16, Value)>) {
+        let mut objects = self.0.lock();
+        match answer {
+            Some(answer) => objects.fixed.insert(key.to_owned(), answer),
+            None => objects.fixed.remove(key),
+        };
+    }
+
+    /// Ends the watch of `key`.
+    pub(crate) fn cut(&self, key: &str) {
+        self.0.lock().watches.remove(key);
     }
 
     /// Looks again and again until there is what is looked for.
@@ -241,21 +285,14 @@ impl State {
 
 impl Running {
     pub(crate) fn start<D: Discovery + 'static>(source: impl FnOnce(Client) -> D) -> Self {
-        let (service, mut handle) = mock::pair::<Request<Body>, Response<Answer>>();
-        let discovery = source(Client::new(service, "ns"));
-        let (states, state) = watch::channel(State::default());
-        let api = FakeApi::default();
         let mut tasks = JoinSet::new();
+        let (api, client) = FakeApi::start(&mut tasks);
+        let discovery = source(client);
+        let (states, state) = watch::channel(State::default());
         tasks.spawn(async move {
             let mut updates = Box::new(discovery).updates();
             while let Some(update) = updates.next().await {
                 states.send_modify(|state| state.take(update));
-            }
-        });
-        let answering = api.clone();
-        tasks.spawn(async move {
-            while let Some((request, send)) = handle.next_request().await {
-                answering.handle(&request, send);
             }
         });
         Self {

@@ -55,15 +55,21 @@ pub enum Kind {
     Pod,
     /// The file of endpoints.
     File,
+    /// InferenceObjectives.
+    Objective,
+    /// InferenceModelRewrites.
+    Rewrite,
+    /// InferenceModels.
+    Model,
 }
 
 /// Updates that wait to be read; emptied before the source is asked for more, so at most what one step adds.
-pub(crate) type Outbox = VecDeque<Update>;
+pub(crate) type Outbox<U = Update> = VecDeque<U>;
 
 /// A source that goes from one event to the next.
-pub(crate) trait Steps: Send + 'static {
+pub(crate) trait Steps<U = Update>: Send + 'static {
     /// Waits for the next event and reports what it changed, which may be nothing.
-    fn step(&mut self, out: &mut Outbox) -> impl Future<Output = ()> + Send;
+    fn step(&mut self, out: &mut Outbox<U>) -> impl Future<Output = ()> + Send;
 }
 
 // === impl Kind ===
@@ -75,14 +81,17 @@ impl Kind {
             Self::Pool => "InferencePool",
             Self::Pod => "Pod",
             Self::File => "file",
+            Self::Objective => "InferenceObjective",
+            Self::Rewrite => "InferenceModelRewrite",
+            Self::Model => "InferenceModel",
         }
     }
 }
 
 /// The stream of what the steps report.
-pub(crate) fn updates(steps: impl Steps) -> Updates {
-    let begin = (steps, Outbox::new());
-    let next = |(mut steps, mut out): (_, Outbox)| async move {
+pub(crate) fn updates<U: Send + 'static>(steps: impl Steps<U>) -> BoxStream<'static, U> {
+    let begin = (steps, Outbox::<U>::new());
+    let next = |(mut steps, mut out): (_, Outbox<U>)| async move {
         loop {
             if let Some(update) = out.pop_front() {
                 return Some((update, (steps, out)));

@@ -78,9 +78,23 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     F: Send,
 {
+    reduced_as(K::kind(&()).into_owned(), api, config, reduce)
+}
+
+/// As [`reduced`], of a type that is no kind by itself. `kind` is what logs call it.
+pub fn reduced_as<K, F>(
+    kind: String,
+    api: Api<Tolerant<K>>,
+    config: Config,
+    reduce: impl Fn(K) -> Result<F, OddObject> + Send + Sync,
+) -> impl Stream<Item = Update<F>> + Send
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    F: Send,
+{
     let begin = move || watcher::watcher(api.clone(), config.clone());
     let decode = move |object: Tolerant<K>| object.decoded().and_then(&reduce);
-    updates(K::kind(&()).into_owned(), begin, decode)
+    updates(kind, begin, decode)
 }
 
 /// Watches metadata alone, for kinds of which nothing else is needed.
