@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use anyhow::Result;
+use clap::ValueEnum;
 
 use crate::{
     command::{become_it, cargo, run},
@@ -12,24 +13,46 @@ use crate::{
 /// Programs that run in clusters, as packages.
 const PROGRAMS: [&str; 4] = ["epp", "gateway", "mci-controller", "model-server-sim"];
 
+/// Those that the demo without Kubernetes runs.
+const STANDALONE: [&str; 2] = ["epp", "model-server-sim"];
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Leave the clusters up until Ctrl-C, and print kubeconfigs and addresses
+    /// What to show
+    #[arg(value_name = "DEMO", default_value = "clusters")]
+    demo: Demo,
+    /// Leave everything up until Ctrl-C, and print addresses (and kubeconfigs, where there are clusters)
     #[arg(long)]
     keep: bool,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Demo {
+    /// Two clusters, an exported pool, and requests from one cluster to the other
+    Clusters,
+    /// An endpoint picker, Envoy and simulated model servers, without Kubernetes
+    Epp,
+}
+
 pub(crate) fn run_demo(args: &Args) -> Result<()> {
     println!("Preparing (the first time takes some minutes)");
-    let tools = tools::ensure()?;
-    run(&mut programs(&[
-        "--package",
-        "testbed",
-        "--profile",
-        "quick-release",
-    ]))?;
-    let mut demo = Command::new(workspace::quick_release().join("demo"));
-    tools.tell(&mut demo)?;
+    let testbed = ["--package", "testbed", "--profile", "quick-release"];
+    let mut demo = match args.demo {
+        Demo::Clusters => {
+            let tools = tools::ensure()?;
+            run(&mut build(&PROGRAMS, &testbed))?;
+            let mut demo = Command::new(workspace::quick_release().join("demo"));
+            tools.tell(&mut demo)?;
+            demo
+        }
+        Demo::Epp => {
+            let envoy = tools::envoy()?;
+            run(&mut build(&STANDALONE, &testbed))?;
+            let mut demo = Command::new(workspace::quick_release().join("demo"));
+            demo.arg("epp").env("ENVOY_BIN", envoy);
+            demo
+        }
+    };
     demo.env("ISTHMUS_BIN_DIR", workspace::quick_release());
     if args.keep {
         demo.arg("--keep");
@@ -39,8 +62,12 @@ pub(crate) fn run_demo(args: &Args) -> Result<()> {
 
 /// `cargo build` of the programs that run in clusters, with these flags besides.
 pub(crate) fn programs(flags: &[&str]) -> Command {
+    build(&PROGRAMS, flags)
+}
+
+fn build(programs: &[&str], flags: &[&str]) -> Command {
     let mut command = cargo(&["build", "--locked"]);
-    for program in PROGRAMS {
+    for program in programs {
         command.args(["--package", program]);
     }
     command.args(flags);

@@ -29,7 +29,7 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Bring up two real clusters and send requests from one to the other
+    /// Bring up two real clusters and send requests from one to the other; or, without Kubernetes, an endpoint picker
     Demo(demo::Args),
     /// Run all checks: format, lints, unit tests, docs, end-to-end tests
     Test(test::Args),

@@ -69,11 +69,12 @@ struct Session<'a> {
 }
 
 /// Targets of the package `e2e`, the longest first: each has clusters of its own, and most of its time is waiting.
-const E2E_TARGETS: [&str; 5] = [
+const E2E_TARGETS: [&str; 6] = [
     "members",
     "suite",
     "conformance",
     "installation",
+    "epp",
     "crd_facts",
 ];
 /// How many of them run at a time: as many as the two cores of a small machine can start clusters for.

@@ -94,6 +94,9 @@ pub enum TestbedError {
     /// One of our programs is not built.
     #[error("{0}: not built; `cargo xtask` builds it before it starts a testbed")]
     Program(PathBuf),
+    /// A file of `config/standalone` is not as it was expected.
+    #[error("config/standalone: {0}")]
+    Sample(String),
     /// Something did not come about in time.
     #[error(transparent)]
     NotInTime(#[from] NotInTime),
@@ -150,6 +153,7 @@ impl TestbedError {
             Self::Manifests(_) => "ManifestsMissing",
             Self::Apply(error) => error.reason(),
             Self::Program(_) => "ProgramMissing",
+            Self::Sample(_) => "InvalidSample",
             Self::NotInTime(_) => "NotInTime",
             Self::Request { .. } => "RequestFailed",
             Self::Kubectl { .. } => "KubectlFailed",

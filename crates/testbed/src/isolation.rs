@@ -148,6 +148,16 @@ impl Inside {
         format!("nsenter --preserve-credentials --user --net --target {pid}")
     }
 
+    /// Where the processes of this run log to; it outlives the run.
+    pub fn logs_dir(&self) -> PathBuf {
+        self.run.logs()
+    }
+
+    /// Where they keep files; it goes when the run ends.
+    pub fn state_dir(&self) -> PathBuf {
+        self.run.state()
+    }
+
     pub(crate) fn run(&self) -> &RunDirectory {
         &self.run
     }

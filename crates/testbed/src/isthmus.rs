@@ -58,19 +58,25 @@ const PROGRAMS_DIR: &str = "ISTHMUS_BIN_DIR";
 /// # Errors
 /// Names a program that is not built.
 pub fn with_programs(builder: Builder) -> Result<Builder, TestbedError> {
+    let mut builder = builder;
+    for name in PROGRAMS {
+        builder = builder.image(&format!("isthmus/{name}"), program(name)?);
+    }
+    Ok(builder)
+}
+
+/// The executable of one of our programs.
+pub(crate) fn program(name: &str) -> Result<PathBuf, TestbedError> {
     let directory = std::env::var_os(PROGRAMS_DIR).map_or_else(
         || crate::workspace().join("target/quick-release"),
         PathBuf::from,
     );
-    let mut builder = builder;
-    for program in PROGRAMS {
-        let path = directory.join(program);
-        if !path.is_file() {
-            return Err(TestbedError::Program(path));
-        }
-        builder = builder.image(&format!("isthmus/{program}"), path);
+    let path = directory.join(name);
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(TestbedError::Program(path))
     }
-    Ok(builder)
 }
 
 /// Puts upstream's CRD of InferencePoolImport over ours, as an installation of the upstream bundle does.

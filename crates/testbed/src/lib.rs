@@ -2,7 +2,8 @@
 //!
 //! [`enter`] puts the program into namespaces of its own; [`Testbed`] starts clusters there. What a test needs of a
 //! cluster is a [`Cluster`], which any kubeconfig gives; faults are apart from that, on the [`Testbed`]. The crate knows
-//! nothing of Isthmus' programs: they are executables behind image names.
+//! nothing of Isthmus' programs: they are executables behind image names. [`standalone`] is apart from all that: an endpoint
+//! picker and an Envoy without any cluster.
 //!
 //! ```text
 //!  user, net, pid, mount namespaces: gone, with everything inside, when the program ends
@@ -43,6 +44,7 @@ mod pki;
 mod process;
 mod progress;
 mod requests;
+pub mod standalone;
 mod testbed;
 mod tools;
 

@@ -27,7 +27,8 @@ pub(crate) struct ProcessSpec {
     pub(crate) arguments: Vec<OsString>,
     pub(crate) environment: Vec<(OsString, OsString)>,
     pub(crate) directory: PathBuf,
-    pub(crate) namespace: NetNs,
+    /// Absent: that of the testbed itself, and its view of the file system.
+    pub(crate) namespace: Option<NetNs>,
     pub(crate) mounts: Mounts,
     /// Standard output and standard error are appended here.
     pub(crate) log: PathBuf,
@@ -73,11 +74,17 @@ impl ProcessSpec {
             .process_group(0)
             .kill_on_drop(true);
         let runtime = tokio::runtime::Handle::current();
-        let child = self.namespace.run(|| {
-            self.mounts.enter()?;
+        let mut spawn = || {
             let _context = runtime.enter();
             command.spawn()
-        })?;
+        };
+        let child = match &self.namespace {
+            Some(namespace) => namespace.run(|| {
+                self.mounts.enter()?;
+                spawn()
+            })?,
+            None => spawn()?,
+        };
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
         let pid = pid.ok_or_else(|| io::Error::other("it ended before it could be watched"))?;
         Ok(Running {
@@ -143,6 +150,12 @@ impl Service {
 
     pub(crate) fn log(&self) -> &PathBuf {
         &self.spec.log
+    }
+
+    /// Its process; absent: it was killed.
+    pub(crate) async fn pid(&self) -> Option<i32> {
+        let running = self.running.lock().await;
+        Some(running.as_ref()?.group.0.as_raw())
     }
 
     /// How it ended, if it has ended by itself.

@@ -230,7 +230,8 @@ pub(crate) async fn await_api_server(
     .await
 }
 
-async fn await_service(
+/// Looks until it is ready, and fails early when the process has ended.
+pub(crate) async fn await_service(
     what: &str,
     service: &Service,
     limit: Duration,

@@ -5,6 +5,9 @@ use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+/// Where Envoy is, whatever else could be found.
+const ENVOY_BIN: &str = "ENVOY_BIN";
+
 /// The binaries a testbed runs.
 #[derive(Clone, Debug)]
 pub struct Tools {
@@ -48,6 +51,18 @@ struct Places {
     cache: PathBuf,
 }
 
+/// Looks for Envoy alone, where [`Tools::find`] does.
+pub(crate) fn envoy() -> Result<PathBuf, MissingTools> {
+    let places = Places::of_environment();
+    let given = std::env::var_os(ENVOY_BIN).map(PathBuf::from);
+    given
+        .or_else(|| places.find("envoy"))
+        .ok_or_else(|| MissingTools {
+            missing: vec!["envoy"],
+            looked_in: places.describe(),
+        })
+}
+
 // === impl Tools ===
 
 impl Tools {
@@ -56,14 +71,7 @@ impl Tools {
     /// # Errors
     /// Names every binary that is in none of them.
     pub fn find() -> Result<Self, MissingTools> {
-        let places = Places {
-            kubebuilder_assets: std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from),
-            path: std::env::var_os("PATH")
-                .map(|path| std::env::split_paths(&path).collect())
-                .unwrap_or_default(),
-            cache: crate::workspace().join("target/tools"),
-        };
-        Self::find_in(&places, std::env::var_os("ENVOY_BIN"))
+        Self::find_in(&Places::of_environment(), std::env::var_os(ENVOY_BIN))
     }
 
     fn find_in(places: &Places, envoy_bin: Option<OsString>) -> Result<Self, MissingTools> {
@@ -152,6 +160,16 @@ impl Entrypoint {
 // === impl Places ===
 
 impl Places {
+    fn of_environment() -> Self {
+        Self {
+            kubebuilder_assets: std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from),
+            path: std::env::var_os("PATH")
+                .map(|path| std::env::split_paths(&path).collect())
+                .unwrap_or_default(),
+            cache: crate::workspace().join("target/tools"),
+        }
+    }
+
     fn find(&self, name: &str) -> Option<PathBuf> {
         let executable = |path: &PathBuf| {
             std::fs::metadata(path)

@@ -180,7 +180,7 @@ impl ContainerTask {
                 .map(|(name, value)| (name.into(), value.into()))
                 .collect(),
             directory,
-            namespace: self.network.namespace.clone(),
+            namespace: Some(self.network.namespace.clone()),
             mounts,
             log: self
                 .context

@@ -1,8 +1,10 @@
-//! The demo: two clusters, one exported pool, requests from the one to the other. Started by `cargo xtask demo`.
+//! The demos: two clusters, one exported pool, requests from the one to the other; or an endpoint picker without Kubernetes.
+//! Started by `cargo xtask demo`.
 #![allow(clippy::print_stdout, reason = "a terminal program")]
 
 mod screen;
 mod show;
+mod standalone;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -24,27 +26,26 @@ const WEST: &str = "west";
 const SOON: Duration = Duration::from_mins(1);
 
 fn main() -> ExitCode {
-    let keep = match std::env::args().nth(1).as_deref() {
-        None => false,
-        Some("--keep") => true,
-        Some(other) => {
-            eprintln!("{other}: expected --keep or nothing; see cargo xtask demo --help");
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let (demo, keep) = match words[..] {
+        [] => (Kind::Clusters, false),
+        ["--keep"] => (Kind::Clusters, true),
+        ["epp"] => (Kind::Epp, false),
+        ["epp", "--keep"] => (Kind::Epp, true),
+        _ => {
+            let given = words.join(" ");
+            eprintln!("{given}: expected [epp] [--keep]; see cargo xtask demo --help");
             return ExitCode::from(64);
         }
     };
-    let outcome = testbed::enter()
-        .context("entering namespaces")
-        .and_then(|inside| {
-            let runtime = tokio::runtime::Builder::new_multi_thread()
-                .enable_all()
-                .build()?;
-            runtime.block_on(async {
-                tokio::select! {
-                    outcome = run(&inside, keep) => outcome.map(|()| ExitCode::SUCCESS),
-                    signal = interrupted() => signal,
-                }
-            })
-        });
+    let outcome = match demo {
+        Kind::Clusters => testbed::enter()
+            .context("entering namespaces")
+            .and_then(|inside| until_interrupted(run(&inside, keep))),
+        // on the machine itself: its addresses are for the user to try
+        Kind::Epp => until_interrupted(standalone::run(keep)),
+    };
     match outcome {
         Ok(code) => code,
         Err(error) => {
@@ -52,6 +53,24 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+enum Kind {
+    Clusters,
+    Epp,
+}
+
+/// Runs the demo to its end, or to the first signal, which drops it and with it all that it started.
+fn until_interrupted(demo: impl Future<Output = Result<()>>) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        tokio::select! {
+            outcome = demo => outcome.map(|()| ExitCode::SUCCESS),
+            signal = interrupted() => signal,
+        }
+    })
 }
 
 /// The exit code of a process that a signal ended, once one came.

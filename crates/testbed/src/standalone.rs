@@ -1,0 +1,448 @@
+//! Model servers behind an endpoint picker and a real Envoy, without Kubernetes: the files of `config/standalone`, run as a
+//! user runs them, each program a process of its own on this machine's loopback addresses.
+
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::error::TestbedError;
+use crate::isolation::Inside;
+use crate::isthmus;
+use crate::mounts::Mounts;
+use crate::network;
+use crate::process::{ProcessSpec, Service};
+use crate::requests::Requests;
+use crate::testbed::await_service;
+use crate::tools;
+
+const ENDPOINTS: &str = include_str!("../../../config/standalone/endpoints.yaml");
+const CONFIG: &str = include_str!("../../../config/standalone/epp.yaml");
+const ENVOY: &str = include_str!("../../../config/standalone/envoy.yaml");
+
+/// The model that the servers have.
+pub const MODEL: &str = "llama";
+/// The LoRA adapter that they have besides.
+pub const ADAPTER: &str = "sql";
+
+/// Programs start in a second; a busy machine of two cores takes several.
+const READY_LIMIT: Duration = Duration::from_secs(30);
+
+/// Where the programs listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// Envoy's, for clients.
+    pub clients: u16,
+    /// The model servers', on an address each.
+    pub servers: u16,
+    /// The endpoint picker's, for Envoy.
+    pub ext_proc: u16,
+    /// The endpoint picker's, for gRPC health.
+    pub health: u16,
+    /// The endpoint picker's, for `/metrics`.
+    pub metrics: u16,
+    /// Envoy's, for its statistics.
+    pub admin: u16,
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Where to listen.
+    pub ports: Ports,
+    /// Simulated model servers, on consecutive addresses from 127.0.0.1 up.
+    pub servers: u8,
+    /// Flags of the simulator besides.
+    pub server_flags: Vec<String>,
+    /// Flags of the endpoint picker besides.
+    pub epp_flags: Vec<String>,
+    /// Changes the endpoint picker's configuration.
+    pub configure_epp: fn(&mut Value),
+    /// Changes Envoy's configuration.
+    pub configure_envoy: fn(&mut Value, &Setup),
+}
+
+/// The running programs; all end with this value.
+#[derive(Debug)]
+pub struct Standalone {
+    ports: Ports,
+    files: PathBuf,
+    servers: Vec<SocketAddr>,
+    model_servers: Service,
+    epp: Service,
+    envoy: Service,
+}
+
+/// Gives the testbed's namespace its loopback addresses; on the machine itself they are there.
+///
+/// # Errors
+/// When the network refuses.
+pub async fn bring_up_loopback(_: &Inside) -> Result<(), TestbedError> {
+    network::make_hub().await?;
+    Ok(())
+}
+
+// === impl Ports ===
+
+impl Ports {
+    /// Those that the files of `config/standalone` name.
+    pub const USUAL: Self = Self {
+        clients: 8080,
+        servers: 8000,
+        ext_proc: 9002,
+        health: 9003,
+        metrics: 9090,
+        admin: 19_000,
+    };
+
+    /// The usual ones, but free ones for those that somebody has.
+    ///
+    /// # Errors
+    /// When the machine has no port left.
+    pub fn free() -> std::io::Result<Self> {
+        let usual = Self::USUAL;
+        let mut held = Vec::new();
+        let mut free = |usual: u16| {
+            let any = Ipv4Addr::UNSPECIFIED;
+            let listener =
+                TcpListener::bind((any, usual)).or_else(|_| TcpListener::bind((any, 0)))?;
+            let port = listener.local_addr()?.port();
+            // until all are found, so that none is found twice
+            held.push(listener);
+            std::io::Result::Ok(port)
+        };
+        Ok(Self {
+            clients: free(usual.clients)?,
+            servers: free(usual.servers)?,
+            ext_proc: free(usual.ext_proc)?,
+            health: free(usual.health)?,
+            metrics: free(usual.metrics)?,
+            admin: free(usual.admin)?,
+        })
+    }
+}
+
+// === impl Setup ===
+
+impl Setup {
+    /// What the files of `config/standalone` describe: three servers, and latencies that a person can watch.
+    #[must_use]
+    pub fn sample(ports: Ports) -> Self {
+        Self {
+            ports,
+            servers: 3,
+            server_flags: words(
+                "--prefill-overhead 10ms --prefill-time-per-token 1ms --inter-token-latency 10ms",
+            ),
+            epp_flags: Vec::new(),
+            configure_epp: |_| {},
+            configure_envoy: |_, _| {},
+        }
+    }
+
+    /// The addresses of the model servers.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> + use<> {
+        let port = self.ports.servers;
+        (1..=self.servers).map(move |nth| SocketAddr::from((Ipv4Addr::new(127, 0, 0, nth), port)))
+    }
+
+    /// Starts everything, and returns when a request comes through.
+    ///
+    /// # Errors
+    /// When a program is missing or does not come up; with the end of its log. What was started is killed.
+    pub async fn start(self, files: &Path, logs: &Path) -> Result<Standalone, TestbedError> {
+        let ports = self.ports;
+        let servers: Vec<SocketAddr> = self.addresses().collect();
+        write(
+            &files.join("endpoints.yaml"),
+            &endpoints_of(&self.endpoints()?),
+        )?;
+        let mut config = sample(CONFIG)?;
+        (self.configure_epp)(&mut config);
+        write(&files.join("epp.yaml"), &config)?;
+        write(&files.join("envoy.yaml"), &self.envoy()?)?;
+
+        let flags = words(&format!(
+            "--model {MODEL} --pod-name {MODEL} --lora-modules {ADAPTER} --max-loras 2 --count {} --bind-base {} --port {}",
+            self.servers,
+            Ipv4Addr::LOCALHOST,
+            ports.servers,
+        ));
+        let model_servers = self.program(
+            "model-server-sim",
+            [flags, self.server_flags.clone()],
+            files,
+            logs,
+        )?;
+        answers(
+            &model_servers,
+            "model servers",
+            servers.first().copied(),
+            "/health/ready",
+        )
+        .await?;
+        let flags = words(&format!(
+            "--endpoints-file endpoints.yaml --config-file epp.yaml --secure-serving=false \
+             --grpc-port {} --grpc-health-port {} --metrics-port {}",
+            ports.ext_proc, ports.health, ports.metrics,
+        ));
+        let epp = self.program("epp", [flags, self.epp_flags.clone()], files, logs)?;
+        answers(&epp, "epp", Some(local(ports.metrics)), "/readyz").await?;
+        // several Envoys of one machine must not share their counters
+        let flags = words(
+            "--config-path envoy.yaml --concurrency 2 --log-level warning --use-dynamic-base-id",
+        );
+        let envoy = start("envoy", tools::envoy()?, flags, files, logs)?;
+        answers(&envoy, "Envoy", Some(local(ports.clients)), "/v1/models").await?;
+        Ok(Standalone {
+            ports,
+            files: files.to_owned(),
+            servers,
+            model_servers,
+            epp,
+            envoy,
+        })
+    }
+
+    fn program(
+        &self,
+        name: &str,
+        flags: [Vec<String>; 2],
+        files: &Path,
+        logs: &Path,
+    ) -> Result<Service, TestbedError> {
+        start(name, isthmus::program(name)?, flags.concat(), files, logs)
+    }
+
+    fn endpoints(&self) -> Result<Vec<Value>, TestbedError> {
+        // the entries differ from the sample's in number and port alone
+        let first = sample(ENDPOINTS)?;
+        let first = first.pointer("/endpoints/0").cloned().unwrap_or_default();
+        let entry = |(nth, at): (usize, SocketAddr)| {
+            let mut entry = first.clone();
+            entry["name"] = format!("{MODEL}-{nth}").into();
+            entry["address"] = at.ip().to_string().into();
+            entry["port"] = at.port().into();
+            entry
+        };
+        Ok(self.addresses().enumerate().map(entry).collect())
+    }
+
+    fn envoy(&self) -> Result<Value, TestbedError> {
+        let mut config = sample(ENVOY)?;
+        let ports = self.ports;
+        let local = Ipv4Addr::LOCALHOST;
+        for (place, port) in [
+            ("/admin", ports.admin),
+            ("/static_resources/listeners/0", ports.clients),
+        ] {
+            *part(&mut config, &format!("{place}/address"))? = socket(local.into(), port);
+        }
+        let endpoints = "load_assignment/endpoints/0/lb_endpoints";
+        let servers = self.addresses().map(|at| lb_endpoint(at)).collect();
+        *part(
+            &mut config,
+            &format!("/static_resources/clusters/0/{endpoints}"),
+        )? = Value::Array(servers);
+        let epp = lb_endpoint((local, ports.ext_proc).into());
+        *part(
+            &mut config,
+            &format!("/static_resources/clusters/1/{endpoints}"),
+        )? = json!([epp]);
+        (self.configure_envoy)(&mut config, self);
+        Ok(config)
+    }
+}
+
+// === impl Standalone ===
+
+impl Standalone {
+    /// Envoy's URL for clients.
+    pub fn url(&self) -> String {
+        url(local(self.ports.clients))
+    }
+
+    /// The URL of the endpoint picker's `/metrics`.
+    pub fn metrics_url(&self) -> String {
+        url(local(self.ports.metrics))
+    }
+
+    /// The URL of Envoy's own pages.
+    pub fn admin_url(&self) -> String {
+        url(local(self.ports.admin))
+    }
+
+    /// The model servers, by number.
+    pub fn servers(&self) -> &[SocketAddr] {
+        &self.servers
+    }
+
+    /// Where the programs' files are.
+    pub fn files(&self) -> &Path {
+        &self.files
+    }
+
+    /// Replaces the file of endpoints; the endpoint picker reads it within a second.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn set_endpoints(
+        &self,
+        endpoints: impl IntoIterator<Item = SocketAddr>,
+    ) -> Result<(), TestbedError> {
+        let entries = endpoints.into_iter().enumerate().map(|(nth, at)| {
+            json!({"name": format!("{MODEL}-{nth}"), "address": at.ip(), "port": at.port()})
+        });
+        let entries: Vec<Value> = entries.collect();
+        // by a rename: half a file is none
+        let (new, file) = (
+            self.files.join("endpoints.new"),
+            self.files.join("endpoints.yaml"),
+        );
+        write(&new, &endpoints_of(&entries))?;
+        std::fs::rename(&new, &file).map_err(|source| TestbedError::File { path: file, source })
+    }
+
+    /// The value of the endpoint picker's metrics whose line begins so, added up; `None` where no line does.
+    ///
+    /// # Errors
+    /// When the page does not come.
+    pub async fn metric(&self, beginning: &str) -> Result<Option<f64>, String> {
+        let page = Requests::new(self.metrics_url()).get("/metrics").await;
+        let page = page.map_err(|error| error.to_string())?.text();
+        let values = page.lines().filter(|line| line.starts_with(beginning));
+        let values = values.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+        Ok(values.fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value)))
+    }
+
+    /// Bytes of memory that the endpoint picker holds; `None` while it does not run.
+    pub async fn epp_memory(&self) -> Option<u64> {
+        let pid = self.epp.pid().await?;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kib: u64 = line.trim().trim_end_matches(" kB").trim().parse().ok()?;
+        Some(kib * 1024)
+    }
+
+    /// SIGKILL to the endpoint picker; returns when it is gone.
+    pub async fn kill_epp(&self) {
+        self.epp.kill().await;
+    }
+
+    /// Starts the endpoint picker, having killed it if it runs, and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not come up; with the end of its log.
+    pub async fn restart_epp(&self) -> Result<(), TestbedError> {
+        self.epp
+            .restart()
+            .await
+            .map_err(|source| TestbedError::Start {
+                name: "epp".to_owned(),
+                program: self.epp.log().clone(),
+                source,
+            })?;
+        answers(&self.epp, "epp", Some(local(self.ports.metrics)), "/readyz").await
+    }
+
+    /// Ends the programs: the endpoint picker by SIGKILL too, since nobody waits for its drain.
+    pub async fn stop(self) {
+        for service in [&self.envoy, &self.epp, &self.model_servers] {
+            service.signal(Signal::SIGTERM).await;
+            service.kill().await;
+        }
+    }
+}
+
+/// One entry of a cluster's load assignment.
+#[must_use]
+pub fn lb_endpoint(at: SocketAddr) -> Value {
+    json!({"endpoint": {"address": socket(at.ip(), at.port())}})
+}
+
+/// An address as Envoy writes it.
+#[must_use]
+pub fn socket(ip: std::net::IpAddr, port: u16) -> Value {
+    json!({"socket_address": {"address": ip, "port_value": port}})
+}
+
+fn endpoints_of(entries: &[Value]) -> Value {
+    json!({"endpoints": entries})
+}
+
+/// A file of `config/standalone`, as a value.
+fn sample(text: &str) -> Result<Value, TestbedError> {
+    serde_yaml::from_str(text).map_err(|error| TestbedError::Sample(error.to_string()))
+}
+
+fn part<'a>(config: &'a mut Value, pointer: &str) -> Result<&'a mut Value, TestbedError> {
+    config
+        .pointer_mut(pointer)
+        .ok_or_else(|| TestbedError::Sample(format!("envoy.yaml has no {pointer}")))
+}
+
+fn write(path: &Path, content: &Value) -> Result<(), TestbedError> {
+    let text = serde_yaml::to_string(content);
+    let text = text.map_err(|error| TestbedError::Sample(error.to_string()))?;
+    std::fs::write(path, text).map_err(|source| TestbedError::File {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn start(
+    name: &str,
+    program: PathBuf,
+    flags: Vec<String>,
+    files: &Path,
+    logs: &Path,
+) -> Result<Service, TestbedError> {
+    let spec = ProcessSpec {
+        program: program.clone(),
+        arguments: flags.into_iter().map(OsString::from).collect(),
+        environment: Vec::new(),
+        directory: files.to_owned(),
+        namespace: None,
+        mounts: Mounts::default(),
+        log: logs.join(format!("{name}.log")),
+    };
+    Service::start(spec).map_err(|source| TestbedError::Start {
+        name: name.to_owned(),
+        program,
+        source,
+    })
+}
+
+async fn answers(
+    service: &Service,
+    what: &str,
+    at: Option<SocketAddr>,
+    path: &str,
+) -> Result<(), TestbedError> {
+    let requests = Requests::new(at.map(url).unwrap_or_default());
+    await_service(what, service, READY_LIMIT, async || {
+        match requests.get(path).await {
+            Ok(answer) if answer.status == 200 => Ok(()),
+            Ok(answer) => Err(format!("{path}: {}: {}", answer.status, answer.text())),
+            Err(error) => Err(error.to_string()),
+        }
+    })
+    .await
+}
+
+fn local(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+fn url(at: SocketAddr) -> String {
+    format!("http://{at}")
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(ToOwned::to_owned).collect()
+}

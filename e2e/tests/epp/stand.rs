@@ -1,0 +1,291 @@
+//! What the tests run against: the demo's programs, and an Envoy that asks the endpoint picker in every body mode.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use futures::future::try_join_all;
+use serde_json::{Value, json};
+use testbed::standalone::{
+    MODEL, Ports, Setup, Standalone, bring_up_loopback, lb_endpoint, socket,
+};
+use testbed::{Answer, Inside, Requests, eventually};
+use xxhash_rust::xxh64::xxh64;
+
+use crate::client::{Ask, CHAT, Client, Payload};
+
+/// Several steps of several programs, on a busy machine.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+/// Largest body that the endpoint picker takes, in bytes.
+pub(crate) const MAX_BODY: usize = 24 << 20;
+/// Where a test may put a server that Envoy knows beside the simulated ones.
+pub(crate) const SPARE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 100);
+/// Identifies a request in a server's log.
+const TEST_ID: &str = "x-test-id";
+
+/// How Envoy asks the endpoint picker; each has a listener of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// As in the sample.
+    FullDuplex,
+    /// Body messages wait for the answer to the headers.
+    Streamed,
+    /// They do not.
+    StreamedAhead,
+    Buffered,
+    BufferedPartial,
+    /// The bodies pass unseen.
+    Bodiless,
+    /// As in the sample, but client headers that steer are left in place.
+    Unstripped,
+    /// A request goes on without the endpoint picker where that does not answer.
+    FailOpen,
+}
+
+/// The programs, in the state in which each test finds them.
+pub(crate) struct Stand {
+    pub(crate) standalone: Standalone,
+    pub(crate) client: Client,
+    ids: AtomicU32,
+}
+
+// === impl Way ===
+
+impl Way {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::FullDuplex,
+        Self::Streamed,
+        Self::StreamedAhead,
+        Self::Buffered,
+        Self::BufferedPartial,
+        Self::Bodiless,
+        Self::Unstripped,
+        Self::FailOpen,
+    ];
+
+    /// Above the sample's ports and below those that the system gives to clients.
+    fn port(self) -> u16 {
+        let nth = Self::ALL.iter().position(|way| *way == self);
+        Ports::USUAL.clients + 100 + u16::try_from(nth.unwrap_or_default()).unwrap_or_default()
+    }
+
+    pub(crate) fn url(self) -> String {
+        format!("http://127.0.0.1:{}", self.port())
+    }
+
+    fn mode(self) -> &'static str {
+        match self {
+            Self::FullDuplex | Self::Unstripped | Self::FailOpen => "FULL_DUPLEX_STREAMED",
+            Self::Streamed | Self::StreamedAhead => "STREAMED",
+            Self::Buffered => "BUFFERED",
+            Self::BufferedPartial => "BUFFERED_PARTIAL",
+            Self::Bodiless => "NONE",
+        }
+    }
+
+    /// The sample's listener, changed.
+    fn listener(self, sample: &Value) -> Value {
+        let mut listener = sample.clone();
+        listener["name"] = format!("{self:?}").into();
+        listener["address"] = socket(Ipv4Addr::LOCALHOST.into(), self.port());
+        if self == Self::Buffered {
+            // Envoy itself answers 413 to what it cannot hold
+            listener["per_connection_buffer_limit_bytes"] = json!(2 * MAX_BODY);
+        }
+        let manager = &mut listener["filter_chains"][0]["filters"][0]["typed_config"];
+        if self == Self::Unstripped {
+            manager["early_header_mutation_extensions"] = json!([]);
+        }
+        if self == Self::FailOpen {
+            manager["route_config"]["virtual_hosts"][0]["routes"][0]["route"]["cluster"] =
+                "models-open".into();
+        }
+        let ext_proc = &mut manager["http_filters"][0]["typed_config"];
+        ext_proc["processing_mode"]["request_body_mode"] = self.mode().into();
+        ext_proc["processing_mode"]["response_body_mode"] = self.mode().into();
+        ext_proc["failure_mode_allow"] = (self == Self::FailOpen).into();
+        if self.mode() != "FULL_DUPLEX_STREAMED" {
+            // 20 MB are read in less than a second; Envoy's own limit of 200 ms is for bodies of a usual size
+            ext_proc["message_timeout"] = "10s".into();
+        }
+        if self == Self::StreamedAhead {
+            ext_proc["send_body_without_waiting_for_header_response"] = true.into();
+        }
+        listener
+    }
+}
+
+// === impl Stand ===
+
+impl Stand {
+    pub(crate) async fn start(inside: &Inside) -> Result<Self> {
+        bring_up_loopback(inside).await?;
+        let flags = |line: &str| line.split_whitespace().map(ToOwned::to_owned).collect();
+        let setup = Setup {
+            server_flags: flags(
+                "--mode echo --max-num-seqs 1000 --kv-cache-size 600000 --max-request-body-bytes 64MiB",
+            ),
+            epp_flags: flags(&format!("--max-request-body {MAX_BODY}")),
+            configure_epp,
+            configure_envoy,
+            ..Setup::sample(Ports::USUAL)
+        };
+        let standalone = setup.start(&inside.state_dir(), &inside.logs_dir()).await?;
+        Ok(Self {
+            standalone,
+            client: Client::new(),
+            ids: AtomicU32::new(0),
+        })
+    }
+
+    /// Sends it and compares what a server got of it with what was sent.
+    pub(crate) async fn delivered(&self, way: Way, ask: Ask) -> Result<Answer> {
+        let id = self.ids.fetch_add(1, Ordering::Relaxed).to_string();
+        let (method, path, body) = (ask.method.clone(), ask.path, ask.body.bytes());
+        let what = format!("{way:?}: {method} {path}, {} bytes", body.len());
+        let answer = self.client.send(&way.url(), ask.header(TEST_ID, &id)).await;
+        let answer = answer.with_context(|| what.clone())?;
+        let seen = self.seen_by_server(&answer, &id).await;
+        let seen = seen.with_context(|| format!("{what}: {}: {}", answer.status, answer.text()))?;
+        let same = seen["method"] == method.as_str()
+            && seen["path"] == path
+            && seen["body_bytes"] == body.len()
+            && seen["body_hash"] == format!("{:016x}", xxh64(&body, 0));
+        ensure!(same, "{what}: the server got {seen}");
+        Ok(answer)
+    }
+
+    /// What the server that answered has in its log of the request of this number.
+    pub(crate) async fn seen_by_server(&self, answer: &Answer, id: &str) -> Result<Value> {
+        let server = answer.pod().context("answered by no model server")?;
+        let nth = server.strip_prefix(&format!("{MODEL}-"));
+        let nth: usize = nth.context("a server's name")?.parse()?;
+        let at = self.standalone.servers()[nth];
+        let page = Requests::new(format!("http://{at}"));
+        let page = page.get("/admin/requests").await?.json();
+        let entries = page.as_array().context("a list of requests")?;
+        let entry = entries
+            .iter()
+            .rev()
+            .find(|entry| entry["headers"][TEST_ID] == id);
+        entry.cloned().context("not in the server's log")
+    }
+
+    /// Changes the knobs of all model servers.
+    pub(crate) async fn change_servers(&self, patch: Value) -> Result<()> {
+        let changes = self.standalone.servers().iter().map(|at| {
+            let server = Requests::new(format!("http://{at}"));
+            let patch = patch.to_string();
+            async move {
+                let answer = server
+                    .post("/admin/config", http::HeaderMap::new(), patch)
+                    .await?;
+                ensure!(answer.status == 200, "{}", answer.text());
+                Ok(())
+            }
+        });
+        try_join_all(changes).await?;
+        Ok(())
+    }
+
+    /// Waits until the endpoint picker's metric is as wanted.
+    pub(crate) async fn until(&self, metric: &str, wanted: impl Fn(f64) -> bool) -> Result<()> {
+        let seen = eventually(metric, SOON, async || {
+            match self.standalone.metric(metric).await? {
+                Some(value) if wanted(value) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        });
+        Ok(seen.await?)
+    }
+
+    /// The metric, 0 where the page has none of it yet.
+    pub(crate) async fn metric(&self, metric: &str) -> Result<f64> {
+        let value = self.standalone.metric(metric).await;
+        Ok(value.map_err(anyhow::Error::msg)?.unwrap_or(0.0))
+    }
+
+    /// Waits until requests get through as in the beginning.
+    pub(crate) async fn settle(&self) -> Result<()> {
+        let ask = || Ask::post(CHAT, Payload::Whole(chat("settle", 1, false)));
+        let seen = eventually("a request gets through", SOON, async || {
+            let answer = self.client.send(&Way::FullDuplex.url(), ask()).await;
+            let answer = answer.map_err(|error| format!("{error:#}"))?;
+            if answer.status == 200 {
+                Ok(())
+            } else {
+                Err(format!("{}: {}", answer.status, answer.text()))
+            }
+        });
+        Ok(seen.await?)
+    }
+}
+
+/// A chat whose answer is `text` again, cut off after so many tokens.
+pub(crate) fn chat(text: &str, tokens: u32, stream: bool) -> Bytes {
+    let mut body = json!({
+        "model": MODEL,
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": tokens,
+        "stream": stream,
+    });
+    if stream {
+        body["stream_options"] = json!({"include_usage": true});
+    }
+    body.to_string().into()
+}
+
+/// What a client reads in an answer, whole or as events; nothing unless it is complete.
+pub(crate) fn text_of(answer: &Answer) -> Option<String> {
+    let body = answer.text();
+    if !body.starts_with("data:") {
+        let content = &answer.json()["choices"][0]["message"]["content"];
+        return content.as_str().map(ToOwned::to_owned);
+    }
+    let mut events = body.split("\n\n").filter(|event| !event.is_empty());
+    let mut text = String::new();
+    let end = events.find(|event| {
+        let data = event.trim_start_matches("data: ");
+        let event: Value = serde_json::from_str(data).unwrap_or_default();
+        text += event["choices"][0]["delta"]["content"]
+            .as_str()
+            .unwrap_or_default();
+        data == "[DONE]"
+    });
+    (end.is_some() && events.next().is_none()).then_some(text)
+}
+
+fn configure_epp(config: &mut Value) {
+    config["isthmus"]["objectives"] = json!({"batch": -1});
+}
+
+fn configure_envoy(config: &mut Value, setup: &Setup) {
+    let resources = &mut config["static_resources"];
+    let sample = resources["listeners"][0].clone();
+    let models = &mut resources["clusters"][0];
+    let spare = lb_endpoint(SocketAddr::from((SPARE, setup.ports.servers)));
+    let endpoints = &mut models["load_assignment"]["endpoints"][0]["lb_endpoints"];
+    if let Some(endpoints) = endpoints.as_array_mut() {
+        endpoints.push(spare);
+    }
+    // without a pick any server will do
+    let mut open = models.clone();
+    open["name"] = "models-open".into();
+    open["load_assignment"]["cluster_name"] = "models-open".into();
+    let policy =
+        "/load_balancing_policy/policies/0/typed_extension_config/typed_config/fallback_policy";
+    let any = "/policies/0/typed_extension_config/typed_config/subset_lb_policy";
+    if let Some(policy) = open.pointer_mut(policy)
+        && let Some(any) = policy.pointer_mut(any).map(Value::take)
+    {
+        *policy = any;
+    }
+    let listeners = Way::ALL.map(|way| way.listener(&sample));
+    for (place, added) in [("listeners", listeners.to_vec()), ("clusters", vec![open])] {
+        if let Some(resources) = resources[place].as_array_mut() {
+            resources.extend(added);
+        }
+    }
+}
