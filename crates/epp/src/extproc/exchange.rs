@@ -346,8 +346,7 @@ impl Exchange {
     /// What changes in the response's headers.
     fn response_edit(&self) -> Option<Box<Route>> {
         let session = self.served_session();
-        let session =
-            session.and_then(|(session, endpoint)| session.response_header(endpoint));
+        let session = session.and_then(|(session, endpoint)| session.response_header(endpoint));
         if session.is_none() && !self.reports_served {
             return None;
         }

@@ -14,18 +14,17 @@ use crate::{
 
 const HEADER: &str = "x-session";
 
-fn mk_config(strategy: SessionStrategy) -> CurrentConfig {
-    let config = small_config();
-    let mut next = Config::clone(&config.load());
-    next.session = Some(Session {
+fn mk_config(strategy: SessionStrategy) -> Config {
+    let mut config = small_config();
+    config.session = Some(Session {
         strategy,
         headers: vec![HEADER.to_owned()],
     });
-    next.profile.scorers = vec![WeightedScorer {
+    config.profile.scorers = vec![WeightedScorer {
         scorer: Scorer::SessionAffinity(strategy),
         weight: 1.0,
     }];
-    CurrentConfig::new(next)
+    config
 }
 
 fn header_value<'a>(part: &'a PartResponse, name: &str) -> Option<&'a str> {
