@@ -71,6 +71,11 @@ impl Reservation {
         self.budget.reserve_none()
     }
 
+    /// Whether it holds no byte.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
     /// Takes `more` bytes; false, and nothing taken, when the limit would be passed.
     pub(crate) fn grow(&mut self, more: usize) -> bool {
         let more = u64::try_from(more).unwrap_or(u64::MAX);

@@ -8,10 +8,12 @@
 //!
 //! [`Exchange`] is the protocol, pure; the stream adapter moves messages and keeps the timer. The
 //! adapter is polled by the HTTP/2 server itself, so a stream needs no task and no channel: a peer that
-//! stops reading stops being read.
+//! stops reading stops being read. [`overdue`] ends what such a peer would hold for ever.
 
 mod exchange;
 mod message;
+mod overdue;
+mod reader;
 mod service;
 mod stream;
 mod wire;

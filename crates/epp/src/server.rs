@@ -232,11 +232,14 @@ async fn serve_queue(
 ) -> Result<(), Error> {
     // Its end is that of the queue: else a connection in the queue would be cut instead of told to go away.
     let never = std::future::pending();
-    server
-        .add_service(service)
+    let served = server
+        .add_service(service.clone())
         .add_service(readiness.service(stopped))
-        .serve_with_incoming_shutdown(incoming_of(accepted), never)
-        .await
+        .serve_with_incoming_shutdown(incoming_of(accepted), never);
+    tokio::select! {
+        served = served => served,
+        () = service.watch() => Ok(()),
+    }
 }
 
 /// The connections of a thread, ready to be served. TLS comes between the socket and [`Connection`]: so what a turn

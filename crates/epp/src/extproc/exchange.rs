@@ -129,6 +129,11 @@ impl Exchange {
         self.deadline
     }
 
+    /// Whether a body is read elsewhere: what it says is of no use later.
+    pub(super) fn is_reading(&self) -> bool {
+        matches!(self.request, RequestHalf::Reading(_))
+    }
+
     /// Whether a decision is awaited: one that comes later is of no use.
     pub(super) fn is_deciding(&self) -> bool {
         matches!(self.request, RequestHalf::Deciding(_))
@@ -137,10 +142,17 @@ impl Exchange {
     /// Whether attributes of the next message can matter: the subset until the pick, the served endpoint after it.
     pub(super) fn wants_attributes(&self) -> bool {
         match (&self.request, &self.picked) {
-            (RequestHalf::Awaited | RequestHalf::Collecting(_), _) => true,
+            (RequestHalf::Awaited | RequestHalf::Collecting(_) | RequestHalf::Reading(_), _) => {
+                true
+            }
             (_, Some(picked)) if !picked.served => self.response != ResponseHalf::Over,
             _ => self.reports_served && self.response == ResponseHalf::Awaited,
         }
+    }
+
+    /// Whether nothing comes from it any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
     }
 
     /// Which half is being worked on.
@@ -179,6 +191,7 @@ impl Exchange {
             Input::RequestHeaders(head) => self.on_request_headers(head, now),
             Input::RequestBody(chunk) => self.on_request_body(chunk, now),
             Input::RequestTrailers => self.on_request_trailers(now),
+            Input::Read(parsed) => self.on_read(parsed),
             Input::Queued => self.on_queued(),
             Input::Decided(decision) => self.on_decided(decision),
             Input::ResponseHeaders(head) => self.on_response_headers(head, now),
@@ -289,6 +302,7 @@ impl Exchange {
             RequestHalf::Collecting(_) => self.reject(Reject::BodyTimeout {
                 seconds: self.limits.body_timeout.as_secs(),
             }),
+            RequestHalf::Reading(_) => self.reject(Reject::Saturated),
             // A stream on which nothing ever came, or whose peer does not close it.
             _ => self.close(Close::Done),
         }
@@ -296,9 +310,10 @@ impl Exchange {
 
     fn on_drain(&mut self) -> Outputs {
         match (&self.request, self.response) {
-            (RequestHalf::Collecting(_) | RequestHalf::Deciding(_), _) => {
-                self.reject(Reject::ShuttingDown)
-            }
+            (
+                RequestHalf::Collecting(_) | RequestHalf::Reading(_) | RequestHalf::Deciding(_),
+                _,
+            ) => self.reject(Reject::ShuttingDown),
             // The headers may be on their way: closing in order would let them go on without a pick.
             (RequestHalf::Awaited, _) => self.close(Close::Unavailable),
             // Closing in order now would make the proxy drop the rest of the body.

@@ -7,7 +7,7 @@ use scheduling::{Booking, Endpoint, Subset};
 use smallvec::SmallVec;
 
 use crate::{
-    body::Parsed,
+    body::{Api, BodyError, Parsed},
     director::{Learned, NamedSession},
     edit::Edit,
     reject::Reject,
@@ -61,6 +61,8 @@ pub(super) enum Input {
     ResponseBody(Chunk),
     /// The response's trailers, which end it.
     ResponseTrailers,
+    /// The answer to [`Output::Read`].
+    Read(Result<Parsed, BodyError>),
     /// The answer to [`Output::Decide`] will take a while.
     Queued,
     /// The answer to [`Output::Decide`].
@@ -124,6 +126,8 @@ pub(super) struct Chunk {
 pub(super) enum Output {
     /// Send this to the proxy.
     Reply(Reply),
+    /// Read this body beside the stream's thread, and come back with [`Input::Read`].
+    Read(Api, Bytes),
     /// Decide where the request goes, and come back with [`Input::Decided`].
     Decide(Box<Query>),
     /// Count this.

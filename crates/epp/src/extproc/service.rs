@@ -8,6 +8,7 @@ use std::{
 
 use futures::future::{BoxFuture, Ready, ready};
 use scheduling::MAX_LIST;
+use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tonic::{
     Request, Response, Status, Streaming,
@@ -17,7 +18,12 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 
-use super::{exchange::Limits, stream::Replies};
+use super::{
+    exchange::Limits,
+    overdue::{LOOK_EVERY, OpenStreams},
+    reader::Reader,
+    stream::Replies,
+};
 use crate::{
     connection::RoundTrip,
     director::Director,
@@ -53,6 +59,9 @@ pub(super) struct Shared {
     pub(super) director: Arc<Director>,
     pub(super) metrics: Metrics,
     pub(super) settings: Settings,
+    pub(super) reader: Reader,
+    /// Of the same thread.
+    pub(super) open: OpenStreams,
 }
 
 // === impl ExtProc ===
@@ -60,10 +69,21 @@ pub(super) struct Shared {
 impl ExtProc {
     /// A service for the pool of `director`.
     pub fn new(director: Arc<Director>, metrics: Metrics, settings: Settings) -> Self {
+        Self::with_reader(director, metrics, settings, Reader::default())
+    }
+
+    fn with_reader(
+        director: Arc<Director>,
+        metrics: Metrics,
+        settings: Settings,
+        reader: Reader,
+    ) -> Self {
         Self(Arc::new(Shared {
             director,
             metrics,
             settings,
+            reader,
+            open: OpenStreams::default(),
         }))
     }
 
@@ -73,11 +93,28 @@ impl ExtProc {
             director,
             metrics,
             settings,
+            reader,
+            open: _,
         } = &*self.0;
         let mut settings = settings.clone();
         // Each look at a token takes its lock.
         settings.drained = settings.drained.child_token();
-        Self::new(Arc::clone(director), metrics.clone(), settings)
+        Self::with_reader(
+            Arc::clone(director),
+            metrics.clone(),
+            settings,
+            reader.clone(),
+        )
+    }
+
+    /// Looks after the streams of this thread whose peers take no answers, for ever.
+    pub(crate) async fn watch(&self) {
+        let mut ticks = interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.0.open.look(self.0.director.clock().now());
+        }
     }
 
     fn replies(

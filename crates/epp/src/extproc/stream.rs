@@ -4,13 +4,14 @@ use std::{
     collections::VecDeque,
     future::Future,
     pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
+    sync::{Arc, Weak},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::Bytes;
 use futures::Stream;
+use parking_lot::Mutex;
 use scheduling::Moment;
 use tokio::time::{Sleep, sleep_until};
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -20,6 +21,8 @@ use tracing::debug;
 use super::{
     exchange::Exchange,
     message::{Answer, Close, Event, Input, Output, Phase, PrefixMatch, Query, Reply},
+    overdue::{OVERDUE, Overdue},
+    reader::Reading,
     service::Shared,
     wire,
 };
@@ -37,18 +40,31 @@ const LARGE: usize = 16 * 1024;
 
 /// The answers to one stream of requests. Dropped by the server when the peer resets the stream.
 pub(super) struct Replies<S> {
+    /// Locked by its thread alone: to answer, and now and then to look at it.
+    dialog: Arc<Mutex<Dialog<S>>>,
+    shared: Arc<Shared>,
+    /// Among the open streams.
+    key: usize,
+}
+
+/// The messages of a stream and what is made of them.
+struct Dialog<S> {
     messages: S,
     exchange: Exchange,
     outputs: VecDeque<Output>,
     /// The end, once the last output is out.
     ended: Option<Result<(), Status>>,
     timer: Option<Timer>,
+    /// What the body says, while it is read.
+    reading: Option<Reading>,
     /// The decision, while it is waited for.
     waiting: Option<Waiting<Box<Prepared>>>,
     /// The body of the last message, if it is large. While it is held the decoder cannot use its memory again, and so gives
     /// it up at the next message; else it would keep it for the stream's life, long after the body was passed on.
     large: Option<Bytes>,
     drained: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// When the end of the drain was seen from outside.
+    drained_at: Option<Moment>,
     round_trip: RoundTrip,
     shared: Arc<Shared>,
     meter: Meter,
@@ -88,9 +104,45 @@ struct Meter {
 
 impl<S> Replies<S>
 where
-    S: Stream<Item = Result<ProcessingRequest, Status>> + Unpin,
+    S: Stream<Item = Result<ProcessingRequest, Status>> + Unpin + Send + 'static,
 {
     pub(super) fn new(messages: S, list: u8, round_trip: RoundTrip, shared: Arc<Shared>) -> Self {
+        let dialog = Dialog::new(messages, list, round_trip, Arc::clone(&shared));
+        let dialog = Arc::new(Mutex::new(dialog));
+        let seen: Weak<Mutex<Dialog<S>>> = Arc::downgrade(&dialog);
+        let key = shared.open.insert(seen);
+        Self {
+            dialog,
+            shared,
+            key,
+        }
+    }
+}
+
+impl<S> Stream for Replies<S>
+where
+    S: Stream<Item = Result<ProcessingRequest, Status>> + Unpin,
+{
+    type Item = Result<ProcessingResponse, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.dialog.lock().poll_next(cx)
+    }
+}
+
+impl<S> Drop for Replies<S> {
+    fn drop(&mut self) {
+        self.shared.open.remove(self.key);
+    }
+}
+
+// === impl Dialog ===
+
+impl<S> Dialog<S>
+where
+    S: Stream<Item = Result<ProcessingRequest, Status>> + Unpin,
+{
+    fn new(messages: S, list: u8, round_trip: RoundTrip, shared: Arc<Shared>) -> Self {
         let now = shared.director.clock().now();
         let mut exchange = Exchange::new(shared.settings.limits.clone(), list, now);
         if shared.director.options().conformance_headers {
@@ -118,19 +170,27 @@ where
             outputs: VecDeque::new(),
             ended: None,
             timer: None,
+            reading: None,
             waiting: None,
             large: None,
             drained,
+            drained_at: None,
             round_trip,
             shared,
             meter,
         }
     }
 
-    fn feed(&mut self, input: Input) {
-        let now = self.shared.director.clock().now();
+    fn now(&self) -> Moment {
+        self.shared.director.clock().now()
+    }
+
+    fn feed(&mut self, input: Input, now: Moment) {
         let is_drain = matches!(input, Input::Drain);
         self.outputs.extend(self.exchange.on(input, now));
+        if !self.exchange.is_reading() {
+            self.reading = None;
+        }
         if !self.exchange.is_deciding() {
             self.waiting = None; // it leaves the queue
             self.meter.wait_ends(if is_drain {
@@ -144,7 +204,7 @@ where
 
     fn decided(&mut self, decision: Result<Box<Answer>, Reject>) {
         self.meter.decided(&decision);
-        self.feed(Input::Decided(decision));
+        self.feed(Input::Decided(decision), self.now());
     }
 
     /// Works off outputs up to the next message for the peer.
@@ -155,12 +215,13 @@ where
                     self.meter.reply(&reply);
                     return Some(wire::message(reply, self.shared.settings.clear_route_cache));
                 }
+                Output::Read(api, body) => self.reading = Some(self.shared.reader.read(api, body)),
                 Output::Decide(query) => match self.meter.decide(*query, self.round_trip.transit())
                 {
                     Decision::Made(decision) => self.decided(decision),
                     Decision::Queued(waiting) => {
                         self.waiting = Some(waiting);
-                        self.feed(Input::Queued);
+                        self.feed(Input::Queued, self.now());
                     }
                 },
                 Output::Observe(event) => self.observe(event),
@@ -200,6 +261,49 @@ where
         }
     }
 
+    fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<ProcessingResponse, Status>>> {
+        loop {
+            if let Some(reply) = self.next_reply() {
+                return Poll::Ready(Some(Ok(reply)));
+            }
+            match &mut self.ended {
+                Some(end) => return Poll::Ready(std::mem::replace(end, Ok(())).err().map(Err)),
+                None => ready!(self.poll_input(cx)),
+            }
+        }
+    }
+
+    /// Does what is due and was not done: the server does not ask for this stream's answers any more.
+    fn look(&mut self, now: Moment) {
+        let is_drained = self.shared.settings.drained.is_cancelled();
+        let due = if is_drained {
+            Some(*self.drained_at.get_or_insert(now))
+        } else {
+            self.exchange.deadline()
+        };
+        if self.exchange.is_closed() || due.is_none_or(|due| now.since(due) < OVERDUE) {
+            return;
+        }
+        debug!("the peer takes no answers: giving the stream up");
+        let is_cut = !self.outputs.is_empty();
+        let input = if is_drained {
+            Input::Drain
+        } else {
+            Input::Timer
+        };
+        self.feed(input, now);
+        self.large = None;
+        self.meter.give_up();
+        if is_cut && self.exchange.is_closed() {
+            // In order it would let a request go on without the rest of its body.
+            self.outputs.clear();
+            self.ended = Some(Err(Status::unavailable("the peer takes no answers")));
+        }
+    }
+
     /// The next thing that happens to the stream, other than our own answers.
     fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // All that was to be said is with the server: what follows delays nobody.
@@ -207,7 +311,8 @@ where
             self.shared.director.learn(learned, endpoint);
         }
         if let Poll::Ready(message) = Pin::new(&mut self.messages).poll_next(cx) {
-            self.meter.heard = self.shared.director.clock().now();
+            let now = self.now();
+            self.meter.heard = now;
             match message {
                 Some(Ok(message)) => {
                     self.meter.message(&message);
@@ -215,13 +320,19 @@ where
                     wire::inputs(message, self.exchange.wants_attributes())
                         .into_iter()
                         .for_each(|input| {
-                            self.feed(input);
+                            self.feed(input, now);
                             self.observe_first();
                         });
                 }
                 Some(Err(status)) => self.broken(status),
-                None => self.feed(Input::PeerClosed),
+                None => self.feed(Input::PeerClosed, now),
             }
+            return Poll::Ready(());
+        }
+        if let Some(reading) = &mut self.reading
+            && let Poll::Ready(parsed) = reading.as_mut().poll(cx)
+        {
+            self.feed(Input::Read(parsed), self.now());
             return Poll::Ready(());
         }
         if let Some(waiting) = &mut self.waiting
@@ -231,11 +342,11 @@ where
             return Poll::Ready(());
         }
         if self.drained.as_mut().poll(cx).is_ready() {
-            self.feed(Input::Drain);
+            self.feed(Input::Drain, self.now());
             return Poll::Ready(());
         }
         if self.poll_timer(cx).is_ready() {
-            self.feed(Input::Timer);
+            self.feed(Input::Timer, self.now());
             return Poll::Ready(());
         }
         Poll::Pending
@@ -243,7 +354,7 @@ where
 
     /// A reset is a normal end; a message that cannot be read is the peer's fault and is said so.
     fn broken(&mut self, status: Status) {
-        self.feed(Input::PeerClosed);
+        self.feed(Input::PeerClosed, self.meter.heard);
         if let Code::OutOfRange | Code::ResourceExhausted | Code::Internal | Code::InvalidArgument =
             status.code()
         {
@@ -279,32 +390,22 @@ where
     }
 }
 
+/// Seen from outside, where it takes its turn to be looked at.
+impl<S> Overdue for Mutex<Dialog<S>>
+where
+    S: Stream<Item = Result<ProcessingRequest, Status>> + Unpin + Send,
+{
+    fn look(&self, now: Moment) {
+        self.lock().look(now);
+    }
+}
+
 fn large_body(message: &ProcessingRequest) -> Option<Bytes> {
     let (Request::RequestBody(body) | Request::ResponseBody(body)) = message.request.as_ref()?
     else {
         return None;
     };
     (body.body.len() >= LARGE).then(|| body.body.clone())
-}
-
-impl<S> Stream for Replies<S>
-where
-    S: Stream<Item = Result<ProcessingRequest, Status>> + Unpin,
-{
-    type Item = Result<ProcessingResponse, Status>;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = self.get_mut();
-        loop {
-            if let Some(reply) = this.next_reply() {
-                return Poll::Ready(Some(Ok(reply)));
-            }
-            match &mut this.ended {
-                Some(end) => return Poll::Ready(std::mem::replace(end, Ok(())).err().map(Err)),
-                None => futures::ready!(this.poll_input(cx)),
-            }
-        }
-    }
 }
 
 // === impl Timer ===
@@ -446,6 +547,12 @@ impl Meter {
                 self.shared.metrics.response_processed(now.since(began));
             }
         }
+    }
+
+    fn give_up(&mut self) {
+        self.end = "overdue";
+        self.running = None;
+        self.shared.director.wake();
     }
 
     fn close(&mut self, close: Close) -> Result<(), Status> {

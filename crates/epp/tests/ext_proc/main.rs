@@ -17,6 +17,7 @@ use tonic_health::pb::{
 use crate::peer::{BODY, Epp, destination, mk_body, mk_headers, streamed};
 
 mod peer;
+mod shut;
 mod tls;
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -363,6 +364,15 @@ async fn an_open_stream_outlives_the_goaway_and_ends_with_the_drain() {
         .unwrap()
         .unwrap();
     assert_eq!(epp.in_flight(), 0);
+}
+
+#[tokio::test]
+async fn a_drain_ends_also_the_stream_of_a_peer_that_takes_no_answers() {
+    let epp = Epp::start(&["10.0.0.1:8000"]).await;
+    let _peer = shut::Shut::post(epp.address).await;
+    epp.until_in_flight(1).await;
+    epp.drained.cancel();
+    epp.until_in_flight(0).await;
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{Exchange, Outputs, Picked, ResponseHalf, answer_body, body_reply, push_parts};
 use crate::{
-    body::{Api, Parsed},
+    body::{Api, BodyError, Parsed},
     budget::{HeldBody, Reservation, Reserved},
     extproc::message::{
         Answer, BodyMode, Chunk, Output, Part, Phase, Query, Reply, RequestHead, Route,
@@ -23,6 +23,12 @@ const STREAMED_HOLD: usize = 256 * 1024;
 /// 4 MiB: a million tokens. Beyond it a body grows by doubling, whatever length was declared.
 const MAX_RESERVE: usize = 4 * 1024 * 1024;
 
+/// 1 MiB: reading it takes 0.3 ms, as long as all else does for a few dozen small requests.
+const MAX_READ_HERE: usize = 1024 * 1024;
+
+/// Beyond it the bodies before this one take longer to read than its client will wait.
+const READ_LIMIT: Duration = Duration::from_secs(10);
+
 /// What a proxy is asked to wait for a request in the queue; the queue's own limit is mostly less.
 const QUEUE_LIMIT: Duration = Duration::from_mins(5);
 
@@ -32,6 +38,8 @@ pub(super) enum RequestHalf {
     Awaited,
     /// The body is needed for the decision and still coming.
     Collecting(Held),
+    /// The whole body is being read elsewhere.
+    Reading(Held),
     /// A decision was asked for; what comes meanwhile is held as well.
     Deciding(Held),
     /// Headers are answered with a pick; the rest is answered as it comes.
@@ -58,6 +66,8 @@ pub(super) struct Held {
     end: End,
     /// Headers are answered already, so the pick goes with the body.
     headers_answered: bool,
+    /// The proxy was asked to wait, which it takes once.
+    asked_to_wait: bool,
 }
 
 /// How a request ended.
@@ -74,7 +84,7 @@ enum End {
 impl RequestHalf {
     /// The response is here before the decision: what is held needs no answer any more.
     pub(super) fn give_up(&mut self) {
-        if let Self::Collecting(_) | Self::Deciding(_) = self {
+        if let Self::Collecting(_) | Self::Reading(_) | Self::Deciding(_) = self {
             *self = Self::Over;
         }
     }
@@ -122,6 +132,7 @@ impl Exchange {
             reservation: self.limits.budget.reserve_none(),
             unanswered: 0,
             headers_answered: false,
+            asked_to_wait: false,
         };
         if held.api.is_none() {
             return self.decide(held, None);
@@ -135,6 +146,7 @@ impl Exchange {
             // It waits for the answer to its headers, by default 200 ms.
             // It takes one such word: the queue's time is in it.
             let limit = self.limits.body_timeout + QUEUE_LIMIT;
+            held.asked_to_wait = true;
             outputs.push(Output::Reply(Reply::Wait(limit)));
         }
         self.deadline = Some(now.plus(self.limits.body_timeout));
@@ -150,6 +162,7 @@ impl Exchange {
             }
             // A second end of stream, seen above 1 MB, must not be echoed.
             RequestHalf::Over => {}
+            RequestHalf::Reading(held) => self.request = RequestHalf::Reading(held),
             RequestHalf::Collecting(mut held) => {
                 if let Err(reject) = held.take(chunk, &self.limits) {
                     return self.reject(reject);
@@ -183,7 +196,11 @@ impl Exchange {
             RequestHalf::Over => {}
             RequestHalf::Collecting(mut held) => {
                 held.end = End::ByTrailers;
-                return self.read_and_decide(held);
+                return self.read_and_decide(held, now);
+            }
+            RequestHalf::Reading(mut held) => {
+                held.end = End::ByTrailers;
+                self.request = RequestHalf::Reading(held);
             }
             RequestHalf::Deciding(mut held) => {
                 held.end = End::ByTrailers;
@@ -197,18 +214,24 @@ impl Exchange {
         outputs
     }
 
-    /// A proxy that waits for an answer to its message is told that it may take a while.
-    pub(super) fn on_queued(&self) -> Outputs {
-        let waits = match (&self.request, self.modes.request) {
-            // its headers had the word already
-            (RequestHalf::Deciding(held), BodyMode::Streamed) => held.unanswered == 0,
-            (RequestHalf::Deciding(_), mode) => mode != BodyMode::FullDuplexStreamed,
-            _ => false,
-        };
-        if waits {
-            smallvec![Output::Reply(Reply::Wait(QUEUE_LIMIT))]
-        } else {
-            Outputs::new()
+    /// The body was read elsewhere.
+    pub(super) fn on_read(&mut self, parsed: Result<Parsed, BodyError>) -> Outputs {
+        match std::mem::replace(&mut self.request, RequestHalf::Over) {
+            RequestHalf::Reading(held) => self.decide_by(held, parsed.map(Some)),
+            state => {
+                // The response came first.
+                self.request = state;
+                Outputs::new()
+            }
+        }
+    }
+
+    /// A proxy that waits for an answer to its message is asked for patience.
+    pub(super) fn on_queued(&mut self) -> Outputs {
+        let mode = self.modes.request;
+        match &mut self.request {
+            RequestHalf::Deciding(held) => held.ask_to_wait(mode, QUEUE_LIMIT).collect(),
+            _ => Outputs::new(),
         }
     }
 
@@ -267,7 +290,7 @@ impl Exchange {
             _ => held.end != End::NotYet,
         };
         if whole {
-            return self.read_and_decide(held);
+            return self.read_and_decide(held, now);
         }
         let enough = match self.modes.request {
             BodyMode::BufferedPartial => true,
@@ -282,12 +305,22 @@ impl Exchange {
         Outputs::new()
     }
 
-    fn read_and_decide(&mut self, held: Held) -> Outputs {
-        match held
-            .api
-            .map(|api| api.parse(held.body.as_ref()))
-            .transpose()
-        {
+    /// Reads the whole body: here, or elsewhere if others would have to wait for it.
+    fn read_and_decide(&mut self, mut held: Held, now: Moment) -> Outputs {
+        let Some(api) = held.api.filter(|_| held.body.len() > MAX_READ_HERE) else {
+            let parsed = held.api.map(|api| api.parse(held.body.as_ref()));
+            return self.decide_by(held, parsed.transpose());
+        };
+        let mode = self.modes.request;
+        let mut outputs: Outputs = held.ask_to_wait(mode, READ_LIMIT + QUEUE_LIMIT).collect();
+        outputs.push(Output::Read(api, held.freeze()));
+        self.deadline = Some(now.plus(READ_LIMIT));
+        self.request = RequestHalf::Reading(held);
+        outputs
+    }
+
+    fn decide_by(&mut self, held: Held, parsed: Result<Option<Parsed>, BodyError>) -> Outputs {
+        match parsed {
             Ok(parsed) => self.decide(held, parsed),
             Err(error) => self.reject(Reject::BadRequest(error.to_string())),
         }
@@ -344,7 +377,7 @@ impl Held {
     /// Makes room for a body of `total` bytes: for its declared length at once, else by doubling.
     fn make_room(&mut self, total: usize, max_body: u64) -> Result<(), Reject> {
         let room = self.body.capacity();
-        if total <= room {
+        if total <= room && !self.is_frozen() {
             return Ok(());
         }
         let bounded = |bytes: u64| usize::try_from(bytes.min(max_body)).unwrap_or(usize::MAX);
@@ -355,15 +388,36 @@ impl Held {
         } else {
             doubled.max(total)
         };
-        self.charge(wanted - room)?;
+        // What a frozen body takes is given back with it, so that its copy counts in full.
+        let charged = if self.is_frozen() { 0 } else { room };
+        self.charge(wanted.saturating_sub(charged))?;
         self.body.reserve_exact(wanted);
         Ok(())
     }
 
+    /// Whether the body has its own reservation.
+    fn is_frozen(&self) -> bool {
+        self.reservation.is_empty() && !self.body.is_empty()
+    }
+
+    /// Asks a proxy that waits for an answer to its message to wait for so long. In full-duplex mode none does.
+    fn ask_to_wait(
+        &mut self,
+        mode: BodyMode,
+        limit: Duration,
+    ) -> impl Iterator<Item = Output> + use<> {
+        let waits = mode != BodyMode::FullDuplexStreamed;
+        let asks = waits && !std::mem::replace(&mut self.asked_to_wait, true);
+        asks.then_some(Output::Reply(Reply::Wait(limit)))
+            .into_iter()
+    }
+
     /// The body so far, whose memory counts until the last slice of it is gone.
     fn freeze(&mut self) -> Bytes {
-        if self.body.is_empty() {
-            return Bytes::new();
+        if let HeldBody::Whole(bytes) = &self.body
+            && self.reservation.is_empty()
+        {
+            return bytes.clone(); // none, or frozen before
         }
         let none = self.reservation.none();
         let bytes = Bytes::from_owner(Reserved {

@@ -2,9 +2,13 @@ use rstest::rstest;
 use scheduling::{EndpointId, Member, NoPick, Registry, Snapshot};
 
 use super::*;
-use crate::extproc::message::{Answer, Query, RequestHead, Route};
+use crate::{
+    body::Api,
+    extproc::message::{Answer, Query, RequestHead, Route},
+};
 
 mod edits;
+mod reading;
 mod refusals;
 mod responses;
 
@@ -20,6 +24,10 @@ pub(super) struct Script {
     pub(super) queries: Vec<Query>,
     /// Decisions stay open until [`Script::decide`].
     pub(super) hold_decisions: bool,
+    /// Bodies read elsewhere.
+    reads: Vec<(Api, Bytes)>,
+    /// What the last one says stays unknown until [`Script::read`].
+    hold_reads: bool,
     budget: Budget,
     /// Of the decisions to come.
     edit: Edit,
@@ -97,6 +105,8 @@ impl Script {
             snapshot: Registry::default().update(vec![mk_member(1), mk_member(2)], NOW),
             queries: Vec::new(),
             hold_decisions: false,
+            reads: Vec::new(),
+            hold_reads: false,
             budget,
             edit: Edit::default(),
             restores: None,
@@ -114,6 +124,13 @@ impl Script {
                     self.queries.push(*query);
                     if !self.hold_decisions {
                         outputs.extend(self.exchange.on(self.answer(), now));
+                    }
+                }
+                Output::Read(api, body) => {
+                    let parsed = api.parse(&body);
+                    self.reads.push((api, body));
+                    if !self.hold_reads {
+                        outputs.extend(self.exchange.on(Input::Read(parsed), now));
                     }
                 }
                 Output::Reply(reply) => words.push(word(&reply)),
@@ -151,6 +168,14 @@ impl Script {
             learned: None,
             scheduling: Duration::ZERO,
         })))
+    }
+
+    /// The last body that is read elsewhere is read.
+    fn read(&mut self) -> Vec<String> {
+        let (api, body) = self.reads.pop().expect("a body to read");
+        let parsed = api.parse(&body);
+        drop(body);
+        self.on(Input::Read(parsed))
     }
 
     fn decide(&mut self) -> Vec<String> {
@@ -369,6 +394,21 @@ fn streamed_decides_unread_before_the_proxy_stops_reading() {
     );
     assert_eq!(script.model(), None);
     assert_eq!(script.on(mk_chunk("", true)), ["body"]);
+}
+
+#[test]
+fn what_streamed_holds_while_a_decision_is_open_counts_in_full() {
+    let mut script = Script::new();
+    script.hold_decisions = true;
+    script.on(mk_headers(CHAT, STREAMED_AHEAD));
+    script.on(mk_chunk(&"x".repeat(300_000), false));
+    assert_eq!(script.queries.len(), 1);
+    for total in [400_000, 500_000] {
+        script.on(mk_chunk(&"x".repeat(100_000), false));
+        script.queries.clear(); // it is in the queue, without the body
+        let used = script.budget.used();
+        assert!((total..2 * total).contains(&used), "{used} of {total}");
+    }
 }
 
 #[test]

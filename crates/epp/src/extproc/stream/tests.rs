@@ -16,8 +16,12 @@ use crate::{
     config::{Config, CurrentConfig, Prefix},
     director::{Director, Options, Pool},
     extproc::{BodyMode, Limits, Settings},
+    extproc::{overdue::OpenStreams, reader::Reader},
     metrics::Metrics,
-    proto::{HeaderMap, HeaderValue, HttpBody, HttpHeaders, Request, Response},
+    proto::{
+        BodySendMode, HeaderMap, HeaderValue, HttpBody, HttpHeaders, ProtocolConfiguration,
+        Request, Response,
+    },
 };
 use moment::Clock;
 
@@ -46,6 +50,16 @@ fn open(shared: &Arc<Shared>, list: u8) -> (Messages, Stream) {
 
 /// With these pods, at 10.0.0.1, 10.0.0.2 and so on.
 fn mk_shared(pods: &[&str], config: Config, registry: &mut Registry) -> Arc<Shared> {
+    mk_shared_of(1000, pods, config, registry)
+}
+
+/// Bodies may have so many bytes, and take as many together.
+fn mk_shared_of(
+    bytes: u32,
+    pods: &[&str],
+    config: Config,
+    registry: &mut Registry,
+) -> Arc<Shared> {
     let pool = Pool::default();
     let members = pods.iter().zip(1..).map(|(pod, host)| Member {
         id: EndpointId {
@@ -68,9 +82,9 @@ fn mk_shared(pods: &[&str], config: Config, registry: &mut Registry) -> Arc<Shar
         metrics,
         settings: Settings {
             limits: Limits {
-                max_body: 1000,
+                max_body: bytes.into(),
                 body_timeout: Duration::from_mins(1),
-                budget: Budget::new(1000),
+                budget: Budget::new(bytes.into()),
                 default_mode: BodyMode::FullDuplexStreamed,
             },
             clear_route_cache: true,
@@ -78,6 +92,8 @@ fn mk_shared(pods: &[&str], config: Config, registry: &mut Registry) -> Arc<Shar
             max_reply: 1000,
             drained: CancellationToken::new(),
         },
+        reader: Reader::default(),
+        open: OpenStreams::default(),
     })
 }
 
@@ -223,6 +239,65 @@ async fn a_peer_that_never_closes_is_left_after_five_seconds() {
         (Duration::from_secs(5)..Duration::from_secs(6)).contains(&waited),
         "{waited:?}"
     );
+}
+
+#[tokio::test]
+async fn a_large_body_is_read_while_other_streams_go_on() {
+    let (messages, mut replies) = open(&mk_shared_of(4 << 20, &[\"a\"], small_config(), &mut Registry::default()), 1);
+    let head = mk_headers(":path", "/v1/completions", false);
+    send(&messages, Request::RequestHeaders(head)).await;
+    let prompt = "x".repeat(2 << 20);
+    let body = HttpBody {
+        body: format!(r#"{{"model":"m","prompt":"{prompt}"}}"#).into(),
+        end_of_stream: true,
+    };
+    send(&messages, Request::RequestBody(body)).await;
+    assert!(replies.next().now_or_never().is_none(), "not read here");
+    let reply = replies.next().await.unwrap().unwrap();
+    assert!(matches!(reply.response, Some(Response::RequestHeaders(_))));
+}
+
+/// As the server does it: it asks for no more once the peer has no room.
+#[tokio::test(start_paused = true)]
+async fn a_deadline_holds_where_the_peer_takes_no_answers() {
+    let (messages, mut replies) = mk_stream();
+    let budget = replies.shared.settings.limits.budget.clone();
+    let modes = ProtocolConfiguration {
+        request_body_mode: BodySendMode::Streamed.into(),
+        response_body_mode: BodySendMode::Streamed.into(),
+        send_body_without_waiting_for_header_response: true,
+    };
+    let first = ProcessingRequest {
+        request: Some(Request::RequestHeaders(mk_headers(
+            ":path",
+            "/v1/completions",
+            false,
+        ))),
+        protocol_config: Some(modes),
+        ..ProcessingRequest::default()
+    };
+    messages.send(Ok(first)).await.unwrap();
+    let wait = replies.next().await.unwrap().unwrap();
+    assert!(wait.override_message_timeout.is_some());
+    send(&messages, mk_body("{")).await;
+    assert!(replies.next().now_or_never().is_none());
+    let look = || {
+        let shared = &replies.shared;
+        shared.open.look(shared.director.clock().now());
+        budget.used()
+    };
+    tokio::time::advance(Duration::from_mins(1)).await;
+    assert_eq!(look(), 1, "the server may ask yet");
+    tokio::time::advance(OVERDUE).await;
+    assert_eq!(look(), 0);
+    assert_eq!(look(), 0);
+    let Some(Response::ImmediateResponse(response)) =
+        replies.next().await.unwrap().unwrap().response
+    else {
+        panic!("not immediate")
+    };
+    assert_eq!(response.status.unwrap().code, 408);
+    assert!(replies.next().await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
