@@ -36,8 +36,8 @@ pub use budget::Budget;
 pub use config::{
     Band, ClientCert, Compat, Config, ConfigFile, ConfigMetrics, CurrentConfig, EngineConfig,
     Engines, FairnessPolicy, FileDiscovery, FlowControl, Ignored, LoadError, MetricsSource,
-    OrderingPolicy, Parser, Prefix, Refusal, Refusals, Reload, RewriteRule, RewriteTarget, Scheme,
-    Session, TrustedHeaders,
+    OrderingPolicy, Parser, Parsers, Prefix, Refusal, Refusals, Reload, RewriteRule, RewriteTarget,
+    Scheme, Session, TrustedHeaders,
 };
 pub use director::{Director, DirectorCollector, ModelMatch, Options, Pool};
 pub use extproc::{BodyMode, ExtProc, Limits, Settings};
@@ -45,6 +45,6 @@ pub use health::{Part, Readiness};
 pub use metrics::{Metrics, PoolCollector};
 pub use moment::Clock;
 pub use program::run;
-pub use scrape::{EngineTable, EnginesError, OnScraped, Scraper};
+pub use scrape::{EngineTable, EnginesError, OnScraped, Plan, Planner, Scraper};
 pub use server::{ExtProcServer, listen, serve_health};
 pub use tls::{Certificate, CertificateError};

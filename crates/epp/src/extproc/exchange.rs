@@ -16,6 +16,7 @@ use super::message::{
 };
 use crate::{
     budget::Budget,
+    config::Parsers,
     director::{Learned, NamedSession},
     edit::Edit,
     reject::Reject,
@@ -52,6 +53,8 @@ pub struct Limits {
 #[derive(Debug)]
 pub(super) struct Exchange {
     limits: Limits,
+    /// Whose bodies are read.
+    parsers: Parsers,
     modes: Modes,
     subset: Option<Subset>,
     /// How many endpoints the proxy can try, 1 to 8.
@@ -99,6 +102,7 @@ impl Exchange {
         let deadline = Some(now.plus(limits.body_timeout));
         Self {
             limits,
+            parsers: Parsers::default(),
             modes,
             subset: None,
             list,
@@ -108,6 +112,12 @@ impl Exchange {
             deadline,
             closed: false,
         }
+    }
+
+    /// The same, which reads no other bodies than these.
+    pub(super) fn reading(mut self, parsers: Parsers) -> Self {
+        self.parsers = parsers;
+        self
     }
 
     /// When [`Input::Timer`] is due; absent: there is nothing to wait for.

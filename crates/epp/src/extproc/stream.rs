@@ -88,7 +88,8 @@ where
 {
     pub(super) fn new(messages: S, list: u8, shared: Arc<Shared>) -> Self {
         let now = shared.director.clock().now();
-        let exchange = Exchange::new(shared.settings.limits.clone(), list, now);
+        let exchange = Exchange::new(shared.settings.limits.clone(), list, now)
+            .reading(shared.director.parsers());
         let drained = Box::pin(shared.settings.drained.clone().cancelled_owned());
         let meter = Meter {
             open: shared.metrics.open_stream(),

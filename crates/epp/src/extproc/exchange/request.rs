@@ -96,7 +96,7 @@ impl Exchange {
         self.modes = head.modes.unwrap_or(self.modes);
         self.deadline = None;
         let api = match Api::for_path(&head.path) {
-            Ok(api) => api,
+            Ok(api) => api.filter(|api| self.parsers.has(api.parser())),
             Err(error) => return self.reject(Reject::BadRequest(error.to_string())),
         };
         let is_inference = api.is_some();
