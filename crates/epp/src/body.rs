@@ -337,5 +337,7 @@ fn brief(message: &str) -> String {
     }
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 #[cfg(test)]
 mod tests;

@@ -20,6 +20,9 @@ mod director;
 mod discovery;
 mod edit;
 mod extproc;
+#[doc(hidden)]
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod gather;
 mod health;
 mod metrics;

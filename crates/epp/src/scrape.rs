@@ -265,5 +265,7 @@ impl Target {
     }
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 #[cfg(test)]
 mod tests;

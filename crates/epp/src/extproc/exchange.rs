@@ -485,6 +485,8 @@ fn push_streamed(phase: Phase, mut bytes: Bytes, end: bool, outputs: &mut Output
     }
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) mod fuzz;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]

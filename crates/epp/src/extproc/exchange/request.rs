@@ -89,6 +89,10 @@ impl Exchange {
             RequestHalf::Awaited => {}
             RequestHalf::Bypassed => {
                 outputs.push(Output::Reply(Reply::Headers(Phase::Request, None)));
+                if head.end {
+                    self.request = RequestHalf::Over;
+                    self.await_close(now);
+                }
                 return outputs;
             }
             _ => return self.violation("request headers came twice".to_owned()),
@@ -157,7 +161,10 @@ impl Exchange {
                 return self.collect(held, now);
             }
             RequestHalf::Deciding(mut held) => {
-                if let Err(reject) = held.take(chunk, &self.limits) {
+                // What comes after the end counts for nothing here either.
+                if held.end == End::NotYet
+                    && let Err(reject) = held.take(chunk, &self.limits)
+                {
                     return self.reject(reject);
                 }
                 self.request = RequestHalf::Deciding(held);
@@ -186,7 +193,9 @@ impl Exchange {
                 return self.read_and_decide(held);
             }
             RequestHalf::Deciding(mut held) => {
-                held.end = End::ByTrailers;
+                if held.end == End::NotYet {
+                    held.end = End::ByTrailers;
+                }
                 self.request = RequestHalf::Deciding(held);
             }
             RequestHalf::Passing | RequestHalf::Bypassed => {
