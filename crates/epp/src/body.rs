@@ -8,6 +8,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
+use crate::config::Parser;
+
 /// Bytes of a reader's message that a client is told: the reason stands first, after it may come its input.
 const MAX_MESSAGE: usize = 200;
 
@@ -23,6 +25,8 @@ const BYTES_PER_TOKEN: usize = 4;
 pub(crate) struct Api {
     /// Path suffix, without a leading slash.
     suffix: &'static str,
+    /// Whose format it is.
+    parser: Parser,
     /// The prompt's spans, in the order the engine reads them.
     spans: &'static [Span],
 }
@@ -115,38 +119,47 @@ struct Raw<'a> {
 const APIS: &[Api] = &[
     Api {
         suffix: "chat/completions",
+        parser: Parser::OpenAi,
         spans: &[Span::Tools, Span::Messages],
     },
     Api {
         suffix: "chat/completions/render",
+        parser: Parser::OpenAi,
         spans: &[Span::Tools, Span::Messages],
     },
     Api {
         suffix: "completions",
+        parser: Parser::OpenAi,
         spans: &[Span::Prompt],
     },
     Api {
         suffix: "completions/render",
+        parser: Parser::OpenAi,
         spans: &[Span::Prompt],
     },
     Api {
         suffix: "embeddings",
+        parser: Parser::OpenAi,
         spans: &[Span::Input],
     },
     Api {
         suffix: "responses",
+        parser: Parser::OpenAi,
         spans: &[Span::Instructions, Span::Tools, Span::Input],
     },
     Api {
         suffix: "messages",
+        parser: Parser::Anthropic,
         spans: &[Span::Tools, Span::System, Span::Messages],
     },
     Api {
         suffix: "messages/count_tokens",
+        parser: Parser::Anthropic,
         spans: &[Span::Tools, Span::System, Span::Messages],
     },
     Api {
         suffix: "inference/v1/generate",
+        parser: Parser::VllmHttp,
         spans: &[Span::TokenIds],
     },
 ];
@@ -173,6 +186,11 @@ impl Api {
             .filter(matches)
             .max_by_key(|api| api.suffix.len());
         Ok(longest.copied())
+    }
+
+    /// The parser that a configuration names for it.
+    pub(crate) fn parser(self) -> Parser {
+        self.parser
     }
 
     /// Reads a whole body, in one pass.
@@ -319,5 +337,7 @@ fn brief(message: &str) -> String {
     }
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 #[cfg(test)]
 mod tests;

@@ -61,7 +61,7 @@ pub struct Config {
     /// Members from a file; absent: from the cluster.
     pub discovery: Option<FileDiscovery>,
     /// The bodies that are read.
-    pub parsers: BTreeSet<Parser>,
+    pub parsers: Parsers,
     /// What of the file has no effect.
     pub ignored: Vec<Ignored>,
 }
@@ -92,8 +92,19 @@ pub struct Session {
     pub headers: Vec<String>,
 }
 
+/// Those of the parsers whose bodies are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parsers {
+    /// [`Parser::OpenAi`] is one of them.
+    pub openai: bool,
+    /// [`Parser::Anthropic`] is.
+    pub anthropic: bool,
+    /// [`Parser::VllmHttp`] is.
+    pub vllm_http: bool,
+}
+
 /// Bodies that can be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parser {
     /// `openai-parser`.
     OpenAi,
@@ -130,14 +141,6 @@ impl Config {
             self.prefix = running.prefix;
             kept.push("isthmus.prefixIndex and parameters of approx-prefix-cache-producer");
         }
-        if self.engines != running.engines {
-            self.engines.clone_from(&running.engines);
-            kept.push("parameters of core-metrics-extractor");
-        }
-        if self.metrics_source != running.metrics_source {
-            self.metrics_source.clone_from(&running.metrics_source);
-            kept.push("parameters of metrics-data-source");
-        }
         kept
     }
 }
@@ -158,7 +161,7 @@ impl Default for Config {
             metrics_source: MetricsSource::default(),
             engines: Engines::default(),
             discovery: None,
-            parsers: [Parser::OpenAi, Parser::Anthropic, Parser::VllmHttp].into(),
+            parsers: Parsers::default(),
             ignored: Vec::new(),
         }
     }
@@ -180,6 +183,45 @@ impl Default for Prefix {
     }
 }
 
+// === impl Parsers ===
+
+impl Parsers {
+    const NONE: Self = Self {
+        openai: false,
+        anthropic: false,
+        vllm_http: false,
+    };
+
+    /// Whether its bodies are read.
+    pub fn has(self, parser: Parser) -> bool {
+        match parser {
+            Parser::OpenAi => self.openai,
+            Parser::Anthropic => self.anthropic,
+            Parser::VllmHttp => self.vllm_http,
+        }
+    }
+
+    /// Adds one. That of vLLM's own paths reads all that of OpenAI's does, too.
+    fn add(&mut self, parser: Parser) {
+        match parser {
+            Parser::OpenAi => self.openai = true,
+            Parser::Anthropic => self.anthropic = true,
+            Parser::VllmHttp => (self.openai, self.vllm_http) = (true, true),
+        }
+    }
+}
+
+impl Default for Parsers {
+    /// All.
+    fn default() -> Self {
+        Self {
+            openai: true,
+            anthropic: true,
+            vllm_http: true,
+        }
+    }
+}
+
 // === impl CurrentConfig ===
 
 impl CurrentConfig {
@@ -193,11 +235,18 @@ impl CurrentConfig {
         self.0.load()
     }
 
+    /// The same, to hold for longer.
+    pub fn load_full(&self) -> Arc<Config> {
+        self.0.load_full()
+    }
+
     /// Puts another in force.
     pub fn replace(&self, config: Config) {
         self.0.store(Arc::new(config));
     }
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tracing::debug;
 
 use crate::{
-    config::{Band, Config, CurrentConfig, FairnessPolicy, FlowControl, OrderingPolicy},
+    config::{Band, Config, CurrentConfig, FairnessPolicy, FlowControl, OrderingPolicy, Parsers},
     edit::Edit,
     extproc::{Answer, PrefixMatch, Query, REQUEST_ID, Route},
     reject::Reject,
@@ -192,6 +192,11 @@ impl Director {
     /// Time.
     pub fn clock(&self) -> Clock {
         self.clock
+    }
+
+    /// The bodies that are read.
+    pub(crate) fn parsers(&self) -> Parsers {
+        self.config.load().parsers
     }
 
     /// Lets requests that wait go on, for ever.

@@ -22,6 +22,9 @@ mod director;
 mod discovery;
 mod edit;
 mod extproc;
+#[doc(hidden)]
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod gather;
 mod health;
 mod metrics;
@@ -39,8 +42,8 @@ pub use budget::Budget;
 pub use config::{
     Band, ClientCert, Compat, Config, ConfigFile, ConfigMetrics, CurrentConfig, EngineConfig,
     Engines, FairnessPolicy, FileDiscovery, FlowControl, Ignored, LoadError, MetricsSource,
-    OrderingPolicy, Parser, Prefix, Refusal, Refusals, Reload, RewriteRule, RewriteTarget, Scheme,
-    Session, TrustedHeaders,
+    OrderingPolicy, Parser, Parsers, Prefix, Refusal, Refusals, Reload, RewriteRule, RewriteTarget,
+    Scheme, Session, TrustedHeaders,
 };
 pub use director::{Director, DirectorCollector, ModelMatch, Options, Pool};
 pub use extproc::{BodyMode, ExtProc, Limits, Settings};
@@ -48,7 +51,7 @@ pub use health::{Part, Readiness};
 pub use metrics::{Metrics, PoolCollector};
 pub use moment::Clock;
 pub use program::run;
-pub use scrape::{EngineTable, EnginesError, OnScraped, Scraper};
+pub use scrape::{EngineTable, EnginesError, OnScraped, Plan, Planner, Scraper};
 pub use server::{ExtProcServer, ServeError, listen, serve_health};
 pub use thread::Panicked;
 pub use tls::{Certificate, CertificateError};

@@ -23,17 +23,14 @@ use tracing::{info, warn};
 use crate::{
     args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs},
     budget::Budget,
-    config::{
-        Config, ConfigFile, ConfigMetrics, CurrentConfig, LoadError, MetricsSource, Refusals,
-        Reload,
-    },
+    config::{Config, ConfigFile, ConfigMetrics, CurrentConfig, LoadError, Refusals, Reload},
     debug,
     director::{Director, DirectorCollector, Options, Pool},
     discovery::{Membership, Source},
     extproc::{ExtProc, Limits, Settings},
     health::Readiness,
     metrics::{Metrics, PoolCollector},
-    scrape::{EngineTable, OnScraped, Scraper},
+    scrape::{OnScraped, Plan, Planner, Scraper},
     server::{ExtProcServer, listen, serve_health},
     thread::OwnThread,
     tls::Certificate,
@@ -62,6 +59,9 @@ const STALE_FOR: Duration = Duration::from_secs(10);
 /// 1 MiB: headers and attributes beside a body.
 const AROUND_BODY: u64 = 1024 * 1024;
 
+/// Where errors of what only scraping reads come from.
+const SCRAPING: &str = "the configuration";
+
 const EXT_PROC: &str = "ext_proc server";
 
 type Tasks = JoinSet<(&'static str, anyhow::Result<()>)>;
@@ -80,7 +80,8 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     } = args;
     let freshness = freshness(&pool);
     let (config, reload) = configuration(config, freshness)?;
-    let engines = engines(&config.load())?;
+    let (planner, plans) =
+        Planner::begin(config.clone()).map_err(|refusal| refused(SCRAPING, &refusal.into()))?;
     let certificate = certificate(&listen)?;
     let source = Source::of(&pool, config.load().discovery.as_ref())?;
     let source = source.open(connect).await?;
@@ -119,9 +120,12 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     });
     spawn_director(&mut tasks, &director);
     let interval = pool.refresh_metrics_interval.0;
-    let interval = config.load().metrics_source.interval.unwrap_or(interval);
-    let scraper = parts.scraper(interval, engines, Arc::clone(&director));
+    let scraper = parts.scraper(interval, plans, Arc::clone(&director));
     spawn_scraper(&mut tasks, scraper, members)?;
+    tasks.spawn(async move {
+        planner.run().await;
+        ("reload of scraping", Ok(()))
+    });
     let server = ExtProcServer {
         service: parts.ext_proc(
             Arc::clone(&director),
@@ -221,7 +225,7 @@ impl Parts {
     fn scraper(
         &self,
         interval: Duration,
-        engines: EngineTable,
+        plans: watch::Receiver<Plan>,
         director: Arc<Director>,
     ) -> Scraper {
         Scraper {
@@ -229,7 +233,7 @@ impl Parts {
             clock: self.clock,
             metrics: self.metrics.clone(),
             readiness: self.readiness.clone(),
-            engines,
+            plans,
             on_scraped: OnScraped(Arc::new(move || director.wake())),
         }
     }
@@ -326,6 +330,7 @@ fn configuration(
                 path,
                 compat,
                 freshness,
+                check: |config| Plan::load(config).map(drop),
             };
             let (config, reload) = Reload::begin(file).map_err(|error| match error {
                 LoadError::Refused(refusals) => refused(&source, &refusals),
@@ -345,7 +350,6 @@ fn configuration(
         (None, None) => (Config::default(), None),
     };
     config.profile.freshness = freshness;
-    warn_of_unused(&config);
     Ok((CurrentConfig::new(config), reload))
 }
 
@@ -365,29 +369,6 @@ fn refused(source: &str, refusals: &Refusals) -> ConfigError {
     }
 }
 
-/// What is read and checked, and not acted on yet.
-fn warn_of_unused(config: &Config) {
-    let default = Config::default();
-    let source = MetricsSource {
-        interval: config.metrics_source.interval,
-        ..default.metrics_source
-    };
-    let unused = [
-        (
-            "metrics-data-source but its interval",
-            config.metrics_source != source,
-        ),
-        ("engineLabelKey", config.engines.label_key.is_some()),
-        ("requestHandler.parsers", config.parsers != default.parsers),
-    ];
-    for (item, _) in unused.iter().filter(|(_, given)| *given) {
-        warn!(
-            item,
-            "in the configuration without effect: not supported yet"
-        );
-    }
-}
-
 fn spawn_reload(
     tasks: &mut Tasks,
     reload: Reload,
@@ -401,16 +382,6 @@ fn spawn_reload(
         ("reload of the configuration", Ok(()))
     });
     Ok(())
-}
-
-fn engines(config: &Config) -> Result<EngineTable, ConfigError> {
-    EngineTable::configured(&config.engines).map_err(|error| {
-        ConfigError::new(
-            error.to_string(),
-            "names of metrics, and a default engine that is one of them",
-            "queuedRequestsSpec: my_engine:requests_waiting{model=llama}",
-        )
-    })
 }
 
 fn debug_pages(args: &ListenArgs, director: &Arc<Director>) -> Router {

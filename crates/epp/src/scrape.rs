@@ -1,8 +1,8 @@
 //! Metrics of the model servers: one task per endpoint, one request in flight each.
 //!
 //! ```text
-//!  members ─► Scraper ─┬─► task: GET /metrics ─ frames ─► Scanner ─► Load of the endpoint
-//!                      └─► task: …
+//!  members, plan ─► Scraper ─┬─► task: GET /metrics ─ frames ─► Scanner ─► Load of the endpoint
+//!                            └─► task: …
 //! ```
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use prometheus_client::metrics::counter::Counter;
 use rand::RngExt;
-use scheduling::{Endpoint, Entry, ScrapeFailure, Slot, Snapshot};
+use scheduling::{Endpoint, ScrapeFailure, Slot, Snapshot};
 use tokio::{
     sync::{mpsc, watch},
     task::{AbortHandle, JoinSet},
@@ -26,18 +26,22 @@ use moment::Clock;
 
 mod configured;
 mod engine;
+mod fetch;
 mod lora;
 mod names;
 mod pace;
 mod page;
+mod plan;
 mod sample;
 mod scanner;
 mod spec;
 
 pub use configured::EnginesError;
 pub use engine::EngineTable;
+pub use plan::{Plan, Planner};
 
 use engine::Engine;
+use fetch::Fetch;
 use pace::Pace;
 use page::{Page, PageError};
 use scanner::Scanner;
@@ -51,7 +55,7 @@ const FIRST_ROUND: Duration = Duration::from_secs(1);
 /// Keeps one scraping task per member.
 #[derive(Debug)]
 pub struct Scraper {
-    /// Between two scrapes of one endpoint.
+    /// Between two scrapes of one endpoint, unless the plan says otherwise.
     pub interval: Duration,
     /// Time.
     pub clock: Clock,
@@ -59,8 +63,8 @@ pub struct Scraper {
     pub metrics: Metrics,
     /// Told when the first round is done.
     pub readiness: Readiness,
-    /// What engines call their metrics.
-    pub engines: EngineTable,
+    /// How endpoints are scraped; when it changes, all begin anew.
+    pub plans: watch::Receiver<Plan>,
     /// Called after each page that was read: a request that waits may go on.
     pub on_scraped: OnScraped,
 }
@@ -73,6 +77,7 @@ pub struct OnScraped(pub Arc<dyn Fn() + Send + Sync>);
 struct Target {
     endpoint: Arc<Endpoint>,
     engine: Arc<Engine>,
+    fetch: Arc<Fetch>,
     interval: Duration,
     clock: Clock,
     ok: Counter,
@@ -100,7 +105,7 @@ impl Scraper {
     /// # Errors
     /// When a task ended, which only a bug can make it do.
     pub async fn run(
-        self,
+        mut self,
         mut members: watch::Receiver<Option<Arc<Snapshot>>>,
     ) -> anyhow::Result<()> {
         let mut tasks = JoinSet::new();
@@ -114,8 +119,9 @@ impl Scraper {
         else {
             return Ok(());
         };
+        let mut plan = self.plans.borrow_and_update().clone();
         self.follow(
-            &self.engines,
+            &plan,
             &snapshot.unwrap_or_default(),
             &mut running,
             &mut tasks,
@@ -132,7 +138,15 @@ impl Scraper {
                         return Ok(());
                     }
                     let snapshot = members.borrow_and_update().clone().unwrap_or_default();
-                    self.follow(&self.engines, &snapshot, &mut running, &mut tasks, None);
+                    self.follow(&plan, &snapshot, &mut running, &mut tasks, None);
+                }
+                Ok(()) = self.plans.changed() => {
+                    plan = self.plans.borrow_and_update().clone();
+                    for (_, handle) in std::mem::take(&mut running).values() {
+                        handle.abort();
+                    }
+                    let snapshot = members.borrow().clone().unwrap_or_default();
+                    self.follow(&plan, &snapshot, &mut running, &mut tasks, None);
                 }
                 Some(ended) = tasks.join_next() => match ended {
                     Err(error) if error.is_cancelled() => {}
@@ -145,7 +159,7 @@ impl Scraper {
 
     fn follow(
         &self,
-        engines: &EngineTable,
+        plan: &Plan,
         snapshot: &Snapshot,
         running: &mut Running,
         tasks: &mut JoinSet<()>,
@@ -153,11 +167,10 @@ impl Scraper {
     ) {
         let mut gone = std::mem::take(running);
         for member in snapshot.members() {
-            let Entry {
-                endpoint, engine, ..
-            } = member;
+            let endpoint = &member.endpoint;
+            let engine = plan.engine_of(member);
             let kept = match gone.remove(&endpoint.slot()) {
-                Some((same, handle)) if same == *engine => Some(handle),
+                Some((same, handle)) if same == engine => Some(handle),
                 Some((_, former)) => {
                     former.abort(); // it reads another engine's names
                     None
@@ -165,22 +178,23 @@ impl Scraper {
                 None => None,
             };
             let handle = kept.unwrap_or_else(|| {
-                let target = self.target(engines, member);
+                let target = self.target(plan, endpoint, &engine);
                 let span = debug_span!("scrape", endpoint = %endpoint.id());
                 tasks.spawn(target.run(first.cloned()).instrument(span))
             });
-            running.insert(endpoint.slot(), (Arc::clone(engine), handle));
+            running.insert(endpoint.slot(), (engine, handle));
         }
         for (_, handle) in gone.values() {
             handle.abort();
         }
     }
 
-    fn target(&self, engines: &EngineTable, member: &Entry) -> Target {
+    fn target(&self, plan: &Plan, endpoint: &Arc<Endpoint>, engine: &str) -> Target {
         Target {
-            endpoint: Arc::clone(&member.endpoint),
-            engine: Arc::clone(engines.engine(&member.engine)),
-            interval: self.interval,
+            endpoint: Arc::clone(endpoint),
+            engine: Arc::clone(plan.engines.engine(engine)),
+            fetch: Arc::clone(&plan.fetch),
+            interval: plan.interval.unwrap_or(self.interval),
             clock: self.clock,
             ok: self.metrics.scrapes("ok"),
             unreachable: self.metrics.scrapes("unreachable"),
@@ -194,7 +208,7 @@ impl Scraper {
 
 impl Target {
     async fn run(self, mut first: Option<mpsc::Sender<()>>) {
-        let mut page = Page::new(self.endpoint.address());
+        let mut page = Page::new(self.endpoint.address(), Arc::clone(&self.fetch));
         let mut scanner = Scanner::new(Arc::clone(&self.engine));
         let mut pace = Pace::new(self.interval);
         // Spread over the interval: scrapes that all start at once make picks wait.
@@ -251,5 +265,7 @@ impl Target {
     }
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 #[cfg(test)]
 mod tests;

@@ -21,11 +21,21 @@ use tracing_subscriber::{
 pub struct LogArgs {
     /// What to log: a level (error, warn, info, debug, trace) or a filter such as `info,mci_controller=debug`. The
     /// Kubernetes client's own lines are never written: they may quote Secrets, and the programs say it better
-    #[arg(long, env = "LOG_LEVEL", default_value = "info", value_name = "FILTER")]
+    #[arg(
+        long,
+        // as Go programs of the ecosystem call it, and as their charts set it
+        short_alias = 'v',
+        aliases = ["v", "zap-log-level"],
+        overrides_with = "log_level",
+        env = "LOG_LEVEL",
+        default_value = "info",
+        value_name = "FILTER"
+    )]
     pub log_level: LogFilter,
     /// How to write logs: text or json
     #[arg(
         long,
+        alias = "zap-encoder",
         env = "LOG_FORMAT",
         default_value = "text",
         value_name = "FORMAT"
@@ -37,6 +47,7 @@ pub struct LogArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// For people.
+    #[value(alias = "console")]
     Text,
     /// One JSON object a line.
     Json,
@@ -94,6 +105,14 @@ impl FromStr for LogFilter {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // a number is the verbosity of a Go program: 4 is its debug level
+        let text = match text.parse::<u8>() {
+            Ok(0..=3) => "info",
+            Ok(4) => "debug",
+            Ok(_) => "trace",
+            Err(_) if text == "panic" => "error",
+            Err(_) => text,
+        };
         EnvFilter::try_new(text)?;
         Ok(Self(text.to_owned()))
     }
@@ -109,7 +128,44 @@ impl fmt::Display for LogFilter {
 mod tests {
     use std::io::Read;
 
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        log: LogArgs,
+    }
+
+    #[test]
+    fn flags_of_go_programs_are_understood() {
+        let cases: [(&[&str], &str, LogFormat); 5] = [
+            (&[], "info", LogFormat::Text),
+            (
+                &["--zap-encoder", "json", "--v=4"],
+                "debug",
+                LogFormat::Json,
+            ),
+            (
+                &["-v", "2", "--zap-encoder=console"],
+                "info",
+                LogFormat::Text,
+            ),
+            (
+                &["--zap-log-level", "error", "-v=9"],
+                "trace",
+                LogFormat::Text,
+            ),
+            (&["--zap-log-level", "panic"], "error", LogFormat::Text),
+        ];
+        for (flags, level, format) in cases {
+            let words = ["program"].iter().chain(flags);
+            let log = Flags::try_parse_from(words).expect("flags").log;
+            let got = (log.log_level.to_string(), log.log_format);
+            assert_eq!(got, (level.to_owned(), format), "{flags:?}");
+        }
+    }
 
     #[test]
     fn no_filter_brings_out_what_the_kubernetes_client_quotes() {

@@ -173,12 +173,18 @@ pub(super) fn read<'a>(root: &mut Section<'a>, plugins: &Plugins<'a>, config: &m
 // === impl MetricsSource ===
 
 impl MetricsSource {
+    /// Whether the files count.
+    pub(crate) fn uses_tls(&self) -> bool {
+        self.scheme == Scheme::Https
+    }
+
     pub(super) fn read(parameters: &mut Section<'_>) -> Self {
         let default = Self::default();
         parameters.no_effect("families", "only the families that are needed are read");
         let path = parameters.text("path", "/metrics").unwrap_or(default.path);
-        if !path.starts_with('/') {
-            let problem = format!("{path:?} does not begin with /");
+        let is_path = path.starts_with('/') && path.parse::<http::Uri>().is_ok();
+        if !is_path {
+            let problem = format!("{path:?} is no path of a URL that begins with /");
             let place = parameters.place("path");
             let findings = parameters.findings();
             findings.refuse(place, problem, "a path of a URL", "path: /metrics");
@@ -186,7 +192,25 @@ impl MetricsSource {
         let port = parameters.integer("port", 0..=i64::from(u16::MAX), 0);
         let schemes = [("http", Scheme::Http), ("https", Scheme::Https)];
         let scheme = parameters.choice("scheme", &schemes);
+        if scheme.unwrap_or_default() == Scheme::Http {
+            for name in [
+                "insecureSkipVerify",
+                "caCertPath",
+                "clientCertPath",
+                "clientKeyPath",
+            ] {
+                if parameters.has(name) {
+                    let place = parameters.place(name);
+                    parameters.findings().ignore(place, "the scheme is http");
+                }
+            }
+        }
         let verify = parameters.flag("insecureSkipVerify", default.insecure_skip_verify);
+        if verify && scheme == Some(Scheme::Https) && parameters.has("caCertPath") {
+            let place = parameters.place("caCertPath");
+            let why = "certificates are not checked unless insecureSkipVerify is false";
+            parameters.findings().ignore(place, why);
+        }
         let ca = parameters.text("caCertPath", "/etc/tls/ca.crt");
         Self {
             scheme: scheme.unwrap_or_default(),

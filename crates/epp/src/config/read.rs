@@ -3,7 +3,7 @@
 use scheduling::{Filter, Picker, Profile, WeightedScorer};
 
 use super::{
-    Compat, Config, Parser, Session, data,
+    Compat, Config, Parsers, Session, data,
     findings::{Findings, Refusals},
     flow, isthmus,
     plugins::{Declared, Plugin, Plugins},
@@ -226,7 +226,7 @@ fn read_parsers<'a>(root: &mut Section<'a>, plugins: &Plugins<'a>, config: &mut 
     if references.is_empty() {
         return;
     }
-    config.parsers.clear();
+    config.parsers = Parsers::NONE;
     for value in references {
         let Some(mut section) = value.section() else {
             continue;
@@ -240,10 +240,8 @@ fn read_parsers<'a>(root: &mut Section<'a>, plugins: &Plugins<'a>, config: &mut 
             Plugin::Parser(parser) => Some(*parser),
             _ => None,
         });
-        config.parsers.extend(parser);
-        if parser == Some(Parser::VllmHttp) {
-            // it reads all that the other does
-            config.parsers.insert(Parser::OpenAi);
+        if let Some(parser) = parser {
+            config.parsers.add(parser);
         }
     }
 }

@@ -20,7 +20,7 @@ use tokio::{
 };
 use tracing::{error, info, warn};
 
-use super::{Compat, Config, CurrentConfig, Refusals, tree::MAX_BYTES};
+use super::{Compat, Config, CurrentConfig, Refusal, Refusals, tree::MAX_BYTES};
 
 /// A mounted ConfigMap takes a minute to change: nobody notices five seconds more.
 const POLL: Duration = Duration::from_secs(5);
@@ -34,6 +34,8 @@ pub struct ConfigFile {
     pub compat: Compat,
     /// Of every profile that is read.
     pub freshness: Freshness,
+    /// Finds what the text alone does not show: files that it names.
+    pub check: fn(&Config) -> Result<(), Refusal>,
 }
 
 /// Why a file gives no configuration.
@@ -91,6 +93,7 @@ impl ConfigFile {
             .as_ref()
             .map_err(|error| LoadError::Unreadable(error.clone()))?;
         let mut config = Config::parse(text, self.compat).map_err(LoadError::Refused)?;
+        (self.check)(&config).map_err(|refusal| LoadError::Refused(refusal.into()))?;
         config.profile.freshness = self.freshness;
         Ok(config)
     }

@@ -16,6 +16,7 @@ use super::message::{
 };
 use crate::{
     budget::Budget,
+    config::Parsers,
     director::{Learned, NamedSession},
     edit::Edit,
     reject::Reject,
@@ -55,6 +56,8 @@ pub struct Limits {
 #[derive(Debug)]
 pub(super) struct Exchange {
     limits: Limits,
+    /// Whose bodies are read.
+    parsers: Parsers,
     modes: Modes,
     subset: Option<Subset>,
     /// How many endpoints the proxy can try, 1 to 8.
@@ -106,6 +109,7 @@ impl Exchange {
         let deadline = Some(now.plus(limits.body_timeout));
         Self {
             limits,
+            parsers: Parsers::default(),
             modes,
             subset: None,
             list,
@@ -122,6 +126,12 @@ impl Exchange {
     /// Responses are to say in a header by which endpoint they were served, as the conformance suite asks.
     pub(super) fn report_served(&mut self) {
         self.reports_served = true;
+    }
+
+    /// The same, which reads no other bodies than these.
+    pub(super) fn reading(mut self, parsers: Parsers) -> Self {
+        self.parsers = parsers;
+        self
     }
 
     /// When [`Input::Timer`] is due; absent: there is nothing to wait for.
@@ -517,6 +527,8 @@ fn push_streamed(phase: Phase, mut bytes: Bytes, end: bool, outputs: &mut Output
     }
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) mod fuzz;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]

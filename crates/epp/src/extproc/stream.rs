@@ -144,7 +144,8 @@ where
 {
     fn new(messages: S, list: u8, round_trip: RoundTrip, shared: Arc<Shared>) -> Self {
         let now = shared.director.clock().now();
-        let mut exchange = Exchange::new(shared.settings.limits.clone(), list, now);
+        let mut exchange = Exchange::new(shared.settings.limits.clone(), list, now)
+            .reading(shared.director.parsers());
         if shared.director.options().conformance_headers {
             exchange.report_served();
         }

@@ -355,5 +355,7 @@ fn immediate(reject: &Reject) -> ImmediateResponse {
     }
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) mod fuzz;
 #[cfg(test)]
 mod tests;

@@ -14,10 +14,12 @@ const NUM_BLOCKS: &str = "num_gpu_blocks";
 #[derive(Debug, thiserror::Error)]
 pub enum EnginesError {
     /// What an engine calls a metric is no name of one.
-    #[error("engine {engine:?}: {error}")]
+    #[error("{key} of engine {engine:?}: {error}")]
     Spec {
         /// The engine.
         engine: String,
+        /// The key of the text.
+        key: &'static str,
         /// What is wrong.
         error: SpecError,
     },
@@ -32,29 +34,29 @@ impl EngineTable {
     /// # Errors
     /// [`EnginesError`] for a text that names no metric, or a default that is not there.
     pub fn configured(engines: &Engines) -> Result<Self, EnginesError> {
-        let specs = engines.configs.iter().map(|config| {
-            spec(config).map_err(|error| EnginesError::Spec {
-                engine: config.name.clone(),
-                error,
-            })
-        });
+        let specs = engines.configs.iter().map(spec);
         let table = Self::with(specs.collect::<Result<_, _>>()?);
         Ok(table.with_default(&engines.default_engine)?)
     }
 }
 
-fn spec(config: &EngineConfig) -> Result<EngineSpec, SpecError> {
+fn spec(config: &EngineConfig) -> Result<EngineSpec, EnginesError> {
     // In the reference an empty text means that the value is not read.
-    let parse = |text: &Option<String>| {
+    let parse = |key, text: &Option<String>| {
         let text = text.as_deref().filter(|text| !text.is_empty());
-        text.map(MetricSpec::parse).transpose()
+        let spec = text.map(MetricSpec::parse).transpose();
+        spec.map_err(|error| EnginesError::Spec {
+            engine: config.name.clone(),
+            key,
+            error,
+        })
     };
     let label = |text: &Option<String>, default: &str| text.clone().unwrap_or(default.to_owned());
     let values = (
-        parse(&config.cache_block_size)?,
-        parse(&config.cache_num_blocks)?,
+        parse("cacheBlockSizeSpec", &config.cache_block_size)?,
+        parse("cacheNumBlocksSpec", &config.cache_num_blocks)?,
     );
-    let cache = match (parse(&config.cache_info)?, values) {
+    let cache = match (parse("cacheInfoSpec", &config.cache_info)?, values) {
         (Some(info), _) => Some(CacheSpec::Labels {
             info,
             block_size: label(&config.cache_block_size_label, BLOCK_SIZE),
@@ -65,10 +67,12 @@ fn spec(config: &EngineConfig) -> Result<EngineSpec, SpecError> {
     };
     Ok(EngineSpec {
         name: config.name.clone(),
-        waiting: parse(&config.queued_requests)?,
-        running: parse(&config.running_requests)?,
-        kv: parse(&config.kv_usage)?.into_iter().collect(),
-        lora: parse(&config.lora)?,
+        waiting: parse("queuedRequestsSpec", &config.queued_requests)?,
+        running: parse("runningRequestsSpec", &config.running_requests)?,
+        kv: parse("kvUsageSpec", &config.kv_usage)?
+            .into_iter()
+            .collect(),
+        lora: parse("loraSpec", &config.lora)?,
         cache,
     })
 }
@@ -123,6 +127,9 @@ mod tests {
         assert!(error.contains("none"), "{error}");
         engines.configs[0].kv_usage = Some("no name {".to_owned());
         let error = EngineTable::configured(&engines).unwrap_err().to_string();
-        assert!(error.starts_with("engine \"mine\": "), "{error}");
+        assert!(
+            error.starts_with("kvUsageSpec of engine \"mine\": "),
+            "{error}"
+        );
     }
 }

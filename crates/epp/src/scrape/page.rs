@@ -1,6 +1,6 @@
 //! Gets one metrics page after the other over a connection that is kept.
 
-use std::{io, net::SocketAddr, pin::Pin, time::Duration};
+use std::{io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, header::HOST};
@@ -10,10 +10,13 @@ use hyper::{
     client::conn::http1::{Connection, SendRequest, handshake},
 };
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
 use scheduling::ScrapeFailure;
 use tokio::{net::TcpStream, time::timeout};
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
-use super::scanner::Scanner;
+use super::{fetch::Fetch, scanner::Scanner};
 
 /// 8 MiB: a hundred times the page of a busy server.
 const MAX_PAGE: usize = 8 * 1024 * 1024;
@@ -27,7 +30,7 @@ const ERROR_WAIT: Duration = Duration::from_millis(100);
 /// Why a page could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PageError {
-    /// No connection.
+    /// No connection, or no TLS on it.
     #[error("cannot connect: {0}")]
     Connect(#[source] io::Error),
     /// The connection broke.
@@ -37,7 +40,7 @@ pub(crate) enum PageError {
     #[error("no complete page within a second")]
     Timeout,
     /// The server answered, but not with its metrics.
-    #[error("the server answered {0} for /metrics, not 200")]
+    #[error("the server answered {0}, not 200")]
     Status(u16),
     /// The page does not end.
     #[error("the page is larger than {MAX_PAGE} bytes")]
@@ -47,10 +50,11 @@ pub(crate) enum PageError {
 /// The metrics page of one server.
 pub(super) struct Page {
     address: SocketAddr,
+    fetch: Arc<Fetch>,
     connection: Option<Open>,
 }
 
-type Driver = Pin<Box<Connection<TokioIo<TcpStream>, Empty<Bytes>>>>;
+type Driver = Pin<Box<Connection<TokioIo<Either<TcpStream, TlsStream<TcpStream>>>, Empty<Bytes>>>>;
 
 struct Open {
     requests: SendRequest<Empty<Bytes>>,
@@ -91,9 +95,11 @@ impl PageError {
 // === impl Page ===
 
 impl Page {
-    pub(super) fn new(address: SocketAddr) -> Self {
+    /// Of the server that listens at `endpoint`.
+    pub(super) fn new(endpoint: SocketAddr, fetch: Arc<Fetch>) -> Self {
         Self {
-            address,
+            address: fetch.address(endpoint),
+            fetch,
             connection: None,
         }
     }
@@ -101,15 +107,15 @@ impl Page {
     /// Reads the page into `scanner`. The caller bounds the time: dropped half-way, it leaves no connection.
     pub(super) async fn read(&mut self, scanner: &mut Scanner) -> Result<(), PageError> {
         if let Some(mut open) = self.connection.take() {
-            match open.get(self.address, scanner).await {
+            match open.get(self.address, &self.fetch, scanner).await {
                 Ok(answered) => return self.keep(open, answered),
                 // A server may close an idle connection at any time; only a new one proves anything.
                 Err(_) => scanner.reset(),
             }
         }
-        let mut open = Open::connect(self.address).await?;
+        let mut open = Open::connect(self.address, &self.fetch).await?;
         let answered = open
-            .get(self.address, scanner)
+            .get(self.address, &self.fetch, scanner)
             .await
             .map_err(PageError::Broken)?;
         self.keep(open, answered)
@@ -125,11 +131,19 @@ impl Page {
 // === impl Open ===
 
 impl Open {
-    async fn connect(address: SocketAddr) -> Result<Self, PageError> {
+    async fn connect(address: SocketAddr, fetch: &Fetch) -> Result<Self, PageError> {
         let stream = TcpStream::connect(address)
             .await
             .map_err(PageError::Connect)?;
         stream.set_nodelay(true).map_err(PageError::Connect)?;
+        let stream = match &fetch.tls {
+            None => Either::Left(stream),
+            Some(tls) => {
+                let name = ServerName::from(address.ip());
+                let stream = tls.connect(name, stream).await;
+                Either::Right(stream.map_err(PageError::Connect)?)
+            }
+        };
         let (requests, driver) = handshake(TokioIo::new(stream))
             .await
             .map_err(PageError::Broken)?;
@@ -143,10 +157,11 @@ impl Open {
     async fn get(
         &mut self,
         address: SocketAddr,
+        fetch: &Fetch,
         scanner: &mut Scanner,
     ) -> Result<Answered, hyper::Error> {
         let Self { requests, driver } = self;
-        let exchange = exchange(requests, address, scanner);
+        let exchange = exchange(requests, address, fetch, scanner);
         tokio::pin!(exchange);
         loop {
             tokio::select! {
@@ -174,11 +189,12 @@ async fn drive(driver: &mut Option<Driver>) {
 async fn exchange(
     requests: &mut SendRequest<Empty<Bytes>>,
     address: SocketAddr,
+    fetch: &Fetch,
     scanner: &mut Scanner,
 ) -> Result<Answered, hyper::Error> {
     requests.ready().await?;
     let mut request = Request::new(Empty::new());
-    *request.uri_mut() = http::Uri::from_static("/metrics");
+    *request.uri_mut() = fetch.path.clone();
     let host = http::HeaderValue::try_from(address.to_string()).expect("an address is plain ASCII");
     request.headers_mut().insert(HOST, host);
     let response = requests.send_request(request).await?;

@@ -8,7 +8,7 @@ use scheduling::{
     EndpointId, Freshness, Member, Moment, Quality, Registry as Endpoints, Snapshot, Values,
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::watch,
 };
@@ -17,6 +17,8 @@ use super::{
     pace::{SLOW, SLOW_AFTER},
     *,
 };
+
+mod configured;
 
 const PAGE: &str = "vllm:num_requests_waiting 7\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.5\n\
                     vllm:lora_requests_info{running_lora_adapters=\"a\",max_lora=\"4\"} 1.7e9\n\
@@ -30,6 +32,14 @@ const FULL: Values<Option<f64>> = Values {
 };
 
 fn mk_snapshot(addresses: &[SocketAddr]) -> Arc<Snapshot> {
+    mk_labelled_snapshot(addresses, &[])
+}
+
+fn mk_labelled_snapshot(addresses: &[SocketAddr], labels: &[(&str, &str)]) -> Arc<Snapshot> {
+    let labels = labels
+        .iter()
+        .map(|(key, value)| ((*key).into(), (*value).into()));
+    let labels: Arc<scheduling::Labels> = Arc::new(labels.collect());
     let members = addresses.iter().enumerate().map(|(index, address)| Member {
         id: EndpointId {
             namespace: "ns".into(),
@@ -39,7 +49,7 @@ fn mk_snapshot(addresses: &[SocketAddr]) -> Arc<Snapshot> {
         },
         address: *address,
         engine: "".into(),
-        labels: Arc::default(),
+        labels: Arc::clone(&labels),
     });
     Arc::new(Endpoints::default().update(members.collect(), Moment::START))
 }
@@ -54,6 +64,10 @@ struct Running {
 }
 
 fn start(snapshot: Option<Arc<Snapshot>>) -> Running {
+    start_with(snapshot, watch::channel(Plan::default()).1)
+}
+
+fn start_with(snapshot: Option<Arc<Snapshot>>, plans: watch::Receiver<Plan>) -> Running {
     let (snapshots, members) = watch::channel(snapshot);
     let clock = Clock::start();
     let readiness = Readiness::new();
@@ -63,7 +77,7 @@ fn start(snapshot: Option<Arc<Snapshot>>) -> Running {
         clock,
         metrics: metrics.clone(),
         readiness: readiness.clone(),
-        engines: EngineTable::default(),
+        plans,
         on_scraped: OnScraped(Arc::new(|| {})),
     };
     let mut task = JoinSet::new();
@@ -110,23 +124,27 @@ where
 
 /// Reads up to the end of a request's head; false when the peer is gone.
 async fn read_request(stream: &mut TcpStream) -> bool {
+    let Some(head) = read_head(stream).await else {
+        return false;
+    };
+    assert!(head.starts_with("GET /metrics HTTP/1.1\r\n"), "{head}");
+    true
+}
+
+/// A request's head; none when the peer is gone.
+async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
         match stream.read(&mut byte).await {
             Ok(1) => head.push(byte[0]),
-            _ => return false,
+            _ => return None,
         }
     }
-    assert!(
-        head.starts_with(b"GET /metrics HTTP/1.1\r\n"),
-        "{}",
-        String::from_utf8_lossy(&head)
-    );
-    true
+    Some(String::from_utf8_lossy(&head).into_owned())
 }
 
-async fn answer(stream: &mut TcpStream, status: &str, page: &str) {
+async fn answer(stream: &mut (impl AsyncWrite + Unpin), status: &str, page: &str) {
     let text = format!(
         "HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{page}",
         page.len()
@@ -205,7 +223,7 @@ async fn a_kept_connection_that_was_closed_is_replaced_and_does_not_hang() {
         }
     })
     .await;
-    let mut page = Page::new(address);
+    let mut page = Page::new(address, Arc::default());
     let mut scanner = Scanner::new(Arc::clone(EngineTable::default().engine("")));
     for round in 0..3 {
         let read = timeout(Duration::from_secs(10), page.read(&mut scanner)).await;
@@ -322,7 +340,7 @@ async fn an_error_whose_body_does_not_come_is_no_timeout() {
         std::future::pending::<()>().await;
     })
     .await;
-    let mut page = Page::new(address);
+    let mut page = Page::new(address, Arc::default());
     let mut scanner = Scanner::new(Arc::clone(EngineTable::default().engine("")));
     let read = timeout(Duration::from_secs(10), page.read(&mut scanner)).await;
     assert!(matches!(read, Ok(Err(PageError::Status(503)))), "{read:?}");
@@ -347,7 +365,7 @@ async fn a_body_without_end_costs_the_connection_but_not_more(#[case] status: &'
         }
     })
     .await;
-    let mut page = Page::new(address);
+    let mut page = Page::new(address, Arc::default());
     let mut scanner = Scanner::new(Arc::clone(EngineTable::default().engine("")));
     for _ in 0..2 {
         let read = timeout(Duration::from_secs(10), page.read(&mut scanner)).await;

@@ -23,6 +23,7 @@ fn mk_file(path: PathBuf) -> ConfigFile {
         path,
         compat: Compat::Strict,
         freshness: Freshness::default(),
+        check: |_| Ok(()),
     }
 }
 
@@ -48,6 +49,27 @@ impl Judge {
     fn judge(&mut self, content: Content) -> Outcome {
         self.reload.judge(content, &self.current)
     }
+}
+
+/// Such as a certificate that the file names.
+#[test]
+fn a_file_that_names_what_cannot_be_used_changes_nothing() {
+    let mut judge = Judge::begin(GOOD);
+    judge.reload.file.check = |config| {
+        let refusal = Refusal {
+            item: "parameters.caCertPath".to_owned(),
+            problem: "/none: no such file".to_owned(),
+            expected: "a file".to_owned(),
+            example: "caCertPath: /ca.crt".to_owned(),
+        };
+        if config.profile.picker.max_endpoints == 2 {
+            Err(refusal)
+        } else {
+            Ok(())
+        }
+    };
+    assert_eq!(judge.judge(Ok(mk_text(2))), Outcome::Kept);
+    assert_eq!(judge.judge(Ok(mk_text(3))), Outcome::Replaced);
 }
 
 #[test]

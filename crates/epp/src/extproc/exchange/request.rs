@@ -99,6 +99,10 @@ impl Exchange {
             RequestHalf::Awaited => {}
             RequestHalf::Bypassed => {
                 outputs.push(Output::Reply(Reply::Headers(Phase::Request, None)));
+                if head.end {
+                    self.request = RequestHalf::Over;
+                    self.await_close(now);
+                }
                 return outputs;
             }
             _ => return self.violation("request headers came twice".to_owned()),
@@ -106,7 +110,7 @@ impl Exchange {
         self.modes = head.modes.unwrap_or(self.modes);
         self.deadline = None;
         let api = match Api::for_path(&head.path) {
-            Ok(api) => api,
+            Ok(api) => api.filter(|api| self.parsers.has(api.parser())),
             Err(error) => return self.reject(Reject::BadRequest(error.to_string())),
         };
         let is_inference = api.is_some();
@@ -170,7 +174,10 @@ impl Exchange {
                 return self.collect(held, now);
             }
             RequestHalf::Deciding(mut held) => {
-                if let Err(reject) = held.take(chunk, &self.limits) {
+                // What comes after the end counts for nothing here either.
+                if held.end == End::NotYet
+                    && let Err(reject) = held.take(chunk, &self.limits)
+                {
                     return self.reject(reject);
                 }
                 self.request = RequestHalf::Deciding(held);
@@ -203,7 +210,9 @@ impl Exchange {
                 self.request = RequestHalf::Reading(held);
             }
             RequestHalf::Deciding(mut held) => {
-                held.end = End::ByTrailers;
+                if held.end == End::NotYet {
+                    held.end = End::ByTrailers;
+                }
                 self.request = RequestHalf::Deciding(held);
             }
             RequestHalf::Passing | RequestHalf::Bypassed => {

@@ -271,6 +271,21 @@ fn a_second_end_of_stream_is_ignored() {
     assert!(script.on(mk_chunk("more", false)).is_empty());
 }
 
+/// Also where the pick waits: the second end must not become a part of the body.
+#[test]
+fn what_comes_after_the_end_while_the_pick_is_awaited_is_ignored() {
+    let mut script = Script::new();
+    script.hold_decisions = true;
+    script.on(mk_headers(CHAT, FDS));
+    script.on(mk_chunk(BODY, true));
+    script.on(mk_chunk("more", true));
+    script.on(Input::RequestTrailers);
+    assert_eq!(
+        script.decide(),
+        ["headers pick".to_owned(), echo(BODY, true)]
+    );
+}
+
 #[test]
 fn a_large_body_comes_back_in_pieces_with_one_end() {
     let text = format!(r#"{{"model":"m","messages":["{}"]}}"#, "x".repeat(150_000));

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{
     budget::Budget,
-    config::{Config, CurrentConfig, Prefix},
+    config::{Config, CurrentConfig, Parsers, Prefix},
     director::{Director, Options, Pool},
     extproc::{BodyMode, Limits, Settings},
     extproc::{overdue::OpenStreams, reader::Reader},
@@ -243,7 +243,7 @@ async fn a_peer_that_never_closes_is_left_after_five_seconds() {
 
 #[tokio::test]
 async fn a_large_body_is_read_while_other_streams_go_on() {
-    let (messages, mut replies) = open(&mk_shared_of(4 << 20, &[\"a\"], small_config(), &mut Registry::default()), 1);
+    let (messages, mut replies) = open(&mk_shared_of(4 << 20, &["a"], small_config(), &mut Registry::default()), 1);
     let head = mk_headers(":path", "/v1/completions", false);
     send(&messages, Request::RequestHeaders(head)).await;
     let prompt = "x".repeat(2 << 20);
@@ -480,4 +480,28 @@ fn small_config() -> Config {
         prefix,
         ..Config::default()
     }
+}
+
+#[rstest]
+#[case::read("/v1/messages", true)]
+#[case::not_read("/v1/completions", false)]
+#[tokio::test(start_paused = true)]
+async fn only_the_bodies_of_the_configured_parsers_are_read(
+    #[case] path: &str,
+    #[case] read: bool,
+) {
+    let config = small_config();
+    let mut next = Config::clone(&config.load());
+    next.parsers = Parsers {
+        openai: false,
+        anthropic: true,
+        vllm_http: false,
+    };
+    config.replace(next);
+    let shared = mk_shared(&["a"], config, &mut Registry::default());
+    let (messages, mut replies) = open(&shared, 1);
+    let headers = mk_headers(":path", path, false);
+    send(&messages, Request::RequestHeaders(headers)).await;
+    let at_once = replies.next().now_or_never().is_some();
+    assert_eq!(at_once, !read, "what is not read is passed on at once");
 }
