@@ -184,13 +184,14 @@ impl FakeApi {
         }
     }
 
-    /// Answers requests for `key` so from now on, watches too. `None`: as before.
-    pub(crate) fn fix(&self, key: &str, answer: Option<(u16, Value)>) {
-        let mut objects = self.0.lock();
-        match answer {
-            Some(answer) => objects.fixed.insert(key.to_owned(), answer),
-            None => objects.fixed.remove(key),
-        };
+    /// Answers requests for `key` so from now on, watches too.
+    pub(crate) fn fix(&self, key: &str, answer: (u16, Value)) {
+        self.0.lock().fixed.insert(key.to_owned(), answer);
+    }
+
+    /// Answers requests for `key` as before [`FakeApi::fix`].
+    pub(crate) fn unfix(&self, key: &str) {
+        self.0.lock().fixed.remove(key);
     }
 
     /// Ends the watch of `key`.

@@ -121,13 +121,12 @@ impl Seen {
         }
     }
 
-    /// # Errors
-    /// Never: every one that decodes can be used.
-    pub(crate) fn objective(pool: &str, object: InferenceObjective) -> Result<Self, OddObject> {
+    /// Every one that decodes can be used.
+    pub(crate) fn objective(pool: &str, object: InferenceObjective) -> Self {
         let spec = object.spec;
         let ours = spec.pool_ref.names(pool);
         let says = ours.then(|| Says::Objective(spec.priority.unwrap_or(0)));
-        Ok(Self::of(object.metadata, says))
+        Self::of(object.metadata, says)
     }
 
     /// # Errors

@@ -135,7 +135,7 @@ impl ObjectDiscovery {
 
     fn objectives(&self, api: ApiResource) -> (Kind, Resource) {
         let pool = self.pool.clone();
-        let reduce = move |object| Seen::objective(&pool, object);
+        let reduce = move |object| Ok(Seen::objective(&pool, object));
         (Kind::Objective, watched(&self.namespace, api, reduce))
     }
 

@@ -159,7 +159,7 @@ pub struct RequestArgs {
     #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, default_value_t = true,
           num_args = 0..=1, default_missing_value = "true")]
     pub clear_route_cache: bool,
-    /// Refuse models that nobody lists with 404: auto, where the configuration lists models; strict, always; off, never.
+    /// Refuse models that nobody lists with 404: auto, where the configuration or an InferenceModel lists models; strict, always; off, never.
     #[arg(long, env, value_name = "WHEN", default_value = "auto")]
     pub model_match: ModelMatch,
     /// Ignore the endpoint subset that the proxy sends.

@@ -3,15 +3,18 @@
 //! ```text
 //!  file ─► tree (bounded) ─► read: plugins ─► profile, flow, data, isthmus ─► Config ─► CurrentConfig
 //!                              └─► findings: refused (an error), ignored (a warning)      ▲
-//!  poll, SIGHUP ─► reload ────────────────────────────────────────────────────────────────┘
+//!  poll, SIGHUP ─► reload ────────────────────────────────────────────────────────────────┤
+//!  objects of the cluster ────────────────────────────────────────────────────────────────┘
 //! ```
 //!
 //! A [`Config`] is plain data. It says what was asked for and knows nothing of the parts that do it.
 
+mod current;
 mod data;
 mod findings;
 mod flow;
 mod isthmus;
+mod models;
 mod plugins;
 mod quantity;
 mod read;
@@ -19,19 +22,18 @@ mod reload;
 mod section;
 mod tree;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use arc_swap::{ArcSwap, Guard};
 use scheduling::{Detector, Profile, SessionStrategy};
 
+pub use current::{CurrentConfig, InForce};
 pub use data::{ClientCert, EngineConfig, Engines, FileDiscovery, MetricsSource, Scheme};
 pub use findings::{Compat, Ignored, Refusal, Refusals};
 pub use flow::{Band, FairnessPolicy, FlowControl, OrderingPolicy};
 pub use isthmus::{RewriteRule, RewriteTarget, TrustedHeaders};
 pub use reload::{ConfigFile, ConfigMetrics, LoadError, Reload};
+
+pub(crate) use models::Models;
 
 /// What a file says, with defaults for what it does not say.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,10 +115,6 @@ pub enum Parser {
     /// `vllmhttp-parser`: vLLM's own paths.
     VllmHttp,
 }
-
-/// The configuration in force, swapped as a whole. Cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub struct CurrentConfig(Arc<ArcSwap<Config>>);
 
 // === impl Config ===
 
@@ -219,30 +217,6 @@ impl Default for Parsers {
             anthropic: true,
             vllm_http: true,
         }
-    }
-}
-
-// === impl CurrentConfig ===
-
-impl CurrentConfig {
-    /// Begins with `config`.
-    pub fn new(config: Config) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(config)))
-    }
-
-    /// The configuration of this moment. Do not hold it across an await.
-    pub fn load(&self) -> Guard<Arc<Config>> {
-        self.0.load()
-    }
-
-    /// The same, to hold for longer.
-    pub fn load_full(&self) -> Arc<Config> {
-        self.0.load_full()
-    }
-
-    /// Puts another in force.
-    pub fn replace(&self, config: Config) {
-        self.0.store(Arc::new(config));
     }
 }
 

@@ -282,7 +282,8 @@ impl Director {
         let rng = &mut rand::rng();
         let is_inference = query.is_inference;
         let is_cut = is_inference && parsed.is_none() && !query.body.is_empty();
-        models::resolve(&config, matching, head, is_inference, is_cut, parsed, rng)
+        let models = config.models();
+        models::resolve(models, matching, head, is_inference, is_cut, parsed, rng)
     }
 
     /// Picks for one request, or lets it wait. Once picked for it counts at its endpoint, where it arrives after `transit`.

@@ -4,12 +4,13 @@
 //!  Source (flags) ─► crate discovery ─► Update ─► Pool ─► director
 //!                                         ├─► snapshots ─► scraper
 //!                                         └─► readiness, metrics, log
+//!     └─ with a pool ─► crate discovery ─► ObjectUpdate ─► CurrentConfig, metrics, log
 //! ```
 
 use std::sync::Arc;
 
 use ::discovery::{Kind, Update, Updates};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt, future::BoxFuture};
 use moment::Clock;
 use scheduling::{Member, Snapshot};
 use tokio::sync::watch;
@@ -21,9 +22,11 @@ use crate::{
     metrics::Metrics,
 };
 
+mod objects;
 mod source;
 
-pub(crate) use source::Source;
+pub(crate) use objects::ObjectsInForce;
+pub(crate) use source::{Opened, Source};
 
 /// Keeps the members as the source reports them.
 pub(crate) struct Membership {
@@ -39,6 +42,8 @@ pub(crate) struct Membership {
     pub snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     /// Time.
     pub clock: Clock,
+    /// Ends when the rest is known that answers depend on, or has had its time: not ready before.
+    pub rest: BoxFuture<'static, ()>,
 }
 
 // === impl Membership ===
@@ -46,8 +51,23 @@ pub(crate) struct Membership {
 impl Membership {
     /// Follows the source for ever.
     pub(crate) async fn run(mut self) {
-        while let Some(update) = self.updates.next().await {
-            self.on(update);
+        let mut rest = std::mem::replace(&mut self.rest, std::future::pending().boxed());
+        let (mut known, mut rested) = (false, false);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut rest, if !rested => rested = true,
+                update = self.updates.next() => {
+                    let Some(update) = update else { return };
+                    match &update {
+                        Update::Members(_) => known = true,
+                        Update::Gone { .. } => known = false,
+                        _ => {}
+                    }
+                    self.on(update);
+                }
+            }
+            self.readiness.set(Part::Discovery, known && rested);
         }
     }
 
@@ -57,14 +77,12 @@ impl Membership {
             Update::Members(members) => {
                 info!(members = members.len(), "members of the pool");
                 self.send(members);
-                self.readiness.set(Part::Discovery, true);
             }
             Update::Gone { pool } => {
                 warn!(
                     pool,
                     "no such InferencePool: not ready, every request gets 503 until it is created"
                 );
-                self.readiness.set(Part::Discovery, false);
                 self.metrics.discovery_synced(Kind::Pod.as_str(), false);
                 if self.snapshots.borrow().is_some() {
                     self.send(Vec::new());

@@ -41,9 +41,9 @@ pub use args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs, Size, Span};
 pub use budget::Budget;
 pub use config::{
     Band, ClientCert, Compat, Config, ConfigFile, ConfigMetrics, CurrentConfig, EngineConfig,
-    Engines, FairnessPolicy, FileDiscovery, FlowControl, Ignored, LoadError, MetricsSource,
-    OrderingPolicy, Parser, Parsers, Prefix, Refusal, Refusals, Reload, RewriteRule, RewriteTarget,
-    Scheme, Session, TrustedHeaders,
+    Engines, FairnessPolicy, FileDiscovery, FlowControl, Ignored, InForce, LoadError,
+    MetricsSource, OrderingPolicy, Parser, Parsers, Prefix, Refusal, Refusals, Reload, RewriteRule,
+    RewriteTarget, Scheme, Session, TrustedHeaders,
 };
 pub use director::{Director, DirectorCollector, ModelMatch, Options, Pool};
 pub use extproc::{BodyMode, ExtProc, Limits, Settings};

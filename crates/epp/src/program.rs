@@ -4,7 +4,8 @@ use std::{num::NonZeroUsize, sync::Arc, thread::available_parallelism, time::Dur
 
 use anyhow::{Context, anyhow};
 use axum::Router;
-use discovery::Updates;
+use discovery::ObjectDiscovery;
+use futures::future::BoxFuture;
 use kube::Client;
 use process::{ConfigError, Shutdown, admin};
 use prometheus_client::registry::Registry;
@@ -26,7 +27,7 @@ use crate::{
     config::{Config, ConfigFile, ConfigMetrics, CurrentConfig, LoadError, Refusals, Reload},
     debug,
     director::{Director, DirectorCollector, Options, Pool},
-    discovery::{Membership, Source},
+    discovery::{Membership, ObjectsInForce, Opened, Source},
     extproc::{ExtProc, Limits, Settings},
     health::Readiness,
     metrics::{Metrics, PoolCollector},
@@ -52,6 +53,9 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Between two looks at endpoints that left and at the sizes of caches.
 const TEND: Duration = Duration::from_secs(1);
+
+/// At the start: for the objects that say more of the pool's models. An API server that lists the pool lists them as fast.
+const OBJECTS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Beyond it, scraped values stop counting.
 const STALE_FOR: Duration = Duration::from_secs(10);
@@ -112,12 +116,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     if let Some(reload) = reload {
         spawn_reload(&mut tasks, reload, config.clone(), config_metrics)?;
     }
-    let (snapshots, members) = watch::channel(None);
-    let membership = parts.membership(source.updates(), snapshots);
-    tasks.spawn(async move {
-        membership.run().await;
-        ("discovery", Ok(()))
-    });
+    let members = parts.spawn_discovery(&mut tasks, source, config.clone());
     spawn_director(&mut tasks, &director);
     let interval = pool.refresh_metrics_interval.0;
     let scraper = parts.scraper(interval, plans, Arc::clone(&director));
@@ -207,19 +206,57 @@ impl Parts {
         }
     }
 
-    fn membership(
+    /// Follows the source, and the cluster's objects if there can be any.
+    fn spawn_discovery(
         &self,
-        updates: Updates,
-        snapshots: watch::Sender<Option<Arc<Snapshot>>>,
-    ) -> Membership {
-        Membership {
-            updates,
+        tasks: &mut Tasks,
+        source: Opened,
+        config: CurrentConfig,
+    ) -> watch::Receiver<Option<Arc<Snapshot>>> {
+        let Opened { members, objects } = source;
+        let (snapshots, receiver) = watch::channel(None);
+        let membership = Membership {
+            updates: members.updates(),
             pool: self.pool.clone(),
             readiness: self.readiness.clone(),
             metrics: self.metrics.clone(),
             snapshots,
             clock: self.clock,
-        }
+            rest: self.spawn_objects(tasks, objects, config),
+        };
+        tasks.spawn(async move {
+            membership.run().await;
+            ("discovery", Ok(()))
+        });
+        receiver
+    }
+
+    /// What it returns ends once the objects are known, or have had their time.
+    fn spawn_objects(
+        &self,
+        tasks: &mut Tasks,
+        objects: Option<ObjectDiscovery>,
+        config: CurrentConfig,
+    ) -> BoxFuture<'static, ()> {
+        let settled = CancellationToken::new();
+        let Some(objects) = objects else {
+            return Box::pin(std::future::ready(()));
+        };
+        let objects = ObjectsInForce {
+            updates: objects.updates(),
+            config,
+            metrics: self.metrics.clone(),
+            settled: settled.clone(),
+        };
+        tasks.spawn(async move {
+            objects.run().await;
+            ("discovery of objects", Ok(()))
+        });
+        Box::pin(async move {
+            if timeout(OBJECTS_WITHIN, settled.cancelled()).await.is_err() {
+                warn!("going on without objectives, rewrites and models until they can be listed");
+            }
+        })
     }
 
     fn scraper(

@@ -11,6 +11,7 @@ mod export;
 mod faults;
 mod gateway;
 mod leader;
+mod objects;
 mod parent_mode;
 mod requests;
 mod rolling;
@@ -35,7 +36,9 @@ const TESTS: &[e2e::Test] = &e2e::tests![
     bad_input::an_unknown_model_is_refused_with_404,
     bad_input::a_wrong_export_value_exports_nothing_and_says_so,
     bad_input::a_garbage_kubeconfig_leaves_the_other_members_alone,
+    objects::they_count_once_their_crds_are_installed_and_outlive_them,
     faults::traffic_goes_on_without_the_controller,
+    objects::no_request_fails_while_the_api_server_of_the_pool_stands_still,
     faults::no_request_fails_once_a_killed_model_server_is_unready,
     faults::traffic_resumes_after_the_endpoint_picker_restarts,
     rolling::no_request_is_lost_while_an_endpoint_picker_behind_one_address_is_rolled,

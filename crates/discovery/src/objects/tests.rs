@@ -16,32 +16,32 @@ fn mk<K: DeserializeOwned>(name: &str, created: Option<&str>, spec: Value) -> K 
     serde_json::from_value(object).expect("it decodes")
 }
 
-fn mk_table(seen: impl IntoIterator<Item = Result<Seen, OddObject>>) -> Table {
-    let seen = seen.into_iter().map(|one| one.expect("it can be used"));
-    let ours = seen.filter_map(|one| Some((one.name, one.found?)));
-    ours.collect()
+fn mk_table(seen: impl IntoIterator<Item = Seen>) -> Table {
+    let ours = seen.into_iter();
+    ours.filter_map(|one| Some((one.name, one.found?)))
+        .collect()
 }
 
-fn objective(name: &str, priority: Option<i32>) -> Result<Seen, OddObject> {
+fn mk_objective(name: &str, priority: Option<i32>) -> Seen {
     let spec = json!({"poolRef": {"name": "llm"}, "priority": priority});
     Seen::objective("llm", mk(name, None, spec))
 }
 
-fn mk_rewrite(name: &str, created: Option<&str>, target: &str) -> Result<Seen, OddObject> {
+fn mk_rewrite(name: &str, created: Option<&str>, target: &str) -> Seen {
     let rule = json!({"targets": [{"modelRewrite": target}]});
     let spec = json!({"poolRef": {"name": "llm"}, "rules": [rule]});
-    Seen::rewrite("llm", mk(name, created, spec))
+    Seen::rewrite("llm", mk(name, created, spec)).expect("it can be used")
 }
 
-fn mk_model(name: &str, created: &str, criticality: &str) -> Result<Seen, OddObject> {
+fn mk_model(name: &str, created: &str, criticality: &str) -> Seen {
     let spec = json!({"poolRef": {"name": "llm"}, "modelName": "m", "criticality": criticality});
-    Seen::model("llm", mk(name, Some(created), spec))
+    Seen::model("llm", mk(name, Some(created), spec)).expect("it can be used")
 }
 
 #[test]
 fn an_unset_priority_is_0_and_the_current_group_comes_first() {
-    let current = mk_table([objective("b", Some(-3)), objective("a", None)]);
-    let former = mk_table([objective("b", Some(7))]);
+    let current = mk_table([mk_objective("b", Some(-3)), mk_objective("a", None)]);
+    let former = mk_table([mk_objective("b", Some(7))]);
     let objects = Objects::of([&current, &former].into_iter());
     let seen: Vec<_> = objects
         .objectives
@@ -89,7 +89,8 @@ fn a_rule_has_its_matches_and_a_weight_of_1_where_none_is_said() {
          "targets": [{"modelRewrite": "a", "weight": 9}, {"modelRewrite": "b"}]},
         {"targets": [{"modelRewrite": "c"}]},
     ]});
-    let table = mk_table([Seen::rewrite("llm", mk("r", None, spec))]);
+    let seen = Seen::rewrite("llm", mk("r", None, spec));
+    let table = mk_table([seen.expect("it can be used")]);
     let target = |model: &str, weight| Target {
         model: model.to_owned(),
         weight,
@@ -110,12 +111,11 @@ fn a_rule_has_its_matches_and_a_weight_of_1_where_none_is_said() {
 #[test]
 fn an_object_of_another_pool_says_nothing() {
     let spec = json!({"poolRef": {"name": "other"}, "modelName": "m", "rules": []});
-    let seen = [
-        Seen::objective("llm", mk("o", None, spec.clone())),
-        Seen::rewrite("llm", mk("o", None, spec.clone())),
-        Seen::model("llm", mk("o", None, spec)),
-    ];
-    assert!(mk_table(seen).is_empty());
+    let objective = Seen::objective("llm", mk("o", None, spec.clone()));
+    let rewrite = Seen::rewrite("llm", mk("o", None, spec.clone()));
+    let model = Seen::model("llm", mk("o", None, spec));
+    let (rewrite, model) = (rewrite.expect("no concern"), model.expect("no concern"));
+    assert!(mk_table([objective, rewrite, model]).is_empty());
 }
 
 #[rstest]

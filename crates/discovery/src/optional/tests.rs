@@ -55,10 +55,10 @@ fn mk_model(name: &str) -> Value {
 }
 
 /// A group that serves one kind, as API servers describe it.
-fn mk_group(plural: &str, verbs: &[&str]) -> Option<(u16, Value)> {
+fn mk_group(plural: &str, verbs: &[&str]) -> (u16, Value) {
     let resource = json!({"name": plural, "singularName": "", "namespaced": true, "kind": "K", "verbs": verbs});
     let list = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "g/v", "resources": [resource]});
-    Some((200, list))
+    (200, list)
 }
 
 const ALL: [&str; 4] = ["create", "get", "list", "watch"];
@@ -231,7 +231,7 @@ async fn objects_outlive_their_crd_and_its_return_until_they_are_missed() {
                 && state.synced == [("InferenceObjective", false)].into()
         })
         .await;
-    api.fix(GROUP, None);
+    api.unfix(GROUP);
     running.stay(&both, LOOK * 4).await;
 
     // back, with one of them
@@ -249,8 +249,8 @@ async fn a_list_that_is_not_found_ends_the_watch_and_no_object() {
     let mut running = Running::with_objectives(&[mk_objective("a", 1)]);
     running.until_priorities(&[("a", 1)]).await;
     let api = running.api.clone();
-    api.fix(GROUP, None);
-    api.fix(OBJECTIVES, Some((404, mk_status(404))));
+    api.unfix(GROUP);
+    api.fix(OBJECTIVES, (404, mk_status(404)));
     api.cut(OBJECTIVES);
     running
         .until("its end is noticed", |state| !state.gone.is_empty())
@@ -286,7 +286,7 @@ async fn an_expired_watch_is_followed_by_a_list() {
 async fn a_kind_without_rights_is_reported_once_and_looked_at_slowly() {
     let mut running = Running::with_objectives(&[mk_objective("a", 1)]);
     let api = running.api.clone();
-    api.fix(OBJECTIVES, Some((403, mk_status(403))));
+    api.fix(OBJECTIVES, (403, mk_status(403)));
     running.until("it is settled", |state| state.settled).await;
     running.stay(&[], DENIED * 3).await;
     {
@@ -295,13 +295,13 @@ async fn a_kind_without_rights_is_reported_once_and_looked_at_slowly() {
         assert_eq!(state.synced, [("InferenceObjective", false)].into());
         assert_eq!(state.failed, 0);
     }
-    api.fix(OBJECTIVES, None);
+    api.unfix(OBJECTIVES);
     let granted = Instant::now();
     running.until_priorities(&[("a", 1)]).await;
     assert!(granted.elapsed() < DENIED.mul_f64(1.3));
 
     // taken away again
-    api.fix(OBJECTIVES, Some((403, mk_status(403))));
+    api.fix(OBJECTIVES, (403, mk_status(403)));
     api.cut(OBJECTIVES);
     running
         .until("it is reported", |state| state.denied.len() == 2)

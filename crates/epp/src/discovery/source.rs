@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use discovery::{
-    Discovery, FileDiscovery, LabelSelector, PoolDiscovery, SelectorDiscovery, TargetPorts,
+    Discovery, FileDiscovery, LabelSelector, ObjectDiscovery, PoolDiscovery, SelectorDiscovery,
+    TargetPorts,
 };
 use kube::Client;
 use process::ConfigError;
@@ -36,6 +37,14 @@ pub(crate) enum Source {
         /// It is read again when it changes.
         watch: bool,
     },
+}
+
+/// A source that can be followed.
+pub(crate) struct Opened {
+    /// The members.
+    pub(crate) members: Box<dyn Discovery>,
+    /// Objects that name the pool; absent: there is none to name.
+    pub(crate) objects: Option<ObjectDiscovery>,
 }
 
 // === impl Source ===
@@ -117,13 +126,22 @@ impl Source {
     pub(crate) async fn open(
         self,
         connect: impl AsyncFnOnce() -> anyhow::Result<Client>,
-    ) -> anyhow::Result<Box<dyn Discovery>> {
-        Ok(match self {
-            Self::Pool { namespace, name } => Box::new(PoolDiscovery {
-                client: connect().await?,
-                namespace,
-                name,
-            }),
+    ) -> anyhow::Result<Opened> {
+        let mut objects = None;
+        let members: Box<dyn Discovery> = match self {
+            Self::Pool { namespace, name } => {
+                let client = connect().await?;
+                objects = Some(ObjectDiscovery {
+                    client: client.clone(),
+                    namespace: namespace.clone(),
+                    pool: name.clone(),
+                });
+                Box::new(PoolDiscovery {
+                    client,
+                    namespace,
+                    name,
+                })
+            }
             Self::Selector {
                 namespace,
                 selector,
@@ -144,7 +162,8 @@ impl Source {
                 })?;
                 Box::new(file)
             }
-        })
+        };
+        Ok(Opened { members, objects })
     }
 }
 
@@ -204,7 +223,7 @@ mod tests {
         assert!(error.starts_with(text), "{error}");
     }
 
-    async fn open_file(text: &str) -> anyhow::Result<Box<dyn Discovery>> {
+    async fn open_file(text: &str) -> anyhow::Result<Opened> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("e.yaml");
         std::fs::write(&path, text).unwrap();
@@ -217,7 +236,8 @@ mod tests {
     #[tokio::test]
     async fn a_file_needs_no_kubernetes() {
         let text = "endpoints: [{name: a, address: 10.0.0.1, port: 8000}]";
-        assert!(open_file(text).await.is_ok());
+        let opened = open_file(text).await.expect("it opens");
+        assert!(opened.objects.is_none());
     }
 
     #[tokio::test]

@@ -41,6 +41,10 @@ fn mk_failed() -> Update {
 }
 
 async fn after(updates: Vec<Update>) -> After {
+    after_with(updates, std::future::ready(()).boxed()).await
+}
+
+async fn after_with(updates: Vec<Update>, rest: BoxFuture<'static, ()>) -> After {
     let mut registry = Registry::default();
     let (sender, snapshots) = watch::channel(None);
     let (pool, readiness) = (Pool::default(), Readiness::new());
@@ -52,6 +56,7 @@ async fn after(updates: Vec<Update>) -> After {
         metrics: Metrics::register(&mut registry),
         snapshots: sender,
         clock: Clock::start(),
+        rest,
     };
     membership.run().await;
     let mut page = String::new();
@@ -92,6 +97,16 @@ async fn members_make_it_ready_even_if_there_are_none() {
     );
     let none = after(vec![listed, Update::Members(vec![])]).await;
     assert_eq!((none.members(), none.readiness.is_ready()), (Some(0), true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_alone_do_not_make_it_ready() {
+    let updates = vec![Update::Members(vec![mk_member("a")])];
+    let known = after_with(updates, std::future::pending().boxed()).await;
+    assert_eq!(
+        (known.members(), known.readiness.is_ready()),
+        (Some(1), false)
+    );
 }
 
 #[tokio::test(start_paused = true)]
