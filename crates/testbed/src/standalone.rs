@@ -297,13 +297,24 @@ impl Standalone {
             json!({"name": format!("{MODEL}-{nth}"), "address": at.ip(), "port": at.port()})
         });
         let entries: Vec<Value> = entries.collect();
-        // by a rename: half a file is none
-        let (new, file) = (
-            self.files.join("endpoints.new"),
-            self.files.join("endpoints.yaml"),
-        );
-        write(&new, &endpoints_of(&entries))?;
-        std::fs::rename(&new, &file).map_err(|source| TestbedError::File { path: file, source })
+        replace(&self.files.join("endpoints.yaml"), &endpoints_of(&entries))
+    }
+
+    /// Changes the endpoint picker's configuration and has it read anew.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written.
+    pub async fn change_epp(&self, change: impl FnOnce(&mut Value)) -> Result<(), TestbedError> {
+        let file = self.files.join("epp.yaml");
+        let text = std::fs::read_to_string(&file).map_err(|source| TestbedError::File {
+            path: file.clone(),
+            source,
+        })?;
+        let mut config = sample(&text)?;
+        change(&mut config);
+        replace(&file, &config)?;
+        self.epp.signal(Signal::SIGHUP).await;
+        Ok(())
     }
 
     /// The value of the endpoint picker's metrics whose line begins so, added up; `None` where no line does.
@@ -344,7 +355,7 @@ impl Standalone {
             .await
             .map_err(|source| TestbedError::Start {
                 name: "epp".to_owned(),
-                program: self.epp.log().clone(),
+                program: PathBuf::from("epp"),
                 source,
             })?;
         answers(&self.epp, "epp", Some(local(self.ports.metrics)), "/readyz").await
@@ -390,6 +401,16 @@ fn write(path: &Path, content: &Value) -> Result<(), TestbedError> {
     let text = serde_yaml::to_string(content);
     let text = text.map_err(|error| TestbedError::Sample(error.to_string()))?;
     std::fs::write(path, text).map_err(|source| TestbedError::File {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// By a rename: half a file is none.
+fn replace(path: &Path, content: &Value) -> Result<(), TestbedError> {
+    let new = path.with_extension("new");
+    write(&new, content)?;
+    std::fs::rename(&new, path).map_err(|source| TestbedError::File {
         path: path.to_owned(),
         source,
     })

@@ -1,6 +1,7 @@
 //! A client of Envoy: either version of HTTP, bodies whole or in parts, with trailers, and requests that are given up.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -11,11 +12,15 @@ use http_body_util::{BodyExt, Empty, Full, StreamBody, combinators::BoxBody};
 use hyper::body::{Frame, Incoming};
 use hyper_util::client::legacy::{self, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
+use parking_lot::Mutex;
 use testbed::Answer;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
+use crate::stand::Way;
+
 /// One request, answer included: a hang is a failure, not a wait.
-pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_mins(1);
 /// The model's chats.
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 
@@ -38,6 +43,9 @@ pub(crate) struct Ask {
     pub(crate) http2: bool,
 }
 
+/// Parts of a body that are still to come.
+pub(crate) type Parts = Arc<Mutex<Option<mpsc::Receiver<Bytes>>>>;
+
 /// The body of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Payload {
@@ -49,6 +57,8 @@ pub(crate) enum Payload {
     Chunked(Vec<Bytes>),
     /// In one part, and trailers behind it.
     WithTrailers(Bytes),
+    /// In parts as they come; can be sent once.
+    Fed(Parts),
 }
 
 // === impl Client ===
@@ -63,7 +73,7 @@ impl Client {
     }
 
     /// The answer's head; its body is still coming.
-    pub(crate) async fn open(&self, base: &str, ask: Ask) -> Result<Response<Incoming>> {
+    pub(crate) async fn open(&self, way: Way, ask: Ask) -> Result<Response<Incoming>> {
         let Ask {
             method,
             path,
@@ -73,19 +83,19 @@ impl Client {
         } = ask;
         let mut request = Request::builder()
             .method(method)
-            .uri(format!("{base}{path}"))
+            .uri(format!("{}{path}", way.url()))
             .body(body.into_body())?;
         request.headers_mut().extend(headers);
         let client = if http2 { &self.http2 } else { &self.http1 };
         let response = timeout(LIMIT, client.request(request));
-        Ok(response.await.context("no answer in 30 s")??)
+        Ok(response.await.context("no answer in a minute")??)
     }
 
-    pub(crate) async fn send(&self, base: &str, ask: Ask) -> Result<Answer> {
+    pub(crate) async fn send(&self, way: Way, ask: Ask) -> Result<Answer> {
         let begin = Instant::now();
-        let (head, body) = self.open(base, ask).await?.into_parts();
+        let (head, body) = self.open(way, ask).await?.into_parts();
         let body = timeout(LIMIT, body.collect());
-        let body = body.await.context("no end of the answer in 30 s")?;
+        let body = body.await.context("no end of the answer in a minute")?;
         Ok(Answer {
             status: head.status,
             headers: head.headers,
@@ -121,22 +131,21 @@ impl Ask {
         self.headers.insert(name, value);
         self
     }
-
-    pub(crate) fn http2(self) -> Self {
-        Self {
-            http2: true,
-            ..self
-        }
-    }
 }
 
 // === impl Payload ===
 
 impl Payload {
+    /// A body whose parts are sent one by one; it ends when the sender is dropped.
+    pub(crate) fn fed() -> (mpsc::Sender<Bytes>, Self) {
+        let (sender, receiver) = mpsc::channel(4);
+        (sender, Self::Fed(Arc::new(Mutex::new(Some(receiver)))))
+    }
+
     /// All bytes of it.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         match self {
-            Self::Absent => Vec::new(),
+            Self::Absent | Self::Fed(_) => Vec::new(),
             Self::Whole(bytes) | Self::WithTrailers(bytes) => bytes.to_vec(),
             Self::Chunked(parts) => parts.concat(),
         }
@@ -154,6 +163,15 @@ impl Payload {
                 let mut trailers = HeaderMap::new();
                 trailers.insert("x-checksum", HeaderValue::from_static("none"));
                 frames(vec![Frame::data(bytes), Frame::trailers(trailers)])
+            }
+            Self::Fed(parts) => {
+                let parts = parts.lock().take();
+                let parts = stream::unfold(parts, |parts| async {
+                    let mut parts = parts?;
+                    let part = parts.recv().await?;
+                    Some((Ok(Frame::data(part)), Some(parts)))
+                });
+                StreamBody::new(parts).boxed()
             }
         }
     }

@@ -5,8 +5,12 @@
 //! found it.
 #![cfg(test)]
 
+mod answers;
 mod bodies;
 mod client;
+mod fallback;
+mod faults;
+mod load;
 mod stand;
 
 use std::process::ExitCode;
@@ -42,6 +46,18 @@ const TESTS: &[Test] = &tests![
     bodies::buffered_partial,
     bodies::none,
     bodies::a_body_over_the_limit_is_answered_413,
+    answers::a_model_that_nobody_lists_is_answered_404,
+    answers::a_request_of_low_priority_is_shed_with_429,
+    answers::a_pool_without_endpoints_is_answered_503,
+    answers::a_servers_own_error_is_passed_on,
+    answers::headers_of_a_client_reach_neither_the_pick_nor_the_server,
+    fallback::an_endpoint_that_refuses_is_passed_over_and_counted,
+    load::a_thousand_aborts_leave_nothing_and_hurt_nobody,
+    load::a_mixed_load_has_no_wrong_answer_and_leaves_no_memory,
+    faults::without_an_endpoint_picker_the_failure_mode_decides,
+    faults::an_endpoint_picker_that_dies_before_its_pick_costs_that_request_alone,
+    faults::an_endpoint_picker_that_dies_after_its_pick_costs_that_request_alone,
+    faults::events_are_cut_by_the_death_of_the_endpoint_picker,
 ];
 
 fn main() -> ExitCode {

@@ -38,6 +38,8 @@ pub(crate) enum Way {
     BufferedPartial,
     /// The bodies pass unseen.
     Bodiless,
+    /// As in the sample, but a request is never repeated.
+    OneAttempt,
     /// As in the sample, but client headers that steer are left in place.
     Unstripped,
     /// A request goes on without the endpoint picker where that does not answer.
@@ -54,13 +56,14 @@ pub(crate) struct Stand {
 // === impl Way ===
 
 impl Way {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::FullDuplex,
         Self::Streamed,
         Self::StreamedAhead,
         Self::Buffered,
         Self::BufferedPartial,
         Self::Bodiless,
+        Self::OneAttempt,
         Self::Unstripped,
         Self::FailOpen,
     ];
@@ -77,7 +80,9 @@ impl Way {
 
     fn mode(self) -> &'static str {
         match self {
-            Self::FullDuplex | Self::Unstripped | Self::FailOpen => "FULL_DUPLEX_STREAMED",
+            Self::FullDuplex | Self::OneAttempt | Self::Unstripped | Self::FailOpen => {
+                "FULL_DUPLEX_STREAMED"
+            }
             Self::Streamed | Self::StreamedAhead => "STREAMED",
             Self::Buffered => "BUFFERED",
             Self::BufferedPartial => "BUFFERED_PARTIAL",
@@ -98,9 +103,13 @@ impl Way {
         if self == Self::Unstripped {
             manager["early_header_mutation_extensions"] = json!([]);
         }
+        let route = &mut manager["route_config"]["virtual_hosts"][0]["routes"][0]["route"];
         if self == Self::FailOpen {
-            manager["route_config"]["virtual_hosts"][0]["routes"][0]["route"]["cluster"] =
-                "models-open".into();
+            route["cluster"] = "models-open".into();
+        }
+        // Where Envoy 1.40 may repeat a request, it sends the body of one with trailers twice.
+        if !matches!(self, Self::FullDuplex | Self::Unstripped | Self::FailOpen) {
+            route["retry_policy"] = Value::Null;
         }
         let ext_proc = &mut manager["http_filters"][0]["typed_config"];
         ext_proc["processing_mode"]["request_body_mode"] = self.mode().into();
@@ -109,6 +118,9 @@ impl Way {
         if self.mode() != "FULL_DUPLEX_STREAMED" {
             // 20 MB are read in less than a second; Envoy's own limit of 200 ms is for bodies of a usual size
             ext_proc["message_timeout"] = "10s".into();
+        }
+        if self == Self::FailOpen {
+            ext_proc["grpc_service"]["envoy_grpc"]["cluster_name"] = "epp-open".into();
         }
         if self == Self::StreamedAhead {
             ext_proc["send_body_without_waiting_for_header_response"] = true.into();
@@ -125,7 +137,7 @@ impl Stand {
         let flags = |line: &str| line.split_whitespace().map(ToOwned::to_owned).collect();
         let setup = Setup {
             server_flags: flags(
-                "--mode echo --max-num-seqs 1000 --kv-cache-size 600000 --max-request-body-bytes 64MiB",
+                "--mode echo --max-num-seqs 1000 --kv-cache-size 4000 --max-request-body-bytes 67108864",
             ),
             epp_flags: flags(&format!("--max-request-body {MAX_BODY}")),
             configure_epp,
@@ -145,7 +157,7 @@ impl Stand {
         let id = self.ids.fetch_add(1, Ordering::Relaxed).to_string();
         let (method, path, body) = (ask.method.clone(), ask.path, ask.body.bytes());
         let what = format!("{way:?}: {method} {path}, {} bytes", body.len());
-        let answer = self.client.send(&way.url(), ask.header(TEST_ID, &id)).await;
+        let answer = self.client.send(way, ask.header(TEST_ID, &id)).await;
         let answer = answer.with_context(|| what.clone())?;
         let seen = self.seen_by_server(&answer, &id).await;
         let seen = seen.with_context(|| format!("{what}: {}: {}", answer.status, answer.text()))?;
@@ -207,19 +219,29 @@ impl Stand {
         Ok(value.map_err(anyhow::Error::msg)?.unwrap_or(0.0))
     }
 
-    /// Waits until requests get through as in the beginning.
+    /// Waits until requests get through as in the beginning, also where they would without the endpoint picker.
     pub(crate) async fn settle(&self) -> Result<()> {
-        let ask = || Ask::post(CHAT, Payload::Whole(chat("settle", 1, false)));
-        let seen = eventually("a request gets through", SOON, async || {
-            let answer = self.client.send(&Way::FullDuplex.url(), ask()).await;
-            let answer = answer.map_err(|error| format!("{error:#}"))?;
-            if answer.status == 200 {
-                Ok(())
-            } else {
-                Err(format!("{}: {}", answer.status, answer.text()))
-            }
-        });
-        Ok(seen.await?)
+        const PICKED: &str = "llm_d_epp_request_total";
+        for way in [Way::FullDuplex, Way::FailOpen] {
+            let seen = eventually("a request is picked for", SOON, async || {
+                let before = self.standalone.metric(PICKED).await?;
+                let ask = Ask::post(CHAT, Payload::Whole(chat("settle", 1, false)));
+                let answer = self.client.send(way, ask).await;
+                let answer = answer.map_err(|error| format!("{error:#}"))?;
+                let after = self.standalone.metric(PICKED).await?;
+                if answer.status == 200 && after > before {
+                    Ok(())
+                } else {
+                    Err(format!(
+                        "{way:?}: {}: {}, {after:?} picks",
+                        answer.status,
+                        answer.text()
+                    ))
+                }
+            });
+            seen.await?;
+        }
+        Ok(())
     }
 }
 
@@ -237,6 +259,18 @@ pub(crate) fn chat(text: &str, tokens: u32, stream: bool) -> Bytes {
     body.to_string().into()
 }
 
+/// What a [`large`] chat is answered.
+pub(crate) const LARGE: &str = "so much for so few words";
+
+/// A chat of so many bytes and some more. Most are in a field that servers skip, which costs them less time than a prompt.
+pub(crate) fn large(bytes: usize) -> Bytes {
+    let padding = "sixteen bytes.. ".repeat(bytes / 16);
+    let body = format!(
+        r#"{{"padding":"{padding}","model":"{MODEL}","max_tokens":8,"messages":[{{"role":"user","content":"{LARGE}"}}]}}"#
+    );
+    body.into()
+}
+
 /// What a client reads in an answer, whole or as events; nothing unless it is complete.
 pub(crate) fn text_of(answer: &Answer) -> Option<String> {
     let body = answer.text();
@@ -244,21 +278,22 @@ pub(crate) fn text_of(answer: &Answer) -> Option<String> {
         let content = &answer.json()["choices"][0]["message"]["content"];
         return content.as_str().map(ToOwned::to_owned);
     }
-    let mut events = body.split("\n\n").filter(|event| !event.is_empty());
-    let mut text = String::new();
-    let end = events.find(|event| {
-        let data = event.trim_start_matches("data: ");
-        let event: Value = serde_json::from_str(data).unwrap_or_default();
-        text += event["choices"][0]["delta"]["content"]
-            .as_str()
-            .unwrap_or_default();
-        data == "[DONE]"
+    body.ends_with("data: [DONE]\n\n")
+        .then(|| read_events(&body))
+}
+
+/// The text in the events of an answer that may be cut off.
+pub(crate) fn read_events(body: &str) -> String {
+    let events = body.split("\n\n").filter_map(|event| {
+        let event: Value = serde_json::from_str(event.strip_prefix("data: ")?).ok()?;
+        let text = event["choices"][0]["delta"]["content"].as_str()?;
+        Some(text.to_owned())
     });
-    (end.is_some() && events.next().is_none()).then_some(text)
+    events.collect()
 }
 
 fn configure_epp(config: &mut Value) {
-    config["isthmus"]["objectives"] = json!({"batch": -1});
+    config["isthmus"] = json!({"objectives": {"batch": -1}});
 }
 
 fn configure_envoy(config: &mut Value, setup: &Setup) {
@@ -282,8 +317,27 @@ fn configure_envoy(config: &mut Value, setup: &Setup) {
     {
         *policy = any;
     }
+    // a new endpoint picker is asked at once
+    let check = &mut resources["clusters"][1]["health_checks"][0];
+    check["interval"] = "0.2s".into();
+    check["no_traffic_interval"] = "0.2s".into();
+    // and the first failed attempt says that there is no endpoint picker, before a body is sent to it
+    let mut epp = resources["clusters"][1].clone();
+    epp["name"] = "epp-open".into();
+    epp["load_assignment"]["cluster_name"] = "epp-open".into();
+    epp["outlier_detection"] = json!({
+        "split_external_local_origin_errors": true,
+        "consecutive_local_origin_failure": 1,
+        "enforcing_consecutive_local_origin_failure": 100,
+        "max_ejection_percent": 100,
+        "base_ejection_time": "1s",
+        "interval": "1s",
+    });
     let listeners = Way::ALL.map(|way| way.listener(&sample));
-    for (place, added) in [("listeners", listeners.to_vec()), ("clusters", vec![open])] {
+    for (place, added) in [
+        ("listeners", listeners.to_vec()),
+        ("clusters", vec![open, epp]),
+    ] {
         if let Some(resources) = resources[place].as_array_mut() {
             resources.extend(added);
         }

@@ -29,6 +29,9 @@ const MAX_READ_HERE: usize = 1024 * 1024;
 /// Beyond it the bodies before this one take longer to read than its client will wait.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 
+/// Bodies that only look complete, at the ends of their parts, are rare; each look reads all of it.
+pub(super) const EARLY_LOOKS: u8 = 8;
+
 /// What a proxy is asked to wait for a request in the queue; the queue's own limit is mostly less.
 const QUEUE_LIMIT: Duration = Duration::from_mins(5);
 
@@ -68,6 +71,8 @@ pub(super) struct Held {
     headers_answered: bool,
     /// The proxy was asked to wait, which it takes once.
     asked_to_wait: bool,
+    /// How often it was read to see whether it is complete without an end.
+    early_looks: u8,
 }
 
 /// How a request ended.
@@ -137,6 +142,7 @@ impl Exchange {
             unanswered: 0,
             headers_answered: false,
             asked_to_wait: false,
+            early_looks: 0,
         };
         if held.api.is_none() {
             return self.decide(held, None);
@@ -293,13 +299,19 @@ impl Exchange {
         comes && !head.end
     }
 
-    fn collect(&mut self, held: Held, now: Moment) -> Outputs {
+    fn collect(&mut self, mut held: Held, now: Moment) -> Outputs {
         let whole = match self.modes.request {
             BodyMode::Buffered => true,
             _ => held.end != End::NotYet,
         };
         if whole {
             return self.read_and_decide(held, now);
+        }
+        // Where trailers follow, no body message is the last, and the proxy holds them back until it has its answer.
+        if let BodyMode::Streamed | BodyMode::BufferedPartial = self.modes.request
+            && let Some(parsed) = held.read_early()
+        {
+            return self.decide(held, Some(parsed));
         }
         let enough = match self.modes.request {
             BodyMode::BufferedPartial => true,
@@ -381,6 +393,17 @@ impl Held {
             self.end = End::ByMessage;
         }
         Ok(())
+    }
+
+    /// What the body says, if it is complete although no end was announced: JSON that is cut off is no JSON.
+    fn read_early(&mut self) -> Option<Parsed> {
+        let body = self.body.as_ref();
+        let last = body.iter().rfind(|byte| !byte.is_ascii_whitespace());
+        if last != Some(&b'}') || self.early_looks == EARLY_LOOKS {
+            return None;
+        }
+        self.early_looks += 1;
+        self.api?.parse(body).ok()
     }
 
     /// Makes room for a body of `total` bytes: for its declared length at once, else by doubling.

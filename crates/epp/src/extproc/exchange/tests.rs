@@ -1,7 +1,7 @@
 use rstest::rstest;
 use scheduling::{EndpointId, Member, NoPick, Registry, Snapshot};
 
-use super::*;
+use super::{request::EARLY_LOOKS, *};
 use crate::{
     body::Api,
     extproc::message::{Answer, Query, RequestHead, Route},
@@ -367,6 +367,34 @@ fn a_truncated_body_is_picked_for_unread() {
     script.on(mk_headers(CHAT, mk_modes(BodyMode::BufferedPartial)));
     assert_eq!(script.on(mk_chunk(piece(0, 9), false)), ["body pick"]);
     assert_eq!(script.model(), None);
+}
+
+/// Where trailers follow, no body message is the last, and Envoy sends them only once its headers are answered.
+#[rstest]
+#[case(mk_modes(BodyMode::BufferedPartial), &["body pick"])]
+#[case(STREAMED_AHEAD, &["headers pick", "body"])]
+fn a_body_that_is_complete_is_read_before_its_trailers(
+    #[case] modes: Modes,
+    #[case] answers: &[&str],
+) {
+    let mut script = Script::new();
+    script.on(mk_headers(CHAT, modes));
+    assert_eq!(script.on(mk_chunk(BODY, false)), answers);
+    assert_eq!(script.model(), Some("m"));
+    assert_eq!(script.on(Input::RequestTrailers), ["trailers"]);
+}
+
+#[test]
+fn a_body_that_only_looks_complete_is_read_a_few_times() {
+    let mut script = Script::new();
+    script.on(mk_headers(CHAT, STREAMED_AHEAD));
+    script.on(mk_chunk(r#"{"model":"m","prompt":"}"#, false));
+    for _ in 0..EARLY_LOOKS {
+        assert!(script.on(mk_chunk("}", false)).is_empty());
+    }
+    assert!(script.on(mk_chunk(r#""}"#, false)).is_empty());
+    assert_eq!(script.on(mk_chunk("", true))[0], "headers pick");
+    assert_eq!(script.model(), Some("m"));
 }
 
 #[test]
