@@ -26,6 +26,7 @@ mod metrics;
 mod program;
 mod proto;
 mod reject;
+mod reread;
 mod scrape;
 mod server;
 mod tap;
