@@ -12,6 +12,7 @@
 //!  file ─► config ─► CurrentConfig ──────────────────────┘
 //! ```
 
+mod admin;
 mod args;
 mod body;
 mod budget;
@@ -22,6 +23,7 @@ mod edit;
 mod extproc;
 mod gather;
 mod health;
+mod leader;
 mod metrics;
 mod program;
 mod proto;
@@ -32,7 +34,10 @@ mod server;
 mod tap;
 mod tls;
 
-pub use args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs, Size, Span};
+pub use args::{
+    Args, ConfigArgs, ElectionArgs, ListenArgs, PoolArgs, RequestArgs, Size, Span, TlsArgs,
+    UnusedArgs,
+};
 pub use budget::Budget;
 pub use config::{
     Band, ClientCert, Compat, Config, ConfigFile, ConfigMetrics, CurrentConfig, EngineConfig,
@@ -48,4 +53,7 @@ pub use moment::Clock;
 pub use program::run;
 pub use scrape::{EngineTable, EnginesError, OnScraped, Scraper};
 pub use server::{ExtProcServer, listen, serve_health};
-pub use tls::{Certificate, CertificateError};
+pub use tls::{
+    Acceptor, Alpn, ClientCaError, Connection, HandshakeError, PairError, PortTls, San, SanError,
+    TlsError, TlsFiles, TlsMetrics, TlsReload, TlsVersion,
+};

@@ -7,7 +7,7 @@ use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Error, Server, server::TcpIncoming};
 
-use crate::{extproc::ExtProc, gather::Gather, health::Readiness, tls::Certificate};
+use crate::{extproc::ExtProc, gather::Gather, health::Readiness, tls::Acceptor};
 
 /// 4 MiB: the body of a million-token prompt is on its way at once.
 const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
@@ -28,8 +28,8 @@ pub struct ExtProcServer {
     pub service: ExtProc,
     /// Told to probes that come the same way.
     pub readiness: Readiness,
-    /// Absent: plaintext.
-    pub certificate: Option<Certificate>,
+    /// With TLS or without.
+    pub acceptor: Acceptor,
     /// Streams of one connection.
     pub max_streams: u32,
 }
@@ -40,12 +40,12 @@ impl ExtProcServer {
     /// Serves until `stop`; then takes no new connection or stream, and returns when the last one ended.
     ///
     /// # Errors
-    /// When the certificate cannot be used.
+    /// When no connection can be accepted any more.
     pub async fn serve(self, listener: TcpListener, stop: CancellationToken) -> Result<(), Error> {
         let Self {
             service,
             readiness,
-            certificate,
+            acceptor,
             max_streams,
         } = self;
         let (stopping, stopped) = watch::channel(false);
@@ -56,14 +56,11 @@ impl ExtProcServer {
             .http2_max_pending_accept_reset_streams(Some(PENDING_RESETS))
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT));
-        if let Some(certificate) = certificate {
-            server = server.tls_config(certificate.server_config())?;
-        }
         let stop = async move {
             stop.cancelled().await;
             stopping.send_replace(true);
         };
-        let gathered = incoming(listener).map_ok(Gather::new);
+        let gathered = acceptor.incoming(incoming(listener)).map_ok(Gather::new);
         server
             .add_service(service)
             .add_service(readiness.service(stopped))
