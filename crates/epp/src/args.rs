@@ -1,10 +1,16 @@
 //! Flags and their variables.
 
+mod tls;
+mod unused;
+
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{ArgAction, Parser, builder::NonEmptyStringValueParser};
 use discovery::{LabelSelector, TargetPorts};
 use process::LogArgs;
+
+pub use tls::TlsArgs;
+pub use unused::UnusedArgs;
 
 use crate::{config::Compat, director::ModelMatch, extproc::BodyMode};
 
@@ -29,12 +35,21 @@ pub struct Args {
     /// What is listened on.
     #[command(flatten)]
     pub listen: ListenArgs,
+    /// Who may connect.
+    #[command(flatten)]
+    pub tls: TlsArgs,
+    /// Beside others.
+    #[command(flatten)]
+    pub election: ElectionArgs,
     /// How requests are handled.
     #[command(flatten)]
     pub requests: RequestArgs,
     /// Logs.
     #[command(flatten)]
     pub log: LogArgs,
+    /// What others have.
+    #[command(flatten)]
+    pub unused: UnusedArgs,
 }
 
 /// Flags of the pool.
@@ -98,7 +113,7 @@ pub struct ConfigArgs {
 
 /// Flags of the ports.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Ports and TLS")]
+#[command(next_help_heading = "Ports")]
 pub struct ListenArgs {
     /// Port of ext_proc (and of gRPC health, for probes through the same way).
     #[arg(long, env, value_name = "PORT", default_value_t = 9002)]
@@ -106,16 +121,9 @@ pub struct ListenArgs {
     /// Port of gRPC health, in plaintext.
     #[arg(long, env, value_name = "PORT", default_value_t = 9003)]
     pub grpc_health_port: u16,
-    /// Port of /metrics, /healthz and /readyz, in plaintext HTTP.
+    /// Port of /metrics, /healthz and /readyz.
     #[arg(long, env, value_name = "PORT", default_value_t = 9090)]
     pub metrics_port: u16,
-    /// Serve ext_proc over TLS. false: plaintext HTTP/2.
-    #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, default_value_t = true,
-          num_args = 0..=1, default_missing_value = "true")]
-    pub secure_serving: bool,
-    /// Directory with tls.crt and tls.key in PEM. Without it a self-signed P-256 certificate is made at start.
-    #[arg(long, env, value_name = "DIR")]
-    pub cert_path: Option<PathBuf>,
     /// Largest message taken from Envoy, such as 16MiB [default: --max-request-body and 1 MiB more]. A lower one makes
     /// bodies that come in one message end in a gRPC error, not in 413.
     #[arg(long, env, value_name = "SIZE")]
@@ -135,6 +143,17 @@ pub struct ListenArgs {
     /// up to 10 s as before, until another EPP is ready, then 4 s not ready, until every proxy has seen it.
     #[arg(long, env, value_name = "DURATION", default_value = "30s")]
     pub drain_timeout: Span,
+}
+
+/// Flags of an EPP beside others of the same pool.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Replicas")]
+pub struct ElectionArgs {
+    /// Be ready only while holding the Lease epp-NAMESPACE-POOL.isthmus.dev in the pool's namespace, so that one EPP of
+    /// several answers; the others stay warm. Without it all of them answer. Not with a file of endpoints.
+    #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, default_value_t = false,
+          num_args = 0..=1, default_missing_value = "true")]
+    pub ha_enable_leader_election: bool,
 }
 
 /// Flags of request handling.
@@ -337,7 +356,9 @@ mod tests {
             args.requests.default_body_mode,
             BodyMode::FullDuplexStreamed
         );
-        assert!(args.listen.secure_serving && args.requests.clear_route_cache);
+        assert!(args.tls.secure_serving && args.requests.clear_route_cache);
+        assert!(args.tls.enable_cert_reload && !args.tls.metrics_endpoint_auth);
+        assert!(!args.election.ha_enable_leader_election);
     }
 
     #[rstest]
@@ -359,6 +380,14 @@ mod tests {
     #[case(&["--endpoint-selector", "app in a"], false)]
     #[case(&["--endpoint-selector", ""], false)]
     #[case(&["--endpoint-target-ports", "8000,8000"], false)]
+    #[case(&["--tls-min-version", "VersionTLS13"], true)]
+    #[case(&["--tls-min-version", "VersionTLS11"], false)]
+    #[case(&["--tls-min-version", "1.2"], false)]
+    #[case(&["--client-san", "a.example", "--client-san", "spiffe://a/b,10.0.0.1"], true)]
+    #[case(&["--client-san", ""], false)]
+    #[case(&["--client-ca-file", ""], false)]
+    #[case(&["--enable-pprof=false", "--zap-devel", "--tls-cipher-suites", "A,B"], true)]
+    #[case(&["--zap-devel=maybe"], false)]
     fn values_are_checked(#[case] flags: &[&str], #[case] good: bool) {
         let words = ["epp", "--pool-name", "llm"].iter().chain(flags);
         assert_eq!(Args::try_parse_from(words).is_ok(), good, "{flags:?}");

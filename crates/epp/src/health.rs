@@ -30,6 +30,8 @@ pub enum Part {
     Discovery,
     /// Every member was scraped once, or had the time for it.
     Metrics,
+    /// The Lease of the pool is held. Only in leader mode: there from when it is first set.
+    Leader,
 }
 
 /// Readiness of this process. Cheap to clone; every change reaches all watchers.
@@ -54,6 +56,7 @@ impl Part {
         match self {
             Self::Discovery => "discovery",
             Self::Metrics => "metrics",
+            Self::Leader => "leader",
         }
     }
 }

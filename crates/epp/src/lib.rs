@@ -12,6 +12,7 @@
 //!  file ─► config ─► CurrentConfig ──────────────────────┘
 //! ```
 
+mod admin;
 mod args;
 mod body;
 mod budget;
@@ -27,17 +28,22 @@ mod extproc;
 pub mod fuzz;
 mod gather;
 mod health;
+mod leader;
 mod metrics;
 mod program;
 mod proto;
 mod reject;
+mod reread;
 mod scrape;
 mod server;
 mod tap;
 mod thread;
 mod tls;
 
-pub use args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs, Size, Span};
+pub use args::{
+    Args, ConfigArgs, ElectionArgs, ListenArgs, PoolArgs, RequestArgs, Size, Span, TlsArgs,
+    UnusedArgs,
+};
 pub use budget::Budget;
 pub use config::{
     Band, ClientCert, Compat, Config, ConfigFile, ConfigMetrics, CurrentConfig, EngineConfig,
@@ -54,4 +60,7 @@ pub use program::run;
 pub use scrape::{EngineTable, EnginesError, OnScraped, Plan, Planner, Scraper};
 pub use server::{ExtProcServer, ServeError, listen, serve_health};
 pub use thread::Panicked;
-pub use tls::{Certificate, CertificateError};
+pub use tls::{
+    Acceptor, Alpn, ClientCaError, HandshakeError, MaybeTls, PairError, PortTls, San, SanError,
+    TlsError, TlsFiles, TlsMetrics, TlsReload, TlsVersion,
+};

@@ -1,5 +1,7 @@
 //! The program: parts, ports, tasks, and their end.
 
+mod security;
+
 use std::{num::NonZeroUsize, sync::Arc, thread::available_parallelism, time::Duration};
 
 use anyhow::{Context, anyhow};
@@ -7,13 +9,13 @@ use axum::Router;
 use discovery::ObjectDiscovery;
 use futures::future::BoxFuture;
 use kube::Client;
-use process::{ConfigError, Shutdown, admin};
+use process::{ConfigError, Shutdown};
 use prometheus_client::registry::Registry;
 use scheduling::{Freshness, Snapshot};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
-    sync::watch,
+    sync::{OnceCell, watch},
     task::{JoinError, JoinSet},
     time::{Instant, MissedTickBehavior, interval, sleep_until, timeout, timeout_at},
 };
@@ -22,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
+    admin::{AdminServer, Readers, Reviewer},
     args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs},
     budget::Budget,
     config::{Config, ConfigFile, ConfigMetrics, CurrentConfig, LoadError, Refusals, Reload},
@@ -30,13 +33,15 @@ use crate::{
     discovery::{Membership, ObjectsInForce, Opened, Source},
     extproc::{ExtProc, Limits, Settings},
     health::Readiness,
+    leader::{Election, LeaseName},
     metrics::{Metrics, PoolCollector},
     scrape::{OnScraped, Plan, Planner, Scraper},
     server::{ExtProcServer, listen, serve_health},
     thread::OwnThread,
-    tls::Certificate,
+    tls::{TlsMetrics, TlsReload},
 };
 use moment::Clock;
+use security::Security;
 
 /// A proxy sends a body without pause; a minute of silence is a client that is gone.
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
@@ -79,20 +84,31 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         pool,
         config,
         listen,
+        tls,
+        election,
         requests,
         log: _,
+        unused,
     } = args;
+    unused.check()?;
     let freshness = freshness(&pool);
     let (config, reload) = configuration(config, freshness)?;
     let (planner, plans) =
         Planner::begin(config.clone()).map_err(|refusal| refused(SCRAPING, &refusal.into()))?;
-    let certificate = certificate(&listen)?;
+    let mut registry = Registry::default();
+    let auth = tls.metrics_endpoint_auth;
+    let security = Security::of(tls, &TlsMetrics::register(&mut registry))?;
     let source = Source::of(&pool, config.load().discovery.as_ref())?;
-    let source = source.open(connect).await?;
+    let elected = election.ha_enable_leader_election;
+    let lease = elected.then(|| LeaseName::of(&source)).transpose()?;
+    let api = ApiServer::default();
+    let source = source.open(|| api.client()).await?;
+    let readers = api.readers(auth).await?;
     let ports = Ports::open(&listen).await?;
     let clock = Clock::start();
     let readiness = Readiness::new();
-    let mut registry = Registry::default();
+    let election = api.election(lease, clock, &readiness, &mut registry);
+    let election = election.await?;
     let metrics = Metrics::register(&mut registry);
     metrics.register_flow_control(&mut registry, pool.display_name());
     let parts = Parts {
@@ -116,6 +132,9 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     if let Some(reload) = reload {
         spawn_reload(&mut tasks, reload, config.clone(), config_metrics)?;
     }
+    for reload in security.reloads {
+        spawn_tls_reload(&mut tasks, reload)?;
+    }
     let members = parts.spawn_discovery(&mut tasks, source, config.clone());
     spawn_director(&mut tasks, &director);
     let interval = pool.refresh_metrics_interval.0;
@@ -134,48 +153,38 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
             drained.clone(),
         ),
         readiness: readiness.clone(),
-        certificate,
+        acceptor: security.ext_proc,
         max_streams: listen.max_streams,
         threads: available_parallelism().unwrap_or(NonZeroUsize::MIN),
     };
-    spawn_servers(
-        &mut tasks,
-        server,
-        ports,
-        goaway.clone(),
-        &readiness,
-        registry,
-        debug_pages(&listen, &director),
-    );
+    let admin = process::admin::router(Arc::new(registry), readiness.admin());
+    let admin = AdminServer {
+        router: admin.merge(debug_pages(&listen, &director)),
+        acceptor: security.admin,
+        readers,
+    };
+    spawn_servers(&mut tasks, server, ports, goaway.clone(), &readiness, admin);
+    let (name, namespace) = (pool.display_name(), pool.namespace());
+    info!(pool = name, namespace, port = listen.grpc_port, "started");
+    let running = Running {
+        tasks,
+        election,
+        readiness,
+        goaway,
+        drained,
+        drain_timeout: listen.drain_timeout.0,
+    };
+    running.until(shutdown).await
+}
 
-    info!(
-        pool = pool.display_name(),
-        namespace = pool.namespace(),
-        port = listen.grpc_port,
-        "started"
-    );
-    tokio::select! {
-        Some(ended) = tasks.join_next() => {
-            let error = unexpected(ended);
-            readiness.fail(error.to_string());
-            return Err(error);
-        }
-        () = shutdown.drain.cancelled() => {}
-    }
-    let drain = drain(
-        &mut tasks,
-        listen.drain_timeout.0,
-        &readiness,
-        &goaway,
-        &drained,
-    );
-    tokio::select! {
-        result = drain => result,
-        () = shutdown.now.cancelled() => {
-            warn!("ended at once: open streams are cut");
-            Ok(())
-        }
-    }
+/// All that runs, and what ends it.
+struct Running {
+    tasks: Tasks,
+    election: Election,
+    readiness: Readiness,
+    goaway: CancellationToken,
+    drained: CancellationToken,
+    drain_timeout: Duration,
 }
 
 /// The parts that others are made of.
@@ -186,11 +195,49 @@ struct Parts {
     metrics: Metrics,
 }
 
+/// The API server, and a client of it once somebody needs one.
+#[derive(Default)]
+struct ApiServer(OnceCell<Client>);
+
 /// All ports; opened together, so that a taken one ends the program before it does anything.
 struct Ports {
     grpc: TcpListener,
     health: TcpListener,
     admin: TcpListener,
+}
+
+// === impl Running ===
+
+impl Running {
+    /// Runs until a part ends, or until `shutdown`.
+    async fn until(mut self, shutdown: Shutdown) -> anyhow::Result<()> {
+        let failed = tokio::select! {
+            Some(ended) = self.tasks.join_next() => Some(unexpected(ended)),
+            error = self.election.failed() => Some(error),
+            () = shutdown.drain.cancelled() => None,
+        };
+        if let Some(error) = failed {
+            self.readiness.fail(error.to_string());
+            return Err(error);
+        }
+        self.election.release().await;
+        tokio::select! {
+            result = self.end() => result,
+            () = shutdown.now.cancelled() => {
+                warn!("ended at once: open streams are cut");
+                Ok(())
+            }
+        }
+    }
+
+    /// Drains, and waits for the lease, which was given back before.
+    async fn end(mut self) -> anyhow::Result<()> {
+        let limit = self.drain_timeout;
+        let (goaway, drained) = (&self.goaway, &self.drained);
+        let result = drain(&mut self.tasks, limit, &self.readiness, goaway, drained).await;
+        self.election.released().await;
+        result
+    }
 }
 
 // === impl Parts ===
@@ -325,6 +372,37 @@ impl Parts {
     }
 }
 
+// === impl ApiServer ===
+
+impl ApiServer {
+    async fn client(&self) -> anyhow::Result<Client> {
+        self.0.get_or_try_init(connect).await.cloned()
+    }
+
+    /// Those whom it lets read metrics, unless everyone may.
+    async fn readers(&self, needed: bool) -> anyhow::Result<Option<Readers>> {
+        if !needed {
+            return Ok(None);
+        }
+        let reviewer = Reviewer::new(self.client().await?);
+        Ok(Some(Readers::new(reviewer)))
+    }
+
+    async fn election(
+        &self,
+        lease: Option<LeaseName>,
+        clock: Clock,
+        readiness: &Readiness,
+        registry: &mut Registry,
+    ) -> anyhow::Result<Election> {
+        let Some(lease) = lease else {
+            return Ok(Election::none());
+        };
+        let client = self.client().await?;
+        Ok(Election::begin(client, &lease, clock, readiness, registry))
+    }
+}
+
 // === impl Ports ===
 
 impl Ports {
@@ -412,9 +490,8 @@ fn spawn_reload(
     current: CurrentConfig,
     metrics: ConfigMetrics,
 ) -> anyhow::Result<()> {
-    let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+    let hangups = hangups()?;
     tasks.spawn(async move {
-        let hangups = SignalStream::new(hangups);
         reload.run(current, metrics, hangups).await;
         ("reload of the configuration", Ok(()))
     });
@@ -429,14 +506,27 @@ fn debug_pages(args: &ListenArgs, director: &Arc<Director>) -> Router {
     debug::router(Arc::clone(director))
 }
 
+fn spawn_tls_reload(tasks: &mut Tasks, reload: TlsReload) -> anyhow::Result<()> {
+    let hangups = hangups()?;
+    tasks.spawn(async move {
+        reload.run(hangups).await;
+        ("reload of certificates", Ok(()))
+    });
+    Ok(())
+}
+
+fn hangups() -> anyhow::Result<SignalStream> {
+    let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+    Ok(SignalStream::new(hangups))
+}
+
 fn spawn_servers(
     tasks: &mut Tasks,
     server: ExtProcServer,
     ports: Ports,
     stop: CancellationToken,
     readiness: &Readiness,
-    registry: Registry,
-    debug_pages: Router,
+    admin: AdminServer,
 ) {
     let Ports {
         grpc,
@@ -449,10 +539,8 @@ fn spawn_servers(
         let served = serve_health(health, health_readiness).await;
         ("health server", served.map_err(Into::into))
     });
-    let admin_health = readiness.admin();
     tasks.spawn(async move {
-        let (registry, never) = (Arc::new(registry), CancellationToken::new());
-        let served = admin::serve(admin_port, registry, admin_health, debug_pages, never).await;
+        let served = admin.serve(admin_port).await;
         ("admin server", served.map_err(Into::into))
     });
 }
@@ -511,27 +599,6 @@ fn max_message(listen: &ListenArgs, requests: &RequestArgs) -> u64 {
         );
     }
     given.0
-}
-
-fn certificate(args: &ListenArgs) -> anyhow::Result<Option<Certificate>> {
-    match (args.secure_serving, &args.cert_path) {
-        (false, None) => Ok(None),
-        (false, Some(_)) => {
-            warn!("--cert-path has no effect with --secure-serving=false");
-            Ok(None)
-        }
-        (true, None) => Ok(Some(Certificate::self_signed()?)),
-        (true, Some(dir)) => {
-            let read = Certificate::read(dir).map_err(|error| {
-                ConfigError::new(
-                    format!("--cert-path {}: {error}", dir.display()),
-                    "a directory with tls.crt and tls.key in PEM",
-                    "--cert-path /etc/epp/tls",
-                )
-            });
-            Ok(Some(read?))
-        }
-    }
 }
 
 /// The API server of the pod's ServiceAccount or of `$KUBECONFIG`. Nothing is sent yet.

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{Stream, StreamExt, stream::FuturesUnordered};
+use futures::{Stream, StreamExt, TryStreamExt, stream::FuturesUnordered};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{mpsc, watch},
@@ -33,7 +33,7 @@ use crate::{
     gather::Gather,
     health::Readiness,
     thread::{OwnThread, Panicked},
-    tls::Certificate,
+    tls::{Acceptor, MaybeTls},
 };
 
 /// 4 MiB: the body of a million-token prompt is on its way at once.
@@ -62,8 +62,8 @@ pub struct ExtProcServer {
     pub service: ExtProc,
     /// Told to probes that come the same way.
     pub readiness: Readiness,
-    /// Absent: plaintext.
-    pub certificate: Option<Certificate>,
+    /// With TLS or without.
+    pub acceptor: Acceptor,
     /// Streams of one connection.
     pub max_streams: u32,
     /// Threads that connections are handed out to.
@@ -73,7 +73,7 @@ pub struct ExtProcServer {
 /// Why the port is served no more.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The certificate cannot be used, or the server of a thread failed.
+    /// The server of a thread failed.
     #[error(transparent)]
     Server(#[from] Error),
     /// No thread could be started.
@@ -109,7 +109,7 @@ impl ExtProcServer {
     /// future ends all at once, and waits for the threads.
     ///
     /// # Errors
-    /// When the certificate cannot be used, or a thread cannot be started, or ends early.
+    /// When a thread cannot be started, or ends early.
     pub async fn serve(
         self,
         listener: TcpListener,
@@ -118,7 +118,7 @@ impl ExtProcServer {
         let Self {
             service,
             readiness,
-            certificate,
+            acceptor,
             max_streams,
             threads,
         } = self;
@@ -129,16 +129,14 @@ impl ExtProcServer {
             .http2_max_pending_accept_reset_streams(Some(PENDING_RESETS))
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT));
-        if let Some(certificate) = certificate {
-            server = server.tls_config(certificate.server_config())?;
-        }
         let (stopping, stopped) = watch::channel(false);
         let (mut turns, running) = (Turns(Vec::new()), FuturesUnordered::new());
         for index in 0..threads.get() {
             let (queue, accepted) = mpsc::channel(QUEUE);
             let (server, service) = (server.clone(), service.on_thread());
             let (readiness, stopped) = (readiness.clone(), stopped.clone());
-            let serve = move || serve_queue(server, service, readiness, stopped, accepted);
+            let connections = incoming_of(accepted, acceptor.clone());
+            let serve = move || serve_queue(server, service, readiness, stopped, connections);
             let thread = OwnThread::start(&format!("ext-proc-{index}"), serve);
             running.push(thread.map_err(ServeError::Thread)?.output());
             turns.0.push(Place {
@@ -228,14 +226,14 @@ async fn serve_queue(
     service: ExtProc,
     readiness: Readiness,
     stopped: watch::Receiver<bool>,
-    accepted: mpsc::Receiver<Accepted>,
+    connections: impl Stream<Item = io::Result<Gather<Connection<MaybeTls>>>>,
 ) -> Result<(), Error> {
     // Its end is that of the queue: else a connection in the queue would be cut instead of told to go away.
     let never = std::future::pending();
     let served = server
         .add_service(service.clone())
         .add_service(readiness.service(stopped))
-        .serve_with_incoming_shutdown(incoming_of(accepted), never);
+        .serve_with_incoming_shutdown(connections, never);
     tokio::select! {
         served = served => served,
         () = service.watch() => Ok(()),
@@ -246,11 +244,13 @@ async fn serve_queue(
 /// sends is gathered before it is encrypted, and an alert of TLS is not held back.
 fn incoming_of(
     accepted: mpsc::Receiver<Accepted>,
-) -> impl Stream<Item = io::Result<Gather<Connection<TcpStream>>>> {
-    ReceiverStream::new(accepted).map(|Accepted { tcp, live }| {
-        let tcp = TcpStream::from_std(tcp)?;
-        Ok(Gather::new(Connection::new(tcp, live)))
-    })
+    acceptor: Acceptor,
+) -> impl Stream<Item = io::Result<Gather<Connection<MaybeTls>>>> {
+    let accepted = ReceiverStream::new(accepted)
+        .map(|Accepted { tcp, live }| Ok((TcpStream::from_std(tcp)?, live)));
+    acceptor
+        .incoming(accepted)
+        .map_ok(|(stream, live)| Gather::new(Connection::new(stream, live)))
 }
 
 /// Serves health in plaintext until the future is dropped.

@@ -1,117 +1,158 @@
-//! The certificate of the ext_proc port.
+//! TLS of the ports: whose certificate is served, which clients are let in, and how both change while the program runs.
+//!
+//! ```text
+//!  tls.crt, tls.key ─► Pair ────┐
+//!                               ├─► Served (ServerConfig) ◄── Acceptor ◄── TCP connections
+//!  client CA, names ─► Clients ─┘
+//!          ▲ read again each 5 s and on SIGHUP: TlsReload
+//! ```
 
-use std::{fs, io, path::Path};
+mod accept;
+mod clients;
+mod files;
+mod metrics;
+mod pair;
+#[cfg(test)]
+pub(crate) mod test_pki;
 
-use tonic::transport::{Identity, ServerTlsConfig};
+use std::{fmt, str::FromStr, sync::Arc};
 
-/// What a self-signed certificate is for; the proxy does not check it.
-const SELF_SIGNED_NAMES: [&str; 2] = ["localhost", "epp"];
+use arc_swap::ArcSwap;
+use rustls::{
+    ServerConfig, SupportedProtocolVersion,
+    crypto::{CryptoProvider, aws_lc_rs},
+    server::{NoServerSessionStorage, danger::ClientCertVerifier},
+    sign::SingleCertAndKey,
+    version::{TLS12, TLS13},
+};
 
-/// A certificate chain and its key, in PEM.
-#[derive(Clone)]
-pub struct Certificate(Identity);
+pub use accept::{Acceptor, HandshakeError, MaybeTls};
+pub use clients::{ClientCaError, San, SanError};
+pub use files::{TlsError, TlsFiles, TlsReload};
+pub use metrics::{PortTls, TlsMetrics};
+pub use pair::PairError;
 
-/// Why there is no certificate.
-#[derive(Debug, thiserror::Error)]
-pub enum CertificateError {
-    /// A file cannot be read.
-    #[error("cannot read {0}: {1}")]
-    Read(String, #[source] io::Error),
-    /// The files hold no usable pair.
-    #[error("{0} holds no certificate and key that fit together: {1}")]
-    Unusable(String, #[source] tonic::transport::Error),
-    /// No key could be made.
-    #[error("cannot make a self-signed certificate: {0}")]
-    Make(#[source] rcgen::Error),
+use pair::Pair;
+
+static FROM_TLS12: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
+static FROM_TLS13: [&SupportedProtocolVersion; 1] = [&TLS13];
+
+/// The oldest version of TLS that is spoken, named as the ecosystem does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// `VersionTLS12`.
+    #[default]
+    Tls12,
+    /// `VersionTLS13`.
+    Tls13,
 }
 
-// === impl Certificate ===
-
-impl Certificate {
-    /// Reads `tls.crt` and `tls.key` from a directory, such as a mounted Secret.
-    ///
-    /// # Errors
-    /// [`CertificateError`] when a file is missing, or the two do not make a pair.
-    pub fn read(dir: &Path) -> Result<Self, CertificateError> {
-        let read = |name: &str| {
-            let path = dir.join(name);
-            fs::read(&path)
-                .map_err(|error| CertificateError::Read(path.display().to_string(), error))
-        };
-        let certificate = Self(Identity::from_pem(read("tls.crt")?, read("tls.key")?));
-        let checked = tonic::transport::Server::builder().tls_config(certificate.server_config());
-        checked.map_err(|error| CertificateError::Unusable(dir.display().to_string(), error))?;
-        Ok(certificate)
-    }
-
-    /// Makes a P-256 key and a certificate that signs itself.
-    ///
-    /// # Errors
-    /// [`CertificateError::Make`] when there is no randomness.
-    pub fn self_signed() -> Result<Self, CertificateError> {
-        let names = SELF_SIGNED_NAMES.map(str::to_owned).to_vec();
-        let made = rcgen::generate_simple_self_signed(names).map_err(CertificateError::Make)?;
-        Ok(Self(Identity::from_pem(
-            made.cert.pem(),
-            made.signing_key.serialize_pem(),
-        )))
-    }
-
-    /// For tonic's server, which adds ALPN `h2`.
-    pub fn server_config(&self) -> ServerTlsConfig {
-        ServerTlsConfig::new().identity(self.0.clone())
-    }
+/// Application protocols of a port, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alpn {
+    /// HTTP/2, for gRPC.
+    H2,
+    /// HTTP/1.1.
+    Http1,
 }
 
-// === impl CertificateError ===
+/// What new connections are accepted with; those that are open keep what they have.
+#[derive(Clone, Debug)]
+struct Served(Arc<ArcSwap<ServerConfig>>);
 
-impl CertificateError {
-    /// Stable: metric label and log field.
-    pub fn reason(&self) -> &'static str {
+/// What of it never changes.
+#[derive(Clone, Copy, Debug)]
+struct Fixed {
+    min_version: TlsVersion,
+    alpn: Alpn,
+}
+
+/// The one provider of cryptography.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+// === impl TlsVersion ===
+
+impl TlsVersion {
+    /// It and all that is newer.
+    fn and_newer(self) -> &'static [&'static SupportedProtocolVersion] {
         match self {
-            Self::Read(..) => "read",
-            Self::Unusable(..) => "unusable",
-            Self::Make(_) => "make",
+            Self::Tls12 => &FROM_TLS12,
+            Self::Tls13 => &FROM_TLS13,
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl FromStr for TlsVersion {
+    type Err = String;
 
-    fn write_pair(dir: &Path) {
-        let made = rcgen::generate_simple_self_signed(vec!["x".to_owned()]).unwrap();
-        fs::write(dir.join("tls.crt"), made.cert.pem()).unwrap();
-        fs::write(dir.join("tls.key"), made.signing_key.serialize_pem()).unwrap();
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "VersionTLS12" => Ok(Self::Tls12),
+            "VersionTLS13" => Ok(Self::Tls13),
+            _ => Err(format!("{text:?} is none of VersionTLS12 and VersionTLS13")),
+        }
+    }
+}
+
+impl fmt::Display for TlsVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tls12 => "VersionTLS12",
+            Self::Tls13 => "VersionTLS13",
+        })
+    }
+}
+
+// === impl Alpn ===
+
+impl Alpn {
+    fn protocols(self) -> Vec<Vec<u8>> {
+        match self {
+            Self::H2 => vec![b"h2".to_vec()],
+            Self::Http1 => vec![b"http/1.1".to_vec()],
+        }
+    }
+}
+
+// === impl Served ===
+
+impl Served {
+    fn new(config: ServerConfig) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(config)))
     }
 
-    #[test]
-    fn a_mounted_pair_is_taken() {
-        let dir = tempfile::tempdir().unwrap();
-        write_pair(dir.path());
-        assert!(Certificate::read(dir.path()).is_ok());
+    fn replace(&self, config: ServerConfig) {
+        self.0.store(Arc::new(config));
     }
 
-    #[test]
-    fn a_missing_file_and_a_foreign_key_are_told_apart() {
-        let dir = tempfile::tempdir().unwrap();
-        let reason = |dir: &Path| Certificate::read(dir).err().map(|error| error.reason());
-        assert_eq!(reason(dir.path()), Some("read"));
-        write_pair(dir.path());
-        let other = tempfile::tempdir().unwrap();
-        write_pair(other.path());
-        fs::copy(other.path().join("tls.key"), dir.path().join("tls.key")).unwrap();
-        assert_eq!(reason(dir.path()), Some("unusable"));
+    fn load(&self) -> Arc<ServerConfig> {
+        self.0.load_full()
     }
+}
 
-    #[test]
-    fn a_self_signed_pair_can_serve() {
-        let certificate = Certificate::self_signed().unwrap();
-        assert!(
-            tonic::transport::Server::builder()
-                .tls_config(certificate.server_config())
-                .is_ok()
-        );
+// === impl Fixed ===
+
+impl Fixed {
+    /// A configuration that serves `pair`, to `clients` alone if there are any.
+    fn config(
+        self,
+        pair: &Pair,
+        clients: Option<&Arc<dyn ClientCertVerifier>>,
+    ) -> Result<ServerConfig, rustls::Error> {
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(self.min_version.and_newer())?;
+        let builder = match clients {
+            Some(clients) => builder.with_client_cert_verifier(Arc::clone(clients)),
+            None => builder.with_no_client_auth(),
+        };
+        let resolver = Arc::new(SingleCertAndKey::from(pair.key()));
+        let mut config = builder.with_cert_resolver(resolver);
+        config.alpn_protocols = self.alpn.protocols();
+        // the client of a resumed session is not verified again
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(config)
     }
 }

@@ -1,29 +1,18 @@
 //! Keeps the configuration up to date with its file.
 
-use std::{
-    fs::File,
-    io::Read,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
-use futures::{Stream, StreamExt};
+use futures::Stream;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 use scheduling::Freshness;
-use tokio::{
-    task::spawn_blocking,
-    time::{MissedTickBehavior, interval},
-};
 use tracing::{error, info, warn};
 
 use super::{Compat, Config, CurrentConfig, Refusal, Refusals, tree::MAX_BYTES};
-
-/// A mounted ConfigMap takes a minute to change: nobody notices five seconds more.
-const POLL: Duration = Duration::from_secs(5);
+use crate::reread::{self, read_at_most, reread};
 
 /// A configuration file, and how it is read.
 #[derive(Clone, Debug)]
@@ -64,8 +53,7 @@ pub struct ConfigMetrics {
     ignored: Family<Item, Gauge>,
 }
 
-/// What a file holds, or why it cannot be read.
-type Content = Result<String, String>;
+type Content = reread::Content<String>;
 
 /// What a reading came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,18 +87,9 @@ impl ConfigFile {
     }
 }
 
-/// Reads a file, and no more of it than is too much.
 fn read(path: &Path) -> Content {
-    let mut text = Vec::new();
-    let limit = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX) + 1;
-    let file = File::open(path).map_err(|error| error.to_string())?;
-    file.take(limit)
-        .read_to_end(&mut text)
-        .map_err(|error| error.to_string())?;
-    if text.len() > MAX_BYTES {
-        return Err(format!("it has more than {MAX_BYTES} bytes"));
-    }
-    String::from_utf8(text).map_err(|error| format!("it is not UTF-8: {error}"))
+    String::from_utf8(read_at_most(path, MAX_BYTES)?)
+        .map_err(|error| format!("it is not UTF-8: {error}"))
 }
 
 // === impl Reload ===
@@ -131,21 +110,10 @@ impl Reload {
         mut self,
         current: CurrentConfig,
         metrics: ConfigMetrics,
-        mut hangups: impl Stream<Item = ()> + Unpin,
+        hangups: impl Stream<Item = ()> + Unpin,
     ) {
-        let mut ticks = interval(POLL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            let asked = tokio::select! {
-                _ = ticks.tick() => false,
-                Some(()) = hangups.next() => true,
-            };
-            let path = self.file.path.clone();
-            // on a thread of its own: the file may lie on a slow volume
-            let content = match spawn_blocking(move || read(&path)).await {
-                Ok(content) => content,
-                Err(error) => Err(error.to_string()),
-            };
+        let path = self.file.path.clone();
+        let judge = |content, asked| {
             let outcome = self.judge(content, &current);
             metrics.count(outcome);
             match outcome {
@@ -153,7 +121,8 @@ impl Reload {
                 Outcome::Replaced => metrics.report(&current.load()),
                 _ => {}
             }
-        }
+        };
+        reread(move || read(&path), hangups, judge).await;
     }
 
     /// Puts what the file says in force, if it has changed and can be used.

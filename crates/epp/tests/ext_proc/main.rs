@@ -1,14 +1,16 @@
 #![cfg(test)]
 //! The gRPC side as Envoy sees it: a scripted peer against the real server, on loopback.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use envoy_types::pb::envoy::service::ext_proc::v3::{
     processing_request::Request, processing_response::Response,
 };
-use epp::{Certificate, Part};
+use epp::{Acceptor, Alpn, Part, TlsFiles, TlsMetrics, TlsReload, TlsVersion};
+use prometheus_client::registry::Registry;
 use scheduling::{Freshness, Scraped};
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{net::TcpStream, sync::mpsc, task::JoinSet, time::timeout};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
@@ -366,6 +368,18 @@ async fn an_open_stream_outlives_the_goaway_and_ends_with_the_drain() {
     assert_eq!(epp.in_flight(), 0);
 }
 
+fn mk_files(cert_dir: Option<&Path>) -> (Acceptor, TlsReload) {
+    let files = TlsFiles {
+        cert_dir: cert_dir.map(Path::to_owned),
+        client_ca: None,
+        client_sans: Vec::new(),
+        min_version: TlsVersion::Tls12,
+        alpn: Alpn::H2,
+    };
+    let metrics = TlsMetrics::register(&mut Registry::default());
+    files.begin(metrics.port("ext_proc")).unwrap()
+}
+
 #[tokio::test]
 async fn a_drain_ends_also_the_stream_of_a_peer_that_takes_no_answers() {
     let epp = Epp::start(&["10.0.0.1:8000"]).await;
@@ -377,8 +391,39 @@ async fn a_drain_ends_also_the_stream_of_a_peer_that_takes_no_answers() {
 
 #[tokio::test]
 async fn secure_serving_speaks_tls_with_h2() {
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let epp = Epp::start_with(&[], Some(Certificate::self_signed().unwrap())).await;
-    let seen = tls::handshake(epp.address).await;
-    assert_eq!(seen.as_deref(), Some(&b"h2"[..]));
+    let (acceptor, _) = mk_files(None);
+    let epp = Epp::start_with(&[], acceptor).await;
+    let connection = tls::connect(epp.address).await;
+    assert_eq!(connection.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+}
+
+#[tokio::test]
+async fn a_rotated_certificate_is_for_new_connections_and_open_streams_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = tls::write_pair(dir.path());
+    let (acceptor, reload) = mk_files(Some(dir.path()));
+    let (hang_up, hangups) = mpsc::channel(1);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(reload.run(ReceiverStream::new(hangups)));
+    let epp = Epp::start_with(&["10.0.0.1:8000"], acceptor).await;
+    assert_eq!(tls::served(epp.address).await, old);
+    let mut peer = Epp::open_over(tls::channel(epp.address).await, None).await;
+    peer.post_and_pick().await;
+
+    let new = tls::write_pair(dir.path());
+    hang_up.send(()).await.unwrap();
+    let rotated = async { while tls::served(epp.address).await != new {} };
+    timeout(LIMIT, rotated)
+        .await
+        .expect("new connections still see the old certificate");
+
+    let headers = mk_headers(&[(":status", "200")], false);
+    peer.send(Request::ResponseHeaders(headers)).await;
+    peer.next().await;
+    let end = mk_body("data: 1\n\n", true);
+    peer.send(Request::ResponseBody(end)).await;
+    let echoed = streamed(&peer.next().await.unwrap());
+    assert_eq!(echoed, ("data: 1\n\n".to_owned(), true));
+    let mut another = Epp::open_over(tls::channel(epp.address).await, None).await;
+    another.post_and_pick().await;
 }

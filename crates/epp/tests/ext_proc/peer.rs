@@ -12,7 +12,7 @@ use envoy_types::pb::envoy::{
     },
 };
 use epp::{
-    BodyMode, Budget, Certificate, Clock, Config, CurrentConfig, Director, ExtProc, ExtProcServer,
+    Acceptor, BodyMode, Budget, Clock, Config, CurrentConfig, Director, ExtProc, ExtProcServer,
     Limits, Metrics, Options, Pool, Prefix, Readiness, ServeError, Settings,
 };
 use prometheus_client::{encoding::text::encode, registry::Registry};
@@ -44,10 +44,10 @@ pub(crate) struct Epp {
 
 impl Epp {
     pub(crate) async fn start(members: &[&str]) -> Self {
-        Self::start_with(members, None).await
+        Self::start_with(members, Acceptor::plaintext()).await
     }
 
-    pub(crate) async fn start_with(members: &[&str], certificate: Option<Certificate>) -> Self {
+    pub(crate) async fn start_with(members: &[&str], acceptor: Acceptor) -> Self {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let pool = Pool::default();
@@ -73,7 +73,7 @@ impl Epp {
         let server = ExtProcServer {
             service: ExtProc::new(director, metrics, settings),
             readiness: readiness.clone(),
-            certificate,
+            acceptor,
             max_streams: 1000,
             threads: THREADS,
         };
@@ -106,6 +106,10 @@ impl Epp {
     }
 
     pub(crate) async fn open_with(&self, list: Option<&str>) -> Peer {
+        Self::open_over(self.channel().await, list).await
+    }
+
+    pub(crate) async fn open_over(channel: Channel, list: Option<&str>) -> Peer {
         let (requests, stream) = mpsc::channel(16);
         let mut request = tonic::Request::new(ReceiverStream::new(stream));
         if let Some(list) = list {
@@ -113,7 +117,7 @@ impl Epp {
                 .metadata_mut()
                 .insert("x-isthmus-max-endpoints", list.parse().unwrap());
         }
-        let replies = ExternalProcessorClient::new(self.channel().await)
+        let replies = ExternalProcessorClient::new(channel)
             .process(request)
             .await
             .unwrap()

@@ -1,4 +1,4 @@
-use std::fs;
+use std::{fs, time::Duration};
 
 use futures::stream;
 use tokio::{

@@ -54,12 +54,7 @@ fn mk_shared(pods: &[&str], config: Config, registry: &mut Registry) -> Arc<Shar
 }
 
 /// Bodies may have so many bytes, and take as many together.
-fn mk_shared_of(
-    bytes: u32,
-    pods: &[&str],
-    config: Config,
-    registry: &mut Registry,
-) -> Arc<Shared> {
+fn mk_shared_of(bytes: u32, pods: &[&str], config: Config, registry: &mut Registry) -> Arc<Shared> {
     let pool = Pool::default();
     let members = pods.iter().zip(1..).map(|(pod, host)| Member {
         id: EndpointId {
@@ -243,7 +238,10 @@ async fn a_peer_that_never_closes_is_left_after_five_seconds() {
 
 #[tokio::test]
 async fn a_large_body_is_read_while_other_streams_go_on() {
-    let (messages, mut replies) = open(&mk_shared_of(4 << 20, &["a"], small_config(), &mut Registry::default()), 1);
+    let (messages, mut replies) = open(
+        &mk_shared_of(4 << 20, &["a"], small_config(), &mut Registry::default()),
+        1,
+    );
     let head = mk_headers(":path", "/v1/completions", false);
     send(&messages, Request::RequestHeaders(head)).await;
     let prompt = "x".repeat(2 << 20);

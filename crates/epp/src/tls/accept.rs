@@ -1,0 +1,207 @@
+//! TCP connections become connections that can be served: with a TLS handshake, or as they are.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::{Stream, StreamExt, future::ready};
+use rustls::{CertificateError, Error};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tracing::debug;
+
+use super::{Served, metrics::PortTls};
+use crate::connection::OverTcp;
+
+/// A handshake is two round trips and a signature; this is for one with a client on the other side of a slow link.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Handshakes in progress: some 20 KiB each, so 20 MiB. More connections wait in the kernel.
+const HANDSHAKES: usize = 1024;
+
+/// Makes the connections of a port. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Acceptor(Option<(Served, PortTls)>);
+
+/// A connection of a port.
+#[derive(Debug)]
+pub enum MaybeTls {
+    /// Without TLS.
+    Plain(TcpStream),
+    /// With.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Why a connection was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// The client took too long.
+    #[error("no TLS handshake within {HANDSHAKE_TIMEOUT:?}")]
+    Timeout,
+    /// The client's certificate, or what it says, was refused.
+    #[error("{0}")]
+    Refused(#[source] Error),
+    /// The client went away.
+    #[error("{0}")]
+    Closed(#[source] io::Error),
+}
+
+// === impl Acceptor ===
+
+impl Acceptor {
+    /// Of a port without TLS.
+    pub fn plaintext() -> Self {
+        Self(None)
+    }
+
+    pub(super) fn tls(served: Served, metrics: PortTls) -> Self {
+        Self(Some((served, metrics)))
+    }
+
+    /// Makes a connection with what is served now.
+    ///
+    /// # Errors
+    /// [`HandshakeError`] when the client did not, may not or cannot speak TLS; it is counted.
+    pub async fn accept(&self, tcp: TcpStream) -> Result<MaybeTls, HandshakeError> {
+        let Some((served, metrics)) = &self.0 else {
+            return Ok(MaybeTls::Plain(tcp));
+        };
+        let peer = tcp.peer_addr().ok();
+        let handshake = TlsAcceptor::from(served.load()).accept(tcp);
+        let outcome = match timeout(HANDSHAKE_TIMEOUT, handshake).await {
+            Ok(Ok(stream)) => return Ok(MaybeTls::Tls(Box::new(stream))),
+            Ok(Err(error)) => HandshakeError::from(error),
+            Err(_) => HandshakeError::Timeout,
+        };
+        metrics.failed(&outcome);
+        let (port, reason) = (metrics.port(), outcome.reason());
+        debug!(port, ?peer, reason, error = %outcome, "no connection");
+        Err(outcome)
+    }
+
+    /// The connections of these, as they become ready, with what came beside each. A client that is slow holds up no other.
+    pub(crate) fn incoming<B: Send>(
+        self,
+        tcp: impl Stream<Item = io::Result<(TcpStream, B)>> + Send,
+    ) -> impl Stream<Item = io::Result<(MaybeTls, B)>> + Send {
+        tcp.map(move |tcp| {
+            let acceptor = self.clone();
+            async move {
+                match tcp {
+                    Ok((tcp, beside)) => {
+                        let stream = acceptor.accept(tcp).await.ok()?;
+                        Some(Ok((stream, beside)))
+                    }
+                    Err(error) => Some(Err(error)),
+                }
+            }
+        })
+        .buffer_unordered(HANDSHAKES)
+        .filter_map(ready)
+    }
+}
+
+// === impl MaybeTls ===
+
+impl AsyncRead for MaybeTls {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            Self::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for MaybeTls {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
+            Self::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
+            Self::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(tcp) => tcp.is_write_vectored(),
+            Self::Tls(tls) => tls.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Self::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Self::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+        }
+    }
+}
+
+impl OverTcp for MaybeTls {
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(tcp) => tcp,
+            Self::Tls(tls) => tls.get_ref().0,
+        }
+    }
+}
+
+// === impl HandshakeError ===
+
+impl HandshakeError {
+    /// Stable: metric label and log field.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Refused(Error::NoCertificatesPresented) => "no_certificate",
+            Self::Refused(Error::InvalidCertificate(
+                CertificateError::ApplicationVerificationFailure,
+            )) => "name",
+            Self::Refused(Error::InvalidCertificate(_)) => "certificate",
+            Self::Refused(Error::AlertReceived(_)) => "refused_by_client",
+            Self::Refused(_) => "protocol",
+            Self::Closed(_) => "closed",
+        }
+    }
+}
+
+impl From<io::Error> for HandshakeError {
+    fn from(error: io::Error) -> Self {
+        let refused = error.get_ref().and_then(|inner| inner.downcast_ref());
+        match refused.cloned() {
+            Some(refused) => Self::Refused(refused),
+            None => Self::Closed(error),
+        }
+    }
+}
