@@ -226,7 +226,7 @@ impl Director {
     }
 
     /// The configuration in force.
-    pub(crate) fn config(&self) -> arc_swap::Guard<Arc<Config>> {
+    pub(crate) fn config(&self) -> arc_swap::Guard<Arc<InForce>> {
         self.config.load()
     }
 

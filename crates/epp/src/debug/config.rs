@@ -48,7 +48,11 @@ pub(super) fn of(config: &Config) -> Value {
         "default_engine": engines.default_engine,
         "engines": engines.configs.iter().map(|engine| &engine.name).collect::<Vec<_>>(),
         "file_discovery": discovery.as_ref().map(|file| &file.path),
-        "parsers": parsers.iter().map(|parser| format!("{parser:?}")).collect::<Vec<_>>(),
+        "parsers": {
+            "openai": parsers.openai,
+            "anthropic": parsers.anthropic,
+            "vllm_http": parsers.vllm_http,
+        },
         "ignored": ignored.iter().map(|one| &one.item).collect::<Vec<_>>(),
     })
 }

@@ -78,7 +78,7 @@ fn decide(director: &Director, fields: &[(&str, &str)], subset: Option<&str>) ->
         body,
     };
     let resolved = director.resolve(&query).unwrap();
-    director.decide(query, &resolved)
+    director.decide(query, &resolved, scheduling::DEFAULT_TRANSIT)
 }
 
 async fn page(director: &Arc<Director>, path: &str) -> Value {

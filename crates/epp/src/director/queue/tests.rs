@@ -5,7 +5,7 @@ use scheduling::{Booking, EndpointId, Member, Registry, Snapshot};
 use tokio::{task::yield_now, time::sleep};
 
 use super::*;
-use crate::{edit::Edit, extproc::Route};
+use crate::extproc::Route;
 
 /// A pool of one endpoint, saturated while so many requests are there.
 struct Pool {

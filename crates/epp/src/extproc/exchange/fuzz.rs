@@ -327,6 +327,7 @@ impl Peer {
             route: Route {
                 destination: Some(Bytes::from_static(b"10.0.0.1:8000")),
                 edit,
+                ..Route::default()
             },
             endpoints,
             booking,
@@ -336,6 +337,7 @@ impl Peer {
                 choices.flag().then(ResponseTap::default)
             },
             session: None,
+            prefix: None,
             learned: None,
             scheduling: Duration::ZERO,
         }))

@@ -287,7 +287,8 @@ async fn a_client_that_says_nothing_holds_up_no_other() {
     let address = listener.local_addr().unwrap();
     let _silent = TcpStream::connect(address).await.unwrap();
     let acceptor = port.acceptor.clone();
-    let mut incoming = Box::pin(acceptor.incoming(TcpIncoming::from(listener)));
+    let incoming = TcpIncoming::from(listener).map_ok(|tcp| (tcp, ()));
+    let mut incoming = Box::pin(acceptor.incoming(incoming));
     let connector = TlsConnector::from(Arc::new(port.client()));
     let connecting = async {
         let tcp = TcpStream::connect(address).await.unwrap();
@@ -297,7 +298,7 @@ async fn a_client_that_says_nothing_holds_up_no_other() {
     };
     let both = async { join!(futures::StreamExt::next(&mut incoming), connecting) };
     let (accepted, client) = timeout(LIMIT, both).await.expect("in time");
-    assert!(matches!(accepted, Some(Ok(MaybeTls::Tls(_)))));
+    assert!(matches!(accepted, Some(Ok((MaybeTls::Tls(_), ())))));
     client.unwrap();
 }
 
