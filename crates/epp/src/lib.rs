@@ -29,10 +29,11 @@ mod proto;
 mod reject;
 mod scrape;
 mod server;
+mod spans;
 mod tap;
 mod tls;
 
-pub use args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs, Size, Span};
+pub use args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs, Size, Span, TracingArgs};
 pub use budget::Budget;
 pub use config::{
     Band, ClientCert, Compat, Config, ConfigFile, ConfigMetrics, CurrentConfig, EngineConfig,
@@ -48,4 +49,5 @@ pub use moment::Clock;
 pub use program::run;
 pub use scrape::{EngineTable, EnginesError, OnScraped, Scraper};
 pub use server::{ExtProcServer, listen, serve_health};
+pub use spans::{Export, Setup, SetupError, SpanMetrics, Tracing};
 pub use tls::{Certificate, CertificateError};

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs},
+    args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs, TracingArgs},
     budget::Budget,
     config::{
         Config, ConfigFile, ConfigMetrics, CurrentConfig, LoadError, MetricsSource, Refusals,
@@ -35,6 +35,7 @@ use crate::{
     metrics::{Metrics, PoolCollector},
     scrape::{EngineTable, OnScraped, Scraper},
     server::{ExtProcServer, listen, serve_health},
+    spans::{SpanMetrics, Tracing},
     tls::Certificate,
 };
 use moment::Clock;
@@ -52,6 +53,9 @@ const LINGER: Duration = Duration::from_secs(4);
 /// After the drain timeout: for the streams' last messages.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
+/// After the streams' end: for the spans that are left.
+const LAST_SPANS: Duration = Duration::from_secs(3);
+
 /// Between two looks at endpoints that left and at the sizes of caches.
 const TEND: Duration = Duration::from_secs(1);
 
@@ -62,6 +66,7 @@ const STALE_FOR: Duration = Duration::from_secs(10);
 const AROUND_BODY: u64 = 1024 * 1024;
 
 const EXT_PROC: &str = "ext_proc server";
+const SPANS: &str = "sender of spans";
 
 type Tasks = JoinSet<(&'static str, anyhow::Result<()>)>;
 
@@ -75,6 +80,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         config,
         listen,
         requests,
+        tracing,
         log: _,
     } = args;
     let freshness = freshness(&pool);
@@ -99,35 +105,35 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let config_metrics = ConfigMetrics::register(&mut registry);
     config_metrics.report(&config.load());
     registry.register_collector(Box::new(parts.collector(&pool, freshness, &budget)));
+    let (ends, mut tasks) = (Ends::default(), Tasks::new());
+    let tracing = spawn_spans(&mut tasks, &tracing, &pool, &mut registry, &ends);
     let director = Arc::new(parts.director(config.clone(), &requests, &listen));
     registry.register_collector(Box::new(DirectorCollector {
         pool: pool.display_name().to_owned(),
         director: Arc::clone(&director),
     }));
 
-    let (drained, goaway) = (CancellationToken::new(), CancellationToken::new());
-    let mut tasks = Tasks::new();
     if let Some(reload) = reload {
         spawn_reload(&mut tasks, reload, config.clone(), config_metrics)?;
     }
-    let (snapshots, members) = watch::channel(None);
-    let membership = parts.membership(source.updates(), snapshots);
-    tasks.spawn(async move {
-        membership.run().await;
-        ("discovery", Ok(()))
-    });
     spawn_director(&mut tasks, &director);
     let interval = pool.refresh_metrics_interval.0;
     let interval = config.load().metrics_source.interval.unwrap_or(interval);
-    let scraper = parts.scraper(interval, engines, Arc::clone(&director));
-    tasks.spawn(async move { ("scraper", scraper.run(members).await) });
+    spawn_members(
+        &mut tasks,
+        &parts,
+        source.updates(),
+        (interval, engines),
+        &director,
+    );
     let server = ExtProcServer {
         service: parts.ext_proc(
             Arc::clone(&director),
             budget,
             &requests,
             &listen,
-            drained.clone(),
+            ends.drained.clone(),
+            tracing,
         ),
         readiness: readiness.clone(),
         certificate,
@@ -137,7 +143,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         &mut tasks,
         server,
         ports,
-        goaway.clone(),
+        ends.goaway.clone(),
         &readiness,
         registry,
         debug_pages(&listen, &director),
@@ -149,6 +155,28 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         port = listen.grpc_port,
         "started"
     );
+    serve(tasks, shutdown, listen.drain_timeout.0, &readiness, &ends).await
+}
+
+/// What ends in a drain, in this order.
+#[derive(Default)]
+struct Ends {
+    /// No new streams.
+    goaway: CancellationToken,
+    /// The streams that are left.
+    drained: CancellationToken,
+    /// Spans are sent that are left.
+    spans: CancellationToken,
+}
+
+/// Waits for the end of a part, which is an error, or for `shutdown` and the end of the drain.
+async fn serve(
+    mut tasks: Tasks,
+    shutdown: Shutdown,
+    drain_timeout: Duration,
+    readiness: &Readiness,
+    ends: &Ends,
+) -> anyhow::Result<()> {
     tokio::select! {
         Some(ended) = tasks.join_next() => {
             let error = unexpected(ended);
@@ -159,13 +187,16 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     }
     let drain = drain(
         &mut tasks,
-        listen.drain_timeout.0,
-        &readiness,
-        &goaway,
-        &drained,
+        drain_timeout,
+        readiness,
+        &ends.goaway,
+        &ends.drained,
     );
     tokio::select! {
-        result = drain => result,
+        result = drain => {
+            flush_spans(&mut tasks, &ends.spans).await;
+            result
+        }
         () = shutdown.now.cancelled() => {
             warn!("ended at once: open streams are cut");
             Ok(())
@@ -259,6 +290,7 @@ impl Parts {
         requests: &RequestArgs,
         listen: &ListenArgs,
         drained: CancellationToken,
+        tracing: Option<Tracing>,
     ) -> ExtProc {
         let limits = Limits {
             max_body: requests.max_request_body.0,
@@ -278,7 +310,7 @@ impl Parts {
             ),
             drained,
         };
-        ExtProc::new(director, self.metrics.clone(), settings)
+        ExtProc::traced(director, self.metrics.clone(), settings, tracing)
     }
 }
 
@@ -447,6 +479,24 @@ fn spawn_servers(
     });
 }
 
+/// Discovery, and the scrapes of what it finds.
+fn spawn_members(
+    tasks: &mut Tasks,
+    parts: &Parts,
+    updates: Updates,
+    (interval, engines): (Duration, EngineTable),
+    director: &Arc<Director>,
+) {
+    let (snapshots, members) = watch::channel(None);
+    let membership = parts.membership(updates, snapshots);
+    tasks.spawn(async move {
+        membership.run().await;
+        ("discovery", Ok(()))
+    });
+    let scraper = parts.scraper(interval, engines, Arc::clone(director));
+    tasks.spawn(async move { ("scraper", scraper.run(members).await) });
+}
+
 fn spawn_director(tasks: &mut Tasks, director: &Arc<Director>) {
     let tended = Arc::clone(director);
     tasks.spawn(async move {
@@ -458,6 +508,47 @@ fn spawn_director(tasks: &mut Tasks, director: &Arc<Director>) {
         queued.run_queue().await;
         ("queue", Ok(()))
     });
+}
+
+/// Spans of requests, where they are wanted and can be made: an endpoint picker without them is better than none.
+fn spawn_spans(
+    tasks: &mut Tasks,
+    args: &TracingArgs,
+    pool: &PoolArgs,
+    registry: &mut Registry,
+    ends: &Ends,
+) -> Option<Tracing> {
+    let setup = args.setup()?;
+    let stop = ends.spans.clone();
+    match setup.build(pool.display_name(), SpanMetrics::register(registry)) {
+        Ok((tracing, export)) => {
+            tasks.spawn(async move {
+                export.run(stop).await;
+                (SPANS, Ok(()))
+            });
+            info!(endpoint = setup.endpoint, "sending spans");
+            Some(tracing)
+        }
+        Err(error) => {
+            warn!(%error, "no spans are sent: check the variables OTEL_EXPORTER_OTLP_*");
+            None
+        }
+    }
+}
+
+/// Sends the spans that are left.
+async fn flush_spans(tasks: &mut Tasks, stop: &CancellationToken) {
+    stop.cancel();
+    let sent = async {
+        while let Some(ended) = tasks.join_next().await {
+            if let Ok((SPANS, _)) = ended {
+                break;
+            }
+        }
+    };
+    if timeout(LAST_SPANS, sent).await.is_err() {
+        warn!("spans are left that the collector did not take in time");
+    }
 }
 
 /// Looks after what picks leave behind, for ever.

@@ -22,6 +22,7 @@ use crate::{
     director::Director,
     metrics::Metrics,
     proto::{ProcessingRequest, ProcessingResponse},
+    spans::Tracing,
 };
 
 /// gRPC metadata by which a gateway says how many endpoints it can try in order.
@@ -52,6 +53,7 @@ pub(super) struct Shared {
     pub(super) director: Arc<Director>,
     pub(super) metrics: Metrics,
     pub(super) settings: Settings,
+    pub(super) tracing: Option<Tracing>,
 }
 
 // === impl ExtProc ===
@@ -59,10 +61,21 @@ pub(super) struct Shared {
 impl ExtProc {
     /// A service for the pool of `director`.
     pub fn new(director: Arc<Director>, metrics: Metrics, settings: Settings) -> Self {
+        Self::traced(director, metrics, settings, None)
+    }
+
+    /// The same with spans of requests, if `tracing` makes them.
+    pub fn traced(
+        director: Arc<Director>,
+        metrics: Metrics,
+        settings: Settings,
+        tracing: Option<Tracing>,
+    ) -> Self {
         Self(Arc::new(Shared {
             director,
             metrics,
             settings,
+            tracing,
         }))
     }
 

@@ -17,6 +17,7 @@ use crate::peer::{BODY, Epp, destination, mk_body, mk_headers, streamed};
 
 mod peer;
 mod tls;
+mod traces;
 
 const LIMIT: Duration = Duration::from_secs(10);
 

@@ -76,6 +76,7 @@ fn mk_stream_by(
             max_reply: 1000,
             drained: CancellationToken::new(),
         },
+        tracing: None,
     };
     let (messages, stream) = mpsc::channel(8);
     (
