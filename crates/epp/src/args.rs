@@ -8,11 +8,15 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 use clap::{ArgAction, Parser, builder::NonEmptyStringValueParser};
 use discovery::{LabelSelector, TargetPorts};
 use process::LogArgs;
+use tracing::warn;
 
 pub use tls::TlsArgs;
 pub use unused::UnusedArgs;
 
-use crate::{config::Compat, director::ModelMatch, extproc::BodyMode};
+use crate::{config::Compat, director::ModelMatch, extproc::BodyMode, spans::Setup};
+
+/// Spans of half a KB each: 50 MB, whatever a variable says.
+const MAX_SPANS: usize = 100_000;
 
 /// Endpoint picker of one InferencePool: an Envoy external processor that chooses the model server for
 /// each request, from live load.
@@ -44,6 +48,9 @@ pub struct Args {
     /// How requests are handled.
     #[command(flatten)]
     pub requests: RequestArgs,
+    /// Traces.
+    #[command(flatten)]
+    pub tracing: TracingArgs,
     /// Logs.
     #[command(flatten)]
     pub log: LogArgs,
@@ -197,6 +204,53 @@ pub struct RequestArgs {
     pub conformance_headers: bool,
 }
 
+/// Flags of traces. All but the first are the standard variables of `OpenTelemetry`, which have flags as all others.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Tracing")]
+pub struct TracingArgs {
+    /// Make spans of requests, a tenth of those without a parent, and send them by OTLP over gRPC, if
+    /// `$OTEL_EXPORTER_OTLP_ENDPOINT` names a collector. The standard variables OTEL_* are obeyed.
+    #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, default_value_t = true,
+          num_args = 0..=1, default_missing_value = "true")]
+    pub tracing: bool,
+    /// The collector, such as `http://otel-collector:4317`.
+    #[arg(long, env, value_name = "URL", hide = true)]
+    pub otel_exporter_otlp_endpoint: Option<String>,
+    /// The collector of traces; counts more.
+    #[arg(long, env, value_name = "URL", hide = true)]
+    pub otel_exporter_otlp_traces_endpoint: Option<String>,
+    /// Only grpc is spoken.
+    #[arg(long, env, value_name = "PROTOCOL", hide = true)]
+    pub otel_exporter_otlp_protocol: Option<String>,
+    /// That of traces; counts more.
+    #[arg(long, env, value_name = "PROTOCOL", hide = true)]
+    pub otel_exporter_otlp_traces_protocol: Option<String>,
+    /// Where spans go: otlp or none.
+    #[arg(long, env, value_name = "NAME", default_value = "otlp", hide = true)]
+    pub otel_traces_exporter: String,
+    /// true: no traces.
+    #[arg(long, env, value_name = "BOOL", default_value = "false", hide = true)]
+    pub otel_sdk_disabled: String,
+    /// Which traces are made.
+    #[arg(long, env, value_name = "SAMPLER", hide = true)]
+    pub otel_traces_sampler: Option<String>,
+    /// Its share.
+    #[arg(long, env, value_name = "SHARE", hide = true)]
+    pub otel_traces_sampler_arg: Option<f64>,
+    /// Spans that wait to be sent.
+    #[arg(long, env, value_name = "N", default_value_t = 2048, hide = true)]
+    pub otel_bsp_max_queue_size: u32,
+    /// Spans of one batch.
+    #[arg(long, env, value_name = "N", default_value_t = 512, hide = true)]
+    pub otel_bsp_max_export_batch_size: u32,
+    /// Milliseconds that a span waits for its batch to fill.
+    #[arg(long, env, value_name = "MS", default_value_t = 5000, hide = true)]
+    pub otel_bsp_schedule_delay: u64,
+    /// Milliseconds for one batch.
+    #[arg(long, env, value_name = "MS", default_value_t = 30_000, hide = true)]
+    pub otel_bsp_export_timeout: u64,
+}
+
 /// A duration as the ecosystem writes it: `50ms`, `2s`, `1m30s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span(pub Duration);
@@ -224,6 +278,40 @@ impl PoolArgs {
     /// The pool's namespace.
     pub fn namespace(&self) -> &str {
         self.pool_namespace.as_deref().unwrap_or(&self.namespace)
+    }
+}
+
+// === impl TracingArgs ===
+
+impl TracingArgs {
+    /// How spans are made and sent; none, if they are not.
+    pub fn setup(&self) -> Option<Setup> {
+        let set = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
+        let is_off = !self.tracing
+            || self.otel_traces_exporter == "none"
+            || self.otel_sdk_disabled.eq_ignore_ascii_case("true");
+        let endpoint = set(&self.otel_exporter_otlp_traces_endpoint)
+            .or_else(|| set(&self.otel_exporter_otlp_endpoint))
+            .filter(|_| !is_off)?;
+        let protocol = set(&self.otel_exporter_otlp_traces_protocol)
+            .or_else(|| set(&self.otel_exporter_otlp_protocol));
+        if let Some(other) = protocol.filter(|protocol| protocol != "grpc") {
+            warn!(
+                protocol = other,
+                "no spans are sent: OTLP is spoken over gRPC alone; set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=grpc and OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+            );
+            return None;
+        }
+        let count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+        Some(Setup {
+            endpoint,
+            sampler: set(&self.otel_traces_sampler),
+            sampler_arg: self.otel_traces_sampler_arg,
+            queue: count(self.otel_bsp_max_queue_size).min(MAX_SPANS),
+            batch: count(self.otel_bsp_max_export_batch_size),
+            delay: Duration::from_millis(self.otel_bsp_schedule_delay),
+            timeout: Duration::from_millis(self.otel_bsp_export_timeout),
+        })
     }
 }
 
@@ -359,6 +447,31 @@ mod tests {
         assert!(args.tls.secure_serving && args.requests.clear_route_cache);
         assert!(args.tls.enable_cert_reload && !args.tls.metrics_endpoint_auth);
         assert!(!args.election.ha_enable_leader_election);
+    }
+
+    #[rstest]
+    #[case::not_configured(&[], None)]
+    #[case::configured(&["--otel-exporter-otlp-endpoint=http://c:4317"], Some("http://c:4317"))]
+    #[case::of_traces(
+        &["--otel-exporter-otlp-endpoint=http://c:1", "--otel-exporter-otlp-traces-endpoint=http://t:2"],
+        Some("http://t:2")
+    )]
+    #[case::off(&["--otel-exporter-otlp-endpoint=http://c:4317", "--tracing=false"], None)]
+    #[case::none(&["--otel-exporter-otlp-endpoint=http://c:4317", "--otel-traces-exporter=none"], None)]
+    #[case::disabled(&["--otel-exporter-otlp-endpoint=http://c:4317", "--otel-sdk-disabled=TRUE"], None)]
+    #[case::other_protocol(
+        &["--otel-exporter-otlp-endpoint=http://c:4318", "--otel-exporter-otlp-protocol=http/protobuf"],
+        None
+    )]
+    #[case::empty(&["--otel-exporter-otlp-endpoint="], None)]
+    fn spans_are_sent_where_a_collector_is_named(
+        #[case] flags: &[&str],
+        #[case] endpoint: Option<&str>,
+    ) {
+        let words = ["epp", "--pool-name", "llm"].iter().chain(flags);
+        let args = Args::try_parse_from(words).unwrap();
+        let setup = args.tracing.setup();
+        assert_eq!(setup.map(|setup| setup.endpoint).as_deref(), endpoint);
     }
 
     #[rstest]

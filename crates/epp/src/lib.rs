@@ -36,13 +36,14 @@ mod reject;
 mod reread;
 mod scrape;
 mod server;
+mod spans;
 mod tap;
 mod thread;
 mod tls;
 
 pub use args::{
     Args, ConfigArgs, ElectionArgs, ListenArgs, PoolArgs, RequestArgs, Size, Span, TlsArgs,
-    UnusedArgs,
+    TracingArgs, UnusedArgs,
 };
 pub use budget::Budget;
 pub use config::{
@@ -59,6 +60,7 @@ pub use moment::Clock;
 pub use program::run;
 pub use scrape::{EngineTable, EnginesError, OnScraped, Plan, Planner, Scraper};
 pub use server::{ExtProcServer, ServeError, listen, serve_health};
+pub use spans::{Export, Setup, SetupError, SpanMetrics, Tracing};
 pub use thread::Panicked;
 pub use tls::{
     Acceptor, Alpn, ClientCaError, HandshakeError, MaybeTls, PairError, PortTls, San, SanError,

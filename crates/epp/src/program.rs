@@ -1,5 +1,6 @@
 //! The program: parts, ports, tasks, and their end.
 
+mod running;
 mod security;
 
 use std::{num::NonZeroUsize, sync::Arc, thread::available_parallelism, time::Duration};
@@ -25,7 +26,7 @@ use tracing::{info, warn};
 
 use crate::{
     admin::{AdminServer, Readers, Reviewer},
-    args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs},
+    args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs, TracingArgs},
     budget::Budget,
     config::{Config, ConfigFile, ConfigMetrics, CurrentConfig, LoadError, Refusals, Reload},
     debug,
@@ -37,24 +38,16 @@ use crate::{
     metrics::{Metrics, PoolCollector},
     scrape::{OnScraped, Plan, Planner, Scraper},
     server::{ExtProcServer, listen, serve_health},
+    spans::{SpanMetrics, Tracing},
     thread::OwnThread,
     tls::{TlsMetrics, TlsReload},
 };
 use moment::Clock;
+use running::{EXT_PROC, Ends, Running, SPANS, Tasks};
 use security::Security;
 
 /// A proxy sends a body without pause; a minute of silence is a client that is gone.
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
-
-/// After SIGTERM, still ready: the only pod of a Deployment is asked on until the one in its place is ready, which takes
-/// seconds. Where others are ready, Services and gateways leave this one meanwhile, as it is being deleted.
-const HANDOVER: Duration = Duration::from_secs(10);
-
-/// Then, not ready: until every proxy's health check has seen it (each 2 s, an answer within 1 s).
-const LINGER: Duration = Duration::from_secs(4);
-
-/// After the drain timeout: for the streams' last messages.
-const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Between two looks at endpoints that left and at the sizes of caches.
 const TEND: Duration = Duration::from_secs(1);
@@ -71,10 +64,6 @@ const AROUND_BODY: u64 = 1024 * 1024;
 /// Where errors of what only scraping reads come from.
 const SCRAPING: &str = "the configuration";
 
-const EXT_PROC: &str = "ext_proc server";
-
-type Tasks = JoinSet<(&'static str, anyhow::Result<()>)>;
-
 /// Runs the EPP until `shutdown`.
 ///
 /// # Errors
@@ -87,6 +76,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         tls,
         election,
         requests,
+        tracing,
         log: _,
         unused,
     } = args;
@@ -121,14 +111,14 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let config_metrics = ConfigMetrics::register(&mut registry);
     config_metrics.report(&config.load());
     registry.register_collector(Box::new(parts.collector(&pool, freshness, &budget)));
+    let (mut ends, mut tasks) = (Ends::default(), Tasks::new());
+    let tracing = spawn_spans(&mut tasks, &tracing, &pool, &mut registry, &mut ends);
     let director = Arc::new(parts.director(config.clone(), &requests, &listen));
     registry.register_collector(Box::new(DirectorCollector {
         pool: pool.display_name().to_owned(),
         director: Arc::clone(&director),
     }));
 
-    let (drained, goaway) = (CancellationToken::new(), CancellationToken::new());
-    let mut tasks = Tasks::new();
     if let Some(reload) = reload {
         spawn_reload(&mut tasks, reload, config.clone(), config_metrics)?;
     }
@@ -139,18 +129,15 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     spawn_director(&mut tasks, &director);
     let interval = pool.refresh_metrics_interval.0;
     let scraper = parts.scraper(interval, plans, Arc::clone(&director));
-    spawn_scraper(&mut tasks, scraper, members)?;
-    tasks.spawn(async move {
-        planner.run().await;
-        ("reload of scraping", Ok(()))
-    });
+    spawn_scraper(&mut tasks, scraper, planner, members)?;
     let server = ExtProcServer {
         service: parts.ext_proc(
             Arc::clone(&director),
             budget,
             &requests,
             &listen,
-            drained.clone(),
+            ends.drained.clone(),
+            tracing,
         ),
         readiness: readiness.clone(),
         acceptor: security.ext_proc,
@@ -163,28 +150,18 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         acceptor: security.admin,
         readers,
     };
-    spawn_servers(&mut tasks, server, ports, goaway.clone(), &readiness, admin);
+    let goaway = ends.goaway.clone();
+    spawn_servers(&mut tasks, server, ports, goaway, &readiness, admin);
     let (name, namespace) = (pool.display_name(), pool.namespace());
     info!(pool = name, namespace, port = listen.grpc_port, "started");
     let running = Running {
         tasks,
         election,
         readiness,
-        goaway,
-        drained,
+        ends,
         drain_timeout: listen.drain_timeout.0,
     };
     running.until(shutdown).await
-}
-
-/// All that runs, and what ends it.
-struct Running {
-    tasks: Tasks,
-    election: Election,
-    readiness: Readiness,
-    goaway: CancellationToken,
-    drained: CancellationToken,
-    drain_timeout: Duration,
 }
 
 /// The parts that others are made of.
@@ -204,40 +181,6 @@ struct Ports {
     grpc: TcpListener,
     health: TcpListener,
     admin: TcpListener,
-}
-
-// === impl Running ===
-
-impl Running {
-    /// Runs until a part ends, or until `shutdown`.
-    async fn until(mut self, shutdown: Shutdown) -> anyhow::Result<()> {
-        let failed = tokio::select! {
-            Some(ended) = self.tasks.join_next() => Some(unexpected(ended)),
-            error = self.election.failed() => Some(error),
-            () = shutdown.drain.cancelled() => None,
-        };
-        if let Some(error) = failed {
-            self.readiness.fail(error.to_string());
-            return Err(error);
-        }
-        self.election.release().await;
-        tokio::select! {
-            result = self.end() => result,
-            () = shutdown.now.cancelled() => {
-                warn!("ended at once: open streams are cut");
-                Ok(())
-            }
-        }
-    }
-
-    /// Drains, and waits for the lease, which was given back before.
-    async fn end(mut self) -> anyhow::Result<()> {
-        let limit = self.drain_timeout;
-        let (goaway, drained) = (&self.goaway, &self.drained);
-        let result = drain(&mut self.tasks, limit, &self.readiness, goaway, drained).await;
-        self.election.released().await;
-        result
-    }
 }
 
 // === impl Parts ===
@@ -349,6 +292,7 @@ impl Parts {
         requests: &RequestArgs,
         listen: &ListenArgs,
         drained: CancellationToken,
+        tracing: Option<Tracing>,
     ) -> ExtProc {
         let limits = Limits {
             max_body: requests.max_request_body.0,
@@ -368,7 +312,7 @@ impl Parts {
             ),
             drained,
         };
-        ExtProc::new(director, self.metrics.clone(), settings)
+        ExtProc::traced(director, self.metrics.clone(), settings, tracing)
     }
 }
 
@@ -549,6 +493,7 @@ fn spawn_servers(
 fn spawn_scraper(
     tasks: &mut Tasks,
     scraper: Scraper,
+    planner: Planner,
     members: watch::Receiver<Option<Arc<Snapshot>>>,
 ) -> anyhow::Result<()> {
     let thread = OwnThread::start("scraper", move || scraper.run(members))
@@ -559,6 +504,10 @@ fn spawn_scraper(
             "scraper",
             ended.unwrap_or_else(|panicked| Err(panicked.into())),
         )
+    });
+    tasks.spawn(async move {
+        planner.run().await;
+        ("reload of scraping", Ok(()))
     });
     Ok(())
 }
@@ -574,6 +523,32 @@ fn spawn_director(tasks: &mut Tasks, director: &Arc<Director>) {
         queued.run_queue().await;
         ("queue", Ok(()))
     });
+}
+
+/// Spans of requests, where they are wanted and can be made: an endpoint picker without them is better than none.
+fn spawn_spans(
+    tasks: &mut Tasks,
+    args: &TracingArgs,
+    pool: &PoolArgs,
+    registry: &mut Registry,
+    ends: &mut Ends,
+) -> Option<Tracing> {
+    let setup = args.setup()?;
+    match setup.build(pool.display_name(), SpanMetrics::register(registry)) {
+        Ok((tracing, export)) => {
+            let stop = ends.spans.insert(CancellationToken::new()).clone();
+            tasks.spawn(async move {
+                export.run(stop).await;
+                (SPANS, Ok(()))
+            });
+            info!(endpoint = setup.endpoint, "sending spans");
+            Some(tracing)
+        }
+        Err(error) => {
+            warn!(%error, "no spans are sent: check the variables OTEL_EXPORTER_OTLP_*");
+            None
+        }
+    }
 }
 
 /// Looks after what picks leave behind, for ever.
@@ -611,58 +586,6 @@ async fn connect() -> anyhow::Result<Client> {
         )
     })?;
     Client::try_from(config).context("cannot make a Kubernetes client")
-}
-
-/// Lets another take over, then proxies notice, then streams end, then ends them.
-async fn drain(
-    tasks: &mut Tasks,
-    limit: Duration,
-    readiness: &Readiness,
-    goaway: &CancellationToken,
-    drained: &CancellationToken,
-) -> anyhow::Result<()> {
-    let start = Instant::now();
-    let (handover, linger) = phases(limit);
-    info!(timeout = ?limit, ready_for = ?handover, "draining: new streams are still served for a while");
-    sleep_until(start + handover).await;
-    readiness.drain();
-    info!("not ready any more");
-    sleep_until(start + handover + linger).await;
-    goaway.cancel();
-    if let Ok(result) = timeout_at(start + limit, served(tasks)).await {
-        return result;
-    }
-    warn!("the drain timeout is over: ending the streams that are left");
-    drained.cancel();
-    match timeout(LAST_WORDS, served(tasks)).await {
-        Ok(result) => result,
-        Err(_) => Ok(()),
-    }
-}
-
-/// How long a drain of at most `limit` stays ready, and how long it then takes new streams. Half of the time is for the
-/// end of streams; what is left goes to the proxies first.
-fn phases(limit: Duration) -> (Duration, Duration) {
-    let linger = LINGER.min(limit / 2);
-    let handover = HANDOVER.min((limit / 2).saturating_sub(linger));
-    (handover, linger)
-}
-
-/// Waits for the end of the ext_proc server, and of it alone.
-async fn served(tasks: &mut Tasks) -> anyhow::Result<()> {
-    match tasks.join_next().await {
-        Some(Ok((EXT_PROC, result))) => result.context(EXT_PROC),
-        Some(ended) => Err(unexpected(ended)),
-        None => Ok(()),
-    }
-}
-
-fn unexpected(ended: Result<(&'static str, anyhow::Result<()>), JoinError>) -> anyhow::Error {
-    match ended {
-        Ok((part, Ok(()))) => anyhow!("the {part} ended"),
-        Ok((part, Err(error))) => error.context(format!("the {part} ended")),
-        Err(error) => anyhow!("a part died: {error}"),
-    }
 }
 
 #[cfg(test)]

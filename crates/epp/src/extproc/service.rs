@@ -29,6 +29,7 @@ use crate::{
     director::Director,
     metrics::Metrics,
     proto::{ProcessingRequest, ProcessingResponse},
+    spans::Tracing,
 };
 
 /// gRPC metadata by which a gateway says how many endpoints it can try in order.
@@ -62,6 +63,7 @@ pub(super) struct Shared {
     pub(super) reader: Reader,
     /// Of the same thread.
     pub(super) open: OpenStreams,
+    pub(super) tracing: Option<Tracing>,
 }
 
 // === impl ExtProc ===
@@ -69,21 +71,23 @@ pub(super) struct Shared {
 impl ExtProc {
     /// A service for the pool of `director`.
     pub fn new(director: Arc<Director>, metrics: Metrics, settings: Settings) -> Self {
-        Self::with_reader(director, metrics, settings, Reader::default())
+        Self::traced(director, metrics, settings, None)
     }
 
-    fn with_reader(
+    /// The same with spans of requests, if `tracing` makes them.
+    pub fn traced(
         director: Arc<Director>,
         metrics: Metrics,
         settings: Settings,
-        reader: Reader,
+        tracing: Option<Tracing>,
     ) -> Self {
         Self(Arc::new(Shared {
             director,
             metrics,
             settings,
-            reader,
+            reader: Reader::default(),
             open: OpenStreams::default(),
+            tracing,
         }))
     }
 
@@ -95,16 +99,19 @@ impl ExtProc {
             settings,
             reader,
             open: _,
+            tracing,
         } = &*self.0;
         let mut settings = settings.clone();
         // Each look at a token takes its lock.
         settings.drained = settings.drained.child_token();
-        Self::with_reader(
-            Arc::clone(director),
-            metrics.clone(),
+        Self(Arc::new(Shared {
+            director: Arc::clone(director),
+            metrics: metrics.clone(),
             settings,
-            reader.clone(),
-        )
+            reader: reader.clone(),
+            open: OpenStreams::default(),
+            tracing: tracing.clone(),
+        }))
     }
 
     /// Looks after the streams of this thread whose peers take no answers, for ever.

@@ -20,7 +20,7 @@ use tracing::debug;
 
 use super::{
     exchange::Exchange,
-    message::{Answer, Close, Event, Input, Output, Phase, PrefixMatch, Query, Reply},
+    message::{Answer, Close, Event, Input, Output, Phase, PrefixMatch, Query, Reply, RequestHead},
     overdue::{OVERDUE, Overdue},
     reader::Reading,
     service::Shared,
@@ -32,6 +32,7 @@ use crate::{
     metrics::{Labels, OpenStream, Outcome, Queued, Running, Series},
     proto::{ProcessingRequest, ProcessingResponse, Request},
     reject::Reject,
+    spans::RequestTrace,
     tap::Usage,
 };
 
@@ -97,6 +98,8 @@ struct Meter {
     /// While the request waits.
     queued: Option<Queued>,
     running: Option<Running>,
+    /// Of a request that is sampled.
+    trace: Option<Box<RequestTrace>>,
     end: &'static str,
 }
 
@@ -162,6 +165,7 @@ where
             seen: None,
             queued: None,
             running: None,
+            trace: None,
             end: "reset",
             shared: Arc::clone(&shared),
         };
@@ -187,6 +191,9 @@ where
     }
 
     fn feed(&mut self, input: Input, now: Moment) {
+        if let Input::RequestHeaders(head) = &input {
+            self.meter.trace_begins(head, now);
+        }
         let is_drain = matches!(input, Input::Drain);
         self.outputs.extend(self.exchange.on(input, now));
         if !self.exchange.is_reading() {
@@ -221,6 +228,9 @@ where
                 {
                     Decision::Made(decision) => self.decided(decision),
                     Decision::Queued(waiting) => {
+                        if let Some(trace) = &mut self.meter.trace {
+                            trace.queued();
+                        }
                         self.waiting = Some(waiting);
                         self.feed(Input::Queued, self.now());
                     }
@@ -246,6 +256,9 @@ where
             Event::Responding(status) => self.meter.responding(status),
             Event::ServedElsewhere { address, in_list } => {
                 self.shared.metrics.served_elsewhere(in_list);
+                if let Some(trace) = &self.meter.trace {
+                    trace.served_by(address);
+                }
                 if !in_list {
                     debug!(%address, "served by an endpoint that was not picked");
                     if let Some(endpoint) = self.shared.director.pool().at(address) {
@@ -439,6 +452,9 @@ impl Meter {
             // What nobody serves has no series: anybody may ask for it.
             Err(reject) => return Decision::Made(Err(reject)),
         };
+        if let (Some(trace), Some(model)) = (&self.trace, &resolved.model) {
+            trace.model(model);
+        }
         let series = metrics.series(&Labels {
             model: resolved.model.as_deref(),
             target: resolved.target.as_deref(),
@@ -462,6 +478,9 @@ impl Meter {
             Err(Reject::ShuttingDown) => Outcome::EvictedOther,
             Ok(_) | Err(_) => Outcome::Dispatched,
         });
+        if let Some(trace) = &mut self.trace {
+            trace.decided(decision);
+        }
         let (Some(series), Ok(answer)) = (&self.series, decision) else {
             return;
         };
@@ -474,6 +493,14 @@ impl Meter {
             metrics.picked_blindly();
         }
         self.running = Some(Arc::clone(series).begin(self.seen.unwrap_or(0)));
+    }
+
+    fn trace_begins(&mut self, head: &RequestHead, now: Moment) {
+        if let Some(tracing) = &self.shared.tracing
+            && self.trace.is_none()
+        {
+            self.trace = tracing.request(head, now.since(self.opened));
+        }
     }
 
     fn wait_ends(&mut self, outcome: Outcome) {
@@ -496,6 +523,9 @@ impl Meter {
             Reply::Immediate(reject) => {
                 metrics.request_processed(director.clock().now().since(self.opened));
                 metrics.rejected(reject.reason());
+                if let Some(trace) = &self.trace {
+                    trace.refused(reject);
+                }
                 // Refused before its model was read: it has none.
                 let series = self
                     .series
@@ -516,6 +546,9 @@ impl Meter {
 
     fn responding(&mut self, status: u16) {
         self.responding = Some(self.heard);
+        if let Some(trace) = &self.trace {
+            trace.responding(status);
+        }
         if let Some(running) = self.running.as_ref().filter(|_| status >= 400) {
             running.failed(status);
         }
@@ -541,6 +574,7 @@ impl Meter {
     fn complete(&mut self) {
         self.shared.director.wake();
         self.end = "complete";
+        self.trace = None;
         if let Some(running) = self.running.take() {
             let now = self.shared.director.clock().now();
             running.took(now.since(self.opened));

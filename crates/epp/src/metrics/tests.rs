@@ -8,6 +8,7 @@ use crate::{
     budget::Budget,
     config::{Config, ConfigMetrics, CurrentConfig, Prefix},
     director::{Director, DirectorCollector, Options, Pool},
+    spans::SpanMetrics,
     tap::Usage,
 };
 
@@ -19,6 +20,7 @@ fn page() -> String {
     let metrics = Metrics::register(&mut registry);
     metrics.register_flow_control(&mut registry, "llm");
     register_collectors(&mut registry);
+    SpanMetrics::register(&mut registry);
     for (model, streaming) in [("m", false), ("n", true)] {
         let labels = Labels {
             model: Some(model),
@@ -90,7 +92,7 @@ fn every_name_is_documented() {
             _ => format!("`{name}`"),
         })
         .collect();
-    assert_eq!(names.len(), 60, "{names:#?}");
+    assert_eq!(names.len(), 61, "{names:#?}");
     names.retain(|name| !DOCS.contains(name.as_str()));
     assert!(names.is_empty(), "not in docs/epp-metrics.md: {names:?}");
 }

@@ -52,15 +52,6 @@ fn a_bad_configuration_is_an_error_of_the_caller(
     assert!(error.to_string().starts_with(want), "{error}");
 }
 
-#[test]
-fn streams_have_half_of_a_drain_and_proxies_come_before_the_handover() {
-    assert_eq!(phases(secs(30)), (secs(10), secs(4)));
-    assert_eq!(phases(secs(300)), (secs(10), secs(4)));
-    assert_eq!(phases(secs(10)), (secs(1), secs(4)));
-    assert_eq!(phases(secs(2)), (secs(0), secs(1)));
-    assert_eq!(phases(secs(0)), (secs(0), secs(0)));
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_draining_epp_stays_ready_for_its_successor_and_then_for_proxies_takes_streams() {
     let readiness = Readiness::new();

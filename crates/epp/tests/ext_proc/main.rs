@@ -21,6 +21,7 @@ use crate::peer::{BODY, Epp, destination, mk_body, mk_headers, streamed};
 mod peer;
 mod shut;
 mod tls;
+mod traces;
 
 const LIMIT: Duration = Duration::from_secs(10);
 

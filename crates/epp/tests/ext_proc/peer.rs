@@ -13,7 +13,7 @@ use envoy_types::pb::envoy::{
 };
 use epp::{
     Acceptor, BodyMode, Budget, Clock, Config, CurrentConfig, Director, ExtProc, ExtProcServer,
-    Limits, Metrics, Options, Pool, Prefix, Readiness, ServeError, Settings,
+    Limits, Metrics, Options, Pool, Prefix, Readiness, ServeError, Settings, Tracing,
 };
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use scheduling::{EndpointId, Member, Moment};
@@ -48,8 +48,18 @@ impl Epp {
     }
 
     pub(crate) async fn start_with(members: &[&str], acceptor: Acceptor) -> Self {
+        Self::start_traced(members, acceptor, |_| None).await
+    }
+
+    /// `tracing` registers its metrics beside the others.
+    pub(crate) async fn start_traced(
+        members: &[&str],
+        acceptor: Acceptor,
+        tracing: impl FnOnce(&mut Registry) -> Option<Tracing>,
+    ) -> Self {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
+        let tracing = tracing(&mut registry);
         let pool = Pool::default();
         let members = members.iter().map(|address| mk_member(address));
         pool.replace(members.collect(), Moment::START);
@@ -71,7 +81,7 @@ impl Epp {
         };
         let readiness = Readiness::new();
         let server = ExtProcServer {
-            service: ExtProc::new(director, metrics, settings),
+            service: ExtProc::traced(director, metrics, settings, tracing),
             readiness: readiness.clone(),
             acceptor,
             max_streams: 1000,
@@ -182,10 +192,13 @@ impl Peer {
     }
 
     pub(crate) async fn post(&mut self, path: &str) {
-        let headers = mk_headers(
-            &[(":method", "POST"), (":path", path), ("x-request-id", "1")],
-            false,
-        );
+        self.post_with(path, &[]).await;
+    }
+
+    /// With more headers.
+    pub(crate) async fn post_with(&mut self, path: &str, more: &[(&str, &str)]) {
+        let first = [(":method", "POST"), (":path", path), ("x-request-id", "1")];
+        let headers = mk_headers(&[&first, more].concat(), false);
         self.send(Request::RequestHeaders(headers)).await;
     }
 

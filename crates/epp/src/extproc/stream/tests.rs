@@ -89,6 +89,7 @@ fn mk_shared_of(bytes: u32, pods: &[&str], config: Config, registry: &mut Regist
         },
         reader: Reader::default(),
         open: OpenStreams::default(),
+        tracing: None,
     })
 }
 

@@ -42,6 +42,9 @@ struct View {
 
 type Label<'a> = (&'static str, &'a str);
 
+/// Name, help, value.
+type QueueGauge = (&'static str, &'static str, fn(&Row) -> u64);
+
 // === impl Page ===
 
 impl Collector for Page {
@@ -59,7 +62,7 @@ impl Collector for QueuePage {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let rows = View::rows(&self.0.table.lock());
         let encoder = &mut encoder;
-        let gauges: [(&str, &str, fn(&Row) -> u64); 2] = [
+        let gauges: [QueueGauge; 2] = [
             ("queue_size", "Requests that wait", |row| {
                 row.queued.load(Relaxed)
             }),

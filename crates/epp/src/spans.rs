@@ -1,0 +1,208 @@
+//! Spans of requests: `gateway.request` of the whole, `epp.queue` of the wait, `epp.pick` of the choice.
+//!
+//! ```text
+//!  stream ─► RequestTrace ─► SDK span ─ end ─► bounded queue ─► Export (a task) ─► collector
+//! ```
+//!
+//! A request that is not sampled has no trace: it costs the look at `traceparent` and two random numbers.
+
+mod export;
+mod setup;
+
+use std::{
+    borrow::Cow,
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use opentelemetry::{
+    Context, KeyValue,
+    propagation::{Extractor, TextMapPropagator},
+    trace::{Span, SpanBuilder, SpanKind, Status, TraceContextExt, Tracer, TracerProvider},
+};
+use opentelemetry_sdk::{
+    propagation::TraceContextPropagator,
+    trace::{SdkTracer, SdkTracerProvider},
+};
+
+pub use export::{Export, SpanMetrics};
+pub use setup::{Setup, SetupError};
+
+use crate::{
+    extproc::{Answer, RequestHead},
+    reject::Reject,
+};
+
+/// Bytes of a text that a client chose.
+const MAX_TEXT: usize = 256;
+
+const MODEL: &str = "gen_ai.request.model";
+const POOL: &str = "epp.pool";
+const ENDPOINT: &str = "epp.endpoint";
+const SCORE_CACHED: &str = "epp.prefix.cached_tokens";
+const REASON: &str = "epp.reason";
+const STATUS: &str = "http.response.status_code";
+
+/// Makes the traces of one pool's requests. Cheap to clone.
+#[derive(Clone)]
+pub struct Tracing {
+    tracer: SdkTracer,
+    /// Its end would end all spans.
+    _provider: SdkTracerProvider,
+    pool: Arc<str>,
+}
+
+/// The spans of one request that is sampled; its end is that of `gateway.request`.
+pub(crate) struct RequestTrace {
+    tracing: Tracing,
+    /// Of `gateway.request`.
+    context: Context,
+    queue: Option<opentelemetry_sdk::trace::Span>,
+}
+
+struct Head<'a>(&'a RequestHead);
+
+// === impl Tracing ===
+
+impl Tracing {
+    fn new(provider: SdkTracerProvider, pool: &str) -> Self {
+        Self {
+            tracer: provider.tracer("epp"),
+            _provider: provider,
+            pool: pool.into(),
+        }
+    }
+
+    /// The trace of a request that began `ago`; none, if it is not sampled.
+    pub(crate) fn request(&self, head: &RequestHead, ago: Duration) -> Option<Box<RequestTrace>> {
+        let parent =
+            TraceContextPropagator::new().extract_with_context(&Context::new(), &Head(head));
+        let span = SpanBuilder::from_name("gateway.request")
+            .with_kind(SpanKind::Server)
+            .with_start_time(before(ago));
+        let mut span = self.tracer.build_with_context(span, &parent);
+        if !span.is_recording() {
+            return None;
+        }
+        span.set_attribute(KeyValue::new(POOL, Arc::clone(&self.pool)));
+        Some(Box::new(RequestTrace {
+            tracing: self.clone(),
+            context: parent.with_span(span),
+            queue: None,
+        }))
+    }
+}
+
+impl fmt::Debug for Tracing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tracing")
+            .field("pool", &self.pool)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl RequestTrace ===
+
+impl RequestTrace {
+    /// The model is known.
+    pub(crate) fn model(&self, model: &str) {
+        let model = shortened(model).to_owned();
+        self.context
+            .span()
+            .set_attribute(KeyValue::new(MODEL, model));
+    }
+
+    /// The request waits from now on.
+    pub(crate) fn queued(&mut self) {
+        self.queue = Some(self.child("epp.queue", Duration::ZERO));
+    }
+
+    /// It was picked for, which took `scheduling`, or refused.
+    pub(crate) fn decided(&mut self, decision: &Result<Box<Answer>, Reject>) {
+        let waited = self.queue.take();
+        match decision {
+            Ok(answer) => {
+                drop(waited);
+                let mut pick = self.child("epp.pick", answer.scheduling);
+                if let Some(first) = answer.endpoints.first() {
+                    let endpoint = KeyValue::new(ENDPOINT, first.destination().to_owned());
+                    pick.set_attribute(endpoint.clone());
+                    self.context.span().set_attribute(endpoint);
+                }
+                if let Some(prefix) = answer.prefix {
+                    pick.set_attribute(KeyValue::new(SCORE_CACHED, i64::from(prefix.cached)));
+                }
+            }
+            Err(reject) => {
+                // What refused it is where the time went: the queue, or the choice.
+                let mut span = waited.unwrap_or_else(|| self.child("epp.pick", Duration::ZERO));
+                span.set_attribute(KeyValue::new(REASON, reject.reason()));
+                span.set_status(Status::error(reject.reason()));
+            }
+        }
+    }
+
+    /// The request is answered here instead of going on.
+    pub(crate) fn refused(&self, reject: &Reject) {
+        let span = self.context.span();
+        span.set_attribute(KeyValue::new(REASON, reject.reason()));
+        span.set_attribute(KeyValue::new(STATUS, i64::from(reject.status())));
+        span.set_status(Status::error(Cow::Borrowed(reject.reason())));
+    }
+
+    /// The server responds. As for all servers, only 5xx are errors of this span.
+    pub(crate) fn responding(&self, status: u16) {
+        let span = self.context.span();
+        span.set_attribute(KeyValue::new(STATUS, i64::from(status)));
+        if status >= 500 {
+            span.set_status(Status::error("the model server failed"));
+        }
+    }
+
+    /// Another endpoint than the picked one responds.
+    pub(crate) fn served_by(&self, address: std::net::SocketAddr) {
+        let endpoint = KeyValue::new(ENDPOINT, address.to_string());
+        self.context.span().set_attribute(endpoint);
+    }
+
+    fn child(&self, name: &'static str, ago: Duration) -> opentelemetry_sdk::trace::Span {
+        let span = SpanBuilder::from_name(name).with_start_time(before(ago));
+        let mut span = self.tracing.tracer.build_with_context(span, &self.context);
+        span.set_attribute(KeyValue::new(POOL, Arc::clone(&self.tracing.pool)));
+        span
+    }
+}
+
+impl Drop for RequestTrace {
+    fn drop(&mut self) {
+        drop(self.queue.take()); // a child ends before its parent
+        self.context.span().end();
+    }
+}
+
+// === impl Head ===
+
+impl Extractor for Head<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.field(&[key])
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        Vec::new()
+    }
+}
+
+fn before(ago: Duration) -> SystemTime {
+    let now = opentelemetry::time::now();
+    now.checked_sub(ago).unwrap_or(now)
+}
+
+/// At most [`MAX_TEXT`] bytes of a text.
+fn shortened(text: &str) -> &str {
+    let mut end = text.len().min(MAX_TEXT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default()
+}
