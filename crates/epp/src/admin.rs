@@ -3,10 +3,10 @@
 mod readers;
 mod review;
 
-use std::{io, net::SocketAddr, pin::Pin, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 
 use axum::{Router, serve::Listener};
-use futures::{Stream, StreamExt};
+use futures::{StreamExt, stream::BoxStream};
 use tokio::{net::TcpListener, time::sleep};
 use tonic::transport::server::TcpIncoming;
 use tracing::warn;
@@ -14,7 +14,7 @@ use tracing::warn;
 pub(crate) use readers::Readers;
 pub(crate) use review::Reviewer;
 
-use crate::tls::{Acceptor, Connection};
+use crate::tls::{Acceptor, MaybeTls};
 
 /// After an error that is no connection's own, such as too many open files.
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ pub(crate) struct AdminServer {
 }
 
 struct Accepting {
-    connections: Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>,
+    connections: BoxStream<'static, io::Result<MaybeTls>>,
     address: SocketAddr,
 }
 
@@ -52,7 +52,9 @@ impl AdminServer {
             None => router,
         };
         let address = listener.local_addr()?;
-        let connections = Box::pin(acceptor.incoming(TcpIncoming::from(listener)));
+        let accepted = TcpIncoming::from(listener).map(|tcp| Ok((tcp?, ())));
+        let ready = acceptor.incoming(accepted);
+        let connections = ready.map(|ready| Ok(ready?.0)).boxed();
         let accepting = Accepting {
             connections,
             address,
@@ -64,7 +66,7 @@ impl AdminServer {
 // === impl Accepting ===
 
 impl Listener for Accepting {
-    type Io = Connection;
+    type Io = MaybeTls;
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {

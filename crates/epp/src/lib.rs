@@ -54,6 +54,6 @@ pub use program::run;
 pub use scrape::{EngineTable, EnginesError, OnScraped, Scraper};
 pub use server::{ExtProcServer, listen, serve_health};
 pub use tls::{
-    Acceptor, Alpn, ClientCaError, Connection, HandshakeError, PairError, PortTls, San, SanError,
+    Acceptor, Alpn, ClientCaError, HandshakeError, MaybeTls, PairError, PortTls, San, SanError,
     TlsError, TlsFiles, TlsMetrics, TlsReload, TlsVersion,
 };

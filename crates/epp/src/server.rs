@@ -60,7 +60,9 @@ impl ExtProcServer {
             stop.cancelled().await;
             stopping.send_replace(true);
         };
-        let gathered = acceptor.incoming(incoming(listener)).map_ok(Gather::new);
+        let accepted = incoming(listener).map_ok(|tcp| (tcp, ()));
+        let ready = acceptor.incoming(accepted);
+        let gathered = ready.map_ok(|(connection, ())| Gather::new(connection));
         server
             .add_service(service)
             .add_service(readiness.service(stopped))

@@ -3,6 +3,7 @@
 use std::{
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -12,6 +13,7 @@ use rustls::{CertificateError, Error};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
+    sync::Semaphore,
     time::timeout,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
@@ -23,16 +25,25 @@ use super::{Served, metrics::PortTls};
 /// A handshake is two round trips and a signature; this is for one with a client on the other side of a slow link.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Handshakes in progress: some 20 KiB each, so 20 MiB. More connections wait in the kernel.
+/// Handshakes in progress: some 20 KiB each, so 20 MiB. More connections wait, as sockets.
 const HANDSHAKES: usize = 1024;
 
-/// Makes the connections of a port. Cheap to clone.
+/// Makes connections of a port ready to be served. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Acceptor(Option<(Served, PortTls)>);
+pub struct Acceptor(Option<Secure>);
 
-/// A connection of a port.
+/// With TLS.
+#[derive(Clone, Debug)]
+struct Secure {
+    served: Served,
+    /// Those in progress, of all clones.
+    handshakes: Arc<Semaphore>,
+    metrics: PortTls,
+}
+
+/// A connection, with TLS or without.
 #[derive(Debug)]
-pub enum Connection {
+pub enum MaybeTls {
     /// Without TLS.
     Plain(TcpStream),
     /// With.
@@ -62,21 +73,28 @@ impl Acceptor {
     }
 
     pub(super) fn tls(served: Served, metrics: PortTls) -> Self {
-        Self(Some((served, metrics)))
+        Self(Some(Secure {
+            served,
+            handshakes: Arc::new(Semaphore::new(HANDSHAKES)),
+            metrics,
+        }))
     }
 
-    /// Makes a connection with what is served now.
+    /// Does the handshake, if there is to be one, with what is served now.
     ///
     /// # Errors
     /// [`HandshakeError`] when the client did not, may not or cannot speak TLS; it is counted.
-    pub async fn accept(&self, tcp: TcpStream) -> Result<Connection, HandshakeError> {
-        let Some((served, metrics)) = &self.0 else {
-            return Ok(Connection::Plain(tcp));
+    pub async fn accept(&self, tcp: TcpStream) -> Result<MaybeTls, HandshakeError> {
+        let Some(secure) = &self.0 else {
+            return Ok(MaybeTls::Plain(tcp));
         };
+        // never closed
+        let _turn = secure.handshakes.acquire().await.ok();
+        let metrics = &secure.metrics;
         let peer = tcp.peer_addr().ok();
-        let handshake = TlsAcceptor::from(served.load()).accept(tcp);
+        let handshake = TlsAcceptor::from(secure.served.load()).accept(tcp);
         let outcome = match timeout(HANDSHAKE_TIMEOUT, handshake).await {
-            Ok(Ok(stream)) => return Ok(Connection::Tls(Box::new(stream))),
+            Ok(Ok(stream)) => return Ok(MaybeTls::Tls(Box::new(stream))),
             Ok(Err(error)) => HandshakeError::from(error),
             Err(_) => HandshakeError::Timeout,
         };
@@ -86,16 +104,26 @@ impl Acceptor {
         Err(outcome)
     }
 
-    /// The connections of these, as they become ready. A client that is slow holds up no other.
-    pub(crate) fn incoming(
+    /// Handshakes that can be begun.
+    #[cfg(test)]
+    pub(super) fn turns(&self) -> usize {
+        let secure = self.0.as_ref().unwrap();
+        secure.handshakes.available_permits()
+    }
+
+    /// These connections with what belongs to each, as they become ready. A client that is slow holds up no other.
+    pub(crate) fn incoming<T: Send>(
         self,
-        tcp: impl Stream<Item = io::Result<TcpStream>> + Send,
-    ) -> impl Stream<Item = io::Result<Connection>> + Send {
-        tcp.map(move |tcp| {
+        tcp: impl Stream<Item = io::Result<(TcpStream, T)>> + Send,
+    ) -> impl Stream<Item = io::Result<(MaybeTls, T)>> + Send {
+        tcp.map(move |accepted| {
             let acceptor = self.clone();
             async move {
-                match tcp {
-                    Ok(tcp) => acceptor.accept(tcp).await.ok().map(Ok),
+                match accepted {
+                    Ok((tcp, with)) => {
+                        let ready = acceptor.accept(tcp).await.ok()?;
+                        Some(Ok((ready, with)))
+                    }
                     Err(error) => Some(Err(error)),
                 }
             }
@@ -105,9 +133,19 @@ impl Acceptor {
     }
 }
 
-// === impl Connection ===
+// === impl MaybeTls ===
 
-impl AsyncRead for Connection {
+impl MaybeTls {
+    /// The socket.
+    pub fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(tcp) => tcp,
+            Self::Tls(tls) => tls.get_ref().0,
+        }
+    }
+}
+
+impl AsyncRead for MaybeTls {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -120,7 +158,7 @@ impl AsyncRead for Connection {
     }
 }
 
-impl AsyncWrite for Connection {
+impl AsyncWrite for MaybeTls {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -165,14 +203,11 @@ impl AsyncWrite for Connection {
     }
 }
 
-impl Connected for Connection {
+impl Connected for MaybeTls {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> Self::ConnectInfo {
-        match self {
-            Self::Plain(tcp) => tcp.connect_info(),
-            Self::Tls(tls) => tls.get_ref().0.connect_info(),
-        }
+        self.tcp().connect_info()
     }
 }
 
