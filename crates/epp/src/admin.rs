@@ -3,10 +3,10 @@
 mod readers;
 mod review;
 
-use std::{io, net::SocketAddr, pin::Pin, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 
 use axum::{Router, serve::Listener};
-use futures::{Stream, StreamExt, TryStreamExt};
+use futures::{StreamExt, stream::BoxStream};
 use tokio::{net::TcpListener, time::sleep};
 use tonic::transport::server::TcpIncoming;
 use tracing::warn;
@@ -30,7 +30,7 @@ pub(crate) struct AdminServer {
 }
 
 struct Accepting {
-    connections: Pin<Box<dyn Stream<Item = io::Result<(MaybeTls, ())>> + Send>>,
+    connections: BoxStream<'static, io::Result<MaybeTls>>,
     address: SocketAddr,
 }
 
@@ -52,8 +52,9 @@ impl AdminServer {
             None => router,
         };
         let address = listener.local_addr()?;
-        let connections = TcpIncoming::from(listener).map_ok(|tcp| (tcp, ()));
-        let connections = Box::pin(acceptor.incoming(connections));
+        let accepted = TcpIncoming::from(listener).map(|tcp| Ok((tcp?, ())));
+        let ready = acceptor.incoming(accepted);
+        let connections = ready.map(|ready| Ok(ready?.0)).boxed();
         let accepting = Accepting {
             connections,
             address,
@@ -72,7 +73,7 @@ impl Listener for Accepting {
         loop {
             match self.connections.next().await {
                 // nobody asks for the peer's address
-                Some(Ok((connection, ()))) => return (connection, self.address),
+                Some(Ok(connection)) => return (connection, self.address),
                 Some(Err(error)) => {
                     warn!(%error, "a connection to the metrics port cannot be accepted");
                     sleep(ACCEPT_AGAIN).await;
@@ -85,5 +86,72 @@ impl Listener for Accepting {
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
         Ok(self.address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use axum::routing::get;
+    use prometheus_client::registry::Registry;
+    use rustls::{ClientConfig, RootCertStore};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpStream,
+        task::JoinSet,
+        time::timeout,
+    };
+    use tokio_rustls::TlsConnector;
+
+    use super::*;
+    use crate::tls::{Alpn, TlsFiles, TlsMetrics, TlsVersion};
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    #[tokio::test]
+    async fn the_port_can_be_served_over_tls() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        std::fs::write(dir.path().join("tls.crt"), made.cert.pem()).unwrap();
+        std::fs::write(dir.path().join("tls.key"), made.signing_key.serialize_pem()).unwrap();
+        let files = TlsFiles {
+            cert_dir: Some(dir.path().to_owned()),
+            client_ca: None,
+            client_sans: Vec::new(),
+            min_version: TlsVersion::Tls12,
+            alpn: Alpn::Http1,
+        };
+        let metrics = TlsMetrics::register(&mut Registry::default());
+        let (acceptor, _) = files.begin(metrics.port("metrics")).unwrap();
+        let server = AdminServer {
+            router: Router::new().route("/metrics", get(async || "a page")),
+            acceptor,
+            readers: None,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(server.serve(listener));
+
+        let mut roots = RootCertStore::empty();
+        roots.add(made.cert.der().clone()).unwrap();
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        let client = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let tcp = TcpStream::connect(address).await.unwrap();
+        let name = "localhost".try_into().unwrap();
+        let connector = TlsConnector::from(Arc::new(client));
+        let mut connection = connector.connect(name, tcp).await.unwrap();
+        let request = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        connection.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        let reading = connection.read_to_string(&mut answer);
+        timeout(LIMIT, reading).await.expect("in time").unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        assert!(answer.ends_with("a page"), "{answer}");
     }
 }

@@ -21,6 +21,7 @@ use arc_swap::ArcSwap;
 use rustls::{
     ServerConfig, SupportedProtocolVersion,
     crypto::{CryptoProvider, aws_lc_rs},
+    pki_types::pem,
     server::{NoServerSessionStorage, danger::ClientCertVerifier},
     sign::SingleCertAndKey,
     version::{TLS12, TLS13},
@@ -70,6 +71,15 @@ struct Fixed {
 /// The one provider of cryptography.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
+}
+
+/// What is wrong with a PEM, without the bytes that its own message quotes.
+fn pem_problem(error: &pem::Error) -> String {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => "an END line is missing, as in half a file".into(),
+        pem::Error::NoItemsFound => "there is none".into(),
+        other => other.to_string(),
+    }
 }
 
 // === impl TlsVersion ===

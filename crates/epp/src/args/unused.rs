@@ -11,6 +11,9 @@ pub struct UnusedArgs {
     /// Ignored: the cipher suites are those of rustls, all of which are good.
     #[arg(long, env, value_name = "NAMES", value_delimiter = ',')]
     pub tls_cipher_suites: Vec<String>,
+    /// Always true: health is served on --grpc-port too.
+    #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    pub health_checking: Option<bool>,
     /// Ignored: there is no pprof.
     #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     pub enable_pprof: Option<bool>,
@@ -70,6 +73,7 @@ impl UnusedArgs {
     fn ignored(&self) -> impl Iterator<Item = &'static str> {
         let Self {
             tls_cipher_suites,
+            health_checking,
             enable_pprof,
             refresh_prometheus_metrics_interval,
             allow_experimental_plugins,
@@ -80,6 +84,7 @@ impl UnusedArgs {
         } = self;
         [
             ("tls-cipher-suites", !tls_cipher_suites.is_empty()),
+            ("health-checking=false", *health_checking == Some(false)),
             ("enable-pprof", enable_pprof.is_some()),
             (
                 "refresh-prometheus-metrics-interval",
@@ -147,6 +152,8 @@ mod tests {
     #[rstest]
     #[case(&[], &[])]
     #[case(&["--enable-pprof=false"], &["enable-pprof"])]
+    #[case(&["--health-checking"], &[])]
+    #[case(&["--health-checking=false"], &["health-checking=false"])]
     #[case(
         &["--zap-devel", "--tls-cipher-suites=A,B", "--refresh-prometheus-metrics-interval=5s", "--zap-stacktrace-level=error"],
         &["tls-cipher-suites", "refresh-prometheus-metrics-interval", "zap-devel", "zap-stacktrace-level"]

@@ -167,4 +167,38 @@ mod tests {
         assert_eq!(phases(secs(2)), (secs(0), secs(1)));
         assert_eq!(phases(secs(0)), (secs(0), secs(0)));
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_draining_epp_stays_ready_for_its_successor_and_then_for_proxies_takes_streams() {
+        let readiness = Readiness::new();
+        for part in [crate::Part::Discovery, crate::Part::Metrics] {
+            readiness.set(part, true);
+        }
+        let (ends, mut tasks) = (Ends::default(), Tasks::new());
+        let (goaway, stop) = (ends.goaway.clone(), ends.goaway.clone());
+        tasks.spawn(async move {
+            stop.cancelled().await;
+            (EXT_PROC, Ok(()))
+        });
+        let start = Instant::now();
+        let seen = async {
+            while readiness.is_ready() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            let unready = start.elapsed();
+            goaway.cancelled().await;
+            (unready, start.elapsed())
+        };
+        let mut running = Running {
+            tasks,
+            election: Election::none(),
+            readiness: readiness.clone(),
+            ends,
+            drain_timeout: secs(30),
+        };
+        let (result, (unready, went)) = tokio::join!(running.drain(), seen);
+        result.expect("drains");
+        assert!(unready >= secs(10) && unready < secs(11), "{unready:?}");
+        assert_eq!(went, secs(14));
+    }
 }

@@ -3,10 +3,6 @@ use rstest::rstest;
 use super::*;
 use crate::config::Compat;
 
-const fn secs(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
 fn read(config_file: Option<&str>, config_text: Option<&str>) -> anyhow::Result<Config> {
     let args = ConfigArgs {
         config_file: config_file.map(Into::into),
@@ -50,33 +46,4 @@ fn a_bad_configuration_is_an_error_of_the_caller(
     let error = read(file, text).unwrap_err();
     let error = error.downcast_ref::<ConfigError>().expect("exit code 64");
     assert!(error.to_string().starts_with(want), "{error}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_draining_epp_stays_ready_for_its_successor_and_then_for_proxies_takes_streams() {
-    let readiness = Readiness::new();
-    for part in [crate::Part::Discovery, crate::Part::Metrics] {
-        readiness.set(part, true);
-    }
-    let (goaway, drained) = (CancellationToken::new(), CancellationToken::new());
-    let mut tasks = Tasks::new();
-    let stop = goaway.clone();
-    tasks.spawn(async move {
-        stop.cancelled().await;
-        (EXT_PROC, Ok(()))
-    });
-    let start = Instant::now();
-    let seen = async {
-        while readiness.is_ready() {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        let unready = start.elapsed();
-        goaway.cancelled().await;
-        (unready, start.elapsed())
-    };
-    let drain = drain(&mut tasks, secs(30), &readiness, &goaway, &drained);
-    let (result, (unready, went)) = tokio::join!(drain, seen);
-    result.expect("drains");
-    assert!(unready >= secs(10) && unready < secs(11), "{unready:?}");
-    assert_eq!(went, secs(14));
 }

@@ -3,6 +3,7 @@
 use std::{
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -12,6 +13,7 @@ use rustls::{CertificateError, Error};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
+    sync::Semaphore,
     time::timeout,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
@@ -23,14 +25,23 @@ use crate::connection::OverTcp;
 /// A handshake is two round trips and a signature; this is for one with a client on the other side of a slow link.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Handshakes in progress: some 20 KiB each, so 20 MiB. More connections wait in the kernel.
+/// Handshakes in progress: some 20 KiB each, so 20 MiB. More connections wait, as sockets.
 const HANDSHAKES: usize = 1024;
 
-/// Makes the connections of a port. Cheap to clone.
+/// Makes connections of a port ready to be served. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Acceptor(Option<(Served, PortTls)>);
+pub struct Acceptor(Option<Secure>);
 
-/// A connection of a port.
+/// With TLS.
+#[derive(Clone, Debug)]
+struct Secure {
+    served: Served,
+    /// Those in progress, of all clones.
+    handshakes: Arc<Semaphore>,
+    metrics: PortTls,
+}
+
+/// A connection, with TLS or without.
 #[derive(Debug)]
 pub enum MaybeTls {
     /// Without TLS.
@@ -62,19 +73,26 @@ impl Acceptor {
     }
 
     pub(super) fn tls(served: Served, metrics: PortTls) -> Self {
-        Self(Some((served, metrics)))
+        Self(Some(Secure {
+            served,
+            handshakes: Arc::new(Semaphore::new(HANDSHAKES)),
+            metrics,
+        }))
     }
 
-    /// Makes a connection with what is served now.
+    /// Does the handshake, if there is to be one, with what is served now.
     ///
     /// # Errors
     /// [`HandshakeError`] when the client did not, may not or cannot speak TLS; it is counted.
     pub async fn accept(&self, tcp: TcpStream) -> Result<MaybeTls, HandshakeError> {
-        let Some((served, metrics)) = &self.0 else {
+        let Some(secure) = &self.0 else {
             return Ok(MaybeTls::Plain(tcp));
         };
+        // never closed
+        let _turn = secure.handshakes.acquire().await.ok();
+        let metrics = &secure.metrics;
         let peer = tcp.peer_addr().ok();
-        let handshake = TlsAcceptor::from(served.load()).accept(tcp);
+        let handshake = TlsAcceptor::from(secure.served.load()).accept(tcp);
         let outcome = match timeout(HANDSHAKE_TIMEOUT, handshake).await {
             Ok(Ok(stream)) => return Ok(MaybeTls::Tls(Box::new(stream))),
             Ok(Err(error)) => HandshakeError::from(error),
@@ -86,18 +104,25 @@ impl Acceptor {
         Err(outcome)
     }
 
-    /// The connections of these, as they become ready, with what came beside each. A client that is slow holds up no other.
-    pub(crate) fn incoming<B: Send>(
+    /// Handshakes that can be begun.
+    #[cfg(test)]
+    pub(super) fn turns(&self) -> usize {
+        let secure = self.0.as_ref().unwrap();
+        secure.handshakes.available_permits()
+    }
+
+    /// These connections with what belongs to each, as they become ready. A client that is slow holds up no other.
+    pub(crate) fn incoming<T: Send>(
         self,
-        tcp: impl Stream<Item = io::Result<(TcpStream, B)>> + Send,
-    ) -> impl Stream<Item = io::Result<(MaybeTls, B)>> + Send {
-        tcp.map(move |tcp| {
+        tcp: impl Stream<Item = io::Result<(TcpStream, T)>> + Send,
+    ) -> impl Stream<Item = io::Result<(MaybeTls, T)>> + Send {
+        tcp.map(move |accepted| {
             let acceptor = self.clone();
             async move {
-                match tcp {
-                    Ok((tcp, beside)) => {
-                        let stream = acceptor.accept(tcp).await.ok()?;
-                        Some(Ok((stream, beside)))
+                match accepted {
+                    Ok((tcp, with)) => {
+                        let ready = acceptor.accept(tcp).await.ok()?;
+                        Some(Ok((ready, with)))
                     }
                     Err(error) => Some(Err(error)),
                 }
@@ -109,6 +134,16 @@ impl Acceptor {
 }
 
 // === impl MaybeTls ===
+
+impl MaybeTls {
+    /// The socket.
+    pub fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(tcp) => tcp,
+            Self::Tls(tls) => tls.get_ref().0,
+        }
+    }
+}
 
 impl AsyncRead for MaybeTls {
     fn poll_read(
@@ -170,10 +205,7 @@ impl AsyncWrite for MaybeTls {
 
 impl OverTcp for MaybeTls {
     fn tcp(&self) -> &TcpStream {
-        match self {
-            Self::Plain(tcp) => tcp,
-            Self::Tls(tls) => tls.get_ref().0,
-        }
+        Self::tcp(self)
     }
 }
 

@@ -14,7 +14,7 @@ use rustls::{
 };
 use x509_parser::{extensions::GeneralName, parse_x509_certificate};
 
-use super::provider;
+use super::{pem_problem, provider};
 
 /// A subject alternative name (SAN) that a client's certificate may have. It equals one of the same kind, byte for byte;
 /// nothing in it is a wildcard.
@@ -69,7 +69,7 @@ pub(super) fn verifier(
 ) -> Result<Arc<dyn ClientCertVerifier>, ClientCaError> {
     let mut roots = RootCertStore::empty();
     for (at, certificate) in CertificateDer::pem_slice_iter(pem).enumerate() {
-        let certificate = certificate.map_err(|error| ClientCaError::Pem(error.to_string()))?;
+        let certificate = certificate.map_err(|error| ClientCaError::Pem(pem_problem(&error)))?;
         roots
             .add(certificate)
             .map_err(|error| ClientCaError::Certificate(at + 1, error.to_string()))?;

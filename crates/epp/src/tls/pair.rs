@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use rustls::{
-    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem, pem::PemObject},
+    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject},
     sign::CertifiedKey,
 };
 use x509_parser::parse_x509_certificate;
 
-use super::provider;
+use super::{pem_problem, provider};
 
 /// What a self-signed certificate is for; the proxy does not check it.
 const SELF_SIGNED_NAMES: [&str; 2] = ["localhost", "epp"];
@@ -39,7 +39,7 @@ pub enum PairError {
     Chain(String),
     /// `tls.key` is no PEM, or not all of it.
     #[error("tls.key holds no private key in PEM: {0}")]
-    Key(#[source] pem::Error),
+    Key(String),
     /// The first certificate cannot be parsed.
     #[error("the first certificate of tls.crt cannot be parsed: {0}")]
     Certificate(String),
@@ -61,8 +61,9 @@ impl Pair {
     pub(super) fn parse(pem: &PairPem) -> Result<Self, PairError> {
         let chain = CertificateDer::pem_slice_iter(&pem.chain)
             .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| PairError::Chain(error.to_string()))?;
-        let key = PrivateKeyDer::from_pem_slice(&pem.key).map_err(PairError::Key)?;
+            .map_err(|error| PairError::Chain(pem_problem(&error)))?;
+        let key = PrivateKeyDer::from_pem_slice(&pem.key)
+            .map_err(|error| PairError::Key(pem_problem(&error)))?;
         Self::of(chain, key)
     }
 

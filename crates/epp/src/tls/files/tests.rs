@@ -1,5 +1,6 @@
 use std::fs;
 
+use futures::StreamExt;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use rcgen::{CertificateParams, SanType, date_time_ymd};
 use rstest::rstest;
@@ -286,9 +287,8 @@ async fn a_client_that_says_nothing_holds_up_no_other() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let _silent = TcpStream::connect(address).await.unwrap();
-    let acceptor = port.acceptor.clone();
-    let incoming = TcpIncoming::from(listener).map_ok(|tcp| (tcp, ()));
-    let mut incoming = Box::pin(acceptor.incoming(incoming));
+    let accepted = TcpIncoming::from(listener).map(|tcp| Ok((tcp?, ())));
+    let mut incoming = Box::pin(port.acceptor.clone().incoming(accepted));
     let connector = TlsConnector::from(Arc::new(port.client()));
     let connecting = async {
         let tcp = TcpStream::connect(address).await.unwrap();
@@ -296,10 +296,25 @@ async fn a_client_that_says_nothing_holds_up_no_other() {
             .connect("localhost".try_into().unwrap(), tcp)
             .await
     };
-    let both = async { join!(futures::StreamExt::next(&mut incoming), connecting) };
+    let both = async { join!(incoming.next(), connecting) };
     let (accepted, client) = timeout(LIMIT, both).await.expect("in time");
     assert!(matches!(accepted, Some(Ok((MaybeTls::Tls(_), ())))));
     client.unwrap();
+}
+
+#[tokio::test]
+async fn a_handshake_takes_one_of_a_number_of_turns_and_gives_it_back() {
+    let port = Port::begin(None, &[]);
+    let free = port.acceptor.turns();
+    let (server, client) = mk_link().await;
+    let mut silent = Box::pin(port.acceptor.accept(server));
+    assert!(futures::poll!(&mut silent).is_pending());
+    assert_eq!(port.acceptor.turns(), free - 1);
+    drop(client);
+    assert!(silent.await.is_err());
+    let (server, _client) = port.connect(port.client()).await;
+    assert!(server.is_ok());
+    assert_eq!(port.acceptor.turns(), free);
 }
 
 #[tokio::test]
