@@ -74,6 +74,11 @@ const BUILD_REF: Option<&str> = option_env!("ISTHMUS_BUILD_REF");
 /// Label values of open streams.
 const PHASES: [&str; 2] = ["request", "response"];
 
+/// Label values of ended streams.
+const ENDS: [&str; 8] = [
+    "complete", "rejected", "early", "reset", "broken", "invalid", "drained", "overdue",
+];
+
 /// All handles. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -86,7 +91,8 @@ pub struct Metrics {
     streams: [Gauge; 2],
     /// `epp_streams_ended_total`, not `epp_streams_total`: `OpenMetrics` takes the name of a counter without
     /// `_total` for its family's, and `epp_streams` is the gauge of the open ones.
-    stream_ends: Family<End, Counter>,
+    /// Of [`ENDS`]; handles, since the lookup in a family takes a lock that all threads share.
+    stream_ends: [Counter; ENDS.len()],
     blind_picks: Counter,
     served_mismatches: Family<Kind, Counter>,
     scrapes: Family<ResultLabel, Counter>,
@@ -139,6 +145,7 @@ impl Metrics {
     /// Registers everything but [`PoolCollector`].
     pub fn register(registry: &mut Registry) -> Self {
         let by_phase = Family::<PhaseLabel, Gauge>::default();
+        let by_end = Family::<End, Counter>::default();
         let metrics = Self {
             pick_duration: Single::new(&PICKS),
             scheduling: Single::new(&SCHEDULING),
@@ -146,7 +153,7 @@ impl Metrics {
             response_processing: Single::new(&RESPONSE_PROCESSING),
             rejected: Family::default(),
             streams: PHASES.map(|phase| by_phase.get_or_create_owned(&PhaseLabel { phase })),
-            stream_ends: Family::default(),
+            stream_ends: ENDS.map(|end| by_end.get_or_create_owned(&End { end })),
             blind_picks: Counter::default(),
             served_mismatches: Family::default(),
             scrapes: Family::default(),
@@ -161,7 +168,7 @@ impl Metrics {
             response_processing,
             rejected,
             streams: _,
-            stream_ends,
+            stream_ends: _,
             blind_picks,
             served_mismatches,
             scrapes,
@@ -201,11 +208,7 @@ impl Metrics {
         );
         epp.register("rejected", "Requests answered by the EPP itself", rejected);
         epp.register("streams", "Open ext_proc streams", by_phase);
-        epp.register(
-            "streams_ended",
-            "Ended ext_proc streams",
-            stream_ends.clone(),
-        );
+        epp.register("streams_ended", "Ended ext_proc streams", by_end);
         epp.register(
             "blind_picks",
             "Picks without the request's body",
@@ -270,9 +273,14 @@ impl Metrics {
         open
     }
 
-    /// A stream ended.
+    /// A stream ended, in one of the ways of `epp_streams_ended_total`.
     pub fn stream_ended(&self, end: &'static str) {
-        self.stream_ends.get_or_create(&End { end }).inc();
+        let mut counters = ENDS.iter().zip(&self.stream_ends);
+        let counter = counters.find(|(one, _)| **one == end);
+        debug_assert!(counter.is_some(), "{end} is none of ENDS");
+        if let Some((_, counter)) = counter {
+            counter.inc();
+        }
     }
 
     /// A response came from elsewhere: `fallback` in the list, `outside` not.
