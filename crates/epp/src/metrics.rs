@@ -41,6 +41,11 @@ pub(crate) const PREFIX_INDEX: [(&str, &str); 2] = [
 /// Label values of open streams.
 const PHASES: [&str; 2] = ["request", "response"];
 
+/// Label values of ended streams.
+const ENDS: [&str; 8] = [
+    "complete", "rejected", "early", "reset", "broken", "invalid", "drained", "overdue",
+];
+
 /// All handles. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -57,7 +62,8 @@ pub struct Metrics {
     streams: [Gauge; 2],
     /// `epp_streams_ended_total`, not `epp_streams_total`: `OpenMetrics` takes the name of a counter without
     /// `_total` for its family's, and `epp_streams` is the gauge of the open ones.
-    stream_ends: Family<End, Counter>,
+    /// Of [`ENDS`]; handles, since the lookup in a family takes a lock that all threads share.
+    stream_ends: [Counter; ENDS.len()],
     blind_picks: Counter,
     served_mismatches: Family<Kind, Counter>,
     scrapes: Family<ResultLabel, Counter>,
@@ -111,6 +117,7 @@ impl Metrics {
     /// Registers everything but [`PoolCollector`].
     pub fn register(registry: &mut Registry) -> Self {
         let by_phase = Family::<PhaseLabel, Gauge>::default();
+        let by_end = Family::<End, Counter>::default();
         let metrics = Self {
             pick_duration: Single::new(&PICKS),
             scheduling: Single::new(&SCHEDULING),
@@ -122,7 +129,7 @@ impl Metrics {
             reported_tokens: Counter::default(),
             rejected: Family::default(),
             streams: PHASES.map(|phase| by_phase.get_or_create_owned(&PhaseLabel { phase })),
-            stream_ends: Family::default(),
+            stream_ends: ENDS.map(|end| by_end.get_or_create_owned(&End { end })),
             blind_picks: Counter::default(),
             served_mismatches: Family::default(),
             scrapes: Family::default(),
@@ -133,7 +140,7 @@ impl Metrics {
         };
         registry.register_collector(Box::new(Page(Arc::clone(&metrics.requests))));
         metrics.register_standard(registry.sub_registry_with_prefix("llm_d_epp"));
-        metrics.register_streams(registry.sub_registry_with_prefix("epp"), by_phase);
+        metrics.register_streams(registry.sub_registry_with_prefix("epp"), by_phase, by_end);
         metrics.register_sources(registry.sub_registry_with_prefix("epp"));
         metrics
     }
@@ -189,7 +196,12 @@ impl Metrics {
         );
     }
 
-    fn register_streams(&self, registry: &mut Registry, open: Family<PhaseLabel, Gauge>) {
+    fn register_streams(
+        &self,
+        registry: &mut Registry,
+        open: Family<PhaseLabel, Gauge>,
+        ended: Family<End, Counter>,
+    ) {
         registry.register(
             "pick_duration_seconds",
             "From the last byte the decision needed to the answer",
@@ -201,11 +213,7 @@ impl Metrics {
             self.rejected.clone(),
         );
         registry.register("streams", "Open ext_proc streams", open);
-        registry.register(
-            "streams_ended",
-            "Ended ext_proc streams",
-            self.stream_ends.clone(),
-        );
+        registry.register("streams_ended", "Ended ext_proc streams", ended);
         registry.register(
             "blind_picks",
             "Picks without the request's body",
@@ -311,9 +319,14 @@ impl Metrics {
         open
     }
 
-    /// A stream ended.
+    /// A stream ended, in one of the ways of `epp_streams_ended_total`.
     pub fn stream_ended(&self, end: &'static str) {
-        self.stream_ends.get_or_create(&End { end }).inc();
+        let mut counters = ENDS.iter().zip(&self.stream_ends);
+        let counter = counters.find(|(one, _)| **one == end);
+        debug_assert!(counter.is_some(), "{end} is none of ENDS");
+        if let Some((_, counter)) = counter {
+            counter.inc();
+        }
     }
 
     /// A response came from elsewhere: `fallback` in the list, `outside` not.
