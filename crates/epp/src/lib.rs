@@ -32,6 +32,7 @@ mod tap;
 mod tls;
 
 pub use args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs, Size, Span};
+pub use body::{Api, BadPath, BodyError, Parsed};
 pub use budget::Budget;
 pub use config::{
     Band, ClientCert, Compat, Config, ConfigFile, ConfigMetrics, CurrentConfig, EngineConfig,
@@ -45,6 +46,6 @@ pub use health::{Part, Readiness};
 pub use metrics::{Metrics, PoolCollector};
 pub use moment::Clock;
 pub use program::run;
-pub use scrape::{EngineTable, EnginesError, OnScraped, Scraper};
+pub use scrape::{EngineTable, EnginesError, OnScraped, Scanner, Scraper};
 pub use server::{ExtProcServer, listen, serve_health};
 pub use tls::{Certificate, CertificateError};

@@ -36,11 +36,11 @@ mod spec;
 
 pub use configured::EnginesError;
 pub use engine::EngineTable;
+pub use scanner::Scanner;
 
 use engine::Engine;
 use pace::Pace;
 use page::{Page, PageError};
-use scanner::Scanner;
 
 /// A page that takes longer says nothing about now.
 const TIMEOUT: Duration = Duration::from_secs(1);
