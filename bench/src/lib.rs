@@ -17,14 +17,18 @@ mod figure;
 mod fleet;
 mod grpc;
 mod model;
+mod quality;
 mod rows;
 
 pub use bare::{BARE_READY, Bare};
 pub use controller::{Controller, Usage, own_cpu, raise_open_files};
 pub use document::with_figures;
-pub use epp::{Chunks, Cores, Endpoints, Load, Picker, Sample, Script};
+pub use epp::{
+    Chunks, Cores, Endpoints, Load, Picker, Prompts, Sample, Script, Settings, http_page,
+};
 pub use figure::{Figure, percentile};
 pub use fleet::{Fleet, FleetOptions, NS, pool};
 pub use grpc::{Messages, grpc_frame};
 pub use model::{Fault, Import, Member, Model, Pool};
-pub use rows::{Goal, LATE, ROWS, Row, SetBy};
+pub use quality::{EngineModel, Outcome, Policy, Setup, Trace, Workload, capacity, simulate};
+pub use rows::{Goal, LATE, PEER, ROWS, Row, SetBy};

@@ -30,7 +30,7 @@ pub struct Goal {
 pub enum SetBy {
     /// The design's figures to reach.
     Design,
-    /// The specification of the controller: its figures, or its table of faults.
+    /// The specification of the controller or of the EPP: its figures, or its table of faults.
     Specification,
     /// Us alone: a case that neither names, or an easier one than they name.
     Ours,
@@ -61,6 +61,9 @@ const LARGE: &str = "large";
 const FAILOVER: &str = "failover";
 const REAL: &str = "real";
 const EPP: &str = "epp";
+const QUALITY: &str = "epp-quality";
+/// Measured with `epp` where there is another EPP, or where there are cores enough; skipped otherwise.
+pub const PEER: &str = "epp-peer";
 /// CPU of a request, against the floor in the same run: of 1 KB, and of more.
 const AS_FLOOR: f64 = 1.0;
 const NEAR_FLOOR: f64 = 1.1;
@@ -69,6 +72,21 @@ const PICK_P50: f64 = 1.2;
 const PICK_P99: f64 = 1.5;
 /// Of the body bytes in flight.
 const HELD: f64 = 3.0;
+/// In µs, of a pick from outside with nothing else to do.
+const DECIDED_P50: f64 = 100.0;
+const DECIDED_P99: f64 = 500.0;
+/// In µs: 512 blocks at 100 endpoints, and a page of 30 KB.
+const MATCHED: f64 = 40.0;
+const PAGE_READ: f64 = 20.0;
+/// Eight threads match at least five times as much as one.
+const EIGHT_THREADS: f64 = 1.0 / 5.0;
+/// In % of a core, 100 endpoints each 50 ms; and in ms of CPU, one scrape.
+const SCRAPING: f64 = 12.0;
+const SCRAPE: f64 = 0.05;
+/// Two passes over a body would be 2.
+const ONE_PASS: f64 = 1.5;
+/// As good as the other or better.
+const AS_GOOD: f64 = 1.0;
 
 const fn design(bench: &'static str, name: &'static str, at_most: f64) -> Row {
     goal(bench, name, at_most, SetBy::Design)
@@ -174,9 +192,38 @@ pub const ROWS: &[Row] = &[
     info(REAL, "3 real clusters: change to both imports seen, p50"),
     ours(REAL, "3 real clusters: change to both imports seen, p99", 100.0),
 
+    info(EPP, "a pick from 10 endpoints"),
+    info(EPP, "a pick from 100 endpoints"),
+    info(EPP, "a pick from 1000 endpoints"),
+    specified(EPP, "prefix index, 512 blocks x 100 endpoints, all have all: a match", MATCHED),
+    ours(EPP, "prefix index, 512 blocks x 100 endpoints, all have all: a match / a naive index's", AS_GOOD),
+    specified(EPP, "prefix index, 512 blocks x 100 endpoints, each has more than the one before: a match", MATCHED),
+    ours(EPP, "prefix index, 512 blocks x 100 endpoints, each has more than the one before: a match / a naive index's", AS_GOOD),
+    info(EPP, "prefix index, matches a second: of 2 threads / of 1"),
+    specified(PEER, "prefix index, matches a second: of 1 thread / of 8", EIGHT_THREADS),
+    info(EPP, "a body of 1 KB: read"),
+    info(EPP, "a body of 1 KB: hashes of its blocks"),
+    info(EPP, "a body of 10 KB: read"),
+    info(EPP, "a body of 10 KB: hashes of its blocks"),
+    info(EPP, "a body of 100 KB: read"),
+    info(EPP, "a body of 100 KB: hashes of its blocks"),
+    info(EPP, "a body of 400 KB: read"),
+    info(EPP, "a body of 400 KB: hashes of its blocks"),
+    info(EPP, "a body of 4 MB: read"),
+    info(EPP, "a body of 4 MB: hashes of its blocks"),
+    ours(EPP, "a body of 4 MB: read / one pass of a JSON reader that keeps nothing", ONE_PASS),
+    specified(EPP, "a metrics page of 30 KB: read", PAGE_READ),
+
     info(EPP, "EPP, 64 bodies of 400 KB at once: most RSS over idle"),
     design(EPP, "EPP, 64 bodies of 400 KB at once: most RSS over idle / bytes of the bodies", HELD),
+    info(EPP, "EPP, 8 bodies of 4 MB at once: most RSS over idle"),
+    design(EPP, "EPP, 8 bodies of 4 MB at once: most RSS over idle / bytes of the bodies", HELD),
     info(EPP, "EPP, 10 endpoints scraped each 50 ms: idle"),
+    design(EPP, "EPP, 100 endpoints scraped each 50 ms: idle", SCRAPING),
+    info(EPP, "EPP, 100 endpoints scraped each 50 ms: a metrics page"),
+    info(EPP, "EPP, 100 endpoints scraped each 50 ms: scrapes a second of each"),
+    specified(EPP, "EPP, 100 endpoints scraped each 50 ms: CPU of a scrape", SCRAPE),
+
     info(EPP, "EPP, 1 KB: CPU per request, idle taken off"),
     info(EPP, "EPP, 1 KB, floor: CPU per request"),
     design(EPP, "EPP, 1 KB: CPU per request / the floor's", AS_FLOOR),
@@ -186,25 +233,147 @@ pub const ROWS: &[Row] = &[
     info(EPP, "EPP, 1 KB, 8 in flight: last byte to pick, p99"),
     info(EPP, "EPP, 1 KB, 8 in flight, floor: last byte to pick, p99"),
     design(EPP, "EPP, 1 KB, 8 in flight: last byte to pick, p99 / the floor's", PICK_P99),
+    info(EPP, "EPP, 1 KB, 8 in flight: last byte to pick, p99.9"),
+    info(EPP, "EPP, 1 KB, 8 in flight, floor: last byte to pick, p99.9"),
+    design(EPP, "EPP, 1 KB, one at a time: last byte to pick, p50", DECIDED_P50),
+    info(EPP, "EPP, 1 KB, one at a time, floor: last byte to pick, p50"),
+    info(EPP, "EPP, 1 KB, one at a time: last byte to pick, p50 / the floor's"),
+    design(EPP, "EPP, 1 KB, one at a time: last byte to pick, p99", DECIDED_P99),
+    info(EPP, "EPP, 1 KB, one at a time, floor: last byte to pick, p99"),
+    info(EPP, "EPP, 1 KB, one at a time: last byte to pick, p99 / the floor's"),
+    info(EPP, "EPP, 1 KB, one at a time: last byte to pick, p99.9"),
+    info(EPP, "EPP, 1 KB, one at a time, floor: last byte to pick, p99.9"),
+    info(EPP, "EPP, 1 KB, 100 endpoints: CPU per request, idle taken off"),
+    info(EPP, "EPP, 1 KB, 100 endpoints, floor: CPU per request"),
+    ours(EPP, "EPP, 1 KB, 100 endpoints: CPU per request / the floor's", NEAR_FLOOR),
+    info(EPP, "EPP, 10 KB: CPU per request, idle taken off"),
+    info(EPP, "EPP, 10 KB, floor: CPU per request"),
+    ours(EPP, "EPP, 10 KB: CPU per request / the floor's", NEAR_FLOOR),
     info(EPP, "EPP, 100 KB: CPU per request, idle taken off"),
     info(EPP, "EPP, 100 KB, floor: CPU per request"),
     design(EPP, "EPP, 100 KB: CPU per request / the floor's", NEAR_FLOOR),
     info(EPP, "EPP, 100 KB in 32 KiB: CPU per request, idle taken off"),
     info(EPP, "EPP, 100 KB in 32 KiB, floor: CPU per request"),
     ours(EPP, "EPP, 100 KB in 32 KiB: CPU per request / the floor's", NEAR_FLOOR),
+    info(EPP, "EPP, 100 KB, no two alike: CPU per request, idle taken off"),
+    info(EPP, "EPP, 100 KB, no two alike, floor: CPU per request"),
+    ours(EPP, "EPP, 100 KB, no two alike: CPU per request / the floor's", NEAR_FLOOR),
+    info(EPP, "EPP, 100 KB, 100 endpoints: CPU per request, idle taken off"),
+    info(EPP, "EPP, 100 KB, 100 endpoints, floor: CPU per request"),
+    ours(EPP, "EPP, 100 KB, 100 endpoints: CPU per request / the floor's", NEAR_FLOOR),
     info(EPP, "EPP, 400 KB: CPU per request, idle taken off"),
     info(EPP, "EPP, 400 KB, floor: CPU per request"),
     design(EPP, "EPP, 400 KB: CPU per request / the floor's", NEAR_FLOOR),
     info(EPP, "EPP, 400 KB in 32 KiB: CPU per request, idle taken off"),
     info(EPP, "EPP, 400 KB in 32 KiB, floor: CPU per request"),
     ours(EPP, "EPP, 400 KB in 32 KiB: CPU per request / the floor's", NEAR_FLOOR),
+    info(EPP, "EPP, 4 MB: CPU per request, idle taken off"),
+    info(EPP, "EPP, 4 MB, floor: CPU per request"),
+    ours(EPP, "EPP, 4 MB: CPU per request / the floor's", NEAR_FLOOR),
+    info(EPP, "EPP, 4 MB in 32 KiB: CPU per request, idle taken off"),
+    info(EPP, "EPP, 4 MB in 32 KiB, floor: CPU per request"),
+    ours(EPP, "EPP, 4 MB in 32 KiB: CPU per request / the floor's", NEAR_FLOOR),
     info(EPP, "EPP, 1 KB, 500 requests/s: due to pick, p50"),
     info(EPP, "EPP, 1 KB, 500 requests/s, floor: due to pick, p50"),
     info(EPP, "EPP, 1 KB, 500 requests/s: due to pick, p50 / the floor's"),
     info(EPP, "EPP, 1 KB, 500 requests/s: due to pick, p99"),
     info(EPP, "EPP, 1 KB, 500 requests/s, floor: due to pick, p99"),
     info(EPP, "EPP, 1 KB, 500 requests/s: due to pick, p99 / the floor's"),
+    info(EPP, "EPP, 1 KB, 500 requests/s: due to pick, p99.9"),
+    info(EPP, "EPP, 1 KB, 500 requests/s, floor: due to pick, p99.9"),
+    info(EPP, "EPP, 100 KB, 200 requests/s: due to pick, p50"),
+    info(EPP, "EPP, 100 KB, 200 requests/s, floor: due to pick, p50"),
+    info(EPP, "EPP, 100 KB, 200 requests/s: due to pick, p50 / the floor's"),
+    info(EPP, "EPP, 100 KB, 200 requests/s: due to pick, p99"),
+    info(EPP, "EPP, 100 KB, 200 requests/s, floor: due to pick, p99"),
+    info(EPP, "EPP, 100 KB, 200 requests/s: due to pick, p99 / the floor's"),
+    info(EPP, "EPP, 100 KB, 200 requests/s: due to pick, p99.9"),
+    info(EPP, "EPP, 100 KB, 200 requests/s, floor: due to pick, p99.9"),
+    info(EPP, "EPP, 10 endpoints: most RSS of all loads"),
+    info(EPP, "EPP, 100 endpoints: most RSS of all loads"),
     ours(EPP, "EPP: wrong answers", 0.0),
+
+    specified(PEER, "EPP, 1 KB: CPU per request / the peer's", 0.25),
+    info(PEER, "EPP, 1 KB: CPU per request / the peer's by its defaults"),
+    specified(PEER, "EPP, 100 KB: CPU per request / the peer's", 0.12),
+    info(PEER, "EPP, 100 KB: CPU per request / the peer's by its defaults"),
+    specified(PEER, "EPP, 400 KB: CPU per request / the peer's", 0.08),
+    info(PEER, "EPP, 400 KB: CPU per request / the peer's by its defaults"),
+    info(PEER, "EPP, 1 KB, 8 in flight: last byte to pick, p50 / the peer's"),
+    info(PEER, "EPP, 1 KB, 8 in flight: last byte to pick, p50 / the peer's by its defaults"),
+    info(PEER, "EPP, 1 KB, 8 in flight: last byte to pick, p99 / the peer's"),
+    info(PEER, "EPP, 1 KB, 8 in flight: last byte to pick, p99 / the peer's by its defaults"),
+    info(PEER, "EPP, 10 endpoints scraped each 50 ms, peer: idle"),
+    info(PEER, "EPP, peer: wrong answers"),
+
+    info(QUALITY, "EPP quality, 50 % load, default: TTFT p50"),
+    info(QUALITY, "EPP quality, 50 % load, default: TTFT p99"),
+    info(QUALITY, "EPP quality, 50 % load, default: cached"),
+    info(QUALITY, "EPP quality, 50 % load, default: requests, most / mean"),
+    ours(QUALITY, "EPP quality, 50 % load: TTFT p50, default / random", AS_GOOD),
+    ours(QUALITY, "EPP quality, 50 % load: TTFT p99, default / random", AS_GOOD),
+    ours(QUALITY, "EPP quality, 50 % load: TTFT p50, default / round robin", AS_GOOD),
+    ours(QUALITY, "EPP quality, 50 % load: TTFT p99, default / round robin", AS_GOOD),
+    ours(QUALITY, "EPP quality, 50 % load: TTFT p50, default / least queue", AS_GOOD),
+    ours(QUALITY, "EPP quality, 50 % load: TTFT p99, default / least queue", AS_GOOD),
+    ours(QUALITY, "EPP quality, 50 % load: TTFT p50, default / least requests", AS_GOOD),
+    ours(QUALITY, "EPP quality, 50 % load: TTFT p99, default / least requests", AS_GOOD),
+    ours(QUALITY, "EPP quality, 50 % load: TTFT p50, default / reference's scoring", AS_GOOD),
+    ours(QUALITY, "EPP quality, 50 % load: TTFT p99, default / reference's scoring", AS_GOOD),
+    info(QUALITY, "EPP quality, 80 % load, default: TTFT p50"),
+    info(QUALITY, "EPP quality, 80 % load, default: TTFT p99"),
+    info(QUALITY, "EPP quality, 80 % load, default: cached"),
+    info(QUALITY, "EPP quality, 80 % load, default: requests, most / mean"),
+    ours(QUALITY, "EPP quality, 80 % load: TTFT p50, default / random", AS_GOOD),
+    ours(QUALITY, "EPP quality, 80 % load: TTFT p99, default / random", AS_GOOD),
+    ours(QUALITY, "EPP quality, 80 % load: TTFT p50, default / round robin", AS_GOOD),
+    ours(QUALITY, "EPP quality, 80 % load: TTFT p99, default / round robin", AS_GOOD),
+    ours(QUALITY, "EPP quality, 80 % load: TTFT p50, default / least queue", AS_GOOD),
+    ours(QUALITY, "EPP quality, 80 % load: TTFT p99, default / least queue", AS_GOOD),
+    ours(QUALITY, "EPP quality, 80 % load: TTFT p50, default / least requests", AS_GOOD),
+    ours(QUALITY, "EPP quality, 80 % load: TTFT p99, default / least requests", AS_GOOD),
+    ours(QUALITY, "EPP quality, 80 % load: TTFT p50, default / reference's scoring", AS_GOOD),
+    ours(QUALITY, "EPP quality, 80 % load: TTFT p99, default / reference's scoring", AS_GOOD),
+    info(QUALITY, "EPP quality, 95 % load, default: TTFT p50"),
+    info(QUALITY, "EPP quality, 95 % load, default: TTFT p99"),
+    info(QUALITY, "EPP quality, 95 % load, default: cached"),
+    info(QUALITY, "EPP quality, 95 % load, default: requests, most / mean"),
+    ours(QUALITY, "EPP quality, 95 % load: TTFT p50, default / random", AS_GOOD),
+    ours(QUALITY, "EPP quality, 95 % load: TTFT p99, default / random", AS_GOOD),
+    ours(QUALITY, "EPP quality, 95 % load: TTFT p50, default / round robin", AS_GOOD),
+    ours(QUALITY, "EPP quality, 95 % load: TTFT p99, default / round robin", AS_GOOD),
+    ours(QUALITY, "EPP quality, 95 % load: TTFT p50, default / least queue", AS_GOOD),
+    ours(QUALITY, "EPP quality, 95 % load: TTFT p99, default / least queue", AS_GOOD),
+    ours(QUALITY, "EPP quality, 95 % load: TTFT p50, default / least requests", AS_GOOD),
+    ours(QUALITY, "EPP quality, 95 % load: TTFT p99, default / least requests", AS_GOOD),
+    ours(QUALITY, "EPP quality, 95 % load: TTFT p50, default / reference's scoring", AS_GOOD),
+    ours(QUALITY, "EPP quality, 95 % load: TTFT p99, default / reference's scoring", AS_GOOD),
+    ours(QUALITY, "EPP quality, scorers: TTFT p50, default / token load alone", AS_GOOD),
+    ours(QUALITY, "EPP quality, scorers: TTFT p99, default / token load alone", AS_GOOD),
+    info(QUALITY, "EPP quality, mixed requests, 80 % load, gateways 80 ms away: TTFT p99, way measured"),
+    info(QUALITY, "EPP quality, mixed requests, 80 % load, gateways 80 ms away: TTFT p99, way not counted"),
+    ours(QUALITY, "EPP quality, mixed requests, 80 % load, gateways 80 ms away: TTFT p99, measured / not counted", AS_GOOD),
+    info(QUALITY, "EPP quality, mixed requests, 80 % load, gateways 80 ms away: picks in 100 ms, most / mean, way measured"),
+    info(QUALITY, "EPP quality, mixed requests, 80 % load, gateways 80 ms away: picks in 100 ms, most / mean, way not counted"),
+    ours(QUALITY, "EPP quality, mixed requests, 80 % load, gateways 80 ms away: picks in 100 ms, most / mean, measured / not counted", AS_GOOD),
+    info(QUALITY, "EPP quality, mixed requests, 95 % load, gateways 80 ms away: TTFT p99, way measured"),
+    info(QUALITY, "EPP quality, mixed requests, 95 % load, gateways 80 ms away: TTFT p99, way not counted"),
+    ours(QUALITY, "EPP quality, mixed requests, 95 % load, gateways 80 ms away: TTFT p99, measured / not counted", AS_GOOD),
+    info(QUALITY, "EPP quality, mixed requests, 95 % load, gateways 80 ms away: picks in 100 ms, most / mean, way measured"),
+    info(QUALITY, "EPP quality, mixed requests, 95 % load, gateways 80 ms away: picks in 100 ms, most / mean, way not counted"),
+    ours(QUALITY, "EPP quality, mixed requests, 95 % load, gateways 80 ms away: picks in 100 ms, most / mean, measured / not counted", AS_GOOD),
+    info(QUALITY, "EPP quality, short requests, 80 % load, gateways 80 ms away: TTFT p99, way measured"),
+    info(QUALITY, "EPP quality, short requests, 80 % load, gateways 80 ms away: TTFT p99, way not counted"),
+    ours(QUALITY, "EPP quality, short requests, 80 % load, gateways 80 ms away: TTFT p99, measured / not counted", AS_GOOD),
+    info(QUALITY, "EPP quality, short requests, 80 % load, gateways 80 ms away: picks in 100 ms, most / mean, way measured"),
+    info(QUALITY, "EPP quality, short requests, 80 % load, gateways 80 ms away: picks in 100 ms, most / mean, way not counted"),
+    ours(QUALITY, "EPP quality, short requests, 80 % load, gateways 80 ms away: picks in 100 ms, most / mean, measured / not counted", AS_GOOD),
+    info(QUALITY, "EPP quality, short requests, 95 % load, gateways 80 ms away: TTFT p99, way measured"),
+    info(QUALITY, "EPP quality, short requests, 95 % load, gateways 80 ms away: TTFT p99, way not counted"),
+    ours(QUALITY, "EPP quality, short requests, 95 % load, gateways 80 ms away: TTFT p99, measured / not counted", AS_GOOD),
+    info(QUALITY, "EPP quality, short requests, 95 % load, gateways 80 ms away: picks in 100 ms, most / mean, way measured"),
+    info(QUALITY, "EPP quality, short requests, 95 % load, gateways 80 ms away: picks in 100 ms, most / mean, way not counted"),
+    ours(QUALITY, "EPP quality, short requests, 95 % load, gateways 80 ms away: picks in 100 ms, most / mean, measured / not counted", AS_GOOD),
 ];
 
 /// The goal of a figure, if it has one.

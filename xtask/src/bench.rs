@@ -29,14 +29,19 @@ const LOSS: &str = "without evidence";
 const REAL: &str = "real";
 /// The one that needs the EPP and model servers, and no controller.
 const EPP: &str = "epp";
+/// Those that need no controller.
+const WITHOUT_CONTROLLER: [&str; 2] = [EPP, "epp-quality"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real, epp, nothing; default: all
+    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real, epp, epp-quality, nothing; default: all
     names: Vec<String>,
-    /// Of propagation and epp, only the cases with this in their names, such as '50 exporters, TLS'
+    /// Of propagation, epp and epp-quality, only the cases with this in their names, such as '50 exporters, TLS'
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Of epp, a twentieth of the requests in one round, to see that all works: such figures say nothing
+    #[arg(long, conflicts_with = "write_docs")]
+    quick: bool,
     /// Write the figures to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -64,7 +69,8 @@ pub(crate) struct SoakArgs {
 pub(crate) fn run_bench(args: &Args) -> Result<()> {
     let needs = |part: &str| args.names.is_empty() || args.names.iter().any(|name| name == part);
     let mut packages: Vec<&str> = Vec::new();
-    if args.names.is_empty() || args.names.iter().any(|name| name != EPP) {
+    let alone = |name: &String| WITHOUT_CONTROLLER.contains(&name.as_str());
+    if args.names.is_empty() || !args.names.iter().all(alone) {
         packages.push("mci-controller");
     }
     if needs(EPP) {
@@ -77,6 +83,9 @@ pub(crate) fn run_bench(args: &Args) -> Result<()> {
     bench.args(&args.names);
     if let Some(only) = &args.only {
         bench.args(["--only", only]);
+    }
+    if args.quick {
+        bench.arg("--quick");
     }
     if let Some(file) = &args.json {
         bench.arg("--json").arg(std::path::absolute(file)?);

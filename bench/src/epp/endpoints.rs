@@ -1,65 +1,74 @@
 //! What is picked from, and how an EPP learns of it.
 
 use std::{
-    ffi::OsString,
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result};
-use apiserver_sim::{NAMESPACES, PODS, POOLS, Server};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Child;
 
 use super::picker::Start;
 
-/// Model servers on loopback, and the members of an InferencePool of a scripted API server.
-///
-/// Only `discovery` knows how an EPP finds them.
+/// Model servers on loopback, and files that name them: no Kubernetes is needed, and any EPP that reads such files can be
+/// measured.
 pub struct Endpoints {
     members: Vec<SocketAddr>,
     directory: TempDir,
-    _api_server: Server,
-    /// One process at all addresses: each is a server of its own only to the EPP.
-    _model_server: Child,
+    /// One process at all addresses.
+    _model_servers: Child,
 }
 
-const POOL: &str = "bench";
-const NAMESPACE: &str = "ml";
-const KUBECONFIG: &str = "kubeconfig";
+/// What an EPP is configured with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settings {
+    /// All that decides is written down: two programs are told the same.
+    Written,
+    /// Only where the endpoints are: each program has its own defaults.
+    Defaults,
+}
+
+/// Of the default profile, as the ecosystem has it.
+const SCORERS: [(&str, u32); 3] = [
+    ("queue-scorer", 2),
+    ("kv-cache-utilization-scorer", 2),
+    ("prefix-cache-scorer", 3),
+];
+const DISCOVERY: &str = "file-discovery";
+const HANDLER: &str = "single-profile-handler";
+const PICKER: &str = "max-score-picker";
 
 // === impl Endpoints ===
 
 impl Endpoints {
-    /// Starts so many, at most 250. Call it within a runtime.
+    /// Starts so many, at most 250, with so many lines of padding on their metrics pages. Call it within a runtime.
     /// # Errors
-    /// When a server does not start.
-    pub fn start(count: u8, model_server: &Path, logs: &Path) -> Result<Self> {
+    /// When they do not start.
+    pub fn start(count: u8, padding: u32, model_server: &Path, logs: &Path) -> Result<Self> {
         let port = apiserver_sim::free_address()?.port();
         let members = (1..=count).map(|number| (Ipv4Addr::new(127, 0, 1, number), port).into());
-        let members: Vec<SocketAddr> = members.collect();
-        let flags = [("--port", port.to_string()), ("--model", "m".to_owned())];
+        let flags = [
+            ("--count", count.to_string()),
+            ("--bind-base", Ipv4Addr::new(127, 0, 1, 1).to_string()),
+            ("--port", port.to_string()),
+            ("--model", "m".to_owned()),
+            ("--metrics-padding-lines", padding.to_string()),
+        ];
         let start = Start {
             program: model_server.to_owned(),
             flags: flags
                 .into_iter()
                 .flat_map(|(flag, value)| [flag.to_owned(), value])
                 .collect(),
-            variables: Vec::new(),
         };
         let child = start.command(&logs.join("model-server-sim.log"))?.spawn();
         let child = child.with_context(|| format!("starting {}", model_server.display()))?;
-        let api_server = Server::builder("epp").start()?;
-        fill(&api_server, &members);
-        let directory = tempfile::tempdir().context("a directory")?;
-        let file = directory.path().join(KUBECONFIG);
-        std::fs::write(file, api_server.kubeconfig()).context("writing a kubeconfig")?;
         Ok(Self {
-            members,
-            directory,
-            _api_server: api_server,
-            _model_server: child,
+            members: members.collect(),
+            directory: tempfile::tempdir().context("a directory")?,
+            _model_servers: child,
         })
     }
 
@@ -68,30 +77,53 @@ impl Endpoints {
         &self.members
     }
 
-    /// Flags and environment variables by which an EPP finds them.
-    pub(super) fn discovery(&self) -> (Vec<String>, Vec<(&'static str, OsString)>) {
-        let flags = ["--pool-name", POOL, "--pool-namespace", NAMESPACE];
-        let file = self.directory.path().join(KUBECONFIG);
-        let variables = vec![("KUBECONFIG", file.into_os_string())];
-        (flags.map(str::to_owned).into(), variables)
+    /// A configuration file for an EPP that picks from the first `count` of them.
+    /// # Errors
+    /// When it cannot be written.
+    pub fn config(&self, count: usize, settings: Settings) -> Result<PathBuf> {
+        let write = |name: String, content: &Value| -> Result<PathBuf> {
+            let file = self.directory.path().join(name);
+            // JSON is YAML too
+            std::fs::write(&file, content.to_string())
+                .with_context(|| format!("writing {}", file.display()))?;
+            Ok(file)
+        };
+        let members = self.members.iter().take(count).enumerate();
+        let entries: Vec<Value> = members
+            .map(|(number, member)| {
+                json!({"name": format!("pod-{number:03}"), "namespace": "ml",
+                    "address": member.ip().to_string(), "port": member.port().to_string()})
+            })
+            .collect();
+        let endpoints = write(
+            format!("endpoints-{count}.yaml"),
+            &json!({"endpoints": entries}),
+        )?;
+        let config = config(&endpoints, settings);
+        write(format!("config-{count}-{settings:?}.yaml"), &config)
     }
 }
 
-/// A pool, and a ready pod for each member.
-fn fill(server: &Server, members: &[SocketAddr]) {
-    server.put(&NAMESPACES, json!({"metadata": {"name": NAMESPACE}}));
-    let mut pool = apiserver_sim::pool(NAMESPACE, POOL);
-    pool["spec"]["targetPorts"] = members
-        .first()
-        .map(|member| json!([{"number": member.port()}]))
-        .unwrap_or_default();
-    server.put(&POOLS, pool);
-    for (number, member) in members.iter().enumerate() {
-        let pod = json!({
-            "metadata": {"namespace": NAMESPACE, "name": format!("pod-{number:03}"), "labels": {"app": POOL}},
-            "status": {"phase": "Running", "podIP": member.ip().to_string(),
-                "conditions": [{"type": "Ready", "status": "True"}]},
-        });
-        server.put(&PODS, pod);
+fn config(endpoints: &Path, settings: Settings) -> Value {
+    let mut plugins = vec![json!({"type": DISCOVERY, "parameters": {"path": endpoints}})];
+    let mut config = json!({
+        "apiVersion": "llm-d.ai/v1alpha1",
+        "kind": "EndpointPickerConfig",
+        "dataLayer": {"discovery": {"pluginRef": DISCOVERY}},
+    });
+    if settings == Settings::Written {
+        let mut profile: Vec<Value> = SCORERS
+            .iter()
+            .map(|(scorer, weight)| json!({"pluginRef": scorer, "weight": weight}))
+            .collect();
+        profile.push(json!({"pluginRef": PICKER}));
+        let types = SCORERS.iter().map(|(scorer, _)| *scorer);
+        let types = types.chain([HANDLER, PICKER]);
+        plugins.extend(types.map(|kind| json!({"type": kind})));
+        plugins.push(json!({"type": "approx-prefix-cache-producer", "parameters":
+            {"blockSizeTokens": 64, "maxPrefixTokensToMatch": 131_072, "lruCapacityPerServer": 31_250, "autoTune": false}}));
+        config["schedulingProfiles"] = json!([{"name": "default", "plugins": profile}]);
     }
+    config["plugins"] = json!(plugins);
+    config
 }

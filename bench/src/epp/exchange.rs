@@ -43,7 +43,7 @@ impl Terms {
         connection: SendRequest<Bytes>,
         number: usize,
     ) -> Result<Times> {
-        let request = self.script.request(number).context("no bodies")?;
+        let request = self.script.request(number)?;
         let mut connection = connection.ready().await?;
         let (response, mut stream) = connection.send_request(head()?, false)?;
         stream.send_data(request_headers(number)?, false)?;
@@ -62,20 +62,26 @@ impl Terms {
         let picked = Instant::now();
         self.check_pick(answer)?;
         echoed(&mut replies, &request.bytes, true, request_body).await?;
-        self.respond(&mut stream, &mut replies).await?;
+        self.respond(number, &mut stream, &mut replies).await?;
         end(stream, replies, number.is_multiple_of(2)).await?;
         Ok(Times { asked, picked })
     }
 
-    /// The response; each event is sent when the one before is back.
-    async fn respond(&self, stream: &mut SendStream<Bytes>, replies: &mut Messages) -> Result<()> {
-        stream.send_data(self.script.response_headers(), false)?;
+    /// The response; each body is sent when the one before is back.
+    async fn respond(
+        &self,
+        number: usize,
+        stream: &mut SendStream<Bytes>,
+        replies: &mut Messages,
+    ) -> Result<()> {
+        let response = self.script.response(number);
+        stream.send_data(response.headers.clone(), false)?;
         let Some(Response::ResponseHeaders(_)) = next(replies).await?.response else {
             bail!("no answer to response headers");
         };
-        for event in self.script.events() {
-            stream.send_data(event.frame.clone(), false)?;
-            echoed(replies, &event.bytes, event.end, response_body).await?;
+        for body in &response.bodies {
+            stream.send_data(body.frame.clone(), false)?;
+            echoed(replies, &body.bytes, body.end, response_body).await?;
         }
         Ok(())
     }

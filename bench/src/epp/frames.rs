@@ -22,12 +22,29 @@ pub enum Chunks {
     Buffers,
 }
 
-/// Frames of all requests of one size; made once, so that making them does not take the load's time.
+/// What prompts share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prompts {
+    /// 150 long beginnings with five short ends each, again and again.
+    Groups,
+    /// Nothing: no two have a first block in common.
+    Unique,
+}
+
+/// Requests of one size, and the responses to them.
 pub struct Script {
-    /// One set for each body.
-    requests: Vec<RequestBody>,
-    response_headers: Bytes,
-    events: Vec<Body>,
+    size: usize,
+    chunks: Chunks,
+    prompts: Prompts,
+    streamed: Response,
+    whole: Response,
+}
+
+/// A response in its messages.
+pub(super) struct Response {
+    pub(super) headers: Bytes,
+    /// Bodies in order; the last is the end.
+    pub(super) bodies: Vec<Body>,
 }
 
 /// A body, as it is sent and as it must come back.
@@ -44,8 +61,11 @@ pub(super) struct RequestBody {
     pub(super) end: Bytes,
 }
 
-/// Different prompts: what is kept of one is found again now and then.
-const BODIES: usize = 150;
+/// Beginnings, and the ends of each.
+const GROUPS: usize = 150;
+const ENDS: usize = 5;
+/// One request in so many wants its answer whole.
+const WHOLE_EACH: usize = 5;
 /// Envoy fills its buffers up to here.
 const BUFFER: usize = 32_600;
 /// A stream of server-sent events: so many of these bytes, then usage and the end.
@@ -58,36 +78,58 @@ impl Script {
     /// Requests with bodies of this many bytes.
     /// # Errors
     /// When a message cannot be encoded.
-    pub fn new(size: usize, chunks: Chunks) -> Result<Self> {
-        let requests = (0..BODIES).map(|number| RequestBody::new(prompt(number, size), chunks));
+    pub fn new(size: usize, chunks: Chunks, prompts: Prompts) -> Result<Self> {
         let mut events: Vec<Vec<u8>> = (0..EVENTS).map(event).collect();
         events.push(USAGE.into());
         events.push(b"data: [DONE]\n\n".into());
-        events.push(Vec::new());
-        let last = events.len() - 1;
-        let events = events.into_iter().enumerate();
-        let events = events.map(|(at, bytes)| Body::response(bytes, at == last));
-        let response = [(":status", "200"), ("content-type", "text/event-stream")];
         Ok(Self {
-            requests: requests.collect::<Result<_>>()?,
-            response_headers: grpc_frame(&message(Request::ResponseHeaders(headers(&response))))?,
-            events: events.collect::<Result<_>>()?,
+            size,
+            chunks,
+            prompts,
+            streamed: Response::new("text/event-stream", events)?,
+            whole: Response::new("application/json", vec![ANSWER.into()])?,
         })
     }
 
-    /// The body of a request.
-    pub(super) fn request(&self, number: usize) -> Option<&RequestBody> {
-        self.requests.get(number % self.requests.len().max(1))
+    /// The body of a request; made when it is sent, for a few of 4 MB are all that fits into memory.
+    pub(super) fn request(&self, number: usize) -> Result<RequestBody> {
+        let (group, end) = match self.prompts {
+            Prompts::Groups => (number % GROUPS, number / GROUPS % ENDS),
+            Prompts::Unique => (number, 0),
+        };
+        let prompt = prompt(group, end, wants_events(number), self.size);
+        RequestBody::new(prompt, self.chunks)
     }
 
-    pub(super) fn response_headers(&self) -> Bytes {
-        self.response_headers.clone()
+    /// The response to a request.
+    pub(super) fn response(&self, number: usize) -> &Response {
+        if wants_events(number) {
+            &self.streamed
+        } else {
+            &self.whole
+        }
     }
+}
 
-    /// Bodies of the response, in order; the last is the end.
-    pub(super) fn events(&self) -> &[Body] {
-        &self.events
+// === impl Response ===
+
+impl Response {
+    fn new(content_type: &str, mut bodies: Vec<Vec<u8>>) -> Result<Self> {
+        bodies.push(Vec::new());
+        let last = bodies.len() - 1;
+        let bodies = bodies.into_iter().enumerate();
+        let bodies = bodies.map(|(at, bytes)| Body::response(bytes, at == last));
+        let head = [(":status", "200"), ("content-type", content_type)];
+        Ok(Self {
+            headers: grpc_frame(&message(Request::ResponseHeaders(headers(&head))))?,
+            bodies: bodies.collect::<Result<_>>()?,
+        })
     }
+}
+
+/// Whether a request wants its answer as events, as four in five do.
+fn wants_events(number: usize) -> bool {
+    number % WHOLE_EACH != 0
 }
 
 /// The first message of a stream; no two are the same.
@@ -131,6 +173,7 @@ const HEADERS: [(&str, &str); 19] = [
 ];
 
 const USAGE: &[u8] = b"data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"model\":\"m\",\"choices\":[],\"usage\":{\"prompt_tokens\":256,\"completion_tokens\":20,\"total_tokens\":276}}\n\n";
+const ANSWER: &[u8] = b"{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion\",\"model\":\"m\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"The dog sleeps, and the fox is quick: what one of them saw of the other nobody knows.\"},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":256,\"completion_tokens\":20,\"total_tokens\":276}}";
 
 // === impl RequestBody ===
 
@@ -194,19 +237,24 @@ fn body(body: Vec<u8>, end_of_stream: bool) -> HttpBody {
     }
 }
 
-/// A chat of exactly this many bytes, or of the fewest that are a chat; no two begin the same prompt.
-fn prompt(number: usize, size: usize) -> Vec<u8> {
+/// A chat of exactly this many bytes, or of the fewest that are a chat: the beginning of its group, filling, its own end.
+fn prompt(group: usize, end: usize, stream: bool, size: usize) -> Vec<u8> {
     let head = format!(
-        r#"{{"model":"m","stream":true,"messages":[{{"role":"user","content":"{number:04} "#
+        r#"{{"model":"m","stream":{stream},"messages":[{{"role":"user","content":"{group:08} "#
     );
-    let tail = r#""}]}"#;
-    let words = "the quick brown fox jumps over the lazy dog "
-        .bytes()
-        .cycle();
+    let tail = format!(r#" {end}"}}]}}"#);
     let filling = size.saturating_sub(head.len() + tail.len());
-    let text = head.bytes().chain(words.take(filling));
-    text.chain(tail.bytes()).collect()
+    let mut all = Vec::with_capacity(size);
+    all.extend_from_slice(head.as_bytes());
+    while all.len() < head.len() + filling {
+        let left = head.len() + filling - all.len();
+        all.extend_from_slice(&WORDS[..WORDS.len().min(left)]);
+    }
+    all.extend_from_slice(tail.as_bytes());
+    all
 }
+
+const WORDS: &[u8] = b"the quick brown fox jumps over the lazy dog ";
 
 fn event(number: usize) -> Vec<u8> {
     let mut event = format!(
@@ -232,12 +280,15 @@ mod tests {
     #[test]
     fn chunks_are_those_of_the_proxy() {
         let sizes = |size, chunks| -> Vec<usize> {
-            let script = Script::new(size, chunks).unwrap();
-            let frames = script.request(0).unwrap().frames.iter();
-            let bodies = frames.map(|frame| match decoded(frame).request {
-                Some(Request::RequestBody(body)) => body.body.len(),
-                _ => 0,
-            });
+            let script = Script::new(size, chunks, Prompts::Groups).unwrap();
+            let request = script.request(0).unwrap();
+            let bodies = request
+                .frames
+                .iter()
+                .map(|frame| match decoded(frame).request {
+                    Some(Request::RequestBody(body)) => body.body.len(),
+                    _ => 0,
+                });
             bodies.collect()
         };
         assert_eq!(sizes(40_028, Chunks::Buffers), [32_600, 7428]);
@@ -246,13 +297,47 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_different_chats_and_have_their_size() {
-        let (first, second) = (prompt(0, 1000), prompt(1, 1000));
-        assert_eq!((first.len(), second.len()), (1000, 1000));
-        assert_ne!(first, second);
-        let chat: serde_json::Value = serde_json::from_slice(&first).unwrap();
-        assert_eq!(chat["model"], "m");
+    fn groups_share_all_but_the_end_and_unique_prompts_nothing() {
+        let content = |prompts, number| {
+            let script = Script::new(1000, Chunks::Whole, prompts).unwrap();
+            let bytes = script.request(number).unwrap().bytes;
+            assert_eq!(bytes.len(), 1000);
+            let chat: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+            assert_eq!(chat["model"], "m");
+            chat["messages"][0]["content"].as_str().unwrap().to_owned()
+        };
+        let shared = |one: &str, other: &str| {
+            let pairs = one.bytes().zip(other.bytes());
+            pairs.take_while(|(one, other)| one == other).count()
+        };
+        let group = |number| content(Prompts::Groups, number);
+        assert!(shared(&group(1), &group(1 + GROUPS)) > 900);
+        assert!(shared(&group(1), &group(2)) < 10);
+        assert_eq!(group(2), group(2 + GROUPS * ENDS));
+        let unique = |number| content(Prompts::Unique, number);
+        assert!(shared(&unique(1), &unique(1 + GROUPS * ENDS)) < 10);
         assert_eq!(event(7).len(), EVENT);
+    }
+
+    #[test]
+    fn one_request_in_five_wants_its_answer_whole_and_gets_it_so() {
+        let script = Script::new(500, Chunks::Whole, Prompts::Groups).unwrap();
+        let whole = (0..100).filter(|number| {
+            let body = script.request(*number).unwrap().bytes;
+            let chat: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            let bodies = script.response(*number).bodies.len();
+            assert_eq!(
+                bodies,
+                if chat["stream"] == true {
+                    EVENTS + 3
+                } else {
+                    2
+                }
+            );
+            chat["stream"] == false
+        });
+        assert_eq!(whole.count(), 20);
+        assert!(serde_json::from_slice::<serde_json::Value>(ANSWER).is_ok());
     }
 
     #[test]

@@ -1,6 +1,13 @@
 //! Many requests: some at a time, or so many a second.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
@@ -22,6 +29,8 @@ use super::{
 pub struct Load {
     connections: Vec<SendRequest<Bytes>>,
     terms: Arc<Terms>,
+    /// The number of the next request.
+    next: AtomicUsize,
     /// Drives the connections.
     _drivers: JoinSet<Result<(), h2::Error>>,
 }
@@ -53,7 +62,8 @@ const COARSE: Duration = Duration::from_millis(2);
 
 impl Load {
     /// Connects, and sends these requests; the destinations in the answers must be among these members. With `meeting`
-    /// so many requests wait for each other when only the end of their bodies is yet to be sent.
+    /// so many requests wait for each other when only the end of their bodies is yet to be sent. `first` is the number of
+    /// the first request: by their numbers prompts differ.
     /// # Errors
     /// When there is no connection.
     pub async fn connect(
@@ -61,6 +71,7 @@ impl Load {
         script: Script,
         members: &[SocketAddr],
         meeting: Option<usize>,
+        first: usize,
     ) -> Result<Self> {
         let terms = Terms {
             script,
@@ -82,6 +93,7 @@ impl Load {
         Ok(Self {
             connections,
             terms: Arc::new(terms),
+            next: AtomicUsize::new(first),
             _drivers: drivers,
         })
     }
@@ -91,7 +103,7 @@ impl Load {
     /// When none does in this time.
     pub async fn ready(&self, limit: Duration) -> Result<()> {
         let start = Instant::now();
-        while let Err(error) = self.exchange(0)?.await {
+        while let Err(error) = self.exchange()?.await {
             ensure!(start.elapsed() < limit, "not ready: {error:#}");
             sleep(Duration::from_millis(20)).await;
         }
@@ -104,13 +116,15 @@ impl Load {
     pub async fn closed(&self, requests: usize, in_flight: usize) -> Result<Sample> {
         let start = Instant::now();
         let (mut running, mut sample) = (JoinSet::new(), Sample::default());
-        let mut numbers = 0..requests;
-        for number in numbers.by_ref().take(in_flight) {
-            running.spawn(self.exchange(number)?);
+        let mut left = requests;
+        for _ in 0..requests.min(in_flight) {
+            running.spawn(self.exchange()?);
+            left -= 1;
         }
         while let Some(ended) = running.join_next().await {
-            if let Some(number) = numbers.next() {
-                running.spawn(self.exchange(number)?);
+            if left > 0 {
+                running.spawn(self.exchange()?);
+                left -= 1;
             }
             sample.note(ended?, |times| times.picked - times.asked);
         }
@@ -125,11 +139,11 @@ impl Load {
         let start = Instant::now();
         let (mut running, mut sample) = (JoinSet::new(), Sample::default());
         let (mut random, mut at) = (StdRng::seed_from_u64(seed), start);
-        for number in 0..requests {
+        for _ in 0..requests {
             let share: f64 = random.random();
             at += Duration::from_secs_f64(-(1.0 - share).ln() / per_second);
             until(at).await;
-            let (exchange, due) = (self.exchange(number)?, at);
+            let (exchange, due) = (self.exchange()?, at);
             running.spawn(async move { (due, exchange.await) });
             while let Some(ended) = running.try_join_next() {
                 let (due, outcome) = ended?;
@@ -144,7 +158,8 @@ impl Load {
         Ok(sample)
     }
 
-    fn exchange(&self, number: usize) -> Result<impl Future<Output = Result<Times>> + use<>> {
+    fn exchange(&self) -> Result<impl Future<Output = Result<Times>> + use<>> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
         let connection = self.connections.get(number % self.connections.len().max(1));
         let connection = connection.context("no connection")?.clone();
         let terms = Arc::clone(&self.terms);

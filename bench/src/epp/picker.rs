@@ -1,21 +1,25 @@
 //! The EPP, or its floor, as a process on a core of its own.
 
 use std::{
-    ffi::OsString,
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nix::{
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
     sys::signal::{Signal, kill},
     time::ClockId,
     unistd::Pid,
 };
-use tokio::process::{Child, Command};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    process::{Child, Command},
+    time::timeout,
+};
 
 use super::Endpoints;
 use crate::{Usage, controller::usage};
@@ -30,6 +34,7 @@ pub struct Cores {
 /// A running picker; killed when dropped.
 pub struct Picker {
     address: SocketAddr,
+    metrics: Option<SocketAddr>,
     pid: Pid,
     clock: ClockId,
     _child: Child,
@@ -42,9 +47,11 @@ pub(super) struct Start {
     pub(super) program: PathBuf,
     /// Its flags.
     pub(super) flags: Vec<String>,
-    /// Its environment, all of it.
-    pub(super) variables: Vec<(&'static str, OsString)>,
 }
+
+/// The name that metrics have for the pool.
+const POOL: &str = "bench";
+const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 // === impl Cores ===
 
@@ -90,7 +97,6 @@ impl Start {
         command
             .args(&self.flags)
             .env_clear()
-            .envs(self.variables.iter().map(|(key, value)| (key, value)))
             .stdin(Stdio::null())
             .stdout(out.try_clone()?)
             .stderr(out)
@@ -102,29 +108,37 @@ impl Start {
 // === impl Picker ===
 
 impl Picker {
-    /// Our EPP, for these endpoints.
+    /// Our EPP or another one with the same flags, by this configuration file. `more`: flags beside those for its ports and
+    /// its configuration.
     /// # Errors
     /// When it does not start.
-    pub fn epp(cores: Cores, program: &Path, endpoints: &Endpoints, log: &Path) -> Result<Self> {
+    pub fn epp(
+        cores: Cores,
+        program: &Path,
+        config: &Path,
+        more: &[String],
+        log: &Path,
+    ) -> Result<Self> {
         let address = apiserver_sim::free_address()?;
+        let metrics = apiserver_sim::free_address()?;
         let port = |flag: &str, port: u16| [flag.to_owned(), port.to_string()];
         let mut flags: Vec<String> = [
             port("--grpc-port", address.port()),
             port("--grpc-health-port", apiserver_sim::free_address()?.port()),
-            port("--metrics-port", apiserver_sim::free_address()?.port()),
+            port("--metrics-port", metrics.port()),
+            ["--config-file".to_owned(), config.display().to_string()],
+            ["--pool-name", POOL].map(str::to_owned),
         ]
         .into_iter()
         .flatten()
         .collect();
-        flags.extend(["--secure-serving=false", "--log-level=error"].map(str::to_owned));
-        let (more, variables) = endpoints.discovery();
-        flags.extend(more);
+        flags.push("--secure-serving=false".to_owned());
+        flags.extend_from_slice(more);
         let start = Start {
             program: program.to_owned(),
             flags,
-            variables,
         };
-        Self::start(cores, &start, address, log)
+        Self::start(cores, &start, address, Some(metrics), log)
     }
 
     /// The least that any EPP must do; it picks the first of the endpoints.
@@ -143,12 +157,17 @@ impl Picker {
             flags: flags
                 .flat_map(|(flag, value)| [flag.to_owned(), value])
                 .collect(),
-            variables: Vec::new(),
         };
-        Self::start(cores, &start, address, log)
+        Self::start(cores, &start, address, None, log)
     }
 
-    fn start(cores: Cores, start: &Start, address: SocketAddr, log: &Path) -> Result<Self> {
+    fn start(
+        cores: Cores,
+        start: &Start,
+        address: SocketAddr,
+        metrics: Option<SocketAddr>,
+        log: &Path,
+    ) -> Result<Self> {
         let child = cores
             .spawn_measured(&mut start.command(log)?)
             .with_context(|| format!("starting {}", start.program.display()))?;
@@ -156,6 +175,7 @@ impl Picker {
         let pid = Pid::from_raw(i32::try_from(pid)?);
         Ok(Self {
             address,
+            metrics,
             pid,
             clock: ClockId::pid_cpu_clock_id(pid)?,
             _child: child,
@@ -165,6 +185,20 @@ impl Picker {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The sum of a metric's series on its page; zero where there is none.
+    /// # Errors
+    /// When it has no page.
+    pub async fn metric(&self, name: &str) -> Result<f64> {
+        let page = http_page(self.metrics.context("it has no metrics")?).await?;
+        let series = page.lines().filter_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            let (labels, value) = rest.rsplit_once(' ')?;
+            let is_it = labels.is_empty() || labels.starts_with('{');
+            is_it.then(|| value.parse::<f64>().ok()).flatten()
+        });
+        Ok(series.sum())
     }
 
     /// User and system time so far, of all its threads.
@@ -194,4 +228,25 @@ impl Picker {
     pub fn resume(&self) -> Result<()> {
         Ok(kill(self.pid, Signal::SIGCONT)?)
     }
+}
+
+/// The metrics page of a server.
+/// # Errors
+/// When it does not answer with one.
+pub async fn http_page(server: SocketAddr) -> Result<String> {
+    let fetch = async {
+        let mut socket = TcpStream::connect(server).await?;
+        let request =
+            format!("GET /metrics HTTP/1.1\r\nhost: {server}\r\nconnection: close\r\n\r\n");
+        socket.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).await?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    let answer = timeout(PAGE_TIMEOUT, fetch)
+        .await
+        .with_context(|| format!("the metrics of {server}"))??;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no page")?;
+    ensure!(head.starts_with("HTTP/1.1 200"), "no page, but {head}");
+    Ok(body.to_owned())
 }

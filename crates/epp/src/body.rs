@@ -22,7 +22,7 @@ const BYTES_PER_TOKEN: usize = 4;
 
 /// A request format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Api {
+pub struct Api {
     /// Path suffix, without a leading slash.
     suffix: &'static str,
     /// Whose format it is.
@@ -33,7 +33,7 @@ pub(crate) struct Api {
 
 /// What the EPP reads from a body. Ranges are in bytes of that body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Parsed {
+pub struct Parsed {
     /// The model the client asks for.
     pub model: String,
     /// Where the model's JSON string is, quotes included.
@@ -53,11 +53,11 @@ pub(crate) struct Parsed {
 /// A request path that no server can read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the request path is no UTF-8 once percent-decoded: encode it as UTF-8")]
-pub(crate) struct BadPath;
+pub struct BadPath;
 
 /// Why a body cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BodyError {
+pub enum BodyError {
     /// JSON of another kind, or none: a derived reader would take an array too, and repeat a whole string
     /// in its error.
     #[error("the request body is no JSON object: begin it with \"{{\"")]
@@ -172,7 +172,7 @@ impl Api {
     ///
     /// # Errors
     /// [`BadPath`] when the path is not UTF-8 after percent-decoding.
-    pub(crate) fn for_path(path: &[u8]) -> Result<Option<Self>, BadPath> {
+    pub fn for_path(path: &[u8]) -> Result<Option<Self>, BadPath> {
         // Some servers cut a fragment off, which a client should not have sent.
         let end = memchr2(b'?', b'#', path).unwrap_or(path.len());
         let path = percent_decoded(path.get(..end).unwrap_or(path));
@@ -197,7 +197,7 @@ impl Api {
     ///
     /// # Errors
     /// [`BodyError`] when it is no JSON object in UTF-8, gives a key twice, or names no model.
-    pub(crate) fn parse(self, body: &[u8]) -> Result<Parsed, BodyError> {
+    pub fn parse(self, body: &[u8]) -> Result<Parsed, BodyError> {
         let first = body.iter().find(|byte| !b" \t\r\n".contains(byte));
         if first.is_some_and(|byte| *byte != b'{') {
             return Err(BodyError::NoObject);

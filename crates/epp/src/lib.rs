@@ -45,6 +45,7 @@ pub use args::{
     Args, ConfigArgs, ElectionArgs, ListenArgs, PoolArgs, RequestArgs, Size, Span, TlsArgs,
     TracingArgs, UnusedArgs,
 };
+pub use body::{Api, BadPath, BodyError, Parsed};
 pub use budget::Budget;
 pub use config::{
     Band, ClientCert, Compat, Config, ConfigFile, ConfigMetrics, CurrentConfig, EngineConfig,
@@ -58,7 +59,7 @@ pub use health::{Part, Readiness};
 pub use metrics::{Metrics, PoolCollector};
 pub use moment::Clock;
 pub use program::run;
-pub use scrape::{EngineTable, EnginesError, OnScraped, Plan, Planner, Scraper};
+pub use scrape::{EngineTable, EnginesError, OnScraped, Plan, Planner, Scanner, Scraper};
 pub use server::{ExtProcServer, ServeError, listen, serve_health};
 pub use spans::{Export, Setup, SetupError, SpanMetrics, Tracing};
 pub use thread::Panicked;

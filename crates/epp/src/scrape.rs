@@ -39,12 +39,12 @@ mod spec;
 pub use configured::EnginesError;
 pub use engine::EngineTable;
 pub use plan::{Plan, Planner};
+pub use scanner::Scanner;
 
 use engine::Engine;
 use fetch::Fetch;
 use pace::Pace;
 use page::{Page, PageError};
-use scanner::Scanner;
 
 /// A page that takes longer says nothing about now.
 const TIMEOUT: Duration = Duration::from_secs(1);

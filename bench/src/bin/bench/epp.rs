@@ -1,91 +1,55 @@
-//! What the EPP takes for a request, and how late its answer is; beside the floor, in the same run.
+//! What the EPP takes for a request, and how late its answer is; beside the floor, and another EPP, in the same run.
 
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, anyhow};
-use bench::{Chunks, Cores, Endpoints, Figure, Load, Picker, Sample, Script, percentile};
-use tokio::time::{Instant, sleep};
+use bench::{Cores, Endpoints, Figure, Load, PEER, Picker, ROWS, Script, Settings};
+use tokio::time::sleep;
 
+use self::{
+    cases::{CASES, Case, HELD, Held, OPEN, Open, SMALL},
+    sides::{Rounds, Runner, Side},
+};
 use crate::{Run, megabytes};
 
-/// Requests of one kind.
-#[derive(Clone, Copy, Debug)]
-struct Case {
-    name: &'static str,
-    size: usize,
-    chunks: Chunks,
-    /// In each round, so that a round takes about a second.
-    requests: usize,
-}
-
-/// What is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
-    Epp,
-    Floor,
-}
-
-/// What one side took in the rounds of a case; one value each.
-#[derive(Debug, Default)]
-struct Rounds {
-    /// CPU of a request in microseconds, idle taken off.
-    cpu: Vec<f64>,
-    p50: Vec<f64>,
-    p99: Vec<f64>,
-}
+mod cases;
+mod micro;
+mod sides;
 
 /// What is measured, and against what.
 struct Bench {
     endpoints: Endpoints,
-    epp: Picker,
-    floor: Picker,
-    /// Share of a core that the EPP takes for nothing.
-    idle: f64,
-    wrong: Vec<String>,
+    runners: Vec<Runner>,
+    wrong: Vec<(Side, String)>,
+    figures: Vec<Figure>,
+    rounds: u64,
 }
 
-const SMALL: Case = case("EPP, 1 KB", 1000, Chunks::Whole, 2000);
-const CASES: [Case; 5] = [
-    SMALL,
-    case("EPP, 100 KB", 100_000, Chunks::Whole, 1000),
-    case("EPP, 100 KB in 32 KiB", 100_000, Chunks::Buffers, 1000),
-    case("EPP, 400 KB", 400_000, Chunks::Whole, 500),
-    case("EPP, 400 KB in 32 KiB", 400_000, Chunks::Buffers, 500),
-];
-
-const ENDPOINTS: u8 = 10;
-/// Of the closed loop.
-const IN_FLIGHT: usize = 8;
-/// Of the open loop: far from what a core can do.
-const PER_SECOND: f64 = 500.0;
-const OPEN_REQUESTS: usize = 1500;
+/// Of most cases, and of those with many.
+const FEW: usize = 10;
+const MANY: usize = 100;
 /// The one and the other in turn, so often: what else the machine does comes and goes.
 const ROUNDS: u64 = 5;
-/// Before each round: connections and memory as they are later.
+/// What `--quick` leaves of the requests: one in so many.
+const QUICK: usize = 20;
+/// Before each round, at most: connections and memory as they are later.
 const WARM_UP: usize = 200;
-const IDLE: Duration = Duration::from_secs(4);
 /// After a pause: what should have been scraped meanwhile.
 const REST: Duration = Duration::from_millis(300);
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bodies held at once.
-const HELD: usize = 64;
-const HELD_NAME: &str = "EPP, 64 bodies of 400 KB at once";
-const HELD_SIZE: usize = 400_000;
-
-const fn case(name: &'static str, size: usize, chunks: Chunks, requests: usize) -> Case {
-    Case {
-        name,
-        size,
-        chunks,
-        requests,
-    }
-}
+/// Metrics pages of 57 KB, as long as those of real engines.
+const PADDING: u32 = 1700;
+/// Requests of different rounds have numbers, and so prompts, of their own.
+const ROUND: usize = 1_000_000;
 
 // === impl Run ===
 
 impl Run {
     pub(crate) fn epp(&mut self) -> Result<()> {
         let programs = Programs::find(self)?;
+        let chosen = |label: &str| programs.chosen(label);
+        // before this thread's children are bound to cores: two threads need two
+        let mut measured = micro::figures(&chosen, programs.quick)?;
         // a thread of its own: it is bound to one core, and so is what it starts
         let measuring = std::thread::spawn(move || {
             let cores = Cores::split()?;
@@ -95,13 +59,25 @@ impl Run {
                 .context("the runtime")?;
             runtime.block_on(programs.measure(cores))
         });
-        let measured = measuring
+        let loaded = measuring
             .join()
             .map_err(|_| anyhow!("measuring the EPP"))??;
-        let only = self.args.only.as_deref().unwrap_or_default();
-        self.matched |= measured.iter().any(|figure| figure.name.contains(only));
+        measured.extend(loaded);
+        let only = self.args.only.clone().unwrap_or_default();
+        self.matched |= measured.iter().any(|figure| figure.name.contains(&only));
         for figure in measured {
             self.note(figure);
+        }
+        let skipped = |row: &&bench::Row| {
+            row.bench == PEER && self.figures.iter().all(|figure| figure.name != row.name)
+        };
+        for row in ROWS.iter().filter(skipped) {
+            if row.name.contains(&only) {
+                println!(
+                    "{:<88} skipped: it needs another EPP, or more cores",
+                    row.name
+                );
+            }
         }
         Ok(())
     }
@@ -110,7 +86,10 @@ impl Run {
 /// Where the programs are and their logs go, and what to measure.
 struct Programs {
     only: Option<String>,
+    quick: bool,
     epp: PathBuf,
+    peer: Option<PathBuf>,
+    peer_flags: Vec<String>,
     floor: PathBuf,
     model_server: PathBuf,
     logs: PathBuf,
@@ -122,237 +101,273 @@ impl Programs {
     fn find(run: &Run) -> Result<Self> {
         let own = std::env::current_exe().context("this program")?;
         let epp = run.args.epp.clone();
+        let flags = run.args.peer_flags.split_whitespace();
         Ok(Self {
             only: run.args.only.clone(),
+            quick: run.args.quick,
             epp: epp.unwrap_or_else(|| own.with_file_name("epp")),
+            peer: run.args.peer.clone(),
+            peer_flags: flags.map(str::to_owned).collect(),
             floor: own.with_file_name("floor"),
             model_server: own.with_file_name("model-server-sim"),
             logs: run.args.logs.clone(),
         })
     }
 
-    async fn measure(self, cores: Cores) -> Result<Vec<Figure>> {
-        let Self {
-            only,
-            epp,
-            floor,
-            model_server,
-            logs,
-        } = self;
-        let endpoints = Endpoints::start(ENDPOINTS, &model_server, &logs)?;
-        let chosen = |name: &str| only.as_deref().is_none_or(|part| name.contains(part));
-        let mut figures = Vec::new();
-        if chosen(HELD_NAME) {
-            let held = Picker::epp(cores, &epp, &endpoints, &logs.join("epp-memory.log"))?;
-            memory(&held, &endpoints, &mut figures).await?;
-        }
-        let mut bench = Bench {
-            epp: Picker::epp(cores, &epp, &endpoints, &logs.join("epp.log"))?,
-            floor: Picker::floor(cores, &floor, &endpoints, &logs.join("floor.log"))?,
-            endpoints,
-            idle: 0.0,
-            wrong: Vec::new(),
-        };
-        bench.begin(&mut figures).await?;
-        for case in CASES.into_iter().filter(|case| chosen(case.name)) {
-            bench.closed(case, &mut figures).await?;
-        }
-        let open = format!("{}, {PER_SECOND} requests/s", SMALL.name);
-        if chosen(&open) {
-            bench.open(&open, &mut figures).await?;
-        }
-        let count = bench.wrong.len() as f64;
-        if let Some(first) = bench.wrong.first() {
-            eprintln!("the first wrong answer: {first}");
-        }
-        figures.push(Figure::new("EPP: wrong answers", count, ""));
-        Ok(figures)
+    fn chosen(&self, label: &str) -> bool {
+        let only = self.only.as_deref();
+        only.is_none_or(|part| label.contains(part))
     }
-}
 
-/// All bodies are there but for their ends: what they take.
-async fn memory(picker: &Picker, endpoints: &Endpoints, figures: &mut Vec<Figure>) -> Result<()> {
-    let connect = async |size, meeting| {
-        let script = Script::new(size, Chunks::Whole)?;
-        Load::connect(picker.address(), script, endpoints.members(), meeting).await
-    };
-    let small = connect(SMALL.size, None).await?;
-    small.ready(READY_TIMEOUT).await?;
-    small.closed(WARM_UP, IN_FLIGHT).await?;
-    let idle = picker.usage()?.rss;
-    let large = connect(HELD_SIZE, Some(HELD)).await?;
-    let sample = large.closed(HELD, HELD).await?;
-    if let Some(first) = sample.wrong.first() {
-        return Err(anyhow!(
-            "{} of {HELD} went wrong: {first}",
-            sample.wrong.len()
-        ));
+    /// With as many requests as are wanted.
+    fn scaled(&self, case: Case) -> Case {
+        let requests = match self.quick {
+            true => (case.requests / QUICK).max(2 * case.in_flight),
+            false => case.requests,
+        };
+        Case { requests, ..case }
     }
-    let most = picker.usage()?.peak_rss.saturating_sub(idle);
-    let name = |what: &str| format!("{HELD_NAME}: {what}");
-    figures.push(Figure::new(
-        name("most RSS over idle"),
-        megabytes(most),
-        "MB",
-    ));
-    let share = most as f64 / (HELD * HELD_SIZE) as f64;
-    figures.push(Figure::new(
-        name("most RSS over idle / bytes of the bodies"),
-        share,
-        "x",
-    ));
-    Ok(())
+
+    async fn measure(self, cores: Cores) -> Result<Vec<Figure>> {
+        let held = HELD.into_iter().filter(|held| self.chosen(held.name));
+        let cases = CASES.into_iter().filter(|case| self.chosen(case.name));
+        let cases: Vec<Case> = cases.map(|case| self.scaled(case)).collect();
+        let open = OPEN.into_iter().filter(|open| self.chosen(open.name));
+        let open: Vec<Open> = open
+            .map(|open| Open {
+                case: self.scaled(open.case),
+                requests: if self.quick {
+                    open.requests / QUICK
+                } else {
+                    open.requests
+                },
+                ..open
+            })
+            .collect();
+        let idle = [FEW, MANY].map(sides::idle_label);
+        let mut needed = vec![false; 2];
+        for (needed, (count, idle)) in needed.iter_mut().zip([FEW, MANY].into_iter().zip(&idle)) {
+            let asked = cases.iter().any(|case| case.endpoints == count);
+            *needed = asked || self.chosen(idle) || count == FEW && !open.is_empty();
+        }
+        if held.clone().next().is_none() && !needed.contains(&true) {
+            return Ok(Vec::new());
+        }
+        let most = u8::try_from(MANY)?;
+        let endpoints = Endpoints::start(most, PADDING, &self.model_server, &self.logs)?;
+        let mut bench = Bench {
+            endpoints,
+            runners: Vec::new(),
+            wrong: Vec::new(),
+            figures: Vec::new(),
+            rounds: if self.quick { 1 } else { ROUNDS },
+        };
+        for held in held {
+            self.memory(cores, held, &mut bench).await?;
+        }
+        for (count, needed) in [FEW, MANY].into_iter().zip(needed) {
+            if needed {
+                self.start(cores, count, &mut bench)?;
+            }
+        }
+        for at in 0..bench.runners.len() {
+            bench.begin(at).await?;
+        }
+        for case in cases {
+            bench.closed(case).await?;
+        }
+        for open in open {
+            bench.open(open).await?;
+        }
+        bench.end()
+    }
+
+    /// What is measured with so many endpoints.
+    fn start(&self, cores: Cores, count: usize, bench: &mut Bench) -> Result<()> {
+        let Self {
+            epp,
+            peer,
+            peer_flags,
+            floor,
+            logs,
+            ..
+        } = self;
+        let endpoints = &bench.endpoints;
+        let mut start = |side: Side, picker| bench.runners.push(Runner::new(side, count, picker));
+        if count == FEW {
+            let picker = Picker::floor(cores, floor, endpoints, &logs.join("floor.log"))?;
+            start(Side::Floor, picker);
+        }
+        let written = endpoints.config(count, Settings::Written)?;
+        let log = logs.join(format!("epp-{count}.log"));
+        let picker = Picker::epp(cores, epp, &written, &sides::own_flags(), &log)?;
+        start(Side::Epp, picker);
+        if let Some(peer) = peer.as_ref().filter(|_| count == FEW) {
+            let log = logs.join("peer.log");
+            start(
+                Side::Peer,
+                Picker::epp(cores, peer, &written, peer_flags, &log)?,
+            );
+            let defaults = endpoints.config(count, Settings::Defaults)?;
+            let log = logs.join("peer-defaults.log");
+            let picker = Picker::epp(cores, peer, &defaults, peer_flags, &log)?;
+            start(Side::PeerDefaults, picker);
+        }
+        Ok(())
+    }
+
+    /// Bodies are there but for their ends: what they take.
+    async fn memory(&self, cores: Cores, held: Held, bench: &mut Bench) -> Result<()> {
+        let Held { name, count, size } = held;
+        let config = bench.endpoints.config(FEW, Settings::Written)?;
+        let log = self.logs.join("epp-memory.log");
+        let picker = Picker::epp(cores, &self.epp, &config, &sides::own_flags(), &log)?;
+        let connect = async |case: Case, meeting| {
+            let script = Script::new(case.size, case.chunks, case.prompts)?;
+            let members = bench.endpoints.members();
+            Load::connect(picker.address(), script, members, meeting, 0).await
+        };
+        let small = connect(SMALL, None).await?;
+        small.ready(READY_TIMEOUT).await?;
+        small.closed(WARM_UP, SMALL.in_flight).await?;
+        let idle = picker.usage()?.rss;
+        let large = connect(Case { size, ..SMALL }, Some(count)).await?;
+        let sample = large.closed(count, count).await?;
+        if let Some(first) = sample.wrong.first() {
+            let wrong = sample.wrong.len();
+            return Err(anyhow!("{wrong} of {count} went wrong: {first}"));
+        }
+        let most = picker.usage()?.peak_rss.saturating_sub(idle);
+        let share = most as f64 / (count * size) as f64;
+        let over = "most RSS over idle";
+        bench.note(format!("{name}: {over}"), megabytes(most), "MB");
+        bench.note(format!("{name}: {over} / bytes of the bodies"), share, "x");
+        Ok(())
+    }
 }
 
 // === impl Bench ===
 
 impl Bench {
-    /// Both are ready; what the EPP takes without requests.
-    async fn begin(&mut self, figures: &mut Vec<Figure>) -> Result<()> {
-        for side in [Side::Floor, Side::Epp] {
-            let load = self.load(side, SMALL).await?;
-            load.ready(READY_TIMEOUT).await?;
-            if side == Side::Floor {
-                self.floor.pause()?;
-            }
-        }
-        sleep(REST).await;
-        let (start, before) = (Instant::now(), self.epp.cpu()?);
-        sleep(IDLE).await;
-        let taken = self.epp.cpu()?.saturating_sub(before);
-        self.idle = taken.as_secs_f64() / start.elapsed().as_secs_f64();
-        let name = format!("EPP, {ENDPOINTS} endpoints scraped each 50 ms: idle");
-        figures.push(Figure::new(name, self.idle * 100.0, "% core"));
-        self.epp.pause()
+    fn note(&mut self, name: String, value: f64, unit: &'static str) {
+        self.figures.push(Figure::new(name, value, unit));
     }
 
-    async fn closed(&mut self, case: Case, figures: &mut Vec<Figure>) -> Result<()> {
-        let (mut epp, mut floor) = (Rounds::default(), Rounds::default());
-        for _ in 0..ROUNDS {
-            for (side, rounds) in [(Side::Epp, &mut epp), (Side::Floor, &mut floor)] {
-                self.picker(side).resume()?;
-                sleep(REST).await;
-                let load = self.load(side, case).await?;
-                let warm = load.closed(WARM_UP, IN_FLIGHT).await?;
-                let before = self.picker(side).cpu()?;
-                let sample = load.closed(case.requests, IN_FLIGHT).await?;
-                let taken = self.picker(side).cpu()?.saturating_sub(before);
-                rounds.note(
-                    &sample,
-                    taken.as_secs_f64() - self.idle(side) * sample.took.as_secs_f64(),
-                );
-                self.wrong
-                    .extend(warm.wrong.into_iter().chain(sample.wrong));
-                self.picker(side).pause()?;
+    /// It answers; what it takes without requests.
+    async fn begin(&mut self, at: usize) -> Result<()> {
+        let load = self.load(at, SMALL, 0).await?;
+        load.ready(READY_TIMEOUT).await?;
+        drop(load);
+        if self.runners[at].side != Side::Floor {
+            let page = bench::http_page(self.endpoints.members()[0]).await?.len();
+            let figures = self.runners[at].measure_idle(page).await?;
+            self.figures.extend(figures);
+        }
+        self.runners[at].picker.pause()
+    }
+
+    /// Those that are compared with these requests.
+    fn compared(&self, endpoints: usize, beside_peer: bool) -> Vec<usize> {
+        let takes_part = |runner: &Runner| match runner.side {
+            Side::Floor => true,
+            Side::Epp => runner.endpoints == endpoints,
+            Side::Peer | Side::PeerDefaults => beside_peer,
+        };
+        let all = self.runners.iter().enumerate();
+        all.filter(|(_, runner)| takes_part(runner))
+            .map(|(at, _)| at)
+            .collect()
+    }
+
+    async fn closed(&mut self, case: Case) -> Result<()> {
+        let sides = self.compared(case.endpoints, case.beside_peer);
+        let mut all = Rounds::of(sides.iter().map(|at| self.runners[*at].side));
+        for round in 0..self.rounds {
+            for (at, rounds) in sides.iter().zip(&mut all) {
+                let load = self.warm(*at, case, round).await?;
+                let runner = &self.runners[*at];
+                let before = runner.picker.cpu()?;
+                let sample = load.closed(case.requests, case.in_flight).await?;
+                let taken = runner.picker.cpu()?.saturating_sub(before);
+                let idle = runner.idle * sample.took.as_secs_f64();
+                rounds.note(&sample, taken.as_secs_f64() - idle);
+                runner.picker.pause()?;
+                self.blame(*at, sample.wrong);
             }
         }
-        let name = case.name;
-        let cpu = (middle(&epp.cpu), middle(&floor.cpu));
-        figures.push(Figure::new(
-            format!("{name}: CPU per request, idle taken off"),
-            cpu.0,
-            "µs",
-        ));
-        figures.push(Figure::new(
-            format!("{name}, floor: CPU per request"),
-            cpu.1,
-            "µs",
-        ));
-        let share = ratio(&epp.cpu, &floor.cpu);
-        figures.push(Figure::new(
-            format!("{name}: CPU per request / the floor's"),
-            share,
-            "x",
-        ));
-        times(
-            &format!("{name}, {IN_FLIGHT} in flight"),
-            "last byte to pick",
-            &epp,
-            &floor,
-            figures,
-        );
+        let times = match case.in_flight {
+            1 => case.name.to_owned(),
+            many => format!("{}, {many} in flight", case.name),
+        };
+        self.figures.extend(sides::cpu_figures(case.name, &all));
+        self.figures
+            .extend(sides::time_figures(&times, "last byte to pick", &all));
         Ok(())
     }
 
-    async fn open(&mut self, name: &str, figures: &mut Vec<Figure>) -> Result<()> {
-        let (mut epp, mut floor) = (Rounds::default(), Rounds::default());
-        for seed in 0..ROUNDS {
-            for (side, rounds) in [(Side::Epp, &mut epp), (Side::Floor, &mut floor)] {
-                self.picker(side).resume()?;
-                sleep(REST).await;
-                let load = self.load(side, SMALL).await?;
-                let warm = load.closed(WARM_UP, IN_FLIGHT).await?;
-                let sample = load.open(OPEN_REQUESTS, PER_SECOND, seed).await?;
+    async fn open(&mut self, open: Open) -> Result<()> {
+        let case = open.case;
+        let sides = self.compared(case.endpoints, case.beside_peer);
+        let mut all = Rounds::of(sides.iter().map(|at| self.runners[*at].side));
+        for round in 0..self.rounds {
+            for (at, rounds) in sides.iter().zip(&mut all) {
+                let load = self.warm(*at, case, round).await?;
+                let sample = load.open(open.requests, open.per_second, round).await?;
                 rounds.note(&sample, 0.0);
-                self.wrong
-                    .extend(warm.wrong.into_iter().chain(sample.wrong));
-                self.picker(side).pause()?;
+                self.runners[*at].picker.pause()?;
+                self.blame(*at, sample.wrong);
             }
         }
-        times(name, "due to pick", &epp, &floor, figures);
+        self.figures
+            .extend(sides::time_figures(open.name, "due to pick", &all));
         Ok(())
     }
 
-    async fn load(&self, side: Side, case: Case) -> Result<Load> {
-        let script = Script::new(case.size, case.chunks)?;
-        let address = self.picker(side).address();
-        Load::connect(address, script, self.endpoints.members(), None).await
+    /// Lets one go on that was paused, and connects to it.
+    async fn warm(&mut self, at: usize, case: Case, round: u64) -> Result<Load> {
+        self.runners[at].picker.resume()?;
+        sleep(REST).await;
+        let first = usize::try_from(round)? * ROUND;
+        let load = self.load(at, case, first).await?;
+        let requests = WARM_UP.min(case.requests / 2);
+        let warm = load.closed(requests, case.in_flight).await?;
+        self.blame(at, warm.wrong);
+        Ok(load)
     }
 
-    fn picker(&self, side: Side) -> &Picker {
-        match side {
-            Side::Epp => &self.epp,
-            Side::Floor => &self.floor,
+    async fn load(&self, at: usize, case: Case, first: usize) -> Result<Load> {
+        let script = Script::new(case.size, case.chunks, case.prompts)?;
+        let runner = &self.runners[at];
+        let members = &self.endpoints.members()[..runner.endpoints];
+        Load::connect(runner.picker.address(), script, members, None, first).await
+    }
+
+    fn blame(&mut self, at: usize, wrong: Vec<String>) {
+        let side = self.runners[at].side;
+        self.wrong.extend(wrong.into_iter().map(|one| (side, one)));
+    }
+
+    /// What is known only when all is over.
+    fn end(mut self) -> Result<Vec<Figure>> {
+        let runners = std::mem::take(&mut self.runners);
+        for runner in runners.iter().filter(|runner| runner.side == Side::Epp) {
+            let most = runner.picker.usage()?.peak_rss;
+            let name = format!("EPP, {} endpoints: most RSS of all loads", runner.endpoints);
+            self.note(name, megabytes(most), "MB");
         }
-    }
-
-    fn idle(&self, side: Side) -> f64 {
-        match side {
-            Side::Epp => self.idle,
-            Side::Floor => 0.0,
+        for (ours, name) in [
+            (true, "EPP: wrong answers"),
+            (false, "EPP, peer: wrong answers"),
+        ] {
+            let wrong = self.wrong.iter().filter(|(side, _)| side.is_ours() == ours);
+            let wrong: Vec<String> = wrong.map(|(_, one)| one.clone()).collect();
+            if let Some(first) = wrong.first() {
+                eprintln!("{name}, the first: {first}");
+            }
+            if ours || runners.iter().any(|runner| !runner.side.is_ours()) {
+                self.note(name.to_owned(), wrong.len() as f64, "");
+            }
         }
+        Ok(self.figures)
     }
-}
-
-// === impl Rounds ===
-
-impl Rounds {
-    fn note(&mut self, sample: &Sample, cpu: f64) {
-        let micros = |time: Duration| time.as_secs_f64() * 1e6;
-        self.cpu.push(cpu * 1e6 / sample.picks.len().max(1) as f64);
-        self.p50.push(micros(percentile(&sample.picks, 0.5)));
-        self.p99.push(micros(percentile(&sample.picks, 0.99)));
-    }
-}
-
-fn times(label: &str, what: &str, epp: &Rounds, floor: &Rounds, figures: &mut Vec<Figure>) {
-    let shares = [("p50", &epp.p50, &floor.p50), ("p99", &epp.p99, &floor.p99)];
-    for (share, epp, floor) in shares {
-        let mut push = |name, value, unit| figures.push(Figure::new(name, value, unit));
-        push(format!("{label}: {what}, {share}"), middle(epp), "µs");
-        push(
-            format!("{label}, floor: {what}, {share}"),
-            middle(floor),
-            "µs",
-        );
-        push(
-            format!("{label}: {what}, {share} / the floor's"),
-            ratio(epp, floor),
-            "x",
-        );
-    }
-}
-
-/// Of the rounds one by one: what disturbs a round disturbs both.
-fn ratio(values: &[f64], floor: &[f64]) -> f64 {
-    let pairs = values.iter().zip(floor);
-    let ratios: Vec<f64> = pairs.map(|(value, floor)| value / floor).collect();
-    middle(&ratios)
-}
-
-/// The median.
-fn middle(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
 }

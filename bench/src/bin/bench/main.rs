@@ -15,6 +15,7 @@ use self::propagation::Case;
 mod epp;
 mod failover;
 mod propagation;
+mod quality;
 mod real;
 mod restart;
 
@@ -25,15 +26,29 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct Args {
     /// What to measure; default: all.
     names: Vec<Name>,
-    /// Of propagation and epp, only the cases with this in their names, such as `50 exporters, TLS`.
+    /// Of propagation, epp and epp-quality, only the cases with this in their names, such as `50 exporters, TLS`.
     #[arg(long)]
     only: Option<String>,
+    /// Of epp, a twentieth of the requests in one round: whether all works. Such figures say nothing.
+    #[arg(long, conflicts_with = "document")]
+    quick: bool,
     /// The program.
     #[arg(long)]
     controller: PathBuf,
     /// The EPP; default: beside this program, where its floor and the model servers are too.
     #[arg(long)]
     epp: Option<PathBuf>,
+    /// Another EPP to measure beside ours; it reads the same configuration file, and endpoints from a file that this names.
+    #[arg(long, env = "EPP_PEER_BIN")]
+    peer: Option<PathBuf>,
+    /// Its flags beside those for its ports and its configuration file.
+    #[arg(
+        long,
+        env = "EPP_PEER_FLAGS",
+        default_value = "--tracing=false --zap-log-level=error",
+        allow_hyphen_values = true
+    )]
+    peer_flags: String,
     /// Where to write the figures as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -64,6 +79,8 @@ enum Name {
     Failover,
     /// The EPP against the least that one must do: CPU of a request, time of a pick, memory.
     Epp,
+    /// The choices of the EPP beside others, simulated.
+    EppQuality,
     /// Nothing: with `--document`, the table is written anew with the goals of this program.
     Nothing,
     /// 3 real clusters; the environment names the programs, as `cargo xtask bench` does.
@@ -147,6 +164,7 @@ async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
             Name::Large => run.large().await?,
             Name::Failover => run.failover().await?,
             Name::Epp => run.epp()?,
+            Name::EppQuality => run.quality()?,
             Name::Nothing => {}
             Name::Real => run.real(inside.context("not inside namespaces")?).await?,
         }
@@ -210,4 +228,18 @@ impl Run {
 
 fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
+}
+
+/// Of the rounds one by one: what disturbs a round disturbs both.
+fn ratio(values: &[f64], others: &[f64]) -> f64 {
+    let pairs = values.iter().zip(others);
+    let ratios: Vec<f64> = pairs.map(|(value, other)| value / other).collect();
+    middle(&ratios)
+}
+
+/// The median.
+fn middle(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
 }

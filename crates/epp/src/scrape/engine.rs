@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{names::Names, spec::MetricSpec};
+use super::{names::Names, scanner::Scanner, spec::MetricSpec};
 
 /// The engine of a pod that names none, unless the config says otherwise.
 const DEFAULT: &str = "vllm";
@@ -136,6 +136,11 @@ impl EngineTable {
     /// The engine that a pod's label names; the default one when that is unknown or empty.
     pub fn by_name(&self, name: &str) -> &EngineSpec {
         &self.engine(name).spec
+    }
+
+    /// A reader of pages of the engine that a pod's label names.
+    pub fn scanner(&self, name: &str) -> Scanner {
+        Scanner::new(Arc::clone(self.engine(name)))
     }
 
     pub(super) fn engine(&self, name: &str) -> &Arc<Engine> {

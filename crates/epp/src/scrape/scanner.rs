@@ -24,7 +24,7 @@ const MAX_VALUE: f64 = 1e12;
 /// Reads one page at a time. Keeps its buffers: it allocates only when a line grows beyond them or when the adapters
 /// changed.
 #[derive(Debug)]
-pub(crate) struct Scanner {
+pub struct Scanner {
     engine: Arc<Engine>,
     /// The beginning of a line whose end has not come yet.
     partial: Vec<u8>,
@@ -76,7 +76,7 @@ impl Scanner {
     }
 
     /// Takes the next bytes of the page, cut anywhere.
-    pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
+    pub fn feed(&mut self, mut bytes: &[u8]) {
         while let Some(end) = memchr(b'\n', bytes) {
             let Some((line, rest)) = bytes.split_at_checked(end) else {
                 return;
@@ -103,13 +103,13 @@ impl Scanner {
 
     /// The values of the page; ready for the next one. LoRA adapters are absent when they are those of the last page,
     /// unless [`Scanner::reset`] was called since.
-    pub(crate) fn finish(&mut self) -> Scraped {
+    pub fn finish(&mut self) -> Scraped {
         self.end_line(&[]);
         self.page.take()
     }
 
     /// Forgets the page: it broke off, or nobody wanted it. The next one reports all it has.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         let _ = self.finish();
         self.page.lora.reset();
     }
