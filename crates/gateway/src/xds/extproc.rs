@@ -16,6 +16,9 @@ const NAME: &str = "envoy.filters.http.ext_proc";
 /// Metadata that only the EPP may see: which endpoints a client wants.
 const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
 
+/// gRPC metadata that tells an EPP how many endpoints it may name.
+const MAX_ENDPOINTS: &str = "x-isthmus-max-endpoints";
+
 /// What no EPP may change: who the caller is and what we tell ourselves.
 const UNTOUCHABLE: &str = "^(authorization|cookie|x-forwarded-.*|x-isthmus-.*)$";
 
@@ -65,8 +68,14 @@ pub(crate) fn filter() -> hcm::HttpFilter {
 }
 
 /// Asks the EPP behind `cluster`. With `fail_open` a request goes on when it does not answer,
-/// which holds until the first body byte was sent to it.
-pub(crate) fn enabled(cluster: &str, epp: &Epp, fail_open: bool) -> HashMap<String, google::Any> {
+/// which holds until the first body byte was sent to it. The route makes up to `attempts`, each at the next endpoint that the
+/// EPP named.
+pub(crate) fn enabled(
+    cluster: &str,
+    epp: &Epp,
+    fail_open: bool,
+    attempts: u32,
+) -> HashMap<String, google::Any> {
     let retry = core::RetryPolicy {
         retry_on: "connect-failure,refused-stream,reset,unavailable".to_owned(),
         num_retries: Some(uint32(1)),
@@ -86,6 +95,7 @@ pub(crate) fn enabled(cluster: &str, epp: &Epp, fail_open: bool) -> HashMap<Stri
         grpc_service: Some(core::GrpcService {
             target_specifier: Some(envoy_grpc(cluster, &epp.authority)),
             retry_policy: Some(retry),
+            initial_metadata: list_of(attempts),
             ..core::GrpcService::default()
         }),
         ..ext_proc::ExtProcOverrides::default()
@@ -94,6 +104,16 @@ pub(crate) fn enabled(cluster: &str, epp: &Epp, fail_open: bool) -> HashMap<Stri
         r#override: Some(ext_proc::ext_proc_per_route::Override::Overrides(overrides)),
     };
     HashMap::from([(NAME.to_owned(), any(&per_route))])
+}
+
+/// One endpoint is what an EPP names unless told otherwise.
+fn list_of(attempts: u32) -> Vec<core::HeaderValue> {
+    let list = (attempts > 1).then(|| core::HeaderValue {
+        key: MAX_ENDPOINTS.to_owned(),
+        value: attempts.to_string(),
+        ..core::HeaderValue::default()
+    });
+    list.into_iter().collect()
 }
 
 /// Without an authority Envoy sends the cluster's name, whose slashes HTTP/2 servers refuse.

@@ -38,6 +38,28 @@ async fn pool_goes_where_its_epp_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn endpoint_that_refuses_is_passed_over_for_the_next_of_the_list() {
+    let Some(mut bed) = Bed::start(|_| {}).await else {
+        return;
+    };
+    let gone = std::net::Ipv4Addr::new(127, 0, 0, 15);
+    let pods = bed.endpoints.pods.get_mut(&key("llm")).unwrap();
+    pods.insert("gone".to_owned(), gone.into());
+    bed.publish();
+    let list = format!("{gone}:{0},{POD_B}:{0}", bed.pods);
+    let epp = bed.epp(EPP, Behaviour::Pick(list)).await;
+    bed.until("/pool", 200).await;
+    let answer = bed.post("/pool", 1000).await;
+    assert_eq!(answer.body, format!("{POD_B} 1000"), "{}", answer.head);
+    // two retries
+    assert_eq!(epp.lists().last().map(String::as_str), Some("3"));
+    assert_eq!(
+        epp.served().last().map(String::as_str),
+        Some(format!("{POD_B}:{}", bed.pods).as_str())
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn import_goes_through_its_hop_where_the_remote_epp_says() {
     let Some(mut bed) = Bed::start(|_| {}).await else {
         return;

@@ -65,7 +65,7 @@ pub(crate) fn hop(
             ..route::RouteAction::default()
         })),
         typed_per_filter_config: epp
-            .map(|(name, epp)| extproc::enabled(name, epp, open))
+            .map(|(name, epp)| extproc::enabled(name, epp, open, 1))
             .unwrap_or_default(),
         ..route::Route::default()
     };
@@ -144,9 +144,11 @@ fn forward(
         .into_iter()
         .flatten()
         .any(|limit| !limit.is_zero());
+    let retry = retry(model, rule, backends, limited);
+    let attempts = 1 + retry.num_retries.map_or(1, |retries| retries.value);
     let clusters = backends
         .iter()
-        .map(|one| weigh(model, one, limited))
+        .map(|one| weigh(model, one, limited, attempts))
         .collect();
     let request = rule.timeouts.request;
     // A limit above the idle timeout, or none at all, means that silence is wanted as well.
@@ -155,7 +157,7 @@ fn forward(
         timeout: Some(duration(request.unwrap_or(Duration::ZERO))),
         idle_timeout: idle.map(duration),
         cluster_not_found_response_code: ClusterNotFoundResponseCode::InternalServerError.into(),
-        retry_policy: Some(retry(model, rule, backends, limited)),
+        retry_policy: Some(retry),
         cluster_specifier: Some(ClusterSpecifier::WeightedClusters(route::WeightedCluster {
             clusters,
             ..route::WeightedCluster::default()
@@ -164,7 +166,7 @@ fn forward(
     }
 }
 
-fn weigh(model: &GatewayModel, one: &Weighted, limited: bool) -> ClusterWeight {
+fn weigh(model: &GatewayModel, one: &Weighted, limited: bool, attempts: u32) -> ClusterWeight {
     let mut per_filter = HashMap::new();
     let name = match &one.backend {
         Backend::Service(key, port) => names::service(key, *port),
@@ -174,7 +176,7 @@ fn weigh(model: &GatewayModel, one: &Weighted, limited: bool) -> ClusterWeight {
             if let Some(pool) = model.pools.get(key)
                 && let Some(epp) = &pool.epp
             {
-                per_filter = extproc::enabled(&names::epp(key), epp, pool.fail_open);
+                per_filter = extproc::enabled(&names::epp(key), epp, pool.fail_open, attempts);
             }
             names::pool(key)
         }

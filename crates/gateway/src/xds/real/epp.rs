@@ -40,6 +40,7 @@ struct State {
     asked: usize,
     headers: Vec<String>,
     served: Vec<String>,
+    lists: Vec<String>,
 }
 
 // === impl Epp ===
@@ -51,6 +52,7 @@ impl Epp {
             asked: 0,
             headers: Vec::new(),
             served: Vec::new(),
+            lists: Vec::new(),
         };
         Self {
             state: Arc::new(Mutex::new(state)),
@@ -79,6 +81,11 @@ impl Epp {
     /// Where Envoy says that requests went.
     pub(super) fn served(&self) -> Vec<String> {
         self.state.lock().served.clone()
+    }
+
+    /// How many endpoints could be named, as each call said that said it.
+    pub(super) fn lists(&self) -> Vec<String> {
+        self.state.lock().lists.clone()
     }
 
     fn answer(&self, request: wire::ProcessingRequest) -> Option<wire::ProcessingResponse> {
@@ -137,6 +144,9 @@ impl ExternalProcessor for Epp {
         &self,
         call: Request<Streaming<wire::ProcessingRequest>>,
     ) -> Result<Response<Self::ProcessStream>, Status> {
+        let list = call.metadata().get("x-isthmus-max-endpoints");
+        let list = list.and_then(|value| value.to_str().ok());
+        self.state.lock().lists.extend(list.map(ToOwned::to_owned));
         let state = (self.clone(), call.into_inner());
         let answers = stream::unfold(state, |(epp, mut requests)| async move {
             loop {
