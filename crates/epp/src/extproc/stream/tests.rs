@@ -5,7 +5,6 @@ use std::time::Duration;
 use futures::{FutureExt, StreamExt};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use rstest::rstest;
-use scheduling::{EndpointId, Member};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +15,7 @@ use crate::{
     config::{Config, CurrentConfig, Parsers, Prefix},
     director::{Director, Options, Pool},
     extproc::{BodyMode, Limits, Settings},
+    fixtures::mk_member,
     metrics::Metrics,
     proto::{HeaderMap, HeaderValue, HttpBody, HttpHeaders, Request, Response},
 };
@@ -46,17 +46,10 @@ fn open(shared: &Arc<Shared>, list: u8) -> (Messages, Stream) {
 /// With these pods, at 10.0.0.1, 10.0.0.2 and so on.
 fn mk_shared(pods: &[&str], config: CurrentConfig, registry: &mut Registry) -> Arc<Shared> {
     let pool = Pool::default();
-    let members = pods.iter().zip(1..).map(|(pod, host)| Member {
-        id: EndpointId {
-            namespace: "ns".into(),
-            pod: (*pod).into(),
-            rank: 0,
-            uid: (*pod).into(),
-        },
-        address: format!("10.0.0.{host}:8000").parse().unwrap(),
-        engine: "".into(),
-        labels: Arc::default(),
-    });
+    let members = pods
+        .iter()
+        .zip(1..)
+        .map(|(pod, host)| mk_member(pod, format!("10.0.0.{host}:8000").parse().unwrap()));
     pool.replace(members.collect(), Moment::START);
     let director = Director::new(pool, config, Options::default(), Clock::start());
     Arc::new(Shared {
