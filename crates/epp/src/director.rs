@@ -13,7 +13,9 @@ use tokio::sync::Notify;
 use tracing::debug;
 
 use crate::{
-    config::{Band, Config, CurrentConfig, FairnessPolicy, FlowControl, OrderingPolicy, Parsers},
+    config::{
+        Band, Config, CurrentConfig, FairnessPolicy, FlowControl, InForce, OrderingPolicy, Parsers,
+    },
     edit::Edit,
     extproc::{Answer, PrefixMatch, Query, REQUEST_ID, Route},
     reject::Reject,

@@ -23,6 +23,8 @@ mod director;
 mod discovery;
 mod edit;
 mod extproc;
+#[cfg(test)]
+mod fixtures;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;

@@ -5,7 +5,7 @@ mod security;
 
 use std::{num::NonZeroUsize, sync::Arc, thread::available_parallelism, time::Duration};
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use axum::Router;
 use discovery::ObjectDiscovery;
 use futures::future::BoxFuture;
@@ -17,8 +17,7 @@ use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
     sync::{OnceCell, watch},
-    task::{JoinError, JoinSet},
-    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout, timeout_at},
+    time::{MissedTickBehavior, interval, timeout},
 };
 use tokio_stream::wrappers::SignalStream;
 use tokio_util::sync::CancellationToken;

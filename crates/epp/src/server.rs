@@ -122,7 +122,7 @@ impl ExtProcServer {
             max_streams,
             threads,
         } = self;
-        let mut server = Server::builder()
+        let server = Server::builder()
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_concurrent_streams(max_streams)

@@ -12,6 +12,7 @@ use super::{
     section::{Section, Value},
 };
 
+mod labels;
 mod types;
 
 #[cfg(test)]

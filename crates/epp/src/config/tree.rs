@@ -212,6 +212,13 @@ mod tests {
         assert_eq!(node, Node::parse("a: {b: 1}\nc: {b: 1}\n").expect("a tree"));
     }
 
+    /// As YAML has it.
+    #[test]
+    fn of_two_anchors_with_one_name_the_one_before_the_alias_counts() {
+        let node = Node::parse("a: &x 1\nb: *x\nc: &x 2\nd: *x\n").expect("a tree");
+        assert_eq!(Ok(node), Node::parse("{a: 1, b: 1, c: 2, d: 2}"));
+    }
+
     /// Nine lists of ten aliases each: a thousand million texts.
     #[test]
     fn aliases_that_multiply_are_stopped() {

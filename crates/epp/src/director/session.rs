@@ -94,22 +94,13 @@ pub(crate) fn from_token(token: &str) -> Option<SessionAt> {
 
 #[cfg(test)]
 mod tests {
-    use scheduling::{EndpointId, Member, Registry};
+    use scheduling::Registry;
 
     use super::*;
+    use crate::fixtures::mk_member;
 
     fn mk_endpoint() -> Arc<Endpoint> {
-        let member = Member {
-            id: EndpointId {
-                namespace: "ns".into(),
-                pod: "a".into(),
-                rank: 0,
-                uid: "1".into(),
-            },
-            address: "10.0.0.1:80".parse().unwrap(),
-            engine: "".into(),
-            labels: Arc::default(),
-        };
+        let member = mk_member("a", "10.0.0.1:80".parse().unwrap());
         let snapshot = Registry::default().update(vec![member], Moment::START);
         Arc::clone(&snapshot.members()[0].endpoint)
     }

@@ -1,8 +1,8 @@
 use bytes::Bytes;
-use scheduling::{DEFAULT_TRANSIT, EndpointId, Subset};
+use scheduling::{DEFAULT_TRANSIT, Subset};
 
 use super::*;
-use crate::{config::Prefix, extproc::RequestHead};
+use crate::{config::Prefix, extproc::RequestHead, fixtures::mk_member};
 
 fn mk_director_of(pool: Pool) -> Director {
     let prefix = Prefix {
@@ -25,17 +25,9 @@ fn decide(director: &Director, query: Query) -> Result<Box<Answer>, Reject> {
 }
 
 fn mk_members(addresses: &[&str]) -> Vec<Member> {
-    let members = addresses.iter().map(|address| Member {
-        id: EndpointId {
-            namespace: "ns".into(),
-            pod: (*address).into(),
-            rank: 0,
-            uid: (*address).into(),
-        },
-        address: address.parse().unwrap(),
-        engine: "".into(),
-        labels: Arc::default(),
-    });
+    let members = addresses
+        .iter()
+        .map(|address| mk_member(address, address.parse().unwrap()));
     members.collect()
 }
 

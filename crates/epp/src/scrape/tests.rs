@@ -4,9 +4,7 @@ use std::net::SocketAddr;
 
 use prometheus_client::registry::Registry;
 use rstest::rstest;
-use scheduling::{
-    EndpointId, Freshness, Member, Moment, Quality, Registry as Endpoints, Snapshot, Values,
-};
+use scheduling::{Freshness, Member, Moment, Quality, Registry as Endpoints, Snapshot, Values};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -17,6 +15,7 @@ use super::{
     pace::{SLOW, SLOW_AFTER},
     *,
 };
+use crate::fixtures::mk_member;
 
 mod configured;
 
@@ -41,15 +40,8 @@ fn mk_labelled_snapshot(addresses: &[SocketAddr], labels: &[(&str, &str)]) -> Ar
         .map(|(key, value)| ((*key).into(), (*value).into()));
     let labels: Arc<scheduling::Labels> = Arc::new(labels.collect());
     let members = addresses.iter().enumerate().map(|(index, address)| Member {
-        id: EndpointId {
-            namespace: "ns".into(),
-            pod: format!("pod-{index}").into(),
-            rank: 0,
-            uid: "uid".into(),
-        },
-        address: *address,
-        engine: "".into(),
         labels: Arc::clone(&labels),
+        ..mk_member(&format!("pod-{index}"), *address)
     });
     Arc::new(Endpoints::default().update(members.collect(), Moment::START))
 }
@@ -68,12 +60,20 @@ fn start(snapshot: Option<Arc<Snapshot>>) -> Running {
 }
 
 fn start_with(snapshot: Option<Arc<Snapshot>>, plans: watch::Receiver<Plan>) -> Running {
+    start_every(Duration::from_millis(10), snapshot, plans)
+}
+
+fn start_every(
+    interval: Duration,
+    snapshot: Option<Arc<Snapshot>>,
+    plans: watch::Receiver<Plan>,
+) -> Running {
     let (snapshots, members) = watch::channel(snapshot);
     let clock = Clock::start();
     let readiness = Readiness::new();
     let metrics = Metrics::register(&mut Registry::default());
     let scraper = Scraper {
-        interval: Duration::from_millis(10),
+        interval,
         clock,
         metrics: metrics.clone(),
         readiness: readiness.clone(),
@@ -120,6 +120,16 @@ where
         }
     });
     address
+}
+
+/// Serves [`PAGE`] as often as it is asked for.
+async fn serve_page(servers: &mut JoinSet<()>) -> SocketAddr {
+    serve(servers, async |mut stream| {
+        while read_request(&mut stream).await {
+            answer(&mut stream, "200 OK", PAGE).await;
+        }
+    })
+    .await
 }
 
 /// Reads up to the end of a request's head; false when the peer is gone.
@@ -406,12 +416,7 @@ async fn adapters_and_cache_reach_the_load_even_after_a_useless_page() {
 #[tokio::test]
 async fn readiness_waits_for_the_first_round() {
     let mut servers = JoinSet::new();
-    let address = serve(&mut servers, async |mut stream| {
-        while read_request(&mut stream).await {
-            answer(&mut stream, "200 OK", PAGE).await;
-        }
-    })
-    .await;
+    let address = serve_page(&mut servers).await;
     let running = start(None);
     running.readiness.set(Part::Discovery, true);
     assert!(!running.readiness.is_ready(), "members are not known");
@@ -443,12 +448,7 @@ async fn a_hanging_server_delays_neither_readiness_nor_its_neighbours() {
         std::future::pending::<()>().await;
     })
     .await;
-    let healthy = serve(&mut servers, async |mut stream| {
-        while read_request(&mut stream).await {
-            answer(&mut stream, "200 OK", PAGE).await;
-        }
-    })
-    .await;
+    let healthy = serve_page(&mut servers).await;
     let snapshot = mk_snapshot(&[hanging, healthy]);
     let running = start(Some(Arc::clone(&snapshot)));
     running.readiness.set(Part::Discovery, true);

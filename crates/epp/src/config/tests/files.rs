@@ -1,5 +1,7 @@
 //! Whole files, in the shape that the ecosystem's have.
 
+use scheduling::ConcurrencyMode;
+
 use super::*;
 
 /// The default of the specification, with every block.
@@ -206,4 +208,12 @@ fn a_file_that_needs_more_than_there_is_is_refused_in_each_point() {
         ["schedulingProfiles[1]"],
         "two profiles need a handler"
     );
+}
+
+#[test]
+fn the_documentation_names_every_type_of_plugin() {
+    let docs = include_str!("../../../../../docs/epp-config.md");
+    for name in plugins::type_names() {
+        assert!(docs.contains(&format!("`{name}`")), "{name}");
+    }
 }

@@ -1,11 +1,11 @@
 use std::{sync::atomic::AtomicU32, time::Duration};
 
 use bytes::Bytes;
-use scheduling::{Booking, EndpointId, Member, Registry, Snapshot};
+use scheduling::{Booking, Registry, Snapshot};
 use tokio::{task::yield_now, time::sleep};
 
 use super::*;
-use crate::extproc::Route;
+use crate::{extproc::Route, fixtures::mk_member};
 
 /// A pool of one endpoint, saturated while so many requests are there.
 struct Pool {
@@ -16,17 +16,7 @@ struct Pool {
 
 impl Pool {
     fn new(limit: u32) -> Self {
-        let member = Member {
-            id: EndpointId {
-                namespace: "ns".into(),
-                pod: "a".into(),
-                rank: 0,
-                uid: "1".into(),
-            },
-            address: "10.0.0.1:80".parse().unwrap(),
-            engine: "".into(),
-            labels: Arc::default(),
-        };
+        let member = mk_member("a", "10.0.0.1:80".parse().unwrap());
         Self {
             snapshot: Registry::default().update(vec![member], Moment::START),
             limit: AtomicU32::new(limit),

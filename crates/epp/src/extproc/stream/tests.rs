@@ -5,7 +5,6 @@ use std::time::Duration;
 use futures::{FutureExt, StreamExt};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use rstest::rstest;
-use scheduling::{EndpointId, Member};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +16,7 @@ use crate::{
     director::{Director, Options, Pool},
     extproc::{BodyMode, Limits, Settings},
     extproc::{overdue::OpenStreams, reader::Reader},
+    fixtures::mk_member,
     metrics::Metrics,
     proto::{
         BodySendMode, HeaderMap, HeaderValue, HttpBody, HttpHeaders, ProtocolConfiguration,
@@ -56,17 +56,10 @@ fn mk_shared(pods: &[&str], config: Config, registry: &mut Registry) -> Arc<Shar
 /// Bodies may have so many bytes, and take as many together.
 fn mk_shared_of(bytes: u32, pods: &[&str], config: Config, registry: &mut Registry) -> Arc<Shared> {
     let pool = Pool::default();
-    let members = pods.iter().zip(1..).map(|(pod, host)| Member {
-        id: EndpointId {
-            namespace: "ns".into(),
-            pod: (*pod).into(),
-            rank: 0,
-            uid: (*pod).into(),
-        },
-        address: format!("10.0.0.{host}:8000").parse().unwrap(),
-        engine: "".into(),
-        labels: Arc::default(),
-    });
+    let members = pods
+        .iter()
+        .zip(1..)
+        .map(|(pod, host)| mk_member(pod, format!("10.0.0.{host}:8000").parse().unwrap()));
     pool.replace(members.collect(), Moment::START);
     let config = CurrentConfig::new(config);
     let director = Director::new(pool, config, Options::default(), Clock::start());

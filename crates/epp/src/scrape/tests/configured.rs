@@ -275,3 +275,26 @@ async fn endpoints_are_scraped_anew_by_a_new_plan() {
         .until(endpoint, |reading| reading.scraped.waiting == Some(5.0))
         .await;
 }
+
+#[tokio::test]
+async fn the_interval_of_the_configuration_comes_before_that_of_the_flag() {
+    let mut servers = JoinSet::new();
+    let (asked, mut asks) = mpsc::channel(8);
+    let address = serve(&mut servers, move |mut stream| {
+        let asked = asked.clone();
+        async move {
+            while read_request(&mut stream).await {
+                let _ = asked.try_send(());
+                answer(&mut stream, "200 OK", PAGE).await;
+            }
+        }
+    })
+    .await;
+    let plans = mk_plan(&mk_source("interval: 10ms"));
+    let hour = Duration::from_hours(1);
+    let _running = start_every(hour, Some(mk_snapshot(&[address])), plans);
+    for nth in 0..3 {
+        let ask = timeout(Duration::from_secs(10), asks.recv()).await;
+        assert!(ask.is_ok(), "scrape {nth} does not come");
+    }
+}
