@@ -53,6 +53,15 @@ impl Epp {
         certificate: Option<Certificate>,
         tracing: impl FnOnce(&mut Registry) -> Option<Tracing>,
     ) -> Self {
+        Self::start_by(Options::default(), members, certificate, tracing).await
+    }
+
+    pub(crate) async fn start_by(
+        options: Options,
+        members: &[&str],
+        certificate: Option<Certificate>,
+        tracing: impl FnOnce(&mut Registry) -> Option<Tracing>,
+    ) -> Self {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let tracing = tracing(&mut registry);
@@ -62,7 +71,7 @@ impl Epp {
         let director = Arc::new(Director::new(
             pool.clone(),
             small_config(),
-            Options::default(),
+            options,
             Clock::start(),
         ));
         let (goaway, drained) = (CancellationToken::new(), CancellationToken::new());
