@@ -6,7 +6,7 @@ use std::{path::Path, time::Duration};
 use envoy_types::pb::envoy::service::ext_proc::v3::{
     processing_request::Request, processing_response::Response,
 };
-use epp::{Acceptor, Alpn, Part, TlsFiles, TlsMetrics, TlsReload, TlsVersion};
+use epp::{Acceptor, Alpn, Options, Part, TlsFiles, TlsMetrics, TlsReload, TlsVersion};
 use prometheus_client::registry::Registry;
 use scheduling::{Freshness, Scraped};
 use tokio::{net::TcpStream, sync::mpsc, task::JoinSet, time::timeout};
@@ -255,6 +255,36 @@ async fn what_a_prompt_finds_in_the_index_is_counted() {
     // The span of the messages is 2000 bytes and what stands around the text, a token for each 4.
     let line = "epp_prefix_predicted_tokens_total 508\n";
     assert!(page.contains(line), "{line} is not in {page}");
+}
+
+#[tokio::test]
+async fn it_takes_the_place_of_the_picker_of_the_conformance_suite() {
+    let options = Options {
+        conformance_headers: true,
+        ..Options::default()
+    };
+    let members = ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"];
+    let epp = Epp::start_by(options, &members, Acceptor::plaintext(), |_| None).await;
+    for member in members {
+        let mut peer = epp.open().await;
+        let selection = [("test-epp-endpoint-selection", member)];
+        peer.post_with("/v1/chat/completions", &selection).await;
+        peer.body(BODY, true).await;
+        assert_eq!(destination(&peer.next().await.unwrap()), member);
+        peer.next().await; // the body
+        let headers = mk_headers(&[(":status", "200")], true);
+        peer.send(Request::ResponseHeaders(headers)).await;
+        let Some(Response::ResponseHeaders(reply)) = peer.next().await else {
+            panic!("no headers")
+        };
+        let mutation = reply.response.unwrap().header_mutation.unwrap();
+        let set = mutation.set_headers[0].header.as_ref().unwrap();
+        assert_eq!(set.key, "x-conformance-test-served-endpoint");
+        assert_eq!(
+            set.raw_value, b"fail: missing",
+            "this proxy does not say it"
+        );
+    }
 }
 
 #[tokio::test]

@@ -57,6 +57,15 @@ impl Epp {
         acceptor: Acceptor,
         tracing: impl FnOnce(&mut Registry) -> Option<Tracing>,
     ) -> Self {
+        Self::start_by(Options::default(), members, acceptor, tracing).await
+    }
+
+    pub(crate) async fn start_by(
+        options: Options,
+        members: &[&str],
+        acceptor: Acceptor,
+        tracing: impl FnOnce(&mut Registry) -> Option<Tracing>,
+    ) -> Self {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let tracing = tracing(&mut registry);
@@ -64,7 +73,7 @@ impl Epp {
         let members = members.iter().map(|address| mk_member(address));
         pool.replace(members.collect(), Moment::START);
         let clock = Clock::start();
-        let director = Director::new(pool.clone(), small_config(), Options::default(), clock);
+        let director = Director::new(pool.clone(), small_config(), options, clock);
         let director = Arc::new(director);
         let (goaway, drained) = (CancellationToken::new(), CancellationToken::new());
         let settings = Settings {

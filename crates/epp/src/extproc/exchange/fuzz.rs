@@ -188,6 +188,7 @@ impl Peer {
                     assert!(self.query.is_none(), "asked twice");
                     self.query = Some(query);
                 }
+                Output::Read(..) => unreachable!("no body here is as large as that"),
                 Output::Observe(_) => {}
                 Output::Close(close) => {
                     self.closed = true;
