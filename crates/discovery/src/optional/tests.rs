@@ -237,10 +237,10 @@ async fn objects_outlive_their_crd_and_its_return_until_they_are_missed() {
     // back, with one of them
     api.fix(GROUP, mk_group("inferenceobjectives", &ALL));
     api.set(OBJECTIVES, &[mk_objective("b", 3)]);
-    let back = Instant::now();
     running.until_priorities(&[("a", 1), ("b", 3)]).await;
+    let back = Instant::now();
     running.until_priorities(&[("b", 3)]).await;
-    assert!(back.elapsed() >= RETURN);
+    assert!(back.elapsed() > RETURN / 2, "{:?}", back.elapsed());
 }
 
 /// As when the CRD vanishes between two lists.
