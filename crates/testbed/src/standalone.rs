@@ -171,12 +171,9 @@ impl Setup {
             Ipv4Addr::LOCALHOST,
             ports.servers,
         ));
-        let model_servers = self.program(
-            "model-server-sim",
-            [flags, self.server_flags.clone()],
-            files,
-            logs,
-        )?;
+        let flags = [flags, self.server_flags.clone()].concat();
+        let program = isthmus::program("model-server-sim")?;
+        let model_servers = start("model-server-sim", program, flags, files, logs)?;
         answers(
             &model_servers,
             "model servers",
@@ -189,7 +186,8 @@ impl Setup {
              --grpc-port {} --grpc-health-port {} --metrics-port {}",
             ports.ext_proc, ports.health, ports.metrics,
         ));
-        let epp = self.program("epp", [flags, self.epp_flags.clone()], files, logs)?;
+        let flags = [flags, self.epp_flags.clone()].concat();
+        let epp = start("epp", isthmus::program("epp")?, flags, files, logs)?;
         answers(&epp, "epp", Some(local(ports.metrics)), "/readyz").await?;
         // several Envoys of one machine must not share their counters
         let flags = words(
@@ -205,16 +203,6 @@ impl Setup {
             epp,
             envoy,
         })
-    }
-
-    fn program(
-        &self,
-        name: &str,
-        flags: [Vec<String>; 2],
-        files: &Path,
-        logs: &Path,
-    ) -> Result<Service, TestbedError> {
-        start(name, isthmus::program(name)?, flags.concat(), files, logs)
     }
 
     fn endpoints(&self) -> Result<Vec<Value>, TestbedError> {
@@ -242,7 +230,7 @@ impl Setup {
             *part(&mut config, &format!("{place}/address"))? = socket(local.into(), port);
         }
         let endpoints = "load_assignment/endpoints/0/lb_endpoints";
-        let servers = self.addresses().map(|at| lb_endpoint(at)).collect();
+        let servers = self.addresses().map(lb_endpoint).collect();
         *part(
             &mut config,
             &format!("/static_resources/clusters/0/{endpoints}"),
@@ -361,10 +349,9 @@ impl Standalone {
         answers(&self.epp, "epp", Some(local(self.ports.metrics)), "/readyz").await
     }
 
-    /// Ends the programs: the endpoint picker by SIGKILL too, since nobody waits for its drain.
+    /// Kills the programs, Envoy first; returns when they are gone.
     pub async fn stop(self) {
         for service in [&self.envoy, &self.epp, &self.model_servers] {
-            service.signal(Signal::SIGTERM).await;
             service.kill().await;
         }
     }

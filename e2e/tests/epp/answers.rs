@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use testbed::Answer;
 
 use crate::client::{Ask, CHAT, Payload};
-use crate::stand::{Stand, Way, chat};
+use crate::stand::{Stand, Way, chat, counts};
 
 const SATURATION: &str = "llm_d_epp_flow_control_pool_saturation";
 const RELOADS: &str = "epp_config_reloads_total{result=\"success\"}";
@@ -62,12 +62,12 @@ pub(crate) async fn a_request_of_low_priority_is_shed_with_429(stand: &Stand) ->
 
 pub(crate) async fn a_pool_without_endpoints_is_answered_503(stand: &Stand) -> Result<()> {
     stand.standalone.set_endpoints([])?;
-    stand.until(READY, |ready| ready == 0.0).await?;
+    stand.until(READY, counts(0)).await?;
     let ask = Ask::post(CHAT, Payload::Whole(chat("hello", 1, false)));
     let answer = stand.client.send(Way::FullDuplex, ask).await?;
     let servers = stand.standalone.servers();
     stand.standalone.set_endpoints(servers.iter().copied())?;
-    stand.until(READY, |ready| ready == 3.0).await?;
+    stand.until(READY, counts(3)).await?;
     refused(&answer, 503, "no-endpoints", Some("rejected-no-endpoints"))
 }
 

@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::client::{Ask, CHAT, Payload};
-use crate::stand::{SOON, SPARE, Stand, Way, chat};
+use crate::stand::{SOON, SPARE, Stand, Way, chat, counts};
 
 const FALLBACK: &str = "epp_served_mismatch_total{kind=\"fallback\"}";
 const READY: &str = "llm_d_epp_ready_endpoints";
@@ -32,7 +32,7 @@ pub(crate) async fn an_endpoint_that_refuses_is_passed_over_and_counted(
         .set_endpoints(servers.iter().copied().chain([at]))?;
     // the scraper keeps its connection; nobody gets another
     idle.serve_one(&mut tasks).await?;
-    stand.until(READY, |ready| ready == 4.0).await?;
+    stand.until(READY, counts(4)).await?;
 
     let before = stand.metric(FALLBACK).await?;
     let outcome = eventually(
@@ -60,7 +60,7 @@ pub(crate) async fn an_endpoint_that_refuses_is_passed_over_and_counted(
     let outcome = outcome.await;
     stand.change_servers(json!({"metrics": null})).await?;
     stand.standalone.set_endpoints(servers.iter().copied())?;
-    stand.until(READY, |ready| ready == 3.0).await?;
+    stand.until(READY, counts(3)).await?;
     outcome?.map_err(anyhow::Error::msg)?;
     let outside = stand
         .metric("epp_served_mismatch_total{kind=\"outside\"}")
@@ -68,6 +68,24 @@ pub(crate) async fn an_endpoint_that_refuses_is_passed_over_and_counted(
     ensure!(
         outside == 0.0,
         "{outside} answers from where nobody was sent"
+    );
+    Ok(())
+}
+
+/// By the docs: a server that Envoy has no list of, and the endpoint picker's word of which it was stays inside.
+pub(crate) async fn a_server_that_envoy_does_not_know_is_reached(stand: &Stand) -> Result<()> {
+    let ask = Ask::post(CHAT, Payload::Whole(chat("hello", 1, false)));
+    let answer = stand.delivered(Way::OriginalDst, ask).await?;
+    let leaked = answer
+        .headers
+        .keys()
+        .any(|name| name.as_str().starts_with("x-gateway-"));
+    ensure!(
+        answer.status == 200 && !leaked,
+        "{} {:?}: {}",
+        answer.status,
+        answer.headers,
+        answer.text()
     );
     Ok(())
 }

@@ -8,7 +8,7 @@ use testbed::eventually;
 use tokio::time::timeout;
 
 use crate::client::{Ask, CHAT, LIMIT, Payload};
-use crate::stand::{SOON, Stand, Way, chat, read_events, text_of};
+use crate::stand::{SOON, Stand, Way, chat, counts, read_events, text_of};
 
 const RUNNING: &str = "llm_d_epp_request_running{model_name=\"llama\"";
 const OPEN: &str = "epp_streams{phase=\"request\"}";
@@ -79,7 +79,7 @@ pub(crate) async fn an_endpoint_picker_that_dies_after_its_pick_costs_that_reque
         let ask = Ask::post(CHAT, Payload::Whole(chat("hello", 1, false)));
         let asked = stand.client.send(way, ask);
         let killed = async {
-            stand.until(RUNNING, |running| running == 1.0).await?;
+            stand.until(RUNNING, counts(1)).await?;
             stand.standalone.kill_epp().await;
             anyhow::Ok(())
         };

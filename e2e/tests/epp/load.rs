@@ -20,9 +20,9 @@ const REQUESTS: u32 = 600;
 const LARGE_EACH: u32 = 150;
 /// Large bodies at a time.
 const LARGE_AT_ONCE: u32 = 3;
-/// What the endpoint picker may hold above what it held after the first half of the load: the allocator's, not ours, and far
-/// less than one 20 MB body, or 20 KB for each request that would leave something behind.
-const GROWTH: u64 = 24 << 20;
+/// What the endpoint picker may hold above what it held after the first half of the load: its allocator gives memory back
+/// late. The two large bodies of the second half take more, and so would 120 KB for each of its requests.
+const GROWTH: u64 = 36 << 20;
 
 /// All that is open or counted for a request.
 const LEFT_OVER: [&str; 3] = [
@@ -122,12 +122,15 @@ pub(crate) async fn a_mixed_load_has_no_wrong_answer_and_leaves_no_memory(
     let warm = stand.standalone.epp_memory().await.context("no epp")?;
     work(stand, &sent, REQUESTS, Fault::None).await?;
     nothing_left(stand).await?;
-    let end = stand.standalone.epp_memory().await.context("no epp")?;
-    ensure!(
-        end <= warm + GROWTH,
-        "{warm} bytes after {} requests, {end} after {REQUESTS}",
-        REQUESTS / 2
-    );
+    let flat = eventually("memory is as before", SOON, async || {
+        let now = stand.standalone.epp_memory().await.ok_or("no epp")?;
+        if now <= warm + GROWTH {
+            Ok(())
+        } else {
+            Err(format!("{now} bytes, {warm} after half of the load"))
+        }
+    });
+    flat.await?;
     // with a new endpoint picker in the middle: what it cuts is seen to be cut
     work(stand, &sent, REQUESTS + 200, Fault::Restart).await?;
     stand.settle().await?;

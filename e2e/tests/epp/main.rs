@@ -51,6 +51,7 @@ const TESTS: &[Test] = &tests![
     answers::a_pool_without_endpoints_is_answered_503,
     answers::a_servers_own_error_is_passed_on,
     answers::headers_of_a_client_reach_neither_the_pick_nor_the_server,
+    fallback::a_server_that_envoy_does_not_know_is_reached,
     fallback::an_endpoint_that_refuses_is_passed_over_and_counted,
     load::a_thousand_aborts_leave_nothing_and_hurt_nobody,
     load::a_mixed_load_has_no_wrong_answer_and_leaves_no_memory,

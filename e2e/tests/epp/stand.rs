@@ -22,6 +22,8 @@ pub(crate) const SOON: Duration = Duration::from_secs(20);
 pub(crate) const MAX_BODY: usize = 24 << 20;
 /// Where a test may put a server that Envoy knows beside the simulated ones.
 pub(crate) const SPARE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 100);
+/// Has the parts of Envoy's file that a cluster of type `ORIGINAL_DST` needs.
+const DOCS: &str = include_str!("../../../docs/epp-envoy.md");
 /// Identifies a request in a server's log.
 const TEST_ID: &str = "x-test-id";
 
@@ -38,6 +40,8 @@ pub(crate) enum Way {
     BufferedPartial,
     /// The bodies pass unseen.
     Bodiless,
+    /// With servers that Envoy does not know, as the docs have it.
+    OriginalDst,
     /// As in the sample, but a request is never repeated.
     OneAttempt,
     /// As in the sample, but client headers that steer are left in place.
@@ -56,13 +60,14 @@ pub(crate) struct Stand {
 // === impl Way ===
 
 impl Way {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::FullDuplex,
         Self::Streamed,
         Self::StreamedAhead,
         Self::Buffered,
         Self::BufferedPartial,
         Self::Bodiless,
+        Self::OriginalDst,
         Self::OneAttempt,
         Self::Unstripped,
         Self::FailOpen,
@@ -80,9 +85,11 @@ impl Way {
 
     fn mode(self) -> &'static str {
         match self {
-            Self::FullDuplex | Self::OneAttempt | Self::Unstripped | Self::FailOpen => {
-                "FULL_DUPLEX_STREAMED"
-            }
+            Self::FullDuplex
+            | Self::OriginalDst
+            | Self::OneAttempt
+            | Self::Unstripped
+            | Self::FailOpen => "FULL_DUPLEX_STREAMED",
             Self::Streamed | Self::StreamedAhead => "STREAMED",
             Self::Buffered => "BUFFERED",
             Self::BufferedPartial => "BUFFERED_PARTIAL",
@@ -111,7 +118,16 @@ impl Way {
         if !matches!(self, Self::FullDuplex | Self::Unstripped | Self::FailOpen) {
             route["retry_policy"] = Value::Null;
         }
+        if self == Self::OriginalDst {
+            route["cluster"] = "models-unknown".into();
+            if let Some(filters) = manager["http_filters"].as_array_mut() {
+                filters.splice(1..1, documented(1));
+            }
+        }
         let ext_proc = &mut manager["http_filters"][0]["typed_config"];
+        if self == Self::OriginalDst {
+            ext_proc["grpc_service"]["initial_metadata"] = Value::Null;
+        }
         ext_proc["processing_mode"]["request_body_mode"] = self.mode().into();
         ext_proc["processing_mode"]["response_body_mode"] = self.mode().into();
         ext_proc["failure_mode_allow"] = (self == Self::FailOpen).into();
@@ -245,6 +261,11 @@ impl Stand {
     }
 }
 
+/// Whether a metric, which is a float, says so many.
+pub(crate) fn counts(wanted: u32) -> impl Fn(f64) -> bool {
+    move |value| (value - f64::from(wanted)).abs() < 0.5
+}
+
 /// A chat whose answer is `text` again, cut off after so many tokens.
 pub(crate) fn chat(text: &str, tokens: u32, stream: bool) -> Bytes {
     let mut body = json!({
@@ -292,6 +313,14 @@ pub(crate) fn read_events(body: &str) -> String {
     events.collect()
 }
 
+/// The entries of one of the lists in the docs, the first being that of clusters.
+fn documented(list: usize) -> Vec<Value> {
+    let blocks = DOCS.split("```yaml\n").skip(1);
+    let mut blocks = blocks.filter_map(|block| block.split("```").next());
+    let block = blocks.nth(list).unwrap_or_default();
+    serde_yaml::from_str(block).unwrap_or_default()
+}
+
 fn configure_epp(config: &mut Value) {
     config["isthmus"] = json!({"objectives": {"batch": -1}});
 }
@@ -333,11 +362,13 @@ fn configure_envoy(config: &mut Value, setup: &Setup) {
         "base_ejection_time": "1s",
         "interval": "1s",
     });
+    let mut unknown = documented(0);
+    for cluster in &mut unknown {
+        cluster["name"] = "models-unknown".into();
+    }
+    let clusters = unknown.into_iter().chain([open, epp]).collect();
     let listeners = Way::ALL.map(|way| way.listener(&sample));
-    for (place, added) in [
-        ("listeners", listeners.to_vec()),
-        ("clusters", vec![open, epp]),
-    ] {
+    for (place, added) in [("listeners", listeners.to_vec()), ("clusters", clusters)] {
         if let Some(resources) = resources[place].as_array_mut() {
             resources.extend(added);
         }
