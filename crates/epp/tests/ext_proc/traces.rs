@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_request::Request;
-use epp::{Setup, SpanMetrics};
+use epp::{Acceptor, Setup, SpanMetrics};
 use opentelemetry_proto::tonic::{
     collector::trace::v1::{
         ExportTraceServiceRequest, ExportTraceServiceResponse,
@@ -83,7 +83,7 @@ impl Bed {
             timeout: Duration::from_secs(5),
         };
         let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
-        let epp = Epp::start_traced(members, None, |registry| {
+        let epp = Epp::start_traced(members, Acceptor::plaintext(), |registry| {
             let metrics = SpanMetrics::register(registry);
             let (tracing, export) = setup.build("llm", metrics).unwrap();
             let stop = stop.clone();
