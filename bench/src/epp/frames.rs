@@ -129,7 +129,7 @@ impl Response {
 
 /// Whether a request wants its answer as events, as four in five do.
 fn wants_events(number: usize) -> bool {
-    number % WHOLE_EACH != 0
+    !number.is_multiple_of(WHOLE_EACH)
 }
 
 /// The first message of a stream; no two are the same.

@@ -205,13 +205,12 @@ impl Source {
     fn turn(&mut self, at: Moment) -> Arrival {
         let due = self.chats.front().is_some_and(|chat| chat.due <= at);
         let chat = if due { self.chats.pop_front() } else { None };
-        let (session, mut content) = match chat {
-            Some(chat) => (chat.session, chat.content),
-            None => {
-                self.sessions += 1;
-                let system = self.rng.random_range(0..SYSTEMS);
-                (self.sessions, self.systems[system].clone())
-            }
+        let (session, mut content) = if let Some(chat) = chat {
+            (chat.session, chat.content)
+        } else {
+            self.sessions += 1;
+            let system = self.rng.random_range(0..SYSTEMS);
+            (self.sessions, self.systems[system].clone())
         };
         let message = self.between(MESSAGE);
         content.extend(self.content(message));

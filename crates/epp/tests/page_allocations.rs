@@ -32,9 +32,10 @@ fn read(scanner: &mut Scanner, page: &str) {
 }
 
 #[test]
-fn a_page_like_the_one_before_is_read_without_allocating() {
+fn a_page_like_the_two_before_is_read_without_allocating() {
     let (page, mut scanner) = (mk_page(), EngineTable::default().scanner("vllm"));
-    let first = measure(|| read(&mut scanner, &page));
+    // the names of adapters have two buffers: those reported last, and those of this page
+    let first = measure(|| (0..2).for_each(|_| read(&mut scanner, &page)));
     assert!(first.count_total > 0, "buffers grow: {first:?}");
     let others = measure(|| (0..10).for_each(|_| read(&mut scanner, &page)));
     assert_eq!(others.count_total, 0, "{others:?}");

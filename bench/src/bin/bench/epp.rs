@@ -121,9 +121,10 @@ impl Programs {
 
     /// With as many requests as are wanted.
     fn scaled(&self, case: Case) -> Case {
-        let requests = match self.quick {
-            true => (case.requests / QUICK).max(2 * case.in_flight),
-            false => case.requests,
+        let requests = if self.quick {
+            (case.requests / QUICK).max(2 * case.in_flight)
+        } else {
+            case.requests
         };
         Case { requests, ..case }
     }

@@ -388,24 +388,23 @@ fn page(effort: Effort) -> Result<Figure> {
 
 fn mk_page() -> String {
     let labels = r#"engine="0",model_name="meta-llama/Llama-3.1-8B-Instruct""#;
-    let mut page = String::new();
-    for (name, value) in [
+    let gauges = [
         ("num_requests_running", "12.0"),
         ("num_requests_waiting", "3.0"),
         ("kv_cache_usage_perc", "0.42"),
-    ] {
-        page += &format!(
+    ];
+    let gauge = |(name, value)| {
+        format!(
             "# HELP vllm:{name} Text.\n# TYPE vllm:{name} gauge\nvllm:{name}{{{labels}}} {value}\n"
-        );
-    }
+        )
+    };
+    let mut page: String = gauges.map(gauge).concat();
     page += "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"27000\"} 1.0\n";
     page += "process_start_time_seconds 1.76e+09\n";
-    let mut bound = 0;
-    while page.len() < PAGE_BYTES {
-        bound += 1;
-        page += &format!(
-            "vllm:time_to_first_token_seconds_bucket{{le=\"{bound}.0\",{labels}}} {bound}.0\n"
-        );
-    }
+    let bucket = |bound| {
+        format!("vllm:time_to_first_token_seconds_bucket{{le=\"{bound}.0\",{labels}}} {bound}.0\n")
+    };
+    let buckets = PAGE_BYTES.saturating_sub(page.len()) / bucket(100).len();
+    page.extend((0..=buckets).map(bucket));
     page
 }

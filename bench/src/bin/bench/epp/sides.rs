@@ -41,6 +41,9 @@ pub(super) struct Rounds {
     picks: Vec<Duration>,
 }
 
+/// One value of each round.
+type Column = fn(&Rounds) -> &Vec<f64>;
+
 const IDLE: Duration = Duration::from_secs(4);
 /// Of 20 that are asked for; with fewer the figures of scraping are too good.
 const LEAST_SCRAPES: f64 = 18.0;
@@ -178,8 +181,7 @@ pub(super) fn cpu_figures(label: &str, all: &[Rounds]) -> Vec<Figure> {
 /// Times of each side, and ours as a share of the others'.
 pub(super) fn time_figures(label: &str, what: &str, all: &[Rounds]) -> Vec<Figure> {
     let mut figures = Vec::new();
-    let of: [(&str, fn(&Rounds) -> &Vec<f64>); 2] =
-        [("p50", |one| &one.p50), ("p99", |one| &one.p99)];
+    let of: [(&str, Column); 2] = [("p50", |one| &one.p50), ("p99", |one| &one.p99)];
     for (share, of) in of {
         for rounds in all {
             let name = format!("{label}{}: {what}, {share}", rounds.side.suffix());
