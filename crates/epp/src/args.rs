@@ -236,19 +236,19 @@ pub struct TracingArgs {
     pub otel_traces_sampler: Option<String>,
     /// Its share.
     #[arg(long, env, value_name = "SHARE", hide = true)]
-    pub otel_traces_sampler_arg: Option<f64>,
+    pub otel_traces_sampler_arg: Option<String>,
     /// Spans that wait to be sent.
-    #[arg(long, env, value_name = "N", default_value_t = 2048, hide = true)]
-    pub otel_bsp_max_queue_size: u32,
+    #[arg(long, env, value_name = "N", hide = true)]
+    pub otel_bsp_max_queue_size: Option<String>,
     /// Spans of one batch.
-    #[arg(long, env, value_name = "N", default_value_t = 512, hide = true)]
-    pub otel_bsp_max_export_batch_size: u32,
+    #[arg(long, env, value_name = "N", hide = true)]
+    pub otel_bsp_max_export_batch_size: Option<String>,
     /// Milliseconds that a span waits for its batch to fill.
-    #[arg(long, env, value_name = "MS", default_value_t = 5000, hide = true)]
-    pub otel_bsp_schedule_delay: u64,
+    #[arg(long, env, value_name = "MS", hide = true)]
+    pub otel_bsp_schedule_delay: Option<String>,
     /// Milliseconds for one batch.
-    #[arg(long, env, value_name = "MS", default_value_t = 30_000, hide = true)]
-    pub otel_bsp_export_timeout: u64,
+    #[arg(long, env, value_name = "MS", hide = true)]
+    pub otel_bsp_export_timeout: Option<String>,
 }
 
 /// A duration as the ecosystem writes it: `50ms`, `2s`, `1m30s`.
@@ -302,17 +302,34 @@ impl TracingArgs {
             );
             return None;
         }
-        let count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+        let queue = number("OTEL_BSP_MAX_QUEUE_SIZE", &self.otel_bsp_max_queue_size);
+        let batch = number(
+            "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
+            &self.otel_bsp_max_export_batch_size,
+        );
+        let delay = number("OTEL_BSP_SCHEDULE_DELAY", &self.otel_bsp_schedule_delay);
+        let timeout = number("OTEL_BSP_EXPORT_TIMEOUT", &self.otel_bsp_export_timeout);
         Some(Setup {
             endpoint,
             sampler: set(&self.otel_traces_sampler),
-            sampler_arg: self.otel_traces_sampler_arg,
-            queue: count(self.otel_bsp_max_queue_size).min(MAX_SPANS),
-            batch: count(self.otel_bsp_max_export_batch_size),
-            delay: Duration::from_millis(self.otel_bsp_schedule_delay),
-            timeout: Duration::from_millis(self.otel_bsp_export_timeout),
+            sampler_arg: number("OTEL_TRACES_SAMPLER_ARG", &self.otel_traces_sampler_arg),
+            queue: queue.unwrap_or(2048).min(MAX_SPANS),
+            batch: batch.unwrap_or(512),
+            delay: Duration::from_millis(delay.unwrap_or(5_000)),
+            timeout: Duration::from_millis(timeout.unwrap_or(30_000)),
         })
     }
+}
+
+/// The value of a variable of OpenTelemetry, which says that an empty one is as none, and that one which cannot be read is
+/// ignored with a warning.
+fn number<T: FromStr>(variable: &str, text: &Option<String>) -> Option<T> {
+    let text = text.as_deref().filter(|text| !text.is_empty())?;
+    let number = text.parse().ok();
+    if number.is_none() {
+        warn!(variable, value = text, "no number: the default holds");
+    }
+    number
 }
 
 // === impl Span ===
@@ -401,7 +418,10 @@ fn parse_interval(text: &str) -> Result<Span, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::{fmt::Write, path::Path};
+
     use clap::CommandFactory;
+    use process::docs::{check_part, flags};
     use rstest::rstest;
 
     use super::*;
@@ -409,6 +429,30 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_is_documented() {
+        let command = Args::command();
+        let mut headings: Vec<&str> = Vec::new();
+        for heading in command
+            .get_arguments()
+            .filter_map(|arg| arg.get_help_heading())
+        {
+            if !headings.contains(&heading) {
+                headings.push(heading);
+            }
+        }
+        let mut text = String::new();
+        for heading in headings {
+            let args = command
+                .get_arguments()
+                .filter(|arg| arg.get_help_heading() == Some(heading));
+            let _ = write!(text, "\n## {heading}\n\n{}", flags(args));
+        }
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/epp-flags.md");
+        let again = "UPDATE_DOCS=1 cargo test -p epp every_flag_is_documented";
+        check_part(&file, "flags", &text, again);
     }
 
     #[test]
@@ -447,6 +491,26 @@ mod tests {
         assert!(args.tls.secure_serving && args.requests.clear_route_cache);
         assert!(args.tls.enable_cert_reload && !args.tls.metrics_endpoint_auth);
         assert!(!args.election.ha_enable_leader_election);
+    }
+
+    /// Charts set them to nothing, and operators to what another sampler reads.
+    #[rstest]
+    #[case("", None, 2048)]
+    #[case("0.5", Some(0.5), 2048)]
+    #[case("endpoint=http://c,initialSamplingRate=0.1", None, 2048)]
+    #[case("7", Some(7.0), 7)]
+    fn numbers_for_spans_that_cannot_be_read_are_as_none(
+        #[case] text: &str,
+        #[case] share: Option<f64>,
+        #[case] queue: usize,
+    ) {
+        let sampler = format!("--otel-traces-sampler-arg={text}");
+        let size = format!("--otel-bsp-max-queue-size={text}");
+        let endpoint = "--otel-exporter-otlp-endpoint=http://c:4317";
+        let words = ["epp", "--pool-name", "llm", endpoint, &sampler, &size];
+        let setup = Args::try_parse_from(words).unwrap().tracing.setup();
+        let setup = setup.unwrap();
+        assert_eq!((setup.sampler_arg, setup.queue), (share, queue));
     }
 
     #[rstest]

@@ -504,8 +504,10 @@ fn spawn_scraper(
             ended.unwrap_or_else(|panicked| Err(panicked.into())),
         )
     });
+    // Each program has this one, so that SIGHUP ends none.
+    let hangups = hangups()?;
     tasks.spawn(async move {
-        planner.run().await;
+        planner.run(hangups).await;
         ("reload of scraping", Ok(()))
     });
     Ok(())

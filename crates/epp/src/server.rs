@@ -56,6 +56,9 @@ const QUEUE: usize = 16;
 /// After an error of the listener that is none of a connection: files of the process have run out, and may be free again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// After the stop, for handshakes that are in progress: a few round trips.
+const LAST_HANDSHAKES: Duration = Duration::from_secs(1);
+
 /// The port that Envoy speaks to.
 pub struct ExtProcServer {
     /// Handles its streams.
@@ -135,7 +138,7 @@ impl ExtProcServer {
             let (queue, accepted) = mpsc::channel(QUEUE);
             let (server, service) = (server.clone(), service.on_thread());
             let (readiness, stopped) = (readiness.clone(), stopped.clone());
-            let connections = incoming_of(accepted, acceptor.clone());
+            let connections = incoming_of(accepted, acceptor.clone(), stopped.clone());
             let serve = move || serve_queue(server, service, readiness, stopped, connections);
             let thread = OwnThread::start(&format!("ext-proc-{index}"), serve);
             running.push(thread.map_err(ServeError::Thread)?.output());
@@ -240,17 +243,24 @@ async fn serve_queue(
     }
 }
 
-/// The connections of a thread, ready to be served. TLS comes between the socket and [`Connection`]: so what a turn
+/// The connections of a thread, ready to be served, until the queue ends, or a second after `stopped`: handshakes that are
+/// not done by then must not keep those who are served from being told to go away. TLS comes between the socket and [`Connection`]: so what a turn
 /// sends is gathered before it is encrypted, and an alert of TLS is not held back.
 fn incoming_of(
     accepted: mpsc::Receiver<Accepted>,
     acceptor: Acceptor,
+    mut stopped: watch::Receiver<bool>,
 ) -> impl Stream<Item = io::Result<Gather<Connection<MaybeTls>>>> {
     let accepted = ReceiverStream::new(accepted)
         .map(|Accepted { tcp, live }| Ok((TcpStream::from_std(tcp)?, live)));
     acceptor
         .incoming(accepted)
         .map_ok(|(stream, live)| Gather::new(Connection::new(stream, live)))
+        .take_until(Box::pin(async move {
+            // An error: the server is gone, which is a stop.
+            let _ = stopped.wait_for(|stopped| *stopped).await;
+            sleep(LAST_HANDSHAKES).await;
+        }))
 }
 
 /// Serves health in plaintext until the future is dropped.
@@ -259,7 +269,14 @@ fn incoming_of(
 /// When the server ends by itself.
 pub async fn serve_health(listener: TcpListener, readiness: Readiness) -> Result<(), Error> {
     let (_never, stopped) = watch::channel(false);
-    let incoming = incoming(listener);
+    let incoming = incoming(listener).then(async |accepted| {
+        if let Err(error) = &accepted
+            && !is_of_connection(error)
+        {
+            sleep(ACCEPT_PAUSE).await;
+        }
+        accepted
+    });
     Server::builder()
         .add_service(readiness.service(stopped))
         .serve_with_incoming(incoming)

@@ -7,7 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{Arg, Command, CommandFactory};
+use clap::CommandFactory;
+use process::docs::{self, cell, flags};
 use serde::Deserialize;
 
 use crate::{args::Args, metrics::sample_page, overview::STATES};
@@ -53,59 +54,8 @@ pub(crate) fn read(path: &str) -> String {
 
 /// Compares or writes a generated part of the reference.
 fn check_part(part: &str, made: &str) {
-    const FILE: &str = "docs/reference.md";
-    let text = read(FILE);
-    let begin = format!("<!-- {part}: made by a test -->\n");
-    let end = format!("<!-- /{part} -->");
-    let (before, rest) = text.split_once(&begin).expect(&begin);
-    let (found, after) = rest.split_once(&end).expect(&end);
-    if found == made {
-        return;
-    }
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        let text = format!("{before}{begin}{made}{end}{after}");
-        std::fs::write(place(FILE), text).expect("written");
-        return;
-    }
-    panic!(
-        "{FILE} is outdated: {part}: run\n  UPDATE_DOCS=1 cargo test -p mci-controller docs:: -- --test-threads=1\n\
-         found:\n{found}\nmade:\n{made}"
-    );
-}
-
-fn cell(text: &str) -> String {
-    text.replace('|', "\\|").replace('\n', " ")
-}
-
-fn flag_row(arg: &Arg) -> Option<String> {
-    let long = arg
-        .get_long()
-        .filter(|long| !["help", "version"].contains(long))?;
-    let values = arg.get_default_values().iter();
-    let defaults: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
-    let value = arg
-        .get_value_names()
-        .filter(|_| arg.get_action().takes_values())
-        .and_then(|names| names.first())
-        .map(|name| format!(" {name}"))
-        .unwrap_or_default();
-    let default = if defaults.is_empty() {
-        String::new()
-    } else {
-        format!("`{}`", defaults.join(","))
-    };
-    let help = arg.get_long_help().or(arg.get_help())?.to_string();
-    Some(format!(
-        "| `--{long}{}` | {default} | {} |\n",
-        cell(&value),
-        cell(&help)
-    ))
-}
-
-fn flags(command: &Command) -> String {
-    let mut text = "| flag | default | |\n|---|---|---|\n".to_owned();
-    text.extend(command.get_arguments().filter_map(flag_row));
-    text
+    let again = "UPDATE_DOCS=1 cargo test -p mci-controller docs:: -- --test-threads=1";
+    docs::check_part(&place("docs/reference.md"), part, made, again);
 }
 
 /// Names of metrics in an exposition page, as queries use them.
@@ -117,7 +67,7 @@ fn metric_names(page: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_flag_is_in_the_reference() {
-    check_part("flags", &flags(&Args::command()));
+    check_part("flags", &flags(Args::command().get_arguments()));
 }
 
 #[test]
@@ -178,7 +128,7 @@ fn the_command_explain_is_in_the_reference() {
         format!("| `NAMESPACE/NAME` | | {} |\n", cell(&help))
     });
     text.extend(positional);
-    text.extend(explain.get_arguments().filter_map(flag_row));
+    text.extend(explain.get_arguments().filter_map(docs::flag_row));
     check_part("explain", &text);
 }
 

@@ -12,6 +12,8 @@
 
 pub mod admin;
 mod args;
+#[cfg(feature = "test-util")]
+pub mod docs;
 mod health;
 mod limits;
 mod logs;

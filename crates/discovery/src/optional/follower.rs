@@ -335,6 +335,7 @@ impl Follower {
     fn end(&mut self, out: &mut Outbox<Heard>) {
         self.failures = 0;
         self.doubts.clear();
+        self.odd.clear();
         if mem::take(&mut self.listed) {
             self.gone = true;
             out.push_back(Heard::Gone);
@@ -348,6 +349,7 @@ impl Follower {
     fn deny(&mut self, out: &mut Outbox<Heard>) {
         self.failures = 0;
         self.doubts.clear();
+        self.odd.clear();
         self.listed = false;
         if !mem::replace(&mut self.denied, true) {
             out.push_back(Heard::Denied);

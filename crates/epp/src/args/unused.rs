@@ -14,6 +14,9 @@ pub struct UnusedArgs {
     /// Always true: health is served on --grpc-port too.
     #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     pub health_checking: Option<bool>,
+    /// Ignored: metrics of streams are always there (epp_streams, epp_streams_ended_total).
+    #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    pub enable_grpc_stream_metrics: Option<bool>,
     /// Ignored: there is no pprof.
     #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     pub enable_pprof: Option<bool>,
@@ -74,6 +77,7 @@ impl UnusedArgs {
         let Self {
             tls_cipher_suites,
             health_checking,
+            enable_grpc_stream_metrics,
             enable_pprof,
             refresh_prometheus_metrics_interval,
             allow_experimental_plugins,
@@ -85,6 +89,10 @@ impl UnusedArgs {
         [
             ("tls-cipher-suites", !tls_cipher_suites.is_empty()),
             ("health-checking=false", *health_checking == Some(false)),
+            (
+                "enable-grpc-stream-metrics",
+                enable_grpc_stream_metrics.is_some(),
+            ),
             ("enable-pprof", enable_pprof.is_some()),
             (
                 "refresh-prometheus-metrics-interval",
@@ -151,7 +159,7 @@ mod tests {
 
     #[rstest]
     #[case(&[], &[])]
-    #[case(&["--enable-pprof=false"], &["enable-pprof"])]
+    #[case(&["--enable-pprof=false", "--enable-grpc-stream-metrics"], &["enable-grpc-stream-metrics", "enable-pprof"])]
     #[case(&["--health-checking"], &[])]
     #[case(&["--health-checking=false"], &["health-checking=false"])]
     #[case(

@@ -61,7 +61,7 @@ impl ObjectsInForce {
                 warn!(
                     kind,
                     resource,
-                    "no right to get, list and watch it: its objects are ignored until it is granted"
+                    "no right to get, list and watch it: those that were read before stay in force, and no others are read until it is granted"
                 );
                 self.metrics.discovery_error(kind);
             }

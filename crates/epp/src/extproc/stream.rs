@@ -515,7 +515,12 @@ impl Meter {
         } = &*self.shared;
         let unanswered = std::mem::take(&mut self.unanswered);
         match reply {
-            Reply::Headers(Phase::Request, Some(_)) | Reply::Body { route: Some(_), .. } => {
+            Reply::Headers(Phase::Request, Some(_))
+            | Reply::Body {
+                phase: Phase::Request,
+                route: Some(_),
+                ..
+            } => {
                 let now = director.clock().now();
                 metrics.picked(now.since(self.heard));
                 metrics.request_processed(now.since(self.opened));

@@ -108,13 +108,20 @@ impl Running {
         }
     }
 
-    /// Waits for the end of the ext_proc server, and of it alone.
+    /// Waits for the end of the ext_proc server. Another part that ends first is an error, but cuts no stream.
     async fn served(&mut self) -> anyhow::Result<()> {
-        match self.tasks.join_next().await {
-            Some(Ok((EXT_PROC, result))) => result.context(EXT_PROC),
-            Some(ended) => Err(unexpected(ended)),
-            None => Ok(()),
+        let mut result = Ok(());
+        while let Some(ended) = self.tasks.join_next().await {
+            match ended {
+                Ok((EXT_PROC, served)) => return result.and(served.context(EXT_PROC)),
+                ended => {
+                    let error = unexpected(ended);
+                    warn!(%error, "still draining");
+                    result = result.and(Err(error));
+                }
+            }
         }
+        result
     }
 
     async fn flush_spans(&mut self) {

@@ -4,24 +4,21 @@
 //!  configuration, files that it names ─► Sources ─► Plan ─► Planner (each 5 s) ─► Scraper
 //! ```
 
-use std::{fs::File, io::Read, path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
+use futures::Stream;
 use scheduling::Entry;
-use tokio::{
-    sync::watch,
-    task::spawn_blocking,
-    time::{MissedTickBehavior, interval},
-};
+use tokio::sync::watch;
 use tracing::{error, info};
 
 use super::{engine::EngineTable, fetch::Fetch};
-use crate::config::{Config, CurrentConfig, Engines, MetricsSource, Refusal};
-
-/// A mounted Secret takes a minute to change: nobody notices five seconds more.
-const POLL: Duration = Duration::from_secs(5);
+use crate::{
+    config::{Config, CurrentConfig, Engines, MetricsSource, Refusal},
+    reread::{read_at_most, reread},
+};
 
 /// 1 MiB: what a Secret can hold.
-const MAX_FILE: u64 = 1024 * 1024;
+const MAX_FILE: usize = 1024 * 1024;
 
 /// How endpoints are scraped. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -132,13 +129,7 @@ impl Sources {
 }
 
 fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, Refusal> {
-    let mut bytes = Vec::new();
-    let file = File::open(path);
-    let read = file.and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes));
-    match read {
-        Ok(_) => Ok(bytes),
-        Err(error) => Err(bad_file(key, path, &error.to_string())),
-    }
+    read_at_most(path, MAX_FILE).map_err(|problem| bad_file(key, path, &problem))
 }
 
 /// A file that cannot be used, by the key that names it.
@@ -174,19 +165,11 @@ impl Planner {
         Ok((planner, receiver))
     }
 
-    /// Looks every 5 s. Never returns.
-    pub async fn run(mut self) {
-        let mut ticks = interval(POLL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            let config = self.config.load_full();
-            // on a thread of its own: the files may lie on a slow volume
-            match spawn_blocking(move || Sources::read(&config)).await {
-                Ok(sources) => self.judge(sources),
-                Err(error) => error!(%error, "the files of metrics-data-source were not read"),
-            }
-        }
+    /// Looks every 5 s and at each of `hangups`. Never returns.
+    pub async fn run(mut self, hangups: impl Stream<Item = ()> + Unpin) {
+        let config = self.config.clone();
+        let read = move || Sources::read(&config.load_full());
+        reread(read, hangups, |sources, _| self.judge(sources)).await;
     }
 
     fn judge(&mut self, sources: Result<Sources, Refusal>) {

@@ -88,11 +88,14 @@ impl Acceptor {
         let Some(secure) = &self.0 else {
             return Ok(MaybeTls::Plain(tcp));
         };
-        // never closed
-        let _turn = secure.handshakes.acquire().await.ok();
         let metrics = &secure.metrics;
         let peer = tcp.peer_addr().ok();
-        let handshake = TlsAcceptor::from(secure.served.load()).accept(tcp);
+        let handshake = async {
+            // never closed
+            let _turn = secure.handshakes.acquire().await.ok();
+            let acceptor = TlsAcceptor::from(secure.served.load());
+            acceptor.accept(tcp).await
+        };
         let outcome = match timeout(HANDSHAKE_TIMEOUT, handshake).await {
             Ok(Ok(stream)) => return Ok(MaybeTls::Tls(Box::new(stream))),
             Ok(Err(error)) => HandshakeError::from(error),

@@ -432,6 +432,27 @@ async fn secure_serving_speaks_tls_with_h2() {
     assert_eq!(connection.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
 }
 
+/// Which a proxy would only notice by the end of its streams.
+#[tokio::test]
+async fn a_client_that_says_nothing_keeps_nobody_from_being_told_to_go_away() {
+    let (acceptor, _) = mk_files(None);
+    let mut epp = Epp::start_with(&[], acceptor).await;
+    // One for each thread, or more.
+    let mut silent = Vec::new();
+    for _ in 0..4 {
+        silent.push(TcpStream::connect(epp.address).await.unwrap());
+    }
+    tls::served(epp.address).await;
+    epp.goaway.cancel();
+    // A handshake may take ten.
+    timeout(Duration::from_secs(5), epp.server.join_next())
+        .await
+        .expect("the server ends")
+        .unwrap()
+        .unwrap()
+        .unwrap();
+}
+
 #[tokio::test]
 async fn a_rotated_certificate_is_for_new_connections_and_open_streams_go_on() {
     let dir = tempfile::tempdir().unwrap();

@@ -212,7 +212,9 @@ impl Exchange {
                 return self.read_and_decide(held, now);
             }
             RequestHalf::Reading(mut held) => {
-                held.end = End::ByTrailers;
+                if held.end == End::NotYet {
+                    held.end = End::ByTrailers;
+                }
                 self.request = RequestHalf::Reading(held);
             }
             RequestHalf::Deciding(mut held) => {

@@ -236,7 +236,7 @@ async fn a_changed_configuration_and_a_changed_file_are_followed_and_a_bad_one_i
     let config = CurrentConfig::new(mk_source("path: /a"));
     let (planner, mut plans) = Planner::begin(config.clone()).unwrap();
     let mut running = JoinSet::new();
-    running.spawn(planner.run());
+    running.spawn(planner.run(futures::stream::pending()));
     config.replace(mk_source(&https));
     plans.changed().await.unwrap();
     let plan = plans.borrow_and_update().clone();
