@@ -44,27 +44,3 @@ pub struct TlsArgs {
           num_args = 0..=1, default_missing_value = "true")]
     pub metrics_endpoint_auth: bool,
 }
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use crate::args::Args;
-
-    const DOCS: &str = include_str!("../../../../docs/epp-security.md");
-    const HEADINGS: [&str; 3] = ["TLS", "Replicas", "Without effect"];
-
-    #[test]
-    fn the_docs_have_each_of_these_flags() {
-        let command = Args::command();
-        let documented = command.get_arguments().filter(|arg| {
-            let heading = arg.get_help_heading();
-            heading.is_some_and(|heading| HEADINGS.contains(&heading))
-        });
-        let flags: Vec<_> = documented.filter_map(clap::Arg::get_long).collect();
-        assert_eq!(flags.len(), 23);
-        for flag in flags {
-            assert!(DOCS.contains(&format!("`--{flag}")), "--{flag}");
-        }
-    }
-}
