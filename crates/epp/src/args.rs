@@ -302,17 +302,29 @@ impl TracingArgs {
             );
             return None;
         }
-        let queue = number("OTEL_BSP_MAX_QUEUE_SIZE", &self.otel_bsp_max_queue_size);
+        let queue = number(
+            "OTEL_BSP_MAX_QUEUE_SIZE",
+            self.otel_bsp_max_queue_size.as_deref(),
+        );
         let batch = number(
             "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
-            &self.otel_bsp_max_export_batch_size,
+            self.otel_bsp_max_export_batch_size.as_deref(),
         );
-        let delay = number("OTEL_BSP_SCHEDULE_DELAY", &self.otel_bsp_schedule_delay);
-        let timeout = number("OTEL_BSP_EXPORT_TIMEOUT", &self.otel_bsp_export_timeout);
+        let delay = number(
+            "OTEL_BSP_SCHEDULE_DELAY",
+            self.otel_bsp_schedule_delay.as_deref(),
+        );
+        let timeout = number(
+            "OTEL_BSP_EXPORT_TIMEOUT",
+            self.otel_bsp_export_timeout.as_deref(),
+        );
         Some(Setup {
             endpoint,
             sampler: set(&self.otel_traces_sampler),
-            sampler_arg: number("OTEL_TRACES_SAMPLER_ARG", &self.otel_traces_sampler_arg),
+            sampler_arg: number(
+                "OTEL_TRACES_SAMPLER_ARG",
+                self.otel_traces_sampler_arg.as_deref(),
+            ),
             queue: queue.unwrap_or(2048).min(MAX_SPANS),
             batch: batch.unwrap_or(512),
             delay: Duration::from_millis(delay.unwrap_or(5_000)),
@@ -323,8 +335,8 @@ impl TracingArgs {
 
 /// The value of a variable of OpenTelemetry, which says that an empty one is as none, and that one which cannot be read is
 /// ignored with a warning.
-fn number<T: FromStr>(variable: &str, text: &Option<String>) -> Option<T> {
-    let text = text.as_deref().filter(|text| !text.is_empty())?;
+fn number<T: FromStr>(variable: &str, text: Option<&str>) -> Option<T> {
+    let text = text.filter(|text| !text.is_empty())?;
     let number = text.parse().ok();
     if number.is_none() {
         warn!(variable, value = text, "no number: the default holds");
@@ -452,7 +464,8 @@ mod tests {
         }
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/epp-flags.md");
         let again = "UPDATE_DOCS=1 cargo test -p epp every_flag_is_documented";
-        check_part(&file, "flags", &text, again);
+        let checked = check_part(&file, "flags", &text, again);
+        checked.unwrap_or_else(|error| panic!("{error}"));
     }
 
     #[test]

@@ -55,7 +55,8 @@ pub(crate) fn read(path: &str) -> String {
 /// Compares or writes a generated part of the reference.
 fn check_part(part: &str, made: &str) {
     let again = "UPDATE_DOCS=1 cargo test -p mci-controller docs:: -- --test-threads=1";
-    docs::check_part(&place("docs/reference.md"), part, made, again);
+    let checked = docs::check_part(&place("docs/reference.md"), part, made, again);
+    checked.unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// Names of metrics in an exposition page, as queries use them.

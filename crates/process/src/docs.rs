@@ -8,28 +8,29 @@ use clap::Arg;
 
 /// Compares or writes what stands between `<!-- part: made by a test -->` and `<!-- /part -->` in a file.
 ///
-/// # Panics
+/// # Errors
 /// When it differs, naming the command `again` that writes it, or when the file or its part is not there.
-pub fn check_part(file: &Path, part: &str, made: &str, again: &str) {
+pub fn check_part(file: &Path, part: &str, made: &str, again: &str) -> Result<(), String> {
     let name = file.display();
-    let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let text = fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
     let begin = format!("<!-- {part}: made by a test -->\n");
     let end = format!("<!-- /{part} -->");
     let found = text
         .split_once(&begin)
         .and_then(|(before, rest)| Some((before, rest.split_once(&end)?)));
     let Some((before, (found, after))) = found else {
-        panic!("{name} has no part {part}");
+        return Err(format!("{name} has no part {part}"));
     };
     if found == made {
-        return;
+        return Ok(());
     }
     if std::env::var_os("UPDATE_DOCS").is_some() {
         let text = format!("{before}{begin}{made}{end}{after}");
-        fs::write(file, text).unwrap_or_else(|error| panic!("{name}: {error}"));
-        return;
+        return fs::write(file, text).map_err(|error| format!("{name}: {error}"));
     }
-    panic!("{name} is outdated: {part}: run\n  {again}\nfound:\n{found}\nmade:\n{made}");
+    Err(format!(
+        "{name} is outdated: {part}: run\n  {again}\nfound:\n{found}\nmade:\n{made}"
+    ))
 }
 
 /// Text for a cell of a table.

@@ -14,7 +14,7 @@ pub struct UnusedArgs {
     /// Always true: health is served on --grpc-port too.
     #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     pub health_checking: Option<bool>,
-    /// Ignored: metrics of streams are always there (epp_streams, epp_streams_ended_total).
+    /// Ignored: metrics of streams are always there (`epp_streams`, `epp_streams_ended_total`).
     #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     pub enable_grpc_stream_metrics: Option<bool>,
     /// Ignored: there is no pprof.
