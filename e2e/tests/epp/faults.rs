@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use serde_json::json;
-use testbed::eventually;
+use testbed::{Answer, eventually};
 use tokio::time::timeout;
 
 use crate::client::{Ask, CHAT, LIMIT, Payload};
@@ -31,7 +31,7 @@ pub(crate) async fn without_an_endpoint_picker_the_failure_mode_decides(
     stand.standalone.restart_epp().await?;
     stand.settle().await?;
     let closed = closed?;
-    ensure!(closed.status == 503, "{}: {}", closed.status, closed.text());
+    is_unavailable(Way::FullDuplex, &closed)?;
     Ok(open?)
 }
 
@@ -60,13 +60,7 @@ pub(crate) async fn an_endpoint_picker_that_dies_before_its_pick_costs_that_requ
         stand.standalone.restart_epp().await?;
         stand.settle().await?;
         killed?;
-        let answer = answer?;
-        ensure!(
-            answer.status == 503,
-            "{way:?}: {}: {}",
-            answer.status,
-            answer.text()
-        );
+        is_unavailable(way, &answer?)?;
     }
     Ok(())
 }
@@ -88,14 +82,8 @@ pub(crate) async fn an_endpoint_picker_that_dies_after_its_pick_costs_that_reque
         stand.standalone.restart_epp().await?;
         stand.settle().await?;
         killed?;
-        let answer = answer?;
         // its body went through the endpoint picker, so the mode that fails open is too late
-        ensure!(
-            answer.status == 503,
-            "{way:?}: {}: {}",
-            answer.status,
-            answer.text()
-        );
+        is_unavailable(way, &answer?)?;
     }
     Ok(())
 }
@@ -135,4 +123,11 @@ pub(crate) async fn events_are_cut_by_the_death_of_the_endpoint_picker(
         );
     }
     stand.change_servers(json!({"latency": null})).await
+}
+
+/// Envoy's own answer, where there was no pick.
+fn is_unavailable(way: Way, answer: &Answer) -> Result<()> {
+    let text = answer.text();
+    ensure!(answer.status == 503, "{way:?}: {}: {text}", answer.status);
+    Ok(())
 }
