@@ -11,6 +11,8 @@ mod status;
 mod store;
 mod volumes;
 
+pub use self::volumes::write_volume;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;

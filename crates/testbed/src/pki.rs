@@ -1,22 +1,24 @@
-//! The certificates and keys of one cluster, made anew for each run.
+//! Certificates and keys: those of a cluster, made anew for each run, and what a test makes besides.
 
 use std::net::Ipv4Addr;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, SanType,
 };
 
-/// A cluster's certificate authority.
-pub(crate) struct Authority {
+/// A certificate authority, such as a cluster's.
+pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
 /// A certificate and its private key, PEM.
 #[derive(Clone, Debug)]
-pub(crate) struct Certificate {
-    pub(crate) certificate: String,
-    pub(crate) key: String,
+pub struct Certificate {
+    /// The certificate.
+    pub certificate: String,
+    /// Its key.
+    pub key: String,
 }
 
 /// The keys ServiceAccount tokens are signed and checked with, PEM.
@@ -28,7 +30,11 @@ pub(crate) struct TokenKeys {
 // === impl Authority ===
 
 impl Authority {
-    pub(crate) fn make(cluster: &str) -> Result<Self, rcgen::Error> {
+    /// A new one, with a key of its own.
+    ///
+    /// # Errors
+    /// When the system has no randomness.
+    pub fn make(cluster: &str) -> Result<Self, rcgen::Error> {
         let mut params = CertificateParams::default();
         params.distinguished_name = name(&format!("{cluster}-ca"), None);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -40,12 +46,16 @@ impl Authority {
         Ok(Self { issuer })
     }
 
-    pub(crate) fn pem(&self) -> String {
+    /// Its own certificate, by which others know it.
+    pub fn pem(&self) -> String {
         self.issuer.pem()
     }
 
     /// For a server that is reached by these addresses and names.
-    pub(crate) fn server(
+    ///
+    /// # Errors
+    /// For a name that is none.
+    pub fn server(
         &self,
         addresses: &[Ipv4Addr],
         names: &[&str],
@@ -66,6 +76,20 @@ impl Authority {
         self.issue(
             params,
             name(user, Some(group)),
+            ExtendedKeyUsagePurpose::ClientAuth,
+        )
+    }
+
+    /// For a client that is known by a URI, such as a SPIFFE id.
+    ///
+    /// # Errors
+    /// For a URI that is not ASCII.
+    pub fn workload(&self, uri: &str) -> Result<Certificate, rcgen::Error> {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::URI(uri.try_into()?)];
+        self.issue(
+            params,
+            name("workload", None),
             ExtendedKeyUsagePurpose::ClientAuth,
         )
     }

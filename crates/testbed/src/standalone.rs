@@ -137,7 +137,7 @@ impl Setup {
             server_flags: words(
                 "--prefill-overhead 10ms --prefill-time-per-token 1ms --inter-token-latency 10ms",
             ),
-            epp_flags: Vec::new(),
+            epp_flags: words("--secure-serving=false"),
             configure_epp: |_| {},
             configure_envoy: |_, _| {},
         }
@@ -182,7 +182,7 @@ impl Setup {
         )
         .await?;
         let flags = words(&format!(
-            "--endpoints-file endpoints.yaml --config-file epp.yaml --secure-serving=false \
+            "--endpoints-file endpoints.yaml --config-file epp.yaml \
              --grpc-port {} --grpc-health-port {} --metrics-port {}",
             ports.ext_proc, ports.health, ports.metrics,
         ));
@@ -301,8 +301,13 @@ impl Standalone {
         let mut config = sample(&text)?;
         change(&mut config);
         replace(&file, &config)?;
-        self.epp.signal(Signal::SIGHUP).await;
+        self.reload_epp().await;
         Ok(())
+    }
+
+    /// Has the endpoint picker read its files anew.
+    pub async fn reload_epp(&self) {
+        self.epp.signal(Signal::SIGHUP).await;
     }
 
     /// The value of the endpoint picker's metrics whose line begins so, added up; `None` where no line does.

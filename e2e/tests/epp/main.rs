@@ -11,6 +11,7 @@ mod client;
 mod fallback;
 mod faults;
 mod load;
+mod mtls;
 mod stand;
 
 use std::process::ExitCode;
@@ -53,6 +54,8 @@ const TESTS: &[Test] = &tests![
     answers::headers_of_a_client_reach_neither_the_pick_nor_the_server,
     fallback::a_server_that_envoy_does_not_know_is_reached,
     fallback::an_endpoint_that_refuses_is_passed_over_and_counted,
+    mtls::a_gateway_without_the_right_certificate_gets_no_pick,
+    mtls::certificates_and_cas_are_rotated_under_load_without_a_failed_request,
     load::a_thousand_aborts_leave_nothing_and_hurt_nobody,
     load::a_mixed_load_has_no_wrong_answer_and_leaves_no_memory,
     faults::without_an_endpoint_picker_the_failure_mode_decides,

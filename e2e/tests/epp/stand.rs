@@ -1,6 +1,7 @@
 //! What the tests run against: the demo's programs, and an Envoy that asks the endpoint picker in every body mode.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -54,6 +55,7 @@ pub(crate) enum Way {
 pub(crate) struct Stand {
     pub(crate) standalone: Standalone,
     pub(crate) client: Client,
+    pub(crate) logs: PathBuf,
     ids: AtomicU32,
 }
 
@@ -155,7 +157,9 @@ impl Stand {
             server_flags: flags(
                 "--mode echo --max-num-seqs 1000 --kv-cache-size 4000 --max-request-body-bytes 67108864",
             ),
-            epp_flags: flags(&format!("--max-request-body {MAX_BODY}")),
+            epp_flags: flags(&format!(
+                "--secure-serving=false --max-request-body {MAX_BODY}"
+            )),
             configure_epp,
             configure_envoy,
             ..Setup::sample(Ports::USUAL)
@@ -164,6 +168,7 @@ impl Stand {
         Ok(Self {
             standalone,
             client: Client::new(),
+            logs: inside.logs_dir(),
             ids: AtomicU32::new(0),
         })
     }

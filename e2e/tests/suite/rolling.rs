@@ -20,14 +20,14 @@ const DRAINED: Duration = Duration::from_secs(45);
 const EVERY: Duration = Duration::from_millis(50);
 /// Losses that a failure shows.
 const SHOWN: usize = 40;
-const EPP: &str = "deployment/llama-epp";
+pub(crate) const EPP: &str = "deployment/llama-epp";
 /// In a failure's message: no answer, or not one of the model's.
 const FAILED: &str = "FAILED";
 /// An answer of the model's that ended too early.
 const CUT: &str = "CUT";
 
 /// Leads to west's own pool what does not go to the import.
-const LOCAL_ROUTE: &str = r"
+pub(crate) const LOCAL_ROUTE: &str = r"
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
 metadata: {name: local, namespace: llm}

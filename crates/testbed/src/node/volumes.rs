@@ -16,10 +16,12 @@ use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt as _};
 use tokio::time::{Instant, timeout};
 
-use self::directory::{leaves, write_whole};
+use self::directory::leaves;
 use super::environment::{EnvironmentError, Facts, Lookup};
 
 mod directory;
+
+pub use self::directory::write_volume;
 
 /// One `TokenRequest`.
 const TOKEN_LIMIT: Duration = Duration::from_secs(5);
@@ -125,7 +127,7 @@ impl Volumes {
             }
             if self.written.get(&volume.name) != Some(&files) {
                 self.generation += 1;
-                write_whole(&directory, self.generation, &files).map_err(failed)?;
+                write_volume(&directory, self.generation, &files).map_err(failed)?;
                 self.written.insert(volume.name.clone(), files);
             }
         }

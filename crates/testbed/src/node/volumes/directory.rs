@@ -1,10 +1,9 @@
 //! A directory whose files change all at once, in the way a kubelet's volumes do.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Component, Path};
-
-use super::Files;
 
 /// The link that is swapped to change all files of a volume at once.
 const DATA: &str = "..data";
@@ -16,7 +15,14 @@ pub(super) fn leaves(path: &str) -> bool {
 }
 
 /// Writes the files into a new directory and swaps one link, so that a reader sees the old files or the new ones.
-pub(super) fn write_whole(directory: &Path, generation: u64, files: &Files) -> io::Result<()> {
+///
+/// # Errors
+/// When the directory cannot be written, or has had this generation already.
+pub fn write_volume(
+    directory: &Path,
+    generation: u64,
+    files: &BTreeMap<String, Vec<u8>>,
+) -> io::Result<()> {
     let name = format!("..{generation}");
     let fresh = directory.join(&name);
     fs::create_dir_all(&fresh)?;
@@ -60,7 +66,7 @@ pub(super) fn write_whole(directory: &Path, generation: u64, files: &Files) -> i
 mod tests {
     use super::*;
 
-    fn mk_files(files: &[(&str, &str)]) -> Files {
+    fn mk_files(files: &[(&str, &str)]) -> BTreeMap<String, Vec<u8>> {
         let owned =
             |&(path, content): &(&str, &str)| (path.to_owned(), content.as_bytes().to_vec());
         files.iter().map(owned).collect()
@@ -69,13 +75,13 @@ mod tests {
     #[test]
     fn a_change_replaces_removes_and_adds_files() {
         let directory = tempfile::tempdir().unwrap();
-        write_whole(
+        write_volume(
             directory.path(),
             1,
             &mk_files(&[("a", "1"), ("gone", "x"), ("sub/b", "1")]),
         )
         .unwrap();
-        write_whole(
+        write_volume(
             directory.path(),
             2,
             &mk_files(&[("a", "2"), ("new", "y"), ("sub/b", "2")]),
