@@ -251,7 +251,7 @@ pub struct TracingArgs {
     pub otel_bsp_export_timeout: Option<String>,
 }
 
-/// A duration as the ecosystem writes it: `50ms`, `2s`, `1m30s`.
+/// A duration as the ecosystem writes it: `50ms`, `2s`, `1m30s`; [`Span::LONGEST`] at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span(pub Duration);
 
@@ -346,6 +346,11 @@ fn number<T: FromStr>(variable: &str, text: Option<&str>) -> Option<T> {
 
 // === impl Span ===
 
+impl Span {
+    /// A year: more than anybody waits for, and far from where the clock's own arithmetic ends.
+    pub const LONGEST: Duration = Duration::from_hours(8760);
+}
+
 impl FromStr for Span {
     type Err = String;
 
@@ -378,12 +383,13 @@ impl FromStr for Span {
             total += number.parse::<f64>().map_err(|_| bad())? * seconds;
             rest = after;
         }
-        let given = !text.is_empty();
-        Duration::try_from_secs_f64(total)
-            .ok()
-            .filter(|_| given)
+        if text.is_empty() {
+            return Err(bad());
+        }
+        let span = Duration::try_from_secs_f64(total).ok();
+        span.filter(|span| *span <= Self::LONGEST)
             .map(Self)
-            .ok_or_else(bad)
+            .ok_or_else(|| format!("{text:?} is too long: at most 8760h, which is a year"))
     }
 }
 
@@ -607,6 +613,7 @@ mod tests {
     #[case("s", None)]
     #[case("-1s", None)]
     #[case("1d", None)]
+    #[case("8760h", Some(31_536_000_000))]
     fn durations_are_read_as_the_ecosystem_writes_them(
         #[case] text: &str,
         #[case] millis: Option<u64>,
@@ -615,6 +622,18 @@ mod tests {
             text.parse::<Span>().ok().map(|span| span.0),
             millis.map(Duration::from_millis)
         );
+    }
+
+    /// Beyond some 9e18 s the end of a drain could not be computed; beyond 1.8e19 s no `Duration` is so long.
+    #[rstest]
+    #[case("--drain-timeout=8760h1ms")]
+    #[case("--drain-timeout=9300000000000000000s")]
+    #[case("--refresh-metrics-interval=99999999999999999999999999h")]
+    #[case("--metrics-staleness-threshold=1000000h")]
+    fn no_duration_is_longer_than_a_year(#[case] flag: &str) {
+        let refused = Args::try_parse_from(["epp", "--pool-name", "llm", flag]).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("is too long: at most 8760h"), "{text}");
     }
 
     #[rstest]

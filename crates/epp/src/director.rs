@@ -256,8 +256,11 @@ impl Director {
             .reconfigure(flow_config(&self.config.load().flow_control));
     }
 
-    /// The answer is written: the endpoint will have cached the request's prompt.
-    pub(crate) fn learn(&self, learned: &Learned, endpoint: &Endpoint) {
+    /// The answer is written: the endpoint will have cached the request's prompt. `first` was to, but did not get it.
+    pub(crate) fn learn(&self, learned: &Learned, endpoint: &Endpoint, first: Option<&Endpoint>) {
+        if let Some(first) = first {
+            self.prefix.unlearn(learned, first);
+        }
         self.prefix.learn(learned, endpoint);
     }
 
@@ -475,7 +478,7 @@ impl Director {
                 cached,
                 prompt: prompt_tokens,
             }),
-            learned: Learned::new(prefix),
+            learned: Learned::new(prefix, matched),
             scheduling: self.clock.now().since(start),
         }))
     }

@@ -6,7 +6,7 @@
 //!                               Decided ───┘  └─► Decide ─► director
 //! ```
 //!
-//! [`Exchange`] is the protocol, pure; the stream adapter moves messages and keeps the timer. The
+//! [`exchange::Exchange`] is the protocol, pure; the stream adapter moves messages and keeps the timer. The
 //! adapter is polled by the HTTP/2 server itself, so a stream needs no task and no channel: a peer that
 //! stops reading stops being read. [`overdue`] ends what such a peer would hold for ever.
 

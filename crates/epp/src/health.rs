@@ -39,6 +39,14 @@ pub enum Part {
 pub struct Readiness {
     admin: process::Health,
     ready: Arc<watch::Sender<bool>>,
+    warm: Arc<watch::Sender<Warm>>,
+}
+
+/// The parts beside [`Part::Leader`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Warm {
+    discovery: bool,
+    metrics: bool,
 }
 
 /// The gRPC health service, one implementation for both ports.
@@ -69,6 +77,7 @@ impl Readiness {
         Self {
             admin: process::Health::new(&PARTS),
             ready: Arc::new(watch::Sender::new(false)),
+            warm: Arc::default(),
         }
     }
 
@@ -80,7 +89,24 @@ impl Readiness {
     /// Says of one part whether it is ready.
     pub fn set(&self, part: Part, ready: bool) {
         self.admin.set(part.name(), ready);
+        self.warm.send_if_modified(|warm| {
+            let before = *warm;
+            match part {
+                Part::Discovery => warm.discovery = ready,
+                Part::Metrics => warm.metrics = ready,
+                Part::Leader => {}
+            }
+            before != *warm
+        });
         self.publish();
+    }
+
+    /// Waits until it could answer requests, or could not: whether it leads does not matter.
+    pub(crate) async fn until_warm(&self, warm: bool) {
+        let mut parts = self.warm.subscribe();
+        let is_warm = |parts: &Warm| parts.discovery && parts.metrics;
+        // No error: the sender is of this value.
+        let _ = parts.wait_for(|parts| is_warm(parts) == warm).await;
     }
 
     /// Not ready from now on.

@@ -1,13 +1,16 @@
 //! Leader mode: of several EPPs of a pool the one that holds the Lease is ready, the others are warm.
+//!
+//! One that could not answer requests if it led does not contend, and gives up a Lease that it holds: it would keep those
+//! that could from being ready.
 
 use std::time::Duration;
 
 use kube::Client;
-use lease::{Claim, Elector, identity};
+use lease::{Claim, DURATION, Elector, identity};
 use moment::Clock;
 use process::ConfigError;
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use xxhash_rust::xxh3::xxh3_64;
@@ -19,6 +22,9 @@ use crate::{
 
 /// A round of the election takes 5 s at most: one that takes longer hangs.
 const ROUND_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a leader may be unable to answer: as long as one that is gone keeps the lease.
+const PATIENCE: Duration = DURATION;
 
 /// For giving the lease back; without it another takes over 15 s later.
 const RELEASE: Duration = Duration::from_secs(3);
@@ -98,18 +104,39 @@ impl Election {
         let LeaseName { namespace, name } = lease;
         let me = identity();
         info!(namespace, lease = name, identity = me, "leader mode");
-        let (elector, claim) = Elector::new(client, namespace, name, &me, clock);
-        let mut election = Self::following(claim, readiness, registry);
-        let stop = election.stop.clone();
-        let pulse = readiness.admin().watch("lease", ROUND_LIMIT);
+        let (namespace, name) = (namespace.clone(), name.clone());
+        let admin = readiness.admin();
+        let begin = move |stop: CancellationToken| {
+            let (elector, claim) = Elector::new(client.clone(), &namespace, &name, &me, clock);
+            let pulse = admin.watch("lease", ROUND_LIMIT);
+            let keeping = async move { elector.run(stop, || pulse.beat()).await };
+            (keeping, claim)
+        };
+        Self::contending(begin, clock, readiness, registry)
+    }
+
+    /// Contends by what `begin` makes: each time a task that keeps a claim until it is told to give it up.
+    fn contending<K: Future<Output = ()> + Send + 'static>(
+        begin: impl FnMut(CancellationToken) -> (K, Claim) + Send + 'static,
+        clock: Clock,
+        readiness: &Readiness,
+        registry: &mut Registry,
+    ) -> Self {
+        let (claims, following) = watch::channel(Claim::never(clock));
+        let mut election = Self::following(following, readiness, registry);
+        let (stop, readiness) = (election.stop.clone(), readiness.clone());
         election
             .keeping
-            .spawn(async move { elector.run(stop, || pulse.beat()).await });
+            .spawn(async move { contend(begin, &claims, &readiness, &stop).await });
         election
     }
 
-    /// Readiness follows this claim, which somebody else keeps.
-    fn following(claim: Claim, readiness: &Readiness, registry: &mut Registry) -> Self {
+    /// Readiness follows the latest of these claims, which somebody else keeps.
+    fn following(
+        claims: watch::Receiver<Claim>,
+        readiness: &Readiness,
+        registry: &mut Registry,
+    ) -> Self {
         let mut election = Self::none();
         registry.sub_registry_with_prefix("epp").register(
             "leader",
@@ -120,7 +147,7 @@ impl Election {
         let (leads, readiness) = (election.leads.clone(), readiness.clone());
         election
             .following
-            .spawn(async move { follow(&claim, &readiness, &leads).await });
+            .spawn(async move { follow(claims, &readiness, &leads).await });
         election
     }
 
@@ -150,14 +177,65 @@ impl Election {
     }
 }
 
-async fn follow(claim: &Claim, readiness: &Readiness, leads: &Gauge) {
+/// Contends while requests could be answered here, until `stop`.
+async fn contend<K: Future<Output = ()>>(
+    mut begin: impl FnMut(CancellationToken) -> (K, Claim),
+    claims: &watch::Sender<Claim>,
+    readiness: &Readiness,
+    stop: &CancellationToken,
+) {
+    while stop
+        .run_until_cancelled(readiness.until_warm(true))
+        .await
+        .is_some()
+    {
+        let giving_up = stop.child_token();
+        let (keeping, claim) = begin(giving_up.clone());
+        claims.send_replace(claim);
+        let watching = async {
+            until_cold(readiness).await;
+            warn!(after = ?PATIENCE, "giving the lease up until requests could be answered: see /readyz");
+            giving_up.cancel();
+        };
+        let kept = async {
+            keeping.await;
+            giving_up.cancel();
+        };
+        tokio::join!(kept, giving_up.run_until_cancelled(watching));
+    }
+}
+
+/// Waits until requests could not be answered for [`PATIENCE`].
+async fn until_cold(readiness: &Readiness) {
     loop {
+        readiness.until_warm(false).await;
+        if timeout(PATIENCE, readiness.until_warm(true)).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn follow(mut claims: watch::Receiver<Claim>, readiness: &Readiness, leads: &Gauge) {
+    loop {
+        let claim = claims.borrow_and_update().clone();
+        tokio::select! {
+            () = follow_one(&claim, readiness, leads) => {}
+            changed = claims.changed() => if changed.is_err() {
+                return; // who contends has ended
+            },
+        }
+    }
+}
+
+/// Never ends.
+async fn follow_one(claim: &Claim, readiness: &Readiness, leads: &Gauge) {
+    loop {
+        leads.set(0);
+        readiness.set(Part::Leader, false);
         let tenure = claim.gained().await;
         leads.set(1);
         readiness.set(Part::Leader, true);
         tenure.ended().await;
-        leads.set(0);
-        readiness.set(Part::Leader, false);
     }
 }
 

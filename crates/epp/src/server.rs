@@ -147,34 +147,49 @@ impl ExtProcServer {
                 live: Live::default(),
             });
         }
-        run(running, turns.hand_out(listener), stop, stopping).await
+        let handing_out = turns.hand_out(listener, stop.clone());
+        run(running, handing_out, stop, stopping).await
     }
 }
 
 // === impl Turns ===
 
 impl Turns {
-    /// Accepts connections for ever.
-    async fn hand_out(self, listener: TcpListener) {
-        loop {
-            let tcp = match listener.accept().await {
-                Ok((tcp, _)) => tcp,
-                Err(error) if is_of_connection(&error) => continue,
+    /// Accepts connections until `stop`, and then those that are in the kernel's queue: to their clients they are open, and
+    /// closing the port would reset them.
+    async fn hand_out(self, listener: TcpListener, stop: CancellationToken) {
+        while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
+            match accepted.and_then(|(tcp, _)| tcp.into_std()) {
+                Ok(tcp) => self.hand(tcp).await,
+                Err(error) if is_of_connection(&error) => {}
                 Err(error) => {
                     warn!(%error, "cannot accept a connection");
                     sleep(ACCEPT_PAUSE).await;
-                    continue;
                 }
-            };
-            // An error: the peer has left already.
-            let Ok(tcp) = tcp.set_nodelay(true).and_then(|()| tcp.into_std()) else {
-                continue;
-            };
-            let Some(place) = self.next() else { return };
-            let live = Live::clone(&place.live);
-            // An error: the thread ended, which ends the server.
-            let _ = place.queue.send(Accepted { tcp, live }).await;
+            }
         }
+        // An error: there is no way to ask the kernel any more.
+        let Ok(listener) = listener.into_std() else {
+            return;
+        };
+        loop {
+            match listener.accept() {
+                Ok((tcp, _)) => self.hand(tcp).await,
+                Err(error) if is_of_connection(&error) => {}
+                Err(_) => return, // none is left
+            }
+        }
+    }
+
+    async fn hand(&self, tcp: StdTcpStream) {
+        let ready = tcp.set_nodelay(true).and(tcp.set_nonblocking(true));
+        // An error: the peer has left already.
+        let (Ok(()), Some(place)) = (ready, self.next()) else {
+            return;
+        };
+        let live = Live::clone(&place.live);
+        // An error: the thread ended, which ends the server, or takes none so long after the stop.
+        let _ = place.queue.send(Accepted { tcp, live }).await;
     }
 
     /// The thread with the fewest live connections, among those that take one at once if there are any.
@@ -201,26 +216,27 @@ async fn run(
     stop: CancellationToken,
     stopping: watch::Sender<bool>,
 ) -> Result<(), ServeError> {
-    {
-        // Dropped at the end of this block: the port closes, and each thread serves what is in its queue.
-        let handing_out = pin!(handing_out);
-        tokio::select! {
-            biased; // an end that the stop led to is none that came early
-            () = stop.cancelled() => {}
-            () = handing_out => return Err(ServeError::Ended),
-            Some(ended) = running.next() => {
-                ended??;
-                return Err(ServeError::Ended);
-            }
+    let mut handing_out = pin!(handing_out);
+    tokio::select! {
+        biased; // an end that the stop led to is none that came early
+        () = stop.cancelled() => {}
+        () = &mut handing_out => return Err(ServeError::Ended),
+        Some(ended) = running.next() => {
+            ended??;
+            return Err(ServeError::Ended);
         }
     }
     stopping.send_replace(true);
-    let mut result = Ok(());
-    while let Some(ended) = running.next().await {
-        let ended = ended.map_err(Into::into);
-        result = result.and(ended.and_then(|served| served.map_err(Into::into)));
-    }
-    result
+    let served = async {
+        let mut result = Ok(());
+        while let Some(ended) = running.next().await {
+            let ended = ended.map_err(Into::into);
+            result = result.and(ended.and_then(|served| served.map_err(Into::into)));
+        }
+        result
+    };
+    // The last connections are handed out, then the port closes: each thread serves what is in its queue.
+    tokio::join!(served, handing_out).0
 }
 
 /// Serves the connections of a queue, on this thread, until the queue has ended and the last of them.

@@ -168,11 +168,10 @@ fn rank<R: Rng + ?Sized>(
             chosen: Chosen { member, score },
             key: match profile.picker.kind {
                 PickerKind::MaxScore => score,
-                // the greatest of U^(1/score) falls on each candidate in proportion to its score
-                PickerKind::WeightedRandom if score > 0.0 => {
-                    rng.random::<f64>().powf(1.0 / score) + 1.0
-                }
-                PickerKind::WeightedRandom | PickerKind::Random => rng.random(),
+                // The greatest of U^(1/score) falls on each candidate in proportion to its score, and so does that of the
+                // logarithms, which small scores do not round to 0. Score 0 is last.
+                PickerKind::WeightedRandom => rng.random::<f64>().ln() / score,
+                PickerKind::Random => rng.random(),
             },
             in_flight,
         })

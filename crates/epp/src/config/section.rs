@@ -323,7 +323,7 @@ impl<'a> Value<'a> {
         match parsed {
             Some(Ok(Span(duration))) => Some(duration),
             _ => self.mismatch(
-                "a duration, a number and a unit of ns, us, ms, s, m or h",
+                "a duration up to 8760h, a number and a unit of ns, us, ms, s, m or h",
                 example,
             ),
         }

@@ -27,6 +27,8 @@ pub(crate) struct PrefixCache {
 #[derive(Debug)]
 pub(crate) struct Learned {
     chain: Vec<u64>,
+    /// So many of them the first endpoint was believed to have before.
+    known: usize,
 }
 
 // === impl PrefixCache ===
@@ -75,6 +77,13 @@ impl PrefixCache {
     /// The endpoint has these blocks from now on.
     pub(crate) fn learn(&self, learned: &Learned, endpoint: &Endpoint) {
         self.index.insert(&learned.chain, cache_slot(endpoint));
+    }
+
+    /// The endpoint that the request was picked for did not get it: what it was to have of it beyond what it had before
+    /// is not there.
+    pub(crate) fn unlearn(&self, learned: &Learned, first: &Endpoint) {
+        let added = learned.chain.get(learned.known..).unwrap_or_default();
+        self.index.forget(added, cache_slot(first));
     }
 
     /// Follows the sizes of caches and the endpoints that are gone. To be called now and then.
@@ -130,9 +139,10 @@ fn cache_slot(endpoint: &Endpoint) -> Slot {
 // === impl Learned ===
 
 impl Learned {
-    /// Nothing, if the chain is empty.
-    pub(crate) fn new(chain: Vec<u64>) -> Option<Self> {
-        (!chain.is_empty()).then_some(Self { chain })
+    /// Nothing, if the chain is empty. The endpoint that was picked was believed to have the first `known` blocks of it.
+    pub(crate) fn new(chain: Vec<u64>, known: u32) -> Option<Self> {
+        let known = usize::try_from(known).unwrap_or(usize::MAX);
+        (!chain.is_empty()).then_some(Self { chain, known })
     }
 }
 
@@ -193,7 +203,7 @@ mod tests {
         let snapshot = mk_snapshot(&mut registry, &["a", "bb"]);
         let sent = chain(&cache, &mk_body("m", "s", "one"));
         assert_eq!(sent.len(), 4, "1005 bytes in blocks of 256");
-        let learned = Learned::new(sent.clone()).unwrap();
+        let learned = Learned::new(sent.clone(), 0).unwrap();
         cache.learn(&learned, &snapshot.members()[0].endpoint);
         assert_eq!(matched(&cache, &sent, &snapshot), [4, 0]);
         let longer = chain(&cache, &mk_body("m", "s", "two and more"));
@@ -201,7 +211,7 @@ mod tests {
         for other in [mk_body("n", "s", "one"), mk_body("m", "t", "one")] {
             assert_eq!(matched(&cache, &chain(&cache, &other), &snapshot), [0, 0]);
         }
-        assert!(Learned::new(Vec::new()).is_none());
+        assert!(Learned::new(Vec::new(), 0).is_none());
     }
 
     #[test]
@@ -209,7 +219,7 @@ mod tests {
         let (cache, mut registry) = (mk_cache(), Registry::default());
         let snapshot = mk_snapshot(&mut registry, &["a", "bb"]);
         let sent = chain(&cache, &mk_body("m", "s", "one"));
-        let learned = Learned::new(sent.clone()).unwrap();
+        let learned = Learned::new(sent.clone(), 0).unwrap();
         cache.tend(&snapshot, &[]);
         for endpoint in snapshot.endpoints() {
             cache.learn(&learned, endpoint);

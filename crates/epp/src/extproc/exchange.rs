@@ -7,7 +7,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use scheduling::{Booking, Endpoint, Moment, Slot, Subset};
+use scheduling::{Booking, Endpoint, Moment, Subset};
 use smallvec::{SmallVec, smallvec};
 
 use super::message::{
@@ -97,7 +97,15 @@ struct Picked {
     /// What the endpoint will have cached; until the response begins another one may turn out to serve it.
     learned: Option<Learned>,
     /// The endpoint that is known to have it.
-    learned_at: Option<Slot>,
+    learned_at: Option<Arc<Endpoint>>,
+}
+
+/// What an endpoint will have cached.
+pub(super) struct Unlearned<'a> {
+    pub(super) learned: &'a Learned,
+    pub(super) endpoint: &'a Endpoint,
+    /// The one that was known to have it, and did not get it.
+    pub(super) first: Option<Arc<Endpoint>>,
 }
 
 // === impl Exchange ===
@@ -358,14 +366,22 @@ impl Exchange {
         }
     }
 
-    /// What an endpoint will have cached and is not known to, and that endpoint. To be asked once answers are written.
-    pub(super) fn take_unlearned(&mut self) -> Option<(&Learned, &Endpoint)> {
+    /// What an endpoint will have cached and is not known to. To be asked once answers are written, and when another
+    /// endpoint turns out to serve: a response may end with the message that says so.
+    pub(super) fn take_unlearned(&mut self) -> Option<Unlearned<'_>> {
         let picked = self.picked.as_mut()?;
-        let endpoint = picked.booking.endpoint();
-        let slot = Some(endpoint.slot());
         let learned = picked.learned.as_ref()?;
-        let is_new = std::mem::replace(&mut picked.learned_at, slot) != slot;
-        is_new.then_some((learned, &**endpoint))
+        let endpoint = picked.booking.endpoint();
+        let known = picked.learned_at.as_ref();
+        if known.is_some_and(|known| known.slot() == endpoint.slot()) {
+            return None;
+        }
+        let first = picked.learned_at.replace(Arc::clone(endpoint));
+        Some(Unlearned {
+            learned,
+            endpoint,
+            first,
+        })
     }
 
     /// What changes in the response's headers.

@@ -67,7 +67,7 @@ pub(super) enum Input {
     Queued,
     /// The answer to [`Output::Decide`].
     Decided(Result<Box<Answer>, Reject>),
-    /// The moment of [`super::Exchange::deadline`] is here.
+    /// The moment of [`super::exchange::Exchange::deadline`] is here.
     Timer,
     /// The peer closed its side, reset the stream, or is gone.
     PeerClosed,

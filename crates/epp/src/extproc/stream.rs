@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 use tracing::debug;
 
 use super::{
-    exchange::Exchange,
+    exchange::{Exchange, Unlearned},
     message::{Answer, Close, Event, Input, Output, Phase, PrefixMatch, Query, Reply, RequestHead},
     overdue::{OVERDUE, Overdue},
     reader::Reading,
@@ -268,10 +268,23 @@ where
                 if let Some((session, endpoint)) = self.exchange.served_session() {
                     self.shared.director.served_by(session, endpoint);
                 }
+                self.learn();
             }
             Event::FirstByte => self.meter.first_byte(),
             Event::Usage(usage) => self.meter.used(usage),
             Event::Complete => self.meter.complete(),
+        }
+    }
+
+    fn learn(&mut self) {
+        if let Some(unlearned) = self.exchange.take_unlearned() {
+            let Unlearned {
+                learned,
+                endpoint,
+                first,
+            } = unlearned;
+            let director = &self.shared.director;
+            director.learn(learned, endpoint, first.as_deref());
         }
     }
 
@@ -321,9 +334,7 @@ where
     /// The next thing that happens to the stream, other than our own answers.
     fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // All that was to be said is with the server: what follows delays nobody.
-        if let Some((learned, endpoint)) = self.exchange.take_unlearned() {
-            self.shared.director.learn(learned, endpoint);
-        }
+        self.learn();
         if let Poll::Ready(message) = Pin::new(&mut self.messages).poll_next(cx) {
             let now = self.now();
             self.meter.heard = now;

@@ -13,6 +13,7 @@ struct Epp {
     readiness: Readiness,
     registry: Registry,
     election: Election,
+    _claims: watch::Sender<Claim>,
 }
 
 impl Epp {
@@ -20,7 +21,8 @@ impl Epp {
         let (lease, claim) = ByHand::new(Clock::start());
         let readiness = Readiness::new();
         let mut registry = Registry::default();
-        let election = Election::following(claim, &readiness, &mut registry);
+        let (claims, following) = watch::channel(claim);
+        let election = Election::following(following, &readiness, &mut registry);
         for part in [Part::Discovery, Part::Metrics] {
             readiness.set(part, true);
         }
@@ -29,18 +31,66 @@ impl Epp {
             readiness,
             registry,
             election,
+            _claims: claims,
         }
     }
 
-    /// What is told to probes, and the gauge.
     async fn told(&self) -> (bool, bool) {
-        // paused time moves on once all tasks wait
-        sleep(Duration::from_millis(1)).await;
-        let mut page = String::new();
-        encode(&mut page, &self.registry).unwrap();
-        let leads = page.lines().any(|line| line == "epp_leader 1");
-        (self.readiness.is_ready(), leads)
+        told(&self.readiness, &self.registry).await
     }
+}
+
+/// What is told to probes, and the gauge.
+async fn told(readiness: &Readiness, registry: &Registry) -> (bool, bool) {
+    // paused time moves on once all tasks wait
+    sleep(Duration::from_millis(1)).await;
+    let mut page = String::new();
+    encode(&mut page, registry).unwrap();
+    let leads = page.lines().any(|line| line == "epp_leader 1");
+    (readiness.is_ready(), leads)
+}
+
+/// Each contest is won at once, and the lease held until it is given up.
+#[tokio::test(start_paused = true)]
+async fn one_that_could_not_answer_does_not_contend_and_gives_the_lease_up() {
+    let (readiness, clock) = (Readiness::new(), Clock::start());
+    let mut registry = Registry::default();
+    let begin = move |stop: CancellationToken| {
+        let (lease, claim) = ByHand::new(clock);
+        lease.hold(Duration::from_hours(1));
+        let keeping = async move {
+            stop.cancelled().await;
+            lease.give_up();
+        };
+        (keeping, claim)
+    };
+    let mut election = Election::contending(begin, clock, &readiness, &mut registry);
+    assert_eq!(told(&readiness, &registry).await, (false, false), "cold");
+    readiness.set(Part::Discovery, true);
+    readiness.set(Part::Metrics, true);
+    assert_eq!(told(&readiness, &registry).await, (true, true), "warm");
+    for _ in 0..2 {
+        readiness.set(Part::Discovery, false);
+        sleep(PATIENCE.saturating_sub(Duration::from_secs(1))).await;
+        assert_eq!(told(&readiness, &registry).await, (false, true), "a blip");
+        readiness.set(Part::Discovery, true);
+        assert_eq!(told(&readiness, &registry).await, (true, true));
+    }
+    readiness.set(Part::Discovery, false);
+    sleep(PATIENCE).await;
+    for _ in 0..3 {
+        assert_eq!(
+            told(&readiness, &registry).await,
+            (false, false),
+            "given up"
+        );
+        sleep(PATIENCE).await;
+    }
+    readiness.set(Part::Discovery, true);
+    assert_eq!(told(&readiness, &registry).await, (true, true), "again");
+    election.release().await;
+    let released = timeout(Duration::from_secs(1), election.released());
+    released.await.expect("it is told to stop");
 }
 
 #[tokio::test(start_paused = true)]

@@ -71,11 +71,41 @@ async fn after_the_stop_an_end_is_in_order_and_a_panic_is_not() {
     let stop = CancellationToken::new();
     stop.cancel();
     let (stopping, stopped) = watch::channel(false);
-    let served = run(mk_running(Ok(Ok(()))), pending(), stop.clone(), stopping).await;
+    let served = run(mk_running(Ok(Ok(()))), ready(()), stop.clone(), stopping).await;
     assert!(served.is_ok());
     assert!(*stopped.borrow());
     let (stopping, _stopped) = watch::channel(false);
     let panicked = Err(Panicked::of("ext-proc-0"));
-    let served = run(mk_running(panicked), pending(), stop, stopping).await;
+    let served = run(mk_running(panicked), ready(()), stop, stopping).await;
     assert!(matches!(served, Err(ServeError::Panicked(_))));
+}
+
+#[tokio::test]
+async fn a_connection_that_waits_for_a_thread_at_the_stop_is_handed_out() {
+    let (place, mut accepted) = mk_place();
+    let live = Live::clone(&place.live);
+    let full = place.queue.clone().reserve_owned().await.unwrap();
+    let listener = listen(0).await.unwrap();
+    let _client = TcpStream::connect(listener.local_addr().unwrap()).await;
+    let stop = CancellationToken::new();
+    let (stopping, mut stopped) = watch::channel(false);
+    let thread = async {
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+        drop(full);
+        assert!(accepted.recv().await.is_some(), "dropped");
+        assert!(accepted.recv().await.is_none(), "no end of the queue");
+        Ok(Ok::<(), Error>(()))
+    };
+    let handing_out = Turns(vec![place]).hand_out(listener, stop.clone());
+    let running = FuturesUnordered::from_iter([thread]);
+    let serving = run(running, handing_out, stop.clone(), stopping);
+    let stop_once_accepted = async {
+        while Live::strong_count(&live) < 3 {
+            tokio::task::yield_now().await; // it is held by this test and the place so far
+        }
+        stop.cancel();
+    };
+    let both = async { tokio::join!(serving, stop_once_accepted).0 };
+    let served = tokio::time::timeout(Duration::from_secs(10), both).await;
+    served.expect("it ends").unwrap();
 }

@@ -369,6 +369,19 @@ async fn a_watch_tells_each_change_and_ends_with_the_server() {
         .unwrap();
 }
 
+/// Nothing has run yet when the server is to stop: the connection is in the kernel's queue alone.
+#[tokio::test]
+async fn a_connection_made_at_the_moment_of_the_goaway_is_told_to_go_away() {
+    let epp = Epp::start(&["10.0.0.1:8000"]).await;
+    let tcp = std::net::TcpStream::connect(epp.address).unwrap();
+    epp.goaway.cancel();
+    tcp.set_nonblocking(true).unwrap();
+    let tcp = TcpStream::from_std(tcp).unwrap();
+    let (_client, connection) = h2::client::handshake(tcp).await.unwrap();
+    let ended = timeout(LIMIT, connection).await;
+    ended.expect("it ends").expect("by a GOAWAY without error");
+}
+
 #[tokio::test]
 async fn an_open_stream_outlives_the_goaway_and_ends_with_the_drain() {
     let mut epp = Epp::start(&["10.0.0.1:8000"]).await;

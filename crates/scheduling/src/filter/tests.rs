@@ -111,3 +111,16 @@ fn saturated_endpoints_are_left_out_unless_all_are() {
     let table = read(&snapshot);
     assert_eq!(passing(&filter(0.0), &table, &Request::default()), [0, 1]);
 }
+
+#[rstest]
+#[case(Filter::LabelSelector(Selector::default()), "label-selector-filter")]
+#[case(Filter::ByLabel { label: "l".into(), valid_values: set(&[]), allows_no_label: true }, "by-label")]
+#[case(Filter::Role(Role::Decode), "decode-filter")]
+#[case(Filter::Role(Role::Prefill), "prefill-filter")]
+#[case(Filter::Role(Role::Encode), "encode-filter")]
+#[case(Filter::SessionAffinity, "session-affinity-filter")]
+#[case(Filter::Saturation(Detector::default()), "utilization-detector")]
+#[case(Filter::Saturation(Detector::CONCURRENCY), "concurrency-detector")]
+fn filters_are_called_by_their_types(#[case] filter: Filter, #[case] want: &str) {
+    assert_eq!(filter.name(), want);
+}

@@ -130,6 +130,7 @@ fn prompt_tokens_are_released_at_the_first_byte_and_once() {
     assert_eq!((tokens(), endpoint.load().in_flight()), (10, 2));
     drop((one, other));
     assert_eq!((tokens(), endpoint.load().in_flight()), (0, 0));
+    assert_eq!(endpoint.load().picks(), 2, "of all times");
 }
 
 #[test]
@@ -232,7 +233,7 @@ fn another_start_time_is_another_process() {
         (None, 0),
         (Some(1.5), 0),
         (None, 0),
-        (Some(1.5), 0),
+        (Some(3.5), 0), // as exact as a page is
         (Some(9.0), 1),
     ] {
         scrape(&endpoint, page(started));
@@ -270,4 +271,11 @@ fn an_age_before_the_scrape_is_fresh() {
     let endpoint = mk_endpoint();
     scrape(&endpoint, mk_page(0.0, 0.0, 0.0));
     assert_eq!(read(&endpoint, Moment::START).1, Quality::Fresh);
+}
+
+/// On pages of operators, and in alerts.
+#[test]
+fn qualities_keep_their_names() {
+    let names = Quality::ALL.map(Quality::name);
+    assert_eq!(names, ["fresh", "stale", "unknown", "suspect"]);
 }

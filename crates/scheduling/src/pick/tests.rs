@@ -141,8 +141,8 @@ fn requests_that_never_overlap_get_even_shares() {
     );
 }
 
-/// Shares of 10,000 choices of a weighted profile whose scores are 0, 1/4 and 3/4.
-fn shares(kind: PickerKind) -> [u32; 3] {
+/// Shares of 10,000 choices of a profile whose scores are 0, 1/4 and 3/4 of a weight.
+fn shares(kind: PickerKind, weight: f64) -> [u32; 3] {
     let snapshot = mk_snapshot(3);
     for (endpoint, kv) in snapshot.endpoints().zip([1.0, 0.75, 0.25]) {
         scrape(endpoint, mk_page(0.0, 0.0, kv));
@@ -150,7 +150,7 @@ fn shares(kind: PickerKind) -> [u32; 3] {
     let profile = Profile {
         scorers: vec![WeightedScorer {
             scorer: Scorer::KvCacheUtilization,
-            weight: 1.0,
+            weight,
         }],
         picker: Picker {
             kind,
@@ -169,18 +169,20 @@ fn shares(kind: PickerKind) -> [u32; 3] {
 
 #[test]
 fn chance_follows_the_scores_or_nothing() {
-    let [none, small, large] = shares(PickerKind::WeightedRandom);
-    assert_eq!(none, 0, "score 0 comes last");
-    assert!(
-        (2_300..2_700).contains(&small) && large == 10_000 - small,
-        "{small}"
-    );
-    let even = shares(PickerKind::Random);
+    for weight in [1.0, 0.01, 1e-6] {
+        let [none, small, large] = shares(PickerKind::WeightedRandom, weight);
+        assert_eq!(none, 0, "score 0 comes last");
+        assert!(
+            (2_300..2_700).contains(&small) && large == 10_000 - small,
+            "{small} with scores of {weight}"
+        );
+    }
+    let even = shares(PickerKind::Random, 1.0);
     assert!(
         even.iter().all(|share| (3_100..3_570).contains(share)),
         "{even:?}"
     );
-    assert_eq!(shares(PickerKind::MaxScore), [0, 0, 10_000]);
+    assert_eq!(shares(PickerKind::MaxScore, 1.0), [0, 0, 10_000]);
 }
 
 #[test]

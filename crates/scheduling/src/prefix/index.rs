@@ -53,7 +53,8 @@ const SWEEP_FOR_COLUMN: usize = 512;
 ///
 /// # Threads
 /// [`matches`](Self::matches) takes one shared lock for a call and none for a block; it waits for a shard only if
-/// inserts there interfere 16 times with the same block. [`insert`](Self::insert) locks each shard it needs once.
+/// inserts there interfere 16 times with the same block. [`insert`](Self::insert) and [`forget`](Self::forget) lock each
+/// shard that they need once.
 /// [`remove`](Self::remove), a changed [`set_capacity`](Self::set_capacity) and the first insert of an endpoint exclude
 /// all others for a time that depends on the number of endpoints and shards, not on that of blocks.
 pub struct PrefixIndex {
@@ -152,20 +153,26 @@ impl PrefixIndex {
         let Some((columns, column)) = self.column_or_admit(slot) else {
             return;
         };
-        let (hashes, ends) = self.by_shard(chain);
-        let mut start = 0;
-        for (at, end) in ends.into_iter().enumerate() {
-            if start < end {
-                self.write(at, &columns, |shard| {
-                    shard.warm(&hashes[start..end], column);
-                    for hash in hashes[start..end].iter().rev() {
-                        shard.touch(*hash, column, &columns);
-                    }
-                    shard.sweep(SWEEP, &columns);
-                });
-                start = end;
+        self.write_each(chain, &columns, |shard, hashes| {
+            shard.warm(hashes, column);
+            for hash in hashes.iter().rev() {
+                shard.touch(*hash, column, &columns);
             }
-        }
+            shard.sweep(SWEEP, &columns);
+        });
+    }
+
+    /// The endpoint has none of these blocks, whatever was inserted. No effect for a removed or unknown slot.
+    pub fn forget(&self, chain: &[u64], slot: Slot) {
+        let columns = self.columns.read();
+        let Some(column) = columns.column(slot) else {
+            return;
+        };
+        self.write_each(chain, &columns, |shard, hashes| {
+            for hash in hashes {
+                shard.forget(*hash, column);
+            }
+        });
     }
 
     /// The endpoint is gone: it matches nothing from now on, and this and former generations of the slot are never
@@ -321,6 +328,23 @@ impl PrefixIndex {
             });
         }
         result
+    }
+
+    /// Lets `change` write each shard that has blocks of the chain, with these blocks in their order.
+    fn write_each(
+        &self,
+        chain: &[u64],
+        columns: &Columns,
+        mut change: impl FnMut(&mut Shard, &[u64]),
+    ) {
+        let (hashes, ends) = self.by_shard(chain);
+        let mut start = 0;
+        for (at, end) in ends.into_iter().enumerate() {
+            if start < end {
+                self.write(at, columns, |shard| change(shard, &hashes[start..end]));
+                start = end;
+            }
+        }
     }
 
     /// The chain sorted by shard, else in its order; and for each shard where its part ends.

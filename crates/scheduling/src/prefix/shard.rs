@@ -139,6 +139,14 @@ impl Shard {
         }
     }
 
+    /// Forgets the column's block, if it has it.
+    pub(super) fn forget(&mut self, hash: u64, column: usize) {
+        let node = self.find(hash, column);
+        if node != NONE {
+            self.release(node);
+        }
+    }
+
     /// Loads what `touch` of each hash is about to read, in steps within which loads overlap.
     pub(super) fn warm(&self, hashes: &[u64], column: usize) {
         if self.buckets.is_empty() || hashes.len() < 2 {
@@ -246,11 +254,21 @@ impl Shard {
     /// Forgets the column's least recently used block.
     fn evict(&mut self, column: usize) {
         let at = self.lists[column].oldest;
-        if at == NONE {
-            return;
+        if at != NONE {
+            self.release(at);
         }
+    }
+
+    /// The node is unused from now on.
+    fn release(&mut self, at: u32) {
         self.unlink(at);
-        let Node { hash, chained, .. } = self.nodes[at as usize];
+        let Node {
+            hash,
+            column,
+            chained,
+            ..
+        } = self.nodes[at as usize];
+        let column = column as usize;
         let bucket = self.bucket(hash, column);
         if self.buckets[bucket] == at {
             self.buckets[bucket] = chained;

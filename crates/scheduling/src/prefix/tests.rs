@@ -44,6 +44,7 @@ struct OracleEndpoint {
 #[derive(Clone, Debug)]
 enum Op {
     Insert(Prompt, Slot),
+    Forget(Prompt, Slot),
     Remove(Slot),
     SetCapacity(Slot, usize),
     Sweep(usize),
@@ -100,6 +101,17 @@ impl Oracle {
         }
     }
 
+    fn forget(&mut self, chain: &[u64], slot: Slot) {
+        let endpoint = self.endpoints.get_mut(&slot.index);
+        if let Some((generation, Some(endpoint))) = endpoint
+            && *generation == slot.generation
+        {
+            for blocks in &mut endpoint.blocks {
+                blocks.retain(|hash| !chain.contains(hash));
+            }
+        }
+    }
+
     fn set_capacity(&mut self, slot: Slot, capacity: usize) {
         let shards = self.shards;
         if let Some(endpoint) = self.endpoint(slot) {
@@ -152,6 +164,7 @@ fn any_prompt() -> impl Strategy<Value = Prompt> {
 fn any_op() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (any_prompt(), any_slot()).prop_map(|(prompt, slot)| Op::Insert(prompt, slot)),
+        2 => (any_prompt(), any_slot()).prop_map(|(prompt, slot)| Op::Forget(prompt, slot)),
         8 => any_prompt().prop_map(Op::Match),
         1 => any_slot().prop_map(Op::Remove),
         2 => (any_slot(), 0..200_usize).prop_map(|(slot, blocks)| Op::SetCapacity(slot, blocks)),
@@ -181,6 +194,10 @@ proptest! {
                 Op::Insert(prompt, slot) => {
                     index.insert(&prompt.chain(), slot);
                     oracle.insert(&prompt.chain(), slot);
+                }
+                Op::Forget(prompt, slot) => {
+                    index.forget(&prompt.chain(), slot);
+                    oracle.forget(&prompt.chain(), slot);
                 }
                 Op::Remove(slot) => {
                     index.remove(slot);

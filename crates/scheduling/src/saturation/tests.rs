@@ -69,3 +69,15 @@ fn concurrency_counts_what_is_in_flight(#[case] mode: ConcurrencyMode, #[case] w
     let got = detector.saturation(&read(&snapshot));
     assert!(close(got, want), "{got}");
 }
+
+#[test]
+fn a_limit_of_nothing_is_reached() {
+    let table = read(&mk_snapshot(1));
+    let none = Detector::Concurrency {
+        mode: ConcurrencyMode::Requests,
+        max_requests: 0.0,
+        max_tokens: 0.0,
+        headroom: 0.0,
+    };
+    assert!(close(none.saturation(&table), 1.0));
+}

@@ -202,3 +202,20 @@ fn a_session_scores_where_it_is_served() {
     assert_eq!(score(Some(pod("ns"))), [1.0, 0.0]);
     assert_eq!(score(Some(pod("other"))), [0.0, 0.0]);
 }
+
+#[rstest]
+#[case(Scorer::QUEUE, "queue-scorer")]
+#[case(Scorer::RunningRequests, "running-requests-size-scorer")]
+#[case(Scorer::KvCacheUtilization, "kv-cache-utilization-scorer")]
+#[case(Scorer::PREFIX_CACHE, "prefix-cache-scorer")]
+#[case(Scorer::LoraAffinity, "lora-affinity-scorer")]
+#[case(Scorer::LoadAware { threshold: 1.0 }, "load-aware-scorer")]
+#[case(Scorer::ActiveRequest { idle_threshold: 0, max_busy_score: 1.0 }, "active-request-scorer")]
+#[case(Scorer::TokenLoad { queue_threshold_tokens: 1.0 }, "token-load-scorer")]
+#[case(
+    Scorer::SessionAffinity(SessionStrategy::EncodedEndpointHeader),
+    "session-affinity-scorer"
+)]
+fn scorers_are_called_by_their_types(#[case] scorer: Scorer, #[case] want: &str) {
+    assert_eq!(scorer.name(), want);
+}

@@ -105,6 +105,7 @@ use super::*;
 #[case("flowControl: {maxRequests: -1}", &["flowControl.maxRequests"])]
 #[case("flowControl: {defaultRequestTTL: 60}", &["flowControl.defaultRequestTTL"])]
 #[case("flowControl: {defaultRequestTTL: -1s}", &["flowControl.defaultRequestTTL"])]
+#[case("flowControl: {defaultRequestTTL: 8761h}", &["flowControl.defaultRequestTTL"])]
 #[case("flowControl: {noEndpointRequestTTL: soon}", &["flowControl.noEndpointRequestTTL"])]
 #[case("flowControl: {usageLimitPolicyPluginRef: x}", &["flowControl.usageLimitPolicyPluginRef"])]
 #[case("flowControl: {priorityBands: [{priority: 1}, {priority: 1}]}", &["flowControl.priorityBands[1].priority"])]

@@ -25,6 +25,7 @@ use crate::{
 };
 use moment::Clock;
 
+mod prefixes;
 mod sessions;
 
 type Messages = mpsc::Sender<Result<ProcessingRequest, Status>>;

@@ -27,14 +27,14 @@ fn mk_config(strategy: SessionStrategy) -> Config {
     config
 }
 
-fn header_value<'a>(part: &'a PartResponse, name: &str) -> Option<&'a str> {
+pub(super) fn header_value<'a>(part: &'a PartResponse, name: &str) -> Option<&'a str> {
     let mutation = part.response.as_ref()?.header_mutation.as_ref()?;
     let mut headers = mutation.set_headers.iter().flat_map(|set| &set.header);
     let header = headers.find(|header| header.key == name.as_bytes())?;
     Some(std::str::from_utf8(&header.raw_value).unwrap())
 }
 
-fn mk_served(address: &str) -> Bytes {
+pub(super) fn mk_served(address: &str) -> Bytes {
     let value = |kind| Value { kind: Some(kind) };
     let served = value(Kind::StringValue(address.to_owned()));
     let key = "x-gateway-destination-endpoint-served".to_owned();
@@ -62,7 +62,11 @@ async fn request(messages: &Messages, replies: &mut Stream, session: &str) -> Ve
 }
 
 /// The response by `served` comes; the token that it is given.
-async fn respond(messages: &Messages, replies: &mut Stream, served: &str) -> Option<String> {
+pub(super) async fn respond(
+    messages: &Messages,
+    replies: &mut Stream,
+    served: &str,
+) -> Option<String> {
     let headers = mk_headers(":status", "200", true);
     let message = ProcessingRequest {
         request: Some(Request::ResponseHeaders(headers)),
