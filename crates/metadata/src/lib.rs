@@ -1,0 +1,17 @@
+//! What the endpoint pickers of a pool share: how much each endpoint has to do, and which prompts it has seen.
+//!
+//! Owns the wire types of the Metadata-Center, its state, and the outbox by which an endpoint picker reports to it.
+//! Knows no HTTP, no Redis, no clock: time and chance are parameters, and the answers are values.
+//!
+//! ```text
+//!  endpoint picker                               Metadata-Center
+//!  charges ──► Outbox ──► wire::Batch ──────────► Center ──► loads  ─┐
+//!                         wire::PickRequest ────►        ──► caches ─┴─► wire::Picks
+//! ```
+
+mod fault;
+mod name;
+pub mod wire;
+
+pub use fault::{Bound, Fault};
+pub use name::{Address, Cluster, Instance, NameError, RequestId};
