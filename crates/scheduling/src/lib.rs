@@ -22,6 +22,7 @@ mod endpoint;
 mod explanation;
 mod filter;
 pub mod flow;
+pub mod inference_lb;
 mod load;
 mod pick;
 pub mod prefix;
