@@ -9,9 +9,11 @@
 //!                         wire::PickRequest ────►        ──► caches ─┴─► wire::Picks
 //! ```
 
+mod center;
 mod fault;
 mod name;
 pub mod wire;
 
+pub use center::{Center, ClusterSize, Limits, Now, Sizes, Swept};
 pub use fault::{Bound, Fault};
 pub use name::{Address, Cluster, Instance, NameError, RequestId};
