@@ -24,6 +24,7 @@ mod filter;
 pub mod flow;
 pub mod inference_lb;
 mod load;
+pub mod murmur3;
 mod pick;
 pub mod prefix;
 mod profile;
