@@ -74,7 +74,6 @@ pub enum PrefillCharge {
 
 /// Scores the candidates of a request whose prompt has so many chunks. Finite, whatever the parameters are.
 pub fn score(params: &Params, rows: &[Row], chunks: u32) -> Scores {
-    let weight = |weight: f64| weight.max(0.0).min(MAX_WEIGHT);
     let (cache, prefill) = (weight(params.cache_weight), weight(params.prefill_weight));
     let reqs = rows.iter().map(|row| row.reqs);
     let least = reqs.clone().min().unwrap_or(0);
@@ -94,6 +93,14 @@ pub fn score(params: &Params, rows: &[Row], chunks: u32) -> Scores {
     let normal = |raw: &f64| share(raw + w2e + prefill, cache + w2e + prefill).clamp(0.0, 1.0);
     let normal = raw.iter().map(normal).collect();
     Scores { raw, normal, w2e }
+}
+
+fn weight(given: f64) -> f64 {
+    if given > 0.0 {
+        given.min(MAX_WEIGHT)
+    } else {
+        0.0
+    }
 }
 
 fn unsigned(value: i64) -> u64 {
