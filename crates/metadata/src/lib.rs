@@ -9,11 +9,13 @@
 //!                         wire::PickRequest ────►        ──► caches ─┴─► wire::Picks
 //! ```
 
+mod cache_index;
 mod center;
 mod fault;
 mod name;
 pub mod wire;
 
+pub use cache_index::CacheIndex;
 pub use center::{Center, ClusterSize, Limits, Now, Sizes, Swept};
 pub use fault::{Bound, Fault};
 pub use name::{Address, Cluster, Instance, NameError, RequestId};

@@ -2,23 +2,26 @@
 
 use std::{
     borrow::Cow,
+    cmp::Ordering,
     fmt,
-    net::{IpAddr, SocketAddr},
+    hash::{Hash, Hasher},
+    marker::PhantomData,
+    net::{IpAddr, SocketAddr, SocketAddrV4},
     str::FromStr,
     sync::Arc,
 };
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use thiserror::Error;
 
 /// What keys load and cache: the `cluster` of a rule, or `<namespace>/<pool>`. 1 to 256 bytes without control characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cluster(Arc<str>);
 
-/// Names a charge. 1 to 128 visible ASCII characters.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(Arc<str>);
+/// Names a charge. 1 to 128 visible ASCII characters. A UUID takes no allocation.
+#[derive(Clone)]
+pub struct RequestId(Text);
 
 /// Who reports: an endpoint picker. 1 to 128 visible ASCII characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,6 +56,18 @@ pub enum NameError {
 
 const MAX_CLUSTER: usize = 256;
 const MAX_ID: usize = 128;
+/// A UUID has 36 characters; with its length and the tag the id takes 40 bytes.
+const SHORT: usize = 38;
+
+/// Visible ASCII characters.
+#[derive(Clone)]
+enum Text {
+    Short { len: u8, bytes: [u8; SHORT] },
+    Long(Arc<str>),
+}
+
+/// Parses a name from where it stands in the text that is read, which is not copied first.
+struct Parsed<T>(PhantomData<T>, &'static str);
 
 fn cluster(text: &str) -> Result<(), NameError> {
     if text.is_empty() || text.len() > MAX_CLUSTER {
@@ -80,7 +95,7 @@ macro_rules! name {
         impl $name {
             /// The text.
             pub fn as_str(&self) -> &str {
-                &self.0
+                self.0.as_ref()
             }
         }
 
@@ -95,20 +110,19 @@ macro_rules! name {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
+                f.write_str(self.as_str())
             }
         }
 
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                to.serialize_str(&self.0)
+                to.serialize_str(self.as_str())
             }
         }
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                let text = Cow::<'de, str>::deserialize(from)?;
-                text.parse().map_err(D::Error::custom)
+                from.deserialize_str(Parsed(PhantomData, "a name"))
             }
         }
 
@@ -131,6 +145,91 @@ macro_rules! name {
 name!(Cluster, cluster, MAX_CLUSTER);
 name!(RequestId, id, MAX_ID);
 name!(Instance, id, MAX_ID);
+
+// === impl RequestId ===
+
+impl RequestId {
+    fn bytes(&self) -> &[u8] {
+        match &self.0 {
+            Text::Short { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or(bytes),
+            Text::Long(text) => text.as_bytes(),
+        }
+    }
+}
+
+impl PartialEq for RequestId {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes() == other.bytes()
+    }
+}
+
+impl Eq for RequestId {}
+
+impl PartialOrd for RequestId {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for RequestId {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.bytes().cmp(other.bytes())
+    }
+}
+
+impl Hash for RequestId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(self.bytes());
+    }
+}
+
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RequestId").field(&self.as_str()).finish()
+    }
+}
+
+// === impl Text ===
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Self {
+        let mut bytes = [0; SHORT];
+        match (bytes.get_mut(..text.len()), u8::try_from(text.len())) {
+            (Some(short), Ok(len)) => {
+                short.copy_from_slice(text.as_bytes());
+                Self::Short { len, bytes }
+            }
+            _ => Self::Long(text.into()),
+        }
+    }
+}
+
+impl AsRef<str> for Text {
+    fn as_ref(&self) -> &str {
+        match self {
+            // ASCII, so always text.
+            Self::Short { len, bytes } => bytes
+                .get(..usize::from(*len))
+                .and_then(|bytes| std::str::from_utf8(bytes).ok())
+                .unwrap_or_default(),
+            Self::Long(text) => text,
+        }
+    }
+}
+
+// === impl Parsed ===
+
+impl<T: FromStr<Err = NameError>> de::Visitor<'_> for Parsed<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.1)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+}
 
 // === impl Address ===
 
@@ -165,6 +264,10 @@ impl FromStr for Address {
     type Err = NameError;
 
     fn from_str(text: &str) -> Result<Self, NameError> {
+        // The usual form first: an IPv4 address with its port.
+        if let Ok(address) = text.parse::<SocketAddrV4>() {
+            return Ok(SocketAddr::from(address).into());
+        }
         if let Ok(ip) = text.parse::<IpAddr>() {
             return Ok(ip.into());
         }
@@ -190,8 +293,7 @@ impl Serialize for Address {
 
 impl<'de> Deserialize<'de> for Address {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = Cow::<'de, str>::deserialize(from)?;
-        text.parse().map_err(D::Error::custom)
+        from.deserialize_str(Parsed(PhantomData, "an IP address, or one with a port"))
     }
 }
 

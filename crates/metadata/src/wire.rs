@@ -7,10 +7,15 @@ pub mod cache;
 pub mod load;
 pub mod pick;
 
+use std::{fmt::Display, ops::RangeInclusive};
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
+
+/// Endpoints that one call names at most: those of a whole cluster.
+pub const MAX_CANDIDATES: usize = 4096;
 
 /// Around each answer but those of probes and metrics.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -56,4 +61,20 @@ impl From<&Fault> for ErrorBody {
             reason: fault.reason().to_owned(),
         }
     }
+}
+
+/// Refuses a number outside of a range.
+fn in_range<T: PartialOrd + Display>(
+    field: &str,
+    value: T,
+    range: RangeInclusive<T>,
+) -> Result<(), Fault> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let (from, to) = range.into_inner();
+    Err(Fault::invalid(
+        field,
+        format!("expected {from} to {to}, got {value}"),
+    ))
 }

@@ -1,10 +1,14 @@
 //! Load, as our endpoint picker reports it: ordered batches under a lease.
 
+use hashbrown::HashSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::load::PromptLength;
-use crate::name::{Address, Cluster, Instance, RequestId};
+use super::{in_range, load::PromptLength};
+use crate::{
+    fault::Fault,
+    name::{Address, Cluster, Instance, RequestId},
+};
 
 /// Shortest and longest lease, in milliseconds.
 pub const LEASE_MS: std::ops::RangeInclusive<u32> = 1000..=60_000;
@@ -102,4 +106,30 @@ pub struct ClusterState {
     pub chunks: u64,
     /// Who reports, by name.
     pub leases: Vec<Lease>,
+}
+
+// === impl Batch ===
+
+impl Batch {
+    /// Checks what the types do not hold.
+    ///
+    /// # Errors
+    /// [`Fault::InvalidParameter`] names the first field that is out of its range, or an id that occurs again.
+    pub fn validate(&self) -> Result<(), Fault> {
+        in_range("lease_ms", self.lease_ms, LEASE_MS)?;
+        in_range("shard", self.shard, 0..=MAX_SHARDS - 1)?;
+        let mut ids = HashSet::with_capacity(self.puts.len() + self.deletes.len());
+        let once = |field: String| Fault::invalid(field, "this id occurs before in the batch");
+        for (at, put) in self.puts.iter().enumerate() {
+            if !ids.insert(&put.request_id) {
+                return Err(once(format!("puts[{at}].request_id")));
+            }
+        }
+        for (at, id) in self.deletes.iter().enumerate() {
+            if !ids.insert(id) {
+                return Err(once(format!("deletes[{at}]")));
+            }
+        }
+        Ok(())
+    }
 }

@@ -4,7 +4,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use xxhash_rust::xxh64::xxh64;
 
-use crate::name::{Address, Cluster};
+use super::{MAX_CANDIDATES, in_range};
+use crate::{
+    fault::Fault,
+    name::{Address, Cluster},
+};
 
 /// Most chunks of one prompt.
 pub const MAX_CHUNKS: usize = 8192;
@@ -72,6 +76,43 @@ pub struct Save {
     /// Ours: how many chunks the endpoint's cache holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u32>,
+}
+
+// === impl Query ===
+
+impl Query {
+    /// Checks what the types do not hold.
+    ///
+    /// # Errors
+    /// [`Fault::InvalidParameter`] names the first field that is out of its range.
+    pub fn validate(&self) -> Result<(), Fault> {
+        in_range("top_k", self.top_k.unwrap_or(0), 0..=MAX_TOP_K)?;
+        in_range("topk", self.topk.unwrap_or(0), 0..=MAX_TOP_K)?;
+        let candidates = self.candidates.as_ref().map_or(0, Vec::len);
+        if candidates > MAX_CANDIDATES {
+            let why = format!("expected at most {MAX_CANDIDATES} endpoints");
+            return Err(Fault::invalid("candidates", why));
+        }
+        Ok(())
+    }
+
+    /// How many endpoints to name; none: as the service is told.
+    pub fn limit(&self) -> Option<u32> {
+        self.top_k.or(self.topk).filter(|it| *it > 0)
+    }
+}
+
+// === impl Save ===
+
+impl Save {
+    /// Checks what the types do not hold.
+    ///
+    /// # Errors
+    /// [`Fault::InvalidParameter`] names the first field that is out of its range.
+    pub fn validate(&self) -> Result<(), Fault> {
+        in_range("ttl_s", self.ttl_s.unwrap_or(1), 1..=u32::MAX)?;
+        in_range("capacity", self.capacity.unwrap_or(1), 1..=u32::MAX)
+    }
 }
 
 // === impl PromptHash ===

@@ -1,15 +1,21 @@
 //! A pick and its reservation in one step.
 
+use hashbrown::HashSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{cache::PromptHash, load::PromptLength};
-use crate::name::{Address, Cluster, RequestId};
+use super::{MAX_CANDIDATES, cache::PromptHash, in_range, load::PromptLength};
+use crate::{
+    fault::Fault,
+    name::{Address, Cluster, RequestId},
+};
 
 /// How long a reservation stays unconfirmed, in milliseconds.
 pub const RESERVE_MS: std::ops::RangeInclusive<u32> = 1000..=60_000;
 /// How many endpoints a pick names at most.
 pub const MAX_COUNT: u32 = 8;
+/// 1e100: no sum or product of so large weights and biases leaves the finite numbers.
+const MAX_WEIGHT: f64 = 1e100;
 
 /// `POST /v1/pick`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -121,7 +127,53 @@ pub struct Picked {
     pub prompt_length: i64,
 }
 
+// === impl Pick ===
+
+impl Pick {
+    /// Checks what the types do not hold.
+    ///
+    /// # Errors
+    /// [`Fault::InvalidParameter`] names the first field that is out of its range, or a candidate that occurs again.
+    pub fn validate(&self) -> Result<(), Fault> {
+        in_range("count", self.count, 1..=MAX_COUNT)?;
+        in_range("reserve_ms", self.reserve_ms, RESERVE_MS)?;
+        if self.candidates.is_empty() || self.candidates.len() > MAX_CANDIDATES {
+            let why = format!("expected 1 to {MAX_CANDIDATES} endpoints");
+            return Err(Fault::invalid("candidates", why));
+        }
+        let mut ips = HashSet::with_capacity(self.candidates.len());
+        for (at, Candidate { ip, bias }) in self.candidates.iter().enumerate() {
+            if !ips.insert(ip) {
+                let why = "this endpoint occurs before among the candidates";
+                return Err(Fault::invalid(format!("candidates[{at}].ip"), why));
+            }
+            if !(-MAX_WEIGHT..=MAX_WEIGHT).contains(bias) {
+                let why = "expected a number from -1e100 to 1e100";
+                return Err(Fault::invalid(format!("candidates[{at}].bias"), why));
+            }
+        }
+        self.params.validate()
+    }
+}
+
 // === impl Params ===
+
+impl Params {
+    fn validate(&self) -> Result<(), Fault> {
+        in_range("params.candidate_percent", self.candidate_percent, 0..=100)?;
+        let weights = [
+            ("params.cache_radio_weight", self.cache_radio_weight),
+            ("params.request_load_weight", self.request_load_weight),
+            ("params.prefill_load_weight", self.prefill_load_weight),
+            ("params.weight", self.weight),
+        ];
+        let bad = |(_, weight): &&(&str, f64)| !(0.0..=MAX_WEIGHT).contains(weight);
+        match weights.iter().find(bad) {
+            Some((field, _)) => Err(Fault::invalid(*field, "expected a number from 0 to 1e100")),
+            None => Ok(()),
+        }
+    }
+}
 
 impl Default for Params {
     fn default() -> Self {
