@@ -324,3 +324,6 @@ impl Center {
         true
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -104,9 +104,9 @@ impl Space {
         now.since(Moment::after_start(used))
     }
 
-    /// Nothing is charged and no lease lives.
+    /// No endpoint had load lately and no lease lives.
     pub(super) fn is_idle(&self) -> bool {
-        self.live.load(Ordering::Relaxed) == 0 && self.endpoints.read().sum().0 == 0
+        self.live.load(Ordering::Relaxed) == 0 && self.endpoints.read().len() == 0
     }
 
     /// Gives back what it has of the bounds; for a cluster that goes.

@@ -49,7 +49,7 @@ const SWEEP_FOR_COLUMN: usize = 512;
 /// # Memory
 /// [`Stats::bytes`] is at most the `max_bytes` of [`PrefixIndex::new`], which pays for one entry in 64 bytes. While a
 /// table grows, which happens to one shard at a time in each inserting thread, its old copy comes on top. At the bound
-/// an entry takes 58 bytes, and less where endpoints share blocks.
+/// an entry takes 54 bytes, and less where endpoints share blocks.
 ///
 /// # Threads
 /// [`matches`](Self::matches) takes one shared lock for a call and none for a block; it waits for a shard only if

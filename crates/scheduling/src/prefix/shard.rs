@@ -45,9 +45,10 @@ pub(super) struct Shard {
     evictions: u64,
 }
 
+/// 28 bytes: a whole 64-bit number in it would make them 32.
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    hash: u64,
+    hash: Bytes,
     column: u32,
     newer: u32,
     older: u32,
@@ -55,6 +56,10 @@ struct Node {
     /// The second from which on it is over; 0 while it is unused.
     end: u32,
 }
+
+/// A 64-bit number without its alignment.
+#[derive(Clone, Copy, Debug)]
+struct Bytes([u8; 8]);
 
 /// Where a walk over the nodes of a shard is, and what it found.
 #[derive(Clone, Copy, Debug)]
@@ -216,14 +221,17 @@ impl Shard {
             sum ^= self.table.warm(*hash);
         }
         for bucket in &buckets[..hashes.len()] {
-            sum ^= self.nodes.get(*bucket as usize).map_or(0, |it| it.hash);
+            sum ^= self
+                .nodes
+                .get(*bucket as usize)
+                .map_or(0, |it| it.hash.whole());
         }
         // What may be evicted in their place.
         let mut at = self.lists[column].oldest;
         let mut oldest = [0; WARM];
         for hash in &mut oldest[..hashes.len()] {
             if let Some(node) = self.nodes.get(at as usize) {
-                (*hash, at) = (node.hash, node.newer);
+                (*hash, at) = (node.hash.whole(), node.newer);
             }
         }
         for hash in &oldest[..hashes.len()] {
@@ -270,7 +278,7 @@ impl Shard {
         let mut at = self.buckets[self.bucket(hash, column)];
         while at != NONE {
             let node = &self.nodes[at as usize];
-            if node.hash == hash && node.column as usize == column {
+            if node.hash.whole() == hash && node.column as usize == column {
                 break;
             }
             at = node.chained;
@@ -290,7 +298,7 @@ impl Shard {
         }
         let bucket = self.bucket(hash, column);
         let new = Node {
-            hash,
+            hash: Bytes::of(hash),
             column: u32::try_from(column).unwrap_or(NONE),
             newer: NONE,
             older: NONE,
@@ -330,7 +338,7 @@ impl Shard {
             chained,
             ..
         } = self.nodes[at as usize];
-        let column = column as usize;
+        let (hash, column) = (hash.whole(), column as usize);
         let bucket = self.bucket(hash, column);
         if self.buckets[bucket] == at {
             self.buckets[bucket] = chained;
@@ -402,7 +410,7 @@ impl Shard {
         self.buckets = vec![NONE; room];
         for at in 0..self.nodes.len() {
             let Node { hash, column, .. } = self.nodes[at];
-            let bucket = self.bucket(hash, column as usize);
+            let bucket = self.bucket(hash.whole(), column as usize);
             self.nodes[at].chained = self.buckets[bucket];
             self.buckets[bucket] = u32::try_from(at).unwrap_or(NONE);
         }
@@ -439,6 +447,18 @@ impl Shard {
 
     fn resize_table(&mut self, room: usize) {
         self.table = Arc::new(self.table.resized(room));
+    }
+}
+
+// === impl Bytes ===
+
+impl Bytes {
+    fn of(number: u64) -> Self {
+        Self(number.to_ne_bytes())
+    }
+
+    fn whole(self) -> u64 {
+        u64::from_ne_bytes(self.0)
     }
 }
 
