@@ -357,4 +357,19 @@ mod tests {
         assert_eq!(id("é"), Err(NameError::Visible));
         assert_eq!(id(""), Err(NameError::Length(128)));
     }
+
+    #[rstest]
+    #[case(1)]
+    #[case(36)]
+    #[case(38)]
+    #[case(39)]
+    #[case(128)]
+    fn an_id_of_any_length_is_read_as_written(#[case] length: usize) {
+        let text: String = ('!'..='~').cycle().take(length).collect();
+        let json = serde_json::to_string(&text).unwrap();
+        let id: RequestId = serde_json::from_str(&json).unwrap();
+        assert_eq!(id.as_str(), text);
+        assert_eq!(serde_json::to_string(&id).unwrap(), json);
+        assert_ne!(id, text.replacen('!', "?", 1).parse().unwrap());
+    }
 }
