@@ -13,9 +13,11 @@ mod cache_index;
 mod center;
 mod fault;
 mod name;
+mod outbox;
 pub mod wire;
 
 pub use cache_index::CacheIndex;
 pub use center::{Center, ClusterSize, Limits, Now, Sizes, Swept};
 pub use fault::{Bound, Fault};
 pub use name::{Address, Cluster, Instance, NameError, RequestId};
+pub use outbox::{MAX_CHANGES, Outbox, Reply, Reporting};

@@ -42,6 +42,7 @@ pub(super) struct Table {
 #[derive(Debug)]
 #[repr(align(64))]
 struct Endpoint {
+    address: Address,
     requests: AtomicI64,
     prefill: AtomicI64,
     changed_unix_ns: AtomicI64,
@@ -132,8 +133,7 @@ impl Table {
     }
 
     pub(super) fn address(&self, at: u32) -> Option<Address> {
-        let found = self.order.iter().find(|(_, it)| *it == at);
-        found.map(|(address, _)| *address)
+        self.get(at).map(|it| it.address)
     }
 
     /// Unfinished requests and prefill.
@@ -206,6 +206,7 @@ impl Table {
 
     fn create(&mut self, address: Address, now: Now) {
         let endpoint = Some(Endpoint {
+            address,
             requests: AtomicI64::new(0),
             prefill: AtomicI64::new(0),
             changed_unix_ns: AtomicI64::new(now.unix_ns),

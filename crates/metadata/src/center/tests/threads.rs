@@ -32,7 +32,7 @@ fn round(center: &Center, picker: u64, round: u64, now: Now, rng: &mut StdRng) {
     let unowned = format!("u{}", rng.random_range(0..20));
     let _ = center.add(mk_add(&unowned, endpoint, 3), false, now);
     let _ = center.remove(&id(&unowned), true, now);
-    if round % 50 == 0 {
+    if round.is_multiple_of(50) {
         center.end_leases(&"epp-0".parse().unwrap(), u64::MAX, now);
     }
 }
@@ -65,7 +65,9 @@ fn nothing_is_left_or_lost_where_calls_meet_sweeps() {
                 })
             })
             .collect();
-        pickers.into_iter().for_each(|it| it.join().unwrap());
+        for picker in pickers {
+            picker.join().unwrap();
+        }
         done.store(true, Ordering::Relaxed);
         sweeper.join().unwrap();
     });
