@@ -77,7 +77,7 @@ pub enum Bound {
     Endpoints,
     /// Clusters.
     Clusters,
-    /// Instances that report, or shards of one.
+    /// Instances that report: live leases.
     Instances,
 }
 

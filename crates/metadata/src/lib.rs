@@ -6,7 +6,7 @@
 //! ```text
 //!  endpoint picker                               Metadata-Center
 //!  charges ──► Outbox ──► wire::Batch ──────────► Center ──► loads  ─┐
-//!                         wire::PickRequest ────►        ──► caches ─┴─► wire::Picks
+//!                         wire::Pick ───────────►        ──► caches ─┴─► wire::Picks
 //! ```
 
 mod cache_index;
