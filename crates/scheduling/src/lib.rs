@@ -22,7 +22,10 @@ mod endpoint;
 mod explanation;
 mod filter;
 pub mod flow;
+pub mod inference_lb;
 mod load;
+pub mod murmur3;
+mod percent;
 mod pick;
 pub mod prefix;
 mod profile;
@@ -46,6 +49,7 @@ pub use load::{
     Booking, CacheLayout, Freshness, Load, Lora, MAX_TRANSIT, Quality, Reading, ScrapeFailure,
     ScrapeStart, Scraped, Values,
 };
+pub use percent::top_percent;
 pub use pick::{Choice, Chosen, NoPick, choose, choose_explained};
 pub use profile::{Picker, PickerKind, Profile, WeightedScorer};
 pub use registry::{LINGER, Registry};

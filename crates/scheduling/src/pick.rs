@@ -7,13 +7,11 @@ use crate::{
     candidates::Candidates,
     explanation::{Exclusion, Explanation},
     load::Quality,
+    percent::TIE,
     profile::{PickerKind, Profile},
     request::{MAX_LIST, Request},
     table::Table,
 };
-
-/// Scores closer than this are equal: rounding must not decide.
-const TIE: f64 = 1e-9;
 
 /// The members to try in order, best first; at least one.
 pub type Choice = SmallVec<[Chosen; 1]>;

@@ -20,4 +20,4 @@ mod table;
 mod tests;
 
 pub use chain::{chain, seed};
-pub use index::{DEFAULT_CAPACITY, PrefixIndex, Stats};
+pub use index::{Cursor, DEFAULT_CAPACITY, PrefixIndex, Stats};

@@ -14,7 +14,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{
     columns::{Bounds, Columns},
-    shard::Shard,
+    shard::{NEVER, Shard, Walk},
     table::{GROUP, Key, MAX_COLUMNS, Table},
 };
 use crate::slot::Slot;
@@ -49,7 +49,7 @@ const SWEEP_FOR_COLUMN: usize = 512;
 /// # Memory
 /// [`Stats::bytes`] is at most the `max_bytes` of [`PrefixIndex::new`], which pays for one entry in 64 bytes. While a
 /// table grows, which happens to one shard at a time in each inserting thread, its old copy comes on top. At the bound
-/// an entry takes 50 bytes, and less where endpoints share blocks.
+/// an entry takes 54 bytes, and less where endpoints share blocks.
 ///
 /// # Threads
 /// [`matches`](Self::matches) takes one shared lock for a call and none for a block; it waits for a shard only if
@@ -71,12 +71,22 @@ pub struct Stats {
     pub endpoints: usize,
     /// Pairs of block and endpoint, those of removed endpoints included until they are swept.
     pub entries: usize,
+    /// Entries that gave way to others since the start.
+    pub evictions: u64,
     /// Different blocks; one counts again for each 64 endpoints.
     pub blocks: usize,
     /// Heap bytes of all tables as allocated, used or not.
     pub bytes: usize,
     /// Entries that fit under the memory bound.
     pub max_entries: usize,
+}
+
+/// Where [`PrefixIndex::expire`] goes on; the default is the beginning.
+#[derive(Clone, Copy, Debug)]
+pub struct Cursor {
+    shard: usize,
+    walk: Walk,
+    done: bool,
 }
 
 /// Two cache lines (processors fetch pairs), so that writers of neighbors do not disturb each other.
@@ -150,13 +160,21 @@ impl PrefixIndex {
     /// The endpoint has these blocks from now on, as its most recently used; of these the last are evicted first, so
     /// that what is left is a prefix. No effect for a removed slot.
     pub fn insert(&self, chain: &[u64], slot: Slot) {
+        self.insert_until(chain, slot, NEVER);
+    }
+
+    /// As [`insert`](Self::insert); from the second `expiry_second` on, [`expire`](Self::expire) takes those of these
+    /// blocks that no other insert keeps for longer.
+    pub fn insert_until(&self, chain: &[u64], slot: Slot, expiry_second: u32) {
+        // 0 is for what is unused.
+        let expiry = expiry_second.max(1);
         let Some((columns, column)) = self.column_or_admit(slot) else {
             return;
         };
         self.write_each(chain, &columns, |shard, hashes| {
             shard.warm(hashes, column);
             for hash in hashes.iter().rev() {
-                shard.touch(*hash, column, &columns);
+                shard.touch(*hash, column, expiry, &columns);
             }
             shard.sweep(SWEEP, &columns);
         });
@@ -209,6 +227,44 @@ impl PrefixIndex {
         swept
     }
 
+    /// Forgets blocks that are over at `now_second`: goes on from `cursor`, looks at up to `max_blocks` of them in one
+    /// shard and forgets an eighth as many at most. Says how many it forgot. A shard where nothing is over yet costs
+    /// nothing.
+    pub fn expire(&self, cursor: &mut Cursor, now_second: u32, max_blocks: usize) -> usize {
+        let columns = self.columns.read();
+        let Cursor { shard, walk, .. } = cursor;
+        let (expired, at_end) = self.write(*shard, &columns, |it| {
+            it.expire(walk, now_second, max_blocks)
+        });
+        if at_end {
+            *cursor = Cursor {
+                shard: *shard + 1,
+                done: *shard + 1 >= self.shards.len(),
+                ..Cursor::default()
+            };
+        }
+        expired
+    }
+
+    /// How many blocks these endpoints have together; takes each shard's lock in turn.
+    pub fn entries_of(&self, slots: &[Slot]) -> usize {
+        let columns = self.columns.read();
+        let of: Vec<_> = slots.iter().filter_map(|it| columns.column(*it)).collect();
+        let entries = |Line(shard): &Line<Mutex<Shard>>| {
+            let shard = shard.lock();
+            of.iter().map(|column| shard.len(*column)).sum::<usize>()
+        };
+        self.shards.iter().map(entries).sum()
+    }
+
+    /// So many endpoints are tracked at once, those that were removed and are not swept yet among them.
+    pub fn max_endpoints(&self) -> usize {
+        let Bounds {
+            columns, places, ..
+        } = self.columns.read().bounds();
+        columns.min(places)
+    }
+
     /// Counts what there is now; takes each shard's lock in turn.
     pub fn stats(&self) -> Stats {
         let columns = self.columns.read();
@@ -216,6 +272,7 @@ impl PrefixIndex {
         let mut stats = Stats {
             endpoints: columns.endpoints(),
             entries: 0,
+            evictions: 0,
             blocks: 0,
             bytes: Self::fixed_bytes(bounds) + columns.bytes(),
             max_entries: bounds.entries * bounds.shards,
@@ -223,6 +280,7 @@ impl PrefixIndex {
         for Line(shard) in &self.shards {
             let shard = shard.lock();
             stats.entries += shard.entries();
+            stats.evictions += shard.evictions();
             stats.blocks += shard.records();
             stats.bytes += shard.bytes();
         }
@@ -376,6 +434,28 @@ impl PrefixIndex {
 impl fmt::Debug for PrefixIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.stats().fmt(f)
+    }
+}
+
+// === impl Cursor ===
+
+impl Cursor {
+    /// All shards were seen.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+}
+
+impl Default for Cursor {
+    fn default() -> Self {
+        Self {
+            shard: 0,
+            walk: Walk {
+                at: 0,
+                next_end: NEVER,
+            },
+            done: false,
+        }
     }
 }
 

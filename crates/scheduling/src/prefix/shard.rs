@@ -8,6 +8,8 @@ use super::{
 };
 
 const NONE: u32 = u32::MAX;
+/// An end that never comes.
+pub(super) const NEVER: u32 = u32::MAX;
 /// Spreads the columns of one hash over the buckets; any odd number with mixed bits.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Blocks of one insert in one shard that are loaded ahead: 2048 blocks over 64 shards are 32.
@@ -35,15 +37,36 @@ pub(super) struct Shard {
     /// The limits that were seen, and the first column which may have more than its limit since.
     version: u64,
     sweep_at: usize,
+    /// No entry ends before this second.
+    next_end: u32,
+    /// The same of what the walk that is under way may have missed.
+    missed_end: u32,
+    /// Entries that gave way to others.
+    evictions: u64,
 }
 
+/// 28 bytes: a whole 64-bit number in it would make them 32.
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    hash: u64,
+    hash: Bytes,
     column: u32,
     newer: u32,
     older: u32,
     chained: u32,
+    /// The second from which on it is over; 0 while it is unused.
+    end: u32,
+}
+
+/// A 64-bit number without its alignment.
+#[derive(Clone, Copy, Debug)]
+struct Bytes([u8; 8]);
+
+/// Where a walk over the nodes of a shard is, and what it found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walk {
+    pub(super) at: usize,
+    /// The earliest end of the nodes so far.
+    pub(super) next_end: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +93,9 @@ impl Shard {
             key,
             version: 0,
             sweep_at: 0,
+            next_end: NEVER,
+            missed_end: NEVER,
+            evictions: 0,
         }
     }
 
@@ -98,6 +124,10 @@ impl Shard {
         self.records
     }
 
+    pub(super) fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
     pub(super) fn table(&self) -> &Arc<Table> {
         &self.table
     }
@@ -120,22 +150,25 @@ impl Shard {
         }
     }
 
-    /// Makes `hash` the block that the column used last.
-    pub(super) fn touch(&mut self, hash: u64, column: usize, columns: &Columns) {
+    /// Makes `hash` the block that the column used last; it stays until the second `end`, or as it was to stay if that is
+    /// longer.
+    pub(super) fn touch(&mut self, hash: u64, column: usize, end: u32, columns: &Columns) {
         let node = self.find(hash, column);
         if node != NONE {
             self.unlink(node);
             self.link(node);
+            let node = &mut self.nodes[node as usize];
+            node.end = node.end.max(end);
             return;
         }
         // Once more than needed: a limit that was lowered is reached soon, with bounded work for each call.
         let over = (self.len(column) + 1).saturating_sub(columns.limit(column));
         for _ in 0..over.min(2) {
-            self.evict(column);
+            self.evictions += u64::from(self.evict(column));
         }
         // The limits leave room for all, so if the shard is full then some column is over its limit.
         if self.entries < columns.bounds().entries || self.sweep(1, columns) > 0 {
-            self.add(hash, column, columns.bounds().entries);
+            self.add(hash, column, end, columns.bounds().entries);
         }
     }
 
@@ -145,6 +178,42 @@ impl Shard {
         if node != NONE {
             self.release(node);
         }
+    }
+
+    /// Forgets what is over at the second `now` among the next nodes: looks at up to `max`, and forgets an eighth of it
+    /// at most. True at the end of the shard, which is at once where nothing is over.
+    pub(super) fn expire(&mut self, walk: &mut Walk, now: u32, max: usize) -> (usize, bool) {
+        if walk.at == 0 {
+            if self.next_end > now {
+                return (0, true);
+            }
+            self.missed_end = NEVER;
+        }
+        let mut expired = 0;
+        for _ in 0..max {
+            if walk.at >= self.nodes.len() {
+                break;
+            }
+            let Node { end, .. } = self.nodes[walk.at];
+            if end == 0 {
+                // Unused.
+            } else if end > now {
+                walk.next_end = walk.next_end.min(end);
+            } else {
+                self.release(u32::try_from(walk.at).unwrap_or(NONE));
+                expired += 1;
+            }
+            walk.at += 1;
+            if expired >= (max / 8).max(1) {
+                break;
+            }
+        }
+        let done = walk.at >= self.nodes.len();
+        if done {
+            self.next_end = walk.next_end.min(self.missed_end);
+            self.shrink();
+        }
+        (expired, done)
     }
 
     /// Loads what `touch` of each hash is about to read, in steps within which loads overlap.
@@ -160,14 +229,17 @@ impl Shard {
             sum ^= self.table.warm(*hash);
         }
         for bucket in &buckets[..hashes.len()] {
-            sum ^= self.nodes.get(*bucket as usize).map_or(0, |it| it.hash);
+            sum ^= self
+                .nodes
+                .get(*bucket as usize)
+                .map_or(0, |it| it.hash.whole());
         }
         // What may be evicted in their place.
         let mut at = self.lists[column].oldest;
         let mut oldest = [0; WARM];
         for hash in &mut oldest[..hashes.len()] {
             if let Some(node) = self.nodes.get(at as usize) {
-                (*hash, at) = (node.hash, node.newer);
+                (*hash, at) = (node.hash.whole(), node.newer);
             }
         }
         for hash in &oldest[..hashes.len()] {
@@ -188,6 +260,8 @@ impl Shard {
                 }
             } else if swept < max {
                 self.evict(self.sweep_at);
+                // Those of a removed endpoint give way to nothing.
+                self.evictions += u64::from(columns.limit(self.sweep_at) > 0);
                 swept += 1;
             } else {
                 break;
@@ -212,7 +286,7 @@ impl Shard {
         let mut at = self.buckets[self.bucket(hash, column)];
         while at != NONE {
             let node = &self.nodes[at as usize];
-            if node.hash == hash && node.column as usize == column {
+            if node.hash.whole() == hash && node.column as usize == column {
                 break;
             }
             at = node.chained;
@@ -220,7 +294,9 @@ impl Shard {
         at
     }
 
-    fn add(&mut self, hash: u64, column: usize, max_entries: usize) {
+    fn add(&mut self, hash: u64, column: usize, end: u32, max_entries: usize) {
+        self.next_end = self.next_end.min(end);
+        self.missed_end = self.missed_end.min(end);
         if !self.table.has_room_for(self.records + 1) {
             let room = self.table.room();
             self.resize_table((room + room / 4).min(Table::room_for(max_entries + 1)));
@@ -230,11 +306,12 @@ impl Shard {
         }
         let bucket = self.bucket(hash, column);
         let new = Node {
-            hash,
+            hash: Bytes::of(hash),
             column: u32::try_from(column).unwrap_or(NONE),
             newer: NONE,
             older: NONE,
             chained: self.buckets[bucket],
+            end,
         };
         let at = self.free;
         let at = if at == NONE {
@@ -251,12 +328,14 @@ impl Shard {
         self.records += usize::from(self.table.set(hash, column));
     }
 
-    /// Forgets the column's least recently used block.
-    fn evict(&mut self, column: usize) {
+    /// Forgets the column's least recently used block; false if it has none.
+    fn evict(&mut self, column: usize) -> bool {
         let at = self.lists[column].oldest;
-        if at != NONE {
-            self.release(at);
+        if at == NONE {
+            return false;
         }
+        self.release(at);
+        true
     }
 
     /// The node is unused from now on.
@@ -268,7 +347,7 @@ impl Shard {
             chained,
             ..
         } = self.nodes[at as usize];
-        let column = column as usize;
+        let (hash, column) = (hash.whole(), column as usize);
         let bucket = self.bucket(hash, column);
         if self.buckets[bucket] == at {
             self.buckets[bucket] = chained;
@@ -279,7 +358,8 @@ impl Shard {
             }
             self.nodes[before].chained = chained;
         }
-        self.nodes[at as usize].chained = self.free;
+        let node = &mut self.nodes[at as usize];
+        (node.chained, node.end) = (self.free, 0);
         self.free = at;
         self.entries -= 1;
         self.records -= usize::from(self.table.clear(hash, column));
@@ -339,7 +419,7 @@ impl Shard {
         self.buckets = vec![NONE; room];
         for at in 0..self.nodes.len() {
             let Node { hash, column, .. } = self.nodes[at];
-            let bucket = self.bucket(hash, column as usize);
+            let bucket = self.bucket(hash.whole(), column as usize);
             self.nodes[at].chained = self.buckets[bucket];
             self.buckets[bucket] = u32::try_from(at).unwrap_or(NONE);
         }
@@ -370,11 +450,24 @@ impl Shard {
             }
         }
         self.free = NONE;
+        self.missed_end = 0;
         self.fill_buckets(room);
     }
 
     fn resize_table(&mut self, room: usize) {
         self.table = Arc::new(self.table.resized(room));
+    }
+}
+
+// === impl Bytes ===
+
+impl Bytes {
+    fn of(number: u64) -> Self {
+        Self(number.to_ne_bytes())
+    }
+
+    fn whole(self) -> u64 {
+        u64::from_ne_bytes(self.0)
     }
 }
 

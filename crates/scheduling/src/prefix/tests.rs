@@ -29,6 +29,16 @@ fn matched(index: &PrefixIndex, chain: &[u64], slot: Slot) -> u32 {
     out[0]
 }
 
+/// Goes through all blocks, so many a step.
+fn expire(index: &PrefixIndex, now: u32, step: usize) -> usize {
+    let mut cursor = Cursor::default();
+    let mut expired = 0;
+    while !cursor.is_done() {
+        expired += index.expire(&mut cursor, now, step);
+    }
+    expired
+}
+
 /// The rules in the plainest form.
 struct Oracle {
     shards: usize,
@@ -38,12 +48,14 @@ struct Oracle {
 
 struct OracleEndpoint {
     capacity: usize,
-    blocks: Vec<Vec<u64>>,
+    /// Each with its end.
+    blocks: Vec<Vec<(u64, u32)>>,
 }
 
 #[derive(Clone, Debug)]
 enum Op {
-    Insert(Prompt, Slot),
+    Insert(Prompt, Slot, u32),
+    Expire(u32),
     Forget(Prompt, Slot),
     Remove(Slot),
     SetCapacity(Slot, usize),
@@ -88,15 +100,16 @@ impl Oracle {
             .flatten()
     }
 
-    fn insert(&mut self, chain: &[u64], slot: Slot) {
+    fn insert(&mut self, chain: &[u64], slot: Slot, end: u32) {
         let shards = self.shards;
         let Some(endpoint) = self.endpoint(slot) else {
             return;
         };
         for hash in chain.iter().rev() {
             let blocks = &mut endpoint.blocks[usize::try_from(*hash).unwrap() % shards];
-            blocks.retain(|it| it != hash);
-            blocks.insert(0, *hash);
+            let before = blocks.iter().find(|it| it.0 == *hash).map_or(0, |it| it.1);
+            blocks.retain(|it| it.0 != *hash);
+            blocks.insert(0, (*hash, end.max(before)));
             blocks.truncate((endpoint.capacity / shards).max(1));
         }
     }
@@ -107,8 +120,15 @@ impl Oracle {
             && *generation == slot.generation
         {
             for blocks in &mut endpoint.blocks {
-                blocks.retain(|hash| !chain.contains(hash));
+                blocks.retain(|it| !chain.contains(&it.0));
             }
+        }
+    }
+
+    fn expire(&mut self, now: u32) {
+        let present = self.endpoints.values_mut().filter_map(|it| it.1.as_mut());
+        for blocks in present.flat_map(|it| &mut it.blocks) {
+            blocks.retain(|it| it.1 > now);
         }
     }
 
@@ -137,7 +157,8 @@ impl Oracle {
             return 0;
         }
         let has = |hash: &&u64| {
-            endpoint.blocks[usize::try_from(**hash).unwrap() % self.shards].contains(hash)
+            let blocks = &endpoint.blocks[usize::try_from(**hash).unwrap() % self.shards];
+            blocks.iter().any(|it| it.0 == **hash)
         };
         u32::try_from(chain.iter().take_while(has).count()).unwrap()
     }
@@ -163,7 +184,9 @@ fn any_prompt() -> impl Strategy<Value = Prompt> {
 
 fn any_op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        8 => (any_prompt(), any_slot()).prop_map(|(prompt, slot)| Op::Insert(prompt, slot)),
+        8 => (any_prompt(), any_slot(), prop_oneof![1..9_u32, Just(u32::MAX)])
+            .prop_map(|(prompt, slot, end)| Op::Insert(prompt, slot, end)),
+        2 => (0..9_u32).prop_map(Op::Expire),
         2 => (any_prompt(), any_slot()).prop_map(|(prompt, slot)| Op::Forget(prompt, slot)),
         8 => any_prompt().prop_map(Op::Match),
         1 => any_slot().prop_map(Op::Remove),
@@ -191,9 +214,13 @@ proptest! {
         let slots = all_slots();
         for op in ops {
             match op {
-                Op::Insert(prompt, slot) => {
-                    index.insert(&prompt.chain(), slot);
-                    oracle.insert(&prompt.chain(), slot);
+                Op::Insert(prompt, slot, end) => {
+                    index.insert_until(&prompt.chain(), slot, end);
+                    oracle.insert(&prompt.chain(), slot, end);
+                }
+                Op::Expire(now) => {
+                    expire(&index, now, 5);
+                    oracle.expire(now);
                 }
                 Op::Forget(prompt, slot) => {
                     index.forget(&prompt.chain(), slot);
@@ -227,6 +254,24 @@ proptest! {
         prop_assert_eq!(stats.entries, oracle.entries());
         prop_assert!(stats.blocks <= stats.entries && stats.bytes <= bytes);
     }
+}
+
+#[test]
+fn a_block_that_is_inserted_behind_a_walk_is_found_by_the_next() {
+    let index = PrefixIndex::new(MIB, 1);
+    let (early, late) = (mk_chain("early", 40), mk_chain("late", 8));
+    index.insert_until(&early, slot(0, 0), 1);
+    let mut cursor = Cursor::default();
+    assert_eq!(index.expire(&mut cursor, 1, 16), 2);
+    assert!(!cursor.is_done());
+    // Into the places that the walk has passed.
+    index.insert_until(&late[..2], slot(0, 0), 3);
+    while !cursor.is_done() {
+        index.expire(&mut cursor, 1, 16);
+    }
+    assert_eq!(index.stats().entries, 2);
+    assert_eq!(expire(&index, 2, 16), 0);
+    assert_eq!(expire(&index, 3, 16), 2);
 }
 
 #[test]

@@ -1,0 +1,179 @@
+use xxhash_rust::xxh64::xxh64;
+
+use super::*;
+
+#[test]
+fn requests_are_bounded_and_those_that_end_make_room() {
+    let center = Center::new(Limits {
+        requests: 3,
+        ..Limits::default()
+    });
+    let full = || Err(Fault::Limit(Bound::Requests));
+    center.add(mk_add("x", 1, 1), false, at_ms(0)).unwrap();
+    center
+        .pick(&mk_pick("r", 1), &mut mk_rng(), at_ms(0))
+        .unwrap();
+    let batch = |seq, puts, deletes| {
+        center
+            .batch(mk_batch(seq, true, puts, deletes), at_ms(0))
+            .map(|_| ())
+    };
+    assert_eq!(batch(1, vec![put("a", 1, 1), put("b", 1, 1)], &[]), full());
+    assert_eq!(center.sizes().requests, 2, "nothing of it was applied");
+    assert_eq!(
+        batch(1, vec![put("a", 1, 1), put("r", 1, 1)], &[]),
+        Ok(()),
+        "r is a reservation"
+    );
+    assert_eq!(center.add(mk_add("y", 1, 1), false, at_ms(0)), full());
+    let picks = center.pick(&mk_pick("s", 1), &mut mk_rng(), at_ms(0));
+    assert_eq!(picks.map(|_| ()), full());
+    assert_eq!(
+        batch(2, vec![put("c", 1, 1), put("d", 1, 1)], &[]),
+        Ok(()),
+        "as many as go"
+    );
+    center.remove(&id("x"), false, at_ms(0)).unwrap();
+    assert_eq!(center.add(mk_add("y", 1, 1), false, at_ms(0)), Ok(()));
+    assert_eq!(loads(&center), [(1, 3, 3)]);
+}
+
+#[test]
+fn a_refused_batch_keeps_the_lease() {
+    let center = Center::new(Limits {
+        requests: 1,
+        ..Limits::default()
+    });
+    center
+        .batch(mk_batch(1, true, vec![put("x", 1, 1)], &[]), at_ms(0))
+        .unwrap();
+    let more = mk_batch(2, false, vec![put("y", 1, 1)], &[]);
+    center.batch(more, at_ms(9_000)).unwrap_err();
+    sweep_seconds(&center, 9, 18);
+    assert_eq!(loads(&center), [(1, 1, 1)]);
+}
+
+#[test]
+fn endpoints_of_a_cluster_are_bounded() {
+    let center = Center::new(Limits {
+        endpoints: 2,
+        ..Limits::default()
+    });
+    let full = || Err(Fault::Limit(Bound::Endpoints));
+    let three = vec![put("a", 1, 1), put("b", 2, 1), put("c", 3, 1)];
+    let refused = center.batch(mk_batch(1, true, three, &[]), at_ms(0));
+    assert_eq!(refused.map(|_| ()), full());
+    assert_eq!(center.loads(&cluster("c")), Some(vec![]), "all or none");
+    center.add(mk_add("x", 1, 1), false, at_ms(0)).unwrap();
+    center.add(mk_add("y", 2, 1), false, at_ms(0)).unwrap();
+    assert_eq!(center.add(mk_add("z", 3, 1), false, at_ms(0)), full());
+    assert_eq!(center.sizes().requests, 2);
+    let other = Add {
+        cluster: cluster("d"),
+        ..mk_add("z", 3, 1)
+    };
+    assert_eq!(center.add(other, false, at_ms(0)), Ok(()));
+}
+
+#[test]
+fn clusters_are_bounded_and_one_kept_for_its_cache_gives_way() {
+    let center = Center::new(Limits {
+        clusters: 1,
+        ..Limits::default()
+    });
+    let save = |name, now| {
+        let save = Save {
+            cluster: cluster(name),
+            prompt_hash: vec![1].into(),
+            ip: ip(1),
+            ttl_s: None,
+            capacity: None,
+        };
+        center.save(&save, now)
+    };
+    save("c", at_ms(0)).unwrap();
+    assert_eq!(
+        save("d", at_ms(659_999)),
+        Err(Fault::Limit(Bound::Clusters))
+    );
+    assert_eq!(save("d", at_ms(660_000)), Ok(()));
+    assert_eq!(center.sizes().clusters, 1);
+    assert_eq!(center.loads(&cluster("c")), None);
+}
+
+#[test]
+fn live_leases_are_bounded() {
+    let center = Center::new(Limits {
+        instances: 1,
+        ..Limits::default()
+    });
+    let begin = |instance: &str, now| {
+        let instance = instance.parse().unwrap();
+        center
+            .batch(
+                Batch {
+                    instance,
+                    ..mk_batch(1, true, vec![], &[])
+                },
+                now,
+            )
+            .map(|_| ())
+    };
+    begin("a", at_ms(0)).unwrap();
+    assert_eq!(begin("b", at_ms(0)), Err(Fault::Limit(Bound::Instances)));
+    for second in 1..=5 {
+        let now = at_ms(second * 60_000);
+        center.sweep(now);
+        assert_eq!(begin(&format!("after-{second}"), now), Ok(()));
+    }
+}
+
+#[test]
+fn early_deletes_are_bounded() {
+    let center = Center::new(Limits::default());
+    for request in 0..150_000 {
+        center
+            .remove(&id(&format!("r{request}")), false, at_ms(0))
+            .unwrap();
+    }
+    let lost = (0..150_000).filter(|request| {
+        let before = center.shared.requests.taken();
+        center
+            .add(mk_add(&format!("r{request}"), 1, 1), false, at_ms(1))
+            .unwrap();
+        center.shared.requests.taken() > before
+    });
+    assert_eq!(lost.count() / 1000, 49, "about 100,000 are kept");
+}
+
+#[test]
+fn the_cache_index_stays_within_its_memory() {
+    let limits = Limits {
+        cache_max_bytes: 1 << 20,
+        ..Limits::default()
+    };
+    let center = Center::new(limits);
+    for endpoint in 1..=40u8 {
+        let hash = |chunk: u16| xxh64(&chunk.to_le_bytes(), endpoint.into());
+        let hashes: Vec<_> = (0..1000).map(hash).collect();
+        let save = Save {
+            cluster: cluster("c"),
+            prompt_hash: hashes.into(),
+            ip: ip(endpoint),
+            ttl_s: None,
+            capacity: None,
+        };
+        center.save(&save, at_ms(0)).unwrap();
+    }
+    let sizes = center.sizes();
+    assert!(sizes.cache_bytes <= 1 << 20, "{sizes:?}");
+    assert!(
+        sizes.cache_entries > 10_000 && sizes.cache_evictions > 10_000,
+        "{sizes:?}"
+    );
+    center.sweep(Now {
+        at: at_ms(0).at + ONE_HOUR + Duration::from_secs(2),
+        unix_ns: 0,
+    });
+    assert_eq!(center.sizes().cache_entries, 0);
+}

@@ -1,0 +1,202 @@
+//! Charges that no instance reports in batches: a call adds each, and calls end it.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+    time::Duration,
+};
+
+use moment::Moment;
+use parking_lot::Mutex;
+
+use super::{
+    Now,
+    endpoints::Charge,
+    room::Room,
+    space::{Shared, Space},
+    timed::Timed,
+};
+use crate::{
+    fault::Fault,
+    name::RequestId,
+    wire::load::{Add, PromptLength},
+};
+
+const SHARDS: usize = 64;
+/// For how long a delete waits for the add that it overtook.
+const EARLY: Duration = Duration::from_secs(2);
+/// 100,000 such deletes in all shards.
+const MAX_EARLY: usize = 100_000usize.div_ceil(SHARDS);
+
+/// By request id, of all clusters: the deletes name no cluster.
+#[derive(Debug)]
+pub(super) struct Unowned {
+    shards: Box<[Mutex<Shard>]>,
+    hasher: RandomState,
+}
+
+#[derive(Debug)]
+struct Shard {
+    entries: Timed<Entry>,
+    early: usize,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Charge(Arc<Space>, Charge),
+    /// Deleted before it was added.
+    Early {
+        whole: bool,
+    },
+}
+
+// === impl Unowned ===
+
+impl Unowned {
+    pub(super) fn new() -> Self {
+        let shard = || Shard {
+            entries: Timed::new(),
+            early: 0,
+        };
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::new(shard())).collect(),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// Adds a charge until `until`, unless it is known or was deleted before. `open` finds the cluster.
+    pub(super) fn add(
+        &self,
+        add: Add,
+        strict: bool,
+        until: Moment,
+        now: Now,
+        open: impl FnOnce() -> Result<Arc<Space>, Fault>,
+        shared: &Shared,
+    ) -> Result<(), Fault> {
+        let mut shard = self.shard(&add.request_id).lock();
+        let mut prefill = prefill(add.prompt_length);
+        shard.end_if_over(&add.request_id, now, &shared.requests);
+        match shard.entries.get_mut(&add.request_id) {
+            Some((_, Entry::Charge(space, charge))) => {
+                let same = space.endpoints.read().address(charge.endpoint) == Some(add.ip);
+                return if strict && !same {
+                    Err(Fault::Duplicate(add.request_id.to_string()))
+                } else {
+                    Ok(())
+                };
+            }
+            Some((_, Entry::Early { whole: true })) => return Ok(()),
+            Some((_, Entry::Early { whole: false })) => prefill = 0,
+            None => {}
+        }
+        let space = open()?;
+        let charge = space.charge(&add.request_id, add.ip, prefill, shared, now)?;
+        shard.forget_early(&add.request_id);
+        let entry = Entry::Charge(space, charge);
+        shard.entries.insert(add.request_id, until, entry);
+        Ok(())
+    }
+
+    /// The first token came, or with `whole` the end.
+    pub(super) fn delete(
+        &self,
+        id: &RequestId,
+        whole: bool,
+        strict: bool,
+        now: Now,
+        room: &Room,
+    ) -> Result<(), Fault> {
+        let shard = &mut *self.shard(id).lock();
+        shard.end_if_over(id, now, room);
+        match shard.entries.get_mut(id) {
+            Some((_, Entry::Charge(space, charge))) => {
+                if whole {
+                    shard.end(id, now, room);
+                } else if charge.prefill > 0 {
+                    let prefill = -charge.prefill();
+                    charge.prefill = 0;
+                    space
+                        .endpoints
+                        .read()
+                        .change(charge.endpoint, 0, prefill, now);
+                }
+            }
+            _ if strict => return Err(Fault::UnknownRequest(id.to_string())),
+            Some((until, Entry::Early { whole: was })) => {
+                *until = now.at + EARLY;
+                *was |= whole;
+            }
+            None if shard.early < MAX_EARLY => {
+                shard.early += 1;
+                let entry = Entry::Early { whole };
+                shard.entries.insert(id.clone(), now.at + EARLY, entry);
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Ends what is over; says how many charges.
+    pub(super) fn sweep(&self, now: Now, room: &Room) -> usize {
+        let mut ended = 0;
+        for shard in &self.shards {
+            let mut from = Some(0);
+            while let Some(at) = from {
+                let mut shard = shard.lock();
+                let Shard { entries, early } = &mut *shard;
+                from = entries.sweep(at, now.at, |entry| {
+                    ended += usize::from(matches!(entry, Entry::Charge(..)));
+                    entry.end(early, now, room);
+                });
+            }
+        }
+        ended
+    }
+
+    fn shard(&self, id: &RequestId) -> &Mutex<Shard> {
+        let shard = self.hasher.hash_one(id) % SHARDS as u64;
+        &self.shards[usize::try_from(shard).unwrap_or(0)]
+    }
+}
+
+/// As a [`Charge`] has it.
+pub(super) fn prefill(length: PromptLength) -> u32 {
+    u32::try_from(i64::from(length)).unwrap_or(u32::MAX)
+}
+
+// === impl Shard ===
+
+impl Shard {
+    fn end(&mut self, id: &RequestId, now: Now, room: &Room) {
+        if let Some(entry) = self.entries.remove(id) {
+            entry.end(&mut self.early, now, room);
+        }
+    }
+
+    fn end_if_over(&mut self, id: &RequestId, now: Now, room: &Room) {
+        if matches!(self.entries.get_mut(id), Some((until, _)) if *until <= now.at) {
+            self.end(id, now, room);
+        }
+    }
+
+    fn forget_early(&mut self, id: &RequestId) {
+        if self.entries.remove(id).is_some() {
+            self.early -= 1;
+        }
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    fn end(self, early: &mut usize, now: Now, room: &Room) {
+        match self {
+            Self::Charge(space, charge) => {
+                space.endpoints.read().subtract(charge, now);
+                room.give(1);
+            }
+            Self::Early { .. } => *early -= 1,
+        }
+    }
+}

@@ -1,0 +1,261 @@
+use std::collections::BTreeMap;
+
+use proptest::{collection::vec, prelude::*};
+
+use super::*;
+use crate::{Center, Limits, Now};
+
+const SHARDS: u32 = 2;
+
+fn mk_outbox(max_waiting: usize) -> Outbox {
+    let reporting = Reporting {
+        shards: SHARDS,
+        max_waiting,
+        lease_ms: 15_000,
+    };
+    let (cluster, instance) = ("c".parse().unwrap(), "epp-0".parse().unwrap());
+    Outbox::new(cluster, instance, 1, reporting)
+}
+
+fn id(number: u8) -> RequestId {
+    format!("r{number}").parse().unwrap()
+}
+
+fn ip(last: u8) -> Address {
+    format!("10.0.0.{last}:8000").parse().unwrap()
+}
+
+fn length(length: i64) -> PromptLength {
+    length.try_into().unwrap()
+}
+
+fn at(second: u64) -> Moment {
+    Moment::from_millis(second * 1000)
+}
+
+fn applied(resync: bool) -> Reply {
+    Reply::Applied(Applied {
+        resync,
+        lease_ms: 15_000,
+    })
+}
+
+/// An outbox whose leases have begun, and the shard of request 1.
+fn mk_begun(max_waiting: usize) -> (Outbox, u32) {
+    let outbox = mk_outbox(max_waiting);
+    for shard in 0..SHARDS {
+        assert!(outbox.take(shard, at(0)).unwrap().full);
+        outbox.settle(shard, &applied(false), at(0));
+    }
+    let shard = outbox.shard_of(&id(1));
+    (outbox, shard)
+}
+
+#[test]
+fn a_request_that_ends_before_it_was_sent_is_not_sent() {
+    let (outbox, shard) = mk_begun(10);
+    outbox.put(id(1), ip(1), length(5), false);
+    outbox.prompt_done(&id(1));
+    outbox.delete(&id(1), false);
+    assert_eq!(outbox.take(shard, at(1)), None);
+    assert_eq!(outbox.waiting(), 0);
+    // But the service may have a reservation.
+    outbox.put(id(1), ip(1), length(5), true);
+    outbox.delete(&id(1), false);
+    let batch = outbox.take(shard, at(1)).unwrap();
+    assert_eq!(
+        (&batch.puts[..], &batch.deletes[..]),
+        (&[][..], &[id(1)][..])
+    );
+    assert_eq!((batch.live, batch.prompt_sum), (0, 0));
+}
+
+#[test]
+fn changes_of_one_request_fall_together() {
+    let (outbox, shard) = mk_begun(10);
+    outbox.put(id(1), ip(1), length(5), false);
+    outbox.put(id(1), ip(2), length(5), false);
+    outbox.prompt_done(&id(1));
+    let batch = outbox.take(shard, at(1)).unwrap();
+    let now = put(2, 0);
+    assert_eq!((&batch.puts[..], batch.full), (&[now][..], false));
+    outbox.settle(shard, &applied(false), at(1));
+    assert_eq!(outbox.take(shard, at(1)), None);
+}
+
+fn put(endpoint: u8, prefill: i64) -> crate::wire::batch::Put {
+    crate::wire::batch::Put {
+        request_id: id(1),
+        ip: ip(endpoint),
+        prompt_length: length(prefill),
+    }
+}
+
+#[test]
+fn a_batch_without_reply_is_sent_again_as_it_was() {
+    let (outbox, shard) = mk_begun(10);
+    outbox.put(id(1), ip(1), length(5), false);
+    let batch = outbox.take(shard, at(1)).unwrap();
+    outbox.delete(&id(1), false);
+    assert_eq!(outbox.take(shard, at(2)), Some(Arc::clone(&batch)));
+    let known = Fault::StaleSeq {
+        last: batch.seq,
+        applied: true,
+    };
+    outbox.settle(shard, &Reply::Refused(known), at(2));
+    let next = outbox.take(shard, at(2)).unwrap();
+    assert_eq!((next.seq, next.full), (batch.seq + 1, false));
+    assert_eq!(next.deletes, [id(1)]);
+}
+
+#[test]
+fn a_third_of_the_lease_is_waited_for_changes() {
+    let (outbox, shard) = mk_begun(10);
+    assert_eq!(outbox.due(shard), at(5));
+    assert_eq!(outbox.take(shard, at(4)), None);
+    let batch = outbox.take(shard, at(5)).unwrap();
+    assert!(batch.puts.is_empty() && !batch.full);
+}
+
+#[test]
+fn what_the_service_lost_is_sent_in_full() {
+    let (outbox, shard) = mk_begun(10);
+    outbox.put(id(1), ip(1), length(5), false);
+    let is_full = |reply: Reply| {
+        outbox.take(shard, at(10)).unwrap();
+        outbox.settle(shard, &reply, at(10));
+        let batch = outbox.take(shard, at(10)).unwrap();
+        outbox.settle(shard, &applied(false), at(0));
+        (batch.full, batch.puts.len(), batch.epoch)
+    };
+    assert_eq!(is_full(applied(true)), (true, 1, 1));
+    assert_eq!(is_full(Reply::Refused(Fault::LeaseLost)), (true, 1, 1));
+    let epoch = Fault::StaleEpoch { current: 7 };
+    assert_eq!(is_full(Reply::Refused(epoch)), (true, 1, 8));
+    outbox.reset();
+    assert!(outbox.take(shard, at(10)).unwrap().full);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u8, u8, i64),
+    PromptDone(u8),
+    Delete(u8),
+    /// Of a shard; what becomes of the batch and of its reply.
+    Send(u32, Fate),
+    Restart,
+    Wait(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Arrives,
+    ReplyLost,
+    Lost,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let fate =
+        prop_oneof![3 => Just(Fate::Arrives), 1 => Just(Fate::ReplyLost), 1 => Just(Fate::Lost)];
+    prop_oneof![
+        6 => (0..20u8, 1..4u8, 0..3i64).prop_map(|(id, ip, length)| Step::Put(id, ip, length)),
+        2 => (0..20u8).prop_map(Step::PromptDone),
+        5 => (0..20u8).prop_map(Step::Delete),
+        4 => (0..SHARDS, fate).prop_map(|(shard, fate)| Step::Send(shard, fate)),
+        1 => prop_oneof![4 => (0..20u64).prop_map(Step::Wait), 1 => Just(Step::Restart)],
+    ]
+}
+
+fn send(outbox: &Outbox, center: &Center, shard: u32, fate: Fate, second: u64) {
+    let Some(batch) = outbox.take(shard, at(second)) else {
+        return;
+    };
+    let now = Now {
+        at: at(second),
+        unix_ns: 0,
+    };
+    if matches!(fate, Fate::Lost) {
+        return;
+    }
+    let applied = center.batch(Batch::clone(&batch), now);
+    if matches!(fate, Fate::Arrives) {
+        let reply = applied.map_or_else(Reply::Refused, Reply::Applied);
+        outbox.settle(shard, &reply, at(second));
+    }
+}
+
+/// Requests and prefill by endpoint.
+fn loads(center: &Center) -> BTreeMap<Address, (i32, i32)> {
+    let loads = center.loads(&"c".parse().unwrap()).unwrap_or_default();
+    let loads = loads.into_iter().filter(|it| it.queued_req_num > 0);
+    loads
+        .map(|it| (it.ip, (it.queued_req_num, it.prompt_length)))
+        .collect()
+}
+
+proptest! {
+    /// Few changes may wait, so that they overflow often.
+    #[test]
+    fn the_service_learns_all_in_the_end(steps in vec(any_step(), 1..120), max_waiting in 0..12usize) {
+        let outbox = mk_outbox(max_waiting);
+        let limits = Limits { cache_max_bytes: 1 << 20, ..Limits::default() };
+        let mut center = Center::new(limits);
+        let mut second = 0;
+        let mut live = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Put(number, endpoint, prefill) => {
+                    outbox.put(id(number), ip(endpoint), length(prefill), false);
+                    live.insert(number, (ip(endpoint), i32::try_from(prefill).unwrap()));
+                }
+                Step::PromptDone(number) => {
+                    outbox.prompt_done(&id(number));
+                    live.entry(number).and_modify(|it| it.1 = 0);
+                }
+                Step::Delete(number) => {
+                    outbox.delete(&id(number), false);
+                    live.remove(&number);
+                }
+                Step::Send(shard, fate) => send(&outbox, &center, shard, fate, second),
+                Step::Restart => center = Center::new(limits),
+                Step::Wait(seconds) => {
+                    second += seconds;
+                    center.sweep(Now { at: at(second), unix_ns: 0 });
+                }
+            }
+            prop_assert!(outbox.waiting() <= max_waiting);
+        }
+        // A renewal finds what was lost, and one more batch mends it.
+        for _ in 0..3 {
+            second += 5;
+            for shard in 0..SHARDS {
+                send(&outbox, &center, shard, Fate::Arrives, second);
+                send(&outbox, &center, shard, Fate::Arrives, second);
+            }
+        }
+        let mut expected = BTreeMap::new();
+        for (ip, prefill) in live.into_values() {
+            let load: &mut (i32, i32) = expected.entry(ip).or_default();
+            *load = (load.0 + 1, load.1 + prefill);
+        }
+        prop_assert_eq!(loads(&center), expected);
+        prop_assert_eq!(outbox.waiting(), 0);
+    }
+}
+
+#[test]
+fn changes_that_are_too_many_make_the_next_batch_full() {
+    let (outbox, shard) = mk_begun(3);
+    for number in 0..20 {
+        outbox.put(id(number), ip(1), length(1), false);
+    }
+    assert_eq!((outbox.waiting(), outbox.overflows() > 0), (3, true));
+    let mine = (0..20)
+        .filter(|it| outbox.shard_of(&id(*it)) == shard)
+        .count();
+    let batch = outbox.take(shard, at(1)).unwrap();
+    assert_eq!(
+        (batch.full, batch.puts.len(), batch.live),
+        (true, mine, mine as u64)
+    );
+}
