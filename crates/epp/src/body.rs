@@ -245,6 +245,18 @@ impl Api {
     }
 }
 
+// === impl BodyError ===
+
+impl BodyError {
+    /// The field of the body that is at fault, if it is one.
+    pub(crate) fn param(&self) -> Option<&'static str> {
+        match self {
+            Self::NoModel | Self::LongModel => Some("model"),
+            Self::NoObject | Self::NoText | Self::Json(_) => None,
+        }
+    }
+}
+
 // === impl Raw ===
 
 impl<'a> Raw<'a> {

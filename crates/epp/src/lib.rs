@@ -60,9 +60,9 @@ pub use director::{Director, DirectorCollector, ModelMatch, Options, Pool};
 pub use extproc::{BodyMode, ExtProc, Limits, Settings};
 pub use health::{Part, Readiness};
 pub use llm::{
-    AccessLog, Algorithm, Backend, Balance, ChatTemplate, Headers, LlmFilter, Match, Mode,
-    PromptError, PromptFacts, Protocol, Rule, RuleError, StreamOutput, Subset as RuleSubset, Table,
-    TraceId, Transcoders, Triton, TrtLlm, Wire, read as read_prompt,
+    AccessLog, Algorithm, Backend, Balance, ChatTemplate, Headers, LlmError, LlmFilter, Match,
+    Mode, PromptError, PromptFacts, Protocol, Rule, RuleError, StreamOutput, Subset as RuleSubset,
+    Table, TraceId, Transcoders, Triton, TrtLlm, Wire, read as read_prompt,
 };
 pub use metrics::{Metrics, PoolCollector};
 pub use moment::Clock;

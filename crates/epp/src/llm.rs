@@ -8,6 +8,7 @@
 
 mod config;
 mod prompt;
+mod refusal;
 mod rules;
 mod trace;
 
@@ -16,5 +17,7 @@ pub use config::{
     Transcoders, Triton, TrtLlm, Wire,
 };
 pub use prompt::{Mode, PromptError, PromptFacts, read};
+pub use refusal::LlmError;
+pub(crate) use refusal::body as error_body;
 pub use rules::{Headers, Match, Rule, RuleError, Subset, Table};
 pub use trace::TraceId;

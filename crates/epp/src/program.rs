@@ -441,7 +441,7 @@ fn begin<F: Reloaded>(flag: &str, file: F) -> Result<(F::Value, Reload<F>), Conf
         LoadError::Unreadable(_) => ConfigError::new(
             format!("{source}: {error}"),
             "a file of text that can be read, of at most 1 MiB",
-            &format!("{flag} /etc/epp/config.yaml"),
+            format!("{flag} /etc/epp/config.yaml"),
         ),
     })
 }

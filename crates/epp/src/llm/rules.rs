@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, hash_map::Entry},
+    fmt::Write,
     sync::Arc,
 };
 
@@ -351,7 +352,7 @@ impl Match {
             if !labels.is_empty() {
                 labels.push(',');
             }
-            labels.push_str(&format!("{key}={value}"));
+            let _ = write!(labels, "{key}={value}");
         }
         RuleError::LabelsMatchNone {
             model: model.to_owned(),

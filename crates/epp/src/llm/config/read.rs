@@ -225,19 +225,12 @@ fn header(value: Value<'_>) -> Option<(HeaderName, HeaderValue)> {
             "x-env",
         );
     }
-    let text = match section.value("value") {
-        Some(value) => value.text_or_empty("prod"),
-        None => {
-            refuse(
-                &section,
-                "value",
-                "it is missing",
-                "the value of the header",
-                "prod",
-            );
-            None
-        }
-    };
+    let value = section.value("value");
+    if value.is_none() {
+        let expected = "the value of the header";
+        refuse(&section, "value", "it is missing", expected, "prod");
+    }
+    let text = value.and_then(|value| value.text_or_empty("prod"));
     let value = text.and_then(|text| {
         let value = HeaderValue::from_bytes(text.as_bytes()).ok();
         let value = value.filter(|_| text.len() <= MAX_HEADER);

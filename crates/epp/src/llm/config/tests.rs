@@ -55,6 +55,16 @@ fn the_documented_example_is_read_as_it_is() {
 }
 
 #[test]
+fn the_example_of_our_documentation_can_be_used() {
+    let docs = include_str!("../../../../../docs/llm-filter.md");
+    let (_, rest) = docs.split_once("```yaml\n").expect("an example");
+    let (example, _) = rest.split_once("```").expect("its end");
+    let filter = accepted(example);
+    assert_eq!(filter.balance("qwen-2.5-72b").candidate_percent, 20);
+    assert!(filter.ignored.is_empty(), "{:?}", filter.ignored);
+}
+
+#[test]
 fn json_is_read_as_yaml_is() {
     let json =
         r#"{"protocol": "openai", "model_mapping_rule": {"m": {"rules": [{"cluster": "c"}]}}}"#;

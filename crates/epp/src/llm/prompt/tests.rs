@@ -10,9 +10,12 @@ use crate::body::Api;
 const CHAT: &str = "/v1/chat/completions";
 
 fn facts_of(path: &str, body: &str, mode: Mode, model: &str) -> Result<PromptFacts, PromptError> {
+    read(&parse(path, body), body.as_bytes(), mode, model)
+}
+
+fn parse(path: &str, body: &str) -> Parsed {
     let api = Api::for_path(path.as_bytes()).unwrap().unwrap();
-    let parsed = api.parse(body.as_bytes()).unwrap();
-    read(&parsed, body.as_bytes(), mode, model)
+    api.parse(body.as_bytes()).unwrap()
 }
 
 fn facts(path: &str, fields: &str, mode: Mode) -> PromptFacts {
@@ -159,7 +162,7 @@ fn media_stand_for_bytes_of_their_digest(
     let full = facts(CHAT, &fields, Mode::Full);
     assert_eq!(
         (full.length, full.text_bytes, full.is_vl),
-        (size + 1, 1, is_vl)
+        (size.saturating_add(1), 1, is_vl)
     );
     let digest = format!("{:032x}", xxh3_128(part.as_bytes()));
     let filler = digest.repeat(usize::try_from(size).unwrap() / 32);
