@@ -4,7 +4,6 @@
 mod json;
 
 use scheduling::murmur3::{CHUNK, Chunks, MAX_CHUNKS};
-use serde_json::value::RawValue;
 use xxhash_rust::{xxh3::xxh3_128, xxh64::Xxh64};
 
 use self::json::{Item, Shape, elements, item, shape, text, unescaped};
@@ -154,10 +153,12 @@ impl Reader {
                 self.name("tools");
                 self.raw(json);
             }
-            Span::Messages => elements(json, |message| {
-                self.messages = self.messages.saturating_add(1);
-                self.message(message);
-            }),
+            Span::Messages => {
+                for message in elements(json) {
+                    self.messages = self.messages.saturating_add(1);
+                    self.message(message);
+                }
+            }
             Span::System | Span::Instructions => self.said(Some("system"), json),
             Span::Input if shape(json) == Shape::Text => self.said(Some("user"), json),
             Span::Input | Span::Prompt | Span::TokenIds => self.bare(json),
@@ -165,7 +166,7 @@ impl Reader {
     }
 
     /// A message of a list; of the Responses API also other items.
-    fn message(&mut self, json: &RawValue) {
+    fn message(&mut self, json: &str) {
         let Some(message) = item(json) else {
             return self.record(json);
         };
@@ -173,7 +174,7 @@ impl Reader {
             return self.record(json);
         }
         let role = message.role.and_then(text);
-        let content = message.content.map_or("null", RawValue::get);
+        let content = message.content.unwrap_or_default();
         self.said(Some(role.as_deref().unwrap_or_default()), content);
         if let Some(calls) = message.tool_calls {
             self.record(calls);
@@ -187,22 +188,21 @@ impl Reader {
         }
         match shape(content) {
             Shape::Text => self.text(content),
-            Shape::List => elements(content, |part| self.part(part)),
+            Shape::List => elements(content).for_each(|part| self.part(part)),
             _ => {}
         }
     }
 
-    fn part(&mut self, json: &RawValue) {
-        if shape(json.get()) == Shape::Text {
-            return self.text(json.get());
+    fn part(&mut self, json: &str) {
+        if shape(json) == Shape::Text {
+            return self.text(json);
         }
         let Some(part) = item(json) else {
             return self.record(json);
         };
         match Part::of(&part) {
             Part::Text => {
-                let text = part.text.map(RawValue::get);
-                if let Some(text) = text.filter(|text| shape(text) == Shape::Text) {
+                if let Some(text) = part.text.filter(|text| shape(text) == Shape::Text) {
                     self.text(text);
                 }
             }
@@ -216,20 +216,18 @@ impl Reader {
         match shape(json) {
             Shape::Text => self.text(json),
             Shape::List => {
-                let mut is_first = true;
-                elements(json, |element| {
-                    let shape = shape(element.get());
-                    if matches!(shape, Shape::Text | Shape::List) && !is_first {
+                for (nth, element) in elements(json).enumerate() {
+                    let shape = shape(element);
+                    if matches!(shape, Shape::Text | Shape::List) && nth > 0 {
                         self.chunks.update(PART);
                     }
-                    is_first = false;
                     match shape {
-                        Shape::Text => self.text(element.get()),
-                        Shape::List => elements(element.get(), |id| self.token(id.get())),
+                        Shape::Text => self.text(element),
+                        Shape::List => elements(element).for_each(|id| self.token(id)),
                         Shape::Object => self.message(element),
-                        Shape::Other => self.token(element.get()),
+                        Shape::Other => self.token(element),
                     }
-                });
+                }
             }
             _ => {}
         }
@@ -257,7 +255,7 @@ impl Reader {
         self.length = self.length.saturating_add(count(&id));
     }
 
-    fn media(&mut self, media: Media, json: &RawValue) {
+    fn media(&mut self, media: Media, json: &str) {
         self.is_vl |= matches!(media, Media::Image | Media::Video);
         if self.mode == Mode::Text {
             return;
@@ -268,16 +266,16 @@ impl Reader {
         if self.chunks.bytes() >= HASHED {
             return;
         }
-        let digest = format!("{:032x}", xxh3_128(json.get().as_bytes()));
+        let digest = format!("{:032x}", xxh3_128(json.as_bytes()));
         for _ in 0..size.checked_div(DIGEST).unwrap_or_default() {
             self.chunks.update(digest.as_bytes());
         }
     }
 
-    fn record(&mut self, json: &RawValue) {
+    fn record(&mut self, json: &str) {
         if self.mode == Mode::Full {
             self.chunks.update(RECORD);
-            self.raw(json.get());
+            self.raw(json);
         }
     }
 
