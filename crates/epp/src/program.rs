@@ -85,8 +85,8 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     unused.check()?;
     let freshness = freshness(&pool);
     let (config, reloads) = configuration(config, freshness)?;
-    let (planner, plans) =
-        Planner::begin(config.clone()).map_err(|refusal| refused(SCRAPING, &refusal.into()))?;
+    let (planner, plans) = Planner::begin(config.clone())
+        .map_err(|refusal| refused(SCRAPING, &refusal.into(), ConfigFile::EXPECTED))?;
     let mut registry = Registry::default();
     let auth = tls.metrics_endpoint_auth;
     let security = Security::of(tls, &TlsMetrics::register(&mut registry))?;
@@ -418,7 +418,7 @@ fn configuration(
                 }
                 Ok(config)
             });
-            config.map_err(|refusals| refused("--config-text", &refusals))?
+            config.map_err(|refusals| refused("--config-text", &refusals, ConfigFile::EXPECTED))?
         }
         (None, None) => Config::default(),
     };
@@ -437,7 +437,7 @@ fn configuration(
 fn begin<F: Reloaded>(flag: &str, file: F) -> Result<(F::Value, Reload<F>), ConfigError> {
     let source = format!("{flag} {}", file.path().display());
     Reload::begin(file).map_err(|error| match error {
-        LoadError::Refused(refusals) => refused(&source, &refusals),
+        LoadError::Refused(refusals) => refused(&source, &refusals, F::EXPECTED),
         LoadError::Unreadable(_) => ConfigError::new(
             format!("{source}: {error}"),
             "a file of text that can be read, of at most 1 MiB",
@@ -447,18 +447,14 @@ fn begin<F: Reloaded>(flag: &str, file: F) -> Result<(F::Value, Reload<F>), Conf
 }
 
 /// The error that ends the program for what a configuration says.
-fn refused(source: &str, refusals: &Refusals) -> ConfigError {
+fn refused(source: &str, refusals: &Refusals, expected: (&str, &str)) -> ConfigError {
     match refusals.found() {
         [one] => ConfigError::new(
             format!("{source}: {}: {}", one.place(), one.problem),
             &one.expected,
             &one.example,
         ),
-        _ => ConfigError::new(
-            format!("{source}: {refusals}"),
-            "an EndpointPickerConfig",
-            "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, plugins: [{type: queue-scorer}]}",
-        ),
+        _ => ConfigError::new(format!("{source}: {refusals}"), expected.0, expected.1),
     }
 }
 

@@ -46,6 +46,9 @@ pub trait Reloaded {
     /// What it holds.
     type Value;
 
+    /// What it is, for people, and an example.
+    const EXPECTED: (&'static str, &'static str);
+
     /// Where it is.
     fn path(&self) -> &Path;
 
@@ -110,6 +113,11 @@ struct Item {
 impl Reloaded for ConfigFile {
     type Value = Config;
 
+    const EXPECTED: (&'static str, &'static str) = (
+        "an EndpointPickerConfig",
+        "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, plugins: [{type: queue-scorer}]}",
+    );
+
     fn path(&self) -> &Path {
         &self.path
     }
@@ -137,6 +145,11 @@ impl Reloaded for ConfigFile {
 
 impl Reloaded for LlmFilterFile {
     type Value = LlmFilter;
+
+    const EXPECTED: (&'static str, &'static str) = (
+        "the configuration of an LLM filter",
+        "{protocol: openai, model_mapping_rule: {qwen: {rules: [{cluster: ns/pool}]}}}",
+    );
 
     fn path(&self) -> &Path {
         &self.path

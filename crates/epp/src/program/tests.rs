@@ -115,4 +115,14 @@ fn a_bad_llm_filter_is_an_error_of_the_caller() {
         path.display()
     );
     assert!(error.to_string().starts_with(&want), "{error}");
+    fs::write(&path, "{}").unwrap();
+    let args = mk_args(None, None, Some(&path));
+    let error = configuration(args, Freshness::default())
+        .err()
+        .expect("refused");
+    let want = "expected the configuration of an LLM filter, for example {protocol: ";
+    assert!(
+        error.to_string().contains(want),
+        "of several places: {error}"
+    );
 }
