@@ -1,5 +1,6 @@
 //! Flags and their variables.
 
+mod center;
 mod tls;
 mod unused;
 
@@ -10,6 +11,10 @@ use discovery::{LabelSelector, TargetPorts};
 use process::LogArgs;
 use tracing::warn;
 
+pub use center::{
+    CenterApi, CenterEndpointId, CenterFallback, CenterSettings, CenterTls, Deadline,
+    MetadataCenterArgs,
+};
 pub use tls::TlsArgs;
 pub use unused::UnusedArgs;
 

@@ -45,8 +45,9 @@ mod thread;
 mod tls;
 
 pub use args::{
-    Args, ConfigArgs, ElectionArgs, ListenArgs, PoolArgs, RequestArgs, Size, Span, TlsArgs,
-    TracingArgs, UnusedArgs,
+    Args, CenterApi, CenterEndpointId, CenterFallback, CenterSettings, CenterTls, ConfigArgs,
+    Deadline, ElectionArgs, ListenArgs, MetadataCenterArgs, PoolArgs, RequestArgs, Size, Span,
+    TlsArgs, TracingArgs, UnusedArgs,
 };
 pub use body::{Api, BadPath, BodyError, Parsed};
 pub use budget::Budget;
