@@ -1,5 +1,6 @@
 //! Flags and their variables.
 
+mod center;
 mod tls;
 mod unused;
 
@@ -10,6 +11,10 @@ use discovery::{LabelSelector, TargetPorts};
 use process::LogArgs;
 use tracing::warn;
 
+pub use center::{
+    CenterApi, CenterEndpointId, CenterFallback, CenterSettings, CenterTls, Deadline,
+    MetadataCenterArgs,
+};
 pub use tls::TlsArgs;
 pub use unused::UnusedArgs;
 
@@ -112,6 +117,10 @@ pub struct ConfigArgs {
     /// The same as text.
     #[arg(long, env, value_name = "YAML")]
     pub config_text: Option<String>,
+    /// The configuration of an LLM filter, in YAML or JSON: rules by model and headers. Read again every 5 s and on SIGHUP; a
+    /// bad one changes nothing. Not together with isthmus.llmFilter in the configuration file.
+    #[arg(long, env, value_name = "PATH")]
+    pub llm_filter_config: Option<PathBuf>,
     /// What happens to types of plugins and to fields that this EPP does not know: strict refuses them, lenient ignores
     /// them with a warning.
     #[arg(long, env, value_name = "MODE", default_value = "strict")]

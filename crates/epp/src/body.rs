@@ -46,6 +46,10 @@ pub struct Parsed {
     pub cache_salt: Option<String>,
     /// The JSON values that make the prompt, in the order the engine reads them.
     pub spans: SmallVec<[Range<usize>; 3]>,
+    /// What each of the spans is.
+    pub(crate) kinds: SmallVec<[Span; 3]>,
+    /// The format has messages, and engines refuse a request without one.
+    pub(crate) wants_messages: bool,
     /// Tokens of the prompt, estimated from the bytes of its spans.
     pub prompt_tokens: usize,
 }
@@ -76,8 +80,9 @@ pub enum BodyError {
     NoModel,
 }
 
+/// A field of a request that is a part of its prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Span {
+pub(crate) enum Span {
     Instructions,
     Tools,
     System,
@@ -205,12 +210,11 @@ impl Api {
         let text = simdutf8::basic::from_utf8(body).map_err(|_| BodyError::NoText)?;
         let raw: Raw<'_> = serde_json::from_str(text).map_err(json_error)?;
         let model = raw.model.ok_or(BodyError::NoModel)?;
-        let spans: SmallVec<[Range<usize>; 3]> = self
+        let (kinds, spans): (SmallVec<[Span; 3]>, SmallVec<[Range<usize>; 3]>) = self
             .spans
             .iter()
-            .filter_map(|span| raw.span(*span))
-            .map(|json| place(json, text))
-            .collect();
+            .filter_map(|span| Some((*span, place(raw.span(*span)?, text))))
+            .unzip();
         let prompt_tokens = spans
             .iter()
             .map(ExactSizeIterator::len)
@@ -234,8 +238,22 @@ impl Api {
                 .map(Cow::into_owned)
                 .filter(|salt| !salt.is_empty()),
             spans,
+            kinds,
+            wants_messages: self.spans.contains(&Span::Messages),
             prompt_tokens,
         })
+    }
+}
+
+// === impl BodyError ===
+
+impl BodyError {
+    /// The field of the body that is at fault, if it is one.
+    pub(crate) fn param(&self) -> Option<&'static str> {
+        match self {
+            Self::NoModel | Self::LongModel => Some("model"),
+            Self::NoObject | Self::NoText | Self::Json(_) => None,
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod data;
 mod findings;
 mod flow;
 mod isthmus;
+mod lines;
 mod models;
 mod plugins;
 mod quantity;
@@ -22,18 +23,26 @@ mod reload;
 mod section;
 mod tree;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use scheduling::{Detector, Profile, SessionStrategy};
+
+use crate::llm::LlmFilter;
 
 pub use current::{CurrentConfig, InForce};
 pub use data::{ClientCert, EngineConfig, Engines, FileDiscovery, MetricsSource, Scheme};
 pub use findings::{Compat, Ignored, Refusal, Refusals};
 pub use flow::{Band, FairnessPolicy, FlowControl, OrderingPolicy};
 pub use isthmus::{RewriteRule, RewriteTarget, TrustedHeaders};
-pub use reload::{ConfigFile, ConfigMetrics, LoadError, Reload};
+pub use reload::{ConfigFile, ConfigMetrics, LlmFilterFile, LoadError, Reload, Reloaded};
 
+pub(crate) use findings::Findings;
 pub(crate) use models::Models;
+pub(crate) use section::{Bounds, Section, Value};
+pub(crate) use tree::Node;
 
 /// What a file says, with defaults for what it does not say.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +73,8 @@ pub struct Config {
     pub discovery: Option<FileDiscovery>,
     /// The bodies that are read.
     pub parsers: Parsers,
+    /// The LLM filter, where this file has it.
+    pub llm_filter: Option<Arc<LlmFilter>>,
     /// What of the file has no effect.
     pub ignored: Vec<Ignored>,
 }
@@ -127,6 +138,24 @@ impl Config {
         read::read(text, compat)
     }
 
+    /// Refuses the LLM filter that is in it, where another one has a file of its own.
+    ///
+    /// # Errors
+    /// [`Refusals`] of that block, if there is one.
+    pub fn refuse_llm_filter(&self) -> Result<(), Refusals> {
+        if self.llm_filter.is_none() {
+            return Ok(());
+        }
+        let refusal = Refusal {
+            item: "isthmus.llmFilter".to_owned(),
+            line: None,
+            problem: "--llm-filter-config names a file of it, too".to_owned(),
+            expected: "one of the two".to_owned(),
+            example: "--llm-filter-config /etc/epp/llm.yaml, and no isthmus.llmFilter".to_owned(),
+        };
+        Err(refusal.into())
+    }
+
     /// Takes over from `running` what only a restart changes, and names it where it differs.
     #[must_use]
     pub fn keep_fixed(&mut self, running: &Self) -> Vec<&'static str> {
@@ -160,6 +189,7 @@ impl Default for Config {
             engines: Engines::default(),
             discovery: None,
             parsers: Parsers::default(),
+            llm_filter: None,
             ignored: Vec::new(),
         }
     }

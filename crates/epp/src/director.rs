@@ -13,11 +13,13 @@ use tokio::sync::Notify;
 use tracing::debug;
 
 use crate::{
+    body::Api,
     config::{
         Band, Config, CurrentConfig, FairnessPolicy, FlowControl, InForce, OrderingPolicy, Parsers,
     },
     edit::Edit,
-    extproc::{Answer, PrefixMatch, Query, REQUEST_ID, Route},
+    extproc::{Answer, PrefixMatch, Query, REQUEST_ID, RequestHead, Route},
+    llm::{Headers, TraceId},
     reject::Reject,
     tap::ResponseTap,
 };
@@ -199,6 +201,15 @@ impl Director {
     /// The bodies that are read.
     pub(crate) fn parsers(&self) -> Parsers {
         self.config.load().parsers
+    }
+
+    /// The id of a request under an LLM filter: of all requests whose path carries an inference format, while there is one.
+    pub(crate) fn trace_id(&self, head: &RequestHead) -> Option<TraceId> {
+        let config = self.config.load();
+        config.llm_filter()?;
+        let api = Api::for_path(&head.path).ok().flatten();
+        api.filter(|api| config.parsers.has(api.parser()))?;
+        Some(TraceId::of(&Headers::new(&head.fields), &mut rand::rng()))
     }
 
     /// Lets requests that wait go on, for ever.

@@ -31,6 +31,7 @@ pub mod fuzz;
 mod gather;
 mod health;
 mod leader;
+mod llm;
 mod metrics;
 mod program;
 mod proto;
@@ -44,20 +45,26 @@ mod thread;
 mod tls;
 
 pub use args::{
-    Args, ConfigArgs, ElectionArgs, ListenArgs, PoolArgs, RequestArgs, Size, Span, TlsArgs,
-    TracingArgs, UnusedArgs,
+    Args, CenterApi, CenterEndpointId, CenterFallback, CenterSettings, CenterTls, ConfigArgs,
+    Deadline, ElectionArgs, ListenArgs, MetadataCenterArgs, PoolArgs, RequestArgs, Size, Span,
+    TlsArgs, TracingArgs, UnusedArgs,
 };
 pub use body::{Api, BadPath, BodyError, Parsed};
 pub use budget::Budget;
 pub use config::{
     Band, ClientCert, Compat, Config, ConfigFile, ConfigMetrics, CurrentConfig, EngineConfig,
-    Engines, FairnessPolicy, FileDiscovery, FlowControl, Ignored, InForce, LoadError,
-    MetricsSource, OrderingPolicy, Parser, Parsers, Prefix, Refusal, Refusals, Reload, RewriteRule,
-    RewriteTarget, Scheme, Session, TrustedHeaders,
+    Engines, FairnessPolicy, FileDiscovery, FlowControl, Ignored, InForce, LlmFilterFile,
+    LoadError, MetricsSource, OrderingPolicy, Parser, Parsers, Prefix, Refusal, Refusals, Reload,
+    Reloaded, RewriteRule, RewriteTarget, Scheme, Session, TrustedHeaders,
 };
 pub use director::{Director, DirectorCollector, ModelMatch, Options, Pool};
 pub use extproc::{BodyMode, ExtProc, Limits, Settings};
 pub use health::{Part, Readiness};
+pub use llm::{
+    AccessLog, Algorithm, Backend, Balance, ChatTemplate, Headers, LlmError, LlmFilter, Match,
+    Mode, PromptError, PromptFacts, Protocol, Rule, RuleError, StreamOutput, Subset as RuleSubset,
+    Table, TraceId, Transcoders, Triton, TrtLlm, Wire, read as read_prompt,
+};
 pub use metrics::{Metrics, PoolCollector};
 pub use moment::Clock;
 pub use program::run;

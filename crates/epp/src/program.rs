@@ -27,7 +27,10 @@ use crate::{
     admin::{AdminServer, Readers, Reviewer},
     args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs, TracingArgs},
     budget::Budget,
-    config::{Config, ConfigFile, ConfigMetrics, CurrentConfig, LoadError, Refusals, Reload},
+    config::{
+        Config, ConfigFile, ConfigMetrics, CurrentConfig, LlmFilterFile, LoadError, Refusals,
+        Reload, Reloaded,
+    },
     debug,
     director::{Director, DirectorCollector, Options, Pool},
     discovery::{Membership, ObjectsInForce, Opened, Source},
@@ -81,9 +84,9 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     } = args;
     unused.check()?;
     let freshness = freshness(&pool);
-    let (config, reload) = configuration(config, freshness)?;
-    let (planner, plans) =
-        Planner::begin(config.clone()).map_err(|refusal| refused(SCRAPING, &refusal.into()))?;
+    let (config, reloads) = configuration(config, freshness)?;
+    let (planner, plans) = Planner::begin(config.clone())
+        .map_err(|refusal| refused(SCRAPING, &refusal.into(), ConfigFile::EXPECTED))?;
     let mut registry = Registry::default();
     let auth = tls.metrics_endpoint_auth;
     let security = Security::of(tls, &TlsMetrics::register(&mut registry))?;
@@ -108,7 +111,12 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     };
     let budget = Budget::new(requests.max_buffered_bytes.0);
     let config_metrics = ConfigMetrics::register(&mut registry);
-    config_metrics.report(&config.load());
+    config_metrics.report(config.load().ignored());
+    if config.load().llm_filter().is_some() {
+        warn!(
+            "the LLM filter is read and its models are listed, but its rules choose no endpoints yet: the profile of the configuration does"
+        );
+    }
     registry.register_collector(Box::new(parts.collector(&pool, freshness, &budget)));
     let (mut ends, mut tasks) = (Ends::default(), Tasks::new());
     let tracing = spawn_spans(&mut tasks, &tracing, &pool, &mut registry, &mut ends);
@@ -118,9 +126,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         director: Arc::clone(&director),
     }));
 
-    if let Some(reload) = reload {
-        spawn_reload(&mut tasks, reload, config.clone(), config_metrics)?;
-    }
+    reloads.spawn(&mut tasks, &config, &config_metrics)?;
     for reload in security.reloads {
         spawn_tls_reload(&mut tasks, reload)?;
     }
@@ -169,6 +175,13 @@ struct Parts {
     clock: Clock,
     readiness: Readiness,
     metrics: Metrics,
+}
+
+/// What keeps files up to date.
+#[derive(Default)]
+struct Reloads {
+    config: Option<Reload>,
+    llm_filter: Option<Reload<LlmFilterFile>>,
 }
 
 /// The API server, and a client of it once somebody needs one.
@@ -371,74 +384,106 @@ fn freshness(args: &PoolArgs) -> Freshness {
     }
 }
 
-/// The configuration to begin with, and what keeps it up to date if it is a file.
+/// The configuration to begin with, and what keeps it up to date if it is of files.
 fn configuration(
     args: ConfigArgs,
     freshness: Freshness,
-) -> anyhow::Result<(CurrentConfig, Option<Reload>)> {
+) -> anyhow::Result<(CurrentConfig, Reloads)> {
     let ConfigArgs {
         config_file,
         config_text,
+        llm_filter_config,
         config_compat: compat,
     } = args;
-    let (mut config, reload) = match (config_file, config_text) {
+    let has_filter_file = llm_filter_config.is_some();
+    let mut reloads = Reloads::default();
+    let mut config = match (config_file, config_text) {
         (Some(path), _) => {
-            let source = format!("--config-file {}", path.display());
             let file = ConfigFile {
                 path,
                 compat,
                 freshness,
                 check: |config| Plan::load(config).map(drop),
+                has_filter_file,
             };
-            let (config, reload) = Reload::begin(file).map_err(|error| match error {
-                LoadError::Refused(refusals) => refused(&source, &refusals),
-                LoadError::Unreadable(_) => ConfigError::new(
-                    format!("{source}: {error}"),
-                    "a file of text that can be read, of at most 1 MiB",
-                    "--config-file /etc/epp/config.yaml",
-                ),
-            })?;
-            (config, Some(reload))
+            let (config, reload) = begin("--config-file", file)?;
+            reloads.config = Some(reload);
+            config
         }
         (None, Some(text)) => {
-            let config = Config::parse(&text, compat)
-                .map_err(|refusals| refused("--config-text", &refusals))?;
-            (config, None)
+            let config = Config::parse(&text, compat);
+            let config = config.and_then(|config| {
+                if has_filter_file {
+                    config.refuse_llm_filter()?;
+                }
+                Ok(config)
+            });
+            config.map_err(|refusals| refused("--config-text", &refusals, ConfigFile::EXPECTED))?
         }
-        (None, None) => (Config::default(), None),
+        (None, None) => Config::default(),
     };
     config.profile.freshness = freshness;
-    Ok((CurrentConfig::new(config), reload))
+    let config = CurrentConfig::new(config);
+    if let Some(path) = llm_filter_config {
+        let file = LlmFilterFile { path, compat };
+        let (filter, reload) = begin("--llm-filter-config", file)?;
+        config.set_llm_filter(filter);
+        reloads.llm_filter = Some(reload);
+    }
+    Ok((config, reloads))
+}
+
+/// Reads the file of a flag for the first time.
+fn begin<F: Reloaded>(flag: &str, file: F) -> Result<(F::Value, Reload<F>), ConfigError> {
+    let source = format!("{flag} {}", file.path().display());
+    Reload::begin(file).map_err(|error| match error {
+        LoadError::Refused(refusals) => refused(&source, &refusals, F::EXPECTED),
+        LoadError::Unreadable(_) => ConfigError::new(
+            format!("{source}: {error}"),
+            "a file of text that can be read, of at most 1 MiB",
+            format!("{flag} /etc/epp/config.yaml"),
+        ),
+    })
 }
 
 /// The error that ends the program for what a configuration says.
-fn refused(source: &str, refusals: &Refusals) -> ConfigError {
+fn refused(source: &str, refusals: &Refusals, expected: (&str, &str)) -> ConfigError {
     match refusals.found() {
         [one] => ConfigError::new(
-            format!("{source}: {}: {}", one.item, one.problem),
+            format!("{source}: {}: {}", one.place(), one.problem),
             &one.expected,
             &one.example,
         ),
-        _ => ConfigError::new(
-            format!("{source}: {refusals}"),
-            "an EndpointPickerConfig",
-            "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, plugins: [{type: queue-scorer}]}",
-        ),
+        _ => ConfigError::new(format!("{source}: {refusals}"), expected.0, expected.1),
     }
 }
 
-fn spawn_reload(
-    tasks: &mut Tasks,
-    reload: Reload,
-    current: CurrentConfig,
-    metrics: ConfigMetrics,
-) -> anyhow::Result<()> {
-    let hangups = hangups()?;
-    tasks.spawn(async move {
-        reload.run(current, metrics, hangups).await;
-        ("reload of the configuration", Ok(()))
-    });
-    Ok(())
+// === impl Reloads ===
+
+impl Reloads {
+    fn spawn(
+        self,
+        tasks: &mut Tasks,
+        current: &CurrentConfig,
+        metrics: &ConfigMetrics,
+    ) -> anyhow::Result<()> {
+        let Self { config, llm_filter } = self;
+        if let Some(reload) = config {
+            let run = reload.run(current.clone(), metrics.clone(), hangups()?);
+            tasks.spawn(async move {
+                run.await;
+                ("reload of the configuration", Ok(()))
+            });
+        }
+        if let Some(reload) = llm_filter {
+            let run = reload.run(current.clone(), metrics.clone(), hangups()?);
+            tasks.spawn(async move {
+                run.await;
+                ("reload of the LLM filter", Ok(()))
+            });
+        }
+        Ok(())
+    }
 }
 
 fn debug_pages(args: &ListenArgs, director: &Arc<Director>) -> Router {

@@ -2,12 +2,17 @@
 
 use scheduling::NoPick;
 
+use crate::llm::{LlmError, TraceId, error_body};
+
 /// A request-level failure. It becomes an immediate HTTP response, never a gRPC error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Reject {
-    /// The body of a path whose format is known cannot be read.
+    /// The body of a path whose format is known cannot be read; and the field that is at fault, if it is one.
     #[error("{0}")]
-    BadRequest(String),
+    BadRequest(String, Option<&'static str>),
+    /// The LLM filter has no place for it.
+    #[error(transparent)]
+    Llm(#[from] LlmError),
     /// No part of the body came for too long.
     #[error(
         "no part of the request body arrived for {seconds} s: send it faster or check the connection"
@@ -69,7 +74,8 @@ impl Reject {
     /// Stable: metric label, error type and dropped-reason header alike.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
-            Self::BadRequest(_) => "bad-request",
+            Self::BadRequest(..) => "bad-request",
+            Self::Llm(error) => error.reason(),
             Self::BodyTimeout { .. } => "body-timeout",
             Self::BodyTooLarge { .. } | Self::ModelNotSeen => "body-too-large",
             Self::Saturated | Self::Shed | Self::QueueFull(_) => "saturated",
@@ -83,7 +89,8 @@ impl Reject {
     /// HTTP status. 503 means that another pool may serve the request, 429 that this one will later.
     pub(crate) fn status(&self) -> u16 {
         match self {
-            Self::BadRequest(_) => 400,
+            Self::BadRequest(..) => 400,
+            Self::Llm(error) => error.status(),
             Self::BodyTimeout { .. } => 408,
             Self::BodyTooLarge { .. } | Self::ModelNotSeen => 413,
             Self::ModelNotFound(_) => 404,
@@ -105,7 +112,8 @@ impl Reject {
             | Self::Expired { .. }
             | Self::NoEndpoints(_)
             | Self::ShuttingDown => Some(format!("rejected-{}", self.reason())),
-            Self::BadRequest(_)
+            Self::BadRequest(..)
+            | Self::Llm(_)
             | Self::BodyTimeout { .. }
             | Self::BodyTooLarge { .. }
             | Self::ModelNotFound(_)
@@ -118,10 +126,25 @@ impl Reject {
         (self.status() == 429).then_some("1")
     }
 
-    /// The JSON body for the client.
-    pub(crate) fn body(&self) -> Vec<u8> {
+    /// The field of the request that is at fault.
+    fn param(&self) -> Option<&str> {
+        match self {
+            Self::BadRequest(_, param) => *param,
+            Self::Llm(error) => error.param(),
+            Self::ModelNotFound(Some(_)) => Some("model"),
+            _ => None,
+        }
+    }
+
+    /// The JSON body for the client: in the terms of the endpoint picker, or, with the id that the request has in logs, in
+    /// those of the LLM filter.
+    pub(crate) fn body(&self, trace_id: Option<&TraceId>) -> Vec<u8> {
+        let message = self.to_string();
+        if let Some(trace_id) = trace_id {
+            return error_body(&message, self.status(), self.param(), trace_id);
+        }
         let error = serde_json::json!({
-            "error": { "message": self.to_string(), "type": self.reason(), "code": self.status() }
+            "error": { "message": message, "type": self.reason(), "code": self.status() }
         });
         error.to_string().into_bytes()
     }
@@ -129,12 +152,14 @@ impl Reject {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use rstest::rstest;
 
     use super::*;
+    use crate::llm::{Headers, PromptError, RuleError};
 
     #[rstest]
-    #[case(Reject::BadRequest("no model".into()), 400, "bad-request", None, None)]
+    #[case(Reject::BadRequest("no model".into(), None), 400, "bad-request", None, None)]
     #[case(Reject::BodyTimeout { seconds: 60 }, 408, "body-timeout", None, None)]
     #[case(Reject::BodyTooLarge { limit: 9 }, 413, "body-too-large", None, None)]
     #[case(
@@ -170,9 +195,69 @@ mod tests {
         assert_eq!((reject.status(), reject.reason()), (status, reason));
         assert_eq!(reject.dropped_reason().as_deref(), dropped);
         assert_eq!(reject.retry_after(), retry_after);
-        let body: serde_json::Value = serde_json::from_slice(&reject.body()).unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&reject.body(None)).unwrap();
         assert_eq!(body["error"]["type"], reason);
         assert_eq!(body["error"]["code"], status);
         assert_eq!(body["error"]["message"], reject.to_string());
+    }
+
+    fn mk_rule_not_found() -> LlmError {
+        let (model, wanted) = ("m".to_owned(), "expected x-env: prod".to_owned());
+        LlmError::Rule(RuleError::RuleNotFound { model, wanted })
+    }
+
+    fn mk_transcode() -> LlmError {
+        let message = "n is 2: triton gives one answer".to_owned();
+        let param = Some("n".to_owned());
+        LlmError::Transcode { message, param }
+    }
+
+    #[rstest]
+    #[case(Reject::BadRequest("\"model\"".into(), Some("model")),
+        r#"{"error":{"message":"\"model\"","type":"BadRequestError","param":"model","code":400},"trace_id":"t"}"#)]
+    #[case(LlmError::from(PromptError::NoMessages).into(),
+        r#"{"error":{"message":"the request has no messages: set \"messages\" to a list of at least one","type":"BadRequestError","param":"messages","code":400},"trace_id":"t"}"#)]
+    #[case(LlmError::NoBody.into(),
+        r#"{"error":{"message":"the request has no body: send one as JSON","type":"BadRequestError","param":null,"code":400},"trace_id":"t"}"#)]
+    #[case(mk_transcode().into(),
+        r#"{"error":{"message":"n is 2: triton gives one answer","type":"BadRequestError","param":"n","code":400},"trace_id":"t"}"#)]
+    #[case(Reject::BodyTimeout { seconds: 60 },
+        r#"{"error":{"message":"no part of the request body arrived for 60 s: send it faster or check the connection","type":"BadRequestError","param":null,"code":408},"trace_id":"t"}"#)]
+    #[case(Reject::BodyTooLarge { limit: 9 },
+        r#"{"error":{"message":"the request body is larger than 9 bytes, the limit of --max-request-body","type":"BadRequestError","param":null,"code":413},"trace_id":"t"}"#)]
+    #[case(Reject::ModelNotFound(Some("gpt".into())),
+        r#"{"error":{"message":"the model \"gpt\" is not served here","type":"NotFoundError","param":"model","code":404},"trace_id":"t"}"#)]
+    #[case(mk_rule_not_found().into(),
+        r#"{"error":{"message":"no rule of the model \"m\" is for the headers of this request: expected x-env: prod","type":"NotFoundError","param":null,"code":404},"trace_id":"t"}"#)]
+    #[case(Reject::Shed,
+        r#"{"error":{"message":"the pool is saturated and the request is of low priority: retry later","type":"RateLimitError","param":null,"code":429},"trace_id":"t"}"#)]
+    #[case(LlmError::NoUpstreamData { server: "10.0.0.1:80".into() }.into(),
+        r#"{"error":{"message":"the model server 10.0.0.1:80 answered without a body: retry","type":"InferenceServerError","param":null,"code":503},"trace_id":"t"}"#)]
+    fn under_the_llm_filter_errors_are_those_of_openai(#[case] reject: Reject, #[case] want: &str) {
+        let field = (Bytes::from("x-request-id"), Bytes::from("t"));
+        let trace_id = TraceId::of(&Headers::new(&[field]), &mut rand::rng());
+        assert_eq!(String::from_utf8_lossy(&reject.body(Some(&trace_id))), want);
+    }
+
+    #[rstest]
+    #[case(RuleError::ModelNotFound("m".into()), 404, "model-not-found")]
+    #[case(RuleError::ClusterNotServed { model: "m".into(), cluster: "c".parse().unwrap() }, 404, "cluster-not-served")]
+    #[case(RuleError::LabelsMatchNone { model: "m".into(), labels: "a=b".into() }, 404, "labels-match-none")]
+    #[case(mk_rule_not_found(), 404, "rule-not-found")]
+    #[case(PromptError::NoMessages, 400, "bad-request")]
+    #[case(LlmError::NoBody, 400, "no-body")]
+    #[case(mk_transcode(), 400, "transcode")]
+    #[case(LlmError::NoUpstreamData { server: String::new() }, 503, "no-upstream-data")]
+    fn errors_of_the_llm_filter_have_their_reasons(
+        #[case] error: impl Into<LlmError>,
+        #[case] status: u16,
+        #[case] reason: &str,
+    ) {
+        let reject = Reject::from(error.into());
+        assert_eq!((reject.status(), reject.reason()), (status, reason));
+        assert_eq!(
+            (reject.dropped_reason(), reject.retry_after()),
+            (None, None)
+        );
     }
 }

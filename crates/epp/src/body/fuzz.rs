@@ -4,7 +4,11 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::{APIS, MAX_MESSAGE, MAX_MODEL, Parsed};
-use crate::{edit::Edit, fuzz::Choices};
+use crate::{
+    edit::Edit,
+    fuzz::Choices,
+    llm::{Mode, read as read_prompt},
+};
 
 const MODEL: &str = "an \"other\" model";
 
@@ -35,6 +39,7 @@ fn check(parsed: &Parsed, body: &[u8]) {
         let value = serde_json::from_slice::<&serde_json::value::RawValue>(json);
         assert!(value.is_ok(), "{span:?} is no value");
     }
+    check_prompt(parsed, body);
     let mut edit = Edit::default();
     assert_eq!(edit.rewrite_model(parsed.model_at.clone(), MODEL), Ok(()));
     let parts: Vec<_> = edit.apply_body(Bytes::copy_from_slice(body)).collect();
@@ -47,4 +52,16 @@ fn check(parsed: &Parsed, body: &[u8]) {
     tree.insert("model".to_owned(), MODEL.into());
     let spliced = serde_json::from_slice::<Value>(&edited).ok();
     assert_eq!(spliced, Some(Value::Object(tree)));
+}
+
+fn check_prompt(parsed: &Parsed, body: &[u8]) {
+    let text = read_prompt(parsed, body, Mode::Text, MODEL);
+    let full = read_prompt(parsed, body, Mode::Full, MODEL);
+    let (Ok(text), Ok(full)) = (&text, &full) else {
+        assert_eq!(text, full, "neither has messages");
+        return;
+    };
+    assert_eq!(text.text_bytes, full.text_bytes);
+    assert_eq!((text.length, text.is_vl), (text.text_bytes, full.is_vl));
+    assert!(full.length >= text.length && full.chunks() >= text.chunks());
 }

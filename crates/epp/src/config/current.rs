@@ -6,7 +6,8 @@ use ::discovery::Objects;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 
-use super::{Config, Models};
+use super::{Config, Ignored, Models};
+use crate::llm::LlmFilter;
 
 /// The configuration in force, swapped as a whole. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -16,13 +17,22 @@ pub struct CurrentConfig(Arc<Shared>);
 struct Shared {
     in_force: ArcSwap<InForce>,
     /// Held while another [`InForce`] is made: two that change one of its parts lose neither.
-    objects: Mutex<Objects>,
+    beside: Mutex<Beside>,
+}
+
+/// What is in force beside the endpoint picker's file.
+#[derive(Debug, Default)]
+struct Beside {
+    objects: Objects,
+    /// From a file of its own.
+    llm_filter: Option<Arc<LlmFilter>>,
 }
 
 /// A configuration, with what the cluster's objects add to it.
 #[derive(Debug, Default)]
 pub struct InForce {
     config: Arc<Config>,
+    llm_filter: Option<Arc<LlmFilter>>,
     models: Models,
 }
 
@@ -46,30 +56,58 @@ impl CurrentConfig {
         Arc::clone(&self.load().config)
     }
 
-    /// Puts another in force; the objects stay.
+    /// Puts another in force; what is beside it stays.
     pub fn replace(&self, config: Config) {
-        let objects = self.0.objects.lock();
-        let next = InForce::new(Arc::new(config), &objects);
-        self.0.in_force.store(Arc::new(next));
+        let beside = self.0.beside.lock();
+        self.store(Arc::new(config), &beside);
     }
 
-    /// Puts other objects in force; the configuration stays.
-    pub fn set_objects(&self, new: Objects) {
-        let mut objects = self.0.objects.lock();
-        *objects = new;
-        let config = Arc::clone(&self.load().config);
-        self.0
-            .in_force
-            .store(Arc::new(InForce::new(config, &objects)));
+    /// Puts other objects in force; the rest stays.
+    pub fn set_objects(&self, objects: Objects) {
+        let mut beside = self.0.beside.lock();
+        beside.objects = objects;
+        self.store(self.load_full(), &beside);
+    }
+
+    /// Puts another LLM filter in force, one of a file of its own; the rest stays.
+    pub fn set_llm_filter(&self, filter: LlmFilter) {
+        let mut beside = self.0.beside.lock();
+        beside.llm_filter = Some(Arc::new(filter));
+        self.store(self.load_full(), &beside);
+    }
+
+    fn store(&self, config: Arc<Config>, beside: &Beside) {
+        let next = InForce::new(config, beside);
+        self.0.in_force.store(Arc::new(next));
     }
 }
 
 // === impl InForce ===
 
 impl InForce {
-    fn new(config: Arc<Config>, objects: &Objects) -> Self {
-        let models = Models::merge(&config, objects);
-        Self { config, models }
+    fn new(config: Arc<Config>, beside: &Beside) -> Self {
+        let llm_filter = beside.llm_filter.as_ref().or(config.llm_filter.as_ref());
+        let llm_filter = llm_filter.cloned();
+        let mut models = Models::merge(&config, &beside.objects);
+        if let Some(filter) = &llm_filter {
+            models.list(filter.rules.names());
+        }
+        Self {
+            config,
+            llm_filter,
+            models,
+        }
+    }
+
+    /// The LLM filter, wherever it comes from.
+    pub fn llm_filter(&self) -> Option<&Arc<LlmFilter>> {
+        self.llm_filter.as_ref()
+    }
+
+    /// What of the files has no effect.
+    pub fn ignored(&self) -> impl Iterator<Item = &Ignored> {
+        let of_filter = self.llm_filter.iter().flat_map(|filter| &filter.ignored);
+        self.config.ignored.iter().chain(of_filter)
     }
 
     /// What is known of models.

@@ -1,9 +1,12 @@
 //! What a reader of the file found: things that are refused, and things that have no effect.
 
 use std::{
+    borrow::Cow,
     cell::RefCell,
     fmt::{self, Display},
 };
+
+use super::lines::Lines;
 
 /// As many refusals are written out; the others are counted.
 const MAX_WRITTEN: usize = 10;
@@ -25,10 +28,12 @@ const MAX_COMPARED: usize = 64;
 
 /// Something in the file that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{item}: {problem}: expected {expected}, for example {example}")]
+#[error("{}: {problem}: expected {expected}, for example {example}", self.place())]
 pub struct Refusal {
     /// Where it is, such as `plugins[3].parameters.threshold`.
     pub item: String,
+    /// Its line in the file, counted from 1, where that is known; of what is missing the line of what it is missing in.
+    pub line: Option<usize>,
     /// What is wrong with it.
     pub problem: String,
     /// What could stand there.
@@ -65,16 +70,40 @@ pub enum Compat {
 
 /// Collects while a file is read, so that one reading names everything.
 #[derive(Debug, Default)]
-pub(super) struct Findings {
+pub(crate) struct Findings {
     compat: Compat,
     refusals: RefCell<Vec<Refusal>>,
     others: RefCell<usize>,
     ignored: RefCell<Vec<Ignored>>,
 }
 
+// === impl Refusal ===
+
+impl Refusal {
+    /// Where it is, for people: `plugins[3].type (line 7)`.
+    pub fn place(&self) -> Cow<'_, str> {
+        match self.line {
+            Some(line) => format!("{} (line {line})", self.item).into(),
+            None => self.item.as_str().into(),
+        }
+    }
+}
+
 // === impl Refusals ===
 
 impl Refusals {
+    /// Finds each in the text that was read.
+    #[must_use]
+    pub(crate) fn located_in(mut self, text: &str) -> Self {
+        let lines = Lines::of(text);
+        for refusal in &mut self.found {
+            refusal.line = lines
+                .as_ref()
+                .and_then(|lines| lines.of_item(&refusal.item));
+        }
+        self
+    }
+
     /// Each, in the order of the file's parts; of very many the first.
     pub fn found(&self) -> &[Refusal] {
         &self.found
@@ -108,14 +137,14 @@ impl std::error::Error for Refusals {}
 // === impl Findings ===
 
 impl Findings {
-    pub(super) fn new(compat: Compat) -> Self {
+    pub(crate) fn new(compat: Compat) -> Self {
         Self {
             compat,
             ..Self::default()
         }
     }
 
-    pub(super) fn refuse(
+    pub(crate) fn refuse(
         &self,
         item: impl Into<String>,
         problem: impl Into<String>,
@@ -124,6 +153,7 @@ impl Findings {
     ) {
         let refusal = Refusal {
             item: shorten(item.into()),
+            line: None,
             problem: shorten(problem.into()),
             expected: expected.into(),
             example: example.into(),
@@ -136,7 +166,7 @@ impl Findings {
         }
     }
 
-    pub(super) fn ignore(&self, item: impl Into<String>, why: impl Into<String>) {
+    pub(crate) fn ignore(&self, item: impl Into<String>, why: impl Into<String>) {
         let mut ignored = self.ignored.borrow_mut();
         if ignored.len() < MAX_IGNORED {
             ignored.push(Ignored {
@@ -147,7 +177,7 @@ impl Findings {
     }
 
     /// A word that this EPP does not know, where it knows `known`: refused, or ignored if the reading is lenient.
-    pub(super) fn unknown(&self, item: String, what: &str, word: &str, known: &[&str]) {
+    pub(crate) fn unknown(&self, item: String, what: &str, word: &str, known: &[&str]) {
         if self.compat == Compat::Lenient {
             return self.ignore(item, format!("{what} is not supported"));
         }
@@ -164,7 +194,7 @@ impl Findings {
     ///
     /// # Errors
     /// [`Refusals`] if anything was refused.
-    pub(super) fn into_result(self) -> Result<Vec<Ignored>, Refusals> {
+    pub(crate) fn into_result(self) -> Result<Vec<Ignored>, Refusals> {
         let (found, others) = (self.refusals.into_inner(), self.others.into_inner());
         if found.is_empty() {
             Ok(self.ignored.into_inner())

@@ -1,8 +1,12 @@
 //! The block `isthmus`, which only this EPP knows.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{Config, Prefix, section::Section, section::Value};
+use crate::llm::LlmFilter;
 
 /// A rule of an `InferenceModelRewrite`: what is asked for, and what servers get instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +57,8 @@ pub(super) fn read(root: &mut Section<'_>, config: &mut Config) {
         config.trusted_headers = trusted_headers(headers);
     }
     prefix_index(section.section("prefixIndex"), &mut config.prefix);
+    let filter = section.value("llmFilter").and_then(Value::section);
+    config.llm_filter = filter.map(|filter| Arc::new(LlmFilter::read(filter)));
     section.finish();
 }
 

@@ -81,10 +81,15 @@ impl Models {
                 .entry(one.name.as_str().into())
                 .or_insert(model);
         }
-        for name in &config.models {
-            models.listed.entry(name.as_str().into()).or_default();
-        }
+        models.list(config.models.iter().map(String::as_str));
         models
+    }
+
+    /// Clients may ask for these, too.
+    pub(crate) fn list<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
+        for name in names {
+            self.listed.entry(name.into()).or_default();
+        }
     }
 
     /// Whether there is a list of what clients may ask for.

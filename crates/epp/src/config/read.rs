@@ -48,7 +48,9 @@ pub(super) fn read(text: &str, compat: Compat) -> Result<Config, Refusals> {
             None
         }
     };
-    let ignored = findings.into_result()?;
+    let ignored = findings
+        .into_result()
+        .map_err(|refusals| refusals.located_in(text))?;
     // without a config something was refused
     Ok(Config {
         ignored,

@@ -11,8 +11,11 @@ use prometheus_client::{
 use scheduling::Freshness;
 use tracing::{error, info, warn};
 
-use super::{Compat, Config, CurrentConfig, Refusal, Refusals, tree::MAX_BYTES};
-use crate::reread::{self, read_at_most, reread};
+use super::{Compat, Config, CurrentConfig, Ignored, Refusal, Refusals, tree::MAX_BYTES};
+use crate::{
+    llm::LlmFilter,
+    reread::{self, read_at_most, reread},
+};
 
 /// A configuration file, and how it is read.
 #[derive(Clone, Debug)]
@@ -25,6 +28,38 @@ pub struct ConfigFile {
     pub freshness: Freshness,
     /// Finds what the text alone does not show: files that it names.
     pub check: fn(&Config) -> Result<(), Refusal>,
+    /// The LLM filter has a file of its own, so that this one must have none.
+    pub has_filter_file: bool,
+}
+
+/// The file of an LLM filter, and how it is read.
+#[derive(Clone, Debug)]
+pub struct LlmFilterFile {
+    /// The file; a symbolic link is followed at each reading.
+    pub path: PathBuf,
+    /// How strictly.
+    pub compat: Compat,
+}
+
+/// A file that is read again and again.
+pub trait Reloaded {
+    /// What it holds.
+    type Value;
+
+    /// What it is, for people, and an example.
+    const EXPECTED: (&'static str, &'static str);
+
+    /// Where it is.
+    fn path(&self) -> &Path;
+
+    /// Reads its text.
+    ///
+    /// # Errors
+    /// [`Refusals`] that name all that cannot be used.
+    fn parse(&self, text: &str) -> Result<Self::Value, Refusals>;
+
+    /// Puts it in force.
+    fn put(&self, value: Self::Value, current: &CurrentConfig);
 }
 
 /// Why a file gives no configuration.
@@ -40,8 +75,8 @@ pub enum LoadError {
 
 /// Reads a file again and again, and puts what it says in force.
 #[derive(Debug)]
-pub struct Reload {
-    file: ConfigFile,
+pub struct Reload<F = ConfigFile> {
+    file: F,
     /// The last reading, so that each change is judged, counted and logged once.
     last: Content,
 }
@@ -75,15 +110,57 @@ struct Item {
 
 // === impl ConfigFile ===
 
-impl ConfigFile {
-    fn parse(&self, content: &Content) -> Result<Config, LoadError> {
-        let text = content
-            .as_ref()
-            .map_err(|error| LoadError::Unreadable(error.clone()))?;
-        let mut config = Config::parse(text, self.compat).map_err(LoadError::Refused)?;
-        (self.check)(&config).map_err(|refusal| LoadError::Refused(refusal.into()))?;
+impl Reloaded for ConfigFile {
+    type Value = Config;
+
+    const EXPECTED: (&'static str, &'static str) = (
+        "an EndpointPickerConfig",
+        "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, plugins: [{type: queue-scorer}]}",
+    );
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn parse(&self, text: &str) -> Result<Config, Refusals> {
+        let mut config = Config::parse(text, self.compat)?;
+        if self.has_filter_file {
+            config.refuse_llm_filter()?;
+        }
+        (self.check)(&config)?;
         config.profile.freshness = self.freshness;
         Ok(config)
+    }
+
+    fn put(&self, mut config: Config, current: &CurrentConfig) {
+        let path = self.path.display();
+        for item in config.keep_fixed(&current.load()) {
+            warn!(%path, item, "only a restart changes this: it stays as it is");
+        }
+        current.replace(config);
+    }
+}
+
+// === impl LlmFilterFile ===
+
+impl Reloaded for LlmFilterFile {
+    type Value = LlmFilter;
+
+    const EXPECTED: (&'static str, &'static str) = (
+        "the configuration of an LLM filter",
+        "{protocol: openai, model_mapping_rule: {qwen: {rules: [{cluster: ns/pool}]}}}",
+    );
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn parse(&self, text: &str) -> Result<LlmFilter, Refusals> {
+        LlmFilter::parse(text, self.compat)
+    }
+
+    fn put(&self, filter: LlmFilter, current: &CurrentConfig) {
+        current.set_llm_filter(filter);
     }
 }
 
@@ -94,15 +171,16 @@ fn read(path: &Path) -> Content {
 
 // === impl Reload ===
 
-impl Reload {
+impl<F: Reloaded> Reload<F> {
     /// Reads the file for the first time.
     ///
     /// # Errors
     /// [`LoadError`] when there is no configuration to begin with.
-    pub fn begin(file: ConfigFile) -> Result<(Config, Self), LoadError> {
-        let last = read(&file.path);
-        let config = file.parse(&last)?;
-        Ok((config, Self { file, last }))
+    pub fn begin(file: F) -> Result<(F::Value, Self), LoadError> {
+        let last = read(file.path());
+        let reload = Self { file, last };
+        let value = reload.parse(&reload.last)?;
+        Ok((value, reload))
     }
 
     /// Reads it every 5 s and at each of `hangups`. Never returns.
@@ -112,13 +190,13 @@ impl Reload {
         metrics: ConfigMetrics,
         hangups: impl Stream<Item = ()> + Unpin,
     ) {
-        let path = self.file.path.clone();
+        let path = self.file.path().to_owned();
         let judge = |content, asked| {
             let outcome = self.judge(content, &current);
             metrics.count(outcome);
             match outcome {
                 Outcome::Unchanged if asked => info!("SIGHUP: the configuration has not changed"),
-                Outcome::Replaced => metrics.report(&current.load()),
+                Outcome::Replaced => metrics.report(current.load().ignored()),
                 _ => {}
             }
         };
@@ -130,16 +208,12 @@ impl Reload {
         if content == self.last {
             return Outcome::Unchanged;
         }
-        let parsed = self.file.parse(&content);
+        let parsed = self.parse(&content);
         self.last = content;
-        let path = self.file.path.display();
+        let path = self.file.path().display();
         match parsed {
-            Ok(mut config) => {
-                let kept = config.keep_fixed(&current.load());
-                for item in kept {
-                    warn!(%path, item, "only a restart changes this: it stays as it is");
-                }
-                current.replace(config);
+            Ok(value) => {
+                self.file.put(value, current);
                 info!(%path, "the configuration has changed");
                 Outcome::Replaced
             }
@@ -148,6 +222,13 @@ impl Reload {
                 Outcome::Kept
             }
         }
+    }
+
+    fn parse(&self, content: &Content) -> Result<F::Value, LoadError> {
+        let text = content
+            .as_ref()
+            .map_err(|error| LoadError::Unreadable(error.clone()))?;
+        self.file.parse(text).map_err(LoadError::Refused)
     }
 }
 
@@ -178,10 +259,10 @@ impl ConfigMetrics {
         metrics
     }
 
-    /// Logs and shows what of the configuration in force has no effect.
-    pub fn report(&self, config: &Config) {
+    /// Logs and shows what of the configuration in force has no effect: all that is ignored of it.
+    pub fn report<'a>(&self, all: impl IntoIterator<Item = &'a Ignored>) {
         self.ignored.clear();
-        for ignored in &config.ignored {
+        for ignored in all {
             let (item, why) = (&ignored.item, &ignored.why);
             warn!(item, why, "this has no effect");
             let item = item.clone();

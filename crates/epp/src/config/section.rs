@@ -11,7 +11,7 @@ use crate::args::Span;
 
 /// A map of the file. [`Section::finish`] names the fields that were not asked for.
 #[derive(Debug)]
-pub(super) struct Section<'a> {
+pub(crate) struct Section<'a> {
     item: String,
     fields: Vec<(String, Node)>,
     known: Vec<&'static str>,
@@ -20,7 +20,7 @@ pub(super) struct Section<'a> {
 
 /// A value of the file and its place.
 #[derive(Debug)]
-pub(super) struct Value<'a> {
+pub(crate) struct Value<'a> {
     item: String,
     node: Node,
     findings: &'a Findings,
@@ -28,7 +28,7 @@ pub(super) struct Value<'a> {
 
 /// Numbers that make sense at a place.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(crate) struct Bounds {
     accepts: fn(f64) -> bool,
     text: &'static str,
 }
@@ -36,29 +36,29 @@ pub(super) struct Bounds {
 // === impl Bounds ===
 
 impl Bounds {
-    pub(super) const POSITIVE: Self = Self {
+    pub(crate) const POSITIVE: Self = Self {
         accepts: |number| number > 0.0 && number.is_finite(),
         text: "a number above 0",
     };
-    pub(super) const NOT_NEGATIVE: Self = Self {
+    pub(crate) const NOT_NEGATIVE: Self = Self {
         accepts: |number| number >= 0.0 && number.is_finite(),
         text: "a number from 0 up",
     };
     /// Beyond a million the other scores of a sum are lost in rounding.
-    pub(super) const WEIGHT: Self = Self {
+    pub(crate) const WEIGHT: Self = Self {
         accepts: |number| (0.0..=1e6).contains(&number),
         text: "a number from 0 to 1000000",
     };
-    pub(super) const SHARE: Self = Self {
+    pub(crate) const SHARE: Self = Self {
         accepts: |number| (0.0..=1.0).contains(&number),
         text: "a number from 0 to 1",
     };
     /// A year is more than any session.
-    pub(super) const TTL_SECONDS: Self = Self {
+    pub(crate) const TTL_SECONDS: Self = Self {
         accepts: |number| number > 0.0 && number <= 31_536_000.0,
         text: "a number of seconds above 0, up to 31536000",
     };
-    pub(super) const POSITIVE_SHARE: Self = Self {
+    pub(crate) const POSITIVE_SHARE: Self = Self {
         accepts: |number| number > 0.0 && number <= 1.0,
         text: "a number above 0, up to 1",
     };
@@ -68,7 +68,7 @@ impl Bounds {
 
 impl<'a> Section<'a> {
     /// One without fields, where a file leaves it out.
-    pub(super) fn empty(item: impl Into<String>, findings: &'a Findings) -> Self {
+    pub(crate) fn empty(item: impl Into<String>, findings: &'a Findings) -> Self {
         Self {
             item: item.into(),
             fields: Vec::new(),
@@ -78,21 +78,21 @@ impl<'a> Section<'a> {
     }
 
     /// Its place, such as `plugins[3].parameters`.
-    pub(super) fn item(&self) -> &str {
+    pub(crate) fn item(&self) -> &str {
         &self.item
     }
 
-    pub(super) fn findings(&self) -> &'a Findings {
+    pub(crate) fn findings(&self) -> &'a Findings {
         self.findings
     }
 
     /// Whether a field is there.
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.fields.iter().any(|(field, _)| field == name)
     }
 
     /// The place of a field.
-    pub(super) fn place(&self, name: &str) -> String {
+    pub(crate) fn place(&self, name: &str) -> String {
         if self.item.is_empty() {
             name.to_owned()
         } else {
@@ -101,7 +101,7 @@ impl<'a> Section<'a> {
     }
 
     /// The value of a field, which is known from now on; none if it is absent or null.
-    pub(super) fn value(&mut self, name: &'static str) -> Option<Value<'a>> {
+    pub(crate) fn value(&mut self, name: &'static str) -> Option<Value<'a>> {
         self.known.push(name);
         let at = self.fields.iter().position(|(field, _)| field == name)?;
         let (_, node) = self.fields.remove(at);
@@ -112,14 +112,14 @@ impl<'a> Section<'a> {
         })
     }
 
-    pub(super) fn number(&mut self, name: &'static str, bounds: Bounds, default: f64) -> f64 {
+    pub(crate) fn number(&mut self, name: &'static str, bounds: Bounds, default: f64) -> f64 {
         let value = self.value(name);
         value
             .and_then(|value| value.number(bounds, default))
             .unwrap_or(default)
     }
 
-    pub(super) fn integer(
+    pub(crate) fn integer(
         &mut self,
         name: &'static str,
         range: RangeInclusive<i64>,
@@ -131,18 +131,18 @@ impl<'a> Section<'a> {
             .unwrap_or(default)
     }
 
-    pub(super) fn flag(&mut self, name: &'static str, default: bool) -> bool {
+    pub(crate) fn flag(&mut self, name: &'static str, default: bool) -> bool {
         let value = self.value(name);
         value.and_then(Value::flag).unwrap_or(default)
     }
 
     /// A text that is not empty.
-    pub(super) fn text(&mut self, name: &'static str, example: &str) -> Option<String> {
+    pub(crate) fn text(&mut self, name: &'static str, example: &str) -> Option<String> {
         self.value(name)?.text(example)
     }
 
     /// A text that must be there; refused and empty if it is not.
-    pub(super) fn required_text(&mut self, name: &'static str, example: &str) -> String {
+    pub(crate) fn required_text(&mut self, name: &'static str, example: &str) -> String {
         if let Some(value) = self.value(name) {
             return value.text(example).unwrap_or_default();
         }
@@ -156,7 +156,7 @@ impl<'a> Section<'a> {
     }
 
     /// A field that holds another map; one without fields if it is absent.
-    pub(super) fn section(&mut self, name: &'static str) -> Self {
+    pub(crate) fn section(&mut self, name: &'static str) -> Self {
         match self.value(name).and_then(Value::section) {
             Some(section) => section,
             None => Self::empty(self.place(name), self.findings),
@@ -164,24 +164,24 @@ impl<'a> Section<'a> {
     }
 
     /// The elements of a list; none if it is absent.
-    pub(super) fn list(&mut self, name: &'static str) -> Vec<Value<'a>> {
+    pub(crate) fn list(&mut self, name: &'static str) -> Vec<Value<'a>> {
         self.value(name).map(Value::list).unwrap_or_default()
     }
 
     /// One of some words.
-    pub(super) fn choice<T: Copy>(&mut self, name: &'static str, words: &[(&str, T)]) -> Option<T> {
+    pub(crate) fn choice<T: Copy>(&mut self, name: &'static str, words: &[(&str, T)]) -> Option<T> {
         self.value(name)?.choice(words)
     }
 
     /// A field that other programs know, and that has no effect here.
-    pub(super) fn no_effect(&mut self, name: &'static str, why: &str) {
+    pub(crate) fn no_effect(&mut self, name: &'static str, why: &str) {
         if let Some(value) = self.value(name) {
             self.findings.ignore(value.item, why);
         }
     }
 
     /// All fields, where their names are free.
-    pub(super) fn entries(self) -> Vec<(String, Value<'a>)> {
+    pub(crate) fn entries(self) -> Vec<(String, Value<'a>)> {
         let Self {
             item,
             fields,
@@ -202,7 +202,7 @@ impl<'a> Section<'a> {
     }
 
     /// Refuses the fields that nobody asked for.
-    pub(super) fn finish(self) {
+    pub(crate) fn finish(self) {
         for (name, _) in &self.fields {
             self.findings
                 .unknown(self.place(name), "this field", name, &self.known);
@@ -214,7 +214,7 @@ impl<'a> Section<'a> {
 
 impl<'a> Value<'a> {
     /// The whole file.
-    pub(super) fn root(node: Node, findings: &'a Findings) -> Self {
+    pub(crate) fn root(node: Node, findings: &'a Findings) -> Self {
         Self {
             item: String::new(),
             node,
@@ -223,12 +223,12 @@ impl<'a> Value<'a> {
     }
 
     /// Its place.
-    pub(super) fn item(&self) -> &str {
+    pub(crate) fn item(&self) -> &str {
         &self.item
     }
 
     /// Refuses it.
-    pub(super) fn refuse(&self, problem: impl Into<String>, expected: &str, example: &str) {
+    pub(crate) fn refuse(&self, problem: impl Into<String>, expected: &str, example: &str) {
         let item = if self.item.is_empty() {
             "the file".to_owned()
         } else {
@@ -255,7 +255,7 @@ impl<'a> Value<'a> {
         if last.ends_with(']') { "" } else { last }
     }
 
-    pub(super) fn number(self, bounds: Bounds, example: f64) -> Option<f64> {
+    pub(crate) fn number(self, bounds: Bounds, example: f64) -> Option<f64> {
         let number = match self.node {
             Node::Integer(number) => number as f64,
             Node::Float(number) => number,
@@ -267,7 +267,7 @@ impl<'a> Value<'a> {
         self.mismatch(bounds.text, &example.to_string())
     }
 
-    pub(super) fn integer(self, range: RangeInclusive<i64>, example: i64) -> Option<i64> {
+    pub(crate) fn integer(self, range: RangeInclusive<i64>, example: i64) -> Option<i64> {
         let integer = match self.node {
             Node::Integer(integer) => Some(integer),
             // 1e6 is a float in YAML
@@ -286,7 +286,7 @@ impl<'a> Value<'a> {
         self.mismatch(&expected, &example.to_string())
     }
 
-    pub(super) fn flag(self) -> Option<bool> {
+    pub(crate) fn flag(self) -> Option<bool> {
         match self.node {
             Node::Bool(flag) => Some(flag),
             _ => self.mismatch("true or false", "true"),
@@ -294,7 +294,7 @@ impl<'a> Value<'a> {
     }
 
     /// A text that is not empty.
-    pub(super) fn text(self, example: &str) -> Option<String> {
+    pub(crate) fn text(self, example: &str) -> Option<String> {
         match self.node {
             Node::Text(text) if !text.is_empty() => Some(text),
             _ => self.mismatch("a text", example),
@@ -302,7 +302,7 @@ impl<'a> Value<'a> {
     }
 
     /// A text that may be empty, such as the value of a label.
-    pub(super) fn text_or_empty(self, example: &str) -> Option<String> {
+    pub(crate) fn text_or_empty(self, example: &str) -> Option<String> {
         match self.node {
             Node::Text(text) => Some(text),
             _ => self.mismatch("a text", example),
@@ -310,7 +310,7 @@ impl<'a> Value<'a> {
     }
 
     /// The text, to be refused later if need be.
-    pub(super) fn peek_text(&self) -> Option<&str> {
+    pub(crate) fn peek_text(&self) -> Option<&str> {
         match &self.node {
             Node::Text(text) => Some(text),
             _ => None,
@@ -318,7 +318,7 @@ impl<'a> Value<'a> {
     }
 
     /// A duration as Go writes it.
-    pub(super) fn duration(self, example: &str) -> Option<Duration> {
+    pub(crate) fn duration(self, example: &str) -> Option<Duration> {
         let parsed = self.peek_text().map(str::parse::<Span>);
         match parsed {
             Some(Ok(Span(duration))) => Some(duration),
@@ -330,7 +330,7 @@ impl<'a> Value<'a> {
     }
 
     /// A quantity as Kubernetes writes it, such as 1Gi; parts of one are rounded up.
-    pub(super) fn quantity(self, example: &str) -> Option<u64> {
+    pub(crate) fn quantity(self, example: &str) -> Option<u64> {
         let amount = match &self.node {
             Node::Text(text) => quantity::parse(text),
             Node::Integer(number) => u64::try_from(*number).ok(),
@@ -345,7 +345,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    pub(super) fn section(self) -> Option<Section<'a>> {
+    pub(crate) fn section(self) -> Option<Section<'a>> {
         match self.node {
             Node::Map(fields) => Some(Section {
                 item: self.item,
@@ -357,7 +357,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    pub(super) fn list(self) -> Vec<Self> {
+    pub(crate) fn list(self) -> Vec<Self> {
         match self.node {
             Node::List(nodes) => nodes
                 .into_iter()
@@ -372,7 +372,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    pub(super) fn choice<T: Copy>(self, words: &[(&str, T)]) -> Option<T> {
+    pub(crate) fn choice<T: Copy>(self, words: &[(&str, T)]) -> Option<T> {
         let text = self.peek_text();
         let found = words.iter().find(|(word, _)| Some(*word) == text);
         if let Some((_, value)) = found {

@@ -9,7 +9,7 @@ use std::{cell::Cell, collections::BTreeSet, fmt};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 /// Bytes of a file: what a ConfigMap can hold.
-pub(super) const MAX_BYTES: usize = 1 << 20;
+pub(crate) const MAX_BYTES: usize = 1 << 20;
 
 /// Bytes of the tree. Aliases repeat what they name, so that a small file could grow without end: eight times the largest
 /// file is more than any use of them.
@@ -24,7 +24,7 @@ const MAX_BRACKETS: usize = 128;
 
 /// A value of the file.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Node {
+pub(crate) enum Node {
     Null,
     Bool(bool),
     Integer(i64),
@@ -41,7 +41,7 @@ impl Node {
     ///
     /// # Errors
     /// A text that says what is wrong, and where if that is known.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.len() > MAX_BYTES {
             return Err(format!(
                 "it has {} bytes, more than {MAX_BYTES}",

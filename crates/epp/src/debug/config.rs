@@ -3,9 +3,13 @@
 use scheduling::{Filter, Profile};
 use serde_json::{Value, json};
 
-use crate::config::{Band, Config, FlowControl, MetricsSource, Prefix};
+use crate::{
+    config::{Band, Config, FlowControl, InForce, MetricsSource, Prefix},
+    llm::LlmFilter,
+};
 
-pub(super) fn of(config: &Config) -> Value {
+pub(super) fn of(in_force: &InForce) -> Value {
+    let config: &Config = in_force;
     let Config {
         profile,
         prefix,
@@ -20,7 +24,8 @@ pub(super) fn of(config: &Config) -> Value {
         engines,
         discovery,
         parsers,
-        ignored,
+        llm_filter: _,
+        ignored: _,
     } = config;
     let rewrites = rewrites.iter().map(|rule| {
         let targets = rule.targets.iter();
@@ -53,7 +58,8 @@ pub(super) fn of(config: &Config) -> Value {
             "anthropic": parsers.anthropic,
             "vllm_http": parsers.vllm_http,
         },
-        "ignored": ignored.iter().map(|one| &one.item).collect::<Vec<_>>(),
+        "llm_filter": in_force.llm_filter().map(|filter| llm_filter(filter)),
+        "ignored": in_force.ignored().map(|one| &one.item).collect::<Vec<_>>(),
     })
 }
 
@@ -78,6 +84,27 @@ fn scheduling_profile(profile: &Profile) -> Value {
         "max_endpoints": picker.max_endpoints,
         "fresh_for_seconds": freshness.fresh_for.as_secs_f64(),
         "stale_for_seconds": freshness.stale_for.as_secs_f64(),
+    })
+}
+
+fn llm_filter(filter: &LlmFilter) -> Value {
+    let rules = filter.rules.rules().map(|(model, rule)| {
+        let subsets = rule.subsets.iter();
+        json!({
+            "model": model,
+            "rule": &*rule.place,
+            "scene": &*rule.scene_name,
+            "backend": rule.backend.name(),
+            "cluster": rule.cluster.as_str(),
+            "headers": rule.headers.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+            "subsets": subsets.map(|one| &*one.name).collect::<Vec<_>>(),
+        })
+    });
+    json!({
+        "protocol": filter.protocol.name(),
+        "algorithm": filter.algorithm.name(),
+        "prompt_mode": format!("{:?}", filter.prompt_mode),
+        "rules": rules.collect::<Vec<_>>(),
     })
 }
 

@@ -29,6 +29,7 @@ use super::{
 use crate::{
     connection::RoundTrip,
     director::{Decision, Prepared, Waiting},
+    llm::TraceId,
     metrics::{Labels, OpenStream, Outcome, Queued, Running, Series},
     proto::{ProcessingRequest, ProcessingResponse, Request},
     reject::Reject,
@@ -67,6 +68,8 @@ struct Dialog<S> {
     /// When the end of the drain was seen from outside.
     drained_at: Option<Moment>,
     round_trip: RoundTrip,
+    /// Of a request under an LLM filter.
+    trace_id: Option<TraceId>,
     shared: Arc<Shared>,
     meter: Meter,
 }
@@ -181,6 +184,7 @@ where
             drained,
             drained_at: None,
             round_trip,
+            trace_id: None,
             shared,
             meter,
         }
@@ -193,6 +197,7 @@ where
     fn feed(&mut self, input: Input, now: Moment) {
         if let Input::RequestHeaders(head) = &input {
             self.meter.trace_begins(head, now);
+            self.trace_id = self.shared.director.trace_id(head);
         }
         let is_drain = matches!(input, Input::Drain);
         self.outputs.extend(self.exchange.on(input, now));
@@ -221,7 +226,11 @@ where
             match output {
                 Output::Reply(reply) => {
                     self.meter.reply(&reply);
-                    return Some(wire::message(reply, self.shared.settings.clear_route_cache));
+                    return Some(wire::message(
+                        reply,
+                        self.shared.settings.clear_route_cache,
+                        self.trace_id.as_ref(),
+                    ));
                 }
                 Output::Read(api, body) => self.reading = Some(self.shared.reader.read(api, body)),
                 Output::Decide(query) => match self.meter.decide(*query, self.round_trip.transit())

@@ -13,6 +13,7 @@ use super::message::{
 };
 use crate::{
     edit::HeaderName,
+    llm::TraceId,
     proto::{
         BodyMutation, BodySendMode, CommonResponse, Duration, HeaderMutation, HeaderValue,
         HeaderValueOption, HttpBody, HttpHeaders, HttpStatus, HttpTrailers, ImmediateResponse,
@@ -83,7 +84,11 @@ pub(super) fn inputs(message: ProcessingRequest, attributes: bool) -> SmallVec<[
 }
 
 /// The message for a reply.
-pub(super) fn message(reply: Reply, clear_route_cache: bool) -> ProcessingResponse {
+pub(super) fn message(
+    reply: Reply,
+    clear_route_cache: bool,
+    trace_id: Option<&TraceId>,
+) -> ProcessingResponse {
     let mut message = ProcessingResponse::default();
     let common = |route: Option<Box<Route>>,
                   body_mutation: Option<BodyMutation>,
@@ -123,7 +128,7 @@ pub(super) fn message(reply: Reply, clear_route_cache: bool) -> ProcessingRespon
         }
         Reply::Trailers(Phase::Request) => Response::RequestTrailers(HttpTrailers::default()),
         Reply::Trailers(Phase::Response) => Response::ResponseTrailers(HttpTrailers::default()),
-        Reply::Immediate(reject) => Response::ImmediateResponse(immediate(&reject)),
+        Reply::Immediate(reject) => Response::ImmediateResponse(immediate(&reject, trace_id)),
         Reply::Wait(limit) => {
             message.override_message_timeout = Some(duration(limit));
             return message;
@@ -326,7 +331,7 @@ fn body_mutation(part: Part) -> Option<BodyMutation> {
     })
 }
 
-fn immediate(reject: &Reject) -> ImmediateResponse {
+fn immediate(reject: &Reject, trace_id: Option<&TraceId>) -> ImmediateResponse {
     let fixed = |name: &'static str, value: &'static str| {
         let bytes = |text: &'static str| Bytes::from_static(text.as_bytes());
         set_header(bytes(name), bytes(value))
@@ -350,7 +355,7 @@ fn immediate(reject: &Reject) -> ImmediateResponse {
             set_headers,
             remove_headers: Vec::new(),
         }),
-        body: reject.body().into(),
+        body: reject.body(trace_id).into(),
         details: reject.reason().to_owned(),
     }
 }

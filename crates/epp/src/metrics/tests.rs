@@ -65,7 +65,7 @@ fn register_collectors(registry: &mut Registry) {
         prefix,
         ..Config::default()
     };
-    ConfigMetrics::register(registry).report(&config);
+    ConfigMetrics::register(registry).report(&config.ignored);
     let config = CurrentConfig::new(config);
     let director = Director::new(pool.clone(), config, Options::default(), clock);
     registry.register_collector(Box::new(PoolCollector {

@@ -36,6 +36,7 @@ impl Fetch {
     pub(super) fn new(source: &MetricsSource, files: &Files) -> Result<Self, Refusal> {
         let path = source.path.parse().map_err(|error| Refusal {
             item: "parameters.path of metrics-data-source".to_owned(),
+            line: None,
             problem: format!("{:?}: {error}", source.path),
             expected: "a path of a URL".to_owned(),
             example: "path: /metrics".to_owned(),

@@ -115,6 +115,7 @@ impl Sources {
     fn plan(&self) -> Result<Plan, Refusal> {
         let engines = EngineTable::configured(&self.engines).map_err(|error| Refusal {
             item: "parameters of core-metrics-extractor".to_owned(),
+            line: None,
             problem: error.to_string(),
             expected: "names of metrics, and a default engine that is one of them".to_owned(),
             example: "queuedRequestsSpec: my_engine:requests_waiting{model=llama}".to_owned(),
@@ -136,6 +137,7 @@ fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, Refusal> {
 pub(super) fn bad_file(key: &'static str, path: &Path, problem: &str) -> Refusal {
     Refusal {
         item: format!("parameters.{key} of metrics-data-source"),
+        line: None,
         problem: format!("{}: {problem}", path.display()),
         expected: match key {
             "clientKeyPath" => "a PEM file with a private key that fits clientCertPath",

@@ -24,6 +24,7 @@ fn mk_file(path: PathBuf) -> ConfigFile {
         compat: Compat::Strict,
         freshness: Freshness::default(),
         check: |_| Ok(()),
+        has_filter_file: false,
     }
 }
 
@@ -41,7 +42,7 @@ impl Judge {
     fn begin(text: &str) -> Self {
         let last = Ok(text.to_owned());
         let file = mk_file("epp.yaml".into());
-        let current = CurrentConfig::new(file.parse(&last).expect("a config"));
+        let current = CurrentConfig::new(file.parse(text).expect("a config"));
         let reload = Reload { file, last };
         Self { reload, current }
     }
@@ -58,6 +59,7 @@ fn a_file_that_names_what_cannot_be_used_changes_nothing() {
     judge.reload.file.check = |config| {
         let refusal = Refusal {
             item: "parameters.caCertPath".to_owned(),
+            line: None,
             problem: "/none: no such file".to_owned(),
             expected: "a file".to_owned(),
             example: "caCertPath: /ca.crt".to_owned(),
@@ -235,9 +237,53 @@ fn what_has_no_effect_is_shown_while_it_is_so() {
     let mut registry = Registry::default();
     let metrics = ConfigMetrics::register(&mut registry);
     let text = "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, featureGates: [x]}";
-    metrics.report(&Config::parse(text, Compat::Strict).unwrap());
+    metrics.report(&Config::parse(text, Compat::Strict).unwrap().ignored);
     let shown = || page_of(&registry, "epp_config_ignored");
     assert_eq!(shown(), ["epp_config_ignored{item=\"featureGates[0]\"} 1"]);
-    metrics.report(&Config::default());
+    metrics.report([]);
     assert_eq!(shown(), Vec::<String>::new());
+}
+
+/// Each keeps the other, and a filter in both is refused.
+#[test]
+fn a_changed_llm_filter_is_put_in_force_beside_the_configuration() {
+    let mk_filter = |model: &str| {
+        format!(
+            "{{protocol: openai, model_mapping_rule: {{{model}: {{rules: [{{cluster: c}}]}}}}}}"
+        )
+    };
+    let mut judge = Judge::begin(GOOD);
+    judge.reload.file.has_filter_file = true;
+    let file = LlmFilterFile {
+        path: "llm.yaml".into(),
+        compat: Compat::Strict,
+    };
+    let last = Ok(String::new());
+    let mut filter = Reload { file, last };
+    let seen = |current: &CurrentConfig| {
+        let in_force = current.load();
+        let names = in_force
+            .llm_filter()
+            .map(|filter| filter.rules.names().collect::<String>());
+        (names, endpoints(current))
+    };
+    for (text, want) in [
+        (Ok(mk_filter("a")), Outcome::Replaced),
+        (Ok("{".to_owned()), Outcome::Kept),
+    ] {
+        assert_eq!(filter.judge(text, &judge.current), want);
+        assert_eq!(seen(&judge.current), (Some("a".to_owned()), 1));
+    }
+    assert_eq!(judge.judge(Ok(mk_text(2))), Outcome::Replaced);
+    assert_eq!(seen(&judge.current), (Some("a".to_owned()), 2));
+    let both = GOOD.replace(
+        '}',
+        &format!(", isthmus: {{llmFilter: {}}}}}", mk_filter("b")),
+    );
+    assert_eq!(judge.judge(Ok(both)), Outcome::Kept);
+    assert_eq!(
+        filter.judge(Ok(mk_filter("c")), &judge.current),
+        Outcome::Replaced
+    );
+    assert_eq!(seen(&judge.current), (Some("c".to_owned()), 2));
 }

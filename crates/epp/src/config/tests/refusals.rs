@@ -196,7 +196,7 @@ fn an_error_says_what_was_wrong_what_was_expected_and_an_example() {
     let refusals = parse(&one("load-aware-scorer", "threshold: -3")).expect_err("refused");
     assert_eq!(
         refusals.to_string(),
-        "plugins[0].parameters.threshold: it is -3: expected a number above 0, for example threshold: 128"
+        "plugins[0].parameters.threshold (line 3): it is -3: expected a number above 0, for example threshold: 128"
     );
 }
 

@@ -116,7 +116,7 @@ impl Exchange {
         self.deadline = None;
         let api = match Api::for_path(&head.path) {
             Ok(api) => api.filter(|api| self.parsers.has(api.parser())),
-            Err(error) => return self.reject(Reject::BadRequest(error.to_string())),
+            Err(error) => return self.reject(Reject::BadRequest(error.to_string(), None)),
         };
         let is_inference = api.is_some();
         let api = api.filter(|_| self.body_comes(&head));
@@ -345,7 +345,7 @@ impl Exchange {
     fn decide_by(&mut self, held: Held, parsed: Result<Option<Parsed>, BodyError>) -> Outputs {
         match parsed {
             Ok(parsed) => self.decide(held, parsed),
-            Err(error) => self.reject(Reject::BadRequest(error.to_string())),
+            Err(error) => self.reject(Reject::BadRequest(error.to_string(), error.param())),
         }
     }
 

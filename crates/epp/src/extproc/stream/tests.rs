@@ -12,11 +12,12 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{
     budget::Budget,
-    config::{Config, CurrentConfig, Parsers, Prefix},
+    config::{Compat, Config, CurrentConfig, Parsers, Prefix},
     director::{Director, Options, Pool},
     extproc::{BodyMode, Limits, Settings},
     extproc::{overdue::OpenStreams, reader::Reader},
     fixtures::mk_member,
+    llm::LlmFilter,
     metrics::Metrics,
     proto::{
         BodySendMode, HeaderMap, HeaderValue, HttpBody, HttpHeaders, ProtocolConfiguration,
@@ -495,4 +496,41 @@ async fn only_the_bodies_of_the_configured_parsers_are_read(
     send(&messages, Request::RequestHeaders(headers)).await;
     let at_once = replies.next().now_or_never().is_some();
     assert_eq!(at_once, !read, "what is not read is passed on at once");
+}
+
+/// Where one is in force: without it the body has no trace id.
+#[rstest]
+#[case::with_a_filter(true, r#"{"error":{"message":"the model \"m\" is not served here","type":"NotFoundError","param":"model","code":404},"trace_id":"r-1"}"#)]
+#[case::with_a_list(false, r#"{"error":{"code":404,"message":"the model \"m\" is not served here","type":"model-not-found"}}"#)]
+#[tokio::test(start_paused = true)]
+async fn a_refusal_under_an_llm_filter_has_the_trace_id(
+    #[case] has_filter: bool,
+    #[case] want: &str,
+) {
+    let mut config = small_config();
+    if has_filter {
+        let text = "{protocol: openai, model_mapping_rule: {other: {rules: [{cluster: c}]}}}";
+        let filter = LlmFilter::parse(text, Compat::Strict).unwrap();
+        config.llm_filter = Some(Arc::new(filter));
+    } else {
+        config.models = ["other".to_owned()].into();
+    }
+    let shared = mk_shared(&["a"], config, &mut Registry::default());
+    let (messages, mut replies) = open(&shared, 1);
+    let mut head = mk_headers(":path", "/v1/completions", false);
+    let id = mk_headers("x-request-id", "r-1", false);
+    let fields = head.headers.as_mut().unwrap();
+    fields.headers.extend(id.headers.unwrap().headers);
+    send(&messages, Request::RequestHeaders(head)).await;
+    let body = HttpBody {
+        body: Bytes::from_static(br#"{"model":"m"}"#),
+        end_of_stream: true,
+    };
+    send(&messages, Request::RequestBody(body)).await;
+    let Some(Response::ImmediateResponse(response)) =
+        replies.next().await.unwrap().unwrap().response
+    else {
+        panic!("not immediate")
+    };
+    assert_eq!(String::from_utf8_lossy(&response.body), want);
 }

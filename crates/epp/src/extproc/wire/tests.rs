@@ -30,7 +30,7 @@ fn inputs(message: ProcessingRequest) -> SmallVec<[Input; 2]> {
 
 /// Writes a message, and reads it by the published definition.
 fn message(reply: Reply, clear_route_cache: bool) -> ProcessingResponse {
-    let message = super::message(reply, clear_route_cache);
+    let message = super::message(reply, clear_route_cache, None);
     ProcessingResponse::decode(message.encode_to_vec().as_slice()).unwrap()
 }
 

@@ -1,0 +1,23 @@
+//! The LLM filter: which rule a request falls under, what its prompt is, and what a client is told where none can serve it
+//! (pure).
+//!
+//! ```text
+//!  file ─► config ─► LlmFilter ─► rules: model, headers ─► Match ─► labels, cluster, adapter, backend
+//!  body ─► prompt: text, roles, media ─► PromptFacts: chunk hashes, length
+//! ```
+
+mod config;
+mod prompt;
+mod refusal;
+mod rules;
+mod trace;
+
+pub use config::{
+    AccessLog, Algorithm, Backend, Balance, ChatTemplate, LlmFilter, Protocol, StreamOutput,
+    Transcoders, Triton, TrtLlm, Wire,
+};
+pub use prompt::{Mode, PromptError, PromptFacts, read};
+pub use refusal::LlmError;
+pub(crate) use refusal::body as error_body;
+pub use rules::{Headers, Match, Rule, RuleError, Subset, Table};
+pub use trace::TraceId;

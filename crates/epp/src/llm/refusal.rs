@@ -1,0 +1,110 @@
+//! What clients are told in the terms of the LLM filter.
+
+use serde::Serialize;
+
+use super::{PromptError, RuleError, TraceId};
+
+/// Why a request under the LLM filter has no answer of a server.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LlmError {
+    /// No rule has a place for it.
+    #[error(transparent)]
+    Rule(#[from] RuleError),
+    /// It has no prompt.
+    #[error(transparent)]
+    Prompt(#[from] PromptError),
+    /// It has no body.
+    #[error("the request has no body: send one as JSON")]
+    NoBody,
+    /// The backend does not speak the protocol, and what the request asks for cannot be put in its terms.
+    #[error("{message}")]
+    Transcode {
+        /// What cannot, and what could.
+        message: String,
+        /// The field of the request that asks for it.
+        param: Option<String>,
+    },
+    /// The server answered with headers alone.
+    #[error("the model server {server} answered without a body: retry")]
+    NoUpstreamData {
+        /// Its address.
+        server: String,
+    },
+}
+
+/// The body of an error.
+#[derive(Debug, Serialize)]
+struct Body<'a> {
+    error: Fields<'a>,
+    trace_id: &'a str,
+}
+
+#[derive(Debug, Serialize)]
+struct Fields<'a> {
+    message: &'a str,
+    r#type: &'static str,
+    param: Option<&'a str>,
+    code: u16,
+}
+
+// === impl LlmError ===
+
+impl LlmError {
+    /// Stable: metric label and dropped-reason header alike.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Rule(error) => error.reason(),
+            Self::Prompt(_) => "bad-request",
+            Self::NoBody => "no-body",
+            Self::Transcode { .. } => "transcode",
+            Self::NoUpstreamData { .. } => "no-upstream-data",
+        }
+    }
+
+    /// HTTP status.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Rule(_) => 404,
+            Self::Prompt(_) | Self::NoBody | Self::Transcode { .. } => 400,
+            Self::NoUpstreamData { .. } => 503,
+        }
+    }
+
+    /// The field of the request that is at fault.
+    pub fn param(&self) -> Option<&str> {
+        match self {
+            Self::Rule(RuleError::ModelNotFound(_)) => Some("model"),
+            Self::Prompt(PromptError::NoMessages) => Some("messages"),
+            Self::Transcode { param, .. } => param.as_deref(),
+            Self::Rule(_) | Self::NoBody | Self::NoUpstreamData { .. } => None,
+        }
+    }
+}
+
+/// The JSON for a client, whose log has the same trace id as ours.
+pub(crate) fn body(message: &str, status: u16, param: Option<&str>, trace_id: &TraceId) -> Vec<u8> {
+    let body = Body {
+        error: Fields {
+            message,
+            r#type: type_of(status),
+            param,
+            code: status,
+        },
+        trace_id: trace_id.as_str(),
+    };
+    // only maps with keys that are no texts cannot be written
+    serde_json::to_vec(&body).unwrap_or_default()
+}
+
+/// As `OpenAI`'s clients know errors.
+fn type_of(status: u16) -> &'static str {
+    match status {
+        400 | 408 | 413 => "BadRequestError",
+        401 => "AuthenticationError",
+        404 => "NotFoundError",
+        429 => "RateLimitError",
+        500 => "InternalServerError",
+        503 => "InferenceServerError",
+        _ => "UnknownError",
+    }
+}
