@@ -1,13 +1,22 @@
 //! From a query to an answer: the members of the moment, the pick, the words for the proxy.
 
-use std::{cell::RefCell, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    cell::RefCell,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use arc_swap::ArcSwap;
 use moment::Clock;
 use parking_lot::Mutex;
 use scheduling::{
-    Booking, Choice, Endpoint, Explanation, Member, Moment, NoPick, Profile, Registry, Request,
-    SessionStrategy, Slot, Snapshot, Subset, Table, Verdict, choose, choose_explained, flow,
+    Booking, Choice, Endpoint, Explanation, Member, Moment, NoPick, PickerKind, Profile, Registry,
+    Request, SessionStrategy, Slot, Snapshot, Subset, Table, Verdict, choose, choose_explained,
+    flow,
 };
 use tokio::sync::Notify;
 use tracing::debug;
@@ -72,6 +81,8 @@ pub struct Director {
     options: Options,
     prefix: PrefixCache,
     sessions: Sessions,
+    /// Counts picks where endpoints take turns.
+    turns: AtomicU64,
     /// Where flow control is on.
     queue: Queue<Box<Prepared>>,
     /// Where somebody may ask for them.
@@ -174,6 +185,7 @@ impl Director {
             options,
             prefix: PrefixCache::new(prefix),
             sessions: Sessions::default(),
+            turns: AtomicU64::new(0),
             queue: Queue::new(flow),
             picks: None,
         }
@@ -429,13 +441,16 @@ impl Director {
         now: Moment,
     ) -> Result<Box<Answer>, Reject> {
         let Prepared {
-            request,
+            mut request,
             edit,
             tap,
             session,
             asked,
         } = prepared;
         let profile = &config.profile;
+        if profile.picker.kind == PickerKind::RoundRobin {
+            request.turn = self.turns.fetch_add(1, Ordering::Relaxed);
+        }
         let snapshot = self.pool.0.snapshot.load();
         let start = self.clock.now();
         let mut told = Told::default();

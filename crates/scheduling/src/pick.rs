@@ -7,7 +7,7 @@ use crate::{
     candidates::Candidates,
     explanation::{Exclusion, Explanation},
     load::Quality,
-    percent::TIE,
+    percent::{TIE, top_percent},
     profile::{PickerKind, Profile},
     request::{MAX_LIST, Request},
     table::Table,
@@ -117,6 +117,11 @@ fn choose_telling<R: Rng + ?Sized>(
     let list = usize::from(list.clamp(1, MAX_LIST));
     let mut ranked = rank(request, &candidates, profile, rng, explanation);
     let mut choice = Choice::new();
+    if let PickerKind::TopPercent { percent } = profile.picker.kind {
+        let keys: SmallVec<[f64; 16]> = ranked.iter().map(|one| one.key).collect();
+        let first = top_percent(&keys, percent, rng);
+        choice.push(ranked.swap_remove(first).chosen);
+    }
     while choice.len() < list
         && let Some(best) = take_best(&mut ranked, rng)
     {
@@ -160,12 +165,17 @@ fn rank<R: Rng + ?Sized>(
 ) -> Ranking {
     let sums = sum(request, candidates, profile, explanation);
     let in_flight = candidates.of(&candidates.table().in_flight);
-    let members = candidates.members().zip(in_flight).zip(sums);
+    let turns = match profile.picker.kind {
+        PickerKind::RoundRobin => turns(candidates, request.turn),
+        _ => SmallVec::new(),
+    };
+    let members = candidates.members().zip(in_flight).zip(sums).enumerate();
     members
-        .map(|((member, in_flight), score)| Ranked {
+        .map(|(at, ((member, in_flight), score))| Ranked {
             chosen: Chosen { member, score },
             key: match profile.picker.kind {
-                PickerKind::MaxScore => score,
+                PickerKind::MaxScore | PickerKind::TopPercent { .. } => score,
+                PickerKind::RoundRobin => turns.get(at).copied().unwrap_or_default(),
                 // The greatest of U^(1/score) falls on each candidate in proportion to its score, and so does that of the
                 // logarithms, which small scores do not round to 0. Score 0 is last.
                 PickerKind::WeightedRandom => rng.random::<f64>().ln() / score,
@@ -174,6 +184,24 @@ fn rank<R: Rng + ?Sized>(
             in_flight,
         })
         .collect()
+}
+
+/// Keys of the candidates: the greatest for the one whose turn it is, then down in the order of the addresses.
+fn turns(candidates: &Candidates<'_>, turn: u64) -> SmallVec<[f64; 16]> {
+    let addresses = &candidates.table().roster().addresses;
+    let addresses = candidates.members().map(|member| addresses.get(member));
+    let mut order: SmallVec<[_; 16]> = addresses.enumerate().collect();
+    order.sort_unstable_by_key(|(_, address)| *address);
+    let count = order.len();
+    let turn = turn.checked_rem(count as u64).unwrap_or(0);
+    let first = usize::try_from(turn).unwrap_or(0);
+    let mut keys = SmallVec::from_elem(0.0, count);
+    for (after, (at, _)) in order.iter().cycle().skip(first).take(count).enumerate() {
+        if let Some(key) = keys.get_mut(*at) {
+            *key = (count - after) as f64;
+        }
+    }
+    keys
 }
 
 /// The sums of the weighted scores.

@@ -42,6 +42,13 @@ pub enum PickerKind {
     WeightedRandom,
     /// `random-picker`: by chance alone.
     Random,
+    /// `top-percent-picker`: by chance among the best, as [`crate::top_percent`] has it; a list goes on by score.
+    TopPercent {
+        /// Share of the candidates that are the best, 0 to 100; at least one is.
+        percent: u32,
+    },
+    /// `round-robin-picker`: one after the other in the order of their addresses, by [`crate::Request::turn`].
+    RoundRobin,
 }
 
 // === impl Profile ===
@@ -93,6 +100,8 @@ impl PickerKind {
             Self::MaxScore => "max-score-picker",
             Self::WeightedRandom => "weighted-random-picker",
             Self::Random => "random-picker",
+            Self::TopPercent { .. } => "top-percent-picker",
+            Self::RoundRobin => "round-robin-picker",
         }
     }
 }

@@ -35,6 +35,8 @@ pub struct Request {
     pub session: Option<SessionAt>,
     /// From the pick until the request arrives at its server.
     pub transit: Duration,
+    /// Counts up from request to request, where endpoints take turns.
+    pub turn: u64,
 }
 
 /// Where a session is served.
@@ -78,6 +80,7 @@ impl Default for Request {
             block_tokens: 0,
             session: None,
             transit: DEFAULT_TRANSIT,
+            turn: 0,
         }
     }
 }

@@ -92,6 +92,20 @@ fn a_subset_without_members_is_refused_unless_it_is_to_be_ignored() {
 }
 
 #[test]
+fn requests_take_turns_where_the_picker_says_so() {
+    let director = mk_director(&["10.0.0.2:8000", "10.0.0.1:8000"]);
+    let mut config = Config::default();
+    config.profile.picker.kind = PickerKind::RoundRobin;
+    director.config.set_file(config);
+    let picks = (0..4).map(|_| {
+        let answer = decide(&director, mk_query(1, None)).unwrap();
+        destination(&answer).to_owned()
+    });
+    let want = ["10.0.0.1:8000", "10.0.0.2:8000"];
+    assert_eq!(picks.collect::<Vec<_>>(), [want, want].concat());
+}
+
+#[test]
 fn a_request_id_is_made_only_where_there_is_none() {
     let director = mk_director(&["10.0.0.1:8000"]);
     let answer = decide(&director, mk_query(1, None)).unwrap();

@@ -7,9 +7,13 @@ use super::*;
 use crate::{
     explanation::{Scores, Verdict},
     filter::{Filter, Role},
-    fixtures::{at, book, mk_labelled, mk_page, mk_rng, mk_snapshot, mk_subset, read, scrape},
+    fixtures::{
+        NOW, at, book, mk_labelled, mk_member, mk_page, mk_rng, mk_snapshot, mk_subset, read,
+        scrape,
+    },
     load::ScrapeFailure,
     profile::{Picker, WeightedScorer},
+    registry::Registry,
     scorer::Scorer,
     snapshot::Snapshot,
 };
@@ -141,13 +145,17 @@ fn requests_that_never_overlap_get_even_shares() {
     );
 }
 
-/// Shares of 10,000 choices of a profile whose scores are 0, 1/4 and 3/4 of a weight.
-fn shares(kind: PickerKind, weight: f64) -> [u32; 3] {
+/// Three endpoints whose scores are 0, 1/4 and 3/4.
+fn mk_scored() -> Snapshot {
     let snapshot = mk_snapshot(3);
     for (endpoint, kv) in snapshot.endpoints().zip([1.0, 0.75, 0.25]) {
         scrape(endpoint, mk_page(0.0, 0.0, kv));
     }
-    let profile = Profile {
+    snapshot
+}
+
+fn mk_profile(kind: PickerKind, weight: f64) -> Profile {
+    Profile {
         scorers: vec![WeightedScorer {
             scorer: Scorer::KvCacheUtilization,
             weight,
@@ -157,7 +165,12 @@ fn shares(kind: PickerKind, weight: f64) -> [u32; 3] {
             max_endpoints: 1,
         },
         ..Profile::default()
-    };
+    }
+}
+
+/// Shares of 10,000 choices of them, whose scores are parts of `weight`.
+fn shares(kind: PickerKind, weight: f64) -> [u32; 3] {
+    let (snapshot, profile) = (mk_scored(), mk_profile(kind, weight));
     let (table, mut rng) = (read(&snapshot), mk_rng());
     let mut shares = [0; 3];
     for _ in 0..10_000 {
@@ -183,6 +196,49 @@ fn chance_follows_the_scores_or_nothing() {
         "{even:?}"
     );
     assert_eq!(shares(PickerKind::MaxScore, 1.0), [0, 0, 10_000]);
+    let [none, second, best] = shares(PickerKind::TopPercent { percent: 67 }, 1.0);
+    assert_eq!(none, 0, "two of three are the best");
+    assert!(second.abs_diff(best) < 400, "{second} {best}");
+}
+
+#[test]
+fn after_one_of_the_best_a_list_goes_on_by_score() {
+    let (table, request) = (read(&mk_scored()), mk_list(3));
+    let profile = mk_profile(PickerKind::TopPercent { percent: 100 }, 1.0);
+    let mut rng = mk_rng();
+    let mut lists = BTreeSet::new();
+    for _ in 0..100 {
+        let choice = choose(&table, &request, &[], &profile, &mut rng).unwrap();
+        lists.insert(members(&choice));
+    }
+    let want = [vec![0, 2, 1], vec![1, 2, 0], vec![2, 1, 0]];
+    assert_eq!(lists, BTreeSet::from(want));
+}
+
+/// The members are ordered by name, which is not the order of their addresses.
+#[test]
+fn endpoints_take_turns_in_the_order_of_their_addresses() {
+    let addresses = [
+        "10.0.0.9:80",
+        "10.0.0.10:80",
+        "10.0.0.2:8001",
+        "10.0.0.2:80",
+    ];
+    let pods = addresses.iter().zip(["a", "b", "c", "d"]);
+    let pods = pods.map(|(address, pod)| mk_member(pod, pod, address));
+    let snapshot = Registry::default().update(pods.collect(), NOW);
+    let table = read(&snapshot);
+    let profile = mk_profile(PickerKind::RoundRobin, 1.0);
+    let pick = |turn, list| {
+        let request = Request {
+            turn,
+            ..mk_list(list)
+        };
+        members(&choose(&table, &request, &[], &profile, &mut mk_rng()).unwrap())
+    };
+    let firsts: Vec<_> = (0..8).map(|turn| pick(turn, 1)[0]).collect();
+    assert_eq!(firsts, [3, 2, 0, 1, 3, 2, 0, 1]);
+    assert_eq!(pick(u64::MAX, 3), [1, 3, 2], "the list goes on in turn");
 }
 
 #[test]

@@ -105,6 +105,14 @@ pub(super) const TYPES: &[Type] = &[
     Type::new("random-picker", |parameters| {
         picker(PickerKind::Random, parameters)
     }),
+    Type::new("top-percent-picker", |parameters| {
+        let percent = parameters.integer("percent", 0..=100, 10);
+        let percent = u32::try_from(percent).unwrap_or(0);
+        picker(PickerKind::TopPercent { percent }, parameters)
+    }),
+    Type::new("round-robin-picker", |parameters| {
+        picker(PickerKind::RoundRobin, parameters)
+    }),
     // the rest of scheduling
     Type::new("single-profile-handler", |_| Plugin::Handler),
     Type::new(PREFIX_PRODUCER, prefix_producer),

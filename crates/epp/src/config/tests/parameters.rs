@@ -87,6 +87,9 @@ fn filters_have_their_parameters(
 #[case("max-score-picker", "", PickerKind::MaxScore, 1)]
 #[case("weighted-random-picker", "", PickerKind::WeightedRandom, 1)]
 #[case("random-picker", "maxNumOfEndpoints: 8", PickerKind::Random, 8)]
+#[case("top-percent-picker", "", PickerKind::TopPercent { percent: 10 }, 1)]
+#[case("top-percent-picker", "percent: 0, maxNumOfEndpoints: 2", PickerKind::TopPercent { percent: 0 }, 2)]
+#[case("round-robin-picker", "", PickerKind::RoundRobin, 1)]
 fn pickers_have_their_parameters(
     #[case] type_name: &str,
     #[case] parameters: &str,

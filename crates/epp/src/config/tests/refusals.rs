@@ -43,6 +43,8 @@ use super::*;
 #[case(&one("concurrency-detector", "concurrencyMode: request"), &["plugins[0].parameters.concurrencyMode"])]
 #[case(&one("max-score-picker", "maxNumOfEndpoints: 0"), &["plugins[0].parameters.maxNumOfEndpoints"])]
 #[case(&one("max-score-picker", "maxNumOfEndpoints: 9"), &["plugins[0].parameters.maxNumOfEndpoints"])]
+#[case(&one("top-percent-picker", "percent: 101"), &["plugins[0].parameters.percent"])]
+#[case(&one("top-percent-picker", "percent: -1"), &["plugins[0].parameters.percent"])]
 #[case(&one("approx-prefix-cache-producer", "blockSizeTokens: -1"), &["plugins[0].parameters.blockSizeTokens"])]
 #[case(&one("approx-prefix-cache-producer", "autoTune: yes please"), &["plugins[0].parameters.autoTune"])]
 #[case(&one("session-affinity-scorer", "strategy: sticky"), &["plugins[0].parameters.strategy"])]
