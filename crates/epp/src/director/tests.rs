@@ -96,7 +96,7 @@ fn requests_take_turns_where_the_picker_says_so() {
     let director = mk_director(&["10.0.0.2:8000", "10.0.0.1:8000"]);
     let mut config = Config::default();
     config.profile.picker.kind = PickerKind::RoundRobin;
-    director.config.set_file(config);
+    director.config.replace(config);
     let picks = (0..4).map(|_| {
         let answer = decide(&director, mk_query(1, None)).unwrap();
         destination(&answer).to_owned()
