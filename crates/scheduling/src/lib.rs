@@ -36,6 +36,7 @@ mod scorer;
 mod slot;
 mod snapshot;
 mod table;
+pub mod ttft;
 
 #[cfg(test)]
 mod fixtures;

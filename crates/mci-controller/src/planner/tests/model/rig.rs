@@ -313,8 +313,10 @@ impl Rig {
                 clusters.all(|m| {
                     let entries = self.clusters[m].entries(pool);
                     let exported = entries.iter().all(|(exporter, entry)| {
-                        let exporter = &self.clusters[index(&mk_name(exporter))];
-                        exporter.exports(pool) && text(entry, "/drainUntil").is_empty()
+                        // an entry that somebody added may name none of the members
+                        let exporter = MEMBERS.iter().position(|one| one == exporter);
+                        exporter.is_some_and(|it| self.clusters[it].exports(pool))
+                            && text(entry, "/drainUntil").is_empty()
                     });
                     exported && !self.may_be_contested(m, p)
                 })
