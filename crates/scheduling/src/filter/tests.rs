@@ -103,7 +103,7 @@ fn saturated_endpoints_are_left_out_unless_all_are() {
         })
     };
     scrape(&at(&snapshot, 0), mk_page(10.0, 0.0, 0.0));
-    scrape(&at(&snapshot, 1), mk_page(9.0, 0.0, 0.0));
+    scrape(&at(&snapshot, 1), mk_page(5.0, 0.0, 0.0));
     let table = read(&snapshot);
     assert_eq!(passing(&filter(0.0), &table, &Request::default()), [1]);
     assert_eq!(passing(&filter(0.1), &table, &Request::default()), [0, 1]);
