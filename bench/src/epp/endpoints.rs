@@ -66,7 +66,10 @@ impl Endpoints {
         let flags = flags.map(|(flag, value)| [flag.to_owned(), value]);
         let start = Start {
             program: "nice".into(),
-            flags: niced.into_iter().chain(flags.into_iter().flatten()).collect(),
+            flags: niced
+                .into_iter()
+                .chain(flags.into_iter().flatten())
+                .collect(),
         };
         let mut command = start.command(&logs.join("model-server-sim.log"))?;
         command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
