@@ -229,8 +229,11 @@ impl PrefixIndex {
 
     /// Forgets blocks that are over at `now_second`: goes on from `cursor`, looks at up to `max_blocks` of them in one
     /// shard and forgets an eighth as many at most. Says how many it forgot. A shard where nothing is over yet costs
-    /// nothing.
+    /// nothing, and so does a cursor that is done.
     pub fn expire(&self, cursor: &mut Cursor, now_second: u32, max_blocks: usize) -> usize {
+        if cursor.done {
+            return 0;
+        }
         let columns = self.columns.read();
         let Cursor { shard, walk, .. } = cursor;
         let (expired, at_end) = self.write(*shard, &columns, |it| {

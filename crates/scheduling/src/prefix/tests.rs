@@ -36,6 +36,7 @@ fn expire(index: &PrefixIndex, now: u32, step: usize) -> usize {
     while !cursor.is_done() {
         expired += index.expire(&mut cursor, now, step);
     }
+    assert_eq!(index.expire(&mut cursor, now, step), 0, "it is done");
     expired
 }
 
