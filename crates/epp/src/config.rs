@@ -41,8 +41,8 @@ pub use reload::{ConfigFile, ConfigMetrics, LlmFilterFile, LoadError, Reload, Re
 
 pub(crate) use findings::Findings;
 pub(crate) use models::Models;
+pub(crate) use read::read_document;
 pub(crate) use section::{Bounds, Section, Value};
-pub(crate) use tree::Node;
 
 /// What a file says, with defaults for what it does not say.
 #[derive(Clone, Debug, PartialEq)]

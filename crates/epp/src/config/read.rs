@@ -4,7 +4,7 @@ use scheduling::{Filter, Picker, Profile, WeightedScorer};
 
 use super::{
     Compat, Config, Parsers, Session, data,
-    findings::{Findings, Refusals},
+    findings::{Findings, Ignored, Refusals},
     flow, isthmus,
     plugins::{Declared, Plugin, Plugins},
     section::{Bounds, Section, Value},
@@ -37,25 +37,33 @@ struct Parts {
 /// # Errors
 /// [`Refusals`] that name all that cannot be used.
 pub(super) fn read(text: &str, compat: Compat) -> Result<Config, Refusals> {
+    let (config, ignored) = read_document(text, compat, EXAMPLE, read_root)?;
+    Ok(Config { ignored, ..config })
+}
+
+/// Reads a file by `read`, and names all that cannot be used by its line; also what is ignored.
+pub(crate) fn read_document<T: Default>(
+    text: &str,
+    compat: Compat,
+    example: &str,
+    read: impl for<'a> FnOnce(Section<'a>, &'a Findings) -> T,
+) -> Result<(T, Vec<Ignored>), Refusals> {
     let findings = Findings::new(compat);
-    let config = match Node::parse(text) {
+    let document = match Node::parse(text) {
         Ok(node) => {
             let root = Value::root(node, &findings).section();
-            root.map(|root| read_root(root, &findings))
+            root.map(|root| read(root, &findings))
         }
         Err(problem) => {
-            findings.refuse("the file", problem, "YAML or JSON", EXAMPLE);
+            findings.refuse("the file", problem, "YAML or JSON", example);
             None
         }
     };
     let ignored = findings
         .into_result()
         .map_err(|refusals| refusals.located_in(text))?;
-    // without a config something was refused
-    Ok(Config {
-        ignored,
-        ..config.unwrap_or_default()
-    })
+    // without a document something was refused
+    Ok((document.unwrap_or_default(), ignored))
 }
 
 const EXAMPLE: &str = "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig}";

@@ -11,7 +11,7 @@ use super::{
     PrefillCharge, Protocol, StreamOutput, Transcoders, Triton, TrtLlm, Wire,
 };
 use crate::{
-    config::{Bounds, Compat, Findings, Node, Refusals, Section, Value},
+    config::{Bounds, Compat, Findings, Refusals, Section, Value, read_document},
     llm::{
         prompt::Mode,
         rules::{Rule, Subset, Table},
@@ -44,22 +44,8 @@ const EXAMPLE: &str =
 
 /// Reads a file.
 pub(super) fn parse(text: &str, compat: Compat) -> Result<LlmFilter, Refusals> {
-    let findings = Findings::new(compat);
-    let filter = match Node::parse(text) {
-        Ok(node) => Value::root(node, &findings).section().map(read),
-        Err(problem) => {
-            findings.refuse("the file", problem, "YAML or JSON", EXAMPLE);
-            None
-        }
-    };
-    let ignored = findings
-        .into_result()
-        .map_err(|refusals| refusals.located_in(text))?;
-    // without a filter something was refused
-    Ok(LlmFilter {
-        ignored,
-        ..filter.unwrap_or_default()
-    })
+    let (filter, ignored) = read_document(text, compat, EXAMPLE, |section, _| read(section))?;
+    Ok(LlmFilter { ignored, ..filter })
 }
 
 /// Reads a block.
