@@ -1,6 +1,6 @@
 //! The boundary of an Isthmus program: what every one of them does alike towards its surroundings.
 //!
-//! Flags and environment come in ([`run`], [`Program`]), logs go out ([`LogArgs`]), signals ask it to end
+//! Flags and environment come in ([`run()`], [`Program`]), logs go out ([`LogArgs`]), signals ask it to end
 //! ([`Shutdown`]), an exit code says how it ended ([`ConfigError`] is 64), and the admin port tells how it is
 //! ([`Health`], [`admin`]). It knows nothing of what the program does.
 //!
