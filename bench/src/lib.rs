@@ -10,6 +10,7 @@
 //! ```
 
 mod bare;
+pub mod center;
 mod controller;
 mod document;
 mod epp;

@@ -62,6 +62,15 @@ const FAILOVER: &str = "failover";
 const REAL: &str = "real";
 const EPP: &str = "epp";
 const QUALITY: &str = "epp-quality";
+const METADATA: &str = "metadata";
+/// In µs: 150,000 and 72,000 operations a second, ten times what the Go service reaches on such a machine.
+const MIXED_32: f64 = 1e6 / 150_000.0;
+const MIXED_1000: f64 = 1e6 / 72_000.0;
+/// A million operations a second.
+const BATCHED: f64 = 1.0;
+/// In µs, a pick over HTTP.
+const PICKED_P50: f64 = 150.0;
+const PICKED_P99: f64 = 1000.0;
 /// Measured with `epp` where there is another EPP, or where there are cores enough; skipped otherwise.
 pub const PEER: &str = "epp-peer";
 /// CPU of a request, against the floor in the same run: of 1 KB, and of more.
@@ -374,6 +383,34 @@ pub const ROWS: &[Row] = &[
     info(QUALITY, "EPP quality, short requests, 95 % load, gateways 80 ms away: picks in 100 ms, most / mean, way measured"),
     info(QUALITY, "EPP quality, short requests, 95 % load, gateways 80 ms away: picks in 100 ms, most / mean, way not counted"),
     ours(QUALITY, "EPP quality, short requests, 95 % load, gateways 80 ms away: picks in 100 ms, most / mean, measured / not counted", AS_GOOD),
+
+    info(METADATA, "Metadata-Center, mix, 32 engines, 1 connection: time per operation"),
+    info(METADATA, "Metadata-Center, mix, 32 engines, 1 connection: CPU per operation"),
+    info(METADATA, "Metadata-Center, mix, 32 engines, 1 connection: p50"),
+    info(METADATA, "Metadata-Center, mix, 32 engines, 1 connection: p99"),
+    specified(METADATA, "Metadata-Center, mix, 32 engines, 32 connections: time per operation", MIXED_32),
+    info(METADATA, "Metadata-Center, mix, 32 engines, 32 connections: CPU per operation"),
+    info(METADATA, "Metadata-Center, mix, 32 engines, 32 connections: p50"),
+    info(METADATA, "Metadata-Center, mix, 32 engines, 32 connections: p99"),
+    info(METADATA, "Metadata-Center, mix, 1000 engines, 1 connection: time per operation"),
+    info(METADATA, "Metadata-Center, mix, 1000 engines, 1 connection: CPU per operation"),
+    info(METADATA, "Metadata-Center, mix, 1000 engines, 1 connection: p50"),
+    info(METADATA, "Metadata-Center, mix, 1000 engines, 1 connection: p99"),
+    specified(METADATA, "Metadata-Center, mix, 1000 engines, 32 connections: time per operation", MIXED_1000),
+    info(METADATA, "Metadata-Center, mix, 1000 engines, 32 connections: CPU per operation"),
+    info(METADATA, "Metadata-Center, mix, 1000 engines, 32 connections: p50"),
+    info(METADATA, "Metadata-Center, mix, 1000 engines, 32 connections: p99"),
+    specified(METADATA, "Metadata-Center, batches of 64: time per operation", BATCHED),
+    info(METADATA, "Metadata-Center, batches of 64: CPU per operation"),
+    info(METADATA, "Metadata-Center, batches of 64: p50"),
+    info(METADATA, "Metadata-Center, batches of 64: p99"),
+    info(METADATA, "Metadata-Center, picks of 100 candidates, 40 chunks, 1000/s: CPU per operation"),
+    specified(METADATA, "Metadata-Center, picks of 100 candidates, 40 chunks, 1000/s: p50", PICKED_P50),
+    specified(METADATA, "Metadata-Center, picks of 100 candidates, 40 chunks, 1000/s: p99", PICKED_P99),
+    info(METADATA, "Metadata-Center, picks of 100 candidates, 40 chunks, as fast as they go: time per operation"),
+    info(METADATA, "Metadata-Center, picks of 100 candidates, 40 chunks, as fast as they go: CPU per operation"),
+    info(METADATA, "Metadata-Center, picks of 100 candidates, 40 chunks, as fast as they go: p50"),
+    info(METADATA, "Metadata-Center, picks of 100 candidates, 40 chunks, as fast as they go: p99"),
 ];
 
 /// The goal of a figure, if it has one.

@@ -29,12 +29,14 @@ const LOSS: &str = "without evidence";
 const REAL: &str = "real";
 /// The one that needs the EPP and model servers, and no controller.
 const EPP: &str = "epp";
+/// The one that needs the Metadata-Center.
+const METADATA: &str = "metadata";
 /// Those that need no controller.
-const WITHOUT_CONTROLLER: [&str; 2] = [EPP, "epp-quality"];
+const WITHOUT_CONTROLLER: [&str; 3] = [EPP, "epp-quality", METADATA];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real, epp, epp-quality, nothing; default: all
+    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real, epp, epp-quality, metadata, nothing; default: all
     names: Vec<String>,
     /// Of propagation, epp and epp-quality, only the cases with this in their names, such as '50 exporters, TLS'
     #[arg(long, value_name = "TEXT")]
@@ -75,6 +77,9 @@ pub(crate) fn run_bench(args: &Args) -> Result<()> {
     }
     if needs(EPP) {
         packages.extend(["epp", "model-server-sim"]);
+    }
+    if needs(METADATA) {
+        packages.push("metadata-center");
     }
     let mut bench = built("bench", &packages, true)?;
     if needs(REAL) {

@@ -14,6 +14,7 @@ use self::propagation::Case;
 
 mod epp;
 mod failover;
+mod metadata;
 mod propagation;
 mod quality;
 mod real;
@@ -26,10 +27,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct Args {
     /// What to measure; default: all.
     names: Vec<Name>,
-    /// Of propagation, epp and epp-quality, only the cases with this in their names, such as `50 exporters, TLS`.
+    /// Of propagation, epp, epp-quality and metadata, only the cases with this in their names, such as `50 exporters, TLS`.
     #[arg(long)]
     only: Option<String>,
-    /// Of epp, a twentieth of the requests in one round: whether all works. Such figures say nothing.
+    /// Of epp and metadata, a twentieth of the requests, of epp in one round: whether all works. Such figures say nothing.
     #[arg(long, conflicts_with = "document")]
     quick: bool,
     /// The program.
@@ -81,6 +82,8 @@ enum Name {
     Epp,
     /// The choices of the EPP beside others, simulated.
     EppQuality,
+    /// The Metadata-Center: calls as existing gateways mix them, batches, picks.
+    Metadata,
     /// Nothing: with `--document`, the table is written anew with the goals of this program.
     Nothing,
     /// 3 real clusters; the environment names the programs, as `cargo xtask bench` does.
@@ -165,6 +168,7 @@ async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
             Name::Failover => run.failover().await?,
             Name::Epp => run.epp()?,
             Name::EppQuality => run.quality()?,
+            Name::Metadata => run.metadata().await?,
             Name::Nothing => {}
             Name::Real => run.real(inside.context("not inside namespaces")?).await?,
         }

@@ -1,0 +1,79 @@
+//! The Metadata-Center as a process.
+
+use std::{net::SocketAddr, path::Path, process::Stdio, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use nix::{time::ClockId, unistd::Pid};
+use tokio::{
+    process::{Child, Command},
+    time::{Instant, sleep},
+};
+
+use super::Wire;
+
+/// A running service; killed when dropped.
+pub struct CenterProcess {
+    address: SocketAddr,
+    clock: ClockId,
+    _child: Child,
+}
+
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
+const READY: &[u8] = b"GET /readyz HTTP/1.1\r\nhost: bench\r\n\r\n";
+
+// === impl CenterProcess ===
+
+impl CenterProcess {
+    /// Starts the program, and waits until it is ready. `more`: flags beside those for its ports.
+    /// # Errors
+    /// When it does not start, or is not ready in time.
+    pub async fn start(program: &Path, more: &[String], log: &Path) -> Result<Self> {
+        let address = apiserver_sim::free_address()?;
+        let admin = apiserver_sim::free_address()?;
+        let out = std::fs::File::create(log).context("the log file")?;
+        let child = Command::new(program)
+            .args(["--host", &address.ip().to_string()])
+            .args(["--port", &address.port().to_string()])
+            .args(["--admin-port", &admin.port().to_string()])
+            .args(more)
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("starting {}", program.display()))?;
+        let pid = child.id().context("it ended at once")?;
+        let pid = Pid::from_raw(i32::try_from(pid)?);
+        let center = Self {
+            address,
+            clock: ClockId::pid_cpu_clock_id(pid)?,
+            _child: child,
+        };
+        let start = Instant::now();
+        while let Err(error) = center.ready().await {
+            if start.elapsed() > READY_TIMEOUT {
+                bail!("not ready: {error:#}; see {}", log.display());
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        Ok(center)
+    }
+
+    async fn ready(&self) -> Result<()> {
+        let mut wire = Wire::connect(self.address).await?;
+        wire.call(READY).await.map(|_| ())
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// User and system time so far, of all its threads.
+    /// # Errors
+    /// When the process is gone.
+    pub fn cpu(&self) -> Result<Duration> {
+        Ok(Duration::from(self.clock.now()?))
+    }
+}
