@@ -2,6 +2,7 @@
 
 pub mod apart;
 pub mod environment;
+pub mod programs;
 pub mod watching;
 
 use std::process::ExitCode;
@@ -12,12 +13,12 @@ use libtest_mimic::{Arguments, Trial};
 
 use crate::environment::Environment;
 
-/// A test on a pair of clusters: what it promises, and how to see it.
-pub struct Test {
+/// A test on a pair of clusters, or on other programs: what it promises, and how to see it.
+pub struct Test<E = Environment> {
     /// With the module it is in.
     pub name: &'static str,
     /// Fails with what it saw.
-    pub run: for<'a> fn(&'a Environment) -> LocalBoxFuture<'a, Result<()>>,
+    pub run: for<'a> fn(&'a E) -> LocalBoxFuture<'a, Result<()>>,
 }
 
 /// A list of [`Test`]s, from the paths of their functions.
@@ -35,17 +36,22 @@ macro_rules! tests {
 /// chosen there are no clusters either.
 #[must_use]
 pub fn main(tests: &'static [Test]) -> ExitCode {
+    match chosen(tests) {
+        Ok(arguments) => environment::main(&arguments, tests),
+        Err(code) => code,
+    }
+}
+
+/// What was asked for; the exit code where that is no test.
+fn chosen<E>(tests: &[Test<E>]) -> Result<Arguments, ExitCode> {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     let mut names = tests.iter().map(|test| test.name);
-    if arguments.list || !names.any(|name| is_chosen(&arguments, name)) {
-        let trials = tests
-            .iter()
-            .map(|test| Trial::test(test.name, || Ok(())))
-            .collect();
-        return libtest_mimic::run(&arguments, trials).exit_code();
+    if !arguments.list && names.any(|name| is_chosen(&arguments, name)) {
+        return Ok(arguments);
     }
-    environment::main(&arguments, tests)
+    let trials = tests.iter().map(|test| Trial::test(test.name, || Ok(())));
+    Err(libtest_mimic::run(&arguments, trials.collect()).exit_code())
 }
 
 /// Whether the runner would run the test of this name: what nobody looks at needs no clusters.

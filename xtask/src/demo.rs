@@ -13,8 +13,9 @@ use crate::{
 /// Programs that run in clusters, as packages.
 const PROGRAMS: [&str; 4] = ["epp", "gateway", "mci-controller", "model-server-sim"];
 
-/// Those that the demo without Kubernetes runs.
+/// Those that the demos without Kubernetes run.
 const STANDALONE: [&str; 2] = ["epp", "model-server-sim"];
+const LLM: [&str; 3] = ["epp", "metadata-center", "model-server-sim"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -32,6 +33,8 @@ enum Demo {
     Clusters,
     /// An endpoint picker, Envoy and simulated model servers, without Kubernetes
     Epp,
+    /// Three endpoint pickers that share load and prompt caches through a Metadata-Center and Redis, without Kubernetes
+    Llm,
 }
 
 pub(crate) fn run_demo(args: &Args) -> Result<()> {
@@ -50,6 +53,15 @@ pub(crate) fn run_demo(args: &Args) -> Result<()> {
             run(&mut build(&STANDALONE, &testbed))?;
             let mut demo = Command::new(workspace::quick_release().join("demo"));
             demo.arg("epp").env("ENVOY_BIN", envoy);
+            demo
+        }
+        Demo::Llm => {
+            let (envoy, redis) = (tools::envoy()?, tools::redis()?);
+            run(&mut build(&LLM, &testbed))?;
+            let mut demo = Command::new(workspace::quick_release().join("demo"));
+            demo.arg("llm")
+                .env("ENVOY_BIN", envoy)
+                .env("REDIS_SERVER_BIN", redis);
             demo
         }
     };

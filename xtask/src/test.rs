@@ -69,12 +69,13 @@ struct Session<'a> {
 }
 
 /// Targets of the package `e2e`, the longest first: each has clusters of its own, and most of its time is waiting.
-const E2E_TARGETS: [&str; 6] = [
+const E2E_TARGETS: [&str; 7] = [
     "members",
     "suite",
     "conformance",
     "installation",
     "epp",
+    "llm",
     "crd_facts",
 ];
 /// How many of them run at a time: as many as the two cores of a small machine can start clusters for.

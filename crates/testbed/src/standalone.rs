@@ -38,15 +38,31 @@ pub struct Ports {
     pub clients: u16,
     /// The model servers', on an address each.
     pub servers: u16,
-    /// The endpoint picker's, for Envoy.
-    pub ext_proc: u16,
-    /// The endpoint picker's, for gRPC health.
-    pub health: u16,
-    /// The endpoint picker's, for `/metrics`.
-    pub metrics: u16,
+    /// The endpoint pickers', by number.
+    pub pickers: [PickerPorts; MAX_PICKERS],
     /// Envoy's, for its statistics.
     pub admin: u16,
+    /// The Metadata-Center's, for endpoint pickers.
+    pub center: u16,
+    /// The Metadata-Center's, for `/metrics`.
+    pub center_admin: u16,
+    /// Redis', for the Metadata-Center.
+    pub redis: u16,
 }
+
+/// Where one endpoint picker listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PickerPorts {
+    /// For Envoy.
+    pub ext_proc: u16,
+    /// For gRPC health.
+    pub health: u16,
+    /// For `/metrics`.
+    pub metrics: u16,
+}
+
+/// As many as there are ports for.
+pub const MAX_PICKERS: usize = 3;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -57,8 +73,12 @@ pub struct Setup {
     pub servers: u8,
     /// Flags of the simulator besides.
     pub server_flags: Vec<String>,
-    /// Flags of the endpoint picker besides.
+    /// Endpoint pickers behind the Envoy, 1 to 3: replicas with the same flags and configuration.
+    pub pickers: usize,
+    /// Flags of the endpoint pickers besides.
     pub epp_flags: Vec<String>,
+    /// A Metadata-Center that the endpoint pickers share, with its state in Redis.
+    pub center: bool,
     /// Changes the endpoint picker's configuration.
     pub configure_epp: fn(&mut Value),
     /// Changes Envoy's configuration.
@@ -72,8 +92,16 @@ pub struct Standalone {
     files: PathBuf,
     servers: Vec<SocketAddr>,
     model_servers: Service,
-    epp: Service,
+    epps: Vec<Service>,
     envoy: Service,
+    center: Option<Center>,
+}
+
+/// A Metadata-Center and its Redis.
+#[derive(Debug)]
+struct Center {
+    service: Service,
+    redis: Service,
 }
 
 /// Gives the testbed's namespace its loopback addresses; on the machine itself they are there.
@@ -92,10 +120,15 @@ impl Ports {
     pub const USUAL: Self = Self {
         clients: 8080,
         servers: 8000,
-        ext_proc: 9002,
-        health: 9003,
-        metrics: 9090,
+        pickers: [
+            PickerPorts::usual(0),
+            PickerPorts::usual(1),
+            PickerPorts::usual(2),
+        ],
         admin: 19_000,
+        center: 8090,
+        center_admin: 8091,
+        redis: 6379,
     };
 
     /// The usual ones, but free ones for those that somebody has.
@@ -114,14 +147,38 @@ impl Ports {
             held.push(listener);
             std::io::Result::Ok(port)
         };
-        Ok(Self {
+        let mut ports = Self {
             clients: free(usual.clients)?,
             servers: free(usual.servers)?,
-            ext_proc: free(usual.ext_proc)?,
-            health: free(usual.health)?,
-            metrics: free(usual.metrics)?,
+            pickers: usual.pickers,
             admin: free(usual.admin)?,
-        })
+            center: free(usual.center)?,
+            center_admin: free(usual.center_admin)?,
+            redis: free(usual.redis)?,
+        };
+        for picker in &mut ports.pickers {
+            for port in [
+                &mut picker.ext_proc,
+                &mut picker.health,
+                &mut picker.metrics,
+            ] {
+                *port = free(*port)?;
+            }
+        }
+        Ok(ports)
+    }
+}
+
+// === impl PickerPorts ===
+
+impl PickerPorts {
+    /// Ten apart from those of the next.
+    pub const fn usual(nth: u16) -> Self {
+        Self {
+            ext_proc: 9002 + 10 * nth,
+            health: 9003 + 10 * nth,
+            metrics: 9090 + 10 * nth,
+        }
     }
 }
 
@@ -137,7 +194,9 @@ impl Setup {
             server_flags: words(
                 "--prefill-overhead 10ms --prefill-time-per-token 1ms --inter-token-latency 10ms",
             ),
+            pickers: 1,
             epp_flags: words("--secure-serving=false"),
+            center: false,
             configure_epp: |_| {},
             configure_envoy: |_, _| {},
         }
@@ -181,14 +240,15 @@ impl Setup {
             "/health/ready",
         )
         .await?;
-        let flags = words(&format!(
-            "--endpoints-file endpoints.yaml --config-file epp.yaml \
-             --grpc-port {} --grpc-health-port {} --metrics-port {}",
-            ports.ext_proc, ports.health, ports.metrics,
-        ));
-        let flags = [flags, self.epp_flags.clone()].concat();
-        let epp = start("epp", isthmus::program("epp")?, flags, files, logs)?;
-        answers(&epp, "epp", Some(local(ports.metrics)), "/readyz").await?;
+        let center = if self.center {
+            Some(self.start_center(files, logs).await?)
+        } else {
+            None
+        };
+        let mut epps = Vec::new();
+        for nth in 0..self.pickers.clamp(1, MAX_PICKERS) {
+            epps.push(self.start_epp(nth, files, logs).await?);
+        }
         // several Envoys of one machine must not share their counters
         let flags = words(
             "--config-path envoy.yaml --concurrency 2 --log-level warning --use-dynamic-base-id",
@@ -200,9 +260,65 @@ impl Setup {
             files: files.to_owned(),
             servers,
             model_servers,
-            epp,
+            epps,
             envoy,
+            center,
         })
+    }
+
+    async fn start_epp(
+        &self,
+        nth: usize,
+        files: &Path,
+        logs: &Path,
+    ) -> Result<Service, TestbedError> {
+        let ports = self.ports.pickers[nth];
+        let flags = words(&format!(
+            "--endpoints-file endpoints.yaml --config-file epp.yaml \
+             --grpc-port {} --grpc-health-port {} --metrics-port {}",
+            ports.ext_proc, ports.health, ports.metrics,
+        ));
+        let mut flags = [flags, self.epp_flags.clone()].concat();
+        if self.center {
+            flags.extend(words(&format!(
+                "--metadata-center-enabled true --metadata-center-cache-enabled true \
+                 --metadata-center-host {} --metadata-center-port {} --metadata-center-instance epp-{nth}",
+                Ipv4Addr::LOCALHOST,
+                self.ports.center,
+            )));
+        }
+        let name = if nth == 0 {
+            "epp".to_owned()
+        } else {
+            format!("epp-{nth}")
+        };
+        let epp = start(&name, isthmus::program("epp")?, flags, files, logs)?;
+        answers(&epp, &name, Some(local(ports.metrics)), "/readyz").await?;
+        Ok(epp)
+    }
+
+    async fn start_center(&self, files: &Path, logs: &Path) -> Result<Center, TestbedError> {
+        let ports = self.ports;
+        // What it holds is rebuilt by its clients: nothing is worth a disk.
+        let flags = words(&format!(
+            "--bind {} --port {} --appendonly no --maxmemory-policy noeviction --save",
+            Ipv4Addr::LOCALHOST,
+            ports.redis,
+        ));
+        let flags = [flags, vec![String::new()]].concat();
+        let redis = start("redis", tools::redis()?, flags, files, logs)?;
+        let flags = words(&format!(
+            "--host {} --port {} --admin-port {} --backend redis --redis-url redis://{}",
+            Ipv4Addr::LOCALHOST,
+            ports.center,
+            ports.center_admin,
+            local(ports.redis),
+        ));
+        let program = isthmus::program("metadata-center")?;
+        let service = start("metadata-center", program, flags, files, logs)?;
+        let at = Some(local(ports.center));
+        answers(&service, "metadata-center", at, "/readyz").await?;
+        Ok(Center { service, redis })
     }
 
     fn endpoints(&self) -> Result<Vec<Value>, TestbedError> {
@@ -235,11 +351,12 @@ impl Setup {
             &mut config,
             &format!("/static_resources/clusters/0/{endpoints}"),
         )? = Value::Array(servers);
-        let epp = lb_endpoint((local, ports.ext_proc).into());
+        let pickers = ports.pickers.iter().take(self.pickers);
+        let pickers = pickers.map(|it| lb_endpoint((local, it.ext_proc).into()));
         *part(
             &mut config,
             &format!("/static_resources/clusters/1/{endpoints}"),
-        )? = json!([epp]);
+        )? = Value::Array(pickers.collect());
         (self.configure_envoy)(&mut config, self);
         Ok(config)
     }
@@ -253,9 +370,24 @@ impl Standalone {
         url(local(self.ports.clients))
     }
 
-    /// The URL of the endpoint picker's `/metrics`.
+    /// The URL of the first endpoint picker's `/metrics`.
     pub fn metrics_url(&self) -> String {
-        url(local(self.ports.metrics))
+        self.picker_url(0)
+    }
+
+    /// The URL of an endpoint picker's `/metrics`.
+    pub fn picker_url(&self, nth: usize) -> String {
+        url(local(self.ports.pickers[nth].metrics))
+    }
+
+    /// How many endpoint pickers there are.
+    pub fn pickers(&self) -> usize {
+        self.epps.len()
+    }
+
+    /// The Metadata-Center's URL for endpoint pickers.
+    pub fn center_url(&self) -> String {
+        url(local(self.ports.center))
     }
 
     /// The URL of Envoy's own pages.
@@ -305,26 +437,32 @@ impl Standalone {
         Ok(())
     }
 
-    /// Has the endpoint picker read its files anew.
+    /// Has the endpoint pickers read their files anew.
     pub async fn reload_epp(&self) {
-        self.epp.signal(Signal::SIGHUP).await;
+        for epp in &self.epps {
+            epp.signal(Signal::SIGHUP).await;
+        }
     }
 
-    /// The value of the endpoint picker's metrics whose line begins so, added up; `None` where no line does.
+    /// The value of the endpoint pickers' metrics whose line begins so, added up; `None` where no line does.
     ///
     /// # Errors
-    /// When the page does not come.
+    /// When a page does not come.
     pub async fn metric(&self, beginning: &str) -> Result<Option<f64>, String> {
-        let page = Requests::new(self.metrics_url()).get("/metrics").await;
-        let page = page.map_err(|error| error.to_string())?.text();
-        let values = page.lines().filter(|line| line.starts_with(beginning));
-        let values = values.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
-        Ok(values.fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value)))
+        let mut sum = None;
+        for nth in 0..self.epps.len() {
+            let page = Requests::new(self.picker_url(nth)).get("/metrics").await;
+            let page = page.map_err(|error| error.to_string())?.text();
+            let values = page.lines().filter(|line| line.starts_with(beginning));
+            let values = values.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+            sum = values.fold(sum, |sum, value| Some(sum.unwrap_or(0.0) + value));
+        }
+        Ok(sum)
     }
 
-    /// Bytes of memory that the endpoint picker holds; `None` while it does not run.
+    /// Bytes of memory that the first endpoint picker holds; `None` while it does not run.
     pub async fn epp_memory(&self) -> Option<u64> {
-        let pid = self.epp.pid().await?;
+        let pid = self.epps.first()?.pid().await?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let line = status
             .lines()
@@ -333,33 +471,104 @@ impl Standalone {
         Some(kib * 1024)
     }
 
-    /// SIGKILL to the endpoint picker; returns when it is gone.
+    /// SIGKILL to the endpoint pickers; returns when they are gone.
     pub async fn kill_epp(&self) {
-        self.epp.kill().await;
+        for epp in &self.epps {
+            epp.kill().await;
+        }
     }
 
-    /// Starts the endpoint picker, having killed it if it runs, and waits until it is ready.
+    /// Starts the endpoint pickers, having killed those that run, and waits until they are ready.
+    ///
+    /// # Errors
+    /// When one does not come up; with the end of its log.
+    pub async fn restart_epp(&self) -> Result<(), TestbedError> {
+        for (epp, ports) in self.epps.iter().zip(self.ports.pickers) {
+            restart(epp, "epp", ports.metrics).await?;
+        }
+        Ok(())
+    }
+
+    /// One endpoint picker stands still until it is thawed.
+    pub async fn freeze_picker(&self, nth: usize) {
+        self.epps[nth].signal(Signal::SIGSTOP).await;
+    }
+
+    /// It goes on.
+    pub async fn thaw_picker(&self, nth: usize) {
+        self.epps[nth].signal(Signal::SIGCONT).await;
+    }
+
+    /// SIGKILL to one endpoint picker; returns when it is gone.
+    pub async fn kill_picker(&self, nth: usize) {
+        self.epps[nth].kill().await;
+    }
+
+    /// Starts one endpoint picker again and waits until it is ready.
     ///
     /// # Errors
     /// When it does not come up; with the end of its log.
-    pub async fn restart_epp(&self) -> Result<(), TestbedError> {
-        self.epp
-            .restart()
-            .await
-            .map_err(|source| TestbedError::Start {
-                name: "epp".to_owned(),
-                program: PathBuf::from("epp"),
-                source,
-            })?;
-        answers(&self.epp, "epp", Some(local(self.ports.metrics)), "/readyz").await
+    pub async fn restart_picker(&self, nth: usize) -> Result<(), TestbedError> {
+        restart(&self.epps[nth], "epp", self.ports.pickers[nth].metrics).await
+    }
+
+    /// Starts Redis anew, which forgets everything, and waits until the Metadata-Center is ready again.
+    ///
+    /// # Errors
+    /// When it does not come up; with the end of its log.
+    pub async fn restart_redis(&self) -> Result<(), TestbedError> {
+        let Some(center) = &self.center else {
+            return Ok(());
+        };
+        let restarted = center.redis.restart().await;
+        restarted.map_err(|source| TestbedError::Start {
+            name: "redis".to_owned(),
+            program: PathBuf::from("redis"),
+            source,
+        })?;
+        let at = Some(local(self.ports.center));
+        answers(&center.service, "metadata-center", at, "/readyz").await
+    }
+
+    /// SIGKILL to the Metadata-Center, if there is one; returns when it is gone.
+    pub async fn kill_center(&self) {
+        if let Some(center) = &self.center {
+            center.service.kill().await;
+        }
+    }
+
+    /// Starts the Metadata-Center again and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not come up; with the end of its log.
+    pub async fn restart_center(&self) -> Result<(), TestbedError> {
+        match &self.center {
+            Some(center) => restart(&center.service, "metadata-center", self.ports.center).await,
+            None => Ok(()),
+        }
     }
 
     /// Kills the programs, Envoy first; returns when they are gone.
     pub async fn stop(self) {
-        for service in [&self.envoy, &self.epp, &self.model_servers] {
+        let center = self.center.iter().flat_map(|it| [&it.service, &it.redis]);
+        let others = self.epps.iter().chain(center);
+        for service in [&self.envoy].into_iter().chain(others) {
             service.kill().await;
         }
+        self.model_servers.kill().await;
     }
+}
+
+async fn restart(service: &Service, name: &str, port: u16) -> Result<(), TestbedError> {
+    service
+        .restart()
+        .await
+        .map_err(|source| TestbedError::Start {
+            name: name.to_owned(),
+            program: PathBuf::from(name),
+            source,
+        })?;
+    answers(service, name, Some(local(port)), "/readyz").await
 }
 
 /// One entry of a cluster's load assignment.

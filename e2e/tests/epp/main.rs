@@ -1,8 +1,5 @@
 //! The endpoint picker behind a real Envoy, without Kubernetes: the programs and files of `cargo xtask demo epp`, in a
 //! namespace of their own.
-//!
-//! The tests run one after another on one set of programs, since several of them break it on purpose; each leaves it as it
-//! found it.
 #![cfg(test)]
 
 mod answers;
@@ -15,31 +12,13 @@ mod mtls;
 mod stand;
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use anyhow::{Context, Result};
-use futures::future::LocalBoxFuture;
-use libtest_mimic::{Arguments, Trial};
-use testbed::Inside;
+use e2e::{Test, programs, tests};
 
 use crate::stand::Stand;
 
-struct Test {
-    name: &'static str,
-    run: for<'a> fn(&'a Stand) -> LocalBoxFuture<'a, Result<()>>,
-}
-
-macro_rules! tests {
-    ($($module:ident :: $name:ident),* $(,)?) => {
-        [$(Test {
-            name: concat!(stringify!($module), "::", stringify!($name)),
-            run: |stand| Box::pin($module::$name(stand)),
-        }),*]
-    };
-}
-
 /// In order: what works first, then what is broken on purpose.
-const TESTS: &[Test] = &tests![
+const TESTS: &[Test<Stand>] = &tests![
     bodies::full_duplex_streamed,
     bodies::streamed,
     bodies::streamed_ahead_of_the_answer_to_the_headers,
@@ -65,41 +44,5 @@ const TESTS: &[Test] = &tests![
 ];
 
 fn main() -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads = Some(1);
-    let chosen = TESTS
-        .iter()
-        .any(|test| e2e::is_chosen(&arguments, test.name));
-    if arguments.list || !chosen {
-        let trials = TESTS.iter().map(|test| Trial::test(test.name, || Ok(())));
-        return libtest_mimic::run(&arguments, trials.collect()).exit_code();
-    }
-    let outcome = testbed::enter()
-        .context("entering namespaces")
-        .and_then(|inside| run(&inside, &arguments));
-    outcome.unwrap_or_else(|error| {
-        eprintln!("the programs did not start: {error:#}");
-        ExitCode::FAILURE
-    })
-}
-
-fn run(inside: &Inside, arguments: &Arguments) -> Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    let stand = Arc::new(runtime.block_on(Stand::start(inside))?);
-    let logs = inside.logs_dir().display().to_string();
-    let handle = runtime.handle();
-    let trials = TESTS.iter().map(|test| {
-        let (stand, handle, logs) = (stand.clone(), handle.clone(), logs.clone());
-        Trial::test(test.name, move || {
-            handle
-                .block_on((test.run)(&stand))
-                .map_err(|error| format!("{error:#}\nlogs: {logs}").into())
-        })
-    });
-    let conclusion = libtest_mimic::run(arguments, trials.collect());
-    let stand = Arc::into_inner(stand).context("a test kept the programs")?;
-    runtime.block_on(stand.standalone.stop());
-    Ok(conclusion.exit_code())
+    programs::main(TESTS)
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 use testbed::pki::{Authority, Certificate};
-use testbed::standalone::{MODEL, Ports, Setup, Standalone, socket};
+use testbed::standalone::{MAX_PICKERS, MODEL, PickerPorts, Ports, Setup, Standalone, socket};
 use testbed::{Requests, eventually, write_volume};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -24,10 +24,13 @@ const GATEWAY: &str = "spiffe://west/ns/gateways/sa/inference";
 const PORTS: Ports = Ports {
     clients: 18_080,
     servers: 18_000,
-    ext_proc: 19_002,
-    health: 19_003,
-    metrics: 19_090,
+    pickers: [PickerPorts {
+        ext_proc: 19_002,
+        health: 19_003,
+        metrics: 19_090,
+    }; MAX_PICKERS],
     admin: 19_001,
+    ..Ports::USUAL
 };
 /// At a time.
 const CLIENTS: u32 = 4;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
+use e2e::programs::Programs;
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 use testbed::standalone::{
@@ -147,10 +148,10 @@ impl Way {
     }
 }
 
-// === impl Stand ===
+// === impl Programs ===
 
-impl Stand {
-    pub(crate) async fn start(inside: &Inside) -> Result<Self> {
+impl Programs for Stand {
+    async fn start(inside: &Inside) -> Result<Self> {
         bring_up_loopback(inside).await?;
         let flags = |line: &str| line.split_whitespace().map(ToOwned::to_owned).collect();
         let setup = Setup {
@@ -173,6 +174,14 @@ impl Stand {
         })
     }
 
+    async fn stop(self) {
+        self.standalone.stop().await;
+    }
+}
+
+// === impl Stand ===
+
+impl Stand {
     /// Sends it and compares what a server got of it with what was sent.
     pub(crate) async fn delivered(&self, way: Way, ask: Ask) -> Result<Answer> {
         let id = self.ids.fetch_add(1, Ordering::Relaxed).to_string();

@@ -1,7 +1,10 @@
-//! The demos: two clusters, one exported pool, requests from the one to the other; or an endpoint picker without Kubernetes.
+//! The demos: two clusters, one exported pool, requests from the one to the other; or without Kubernetes, one endpoint picker, or three
+//! that share a Metadata-Center.
 //! Started by `cargo xtask demo`.
 #![allow(clippy::print_stdout, reason = "a terminal program")]
 
+mod llm;
+mod place;
 mod screen;
 mod show;
 mod standalone;
@@ -33,9 +36,11 @@ fn main() -> ExitCode {
         ["--keep"] => (Kind::Clusters, true),
         ["epp"] => (Kind::Epp, false),
         ["epp", "--keep"] => (Kind::Epp, true),
+        ["llm"] => (Kind::Llm, false),
+        ["llm", "--keep"] => (Kind::Llm, true),
         _ => {
             let given = words.join(" ");
-            eprintln!("{given}: expected [epp] [--keep]; see cargo xtask demo --help");
+            eprintln!("{given}: expected [epp|llm] [--keep]; see cargo xtask demo --help");
             return ExitCode::from(64);
         }
     };
@@ -45,6 +50,7 @@ fn main() -> ExitCode {
             .and_then(|inside| until_interrupted(run(&inside, keep))),
         // on the machine itself: its addresses are for the user to try
         Kind::Epp => until_interrupted(standalone::run(keep)),
+        Kind::Llm => until_interrupted(llm::run(keep)),
     };
     match outcome {
         Ok(code) => code,
@@ -58,6 +64,7 @@ fn main() -> ExitCode {
 enum Kind {
     Clusters,
     Epp,
+    Llm,
 }
 
 /// Runs the demo to its end, or to the first signal, which drops it and with it all that it started.

@@ -1,0 +1,64 @@
+//! Tests on programs without Kubernetes: started once for all tests of a target, which run one after another since several
+//! of them break the programs on purpose; each leaves them as it found them.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use libtest_mimic::{Arguments, Trial};
+use testbed::Inside;
+
+use crate::Test;
+
+/// The programs that the tests of a target run on.
+pub trait Programs: Send + Sync + Sized + 'static {
+    /// Starts them, in namespaces of their own.
+    ///
+    /// # Errors
+    /// When one does not come up.
+    fn start(inside: &Inside) -> impl Future<Output = Result<Self>>;
+
+    /// Ends them.
+    fn stop(self) -> impl Future<Output = ()>;
+}
+
+/// The main function of a test program. Where no test is chosen no program is started.
+#[must_use]
+pub fn main<P: Programs>(tests: &'static [Test<P>]) -> ExitCode {
+    let arguments = match crate::chosen(tests) {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    let outcome = testbed::enter()
+        .context("entering namespaces")
+        .and_then(|inside| run(&inside, &arguments, tests));
+    outcome.unwrap_or_else(|error| {
+        eprintln!("the programs did not start: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run<P: Programs>(
+    inside: &Inside,
+    arguments: &Arguments,
+    tests: &'static [Test<P>],
+) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let programs = Arc::new(runtime.block_on(P::start(inside))?);
+    let logs = inside.logs_dir().display().to_string();
+    let handle = runtime.handle();
+    let trials = tests.iter().map(|test| {
+        let (programs, handle, logs) = (programs.clone(), handle.clone(), logs.clone());
+        Trial::test(test.name, move || {
+            handle
+                .block_on((test.run)(&programs))
+                .map_err(|error| format!("{error:#}\nlogs: {logs}").into())
+        })
+    });
+    let conclusion = libtest_mimic::run(arguments, trials.collect());
+    let programs = Arc::into_inner(programs).context("a test kept the programs")?;
+    runtime.block_on(programs.stop());
+    Ok(conclusion.exit_code())
+}

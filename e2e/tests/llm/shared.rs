@@ -1,0 +1,48 @@
+//! What three endpoint pickers know together.
+
+use anyhow::{Result, ensure};
+use testbed::standalone::MODEL;
+
+use crate::stand::{REPAIRED, Stand, prompt};
+
+pub(crate) async fn a_repeated_prompt_goes_where_it_is_cached_whichever_picker_has_it(
+    stand: &Stand,
+) -> Result<()> {
+    let prompt = prompt("a lighthouse keeper", 60);
+    let first = stand.requests.chat(MODEL, &prompt).await?;
+    ensure!(first.status == 200, "{}", first.text());
+    // Envoy gives each picker its turn: all have had it several times.
+    for nth in 0..9 {
+        let again = stand.requests.chat(MODEL, &prompt).await?;
+        ensure!(
+            again.pod() == first.pod(),
+            "{nth}: {:?}, not {:?}",
+            again.pod(),
+            first.pod()
+        );
+        let cached = again.json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+        ensure!(cached.is_some_and(|it| it > 0), "{nth}: {}", again.text());
+    }
+    Ok(())
+}
+
+pub(crate) async fn requests_of_three_pickers_at_once_spread_over_idle_servers(
+    stand: &Stand,
+) -> Result<()> {
+    stand.counts(0, REPAIRED).await?;
+    let counts = stand.at_once(100, "at once").await?;
+    let most = counts.values().max().copied().unwrap_or(0);
+    let least = counts.values().min().copied().unwrap_or(0);
+    ensure!(counts.len() == 10 && most - least <= 2, "{counts:?}");
+    Ok(())
+}
+
+pub(crate) async fn the_sum_of_charges_is_that_of_live_requests(stand: &Stand) -> Result<()> {
+    stand.counts(0, REPAIRED).await?;
+    let mut streams = stand.long_answers(9).await?;
+    stand.counts(9, REPAIRED).await?;
+    streams.truncate(4);
+    stand.counts(4, REPAIRED).await?;
+    drop(streams);
+    stand.counts(0, REPAIRED).await
+}
