@@ -10,8 +10,14 @@ use crate::{
     tools, workspace,
 };
 
-/// Programs that run in clusters, as packages.
-const PROGRAMS: [&str; 4] = ["epp", "gateway", "mci-controller", "model-server-sim"];
+/// Programs of the end-to-end tests and of the demo with clusters, as packages.
+const PROGRAMS: [&str; 5] = [
+    "epp",
+    "gateway",
+    "mci-controller",
+    "metadata-center",
+    "model-server-sim",
+];
 
 /// Those that the demos without Kubernetes run.
 const STANDALONE: [&str; 2] = ["epp", "model-server-sim"];

@@ -14,6 +14,9 @@ pub enum TestbedError {
     /// A binary is missing.
     #[error(transparent)]
     Tools(#[from] MissingTools),
+    /// There is no Redis.
+    #[error(transparent)]
+    Redis(#[from] redis_server::MissingRedis),
     /// A network could not be made or changed.
     #[error(transparent)]
     Network(#[from] NetworkError),
@@ -141,7 +144,7 @@ impl TestbedError {
     /// Stable and short.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Tools(_) => "ToolsMissing",
+            Self::Tools(_) | Self::Redis(_) => "ToolsMissing",
             Self::Network(_) => "NetworkFailed",
             Self::Cluster { .. } => "InvalidCluster",
             Self::File { .. } => "FileFailed",

@@ -306,7 +306,7 @@ impl Setup {
             ports.redis,
         ));
         let flags = [flags, vec![String::new()]].concat();
-        let redis = start("redis", tools::redis()?, flags, files, logs)?;
+        let redis = start("redis", redis_server::find()?, flags, files, logs)?;
         let flags = words(&format!(
             "--host {} --port {} --admin-port {} --backend redis --redis-url redis://{}",
             Ipv4Addr::LOCALHOST,
