@@ -71,6 +71,9 @@ const BATCHED: f64 = 1.0;
 /// In µs, a pick over HTTP.
 const PICKED_P50: f64 = 150.0;
 const PICKED_P99: f64 = 1000.0;
+/// In µs, what the LLM filter adds to a decision: by its own state, and by asking a Metadata-Center.
+const LLM_ADDED: f64 = 20.0;
+const LLM_ADDED_REMOTE: f64 = 1000.0;
 /// Measured with `epp` where there is another EPP, or where there are cores enough; skipped otherwise.
 pub const PEER: &str = "epp-peer";
 /// CPU of a request, against the floor in the same run: of 1 KB, and of more.
@@ -411,6 +414,17 @@ pub const ROWS: &[Row] = &[
     info(METADATA, "Metadata-Center, picks of 100 candidates, 40 chunks, as fast as they go: CPU per operation"),
     info(METADATA, "Metadata-Center, picks of 100 candidates, 40 chunks, as fast as they go: p50"),
     info(METADATA, "Metadata-Center, picks of 100 candidates, 40 chunks, as fast as they go: p99"),
+
+    info(METADATA, "LLM filter, 1 KB, one at a time: without it, p50"),
+    info(METADATA, "LLM filter, 1 KB, one at a time: p50"),
+    info(METADATA, "LLM filter, 1 KB, one at a time: with a Metadata-Center, p50"),
+    specified(METADATA, "LLM filter, 1 KB, one at a time: added, p50", LLM_ADDED),
+    specified(METADATA, "LLM filter, 1 KB, one at a time: added with a Metadata-Center, p50", LLM_ADDED_REMOTE),
+    info(METADATA, "LLM filter, 100 KB, one at a time: without it, p50"),
+    info(METADATA, "LLM filter, 100 KB, one at a time: p50"),
+    info(METADATA, "LLM filter, 100 KB, one at a time: with a Metadata-Center, p50"),
+    info(METADATA, "LLM filter, 100 KB, one at a time: added, p50"),
+    info(METADATA, "LLM filter, 100 KB, one at a time: added with a Metadata-Center, p50"),
 ];
 
 /// The goal of a figure, if it has one.

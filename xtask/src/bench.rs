@@ -29,7 +29,7 @@ const LOSS: &str = "without evidence";
 const REAL: &str = "real";
 /// The one that needs the EPP and model servers, and no controller.
 const EPP: &str = "epp";
-/// The one that needs the Metadata-Center.
+/// The one that needs the Metadata-Center beside them.
 const METADATA: &str = "metadata";
 /// Those that need no controller.
 const WITHOUT_CONTROLLER: [&str; 3] = [EPP, "epp-quality", METADATA];
@@ -75,7 +75,7 @@ pub(crate) fn run_bench(args: &Args) -> Result<()> {
     if args.names.is_empty() || !args.names.iter().all(alone) {
         packages.push("mci-controller");
     }
-    if needs(EPP) {
+    if needs(EPP) || needs(METADATA) {
         packages.extend(["epp", "model-server-sim"]);
     }
     if needs(METADATA) {

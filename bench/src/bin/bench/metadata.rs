@@ -2,9 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, ensure};
 use bench::{
-    Figure,
+    Chunks, Cores, Endpoints, Figure, Load, Picker, Prompts, Script, Settings,
     center::{Batches, Caller, CenterProcess, Mix, Picks, Timed, closed, open},
     percentile,
 };
@@ -81,6 +81,38 @@ impl Run {
             })
             .await?;
         }
+        self.picks()
+    }
+
+    /// What the LLM filter adds to the picks of an EPP.
+    fn picks(&mut self) -> Result<()> {
+        let programs = Programs {
+            epp: self.args.epp.clone().map_or_else(|| beside("epp"), Ok)?,
+            model_server: beside("model-server-sim")?,
+            logs: self.args.logs.clone(),
+            rounds: if self.args.quick { 1 } else { PICK_ROUNDS },
+        };
+        let only = self.args.only.clone();
+        let chosen = move |name: &str| only.as_ref().is_none_or(|part| name.contains(part));
+        if !PICKED.iter().any(|(name, _)| chosen(name)) {
+            return Ok(());
+        }
+        self.matched = true;
+        // a thread of its own: it is bound to one core, and so is what it starts
+        let measuring = std::thread::spawn(move || {
+            let cores = Cores::split()?;
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .context("the runtime")?;
+            runtime.block_on(programs.measure(cores, chosen))
+        });
+        let figures = measuring
+            .join()
+            .map_err(|_| anyhow!("measuring the LLM filter"))??;
+        for figure in figures {
+            self.note(figure);
+        }
         Ok(())
     }
 
@@ -103,7 +135,7 @@ impl Run {
         let (mut time, mut cpu, mut p50, mut p99) = (vec![], vec![], vec![], vec![]);
         for round in 0..ROUNDS {
             let log = self.args.logs.join(format!("metadata-center-{round}.log"));
-            let center = CenterProcess::start(&center_program()?, &[], &log).await?;
+            let center = CenterProcess::start(&beside("metadata-center")?, &[], &log).await?;
             let callers = |first: usize| (first..first + case.callers).map(case.make).collect();
             let each = (calls / case.callers).max(1);
             // Others than those measured: requests have names.
@@ -137,10 +169,102 @@ impl Run {
     }
 }
 
-/// Beside this program.
-fn center_program() -> Result<PathBuf> {
+/// Bodies whose picks are measured, in bytes.
+const PICKED: [(&str, usize); 2] = [
+    ("LLM filter, 1 KB, one at a time", 1000),
+    ("LLM filter, 100 KB, one at a time", 100_000),
+];
+const PICK_ROUNDS: usize = 5;
+const PICK_REQUESTS: usize = 1000;
+const PICK_WARM_UP: usize = 200;
+const ENDPOINTS: u8 = 10;
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// One rule; the score decides.
+const RULES: &str = "protocol: openai\nmodel_mapping_rule:\n  m:\n    rules: [{cluster: bench}]\n";
+
+/// What is started to measure picks.
+struct Programs {
+    epp: PathBuf,
+    model_server: PathBuf,
+    logs: PathBuf,
+    rounds: usize,
+}
+
+// === impl Programs ===
+
+impl Programs {
+    /// An EPP without the filter, one with it alone, and one with it and a Metadata-Center, in turn.
+    async fn measure(self, cores: Cores, chosen: impl Fn(&str) -> bool) -> Result<Vec<Figure>> {
+        let endpoints = Endpoints::start(ENDPOINTS, 0, &self.model_server, &self.logs)?;
+        let config = endpoints.config(ENDPOINTS.into(), Settings::Written)?;
+        let rules = self.logs.join("llm.yaml");
+        std::fs::write(&rules, RULES).context("the rules")?;
+        let log = self.logs.join("metadata-center-picks.log");
+        let center = CenterProcess::start(&beside("metadata-center")?, &[], &log).await?;
+        let flags = |words: &[String]| [&["--log-level=error".to_owned()], words].concat();
+        let own = [
+            "--llm-filter-config".to_owned(),
+            rules.display().to_string(),
+        ];
+        let remote = [
+            "--metadata-center-enabled=true".to_owned(),
+            format!("--metadata-center-host={}", center.address().ip()),
+            format!("--metadata-center-port={}", center.address().port()),
+        ];
+        let start = |name: &str, words: &[String]| {
+            let log = self.logs.join(format!("epp-{name}.log"));
+            Picker::epp(cores, &self.epp, &config, &flags(words), &log)
+        };
+        let pickers = [
+            start("plain", &[])?,
+            start("own", &own)?,
+            start("remote", &[&own[..], &remote].concat())?,
+        ];
+        let mut figures = Vec::new();
+        for (name, size) in PICKED.into_iter().filter(|(name, _)| chosen(name)) {
+            let mut times = [const { Vec::new() }; 3];
+            for round in 0..self.rounds {
+                for (picker, times) in pickers.iter().zip(&mut times) {
+                    let script = Script::new(size, Chunks::Whole, Prompts::Groups)?;
+                    let members = endpoints.members();
+                    let first = round * 1_000_000;
+                    let load =
+                        Load::connect(picker.address(), script, members, None, first).await?;
+                    load.ready(READY_TIMEOUT).await?;
+                    load.closed(PICK_WARM_UP, 1).await?;
+                    let sample = load.closed(PICK_REQUESTS, 1).await?;
+                    let wrong = sample.wrong.first();
+                    ensure!(wrong.is_none(), "{name}: {wrong:?}");
+                    times.push(micros(percentile(&sample.picks, 0.5)));
+                }
+            }
+            let [plain, own, remote] = &times;
+            let added = |with: &Vec<f64>| {
+                let pairs = with.iter().zip(plain);
+                middle(
+                    &pairs
+                        .map(|(with, plain)| with - plain)
+                        .collect::<Vec<f64>>(),
+                )
+            };
+            for (what, value) in [
+                ("without it, p50", middle(plain)),
+                ("p50", middle(own)),
+                ("with a Metadata-Center, p50", middle(remote)),
+                ("added, p50", added(own)),
+                ("added with a Metadata-Center, p50", added(remote)),
+            ] {
+                figures.push(Figure::new(format!("{name}: {what}"), value, "µs"));
+            }
+        }
+        Ok(figures)
+    }
+}
+
+/// A program that was built with this one.
+fn beside(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().context("this program")?;
-    Ok(own.with_file_name("metadata-center"))
+    Ok(own.with_file_name(name))
 }
 
 fn micros(time: Duration) -> f64 {
