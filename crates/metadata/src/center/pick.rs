@@ -11,6 +11,7 @@ use scheduling::{
 use super::{
     Now,
     endpoints::Charge,
+    freed::Cause,
     space::{Shared, Space},
 };
 use crate::{
@@ -49,8 +50,8 @@ impl Space {
         let (reserved, over) = self.reservations.find(&pick.request_id, now.at);
         let mut rows = self.rows(pick, &matched);
         if let Some(over) = over {
-            self.endpoints.read().subtract(over, now);
-            shared.requests.give(1);
+            self.subtract([over].into_iter(), shared, now);
+            shared.freed.add(Cause::Unconfirmed, 1);
             rows = self.rows(pick, &matched);
         }
         if let Some(reserved) = reserved {

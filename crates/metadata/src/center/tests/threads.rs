@@ -73,11 +73,16 @@ fn nothing_is_left_or_lost_where_calls_meet_sweeps() {
     });
     let now = clock.load(Ordering::Relaxed) + 100_000;
     center.sweep(at_ms(now));
-    assert_eq!(loads(center), []);
     let sizes = center.sizes();
+    let of_cluster = &sizes.by_cluster[0];
     assert_eq!(
         (sizes.requests, sizes.reservations, sizes.leases),
         (0, 0, 0),
+        "{sizes:?}"
+    );
+    assert_eq!(
+        (of_cluster.requests, of_cluster.prefill),
+        (0, 0),
         "{sizes:?}"
     );
     center.sweep(at_ms(now + 100_000));
