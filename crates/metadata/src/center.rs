@@ -253,6 +253,7 @@ impl Center {
             cache_entries: cache.entries,
             cache_bytes: cache.bytes,
             cache_evictions: cache.evictions,
+            cache_refusals: self.cache.refusals(),
             ..Sizes::default()
         };
         for space in self.all() {
@@ -297,23 +298,30 @@ impl Center {
         if let Some(space) = spaces.get(cluster) {
             return Ok(Arc::clone(space));
         }
-        if spaces.len() >= self.limits.clusters && !self.make_room(&mut spaces, now) {
-            return Err(Fault::Limit(Bound::Clusters));
+        let mut closed = None;
+        if spaces.len() >= self.limits.clusters {
+            closed = self.make_room(&mut spaces, now);
+            if closed.is_none() {
+                return Err(Fault::Limit(Bound::Clusters));
+            }
         }
         let space = Arc::new(Space::new(cluster.clone(), now));
         spaces.insert(cluster.clone(), Arc::clone(&space));
+        drop(spaces);
+        if let Some(closed) = closed {
+            self.cache.purge_cluster(&closed);
+        }
         Ok(space)
     }
 
-    /// Closes the cluster that was unused for longest, if that is long: it is kept for its cache only.
-    fn make_room(&self, spaces: &mut HashMap<Cluster, Arc<Space>>, now: Now) -> bool {
+    /// Closes the cluster that was unused for longest, if that is long: it is kept for its cache only. Says which.
+    fn make_room(&self, spaces: &mut HashMap<Cluster, Arc<Space>>, now: Now) -> Option<Cluster> {
         let unused = |it: &&Arc<Space>| it.unused(now.at) >= self.limits.request_expire;
         let mut unused: Vec<_> = spaces.values().filter(unused).cloned().collect();
         unused.sort_by_key(|it| std::cmp::Reverse(it.unused(now.at)));
         let names: Vec<_> = unused.iter().map(|it| it.name.clone()).collect();
         drop(unused);
-        let closed = names.iter().find(|it| self.close(spaces, it));
-        closed.map(|it| self.cache.purge_cluster(it)).is_some()
+        names.into_iter().find(|it| self.close(spaces, it))
     }
 
     /// Removes the cluster, unless it has load or a lease, or a call is using it.
