@@ -108,7 +108,8 @@ impl Center {
             .add(add, strict, until, now, open, &self.shared)
     }
 
-    /// `DELETE /v1/load/prompt`: the prefill of the request is done.
+    /// `DELETE /v1/load/prompt`: the prefill of the request is done. Of an unknown request it is remembered for 2 s, in
+    /// case its add comes late.
     ///
     /// # Errors
     /// With `strict`, [`Fault::UnknownRequest`].
@@ -116,7 +117,11 @@ impl Center {
         self.unowned.delete(id, false, strict, now, &self.shared)
     }
 
-    /// `DELETE /v1/load/stats`: the request ended.
+    /// `DELETE /v1/load/stats`: the request ended. Of an unknown request it is remembered for 2 s, in case its add comes
+    /// late.
+    ///
+    /// It names no cluster, so a reservation of this id stays until its time is over: only the delete of a batch drops
+    /// one.
     ///
     /// # Errors
     /// With `strict`, [`Fault::UnknownRequest`].
