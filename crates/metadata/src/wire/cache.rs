@@ -42,8 +42,12 @@ pub struct Query {
     /// As `top_k`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topk: Option<u32>,
-    /// Ours: only these, and all of these that match.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Ours: only these, and all of these that match. At most 4096.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "super::some_list::<MAX_CANDIDATES, _, _>"
+    )]
     pub candidates: Option<Vec<Address>>,
 }
 
