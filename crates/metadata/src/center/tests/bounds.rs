@@ -133,10 +133,7 @@ fn clusters_are_bounded_and_one_kept_for_its_cache_gives_way() {
     let save = |name, now| {
         let save = Save {
             cluster: cluster(name),
-            prompt_hash: vec![1].into(),
-            ip: ip(1),
-            ttl_s: None,
-            capacity: None,
+            ..mk_save(1, vec![1])
         };
         center.save(&save, now)
     };
@@ -206,13 +203,7 @@ fn the_cache_index_stays_within_its_memory() {
     for endpoint in 1..=40u8 {
         let hash = |chunk: u16| xxh64(&chunk.to_le_bytes(), endpoint.into());
         let hashes: Vec<_> = (0..1000).map(hash).collect();
-        let save = Save {
-            cluster: cluster("c"),
-            prompt_hash: hashes.into(),
-            ip: ip(endpoint),
-            ttl_s: None,
-            capacity: None,
-        };
+        let save = mk_save(endpoint, hashes);
         center.save(&save, at_ms(0)).unwrap();
     }
     let sizes = center.sizes();
