@@ -2,8 +2,11 @@
 
 mod charges;
 mod endpoints;
+mod freed;
 mod lease;
 mod pick;
+mod reports;
+mod reservations;
 mod room;
 mod size;
 mod space;
@@ -19,6 +22,7 @@ use rand::Rng;
 
 pub use self::size::{ClusterSize, Limits, Sizes, Swept};
 use self::{
+    freed::Freed,
     room::Room,
     space::{Shared, Space},
     unowned::Unowned,
@@ -77,6 +81,7 @@ impl Center {
                 // As many whose lease is over.
                 reporters: Room::new(limits.instances.saturating_mul(2)),
                 max_endpoints: limits.endpoints,
+                freed: Freed::default(),
             },
             spaces: RwLock::default(),
             unowned: Unowned::new(),
@@ -103,29 +108,33 @@ impl Center {
             .add(add, strict, until, now, open, &self.shared)
     }
 
-    /// `DELETE /v1/load/prompt`: the prefill of the request is done.
+    /// `DELETE /v1/load/prompt`: the prefill of the request is done. Of an unknown request it is remembered for 2 s, in
+    /// case its add comes late.
     ///
     /// # Errors
     /// With `strict`, [`Fault::UnknownRequest`].
     pub fn prompt_done(&self, id: &RequestId, strict: bool, now: Now) -> Result<(), Fault> {
-        self.unowned
-            .delete(id, false, strict, now, &self.shared.requests)
+        self.unowned.delete(id, false, strict, now, &self.shared)
     }
 
-    /// `DELETE /v1/load/stats`: the request ended.
+    /// `DELETE /v1/load/stats`: the request ended. Of an unknown request it is remembered for 2 s, in case its add comes
+    /// late.
+    ///
+    /// It names no cluster, so a reservation of this id stays until its time is over: only the delete of a batch drops
+    /// one.
     ///
     /// # Errors
     /// With `strict`, [`Fault::UnknownRequest`].
     pub fn remove(&self, id: &RequestId, strict: bool, now: Now) -> Result<(), Fault> {
-        self.unowned
-            .delete(id, true, strict, now, &self.shared.requests)
+        self.unowned.delete(id, true, strict, now, &self.shared)
     }
 
     /// `POST /v1/load/batch`.
     ///
     /// # Errors
     /// [`Fault::InvalidParameter`]; [`Fault::StaleEpoch`], [`Fault::LeaseLost`] and [`Fault::StaleSeq`], in this order;
-    /// [`Fault::Limit`], where nothing of the batch was applied but the lease goes on.
+    /// [`Fault::Limit`], where what the batch ends is ended and the lease goes on, but no put was applied and the batch
+    /// does not count as the owner's last: the same one may come again.
     pub fn batch(&self, batch: Batch, now: Now) -> Result<Applied, Fault> {
         batch.validate()?;
         let space = if batch.full {
@@ -134,7 +143,11 @@ impl Center {
             self.find_used(&batch.cluster, now)
                 .ok_or(Fault::LeaseLost)?
         };
-        space.batch(batch, &self.shared, now)
+        if batch.full && !space.knows(&batch.instance) && self.shared.reporters.is_full() {
+            // One whose lease is over gives way, of whichever cluster.
+            self.all().iter().any(|it| it.forget_one(&self.shared));
+        }
+        space.batch(&batch, &self.shared, now)
     }
 
     /// `DELETE /v1/leases/{instance}?epoch=`: in each cluster, unless the lease there is of a later epoch.
@@ -217,17 +230,13 @@ impl Center {
     /// Frees what is over, a little at a time. To call each second, in one thread.
     pub fn sweep(&self, now: Now) -> Swept {
         let keep = self.limits.request_expire;
+        self.unowned.sweep(now, &self.shared);
         let mut swept = Swept {
-            expired: self.unowned.sweep(now, &self.shared.requests),
             cache_entries: self.cache.sweep(now.at),
             ..Swept::default()
         };
         for space in self.all() {
-            let ended = space.sweep(keep, &self.shared, now);
-            swept.leases += ended.leases;
-            swept.charges += ended.charges;
-            swept.reservations += ended.reservations;
-            swept.endpoints += ended.endpoints;
+            swept.endpoints += space.sweep(keep, &self.shared, now);
             let unused = space.unused(now.at) >= keep && !self.cache.has(&space.name);
             let name = space.name.clone();
             drop(space);
@@ -236,6 +245,7 @@ impl Center {
                 swept.clusters += usize::from(self.close(&mut spaces, &name));
             }
         }
+        self.shared.freed.take_into(&mut swept);
         swept
     }
 
@@ -248,6 +258,7 @@ impl Center {
             cache_entries: cache.entries,
             cache_bytes: cache.bytes,
             cache_evictions: cache.evictions,
+            cache_refusals: self.cache.refusals(),
             ..Sizes::default()
         };
         for space in self.all() {
@@ -255,7 +266,7 @@ impl Center {
             let (requests, prefill) = endpoints.sum();
             sizes.clusters += 1;
             sizes.endpoints += endpoints.len();
-            sizes.reservations += space.reserved();
+            sizes.reservations += space.reservations.len();
             sizes.by_cluster.push(ClusterSize {
                 cluster: space.name.clone(),
                 endpoints: endpoints.len(),
@@ -292,23 +303,30 @@ impl Center {
         if let Some(space) = spaces.get(cluster) {
             return Ok(Arc::clone(space));
         }
-        if spaces.len() >= self.limits.clusters && !self.make_room(&mut spaces, now) {
-            return Err(Fault::Limit(Bound::Clusters));
+        let mut closed = None;
+        if spaces.len() >= self.limits.clusters {
+            closed = self.make_room(&mut spaces, now);
+            if closed.is_none() {
+                return Err(Fault::Limit(Bound::Clusters));
+            }
         }
         let space = Arc::new(Space::new(cluster.clone(), now));
         spaces.insert(cluster.clone(), Arc::clone(&space));
+        drop(spaces);
+        if let Some(closed) = closed {
+            self.cache.purge_cluster(&closed);
+        }
         Ok(space)
     }
 
-    /// Closes the cluster that was unused for longest, if that is long: it is kept for its cache only.
-    fn make_room(&self, spaces: &mut HashMap<Cluster, Arc<Space>>, now: Now) -> bool {
+    /// Closes the cluster that was unused for longest, if that is long: it is kept for its cache only. Says which.
+    fn make_room(&self, spaces: &mut HashMap<Cluster, Arc<Space>>, now: Now) -> Option<Cluster> {
         let unused = |it: &&Arc<Space>| it.unused(now.at) >= self.limits.request_expire;
         let mut unused: Vec<_> = spaces.values().filter(unused).cloned().collect();
         unused.sort_by_key(|it| std::cmp::Reverse(it.unused(now.at)));
         let names: Vec<_> = unused.iter().map(|it| it.name.clone()).collect();
         drop(unused);
-        let closed = names.iter().find(|it| self.close(spaces, it));
-        closed.map(|it| self.cache.purge_cluster(it)).is_some()
+        names.into_iter().find(|it| self.close(spaces, it))
     }
 
     /// Removes the cluster, unless it has load or a lease, or a call is using it.

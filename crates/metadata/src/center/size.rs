@@ -25,13 +25,20 @@ pub struct Limits {
     pub cache_max_bytes: usize,
 }
 
-/// What one [`Center::sweep`](super::Center::sweep) freed, by cause.
+/// What was freed without a delete since the [`Center::sweep`](super::Center::sweep) before, by cause: by it, and by
+/// the calls between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Leases that ended.
+    /// Leases that ended by themselves.
     pub leases: usize,
     /// Charges of these leases.
     pub charges: usize,
+    /// Charges of epochs that a higher one replaced.
+    pub replaced: usize,
+    /// Charges of instances that ended their leases.
+    pub released: usize,
+    /// Charges that a full batch left out.
+    pub left_out: usize,
     /// Owner-less charges that nobody deleted in time.
     pub expired: usize,
     /// Reservations that nobody confirmed in time.
@@ -63,6 +70,8 @@ pub struct Sizes {
     pub cache_bytes: usize,
     /// Entries that gave way to others since the start.
     pub cache_evictions: u64,
+    /// How often an endpoint found no place in the cache index, or lost its place to another one, since the start.
+    pub cache_refusals: u64,
     /// By name.
     pub by_cluster: Vec<ClusterSize>,
 }

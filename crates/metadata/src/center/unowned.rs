@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::{
     Now,
     endpoints::Charge,
-    room::Room,
+    freed::Cause,
     space::{Shared, Space},
     timed::Timed,
 };
@@ -25,8 +25,8 @@ use crate::{
 const SHARDS: usize = 64;
 /// For how long a delete waits for the add that it overtook.
 const EARLY: Duration = Duration::from_secs(2);
-/// 100,000 such deletes in all shards.
-const MAX_EARLY: usize = 100_000usize.div_ceil(SHARDS);
+/// Such deletes in one shard: 100,000 in all.
+const MAX_EARLY: usize = 100_000 / SHARDS;
 
 /// By request id, of all clusters: the deletes name no cluster.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Unowned {
     ) -> Result<(), Fault> {
         let mut shard = self.shard(&add.request_id).lock();
         let mut prefill = prefill(add.prompt_length);
-        shard.end_if_over(&add.request_id, now, &shared.requests);
+        shard.end_if_over(&add.request_id, now, shared);
         match shard.entries.get_mut(&add.request_id) {
             Some((_, Entry::Charge(space, charge))) => {
                 let same = space.endpoints.read().address(charge.endpoint) == Some(add.ip);
@@ -98,60 +98,47 @@ impl Unowned {
         Ok(())
     }
 
-    /// The first token came, or with `whole` the end.
+    /// The first token came, or with `whole` the end. An unknown request is remembered, also where `strict` says so.
     pub(super) fn delete(
         &self,
         id: &RequestId,
         whole: bool,
         strict: bool,
         now: Now,
-        room: &Room,
+        shared: &Shared,
     ) -> Result<(), Fault> {
-        let shard = &mut *self.shard(id).lock();
-        shard.end_if_over(id, now, room);
-        match shard.entries.get_mut(id) {
-            Some((_, Entry::Charge(space, charge))) => {
-                if whole {
-                    shard.end(id, now, room);
-                } else if charge.prefill > 0 {
-                    let prefill = -charge.prefill();
-                    charge.prefill = 0;
-                    space
-                        .endpoints
-                        .read()
-                        .change(charge.endpoint, 0, prefill, now);
-                }
+        let mut shard = self.shard(id).lock();
+        shard.end_if_over(id, now, shared);
+        if let Some((_, Entry::Charge(space, charge))) = shard.entries.get_mut(id) {
+            if whole {
+                shard.end(id, now, shared);
+            } else if charge.prefill > 0 {
+                let prefill = -charge.prefill();
+                charge.prefill = 0;
+                space
+                    .endpoints
+                    .read()
+                    .change(charge.endpoint, 0, prefill, now);
             }
-            _ if strict => return Err(Fault::UnknownRequest(id.to_string())),
-            Some((until, Entry::Early { whole: was })) => {
-                *until = now.at + EARLY;
-                *was |= whole;
-            }
-            None if shard.early < MAX_EARLY => {
-                shard.early += 1;
-                let entry = Entry::Early { whole };
-                shard.entries.insert(id.clone(), now.at + EARLY, entry);
-            }
-            None => {}
+            return Ok(());
+        }
+        shard.remember(id, whole, now.at + EARLY);
+        if strict {
+            return Err(Fault::UnknownRequest(id.to_string()));
         }
         Ok(())
     }
 
-    /// Ends what is over; says how many charges.
-    pub(super) fn sweep(&self, now: Now, room: &Room) -> usize {
-        let mut ended = 0;
+    /// Ends what is over.
+    pub(super) fn sweep(&self, now: Now, shared: &Shared) {
         for shard in &self.shards {
             let mut from = Some(0);
             while let Some(at) = from {
                 let mut shard = shard.lock();
                 let Shard { entries, early } = &mut *shard;
-                from = entries.sweep(at, now.at, |entry| {
-                    ended += usize::from(matches!(entry, Entry::Charge(..)));
-                    entry.end(early, now, room);
-                });
+                from = entries.sweep(at, now.at, |entry| entry.expire(early, now, shared));
             }
         }
-        ended
     }
 
     fn shard(&self, id: &RequestId) -> &Mutex<Shard> {
@@ -168,15 +155,29 @@ pub(super) fn prefill(length: PromptLength) -> u32 {
 // === impl Shard ===
 
 impl Shard {
-    fn end(&mut self, id: &RequestId, now: Now, room: &Room) {
+    fn end(&mut self, id: &RequestId, now: Now, shared: &Shared) {
         if let Some(entry) = self.entries.remove(id) {
-            entry.end(&mut self.early, now, room);
+            entry.end(&mut self.early, now, shared);
         }
     }
 
-    fn end_if_over(&mut self, id: &RequestId, now: Now, room: &Room) {
-        if matches!(self.entries.get_mut(id), Some((until, _)) if *until <= now.at) {
-            self.end(id, now, room);
+    fn end_if_over(&mut self, id: &RequestId, now: Now, shared: &Shared) {
+        if matches!(self.entries.get_mut(id), Some((until, _)) if *until <= now.at)
+            && let Some(entry) = self.entries.remove(id)
+        {
+            entry.expire(&mut self.early, now, shared);
+        }
+    }
+
+    /// A delete of an unknown request.
+    fn remember(&mut self, id: &RequestId, whole: bool, until: Moment) {
+        if let Some((was_until, Entry::Early { whole: was })) = self.entries.get_mut(id) {
+            *was_until = until;
+            *was |= whole;
+        } else if self.early < MAX_EARLY {
+            self.early += 1;
+            self.entries
+                .insert(id.clone(), until, Entry::Early { whole });
         }
     }
 
@@ -190,11 +191,18 @@ impl Shard {
 // === impl Entry ===
 
 impl Entry {
-    fn end(self, early: &mut usize, now: Now, room: &Room) {
+    /// As [`end`](Self::end), by itself.
+    fn expire(self, early: &mut usize, now: Now, shared: &Shared) {
+        let expired = usize::from(matches!(self, Self::Charge(..)));
+        shared.freed.add(Cause::Expired, expired);
+        self.end(early, now, shared);
+    }
+
+    fn end(self, early: &mut usize, now: Now, shared: &Shared) {
         match self {
             Self::Charge(space, charge) => {
                 space.endpoints.read().subtract(charge, now);
-                room.give(1);
+                shared.requests.give(1);
             }
             Self::Early { .. } => *early -= 1,
         }
