@@ -49,6 +49,9 @@ const MAX_CONNECTIONS: usize = 10_000;
 /// A connection without a request for so long is closed.
 const IDLE: Duration = Duration::from_mins(5);
 
+/// After the stop: calls that are on their way then are refused with a reply, which a client can tell from a lost one.
+const LAST_REFUSALS: Duration = Duration::from_millis(500);
+
 /// For a connection that is to end: for the requests in progress and what is left of their replies.
 const LAST_REPLIES: Duration = Duration::from_secs(5);
 
@@ -311,8 +314,12 @@ async fn serve_connection<E: Engine>(
     let ended = loop {
         tokio::select! {
             biased;
-            ended = serving.as_mut() => break ended,
-            () = stop.cancelled() => {}
+            ended = serving.as_mut() => break Some(ended),
+            () = stop.cancelled() => {
+                if let Ok(ended) = timeout(LAST_REFUSALS, serving.as_mut()).await {
+                    break Some(ended);
+                }
+            }
             () = idle.as_mut() => {
                 let over = connection.1.idle_at();
                 if over > Instant::now() {
@@ -322,12 +329,9 @@ async fn serve_connection<E: Engine>(
             }
         }
         serving.as_mut().graceful_shutdown();
-        match timeout(LAST_REPLIES, serving).await {
-            Ok(ended) => break ended,
-            Err(_) => return,
-        }
+        break timeout(LAST_REPLIES, serving).await.ok();
     };
-    if let Err(error) = ended {
+    if let Some(Err(error)) = ended {
         debug!(%error, "a connection broke");
     }
 }

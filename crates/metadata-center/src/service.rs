@@ -120,6 +120,7 @@ impl<E: Engine> OneConnection<E> {
         let deadline = Instant::now() + DEADLINE;
         let (head, body) = request.into_parts();
         let trace_id = TraceId::of(&head.headers);
+        let has_body = !body.is_end_stream();
         let replied = match route::find(&head.method, head.uri.path()) {
             Ok(found) => {
                 let query = Query::of(head.uri.query());
@@ -136,7 +137,7 @@ impl<E: Engine> OneConnection<E> {
             let reason = fault.reason();
             debug!(trace_id = trace_id.as_str(), reason, error = %fault, "refused");
             let mut reply = refusal(&fault, &trace_id);
-            if head.version < Version::HTTP_2 && ends_connection(&fault) {
+            if head.version < Version::HTTP_2 && ends_connection(&fault, has_body) {
                 let close = HeaderValue::from_static("close");
                 reply.headers_mut().insert(header::CONNECTION, close);
             }
@@ -220,8 +221,12 @@ impl<E: Engine> OneConnection<E> {
 }
 
 /// Whether the rest of the request is not read, or no other one is to come.
-fn ends_connection(fault: &Fault) -> bool {
-    matches!(fault, Fault::TooLarge { .. } | Fault::ShuttingDown) || *fault == late_body()
+fn ends_connection(fault: &Fault, has_body: bool) -> bool {
+    match fault {
+        Fault::TooLarge { .. } | Fault::ShuttingDown => true,
+        Fault::NotFound(_) | Fault::Method { .. } | Fault::Unauthorized => has_body,
+        _ => *fault == late_body(),
+    }
 }
 
 fn late_body() -> Fault {
