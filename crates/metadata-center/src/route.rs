@@ -18,6 +18,8 @@ pub(crate) struct Path {
 }
 
 /// What a request is for.
+///
+/// The order is that of [`Call::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Loads,
@@ -40,6 +42,10 @@ pub(crate) enum Call {
 #[derive(Debug)]
 pub(crate) struct Found<'a> {
     pub(crate) call: Call,
+    /// Where in [`PATHS`].
+    pub(crate) path: usize,
+    /// Where among its calls.
+    pub(crate) method: usize,
     /// The last segment where it is a parameter, else empty.
     pub(crate) segment: Cow<'a, str>,
 }
@@ -127,24 +133,64 @@ pub(crate) static PATHS: [Path; 14] = [
 /// # Errors
 /// [`Fault::NotFound`], [`Fault::Method`].
 pub(crate) fn find<'a>(method: &Method, path: &'a str) -> Result<Found<'a>, Fault> {
-    for known in &PATHS {
+    for (at, known) in PATHS.iter().enumerate() {
         let Some(segment) = known.matches(path) else {
             continue;
         };
-        let (_, call) = known
-            .calls
-            .iter()
-            .find(|(it, _)| it == method)
-            .ok_or(Fault::Method {
-                allowed: known.allowed,
-            })?;
+        let mut calls = known.calls.iter().enumerate();
+        let found = calls.find(|(_, (it, _))| it == method);
+        let allowed = known.allowed;
+        let (method, (_, call)) = found.ok_or(Fault::Method { allowed })?;
         let segment = percent_decode_str(segment).decode_utf8_lossy();
         return Ok(Found {
             call: *call,
+            path: at,
+            method,
             segment,
         });
     }
     Err(Fault::NotFound(path.to_owned()))
+}
+
+// === impl Call ===
+
+impl Call {
+    pub(crate) const ALL: [Self; 14] = [
+        Self::Loads,
+        Self::Add,
+        Self::Remove,
+        Self::PromptDone,
+        Self::Batch,
+        Self::EndLeases,
+        Self::Query,
+        Self::Save,
+        Self::Purge,
+        Self::Pick,
+        Self::Clusters,
+        Self::Metrics,
+        Self::Healthz,
+        Self::Readyz,
+    ];
+
+    /// In metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Loads => "loads",
+            Self::Add => "add",
+            Self::Remove => "remove",
+            Self::PromptDone => "prompt_done",
+            Self::Batch => "batch",
+            Self::EndLeases => "end_leases",
+            Self::Query => "query",
+            Self::Save => "save",
+            Self::Purge => "purge",
+            Self::Pick => "pick",
+            Self::Clusters => "clusters",
+            Self::Metrics => "metrics",
+            Self::Healthz => "healthz",
+            Self::Readyz => "readyz",
+        }
+    }
 }
 
 // === impl Path ===

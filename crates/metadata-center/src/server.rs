@@ -39,6 +39,7 @@ use tracing::{debug, error, warn};
 
 use crate::{
     engine::Engine,
+    metrics::Metrics,
     reply::Reply,
     service::{OneConnection, Service},
 };
@@ -93,6 +94,7 @@ pub enum ServeError {
 /// Hands connections out.
 struct Turns {
     places: Vec<Place>,
+    metrics: Metrics,
     refused: Refused,
 }
 
@@ -159,6 +161,7 @@ impl<E: Engine> Server<E> {
         }
         let turns = Turns {
             places,
+            metrics: service.metrics().clone(),
             refused: Refused::default(),
         };
         let mut handing_out = pin!(turns.hand_out(listener, stop.clone()));
@@ -211,6 +214,7 @@ impl Turns {
     async fn hand(&mut self, tcp: TcpStream) {
         let live = |place: &Place| Live::strong_count(&place.live) - 1;
         if self.places.iter().map(live).sum::<usize>() >= MAX_CONNECTIONS {
+            self.metrics.connection_refused();
             self.refused.report();
             return;
         }

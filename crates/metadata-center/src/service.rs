@@ -30,6 +30,7 @@ use crate::{
     body::Bodies,
     call::{self, Accepts},
     engine::{BootId, Engine},
+    metrics::Metrics,
     query::Query,
     reply::{Reply, X_METADATA_BOOT, page, refusal, success},
     route::{self, Call, Found},
@@ -49,12 +50,15 @@ pub struct Settings {
     pub accept_joined_hashes: bool,
     /// `/metrics`, `/healthz` and `/readyz`.
     pub probes: Router,
+    /// Where requests are counted.
+    pub metrics: Metrics,
 }
 
 struct Parts<E> {
     engine: Arc<E>,
     accepts: Accepts,
     probes: Router,
+    metrics: Metrics,
     /// Where probes are answered: a page of metrics takes longer than thousands of calls.
     aside: Handle,
     bodies: Bodies,
@@ -75,11 +79,13 @@ impl<E: Engine> Service<E> {
         let Settings {
             accept_joined_hashes: joined_hashes,
             probes,
+            metrics,
         } = settings;
         Self(Arc::new(Parts {
             engine,
             accepts: Accepts { joined_hashes },
             probes,
+            metrics,
             aside: Handle::current(),
             bodies: Bodies::new(),
             closing: AtomicBool::new(false),
@@ -89,6 +95,10 @@ impl<E: Engine> Service<E> {
     /// From now on calls are refused: it ends.
     pub(crate) fn close(&self) {
         self.0.closing.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.0.metrics
     }
 
     pub(crate) fn connection(&self) -> OneConnection<E> {
@@ -117,11 +127,14 @@ impl<E> fmt::Debug for Service<E> {
 impl<E: Engine> OneConnection<E> {
     /// Never fails: what goes wrong is in the reply.
     pub(crate) async fn answer(&self, request: Request<Incoming>) -> Result<Reply, Infallible> {
-        let deadline = Instant::now() + DEADLINE;
+        let begun = Instant::now();
+        let deadline = begun + DEADLINE;
         let (head, body) = request.into_parts();
         let trace_id = TraceId::of(&head.headers);
         let has_body = !body.is_end_stream();
-        let replied = match route::find(&head.method, head.uri.path()) {
+        let found = route::find(&head.method, head.uri.path());
+        let route = self.service.0.metrics.route(found.as_ref().ok());
+        let replied = match found {
             Ok(found) => {
                 let query = Query::of(head.uri.query());
                 let replying = self.reply(&head.method, &found, query, body, &trace_id, deadline);
@@ -146,6 +159,7 @@ impl<E: Engine> OneConnection<E> {
         let headers = reply.headers_mut();
         headers.insert(X_TRACE_ID, trace_id.to_header());
         headers.insert(X_METADATA_BOOT, self.boot());
+        route.replied(reply.status(), begun.elapsed());
         Ok(reply)
     }
 
@@ -177,9 +191,12 @@ impl<E: Engine> OneConnection<E> {
                 let empty = Bytes::new();
                 let body = whole.as_ref().map_or(&empty, |whole| &whole.bytes);
                 let request = call::Request { found, query, body };
-                let running = request.run(&*service.engine, service.accepts);
+                let running = request.run(&*service.engine, service.accepts, &service.metrics);
                 let data = timeout_at(deadline, running).await;
-                let data = data.map_err(|_| late_engine())??;
+                let data = data.map_err(|_| {
+                    service.metrics.engine_failed();
+                    late_engine()
+                })??;
                 return Ok(success(&data, trace_id));
             }
         };
