@@ -104,7 +104,7 @@ impl Request<'_> {
             }
             Call::Clusters => timed.of(engine.clusters()).await.map(Data::Clusters),
             // These are answered without the engine.
-            Call::Metrics | Call::Healthz | Call::Readyz => Err(Fault::Internal),
+            Call::Metrics | Call::Healthz | Call::Readyz | Call::OpenApi => Err(Fault::Internal),
         }
     }
 

@@ -15,6 +15,7 @@ mod engine;
 mod json;
 mod memory;
 mod metrics;
+mod openapi;
 mod program;
 mod query;
 mod reply;

@@ -36,6 +36,7 @@ pub(crate) enum Call {
     Metrics,
     Healthz,
     Readyz,
+    OpenApi,
 }
 
 /// What a request's method and path were found to be.
@@ -51,7 +52,7 @@ pub(crate) struct Found<'a> {
 }
 
 /// All paths. Those that are asked most come first.
-pub(crate) static PATHS: [Path; 14] = [
+pub(crate) static PATHS: [Path; 15] = [
     Path {
         template: "/v1/load/stats",
         allowed: "GET, POST, DELETE",
@@ -126,6 +127,11 @@ pub(crate) static PATHS: [Path; 14] = [
         allowed: "GET, HEAD",
         calls: &[(Method::GET, Call::Readyz), (Method::HEAD, Call::Readyz)],
     },
+    Path {
+        template: "/openapi.json",
+        allowed: "GET",
+        calls: &[(Method::GET, Call::OpenApi)],
+    },
 ];
 
 /// Finds what a request is for.
@@ -155,7 +161,7 @@ pub(crate) fn find<'a>(method: &Method, path: &'a str) -> Result<Found<'a>, Faul
 // === impl Call ===
 
 impl Call {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Loads,
         Self::Add,
         Self::Remove,
@@ -170,6 +176,7 @@ impl Call {
         Self::Metrics,
         Self::Healthz,
         Self::Readyz,
+        Self::OpenApi,
     ];
 
     /// In metrics.
@@ -189,6 +196,7 @@ impl Call {
             Self::Metrics => "metrics",
             Self::Healthz => "healthz",
             Self::Readyz => "readyz",
+            Self::OpenApi => "openapi",
         }
     }
 }

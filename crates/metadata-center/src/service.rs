@@ -31,8 +31,9 @@ use crate::{
     call::{self, Accepts},
     engine::{BootId, Engine},
     metrics::Metrics,
+    openapi::DOCUMENT,
     query::Query,
-    reply::{Reply, X_METADATA_BOOT, page, refusal, success},
+    reply::{Reply, X_METADATA_BOOT, document, page, refusal, success},
     route::{self, Call, Found},
     trace_id::{TraceId, X_TRACE_ID},
 };
@@ -177,6 +178,7 @@ impl<E: Engine> OneConnection<E> {
             Call::Metrics => "/metrics",
             Call::Healthz => "/healthz",
             Call::Readyz => "/readyz",
+            Call::OpenApi => return Ok(document(DOCUMENT)),
             _ => {
                 if service.closing.load(Ordering::Relaxed) {
                     return Err(Fault::ShuttingDown);
