@@ -164,7 +164,10 @@ impl StateArgs {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use clap::CommandFactory;
+    use process::docs::{check_part, flags};
     use rstest::rstest;
 
     use super::*;
@@ -179,6 +182,14 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_is_documented() {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metadata-center.md");
+        let again = "UPDATE_DOCS=1 cargo test -p metadata-center documented";
+        let made = flags(Args::command().get_arguments());
+        check_part(&docs, "flags", &made, again).unwrap();
     }
 
     #[test]

@@ -1,14 +1,22 @@
 //! Calls: from a request to what the engine does, and to its answer.
 
+use std::str::FromStr;
+
 use bytes::Bytes;
 use metadata::{
     Fault, RequestId,
-    wire::{cache::PromptHash, load::Drop},
+    wire::{
+        cache::{self, PromptHash},
+        load::Drop,
+        pick::Pick,
+    },
 };
+use tokio::time::Instant;
 
 use crate::{
     engine::Engine,
     json::parse,
+    metrics::Metrics,
     query::Query,
     reply::Data,
     route::{Call, Found},
@@ -30,60 +38,73 @@ pub(crate) struct Accepts {
     pub(crate) joined_hashes: bool,
 }
 
+/// Measures what the engine does for a call.
+struct Timed<'a>(Call, &'a Metrics);
+
 // === impl Request ===
 
 impl Request<'_> {
     /// Does what the request asks for.
-    pub(crate) async fn run<E: Engine>(self, engine: &E, accepts: Accepts) -> Result<Data, Fault> {
+    pub(crate) async fn run<E: Engine>(
+        self,
+        engine: &E,
+        accepts: Accepts,
+        metrics: &Metrics,
+    ) -> Result<Data, Fault> {
         let Self { found, query, body } = self;
+        let timed = Timed(found.call, metrics);
         match found.call {
             Call::Loads => {
                 let cluster = query.required("cluster")?;
-                engine.loads(&cluster).await.map(Data::Loads)
+                timed.of(engine.loads(&cluster)).await.map(Data::Loads)
             }
             Call::Add => {
                 let add = parse(body)?;
-                engine.add(add, query.strict()?).await.map(null)
+                timed.of(engine.add(add, query.strict()?)).await.map(null)
             }
             Call::PromptDone => {
                 let (id, strict) = (self.request_id()?, query.strict()?);
-                engine.prompt_done(&id, strict).await.map(null)
+                timed.of(engine.prompt_done(&id, strict)).await.map(null)
             }
             Call::Remove => {
                 let (id, strict) = (self.request_id()?, query.strict()?);
-                engine.remove(&id, strict).await.map(null)
+                timed.of(engine.remove(&id, strict)).await.map(null)
             }
-            Call::Batch => engine.batch(parse(body)?).await.map(Data::Applied),
+            Call::Batch => {
+                let applied = timed.of(engine.batch(parse(body)?)).await?;
+                if applied.resync {
+                    metrics.resync();
+                }
+                Ok(Data::Applied(applied))
+            }
             Call::EndLeases => {
                 let instance = self.segment("instance")?;
-                let epoch = query.required("epoch")?;
-                engine.end_leases(&instance, epoch).await.map(null)
+                let ending = engine.end_leases(&instance, query.required("epoch")?);
+                timed.of(ending).await.map(null)
             }
             Call::Pick => {
-                let pick: metadata::wire::pick::Pick = parse(body)?;
+                let pick: Pick = parse(body)?;
                 accepts.check(&pick.prompt_hash)?;
-                engine.pick(&pick).await.map(Data::Picks)
+                timed.of(engine.pick(&pick)).await.map(Data::Picks)
             }
             Call::Save => {
-                let save: metadata::wire::cache::Save = parse(body)?;
+                let save: cache::Save = parse(body)?;
                 accepts.check(&save.prompt_hash)?;
-                engine.save(&save).await.map(null)
+                timed.of(engine.save(&save)).await.map(null)
             }
             Call::Query => {
-                let asked: metadata::wire::cache::Query = parse(body)?;
+                let asked: cache::Query = parse(body)?;
                 accepts.check(&asked.prompt_hash)?;
-                engine.query(&asked).await.map(Data::Locations)
+                timed.of(engine.query(&asked)).await.map(Data::Locations)
             }
             Call::Purge => {
                 let cluster = query.required("cluster")?;
-                engine
-                    .purge(&cluster, query.required("ip")?)
-                    .await
-                    .map(null)
+                let purging = engine.purge(&cluster, query.required("ip")?);
+                timed.of(purging).await.map(null)
             }
-            Call::Clusters => engine.clusters().await.map(Data::Clusters),
+            Call::Clusters => timed.of(engine.clusters()).await.map(Data::Clusters),
             // These are answered without the engine.
-            Call::Metrics | Call::Healthz | Call::Readyz => Err(Fault::Internal),
+            Call::Metrics | Call::Healthz | Call::Readyz | Call::OpenApi => Err(Fault::Internal),
         }
     }
 
@@ -102,8 +123,20 @@ impl Request<'_> {
         }
     }
 
-    fn segment<T: std::str::FromStr<Err: ToString>>(&self, name: &str) -> Result<T, Fault> {
+    fn segment<T: FromStr<Err: ToString>>(&self, name: &str) -> Result<T, Fault> {
         named(name, &self.found.segment)
+    }
+}
+
+// === impl Timed ===
+
+impl Timed<'_> {
+    async fn of<T>(&self, doing: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+        let begun = Instant::now();
+        let result = doing.await;
+        let Self(call, metrics) = self;
+        metrics.engine(*call, begun.elapsed(), &result);
+        result
     }
 }
 
@@ -119,7 +152,7 @@ impl Accepts {
     }
 }
 
-fn named<T: std::str::FromStr<Err: ToString>>(name: &str, value: &str) -> Result<T, Fault> {
+fn named<T: FromStr<Err: ToString>>(name: &str, value: &str) -> Result<T, Fault> {
     value
         .parse()
         .map_err(|error: T::Err| Fault::invalid(name, error))

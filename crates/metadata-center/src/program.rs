@@ -5,7 +5,11 @@ use std::{
 };
 
 use anyhow::{Context, anyhow};
-use axum::Router;
+use axum::{
+    Router,
+    extract::Request,
+    middleware::{Next, from_fn},
+};
 use moment::Clock;
 use process::{Health, Pulse, Shutdown};
 use prometheus_client::registry::Registry;
@@ -21,6 +25,7 @@ use crate::{
     args::{Args, Backend, ListenArgs},
     engine::Engine,
     memory::Memory,
+    metrics::Metrics,
     server::Server,
     service::{Service, Settings},
 };
@@ -49,6 +54,7 @@ struct Parts {
     accept_joined_hashes: bool,
     ports: Ports,
     registry: Registry,
+    metrics: Metrics,
 }
 
 /// Both ports; opened together, so that a taken one ends the program before it does anything.
@@ -77,11 +83,13 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     } = args;
     listen.check()?;
     let limits = state.limits()?;
+    let mut registry = Registry::default();
     let parts = Parts {
+        metrics: Metrics::register(&mut registry),
         ports: Ports::open(&listen).await?,
         listen,
         accept_joined_hashes: state.accept_joined_hashes,
-        registry: Registry::default(),
+        registry,
     };
     match state.backend {
         Backend::Memory => {
@@ -100,22 +108,27 @@ impl Parts {
             accept_joined_hashes,
             ports,
             registry,
+            metrics,
         } = self;
-        let (engine, registry) = (Arc::new(engine), Arc::new(registry));
+        let engine = Arc::new(engine);
         let health = Health::new(&[ENGINE]);
+        let probes = process::admin::router(Arc::new(registry), health.clone());
+        let probes = with_sizes(probes, Arc::clone(&engine), metrics.clone());
         let stop = CancellationToken::new();
         let mut tasks = Tasks::new();
         let pulse = health.watch("sweep", SWEEP_LIMIT);
         tasks.spawn({
             let (engine, health) = (Arc::clone(&engine), health.clone());
+            let metrics = metrics.clone();
             async move {
-                sweep(&*engine, &health, &pulse).await;
+                sweep(&*engine, &metrics, &health, &pulse).await;
                 ("sweep", Ok(()))
             }
         });
         let settings = Settings {
             accept_joined_hashes,
-            probes: process::admin::router(Arc::clone(&registry), health.clone()),
+            probes: probes.clone(),
+            metrics,
         };
         let server = Server {
             service: Service::new(engine, settings),
@@ -123,12 +136,9 @@ impl Parts {
         };
         let serving = server.serve(ports.calls, stop.clone());
         tasks.spawn(async { (SERVER, serving.await.map_err(Into::into)) });
-        let admin_health = health.clone();
         tasks.spawn(async move {
             // Until the end of the program: a drain is watched.
-            let never = CancellationToken::new();
-            let admin =
-                process::admin::serve(ports.admin, registry, admin_health, Router::new(), never);
+            let admin = axum::serve(ports.admin, probes);
             ("admin server", admin.await.map_err(Into::into))
         });
         info!(
@@ -224,8 +234,21 @@ fn unexpected(ended: Result<(&'static str, anyhow::Result<()>), JoinError>) -> a
     }
 }
 
+/// Looks how large the state is before each page of metrics.
+fn with_sizes<E: Engine>(probes: Router, engine: Arc<E>, metrics: Metrics) -> Router {
+    probes.layer(from_fn(move |request: Request, next: Next| {
+        let (engine, metrics) = (Arc::clone(&engine), metrics.clone());
+        async move {
+            if request.uri().path() == "/metrics" {
+                metrics.read(&*engine).await;
+            }
+            next.run(request).await
+        }
+    }))
+}
+
 /// Frees what is over and watches whether the engine can be used, for ever.
-async fn sweep<E: Engine>(engine: &E, health: &Health, pulse: &Pulse) {
+async fn sweep<E: Engine>(engine: &E, metrics: &Metrics, health: &Health, pulse: &Pulse) {
     let mut ticks = interval(SWEEP);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut known = None;
@@ -241,9 +264,16 @@ async fn sweep<E: Engine>(engine: &E, health: &Health, pulse: &Pulse) {
                 info!("the engine can be used");
             }
         }
-        if let Err(fault) = engine.sweep().await {
-            warn!(reason = fault.reason(), error = %fault, "cannot sweep");
+        match engine.sweep().await {
+            Ok(swept) => metrics.swept(&swept),
+            Err(fault) => {
+                metrics.engine_failed();
+                warn!(reason = fault.reason(), error = %fault, "cannot sweep");
+            }
         }
         pulse.beat();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -112,6 +112,15 @@ pub(crate) fn refusal(fault: &Fault, trace_id: &TraceId) -> Reply {
     reply
 }
 
+/// A constant in JSON.
+pub(crate) fn document(text: &'static str) -> Reply {
+    page(
+        StatusCode::OK,
+        Some(JSON),
+        Bytes::from_static(text.as_bytes()),
+    )
+}
+
 /// A page that is no JSON of ours.
 pub(crate) fn page(status: StatusCode, kind: Option<HeaderValue>, page: Bytes) -> Reply {
     let mut reply = Response::new(Full::new(page));

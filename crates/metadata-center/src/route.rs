@@ -18,6 +18,8 @@ pub(crate) struct Path {
 }
 
 /// What a request is for.
+///
+/// The order is that of [`Call::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Loads,
@@ -34,18 +36,23 @@ pub(crate) enum Call {
     Metrics,
     Healthz,
     Readyz,
+    OpenApi,
 }
 
 /// What a request's method and path were found to be.
 #[derive(Debug)]
 pub(crate) struct Found<'a> {
     pub(crate) call: Call,
+    /// Where in [`PATHS`].
+    pub(crate) path: usize,
+    /// Where among its calls.
+    pub(crate) method: usize,
     /// The last segment where it is a parameter, else empty.
     pub(crate) segment: Cow<'a, str>,
 }
 
 /// All paths. Those that are asked most come first.
-pub(crate) static PATHS: [Path; 14] = [
+pub(crate) static PATHS: [Path; 15] = [
     Path {
         template: "/v1/load/stats",
         allowed: "GET, POST, DELETE",
@@ -120,6 +127,11 @@ pub(crate) static PATHS: [Path; 14] = [
         allowed: "GET, HEAD",
         calls: &[(Method::GET, Call::Readyz), (Method::HEAD, Call::Readyz)],
     },
+    Path {
+        template: "/openapi.json",
+        allowed: "GET",
+        calls: &[(Method::GET, Call::OpenApi)],
+    },
 ];
 
 /// Finds what a request is for.
@@ -127,24 +139,66 @@ pub(crate) static PATHS: [Path; 14] = [
 /// # Errors
 /// [`Fault::NotFound`], [`Fault::Method`].
 pub(crate) fn find<'a>(method: &Method, path: &'a str) -> Result<Found<'a>, Fault> {
-    for known in &PATHS {
+    for (at, known) in PATHS.iter().enumerate() {
         let Some(segment) = known.matches(path) else {
             continue;
         };
-        let (_, call) = known
-            .calls
-            .iter()
-            .find(|(it, _)| it == method)
-            .ok_or(Fault::Method {
-                allowed: known.allowed,
-            })?;
+        let mut calls = known.calls.iter().enumerate();
+        let found = calls.find(|(_, (it, _))| it == method);
+        let allowed = known.allowed;
+        let (method, (_, call)) = found.ok_or(Fault::Method { allowed })?;
         let segment = percent_decode_str(segment).decode_utf8_lossy();
         return Ok(Found {
             call: *call,
+            path: at,
+            method,
             segment,
         });
     }
     Err(Fault::NotFound(path.to_owned()))
+}
+
+// === impl Call ===
+
+impl Call {
+    pub(crate) const ALL: [Self; 15] = [
+        Self::Loads,
+        Self::Add,
+        Self::Remove,
+        Self::PromptDone,
+        Self::Batch,
+        Self::EndLeases,
+        Self::Query,
+        Self::Save,
+        Self::Purge,
+        Self::Pick,
+        Self::Clusters,
+        Self::Metrics,
+        Self::Healthz,
+        Self::Readyz,
+        Self::OpenApi,
+    ];
+
+    /// In metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Loads => "loads",
+            Self::Add => "add",
+            Self::Remove => "remove",
+            Self::PromptDone => "prompt_done",
+            Self::Batch => "batch",
+            Self::EndLeases => "end_leases",
+            Self::Query => "query",
+            Self::Save => "save",
+            Self::Purge => "purge",
+            Self::Pick => "pick",
+            Self::Clusters => "clusters",
+            Self::Metrics => "metrics",
+            Self::Healthz => "healthz",
+            Self::Readyz => "readyz",
+            Self::OpenApi => "openapi",
+        }
+    }
 }
 
 // === impl Path ===

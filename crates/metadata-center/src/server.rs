@@ -39,6 +39,7 @@ use tracing::{debug, error, warn};
 
 use crate::{
     engine::Engine,
+    metrics::Metrics,
     reply::Reply,
     service::{OneConnection, Service},
 };
@@ -48,6 +49,9 @@ const MAX_CONNECTIONS: usize = 10_000;
 
 /// A connection without a request for so long is closed.
 const IDLE: Duration = Duration::from_mins(5);
+
+/// After the stop: calls that are on their way then are refused with a reply, which a client can tell from a lost one.
+const LAST_REFUSALS: Duration = Duration::from_millis(500);
 
 /// For a connection that is to end: for the requests in progress and what is left of their replies.
 const LAST_REPLIES: Duration = Duration::from_secs(5);
@@ -90,6 +94,7 @@ pub enum ServeError {
 /// Hands connections out.
 struct Turns {
     places: Vec<Place>,
+    metrics: Metrics,
     refused: Refused,
 }
 
@@ -156,6 +161,7 @@ impl<E: Engine> Server<E> {
         }
         let turns = Turns {
             places,
+            metrics: service.metrics().clone(),
             refused: Refused::default(),
         };
         let mut handing_out = pin!(turns.hand_out(listener, stop.clone()));
@@ -208,6 +214,7 @@ impl Turns {
     async fn hand(&mut self, tcp: TcpStream) {
         let live = |place: &Place| Live::strong_count(&place.live) - 1;
         if self.places.iter().map(live).sum::<usize>() >= MAX_CONNECTIONS {
+            self.metrics.connection_refused();
             self.refused.report();
             return;
         }
@@ -311,8 +318,12 @@ async fn serve_connection<E: Engine>(
     let ended = loop {
         tokio::select! {
             biased;
-            ended = serving.as_mut() => break ended,
-            () = stop.cancelled() => {}
+            ended = serving.as_mut() => break Some(ended),
+            () = stop.cancelled() => {
+                if let Ok(ended) = timeout(LAST_REFUSALS, serving.as_mut()).await {
+                    break Some(ended);
+                }
+            }
             () = idle.as_mut() => {
                 let over = connection.1.idle_at();
                 if over > Instant::now() {
@@ -322,12 +333,9 @@ async fn serve_connection<E: Engine>(
             }
         }
         serving.as_mut().graceful_shutdown();
-        match timeout(LAST_REPLIES, serving).await {
-            Ok(ended) => break ended,
-            Err(_) => return,
-        }
+        break timeout(LAST_REPLIES, serving).await.ok();
     };
-    if let Err(error) = ended {
+    if let Some(Err(error)) = ended {
         debug!(%error, "a connection broke");
     }
 }

@@ -30,8 +30,10 @@ use crate::{
     body::Bodies,
     call::{self, Accepts},
     engine::{BootId, Engine},
+    metrics::Metrics,
+    openapi::DOCUMENT,
     query::Query,
-    reply::{Reply, X_METADATA_BOOT, page, refusal, success},
+    reply::{Reply, X_METADATA_BOOT, document, page, refusal, success},
     route::{self, Call, Found},
     trace_id::{TraceId, X_TRACE_ID},
 };
@@ -49,12 +51,15 @@ pub struct Settings {
     pub accept_joined_hashes: bool,
     /// `/metrics`, `/healthz` and `/readyz`.
     pub probes: Router,
+    /// Where requests are counted.
+    pub metrics: Metrics,
 }
 
 struct Parts<E> {
     engine: Arc<E>,
     accepts: Accepts,
     probes: Router,
+    metrics: Metrics,
     /// Where probes are answered: a page of metrics takes longer than thousands of calls.
     aside: Handle,
     bodies: Bodies,
@@ -75,11 +80,13 @@ impl<E: Engine> Service<E> {
         let Settings {
             accept_joined_hashes: joined_hashes,
             probes,
+            metrics,
         } = settings;
         Self(Arc::new(Parts {
             engine,
             accepts: Accepts { joined_hashes },
             probes,
+            metrics,
             aside: Handle::current(),
             bodies: Bodies::new(),
             closing: AtomicBool::new(false),
@@ -89,6 +96,10 @@ impl<E: Engine> Service<E> {
     /// From now on calls are refused: it ends.
     pub(crate) fn close(&self) {
         self.0.closing.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.0.metrics
     }
 
     pub(crate) fn connection(&self) -> OneConnection<E> {
@@ -117,10 +128,14 @@ impl<E> fmt::Debug for Service<E> {
 impl<E: Engine> OneConnection<E> {
     /// Never fails: what goes wrong is in the reply.
     pub(crate) async fn answer(&self, request: Request<Incoming>) -> Result<Reply, Infallible> {
-        let deadline = Instant::now() + DEADLINE;
+        let begun = Instant::now();
+        let deadline = begun + DEADLINE;
         let (head, body) = request.into_parts();
         let trace_id = TraceId::of(&head.headers);
-        let replied = match route::find(&head.method, head.uri.path()) {
+        let has_body = !body.is_end_stream();
+        let found = route::find(&head.method, head.uri.path());
+        let route = self.service.0.metrics.route(found.as_ref().ok());
+        let replied = match found {
             Ok(found) => {
                 let query = Query::of(head.uri.query());
                 let replying = self.reply(&head.method, &found, query, body, &trace_id, deadline);
@@ -136,7 +151,7 @@ impl<E: Engine> OneConnection<E> {
             let reason = fault.reason();
             debug!(trace_id = trace_id.as_str(), reason, error = %fault, "refused");
             let mut reply = refusal(&fault, &trace_id);
-            if head.version < Version::HTTP_2 && ends_connection(&fault) {
+            if head.version < Version::HTTP_2 && ends_connection(&fault, has_body) {
                 let close = HeaderValue::from_static("close");
                 reply.headers_mut().insert(header::CONNECTION, close);
             }
@@ -145,6 +160,7 @@ impl<E: Engine> OneConnection<E> {
         let headers = reply.headers_mut();
         headers.insert(X_TRACE_ID, trace_id.to_header());
         headers.insert(X_METADATA_BOOT, self.boot());
+        route.replied(reply.status(), begun.elapsed());
         Ok(reply)
     }
 
@@ -162,6 +178,7 @@ impl<E: Engine> OneConnection<E> {
             Call::Metrics => "/metrics",
             Call::Healthz => "/healthz",
             Call::Readyz => "/readyz",
+            Call::OpenApi => return Ok(document(DOCUMENT)),
             _ => {
                 if service.closing.load(Ordering::Relaxed) {
                     return Err(Fault::ShuttingDown);
@@ -176,9 +193,12 @@ impl<E: Engine> OneConnection<E> {
                 let empty = Bytes::new();
                 let body = whole.as_ref().map_or(&empty, |whole| &whole.bytes);
                 let request = call::Request { found, query, body };
-                let running = request.run(&*service.engine, service.accepts);
+                let running = request.run(&*service.engine, service.accepts, &service.metrics);
                 let data = timeout_at(deadline, running).await;
-                let data = data.map_err(|_| late_engine())??;
+                let data = data.map_err(|_| {
+                    service.metrics.engine_failed();
+                    late_engine()
+                })??;
                 return Ok(success(&data, trace_id));
             }
         };
@@ -220,8 +240,12 @@ impl<E: Engine> OneConnection<E> {
 }
 
 /// Whether the rest of the request is not read, or no other one is to come.
-fn ends_connection(fault: &Fault) -> bool {
-    matches!(fault, Fault::TooLarge { .. } | Fault::ShuttingDown) || *fault == late_body()
+fn ends_connection(fault: &Fault, has_body: bool) -> bool {
+    match fault {
+        Fault::TooLarge { .. } | Fault::ShuttingDown => true,
+        Fault::NotFound(_) | Fault::Method { .. } | Fault::Unauthorized => has_body,
+        _ => *fault == late_body(),
+    }
 }
 
 fn late_body() -> Fault {
