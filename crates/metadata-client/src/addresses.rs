@@ -88,7 +88,7 @@ impl<P> Addresses<P> {
         self.targets.store(Arc::new(targets));
     }
 
-    /// The next address that may be called, other than `except`.
+    /// The next address that may be called; one other than `except` takes no turn.
     pub(crate) fn admit(
         &self,
         asker: Asker,
@@ -96,7 +96,8 @@ impl<P> Addresses<P> {
         now: Moment,
     ) -> Result<Trial<P>, NoTrial> {
         let targets = self.targets.load();
-        let turn = self.turn.fetch_add(1, Relaxed);
+        let step = usize::from(except.is_none());
+        let turn = self.turn.fetch_add(step, Relaxed);
         let in_turn = || {
             let from = turn.checked_rem(targets.len()).unwrap_or(0);
             let (before, after) = targets.split_at(from);

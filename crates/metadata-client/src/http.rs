@@ -122,17 +122,24 @@ impl<S: Security> Http<S> {
     /// # Errors
     /// [`HostError`] for a host that cannot stand in a URL.
     pub fn new(host: &str, port: u16, api: Api, security: S) -> Result<Self, HostError> {
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let bare = host.trim_matches(['[', ']']);
         let url = if bare.contains(':') {
             format!("[{bare}]:{port}")
         } else {
             format!("{bare}:{port}")
         };
+        let authority = url.parse::<Authority>().ok();
+        // Nothing but a host: no user, no path.
+        let is_host = |it: &Authority| {
+            let host = it.host().trim_matches(['[', ']']);
+            !host.is_empty() && host == bare
+        };
+        let authority = authority.filter(is_host).ok_or(HostError(url))?;
         Ok(Self {
             host: bare.to_owned(),
             port,
             api,
-            authority: url.parse().map_err(|_| HostError(url))?,
+            authority,
             security,
             token: Arc::default(),
             tasks: TaskTracker::new(),

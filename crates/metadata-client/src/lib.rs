@@ -24,8 +24,12 @@ mod outboxes;
 mod reporter;
 mod run;
 mod saves;
+#[cfg(test)]
+mod script;
 mod service;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod transport;
 mod view;
 mod worker;
