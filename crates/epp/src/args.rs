@@ -9,6 +9,7 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 use clap::{ArgAction, Parser, builder::NonEmptyStringValueParser};
 use discovery::{LabelSelector, TargetPorts};
 use process::LogArgs;
+pub use process::{Size, Span};
 use tracing::warn;
 
 pub use center::{
@@ -260,14 +261,6 @@ pub struct TracingArgs {
     pub otel_bsp_export_timeout: Option<String>,
 }
 
-/// A duration as the ecosystem writes it: `50ms`, `2s`, `1m30s`; [`Span::LONGEST`] at most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span(pub Duration);
-
-/// A number of bytes: `1024`, `16MiB`, `1GB`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size(pub u64);
-
 // === impl Args ===
 
 impl process::Program for Args {
@@ -351,85 +344,6 @@ fn number<T: FromStr>(variable: &str, text: Option<&str>) -> Option<T> {
         warn!(variable, value = text, "no number: the default holds");
     }
     number
-}
-
-// === impl Span ===
-
-impl Span {
-    /// A year: more than anybody waits for, and far from where the clock's own arithmetic ends.
-    pub const LONGEST: Duration = Duration::from_hours(8760);
-}
-
-impl FromStr for Span {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bad = || {
-            format!("{text:?} is no duration: write a number and a unit, such as 50ms, 2s or 1m30s")
-        };
-        let (mut rest, mut total) = (text, 0.0);
-        if rest == "0" {
-            return Ok(Self(Duration::ZERO));
-        }
-        while !rest.is_empty() {
-            let digits = rest
-                .find(|c: char| !c.is_ascii_digit() && c != '.')
-                .ok_or_else(bad)?;
-            let (number, after) = rest.split_at(digits);
-            let unit = after
-                .find(|c: char| c.is_ascii_digit())
-                .unwrap_or(after.len());
-            let (unit, after) = after.split_at(unit);
-            let seconds = match unit {
-                "ns" => 1e-9,
-                "us" | "µs" => 1e-6,
-                "ms" => 1e-3,
-                "s" => 1.0,
-                "m" => 60.0,
-                "h" => 3600.0,
-                _ => return Err(bad()),
-            };
-            total += number.parse::<f64>().map_err(|_| bad())? * seconds;
-            rest = after;
-        }
-        if text.is_empty() {
-            return Err(bad());
-        }
-        let span = Duration::try_from_secs_f64(total).ok();
-        span.filter(|span| *span <= Self::LONGEST)
-            .map(Self)
-            .ok_or_else(|| format!("{text:?} is too long: at most 8760h, which is a year"))
-    }
-}
-
-// === impl Size ===
-
-impl FromStr for Size {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bad =
-            || format!("{text:?} is no size: write bytes or a unit, such as 65536, 64MiB or 1GB");
-        let digits = text
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(text.len());
-        let (number, unit) = text.split_at(digits);
-        let factor: u64 = match unit {
-            "" | "B" => 1,
-            "kB" | "KB" | "k" => 1000,
-            "Ki" | "KiB" => 1 << 10,
-            "M" | "MB" => 1_000_000,
-            "Mi" | "MiB" => 1 << 20,
-            "G" | "GB" => 1_000_000_000,
-            "Gi" | "GiB" => 1 << 30,
-            _ => return Err(bad()),
-        };
-        let bytes = number
-            .parse::<u64>()
-            .ok()
-            .and_then(|number| number.checked_mul(factor));
-        bytes.filter(|bytes| *bytes > 0).map(Self).ok_or_else(bad)
-    }
 }
 
 /// Each scrape costs the server a page: a hundred a second are the most.
@@ -612,27 +526,6 @@ mod tests {
         assert!(Args::try_parse_from(["epp", "--pool-name", ""]).is_err());
     }
 
-    #[rstest]
-    #[case("50ms", Some(50))]
-    #[case("1m30s", Some(90_000))]
-    #[case("1.5s", Some(1500))]
-    #[case("0", Some(0))]
-    #[case("", None)]
-    #[case("5", None)]
-    #[case("s", None)]
-    #[case("-1s", None)]
-    #[case("1d", None)]
-    #[case("8760h", Some(31_536_000_000))]
-    fn durations_are_read_as_the_ecosystem_writes_them(
-        #[case] text: &str,
-        #[case] millis: Option<u64>,
-    ) {
-        assert_eq!(
-            text.parse::<Span>().ok().map(|span| span.0),
-            millis.map(Duration::from_millis)
-        );
-    }
-
     /// Beyond some 9e18 s the end of a drain could not be computed; beyond 1.8e19 s no `Duration` is so long.
     #[rstest]
     #[case("--drain-timeout=8760h1ms")]
@@ -643,17 +536,5 @@ mod tests {
         let refused = Args::try_parse_from(["epp", "--pool-name", "llm", flag]).unwrap_err();
         let text = refused.to_string();
         assert!(text.contains("is too long: at most 8760h"), "{text}");
-    }
-
-    #[rstest]
-    #[case("64MiB", Some(64 << 20))]
-    #[case("1GB", Some(1_000_000_000))]
-    #[case("4096", Some(4096))]
-    #[case("0", None)]
-    #[case("MiB", None)]
-    #[case("99999999999GiB", None)]
-    #[case("1TB", None)]
-    fn sizes_are_read_with_their_unit(#[case] text: &str, #[case] bytes: Option<u64>) {
-        assert_eq!(text.parse::<Size>().ok().map(|size| size.0), bytes);
     }
 }

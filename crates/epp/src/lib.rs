@@ -41,7 +41,6 @@ mod scrape;
 mod server;
 mod spans;
 mod tap;
-mod thread;
 mod tls;
 
 pub use args::{
@@ -67,11 +66,11 @@ pub use llm::{
 };
 pub use metrics::{Metrics, PoolCollector};
 pub use moment::Clock;
+pub use process::Panicked;
 pub use program::run;
 pub use scrape::{EngineTable, EnginesError, OnScraped, Plan, Planner, Scanner, Scraper};
 pub use server::{ExtProcServer, ServeError, listen, serve_health};
 pub use spans::{Export, Setup, SetupError, SpanMetrics, Tracing};
-pub use thread::Panicked;
 pub use tls::{
     Acceptor, Alpn, ClientCaError, HandshakeError, MaybeTls, PairError, PortTls, San, SanError,
     TlsError, TlsFiles, TlsMetrics, TlsReload, TlsVersion,

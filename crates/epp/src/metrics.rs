@@ -4,13 +4,13 @@
 //! asks for it. All names are in `docs/epp-metrics.md`.
 
 mod buckets;
-mod histogram;
 mod pool;
 mod recent;
 mod requests;
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
+use histogram::Single;
 use moment::Clock;
 
 use prometheus_client::{
@@ -24,7 +24,6 @@ pub(crate) use requests::{Labels, Outcome, Queued, Running, Series};
 
 use crate::{director::BYTES_PER_TOKEN, extproc::Phase};
 use buckets::{HIT_BYTES, HIT_RATIOS, PICKS, REQUEST_PROCESSING, RESPONSE_PROCESSING, SCHEDULING};
-use histogram::Single;
 use requests::{Outcomes, Page, QueuePage, Requests};
 
 /// Set when an image is built.

@@ -10,7 +10,7 @@ use axum::Router;
 use discovery::ObjectDiscovery;
 use futures::future::BoxFuture;
 use kube::Client;
-use process::{ConfigError, Shutdown};
+use process::{ConfigError, OwnThread, Shutdown};
 use prometheus_client::registry::Registry;
 use scheduling::{Freshness, Snapshot};
 use tokio::{
@@ -41,7 +41,6 @@ use crate::{
     scrape::{OnScraped, Plan, Planner, Scraper},
     server::{ExtProcServer, listen, serve_health},
     spans::{SpanMetrics, Tracing},
-    thread::OwnThread,
     tls::{TlsMetrics, TlsReload},
 };
 use moment::Clock;

@@ -17,6 +17,7 @@ use std::{
 };
 
 use futures::{Stream, StreamExt, TryStreamExt, stream::FuturesUnordered};
+use process::{OwnThread, Panicked};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{mpsc, watch},
@@ -32,7 +33,6 @@ use crate::{
     extproc::ExtProc,
     gather::Gather,
     health::Readiness,
-    thread::{OwnThread, Panicked},
     tls::{Acceptor, MaybeTls},
 };
 

@@ -1,9 +1,33 @@
-//! The load and the prompt caches that the endpoint pickers of a pool share.
+//! The load and the prompt caches that the endpoint pickers of a pool share, over HTTP.
 //!
-//! What is decided is in the crate `metadata`; here are the places where its state can be.
+//! It owns the wire: paths, envelopes, codes, connections. What is decided is in the crate `metadata`; [`Engine`]s are the
+//! places where its state can be.
+//!
+//! ```text
+//!  connections ─► Server ─► Service ─► route ─► call ─► Engine ─┬─► Memory
+//!                                       reply ◄─────────────────┘
+//! ```
 
+mod args;
+mod body;
+mod call;
 mod engine;
+mod json;
 mod memory;
+mod metrics;
+mod openapi;
+mod program;
+mod query;
+mod reply;
+mod route;
+mod server;
+mod service;
+mod trace_id;
 
+pub use args::{Args, Backend, ListenArgs, StateArgs};
 pub use engine::{BootId, Engine};
 pub use memory::Memory;
+pub use metrics::Metrics;
+pub use program::run;
+pub use server::{ServeError, Server};
+pub use service::{Service, Settings};

@@ -19,9 +19,13 @@ mod limits;
 mod logs;
 mod run;
 mod shutdown;
+mod thread;
+mod units;
 
 pub use args::{parse, parse_from};
 pub use health::{Health, Pulse};
 pub use logs::{LogArgs, LogFormat};
 pub use run::{ConfigError, Exit, Program, run};
 pub use shutdown::Shutdown;
+pub use thread::{OwnThread, Panicked};
+pub use units::{Size, Span};

@@ -1,6 +1,6 @@
 //! Buckets of what has no labels of requests.
 
-use super::histogram::Shape;
+use histogram::Shape;
 
 /// 10 us to 100 ms: the goal is 100 us at the median and 500 us at the 99th percentile.
 pub(super) static PICKS: Shape = Shape::nanos(&[

@@ -2,7 +2,7 @@
 //!
 //! Names, buckets and meaning are the reference's.
 
-use crate::metrics::histogram::Shape;
+use histogram::Shape;
 
 /// What one histogram of a series holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

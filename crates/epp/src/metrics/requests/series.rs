@@ -17,7 +17,7 @@ use super::{
     queued::Outcome,
     running::Running,
 };
-use crate::metrics::histogram::Histogram;
+use histogram::Histogram;
 
 /// Where requests of the same labels are counted. It stays on the page as long as somebody holds it.
 #[derive(Debug)]

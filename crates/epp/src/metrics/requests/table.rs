@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
+use histogram::Reading;
 use parking_lot::Mutex;
 
 use super::{
@@ -12,10 +13,7 @@ use super::{
     labels::{Labels, ModelNames, Names},
     series::{Row, Series},
 };
-use crate::metrics::{
-    histogram::Reading,
-    recent::{Inserted, Recent},
-};
+use crate::metrics::recent::{Inserted, Recent};
 
 /// Sets of labels, which come from clients: each takes a few KB, and as much of the page.
 pub(super) const MAX_SERIES: usize = 1000;

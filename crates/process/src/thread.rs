@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 /// A thread with a single-threaded runtime, on which one future runs. Dropping it ends the future and all that it
 /// spawned, and waits for the thread.
 #[derive(Debug)]
-pub(crate) struct OwnThread<T> {
+pub struct OwnThread<T> {
     output: oneshot::Receiver<T>,
     stop: CancellationToken,
     /// Absent only while it is dropped.
@@ -27,7 +27,7 @@ pub struct Panicked(String);
 
 impl Panicked {
     /// Of the thread of this name.
-    pub(crate) fn of(thread: &str) -> Self {
+    pub fn of(thread: &str) -> Self {
         Self(thread.to_owned())
     }
 }
@@ -39,7 +39,7 @@ impl<T: Send + 'static> OwnThread<T> {
     ///
     /// # Errors
     /// When there is no thread or runtime to be had.
-    pub(crate) fn start<F, M>(name: &str, make: M) -> io::Result<Self>
+    pub fn start<F, M>(name: &str, make: M) -> io::Result<Self>
     where
         F: Future<Output = T>,
         M: FnOnce() -> F + Send + 'static,
@@ -68,7 +68,7 @@ impl<T: Send + 'static> OwnThread<T> {
     ///
     /// # Errors
     /// When it panicked.
-    pub(crate) async fn output(mut self) -> Result<T, Panicked> {
+    pub async fn output(mut self) -> Result<T, Panicked> {
         let output = (&mut self.output).await;
         let thread = self.thread.as_ref().map(JoinHandle::thread);
         output.map_err(|_| Panicked::of(thread.and_then(Thread::name).unwrap_or_default()))

@@ -1,4 +1,6 @@
-//! Histograms that are counted in without a lock and take no memory before their first value.
+//! Histograms for a page of metrics that are counted in without a lock and take no memory before their first value.
+//!
+//! They know nothing of labels: who has several keeps them, and encodes a [`Reading`] of each.
 
 use std::{
     fmt,
@@ -20,7 +22,7 @@ const MAX_BOUNDS: u64 = 1024;
 
 /// Buckets and unit of a histogram.
 #[derive(Debug)]
-pub(super) struct Shape {
+pub struct Shape {
     /// Upper bounds, included, ascending, in the unit of the values.
     bounds: &'static [u64],
     /// How many units of the values make one of the page.
@@ -29,7 +31,7 @@ pub(super) struct Shape {
 
 /// Counts values.
 #[derive(Debug)]
-pub(super) struct Histogram {
+pub struct Histogram {
     shape: &'static Shape,
     cells: OnceLock<Cells>,
 }
@@ -43,7 +45,7 @@ struct Cells {
 
 /// A reading of one histogram, or of several of one shape.
 #[derive(Clone, Debug)]
-pub(super) struct Reading {
+pub struct Reading {
     shape: &'static Shape,
     /// Each without the ones below it.
     buckets: Vec<u64>,
@@ -52,13 +54,13 @@ pub(super) struct Reading {
 
 /// A histogram without labels.
 #[derive(Clone, Debug)]
-pub(super) struct Single(Arc<Histogram>);
+pub struct Single(Arc<Histogram>);
 
 // === impl Shape ===
 
 impl Shape {
     /// Values are microseconds, the page has seconds. A sum of microseconds lasts 58 years at 10,000 requests in flight.
-    pub(super) const fn micros(bounds: &'static [u64]) -> Self {
+    pub const fn micros(bounds: &'static [u64]) -> Self {
         Self {
             bounds,
             per_page_unit: 1e6,
@@ -66,7 +68,7 @@ impl Shape {
     }
 
     /// Values are nanoseconds, the page has seconds.
-    pub(super) const fn nanos(bounds: &'static [u64]) -> Self {
+    pub const fn nanos(bounds: &'static [u64]) -> Self {
         Self {
             bounds,
             per_page_unit: 1e9,
@@ -74,7 +76,7 @@ impl Shape {
     }
 
     /// Values are thousandths, the page has ones.
-    pub(super) const fn thousandths(bounds: &'static [u64]) -> Self {
+    pub const fn thousandths(bounds: &'static [u64]) -> Self {
         Self {
             bounds,
             per_page_unit: 1e3,
@@ -82,7 +84,7 @@ impl Shape {
     }
 
     /// Values are bytes or tokens.
-    pub(super) const fn units(bounds: &'static [u64]) -> Self {
+    pub const fn units(bounds: &'static [u64]) -> Self {
         Self {
             bounds,
             per_page_unit: 1.0,
@@ -93,7 +95,8 @@ impl Shape {
 // === impl Histogram ===
 
 impl Histogram {
-    pub(super) fn new(shape: &'static Shape) -> Self {
+    /// Without a value.
+    pub fn new(shape: &'static Shape) -> Self {
         Self {
             shape,
             cells: OnceLock::new(),
@@ -101,7 +104,7 @@ impl Histogram {
     }
 
     /// Counts a value, in the unit of the bounds.
-    pub(super) fn observe(&self, value: u64) {
+    pub fn observe(&self, value: u64) {
         let Shape { bounds, .. } = self.shape;
         let cells = self.cells.get_or_init(|| Cells {
             buckets: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(),
@@ -118,12 +121,12 @@ impl Histogram {
     }
 
     /// Counts a time, in microseconds.
-    pub(super) fn observe_micros(&self, time: Duration) {
+    pub fn observe_micros(&self, time: Duration) {
         self.observe(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
 
     /// What was counted; absent: nothing yet.
-    pub(super) fn read(&self) -> Option<Reading> {
+    pub fn read(&self) -> Option<Reading> {
         let Cells { buckets, sum } = self.cells.get()?;
         Some(Reading {
             shape: self.shape,
@@ -137,14 +140,18 @@ impl Histogram {
 
 impl Reading {
     /// Adds a reading of the same shape.
-    pub(super) fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: &Self) {
         for (bucket, more) in self.buckets.iter_mut().zip(&other.buckets) {
             *bucket += more;
         }
         self.sum = self.sum.wrapping_add(other.sum);
     }
 
-    pub(super) fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+    /// Writes it to a page.
+    ///
+    /// # Errors
+    /// Those of the page.
+    pub fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         let Shape {
             bounds,
             per_page_unit,
@@ -163,23 +170,24 @@ impl Reading {
 // === impl Single ===
 
 impl Single {
-    pub(super) fn new(shape: &'static Shape) -> Self {
+    /// Without a value.
+    pub fn new(shape: &'static Shape) -> Self {
         Self(Arc::new(Histogram::new(shape)))
     }
 
     /// Counts a value, in the unit of the bounds.
-    pub(super) fn observe(&self, value: u64) {
+    pub fn observe(&self, value: u64) {
         self.0.observe(value);
     }
 
     /// Counts a time, in nanoseconds.
-    pub(super) fn observe_nanos(&self, time: Duration) {
+    pub fn observe_nanos(&self, time: Duration) {
         self.0
             .observe(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// Counts a time, in microseconds.
-    pub(super) fn observe_micros(&self, time: Duration) {
+    pub fn observe_micros(&self, time: Duration) {
         self.0.observe_micros(time);
     }
 }
