@@ -53,10 +53,15 @@ fn strictness_names_what_is_unknown_or_charged_elsewhere() {
         Err(unknown.clone())
     );
     assert_eq!(center.remove(&id("r"), true, at_ms(0)), Err(unknown));
-    center.add(mk_add("r", 1, 100), true, at_ms(0)).unwrap();
-    assert_eq!(center.add(mk_add("r", 1, 100), true, at_ms(0)), Ok(()));
+    center.add(mk_add("r", 1, 100), true, at_ms(1)).unwrap();
+    assert_eq!(loads(&center), [], "the delete came first");
+    center.add(mk_add("r", 1, 100), true, at_ms(2000)).unwrap();
+    assert_eq!(center.add(mk_add("r", 1, 100), true, at_ms(2000)), Ok(()));
     let elsewhere = Err(Fault::Duplicate("r".into()));
-    assert_eq!(center.add(mk_add("r", 2, 100), true, at_ms(0)), elsewhere);
+    assert_eq!(
+        center.add(mk_add("r", 2, 100), true, at_ms(2000)),
+        elsewhere
+    );
 }
 
 #[test]
