@@ -47,7 +47,8 @@ pub(crate) struct Trial<P> {
 pub(crate) enum Asker {
     /// A request waits: it probes an address only if no other is closed.
     Read,
-    /// Nobody waits.
+    /// Nobody waits, and whoever asks tries again after a time that grows: one that is not let through anywhere goes all
+    /// the same, and its end decides nothing. So what is reported is complete again soon after the service is back.
     Write,
 }
 
@@ -56,8 +57,8 @@ pub(crate) enum Asker {
 pub(crate) enum NoTrial {
     /// The service has none, or none is known yet.
     NoAddress,
-    /// All breakers are open. A call may go at this moment, if it is known.
-    AllOpen(Option<Moment>),
+    /// All breakers are open.
+    AllOpen,
 }
 
 // === impl Addresses ===
@@ -109,15 +110,18 @@ impl<P> Addresses<P> {
         {
             return Ok(target.trial(false));
         }
-        let mut refused = NoTrial::NoAddress;
         for target in in_turn() {
             match target.admit(now) {
                 Admission::Call => return Ok(target.trial(false)),
                 Admission::Probe => return Ok(target.trial(true)),
-                Admission::Refused(until) => refused = refused.or_open(until),
+                Admission::Refused => {}
             }
         }
-        Err(refused)
+        let target = in_turn().next().ok_or(NoTrial::NoAddress)?;
+        match asker {
+            Asker::Read => Err(NoTrial::AllOpen),
+            Asker::Write => Ok(target.trial(false)),
+        }
     }
 
     /// Each address with its breaker.
@@ -200,19 +204,6 @@ impl<P> Drop for Trial<P> {
     }
 }
 
-// === impl NoTrial ===
-
-impl NoTrial {
-    /// One more address is open: the earliest known end counts.
-    fn or_open(self, until: Option<Moment>) -> Self {
-        let before = match self {
-            Self::NoAddress => None,
-            Self::AllOpen(before) => before,
-        };
-        Self::AllOpen(before.into_iter().chain(until).min())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,18 +264,20 @@ mod tests {
     }
 
     #[test]
-    fn where_all_are_open_the_first_to_be_probed_is_known() {
+    fn where_all_are_open_requests_are_refused_and_reports_are_not() {
         let addresses = mk_addresses(&[1]);
         open(&addresses, 1);
-        let until = Moment::from_millis(5000);
-        let refused = addresses.admit(Asker::Read, None, NOW).unwrap_err();
-        assert_eq!(refused, NoTrial::AllOpen(Some(until)));
-        let probe = addresses.admit(Asker::Read, None, until).unwrap();
-        let refused = addresses.admit(Asker::Read, None, until).unwrap_err();
-        assert_eq!(refused, NoTrial::AllOpen(None));
+        let refused = |now| addresses.admit(Asker::Read, None, now).err();
+        assert_eq!(refused(NOW), Some(NoTrial::AllOpen));
+        let write = addresses.admit(Asker::Write, None, NOW).unwrap();
+        write.record_success();
+        assert_eq!(refused(NOW), Some(NoTrial::AllOpen));
+        let later = Moment::from_millis(5000);
+        let probe = addresses.admit(Asker::Read, None, later).unwrap();
+        assert_eq!(refused(later), Some(NoTrial::AllOpen));
         // Nobody waits for it any more.
         drop(probe);
-        assert!(addresses.admit(Asker::Read, None, until).is_ok());
+        assert_eq!(refused(later), None);
     }
 
     #[test]

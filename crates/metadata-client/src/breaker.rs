@@ -39,8 +39,8 @@ pub(crate) enum Admission {
     Call,
     /// Alone: its end is to be recorded, or the next probe never comes.
     Probe,
-    /// Not now. A call may go at this moment, if it is known.
-    Refused(Option<Moment>),
+    /// Not now.
+    Refused,
 }
 
 // === impl Breaker ===
@@ -68,7 +68,7 @@ impl Breaker {
     pub(crate) fn admit(&mut self, now: Moment) -> Admission {
         match &mut self.state {
             State::Closed { .. } => Admission::Call,
-            State::Open { until } if *until > now => Admission::Refused(Some(*until)),
+            State::Open { until } if *until > now => Admission::Refused,
             State::Open { .. } => {
                 self.state = State::HalfOpen {
                     successes: 0,
@@ -78,7 +78,7 @@ impl Breaker {
             }
             State::HalfOpen {
                 is_probing: true, ..
-            } => Admission::Refused(None),
+            } => Admission::Refused,
             State::HalfOpen { is_probing, .. } => {
                 *is_probing = true;
                 Admission::Probe
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(breaker.admit(at(1)), Admission::Call);
         breaker.record_failure(false, at(1));
         let until = at(5001);
-        assert_eq!(breaker.admit(at(5000)), Admission::Refused(Some(until)));
+        assert_eq!(breaker.admit(at(5000)), Admission::Refused);
         assert_eq!(breaker.position(), Position::Open);
         assert_eq!(breaker.admit(until), Admission::Probe);
     }
@@ -168,7 +168,7 @@ mod tests {
         let mut breaker = mk_open();
         for _ in 0..SUCCESSES {
             assert_eq!(breaker.admit(at(5000)), Admission::Probe);
-            assert_eq!(breaker.admit(at(9000)), Admission::Refused(None));
+            assert_eq!(breaker.admit(at(9000)), Admission::Refused);
             assert_eq!(breaker.position(), Position::HalfOpen);
             breaker.record_success(true);
         }
@@ -182,10 +182,8 @@ mod tests {
         breaker.record_success(true);
         breaker.admit(at(5000));
         breaker.record_failure(true, at(5100));
-        assert_eq!(
-            breaker.admit(at(6000)),
-            Admission::Refused(Some(at(10_100)))
-        );
+        assert_eq!(breaker.admit(at(10_099)), Admission::Refused);
+        assert_eq!(breaker.admit(at(10_100)), Admission::Probe);
     }
 
     #[test]

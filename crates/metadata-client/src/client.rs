@@ -15,19 +15,18 @@ use metadata::{
         pick::{MAX_COUNT, Pick, Picks},
     },
 };
-use moment::{Clock, Moment};
+use moment::Clock;
 use serde::de::DeserializeOwned;
 
 use crate::{
     answer::Unavailable,
-    backoff::Backoff,
     calls::Named,
     metrics::{ClientCollector, FullBatches},
     outboxes::{Charges, Outboxes, TooManyClusters},
     reporter::Reporter,
     run::Tasks,
     saves::Saves,
-    service::{Failed, Service},
+    service::Service,
     settings::{Api, Settings},
     transport::{Trace, Transport},
 };
@@ -174,21 +173,9 @@ impl<T: Transport> Shared<T> {
     pub(crate) async fn write<R: DeserializeOwned>(
         &self,
         named: Named,
-    ) -> Result<Option<R>, Failed> {
+    ) -> Result<Option<R>, Unavailable> {
         let within = self.settings.async_timeout;
         self.service.write(named, within).await
-    }
-
-    /// When to try again.
-    pub(crate) fn retry_at(&self, failed: &Failed, backoff: &mut Backoff) -> Moment {
-        let (now, mut rng) = (self.service.now(), rand::rng());
-        match failed.why {
-            // Nothing was called: what waits is to be there soon after the breakers let a call through.
-            Unavailable::BreakerOpen => {
-                failed.open_until.unwrap_or(now) + Backoff::new().failed(&mut rng)
-            }
-            _ => now + backoff.failed(&mut rng),
-        }
     }
 }
 

@@ -16,7 +16,6 @@ mod backoff;
 mod breaker;
 mod calls;
 mod client;
-mod histogram;
 mod http;
 mod metrics;
 mod outbids;

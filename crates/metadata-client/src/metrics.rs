@@ -9,16 +9,14 @@ use std::{
     time::Duration,
 };
 
+use histogram::{Histogram, Shape};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
 };
 
-use crate::{
-    answer::Unavailable, calls::CallName, client::Shared, histogram::Histogram,
-    transport::Transport,
-};
+use crate::{answer::Unavailable, calls::CallName, client::Shared, transport::Transport};
 
 /// `ok`, and the reasons of [`Unavailable`].
 const OUTCOMES: [&str; 10] = [
@@ -34,8 +32,15 @@ const OUTCOMES: [&str; 10] = [
     "malformed",
 ];
 
+/// 250 us to 5 s: a pick is to take 1 ms at the median and waits 100 ms at most, other calls 500 ms, unless flags say
+/// otherwise.
+static CALLS: Shape = Shape::micros(&[
+    250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+    2_500_000, 5_000_000,
+]);
+
 /// How long calls took, by call and by outcome.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct CallMetrics {
     histograms: [[Histogram; OUTCOMES.len()]; CallName::ALL.len()],
 }
@@ -62,12 +67,19 @@ pub struct ClientCollector<T: Transport>(pub(crate) Arc<Shared<T>>);
 // === impl CallMetrics ===
 
 impl CallMetrics {
+    pub(crate) fn new() -> Self {
+        let row = |_| [(); OUTCOMES.len()].map(|()| Histogram::new(&CALLS));
+        Self {
+            histograms: CallName::ALL.map(row),
+        }
+    }
+
     pub(crate) fn observe(&self, call: CallName, error: Option<&Unavailable>, time: Duration) {
         let reason = error.map_or("ok", Unavailable::reason);
         let outcome = OUTCOMES.iter().position(|it| *it == reason).unwrap_or(0);
         let row = self.histograms.get(call.index());
         if let Some(histogram) = row.and_then(|row| row.get(outcome)) {
-            histogram.observe(time);
+            histogram.observe_micros(time);
         }
     }
 
@@ -80,9 +92,9 @@ impl CallMetrics {
         )?;
         for (call, row) in CallName::ALL.into_iter().zip(&self.histograms) {
             for (outcome, histogram) in OUTCOMES.into_iter().zip(row) {
-                if histogram.count() > 0 {
+                if let Some(reading) = histogram.read() {
                     let labels = [("call", call.label()), ("outcome", outcome)];
-                    histogram.encode(family.encode_family(&labels)?)?;
+                    reading.encode(family.encode_family(&labels)?)?;
                 }
             }
         }

@@ -130,7 +130,7 @@ async fn end_leases<T: Transport>(shared: &Shared<T>) {
     let ended = shared
         .write::<serde_json::Value>(shared.reporter.end())
         .await;
-    if let Err(failed) = ended {
-        warn!(error = %failed.why, "the lease at the Metadata-Center was not given back: it ends by itself");
+    if let Err(error) = ended {
+        warn!(%error, "the lease at the Metadata-Center was not given back: it ends by itself");
     }
 }

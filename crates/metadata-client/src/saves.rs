@@ -11,13 +11,12 @@ use std::{
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use metadata::{Address, Cluster, wire::cache::Save};
 use parking_lot::Mutex;
-use tokio::{sync::Notify, time::sleep_until};
+use tokio::{sync::Notify, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::{
-    answer::Unavailable, backoff::Backoff, calls::Named, client::Shared, service::Failed,
-    transport::Transport,
+    answer::Unavailable, backoff::Backoff, calls::Named, client::Shared, transport::Transport,
 };
 
 /// Saves that wait. They are hints: of what is older than these a repeated prompt tells again.
@@ -135,18 +134,15 @@ async fn send<T: Transport>(shared: &Shared<T>, named: Result<Named, Unavailable
         let sent = shared.write::<serde_json::Value>(named.clone()).await;
         match sent {
             Ok(_) => return,
-            Err(Failed {
-                why: Unavailable::Refused(why),
-                ..
-            }) => {
+            Err(Unavailable::Refused(why)) => {
                 if is_save {
                     shared.saves.dropped.fetch_add(1, Relaxed);
                 }
                 return debug!(%why, "a cache location is not taken");
             }
-            Err(failed) => {
-                let until = shared.retry_at(&failed, &mut backoff);
-                sleep_until(shared.service.clock().instant(until)).await;
+            Err(_) => {
+                let wait = backoff.failed(&mut rand::rng());
+                sleep(wait).await;
             }
         }
     }

@@ -38,14 +38,6 @@ pub(crate) struct Service<T: Transport> {
     calls: CallMetrics,
 }
 
-/// What a write that failed waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failed {
-    pub(crate) why: Unavailable,
-    /// All breakers are open until then.
-    pub(crate) open_until: Option<Moment>,
-}
-
 // === impl Service ===
 
 impl<T: Transport> Service<T> {
@@ -56,7 +48,7 @@ impl<T: Transport> Service<T> {
             clock,
             boot: watch::Sender::new(None),
             last_boot: AtomicU64::new(0),
-            calls: CallMetrics::default(),
+            calls: CallMetrics::new(),
         }
     }
 
@@ -95,8 +87,7 @@ impl<T: Transport> Service<T> {
     ) -> Result<Option<R>, Unavailable> {
         let start = self.now();
         let deadline = start + within;
-        let first = self.admit(&named, Asker::Read, None);
-        let trial = first.map_err(|failed| failed.why)?;
+        let trial = self.admit(&named, Asker::Read)?;
         let address = trial.address();
         let result = self.exchange(trial, named.clone(), deadline, within).await;
         let Err(error) = &result else {
@@ -117,11 +108,10 @@ impl<T: Transport> Service<T> {
         &self,
         named: Named,
         within: Duration,
-    ) -> Result<Option<R>, Failed> {
-        let trial = self.admit(&named, Asker::Write, None)?;
+    ) -> Result<Option<R>, Unavailable> {
+        let trial = self.admit(&named, Asker::Write)?;
         let deadline = self.now() + within;
-        let result = self.exchange(trial, named, deadline, within).await;
-        result.map_err(Failed::from)
+        self.exchange(trial, named, deadline, within).await
     }
 
     /// Looks for the service's addresses again and again.
@@ -158,18 +148,12 @@ impl<T: Transport> Service<T> {
         self.transport.closed().await;
     }
 
-    fn admit(
-        &self,
-        named: &Named,
-        asker: Asker,
-        except: Option<SocketAddr>,
-    ) -> Result<Trial<T::Peer>, Failed> {
-        let trial = self.addresses.admit(asker, except, self.now());
+    fn admit(&self, named: &Named, asker: Asker) -> Result<Trial<T::Peer>, Unavailable> {
+        let trial = self.addresses.admit(asker, None, self.now());
         trial.map_err(|none| {
-            let failed = Failed::from(none);
-            self.calls
-                .observe(named.name, Some(&failed.why), Duration::ZERO);
-            failed
+            let why = Unavailable::from(none);
+            self.calls.observe(named.name, Some(&why), Duration::ZERO);
+            why
         })
     }
 
@@ -213,25 +197,13 @@ impl<T: Transport> Service<T> {
     }
 }
 
-// === impl Failed ===
+// === impl Unavailable ===
 
-impl From<Unavailable> for Failed {
-    fn from(why: Unavailable) -> Self {
-        Self {
-            why,
-            open_until: None,
-        }
-    }
-}
-
-impl From<NoTrial> for Failed {
+impl From<NoTrial> for Unavailable {
     fn from(none: NoTrial) -> Self {
         match none {
-            NoTrial::NoAddress => Unavailable::NoAddress.into(),
-            NoTrial::AllOpen(open_until) => Self {
-                why: Unavailable::BreakerOpen,
-                open_until,
-            },
+            NoTrial::NoAddress => Self::NoAddress,
+            NoTrial::AllOpen => Self::BreakerOpen,
         }
     }
 }

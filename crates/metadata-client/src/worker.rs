@@ -18,7 +18,6 @@ use crate::{
     client::Shared,
     metrics::FullCause,
     outboxes::{Reports, ShardSignal},
-    service::Failed,
     transport::Transport,
 };
 
@@ -58,7 +57,7 @@ enum Sent {
     /// There is nothing before this, unless something changes.
     Nothing(Option<Moment>),
     /// The call failed.
-    Failed(Failed),
+    Failed(Unavailable),
 }
 
 // === impl Worker ===
@@ -151,8 +150,9 @@ impl Lane {
             Sent::Nothing(until) => until,
             Sent::Failed(failed) => {
                 self.is_failing = true;
-                debug!(error = %failed.why, shard, "not reported: it is tried again");
-                self.retry_at = Some(shared.retry_at(&failed, &mut self.backoff));
+                debug!(error = %failed, shard, "not reported: it is tried again");
+                let wait = self.backoff.failed(&mut rand::rng());
+                self.retry_at = Some(shared.service.now() + wait);
                 self.retry_at
             }
         }
@@ -172,18 +172,15 @@ impl Lane {
         }
         let named = match shared.reporter.call(&batch) {
             Ok(named) => named,
-            Err(why) => return Sent::Failed(why.into()),
+            Err(why) => return Sent::Failed(why),
         };
         let reply = match shared.write::<Applied>(named).await {
             Ok(Some(applied)) => Reply::Applied(applied),
             Ok(None) => {
                 let why = Unavailable::Malformed("it has no data".to_owned());
-                return Sent::Failed(why.into());
+                return Sent::Failed(why);
             }
-            Err(Failed {
-                why: Unavailable::Refused(call),
-                ..
-            }) => {
+            Err(Unavailable::Refused(call)) => {
                 debug!(%call, shard, "a batch is refused");
                 Reply::Refused(Refusal::new(&call.error.reason, &call.data))
             }
@@ -219,17 +216,14 @@ impl Lane {
         };
         let named = match named {
             Ok(named) => named,
-            Err(why) => return Sent::Failed(why.into()),
+            Err(why) => return Sent::Failed(why),
         };
         match shared.write::<serde_json::Value>(named).await {
             Ok(_) => {
                 outbox.settle(shard, true);
                 self.is_failing = false;
             }
-            Err(Failed {
-                why: Unavailable::Refused(call),
-                ..
-            }) => {
+            Err(Unavailable::Refused(call)) => {
                 debug!(%call, shard, "a change is refused");
                 outbox.settle(shard, false);
                 self.is_failing = true;
