@@ -1,0 +1,335 @@
+//! Calls over HTTP: h2 without TLS upgrade for our own service, HTTP/1.1 for one that existing clients use.
+
+use std::{
+    future::{Future, Ready, ready},
+    io, iter,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use http::{
+    HeaderName, HeaderValue, Request, Response, Uri,
+    header::{AUTHORIZATION, CONTENT_TYPE},
+    uri::{Authority, Scheme},
+};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper_util::{
+    client::legacy::{
+        Client,
+        connect::{Connect, HttpConnector, dns::Name},
+    },
+    rt::TokioTimer,
+};
+use tokio::{net::lookup_host, sync::Semaphore, time::timeout};
+use tokio_util::task::TaskTracker;
+use tower::Service;
+
+use crate::{
+    settings::Api,
+    transport::{Call, CallError, MAX_REPLY, Peer, Reply, Transport},
+};
+
+/// Connections to one address with HTTP/2: each carries many calls.
+const H2_CONNECTIONS: usize = 2;
+/// Connections to one address with HTTP/1.1: each carries one call.
+const H1_CONNECTIONS: usize = 32;
+const CONNECT: Duration = Duration::from_millis(100);
+const TCP_KEEPALIVE: Duration = Duration::from_secs(10);
+/// What was sent and is not acknowledged for so long ends the connection: else calls would wait on a dead one until TCP
+/// gives up, which takes it a quarter of an hour.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(2);
+const IDLE: Duration = Duration::from_mins(5);
+/// A resolver that does not answer leaves the addresses as they are.
+const RESOLVE: Duration = Duration::from_secs(3);
+
+const TRACE_ID: HeaderName = HeaderName::from_static("traceid");
+const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
+const BOOT: HeaderName = HeaderName::from_static("x-metadata-boot");
+
+/// A service at a host and a port.
+#[derive(Debug)]
+pub struct Http<S = Plaintext> {
+    host: String,
+    port: u16,
+    api: Api,
+    authority: Authority,
+    security: S,
+    token: Arc<BearerToken>,
+    tasks: TaskTracker,
+}
+
+/// What is put around a TCP connection.
+pub trait Security: Send + Sync + 'static {
+    /// Connects, with it.
+    type Connector: Connect + Clone + Send + Sync + 'static;
+
+    /// `http` or `https`.
+    fn scheme(&self) -> Scheme;
+
+    /// Around one that connects to the address of a peer, whatever host it is asked for.
+    fn connector(&self, tcp: HttpConnector<Fixed>) -> Self::Connector;
+}
+
+/// No TLS.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Plaintext;
+
+/// The token of a service that wants one, replaced whenever its file changes.
+#[derive(Debug, Default)]
+pub struct BearerToken(ArcSwapOption<HeaderValue>);
+
+/// Answers with one address for any name.
+#[derive(Clone, Copy, Debug)]
+pub struct Fixed(SocketAddr);
+
+/// One address of a service.
+#[derive(Debug)]
+pub struct HttpPeer<C> {
+    /// Each has one connection with HTTP/2, and several with HTTP/1.1.
+    clients: Vec<Client<C, Full<Bytes>>>,
+    turn: AtomicUsize,
+    /// Where each call needs a connection.
+    connections: Option<Semaphore>,
+    scheme: Scheme,
+    authority: Authority,
+    token: Arc<BearerToken>,
+}
+
+/// Runs the tasks of connections, and sees them end.
+#[derive(Clone)]
+struct Tracked(TaskTracker);
+
+/// The host and port cannot stand in a URL.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no host with a port: expected a DNS name or an IP address, such as metadata-center.llm.svc"
+)]
+pub struct HostError(String);
+
+// === impl Http ===
+
+impl<S: Security> Http<S> {
+    /// Nothing is looked up or connected to yet.
+    ///
+    /// # Errors
+    /// [`HostError`] for a host that cannot stand in a URL.
+    pub fn new(host: &str, port: u16, api: Api, security: S) -> Result<Self, HostError> {
+        let bare = host.trim_matches(['[', ']']);
+        let url = if bare.contains(':') {
+            format!("[{bare}]:{port}")
+        } else {
+            format!("{bare}:{port}")
+        };
+        let authority = url.parse::<Authority>().ok();
+        // Nothing but a host: no user, no path.
+        let is_host = |it: &Authority| {
+            let host = it.host().trim_matches(['[', ']']);
+            !host.is_empty() && host == bare
+        };
+        let authority = authority.filter(is_host).ok_or(HostError(url))?;
+        Ok(Self {
+            host: bare.to_owned(),
+            port,
+            api,
+            authority,
+            security,
+            token: Arc::default(),
+            tasks: TaskTracker::new(),
+        })
+    }
+
+    /// Where the token is put.
+    pub fn token(&self) -> Arc<BearerToken> {
+        Arc::clone(&self.token)
+    }
+
+    fn client(&self, address: SocketAddr) -> Client<S::Connector, Full<Bytes>> {
+        let mut tcp = HttpConnector::new_with_resolver(Fixed(address));
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(CONNECT));
+        tcp.set_keepalive(Some(TCP_KEEPALIVE));
+        tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+        let mut builder = Client::builder(Tracked(self.tasks.clone()));
+        builder
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(H1_CONNECTIONS)
+            .http2_only(self.api == Api::Isthmus);
+        builder.build(self.security.connector(tcp))
+    }
+}
+
+impl<S: Security> Transport for Http<S> {
+    type Peer = HttpPeer<S::Connector>;
+
+    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        let found = timeout(RESOLVE, lookup_host((self.host.as_str(), self.port))).await;
+        let found = found.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        Ok(found.collect())
+    }
+
+    fn peer(&self, address: SocketAddr) -> Self::Peer {
+        let (clients, connections) = match self.api {
+            Api::Isthmus => (H2_CONNECTIONS, None),
+            Api::Compat => (1, Some(Semaphore::new(H1_CONNECTIONS))),
+        };
+        let clients = iter::repeat_with(|| self.client(address)).take(clients);
+        HttpPeer {
+            clients: clients.collect(),
+            turn: AtomicUsize::new(0),
+            connections,
+            scheme: self.security.scheme(),
+            authority: self.authority.clone(),
+            token: self.token(),
+        }
+    }
+
+    async fn closed(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+// === impl Plaintext ===
+
+impl Security for Plaintext {
+    type Connector = HttpConnector<Fixed>;
+
+    fn scheme(&self) -> Scheme {
+        Scheme::HTTP
+    }
+
+    fn connector(&self, tcp: HttpConnector<Fixed>) -> Self::Connector {
+        tcp
+    }
+}
+
+// === impl BearerToken ===
+
+impl BearerToken {
+    /// Calls from now on have this token, or none.
+    ///
+    /// # Errors
+    /// For a token that cannot stand in a header.
+    pub fn set(&self, token: Option<&str>) -> Result<(), http::header::InvalidHeaderValue> {
+        let header = |token: &str| {
+            let mut value = HeaderValue::try_from(format!("Bearer {token}"))?;
+            value.set_sensitive(true);
+            Ok(Arc::new(value))
+        };
+        self.0.store(token.map(header).transpose()?);
+        Ok(())
+    }
+}
+
+// === impl Fixed ===
+
+impl Service<Name> for Fixed {
+    type Response = iter::Once<SocketAddr>;
+    type Error = io::Error;
+    type Future = Ready<io::Result<Self::Response>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Name) -> Self::Future {
+        ready(Ok(iter::once(self.0)))
+    }
+}
+
+// === impl HttpPeer ===
+
+impl<C> HttpPeer<C> {
+    fn request(&self, call: Call) -> Result<Request<Full<Bytes>>, http::Error> {
+        let uri = Uri::builder()
+            .scheme(self.scheme.clone())
+            .authority(self.authority.clone())
+            .path_and_query(call.path.as_ref())
+            .build()?;
+        let mut request = Request::builder().method(call.method).uri(uri);
+        if let Some(headers) = request.headers_mut() {
+            if !call.body.is_empty() {
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            }
+            let token = self.token.0.load_full();
+            let token = token.map(|token| HeaderValue::clone(&token));
+            let named = [
+                (TRACE_ID, call.trace.id),
+                (TRACE_PARENT, call.trace.parent),
+                (AUTHORIZATION, token),
+            ];
+            for (name, value) in named {
+                value.map(|value| headers.insert(name, value));
+            }
+        }
+        request.body(Full::new(call.body))
+    }
+}
+
+impl<C: Connect + Clone + Send + Sync + 'static> Peer for HttpPeer<C> {
+    async fn call(&self, call: Call) -> Result<Reply, CallError> {
+        let broken = |error: &dyn std::error::Error| CallError::Broken(chain(error));
+        let request = self.request(call).map_err(|error| broken(&error))?;
+        let _connection = match &self.connections {
+            Some(connections) => connections.acquire().await.ok(),
+            None => None,
+        };
+        let turn = self.turn.fetch_add(1, Relaxed) % self.clients.len().max(1);
+        let Some(client) = self.clients.get(turn) else {
+            return Err(CallError::Connect("no connections".to_owned()));
+        };
+        match client.request(request).await {
+            Ok(response) => read(response).await,
+            Err(error) if error.is_connect() => Err(CallError::Connect(chain(&error))),
+            Err(error) => Err(broken(&error)),
+        }
+    }
+}
+
+async fn read(response: Response<Incoming>) -> Result<Reply, CallError> {
+    let (head, body) = response.into_parts();
+    let body = Limited::new(body, MAX_REPLY).collect().await;
+    let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
+        Some(_) => CallError::TooLarge,
+        None => CallError::Broken(chain(error.as_ref())),
+    })?;
+    let boot = head.headers.get(BOOT).and_then(|it| it.to_str().ok());
+    Ok(Reply {
+        status: head.status,
+        boot: boot.and_then(|boot| u64::from_str_radix(boot, 16).ok()),
+        body: body.to_bytes(),
+    })
+}
+
+/// The text of an error and of its causes: those of HTTP say little by themselves.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+// === impl Tracked ===
+
+impl<F> hyper::rt::Executor<F> for Tracked
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn execute(&self, task: F) {
+        self.0.spawn(task);
+    }
+}

@@ -1,0 +1,6 @@
+//! The client against a scripted service, under paused time.
+
+mod compat;
+mod reads;
+mod saves;
+mod writes;
