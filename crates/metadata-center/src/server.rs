@@ -28,6 +28,7 @@ use hyper_util::{
     server::conn::auto::Builder,
 };
 use process::{OwnThread, Panicked};
+use tls::{Acceptor, MaybeTls};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::mpsc,
@@ -73,6 +74,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Server<E> {
     /// Answers them.
     pub service: Service<E>,
+    /// With TLS or without.
+    pub acceptor: Acceptor,
     /// Threads that connections are handed out to.
     pub threads: NonZeroUsize,
 }
@@ -146,14 +149,19 @@ impl<E: Engine> Server<E> {
         listener: TcpListener,
         stop: CancellationToken,
     ) -> Result<(), ServeError> {
-        let Self { service, threads } = self;
+        let Self {
+            service,
+            acceptor,
+            threads,
+        } = self;
         let mut running = FuturesUnordered::new();
         let mut places = Vec::new();
         for index in 0..threads.get() {
             let (queue, accepted) = mpsc::channel(QUEUE);
             // Of its own: connections of a thread do not share it with those of others.
             let (service, stop) = (service.clone(), stop.child_token());
-            let serve = move || serve_queue(service, accepted, stop);
+            let acceptor = acceptor.clone();
+            let serve = move || serve_queue(service, acceptor, accepted, stop);
             let thread = OwnThread::start(&format!("http-{index}"), serve);
             running.push(thread.map_err(ServeError::Thread)?.output());
             let live = Live::default();
@@ -261,6 +269,7 @@ fn is_of_connection(error: &io::Error) -> bool {
 /// Serves the connections of a queue, on this thread, until the queue has ended and the last of them.
 async fn serve_queue<E: Engine>(
     service: Service<E>,
+    acceptor: Acceptor,
     mut accepted: mpsc::Receiver<Accepted>,
     stop: CancellationToken,
 ) {
@@ -273,9 +282,14 @@ async fn serve_queue<E: Engine>(
                     break;
                 };
                 let (http, service) = (http.clone(), service.connection());
-                let stop = stop.clone();
+                let (acceptor, stop) = (acceptor.clone(), stop.clone());
                 connections.spawn(async move {
-                    serve_connection(&http, tcp, service, stop).await;
+                    // An error: the peer has left already.
+                    if let Ok(tcp) = TcpStream::from_std(tcp)
+                        && let Some(stream) = open(&acceptor, tcp, &stop).await
+                    {
+                        serve_connection(&http, stream, service, stop).await;
+                    }
                     drop(live);
                 });
             }
@@ -300,20 +314,26 @@ fn http() -> Builder<TokioExecutor> {
     http
 }
 
+/// With the handshake, if there is to be one; after the stop none is waited for.
+async fn open(acceptor: &Acceptor, tcp: TcpStream, stop: &CancellationToken) -> Option<MaybeTls> {
+    tokio::select! {
+        biased;
+        opened = acceptor.accept(tcp) => opened.ok(),
+        () = stop.cancelled() => None,
+    }
+}
+
 /// Serves one connection until its client closes it, it is idle for long, or `stop`.
 async fn serve_connection<E: Engine>(
     http: &Builder<TokioExecutor>,
-    tcp: StdTcpStream,
+    stream: MaybeTls,
     service: OneConnection<E>,
     stop: CancellationToken,
 ) {
-    let Ok(tcp) = TcpStream::from_std(tcp) else {
-        return; // the peer has left already
-    };
     let connection = Arc::new((service, Activity::new()));
     let used = Arc::clone(&connection);
     let service = service_fn(move |request| answer(Arc::clone(&used), request));
-    let mut serving = pin!(http.serve_connection(TokioIo::new(tcp), service));
+    let mut serving = pin!(http.serve_connection(TokioIo::new(stream), service));
     let mut idle = pin!(sleep(IDLE));
     let ended = loop {
         tokio::select! {
