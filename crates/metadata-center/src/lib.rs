@@ -4,6 +4,9 @@
 
 mod engine;
 mod memory;
+mod redis;
 
 pub use engine::{BootId, Engine};
 pub use memory::Memory;
+
+pub use self::redis::{CacheLog, Redis, RedisOptions, RedisUrlError};

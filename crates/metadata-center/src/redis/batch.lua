@@ -1,0 +1,123 @@
+-- One part of what an owner reports. Deletes, then puts as id, endpoint, prefill. The last part stores the number of the
+-- batch.
+local instance, epoch, shard, seq = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local is_full, is_last, lease_ms = ARGV[5] == '1', ARGV[6] == '1', tonumber(ARGV[7])
+local room, max_leases, max_instances = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local max_endpoints, deletes = tonumber(ARGV[11]), tonumber(ARGV[12])
+local FIRST = 13
+local owner = instance .. '@' .. epoch .. ':' .. shard
+local charges = KEYS[1] .. 'r:' .. owner
+
+local current = redis.call('HGET', EPOCH, instance)
+if current and less(epoch, current) then
+  return { 'stale-epoch', current }
+end
+local deadline = current and redis.call('ZSCORE', LEASE, instance .. '@' .. current)
+if deadline and tonumber(deadline) <= now then
+  return { 'over', current }
+end
+local is_live = deadline and current == epoch
+if not is_live and not is_full then
+  return { 'lease-lost' }
+end
+if deadline and not is_live then
+  return { 'replaces', current }
+end
+if current == epoch then
+  local last = redis.call('HGET', SEQ, owner)
+  if last and not less(last, seq) then
+    return { 'stale-seq', last }
+  end
+end
+if not is_live then
+  if redis.call('ZCARD', LEASE) >= max_leases then
+    return { 'limit-instances' }
+  end
+  if not current and redis.call('HLEN', EPOCH) >= max_instances then
+    -- One whose lease is over gives way.
+    local gone = redis.call('ZRANGE', OVER, 0, 0)[1]
+    if not gone then
+      return { 'limit-instances' }
+    end
+    redis.call('HSET', EPOCH, instance, epoch)
+    forget_batches(gone, redis.call('HGET', EPOCH, gone))
+    redis.call('HDEL', EPOCH, gone)
+    redis.call('ZREM', OVER, gone)
+  end
+  redis.call('HSET', EPOCH, instance, epoch)
+  redis.call('ZREM', OVER, instance)
+  if current and current ~= epoch then
+    forget_batches(instance, current)
+  end
+end
+-- Also where the batch does not fit: what the owner has stays.
+redis.call('ZADD', LEASE, now + lease_ms, instance .. '@' .. epoch)
+
+local ids, endpoints, seen = {}, {}, {}
+for at = FIRST, FIRST + deletes - 1 do
+  ids[#ids + 1] = ARGV[at]
+end
+for at = FIRST + deletes, #ARGV, 3 do
+  ids[#ids + 1] = ARGV[at]
+  local endpoint = ARGV[at + 1]
+  if not seen[endpoint] then
+    seen[endpoint] = true
+    endpoints[#endpoints + 1] = endpoint
+  end
+end
+if not endpoints_fit(endpoints, max_endpoints) then
+  return { 'limit-endpoints' }
+end
+local before, reserved = {}, {}
+if #ids > 0 then
+  before = redis.call('HMGET', charges, unpack(ids))
+  if redis.call('HLEN', RESERVED) > 0 then
+    reserved = redis.call('HMGET', RESERVED, unpack(ids))
+  end
+end
+local more = 0
+for at = 1, #ids do
+  more = more + (at > deletes and 1 or 0) - (before[at] and 1 or 0) - (reserved[at] and 1 or 0)
+end
+if not has_room(more, room) then
+  return { 'limit-requests' }
+end
+
+local sum, gone, set = 0, {}, {}
+for at = 1, #ids do
+  local text
+  if at > deletes then
+    local put = FIRST + deletes + (at - deletes - 1) * 3
+    text = ARGV[put + 1] .. '|' .. ARGV[put + 2]
+  end
+  if before[at] and before[at] ~= text then
+    local endpoint, prefill = charge_of(before[at])
+    change(endpoint, -1, -prefill)
+    sum = sum - prefill
+  end
+  if not text then
+    gone[#gone + 1] = ids[at]
+  elseif before[at] ~= text then
+    local endpoint, prefill = charge_of(text)
+    change(endpoint, 1, prefill)
+    sum = sum + prefill
+    set[#set + 1] = ids[at]
+    set[#set + 1] = text
+  end
+  if reserved[at] then
+    end_reservation(ids[at], reserved[at])
+  end
+end
+if #gone > 0 then
+  redis.call('HDEL', charges, unpack(gone))
+end
+if #set > 0 then
+  redis.call('HSET', charges, unpack(set))
+end
+-- Also by 0: the field says that there is such an owner.
+redis.call('HINCRBY', SUM, owner, sum)
+if is_last then
+  redis.call('HSET', SEQ, owner, seq)
+end
+write_changes()
+return { 'applied', tostring(redis.call('HLEN', charges)), redis.call('HGET', SUM, owner) }
