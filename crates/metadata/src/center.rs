@@ -2,8 +2,11 @@
 
 mod charges;
 mod endpoints;
+mod freed;
 mod lease;
 mod pick;
+mod reports;
+mod reservations;
 mod room;
 mod size;
 mod space;
@@ -19,6 +22,7 @@ use rand::Rng;
 
 pub use self::size::{ClusterSize, Limits, Sizes, Swept};
 use self::{
+    freed::Freed,
     room::Room,
     space::{Shared, Space},
     unowned::Unowned,
@@ -77,6 +81,7 @@ impl Center {
                 // As many whose lease is over.
                 reporters: Room::new(limits.instances.saturating_mul(2)),
                 max_endpoints: limits.endpoints,
+                freed: Freed::default(),
             },
             spaces: RwLock::default(),
             unowned: Unowned::new(),
@@ -108,8 +113,7 @@ impl Center {
     /// # Errors
     /// With `strict`, [`Fault::UnknownRequest`].
     pub fn prompt_done(&self, id: &RequestId, strict: bool, now: Now) -> Result<(), Fault> {
-        self.unowned
-            .delete(id, false, strict, now, &self.shared.requests)
+        self.unowned.delete(id, false, strict, now, &self.shared)
     }
 
     /// `DELETE /v1/load/stats`: the request ended.
@@ -117,15 +121,15 @@ impl Center {
     /// # Errors
     /// With `strict`, [`Fault::UnknownRequest`].
     pub fn remove(&self, id: &RequestId, strict: bool, now: Now) -> Result<(), Fault> {
-        self.unowned
-            .delete(id, true, strict, now, &self.shared.requests)
+        self.unowned.delete(id, true, strict, now, &self.shared)
     }
 
     /// `POST /v1/load/batch`.
     ///
     /// # Errors
     /// [`Fault::InvalidParameter`]; [`Fault::StaleEpoch`], [`Fault::LeaseLost`] and [`Fault::StaleSeq`], in this order;
-    /// [`Fault::Limit`], where nothing of the batch was applied but the lease goes on.
+    /// [`Fault::Limit`], where what the batch ends is ended and the lease goes on, but no put was applied and the batch
+    /// does not count as the owner's last: the same one may come again.
     pub fn batch(&self, batch: Batch, now: Now) -> Result<Applied, Fault> {
         batch.validate()?;
         let space = if batch.full {
@@ -134,7 +138,11 @@ impl Center {
             self.find_used(&batch.cluster, now)
                 .ok_or(Fault::LeaseLost)?
         };
-        space.batch(batch, &self.shared, now)
+        if batch.full && !space.knows(&batch.instance) && self.shared.reporters.is_full() {
+            // One whose lease is over gives way, of whichever cluster.
+            self.all().iter().any(|it| it.forget_one(&self.shared));
+        }
+        space.batch(&batch, &self.shared, now)
     }
 
     /// `DELETE /v1/leases/{instance}?epoch=`: in each cluster, unless the lease there is of a later epoch.
@@ -217,17 +225,13 @@ impl Center {
     /// Frees what is over, a little at a time. To call each second, in one thread.
     pub fn sweep(&self, now: Now) -> Swept {
         let keep = self.limits.request_expire;
+        self.unowned.sweep(now, &self.shared);
         let mut swept = Swept {
-            expired: self.unowned.sweep(now, &self.shared.requests),
             cache_entries: self.cache.sweep(now.at),
             ..Swept::default()
         };
         for space in self.all() {
-            let ended = space.sweep(keep, &self.shared, now);
-            swept.leases += ended.leases;
-            swept.charges += ended.charges;
-            swept.reservations += ended.reservations;
-            swept.endpoints += ended.endpoints;
+            swept.endpoints += space.sweep(keep, &self.shared, now);
             let unused = space.unused(now.at) >= keep && !self.cache.has(&space.name);
             let name = space.name.clone();
             drop(space);
@@ -236,6 +240,7 @@ impl Center {
                 swept.clusters += usize::from(self.close(&mut spaces, &name));
             }
         }
+        self.shared.freed.take_into(&mut swept);
         swept
     }
 
@@ -255,7 +260,7 @@ impl Center {
             let (requests, prefill) = endpoints.sum();
             sizes.clusters += 1;
             sizes.endpoints += endpoints.len();
-            sizes.reservations += space.reserved();
+            sizes.reservations += space.reservations.len();
             sizes.by_cluster.push(ClusterSize {
                 cluster: space.name.clone(),
                 endpoints: endpoints.len(),

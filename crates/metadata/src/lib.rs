@@ -20,4 +20,6 @@ pub use cache_index::CacheIndex;
 pub use center::{Center, ClusterSize, Limits, Now, Sizes, Swept};
 pub use fault::{Bound, Fault};
 pub use name::{Address, Cluster, Instance, NameError, RequestId};
-pub use outbox::{MAX_CHANGES, Outbox, Reply, Reporting};
+pub use outbox::{
+    CompatOutbox, MAX_CHANGES, MAX_PUTS, Outbox, Refusal, Reply, Reporting, Sum, Write,
+};

@@ -3,12 +3,15 @@
 //! Level-triggered: a batch says how charges are when it is made, not what happened to them since the last. So changes
 //! that were not sent yet fall together, and what was lost is found again by a full batch.
 
+mod compat;
+mod refusal;
 mod shard;
+mod waiting;
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -17,9 +20,12 @@ use moment::Moment;
 use parking_lot::Mutex;
 use xxhash_rust::xxh64::xxh64;
 
-use self::shard::Shard;
+pub use self::{
+    compat::{CompatOutbox, Sum, Write},
+    refusal::Refusal,
+};
+use self::{shard::Shard, waiting::Waiting};
 use crate::{
-    fault::Fault,
     name::{Address, Cluster, Instance, RequestId},
     wire::{
         batch::{Applied, Batch, MAX_SHARDS},
@@ -27,14 +33,25 @@ use crate::{
     },
 };
 
-/// Changes in one batch at most, unless it is a full one.
+/// Changes in one batch at most, unless charges of a full one are still to follow.
 pub const MAX_CHANGES: usize = 256;
+/// Puts in one batch at most. 3.7 MB: the service reads 4 MiB, and a put with the longest id and address has 228 bytes.
+pub const MAX_PUTS: usize = 16_384;
 
 /// The charges of one instance in one cluster, in shards each of which has one batch under way at most.
 ///
 /// The worker of a shard sends what [`take`](Self::take) gives and hands the reply to [`settle`](Self::settle). Where
 /// there is no reply it takes again, which gives the same batch. A request only changes what is to be sent, under the
 /// lock of its shard, and never waits for a batch.
+///
+/// # Parts
+/// A full batch has up to [`MAX_PUTS`] charges. Those of the shard beyond them follow in ordinary batches of as many,
+/// and the totals of each batch are those of what was sent until then: to the service they are requests that began
+/// since.
+///
+/// # Refusals
+/// The batch after a refused one is full. It goes out at once if that is what the refusal asks for, the first time in a
+/// row, and else after 50 ms to 2 s: [`take`](Self::take) gives none until then.
 ///
 /// # Memory
 /// Charges that live, and changes up to a bound: beyond it the next batch of the shard is full, which needs none.
@@ -50,10 +67,7 @@ pub struct Outbox {
 /// What the shards share.
 #[derive(Debug)]
 struct Shared {
-    /// Changes that wait, of all shards.
-    waiting: AtomicUsize,
-    max_waiting: usize,
-    overflows: AtomicU64,
+    waiting: Waiting,
     epoch: AtomicU64,
 }
 
@@ -74,7 +88,7 @@ pub enum Reply {
     /// The service answered.
     Applied(Applied),
     /// It refused.
-    Refused(Fault),
+    Refused(Refusal),
 }
 
 // === impl Outbox ===
@@ -89,9 +103,7 @@ impl Outbox {
             lease: Duration::from_millis(reporting.lease_ms.into()),
             shards: (0..shards).map(|_| Mutex::new(Shard::new())).collect(),
             shared: Shared {
-                waiting: AtomicUsize::new(0),
-                max_waiting: reporting.max_waiting,
-                overflows: AtomicU64::new(0),
+                waiting: Waiting::new(reporting.max_waiting),
                 epoch: AtomicU64::new(epoch),
             },
         }
@@ -153,14 +165,13 @@ impl Outbox {
         let Some(it) = self.shards.get(shard as usize) else {
             return;
         };
-        let renew_at = now + self.lease / 3;
-        it.lock().settle(reply, renew_at, &self.shared);
+        it.lock().settle(reply, self.lease, now, &self.shared);
     }
 
-    /// When the shard is to report even if nothing changes.
+    /// When [`take`](Self::take) may give a batch: [`Moment::START`] is at once. A change brings it forward.
     pub fn due(&self, shard: u32) -> Moment {
         let shard = self.shards.get(shard as usize);
-        shard.map_or(Moment::START, |it| it.lock().renew_at)
+        shard.map_or(Moment::START, |it| it.lock().due(&self.shared))
     }
 
     /// The service lost its state: the next batches are full.
@@ -170,17 +181,21 @@ impl Outbox {
 
     /// Changes that wait.
     pub fn waiting(&self) -> usize {
-        self.shared.waiting.load(Ordering::Relaxed)
+        self.shared.waiting.len()
     }
 
     /// How often changes were too many, since the start.
     pub fn overflows(&self) -> u64 {
-        self.shared.overflows.load(Ordering::Relaxed)
+        self.shared.waiting.overflows()
+    }
+
+    /// The epoch of the next batches: it rises where another program reports under the name of this instance.
+    pub fn epoch(&self) -> u64 {
+        self.shared.epoch.load(Ordering::Relaxed)
     }
 
     fn shard_of(&self, id: &RequestId) -> u32 {
-        let hash = xxh64(id.as_str().as_bytes(), 0);
-        u32::try_from(hash % self.shards.len() as u64).unwrap_or(0)
+        shard_of(id, self.shards.len())
     }
 
     fn shard(&self, at: u32) -> parking_lot::MutexGuard<'_, Shard> {
@@ -188,19 +203,10 @@ impl Outbox {
     }
 }
 
-// === impl Shared ===
-
-impl Shared {
-    fn try_wait(&self) -> bool {
-        let more = |waiting: usize| Some(waiting + 1).filter(|it| *it <= self.max_waiting);
-        self.waiting
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .is_ok()
-    }
-
-    fn done_waiting(&self, count: usize) {
-        self.waiting.fetch_sub(count, Ordering::Relaxed);
-    }
+/// The same for each program that reports, which makes it easy to follow a request.
+fn shard_of(id: &RequestId, shards: usize) -> u32 {
+    let hash = xxh64(id.as_str().as_bytes(), 0);
+    u32::try_from(hash % shards as u64).unwrap_or(0)
 }
 
 #[cfg(test)]

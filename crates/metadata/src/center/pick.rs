@@ -11,6 +11,7 @@ use scheduling::{
 use super::{
     Now,
     endpoints::Charge,
+    freed::Cause,
     space::{Shared, Space},
 };
 use crate::{
@@ -44,13 +45,14 @@ impl Space {
     ) -> Result<Picks, Fault> {
         let hashes = pick.prompt_hash.hashes();
         let ips = pick.candidates.iter().map(|it| it.ip);
-        let matched = cache.matches(&self.name, hashes, ips);
+        // The cache index is read and written under it too: equal prompts at the same time go to one endpoint.
         let picking = self.picking.lock();
+        let matched = cache.matches(&self.name, hashes, ips);
         let (reserved, over) = self.reservations.find(&pick.request_id, now.at);
         let mut rows = self.rows(pick, &matched);
         if let Some(over) = over {
-            self.endpoints.read().subtract(over, now);
-            shared.requests.give(1);
+            self.subtract([over].into_iter(), shared, now);
+            shared.freed.add(Cause::Unconfirmed, 1);
             rows = self.rows(pick, &matched);
         }
         if let Some(reserved) = reserved {
@@ -76,8 +78,8 @@ impl Space {
         // Not more than the length, which fits.
         let prefill = u32::try_from(kind.of(length, picked.matched, chunks)).unwrap_or(u32::MAX);
         self.reserve(pick, picked, prefill, shared, now)?;
-        drop(picking);
         cache.insert(&self.name, picked.ip, hashes, SPECULATIVE, now.at);
+        drop(picking);
         let index = Some(index);
         let charge = prefill.into();
         let reserved = Reserved {

@@ -32,15 +32,17 @@ impl Room {
         self.taken.fetch_sub(count, Ordering::Relaxed);
     }
 
-    /// Of `taken`, `used` were needed in the end.
-    pub(super) fn settle(&self, taken: usize, used: isize) {
-        let taken = isize::try_from(taken).unwrap_or(isize::MAX);
-        let more = used.saturating_sub(taken);
-        if more > 0 {
-            self.taken.fetch_add(more.unsigned_abs(), Ordering::Relaxed);
+    /// Of `taken`, `used` were needed in the end, which may be more.
+    pub(super) fn settle(&self, taken: usize, used: usize) {
+        if used > taken {
+            self.taken.fetch_add(used - taken, Ordering::Relaxed);
         } else {
-            self.give(more.unsigned_abs());
+            self.give(taken - used);
         }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.taken() >= self.limit
     }
 
     pub(super) fn taken(&self) -> usize {

@@ -25,13 +25,20 @@ pub struct Limits {
     pub cache_max_bytes: usize,
 }
 
-/// What one [`Center::sweep`](super::Center::sweep) freed, by cause.
+/// What was freed without a delete since the [`Center::sweep`](super::Center::sweep) before, by cause: by it, and by
+/// the calls between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Leases that ended.
+    /// Leases that ended by themselves.
     pub leases: usize,
     /// Charges of these leases.
     pub charges: usize,
+    /// Charges of epochs that a higher one replaced.
+    pub replaced: usize,
+    /// Charges of instances that ended their leases.
+    pub released: usize,
+    /// Charges that a full batch left out.
+    pub left_out: usize,
     /// Owner-less charges that nobody deleted in time.
     pub expired: usize,
     /// Reservations that nobody confirmed in time.

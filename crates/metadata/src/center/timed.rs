@@ -40,10 +40,6 @@ impl<T> Timed<T> {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.by_id.len()
-    }
-
     pub(super) fn contains(&self, id: &RequestId) -> bool {
         self.find(id).is_some()
     }

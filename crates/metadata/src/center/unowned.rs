@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::{
     Now,
     endpoints::Charge,
-    room::Room,
+    freed::Cause,
     space::{Shared, Space},
     timed::Timed,
 };
@@ -76,7 +76,7 @@ impl Unowned {
     ) -> Result<(), Fault> {
         let mut shard = self.shard(&add.request_id).lock();
         let mut prefill = prefill(add.prompt_length);
-        shard.end_if_over(&add.request_id, now, &shared.requests);
+        shard.end_if_over(&add.request_id, now, shared);
         match shard.entries.get_mut(&add.request_id) {
             Some((_, Entry::Charge(space, charge))) => {
                 let same = space.endpoints.read().address(charge.endpoint) == Some(add.ip);
@@ -105,14 +105,14 @@ impl Unowned {
         whole: bool,
         strict: bool,
         now: Now,
-        room: &Room,
+        shared: &Shared,
     ) -> Result<(), Fault> {
         let shard = &mut *self.shard(id).lock();
-        shard.end_if_over(id, now, room);
+        shard.end_if_over(id, now, shared);
         match shard.entries.get_mut(id) {
             Some((_, Entry::Charge(space, charge))) => {
                 if whole {
-                    shard.end(id, now, room);
+                    shard.end(id, now, shared);
                 } else if charge.prefill > 0 {
                     let prefill = -charge.prefill();
                     charge.prefill = 0;
@@ -137,21 +137,16 @@ impl Unowned {
         Ok(())
     }
 
-    /// Ends what is over; says how many charges.
-    pub(super) fn sweep(&self, now: Now, room: &Room) -> usize {
-        let mut ended = 0;
+    /// Ends what is over.
+    pub(super) fn sweep(&self, now: Now, shared: &Shared) {
         for shard in &self.shards {
             let mut from = Some(0);
             while let Some(at) = from {
                 let mut shard = shard.lock();
                 let Shard { entries, early } = &mut *shard;
-                from = entries.sweep(at, now.at, |entry| {
-                    ended += usize::from(matches!(entry, Entry::Charge(..)));
-                    entry.end(early, now, room);
-                });
+                from = entries.sweep(at, now.at, |entry| entry.expire(early, now, shared));
             }
         }
-        ended
     }
 
     fn shard(&self, id: &RequestId) -> &Mutex<Shard> {
@@ -168,15 +163,17 @@ pub(super) fn prefill(length: PromptLength) -> u32 {
 // === impl Shard ===
 
 impl Shard {
-    fn end(&mut self, id: &RequestId, now: Now, room: &Room) {
+    fn end(&mut self, id: &RequestId, now: Now, shared: &Shared) {
         if let Some(entry) = self.entries.remove(id) {
-            entry.end(&mut self.early, now, room);
+            entry.end(&mut self.early, now, shared);
         }
     }
 
-    fn end_if_over(&mut self, id: &RequestId, now: Now, room: &Room) {
-        if matches!(self.entries.get_mut(id), Some((until, _)) if *until <= now.at) {
-            self.end(id, now, room);
+    fn end_if_over(&mut self, id: &RequestId, now: Now, shared: &Shared) {
+        if matches!(self.entries.get_mut(id), Some((until, _)) if *until <= now.at)
+            && let Some(entry) = self.entries.remove(id)
+        {
+            entry.expire(&mut self.early, now, shared);
         }
     }
 
@@ -190,11 +187,18 @@ impl Shard {
 // === impl Entry ===
 
 impl Entry {
-    fn end(self, early: &mut usize, now: Now, room: &Room) {
+    /// As [`end`](Self::end), by itself.
+    fn expire(self, early: &mut usize, now: Now, shared: &Shared) {
+        let expired = usize::from(matches!(self, Self::Charge(..)));
+        shared.freed.add(Cause::Expired, expired);
+        self.end(early, now, shared);
+    }
+
+    fn end(self, early: &mut usize, now: Now, shared: &Shared) {
         match self {
             Self::Charge(space, charge) => {
                 space.endpoints.read().subtract(charge, now);
-                room.give(1);
+                shared.requests.give(1);
             }
             Self::Early { .. } => *early -= 1,
         }

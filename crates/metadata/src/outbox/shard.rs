@@ -4,20 +4,24 @@ use std::{
     collections::VecDeque,
     mem,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use hashbrown::HashMap;
 use moment::Moment;
+use xxhash_rust::xxh64::xxh64;
 
-use super::{MAX_CHANGES, Reply, Shared};
+use super::{MAX_CHANGES, MAX_PUTS, Refusal, Reply, Shared};
 use crate::{
-    fault::Fault,
     name::{Address, RequestId},
     wire::{
         batch::{Batch, Put},
         load::PromptLength,
     },
 };
+
+/// After the first refusal in a row that asks for nothing, and at most.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 type Charge = (Address, PromptLength);
 
@@ -26,6 +30,8 @@ pub(super) struct Shard {
     entries: HashMap<RequestId, Entry>,
     /// Ids of entries that changed, each once.
     changed: VecDeque<RequestId>,
+    /// Ids of entries for which the full batch had no room.
+    rest: Vec<RequestId>,
     /// What the service has once the last batch is applied.
     live: u64,
     prompt_sum: i64,
@@ -35,7 +41,12 @@ pub(super) struct Shard {
     epoch: u64,
     seq: u64,
     under_way: Option<Arc<Batch>>,
-    pub(super) renew_at: Moment,
+    /// When there is to be a batch though nothing changed.
+    renew_at: Moment,
+    /// There is to be none before.
+    not_before: Moment,
+    /// Replies in a row that made the next batch a full one.
+    refusals: u32,
 }
 
 /// One request.
@@ -47,7 +58,7 @@ struct Entry {
     sent: Option<Charge>,
     /// The service may have a reservation of it.
     reserved: bool,
-    /// It is in `changed`.
+    /// It is in `changed` or in `rest`.
     waits: bool,
 }
 
@@ -63,6 +74,18 @@ pub(super) struct Next {
     pub(super) prompt_sum: i64,
 }
 
+// === impl Next ===
+
+impl Next {
+    fn len(&self) -> usize {
+        self.puts.len() + self.deletes.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 // === impl Shard ===
 
 impl Shard {
@@ -70,6 +93,7 @@ impl Shard {
         Self {
             entries: HashMap::new(),
             changed: VecDeque::new(),
+            rest: Vec::new(),
             live: 0,
             prompt_sum: 0,
             // There is no lease yet.
@@ -78,6 +102,8 @@ impl Shard {
             seq: 0,
             under_way: None,
             renew_at: Moment::START,
+            not_before: Moment::START,
+            refusals: 0,
         }
     }
 
@@ -125,30 +151,38 @@ impl Shard {
         batch
     }
 
+    /// When `next` may give something.
+    pub(super) fn due(&self, shared: &Shared) -> Moment {
+        let is_full = self.needs_full || self.epoch != shared.epoch.load(Ordering::Relaxed);
+        let waits = !self.changed.is_empty() || !self.rest.is_empty();
+        if is_full || waits || self.under_way.is_some() {
+            self.not_before
+        } else {
+            self.renew_at
+        }
+    }
+
     /// What the next batch is made of; none if there is nothing to say yet.
     pub(super) fn next(&mut self, shared: &Shared, now: Moment) -> Option<Next> {
+        if now < self.not_before {
+            return None;
+        }
         let epoch = shared.epoch.load(Ordering::Relaxed);
         let mut next = Next {
             full: mem::take(&mut self.needs_full) || self.epoch != epoch,
             ..Next::default()
         };
-        let changed = if next.full {
-            mem::take(&mut self.changed)
-        } else {
-            let count = self.changed.len().min(MAX_CHANGES);
-            self.changed.drain(..count).collect()
-        };
-        shared.done_waiting(changed.len());
-        for id in changed {
-            self.say(id, &mut next);
-        }
         if next.full {
-            self.say_all(&mut next);
-        } else if next.puts.is_empty() && next.deletes.is_empty() && now < self.renew_at {
-            return None;
+            self.say_all(&mut next, shared);
+        } else {
+            self.say_changed(&mut next, shared);
+            self.say_rest(&mut next);
+            if next.is_empty() && now < self.renew_at {
+                return None;
+            }
         }
         self.epoch = epoch;
-        self.seq += 1;
+        self.seq = self.seq.saturating_add(1);
         Some(Next {
             epoch,
             seq: self.seq,
@@ -158,29 +192,47 @@ impl Shard {
         })
     }
 
-    pub(super) fn settle(&mut self, reply: &Reply, renew_at: Moment, shared: &Shared) {
-        if self.under_way.take().is_none() {
+    pub(super) fn settle(&mut self, reply: &Reply, lease: Duration, now: Moment, shared: &Shared) {
+        let Some(batch) = self.under_way.take() else {
             return;
-        }
-        match reply {
-            Reply::Applied(applied) => {
-                self.needs_full |= applied.resync;
-                self.renew_at = renew_at;
-            }
+        };
+        let above = |epoch: u64| {
+            let above = epoch.saturating_add(1);
+            shared.epoch.fetch_max(above, Ordering::Relaxed);
+        };
+        let asks_for_full = match reply {
+            Reply::Applied(applied) if applied.resync => true,
             // Its first reply was lost.
-            Reply::Refused(Fault::StaleSeq { applied: true, .. }) => self.renew_at = renew_at,
-            Reply::Refused(fault) => {
-                match fault {
-                    Fault::StaleEpoch { current } => {
-                        let above = current.saturating_add(1);
-                        shared.epoch.fetch_max(above, Ordering::Relaxed);
-                    }
-                    Fault::StaleSeq { last, .. } => self.seq = self.seq.max(*last),
-                    _ => {}
-                }
-                self.needs_full = true;
+            Reply::Applied(_) | Reply::Refused(Refusal::StaleSeq { applied: true, .. }) => {
+                (self.refusals, self.not_before) = (0, Moment::START);
+                self.renew_at = now + lease / 3;
+                return;
             }
-        }
+            Reply::Refused(refusal) => {
+                match refusal {
+                    Refusal::StaleEpoch { current } => above(current.unwrap_or(batch.epoch)),
+                    // The last batch of this owner was not sent from here.
+                    Refusal::StaleSeq { .. } => above(batch.epoch),
+                    Refusal::LeaseLost | Refusal::Other => {}
+                }
+                refusal.asks_for_full()
+            }
+        };
+        self.needs_full = true;
+        self.not_before = now + self.back_off(asks_for_full, &batch);
+        self.refusals = self.refusals.saturating_add(1);
+    }
+
+    fn back_off(&self, at_once: bool, batch: &Batch) -> Duration {
+        let (first, most) = BACK_OFF;
+        let Some(before) = self.refusals.checked_sub(u32::from(at_once)) else {
+            return Duration::ZERO;
+        };
+        let delay = first.saturating_mul(1 << before.min(16)).min(most);
+        // Not at the same time as other shards and instances: each its own part of the second half.
+        let owner = u64::from(batch.shard) ^ batch.seq.rotate_left(32);
+        let part = xxh64(batch.instance.as_str().as_bytes(), owner) % 1024;
+        delay / 2 + delay / 2 * u32::try_from(part).unwrap_or(0) / 1024
     }
 
     /// The entry is other than it was.
@@ -192,12 +244,11 @@ impl Shard {
             return;
         }
         if !self.needs_full {
-            if shared.try_wait() {
+            if shared.waiting.try_add() {
                 entry.waits = true;
                 self.changed.push_back(id);
                 return;
             }
-            shared.overflows.fetch_add(1, Ordering::Relaxed);
             self.needs_full = true;
         }
         // A full batch leaves out what ended, and a reservation ends by itself: nothing is to be kept.
@@ -206,15 +257,35 @@ impl Shard {
         }
     }
 
-    /// Puts a changed entry into the batch.
+    fn say_changed(&mut self, next: &mut Next, shared: &Shared) {
+        // What began and ended since says nothing, and makes room for the others.
+        while next.len() < MAX_CHANGES
+            && let Some(id) = self.changed.pop_front()
+        {
+            shared.waiting.remove(1);
+            self.say(id, next);
+        }
+    }
+
+    fn say_rest(&mut self, next: &mut Next) {
+        while next.len() < MAX_PUTS
+            && let Some(id) = self.rest.pop()
+        {
+            self.say(id, next);
+        }
+        if self.rest.is_empty() {
+            self.rest = Vec::new();
+        }
+    }
+
+    /// Puts an entry that waited into the batch.
     fn say(&mut self, id: RequestId, next: &mut Next) {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
         entry.waits = false;
         match entry.wanted {
-            // All of these follow.
-            Some(_) if next.full => {}
+            Some(charge) if entry.sent == Some(charge) && !entry.reserved => {}
             Some(charge) => {
                 let sent = entry.sent.replace(charge);
                 entry.reserved = false;
@@ -232,19 +303,45 @@ impl Shard {
         }
     }
 
-    fn say_all(&mut self, next: &mut Next) {
+    /// All that there is, as far as it fits: the rest waits.
+    fn say_all(&mut self, next: &mut Next, shared: &Shared) {
+        let changed = mem::take(&mut self.changed);
+        shared.waiting.remove(changed.len());
+        let rest = mem::take(&mut self.rest);
+        for id in changed.into_iter().chain(rest) {
+            self.end_unsaid(id, next);
+        }
         (self.live, self.prompt_sum) = (0, 0);
-        let (mut live, mut prompt_sum) = (0, 0);
-        let puts = self.entries.iter_mut().filter_map(|(id, entry)| {
-            let charge = entry.wanted?;
-            entry.sent = Some(charge);
-            entry.reserved = false;
-            live += 1;
-            prompt_sum += i64::from(charge.1);
-            Some(put(id.clone(), charge))
-        });
-        next.puts.extend(puts);
-        (self.live, self.prompt_sum) = (live, prompt_sum);
+        for (id, entry) in &mut self.entries {
+            let Some(charge) = entry.wanted else {
+                continue;
+            };
+            if next.puts.len() == MAX_PUTS {
+                (entry.sent, entry.waits) = (None, true);
+                self.rest.push(id.clone());
+            } else {
+                (entry.sent, entry.reserved) = (Some(charge), false);
+                self.live += 1;
+                self.prompt_sum += i64::from(charge.1);
+                next.puts.push(put(id.clone(), charge));
+            }
+        }
+    }
+
+    /// A full batch follows, which leaves out what ended: only reservations need a delete. Beyond some they end by
+    /// themselves.
+    fn end_unsaid(&mut self, id: RequestId, next: &mut Next) {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        entry.waits = false;
+        if entry.wanted.is_none() {
+            let reserved = entry.reserved;
+            self.entries.remove(&id);
+            if reserved && next.deletes.len() < MAX_CHANGES {
+                next.deletes.push(id);
+            }
+        }
     }
 
     fn forget(&mut self, id: &RequestId) {

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
-use crate::{Center, Limits, Now};
+use crate::{Bound, Center, Fault, Limits, Now};
 
 const SHARDS: u32 = 2;
 
@@ -38,6 +38,10 @@ fn applied(resync: bool) -> Reply {
         resync,
         lease_ms: 15_000,
     })
+}
+
+fn refused(fault: Fault) -> Reply {
+    Reply::Refused(Refusal::from(&fault))
 }
 
 /// An outbox whose leases have begun, and the shard of request 1.
@@ -102,7 +106,7 @@ fn a_batch_without_reply_is_sent_again_as_it_was() {
         last: batch.seq,
         applied: true,
     };
-    outbox.settle(shard, &Reply::Refused(known), at(2));
+    outbox.settle(shard, &refused(known), at(2));
     let next = outbox.take(shard, at(2)).unwrap();
     assert_eq!((next.seq, next.full), (batch.seq + 1, false));
     assert_eq!(next.deletes, [id(1)]);
@@ -129,11 +133,163 @@ fn what_the_service_lost_is_sent_in_full() {
         (batch.full, batch.puts.len(), batch.epoch)
     };
     assert_eq!(is_full(applied(true)), (true, 1, 1));
-    assert_eq!(is_full(Reply::Refused(Fault::LeaseLost)), (true, 1, 1));
+    assert_eq!(is_full(refused(Fault::LeaseLost)), (true, 1, 1));
     let epoch = Fault::StaleEpoch { current: 7 };
-    assert_eq!(is_full(Reply::Refused(epoch)), (true, 1, 8));
+    assert_eq!(is_full(refused(epoch)), (true, 1, 8));
     outbox.reset();
     assert!(outbox.take(shard, at(10)).unwrap().full);
+}
+
+#[test]
+fn what_is_refused_again_and_again_is_not_sent_hot() {
+    let (outbox, shard) = mk_begun(10);
+    let mut now = at(10);
+    let mut waits = |reply: fn() -> Reply| {
+        let wait = |_| {
+            assert!(outbox.take(shard, now).is_some(), "at {now:?}");
+            outbox.settle(shard, &reply(), now);
+            let due = outbox.due(shard).max(now);
+            let early = now + due.since(now).saturating_sub(Duration::from_nanos(1));
+            assert!(due == now || outbox.take(shard, early).is_none());
+            let wait = due.since(now);
+            now = due;
+            wait.as_millis()
+        };
+        (0..9).map(wait).collect::<Vec<_>>()
+    };
+    let in_halves = |waits: Vec<u128>, halves: [u128; 9]| {
+        let is = |(wait, most): (&u128, u128)| (most / 2..=most).contains(wait);
+        assert!(waits.iter().zip(halves).all(is), "{waits:?}");
+    };
+    let limit = || refused(Fault::Limit(Bound::Requests));
+    let most = [50, 100, 200, 400, 800, 1600, 2000, 2000, 2000];
+    in_halves(waits(limit), most);
+    waits(|| applied(false));
+    let most = [0, 50, 100, 200, 400, 800, 1600, 2000, 2000];
+    in_halves(waits(|| applied(true)), most);
+    waits(|| applied(false));
+    in_halves(waits(|| refused(Fault::LeaseLost)), most);
+}
+
+#[test]
+fn a_batch_is_due_at_once_when_there_is_something_to_send() {
+    let (outbox, shard) = mk_begun(10);
+    let due = || outbox.due(shard);
+    assert_eq!(due(), at(5));
+    outbox.put(id(1), ip(1), length(5), false);
+    assert_eq!(due(), Moment::START, "a change waits");
+    outbox.take(shard, at(1)).unwrap();
+    assert_eq!(due(), Moment::START, "its batch is under way");
+    outbox.settle(shard, &applied(false), at(1));
+    assert_eq!(due(), at(6));
+    outbox.reset();
+    assert_eq!(due(), Moment::START, "the next one is full");
+    outbox.take(shard, at(1)).unwrap();
+    let epoch = Fault::StaleEpoch { current: 7 };
+    outbox.settle(shard, &refused(epoch), at(1));
+    outbox.take(shard, at(1)).unwrap();
+    outbox.settle(shard, &applied(false), at(1));
+    let other = (0..SHARDS).find(|it| *it != shard).unwrap();
+    assert_eq!(
+        (due(), outbox.due(other)),
+        (at(6), Moment::START),
+        "its epoch is over"
+    );
+}
+
+#[test]
+fn changes_that_cancel_out_do_not_hide_others() {
+    let (outbox, shard) = mk_begun(10_000);
+    let ids = |numbers: std::ops::Range<u32>| {
+        let ids = numbers.map(|it| format!("x{it}").parse().unwrap());
+        ids.filter(|it| outbox.shard_of(it) == shard)
+            .collect::<Vec<_>>()
+    };
+    for id in ids(0..3000) {
+        outbox.put(id.clone(), ip(1), length(5), false);
+        outbox.delete(&id, false);
+    }
+    outbox.put(id(1), ip(1), length(5), false);
+    assert!(outbox.waiting() > 4 * MAX_CHANGES);
+    assert_eq!(outbox.take(shard, at(1)).unwrap().puts, [put(1, 5)]);
+    outbox.settle(shard, &applied(false), at(1));
+    // What is as it was sent says nothing either.
+    outbox.put(id(1), ip(2), length(5), false);
+    outbox.put(id(1), ip(1), length(5), false);
+    assert_eq!(outbox.take(shard, at(1)), None);
+}
+
+#[test]
+fn another_program_of_this_name_is_outbid() {
+    let (outbox, shard) = mk_begun(10);
+    outbox.put(id(1), ip(1), length(5), false);
+    let seq = outbox.take(shard, at(1)).unwrap().seq;
+    let further = Fault::StaleSeq {
+        last: u64::MAX,
+        applied: false,
+    };
+    outbox.settle(shard, &refused(further), at(1));
+    let next = outbox.take(shard, at(1)).unwrap();
+    assert_eq!((next.epoch, next.seq, next.full), (2, seq + 1, true));
+    let higher = Refusal::StaleEpoch { current: None };
+    outbox.settle(shard, &Reply::Refused(higher), at(1));
+    assert_eq!((outbox.due(shard) > at(1), outbox.epoch()), (true, 3));
+}
+
+/// So many that a full batch has no room for them, of ids as long as they may be.
+#[test]
+fn charges_that_one_batch_does_not_hold_follow_in_others() {
+    const COUNT: usize = 2 * MAX_PUTS + 1000;
+
+    let reporting = Reporting {
+        shards: 1,
+        max_waiting: 100,
+        lease_ms: 15_000,
+    };
+    let (cluster, instance) = ("c".parse().unwrap(), "epp-0".parse().unwrap());
+    let outbox = Outbox::new(cluster, instance, 1, reporting);
+    let center = Center::new(Limits {
+        cache_max_bytes: 1 << 20,
+        ..Limits::default()
+    });
+    let ip = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:fff0]:65535"
+        .parse()
+        .unwrap();
+    let name = |number: usize| format!("{number:0128}").parse::<RequestId>().unwrap();
+    for number in 0..COUNT {
+        outbox.put(name(number), ip, length(i32::MAX.into()), false);
+    }
+    let send = || {
+        let batch = outbox.take(0, at(1))?;
+        let now = Now {
+            at: at(1),
+            unix_ns: 0,
+        };
+        assert!(serde_json::to_string(&*batch).unwrap().len() < 4 << 20);
+        let applied = center.batch(Batch::clone(&batch), now).unwrap();
+        assert!(!applied.resync, "the totals are those of what was sent");
+        outbox.settle(0, &Reply::Applied(applied), at(1));
+        Some((batch.full, batch.puts.len()))
+    };
+    assert_eq!(send(), Some((true, MAX_PUTS)));
+    assert_eq!(outbox.due(0), Moment::START, "the rest waits");
+    // Requests change meanwhile, some of which were sent.
+    for number in 0..50 {
+        outbox.delete(&name(number), false);
+        outbox.prompt_done(&name(50 + number));
+    }
+    let rest: Vec<_> = std::iter::from_fn(send).collect();
+    assert!(rest.len() == 2 && rest.iter().all(|it| !it.0), "{rest:?}");
+    let load = center.sizes().by_cluster.remove(0);
+    let live = i64::try_from(COUNT - 50).unwrap();
+    let prefill = (live - 50) * i64::from(i32::MAX);
+    assert_eq!((load.requests, load.prefill), (live, prefill));
+    // The same from the beginning.
+    outbox.reset();
+    assert_eq!(send(), Some((true, MAX_PUTS)));
+    assert_eq!(std::iter::from_fn(send).count(), 2);
+    let load = center.sizes().by_cluster.remove(0);
+    assert_eq!((load.requests, load.prefill), (live, prefill));
 }
 
 #[derive(Clone, Debug)]
@@ -179,7 +335,7 @@ fn send(outbox: &Outbox, center: &Center, shard: u32, fate: Fate, second: u64) {
     }
     let applied = center.batch(Batch::clone(&batch), now);
     if matches!(fate, Fate::Arrives) {
-        let reply = applied.map_or_else(Reply::Refused, Reply::Applied);
+        let reply = applied.map_or_else(refused, Reply::Applied);
         outbox.settle(shard, &reply, at(second));
     }
 }

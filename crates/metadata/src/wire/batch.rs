@@ -76,6 +76,9 @@ pub struct Refused {
     /// The instance's highest epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current: Option<u64>,
+    /// The owner's last batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<u64>,
 }
 
 /// One lease in the answer to `GET /v1/clusters`.
@@ -106,6 +109,26 @@ pub struct ClusterState {
     pub chunks: u64,
     /// Who reports, by name.
     pub leases: Vec<Lease>,
+}
+
+// === impl Refused ===
+
+impl Refused {
+    /// What goes beside this fault; none for most.
+    pub fn beside(fault: &Fault) -> Option<Self> {
+        match fault {
+            Fault::StaleEpoch { current } => Some(Self {
+                current: Some(*current),
+                ..Self::default()
+            }),
+            Fault::StaleSeq { last, applied } => Some(Self {
+                applied: Some(*applied),
+                last: Some(*last),
+                ..Self::default()
+            }),
+            _ => None,
+        }
+    }
 }
 
 // === impl Batch ===

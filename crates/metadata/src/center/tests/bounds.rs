@@ -1,3 +1,4 @@
+use rstest::rstest;
 use xxhash_rust::xxh64::xxh64;
 
 use super::*;
@@ -19,7 +20,7 @@ fn requests_are_bounded_and_those_that_end_make_room() {
             .map(|_| ())
     };
     assert_eq!(batch(1, vec![put("a", 1, 1), put("b", 1, 1)], &[]), full());
-    assert_eq!(center.sizes().requests, 2, "nothing of it was applied");
+    assert_eq!(center.sizes().requests, 2, "no put was applied");
     assert_eq!(
         batch(1, vec![put("a", 1, 1), put("r", 1, 1)], &[]),
         Ok(()),
@@ -51,6 +52,54 @@ fn a_refused_batch_keeps_the_lease() {
     center.batch(more, at_ms(9_000)).unwrap_err();
     sweep_seconds(&center, 9, 18);
     assert_eq!(loads(&center), [(1, 1, 1)]);
+}
+
+#[rstest]
+#[case::requests(Limits { requests: 3, ..Limits::default() }, Bound::Requests)]
+#[case::endpoints(Limits { endpoints: 1, ..Limits::default() }, Bound::Endpoints)]
+fn a_refused_batch_ends_what_it_ends_and_may_come_again(
+    #[case] limits: Limits,
+    #[case] bound: Bound,
+) {
+    let center = Center::new(limits);
+    let three = ["x", "y", "z"].map(|it| put(it, 1, 1)).to_vec();
+    let begin = mk_batch(1, true, three, &[]);
+    center.batch(begin, at_ms(0)).unwrap();
+    let many = |ids: &[&str]| ids.iter().map(|it| put(it, 2, 5)).collect::<Vec<_>>();
+    let more = mk_batch(2, false, many(&["a", "b", "c"]), &["x"]);
+    assert_eq!(center.batch(more, at_ms(1)), Err(Fault::Limit(bound)));
+    assert_eq!(loads(&center), [(1, 2, 2)], "the delete counts");
+    let all = mk_batch(2, true, many(&["y", "a", "b", "c"]), &[]);
+    assert_eq!(
+        center.batch(all, at_ms(2)),
+        Err(Fault::Limit(bound)),
+        "the same number is not stale"
+    );
+    assert_eq!(loads(&center), [(1, 1, 1)], "what was left out is gone");
+    let fits = mk_batch(2, true, vec![put("a", 1, 5)], &[]);
+    assert_eq!(center.batch(fits, at_ms(3)).map(|it| it.resync), Ok(false));
+    assert_eq!(loads(&center), [(1, 1, 5)]);
+}
+
+#[test]
+fn an_instance_whose_lease_is_over_gives_way_in_any_cluster() {
+    let center = Center::new(Limits {
+        instances: 1,
+        ..Limits::default()
+    });
+    let begin = |name: &str, instance: &str| {
+        let batch = Batch {
+            cluster: cluster(name),
+            instance: instance.parse().unwrap(),
+            ..mk_batch(1, true, vec![], &[])
+        };
+        center.batch(batch, at_ms(0)).map(|_| ())
+    };
+    for instance in ["a", "b"] {
+        begin("c", instance).unwrap();
+        center.end_leases(&instance.parse().unwrap(), 1, at_ms(0));
+    }
+    assert_eq!(begin("d", "e"), Ok(()));
 }
 
 #[test]

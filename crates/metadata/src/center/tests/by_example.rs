@@ -140,6 +140,9 @@ fn a_late_batch_revives_nothing() {
     // Also when the lease ended between.
     sweep_seconds(&center, 1, 20);
     assert_eq!(apply(&center, late, at_ms(20_000)), stale(false));
+    let last = mk_batch(6, true, vec![put("x", 1, 100)], &[]);
+    let what_it_did_is_gone = Err(Fault::LeaseLost);
+    assert_eq!(apply(&center, last, at_ms(20_000)), what_it_did_is_gone);
     assert_eq!(loads(&center), []);
 }
 
@@ -241,6 +244,59 @@ fn a_graceful_end_frees_all_at_once() {
     center.end_leases(&instance, 1, at_ms(1));
     assert_eq!(loads(&center), []);
     assert_eq!(center.sizes().leases, 0);
+}
+
+#[test]
+fn what_calls_free_is_counted_by_cause_with_the_next_sweep() {
+    let center = Center::new(Limits::default());
+    let batch = |epoch, seq, names: &[&str], now| {
+        let puts = names.iter().map(|it| put(it, 1, 1)).collect();
+        let batch = Batch {
+            epoch,
+            ..mk_batch(seq, true, puts, &[])
+        };
+        apply(&center, batch, now).unwrap();
+    };
+    let swept = |now, expected| {
+        assert_eq!(center.sweep(now), expected);
+        assert_eq!(center.sweep(now), Swept::default(), "each is counted once");
+    };
+    batch(1, 1, &["x", "y", "z"], at_ms(0));
+    batch(1, 2, &["x", "y"], at_ms(0));
+    batch(2, 1, &["x", "y", "z", "w"], at_ms(0));
+    swept(
+        at_ms(0),
+        Swept {
+            left_out: 1,
+            replaced: 2,
+            ..Swept::default()
+        },
+    );
+    batch(2, 2, &["v"], at_ms(10_000));
+    center.end_leases(&"a".parse().unwrap(), 2, at_ms(10_000));
+    swept(
+        at_ms(10_000),
+        Swept {
+            leases: 1,
+            charges: 4,
+            released: 1,
+            ..Swept::default()
+        },
+    );
+    center.add(mk_add("u", 1, 1), false, at_ms(20_000)).unwrap();
+    center.remove(&id("u"), false, at_ms(680_000)).unwrap();
+    let rng = &mut mk_rng();
+    for now in [at_ms(680_000), at_ms(690_000)] {
+        center.pick(&mk_pick("r", 1), rng, now).unwrap();
+    }
+    swept(
+        at_ms(690_000),
+        Swept {
+            expired: 1,
+            reservations: 1,
+            ..Swept::default()
+        },
+    );
 }
 
 #[test]

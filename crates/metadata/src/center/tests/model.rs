@@ -33,6 +33,8 @@ pub(super) type Loads = BTreeMap<(Cluster, Address), (i64, i64)>;
 pub(super) trait Engine {
     fn run(&mut self, call: &Call, now: Now) -> Answer;
     fn loads(&self) -> Loads;
+    /// Requests and prefill of each cluster, which are below 0 where too much was taken off.
+    fn sums(&self) -> Vec<(Cluster, i64, i64)>;
     /// Charges with reservations, reservations alone, live leases.
     fn sizes(&self) -> (usize, usize, usize);
 }
@@ -132,6 +134,17 @@ impl Model {
             *load = (load.0 + 1, load.1 + prefill);
         }
         loads
+    }
+
+    pub(super) fn sums(&self) -> Vec<(Cluster, i64, i64)> {
+        let of = |name: &Cluster| {
+            let of_cluster = of_cluster(&self.loads(), name);
+            let sum = of_cluster
+                .values()
+                .fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+            (name.clone(), sum.0, sum.1)
+        };
+        self.clusters.keys().map(of).collect()
     }
 
     pub(super) fn sizes(&self) -> (usize, usize, usize) {
@@ -268,44 +281,54 @@ impl Model {
             && batch.seq <= *last
         {
             let (last, applied) = (*last, batch.seq == *last);
-            return Err(Fault::StaleSeq { last, applied });
+            return Err(if applied && !has_lease {
+                Fault::LeaseLost
+            } else {
+                Fault::StaleSeq { last, applied }
+            });
         }
         term.live = true;
         term.deadline = now + lease;
-        let old = term
-            .owners
-            .get(&batch.shard)
-            .map(|it| it.1.clone())
-            .unwrap_or_default();
-        let mut new = if batch.full {
-            BTreeMap::new()
-        } else {
-            old.clone()
-        };
-        for id in &batch.deletes {
-            new.remove(id);
-        }
-        for put in &batch.puts {
-            new.insert(put.request_id.clone(), (put.ip, put.prompt_length.into()));
-        }
-        let cluster = &self.clusters[&batch.cluster];
-        let ids = batch.puts.iter().map(|it| &it.request_id);
-        let ids: Vec<_> = ids.chain(&batch.deletes).collect();
-        let confirmed = ids
-            .iter()
-            .filter(|it| cluster.reservations.contains_key(**it));
-        let after = new.len();
-        let before = old.len() + confirmed.count();
-        if after > before {
-            self.has_room(after - before)?;
-        }
-        let live = new.len() as u64;
-        let prompt_sum: i64 = new.values().map(|it| it.1).sum();
+        self.end_charges(batch);
+        self.put(batch)
+    }
+
+    /// What a batch ends, whether or not its puts fit.
+    fn end_charges(&mut self, batch: &Batch) {
         let cluster = self.clusters.get_mut(&batch.cluster).unwrap();
-        cluster.reservations.retain(|it, _| !ids.contains(&it));
-        let term = cluster.terms.get_mut(instance).unwrap();
-        term.owners.insert(batch.shard, (batch.seq, new));
-        let resync = (live, prompt_sum) != (batch.live, batch.prompt_sum);
+        let deleted = |id: &RequestId| batch.deletes.contains(id);
+        cluster.reservations.retain(|id, _| !deleted(id));
+        let put = |id: &RequestId| batch.puts.iter().any(|it| it.request_id == *id);
+        let left_out = |id: &RequestId| batch.full && !put(id);
+        let term = cluster.terms.get_mut(&batch.instance).unwrap();
+        if let Some((_, charges)) = term.owners.get_mut(&batch.shard) {
+            charges.retain(|id, _| !deleted(id) && !left_out(id));
+        }
+    }
+
+    fn put(&mut self, batch: &Batch) -> Result<Answer, Fault> {
+        let cluster = &self.clusters[&batch.cluster];
+        let owner = cluster.terms[&batch.instance].owners.get(&batch.shard);
+        let mut charges = owner.map(|it| it.1.clone()).unwrap_or_default();
+        let before = charges.len();
+        let mut confirmed = 0;
+        for put in &batch.puts {
+            let id = &put.request_id;
+            confirmed += usize::from(cluster.reservations.contains_key(id));
+            charges.insert(id.clone(), (put.ip, put.prompt_length.into()));
+        }
+        let more = (charges.len() - before).saturating_sub(confirmed);
+        if more > 0 {
+            self.has_room(more)?;
+        }
+        let totals = (charges.len() as u64, charges.values().map(|it| it.1).sum());
+        let cluster = self.clusters.get_mut(&batch.cluster).unwrap();
+        for put in &batch.puts {
+            cluster.reservations.remove(&put.request_id);
+        }
+        let term = cluster.terms.get_mut(&batch.instance).unwrap();
+        term.owners.insert(batch.shard, (batch.seq, charges));
+        let resync = totals != (batch.live, batch.prompt_sum);
         Ok(Answer::Applied { resync })
     }
 

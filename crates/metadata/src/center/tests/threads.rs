@@ -1,5 +1,9 @@
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    collections::BTreeSet,
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread,
 };
 
@@ -73,13 +77,21 @@ fn nothing_is_left_or_lost_where_calls_meet_sweeps() {
     });
     let now = clock.load(Ordering::Relaxed) + 100_000;
     center.sweep(at_ms(now));
-    assert_eq!(loads(center), []);
     let sizes = center.sizes();
     assert_eq!(
         (sizes.requests, sizes.reservations, sizes.leases),
         (0, 0, 0),
         "{sizes:?}"
     );
+    center.add(mk_add("last", 1, 3), false, at_ms(now)).unwrap();
+    let sizes = center.sizes();
+    let of_cluster = &sizes.by_cluster[0];
+    assert_eq!(
+        (of_cluster.requests, of_cluster.prefill),
+        (1, 3),
+        "{sizes:?}"
+    );
+    center.remove(&id("last"), true, at_ms(now)).unwrap();
     center.sweep(at_ms(now + 100_000));
     let Sizes {
         endpoints,
@@ -88,4 +100,32 @@ fn nothing_is_left_or_lost_where_calls_meet_sweeps() {
         ..
     } = center.sizes();
     assert_eq!((endpoints, clusters, cache_entries), (0, 0, 0));
+}
+
+#[test]
+fn picks_of_one_prompt_at_the_same_time_go_to_one_endpoint() {
+    const THREADS: u64 = 8;
+
+    let center = &Center::new(Limits {
+        cache_max_bytes: 1 << 20,
+        ..Limits::default()
+    });
+    for prompt in 0..200 {
+        let ready = &Barrier::new(THREADS.try_into().unwrap());
+        let picked: BTreeSet<_> = thread::scope(|scope| {
+            let pick = |thread| {
+                let mut pick = mk_pick(&format!("r{prompt}-{thread}"), 64);
+                pick.prompt_hash = vec![prompt].into();
+                (pick.params.load_aware_enable, pick.params.candidate_percent) = (false, 0);
+                let rng = &mut StdRng::seed_from_u64(thread);
+                ready.wait();
+                center.pick(&pick, rng, at_ms(0)).unwrap().picks[0].ip
+            };
+            let picks: Vec<_> = (0..THREADS)
+                .map(|it| scope.spawn(move || pick(it)))
+                .collect();
+            picks.into_iter().map(|it| it.join().unwrap()).collect()
+        });
+        assert_eq!(picked.len(), 1, "prompt {prompt} went to {picked:?}");
+    }
 }
