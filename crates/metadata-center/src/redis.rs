@@ -118,25 +118,7 @@ impl Redis {
     /// # Errors
     /// Of a URL that is none.
     pub fn start(options: RedisOptions, clock: Clock) -> Result<Self, RedisUrlError> {
-        let RedisOptions {
-            url,
-            timeout,
-            limits,
-            cache_log_max_bytes,
-        } = options;
-        let shared = Arc::new(Shared {
-            limits,
-            cache_log_max_bytes,
-            clock,
-            link: Link::new(&url, timeout)?,
-            scripts: Scripts::new(),
-            directory: Directory::default(),
-            cache: CacheIndex::new(limits.cache_max_bytes),
-            log: Log::default(),
-            boot: AtomicU64::new(rand::random()),
-            redis_epoch_ms: AtomicI64::new(0),
-            health: AtomicU8::new(Health::Unreachable as u8),
-        });
+        let shared = Arc::new(Shared::new(options, clock)?);
         let mut tasks = JoinSet::new();
         tasks.spawn(beat::run(Arc::clone(&shared)));
         tasks.spawn(log::follow(Arc::clone(&shared)));
@@ -155,6 +137,28 @@ impl Redis {
 // === impl Shared ===
 
 impl Shared {
+    fn new(options: RedisOptions, clock: Clock) -> Result<Self, RedisUrlError> {
+        let RedisOptions {
+            url,
+            timeout,
+            limits,
+            cache_log_max_bytes,
+        } = options;
+        Ok(Self {
+            limits,
+            cache_log_max_bytes,
+            clock,
+            link: Link::new(&url, timeout)?,
+            scripts: Scripts::new(ToOwned::to_owned),
+            directory: Directory::default(),
+            cache: CacheIndex::new(limits.cache_max_bytes),
+            log: Log::default(),
+            boot: AtomicU64::new(rand::random()),
+            redis_epoch_ms: AtomicI64::new(0),
+            health: AtomicU8::new(Health::Unreachable as u8),
+        })
+    }
+
     fn set_health(&self, health: Health) {
         self.health.store(health as u8, Ordering::Relaxed);
     }

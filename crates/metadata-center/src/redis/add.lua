@@ -14,7 +14,7 @@ local answer = 'added'
 local reserved = redis.call('HGET', RESERVED, id)
 if not endpoints_fit({ endpoint }, max_endpoints) then
   answer = 'limit-endpoints'
-elseif not reserved and not has_room(1 + changed_requests, room) then
+elseif not reserved and not has_room(1, room) then
   answer = 'limit-requests'
 else
   redis.call('HSET', UNOWNED, id, endpoint .. '|' .. prefill)

@@ -63,7 +63,7 @@ async fn beat_while_connected(shared: &Shared, backoff: &mut Backoff) -> Fault {
 impl Shared {
     /// The cluster, which begins now if it is unknown.
     pub(super) async fn open(&self, cluster: &Cluster) -> Result<Arc<Known>, Fault> {
-        if let Some(known) = self.directory.find(cluster) {
+        if let Some(known) = self.directory.find_used(cluster) {
             return Ok(known);
         }
         if self.open_all(&[cluster]).await? != [true]
@@ -106,7 +106,7 @@ impl Shared {
     }
 
     /// Tells Redis which clusters were used since the last beat; says which these are.
-    async fn touch(&self) -> Result<Vec<Cluster>, Fault> {
+    pub(super) async fn touch(&self) -> Result<Vec<Cluster>, Fault> {
         let mut used = self.directory.all();
         used.retain(|it| it.take_used());
         let mut touched = Vec::with_capacity(used.len());
@@ -132,7 +132,7 @@ impl Shared {
     }
 
     /// Learns how much there is of what is bounded over all clusters.
-    async fn count(&self) -> Result<(), Fault> {
+    pub(super) async fn count(&self) -> Result<(), Fault> {
         let mut totals = Counted::default();
         for part in self.directory.all().chunks(MAX_ITEMS) {
             let mut ask = redis::pipe();

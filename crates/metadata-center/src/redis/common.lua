@@ -56,9 +56,9 @@ local function write_changes()
   end
 end
 
--- Whether so many more requests fit.
+-- Whether so many more requests fit after the changes until now.
 local function has_room(more, room)
-  return more <= 0 or tonumber(redis.call('GET', COUNT) or 0) + more <= room
+  return more <= 0 or tonumber(redis.call('GET', COUNT) or 0) + changed_requests + more <= room
 end
 
 -- Whether these endpoints, each once, fit beside those that are there.

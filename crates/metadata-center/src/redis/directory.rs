@@ -56,10 +56,14 @@ pub(super) struct Counted {
 
 impl Directory {
     /// The cluster, which is in use.
-    pub(super) fn find(&self, cluster: &Cluster) -> Option<Arc<Known>> {
-        let known = self.known.read().get(cluster).cloned()?;
+    pub(super) fn find_used(&self, cluster: &Cluster) -> Option<Arc<Known>> {
+        let known = self.find(cluster)?;
         known.mark_used();
         Some(known)
+    }
+
+    pub(super) fn find(&self, cluster: &Cluster) -> Option<Arc<Known>> {
+        self.known.read().get(cluster).cloned()
     }
 
     /// The cluster if it is known, else one that is not kept: another replica may know it.

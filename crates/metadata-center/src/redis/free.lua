@@ -9,12 +9,8 @@ if not deadline then
   return { 0, 1, 0 }
 end
 local is_over = tonumber(deadline) <= now
-if not is_over and (not force or less(epoch, current)) then
+if force and less(epoch, current) or not force and not is_over then
   return { 0, 1, 0 }
-end
-if not is_over then
-  -- Nobody adds to it between the steps.
-  redis.call('ZADD', LEASE, now, instance .. '@' .. current)
 end
 local owners = {}
 for shard = 0, SHARDS - 1 do
@@ -48,7 +44,10 @@ for at, sum in ipairs(redis.call('HMGET', SUM, unpack(owners))) do
 end
 if not left then
   redis.call('ZREM', LEASE, instance .. '@' .. current)
-  redis.call('ZADD', OVER, now, instance)
+  redis.call('ZADD', OVER, deadline, instance)
+elseif not is_over then
+  -- Nobody adds to it between the steps.
+  redis.call('ZADD', LEASE, now, instance .. '@' .. current)
 end
 write_changes()
 return { freed, left and 0 or 1, left and 0 or 1 }

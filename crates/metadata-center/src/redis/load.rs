@@ -38,6 +38,8 @@ pub(super) struct Freed {
 
 /// One item of a batch.
 enum Item<'a> {
+    /// A full batch does not name it.
+    LeftOut(&'a str),
     Delete(&'a str),
     Put(&'a Put),
 }
@@ -140,19 +142,19 @@ impl Shared {
         let known = if batch.full {
             self.open(&batch.cluster).await?
         } else {
-            self.directory.find_or_name(&batch.cluster)
+            let known = self.directory.find_or_name(&batch.cluster);
+            known.mark_used();
+            known
         };
-        let absent = if batch.full {
-            self.absent(&known, &batch).await?
+        let left_out = if batch.full {
+            self.left_out(&known, &batch).await?
         } else {
             Vec::new()
         };
-        let deletes = batch.deletes.iter().map(RequestId::as_str);
-        let deletes = deletes.chain(absent.iter().map(String::as_str));
-        let items: Vec<_> = deletes
-            .map(Item::Delete)
-            .chain(batch.puts.iter().map(Item::Put))
-            .collect();
+        let left_out = left_out.iter().map(|it| Item::LeftOut(it));
+        let deletes = batch.deletes.iter().map(|it| Item::Delete(it.as_str()));
+        let puts = batch.puts.iter().map(Item::Put);
+        let items: Vec<_> = left_out.chain(deletes).chain(puts).collect();
         for _ in 0..MAX_ATTEMPTS {
             match self.apply(&known, &batch, &items).await? {
                 Part::Applied { live, prompt_sum } => {
@@ -205,7 +207,7 @@ impl Shared {
     }
 
     /// What the owner has beside the puts of its full batch. Nobody else writes there.
-    async fn absent(&self, known: &Known, batch: &Batch) -> Result<Vec<String>, Fault> {
+    async fn left_out(&self, known: &Known, batch: &Batch) -> Result<Vec<String>, Fault> {
         let puts: HashSet<_> = batch.puts.iter().map(|it| it.request_id.as_str()).collect();
         let deletes: HashSet<_> = batch.deletes.iter().map(RequestId::as_str).collect();
         let Batch {
@@ -215,7 +217,7 @@ impl Shared {
             ..
         } = batch;
         let charges = known.key(&format!("r:{instance}@{epoch}:{shard}"));
-        let (mut cursor, mut absent) = (0, HashSet::new());
+        let (mut cursor, mut left_out) = (0, HashSet::new());
         loop {
             let mut scan = redis::pipe();
             scan.cmd("HSCAN")
@@ -225,10 +227,10 @@ impl Shared {
                 .arg(MAX_ITEMS);
             let ((next, found),): ((u64, Vec<(String, String)>),) = self.link.query(&scan).await?;
             let named = |id: &String| puts.contains(id.as_str()) || deletes.contains(id.as_str());
-            absent.extend(found.into_iter().map(|it| it.0).filter(|it| !named(it)));
+            left_out.extend(found.into_iter().map(|it| it.0).filter(|it| !named(it)));
             cursor = next;
             if cursor == 0 {
-                return Ok(absent.into_iter().collect());
+                return Ok(left_out.into_iter().collect());
             }
         }
     }
@@ -265,11 +267,13 @@ impl Shared {
         script.arg(room(self.limits.instances, others.leases));
         script.arg(room(max_instances, others.instances));
         script.arg(self.limits.endpoints);
-        let is_delete = |it: &&Item<'_>| matches!(it, Item::Delete(_));
-        script.arg(items.iter().filter(is_delete).count());
+        let left_out = |it: &&Item<'_>| matches!(it, Item::LeftOut(_));
+        let delete = |it: &&Item<'_>| matches!(it, Item::Delete(_));
+        script.arg(items.iter().filter(left_out).count());
+        script.arg(items.iter().filter(delete).count());
         for item in items {
             match item {
-                Item::Delete(id) => script.arg(*id),
+                Item::LeftOut(id) | Item::Delete(id) => script.arg(*id),
                 Item::Put(put) => {
                     script.arg(put.request_id.as_str()).arg(put.ip.to_string());
                     script.arg(i64::from(put.prompt_length))

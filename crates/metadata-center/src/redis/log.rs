@@ -126,7 +126,7 @@ impl Shared {
 
     pub(super) fn query(&self, query: &Query) -> Result<Locations, Fault> {
         query.validate()?;
-        self.directory.find(&query.cluster);
+        self.directory.find_used(&query.cluster);
         let hashes = query.prompt_hash.hashes();
         let locations = if let Some(candidates) = &query.candidates {
             self.cache.locations_of(&query.cluster, hashes, candidates)

@@ -64,6 +64,8 @@ impl Shared {
             swept.reservations += reservations;
             swept.expired += unowned;
             swept.endpoints += endpoints;
+            // Its instance may be one to forget by now.
+            let more = more || !leases.is_empty();
             for lease in leases {
                 // The instance may have this character in its name, the epoch has not.
                 let Some((instance, epoch)) = lease.rsplit_once('@') else {

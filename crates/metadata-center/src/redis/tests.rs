@@ -1,6 +1,7 @@
 //! The engine on a real Redis.
 
 mod basics;
+mod state;
 
 use std::{future::Future, time::Duration};
 
@@ -8,7 +9,6 @@ use metadata::{
     Address, Cluster, Fault, RequestId,
     wire::{
         batch::{Batch, Put},
-        cache::{Query, Save},
         load::{Add, Load, PromptLength},
         pick::{Candidate, Params, Pick},
     },

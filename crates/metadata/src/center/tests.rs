@@ -4,6 +4,7 @@ mod bounds;
 mod by_example;
 mod model;
 mod random;
+mod steps;
 mod threads;
 
 use std::time::Duration;
