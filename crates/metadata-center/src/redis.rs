@@ -39,6 +39,7 @@ use metadata::{
     },
 };
 use moment::Clock;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use self::{directory::Directory, link::Link, log::Log, scripts::Scripts};
@@ -80,6 +81,8 @@ struct Shared {
     directory: Directory,
     cache: CacheIndex,
     log: Log,
+    /// What calls freed since the last sweep; they do so seldom.
+    freed: Mutex<Swept>,
     boot: AtomicU64,
     /// Milliseconds since 1970 at Redis when our clock started.
     redis_epoch_ms: AtomicI64,
@@ -153,6 +156,7 @@ impl Shared {
             directory: Directory::default(),
             cache: CacheIndex::new(limits.cache_max_bytes),
             log: Log::default(),
+            freed: Mutex::default(),
             boot: AtomicU64::new(rand::random()),
             redis_epoch_ms: AtomicI64::new(0),
             health: AtomicU8::new(Health::Unreachable as u8),

@@ -1,4 +1,4 @@
--- Charges a request without an owner; with `only_look` it only says what is there.
+-- Charges a request without an owner; with `only_look` it only says what is there, and how many that were over it ended.
 local id, endpoint, prefill, expire_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local room, max_endpoints, only_look = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == '1'
 
@@ -8,7 +8,7 @@ if known then
 end
 if only_look then
   write_changes()
-  return { 'unknown' }
+  return { 'unknown', tostring(-changed_requests) }
 end
 local answer = 'added'
 local reserved = redis.call('HGET', RESERVED, id)

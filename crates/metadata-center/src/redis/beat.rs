@@ -21,6 +21,9 @@ use super::{
 
 const BEAT: Duration = Duration::from_secs(1);
 
+/// Boot id, time in seconds and microseconds, clusters.
+type Beat = (String, (i64, i64), Vec<String>);
+
 /// Keeps the connection, and what is known of Redis.
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut backoff = Backoff::new();
@@ -81,8 +84,7 @@ impl Shared {
         ask.cmd("GET").arg(keys::BOOT);
         ask.cmd("TIME");
         ask.cmd("ZRANGE").arg(keys::CLUSTERS).arg(0).arg(-1);
-        type Answer = (String, (i64, i64), Vec<String>);
-        let (boot, (seconds, micros), names): Answer = self.link.query(&ask).await?;
+        let (boot, (seconds, micros), names): Beat = self.link.query(&ask).await?;
         let ours = i64::try_from(self.clock.now().since_start().as_millis()).unwrap_or(i64::MAX);
         self.redis_epoch_ms
             .store(seconds * 1000 + micros / 1000 - ours, Ordering::Relaxed);
@@ -112,11 +114,16 @@ impl Shared {
         let mut touched = Vec::with_capacity(used.len());
         for part in used.chunks(MAX_ITEMS) {
             let names: Vec<_> = part.iter().map(|it| &it.name).collect();
-            let opened = self.open_all(&names).await;
-            if opened.is_err() {
-                used.iter().for_each(|it| it.mark_used());
-            }
-            let opened = names.into_iter().zip(opened?).filter(|(_, opened)| *opened);
+            let opened = match self.open_all(&names).await {
+                Ok(opened) => opened,
+                Err(fault) => {
+                    for known in &used {
+                        known.mark_used();
+                    }
+                    return Err(fault);
+                }
+            };
+            let opened = names.into_iter().zip(opened).filter(|(_, opened)| *opened);
             touched.extend(opened.map(|(name, _)| name.clone()));
         }
         Ok(touched)

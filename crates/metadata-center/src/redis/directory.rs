@@ -131,6 +131,13 @@ impl Directory {
         self.totals.set(totals);
     }
 
+    /// So many requests of the cluster ended since the last beat.
+    pub(super) fn subtract_requests(&self, known: &Known, ended: i64) {
+        for counts in [&self.totals, &known.counts] {
+            counts.requests.fetch_sub(ended, Ordering::Relaxed);
+        }
+    }
+
     /// How much there is in the other clusters.
     pub(super) fn others(&self, known: &Known) -> Counted {
         let (all, own) = (self.totals.get(), known.counts.get());

@@ -137,7 +137,8 @@ pub(super) fn is_out_of_memory(fault: &Fault) -> bool {
 
 fn fault(error: &RedisError) -> Fault {
     let text = error.to_string();
-    if error.code() == Some("OOM") || text.contains("OOM command not allowed") {
+    // Alone, of a script and within a pipeline it is worded differently around this.
+    if text.contains("command not allowed when used memory") {
         return unavailable(OUT_OF_MEMORY);
     }
     Fault::BackendUnavailable(format!("Redis: {text}"))

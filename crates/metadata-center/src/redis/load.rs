@@ -22,6 +22,9 @@ const MAX_ATTEMPTS: usize = 8;
 /// Calls to Redis at a time where one of each cluster is due.
 const AT_ONCE: usize = 32;
 
+/// Whether a note was written, the cluster that it names, and an early delete.
+type Notes = (Option<String>, Option<String>, Option<String>);
+
 /// A delete that came before its add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Early {
@@ -69,8 +72,7 @@ impl Shared {
         first.arg("NX").arg("EX").arg(keep_s);
         first.cmd("GET").arg(&note);
         first.cmd("GET").arg(keys::gone(&add.request_id));
-        type First = (Option<String>, Option<String>, Option<String>);
-        let (set, noted, gone): First = self.link.query(&first).await?;
+        let (set, noted, gone): Notes = self.link.query(&first).await?;
         if set.is_none()
             && let Some(noted) = noted
         {
@@ -158,14 +160,24 @@ impl Shared {
         for _ in 0..MAX_ATTEMPTS {
             match self.apply(&known, &batch, &items).await? {
                 Part::Applied { live, prompt_sum } => {
+                    let left_out = |it: &&Item<'_>| matches!(it, Item::LeftOut(_));
+                    let left_out = items.iter().filter(left_out).count();
+                    self.freed.lock().left_out += left_out;
                     return Ok(Applied {
                         resync: (live, prompt_sum) != (batch.live, batch.prompt_sum),
                         lease_ms: batch.lease_ms,
                     });
                 }
                 Part::Blocked { epoch, over } => {
-                    self.free(&known, batch.instance.as_str(), epoch, !over)
-                        .await?;
+                    let instance = batch.instance.as_str();
+                    let freed = self.free(&known, instance, epoch, !over).await?;
+                    let mut all = self.freed.lock();
+                    if over {
+                        all.leases += freed.leases;
+                        all.charges += freed.charges;
+                    } else {
+                        all.replaced += freed.charges;
+                    }
                 }
             }
         }
@@ -175,7 +187,9 @@ impl Shared {
     pub(super) async fn end_leases(&self, instance: &Instance, epoch: u64) -> Result<(), Fault> {
         for part in self.directory.all().chunks(AT_ONCE) {
             let free = |known| self.free(known, instance.as_str(), epoch, true);
-            try_join_all(part.iter().map(|it| free(it))).await?;
+            for freed in try_join_all(part.iter().map(|it| free(it))).await? {
+                self.freed.lock().released += freed.charges;
+            }
         }
         Ok(())
     }
@@ -319,6 +333,11 @@ impl Shared {
         let answer: Vec<String> = self.link.invoke(&script).await?;
         Ok(match words(&answer).as_slice() {
             ["known", ip] => Some((*ip).to_owned()),
+            ["unknown", ended] => {
+                let ended = ended.parse().unwrap_or(0);
+                self.directory.subtract_requests(&known, ended);
+                None
+            }
             _ => None,
         })
     }

@@ -1,6 +1,6 @@
 //! What is over is freed, a little at a time. Each replica does it; what one has done another finds done.
 
-use std::sync::atomic::Ordering;
+use std::{mem, sync::atomic::Ordering};
 
 use futures::future::try_join_all;
 use metadata::{Cluster, Fault, Swept};
@@ -20,7 +20,7 @@ impl Shared {
     pub(super) async fn sweep(&self) -> Result<Swept, Fault> {
         let mut swept = Swept {
             cache_entries: self.cache.sweep(self.clock.now()),
-            ..Swept::default()
+            ..mem::take(&mut *self.freed.lock())
         };
         for part in self.directory.all().chunks(AT_ONCE) {
             for one in try_join_all(part.iter().map(|it| self.sweep_cluster(it))).await? {

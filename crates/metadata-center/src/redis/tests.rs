@@ -1,6 +1,9 @@
 //! The engine on a real Redis.
 
 mod basics;
+mod log;
+mod replicas;
+mod score;
 mod state;
 
 use std::{future::Future, time::Duration};

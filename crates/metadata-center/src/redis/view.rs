@@ -15,18 +15,20 @@ use super::{Shared, directory::Known, keys, scripts::MAX_ITEMS};
 /// Clusters whose endpoints one call reads.
 const AT_ONCE: usize = 16;
 
+/// By endpoint.
+type Sums = BTreeMap<String, i64>;
+/// Endpoints and requests; the deadlines of leases; the prompt sums of owners.
+type State = (u64, Option<i64>, Vec<(String, i64)>, Vec<(String, i64)>);
+/// Requests and prefill of each endpoint; reservations and leases.
+type Size = (Vec<i64>, Vec<i64>, usize, usize);
+
 // === impl Shared ===
 
 impl Shared {
     pub(super) async fn loads(&self, cluster: &Cluster) -> Result<Option<Vec<Load>>, Fault> {
         let known = self.directory.find_or_name(cluster);
-        let mut ask = redis::pipe();
-        for name in ["n", "p", "t"] {
-            ask.cmd("HGETALL").arg(known.key(name));
-        }
-        ask.atomic();
-        type Sums = BTreeMap<String, i64>;
-        let (requests, prefill, changed): (Sums, Sums, Sums) = self.link.query(&ask).await?;
+        let script = self.scripts.loads.key(&known.prefix);
+        let (requests, prefill, changed): (Sums, Sums, Sums) = self.link.invoke(&script).await?;
         if requests.is_empty() && !self.exists(cluster).await? {
             return Ok(None);
         }
@@ -51,8 +53,7 @@ impl Shared {
             ask.cmd("ZRANGE").arg(known.key("lease")).arg(0).arg(-1);
             ask.arg("WITHSCORES");
             ask.cmd("HGETALL").arg(known.key("s"));
-            type Answer = (u64, Option<i64>, Vec<(String, i64)>, Vec<(String, i64)>);
-            let (endpoints, requests, leases, owners): Answer = self.link.query(&ask).await?;
+            let (endpoints, requests, leases, owners): State = self.link.query(&ask).await?;
             let totals = self.totals(&known, &owners).await?;
             let mut leases = self.read_leases(&leases, &totals);
             leases.sort_unstable_by(|a, b| a.instance.cmp(&b.instance));
@@ -83,12 +84,10 @@ impl Shared {
                 ask.cmd("ZCARD").arg(known.key("v"));
                 ask.cmd("ZCARD").arg(known.key("lease"));
             }
-            type Answer = (Vec<i64>, Vec<i64>, usize, usize);
             let answers: Vec<redis::Value> = self.link.query(&ask).await?;
             for (known, answer) in part.iter().zip(answers.chunks(4)) {
                 let answer = redis::Value::Array(answer.to_vec());
-                let answer: Answer =
-                    redis::from_redis_value(answer).map_err(|_| Fault::Internal)?;
+                let answer: Size = redis::from_redis_value(answer).map_err(|_| Fault::Internal)?;
                 let (requests, prefill, reservations, leases) = answer;
                 let all: i64 = requests.iter().sum();
                 sizes.clusters += 1;

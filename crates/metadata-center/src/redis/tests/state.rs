@@ -177,7 +177,7 @@ fn loads_are_the_sum_of_what_lives() {
         ..Limits::default()
     };
     let mut runner = TestRunner::new(ProptestConfig {
-        cases: 64,
+        cases: 32,
         failure_persistence: None,
         ..ProptestConfig::default()
     });
