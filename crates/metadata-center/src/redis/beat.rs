@@ -20,6 +20,8 @@ use super::{
 };
 
 const BEAT: Duration = Duration::from_secs(1);
+/// One that comes late is no reason to leave a connection that calls use.
+const MAX_MISSED: u32 = 3;
 
 /// Boot id, time in seconds and microseconds, clusters.
 type Beat = (String, (i64, i64), Vec<String>);
@@ -39,9 +41,11 @@ pub(super) async fn run(shared: Arc<Shared>) {
     }
 }
 
+/// Until the connection fails, or too many beats.
 async fn beat_while_connected(shared: &Shared, backoff: &mut Backoff) -> Fault {
     let mut beats = interval(BEAT);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut missed = 0;
     loop {
         tokio::select! {
             _ = beats.tick() => {}
@@ -51,12 +55,20 @@ async fn beat_while_connected(shared: &Shared, backoff: &mut Backoff) -> Fault {
             Ok(()) => {
                 shared.set_health(Health::Up);
                 backoff.reset();
+                missed = 0;
             }
             Err(fault) if is_out_of_memory(&fault) => {
                 shared.set_health(Health::OutOfMemory);
                 warn!("Redis is out of memory: raise its maxmemory");
+                missed = 0;
             }
-            Err(fault) => return fault,
+            Err(fault) => {
+                shared.set_health(Health::Unreachable);
+                missed += 1;
+                if missed == MAX_MISSED || !shared.link.is_connected() {
+                    return fault;
+                }
+            }
         }
     }
 }

@@ -52,6 +52,10 @@ impl Link {
         Ok(())
     }
 
+    pub(super) fn is_connected(&self) -> bool {
+        self.current.load().is_some()
+    }
+
     pub(super) fn disconnect(&self) {
         self.current.store(None);
     }
@@ -108,6 +112,8 @@ impl Link {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
                 if error.is_unrecoverable_error() || error.is_io_error() {
+                    // Unless it was renewed meanwhile.
+                    self.current.compare_and_swap(&connection, None);
                     self.failed.notify_one();
                 }
                 Err(fault(&error))
@@ -120,9 +126,8 @@ impl Link {
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The client knows the password.
-        let connected = self.current.load().is_some();
         f.debug_struct("Link")
-            .field("connected", &connected)
+            .field("connected", &self.is_connected())
             .finish_non_exhaustive()
     }
 }

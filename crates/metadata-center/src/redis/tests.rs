@@ -1,6 +1,7 @@
 //! The engine on a real Redis.
 
 mod basics;
+mod bounds;
 mod log;
 mod replicas;
 mod score;

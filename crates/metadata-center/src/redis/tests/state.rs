@@ -111,6 +111,22 @@ impl InRedis {
         done.map_or_else(Answer::Refused, |()| Answer::Done)
     }
 
+    /// What is kept long after the last call, but for what Redis ends by its own clock.
+    fn keys_after_all(&mut self) -> Vec<String> {
+        let an_hour = 3_600_000;
+        for hour in 1..=3 {
+            let now = at_ms(1_000_000_000 + hour * an_hour);
+            model::Engine::run(self, &Call::Sweep, now);
+        }
+        let mut ask = redis::pipe();
+        ask.cmd("KEYS").arg("mc1:*");
+        let asked = self.runtime.block_on(self.shared.link.query(&ask));
+        let (mut keys,): (Vec<String>,) = asked.unwrap();
+        let noted = |key: &str| key.starts_with("mc1:id:") || key.starts_with("mc1:gone:");
+        keys.retain(|key| !noted(key));
+        keys
+    }
+
     /// Redis would end the note of an early delete by its own clock.
     async fn keep_early(&mut self, id: &RequestId, now: Now) {
         let mut keep = redis::pipe();
@@ -185,7 +201,9 @@ fn loads_are_the_sum_of_what_lives() {
     let ran = runner.run(&any_steps(), |steps| {
         let engine = &mut *engine.borrow_mut();
         engine.restart();
-        run(steps, engine, limits)
+        run(steps, engine, limits)?;
+        prop_assert_eq!(engine.keys_after_all(), Vec::<String>::new());
+        Ok(())
     });
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
