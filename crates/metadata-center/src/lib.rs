@@ -18,6 +18,7 @@ mod metrics;
 mod openapi;
 mod program;
 mod query;
+mod redis;
 mod reply;
 mod route;
 mod server;
@@ -34,3 +35,5 @@ pub use server::{ServeError, Server};
 pub use service::{Service, Settings};
 pub use tls::Acceptor;
 pub use token::Tokens;
+
+pub use self::redis::{CacheLog, Redis, RedisOptions, RedisUrlError};

@@ -5,6 +5,7 @@ mod charges;
 mod model;
 mod picks;
 mod random;
+mod steps;
 mod threads;
 
 use std::{cell::RefCell, time::Duration};

@@ -1,0 +1,317 @@
+//! Which prompts endpoints have seen: kept in this replica, and shared with the others by one stream for each cluster.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use metadata::{
+    Address, Cluster, Fault,
+    wire::{
+        cache::{Locations, Query, Save},
+        pick::Pick,
+    },
+};
+use redis::{
+    Cmd, FromRedisValue, Value,
+    aio::MultiplexedConnection,
+    streams::{StreamId, StreamReadReply},
+};
+use tokio::{task::yield_now, time::timeout};
+use tracing::debug;
+
+use super::{Shared, backoff::Backoff, directory::Known, link::unavailable};
+
+/// For how long a read waits at Redis for something new; a new cluster is read from so long after it is known.
+const BLOCK: Duration = Duration::from_secs(1);
+/// A read that takes longer has lost its connection.
+const READ_LIMIT: Duration = Duration::from_secs(3);
+/// A replica serves after so long though it has not read all.
+const REPLAY_LIMIT: Duration = Duration::from_secs(5);
+/// Entries of one read, of all streams: at most 64 MiB, for the longest prompt has 64 KiB.
+const READ_ENTRIES: usize = 1024;
+/// What an entry takes beside its hashes: its number, and the names and texts of its fields.
+const ENTRY_BYTES: u64 = 64;
+/// No stream is cut shorter, however many there are.
+const LEAST_LENGTH: u64 = 64;
+
+/// How far the shared log of prompt caches is, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheLog {
+    /// Saves that reached no other replica.
+    pub append_errors: u64,
+    /// How old the last entry was when it was read.
+    pub lag: Duration,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    replayed: AtomicBool,
+    append_errors: AtomicU64,
+    lag_ms: AtomicU64,
+    /// Of the entries that this replica appended, the latest most.
+    mean_bytes: AtomicU64,
+}
+
+/// The last entry that was read, by cluster.
+type Positions = BTreeMap<Cluster, String>;
+
+/// Reads what replicas append, from the beginning.
+pub(super) async fn follow(shared: Arc<Shared>) {
+    let mut backoff = Backoff::new();
+    let mut positions = Positions::new();
+    loop {
+        let fault = match shared.link.dedicated().await {
+            Ok(connection) => {
+                backoff.reset();
+                shared.read_log(connection, &mut positions).await
+            }
+            Err(fault) => fault,
+        };
+        debug!(%fault, "the cache log is not read");
+        backoff.wait().await;
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    pub(super) async fn save(&self, save: &Save) -> Result<(), Fault> {
+        save.validate()?;
+        let opened = self.open(&save.cluster).await;
+        if let Err(fault @ Fault::Limit(_)) = opened {
+            return Err(fault);
+        }
+        let ttl_s = save.ttl_s.unwrap_or_else(|| {
+            u32::try_from(self.limits.cache_expire.as_secs()).unwrap_or(u32::MAX)
+        });
+        let hashes = save.prompt_hash.hashes();
+        let ttl = Duration::from_secs(ttl_s.into());
+        let now = self.clock.now();
+        self.cache
+            .save(&save.cluster, save.ip, hashes, ttl, save.capacity, now);
+        if hashes.is_empty() {
+            return Ok(());
+        }
+        let bytes = bytes_of(hashes);
+        self.log.measure(bytes.len());
+        let fields = |entry: &mut Cmd| {
+            entry.arg("e").arg(save.ip.to_string()).arg("h").arg(bytes);
+            entry.arg("x").arg(ttl_s);
+            if let Some(capacity) = save.capacity {
+                entry.arg("g").arg(capacity);
+            }
+        };
+        match opened {
+            Ok(known) => self.append(&known, fields).await,
+            Err(fault) => self.log.count_append_error(&fault),
+        }
+        Ok(())
+    }
+
+    /// The endpoint of a pick will have its prompt. The other replicas learn it from the script of the pick.
+    pub(super) fn expect_prompt(&self, pick: &Pick, ip: Address, ttl_s: u32) {
+        let hashes = pick.prompt_hash.hashes();
+        let ttl = Duration::from_secs(ttl_s.into());
+        let now = self.clock.now();
+        self.cache.insert(&pick.cluster, ip, hashes, ttl, now);
+        if !hashes.is_empty() {
+            self.log.measure(size_of_val(hashes));
+        }
+    }
+
+    pub(super) fn query(&self, query: &Query) -> Result<Locations, Fault> {
+        query.validate()?;
+        self.directory.find_used(&query.cluster);
+        let hashes = query.prompt_hash.hashes();
+        let locations = if let Some(candidates) = &query.candidates {
+            self.cache.locations_of(&query.cluster, hashes, candidates)
+        } else {
+            let mut locations = self.cache.locations(&query.cluster, hashes);
+            let top_k = query.limit().unwrap_or(self.limits.cache_top_k);
+            locations.truncate(usize::try_from(top_k).unwrap_or(usize::MAX));
+            locations
+        };
+        Ok(Locations { locations })
+    }
+
+    pub(super) async fn purge(&self, cluster: &Cluster, ip: Address) {
+        self.cache.purge(cluster, ip);
+        // Of an unknown cluster nobody has anything.
+        if let Some(known) = self.directory.find(cluster) {
+            let fields = |entry: &mut Cmd| {
+                entry.arg("d").arg(ip.to_string());
+            };
+            self.append(&known, fields).await;
+        }
+    }
+
+    /// To how many entries the stream of a cluster is cut: what all may take, in equal parts.
+    pub(super) fn log_length(&self) -> u64 {
+        let clusters = self.directory.len().max(1);
+        let mean = ENTRY_BYTES + self.log.mean_bytes.load(Ordering::Relaxed);
+        (self.cache_log_max_bytes / clusters / mean).max(LEAST_LENGTH)
+    }
+
+    /// Where that fails, the other replicas do not know it.
+    async fn append(&self, known: &Known, fields: impl FnOnce(&mut Cmd)) {
+        let mut entry = redis::cmd("XADD");
+        entry.arg(known.key("k")).arg("MAXLEN").arg("~");
+        entry.arg(self.log_length()).arg("*");
+        fields(&mut entry);
+        let mut append = redis::pipe();
+        append.add_command(entry).ignore();
+        if let Err(fault) = self.link.query::<()>(&append).await {
+            self.log.count_append_error(&fault);
+        }
+    }
+
+    /// Reads the streams of all clusters until that fails.
+    async fn read_log(
+        &self,
+        mut connection: MultiplexedConnection,
+        positions: &mut Positions,
+    ) -> Fault {
+        let mut boot = self.boot.load(Ordering::Relaxed);
+        let begun = self.clock.now();
+        loop {
+            if boot != self.boot.load(Ordering::Relaxed) {
+                boot = self.boot.load(Ordering::Relaxed);
+                positions.clear();
+            }
+            if self.clock.now().since(begun) >= REPLAY_LIMIT {
+                self.log.replayed.store(true, Ordering::Relaxed);
+            }
+            let clusters = self.directory.all();
+            if clusters.is_empty() {
+                // Before the first beat nothing is known; after it there is nothing.
+                if self.directory.is_listed() {
+                    self.log.replayed.store(true, Ordering::Relaxed);
+                }
+                let _new = timeout(BLOCK, self.directory.changed()).await;
+                continue;
+            }
+            let read = self.read_command(&clusters, positions);
+            let entries = match timeout(READ_LIMIT, read.query_async(&mut connection)).await {
+                Ok(Ok(entries)) => entries,
+                Ok(Err(error)) => return unavailable(&error.to_string()),
+                Err(_) => return unavailable("a read does not end"),
+            };
+            let entries: Option<StreamReadReply> = entries;
+            self.take_entries(&clusters, entries.unwrap_or_default(), positions)
+                .await;
+        }
+    }
+
+    fn read_command(&self, clusters: &[Arc<Known>], positions: &Positions) -> Cmd {
+        let mut read = redis::cmd("XREAD");
+        read.arg("COUNT")
+            .arg((READ_ENTRIES / clusters.len()).max(1));
+        if self.log.is_replayed() {
+            read.arg("BLOCK").arg(BLOCK.as_millis().to_string());
+        }
+        read.arg("STREAMS");
+        for known in clusters {
+            read.arg(known.key("k"));
+        }
+        for known in clusters {
+            read.arg(positions.get(&known.name).map_or("0", String::as_str));
+        }
+        read
+    }
+
+    async fn take_entries(
+        &self,
+        clusters: &[Arc<Known>],
+        read: StreamReadReply,
+        positions: &mut Positions,
+    ) {
+        let known: BTreeMap<_, _> = clusters.iter().map(|it| (it.key("k"), &it.name)).collect();
+        positions.retain(|name, _| clusters.iter().any(|it| it.name == *name));
+        if read.keys.is_empty() {
+            self.log.replayed.store(true, Ordering::Relaxed);
+        }
+        for stream in read.keys {
+            let Some(cluster) = known.get(&stream.key) else {
+                continue;
+            };
+            for entry in &stream.ids {
+                self.apply_entry(cluster, entry);
+                // One of a long prompt takes half a millisecond.
+                yield_now().await;
+            }
+            if let Some(last) = stream.ids.into_iter().last() {
+                positions.insert((*cluster).clone(), last.id);
+            }
+        }
+    }
+
+    fn apply_entry(&self, cluster: &Cluster, entry: &StreamId) {
+        let (at_ms, _) = entry.id.split_once('-').unwrap_or_default();
+        let age_ms = self.redis_ms() - at_ms.parse().unwrap_or(0);
+        let age = Duration::from_millis(u64::try_from(age_ms).unwrap_or(0));
+        self.log.set_lag(age);
+        if let Some(ip) = field::<String>(entry, "d").and_then(|it| it.parse().ok()) {
+            self.cache.purge(cluster, ip);
+        }
+        let saved = field::<String>(entry, "e").and_then(|it| it.parse().ok());
+        if let (Some(ip), Some(hashes)) = (saved, field::<Vec<u8>>(entry, "h")) {
+            let ttl = Duration::from_secs(field(entry, "x").unwrap_or(0)).saturating_sub(age);
+            if !ttl.is_zero() {
+                let hashes = hashes_of(&hashes);
+                let capacity = field(entry, "g");
+                let now = self.clock.now();
+                self.cache.save(cluster, ip, &hashes, ttl, capacity, now);
+            }
+        }
+    }
+}
+
+fn field<T: FromRedisValue>(entry: &StreamId, name: &str) -> Option<T> {
+    let value: &Value = entry.map.get(name)?;
+    T::from_redis_value_ref(value).ok()
+}
+
+pub(super) fn bytes_of(hashes: &[u64]) -> Vec<u8> {
+    hashes.iter().flat_map(|it| it.to_le_bytes()).collect()
+}
+
+fn hashes_of(bytes: &[u8]) -> Vec<u64> {
+    let (hashes, _) = bytes.as_chunks();
+    hashes.iter().map(|it| u64::from_le_bytes(*it)).collect()
+}
+
+// === impl Log ===
+
+impl Log {
+    pub(super) fn is_replayed(&self) -> bool {
+        self.replayed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn state(&self) -> CacheLog {
+        CacheLog {
+            append_errors: self.append_errors.load(Ordering::Relaxed),
+            lag: Duration::from_millis(self.lag_ms.load(Ordering::Relaxed)),
+        }
+    }
+
+    fn count_append_error(&self, fault: &Fault) {
+        debug!(%fault, "a save stays in this replica");
+        self.append_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn set_lag(&self, age: Duration) {
+        let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        self.lag_ms.store(age, Ordering::Relaxed);
+    }
+
+    fn measure(&self, bytes: usize) {
+        let mean = self.mean_bytes.load(Ordering::Relaxed);
+        let mean = (mean * 63 + bytes as u64) / 64;
+        self.mean_bytes.store(mean, Ordering::Relaxed);
+    }
+}
