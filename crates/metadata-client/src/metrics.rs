@@ -213,3 +213,34 @@ impl<T: Transport> fmt::Debug for ClientCollector<T> {
         f.debug_tuple("ClientCollector").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+
+    use super::*;
+    use crate::{answer, transport::CallError};
+
+    /// What is not among the outcomes would count as a success.
+    #[test]
+    fn each_failure_has_an_outcome_of_its_own() {
+        let refused = answer::read::<u32>(&crate::transport::Reply {
+            status: StatusCode::NOT_FOUND,
+            boot: None,
+            body: bytes::Bytes::new(),
+        });
+        let failures = [
+            Unavailable::NoAddress,
+            Unavailable::BreakerOpen,
+            Unavailable::Timeout(Duration::ZERO),
+            CallError::Connect(String::new()).into(),
+            CallError::Broken(String::new()).into(),
+            CallError::TooLarge.into(),
+            Unavailable::Status(StatusCode::BAD_GATEWAY),
+            refused.unwrap_err(),
+            Unavailable::Malformed(String::new()),
+        ];
+        let reasons = failures.each_ref().map(Unavailable::reason);
+        assert_eq!(reasons, OUTCOMES[1..]);
+    }
+}
