@@ -350,11 +350,15 @@ fn loads(center: &Center) -> BTreeMap<Address, (i32, i32)> {
 }
 
 proptest! {
-    /// Few changes may wait, so that they overflow often.
+    /// Few changes may wait, so that they overflow often, and the service may have room for few of the requests.
     #[test]
-    fn the_service_learns_all_in_the_end(steps in vec(any_step(), 1..120), max_waiting in 0..12usize) {
+    fn the_service_learns_all_in_the_end(
+        steps in vec(any_step(), 1..120),
+        max_waiting in 0..12usize,
+        requests in 10..30usize,
+    ) {
         let outbox = mk_outbox(max_waiting);
-        let limits = Limits { cache_max_bytes: 1 << 20, ..Limits::default() };
+        let limits = Limits { requests, cache_max_bytes: 1 << 20, ..Limits::default() };
         let mut center = Center::new(limits);
         let mut second = 0;
         let mut live = BTreeMap::new();
@@ -381,7 +385,13 @@ proptest! {
             }
             prop_assert!(outbox.waiting() <= max_waiting);
         }
-        // A renewal finds what was lost, and one more batch mends it.
+        // As many as the service has room for.
+        while live.len() > requests
+            && let Some((number, _)) = live.pop_first()
+        {
+            outbox.delete(&id(number), false);
+        }
+        // A renewal finds what was lost, one more batch mends it, and one after that what had no room before.
         for _ in 0..3 {
             second += 5;
             for shard in 0..SHARDS {
