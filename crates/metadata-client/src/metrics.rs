@@ -221,6 +221,18 @@ mod tests {
     use super::*;
     use crate::{answer, transport::CallError};
 
+    #[test]
+    fn outcomes_calls_and_causes_are_documented() {
+        let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metadata-client.md");
+        let docs = std::fs::read_to_string(docs).unwrap();
+        let (_, metrics) = docs.split_once("## Metrics").unwrap();
+        let calls = CallName::ALL.map(CallName::label);
+        let causes = FullCause::ALL.map(FullCause::label);
+        for label in calls.iter().chain(&causes).chain(&OUTCOMES) {
+            assert!(metrics.contains(&format!("`{label}`")), "{label}");
+        }
+    }
+
     /// What is not among the outcomes would count as a success.
     #[test]
     fn each_failure_has_an_outcome_of_its_own() {

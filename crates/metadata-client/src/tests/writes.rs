@@ -297,4 +297,13 @@ async fn the_page_says_how_far_the_service_is_behind() {
         "epp_metadata_overflow_total 1",
         "epp_metadata_request_duration_seconds_count{call=\"batch\",outcome=\"timeout\"} 1",
     ]);
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metadata-client.md");
+    let docs = std::fs::read_to_string(docs).unwrap();
+    for line in rig.page().lines().filter(|line| line.starts_with("# TYPE")) {
+        let name = line.split(' ').nth(2).unwrap();
+        assert!(
+            docs.contains(&format!("| `{name}")),
+            "{name} is not documented"
+        );
+    }
 }
