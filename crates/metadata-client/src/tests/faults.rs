@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use metadata::{Address, RequestId, wire::load::PromptLength};
+use metadata::{
+    Address, RequestId,
+    wire::{load::PromptLength, pick::Pick},
+};
 use proptest::{collection::vec, prelude::*};
 use tokio::{runtime::Builder, time::sleep};
 
@@ -70,7 +73,11 @@ async fn take(step: Step, rig: &Rig, charges: &Charges, live: &mut Live) {
             live.insert(number, (ip, prefill));
         }
         Step::Pick(number) if !live.contains_key(&number) => {
-            let pick = mk_pick(id(number).as_str());
+            // Where too much waits a lost reservation is not deleted: it ends by itself.
+            let pick = Pick {
+                reserve_ms: 5000,
+                ..mk_pick(id(number).as_str())
+            };
             match rig.client.pick(&pick, &Trace::default()).await {
                 Ok(picks) => {
                     let ip = picks.picks[0].ip;
