@@ -11,6 +11,7 @@ use std::{
 use arc_swap::ArcSwap;
 use moment::Moment;
 use parking_lot::Mutex;
+use tracing::{info, warn};
 
 use crate::breaker::{Admission, Breaker, Position};
 
@@ -165,8 +166,21 @@ impl<P> Target<P> {
 
     fn change(&self, change: impl FnOnce(&mut Breaker)) {
         let mut breaker = self.breaker.lock();
+        let before = breaker.position();
         change(&mut breaker);
+        let after = breaker.position();
         self.is_calm.store(breaker.is_calm(), Relaxed);
+        drop(breaker);
+        let address = self.address;
+        match (before, after) {
+            (Position::Closed, Position::Open) => {
+                warn!(%address, "the Metadata-Center failed too often here: no request asks this address until probes succeed");
+            }
+            (Position::HalfOpen, Position::Closed) => {
+                info!(%address, "the Metadata-Center answers here again");
+            }
+            _ => {}
+        }
     }
 }
 

@@ -45,6 +45,7 @@ const CONNECT: Duration = Duration::from_millis(100);
 const TCP_KEEPALIVE: Duration = Duration::from_secs(10);
 /// What was sent and is not acknowledged for so long ends the connection: else calls would wait on a dead one until TCP
 /// gives up, which takes it a quarter of an hour.
+#[cfg(target_os = "linux")]
 const UNACKNOWLEDGED: Duration = Duration::from_secs(2);
 const IDLE: Duration = Duration::from_mins(5);
 /// A resolver that does not answer leaves the addresses as they are.
@@ -157,6 +158,7 @@ impl<S: Security> Http<S> {
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT));
         tcp.set_keepalive(Some(TCP_KEEPALIVE));
+        #[cfg(target_os = "linux")]
         tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
         let mut builder = Client::builder(Tracked(self.tasks.clone()));
         builder

@@ -213,3 +213,46 @@ impl<T: Transport> fmt::Debug for ClientCollector<T> {
         f.debug_tuple("ClientCollector").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+
+    use super::*;
+    use crate::{answer, transport::CallError};
+
+    #[test]
+    fn outcomes_calls_and_causes_are_documented() {
+        let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metadata-client.md");
+        let docs = std::fs::read_to_string(docs).unwrap();
+        let (_, metrics) = docs.split_once("## Metrics").unwrap();
+        let calls = CallName::ALL.map(CallName::label);
+        let causes = FullCause::ALL.map(FullCause::label);
+        for label in calls.iter().chain(&causes).chain(&OUTCOMES) {
+            assert!(metrics.contains(&format!("`{label}`")), "{label}");
+        }
+    }
+
+    /// What is not among the outcomes would count as a success.
+    #[test]
+    fn each_failure_has_an_outcome_of_its_own() {
+        let refused = answer::read::<u32>(&crate::transport::Reply {
+            status: StatusCode::NOT_FOUND,
+            boot: None,
+            body: bytes::Bytes::new(),
+        });
+        let failures = [
+            Unavailable::NoAddress,
+            Unavailable::BreakerOpen,
+            Unavailable::Timeout(Duration::ZERO),
+            CallError::Connect(String::new()).into(),
+            CallError::Broken(String::new()).into(),
+            CallError::TooLarge.into(),
+            Unavailable::Status(StatusCode::BAD_GATEWAY),
+            refused.unwrap_err(),
+            Unavailable::Malformed(String::new()),
+        ];
+        let reasons = failures.each_ref().map(Unavailable::reason);
+        assert_eq!(reasons, OUTCOMES[1..]);
+    }
+}

@@ -42,8 +42,8 @@ struct Lane {
 /// Why batches are full, as far as answers tell.
 #[derive(Debug, Default)]
 struct FullCauses {
-    /// Of the last batch.
-    seq: Option<u64>,
+    /// Epoch and number of the last batch.
+    last: Option<(u64, u64)>,
     /// The last answer makes the next batch full.
     next: Option<FullCause>,
     /// The life of the service that the last full batch was for; 0: not known yet.
@@ -239,8 +239,9 @@ impl Lane {
 impl FullCauses {
     /// Of a batch that is sent for the first time.
     fn cause(&mut self, batch: &Batch, boot: u64) -> Option<FullCause> {
-        let last = self.seq.replace(batch.seq);
-        if !batch.full || last == Some(batch.seq) {
+        let this = (batch.epoch, batch.seq);
+        let last = self.last.replace(this);
+        if !batch.full || last == Some(this) {
             return None;
         }
         let next = self.next.take();
@@ -249,6 +250,8 @@ impl FullCauses {
         Some(match (last, next) {
             (None, _) => FullCause::Start,
             (_, Some(cause)) => cause,
+            // Another shard was refused.
+            (Some((epoch, _)), None) if epoch != batch.epoch => FullCause::StaleEpoch,
             (_, None) if is_other_boot => FullCause::Boot,
             (_, None) => FullCause::Overflow,
         })

@@ -259,3 +259,51 @@ async fn a_service_that_takes_nothing_is_not_pressed() {
     sleep(Duration::from_secs(2)).await;
     assert_eq!(rig.script.loads(), loads(&[(1, (1, 1))]));
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_page_says_how_far_the_service_is_behind() {
+    let script = Script::new(&[1]);
+    let few = Settings {
+        queue_size: 4,
+        workers: 1,
+        ..settings(Api::Isthmus)
+    };
+    let rig = Rig::start(&script, few).await;
+    let charges = charges(&rig);
+    sleep(ms(1)).await;
+    script.set(1, Mode::Hangs);
+    put(&charges, 0, 1, 1);
+    sleep(ms(200)).await;
+    for number in 1..=4 {
+        put(&charges, number, 1, 1);
+    }
+    let has = |lines: &[&str]| {
+        let page = rig.page();
+        for line in lines {
+            assert!(page.contains(line), "{line} is not in {page}");
+        }
+    };
+    has(&[
+        "epp_metadata_outbox_dirty 4",
+        "epp_metadata_overflow_total 0",
+        "epp_metadata_ack_lag_seconds 0.2",
+        "epp_metadata_breaker_state{address=\"10.9.0.1:8080\"} 0",
+        "epp_metadata_full_batches_total{cause=\"start\"} 1",
+        "epp_metadata_request_duration_seconds_count{call=\"batch\",outcome=\"ok\"} 1",
+    ]);
+    put(&charges, 5, 1, 1);
+    sleep(ms(400)).await;
+    has(&[
+        "epp_metadata_overflow_total 1",
+        "epp_metadata_request_duration_seconds_count{call=\"batch\",outcome=\"timeout\"} 1",
+    ]);
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metadata-client.md");
+    let docs = std::fs::read_to_string(docs).unwrap();
+    for line in rig.page().lines().filter(|line| line.starts_with("# TYPE")) {
+        let name = line.split(' ').nth(2).unwrap();
+        assert!(
+            docs.contains(&format!("| `{name}")),
+            "{name} is not documented"
+        );
+    }
+}
