@@ -9,6 +9,7 @@
 mod config;
 mod prompt;
 mod refusal;
+mod request;
 mod rules;
 mod trace;
 
@@ -19,5 +20,6 @@ pub use config::{
 pub use prompt::{Mode, PromptError, PromptFacts, read};
 pub use refusal::LlmError;
 pub(crate) use refusal::body as error_body;
+pub(crate) use request::LlmRequest;
 pub use rules::{Headers, Match, Rule, RuleError, Subset, Table};
 pub use trace::TraceId;
