@@ -1,41 +1,34 @@
 //! From a query to an answer: the members of the moment, the pick, the words for the proxy.
 
-use std::{
-    cell::RefCell,
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{cell::RefCell, net::SocketAddr, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
+use metadata::Cluster;
 use moment::Clock;
 use parking_lot::Mutex;
 use scheduling::{
-    Booking, Choice, Endpoint, Explanation, Member, Moment, NoPick, PickerKind, Profile, Registry,
-    Request, SessionStrategy, Slot, Snapshot, Subset, Table, Verdict, choose, choose_explained,
+    Endpoint, Member, Moment, Registry, Request, SessionStrategy, Slot, Snapshot, Subset, Table,
     flow,
 };
 use tokio::sync::Notify;
-use tracing::debug;
 
 use crate::{
     body::Api,
-    config::{
-        Band, Config, CurrentConfig, FairnessPolicy, FlowControl, InForce, OrderingPolicy, Parsers,
-    },
+    config::{Config, CurrentConfig, InForce, Parsers},
     edit::Edit,
-    extproc::{Answer, PrefixMatch, Query, REQUEST_ID, RequestHead, Route},
-    llm::{Headers, TraceId},
+    extproc::{Answer, Query, REQUEST_ID, RequestHead},
+    llm::{AccessLogger, Headers, Line, LlmError, LlmRequest, Match, TraceId},
     reject::Reject,
     tap::ResponseTap,
 };
 
+mod chunks;
 mod collector;
+mod filter;
 mod models;
+mod pick;
 mod picks;
+mod prefill;
 mod prefix;
 mod queue;
 mod session;
@@ -47,10 +40,13 @@ pub(crate) use prefix::{BYTES_PER_TOKEN, Learned};
 
 pub(crate) use queue::Waiting;
 
-use picks::{Asked, Considered, Picks, Record};
+use chunks::Chunks;
+use filter::Turns;
+use picks::{Asked, Picks, Record};
+use prefill::Prefills;
 use prefix::PrefixCache;
 pub(crate) use queue::QueueState;
-use queue::{Dispatch, Queue};
+use queue::{Dispatch, Queue, flow_config};
 pub(crate) use session::NamedSession;
 use session::Sessions;
 
@@ -79,14 +75,18 @@ pub struct Director {
     config: CurrentConfig,
     clock: Clock,
     options: Options,
+    /// What keys load and caches where no rule says it.
+    cluster: Cluster,
     prefix: PrefixCache,
+    chunks: Chunks,
     sessions: Sessions,
-    /// Counts picks where endpoints take turns.
-    turns: AtomicU64,
+    turns: Turns,
+    prefills: Prefills,
     /// Where flow control is on.
     queue: Queue<Box<Prepared>>,
     /// Where somebody may ask for them.
     picks: Option<Picks>,
+    access_log: Option<AccessLogger>,
 }
 
 /// What flags say of decisions.
@@ -117,16 +117,10 @@ pub(crate) struct Prepared {
     edit: Edit,
     tap: Option<ResponseTap>,
     session: Option<NamedSession>,
+    /// Under the LLM filter.
+    llm: Option<Box<LlmRequest>>,
     /// Where picks are recorded.
     asked: Option<Box<Asked>>,
-}
-
-/// What a choice tells beside its result, where somebody wants to know.
-#[derive(Default)]
-struct Told {
-    /// Of all candidates.
-    scores: Vec<(String, f64)>,
-    members: Vec<Considered>,
 }
 
 /// What is computed for one pick.
@@ -183,12 +177,23 @@ impl Director {
             config,
             clock,
             options,
+            cluster: filter::cluster("", "pool"),
+            chunks: Chunks::new(prefix.max_bytes),
             prefix: PrefixCache::new(prefix),
             sessions: Sessions::default(),
-            turns: AtomicU64::new(0),
+            turns: Turns::default(),
+            prefills: Prefills::new(),
             queue: Queue::new(flow),
             picks: None,
+            access_log: None,
         }
+    }
+
+    /// Of this pool.
+    #[must_use]
+    pub fn named(self, namespace: &str, pool: &str) -> Self {
+        let cluster = filter::cluster(namespace, pool);
+        Self { cluster, ..self }
     }
 
     /// Keeps the last picks, for pages of an operator.
@@ -197,6 +202,20 @@ impl Director {
         Self {
             picks: Some(Picks::new()),
             ..self
+        }
+    }
+
+    /// Hands in lines of the access log.
+    #[must_use]
+    pub(crate) fn logging_to(self, log: AccessLogger) -> Self {
+        let access_log = Some(log);
+        Self { access_log, ..self }
+    }
+
+    /// A request ended that is to be logged.
+    pub(crate) fn log_access(&self, line: impl FnOnce() -> Line) {
+        if let Some(log) = &self.access_log {
+            log.log(line);
         }
     }
 
@@ -273,8 +292,11 @@ impl Director {
     /// Forgets endpoints that left long ago, follows the sizes of caches and the configuration of the queue. To be called
     /// now and then.
     pub(crate) fn tend(&self) {
-        let gone = self.pool.sweep(self.clock.now());
-        self.prefix.tend(&self.pool.snapshot(), &gone);
+        let now = self.clock.now();
+        let gone = self.pool.sweep(now);
+        let snapshot = self.pool.snapshot();
+        self.prefix.tend(&snapshot, &gone);
+        self.chunks.tend(&snapshot, &gone, now);
         self.queue
             .reconfigure(flow_config(&self.config.load().flow_control));
     }
@@ -302,16 +324,34 @@ impl Director {
     /// Finds out what a request is for.
     ///
     /// # Errors
-    /// [`Reject::ModelNotFound`] where its model is none of those that clients may ask for.
-    pub(crate) fn resolve(&self, query: &Query) -> Result<Resolved, Reject> {
+    /// [`Reject::ModelNotFound`] where its model is none of those that clients may ask for; [`Reject::Llm`] where the LLM
+    /// filter has no place for it.
+    pub(crate) fn resolve(
+        &self,
+        query: &Query,
+        trace_id: Option<&TraceId>,
+    ) -> Result<Resolved, Reject> {
         let config = self.config.load();
+        filter::check_body(&config, query)?;
         let (head, parsed) = (&query.head, query.parsed.as_ref());
         let matching = self.options.model_match;
         let rng = &mut rand::rng();
         let is_inference = query.is_inference;
         let is_cut = is_inference && parsed.is_none() && !query.body.is_empty();
         let models = config.models();
-        models::resolve(models, matching, head, is_inference, is_cut, parsed, rng)
+        let found = self.find_match(&config, query, rng);
+        let mut resolved =
+            models::resolve(models, matching, head, is_inference, is_cut, parsed, rng)?;
+        let found = found.transpose().map_err(LlmError::from)?;
+        if let Some(adapter) = found.as_ref().and_then(Match::adapter)
+            && resolved.target.is_some()
+            && models::forced(models, head).is_none()
+        {
+            resolved.target = Some(Arc::clone(adapter));
+        }
+        resolved.found = found.map(Box::new);
+        resolved.trace_id = trace_id.cloned();
+        Ok(resolved)
     }
 
     /// Picks for one request, or lets it wait. Once picked for it counts at its endpoint, where it arrives after `transit`.
@@ -325,18 +365,20 @@ impl Director {
             return Decision::Made(Err(Reject::Shed));
         }
         let now = self.clock.now();
-        let mut prepared = self.prepare(&config, query, resolved, now);
+        let mut prepared = match self.prepare(&config, query, resolved, now) {
+            Ok(prepared) => prepared,
+            Err(reject) => {
+                self.record_refusal(asked.as_ref(), &reject);
+                return Decision::Made(Err(reject));
+            }
+        };
         prepared.request.transit = transit;
         prepared.asked = asked
             .clone()
             .map(|asked| Box::new(asked.with_id(&prepared.edit)));
         let may_go = !config.flow_control.enabled
             || self.queue.len() == 0 && self.saturation_by(&config) < 1.0
-            || prepared
-                .request
-                .subset
-                .as_ref()
-                .is_some_and(|subset| !self.has_any(subset));
+            || self.is_hopeless(&prepared.request);
         if may_go {
             return Decision::Made(self.pick_by(&config, prepared, now));
         }
@@ -358,7 +400,13 @@ impl Director {
         }
     }
 
-    fn prepare(&self, config: &Config, query: Query, resolved: &Resolved, now: Moment) -> Prepared {
+    fn prepare(
+        &self,
+        config: &InForce,
+        query: Query,
+        resolved: &Resolved,
+        now: Moment,
+    ) -> Result<Prepared, Reject> {
         let Query {
             head,
             subset,
@@ -368,15 +416,21 @@ impl Director {
             body,
         } = query;
         let target = resolved.target.clone();
+        let llm = filter::prepare(config, resolved, parsed.as_ref(), &body)?;
+        let profile = config.profile_of(llm.as_ref().map(|llm| &llm.found));
         let prefix = match (&parsed, &target) {
-            (Some(parsed), Some(target)) if config.profile.uses_prefix() => {
+            (Some(parsed), Some(target)) if profile.uses_prefix() => {
                 self.prefix.chain(target, parsed, &body)
             }
             _ => Vec::new(),
         };
         let mut edit = Edit::default();
         if !head.has_request_id {
-            edit.set_header(REQUEST_ID, make_request_id(rand::random()));
+            let id = match &resolved.trace_id {
+                Some(id) => id.to_string(),
+                None => make_request_id(rand::random()),
+            };
+            edit.set_header(REQUEST_ID, id);
         }
         let mut tap = parsed.as_ref().map(|_| ResponseTap::default());
         if let (Some(parsed), Some(model), Some(target)) = (&parsed, &resolved.model, &target)
@@ -423,123 +477,20 @@ impl Director {
             prefix,
             block_tokens: self.prefix.block_tokens(),
             session: at,
+            labels: llm
+                .iter()
+                .flat_map(|llm| llm.found.labels())
+                .cloned()
+                .collect(),
             ..Request::default()
         };
-        Prepared {
+        Ok(Prepared {
             request,
             edit,
             tap,
             session,
+            llm,
             asked: None,
-        }
-    }
-
-    fn pick_by(
-        &self,
-        config: &Config,
-        prepared: Prepared,
-        now: Moment,
-    ) -> Result<Box<Answer>, Reject> {
-        let Prepared {
-            mut request,
-            edit,
-            tap,
-            session,
-            asked,
-        } = prepared;
-        let profile = &config.profile;
-        if profile.picker.kind == PickerKind::RoundRobin {
-            request.turn = self.turns.fetch_add(1, Ordering::Relaxed);
-        }
-        let snapshot = self.pool.0.snapshot.load();
-        let start = self.clock.now();
-        let mut told = Told::default();
-        let picked = self.choose(profile, &snapshot, &request, now, &mut told);
-        let (matched, choice) = picked.inspect_err(|no_pick| {
-            debug!(
-                reason = no_pick.reason(),
-                members = snapshot.members().len(),
-                "not picked"
-            );
-            if let (Some(picks), Some(asked)) = (&self.picks, &asked) {
-                let members = std::mem::take(&mut told.members);
-                let asked = Asked::clone(asked);
-                picks.push(Record::refused(asked, &(*no_pick).into(), None, members));
-            }
-        })?;
-        let endpoints = endpoints(&snapshot, &choice);
-        let first: &Arc<Endpoint> = endpoints.first().ok_or(NoPick::EmptyPool)?;
-        if let (Some(picks), Some(asked)) = (&self.picks, asked) {
-            let picked = endpoints.iter().map(|endpoint| endpoint.address());
-            picks.push(Record::picked(*asked, picked.collect(), told.members));
-        }
-        let Request {
-            model,
-            prompt_tokens,
-            transit,
-            prefix,
-            block_tokens,
-            ..
-        } = request;
-        let uncached = prompt_tokens.saturating_sub(matched.saturating_mul(block_tokens));
-        let cached = prompt_tokens - uncached;
-        let booking = Booking::new(Arc::clone(first), uncached, model, now, transit);
-        // Before the response: the session's next request may come before it.
-        if let Some(session) = &session {
-            self.served_by(session, first);
-        }
-        let destination = destination(&endpoints);
-        debug!(%destination, score = choice.first().map(|best| best.score), prompt_tokens, matched, "picked");
-        Ok(Box::new(Answer {
-            route: Route {
-                destination: Some(destination.into()),
-                scores: told.scores,
-                edit,
-            },
-            endpoints,
-            booking,
-            tap,
-            session,
-            prefix: (!prefix.is_empty()).then_some(PrefixMatch {
-                cached,
-                prompt: prompt_tokens,
-            }),
-            learned: Learned::new(prefix, matched),
-            scheduling: self.clock.now().since(start),
-        }))
-    }
-
-    /// The choice, and how many blocks of the prompt its first endpoint has cached.
-    fn choose(
-        &self,
-        profile: &Profile,
-        snapshot: &Snapshot,
-        request: &Request,
-        now: Moment,
-        told: &mut Told,
-    ) -> Result<(u32, Choice), NoPick> {
-        SCRATCH.with_borrow_mut(|Scratch { table, matched }| {
-            snapshot.read_into(table, now, profile.freshness, profile.uses_adapters());
-            self.prefix
-                .matches(&request.prefix, &table.cache_slots, matched);
-            let rng = &mut rand::rng();
-            let choice = if self.options.emit_scores || self.picks.is_some() {
-                let mut explanation = Explanation::default();
-                let choice =
-                    choose_explained(table, request, matched, profile, rng, &mut explanation);
-                if self.options.emit_scores {
-                    told.scores = scores(snapshot, &explanation);
-                }
-                if self.picks.is_some() {
-                    told.members =
-                        Considered::all(snapshot, table, matched, request, profile, &explanation);
-                }
-                choice
-            } else {
-                choose(table, request, matched, profile, rng)
-            }?;
-            let first = choice.first().and_then(|first| matched.get(first.member));
-            Ok((first.copied().unwrap_or(0), choice))
         })
     }
 
@@ -564,9 +515,15 @@ impl Director {
         })
     }
 
-    /// Whether the subset names a member: without one nothing is worth waiting for.
-    fn has_any(&self, subset: &Subset) -> bool {
-        self.pool.0.snapshot.load().has_any(subset)
+    /// Whether no member can ever take the request as things are: then nothing is worth waiting for.
+    fn is_hopeless(&self, request: &Request) -> bool {
+        let snapshot = self.pool.0.snapshot.load();
+        let has_any = |subset: &Subset| snapshot.has_any(subset);
+        let mut members = snapshot.members().iter();
+        !request.subset.as_ref().is_none_or(has_any)
+            || !request.labels.is_empty()
+                && !snapshot.members().is_empty()
+                && !members.any(|member| request.admits(&member.labels))
     }
 }
 
@@ -599,67 +556,6 @@ impl Default for Options {
             model_match: ModelMatch::Auto,
             conformance_headers: false,
             emit_scores: false,
-        }
-    }
-}
-
-/// The queue's own form of its configuration.
-fn flow_config(config: &FlowControl) -> flow::Config {
-    let band = |band: &Band| flow::BandConfig {
-        max_requests: band.max_requests,
-        max_bytes: band.max_bytes,
-        fairness: match band.fairness {
-            FairnessPolicy::GlobalStrict => flow::Fairness::GlobalStrict,
-            FairnessPolicy::RoundRobin => flow::Fairness::RoundRobin,
-        },
-        ordering: match band.ordering {
-            OrderingPolicy::Fcfs => flow::Ordering::Fcfs,
-            OrderingPolicy::Edf => flow::Ordering::Edf,
-        },
-    };
-    let bands = config.bands.iter();
-    flow::Config {
-        bands: bands
-            .map(|(priority, one)| (*priority, band(one)))
-            .collect(),
-        default_band: band(&config.default_band),
-        default_negative_band: Some(band(&config.default_negative_band)),
-        // there zero is without end
-        default_ttl: config.default_request_ttl.unwrap_or(Duration::ZERO),
-        no_endpoint_ttl: Some(config.no_endpoint_request_ttl.unwrap_or(Duration::ZERO)),
-        max_requests: config.max_requests,
-        max_bytes: config.max_bytes,
-    }
-}
-
-fn endpoints(snapshot: &Snapshot, choice: &Choice) -> smallvec::SmallVec<[Arc<Endpoint>; 1]> {
-    let chosen = choice
-        .iter()
-        .filter_map(|chosen| snapshot.members().get(chosen.member));
-    chosen.map(|member| Arc::clone(&member.endpoint)).collect()
-}
-
-/// The sums of all candidates.
-fn scores(snapshot: &Snapshot, explanation: &Explanation) -> Vec<(String, f64)> {
-    let verdicts = explanation.verdicts().iter();
-    let scores =
-        snapshot
-            .endpoints()
-            .zip(verdicts)
-            .filter_map(|(endpoint, verdict)| match verdict {
-                Verdict::Scored(scores) => Some((endpoint.destination().to_owned(), scores.sum)),
-                Verdict::Excluded(_) => None,
-            });
-    scores.collect()
-}
-
-/// The endpoints in the protocol's text, best first.
-fn destination(endpoints: &[Arc<Endpoint>]) -> String {
-    match endpoints {
-        [only] => only.destination().to_owned(),
-        all => {
-            let texts: Vec<_> = all.iter().map(|endpoint| endpoint.destination()).collect();
-            texts.join(",")
         }
     }
 }

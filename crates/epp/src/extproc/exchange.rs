@@ -12,19 +12,22 @@ use smallvec::{SmallVec, smallvec};
 
 use super::message::{
     BodyMode, Chunk, Close, Context, Event, Input, Modes, Output, Part, Phase, Reply, ResponseHead,
-    Route, Streamed,
+    Route,
 };
 use crate::{
     budget::Budget,
     config::Parsers,
     director::{Learned, NamedSession},
     edit::Edit,
+    llm::{LlmError, LlmRequest},
     reject::Reject,
     tap::ResponseTap,
 };
 
+mod parts;
 mod request;
 
+use parts::{answer_body, body_reply, push_parts};
 use request::RequestHalf;
 
 /// Envoy refuses streamed bodies above 64 KiB; this leaves room for the message around them.
@@ -32,6 +35,9 @@ pub(super) const MAX_STREAMED: usize = 62_000;
 
 /// Between the last answer and the peer's close. The peer closes at once; this only bounds a hung one.
 const PEER_CLOSE: Duration = Duration::from_secs(5);
+
+/// Tells proxies on the way to pass each event on at once.
+const X_ACCEL_BUFFERING: &str = "x-accel-buffering";
 
 /// In responses, for the conformance suite.
 const SERVED_BY: &str = "x-conformance-test-served-endpoint";
@@ -98,6 +104,12 @@ struct Picked {
     learned: Option<Learned>,
     /// The endpoint that is known to have it.
     learned_at: Option<Arc<Endpoint>>,
+    /// Under the LLM filter.
+    llm: Option<Box<LlmRequest>>,
+    /// An LLM filter is in force for it.
+    is_filtered: bool,
+    /// When its prompt counts as computed, unless its response begins before.
+    prefill_until: Option<Moment>,
 }
 
 /// What an endpoint will have cached.
@@ -145,6 +157,23 @@ impl Exchange {
     /// When [`Input::Timer`] is due; absent: there is nothing to wait for.
     pub(super) fn deadline(&self) -> Option<Moment> {
         self.deadline
+    }
+
+    /// As [`Self::deadline`], also of what concerns the pick alone.
+    pub(super) fn next_timer(&self) -> Option<Moment> {
+        let prefill = self.picked.as_ref().and_then(|picked| picked.prefill_until);
+        [self.deadline, prefill].into_iter().flatten().min()
+    }
+
+    /// What is known of the request under the LLM filter, once, after the pick.
+    pub(super) fn take_llm(&mut self) -> Option<Box<LlmRequest>> {
+        self.picked.as_mut()?.llm.take()
+    }
+
+    /// Who serves the request, as far as is known; none: no member, or it is over.
+    pub(super) fn served_endpoint(&self) -> Option<&Arc<Endpoint>> {
+        let picked = self.picked.as_ref().filter(|picked| !picked.stranger)?;
+        Some(picked.booking.endpoint())
     }
 
     /// Whether a body is read elsewhere: what it says is of no use later.
@@ -211,7 +240,7 @@ impl Exchange {
             Input::RequestTrailers => self.on_request_trailers(now),
             Input::Read(parsed) => self.on_read(parsed),
             Input::Queued => self.on_queued(),
-            Input::Decided(decision) => self.on_decided(decision),
+            Input::Decided(decision) => self.on_decided(decision, now),
             Input::ResponseHeaders(head) => self.on_response_headers(head, now),
             Input::ResponseBody(chunk) => self.on_response_body(chunk, now),
             Input::ResponseTrailers => self.on_response_trailers(now),
@@ -262,12 +291,18 @@ impl Exchange {
             self.request = RequestHalf::Bypassed;
         }
         self.request.give_up();
+        if let Some(reject) = self.no_data(&head) {
+            return self.reject(reject);
+        }
         self.deadline = None;
         self.response = ResponseHalf::Open;
-        let mut outputs: Outputs = smallvec![
-            Output::Observe(Event::Responding(head.status)),
-            Output::Reply(Reply::Headers(Phase::Response, self.response_edit())),
-        ];
+        let mut outputs = Outputs::new();
+        if head.is_sse {
+            outputs.push(Output::Observe(Event::Streaming));
+        }
+        outputs.push(Output::Observe(Event::Responding(head.status)));
+        let edit = self.response_edit(head.is_sse);
+        outputs.push(Output::Reply(Reply::Headers(Phase::Response, edit)));
         if head.end {
             self.complete(now, &mut outputs);
         } else if self.modes.response == BodyMode::None {
@@ -311,9 +346,31 @@ impl Exchange {
         outputs
     }
 
+    /// Under the LLM filter a success without anything in it is none: clients of `OpenAI` cannot read it.
+    fn no_data(&self, head: &ResponseHead) -> Option<Reject> {
+        let picked = self.picked.as_ref().filter(|picked| picked.is_filtered)?;
+        let is_empty = head.end && (200..300).contains(&head.status) && head.status != 204;
+        let server = picked.booking.endpoint().destination().to_owned();
+        is_empty.then(|| LlmError::NoUpstreamData { server }.into())
+    }
+
+    /// Ends what the request counts as unfinished prefill, if it is time.
+    pub(super) fn end_prefill(&mut self, now: Moment) -> Outputs {
+        let mut outputs = Outputs::new();
+        if let Some(picked) = &mut self.picked
+            && picked.prefill_until.is_some_and(|until| until <= now)
+        {
+            picked.prefill_until = None;
+            picked.booking.respond();
+            outputs.push(Output::Observe(Event::Prefilled));
+        }
+        outputs
+    }
+
     fn on_timer(&mut self, now: Moment) -> Outputs {
+        let outputs = self.end_prefill(now);
         if self.deadline.is_none_or(|deadline| now < deadline) {
-            return Outputs::new();
+            return outputs;
         }
         self.deadline = None;
         match &self.request {
@@ -360,6 +417,7 @@ impl Exchange {
     fn respond(&mut self, outputs: &mut Outputs) {
         if let Some(picked) = self.picked.as_mut().filter(|picked| !picked.responded) {
             picked.responded = true;
+            picked.prefill_until = None;
             picked.learned = None;
             picked.booking.respond();
             outputs.push(Output::Observe(Event::FirstByte));
@@ -385,13 +443,21 @@ impl Exchange {
     }
 
     /// What changes in the response's headers.
-    fn response_edit(&self) -> Option<Box<Route>> {
+    fn response_edit(&self, is_sse: bool) -> Option<Box<Route>> {
         let session = self.served_session();
         let session = session.and_then(|(session, endpoint)| session.response_header(endpoint));
-        if session.is_none() && !self.reports_served {
+        let is_filtered = self
+            .picked
+            .as_ref()
+            .is_some_and(|picked| picked.is_filtered);
+        let unbuffered = is_sse && is_filtered;
+        if session.is_none() && !self.reports_served && !unbuffered {
             return None;
         }
         let mut edit = Edit::default();
+        if unbuffered {
+            edit.set_header(X_ACCEL_BUFFERING, "no");
+        }
         if let Some((name, value)) = session {
             edit.set_header(name, value);
         }
@@ -494,52 +560,6 @@ impl Exchange {
         self.request = RequestHalf::Over;
         self.deadline = None;
         smallvec![Output::Close(how)]
-    }
-}
-
-/// Answers a part of a body that may go on as it is.
-fn answer_body(phase: Phase, mode: BodyMode, chunk: Chunk, outputs: &mut Outputs) {
-    if mode == BodyMode::FullDuplexStreamed {
-        push_streamed(phase, chunk.bytes, chunk.end, outputs);
-    } else {
-        outputs.push(Output::Reply(body_reply(phase, Part::Kept)));
-    }
-}
-
-fn body_reply(phase: Phase, part: Part) -> Reply {
-    Reply::Body {
-        phase,
-        route: None,
-        part,
-    }
-}
-
-/// Streams one part after the other, the end with the last.
-fn push_parts(
-    phase: Phase,
-    parts: impl IntoIterator<Item = Bytes>,
-    end: bool,
-    outputs: &mut Outputs,
-) {
-    let mut last = Bytes::new();
-    for part in parts {
-        push_streamed(phase, std::mem::replace(&mut last, part), false, outputs);
-    }
-    push_streamed(phase, last, end, outputs);
-}
-
-/// Splits bytes into streamed replies. No bytes and no end: no reply, as none is counted in this mode.
-fn push_streamed(phase: Phase, mut bytes: Bytes, end: bool, outputs: &mut Outputs) {
-    while bytes.len() > MAX_STREAMED {
-        let part = Part::Streamed(Streamed {
-            bytes: bytes.split_to(MAX_STREAMED),
-            end: false,
-        });
-        outputs.push(Output::Reply(body_reply(phase, part)));
-    }
-    if end || !bytes.is_empty() {
-        let part = Part::Streamed(Streamed { bytes, end });
-        outputs.push(Output::Reply(body_reply(phase, part)));
     }
 }
 

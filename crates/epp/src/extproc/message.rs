@@ -10,6 +10,7 @@ use crate::{
     body::{Api, BodyError, Parsed},
     director::{Learned, NamedSession},
     edit::Edit,
+    llm::LlmRequest,
     reject::Reject,
     tap::{ResponseTap, Usage},
 };
@@ -106,6 +107,8 @@ pub(crate) struct RequestHead {
 pub(super) struct ResponseHead {
     /// HTTP status; 0 when absent or no number.
     pub status: u16,
+    /// It is a stream of events; false where nobody asked.
+    pub is_sse: bool,
     /// No body and no trailers follow.
     pub end: bool,
     /// As in [`RequestHead::modes`].
@@ -232,6 +235,8 @@ pub(crate) struct Answer {
     pub prefix: Option<PrefixMatch>,
     /// What the endpoint will have cached.
     pub learned: Option<Learned>,
+    /// Under the LLM filter.
+    pub llm: Option<Box<LlmRequest>>,
     /// How long the choice took.
     pub scheduling: Duration,
 }
@@ -248,8 +253,12 @@ pub(crate) struct PrefixMatch {
 /// Something to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
+    /// The response that begins is a stream of events.
+    Streaming,
     /// The response began, with this status.
     Responding(u16),
+    /// The prompt must be computed by now, or is.
+    Prefilled,
     /// The first byte of its body came.
     FirstByte,
     /// What it says of its tokens.
@@ -279,6 +288,11 @@ pub(super) enum Close {
 // === impl RequestHead ===
 
 impl RequestHead {
+    /// Whether the method is POST, which comes with a body.
+    pub(crate) fn is_post(&self) -> bool {
+        self.field(&[":method"]) == Some("POST")
+    }
+
     /// The value of the first of these fields that has one.
     pub(crate) fn field(&self, names: &[&str]) -> Option<&str> {
         let value = |wanted: &&str| {

@@ -195,6 +195,11 @@ impl LlmFilter {
         read::read(section)
     }
 
+    /// The entries of `lb_mapping_rule`, in no order.
+    pub fn balances(&self) -> impl Iterator<Item = (&str, &Balance)> {
+        self.balance.iter().map(|(model, one)| (&**model, one))
+    }
+
     /// How the endpoints of a model are weighed: as its entry says, or by the defaults.
     pub fn balance(&self, model: &str) -> &Balance {
         self.balance.get(model).unwrap_or(&self.default_balance)
@@ -229,6 +234,11 @@ impl Algorithm {
 // === impl Balance ===
 
 impl Balance {
+    /// Reads the parameters of a plugin, which are those of `lb_mapping_rule`.
+    pub(crate) fn read(section: &mut Section<'_>) -> Self {
+        read::balance(section)
+    }
+
     /// The weights that count: none for what is switched off. With both off all endpoints are equal.
     pub fn params(&self) -> Params {
         let mut params = self.weights.clone();

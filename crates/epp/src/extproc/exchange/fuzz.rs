@@ -151,6 +151,7 @@ impl Peer {
             9 => {
                 self.began.get_or_insert(Phase::Response);
                 Input::ResponseHeaders(ResponseHead {
+                    is_sse: false,
                     status: 200,
                     end: choices.flag(),
                     modes: Some(self.modes),
@@ -340,6 +341,7 @@ impl Peer {
             session: None,
             prefix: None,
             learned: None,
+            llm: None,
             scheduling: Duration::ZERO,
         }))
     }

@@ -252,7 +252,11 @@ impl Exchange {
         }
     }
 
-    pub(super) fn on_decided(&mut self, decision: Result<Box<Answer>, Reject>) -> Outputs {
+    pub(super) fn on_decided(
+        &mut self,
+        decision: Result<Box<Answer>, Reject>,
+        now: Moment,
+    ) -> Outputs {
         let RequestHalf::Deciding(held) = std::mem::replace(&mut self.request, RequestHalf::Over)
         else {
             // The response came first; dropping the decision gives its place back.
@@ -270,6 +274,7 @@ impl Exchange {
                     learned,
                     // counted by the adapter
                     prefix: _,
+                    llm,
                     scheduling: _,
                 } = *answer;
                 self.picked = Some(Picked {
@@ -282,6 +287,12 @@ impl Exchange {
                     responded: false,
                     learned,
                     learned_at: None,
+                    is_filtered: llm.as_ref().is_some_and(|llm| llm.trace_id.is_some()),
+                    prefill_until: llm
+                        .as_ref()
+                        .and_then(|llm| llm.prefill)
+                        .map(|prefill| now.plus(prefill)),
+                    llm,
                 });
                 if held.end == End::NotYet {
                     self.request = RequestHalf::Passing;

@@ -4,7 +4,7 @@ use scheduling::{EndpointId, Member, NoPick, Registry, Snapshot};
 use super::{request::EARLY_LOOKS, *};
 use crate::{
     body::Api,
-    extproc::message::{Answer, Query, RequestHead, Route},
+    extproc::message::{Answer, Query, RequestHead, Route, Streamed},
 };
 
 mod edits;
@@ -81,6 +81,7 @@ pub(super) fn mk_headers(path: &str, modes: Modes) -> Input {
 
 pub(super) fn mk_response(end: bool) -> Input {
     Input::ResponseHeaders(ResponseHead {
+        is_sse: false,
         status: 200,
         end,
         modes: None,
@@ -166,6 +167,7 @@ impl Script {
             session: None,
             prefix: None,
             learned: None,
+            llm: None,
             scheduling: Duration::ZERO,
         })))
     }
