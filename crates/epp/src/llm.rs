@@ -12,12 +12,12 @@ mod refusal;
 mod rules;
 mod trace;
 
-pub use config::{
-    AccessLog, Algorithm, Backend, Balance, ChatTemplate, LlmFilter, Protocol, StreamOutput,
-    Transcoders, Triton, TrtLlm, Wire,
-};
+pub use config::{AccessLog, Algorithm, Balance, LlmFilter};
 pub use prompt::{Mode, PromptError, PromptFacts, read};
 pub use refusal::LlmError;
-pub(crate) use refusal::body as error_body;
 pub use rules::{Headers, Match, Rule, RuleError, Subset, Table};
 pub use trace::TraceId;
+pub(crate) use transcode::error_body;
+pub use transcode::{
+    Backend, ChatTemplate, Protocol, StreamOutput, Transcoders, Triton, TrtLlm, Wire,
+};

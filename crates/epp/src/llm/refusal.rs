@@ -1,8 +1,6 @@
 //! What clients are told in the terms of the LLM filter.
 
-use serde::Serialize;
-
-use super::{PromptError, RuleError, TraceId};
+use super::{PromptError, RuleError};
 
 /// Why a request under the LLM filter has no answer of a server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,21 +28,6 @@ pub enum LlmError {
         /// Its address.
         server: String,
     },
-}
-
-/// The body of an error.
-#[derive(Debug, Serialize)]
-struct Body<'a> {
-    error: Fields<'a>,
-    trace_id: &'a str,
-}
-
-#[derive(Debug, Serialize)]
-struct Fields<'a> {
-    message: &'a str,
-    r#type: &'static str,
-    param: Option<&'a str>,
-    code: u16,
 }
 
 // === impl LlmError ===
@@ -78,33 +61,5 @@ impl LlmError {
             Self::Transcode { param, .. } => param.as_deref(),
             Self::Rule(_) | Self::NoBody | Self::NoUpstreamData { .. } => None,
         }
-    }
-}
-
-/// The JSON for a client, whose log has the same trace id as ours.
-pub(crate) fn body(message: &str, status: u16, param: Option<&str>, trace_id: &TraceId) -> Vec<u8> {
-    let body = Body {
-        error: Fields {
-            message,
-            r#type: type_of(status),
-            param,
-            code: status,
-        },
-        trace_id: trace_id.as_str(),
-    };
-    // only maps with keys that are no texts cannot be written
-    serde_json::to_vec(&body).unwrap_or_default()
-}
-
-/// As `OpenAI`'s clients know errors.
-fn type_of(status: u16) -> &'static str {
-    match status {
-        400 | 408 | 413 => "BadRequestError",
-        401 => "AuthenticationError",
-        404 => "NotFoundError",
-        429 => "RateLimitError",
-        500 => "InternalServerError",
-        503 => "InferenceServerError",
-        _ => "UnknownError",
     }
 }
