@@ -15,6 +15,7 @@ mod findings;
 mod flow;
 mod isthmus;
 mod lines;
+mod llm;
 mod models;
 mod plugins;
 mod quantity;

@@ -1,16 +1,9 @@
 //! From a query to an answer: the members of the moment, the pick, the words for the proxy.
 
-use std::{
-    cell::RefCell,
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{cell::RefCell, net::SocketAddr, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
+use metadata::Cluster;
 use moment::Clock;
 use parking_lot::Mutex;
 use scheduling::{
@@ -28,12 +21,13 @@ use crate::{
     },
     edit::Edit,
     extproc::{Answer, PrefixMatch, Query, REQUEST_ID, RequestHead, Route},
-    llm::{Headers, TraceId},
+    llm::{Headers, LlmError, LlmRequest, Match, TraceId},
     reject::Reject,
     tap::ResponseTap,
 };
 
 mod collector;
+mod filter;
 mod models;
 mod picks;
 mod prefix;
@@ -47,6 +41,7 @@ pub(crate) use prefix::{BYTES_PER_TOKEN, Learned};
 
 pub(crate) use queue::Waiting;
 
+use filter::Turns;
 use picks::{Asked, Considered, Picks, Record};
 use prefix::PrefixCache;
 pub(crate) use queue::QueueState;
@@ -79,10 +74,11 @@ pub struct Director {
     config: CurrentConfig,
     clock: Clock,
     options: Options,
+    /// What keys load and caches where no rule says it.
+    cluster: Cluster,
     prefix: PrefixCache,
     sessions: Sessions,
-    /// Counts picks where endpoints take turns.
-    turns: AtomicU64,
+    turns: Turns,
     /// Where flow control is on.
     queue: Queue<Box<Prepared>>,
     /// Where somebody may ask for them.
@@ -117,6 +113,8 @@ pub(crate) struct Prepared {
     edit: Edit,
     tap: Option<ResponseTap>,
     session: Option<NamedSession>,
+    /// Under the LLM filter.
+    llm: Option<Box<LlmRequest>>,
     /// Where picks are recorded.
     asked: Option<Box<Asked>>,
 }
@@ -183,12 +181,20 @@ impl Director {
             config,
             clock,
             options,
+            cluster: filter::cluster("", "pool"),
             prefix: PrefixCache::new(prefix),
             sessions: Sessions::default(),
-            turns: AtomicU64::new(0),
+            turns: Turns::default(),
             queue: Queue::new(flow),
             picks: None,
         }
+    }
+
+    /// Of this pool.
+    #[must_use]
+    pub fn named(self, namespace: &str, pool: &str) -> Self {
+        let cluster = filter::cluster(namespace, pool);
+        Self { cluster, ..self }
     }
 
     /// Keeps the last picks, for pages of an operator.
@@ -302,16 +308,34 @@ impl Director {
     /// Finds out what a request is for.
     ///
     /// # Errors
-    /// [`Reject::ModelNotFound`] where its model is none of those that clients may ask for.
-    pub(crate) fn resolve(&self, query: &Query) -> Result<Resolved, Reject> {
+    /// [`Reject::ModelNotFound`] where its model is none of those that clients may ask for; [`Reject::Llm`] where the LLM
+    /// filter has no place for it.
+    pub(crate) fn resolve(
+        &self,
+        query: &Query,
+        trace_id: Option<&TraceId>,
+    ) -> Result<Resolved, Reject> {
         let config = self.config.load();
+        filter::check_body(&config, query)?;
         let (head, parsed) = (&query.head, query.parsed.as_ref());
         let matching = self.options.model_match;
         let rng = &mut rand::rng();
         let is_inference = query.is_inference;
         let is_cut = is_inference && parsed.is_none() && !query.body.is_empty();
         let models = config.models();
-        models::resolve(models, matching, head, is_inference, is_cut, parsed, rng)
+        let found = self.find_match(&config, query, rng);
+        let mut resolved =
+            models::resolve(models, matching, head, is_inference, is_cut, parsed, rng)?;
+        let found = found.transpose().map_err(LlmError::from)?;
+        if let Some(adapter) = found.as_ref().and_then(Match::adapter)
+            && resolved.target.is_some()
+            && models::forced(models, head).is_none()
+        {
+            resolved.target = Some(Arc::clone(adapter));
+        }
+        resolved.found = found.map(Box::new);
+        resolved.trace_id = trace_id.cloned();
+        Ok(resolved)
     }
 
     /// Picks for one request, or lets it wait. Once picked for it counts at its endpoint, where it arrives after `transit`.
@@ -325,18 +349,20 @@ impl Director {
             return Decision::Made(Err(Reject::Shed));
         }
         let now = self.clock.now();
-        let mut prepared = self.prepare(&config, query, resolved, now);
+        let mut prepared = match self.prepare(&config, query, resolved, now) {
+            Ok(prepared) => prepared,
+            Err(reject) => {
+                self.record_refusal(asked.as_ref(), &reject);
+                return Decision::Made(Err(reject));
+            }
+        };
         prepared.request.transit = transit;
         prepared.asked = asked
             .clone()
             .map(|asked| Box::new(asked.with_id(&prepared.edit)));
         let may_go = !config.flow_control.enabled
             || self.queue.len() == 0 && self.saturation_by(&config) < 1.0
-            || prepared
-                .request
-                .subset
-                .as_ref()
-                .is_some_and(|subset| !self.has_any(subset));
+            || self.is_hopeless(&prepared.request);
         if may_go {
             return Decision::Made(self.pick_by(&config, prepared, now));
         }
@@ -358,7 +384,13 @@ impl Director {
         }
     }
 
-    fn prepare(&self, config: &Config, query: Query, resolved: &Resolved, now: Moment) -> Prepared {
+    fn prepare(
+        &self,
+        config: &InForce,
+        query: Query,
+        resolved: &Resolved,
+        now: Moment,
+    ) -> Result<Prepared, Reject> {
         let Query {
             head,
             subset,
@@ -368,15 +400,21 @@ impl Director {
             body,
         } = query;
         let target = resolved.target.clone();
+        let llm = filter::prepare(config, resolved, parsed.as_ref(), &body)?;
+        let profile = config.profile_of(llm.as_ref().map(|llm| &llm.found));
         let prefix = match (&parsed, &target) {
-            (Some(parsed), Some(target)) if config.profile.uses_prefix() => {
+            (Some(parsed), Some(target)) if profile.uses_prefix() => {
                 self.prefix.chain(target, parsed, &body)
             }
             _ => Vec::new(),
         };
         let mut edit = Edit::default();
         if !head.has_request_id {
-            edit.set_header(REQUEST_ID, make_request_id(rand::random()));
+            let id = match &resolved.trace_id {
+                Some(id) => id.to_string(),
+                None => make_request_id(rand::random()),
+            };
+            edit.set_header(REQUEST_ID, id);
         }
         let mut tap = parsed.as_ref().map(|_| ResponseTap::default());
         if let (Some(parsed), Some(model), Some(target)) = (&parsed, &resolved.model, &target)
@@ -423,20 +461,26 @@ impl Director {
             prefix,
             block_tokens: self.prefix.block_tokens(),
             session: at,
+            labels: llm
+                .iter()
+                .flat_map(|llm| llm.found.labels())
+                .cloned()
+                .collect(),
             ..Request::default()
         };
-        Prepared {
+        Ok(Prepared {
             request,
             edit,
             tap,
             session,
+            llm,
             asked: None,
-        }
+        })
     }
 
     fn pick_by(
         &self,
-        config: &Config,
+        config: &InForce,
         prepared: Prepared,
         now: Moment,
     ) -> Result<Box<Answer>, Reject> {
@@ -445,26 +489,29 @@ impl Director {
             edit,
             tap,
             session,
+            llm,
             asked,
         } = prepared;
-        let profile = &config.profile;
+        let found = llm.as_ref().map(|llm| &llm.found);
+        let profile = config.profile_of(found);
         if profile.picker.kind == PickerKind::RoundRobin {
-            request.turn = self.turns.fetch_add(1, Ordering::Relaxed);
+            request.turn = self.turns.next(found.map(|found| &found.cluster));
         }
         let snapshot = self.pool.0.snapshot.load();
         let start = self.clock.now();
         let mut told = Told::default();
         let picked = self.choose(profile, &snapshot, &request, now, &mut told);
-        let (matched, choice) = picked.inspect_err(|no_pick| {
+        let picked = picked.map_err(|no_pick| filter::refusal(no_pick, llm.as_deref()));
+        let (matched, choice) = picked.inspect_err(|reject| {
             debug!(
-                reason = no_pick.reason(),
+                reason = reject.reason(),
                 members = snapshot.members().len(),
                 "not picked"
             );
             if let (Some(picks), Some(asked)) = (&self.picks, &asked) {
                 let members = std::mem::take(&mut told.members);
                 let asked = Asked::clone(asked);
-                picks.push(Record::refused(asked, &(*no_pick).into(), None, members));
+                picks.push(Record::refused(asked, reject, None, members));
             }
         })?;
         let endpoints = endpoints(&snapshot, &choice);
@@ -564,9 +611,15 @@ impl Director {
         })
     }
 
-    /// Whether the subset names a member: without one nothing is worth waiting for.
-    fn has_any(&self, subset: &Subset) -> bool {
-        self.pool.0.snapshot.load().has_any(subset)
+    /// Whether no member can ever take the request as things are: then nothing is worth waiting for.
+    fn is_hopeless(&self, request: &Request) -> bool {
+        let snapshot = self.pool.0.snapshot.load();
+        let has_any = |subset: &Subset| snapshot.has_any(subset);
+        let mut members = snapshot.members().iter();
+        !request.subset.as_ref().is_none_or(has_any)
+            || !request.labels.is_empty()
+                && !snapshot.members().is_empty()
+                && !members.any(|member| request.admits(&member.labels))
     }
 }
 

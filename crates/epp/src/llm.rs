@@ -9,12 +9,14 @@
 mod config;
 mod prompt;
 mod refusal;
+mod request;
 mod rules;
 mod trace;
 
 pub use config::{AccessLog, Algorithm, Balance, LlmFilter};
 pub use prompt::{Mode, PromptError, PromptFacts, read};
 pub use refusal::LlmError;
+pub(crate) use request::LlmRequest;
 pub use rules::{Headers, Match, Rule, RuleError, Subset, Table};
 pub use trace::TraceId;
 pub(crate) use transcode::error_body;

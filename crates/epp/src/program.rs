@@ -112,15 +112,11 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let budget = Budget::new(requests.max_buffered_bytes.0);
     let config_metrics = ConfigMetrics::register(&mut registry);
     config_metrics.report(config.load().ignored());
-    if config.load().llm_filter().is_some() {
-        warn!(
-            "the LLM filter is read and its models are listed, but its rules choose no endpoints yet: the profile of the configuration does"
-        );
-    }
     registry.register_collector(Box::new(parts.collector(&pool, freshness, &budget)));
     let (mut ends, mut tasks) = (Ends::default(), Tasks::new());
     let tracing = spawn_spans(&mut tasks, &tracing, &pool, &mut registry, &mut ends);
-    let director = Arc::new(parts.director(config.clone(), &requests, &listen));
+    let director = parts.director(config.clone(), &requests, &listen);
+    let director = Arc::new(director.named(pool.namespace(), pool.display_name()));
     registry.register_collector(Box::new(DirectorCollector {
         pool: pool.display_name().to_owned(),
         director: Arc::clone(&director),

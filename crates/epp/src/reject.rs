@@ -93,7 +93,7 @@ impl Reject {
             Self::Llm(error) => error.status(),
             Self::BodyTimeout { .. } => 408,
             Self::BodyTooLarge { .. } | Self::ModelNotSeen => 413,
-            Self::ModelNotFound(_) => 404,
+            Self::ModelNotFound(_) | Self::NoEndpoints(NoPick::Unlabelled) => 404,
             Self::Saturated
             | Self::Shed
             | Self::QueueFull(_)

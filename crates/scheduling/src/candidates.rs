@@ -64,6 +64,11 @@ impl<'a> Candidates<'a> {
         self.of(&self.table.roster().slots)
     }
 
+    /// The indexes alone.
+    pub(crate) fn into_members(self) -> Vec<u32> {
+        self.members
+    }
+
     /// Keeps those for which `keep` says so, by their index into the table.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(usize) -> bool) {
         self.members

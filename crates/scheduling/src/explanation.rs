@@ -1,6 +1,6 @@
 //! How a choice came about, by the code that made it.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::candidates::Candidates;
 
@@ -22,6 +22,8 @@ pub enum Verdict {
 pub enum Exclusion {
     /// The proxy does not allow it.
     Subset,
+    /// It has not the labels that the request asks for.
+    Labels,
     /// Several scrapes in a row got no answer from it, and others are left.
     Suspect,
     /// The filter at this place of the profile took it away.
@@ -58,18 +60,21 @@ impl Explanation {
         }
     }
 
-    /// All steps before the scores are done.
-    pub(crate) fn passed(&mut self, candidates: &Candidates<'_>) {
+    /// All steps before the scores are done, of which there will be so many.
+    pub(crate) fn passed(&mut self, candidates: &Candidates<'_>, scorers: usize) {
         for member in candidates.members() {
-            self.set(member, Verdict::Scored(Scores::default()));
+            let each = smallvec![0.0; scorers];
+            self.set(member, Verdict::Scored(Scores { each, sum: 0.0 }));
         }
     }
 
-    /// The next scorer's scores of the candidates.
-    pub(crate) fn scored(&mut self, candidates: &Candidates<'_>, scores: &[f64]) {
+    /// The candidates' scores by the scorer at this place of the profile.
+    pub(crate) fn scored(&mut self, place: usize, candidates: &Candidates<'_>, scores: &[f64]) {
         for (member, score) in candidates.members().zip(scores) {
-            if let Some(Verdict::Scored(scores)) = self.0.get_mut(member) {
-                scores.each.push(*score);
+            if let Some(Verdict::Scored(scores)) = self.0.get_mut(member)
+                && let Some(at) = scores.each.get_mut(place)
+            {
+                *at = *score;
             }
         }
     }

@@ -51,7 +51,7 @@ pub use load::{
     ScrapeStart, Scraped, Values,
 };
 pub use percent::top_percent;
-pub use pick::{Choice, Chosen, NoPick, choose, choose_explained};
+pub use pick::{Choice, Chosen, Narrowed, NoPick, choose, choose_among, choose_explained, narrow};
 pub use profile::{Picker, PickerKind, Profile, WeightedScorer};
 pub use registry::{LINGER, Registry};
 pub use request::{Allowed, DEFAULT_TRANSIT, MAX_LIST, Request, SessionAt, Subset};

@@ -44,6 +44,8 @@ pub struct Load {
     in_flight: AtomicU32,
     /// Uncached prompt tokens of requests whose response has not begun.
     tokens: AtomicU64,
+    /// What the same requests were charged by the LLM filter.
+    prefill: AtomicU64,
     picks: AtomicU64,
     /// Length of `unseen`.
     unseen_count: AtomicU32,
@@ -136,6 +138,8 @@ pub struct Reading {
     pub in_flight: u32,
     /// Uncached prompt tokens of those whose response has not begun.
     pub tokens: u64,
+    /// Unfinished prefill, as the LLM filter charges it.
+    pub prefill: u64,
     /// Trust in the queue's length, on which most decisions stand.
     pub quality: Quality,
     /// How often the engine's process was seen to be another one.
@@ -259,6 +263,11 @@ impl Load {
         self.in_flight.load(Ordering::Acquire)
     }
 
+    /// Unfinished prefill, in the unit of what [`Booking::charged`] was given.
+    pub fn prefill(&self) -> u64 {
+        self.prefill.load(Ordering::Acquire)
+    }
+
     /// Requests ever sent here.
     pub fn picks(&self) -> u64 {
         self.picks.load(Ordering::Acquire)
@@ -317,6 +326,7 @@ impl Load {
             unseen: self.unseen_count.load(Ordering::Acquire).min(in_flight),
             in_flight,
             tokens: self.tokens.load(Ordering::Acquire),
+            prefill: self.prefill(),
             quality,
             restarts: scrape.restarts,
         }

@@ -10,6 +10,7 @@ use crate::{
     percent::{TIE, top_percent},
     profile::{PickerKind, Profile},
     request::{MAX_LIST, Request},
+    scorer::{Scorer, inference_scores},
     table::Table,
 };
 
@@ -23,7 +24,19 @@ pub struct Chosen {
     pub member: usize,
     /// Its sum, 0 to the sum of all weights.
     pub score: f64,
+    /// Its score by `inference-lb-scorer` before that is put between 0 and 1; 0 without that scorer.
+    pub raw: f64,
 }
+
+/// Who a request may go to, and what all scorers but `inference-lb-scorer` give them, weighted: that one asks for load and
+/// caches, which may be known better elsewhere.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Narrowed {
+    members: Vec<u32>,
+    biases: Sums,
+}
+
+type Sums = SmallVec<[f64; 16]>;
 
 /// Why no endpoint could be named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +47,9 @@ pub enum NoPick {
     /// The pool has ready endpoints, but the proxy allows none of them.
     #[error("no ready endpoint of the pool is in the subset that the proxy allows")]
     EmptySubset,
+    /// The proxy allows some, but none of the pool has the labels that the request asks for.
+    #[error("no ready endpoint of the pool has the labels that the request asks for")]
+    Unlabelled,
     /// The filters of the profile took away all candidates.
     #[error("no ready endpoint of the pool passes the filters of the scheduling profile")]
     Filtered,
@@ -81,13 +97,82 @@ fn choose_telling<R: Rng + ?Sized>(
     if let Some(explanation) = explanation.as_deref_mut() {
         explanation.begin(table.len());
     }
+    let candidates = candidates(table, request, matched, profile, explanation.as_deref_mut())?;
+    let biases = bias(request, &candidates, profile, explanation.as_deref_mut());
+    Ok(take(
+        request,
+        &candidates,
+        biases,
+        profile,
+        rng,
+        explanation,
+    ))
+}
+
+/// The members for a request, by the filters and scores of this process: the first half of [`choose_explained`].
+///
+/// # Errors
+/// As [`choose`]; the explanation says why.
+pub fn narrow(
+    table: &Table,
+    request: &Request,
+    matched: &[u32],
+    profile: &Profile,
+    mut explanation: Option<&mut Explanation>,
+) -> Result<Narrowed, NoPick> {
+    if let Some(explanation) = explanation.as_deref_mut() {
+        explanation.begin(table.len());
+    }
+    let candidates = candidates(table, request, matched, profile, explanation.as_deref_mut())?;
+    let biases = bias(request, &candidates, profile, explanation);
+    Ok(Narrowed {
+        members: candidates.into_members(),
+        biases,
+    })
+}
+
+/// The choice among them by load and caches as the table and the request have them: the second half.
+pub fn choose_among<R: Rng + ?Sized>(
+    table: &Table,
+    request: &Request,
+    narrowed: Narrowed,
+    profile: &Profile,
+    rng: &mut R,
+) -> Choice {
+    let Narrowed { members, biases } = narrowed;
+    let candidates = Candidates::new(table, members, &[]);
+    take(request, &candidates, biases, profile, rng, None)
+}
+
+fn candidates<'a>(
+    table: &'a Table,
+    request: &Request,
+    matched: &'a [u32],
+    profile: &Profile,
+    mut explanation: Option<&mut Explanation>,
+) -> Result<Candidates<'a>, NoPick> {
     if table.is_empty() {
         return Err(NoPick::EmptyPool);
     }
     let allowed = table.allowed(request.subset.as_ref());
-    let allowed = Candidates::new(table, allowed, matched);
+    let mut allowed = Candidates::new(table, allowed, matched);
     if allowed.is_empty() {
         return Err(NoPick::EmptySubset);
+    }
+    if !request.labels.is_empty() {
+        if let Some(explanation) = explanation.as_deref_mut() {
+            explanation.reached(&allowed, Exclusion::Labels);
+        }
+        let labels = &table.roster().labels;
+        allowed.retain(|member| labels.get(member).is_some_and(|one| request.admits(one)));
+        if allowed.is_empty() {
+            let elsewhere = labels.iter().any(|one| request.admits(one));
+            return Err(if elsewhere {
+                NoPick::EmptySubset
+            } else {
+                NoPick::Unlabelled
+            });
+        }
     }
     if let Some(explanation) = explanation.as_deref_mut() {
         explanation.reached(&allowed, Exclusion::Suspect);
@@ -113,9 +198,21 @@ fn choose_telling<R: Rng + ?Sized>(
     if candidates.is_empty() {
         return Err(NoPick::Filtered);
     }
+    Ok(candidates)
+}
+
+/// Takes the best ones by the sums of all scores.
+fn take<R: Rng + ?Sized>(
+    request: &Request,
+    candidates: &Candidates<'_>,
+    biases: Sums,
+    profile: &Profile,
+    rng: &mut R,
+    explanation: Option<&mut Explanation>,
+) -> Choice {
     let list = request.list.max(profile.picker.max_endpoints);
     let list = usize::from(list.clamp(1, MAX_LIST));
-    let mut ranked = rank(request, &candidates, profile, rng, explanation);
+    let mut ranked = rank(request, candidates, biases, profile, rng, explanation);
     let mut choice = Choice::new();
     if let PickerKind::TopPercent { percent } = profile.picker.kind {
         let keys: SmallVec<[f64; 16]> = ranked.iter().map(|one| one.key).collect();
@@ -127,7 +224,7 @@ fn choose_telling<R: Rng + ?Sized>(
     {
         choice.push(best);
     }
-    Ok(choice)
+    choice
 }
 
 fn filter(
@@ -159,11 +256,12 @@ type Ranking = SmallVec<[Ranked; 16]>;
 fn rank<R: Rng + ?Sized>(
     request: &Request,
     candidates: &Candidates<'_>,
+    biases: Sums,
     profile: &Profile,
     rng: &mut R,
     explanation: Option<&mut Explanation>,
 ) -> Ranking {
-    let sums = sum(request, candidates, profile, explanation);
+    let (sums, raw) = sum(request, candidates, biases, profile, explanation);
     let in_flight = candidates.of(&candidates.table().in_flight);
     let turns = match profile.picker.kind {
         PickerKind::RoundRobin => turns(candidates, request.turn),
@@ -172,7 +270,11 @@ fn rank<R: Rng + ?Sized>(
     let members = candidates.members().zip(in_flight).zip(sums).enumerate();
     members
         .map(|(at, ((member, in_flight), score))| Ranked {
-            chosen: Chosen { member, score },
+            chosen: Chosen {
+                member,
+                score,
+                raw: raw.get(at).copied().unwrap_or_default(),
+            },
             key: match profile.picker.kind {
                 PickerKind::MaxScore | PickerKind::TopPercent { .. } => score,
                 PickerKind::RoundRobin => turns.get(at).copied().unwrap_or_default(),
@@ -204,36 +306,69 @@ fn turns(candidates: &Candidates<'_>, turn: u64) -> SmallVec<[f64; 16]> {
     keys
 }
 
-/// The sums of the weighted scores.
-fn sum(
+/// The sums of the weighted scores of all scorers but `inference-lb-scorer`.
+fn bias(
     request: &Request,
     candidates: &Candidates<'_>,
     profile: &Profile,
     mut explanation: Option<&mut Explanation>,
-) -> SmallVec<[f64; 16]> {
+) -> Sums {
     if let Some(explanation) = explanation.as_deref_mut() {
-        explanation.passed(candidates);
+        explanation.passed(candidates, profile.scorers.len());
     }
-    let mut sums: SmallVec<[f64; 16]> = SmallVec::from_elem(0.0, candidates.len());
+    let mut sums: Sums = SmallVec::from_elem(0.0, candidates.len());
     let mut scores = sums.clone();
-    for weighted in &profile.scorers {
-        weighted.scorer.score(request, candidates, &mut scores);
-        for (sum, score) in sums.iter_mut().zip(&mut scores) {
-            *score = if score.is_nan() {
-                0.0
-            } else {
-                score.clamp(0.0, 1.0)
-            };
-            *sum += weighted.weight * *score;
+    for (place, weighted) in profile.scorers.iter().enumerate() {
+        if let Scorer::InferenceLb(_) = weighted.scorer {
+            continue;
         }
+        weighted.scorer.score(request, candidates, &mut scores);
+        add(&mut sums, &mut scores, weighted.weight);
         if let Some(explanation) = explanation.as_deref_mut() {
-            explanation.scored(candidates, &scores);
+            explanation.scored(place, candidates, &scores);
+        }
+    }
+    sums
+}
+
+/// The sums of all weighted scores, of the `biases` those of the other scorers; and the raw scores by load and caches,
+/// none without `inference-lb-scorer`.
+fn sum(
+    request: &Request,
+    candidates: &Candidates<'_>,
+    biases: Sums,
+    profile: &Profile,
+    mut explanation: Option<&mut Explanation>,
+) -> (Sums, Sums) {
+    let (mut sums, mut raw) = (biases, Sums::new());
+    for (place, weighted) in profile.scorers.iter().enumerate() {
+        let Scorer::InferenceLb(params) = &weighted.scorer else {
+            continue;
+        };
+        let scored = inference_scores(params, request, candidates);
+        let mut scores = scored.normal;
+        add(&mut sums, &mut scores, weighted.weight);
+        raw = scored.raw;
+        if let Some(explanation) = explanation.as_deref_mut() {
+            explanation.scored(place, candidates, &scores);
         }
     }
     if let Some(explanation) = explanation {
         explanation.summed(candidates, &sums);
     }
-    sums
+    (sums, raw)
+}
+
+/// Adds scores, which are put between 0 and 1, to the sums.
+fn add(sums: &mut [f64], scores: &mut [f64], weight: f64) {
+    for (sum, score) in sums.iter_mut().zip(scores) {
+        *score = if score.is_nan() {
+            0.0
+        } else {
+            score.clamp(0.0, 1.0)
+        };
+        *sum += weight * *score;
+    }
 }
 
 /// Removes and returns the best: greatest key, then fewest own in flight, then chance.
@@ -257,6 +392,26 @@ fn take_best<R: Rng + ?Sized>(ranking: &mut Ranking, rng: &mut R) -> Option<Chos
     Some(ranking.swap_remove(index).chosen)
 }
 
+// === impl Narrowed ===
+
+impl Narrowed {
+    /// Index into the table and bias of each.
+    pub fn candidates(&self) -> impl ExactSizeIterator<Item = (usize, f64)> + '_ {
+        let members = self.members.iter().zip(&self.biases);
+        members.map(|(member, bias)| (usize::try_from(*member).unwrap_or(usize::MAX), *bias))
+    }
+
+    /// Number of candidates.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+}
+
 // === impl NoPick ===
 
 impl NoPick {
@@ -264,6 +419,7 @@ impl NoPick {
     pub fn reason(self) -> &'static str {
         match self {
             Self::EmptyPool | Self::EmptySubset => "no-endpoints",
+            Self::Unlabelled => "labels-match-none",
             Self::Filtered => "saturated",
         }
     }

@@ -64,6 +64,11 @@ impl Profile {
         })
     }
 
+    /// Whether a scorer asks for the chunks of prompts.
+    pub fn uses_chunks(&self) -> bool {
+        self.any(|scorer| matches!(scorer, Scorer::InferenceLb(_)))
+    }
+
     /// Whether a scorer asks for LoRA adapters.
     pub fn uses_adapters(&self) -> bool {
         self.any(|scorer| matches!(scorer, Scorer::LoraAffinity))

@@ -8,7 +8,7 @@ use std::{
 
 use smallvec::SmallVec;
 
-use crate::slot::Slot;
+use crate::{endpoint::Labels, slot::Slot};
 
 /// Longest list of endpoints in one answer: enough for every retry a gateway makes.
 pub const MAX_LIST: u8 = 8;
@@ -31,6 +31,12 @@ pub struct Request {
     pub prefix: Vec<u64>,
     /// Tokens of one block of `prefix`.
     pub block_tokens: u32,
+    /// Endpoints must have all of these labels.
+    pub labels: SmallVec<[Arc<Labels>; 2]>,
+    /// Chunks of the prompt; 0 where nobody asks for them.
+    pub chunks: u32,
+    /// By member of the table, how many of them it has cached, from the first on; empty: nobody looked.
+    pub cached_chunks: Vec<u32>,
     /// Where the session of this request is served, if it has one.
     pub session: Option<SessionAt>,
     /// From the pick until the request arrives at its server.
@@ -68,6 +74,14 @@ pub enum Allowed {
 
 // === impl Request ===
 
+impl Request {
+    /// Whether endpoints with these labels have all that it asks for.
+    pub fn admits(&self, labels: &Labels) -> bool {
+        let mut wanted = self.labels.iter().flat_map(|all| all.iter());
+        wanted.all(|(key, value)| labels.get(key) == Some(value))
+    }
+}
+
 impl Default for Request {
     /// Any endpoint, a list of one; nothing is known of the body.
     fn default() -> Self {
@@ -78,6 +92,9 @@ impl Default for Request {
             prompt_tokens: 0,
             prefix: Vec::new(),
             block_tokens: 0,
+            labels: SmallVec::new(),
+            chunks: 0,
+            cached_chunks: Vec::new(),
             session: None,
             transit: DEFAULT_TRANSIT,
             turn: 0,

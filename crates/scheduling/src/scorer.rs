@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use crate::{
     candidates::Candidates,
+    inference_lb::{self, Params, Row},
     request::{Request, SessionAt},
     table::Adapters,
 };
@@ -48,6 +51,8 @@ pub enum Scorer {
     },
     /// `session-affinity-scorer`: 1 where the session is served.
     SessionAffinity(SessionStrategy),
+    /// `inference-lb-scorer`: prompt cache against load; see [`inference_lb`].
+    InferenceLb(Params),
 }
 
 /// How a session names its endpoint.
@@ -95,6 +100,7 @@ impl Scorer {
             Self::ActiveRequest { .. } => "active-request-scorer",
             Self::TokenLoad { .. } => "token-load-scorer",
             Self::SessionAffinity(_) => "session-affinity-scorer",
+            Self::InferenceLb(_) => "inference-lb-scorer",
         }
     }
 
@@ -188,8 +194,35 @@ impl Scorer {
                     .members()
                     .map(|member| f64::from(u8::from(serves_session(request, candidates, member)))),
             ),
+            Self::InferenceLb(params) => {
+                let normal = inference_scores(params, request, candidates).normal;
+                set(scores, normal.into_iter());
+            }
         }
     }
+}
+
+/// The scores of `inference-lb-scorer`.
+pub(crate) fn inference_scores(
+    params: &Params,
+    request: &Request,
+    candidates: &Candidates<'_>,
+) -> inference_lb::Scores {
+    let table = candidates.table();
+    let loads = candidates
+        .of(&table.in_flight)
+        .zip(candidates.of(&table.prefill));
+    let cached = &request.cached_chunks;
+    let rows = candidates
+        .members()
+        .zip(loads)
+        .map(|(member, (reqs, prompt))| Row {
+            reqs: reqs.into(),
+            prompt: i64::try_from(prompt).unwrap_or(i64::MAX),
+            matched: cached.get(member).copied().unwrap_or_default(),
+        });
+    let rows: SmallVec<[Row; 16]> = rows.collect();
+    inference_lb::score(params, &rows, request.chunks)
 }
 
 /// Whether this member of the table serves the request's session.

@@ -30,6 +30,8 @@ pub struct Table {
     pub in_flight: Vec<u32>,
     /// Uncached prompt tokens of those whose response has not begun.
     pub tokens: Vec<u64>,
+    /// Unfinished prefill, as the LLM filter charges it.
+    pub prefill: Vec<u64>,
     /// Trust in the queue's length.
     pub quality: Vec<Quality>,
     /// Places of what members have cached.
@@ -96,6 +98,7 @@ impl Table {
             kv,
             in_flight,
             tokens,
+            prefill,
             quality,
             cache_slots,
             adapters,
@@ -109,6 +112,7 @@ impl Table {
         }
         in_flight.clear();
         tokens.clear();
+        prefill.clear();
         quality.clear();
         cache_slots.clear();
         adapters.clear();
@@ -119,6 +123,7 @@ impl Table {
         let reading = load.read(now, freshness);
         self.in_flight.push(reading.in_flight);
         self.tokens.push(reading.tokens);
+        self.prefill.push(reading.prefill);
         self.quality.push(reading.quality);
         let slot = self.roster.slots.get(self.readings.len()).copied();
         let slot = slot.unwrap_or_default().after_restarts(reading.restarts);

@@ -5,9 +5,10 @@ use std::{ops::Deref, sync::Arc};
 use ::discovery::Objects;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
+use scheduling::Profile;
 
-use super::{Config, Ignored, Models};
-use crate::llm::LlmFilter;
+use super::{Config, Ignored, Models, llm::LlmProfiles};
+use crate::llm::{LlmFilter, Match};
 
 /// The configuration in force, swapped as a whole. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +34,8 @@ struct Beside {
 pub struct InForce {
     config: Arc<Config>,
     llm_filter: Option<Arc<LlmFilter>>,
+    /// Of requests under the LLM filter.
+    profiles: Option<LlmProfiles>,
     models: Models,
 }
 
@@ -92,9 +95,13 @@ impl InForce {
         if let Some(filter) = &llm_filter {
             models.list(filter.rules.names());
         }
+        let profiles = llm_filter
+            .as_ref()
+            .map(|filter| LlmProfiles::new(filter, &config.profile));
         Self {
             config,
             llm_filter,
+            profiles,
             models,
         }
     }
@@ -102,6 +109,14 @@ impl InForce {
     /// The LLM filter, wherever it comes from.
     pub fn llm_filter(&self) -> Option<&Arc<LlmFilter>> {
         self.llm_filter.as_ref()
+    }
+
+    /// How endpoints are chosen for a request with this match, or for one without any.
+    pub(crate) fn profile_of(&self, found: Option<&Match>) -> &Profile {
+        match (found, &self.profiles) {
+            (Some(found), Some(profiles)) => profiles.of(found.model.as_deref()),
+            _ => &self.config.profile,
+        }
     }
 
     /// What of the files has no effect.

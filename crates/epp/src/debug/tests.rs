@@ -77,7 +77,7 @@ fn decide(director: &Director, fields: &[(&str, &str)], subset: Option<&str>) ->
         is_inference: true,
         body,
     };
-    let resolved = director.resolve(&query).unwrap();
+    let resolved = director.resolve(&query, None).unwrap();
     director.decide(query, &resolved, scheduling::DEFAULT_TRANSIT)
 }
 

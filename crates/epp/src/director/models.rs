@@ -4,7 +4,13 @@ use std::sync::Arc;
 
 use rand::Rng;
 
-use crate::{body::Parsed, config::Models, extproc::RequestHead, reject::Reject};
+use crate::{
+    body::Parsed,
+    config::Models,
+    extproc::RequestHead,
+    llm::{Match, TraceId},
+    reject::Reject,
+};
 
 /// Whether models that nobody lists are refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -29,6 +35,10 @@ pub(crate) struct Resolved {
     pub(crate) priority: i32,
     /// Whose share of the pool it is.
     pub(crate) fairness_id: Option<Arc<str>>,
+    /// Where the LLM filter has it go; absent: it has no say.
+    pub(crate) found: Option<Box<Match>>,
+    /// Of a request under an LLM filter.
+    pub(crate) trace_id: Option<TraceId>,
 }
 
 /// Names of an objective's header.
@@ -64,9 +74,7 @@ pub(crate) fn resolve<R: Rng + ?Sized>(
         ModelMatch::Off => false,
     };
     let trusted = models.trusted_headers();
-    let forced = head
-        .field(&MODEL_REWRITE)
-        .filter(|_| trusted.model_name_rewrite);
+    let forced = forced(models, head);
     if is_cut && (enforced || models.renames()) {
         return Err(Reject::ModelNotSeen);
     }
@@ -101,7 +109,15 @@ pub(crate) fn resolve<R: Rng + ?Sized>(
         target,
         priority: priority.unwrap_or(0),
         fairness_id: fairness_id.map(Into::into),
+        found: None,
+        trace_id: None,
     })
+}
+
+/// The model that a trusted header names for the server, before all else.
+pub(super) fn forced<'a>(models: &Models, head: &'a RequestHead) -> Option<&'a str> {
+    let header = head.field(&MODEL_REWRITE);
+    header.filter(|_| models.trusted_headers().model_name_rewrite)
 }
 
 #[cfg(test)]

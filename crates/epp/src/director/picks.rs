@@ -276,6 +276,7 @@ impl Considered {
 fn exclusion(why: Exclusion, profile: &Profile) -> String {
     match why {
         Exclusion::Subset => "the subset that the proxy allows".to_owned(),
+        Exclusion::Labels => "the labels that the rule asks for".to_owned(),
         Exclusion::Suspect => "3 scrapes without an answer".to_owned(),
         Exclusion::Filter(place) => {
             let filter = profile.filters.get(place);

@@ -17,7 +17,7 @@ fn mk_director_of(pool: Pool) -> Director {
 }
 
 fn decide(director: &Director, query: Query) -> Result<Box<Answer>, Reject> {
-    let resolved = director.resolve(&query)?;
+    let resolved = director.resolve(&query, None)?;
     match director.decide(query, &resolved, DEFAULT_TRANSIT) {
         Decision::Made(decision) => decision,
         Decision::Queued(_) => panic!("queued"),
@@ -180,7 +180,7 @@ async fn new_members_let_a_request_go_on_at_once() {
     let mut running = tokio::task::JoinSet::new();
     running.spawn(async move { queued.run_queue().await });
     let query = mk_query(1, None);
-    let resolved = director.resolve(&query).unwrap();
+    let resolved = director.resolve(&query, None).unwrap();
     let Decision::Queued(waiting) = director.decide(query, &resolved, DEFAULT_TRANSIT) else {
         panic!("an empty pool is full")
     };

@@ -279,6 +279,11 @@ pub(super) enum Close {
 // === impl RequestHead ===
 
 impl RequestHead {
+    /// Whether the method is POST, which comes with a body.
+    pub(crate) fn is_post(&self) -> bool {
+        self.field(&[":method"]) == Some("POST")
+    }
+
     /// The value of the first of these fields that has one.
     pub(crate) fn field(&self, names: &[&str]) -> Option<&str> {
         let value = |wanted: &&str| {

@@ -233,8 +233,11 @@ where
                     ));
                 }
                 Output::Read(api, body) => self.reading = Some(self.shared.reader.read(api, body)),
-                Output::Decide(query) => match self.meter.decide(*query, self.round_trip.transit())
-                {
+                Output::Decide(query) => match self.meter.decide(
+                    *query,
+                    self.round_trip.transit(),
+                    self.trace_id.as_ref(),
+                ) {
                     Decision::Made(decision) => self.decided(decision),
                     Decision::Queued(waiting) => {
                         if let Some(trace) = &mut self.meter.trace {
@@ -463,11 +466,11 @@ impl Meter {
         }
     }
 
-    fn decide(&mut self, query: Query, transit: Duration) -> Decision {
+    fn decide(&mut self, query: Query, transit: Duration, trace_id: Option<&TraceId>) -> Decision {
         let Shared {
             director, metrics, ..
         } = &*self.shared;
-        let resolved = match director.resolve(&query) {
+        let resolved = match director.resolve(&query, trace_id) {
             Ok(resolved) => resolved,
             // What nobody serves has no series: anybody may ask for it.
             Err(reject) => return Decision::Made(Err(reject)),

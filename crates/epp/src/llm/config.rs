@@ -92,6 +92,11 @@ impl LlmFilter {
         read::read(section)
     }
 
+    /// The entries of `lb_mapping_rule`, in no order.
+    pub fn balances(&self) -> impl Iterator<Item = (&str, &Balance)> {
+        self.balance.iter().map(|(model, one)| (&**model, one))
+    }
+
     /// How the endpoints of a model are weighed: as its entry says, or by the defaults.
     pub fn balance(&self, model: &str) -> &Balance {
         self.balance.get(model).unwrap_or(&self.default_balance)

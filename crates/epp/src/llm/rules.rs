@@ -36,7 +36,7 @@ struct Model {
 }
 
 /// What requests for a model must have, and where they go.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Where the file has it, such as `model_mapping_rule.qwen.rules[0]`; empty: no file has it.
     pub place: Arc<str>,
@@ -74,7 +74,7 @@ pub struct Subset {
 pub struct Headers<'a>(&'a [(Bytes, Bytes)]);
 
 /// Where a request goes. It stays as it is while the configuration changes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Match {
     /// The rule; of a request that none is for, one without conditions.
     pub rule: Arc<Rule>,
@@ -357,6 +357,12 @@ impl Match {
             model: model.to_owned(),
             labels,
         }
+    }
+
+    /// All of what endpoints must have: the labels of the cluster, and of the subset.
+    pub fn labels(&self) -> impl Iterator<Item = &Arc<Labels>> {
+        let of_subset = self.subset.as_deref().map(|subset| &subset.labels);
+        self.cluster_labels.iter().chain(of_subset)
     }
 
     /// Labels of the cluster and of the subset.

@@ -10,6 +10,8 @@ pub struct Booking {
     endpoint: Arc<Endpoint>,
     /// Counted; 0 once the response began.
     tokens: u32,
+    /// As `tokens`.
+    prefill: u64,
     arrival: Moment,
     adapter: Option<Arc<str>>,
 }
@@ -31,9 +33,23 @@ impl Booking {
         Self {
             endpoint,
             tokens,
+            prefill: 0,
             arrival,
             adapter,
         }
+    }
+
+    /// Charges the endpoint with so much prefill, too, until the response begins.
+    pub fn charged(mut self, prefill: u64) -> Self {
+        let load = self.endpoint.load();
+        load.prefill.fetch_add(prefill, Ordering::AcqRel);
+        self.prefill = self.prefill.saturating_add(prefill);
+        self
+    }
+
+    /// The charge that is left.
+    pub fn prefill(&self) -> u64 {
+        self.prefill
     }
 
     /// Where the request is counted.
@@ -41,10 +57,11 @@ impl Booking {
         &self.endpoint
     }
 
-    /// The response began: the prompt is computed.
+    /// The response began, or must have begun by now: the prompt is computed.
     pub fn respond(&mut self) {
         let tokens = std::mem::take(&mut self.tokens);
-        release_tokens(self.endpoint.load(), tokens);
+        let prefill = std::mem::take(&mut self.prefill);
+        release_prompt(self.endpoint.load(), tokens, prefill);
     }
 
     /// The request turned out to be served elsewhere.
@@ -53,23 +70,30 @@ impl Booking {
             return;
         }
         let adapter = self.adapter.clone();
-        endpoint.load().add(self.tokens, self.arrival, adapter);
+        let load = endpoint.load();
+        load.add(self.tokens, self.arrival, adapter);
+        if self.prefill > 0 {
+            load.prefill.fetch_add(self.prefill, Ordering::AcqRel);
+        }
         let former = std::mem::replace(&mut self.endpoint, endpoint);
-        release(former.load(), self.tokens);
+        release(former.load(), self.tokens, self.prefill);
     }
 }
 
 impl Drop for Booking {
     fn drop(&mut self) {
-        release(self.endpoint.load(), self.tokens);
+        release(self.endpoint.load(), self.tokens, self.prefill);
     }
 }
 
-fn release(load: &Load, tokens: u32) {
+fn release(load: &Load, tokens: u32, prefill: u64) {
     load.in_flight.fetch_sub(1, Ordering::AcqRel);
-    release_tokens(load, tokens);
+    release_prompt(load, tokens, prefill);
 }
 
-fn release_tokens(load: &Load, tokens: u32) {
+fn release_prompt(load: &Load, tokens: u32, prefill: u64) {
     load.tokens.fetch_sub(tokens.into(), Ordering::AcqRel);
+    if prefill > 0 {
+        load.prefill.fetch_sub(prefill, Ordering::AcqRel);
+    }
 }

@@ -279,3 +279,23 @@ fn qualities_keep_their_names() {
     let names = Quality::ALL.map(Quality::name);
     assert_eq!(names, ["fresh", "stale", "unknown", "suspect"]);
 }
+
+#[test]
+fn a_charge_moves_with_its_request_and_ends_when_the_response_begins() {
+    let snapshot = mk_snapshot(2);
+    let (one, other) = (at(&snapshot, 0), at(&snapshot, 1));
+    let prefill = || (one.load().prefill(), other.load().prefill());
+    let mut first = book(&one, 0).charged(700);
+    let second = book(&one, 0).charged(50);
+    assert_eq!(prefill(), (750, 0));
+    first.move_to(Arc::clone(&other));
+    assert_eq!(prefill(), (50, 700));
+    first.respond();
+    first.respond();
+    assert_eq!(prefill(), (50, 0));
+    first.move_to(Arc::clone(&one));
+    assert_eq!(prefill(), (50, 0));
+    drop((first, second));
+    assert_eq!(prefill(), (0, 0));
+    assert_eq!(one.load().in_flight(), 0);
+}

@@ -373,7 +373,8 @@ fn an_explanation_says_of_each_member_what_excluded_it_or_how_it_scored() {
         choice[0],
         Chosen {
             member: 4,
-            score: 3.0
+            score: 3.0,
+            raw: 0.0
         }
     );
 }
@@ -391,4 +392,97 @@ fn nobody_passes_and_the_explanation_says_which_filter_it_was() {
     // The suspect was let in again before all were refused.
     let want = [filter(2), filter(2), filter(1), subset, filter(2)];
     assert_eq!(told.verdicts(), want);
+}
+
+/// The pool of the worked example: A(8, 4096, 0 of 3), B(2, 1024, 2 of 3), C(5, 2048, 1 of 3).
+fn mk_worked() -> (Snapshot, Request, Vec<crate::Booking>) {
+    let snapshot = mk_snapshot(3);
+    let loads: [(usize, u64); 3] = [(8, 4096), (2, 1024), (5, 2048)];
+    let mut held = Vec::new();
+    for (member, (requests, prefill)) in loads.into_iter().enumerate() {
+        held.extend((1..requests).map(|_| book(&at(&snapshot, member), 0)));
+        held.push(book(&at(&snapshot, member), 0).charged(prefill));
+    }
+    let request = Request {
+        chunks: 3,
+        cached_chunks: vec![0, 2, 1],
+        list: 3,
+        ..Request::default()
+    };
+    (snapshot, request, held)
+}
+
+fn mk_inference_lb() -> Profile {
+    Profile {
+        scorers: vec![WeightedScorer {
+            scorer: Scorer::InferenceLb(crate::inference_lb::Params::default()),
+            weight: 1.0,
+        }],
+        picker: Picker {
+            kind: PickerKind::TopPercent { percent: 10 },
+            ..Picker::default()
+        },
+        ..Profile::default()
+    }
+}
+
+#[test]
+fn load_of_bookings_and_cached_chunks_choose_as_in_the_worked_example() {
+    let (snapshot, request, _held) = mk_worked();
+    let (table, profile) = (read(&snapshot), mk_inference_lb());
+    let choice = choose(&table, &request, &[], &profile, &mut mk_rng()).unwrap();
+    assert_eq!(members(&choice), [1, 2, 0]);
+    let near = |got: f64, want: f64| assert!((got - want).abs() < 5e-6, "{got} is not {want}");
+    near(choice[0].raw, 0.583_333);
+    near(choice[0].score, 0.771_505);
+}
+
+#[test]
+fn narrowing_and_choosing_among_the_rest_is_the_same_choice() {
+    let (snapshot, request, _held) = mk_worked();
+    let (table, mut profile) = (read(&snapshot), mk_inference_lb());
+    scrape(&at(&snapshot, 0), mk_page(0.0, 0.0, 0.0));
+    let kv = WeightedScorer {
+        scorer: Scorer::KvCacheUtilization,
+        weight: 0.5,
+    };
+    profile.scorers.push(kv);
+    let mut told = Explanation::default();
+    let narrowed = narrow(&table, &request, &[], &profile, Some(&mut told)).unwrap();
+    let biases: Vec<_> = narrowed.candidates().collect();
+    assert_eq!(biases, [(0, 0.5), (1, 0.5), (2, 0.5)]);
+    let two_steps = choose_among(&table, &request, narrowed, &profile, &mut mk_rng());
+    let one_step =
+        choose_explained(&table, &request, &[], &profile, &mut mk_rng(), &mut told).unwrap();
+    assert_eq!(two_steps, one_step);
+    let Verdict::Scored(scores) = &told.verdicts()[1] else {
+        panic!("no candidate")
+    };
+    assert!((scores.each[0] - 0.771_505).abs() < 5e-6, "{scores:?}");
+    assert!((scores.each[1] - 1.0).abs() < 1e-9, "{scores:?}");
+}
+
+#[test]
+fn a_request_goes_only_to_endpoints_with_its_labels() {
+    let snapshot = mk_labelled(&[
+        &[("gpu", "h100")],
+        &[("gpu", "a100"), ("zone", "b")],
+        &[("gpu", "a100"), ("zone", "a")],
+    ]);
+    let labels = |pairs: &[(&str, &str)]| {
+        let pairs = pairs.iter().map(|&(key, value)| (key.into(), value.into()));
+        std::sync::Arc::new(pairs.collect())
+    };
+    let labelled = |pairs: &[(&str, &str)], subset: Option<&str>| {
+        let mut request = subset.map_or_else(Request::default, mk_subset);
+        request.list = 3;
+        request.labels = pairs.iter().map(|pair| labels(&[*pair])).collect();
+        go(&snapshot, &request).map(|choice| members(&choice))
+    };
+    let both = [("gpu", "a100"), ("zone", "a")];
+    assert_eq!(labelled(&both, None), Ok(vec![2]));
+    assert_eq!(labelled(&both, Some("10.0.0.1")), Err(NoPick::EmptySubset));
+    let other = [("gpu", "b200")];
+    assert_eq!(labelled(&other, None), Err(NoPick::Unlabelled));
+    assert_eq!(labelled(&other, Some("10.9.9.9")), Err(NoPick::EmptySubset));
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures::{FutureExt, StreamExt};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use rstest::rstest;
+use scheduling::Member;
 use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +27,7 @@ use crate::{
 };
 use moment::Clock;
 
+mod llm;
 mod prefixes;
 mod sessions;
 
@@ -57,12 +59,21 @@ fn mk_shared(pods: &[&str], config: Config, registry: &mut Registry) -> Arc<Shar
 
 /// Bodies may have so many bytes, and take as many together.
 fn mk_shared_of(bytes: u32, pods: &[&str], config: Config, registry: &mut Registry) -> Arc<Shared> {
-    let pool = Pool::default();
     let members = pods
         .iter()
         .zip(1..)
         .map(|(pod, host)| mk_member(pod, format!("10.0.0.{host}:8000").parse().unwrap()));
-    pool.replace(members.collect(), Moment::START);
+    mk_shared_with(members.collect(), bytes, config, registry)
+}
+
+fn mk_shared_with(
+    members: Vec<Member>,
+    bytes: u32,
+    config: Config,
+    registry: &mut Registry,
+) -> Arc<Shared> {
+    let pool = Pool::default();
+    pool.replace(members, Moment::START);
     let config = CurrentConfig::new(config);
     let director = Director::new(pool, config, Options::default(), Clock::start());
     let metrics = Metrics::register(registry);
