@@ -5,6 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use bytes::Bytes;
 use scheduling::{Booking, Endpoint, Subset};
 use smallvec::SmallVec;
+use transcode::Transcoder;
 
 use crate::{
     body::{Api, BodyError, Parsed},
@@ -97,7 +98,7 @@ pub(crate) struct RequestHead {
     pub fields: Vec<(Bytes, Bytes)>,
     /// No body and no trailers follow.
     pub end: bool,
-    /// Only in the first message of a stream; else the default mode holds.
+    /// Only in the first message of a stream; else the default mode holds. Of a [`Query`], those that hold.
     pub modes: Option<Modes>,
 }
 
@@ -106,6 +107,8 @@ pub(crate) struct RequestHead {
 pub(super) struct ResponseHead {
     /// HTTP status; 0 when absent or no number.
     pub status: u16,
+    /// It is a stream of events; false where nobody asked.
+    pub is_sse: bool,
     /// No body and no trailers follow.
     pub end: bool,
     /// As in [`RequestHead::modes`].
@@ -226,6 +229,8 @@ pub(crate) struct Answer {
     pub booking: Booking,
     /// Reads the response, and may change its body.
     pub tap: Option<ResponseTap>,
+    /// In the place of the tap: the server speaks another protocol than the client.
+    pub transcoder: Option<Box<dyn Transcoder>>,
     /// The session that the endpoint serves from now on.
     pub session: Option<NamedSession>,
     /// What of the prompt the endpoint is believed to have cached; absent: nobody looked.
@@ -254,6 +259,8 @@ pub(super) enum Event {
     FirstByte,
     /// What it says of its tokens.
     Usage(Usage),
+    /// It began well, and turned out to be an error of this status.
+    Failed(u16),
     /// The response was served by another endpoint than the first of the list.
     ServedElsewhere {
         /// By which.

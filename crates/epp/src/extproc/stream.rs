@@ -24,7 +24,7 @@ use super::{
     overdue::{OVERDUE, Overdue},
     reader::Reading,
     service::Shared,
-    wire,
+    wire::{self, Wanted},
 };
 use crate::{
     connection::RoundTrip,
@@ -284,6 +284,7 @@ where
             }
             Event::FirstByte => self.meter.first_byte(),
             Event::Usage(usage) => self.meter.used(usage),
+            Event::Failed(status) => self.meter.failed(status),
             Event::Complete => self.meter.complete(),
         }
     }
@@ -354,12 +355,14 @@ where
                 Some(Ok(message)) => {
                     self.meter.message(&message);
                     self.large = large_body(&message);
-                    wire::inputs(message, self.exchange.wants_attributes())
-                        .into_iter()
-                        .for_each(|input| {
-                            self.feed(input, now);
-                            self.observe_first();
-                        });
+                    let wanted = Wanted {
+                        attributes: self.exchange.wants_attributes(),
+                        content_type: self.exchange.transcodes(),
+                    };
+                    wire::inputs(message, wanted).into_iter().for_each(|input| {
+                        self.feed(input, now);
+                        self.observe_first();
+                    });
                 }
                 Some(Err(status)) => self.broken(status),
                 None => self.feed(Input::PeerClosed, now),
@@ -596,6 +599,12 @@ impl Meter {
         }
         if let Some(running) = &mut self.running {
             running.used(usage);
+        }
+    }
+
+    fn failed(&mut self, status: u16) {
+        if let Some(running) = &self.running {
+            running.failed(status);
         }
     }
 

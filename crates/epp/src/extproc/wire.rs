@@ -48,8 +48,16 @@ const STRIPPED: [&str; 12] = [
     "x-data-parallel-host-port",
 ];
 
-/// What one message says: its attributes, if any are there and `attributes` are asked for, then the message.
-pub(super) fn inputs(message: ProcessingRequest, attributes: bool) -> SmallVec<[Input; 2]> {
+/// What of a message somebody needs beside what all do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) attributes: bool,
+    /// Whether a response is a stream of events.
+    pub(super) content_type: bool,
+}
+
+/// What one message says: its attributes, if any are there and they are wanted, then the message.
+pub(super) fn inputs(message: ProcessingRequest, wanted: Wanted) -> SmallVec<[Input; 2]> {
     let ProcessingRequest {
         metadata_context,
         protocol_config,
@@ -64,7 +72,7 @@ pub(super) fn inputs(message: ProcessingRequest, attributes: bool) -> SmallVec<[
             return inputs;
         }
     };
-    let metadata = metadata_context.filter(|_| attributes);
+    let metadata = metadata_context.filter(|_| wanted.attributes);
     // Attributes that cannot be read say nothing; the message beside them may be in order.
     let metadata = metadata.and_then(|bytes| Metadata::decode(bytes).ok());
     if let Some(context) = metadata.map(context)
@@ -76,7 +84,11 @@ pub(super) fn inputs(message: ProcessingRequest, attributes: bool) -> SmallVec<[
         Request::RequestHeaders(headers) => Input::RequestHeaders(request_head(headers, modes)),
         Request::RequestBody(body) => Input::RequestBody(chunk(body)),
         Request::RequestTrailers(_) => Input::RequestTrailers,
-        Request::ResponseHeaders(headers) => Input::ResponseHeaders(response_head(&headers, modes)),
+        Request::ResponseHeaders(headers) => {
+            let mut head = response_head(&headers, modes);
+            head.is_sse = wanted.content_type && is_sse(&headers);
+            Input::ResponseHeaders(head)
+        }
         Request::ResponseBody(body) => Input::ResponseBody(chunk(body)),
         Request::ResponseTrailers(_) => Input::ResponseTrailers,
     }));
@@ -96,7 +108,8 @@ pub(super) fn message(
         let mut routed = false;
         let header_mutation = route.map(|route| {
             let destination = route.destination.as_ref();
-            routed = destination.is_some();
+            // Another path must not choose another route.
+            routed = destination.is_some() && !route.edit.sets(":path");
             message.dynamic_metadata =
                 destination.map(|destination| destination_metadata(destination, &route.scores));
             header_mutation(*route)
@@ -227,9 +240,19 @@ fn response_head(headers: &HttpHeaders, modes: Option<Modes>) -> ResponseHead {
         .and_then(|header| value(header).parse().ok());
     ResponseHead {
         status: status.unwrap_or(0),
+        is_sse: false,
         end: headers.end_of_stream,
         modes,
     }
+}
+
+fn is_sse(headers: &HttpHeaders) -> bool {
+    let mut all = headers.headers.iter().flat_map(|map| &map.headers);
+    let content_type = all.find(|header| header.key == "content-type");
+    content_type.is_some_and(|header| {
+        let kind = value(header).split(';').next().unwrap_or_default();
+        kind.trim().eq_ignore_ascii_case("text/event-stream")
+    })
 }
 
 /// Envoy fills `raw_value` and leaves `value` empty; older proxies do the reverse.

@@ -25,6 +25,8 @@ pub struct LlmFilter {
     pub prompt_mode: Mode,
     /// How backends that do not speak the protocol are spoken to.
     pub transcoders: Transcoders,
+    /// The backend of a rule does not speak the protocol.
+    pub transcodes: bool,
     /// What of the file has no effect; empty for a block of the endpoint picker's file, which has its own list.
     pub ignored: Vec<Ignored>,
     balance: HashMap<Box<str>, Balance>,

@@ -22,6 +22,9 @@ pub enum LlmError {
         /// The field of the request that asks for it.
         param: Option<String>,
     },
+    /// The server's answer is none that a client could read.
+    #[error(transparent)]
+    Response(#[from] transcode::Failure),
     /// The server answered with headers alone.
     #[error("the model server {server} answered without a body: retry")]
     NoUpstreamData {
@@ -40,6 +43,7 @@ impl LlmError {
             Self::Prompt(_) => "bad-request",
             Self::NoBody => "no-body",
             Self::Transcode { .. } => "transcode",
+            Self::Response(failure) => failure.reason(),
             Self::NoUpstreamData { .. } => "no-upstream-data",
         }
     }
@@ -49,7 +53,7 @@ impl LlmError {
         match self {
             Self::Rule(_) => 404,
             Self::Prompt(_) | Self::NoBody | Self::Transcode { .. } => 400,
-            Self::NoUpstreamData { .. } => 503,
+            Self::Response(_) | Self::NoUpstreamData { .. } => 503,
         }
     }
 
@@ -59,7 +63,14 @@ impl LlmError {
             Self::Rule(RuleError::ModelNotFound(_)) => Some("model"),
             Self::Prompt(PromptError::NoMessages) => Some("messages"),
             Self::Transcode { param, .. } => param.as_deref(),
-            Self::Rule(_) | Self::NoBody | Self::NoUpstreamData { .. } => None,
+            Self::Rule(_) | Self::NoBody | Self::Response(_) | Self::NoUpstreamData { .. } => None,
         }
+    }
+}
+
+impl From<transcode::Refusal> for LlmError {
+    fn from(refusal: transcode::Refusal) -> Self {
+        let transcode::Refusal { message, param } = refusal;
+        Self::Transcode { message, param }
     }
 }

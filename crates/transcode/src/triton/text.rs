@@ -73,15 +73,22 @@ impl Text {
         };
         let (before, rest) = self.input.split_at_checked(repeated).unwrap_or(("", ""));
         if let Some(answer) = text.strip_prefix(rest) {
-            self.repeated = None;
+            self.forget_input();
             return answer.to_owned();
         }
         if rest.starts_with(text) {
             self.repeated = Some(repeated.saturating_add(text.len()));
             return String::new();
         }
+        let text = format!("{before}{text}");
+        self.forget_input();
+        text
+    }
+
+    /// It is decided: a long prompt need not stay in memory while the answer comes.
+    fn forget_input(&mut self) {
         self.repeated = None;
-        format!("{before}{text}")
+        self.input = String::new();
     }
 }
 

@@ -151,6 +151,7 @@ impl Peer {
             9 => {
                 self.began.get_or_insert(Phase::Response);
                 Input::ResponseHeaders(ResponseHead {
+                    is_sse: false,
                     status: 200,
                     end: choices.flag(),
                     modes: Some(self.modes),
@@ -337,6 +338,7 @@ impl Peer {
             } else {
                 choices.flag().then(ResponseTap::default)
             },
+            transcoder: None,
             session: None,
             prefix: None,
             learned: None,

@@ -81,6 +81,7 @@ pub(super) fn mk_headers(path: &str, modes: Modes) -> Input {
 
 pub(super) fn mk_response(end: bool) -> Input {
     Input::ResponseHeaders(ResponseHead {
+        is_sse: false,
         status: 200,
         end,
         modes: None,
@@ -163,6 +164,7 @@ impl Script {
             endpoints,
             booking,
             tap: self.restores.map(ResponseTap::restoring),
+            transcoder: None,
             session: None,
             prefix: None,
             learned: None,

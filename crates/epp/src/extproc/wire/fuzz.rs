@@ -6,7 +6,7 @@ use envoy_types::pb::google::protobuf::ListValue;
 use prost::Message;
 use scheduling::Allowed;
 
-use super::{inputs, subset};
+use super::{Wanted, inputs, subset};
 use crate::{
     extproc::message::Input,
     proto::{Kind, ProcessingRequest, Value},
@@ -14,9 +14,9 @@ use crate::{
 
 pub(crate) fn run(data: &[u8]) {
     if let Ok(message) = ProcessingRequest::decode(data) {
-        let count = inputs(message.clone(), true).len();
+        let count = inputs(message.clone(), mk_wanted(true)).len();
         assert!(count <= 2);
-        let bare = inputs(message, false);
+        let bare = inputs(message, mk_wanted(false));
         let has_context = |input: &Input| matches!(input, Input::Context(_));
         assert!(!bare.iter().any(has_context), "nobody asked");
     }
@@ -53,4 +53,11 @@ fn is_address(word: &str) -> bool {
         .and_then(|word| word.strip_suffix(']'));
     let ip = inner.unwrap_or(word).parse::<IpAddr>();
     ip.is_ok() || word.parse::<SocketAddr>().is_ok()
+}
+
+fn mk_wanted(all: bool) -> Wanted {
+    Wanted {
+        attributes: all,
+        content_type: all,
+    }
 }

@@ -24,7 +24,10 @@ fn inputs(message: ProcessingRequest) -> SmallVec<[Input; 2]> {
     let bytes = Bytes::from(message.encode_to_vec());
     super::inputs(
         crate::proto::ProcessingRequest::decode(bytes).unwrap(),
-        true,
+        Wanted {
+            attributes: true,
+            content_type: true,
+        },
     )
 }
 

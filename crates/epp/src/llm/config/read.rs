@@ -61,6 +61,8 @@ pub(super) fn read(mut section: Section<'_>) -> LlmFilter {
     let modes = [("full", Mode::Full), ("text", Mode::Text)];
     let prompt_mode = section.choice("prompt_mode", &modes);
     length_unit(&mut section);
+    let mut rules = models.iter().flat_map(|(_, rules)| rules);
+    let transcodes = rules.any(|rule| !rule.backend.is_passthrough(&transcoders));
     section.finish();
     LlmFilter {
         protocol: protocol.unwrap_or_default(),
@@ -69,6 +71,7 @@ pub(super) fn read(mut section: Section<'_>) -> LlmFilter {
         log,
         prompt_mode: prompt_mode.unwrap_or_default(),
         transcoders,
+        transcodes,
         ignored: Vec::new(),
         balance,
         default_balance: Balance::default(),

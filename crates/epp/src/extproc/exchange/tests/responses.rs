@@ -171,6 +171,7 @@ fn an_upload_goes_on_while_its_response_comes() {
 fn a_stream_that_begins_with_a_response_is_passed() {
     let mut script = Script::new();
     let head = ResponseHead {
+        is_sse: false,
         status: 403,
         end: false,
         modes: Some(FDS),
