@@ -19,9 +19,9 @@ use crate::{
     extproc::{Answer, Query, REQUEST_ID, RequestHead},
     llm::{AccessLogger, Headers, Line, LlmError, LlmRequest, Match, TraceId},
     reject::Reject,
-    tap::ResponseTap,
 };
 
+mod bodies;
 mod chunks;
 mod collector;
 mod filter;
@@ -40,6 +40,7 @@ pub(crate) use prefix::{BYTES_PER_TOKEN, Learned};
 
 pub(crate) use queue::Waiting;
 
+use bodies::Readers;
 use chunks::Chunks;
 use filter::Turns;
 use picks::{Asked, Picks, Record};
@@ -115,7 +116,7 @@ pub(crate) struct Prepared {
     request: Request,
     /// What changes of the request beside its way.
     edit: Edit,
-    tap: Option<ResponseTap>,
+    readers: Readers,
     session: Option<NamedSession>,
     /// Under the LLM filter.
     llm: Option<Box<LlmRequest>>,
@@ -333,6 +334,7 @@ impl Director {
     ) -> Result<Resolved, Reject> {
         let config = self.config.load();
         filter::check_body(&config, query)?;
+        bodies::check_seen(&config, query)?;
         let (head, parsed) = (&query.head, query.parsed.as_ref());
         let matching = self.options.model_match;
         let rng = &mut rand::rng();
@@ -432,13 +434,7 @@ impl Director {
             };
             edit.set_header(REQUEST_ID, id);
         }
-        let mut tap = parsed.as_ref().map(|_| ResponseTap::default());
-        if let (Some(parsed), Some(model), Some(target)) = (&parsed, &resolved.model, &target)
-            && model != target
-            && edit.rewrite_model(parsed.model_at.clone(), target).is_ok()
-        {
-            tap = Some(ResponseTap::restoring(model));
-        }
+        let readers = bodies::prepare(config, resolved, &head, parsed.as_ref(), &body, &mut edit)?;
         let named = config.session.as_ref().map(|session| {
             let headers: Vec<&str> = session.headers.iter().map(String::as_str).collect();
             (session, head.field(&headers))
@@ -487,7 +483,7 @@ impl Director {
         Ok(Prepared {
             request,
             edit,
-            tap,
+            readers,
             session,
             llm,
             asked: None,

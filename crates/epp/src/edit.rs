@@ -89,6 +89,11 @@ impl Edit {
         &self.set
     }
 
+    /// Whether a header is set.
+    pub(crate) fn sets(&self, name: &str) -> bool {
+        self.set.iter().any(|(set, _)| set == name)
+    }
+
     /// Headers to remove.
     pub(crate) fn headers_to_remove(&self) -> &[HeaderName] {
         &self.remove

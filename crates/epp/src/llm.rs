@@ -16,14 +16,14 @@ mod rules;
 mod trace;
 
 pub(crate) use access_log::{AccessLogger, Line};
-pub use config::{
-    AccessLog, Algorithm, Backend, Balance, ChatTemplate, LlmFilter, Protocol, StreamOutput,
-    Transcoders, Triton, TrtLlm, Wire,
-};
+pub use config::{AccessLog, Algorithm, Balance, LlmFilter};
 pub(crate) use ended::{Ended, begins_with_error};
 pub use prompt::{Mode, PromptError, PromptFacts, read};
 pub use refusal::LlmError;
-pub(crate) use refusal::body as error_body;
 pub(crate) use request::{LlmPick, LlmRequest};
 pub use rules::{Headers, Match, Rule, RuleError, Subset, Table};
 pub use trace::TraceId;
+pub(crate) use transcode::error_body;
+pub use transcode::{
+    Backend, ChatTemplate, Protocol, StreamOutput, Transcoders, Triton, TrtLlm, Wire,
+};

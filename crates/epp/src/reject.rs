@@ -141,7 +141,7 @@ impl Reject {
     pub(crate) fn body(&self, trace_id: Option<&TraceId>) -> Vec<u8> {
         let message = self.to_string();
         if let Some(trace_id) = trace_id {
-            return error_body(&message, self.status(), self.param(), trace_id);
+            return error_body(&message, self.status(), self.param(), trace_id.as_str());
         }
         let error = serde_json::json!({
             "error": { "message": message, "type": self.reason(), "code": self.status() }

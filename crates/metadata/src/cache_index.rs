@@ -169,14 +169,12 @@ impl CacheIndex {
 
     /// As [`purge`](Self::purge), in all clusters that have the endpoint.
     pub fn purge_everywhere(&self, address: Address) {
-        let mut directory = self.directory.write();
-        let Directory { clusters, free, .. } = &mut *directory;
-        clusters.retain(|_, seen| {
-            if let Some(gone) = seen.remove(&address) {
-                self.release(gone, free);
-            }
+        let mut gone = Vec::new();
+        self.directory.write().clusters.retain(|_, seen| {
+            gone.extend(seen.remove(&address).map(|it| it.slot));
             !seen.is_empty()
         });
+        self.release(&gone);
     }
 
     /// As [`purge`](Self::purge), all endpoints of the cluster.

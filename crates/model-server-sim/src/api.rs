@@ -1,8 +1,8 @@
-//! The APIs of OpenAI, Anthropic and vLLM: what a client sends and gets.
+//! The APIs of OpenAI, Anthropic, vLLM and Triton: what a client sends and gets.
 //!
 //! [`request`] reads and checks a body, [`prompt`] is what the model would read of it, [`answer`] gives the
 //! result the shape of its API, [`stream`] sends it token by token, [`error`] says what went wrong. The
-//! handlers are in [`generation`], [`embeddings`], [`tokens`] and [`models`].
+//! handlers are in [`generation`], [`triton`], [`embeddings`], [`tokens`] and [`models`].
 
 mod answer;
 mod embeddings;
@@ -14,13 +14,14 @@ mod prompt;
 mod request;
 mod stream;
 mod tokens;
+mod triton;
 
 use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
     body::Body,
-    extract::Request,
+    extract::{Request, State},
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -30,13 +31,16 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::time::timeout;
 
 pub(crate) use self::error::ApiError;
-use crate::server::App;
+use crate::{args::EngineKind, server::App};
 
 /// 60 s: what the endpoint picker gives a body too.
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// All paths of the APIs.
-pub(crate) fn routes() -> Router<Arc<App>> {
+/// All paths of the APIs that an engine has.
+pub(crate) fn routes(engine: EngineKind) -> Router<Arc<App>> {
+    if engine.is_in_triton() {
+        return triton::routes();
+    }
     Router::new()
         .route("/v1/chat/completions", post(generation::chat))
         .route("/v1/completions", post(generation::completions))
@@ -54,15 +58,25 @@ pub(crate) fn routes() -> Router<Arc<App>> {
 }
 
 /// For paths that do not exist.
-pub(crate) async fn not_found(request: Request) -> ApiError {
-    ApiError::NoSuchPath(request.uri().path().to_owned())
+pub(crate) async fn not_found(State(app): State<Arc<App>>, request: Request) -> Response {
+    refuse(&app, ApiError::NoSuchPath(request.uri().path().to_owned()))
 }
 
 /// For methods that a path does not have.
-pub(crate) async fn method_not_allowed(request: Request) -> ApiError {
-    ApiError::WrongMethod {
+pub(crate) async fn method_not_allowed(State(app): State<Arc<App>>, request: Request) -> Response {
+    let error = ApiError::WrongMethod {
         method: request.method().clone(),
         path: request.uri().path().to_owned(),
+    };
+    refuse(&app, error)
+}
+
+/// An error in the shape of the engine's APIs.
+fn refuse(app: &App, error: ApiError) -> Response {
+    if app.settings.engine.is_in_triton() {
+        error.into_triton_response()
+    } else {
+        error.into_response()
     }
 }
 

@@ -123,9 +123,14 @@ pub struct Args {
     )]
     max_request_body_bytes: NonZeroUsize,
 
-    /// Whose metric names /metrics has; the APIs are those of vLLM in any case
+    /// Whose metric names /metrics has; the APIs are those of vLLM but for the two engines in Triton,
+    /// which have its generate extension
     #[arg(long, env = "ENGINE", value_enum, default_value_t = EngineKind::Vllm)]
     engine: EngineKind,
+
+    /// What an event of a stream has with an engine in Triton
+    #[arg(long, env = "TRITON_STREAM_OUTPUT", value_enum, default_value_t = StreamOutput::Delta)]
+    triton_stream_output: StreamOutput,
 
     /// Lines of no meaning that make /metrics longer, at most 100000
     #[arg(long, env = "METRICS_PADDING_LINES", value_name = "LINES", default_value_t = 0,
@@ -168,7 +173,16 @@ pub enum Mode {
     Echo,
 }
 
-/// Whose metric names `/metrics` has.
+/// What an event of Triton's `generate_stream` has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StreamOutput {
+    /// The text since the event before.
+    Delta,
+    /// All text so far.
+    Cumulative,
+}
+
+/// Whose metric names `/metrics` has, and whose APIs there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum EngineKind {
     /// vLLM
@@ -179,6 +193,17 @@ pub enum EngineKind {
     TrtllmServe,
     /// TensorRT-LLM in Triton
     TritonTensorrtLlm,
+    /// vLLM in Triton
+    Triton,
+}
+
+// === impl EngineKind ===
+
+impl EngineKind {
+    /// Whether the APIs are those of Triton.
+    pub(crate) fn is_in_triton(self) -> bool {
+        matches!(self, Self::Triton | Self::TritonTensorrtLlm)
+    }
 }
 
 // === impl Args ===

@@ -31,7 +31,7 @@ mod text;
 
 pub use crate::{
     admin::{Cut, Fail, FakeMetrics, FakeValue, FakeValueError, Knobs, LatencyKnobs},
-    args::{Args, EngineKind, Identity, Mode, Settings},
+    args::{Args, EngineKind, Identity, Mode, Settings, StreamOutput},
     duration::{DurationError, HumanDuration},
     engine::{
         BlockHash, Cancelled, Dice, Engine, Event, Finish, Histogram, Latency, Limits, Load,

@@ -68,6 +68,14 @@ pub(crate) fn render(facts: &Facts<'_>, engine: &Snapshot) -> String {
         EngineKind::Sglang => sglang::write(&mut page, facts, load, engine),
         EngineKind::TrtllmServe => trtllm::write(&mut page, facts, load, engine),
         EngineKind::TritonTensorrtLlm => triton::write(&mut page, facts, load, engine),
+        EngineKind::Triton => {
+            // Its vLLM backend has kept the names of its first versions.
+            let facts = Facts {
+                legacy_names: true,
+                ..facts.clone()
+            };
+            vllm::write(&mut page, &facts, load, engine);
+        }
     }
     if facts.padding_lines > 0 {
         page.head("sim_padding", "gauge", "Lines that make the page longer.");

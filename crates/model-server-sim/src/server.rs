@@ -143,7 +143,7 @@ impl Server {
     pub fn router(&self, port: u16) -> Router {
         let identity = &self.app.settings.identity;
         let (pod, namespace) = (identity.pod.clone(), identity.namespace.clone());
-        api::routes()
+        api::routes(self.app.settings.engine)
             .route("/health", get(alive))
             .route("/health/ready", get(ready))
             .route("/metrics", get(metrics_page))
@@ -171,6 +171,11 @@ impl App {
     /// The simulated loading of the model is over.
     pub(crate) fn started_up(&self) -> bool {
         Instant::now() >= self.loaded
+    }
+
+    /// Requests may be sent here.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.started_up() && !self.draining.is_cancelled() && self.admin.knobs().ready
     }
 
     /// Differs from answer to answer and from pod to pod; the same row for the same seed.
@@ -218,24 +223,17 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
         draining: bool,
         switched_off: bool,
     }
-    let started_up = app.started_up();
-    let draining = app.draining.is_cancelled();
-    let switched_off = !app.admin.knobs().ready;
-    let ready = started_up && !draining && !switched_off;
-    let status = if ready {
+    let status = if app.is_ready() {
         StatusCode::OK
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     };
-    (
-        status,
-        Json(Readiness {
-            started_up,
-            draining,
-            switched_off,
-        }),
-    )
-        .into_response()
+    let readiness = Readiness {
+        started_up: app.started_up(),
+        draining: app.draining.is_cancelled(),
+        switched_off: !app.admin.knobs().ready,
+    };
+    (status, Json(readiness)).into_response()
 }
 
 /// `GET /metrics`

@@ -102,6 +102,13 @@ impl Output {
         &self.text
     }
 
+    /// All of it up to a token, counted from 0.
+    pub(crate) fn up_to(&self, index: u32) -> &str {
+        let index = usize::try_from(index).unwrap_or(usize::MAX);
+        let end = self.ends.get(index).copied().unwrap_or(self.text.len());
+        self.text.get(..end).unwrap_or_default()
+    }
+
     /// One token, counted from 0; empty beyond the end.
     pub(crate) fn token(&self, index: u32) -> &str {
         let index = usize::try_from(index).unwrap_or(usize::MAX);

@@ -104,6 +104,12 @@ struct Center {
     redis: Service,
 }
 
+/// One more simulated model server; it ends with this value.
+#[derive(Debug)]
+pub struct ExtraServer {
+    _service: Service,
+}
+
 /// Gives the testbed's namespace its loopback addresses; on the machine itself they are there.
 ///
 /// # Errors
@@ -403,6 +409,27 @@ impl Standalone {
     /// Where the programs' files are.
     pub fn files(&self) -> &Path {
         &self.files
+    }
+
+    /// Starts one more simulated model server with these flags, and returns when it is ready.
+    ///
+    /// # Errors
+    /// When it does not come up; with the end of its log.
+    pub async fn add_server(
+        &self,
+        name: &str,
+        at: SocketAddr,
+        flags: &str,
+        logs: &Path,
+    ) -> Result<ExtraServer, TestbedError> {
+        let (ip, port) = (at.ip(), at.port());
+        let flags = words(&format!(
+            "--model {MODEL} --pod-name {name} --bind {ip} --port {port} {flags}"
+        ));
+        let program = isthmus::program("model-server-sim")?;
+        let service = start(name, program, flags, &self.files, logs)?;
+        answers(&service, name, Some(at), "/health/ready").await?;
+        Ok(ExtraServer { _service: service })
     }
 
     /// Replaces the file of endpoints; the endpoint picker reads it within a second.

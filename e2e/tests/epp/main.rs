@@ -10,6 +10,7 @@ mod faults;
 mod load;
 mod mtls;
 mod stand;
+mod transcoding;
 
 use std::process::ExitCode;
 
@@ -31,6 +32,9 @@ const TESTS: &[Test<Stand>] = &tests![
     answers::a_pool_without_endpoints_is_answered_503,
     answers::a_servers_own_error_is_passed_on,
     answers::headers_of_a_client_reach_neither_the_pick_nor_the_server,
+    transcoding::a_server_in_triton_is_asked_by_another_path_and_the_same_route,
+    transcoding::events_of_a_server_in_triton_come_one_by_one,
+    transcoding::without_the_bodies_nothing_is_sent_to_triton,
     fallback::a_server_that_envoy_does_not_know_is_reached,
     fallback::an_endpoint_that_refuses_is_passed_over_and_counted,
     mtls::a_gateway_without_the_right_certificate_gets_no_pick,

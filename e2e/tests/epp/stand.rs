@@ -117,15 +117,24 @@ impl Way {
         if self == Self::FailOpen {
             route["cluster"] = "models-open".into();
         }
+        if self == Self::OriginalDst {
+            route["cluster"] = "models-unknown".into();
+        }
         // Where Envoy 1.40 may repeat a request, it sends the body of one with trailers twice.
         if !matches!(self, Self::FullDuplex | Self::Unstripped | Self::FailOpen) {
             route["retry_policy"] = Value::Null;
         }
-        if self == Self::OriginalDst {
-            route["cluster"] = "models-unknown".into();
-            if let Some(filters) = manager["http_filters"].as_array_mut() {
-                filters.splice(1..1, documented(1));
-            }
+        // Whoever is routed anew by a path that the endpoint picker changed finds out.
+        let routes = &mut manager["route_config"]["virtual_hosts"][0]["routes"];
+        if let Some(routes) = routes.as_array_mut() {
+            let elsewhere =
+                json!({"match": {"prefix": "/v2/"}, "direct_response": {"status": 418}});
+            routes.insert(0, elsewhere);
+        }
+        if self == Self::OriginalDst
+            && let Some(filters) = manager["http_filters"].as_array_mut()
+        {
+            filters.splice(1..1, documented(1));
         }
         let ext_proc = &mut manager["http_filters"][0]["typed_config"];
         if self == Self::OriginalDst {

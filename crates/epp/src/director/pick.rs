@@ -10,7 +10,9 @@ use smallvec::SmallVec;
 use tracing::{Level, debug, enabled};
 
 use super::{
-    Director, Learned, Prepared, SCRATCH, Scratch, filter,
+    Director, Learned, Prepared, SCRATCH, Scratch,
+    bodies::Readers,
+    filter,
     picks::{Asked, Considered, Record},
 };
 use crate::{
@@ -51,7 +53,7 @@ impl Director {
         let Prepared {
             mut request,
             edit,
-            tap,
+            readers: Readers { tap, transcoder },
             session,
             mut llm,
             asked,
@@ -128,6 +130,7 @@ impl Director {
             endpoints,
             booking,
             tap,
+            transcoder,
             session,
             prefix: (!prefix.is_empty()).then_some(PrefixMatch {
                 cached,

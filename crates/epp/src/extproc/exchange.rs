@@ -26,9 +26,11 @@ use crate::{
 
 mod parts;
 mod request;
+mod transcoding;
 
 use parts::{answer_body, body_reply, push_parts};
 use request::RequestHalf;
+use transcoding::{HeadersReply, Transcoding};
 
 /// Envoy refuses streamed bodies above 64 KiB; this leaves room for the message around them.
 pub(super) const MAX_STREAMED: usize = 62_000;
@@ -83,6 +85,8 @@ pub(super) struct Exchange {
 enum ResponseHalf {
     /// No message yet.
     Awaited,
+    /// The answer to its headers waits for its body.
+    Held,
     /// Headers are answered.
     Open,
     /// The last message is answered.
@@ -95,6 +99,8 @@ struct Picked {
     booking: Booking,
     served: bool,
     tap: Option<ResponseTap>,
+    /// In the place of the tap.
+    transcoding: Option<Transcoding>,
     session: Option<NamedSession>,
     /// Who serves it is no member of the pool.
     stranger: bool,
@@ -295,14 +301,19 @@ impl Exchange {
             return self.reject(reject);
         }
         self.deadline = None;
-        self.response = ResponseHalf::Open;
         let mut outputs = Outputs::new();
         if head.is_sse {
             outputs.push(Output::Observe(Event::Streaming));
         }
         outputs.push(Output::Observe(Event::Responding(head.status)));
         let edit = self.response_edit(head.is_sse);
-        outputs.push(Output::Reply(Reply::Headers(Phase::Response, edit)));
+        self.response = match self.transcode_headers(head, edit) {
+            HeadersReply::Now(edit) => {
+                outputs.push(Output::Reply(Reply::Headers(Phase::Response, edit)));
+                ResponseHalf::Open
+            }
+            HeadersReply::WithBody => ResponseHalf::Held,
+        };
         if head.end {
             self.complete(now, &mut outputs);
         } else if self.modes.response == BodyMode::None {
@@ -318,14 +329,14 @@ impl Exchange {
                 return self.violation("a response body came before its headers".to_owned());
             }
             ResponseHalf::Over => return outputs,
-            ResponseHalf::Open => {}
+            ResponseHalf::Held | ResponseHalf::Open => {}
         }
         let end = chunk.end;
         if !chunk.bytes.is_empty() {
             self.respond(&mut outputs);
         }
         self.answer_response_body(chunk, &mut outputs);
-        if end {
+        if end && !self.closed {
             self.complete(now, &mut outputs);
         }
         outputs
@@ -338,9 +349,12 @@ impl Exchange {
                 return self.violation("response trailers came before the headers".to_owned());
             }
             ResponseHalf::Over => return outputs,
-            ResponseHalf::Open => {}
+            ResponseHalf::Held | ResponseHalf::Open => {}
         }
         self.end_by_trailers(&mut outputs);
+        if self.closed {
+            return outputs;
+        }
         outputs.push(Output::Reply(Reply::Trailers(Phase::Response)));
         self.complete(now, &mut outputs);
         outputs
@@ -397,7 +411,7 @@ impl Exchange {
             (_, ResponseHalf::Open) if self.modes.response == BodyMode::None => {
                 self.close(Close::Done)
             }
-            (_, ResponseHalf::Open) => self.close(Close::Unavailable),
+            (_, ResponseHalf::Held | ResponseHalf::Open) => self.close(Close::Unavailable),
             (_, ResponseHalf::Awaited | ResponseHalf::Over) => self.close(Close::Done),
         }
     }
@@ -475,6 +489,9 @@ impl Exchange {
     }
 
     fn answer_response_body(&mut self, chunk: Chunk, outputs: &mut Outputs) {
+        if self.transcodes() {
+            return self.transcode_body(chunk, outputs);
+        }
         let mode = self.modes.response;
         let tap = self.picked.as_mut().and_then(|picked| picked.tap.as_mut());
         let Some(tap) = tap else {
@@ -510,6 +527,9 @@ impl Exchange {
 
     /// What the tap still holds goes before the trailers; only in full-duplex mode is there a place for it.
     fn end_by_trailers(&mut self, outputs: &mut Outputs) {
+        if self.transcodes() {
+            return self.transcode_end_by_trailers(outputs);
+        }
         let tap = self.picked.as_mut().and_then(|picked| picked.tap.as_mut());
         let Some(tap) = tap else { return };
         let rest = tap.on_chunk(Bytes::new(), true);

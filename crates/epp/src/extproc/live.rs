@@ -107,6 +107,8 @@ impl Live {
             Event::FirstByte => self.first_byte(),
             Event::Usage(usage) => self.ended.usage = usage,
             Event::Complete => self.ended.is_complete = true,
+            Event::Failed(_) if self.ended.is_sse => self.ended.is_sse_error = true,
+            Event::Failed(status) => self.ended.status = status,
             Event::Prefilled | Event::ServedElsewhere { .. } => {}
         }
     }

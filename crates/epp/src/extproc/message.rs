@@ -5,6 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use bytes::Bytes;
 use scheduling::{Booking, Endpoint, Subset};
 use smallvec::SmallVec;
+use transcode::Transcoder;
 
 use crate::{
     body::{Api, BodyError, Parsed},
@@ -98,7 +99,7 @@ pub(crate) struct RequestHead {
     pub fields: Vec<(Bytes, Bytes)>,
     /// No body and no trailers follow.
     pub end: bool,
-    /// Only in the first message of a stream; else the default mode holds.
+    /// Only in the first message of a stream; else the default mode holds. Of a [`Query`], those that hold.
     pub modes: Option<Modes>,
 }
 
@@ -229,6 +230,8 @@ pub(crate) struct Answer {
     pub booking: Booking,
     /// Reads the response, and may change its body.
     pub tap: Option<ResponseTap>,
+    /// In the place of the tap: the server speaks another protocol than the client.
+    pub transcoder: Option<Box<dyn Transcoder>>,
     /// The session that the endpoint serves from now on.
     pub session: Option<NamedSession>,
     /// What of the prompt the endpoint is believed to have cached; absent: nobody looked.
@@ -263,6 +266,8 @@ pub(super) enum Event {
     FirstByte,
     /// What it says of its tokens.
     Usage(Usage),
+    /// It began well, and turned out to be an error of this status.
+    Failed(u16),
     /// The response was served by another endpoint than the first of the list.
     ServedElsewhere {
         /// By which.

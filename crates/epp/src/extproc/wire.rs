@@ -108,7 +108,8 @@ pub(super) fn message(
         let mut routed = false;
         let header_mutation = route.map(|route| {
             let destination = route.destination.as_ref();
-            routed = destination.is_some();
+            // Another path must not choose another route.
+            routed = destination.is_some() && !route.edit.sets(":path");
             message.dynamic_metadata =
                 destination.map(|destination| destination_metadata(destination, &route.scores));
             header_mutation(*route)

@@ -1,8 +1,6 @@
 //! What clients are told in the terms of the LLM filter.
 
-use serde::Serialize;
-
-use super::{PromptError, RuleError, TraceId};
+use super::{PromptError, RuleError};
 
 /// Why a request under the LLM filter has no answer of a server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,27 +22,15 @@ pub enum LlmError {
         /// The field of the request that asks for it.
         param: Option<String>,
     },
+    /// The server's answer is none that a client could read.
+    #[error(transparent)]
+    Response(#[from] transcode::Failure),
     /// The server answered with headers alone.
     #[error("the model server {server} answered without a body: retry")]
     NoUpstreamData {
         /// Its address.
         server: String,
     },
-}
-
-/// The body of an error.
-#[derive(Debug, Serialize)]
-struct Body<'a> {
-    error: Fields<'a>,
-    trace_id: &'a str,
-}
-
-#[derive(Debug, Serialize)]
-struct Fields<'a> {
-    message: &'a str,
-    r#type: &'static str,
-    param: Option<&'a str>,
-    code: u16,
 }
 
 // === impl LlmError ===
@@ -57,6 +43,7 @@ impl LlmError {
             Self::Prompt(_) => "bad-request",
             Self::NoBody => "no-body",
             Self::Transcode { .. } => "transcode",
+            Self::Response(failure) => failure.reason(),
             Self::NoUpstreamData { .. } => "no-upstream-data",
         }
     }
@@ -66,7 +53,7 @@ impl LlmError {
         match self {
             Self::Rule(_) => 404,
             Self::Prompt(_) | Self::NoBody | Self::Transcode { .. } => 400,
-            Self::NoUpstreamData { .. } => 503,
+            Self::Response(_) | Self::NoUpstreamData { .. } => 503,
         }
     }
 
@@ -76,35 +63,14 @@ impl LlmError {
             Self::Rule(RuleError::ModelNotFound(_)) => Some("model"),
             Self::Prompt(PromptError::NoMessages) => Some("messages"),
             Self::Transcode { param, .. } => param.as_deref(),
-            Self::Rule(_) | Self::NoBody | Self::NoUpstreamData { .. } => None,
+            Self::Rule(_) | Self::NoBody | Self::Response(_) | Self::NoUpstreamData { .. } => None,
         }
     }
 }
 
-/// The JSON for a client, whose log has the same trace id as ours.
-pub(crate) fn body(message: &str, status: u16, param: Option<&str>, trace_id: &TraceId) -> Vec<u8> {
-    let body = Body {
-        error: Fields {
-            message,
-            r#type: type_of(status),
-            param,
-            code: status,
-        },
-        trace_id: trace_id.as_str(),
-    };
-    // only maps with keys that are no texts cannot be written
-    serde_json::to_vec(&body).unwrap_or_default()
-}
-
-/// As `OpenAI`'s clients know errors.
-fn type_of(status: u16) -> &'static str {
-    match status {
-        400 | 408 | 413 => "BadRequestError",
-        401 => "AuthenticationError",
-        404 => "NotFoundError",
-        429 => "RateLimitError",
-        500 => "InternalServerError",
-        503 => "InferenceServerError",
-        _ => "UnknownError",
+impl From<transcode::Refusal> for LlmError {
+    fn from(refusal: transcode::Refusal) -> Self {
+        let transcode::Refusal { message, param } = refusal;
+        Self::Transcode { message, param }
     }
 }

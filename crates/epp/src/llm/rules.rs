@@ -11,8 +11,7 @@ use http::{HeaderName, HeaderValue};
 use metadata::Cluster;
 use rand::{Rng, RngExt};
 use scheduling::Labels;
-
-use super::config::Backend;
+use transcode::Backend;
 
 /// Models with their rules, ready for requests: a find is one look into a table and one pass over the model's rules.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -14,7 +14,7 @@ use crate::{
     config::CurrentConfig,
     llm::AccessLogger,
     spans::{SpanMetrics, Tracing},
-    thread::OwnThread,
+    
 };
 
 /// Spans of requests, where they are wanted and can be made: an endpoint picker without them is better than none.

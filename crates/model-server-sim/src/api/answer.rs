@@ -4,13 +4,14 @@ mod anthropic;
 mod generate;
 mod openai;
 mod responses;
+mod triton;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::request::IncludeUsage;
+use super::request::{IncludeUsage, TritonShape};
 use crate::{engine::Finish, text::Output};
 
 /// Which API was called.
@@ -26,6 +27,8 @@ pub(crate) enum Endpoint {
     Messages,
     /// `/inference/v1/generate`
     Generate,
+    /// `/v2/models/<model>/generate`
+    Triton(TritonShape),
 }
 
 /// Everything that an answer says.
@@ -42,6 +45,8 @@ pub(crate) struct Answer {
     pub(crate) cached_tokens: u32,
     /// `None`: not a stream.
     pub(crate) include_usage: Option<IncludeUsage>,
+    /// What the answer repeats of the prompt before its own text.
+    pub(crate) repeated_input: String,
     pub(crate) output: Output,
 }
 
@@ -55,6 +60,7 @@ impl Answer {
             Endpoint::Responses => to_json(&self.response_whole()),
             Endpoint::Messages => to_json(&self.message_whole()),
             Endpoint::Generate => to_json(&self.generate_whole()),
+            Endpoint::Triton(shape) => to_json(&self.triton_whole(shape)),
         }
     }
 
@@ -64,17 +70,18 @@ impl Answer {
             Endpoint::Chat | Endpoint::Completions => self.openai_start(),
             Endpoint::Responses => self.response_start(),
             Endpoint::Messages => self.message_start(),
-            Endpoint::Generate => Vec::new(),
+            Endpoint::Generate | Endpoint::Triton(_) => Vec::new(),
         }
     }
 
-    /// One token, counted from 0.
+    /// One token, counted from 0; empty if it has no event of its own.
     pub(crate) fn token_event(&self, index: u32) -> Bytes {
         match self.endpoint {
             Endpoint::Chat | Endpoint::Completions => self.openai_token(index),
             Endpoint::Responses => self.response_token(index),
             Endpoint::Messages => self.message_token(index),
             Endpoint::Generate => self.generate_token(index),
+            Endpoint::Triton(shape) => self.triton_token(shape, index),
         }
     }
 
@@ -85,6 +92,7 @@ impl Answer {
             Endpoint::Responses => self.response_end(),
             Endpoint::Messages => self.message_end(),
             Endpoint::Generate => self.generate_end(),
+            Endpoint::Triton(_) => Vec::new(),
         }
     }
 

@@ -156,6 +156,25 @@ impl ApiError {
         self.respond(Json(error))
     }
 
+    /// The shape of Triton: a text.
+    pub(crate) fn into_triton_response(self) -> Response {
+        let (status, text) = match &self {
+            Self::UnknownModel { model, .. } => {
+                let text = format!("Request for unknown model: '{model}' is not found");
+                (StatusCode::NOT_FOUND, text)
+            }
+            // Where vLLM says 429.
+            Self::Rejected(Rejected::QueueFull { .. }) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Exceeds maximum queue size".to_owned(),
+            ),
+            _ => (self.status(), self.to_string()),
+        };
+        let mut response = self.respond(Json(json!({"error": text})));
+        *response.status_mut() = status;
+        response
+    }
+
     fn respond(&self, body: impl IntoResponse) -> Response {
         tracing::debug!(reason = self.reason(), error = %self, "request refused");
         let status = self.status();

@@ -8,6 +8,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use bytes::Bytes;
 use jiff::Timestamp;
 use xxhash_rust::xxh64::xxh64;
 
@@ -59,12 +60,23 @@ async fn generate(
     request: Request,
 ) -> Result<Response, ApiError> {
     let (number, body) = receive(app, request).await?;
-    let settings = &app.settings;
     let limits = Limits {
         models: &app.models,
-        max_model_len: settings.max_model_len,
+        max_model_len: app.settings.max_model_len,
     };
     let request = Generation::parse(endpoint, &body, &limits)?;
+    compute(app, endpoint, number, body, request).await
+}
+
+/// Computes and answers a valid request, whose body is used up.
+pub(super) async fn compute(
+    app: &Arc<App>,
+    endpoint: Endpoint,
+    number: u64,
+    body: Bytes,
+    request: Generation,
+) -> Result<Response, ApiError> {
+    let settings = &app.settings;
     let input = request.input();
     let output = match settings.mode {
         Mode::Echo => Output::echo(input.prompt.echo_text(), request.max_tokens()),
@@ -92,6 +104,10 @@ async fn generate(
         prompt_tokens,
         cached_tokens: 0,
         include_usage: request.include_usage(),
+        repeated_input: match endpoint {
+            Endpoint::Triton(shape) if shape.repeats_input => input.prompt.echo_text().to_owned(),
+            _ => String::new(),
+        },
         output,
     };
     drop(request);

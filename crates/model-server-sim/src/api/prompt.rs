@@ -182,7 +182,7 @@ impl Prompt {
         })
     }
 
-    fn of_text(field: &'static str, text: String) -> Result<Self, ApiError> {
+    pub(super) fn of_text(field: &'static str, text: String) -> Result<Self, ApiError> {
         if text.is_empty() {
             return Err(invalid(field, "must not be empty"));
         }

@@ -1,5 +1,7 @@
 //! A request body, read and checked: pure.
 
+mod triton;
+
 use std::num::NonZeroU32;
 
 use serde::Deserialize;
@@ -16,6 +18,8 @@ use crate::{
     engine::{BlockHash, Finish, PrefixSeed, prefix_blocks},
     models::{Model, Models},
 };
+
+pub(crate) use triton::{TritonCall, TritonShape};
 
 /// `max_tokens` of `/v1/completions` when the request says nothing, as in the OpenAI API.
 const COMPLETIONS_MAX_TOKENS: u32 = 16;
@@ -156,7 +160,9 @@ impl Request {
                 })?;
                 (Some(asked), None)
             }
-            Endpoint::Generate => (sampling.and_then(|sampling| sampling.max_tokens), default),
+            Endpoint::Generate | Endpoint::Triton(_) => {
+                (sampling.and_then(|sampling| sampling.max_tokens), default)
+            }
         };
         let asked = asked.map(max_tokens).transpose()?;
         let cache_salt = raw.cache_salt.take().unwrap_or_default();
@@ -376,7 +382,7 @@ impl RawRequest {
                 })?;
                 Prompt::of_response(self.instructions, self.tools, input)
             }
-            Endpoint::Generate => {
+            Endpoint::Generate | Endpoint::Triton(_) => {
                 let ids = self.token_ids.ok_or(ApiError::MissingField {
                     field: "token_ids",
                     expected: "send a list of token ids",

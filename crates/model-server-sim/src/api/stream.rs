@@ -63,7 +63,7 @@ pub(crate) fn events(
 
 impl Events {
     async fn next(&mut self) -> Result<Option<Bytes>, Broken> {
-        if self.ready.is_empty()
+        while self.ready.is_empty()
             && let Some(sequence) = &mut self.sequence
         {
             if self.cut_after.is_some_and(|limit| self.sent >= limit) {
@@ -87,7 +87,8 @@ impl Events {
         let cut = self.cut_after.filter(|limit| *limit <= progress.tokens);
         let tokens = cut.unwrap_or(progress.tokens);
         for index in self.sent..tokens {
-            self.ready.push_back(self.answer.token_event(index));
+            let event = self.answer.token_event(index);
+            self.ready.extend((!event.is_empty()).then_some(event));
         }
         self.sent = tokens;
         if progress.finished && self.cut_after.is_some() {

@@ -11,7 +11,7 @@ use axum::http::HeaderValue;
 use process::ConfigError;
 use xxhash_rust::xxh64::xxh64;
 
-use super::{Args, EngineKind, Mode, listen::Place, lora::LoraArgs};
+use super::{Args, EngineKind, Mode, StreamOutput, listen::Place, lora::LoraArgs};
 use crate::{
     admin::{FakeMetrics, Knobs, LatencyKnobs},
     engine::Limits,
@@ -65,8 +65,10 @@ pub struct Settings {
     pub drain_timeout: Duration,
     /// Bytes of the largest request body.
     pub max_request_body: usize,
-    /// Whose metric names are used.
+    /// Whose metric names and APIs are used.
     pub engine: EngineKind,
+    /// What an event of Triton's streams has.
+    pub triton_stream_output: StreamOutput,
     /// Lines that make the metrics longer.
     pub metrics_padding_lines: u32,
     /// Metric names of older versions.
@@ -105,6 +107,7 @@ impl Args {
             drain_timeout,
             max_request_body_bytes,
             engine,
+            triton_stream_output,
             metrics_padding_lines,
             legacy_metric_names,
             pod_name,
@@ -169,6 +172,7 @@ impl Args {
             drain_timeout: drain_timeout.get(),
             max_request_body: max_request_body_bytes.get(),
             engine,
+            triton_stream_output,
             metrics_padding_lines,
             legacy_metric_names,
             identity: Identity {

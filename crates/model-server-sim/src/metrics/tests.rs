@@ -106,6 +106,7 @@ fn the_page_tells_what_the_engine_did() {
 #[case(EngineKind::Sglang, 13)]
 #[case(EngineKind::TrtllmServe, 11)]
 #[case(EngineKind::TritonTensorrtLlm, 3)]
+#[case(EngineKind::Triton, 17)]
 fn every_family_has_help_and_type_once_before_its_samples(
     #[case] kind: EngineKind,
     #[case] families: usize,
@@ -201,11 +202,14 @@ fn padding_makes_the_page_longer() {
     assert_eq!(lines(300), lines(0) + 302, "with help and type");
 }
 
-#[test]
-fn old_names_replace_the_new_ones() {
+#[rstest]
+#[case(EngineKind::Vllm, true)]
+#[case(EngineKind::Triton, false)]
+fn old_names_replace_the_new_ones(#[case] kind: EngineKind, #[case] legacy_names: bool) {
     let page = render(
         &Facts {
-            legacy_names: true,
+            kind,
+            legacy_names,
             ..mk_facts()
         },
         &mk_snapshot(),

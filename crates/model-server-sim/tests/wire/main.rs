@@ -8,3 +8,4 @@ mod connections;
 mod errors;
 mod fleet;
 mod support;
+mod triton;

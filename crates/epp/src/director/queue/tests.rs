@@ -49,6 +49,7 @@ impl Dispatch<&'static str> for Pool {
             endpoints: [Arc::clone(&endpoint)].into_iter().collect(),
             booking: Booking::new(endpoint, 0, None, Moment::START, transit),
             tap: None,
+            transcoder: None,
             session: None,
             prefix: None,
             learned: None,

@@ -338,6 +338,7 @@ impl Peer {
             } else {
                 choices.flag().then(ResponseTap::default)
             },
+            transcoder: None,
             session: None,
             prefix: None,
             learned: None,

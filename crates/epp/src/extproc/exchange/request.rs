@@ -6,7 +6,9 @@ use bytes::Bytes;
 use scheduling::Moment;
 use smallvec::{SmallVec, smallvec};
 
-use super::{Exchange, Outputs, Picked, ResponseHalf, answer_body, body_reply, push_parts};
+use super::{
+    Exchange, Outputs, Picked, ResponseHalf, Transcoding, answer_body, body_reply, push_parts,
+};
 use crate::{
     body::{Api, BodyError, Parsed},
     budget::{HeldBody, Reservation, Reserved},
@@ -270,6 +272,7 @@ impl Exchange {
                     endpoints,
                     booking,
                     tap,
+                    transcoder,
                     session,
                     learned,
                     // counted by the adapter
@@ -282,6 +285,7 @@ impl Exchange {
                     booking,
                     served: false,
                     tap,
+                    transcoding: transcoder.map(Transcoding::new),
                     session,
                     stranger: false,
                     responded: false,
@@ -362,8 +366,10 @@ impl Exchange {
 
     fn decide(&mut self, mut held: Held, parsed: Option<Parsed>) -> Outputs {
         self.deadline = None;
+        let mut head = std::mem::take(&mut held.head);
+        head.modes = Some(self.modes);
         let query = Query {
-            head: std::mem::take(&mut held.head),
+            head,
             subset: self.subset.take(),
             list: self.list,
             parsed,

@@ -164,6 +164,7 @@ impl Script {
             endpoints,
             booking,
             tap: self.restores.map(ResponseTap::restoring),
+            transcoder: None,
             session: None,
             prefix: None,
             learned: None,

@@ -82,6 +82,7 @@ impl Meter {
             Event::Prefilled => self.shared.director.wake(),
             Event::Streaming => {}
             Event::Usage(usage) => self.used(usage),
+            Event::Failed(status) => self.failed(status),
             Event::Complete => self.complete(),
         }
     }
@@ -230,6 +231,12 @@ impl Meter {
         }
         if let Some(running) = &mut self.running {
             running.used(usage);
+        }
+    }
+
+    fn failed(&mut self, status: u16) {
+        if let Some(running) = &self.running {
+            running.failed(status);
         }
     }
 

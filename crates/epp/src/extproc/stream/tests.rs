@@ -30,6 +30,7 @@ use moment::Clock;
 mod llm;
 mod prefixes;
 mod sessions;
+mod transcoding;
 
 type Messages = mpsc::Sender<Result<ProcessingRequest, Status>>;
 

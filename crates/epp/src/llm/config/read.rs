@@ -5,11 +5,9 @@ use std::{collections::HashMap, ops::RangeInclusive, sync::Arc};
 use http::{HeaderName, HeaderValue};
 use metadata::Cluster;
 use scheduling::{Labels, inference_lb::Growth};
+use transcode::{Backend, ChatTemplate, Protocol, StreamOutput, Transcoders, Triton, TrtLlm, Wire};
 
-use super::{
-    ALGORITHMS, AccessLog, BACKENDS, Backend, Balance, ChatTemplate, LlmFilter, PROTOCOLS,
-    PrefillCharge, Protocol, StreamOutput, Transcoders, Triton, TrtLlm, Wire,
-};
+use super::{ALGORITHMS, AccessLog, Balance, LlmFilter, PrefillCharge};
 use crate::{
     config::{Bounds, Compat, Findings, Refusals, Section, Value, read_document},
     llm::{
@@ -50,7 +48,7 @@ pub(super) fn parse(text: &str, compat: Compat) -> Result<LlmFilter, Refusals> {
 
 /// Reads a block.
 pub(super) fn read(mut section: Section<'_>) -> LlmFilter {
-    let protocol = required_choice(&mut section, "protocol", &PROTOCOLS);
+    let protocol = required_choice(&mut section, "protocol", &Protocol::NAMES);
     let algorithm = section.choice("algorithm", &ALGORITHMS);
     let transcoders = transcoders(section.section("transcoders"));
     let models = models(&mut section, protocol, &transcoders);
@@ -63,6 +61,8 @@ pub(super) fn read(mut section: Section<'_>) -> LlmFilter {
     let modes = [("full", Mode::Full), ("text", Mode::Text)];
     let prompt_mode = section.choice("prompt_mode", &modes);
     length_unit(&mut section);
+    let mut rules = models.iter().flat_map(|(_, rules)| rules);
+    let transcodes = rules.any(|rule| !rule.backend.is_passthrough(&transcoders));
     section.finish();
     LlmFilter {
         protocol: protocol.unwrap_or_default(),
@@ -71,6 +71,7 @@ pub(super) fn read(mut section: Section<'_>) -> LlmFilter {
         log,
         prompt_mode: prompt_mode.unwrap_or_default(),
         transcoders,
+        transcodes,
         ignored: Vec::new(),
         balance,
         default_balance: Balance::default(),
@@ -177,7 +178,7 @@ fn backend(
     let name = bounded(section, "backend", MAX_BACKEND);
     let backend = Backend::named(&name);
     if let Backend::Other(name) = &backend {
-        let known: Vec<_> = BACKENDS.iter().map(|(name, _)| *name).collect();
+        let known: Vec<_> = Backend::NAMES.iter().map(|(name, _)| *name).collect();
         let why = format!(
             "no backend is called {name:?}: requests are passed on as for vllm; known are {}",
             known.join(" ").trim_start()

@@ -2,6 +2,7 @@ use std::fmt::Write;
 
 use rstest::rstest;
 use scheduling::inference_lb::Growth;
+use transcode::{Backend, ChatTemplate, StreamOutput, Triton, TrtLlm, Wire};
 
 use super::*;
 use crate::config::Config;
