@@ -9,12 +9,13 @@ use super::{
     hangups,
     running::{ACCESS_LOG, Ends, SPANS, Tasks},
 };
+use process::OwnThread;
+
 use crate::{
     args::{PoolArgs, TracingArgs},
     config::CurrentConfig,
     llm::AccessLogger,
     spans::{SpanMetrics, Tracing},
-    
 };
 
 /// Spans of requests, where they are wanted and can be made: an endpoint picker without them is better than none.

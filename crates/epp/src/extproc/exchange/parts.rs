@@ -37,7 +37,7 @@ pub(super) fn push_parts(
 }
 
 /// Splits bytes into streamed replies. No bytes and no end: no reply, as none is counted in this mode.
-fn push_streamed(phase: Phase, mut bytes: Bytes, end: bool, outputs: &mut Outputs) {
+pub(super) fn push_streamed(phase: Phase, mut bytes: Bytes, end: bool, outputs: &mut Outputs) {
     while bytes.len() > MAX_STREAMED {
         let part = Part::Streamed(Streamed {
             bytes: bytes.split_to(MAX_STREAMED),

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use transcode::{Failure, Piece, Transcoder};
 
-use super::{Exchange, Outputs, ResponseHalf, push_streamed};
+use super::{Exchange, Outputs, ResponseHalf, parts::push_streamed};
 use crate::{
     budget::Reservation,
     edit::Edit,
