@@ -63,6 +63,9 @@ const MAX_HEAD: usize = 64 << 10;
 /// Requests at once on one connection of HTTP/2: an endpoint picker has 64 shards on two.
 const MAX_STREAMS: u32 = 256;
 
+/// h2's own limit of 20 turns a burst of calls that were given up into a GOAWAY for all calls of a client.
+const PENDING_RESETS: usize = 10_000;
+
 /// Connections on their way to a thread. What finds no place waits in the kernel's queue.
 const QUEUE: usize = 16;
 
@@ -97,6 +100,8 @@ pub enum ServeError {
 /// Hands connections out.
 struct Turns {
     places: Vec<Place>,
+    /// Connections of all places.
+    most: usize,
     metrics: Metrics,
     refused: Refused,
 }
@@ -169,6 +174,7 @@ impl<E: Engine> Server<E> {
         }
         let turns = Turns {
             places,
+            most: MAX_CONNECTIONS,
             metrics: service.metrics().clone(),
             refused: Refused::default(),
         };
@@ -221,9 +227,9 @@ impl Turns {
 
     async fn hand(&mut self, tcp: TcpStream) {
         let live = |place: &Place| Live::strong_count(&place.live) - 1;
-        if self.places.iter().map(live).sum::<usize>() >= MAX_CONNECTIONS {
+        if self.places.iter().map(live).sum::<usize>() >= self.most {
             self.metrics.connection_refused();
-            self.refused.report();
+            self.refused.report(self.most);
             return;
         }
         // The thread with the fewest, among those that take one at once if there are any.
@@ -242,7 +248,7 @@ impl Turns {
 // === impl Refused ===
 
 impl Refused {
-    fn report(&mut self) {
+    fn report(&mut self, most: usize) {
         self.count += 1;
         let now = Instant::now();
         if self
@@ -251,7 +257,7 @@ impl Refused {
         {
             self.reported = Some(now);
             let refused = self.count;
-            warn!(refused, "no more than {MAX_CONNECTIONS} connections");
+            warn!(refused, "no more than {most} connections");
         }
     }
 }
@@ -310,7 +316,9 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 fn http() -> Builder<TokioExecutor> {
     let mut http = Builder::new(TokioExecutor::new());
     http.http1().max_buf_size(MAX_HEAD);
-    http.http2().max_concurrent_streams(MAX_STREAMS);
+    http.http2()
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_pending_accept_reset_streams(PENDING_RESETS);
     http
 }
 
@@ -408,3 +416,6 @@ impl Drop for InProgress<'_> {
         in_progress.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

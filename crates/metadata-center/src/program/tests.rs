@@ -97,16 +97,20 @@ async fn probes_are_on_both_ports_and_calls_on_one() {
 }
 
 #[tokio::test]
-async fn a_drain_is_not_ready_at_once_serves_for_a_while_and_ends() {
-    let program = Program::start("4s").await;
-    let begun = Instant::now();
+async fn a_drain_is_not_ready_at_once_and_serves_for_a_while() {
+    let program = Program::start("60s").await;
     program.shutdown.drain.cancel();
     program.until_status("/readyz", 503).await;
     let clusters = get(program.calls, "/v1/clusters").await;
     assert!(clusters.starts_with("HTTP/1.1 200"), "{clusters}");
-    assert!(begun.elapsed() < Duration::from_secs(2), "too late to tell");
+}
+
+#[tokio::test]
+async fn a_drain_ends_although_a_connection_is_open() {
+    let program = Program::start("2s").await;
+    let _open = TcpStream::connect(program.calls).await.unwrap();
+    program.shutdown.drain.cancel();
     program.ended().await.unwrap();
-    assert!(begun.elapsed() >= Duration::from_secs(2));
 }
 
 #[tokio::test]
