@@ -44,7 +44,7 @@ if not is_live then
       return { 'limit-instances' }
     end
     redis.call('HSET', EPOCH, instance, epoch)
-    forget_batches(gone, redis.call('HGET', EPOCH, gone))
+    forget_batches(gone, redis.call('HGET', EPOCH, gone) or '')
     redis.call('HDEL', EPOCH, gone)
     redis.call('ZREM', OVER, gone)
   end

@@ -249,7 +249,8 @@ impl Shared {
         }
     }
 
-    /// Applies a batch in parts.
+    /// Applies a batch in parts. One of more than one part whose puts do not all fit is applied up to where they do; like
+    /// one that was refused as a whole it does not count as the owner's last.
     async fn apply(&self, known: &Known, batch: &Batch, items: &[Item<'_>]) -> Result<Part, Fault> {
         let mut rest = items;
         loop {
