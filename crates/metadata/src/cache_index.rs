@@ -1,7 +1,7 @@
 //! Which endpoints of which clusters have seen the beginning of a prompt.
 
 use std::{
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -24,14 +24,19 @@ const SHARDS: usize = 64;
 const MIN_SHARD_BYTES: usize = 64 << 10;
 /// Entries that one step of a sweep looks at, while one shard in 64 is locked.
 const STEP: usize = 4096;
+/// Endpoints that are taken out under one lock: some 10 us.
+const RELEASED: usize = 64;
 
 /// Chunks by endpoint, each with a time to stay, within a bound of memory.
 ///
 /// A query may find an entry up to a second after its time: the next [`sweep`](Self::sweep) takes it.
+///
+/// Where there are more endpoints than it tracks, those stay whose entries last longest.
 #[derive(Debug)]
 pub struct CacheIndex {
     index: PrefixIndex,
     directory: RwLock<Directory>,
+    refusals: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -58,11 +63,11 @@ impl CacheIndex {
         Self {
             index: PrefixIndex::new(max_bytes, shards),
             directory: RwLock::default(),
+            refusals: AtomicU64::new(0),
         }
     }
 
-    /// The endpoint has this prompt for `ttl` from now on. Of more endpoints than the index tracks the new ones are not
-    /// kept.
+    /// The endpoint has this prompt for `ttl` from now on.
     pub fn insert(
         &self,
         cluster: &Cluster,
@@ -88,14 +93,16 @@ impl CacheIndex {
             return;
         }
         let until = second(now + ttl).saturating_add(1);
-        let Some(slot) = self.slot(cluster, address, until) else {
-            return;
-        };
-        if let Some(capacity) = capacity {
-            let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
-            self.index.set_capacity(slot, capacity);
+        let saved = self.slot(cluster, address, until).is_some_and(|slot| {
+            if let Some(capacity) = capacity {
+                let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
+                self.index.set_capacity(slot, capacity);
+            }
+            self.index.insert_until(hashes, slot, until)
+        });
+        if !saved {
+            self.refusals.fetch_add(1, Ordering::Relaxed);
         }
-        self.index.insert_until(hashes, slot, until);
     }
 
     /// How many chunks of the prompt each endpoint has, from its beginning.
@@ -156,25 +163,15 @@ impl CacheIndex {
 
     /// The endpoint's cache is empty: it matches nothing from now on.
     pub fn purge(&self, cluster: &Cluster, address: Address) {
-        let mut directory = self.directory.write();
-        let Directory { clusters, free, .. } = &mut *directory;
-        let Some(seen) = clusters.get_mut(cluster) else {
-            return;
-        };
-        if let Some(gone) = seen.remove(&address) {
-            self.release(gone, free);
-        }
-        if seen.is_empty() {
-            clusters.remove(cluster);
-        }
+        let gone = self.directory.write().remove(cluster, &address);
+        self.release(gone.as_slice());
     }
 
     /// As [`purge`](Self::purge), all endpoints of the cluster.
     pub fn purge_cluster(&self, cluster: &Cluster) {
-        let mut directory = self.directory.write();
-        let Directory { clusters, free, .. } = &mut *directory;
-        let gone = clusters.remove(cluster).unwrap_or_default();
-        gone.into_values().for_each(|it| self.release(it, free));
+        let gone = self.directory.write().clusters.remove(cluster);
+        let gone = gone.into_iter().flatten().map(|(_, seen)| seen.slot);
+        self.release(&gone.collect::<Vec<_>>());
     }
 
     /// Frees what is past its time, some at a time; says how many entries. To call each second.
@@ -213,7 +210,12 @@ impl CacheIndex {
         self.index.stats()
     }
 
-    /// The slot of the endpoint, which has entries until then.
+    /// How often an endpoint found no place, or lost its place to another one, since the start.
+    pub fn refusals(&self) -> u64 {
+        self.refusals.load(Ordering::Relaxed)
+    }
+
+    /// The slot of the endpoint, which has entries until then. None if others last longer and there is no place left.
     fn slot(&self, cluster: &Cluster, address: Address, until: u32) -> Option<Slot> {
         let find = |directory: &Directory| {
             let seen = directory.clusters.get(cluster)?.get(&address)?;
@@ -237,7 +239,10 @@ impl CacheIndex {
                 generation: 0,
             }
         } else {
-            return None;
+            let gone = directory.remove_before(until)?;
+            self.index.remove(gone);
+            self.refusals.fetch_add(1, Ordering::Relaxed);
+            next_generation(gone)
         };
         let until = AtomicU32::new(until);
         let seen = directory.clusters.entry_ref(cluster).or_default();
@@ -245,31 +250,74 @@ impl CacheIndex {
         Some(slot)
     }
 
-    /// Gives back the slots of endpoints whose entries are all over.
+    /// Gives back the slots of endpoints whose entries are all over, some at a time.
     fn forget(&self, now: u32) {
-        let over = |seen: &Seen| seen.until.load(Ordering::Relaxed) <= now;
         let directory = self.directory.read();
-        let mut all = directory.clusters.values().flat_map(HashMap::values);
-        let any = all.any(over);
+        let all = directory.all().filter(|(_, _, seen)| seen.until() <= now);
+        let over: Vec<_> = all.map(|(name, ip, _)| (name.clone(), *ip)).collect();
         drop(directory);
-        if !any {
-            return;
+        for step in over.chunks(RELEASED) {
+            let mut directory = self.directory.write();
+            let gone = step.iter().filter_map(|(cluster, address)| {
+                // Unless it was saved again since.
+                let seen = directory.clusters.get(cluster)?.get(address)?;
+                let over = seen.until() <= now;
+                over.then(|| directory.remove(cluster, address)).flatten()
+            });
+            let gone: Vec<_> = gone.collect();
+            drop(directory);
+            self.release(&gone);
         }
-        let mut directory = self.directory.write();
-        let Directory { clusters, free, .. } = &mut *directory;
-        clusters.retain(|_, seen| {
-            let gone = seen.extract_if(|_, seen| over(seen));
-            gone.for_each(|(_, gone)| self.release(gone, free));
-            !seen.is_empty()
-        });
     }
 
-    fn release(&self, seen: Seen, free: &mut Vec<Slot>) {
-        self.index.remove(seen.slot);
-        free.push(Slot {
-            generation: seen.slot.generation.wrapping_add(1),
-            ..seen.slot
-        });
+    /// Nothing matches these slots from now on; their next generations are free.
+    fn release(&self, gone: &[Slot]) {
+        for step in gone.chunks(RELEASED) {
+            self.index.remove_all(step);
+            let next = step.iter().copied().map(next_generation);
+            self.directory.write().free.extend(next);
+        }
+    }
+}
+
+// === impl Directory ===
+
+impl Directory {
+    fn all(&self) -> impl Iterator<Item = (&Cluster, &Address, &Seen)> {
+        let clusters = self.clusters.iter();
+        clusters.flat_map(|(name, seen)| seen.iter().map(move |(ip, seen)| (name, ip, seen)))
+    }
+
+    fn remove(&mut self, cluster: &Cluster, address: &Address) -> Option<Slot> {
+        let seen = self.clusters.get_mut(cluster)?;
+        let gone = seen.remove(address);
+        if seen.is_empty() {
+            self.clusters.remove(cluster);
+        }
+        gone.map(|it| it.slot)
+    }
+
+    /// Removes the endpoint whose entries are over first, if that is before `until`.
+    fn remove_before(&mut self, until: u32) -> Option<Slot> {
+        let first = self.all().min_by_key(|(_, _, seen)| seen.until());
+        let (cluster, address, _) = first.filter(|(_, _, seen)| seen.until() < until)?;
+        let (cluster, address) = (cluster.clone(), *address);
+        self.remove(&cluster, &address)
+    }
+}
+
+// === impl Seen ===
+
+impl Seen {
+    fn until(&self) -> u32 {
+        self.until.load(Ordering::Relaxed)
+    }
+}
+
+fn next_generation(slot: Slot) -> Slot {
+    Slot {
+        generation: slot.generation.wrapping_add(1),
+        ..slot
     }
 }
 
@@ -277,3 +325,6 @@ impl CacheIndex {
 fn second(moment: Moment) -> u32 {
     u32::try_from(moment.since_start().as_secs()).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -108,7 +108,8 @@ impl Center {
             .add(add, strict, until, now, open, &self.shared)
     }
 
-    /// `DELETE /v1/load/prompt`: the prefill of the request is done.
+    /// `DELETE /v1/load/prompt`: the prefill of the request is done. Of an unknown request it is remembered for 2 s, in
+    /// case its add comes late.
     ///
     /// # Errors
     /// With `strict`, [`Fault::UnknownRequest`].
@@ -116,7 +117,11 @@ impl Center {
         self.unowned.delete(id, false, strict, now, &self.shared)
     }
 
-    /// `DELETE /v1/load/stats`: the request ended.
+    /// `DELETE /v1/load/stats`: the request ended. Of an unknown request it is remembered for 2 s, in case its add comes
+    /// late.
+    ///
+    /// It names no cluster, so a reservation of this id stays until its time is over: only the delete of a batch drops
+    /// one.
     ///
     /// # Errors
     /// With `strict`, [`Fault::UnknownRequest`].
@@ -253,6 +258,7 @@ impl Center {
             cache_entries: cache.entries,
             cache_bytes: cache.bytes,
             cache_evictions: cache.evictions,
+            cache_refusals: self.cache.refusals(),
             ..Sizes::default()
         };
         for space in self.all() {
@@ -297,23 +303,30 @@ impl Center {
         if let Some(space) = spaces.get(cluster) {
             return Ok(Arc::clone(space));
         }
-        if spaces.len() >= self.limits.clusters && !self.make_room(&mut spaces, now) {
-            return Err(Fault::Limit(Bound::Clusters));
+        let mut closed = None;
+        if spaces.len() >= self.limits.clusters {
+            closed = self.make_room(&mut spaces, now);
+            if closed.is_none() {
+                return Err(Fault::Limit(Bound::Clusters));
+            }
         }
         let space = Arc::new(Space::new(cluster.clone(), now));
         spaces.insert(cluster.clone(), Arc::clone(&space));
+        drop(spaces);
+        if let Some(closed) = closed {
+            self.cache.purge_cluster(&closed);
+        }
         Ok(space)
     }
 
-    /// Closes the cluster that was unused for longest, if that is long: it is kept for its cache only.
-    fn make_room(&self, spaces: &mut HashMap<Cluster, Arc<Space>>, now: Now) -> bool {
+    /// Closes the cluster that was unused for longest, if that is long: it is kept for its cache only. Says which.
+    fn make_room(&self, spaces: &mut HashMap<Cluster, Arc<Space>>, now: Now) -> Option<Cluster> {
         let unused = |it: &&Arc<Space>| it.unused(now.at) >= self.limits.request_expire;
         let mut unused: Vec<_> = spaces.values().filter(unused).cloned().collect();
         unused.sort_by_key(|it| std::cmp::Reverse(it.unused(now.at)));
         let names: Vec<_> = unused.iter().map(|it| it.name.clone()).collect();
         drop(unused);
-        let closed = names.iter().find(|it| self.close(spaces, it));
-        closed.map(|it| self.cache.purge_cluster(it)).is_some()
+        names.into_iter().find(|it| self.close(spaces, it))
     }
 
     /// Removes the cluster, unless it has load or a lease, or a call is using it.

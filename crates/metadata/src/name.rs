@@ -19,7 +19,8 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cluster(Arc<str>);
 
-/// Names a charge. 1 to 128 visible ASCII characters. A UUID takes no allocation.
+/// Names a charge. 1 to 128 visible ASCII characters. Up to 38 of them, so a UUID too, are stored inline: without an
+/// allocation.
 #[derive(Clone)]
 pub struct RequestId(Text);
 
@@ -28,7 +29,8 @@ pub struct RequestId(Text);
 pub struct Instance(Arc<str>);
 
 /// A model server: an IP address, with its port where a server has several endpoints. Written in one way, whichever way
-/// it was read.
+/// it was read: an IPv4 address in IPv6 form (`::ffff:10.0.0.1`) is the IPv4 address. One with a scope (`fe80::1%2`) is
+/// refused, for it means something on one machine only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
     ip: IpAddr,
@@ -245,10 +247,11 @@ impl Address {
     }
 }
 
+/// Without the scope of an IPv6 address.
 impl From<SocketAddr> for Address {
     fn from(address: SocketAddr) -> Self {
         Self {
-            ip: address.ip(),
+            ip: address.ip().to_canonical(),
             port: Some(address.port()),
         }
     }
@@ -256,7 +259,10 @@ impl From<SocketAddr> for Address {
 
 impl From<IpAddr> for Address {
     fn from(ip: IpAddr) -> Self {
-        Self { ip, port: None }
+        Self {
+            ip: ip.to_canonical(),
+            port: None,
+        }
     }
 }
 
@@ -272,7 +278,8 @@ impl FromStr for Address {
             return Ok(ip.into());
         }
         let address = text.parse::<SocketAddr>();
-        address.map(Self::from).map_err(|_| NameError::Address)
+        let address = address.ok().filter(|_| !text.contains('%'));
+        address.map(Self::from).ok_or(NameError::Address)
     }
 }
 
@@ -326,6 +333,8 @@ mod tests {
     #[case("10.0.0.1:8000", "10.0.0.1:8000")]
     #[case("FD00:0:0::1", "fd00::1")]
     #[case("[fd00:0::1]:80", "[fd00::1]:80")]
+    #[case("::ffff:10.0.0.1", "10.0.0.1")]
+    #[case("[::ffff:a00:1]:80", "10.0.0.1:80")]
     fn an_address_is_written_in_one_way(#[case] text: &str, #[case] written: &str) {
         assert_eq!(text.parse::<Address>().unwrap().to_string(), written);
     }
@@ -337,6 +346,9 @@ mod tests {
     #[case("10.0.0.1:70000")]
     #[case("[10.0.0.1]:80")]
     #[case("pod-1:8000")]
+    #[case("fe80::1%2")]
+    #[case("[fe80::1%2]:80")]
+    #[case("[fe80::1%0]:80")]
     #[case(" 10.0.0.1")]
     fn what_is_no_address_is_refused(#[case] text: &str) {
         assert_eq!(text.parse::<Address>(), Err(NameError::Address));

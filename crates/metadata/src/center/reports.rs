@@ -197,19 +197,22 @@ impl Space {
             let addresses = puts.iter().map(|put| &put.ip);
             self.endpoints.with(addresses, shared.max_endpoints, now)
         };
-        if puts.len() > STEP {
-            drop(with(puts)?);
-        }
+        let endpoints = with(puts)?;
         let taken = self.take_room(owner, puts, shared)?;
         let before = owner.charges.len();
+        let (first, rest) = puts.split_at(puts.len().min(STEP));
+        put_step(owner, &endpoints, first, now);
+        drop(endpoints);
+        let mut applied = first.len();
         // It fails only where an endpoint went since it was seen above, and another one has its place.
-        let done = puts.chunks(STEP).try_for_each(|step| {
+        let done = rest.chunks(STEP).try_for_each(|step| {
             put_step(owner, &*with(step)?, step, now);
+            applied += step.len();
             Ok(())
         });
         let more = owner.charges.len() - before;
         // After their charges were added: a pick in between sees too much rather than too little.
-        let ids = puts.iter().map(|put| &put.request_id);
+        let ids = puts.iter().map(|put| &put.request_id).take(applied);
         let confirmed = self.reservations.take_all(ids);
         shared.requests.settle(taken, more);
         self.subtract(confirmed.into_iter(), shared, now);

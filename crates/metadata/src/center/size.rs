@@ -70,6 +70,8 @@ pub struct Sizes {
     pub cache_bytes: usize,
     /// Entries that gave way to others since the start.
     pub cache_evictions: u64,
+    /// How often an endpoint found no place in the cache index, or lost its place to another one, since the start.
+    pub cache_refusals: u64,
     /// By name.
     pub by_cluster: Vec<ClusterSize>,
 }

@@ -1,13 +1,14 @@
 //! The state against the rules in their plainest form, and single rules by example.
 
 mod bounds;
-mod by_example;
+mod charges;
 mod model;
+mod picks;
 mod random;
 mod steps;
 mod threads;
 
-use std::time::Duration;
+use std::{cell::RefCell, time::Duration};
 
 use moment::Moment;
 use rand::{SeedableRng, rngs::StdRng};
@@ -63,6 +64,16 @@ fn put(name: &str, endpoint: u8, prefill: i64) -> Put {
     }
 }
 
+fn mk_save(endpoint: u8, hashes: Vec<u64>) -> Save {
+    Save {
+        cluster: cluster("c"),
+        prompt_hash: hashes.into(),
+        ip: ip(endpoint),
+        ttl_s: None,
+        capacity: None,
+    }
+}
+
 /// Of epoch 1 and shard 0 of the instance `a`, with a lease of 10 s; its totals are those of its puts.
 fn mk_batch(seq: u64, full: bool, puts: Vec<Put>, deletes: &[&str]) -> Batch {
     Batch {
@@ -77,6 +88,15 @@ fn mk_batch(seq: u64, full: bool, puts: Vec<Put>, deletes: &[&str]) -> Batch {
         prompt_sum: puts.iter().map(|it| i64::from(it.prompt_length)).sum(),
         puts,
         deletes: deletes.iter().map(|it| id(it)).collect(),
+    }
+}
+
+/// As [`mk_batch`], without changes, of an owner with so much.
+fn mk_empty(seq: u64, live: u64, prompt_sum: i64) -> Batch {
+    Batch {
+        live,
+        prompt_sum,
+        ..mk_batch(seq, false, vec![], &[])
     }
 }
 
@@ -96,6 +116,55 @@ fn mk_pick(name: &str, candidates: u8) -> Pick {
             })
             .collect(),
         params: Params::default(),
+    }
+}
+
+/// A state, with the calls that tests make often and that do not fail. Times are in milliseconds.
+struct Rig {
+    center: Center,
+    rng: RefCell<StdRng>,
+}
+
+// === impl Rig ===
+
+impl Rig {
+    fn new() -> Self {
+        Self {
+            center: Center::new(Limits {
+                cache_max_bytes: 1 << 20,
+                ..Limits::default()
+            }),
+            rng: RefCell::new(mk_rng()),
+        }
+    }
+
+    /// The first batch of an owner, at 0.
+    fn begin(&self, puts: Vec<Put>) {
+        self.batch(mk_batch(1, true, puts, &[]), 0).unwrap();
+    }
+
+    /// Says whether the totals differ.
+    fn batch(&self, batch: Batch, now: u64) -> Result<bool, Fault> {
+        self.center.batch(batch, at_ms(now)).map(|it| it.resync)
+    }
+
+    fn add(&self, name: &str, endpoint: u8, prefill: i64, now: u64) {
+        let add = mk_add(name, endpoint, prefill);
+        self.center.add(add, false, at_ms(now)).unwrap();
+    }
+
+    fn pick(&self, pick: &Pick, now: u64) -> Picks {
+        let rng = &mut *self.rng.borrow_mut();
+        self.center.pick(pick, rng, at_ms(now)).unwrap()
+    }
+
+    fn save(&self, endpoint: u8, hashes: Vec<u64>) {
+        let save = mk_save(endpoint, hashes);
+        self.center.save(&save, at_ms(0)).unwrap();
+    }
+
+    fn loads(&self) -> Vec<(u8, i32, i32)> {
+        loads(&self.center)
     }
 }
 
@@ -119,3 +188,10 @@ fn sweep_seconds(center: &Center, from: u64, to: u64) {
 }
 
 const ONE_HOUR: Duration = Duration::from_hours(1);
+
+fn field_of(fault: Fault) -> String {
+    match fault {
+        Fault::InvalidParameter { field, .. } => field,
+        other => panic!("{other:?}"),
+    }
+}

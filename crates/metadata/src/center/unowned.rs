@@ -25,8 +25,8 @@ use crate::{
 const SHARDS: usize = 64;
 /// For how long a delete waits for the add that it overtook.
 const EARLY: Duration = Duration::from_secs(2);
-/// 100,000 such deletes in all shards.
-const MAX_EARLY: usize = 100_000usize.div_ceil(SHARDS);
+/// Such deletes in one shard: 100,000 in all.
+const MAX_EARLY: usize = 100_000 / SHARDS;
 
 /// By request id, of all clusters: the deletes name no cluster.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl Unowned {
         Ok(())
     }
 
-    /// The first token came, or with `whole` the end.
+    /// The first token came, or with `whole` the end. An unknown request is remembered, also where `strict` says so.
     pub(super) fn delete(
         &self,
         id: &RequestId,
@@ -107,32 +107,24 @@ impl Unowned {
         now: Now,
         shared: &Shared,
     ) -> Result<(), Fault> {
-        let shard = &mut *self.shard(id).lock();
+        let mut shard = self.shard(id).lock();
         shard.end_if_over(id, now, shared);
-        match shard.entries.get_mut(id) {
-            Some((_, Entry::Charge(space, charge))) => {
-                if whole {
-                    shard.end(id, now, shared);
-                } else if charge.prefill > 0 {
-                    let prefill = -charge.prefill();
-                    charge.prefill = 0;
-                    space
-                        .endpoints
-                        .read()
-                        .change(charge.endpoint, 0, prefill, now);
-                }
+        if let Some((_, Entry::Charge(space, charge))) = shard.entries.get_mut(id) {
+            if whole {
+                shard.end(id, now, shared);
+            } else if charge.prefill > 0 {
+                let prefill = -charge.prefill();
+                charge.prefill = 0;
+                space
+                    .endpoints
+                    .read()
+                    .change(charge.endpoint, 0, prefill, now);
             }
-            _ if strict => return Err(Fault::UnknownRequest(id.to_string())),
-            Some((until, Entry::Early { whole: was })) => {
-                *until = now.at + EARLY;
-                *was |= whole;
-            }
-            None if shard.early < MAX_EARLY => {
-                shard.early += 1;
-                let entry = Entry::Early { whole };
-                shard.entries.insert(id.clone(), now.at + EARLY, entry);
-            }
-            None => {}
+            return Ok(());
+        }
+        shard.remember(id, whole, now.at + EARLY);
+        if strict {
+            return Err(Fault::UnknownRequest(id.to_string()));
         }
         Ok(())
     }
@@ -174,6 +166,18 @@ impl Shard {
             && let Some(entry) = self.entries.remove(id)
         {
             entry.expire(&mut self.early, now, shared);
+        }
+    }
+
+    /// A delete of an unknown request.
+    fn remember(&mut self, id: &RequestId, whole: bool, until: Moment) {
+        if let Some((was_until, Entry::Early { whole: was })) = self.entries.get_mut(id) {
+            *was_until = until;
+            *was |= whole;
+        } else if self.early < MAX_EARLY {
+            self.early += 1;
+            self.entries
+                .insert(id.clone(), until, Entry::Early { whole });
         }
     }
 

@@ -12,6 +12,8 @@ use crate::{
 
 /// Shortest and longest lease, in milliseconds.
 pub const LEASE_MS: std::ops::RangeInclusive<u32> = 1000..=60_000;
+/// Puts of one batch at most, and as many deletes. 4 MiB hold 56,000 puts of UUIDs.
+pub const MAX_ITEMS: usize = 65_536;
 /// Shards of an instance.
 pub const MAX_SHARDS: u32 = 64;
 
@@ -34,11 +36,11 @@ pub struct Batch {
     pub full: bool,
     /// The charges of the instance stay for so long without another batch. 1000 to 60000.
     pub lease_ms: u32,
-    /// Charges as they are now.
-    #[serde(default)]
+    /// Charges as they are now. At most 65536.
+    #[serde(default, deserialize_with = "super::list::<MAX_ITEMS, _, _>")]
     pub puts: Vec<Put>,
-    /// Charges that ended.
-    #[serde(default)]
+    /// Charges that ended. At most 65536.
+    #[serde(default, deserialize_with = "super::list::<MAX_ITEMS, _, _>")]
     pub deletes: Vec<RequestId>,
     /// How many charges the owner then has, reservations not counted.
     pub live: u64,

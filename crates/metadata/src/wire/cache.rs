@@ -12,6 +12,8 @@ use crate::{
 
 /// Most chunks of one prompt.
 pub const MAX_CHUNKS: usize = 8192;
+/// What `ttl_s` is at most: 7 days.
+pub const MAX_TTL_S: u32 = 604_800;
 /// What `top_k` is at most.
 pub const MAX_TOP_K: u32 = 1000;
 
@@ -40,8 +42,12 @@ pub struct Query {
     /// As `top_k`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topk: Option<u32>,
-    /// Ours: only these, and all of these that match.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Ours: only these, and all of these that match. At most 4096.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "super::some_list::<MAX_CANDIDATES, _, _>"
+    )]
     pub candidates: Option<Vec<Address>>,
 }
 
@@ -70,7 +76,7 @@ pub struct Save {
     pub prompt_hash: PromptHash,
     /// The endpoint.
     pub ip: Address,
-    /// Ours: for how long, in seconds; absent: the service's default (3600).
+    /// Ours: for how long, in seconds: 1 to 604800; absent: the service's default (3600).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_s: Option<u32>,
     /// Ours: how many chunks the endpoint's cache holds.
@@ -110,7 +116,7 @@ impl Save {
     /// # Errors
     /// [`Fault::InvalidParameter`] names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), Fault> {
-        in_range("ttl_s", self.ttl_s.unwrap_or(1), 1..=u32::MAX)?;
+        in_range("ttl_s", self.ttl_s.unwrap_or(1), 1..=MAX_TTL_S)?;
         in_range("capacity", self.capacity.unwrap_or(1), 1..=u32::MAX)
     }
 }

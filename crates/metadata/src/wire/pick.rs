@@ -36,6 +36,7 @@ pub struct Pick {
     /// The charge ends after so long unless a batch confirms it. 1000 to 60000.
     pub reserve_ms: u32,
     /// Who may be picked: 1 to 4096, each once.
+    #[serde(deserialize_with = "super::list::<MAX_CANDIDATES, _, _>")]
     pub candidates: Vec<Candidate>,
     /// How to score.
     #[serde(default)]

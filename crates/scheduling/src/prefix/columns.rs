@@ -160,13 +160,15 @@ impl Columns {
         Some(column)
     }
 
-    /// Refuses this and former generations of the slot from now on.
-    pub(super) fn remove(&mut self, slot: Slot) {
-        if self.admits(slot) {
-            self.vacate(slot.index);
-            self.settle(slot, Tenant::Removed);
-            self.scale();
+    /// Refuses these and former generations of the slots from now on.
+    pub(super) fn remove(&mut self, slots: &[Slot]) {
+        for slot in slots {
+            if self.admits(*slot) {
+                self.vacate(slot.index);
+                self.settle(*slot, Tenant::Removed);
+            }
         }
+        self.scale();
     }
 
     fn place(&self, index: u32) -> Option<Place> {

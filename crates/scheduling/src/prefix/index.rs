@@ -164,12 +164,13 @@ impl PrefixIndex {
     }
 
     /// As [`insert`](Self::insert); from the second `expiry_second` on, [`expire`](Self::expire) takes those of these
-    /// blocks that no other insert keeps for longer.
-    pub fn insert_until(&self, chain: &[u64], slot: Slot, expiry_second: u32) {
+    /// blocks that no other insert keeps for longer. Says whether the slot is tracked: it is not where it was removed, or
+    /// where there are too many.
+    pub fn insert_until(&self, chain: &[u64], slot: Slot, expiry_second: u32) -> bool {
         // 0 is for what is unused.
         let expiry = expiry_second.max(1);
         let Some((columns, column)) = self.column_or_admit(slot) else {
-            return;
+            return false;
         };
         self.write_each(chain, &columns, |shard, hashes| {
             shard.warm(hashes, column);
@@ -178,6 +179,7 @@ impl PrefixIndex {
             }
             shard.sweep(SWEEP, &columns);
         });
+        true
     }
 
     /// The endpoint has none of these blocks, whatever was inserted. No effect for a removed or unknown slot.
@@ -198,7 +200,12 @@ impl PrefixIndex {
     ///
     /// An endpoint that restarted has an empty cache: remove it and go on with the next generation.
     pub fn remove(&self, slot: Slot) {
-        self.columns.write().remove(slot);
+        self.remove_all(&[slot]);
+    }
+
+    /// As [`remove`](Self::remove), at once: it excludes all others for little longer than for one of them.
+    pub fn remove_all(&self, slots: &[Slot]) {
+        self.columns.write().remove(slots);
     }
 
     /// The endpoint keeps up to so many blocks from now on. What it has above that goes with the next inserts and with

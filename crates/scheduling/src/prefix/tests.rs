@@ -325,6 +325,26 @@ fn removed_endpoint_matches_nothing_at_once() {
 }
 
 #[test]
+fn endpoints_removed_at_once_match_nothing_and_leave_their_share_to_others() {
+    let index = PrefixIndex::new(16 << 10, 1);
+    let chain = mk_chain("a", 200);
+    for at in 0..4 {
+        assert!(index.insert_until(&chain, slot(at, 1), 9));
+    }
+    // Unknown ones and former generations go too.
+    index.remove_all(&[slot(0, 1), slot(1, 1), slot(2, 0), slot(3, 1), slot(9, 7)]);
+    let gone = [0, 1, 3].map(|at| matched(&index, &chain, slot(at, 1)));
+    assert_eq!(gone, [0; 3]);
+    assert!(!index.insert_until(&chain, slot(0, 1), 9), "it was removed");
+    assert!(index.insert_until(&chain, slot(2, 1), 9));
+    assert_eq!(
+        matched(&index, &chain, slot(2, 1)),
+        200,
+        "all 256 are its own"
+    );
+}
+
+#[test]
 fn restarted_endpoint_begins_with_nothing() {
     let index = PrefixIndex::new(MIB, 4);
     let chain = mk_chain("a", 40);

@@ -234,12 +234,12 @@ impl Model {
             }
             return Ok(());
         }
-        if strict {
-            return Err(Fault::UnknownRequest(id.to_string()));
-        }
         let was = self.early.get(id).is_some_and(|it| it.0);
         let until = now + Duration::from_secs(2);
         self.early.insert(id.clone(), (was || whole, until));
+        if strict {
+            return Err(Fault::UnknownRequest(id.to_string()));
+        }
         Ok(())
     }
 

@@ -78,7 +78,10 @@ impl Shard {
     }
 
     pub(super) fn settle(&mut self, accepted: bool, waiting: &Waiting) {
-        let (id, acknowledged) = match self.under_way.take() {
+        let write = self.under_way.take();
+        // Such a charge waits for its next change.
+        let is_refused_add = !accepted && matches!(write, Some(Write::Add(_)));
+        let (id, acknowledged) = match write {
             None => return,
             Some(Write::Add(add)) => {
                 let charge = accepted.then_some((add.ip, add.prompt_length));
@@ -102,8 +105,7 @@ impl Shard {
         let before = std::mem::replace(&mut entry.acknowledged, acknowledged);
         let changed = entry.wanted != entry.acknowledged;
         self.count(before, acknowledged, |it| &mut it.acknowledged);
-        // A charge that was refused waits for its next change.
-        if changed && (accepted || acknowledged.is_some()) {
+        if changed && !is_refused_add {
             self.wait(id, waiting);
         } else {
             self.forget_ended(&id);

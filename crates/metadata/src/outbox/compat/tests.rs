@@ -99,6 +99,17 @@ fn a_charge_that_is_refused_stays_here_alone() {
 }
 
 #[test]
+fn a_delete_that_is_refused_is_done() {
+    let outbox = mk_outbox(10);
+    outbox.put(id(1), ip(1), length(5));
+    send_all(&outbox);
+    outbox.put(id(1), ip(2), length(5));
+    assert_eq!(outbox.take(0), Some(Write::Delete(of(1))));
+    outbox.settle(0, false);
+    assert_eq!(send_all(&outbox), [add(1, 2, 5)]);
+}
+
+#[test]
 fn too_many_changes_drop_adds_but_no_deletes() {
     let outbox = mk_outbox(2);
     for number in 1..=2 {
