@@ -1,10 +1,11 @@
 -- One part of what an owner reports: charges that a full batch leaves out, then deletes, then puts as id, endpoint,
--- prefill. The last part stores the number of the batch.
+-- prefill. The last part stores the number of the batch; each looks for room for those ahead.
 local instance, epoch, shard, seq = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local is_full, is_last, lease_ms = ARGV[5] == '1', ARGV[6] == '1', tonumber(ARGV[7])
 local room, max_leases, max_instances = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local max_endpoints, left_out, deletes = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
-local FIRST = 14
+local requests_ahead, endpoints_ahead = tonumber(ARGV[14]), tonumber(ARGV[15])
+local FIRST = 16
 local owner = instance .. '@' .. epoch .. ':' .. shard
 local charges = KEYS[1] .. 'r:' .. owner
 
@@ -44,7 +45,7 @@ if not is_live then
       return { 'limit-instances' }
     end
     redis.call('HSET', EPOCH, instance, epoch)
-    forget_batches(gone, redis.call('HGET', EPOCH, gone))
+    forget_batches(gone, redis.call('HGET', EPOCH, gone) or '')
     redis.call('HDEL', EPOCH, gone)
     redis.call('ZREM', OVER, gone)
   end
@@ -116,11 +117,15 @@ local more = 0
 for at = 1, #ids do
   more = more + 1 - (before[at] and 1 or 0) - (reserved[at] and 1 or 0)
 end
-if not endpoints_fit(endpoints, max_endpoints) then
+-- A part without puts goes before what it makes room for.
+if #ids == 0 then
+  requests_ahead, endpoints_ahead = 0, 0
+end
+if not endpoints_fit(endpoints, max_endpoints, endpoints_ahead) then
   finish()
   return { 'limit-endpoints' }
 end
-if not has_room(more, room) then
+if not has_room(more + requests_ahead, room) then
   finish()
   return { 'limit-requests' }
 end

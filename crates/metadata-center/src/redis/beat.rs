@@ -113,7 +113,10 @@ impl Shared {
         let boot = u64::from_str_radix(boot, 16).unwrap_or(0);
         let before = self.boot.swap(boot, Ordering::Relaxed);
         if before != boot {
-            info!(boot = format!("{boot:016x}"), "Redis holds another state");
+            info!(
+                boot = format!("{boot:016x}"),
+                "a state in Redis begins or is joined"
+            );
             // What the endpoints have seen is as true as before.
             self.directory.all().iter().for_each(|it| it.mark_used());
         }

@@ -61,12 +61,12 @@ local function has_room(more, room)
   return more <= 0 or tonumber(redis.call('GET', COUNT) or 0) + changed_requests + more <= room
 end
 
--- Whether these endpoints, each once, fit beside those that are there.
-local function endpoints_fit(endpoints, limit)
+-- Whether these endpoints, each once, fit beside those that are there, and so many more ahead.
+local function endpoints_fit(endpoints, limit, ahead)
   if #endpoints == 0 then
     return true
   end
-  local missing = 0
+  local missing = ahead or 0
   for _, requests in ipairs(redis.call('HMGET', N, unpack(endpoints))) do
     if not requests then
       missing = missing + 1

@@ -1,6 +1,6 @@
 //! Charges: of owners, in batches, and owner-less ones, call by call.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 use futures::future::try_join_all;
 use metadata::{
@@ -11,7 +11,13 @@ use metadata::{
     },
 };
 
-use super::{Shared, directory::Known, keys, link::unavailable, scripts::MAX_ITEMS};
+use super::{
+    Shared,
+    directory::Known,
+    keys,
+    link::{is_out_of_memory, unavailable},
+    scripts::MAX_ITEMS,
+};
 
 /// For how long a delete waits for the add that it overtook.
 const EARLY_MS: u64 = 2000;
@@ -46,6 +52,20 @@ enum Item<'a> {
     Delete(&'a str),
     Put(&'a Put),
 }
+
+/// How many more there will be, of requests also less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Growth {
+    requests: i64,
+    endpoints: i64,
+}
+
+/// Charges, reservations and requests by endpoint, where there are some.
+type Growing = (
+    Vec<Option<String>>,
+    Vec<Option<String>>,
+    Vec<Option<String>>,
+);
 
 /// What Redis says to a part of a batch.
 enum Part {
@@ -106,7 +126,7 @@ impl Shared {
         }
     }
 
-    /// The first token came, or with `whole` the end.
+    /// The first token came, or with `whole` the end. An unknown request is remembered, also where `strict` says so.
     pub(super) async fn delete(
         &self,
         id: &RequestId,
@@ -115,18 +135,25 @@ impl Shared {
     ) -> Result<(), Fault> {
         let (note, gone) = (keys::id(id), keys::gone(id));
         let mut first = redis::pipe();
-        if !strict {
-            let early = if whole { Early::Whole } else { Early::Prompt };
-            // A delete of the whole stays one.
-            first.cmd("SET").arg(&gone).arg(early.text());
-            if !whole {
-                first.arg("NX");
-            }
-            first.arg("PX").arg(EARLY_MS).ignore();
-            first.cmd("PEXPIRE").arg(&gone).arg(EARLY_MS).ignore();
+        let early = if whole { Early::Whole } else { Early::Prompt };
+        // A delete of the whole stays one.
+        first.cmd("SET").arg(&gone).arg(early.text());
+        if !whole {
+            first.arg("NX");
         }
+        first.arg("PX").arg(EARLY_MS).ignore();
+        first.cmd("PEXPIRE").arg(&gone).arg(EARLY_MS).ignore();
         first.cmd("GET").arg(&note);
-        let (noted,): (Option<String>,) = self.link.query(&first).await?;
+        let first: Result<(Option<String>,), _> = self.link.query(&first).await;
+        let (noted,) = match &first {
+            // Without memory there is no note of an early delete, but the others go on: they make room.
+            Err(fault) if is_out_of_memory(fault) => {
+                let mut look = redis::pipe();
+                look.cmd("GET").arg(&note);
+                self.link.query(&look).await?
+            }
+            _ => first.clone()?,
+        };
         let found = match noted {
             Some(cluster) => self.end_unowned(&cluster, id, whole).await?,
             None => false,
@@ -134,6 +161,7 @@ impl Shared {
         match (found, whole) {
             (true, true) => self.forget(&[note, gone]).await,
             (true, false) => self.forget(&[gone]).await,
+            (false, _) if first.is_err() => first.map(|_| ()),
             (false, _) if strict => Err(Fault::UnknownRequest(id.to_string())),
             (false, _) => Ok(()),
         }
@@ -224,13 +252,7 @@ impl Shared {
     async fn left_out(&self, known: &Known, batch: &Batch) -> Result<Vec<String>, Fault> {
         let puts: HashSet<_> = batch.puts.iter().map(|it| it.request_id.as_str()).collect();
         let deletes: HashSet<_> = batch.deletes.iter().map(RequestId::as_str).collect();
-        let Batch {
-            instance,
-            epoch,
-            shard,
-            ..
-        } = batch;
-        let charges = known.key(&format!("r:{instance}@{epoch}:{shard}"));
+        let charges = owner_key(known, batch);
         let (mut cursor, mut left_out) = (0, HashSet::new());
         loop {
             let mut scan = redis::pipe();
@@ -249,19 +271,62 @@ impl Shared {
         }
     }
 
-    /// Applies a batch in parts.
+    /// Applies a batch in parts. Each looks whether there is room for those that follow too: all puts fit or none.
     async fn apply(&self, known: &Known, batch: &Batch, items: &[Item<'_>]) -> Result<Part, Fault> {
-        let mut rest = items;
-        loop {
-            let (part, after) = rest.split_at(rest.len().min(MAX_ITEMS));
-            let applied = self
-                .apply_part(known, batch, part, after.is_empty())
-                .await?;
-            if after.is_empty() || matches!(applied, Part::Blocked { .. }) {
+        let mut parts: Vec<_> = items.chunks(MAX_ITEMS).collect();
+        let last = parts.pop().unwrap_or_default();
+        let mut ahead = VecDeque::new();
+        if !parts.is_empty() {
+            ahead = self.growth(known, batch, items).await?;
+        }
+        for part in parts {
+            // What follows this part.
+            ahead.pop_front();
+            let growth = ahead.front().copied().unwrap_or_default();
+            let applied = self.apply_part(known, batch, part, Some(growth)).await?;
+            if matches!(applied, Part::Blocked { .. }) {
                 return Ok(applied);
             }
-            rest = after;
         }
+        self.apply_part(known, batch, last, None).await
+    }
+
+    /// How much more there will be after each part of the batch and all that follow it.
+    async fn growth(
+        &self,
+        known: &Known,
+        batch: &Batch,
+        items: &[Item<'_>],
+    ) -> Result<VecDeque<Growth>, Fault> {
+        let charges = owner_key(known, batch);
+        let mut seen = HashSet::new();
+        let mut growth = VecDeque::new();
+        for part in items.chunks(MAX_ITEMS) {
+            let puts: Vec<_> = part.iter().filter_map(Item::put).collect();
+            let mut of_part = Growth::default();
+            if !puts.is_empty() {
+                let endpoints = puts.iter().map(|it| it.ip.to_string());
+                let new: Vec<_> = endpoints.filter(|it| seen.insert(it.clone())).collect();
+                let mut ask = redis::pipe();
+                for (key, names) in [(&charges, &puts), (&known.key("w"), &puts)] {
+                    ask.cmd("HMGET").arg(key);
+                    for put in names {
+                        ask.arg(put.request_id.as_str());
+                    }
+                }
+                ask.cmd("HMGET").arg(known.key("n")).arg("").arg(&new);
+                let answer: Growing = self.link.query(&ask).await?;
+                of_part = Growth::of(&answer, puts.len(), new.len());
+            }
+            growth.push_back(of_part);
+        }
+        let mut sum = Growth::default();
+        for of_part in growth.iter_mut().rev() {
+            sum.requests += of_part.requests;
+            sum.endpoints += of_part.endpoints;
+            *of_part = sum;
+        }
+        Ok(growth)
     }
 
     async fn apply_part(
@@ -269,8 +334,10 @@ impl Shared {
         known: &Known,
         batch: &Batch,
         items: &[Item<'_>],
-        is_last: bool,
+        ahead: Option<Growth>,
     ) -> Result<Part, Fault> {
+        let is_last = ahead.is_none();
+        let ahead = ahead.unwrap_or_default();
         let others = self.directory.others(known);
         let max_instances = self.limits.instances.saturating_mul(2);
         let mut script = self.scripts.batch.key(&known.prefix);
@@ -285,6 +352,7 @@ impl Shared {
         let delete = |it: &&Item<'_>| matches!(it, Item::Delete(_));
         script.arg(items.iter().filter(left_out).count());
         script.arg(items.iter().filter(delete).count());
+        script.arg(ahead.requests).arg(ahead.endpoints);
         for item in items {
             match item {
                 Item::LeftOut(id) | Item::Delete(id) => script.arg(*id),
@@ -384,6 +452,17 @@ impl Shared {
     }
 }
 
+/// Where the charges of the owner are.
+fn owner_key(known: &Known, batch: &Batch) -> String {
+    let Batch {
+        instance,
+        epoch,
+        shard,
+        ..
+    } = batch;
+    known.key(&format!("r:{instance}@{epoch}:{shard}"))
+}
+
 fn not_elsewhere(add: &Add, ip: &str, strict: bool) -> Result<(), Fault> {
     if strict && ip != add.ip.to_string() {
         return Err(Fault::Duplicate(add.request_id.to_string()));
@@ -436,6 +515,33 @@ pub(super) fn refusal(answer: &[&str]) -> Fault {
         ["limit-endpoints"] => Fault::Limit(Bound::Endpoints),
         ["limit-instances"] => Fault::Limit(Bound::Instances),
         _ => Fault::Internal,
+    }
+}
+
+// === impl Item ===
+
+impl Item<'_> {
+    fn put(&self) -> Option<&Put> {
+        match self {
+            Self::Put(put) => Some(put),
+            Self::LeftOut(_) | Self::Delete(_) => None,
+        }
+    }
+}
+
+// === impl Growth ===
+
+impl Growth {
+    fn of((charges, reserved, endpoints): &Growing, puts: usize, new: usize) -> Self {
+        let count = |them: &[Option<String>]| them.iter().flatten().count();
+        let less = |all: usize, some: usize| {
+            let signed = |it| i64::try_from(it).unwrap_or(i64::MAX);
+            signed(all) - signed(some)
+        };
+        Self {
+            requests: less(puts, count(charges) + count(reserved)),
+            endpoints: less(new, count(endpoints)),
+        }
     }
 }
 

@@ -74,6 +74,7 @@ impl Shared {
             cache_entries: cache.entries,
             cache_bytes: cache.bytes,
             cache_evictions: cache.evictions,
+            cache_refusals: self.cache.refusals(),
             ..Sizes::default()
         };
         for part in self.directory.all().chunks(AT_ONCE) {

@@ -2,6 +2,8 @@
 
 use metadata::{Bound, wire::cache::Save};
 
+use rstest::rstest;
+
 use super::*;
 
 fn mk_save(name: &str, hashes: &[u64], endpoint: u8) -> Save {
@@ -133,6 +135,35 @@ async fn what_is_more_than_one_call_takes_is_done_in_parts() {
         .collect();
     let picks = engine.pick(&many).await.unwrap();
     assert_eq!(picks.candidates, 4096);
+}
+
+#[rstest]
+#[case::requests(Limits { requests: 1500, ..Limits::default() }, Bound::Requests)]
+#[case::endpoints(Limits { endpoints: 3, ..Limits::default() }, Bound::Endpoints)]
+#[tokio::test]
+async fn of_a_batch_in_parts_all_puts_fit_or_none(#[case] limits: Limits, #[case] bound: Bound) {
+    let server = Server::start().unwrap();
+    let engine = mk_bounded(&server, limits).await;
+    let puts = |range: std::ops::Range<u16>| -> Vec<Put> {
+        let endpoint = |it: u16| u8::try_from(it / 500).unwrap();
+        range
+            .map(|it| put(&format!("r{it}"), endpoint(it), 1))
+            .collect()
+    };
+    engine
+        .batch(mk_batch(1, true, puts(0..1200), &[]))
+        .await
+        .unwrap();
+    let more = engine.batch(mk_batch(2, true, puts(100..2000), &[])).await;
+    assert_eq!(more, Err(Fault::Limit(bound)));
+    assert_eq!(
+        engine.sizes().await.unwrap().requests,
+        1100,
+        "what was left out is gone"
+    );
+    let fits = engine.batch(mk_batch(2, true, puts(100..1500), &[])).await;
+    assert_eq!(fits.map(|it| it.resync), Ok(false));
+    assert_eq!(engine.sizes().await.unwrap().requests, 1400);
 }
 
 #[tokio::test]
