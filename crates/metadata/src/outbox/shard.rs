@@ -235,7 +235,7 @@ impl Shard {
         };
         let delay = first.saturating_mul(1 << before.min(16)).min(most);
         // Not at the same time as other shards and instances: each its own part of the second half.
-        let owner = u64::from(batch.shard) ^ batch.seq.rotate_left(32);
+        let owner = batch.seq.rotate_left(32).wrapping_add(batch.shard.into());
         let part = xxh64(batch.instance.as_str().as_bytes(), owner) % 1024;
         delay / 2 + delay / 2 * u32::try_from(part).unwrap_or(0) / 1024
     }

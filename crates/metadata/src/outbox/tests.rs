@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{collection::vec, prelude::*};
 
@@ -231,6 +231,34 @@ fn changes_that_cancel_out_do_not_hide_others() {
     outbox.put(id(1), ip(2), length(5), false);
     outbox.put(id(1), ip(1), length(5), false);
     assert_eq!(outbox.take(shard, at(1)), None);
+    for id in ids(0..2000) {
+        outbox.put(id, ip(1), length(5), false);
+    }
+    assert_eq!(outbox.take(shard, at(1)).unwrap().puts.len(), MAX_CHANGES);
+}
+
+#[test]
+fn refused_owners_come_back_at_different_times() {
+    let reporting = Reporting {
+        shards: MAX_SHARDS,
+        max_waiting: 0,
+        lease_ms: 15_000,
+    };
+    let wait = |instance: &str, shard| {
+        let (cluster, instance) = ("c".parse().unwrap(), instance.parse().unwrap());
+        let outbox = Outbox::new(cluster, instance, 1, reporting);
+        outbox.take(shard, at(1)).unwrap();
+        let limit = refused(Fault::Limit(Bound::Requests));
+        outbox.settle(shard, &limit, at(1));
+        outbox.due(shard).since(at(1)).as_micros()
+    };
+    let waits: BTreeSet<_> = (0..MAX_SHARDS).map(|it| wait("epp-0", it)).collect();
+    let (first, last) = (*waits.first().unwrap(), *waits.last().unwrap());
+    assert!(
+        waits.len() > 50 && first < 27_000 && last > 48_000,
+        "{waits:?}"
+    );
+    assert_ne!(wait("epp-1", 0), wait("epp-0", 0));
 }
 
 #[test]
@@ -283,7 +311,7 @@ fn charges_that_one_batch_does_not_hold_follow_in_others() {
         let applied = center.batch(Batch::clone(&batch), now).unwrap();
         assert!(!applied.resync, "the totals are those of what was sent");
         outbox.settle(0, &Reply::Applied(applied), at(1));
-        Some((batch.full, batch.puts.len()))
+        Some((batch.full, batch.puts.len() + batch.deletes.len()))
     };
     assert_eq!(send(), Some((true, MAX_PUTS)));
     assert_eq!(outbox.due(0), Moment::START, "the rest waits");
@@ -293,7 +321,7 @@ fn charges_that_one_batch_does_not_hold_follow_in_others() {
         outbox.prompt_done(&name(50 + number));
     }
     let rest: Vec<_> = std::iter::from_fn(send).collect();
-    assert!(rest.len() == 2 && rest.iter().all(|it| !it.0), "{rest:?}");
+    assert_eq!((rest.len(), rest[0]), (2, (false, MAX_PUTS)), "{rest:?}");
     let load = center.sizes().by_cluster.remove(0);
     let live = i64::try_from(COUNT - 50).unwrap();
     let prefill = (live - 50) * i64::from(i32::MAX);
