@@ -165,7 +165,9 @@ impl Script {
 
     /// Requests and prefill of each endpoint that has some.
     pub(crate) fn loads(&self) -> BTreeMap<String, (i32, i32)> {
-        let loads = self.0.lock().center.loads(&cluster()).unwrap_or_default();
+        let state = self.0.lock();
+        state.center.sweep(state.now());
+        let loads = state.center.loads(&cluster()).unwrap_or_default();
         let loads = loads.into_iter().filter(|it| it.queued_req_num > 0);
         loads
             .map(|it| (it.ip.to_string(), (it.queued_req_num, it.prompt_length)))

@@ -202,10 +202,15 @@ impl Shard {
         };
         let asks_for_full = match reply {
             Reply::Applied(applied) if applied.resync => true,
-            // Its first reply was lost.
-            Reply::Applied(_) | Reply::Refused(Refusal::StaleSeq { applied: true, .. }) => {
+            Reply::Applied(_) => {
                 (self.refusals, self.not_before) = (0, Moment::START);
                 self.renew_at = now + lease / 3;
+                return;
+            }
+            // Its first reply was lost. That was when the lease was renewed last: it may be over any time.
+            Reply::Refused(Refusal::StaleSeq { applied: true, .. }) => {
+                (self.refusals, self.not_before) = (0, Moment::START);
+                self.renew_at = now;
                 return;
             }
             Reply::Refused(refusal) => {

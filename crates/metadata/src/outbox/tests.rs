@@ -113,6 +113,20 @@ fn a_batch_without_reply_is_sent_again_as_it_was() {
 }
 
 #[test]
+fn the_lease_is_renewed_after_a_batch_that_was_applied_long_ago() {
+    let (outbox, shard) = mk_begun(10);
+    outbox.put(id(1), ip(1), length(5), false);
+    let batch = outbox.take(shard, at(1)).unwrap();
+    let known = Fault::StaleSeq {
+        last: batch.seq,
+        applied: true,
+    };
+    outbox.settle(shard, &refused(known), at(15));
+    let next = outbox.take(shard, at(15)).unwrap();
+    assert_eq!((next.seq, next.puts.len()), (batch.seq + 1, 0));
+}
+
+#[test]
 fn a_third_of_the_lease_is_waited_for_changes() {
     let (outbox, shard) = mk_begun(10);
     assert_eq!(outbox.due(shard), at(5));
