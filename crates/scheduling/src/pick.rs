@@ -190,12 +190,7 @@ fn candidates<'a>(
     if candidates.is_empty() {
         // Those that pass the filters may all be suspects: metrics alone exclude nobody.
         candidates = allowed;
-        filter(
-            profile,
-            request,
-            &mut candidates,
-            explanation.as_deref_mut(),
-        );
+        filter(profile, request, &mut candidates, explanation);
     }
     if candidates.is_empty() {
         return Err(NoPick::Filtered);

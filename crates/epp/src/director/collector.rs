@@ -29,6 +29,9 @@ type Gauge<'a> = (
     f64,
 );
 
+/// Name, help, value.
+type OfLoad = (&'static str, &'static str, fn(&Load) -> f64);
+
 impl Collector for DirectorCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let stats = self.director.prefix_stats();
@@ -75,7 +78,7 @@ impl DirectorCollector {
         if snapshot.members().is_empty() {
             return Ok(());
         }
-        let gauges: [(&str, &str, fn(&Load) -> f64); 2] = [
+        let gauges: [OfLoad; 2] = [
             (
                 "llm_endpoint_queue_depth",
                 "Unfinished requests of this endpoint picker",

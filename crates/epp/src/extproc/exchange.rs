@@ -110,8 +110,14 @@ struct Picked {
     learned: Option<Learned>,
     /// The endpoint that is known to have it.
     learned_at: Option<Arc<Endpoint>>,
-    /// Under the LLM filter.
-    llm: Option<Box<LlmRequest>>,
+    of_llm: OfLlm,
+}
+
+/// What concerns requests under the LLM filter.
+#[derive(Debug)]
+struct OfLlm {
+    /// Until somebody takes it.
+    request: Option<Box<LlmRequest>>,
     /// An LLM filter is in force for it.
     is_filtered: bool,
     /// When its prompt counts as computed, unless its response begins before.
@@ -124,6 +130,19 @@ pub(super) struct Unlearned<'a> {
     pub(super) endpoint: &'a Endpoint,
     /// The one that was known to have it, and did not get it.
     pub(super) first: Option<Arc<Endpoint>>,
+}
+
+// === impl OfLlm ===
+
+impl OfLlm {
+    fn new(request: Option<Box<LlmRequest>>, now: Moment) -> Self {
+        let of = request.as_ref();
+        Self {
+            is_filtered: of.is_some_and(|of| of.trace_id.is_some()),
+            prefill_until: of.and_then(|of| Some(now.plus(of.prefill?))),
+            request,
+        }
+    }
 }
 
 // === impl Exchange ===
@@ -167,13 +186,16 @@ impl Exchange {
 
     /// As [`Self::deadline`], also of what concerns the pick alone.
     pub(super) fn next_timer(&self) -> Option<Moment> {
-        let prefill = self.picked.as_ref().and_then(|picked| picked.prefill_until);
+        let prefill = self
+            .picked
+            .as_ref()
+            .and_then(|picked| picked.of_llm.prefill_until);
         [self.deadline, prefill].into_iter().flatten().min()
     }
 
     /// What is known of the request under the LLM filter, once, after the pick.
     pub(super) fn take_llm(&mut self) -> Option<Box<LlmRequest>> {
-        self.picked.as_mut()?.llm.take()
+        self.picked.as_mut()?.of_llm.request.take()
     }
 
     /// Who serves the request, as far as is known; none: no member, or it is over.
@@ -297,7 +319,7 @@ impl Exchange {
             self.request = RequestHalf::Bypassed;
         }
         self.request.give_up();
-        if let Some(reject) = self.no_data(&head) {
+        if let Some(reject) = self.no_data(head) {
             return self.reject(reject);
         }
         self.deadline = None;
@@ -361,8 +383,11 @@ impl Exchange {
     }
 
     /// Under the LLM filter a success without anything in it is none: clients of `OpenAI` cannot read it.
-    fn no_data(&self, head: &ResponseHead) -> Option<Reject> {
-        let picked = self.picked.as_ref().filter(|picked| picked.is_filtered)?;
+    fn no_data(&self, head: ResponseHead) -> Option<Reject> {
+        let picked = self
+            .picked
+            .as_ref()
+            .filter(|picked| picked.of_llm.is_filtered)?;
         let is_empty = head.end && (200..300).contains(&head.status) && head.status != 204;
         let server = picked.booking.endpoint().destination().to_owned();
         is_empty.then(|| LlmError::NoUpstreamData { server }.into())
@@ -372,9 +397,12 @@ impl Exchange {
     pub(super) fn end_prefill(&mut self, now: Moment) -> Outputs {
         let mut outputs = Outputs::new();
         if let Some(picked) = &mut self.picked
-            && picked.prefill_until.is_some_and(|until| until <= now)
+            && picked
+                .of_llm
+                .prefill_until
+                .is_some_and(|until| until <= now)
         {
-            picked.prefill_until = None;
+            picked.of_llm.prefill_until = None;
             picked.booking.respond();
             outputs.push(Output::Observe(Event::Prefilled));
         }
@@ -431,7 +459,7 @@ impl Exchange {
     fn respond(&mut self, outputs: &mut Outputs) {
         if let Some(picked) = self.picked.as_mut().filter(|picked| !picked.responded) {
             picked.responded = true;
-            picked.prefill_until = None;
+            picked.of_llm.prefill_until = None;
             picked.learned = None;
             picked.booking.respond();
             outputs.push(Output::Observe(Event::FirstByte));
@@ -463,7 +491,7 @@ impl Exchange {
         let is_filtered = self
             .picked
             .as_ref()
-            .is_some_and(|picked| picked.is_filtered);
+            .is_some_and(|picked| picked.of_llm.is_filtered);
         let unbuffered = is_sse && is_filtered;
         if session.is_none() && !self.reports_served && !unbuffered {
             return None;

@@ -28,19 +28,20 @@ const MAX_BATCH: usize = 256;
 /// Where requests hand in their lines. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct AccessLogger {
-    lines: mpsc::Sender<Box<Line>>,
+    lines: mpsc::Sender<Line>,
     dropped: Counter,
 }
 
 /// Writes them.
 #[derive(Debug)]
 pub(crate) struct LogWriter {
-    lines: mpsc::Receiver<Box<Line>>,
+    lines: mpsc::Receiver<Line>,
     config: CurrentConfig,
 }
 
 /// One request. Times are milliseconds; what is not known is null.
 #[derive(Debug, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "the fields of the log")]
 pub(crate) struct Line {
     time: String,
     trace_id: Option<String>,
@@ -112,7 +113,7 @@ impl AccessLogger {
     /// Hands in a line; drops it where too many wait.
     pub(crate) fn log(&self, line: impl FnOnce() -> Line) {
         match self.lines.try_reserve() {
-            Ok(place) => place.send(Box::new(line())),
+            Ok(place) => place.send(line()),
             Err(_) => {
                 self.dropped.inc();
             }
@@ -170,7 +171,7 @@ impl Output {
     }
 
     /// Writes the lines at once. Those that cannot be written are lost: the disk is full.
-    fn write(&mut self, lines: &mut Vec<Box<Line>>) {
+    fn write(&mut self, lines: &mut Vec<Line>) {
         let mut text = Vec::new();
         for line in lines.drain(..) {
             // Only maps with keys that are no texts cannot be written.

@@ -7,7 +7,7 @@ use scheduling::Moment;
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    Exchange, Outputs, Picked, ResponseHalf, Transcoding, answer_body, body_reply, push_parts,
+    Exchange, OfLlm, Outputs, Picked, ResponseHalf, Transcoding, answer_body, body_reply, push_parts,
 };
 use crate::{
     body::{Api, BodyError, Parsed},
@@ -291,12 +291,7 @@ impl Exchange {
                     responded: false,
                     learned,
                     learned_at: None,
-                    is_filtered: llm.as_ref().is_some_and(|llm| llm.trace_id.is_some()),
-                    prefill_until: llm
-                        .as_ref()
-                        .and_then(|llm| llm.prefill)
-                        .map(|prefill| now.plus(prefill)),
-                    llm,
+                    of_llm: OfLlm::new(llm, now),
                 });
                 if held.end == End::NotYet {
                     self.request = RequestHalf::Passing;
