@@ -1,6 +1,6 @@
 //! Requests to servers that speak another protocol, as the proxy sees them.
 
-use crate::proto::{CommonResponse, Mutation, PartResponse};
+use crate::proto::{CommonResponse, HttpTrailers, Mutation, PartResponse};
 
 use super::*;
 
@@ -42,6 +42,7 @@ struct Said {
     clear_route_cache: bool,
     /// One of each reply that has any.
     parts: Vec<String>,
+    trailers: usize,
     /// Of an answer in the server's stead.
     status: i32,
 }
@@ -123,7 +124,7 @@ impl Said {
                 self.status = refusal.status.unwrap().code;
                 self.parts = vec![String::from_utf8(refusal.body.to_vec()).unwrap()];
             }
-            other => panic!("{other:?}"),
+            Response::RequestTrailers(_) | Response::ResponseTrailers(_) => self.trailers += 1,
         }
     }
 
@@ -293,6 +294,33 @@ async fn a_whole_answer_comes_back_as_one(
     let length = body.len().to_string();
     let wanted = (mode == BUFFERED).then_some(length.as_str());
     assert_eq!(said.header("content-length"), wanted);
+}
+
+#[rstest]
+#[case::whole("application/json", r#"{"text_output":"ok"}"#, "\"content\":\"ok\"")]
+#[case::events(
+    "text/event-stream",
+    "data: {\"text_output\":\"ok\"}\n",
+    "data: [DONE]\n\n"
+)]
+#[tokio::test(start_paused = true)]
+async fn trailers_end_an_answer_too(
+    #[case] content_type: &str,
+    #[case] answer: &str,
+    #[case] part: &str,
+) {
+    let shared = mk_transcoding();
+    let mut proxy = Proxy::open(&shared, FDS, FDS);
+    proxy.ask(&[], &mk_chat("qwen", "")).await;
+    let mut said = proxy.respond("200", content_type).await;
+    said.join(proxy.respond_with(answer, false).await);
+    assert!(!said.body().contains(part), "{}", said.body());
+    let end = proxy.send(Request::ResponseTrailers(HttpTrailers {})).await;
+    assert_eq!(end.trailers, 1);
+    said.join(end);
+    assert_eq!(said.headers, 1);
+    assert!(said.body().contains(part), "{}", said.body());
+    assert_eq!(in_flight(&shared), 0);
 }
 
 #[rstest]
