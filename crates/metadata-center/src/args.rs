@@ -9,6 +9,8 @@ use clap::{Parser, ValueEnum};
 use metadata::Limits;
 use process::{ConfigError, LogArgs, Size, Span};
 
+use crate::redis::RedisOptions;
+
 /// Metadata-Center: the load of model servers and the prompts that they have seen, shared by the endpoint pickers of their
 /// pools.
 ///
@@ -56,9 +58,19 @@ pub struct ListenArgs {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "State")]
 pub struct StateArgs {
-    /// Where the state is. memory: in this process, of which there must then be one; a restart begins empty.
+    /// Where the state is. memory: in this process, of which there must then be one; a restart begins empty. redis: in a
+    /// Redis or Valkey, for several replicas.
     #[arg(long, env, value_enum, value_name = "PLACE", default_value_t = Backend::Memory)]
     pub backend: Backend,
+    /// The Redis of --backend redis: redis://, rediss:// or unix://, with the password if it needs one.
+    #[arg(long, env, value_name = "URL", hide_env_values = true)]
+    pub redis_url: Option<String>,
+    /// Each call to Redis ends after so long.
+    #[arg(long, env, value_name = "DURATION", default_value = "50ms")]
+    pub redis_timeout: Span,
+    /// Memory in Redis for what replicas tell each other of prompts that endpoints have seen.
+    #[arg(long, env, value_name = "SIZE", default_value = "256MiB")]
+    pub cache_log_max_bytes: Size,
     /// Charges that no instance reports in batches end after so long; so do unused endpoints and clusters.
     #[arg(long, env, value_name = "DURATION", default_value = "660s")]
     pub request_expire: Span,
@@ -110,6 +122,8 @@ pub struct TlsArgs {
 pub enum Backend {
     /// In this process.
     Memory,
+    /// In a Redis or Valkey.
+    Redis,
 }
 
 // === impl Args ===
@@ -141,6 +155,34 @@ impl ListenArgs {
 // === impl StateArgs ===
 
 impl StateArgs {
+    /// Where the Redis is; none: the state is in memory.
+    ///
+    /// # Errors
+    /// Where one of backend and URL lacks the other, and for limits that cannot be.
+    pub(crate) fn redis(&self) -> Result<Option<RedisOptions>, ConfigError> {
+        let limits = self.limits()?;
+        let example = "--backend redis --redis-url redis://redis.llm.svc:6379";
+        match (self.backend, &self.redis_url) {
+            (Backend::Memory, None) => Ok(None),
+            (Backend::Redis, Some(url)) => Ok(Some(RedisOptions {
+                url: url.clone(),
+                timeout: self.redis_timeout.0,
+                limits,
+                cache_log_max_bytes: self.cache_log_max_bytes.0,
+            })),
+            (Backend::Redis, None) => Err(ConfigError::new(
+                "--backend redis without --redis-url",
+                "the URL of the Redis",
+                example,
+            )),
+            (Backend::Memory, Some(_)) => Err(ConfigError::new(
+                "--redis-url with --backend memory",
+                "both for Redis, or neither",
+                example,
+            )),
+        }
+    }
+
     /// Bounds of the state.
     ///
     /// # Errors
@@ -165,6 +207,7 @@ impl StateArgs {
             return Err(ConfigError::new(value, "1 to 1000", "--cache-top-k 5"));
         }
         let times = [
+            ("--redis-timeout", self.redis_timeout, "50ms"),
             ("--request-expire", self.request_expire, "660s"),
             ("--cache-expire", self.cache_expire, "1h"),
         ];
@@ -198,7 +241,8 @@ mod tests {
     fn limits(flags: &[&str]) -> Result<Limits, String> {
         let words = ["metadata-center"].iter().chain(flags);
         let args = Args::try_parse_from(words).map_err(|error| error.to_string())?;
-        let checked = args.listen.check().and_then(|()| args.state.limits());
+        let checked = args.listen.check().and_then(|()| args.state.redis());
+        let checked = checked.and_then(|_| args.state.limits());
         checked.map_err(|error| error.to_string())
     }
 
@@ -227,6 +271,8 @@ mod tests {
     #[case(&["--request-expire", "0"], "--request-expire 660s")]
     #[case(&["--cache-max-bytes", "1TB"], "64MiB or 1GB")]
     #[case(&["--backend", "disk"], "memory")]
+    #[case(&["--backend", "redis"], "--redis-url redis://")]
+    #[case(&["--redis-url", "redis://r"], "--redis-url with --backend memory")]
     #[case(&["--host", "localhost"], "invalid IP address")]
     fn bad_values_are_refused_with_what_is_expected(#[case] flags: &[&str], #[case] said: &str) {
         let error = limits(flags).unwrap_err();

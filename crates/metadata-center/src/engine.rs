@@ -1,6 +1,6 @@
 //! What the service asks of the place where its state is.
 
-use std::{fmt, future::Future};
+use std::{fmt, future::Future, time::Duration};
 
 use metadata::{
     Address, Cluster, Fault, Instance, RequestId, Sizes, Swept,
@@ -20,6 +20,11 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Why calls would fail now; none if they are expected to work.
     fn unready(&self) -> Option<&'static str>;
+
+    /// How the log is by which replicas tell each other what endpoints have seen; none: there is one replica.
+    fn cache_log(&self) -> Option<CacheLog> {
+        None
+    }
 
     /// The endpoints of the cluster by address; none if the cluster is unknown.
     fn loads(
@@ -78,6 +83,15 @@ pub trait Engine: Send + Sync + 'static {
 
     /// How much there is, for metrics.
     fn sizes(&self) -> impl Future<Output = Result<Sizes, Fault>> + Send;
+}
+
+/// How far the shared log of prompt caches is, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheLog {
+    /// Saves that reached no other replica.
+    pub append_errors: u64,
+    /// How old the last entry was when it was read.
+    pub lag: Duration,
 }
 
 /// Names one life of the state: 16 hexadecimal digits in `X-Metadata-Boot`.

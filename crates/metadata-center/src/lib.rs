@@ -27,7 +27,7 @@ mod token;
 mod trace_id;
 
 pub use args::{Args, Backend, ListenArgs, StateArgs, TlsArgs};
-pub use engine::{BootId, Engine};
+pub use engine::{BootId, CacheLog, Engine};
 pub use memory::Memory;
 pub use metrics::Metrics;
 pub use program::run;
@@ -36,4 +36,4 @@ pub use service::{Service, Settings};
 pub use tls::Acceptor;
 pub use token::Tokens;
 
-pub use self::redis::{CacheLog, Redis, RedisOptions, RedisUrlError};
+pub use self::redis::{Redis, RedisOptions, RedisUrlError};

@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 use tokio::time::timeout;
 
 use crate::{
-    engine::Engine,
+    engine::{CacheLog, Engine},
     route::{Call, Found, PATHS},
 };
 
@@ -79,10 +79,13 @@ pub(crate) struct RouteMetrics {
     time: Histogram,
 }
 
-/// Sums of what sweeps freed.
+/// Sums of what was freed without a delete.
 #[derive(Clone, Copy, Debug, Default)]
 struct Freed {
     lease: u64,
+    replaced: u64,
+    released: u64,
+    left_out: u64,
     expired: u64,
     reservation: u64,
     cache: u64,
@@ -95,6 +98,7 @@ struct Freed {
 struct Reading {
     sizes: Sizes,
     loads: Vec<EndpointLoad>,
+    cache_log: Option<CacheLog>,
 }
 
 #[derive(Debug)]
@@ -150,6 +154,9 @@ impl Metrics {
     pub(crate) fn swept(&self, swept: &Swept) {
         let mut freed = self.0.freed.lock();
         freed.lease += swept.charges as u64;
+        freed.replaced += swept.replaced as u64;
+        freed.released += swept.released as u64;
+        freed.left_out += swept.left_out as u64;
         freed.expired += swept.expired as u64;
         freed.reservation += swept.reservations as u64;
         freed.cache += swept.cache_entries as u64;
@@ -228,7 +235,11 @@ impl Reading {
                 prompt_length: load.prompt_length.into(),
             }));
         }
-        Ok(Self { sizes, loads })
+        Ok(Self {
+            sizes,
+            loads,
+            cache_log: engine.cache_log(),
+        })
     }
 }
 

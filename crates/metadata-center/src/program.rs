@@ -13,7 +13,7 @@ use axum::{
     middleware::{Next, from_fn},
 };
 use moment::Clock;
-use process::{Health, Pulse, Shutdown};
+use process::{ConfigError, Health, Pulse, Shutdown};
 use prometheus_client::registry::Registry;
 use tokio::{
     net::TcpListener,
@@ -28,10 +28,11 @@ use tracing::{info, warn};
 use security::Security;
 
 use crate::{
-    args::{Args, Backend, ListenArgs},
+    args::{Args, ListenArgs},
     engine::Engine,
     memory::Memory,
     metrics::Metrics,
+    redis::{Redis, RedisOptions},
     server::Server,
     service::{Service, Settings},
 };
@@ -90,7 +91,13 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         log: _, // the boundary of the program has used it
     } = args;
     listen.check()?;
-    let limits = state.limits()?;
+    let (limits, clock) = (state.limits()?, Clock::start());
+    let start = |options: RedisOptions| {
+        let url = "--redis-url redis://redis.llm.svc:6379";
+        Redis::start(options, clock)
+            .map_err(|error| ConfigError::new("--redis-url", error.to_string(), url))
+    };
+    let redis = state.redis()?.map(start).transpose()?;
     let mut registry = Registry::default();
     let security = Security::of(tls, &mut registry)?;
     let parts = Parts {
@@ -101,11 +108,9 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         security,
         registry,
     };
-    match state.backend {
-        Backend::Memory => {
-            let engine = Memory::new(limits, Clock::start());
-            parts.run(engine, shutdown).await
-        }
+    match redis {
+        None => parts.run(Memory::new(limits, clock), shutdown).await,
+        Some(redis) => parts.run(redis, shutdown).await,
     }
 }
 

@@ -42,9 +42,9 @@ use moment::Clock;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
+pub use self::link::RedisUrlError;
 use self::{directory::Directory, link::Link, log::Log, scripts::Scripts};
-pub use self::{link::RedisUrlError, log::CacheLog};
-use crate::engine::{BootId, Engine};
+use crate::engine::{BootId, CacheLog, Engine};
 
 /// Where the Redis is, and the bounds of what is kept there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,11 +130,6 @@ impl Redis {
             _tasks: tasks,
         })
     }
-
-    /// How the cache log is, for metrics.
-    pub fn cache_log(&self) -> CacheLog {
-        self.shared.log.state()
-    }
 }
 
 // === impl Shared ===
@@ -195,6 +190,10 @@ impl Engine for Redis {
         } else {
             None
         }
+    }
+
+    fn cache_log(&self) -> Option<CacheLog> {
+        Some(self.shared.log.state())
     }
 
     async fn loads(&self, cluster: &Cluster) -> Result<Option<Vec<Load>>, Fault> {

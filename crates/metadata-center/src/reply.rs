@@ -84,18 +84,7 @@ pub(crate) fn success(data: &Data, trace_id: &TraceId) -> Reply {
 /// Of a call that was refused.
 #[cold]
 pub(crate) fn refusal(fault: &Fault, trace_id: &TraceId) -> Reply {
-    let refused = Refused::default();
-    let data = match fault {
-        Fault::StaleSeq { applied, .. } => Some(Refused {
-            applied: Some(*applied),
-            ..refused
-        }),
-        Fault::StaleEpoch { current } => Some(Refused {
-            current: Some(*current),
-            ..refused
-        }),
-        _ => None,
-    };
+    let data = Refused::beside(fault);
     let envelope = Envelope {
         status: Status::Error,
         error: Some(ErrorBody::from(fault)),

@@ -40,8 +40,9 @@ use crate::{
     reject::Reject,
 };
 
-/// How long a charge that is made elsewhere stays unconfirmed, in milliseconds.
-const RESERVE_MS: u32 = 10_000;
+/// How long a charge that is made elsewhere stays unconfirmed, in milliseconds: where a reply is lost, loads are right again
+/// after so long.
+const RESERVE_MS: u32 = 5_000;
 
 /// Makes picks for this endpoint picker, and charges them.
 pub trait PickElsewhere: fmt::Debug + Send + Sync {

@@ -51,7 +51,7 @@ impl Collector for Page {
         let freed = *counted.freed.lock();
         count(
             "metadata_center_freed",
-            "What sweeps freed: charges of a lease that is over, charges and reservations past their time, chunks of the prompt cache past theirs, unused endpoints and clusters",
+            "What was freed without a delete: charges of a lease that is over, of an epoch that was replaced, of an instance that ended, left out of a full batch; charges and reservations past their time, chunks of the prompt cache past theirs, unused endpoints and clusters",
             &freed.by_cause(),
             to,
         )?;
@@ -116,9 +116,12 @@ impl Page {
 // === impl Freed ===
 
 impl Freed {
-    fn by_cause(self) -> [([(&'static str, &'static str); 1], u64); 6] {
+    fn by_cause(self) -> [([(&'static str, &'static str); 1], u64); 9] {
         let Self {
             lease,
+            replaced,
+            released,
+            left_out,
             expired,
             reservation,
             cache,
@@ -127,6 +130,9 @@ impl Freed {
         } = self;
         [
             ([("cause", "lease")], lease),
+            ([("cause", "replaced")], replaced),
+            ([("cause", "released")], released),
+            ([("cause", "left-out")], left_out),
             ([("cause", "expired")], expired),
             ([("cause", "reservation")], reservation),
             ([("cause", "cache")], cache),
@@ -140,7 +146,11 @@ impl Freed {
 
 impl Reading {
     fn encode(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let Self { sizes, loads } = self;
+        let Self {
+            sizes,
+            loads,
+            cache_log,
+        } = self;
         let gauges = [
             ("clusters", "Clusters", sizes.clusters),
             ("endpoints", "Endpoints of all clusters", sizes.endpoints),
@@ -172,6 +182,20 @@ impl Reading {
             &ConstCounter::new(sizes.cache_evictions),
             to,
         )?;
+        if let Some(log) = cache_log {
+            one(
+                "metadata_center_cache_log_lag_seconds",
+                "Age of the last entry of the replicas' cache log when this replica read it",
+                &ConstGauge::new(log.lag.as_secs_f64()),
+                to,
+            )?;
+            one(
+                "metadata_center_cache_append_errors",
+                "Saves of prompts that reached no other replica",
+                &ConstCounter::new(log.append_errors),
+                to,
+            )?;
+        }
         let engines = sizes.by_cluster.iter().map(|size| {
             let labels = [("model_name", size.cluster.to_string())];
             (labels, signed(size.endpoints))

@@ -25,6 +25,7 @@ use tokio::{task::yield_now, time::timeout};
 use tracing::debug;
 
 use super::{Shared, backoff::Backoff, directory::Known, link::unavailable};
+use crate::engine::CacheLog;
 
 /// For how long a read waits at Redis for something new; a new cluster is read from so long after it is known.
 const BLOCK: Duration = Duration::from_secs(1);
@@ -38,15 +39,6 @@ const READ_ENTRIES: usize = 1024;
 const ENTRY_BYTES: u64 = 64;
 /// No stream is cut shorter, however many there are.
 const LEAST_LENGTH: u64 = 64;
-
-/// How far the shared log of prompt caches is, for metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheLog {
-    /// Saves that reached no other replica.
-    pub append_errors: u64,
-    /// How old the last entry was when it was read.
-    pub lag: Duration,
-}
 
 #[derive(Debug, Default)]
 pub(super) struct Log {

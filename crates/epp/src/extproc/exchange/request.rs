@@ -7,7 +7,8 @@ use scheduling::Moment;
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    Exchange, OfLlm, Outputs, Picked, ResponseHalf, Transcoding, answer_body, body_reply, push_parts,
+    Exchange, OfLlm, Outputs, Picked, ResponseHalf, Transcoding, answer_body, body_reply,
+    push_parts,
 };
 use crate::{
     body::{Api, BodyError, Parsed},

@@ -53,7 +53,7 @@ async fn a_user_with_few_rights_is_enough_for_all_calls() {
     };
     engine.pick(&pick).await.unwrap();
     engine.purge(&cluster("c"), ip(1)).await.unwrap();
-    assert_eq!(engine.cache_log().append_errors, 0);
+    assert_eq!(engine.cache_log().unwrap().append_errors, 0);
     assert_eq!(engine.clusters().await.unwrap()[0].requests, 2);
     engine.end_leases(&"a".parse().unwrap(), 1).await.unwrap();
     engine.sweep().await.unwrap();

@@ -56,7 +56,7 @@ async fn saves_picks_and_purges_reach_another_replica() {
     other.purge(&cluster("c"), ip(1)).await.unwrap();
     assert_eq!(found(&other, &[1]).await, [], "at once");
     eventually_found(&one, &[1], &[]).await;
-    assert_eq!(one.cache_log().append_errors, 0);
+    assert_eq!(one.cache_log().unwrap().append_errors, 0);
 }
 
 #[tokio::test]

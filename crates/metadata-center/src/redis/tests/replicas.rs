@@ -142,7 +142,11 @@ async fn a_redis_that_restarts_empty_has_another_boot_id_and_no_lease() {
         "queries go on"
     );
     engine.save(&save).await.unwrap();
-    assert_eq!(engine.cache_log().append_errors, 1, "and saves stay here");
+    assert_eq!(
+        engine.cache_log().unwrap().append_errors,
+        1,
+        "and saves stay here"
+    );
     server.restart().unwrap();
     eventually("ready again", || async {
         engine.unready().map_or(Ok(()), |why| Err(why.to_owned()))
