@@ -7,14 +7,13 @@ use std::{io, net::SocketAddr, time::Duration};
 
 use axum::{Router, serve::Listener};
 use futures::{StreamExt, stream::BoxStream};
+use tls::{Acceptor, MaybeTls};
 use tokio::{net::TcpListener, time::sleep};
 use tonic::transport::server::TcpIncoming;
 use tracing::warn;
 
 pub(crate) use readers::Readers;
 pub(crate) use review::Reviewer;
-
-use crate::tls::{Acceptor, MaybeTls};
 
 /// After an error that is no connection's own, such as too many open files.
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
@@ -96,6 +95,7 @@ mod tests {
     use axum::routing::get;
     use prometheus_client::registry::Registry;
     use rustls::{ClientConfig, RootCertStore};
+    use tls::{Alpn, TlsFiles, TlsMetrics, TlsVersion};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpStream,
@@ -105,7 +105,6 @@ mod tests {
     use tokio_rustls::TlsConnector;
 
     use super::*;
-    use crate::tls::{Alpn, TlsFiles, TlsMetrics, TlsVersion};
 
     const LIMIT: Duration = Duration::from_secs(10);
 
@@ -122,7 +121,7 @@ mod tests {
             min_version: TlsVersion::Tls12,
             alpn: Alpn::Http1,
         };
-        let metrics = TlsMetrics::register(&mut Registry::default());
+        let metrics = TlsMetrics::register(&mut Registry::default(), "epp");
         let (acceptor, _) = files.begin(metrics.port("metrics")).unwrap();
         let server = AdminServer {
             router: Router::new().route("/metrics", get(async || "a page")),

@@ -21,6 +21,7 @@ use nix::{
     sys::socket::{getsockopt, sockopt::GetStruct},
 };
 use scheduling::DEFAULT_TRANSIT;
+use tls::MaybeTls;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -164,6 +165,12 @@ impl<T: AsyncWrite + OverTcp + Unpin> AsyncWrite for Connection<T> {
 impl OverTcp for TcpStream {
     fn tcp(&self) -> &TcpStream {
         self
+    }
+}
+
+impl OverTcp for MaybeTls {
+    fn tcp(&self) -> &TcpStream {
+        Self::tcp(self)
     }
 }
 

@@ -36,12 +36,10 @@ mod metrics;
 mod program;
 mod proto;
 mod reject;
-mod reread;
 mod scrape;
 mod server;
 mod spans;
 mod tap;
-mod tls;
 
 pub use args::{
     Args, CenterApi, CenterEndpointId, CenterFallback, CenterSettings, CenterTls, ConfigArgs,

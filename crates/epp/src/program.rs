@@ -13,6 +13,7 @@ use kube::Client;
 use process::{ConfigError, OwnThread, Shutdown};
 use prometheus_client::registry::Registry;
 use scheduling::{Freshness, Snapshot};
+use tls::{TlsMetrics, TlsReload};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -41,7 +42,6 @@ use crate::{
     scrape::{OnScraped, Plan, Planner, Scraper},
     server::{ExtProcServer, listen, serve_health},
     spans::{SpanMetrics, Tracing},
-    tls::{TlsMetrics, TlsReload},
 };
 use moment::Clock;
 use running::{EXT_PROC, Ends, Running, SPANS, Tasks};
@@ -88,7 +88,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         .map_err(|refusal| refused(SCRAPING, &refusal.into(), ConfigFile::EXPECTED))?;
     let mut registry = Registry::default();
     let auth = tls.metrics_endpoint_auth;
-    let security = Security::of(tls, &TlsMetrics::register(&mut registry))?;
+    let security = Security::of(tls, &TlsMetrics::register(&mut registry, "epp"))?;
     let source = Source::of(&pool, config.load().discovery.as_ref())?;
     let elected = election.ha_enable_leader_election;
     let lease = elected.then(|| LeaseName::of(&source)).transpose()?;

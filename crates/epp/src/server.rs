@@ -18,6 +18,7 @@ use std::{
 
 use futures::{Stream, StreamExt, TryStreamExt, stream::FuturesUnordered};
 use process::{OwnThread, Panicked};
+use tls::{Acceptor, MaybeTls};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{mpsc, watch},
@@ -33,7 +34,6 @@ use crate::{
     extproc::ExtProc,
     gather::Gather,
     health::Readiness,
-    tls::{Acceptor, MaybeTls},
 };
 
 /// 4 MiB: the body of a million-token prompt is on its way at once.

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use metadata::Fault;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -38,7 +38,10 @@ impl Bodies {
     }
 
     /// Reads a body to its end. One that says that it is too large is not read at all.
-    pub(crate) async fn read(&self, mut body: Incoming) -> Result<Whole<'_>, Fault> {
+    pub(crate) async fn read<B>(&self, mut body: B) -> Result<Whole<'_>, Fault>
+    where
+        B: Body<Data = Bytes> + Unpin,
+    {
         let said = match body.size_hint().upper() {
             Some(said) => Some(usize::try_from(said).map_err(|_| too_large())?),
             None => None,
@@ -97,4 +100,50 @@ impl Bodies {
 
 fn too_large() -> Fault {
     Fault::TooLarge { limit: MAX_BODY }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures::{FutureExt, stream};
+    use http_body_util::{Full, StreamBody};
+    use hyper::body::Frame;
+
+    use super::*;
+
+    static MIB: [u8; 1 << 20] = [b' '; 1 << 20];
+
+    fn of(size: usize) -> Full<Bytes> {
+        Full::new(vec![b' '; size].into())
+    }
+
+    #[test]
+    fn large_bodies_wait_for_each_other_and_small_ones_for_nobody() {
+        let bodies = Bodies::new();
+        let read = |size| bodies.read(of(size)).now_or_never();
+        let mut held: Vec<_> = (0..16).map(|_| read(MAX_BODY).expect("room")).collect();
+        assert!(read(SMALL + 1).is_none());
+        assert!(matches!(read(SMALL), Some(Ok(_))));
+        held.pop();
+        assert!(matches!(read(SMALL + 1), Some(Ok(_))));
+    }
+
+    #[test]
+    fn chunks_become_one_body_and_may_not_become_too_much() {
+        let bodies = Bodies::new();
+        let read = |chunks: Vec<&'static [u8]>| {
+            let frame = |chunk| Ok::<_, Infallible>(Frame::data(Bytes::from_static(chunk)));
+            let chunks = StreamBody::new(stream::iter(chunks.into_iter().map(frame)));
+            let read = bodies.read(chunks).now_or_never().expect("all is there");
+            read.map(|whole| whole.bytes)
+        };
+        assert_eq!(
+            read(vec![b"a", b"", b"bc", b"d"]),
+            Ok(Bytes::from_static(b"abcd"))
+        );
+        assert_eq!(read(vec![]), Ok(Bytes::new()));
+        assert_eq!(read(vec![&MIB, &MIB, &MIB, &MIB, b"x"]), Err(too_large()));
+        assert_eq!(read(vec![&MIB; 4]).map(|it| it.len()), Ok(MAX_BODY));
+    }
 }

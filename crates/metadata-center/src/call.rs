@@ -161,3 +161,6 @@ fn named<T: FromStr<Err: ToString>>(name: &str, value: &str) -> Result<T, Fault>
 fn null(_: ()) -> Data {
     Data::Null
 }
+
+#[cfg(test)]
+mod tests;

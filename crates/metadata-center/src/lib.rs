@@ -22,12 +22,15 @@ mod reply;
 mod route;
 mod server;
 mod service;
+mod token;
 mod trace_id;
 
-pub use args::{Args, Backend, ListenArgs, StateArgs};
+pub use args::{Args, Backend, ListenArgs, StateArgs, TlsArgs};
 pub use engine::{BootId, Engine};
 pub use memory::Memory;
 pub use metrics::Metrics;
 pub use program::run;
 pub use server::{ServeError, Server};
 pub use service::{Service, Settings};
+pub use tls::Acceptor;
+pub use token::Tokens;

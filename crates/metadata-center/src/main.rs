@@ -6,5 +6,7 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Fails only if a provider is there already, which is then as good.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     process::run(metadata_center::run)
 }

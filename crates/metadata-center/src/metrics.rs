@@ -14,6 +14,7 @@ use histogram::{Histogram, Shape};
 use metadata::{Address, Cluster, Fault, Sizes, Swept};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
+use tokio::time::timeout;
 
 use crate::{
     engine::Engine,
@@ -46,6 +47,9 @@ const STATUSES: [u16; 10] = [200, 400, 401, 404, 405, 409, 413, 429, 500, 503];
 
 /// Series under the known names, two for each endpoint. What comes after them, by cluster and address, is left out.
 const MAX_ENDPOINTS: usize = 5_000;
+
+/// A page without sizes is better than none: who asks for it waits for some seconds.
+const READ_WITHIN: Duration = Duration::from_secs(2);
 
 /// All that is counted. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -155,11 +159,12 @@ impl Metrics {
 
     /// Looks how large the state is, for the next page. Without an answer the page has no sizes.
     pub(crate) async fn read<E: Engine>(&self, engine: &E) {
-        let reading = Reading::of(engine).await;
-        if reading.is_err() {
+        let reading = timeout(READ_WITHIN, Reading::of(engine)).await;
+        let reading = reading.ok().and_then(Result::ok);
+        if reading.is_none() {
             self.engine_failed();
         }
-        *self.0.reading.lock() = reading.ok();
+        *self.0.reading.lock() = reading;
     }
 }
 

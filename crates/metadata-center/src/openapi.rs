@@ -4,6 +4,6 @@
 pub(crate) const DOCUMENT: &str = include_str!("../../../config/openapi/metadata-center.json");
 
 #[cfg(test)]
-mod make;
+pub(crate) mod make;
 #[cfg(test)]
 mod tests;

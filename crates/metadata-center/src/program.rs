@@ -1,5 +1,7 @@
 //! The program: state, ports, tasks, and their end.
 
+mod security;
+
 use std::{
     net::SocketAddr, num::NonZeroUsize, sync::Arc, thread::available_parallelism, time::Duration,
 };
@@ -15,11 +17,15 @@ use process::{Health, Pulse, Shutdown};
 use prometheus_client::registry::Registry;
 use tokio::{
     net::TcpListener,
+    signal::unix::{SignalKind, signal},
     task::{JoinError, JoinSet},
     time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at},
 };
+use tokio_stream::wrappers::SignalStream;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+
+use security::Security;
 
 use crate::{
     args::{Args, Backend, ListenArgs},
@@ -52,6 +58,7 @@ type Tasks = JoinSet<(&'static str, anyhow::Result<()>)>;
 struct Parts {
     listen: ListenArgs,
     accept_joined_hashes: bool,
+    security: Security,
     ports: Ports,
     registry: Registry,
     metrics: Metrics,
@@ -79,16 +86,19 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let Args {
         listen,
         state,
+        tls,
         log: _, // the boundary of the program has used it
     } = args;
     listen.check()?;
     let limits = state.limits()?;
     let mut registry = Registry::default();
+    let security = Security::of(tls, &mut registry)?;
     let parts = Parts {
         metrics: Metrics::register(&mut registry),
         ports: Ports::open(&listen).await?,
         listen,
         accept_joined_hashes: state.accept_joined_hashes,
+        security,
         registry,
     };
     match state.backend {
@@ -106,6 +116,7 @@ impl Parts {
         let Self {
             listen,
             accept_joined_hashes,
+            security,
             ports,
             registry,
             metrics,
@@ -125,13 +136,29 @@ impl Parts {
                 ("sweep", Ok(()))
             }
         });
+        // Always, so that SIGHUP ends no program.
+        let (of_certificates, of_tokens) = (hangups()?, hangups()?);
+        if let Some(reload) = security.certificates {
+            tasks.spawn(async {
+                reload.run(of_certificates).await;
+                ("reload of certificates", Ok(()))
+            });
+        }
+        if let Some(file) = security.token_file {
+            tasks.spawn(async {
+                file.run(of_tokens).await;
+                ("reload of tokens", Ok(()))
+            });
+        }
         let settings = Settings {
             accept_joined_hashes,
             probes: probes.clone(),
             metrics,
+            tokens: security.tokens,
         };
         let server = Server {
             service: Service::new(engine, settings),
+            acceptor: security.acceptor,
             threads: available_parallelism().unwrap_or(NonZeroUsize::MIN),
         };
         let serving = server.serve(ports.calls, stop.clone());
@@ -232,6 +259,11 @@ fn unexpected(ended: Result<(&'static str, anyhow::Result<()>), JoinError>) -> a
         Ok((part, Err(error))) => error.context(format!("the {part} ended")),
         Err(error) => anyhow!("a part died: {error}"),
     }
+}
+
+fn hangups() -> anyhow::Result<SignalStream> {
+    let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+    Ok(SignalStream::new(hangups))
 }
 
 /// Looks how large the state is before each page of metrics.

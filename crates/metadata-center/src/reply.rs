@@ -109,6 +109,10 @@ pub(crate) fn refusal(fault: &Fault, trace_id: &TraceId) -> Reply {
         let allowed = HeaderValue::from_static(allowed);
         reply.headers_mut().insert(header::ALLOW, allowed);
     }
+    if *fault == Fault::Unauthorized {
+        let bearer = HeaderValue::from_static("Bearer");
+        reply.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
+    }
     reply
 }
 

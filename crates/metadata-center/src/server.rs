@@ -28,6 +28,7 @@ use hyper_util::{
     server::conn::auto::Builder,
 };
 use process::{OwnThread, Panicked};
+use tls::{Acceptor, MaybeTls};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::mpsc,
@@ -62,6 +63,9 @@ const MAX_HEAD: usize = 64 << 10;
 /// Requests at once on one connection of HTTP/2: an endpoint picker has 64 shards on two.
 const MAX_STREAMS: u32 = 256;
 
+/// h2's own limit of 20 turns a burst of calls that were given up into a GOAWAY for all calls of a client.
+const PENDING_RESETS: usize = 10_000;
+
 /// Connections on their way to a thread. What finds no place waits in the kernel's queue.
 const QUEUE: usize = 16;
 
@@ -73,6 +77,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Server<E> {
     /// Answers them.
     pub service: Service<E>,
+    /// With TLS or without.
+    pub acceptor: Acceptor,
     /// Threads that connections are handed out to.
     pub threads: NonZeroUsize,
 }
@@ -94,6 +100,8 @@ pub enum ServeError {
 /// Hands connections out.
 struct Turns {
     places: Vec<Place>,
+    /// Connections of all places.
+    most: usize,
     metrics: Metrics,
     refused: Refused,
 }
@@ -146,14 +154,19 @@ impl<E: Engine> Server<E> {
         listener: TcpListener,
         stop: CancellationToken,
     ) -> Result<(), ServeError> {
-        let Self { service, threads } = self;
+        let Self {
+            service,
+            acceptor,
+            threads,
+        } = self;
         let mut running = FuturesUnordered::new();
         let mut places = Vec::new();
         for index in 0..threads.get() {
             let (queue, accepted) = mpsc::channel(QUEUE);
             // Of its own: connections of a thread do not share it with those of others.
             let (service, stop) = (service.clone(), stop.child_token());
-            let serve = move || serve_queue(service, accepted, stop);
+            let acceptor = acceptor.clone();
+            let serve = move || serve_queue(service, acceptor, accepted, stop);
             let thread = OwnThread::start(&format!("http-{index}"), serve);
             running.push(thread.map_err(ServeError::Thread)?.output());
             let live = Live::default();
@@ -161,6 +174,7 @@ impl<E: Engine> Server<E> {
         }
         let turns = Turns {
             places,
+            most: MAX_CONNECTIONS,
             metrics: service.metrics().clone(),
             refused: Refused::default(),
         };
@@ -213,9 +227,9 @@ impl Turns {
 
     async fn hand(&mut self, tcp: TcpStream) {
         let live = |place: &Place| Live::strong_count(&place.live) - 1;
-        if self.places.iter().map(live).sum::<usize>() >= MAX_CONNECTIONS {
+        if self.places.iter().map(live).sum::<usize>() >= self.most {
             self.metrics.connection_refused();
-            self.refused.report();
+            self.refused.report(self.most);
             return;
         }
         // The thread with the fewest, among those that take one at once if there are any.
@@ -234,7 +248,7 @@ impl Turns {
 // === impl Refused ===
 
 impl Refused {
-    fn report(&mut self) {
+    fn report(&mut self, most: usize) {
         self.count += 1;
         let now = Instant::now();
         if self
@@ -243,7 +257,7 @@ impl Refused {
         {
             self.reported = Some(now);
             let refused = self.count;
-            warn!(refused, "no more than {MAX_CONNECTIONS} connections");
+            warn!(refused, "no more than {most} connections");
         }
     }
 }
@@ -261,6 +275,7 @@ fn is_of_connection(error: &io::Error) -> bool {
 /// Serves the connections of a queue, on this thread, until the queue has ended and the last of them.
 async fn serve_queue<E: Engine>(
     service: Service<E>,
+    acceptor: Acceptor,
     mut accepted: mpsc::Receiver<Accepted>,
     stop: CancellationToken,
 ) {
@@ -273,9 +288,14 @@ async fn serve_queue<E: Engine>(
                     break;
                 };
                 let (http, service) = (http.clone(), service.connection());
-                let stop = stop.clone();
+                let (acceptor, stop) = (acceptor.clone(), stop.clone());
                 connections.spawn(async move {
-                    serve_connection(&http, tcp, service, stop).await;
+                    // An error: the peer has left already.
+                    if let Ok(tcp) = TcpStream::from_std(tcp)
+                        && let Some(stream) = open(&acceptor, tcp, &stop).await
+                    {
+                        serve_connection(&http, stream, service, stop).await;
+                    }
                     drop(live);
                 });
             }
@@ -296,24 +316,32 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 fn http() -> Builder<TokioExecutor> {
     let mut http = Builder::new(TokioExecutor::new());
     http.http1().max_buf_size(MAX_HEAD);
-    http.http2().max_concurrent_streams(MAX_STREAMS);
+    http.http2()
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_pending_accept_reset_streams(PENDING_RESETS);
     http
+}
+
+/// With the handshake, if there is to be one; after the stop none is waited for.
+async fn open(acceptor: &Acceptor, tcp: TcpStream, stop: &CancellationToken) -> Option<MaybeTls> {
+    tokio::select! {
+        biased;
+        opened = acceptor.accept(tcp) => opened.ok(),
+        () = stop.cancelled() => None,
+    }
 }
 
 /// Serves one connection until its client closes it, it is idle for long, or `stop`.
 async fn serve_connection<E: Engine>(
     http: &Builder<TokioExecutor>,
-    tcp: StdTcpStream,
+    stream: MaybeTls,
     service: OneConnection<E>,
     stop: CancellationToken,
 ) {
-    let Ok(tcp) = TcpStream::from_std(tcp) else {
-        return; // the peer has left already
-    };
     let connection = Arc::new((service, Activity::new()));
     let used = Arc::clone(&connection);
     let service = service_fn(move |request| answer(Arc::clone(&used), request));
-    let mut serving = pin!(http.serve_connection(TokioIo::new(tcp), service));
+    let mut serving = pin!(http.serve_connection(TokioIo::new(stream), service));
     let mut idle = pin!(sleep(IDLE));
     let ended = loop {
         tokio::select! {
@@ -388,3 +416,6 @@ impl Drop for InProgress<'_> {
         in_progress.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,7 +14,7 @@ use std::{
 use axum::Router;
 use bytes::Bytes;
 use futures::FutureExt;
-use http::{HeaderValue, Method, Request, Version, header};
+use http::{HeaderValue, Method, Request, Version, header, request::Parts};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use metadata::Fault;
@@ -35,6 +35,7 @@ use crate::{
     query::Query,
     reply::{Reply, X_METADATA_BOOT, document, page, refusal, success},
     route::{self, Call, Found},
+    token::Tokens,
     trace_id::{TraceId, X_TRACE_ID},
 };
 
@@ -42,7 +43,7 @@ use crate::{
 const DEADLINE: Duration = Duration::from_secs(2);
 
 /// The service without its port. Cheap to clone.
-pub struct Service<E>(Arc<Parts<E>>);
+pub struct Service<E>(Arc<Inner<E>>);
 
 /// What a service is made of beside its state.
 #[derive(Clone, Debug, Default)]
@@ -53,13 +54,16 @@ pub struct Settings {
     pub probes: Router,
     /// Where requests are counted.
     pub metrics: Metrics,
+    /// Callers need one of these.
+    pub tokens: Option<Tokens>,
 }
 
-struct Parts<E> {
+struct Inner<E> {
     engine: Arc<E>,
     accepts: Accepts,
     probes: Router,
     metrics: Metrics,
+    tokens: Option<Tokens>,
     /// Where probes are answered: a page of metrics takes longer than thousands of calls.
     aside: Handle,
     bodies: Bodies,
@@ -81,12 +85,14 @@ impl<E: Engine> Service<E> {
             accept_joined_hashes: joined_hashes,
             probes,
             metrics,
+            tokens,
         } = settings;
-        Self(Arc::new(Parts {
+        Self(Arc::new(Inner {
             engine,
             accepts: Accepts { joined_hashes },
             probes,
             metrics,
+            tokens,
             aside: Handle::current(),
             bodies: Bodies::new(),
             closing: AtomicBool::new(false),
@@ -138,7 +144,7 @@ impl<E: Engine> OneConnection<E> {
         let replied = match found {
             Ok(found) => {
                 let query = Query::of(head.uri.query());
-                let replying = self.reply(&head.method, &found, query, body, &trace_id, deadline);
+                let replying = self.reply(&head, &found, query, body, &trace_id, deadline);
                 let replied = AssertUnwindSafe(replying).catch_unwind().await;
                 replied.unwrap_or_else(|_| {
                     error!(trace_id = trace_id.as_str(), call = ?found.call, "a call panicked");
@@ -166,7 +172,7 @@ impl<E: Engine> OneConnection<E> {
 
     async fn reply(
         &self,
-        method: &Method,
+        head: &Parts,
         found: &Found<'_>,
         query: Query<'_>,
         body: Incoming,
@@ -180,6 +186,9 @@ impl<E: Engine> OneConnection<E> {
             Call::Readyz => "/readyz",
             Call::OpenApi => return Ok(document(DOCUMENT)),
             _ => {
+                if let Some(tokens) = &service.tokens {
+                    tokens.check(&head.headers)?;
+                }
                 if service.closing.load(Ordering::Relaxed) {
                     return Err(Fault::ShuttingDown);
                 }
@@ -202,7 +211,7 @@ impl<E: Engine> OneConnection<E> {
                 return Ok(success(&data, trace_id));
             }
         };
-        self.probe(method, path).await
+        self.probe(&head.method, path).await
     }
 
     /// Aside, so that calls on this thread do not wait for the page.

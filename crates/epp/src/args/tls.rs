@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ArgAction;
-
-use crate::tls::{San, TlsVersion};
+use tls::{San, TlsVersion};
 
 /// Flags of TLS.
 #[derive(Clone, Debug, clap::Args)]

@@ -8,14 +8,12 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
+use reread::{read_at_most, reread};
 use scheduling::Freshness;
 use tracing::{error, info, warn};
 
 use super::{Compat, Config, CurrentConfig, Ignored, Refusal, Refusals, tree::MAX_BYTES};
-use crate::{
-    llm::LlmFilter,
-    reread::{self, read_at_most, reread},
-};
+use crate::llm::LlmFilter;
 
 /// A configuration file, and how it is read.
 #[derive(Clone, Debug)]

@@ -1,12 +1,10 @@
 //! From flags to what the ports accept connections with.
 
 use process::ConfigError;
+use tls::{Acceptor, Alpn, TlsError, TlsFiles, TlsMetrics, TlsReload, TlsVersion};
 use tracing::warn;
 
-use crate::{
-    args::TlsArgs,
-    tls::{Acceptor, Alpn, TlsError, TlsFiles, TlsMetrics, TlsReload, TlsVersion},
-};
+use crate::args::TlsArgs;
 
 /// What the ports accept connections with, and what keeps that up to date.
 pub(super) struct Security {

@@ -7,15 +7,13 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use futures::Stream;
+use reread::{read_at_most, reread};
 use scheduling::Entry;
 use tokio::sync::watch;
 use tracing::{error, info};
 
 use super::{engine::EngineTable, fetch::Fetch};
-use crate::{
-    config::{Config, CurrentConfig, Engines, MetricsSource, Refusal},
-    reread::{read_at_most, reread},
-};
+use crate::config::{Config, CurrentConfig, Engines, MetricsSource, Refusal};
 
 /// 1 MiB: what a Secret can hold.
 const MAX_FILE: usize = 1024 * 1024;

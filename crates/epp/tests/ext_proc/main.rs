@@ -424,7 +424,7 @@ fn mk_files(cert_dir: Option<&Path>) -> (Acceptor, TlsReload) {
         min_version: TlsVersion::Tls12,
         alpn: Alpn::H2,
     };
-    let metrics = TlsMetrics::register(&mut Registry::default());
+    let metrics = TlsMetrics::register(&mut Registry::default(), "epp");
     files.begin(metrics.port("ext_proc")).unwrap()
 }
 

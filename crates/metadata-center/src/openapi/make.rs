@@ -38,7 +38,7 @@ struct Body {
 struct Maker(SchemaGenerator);
 
 /// The whole document.
-pub(super) fn document() -> Value {
+pub(crate) fn document() -> Value {
     let mut maker = Maker(
         SchemaSettings::draft2020_12()
             .with(|settings| {

@@ -23,7 +23,7 @@ struct Program {
 impl Program {
     async fn start(drain_timeout: &str) -> Self {
         let flags = ["metadata-center", "--drain-timeout", drain_timeout];
-        let Args { listen, .. } = Args::try_parse_from(flags).unwrap();
+        let Args { listen, tls, .. } = Args::try_parse_from(flags).unwrap();
         let open = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
         let ports = Ports {
             calls: open().await,
@@ -31,9 +31,11 @@ impl Program {
         };
         let (calls, admin) = (ports.calls.local_addr(), ports.admin.local_addr());
         let mut registry = Registry::default();
+        let security = Security::of(tls, &mut registry).unwrap();
         let parts = Parts {
             listen,
             accept_joined_hashes: false,
+            security,
             ports,
             metrics: Metrics::register(&mut registry),
             registry,

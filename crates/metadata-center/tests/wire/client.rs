@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use metadata::Limits;
-use metadata_center::{Engine, Memory, Server, Service, Settings};
+use metadata_center::{Acceptor, Engine, Memory, Server, Service, Settings};
 use moment::Clock;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -48,10 +48,15 @@ impl Served {
     }
 
     pub(crate) async fn with(engine: impl Engine, settings: Settings) -> Self {
+        Self::over(Acceptor::plaintext(), engine, settings).await
+    }
+
+    pub(crate) async fn over(acceptor: Acceptor, engine: impl Engine, settings: Settings) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = Server {
             service: Service::new(Arc::new(engine), settings),
+            acceptor,
             threads: NonZeroUsize::new(2).unwrap(),
         };
         let stop = CancellationToken::new();

@@ -1,6 +1,7 @@
 //! The service over real sockets.
 #![cfg(test)]
 
+mod callers;
 mod calls;
 mod client;
 mod codes;

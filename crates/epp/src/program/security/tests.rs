@@ -1,12 +1,13 @@
 use clap::Parser;
 use prometheus_client::registry::Registry;
 use rstest::rstest;
+use tls::test_pki::write_pair;
 
 use super::*;
-use crate::{args::Args, tls::test_pki::write_pair};
+use crate::args::Args;
 
 fn of(flags: &[&str]) -> Result<Security, ConfigError> {
-    let metrics = TlsMetrics::register(&mut Registry::default());
+    let metrics = TlsMetrics::register(&mut Registry::default(), "epp");
     Security::of(mk_args(flags), &metrics)
 }
 

@@ -20,7 +20,6 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tracing::debug;
 
 use super::{Served, metrics::PortTls};
-use crate::connection::OverTcp;
 
 /// A handshake is two round trips and a signature; this is for one with a client on the other side of a slow link.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -115,7 +114,7 @@ impl Acceptor {
     }
 
     /// These connections with what belongs to each, as they become ready. A client that is slow holds up no other.
-    pub(crate) fn incoming<T: Send>(
+    pub fn incoming<T: Send>(
         self,
         tcp: impl Stream<Item = io::Result<(TcpStream, T)>> + Send,
     ) -> impl Stream<Item = io::Result<(MaybeTls, T)>> + Send {
@@ -203,12 +202,6 @@ impl AsyncWrite for MaybeTls {
             Self::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
             Self::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
         }
-    }
-}
-
-impl OverTcp for MaybeTls {
-    fn tcp(&self) -> &TcpStream {
-        Self::tcp(self)
     }
 }
 

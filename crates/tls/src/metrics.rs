@@ -47,26 +47,26 @@ struct FailureLabels {
 // === impl TlsMetrics ===
 
 impl TlsMetrics {
-    /// Registers `epp_certificate_not_after_seconds`, `epp_certificate_reloads_total` and
-    /// `epp_tls_handshake_failures_total`.
-    pub fn register(registry: &mut Registry) -> Self {
+    /// Registers `certificate_not_after_seconds`, `certificate_reloads_total` and `tls_handshake_failures_total`, each after
+    /// the prefix, which is the program's.
+    pub fn register(registry: &mut Registry, prefix: &str) -> Self {
         let metrics = Self {
             not_after: Family::default(),
             reloads: Family::default(),
             failures: Family::default(),
         };
-        let epp = registry.sub_registry_with_prefix("epp");
-        epp.register(
+        let program = registry.sub_registry_with_prefix(prefix);
+        program.register(
             "certificate_not_after_seconds",
             "When the certificate that a port serves expires, in seconds since 1970",
             metrics.not_after.clone(),
         );
-        epp.register(
+        program.register(
             "certificate_reloads",
             "Changes of a port's certificate or client CA: success is in force, failure could not be used",
             metrics.reloads.clone(),
         );
-        epp.register(
+        program.register(
             "tls_handshake_failures",
             "Connections that ended before their TLS handshake was done, by reason",
             metrics.failures.clone(),

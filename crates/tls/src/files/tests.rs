@@ -20,7 +20,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use tonic::transport::server::TcpIncoming;
 
 use super::*;
-use crate::tls::{
+use crate::{
     HandshakeError, MaybeTls, TlsMetrics, provider,
     test_pki::{Ca, mk_pair},
 };
@@ -54,7 +54,7 @@ impl Port {
             path
         });
         let mut registry = Registry::default();
-        let metrics = TlsMetrics::register(&mut registry).port("ext_proc");
+        let metrics = TlsMetrics::register(&mut registry, "epp").port("ext_proc");
         let mut files = mk_files(&dir);
         files.client_ca = client_ca;
         adapt(&mut files);
@@ -409,13 +409,13 @@ async fn a_bad_ca_does_not_hold_up_a_good_pair() {
 fn an_expired_certificate_is_served_where_there_is_no_other() {
     let dir = tempfile::tempdir().unwrap();
     write(&dir, &mk_pair(&Ca::new("a"), 2020));
-    let metrics = TlsMetrics::register(&mut Registry::default()).port("ext_proc");
+    let metrics = TlsMetrics::register(&mut Registry::default(), "epp").port("ext_proc");
     assert!(mk_files(&dir).begin(metrics).is_ok());
 }
 
 #[test]
 fn without_files_there_is_a_certificate_and_nothing_to_read_again() {
-    let metrics = TlsMetrics::register(&mut Registry::default()).port("ext_proc");
+    let metrics = TlsMetrics::register(&mut Registry::default(), "epp").port("ext_proc");
     let files = TlsFiles {
         cert_dir: None,
         ..mk_files(&tempfile::tempdir().unwrap())

@@ -1,4 +1,9 @@
 //! Certificates for tests.
+#![allow(
+    clippy::missing_panics_doc,
+    clippy::unwrap_used,
+    reason = "only tests have it, of this crate or, with the feature, of others"
+)]
 
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair,
@@ -8,10 +13,11 @@ use rcgen::{
 use super::pair::PairPem;
 
 /// A certificate authority.
-pub(crate) struct Ca(CertifiedIssuer<'static, KeyPair>);
+pub struct Ca(CertifiedIssuer<'static, KeyPair>);
 
 impl Ca {
-    pub(crate) fn new(name: &str) -> Self {
+    /// Signs itself.
+    pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, name);
@@ -19,11 +25,13 @@ impl Ca {
         Self(CertifiedIssuer::self_signed(params, key).unwrap())
     }
 
-    pub(crate) fn pem(&self) -> Vec<u8> {
+    /// Its certificate.
+    pub fn pem(&self) -> Vec<u8> {
         self.0.pem().into_bytes()
     }
 
-    pub(crate) fn sign(&self, params: CertificateParams) -> (Certificate, KeyPair) {
+    /// A certificate of it, and its key.
+    pub fn sign(&self, params: CertificateParams) -> (Certificate, KeyPair) {
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
         (certificate, key)
@@ -31,7 +39,7 @@ impl Ca {
 }
 
 /// A pair for `localhost` that is valid until that year.
-pub(super) fn mk_pair(ca: &Ca, until: i32) -> PairPem {
+pub(crate) fn mk_pair(ca: &Ca, until: i32) -> PairPem {
     let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
     params.not_after = date_time_ymd(until, 1, 1);
     let (certificate, key) = ca.sign(params);
@@ -42,7 +50,7 @@ pub(super) fn mk_pair(ca: &Ca, until: i32) -> PairPem {
 }
 
 /// A directory as `--cert-path` names it.
-pub(crate) fn write_pair(dir: &std::path::Path) {
+pub fn write_pair(dir: &std::path::Path) {
     let PairPem { chain, key } = mk_pair(&Ca::new("a"), 2040);
     std::fs::write(dir.join("tls.crt"), chain).unwrap();
     std::fs::write(dir.join("tls.key"), key).unwrap();

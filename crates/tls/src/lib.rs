@@ -12,8 +12,8 @@ mod clients;
 mod files;
 mod metrics;
 mod pair;
-#[cfg(test)]
-pub(crate) mod test_pki;
+#[cfg(any(test, feature = "test-util"))]
+pub mod test_pki;
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -55,6 +55,8 @@ pub enum Alpn {
     H2,
     /// HTTP/1.1.
     Http1,
+    /// HTTP/2 and HTTP/1.1.
+    Http,
 }
 
 /// What new connections are accepted with; those that are open keep what they have.
@@ -122,6 +124,7 @@ impl Alpn {
         match self {
             Self::H2 => vec![b"h2".to_vec()],
             Self::Http1 => vec![b"http/1.1".to_vec()],
+            Self::Http => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::{path::Path, path::PathBuf, sync::Arc};
 
 use futures::Stream;
+use reread::{Content, read_at_most, reread};
 use rustls::{pki_types::UnixTime, server::danger::ClientCertVerifier};
 use tracing::{error, info};
 
@@ -12,7 +13,6 @@ use super::{
     metrics::PortTls,
     pair::{Pair, PairError, PairPem},
 };
-use crate::reread::{Content, read_at_most, reread};
 
 /// 1 MiB: a bundle of some hundred CAs.
 const MAX_BYTES: usize = 1024 * 1024;

@@ -1,4 +1,4 @@
-//! Files that are read again and again while the program runs.
+//! Files that are read again and again while the program runs: how, not what they mean.
 
 use std::{fs::File, io::Read, path::Path, time::Duration};
 
@@ -10,14 +10,14 @@ use tokio::{
 use tracing::error;
 
 /// What a file holds, or why it cannot be read.
-pub(crate) type Content<T> = Result<T, String>;
+pub type Content<T> = Result<T, String>;
 
 /// A mounted ConfigMap or Secret takes a minute to change: nobody notices five seconds more.
 const POLL: Duration = Duration::from_secs(5);
 
 /// Calls `read` every 5 s and at each of `hangups`, and passes on what it returns, and whether a hangup asked for it.
 /// Never returns.
-pub(crate) async fn reread<T: Send + 'static>(
+pub async fn reread<T: Send + 'static>(
     read: impl Fn() -> T + Clone + Send + 'static,
     mut hangups: impl Stream<Item = ()> + Unpin,
     mut judge: impl FnMut(T, bool),
@@ -38,7 +38,10 @@ pub(crate) async fn reread<T: Send + 'static>(
 }
 
 /// Reads a file, and no more of it than is too much. A symbolic link is followed, as a mounted ConfigMap needs.
-pub(crate) fn read_at_most(path: &Path, max_bytes: usize) -> Content<Vec<u8>> {
+///
+/// # Errors
+/// Why it cannot be read, as text.
+pub fn read_at_most(path: &Path, max_bytes: usize) -> Content<Vec<u8>> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(max_bytes)
         .unwrap_or(u64::MAX)

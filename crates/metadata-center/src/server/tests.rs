@@ -1,0 +1,86 @@
+use metadata::Limits;
+use moment::Clock;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+use crate::{memory::Memory, service::Settings};
+
+async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let connecting = TcpStream::connect(listener.local_addr().unwrap());
+    let (client, accepted) = tokio::join!(connecting, listener.accept());
+    (client.unwrap(), accepted.unwrap().0)
+}
+
+#[tokio::test]
+async fn a_connection_over_the_limit_is_closed_and_there_is_room_once_another_ended() {
+    let (queue, mut accepted) = mpsc::channel(QUEUE);
+    let mut turns = Turns {
+        places: vec![Place {
+            queue,
+            live: Live::default(),
+        }],
+        most: 1,
+        metrics: Metrics::default(),
+        refused: Refused::default(),
+    };
+    let mut hand = async || {
+        let (client, server) = pair().await;
+        turns.hand(server).await;
+        client
+    };
+    let _first = hand().await;
+    let mut second = hand().await;
+    assert_eq!(second.read(&mut [0]).await.unwrap(), 0, "closed");
+    let first = accepted.try_recv().expect("handed out");
+    assert!(accepted.try_recv().is_err());
+    drop(first);
+    let _third = hand().await;
+    assert!(accepted.try_recv().is_ok());
+}
+
+/// When the server closed a connection on which so much was sent, by the paused clock.
+async fn closed_after(sent: &[u8], read: usize) -> Duration {
+    let engine = Arc::new(Memory::new(Limits::default(), Clock::start()));
+    let service = Service::new(engine, Settings::default()).connection();
+    let (mut client, server) = pair().await;
+    let begun = Instant::now();
+    let (http, stop) = (http(), CancellationToken::new());
+    let using = async {
+        client.write_all(sent).await.unwrap();
+        client.read_exact(&mut vec![0; read]).await.unwrap();
+        client.read_to_end(&mut Vec::new()).await
+    };
+    let serving = serve_connection(&http, MaybeTls::Plain(server), service, stop);
+    let ((), left) = tokio::join!(serving, using);
+    left.unwrap();
+    begun.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_without_a_request_is_closed_after_some_minutes() {
+    for (sent, read) in [
+        ("", 0),
+        ("GET /v1/clusters HTTP/1.1\r\nhost: x\r\n", 0),
+        ("GET /v1/clusters HTTP/1.1\r\nhost: x\r\n\r\n", 12),
+    ] {
+        let after = closed_after(sent.as_bytes(), read).await;
+        assert!(
+            after >= IDLE && after < IDLE + 2 * LAST_REPLIES,
+            "{sent:?}: {after:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_is_idle_from_its_last_request_on() {
+    let activity = Activity::new();
+    let start = activity.start;
+    let step = Duration::from_mins(1);
+    let request = activity.begin();
+    tokio::time::advance(step).await;
+    assert_eq!(activity.idle_at(), start + step + IDLE);
+    drop(request);
+    tokio::time::advance(step).await;
+    assert_eq!(activity.idle_at(), start + step + IDLE);
+}
