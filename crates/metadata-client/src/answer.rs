@@ -1,4 +1,4 @@
-//! What an answer of the service says.
+//! Answers of the service, as values.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub enum Unavailable {
     Malformed(String),
 }
 
-/// What the service says when it refuses a call.
+/// The answer to a call that is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{status}, {}: {}", .error.reason, .error.message)]
 pub struct RefusedCall {

@@ -104,7 +104,7 @@ impl<T: Transport> Client<T> {
         self.shared.saves.save(save);
     }
 
-    /// An endpoint is gone or restarted: it has no prompt any more. The former service is not told: it has no such call.
+    /// An endpoint is gone or restarted: it has no prompt any more. The former service has no such call: nothing is sent to it.
     pub fn purge(&self, cluster: Cluster, ip: Address) {
         if self.shared.settings.api == Api::Isthmus {
             self.shared.saves.purge(cluster, ip);

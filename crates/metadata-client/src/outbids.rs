@@ -12,7 +12,7 @@ const WINDOW: Duration = Duration::from_mins(1);
 /// restart, or when the clock went back, it happens once.
 #[derive(Debug)]
 pub(crate) struct Outbids {
-    /// Ours, as far as it rose. Each shard hears of a higher one, and it counts once.
+    /// Ours, as far as it rose. The service names a higher one to each shard, and it counts once.
     epoch: u64,
     at: VecDeque<Moment>,
 }

@@ -1,4 +1,4 @@
-//! What is to be reported, by cluster, and who is waked for it.
+//! What is to be reported, by cluster, and which worker is to send it.
 
 use std::{
     sync::{

@@ -13,7 +13,7 @@ use crate::{client::Shared, saves, settings::Api, transport::Transport, worker::
 
 /// Connections that are left when the last call is over close in so long, or are cut.
 const CLOSE: Duration = Duration::from_secs(1);
-/// What is wrong for long is said so often.
+/// What is wrong for long is logged so often.
 const WARN_EACH: Duration = Duration::from_secs(1);
 
 /// The tasks of a client, to be run once.

@@ -131,7 +131,7 @@ impl<T: Transport> Service<T> {
                 Some(error) if !is_failing => {
                     warn!(
                         error,
-                        "the Metadata-Center's addresses are not found: former ones count; this is said once"
+                        "the Metadata-Center's addresses are not found: former ones count; this is logged once"
                     );
                 }
                 _ => debug!(error, "looked for the Metadata-Center's addresses"),

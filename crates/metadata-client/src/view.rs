@@ -30,7 +30,7 @@ pub struct Asked<'a> {
 /// What is known of the endpoints, each in the order in which they were asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct View {
-    /// What they have to do: as the service says, with our own requests as they are now. Zeros if it was not asked for.
+    /// What they have to do: as the service reports, with our own requests as they are now. Zeros if it was not asked for.
     pub load: Result<Vec<Sum>, Unavailable>,
     /// How many chunks of the prompt they have seen. Zeros if it was not asked for.
     pub matched: Result<Vec<u32>, Unavailable>,
@@ -94,7 +94,7 @@ impl<T: Transport> Client<T> {
         view
     }
 
-    /// What the service says, and what of it was ours when the query left.
+    /// What the service reports, and what of it was ours when the query left.
     async fn load(
         &self,
         charges: &Charges,

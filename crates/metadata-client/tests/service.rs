@@ -17,6 +17,7 @@ use metadata_client::{
     Api, Asked, Charges, Client, Degraded, Http, Plaintext, Settings, TaskDied, Trace,
 };
 use moment::Clock;
+use tls::Acceptor;
 use tokio::{
     net::TcpListener,
     task::JoinSet,
@@ -82,6 +83,7 @@ impl Served {
         let engine = Arc::new(Memory::new(Limits::default(), Clock::start()));
         let server = Server {
             service: Service::new(Arc::clone(&engine), metadata_center::Settings::default()),
+            acceptor: Acceptor::plaintext(),
             threads: NonZeroUsize::MIN,
         };
         let mut tasks = JoinSet::new();

@@ -68,7 +68,7 @@ async fn each_change_is_a_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_view_has_other_gateways_as_told_and_ours_as_they_are_now() {
+async fn the_view_has_other_gateways_as_reported_and_ours_as_they_are_now() {
     let script = Script::new(&[1]);
     let (first, mine) = start(&script).await;
     let (_second, others) = start(&script).await;
@@ -118,9 +118,9 @@ async fn load_and_caches_fail_each_alone_under_one_deadline(
     assert!(start.elapsed() <= ms(100), "{:?}", start.elapsed());
     assert_eq!(view.degraded(), degraded);
     assert_eq!(view.own, [sum(0, 0), sum(1, 4)]);
-    let told: Vec<_> = rig.client.degraded().filter(|it| it.1).collect();
+    let reported: Vec<_> = rig.client.degraded().filter(|it| it.1).collect();
     assert_eq!(
-        told,
+        reported,
         degraded
             .map(|it| (it, true))
             .into_iter()
