@@ -7,29 +7,28 @@ use metadata::Cluster;
 use moment::Clock;
 use parking_lot::Mutex;
 use scheduling::{
-    Booking, Choice, Endpoint, Explanation, Member, Moment, NoPick, PickerKind, Profile, Registry,
-    Request, SessionStrategy, Slot, Snapshot, Subset, Table, Verdict, choose, choose_explained,
+    Endpoint, Member, Moment, Registry, Request, SessionStrategy, Slot, Snapshot, Subset, Table,
     flow,
 };
 use tokio::sync::Notify;
-use tracing::debug;
 
 use crate::{
     body::Api,
-    config::{
-        Band, Config, CurrentConfig, FairnessPolicy, FlowControl, InForce, OrderingPolicy, Parsers,
-    },
+    config::{Config, CurrentConfig, InForce, Parsers},
     edit::Edit,
-    extproc::{Answer, PrefixMatch, Query, REQUEST_ID, RequestHead, Route},
-    llm::{Headers, LlmError, LlmRequest, Match, TraceId},
+    extproc::{Answer, Query, REQUEST_ID, RequestHead},
+    llm::{AccessLogger, Headers, Line, LlmError, LlmRequest, Match, TraceId},
     reject::Reject,
 };
 
 mod bodies;
+mod chunks;
 mod collector;
 mod filter;
 mod models;
+mod pick;
 mod picks;
+mod prefill;
 mod prefix;
 mod queue;
 mod session;
@@ -42,11 +41,13 @@ pub(crate) use prefix::{BYTES_PER_TOKEN, Learned};
 pub(crate) use queue::Waiting;
 
 use bodies::Readers;
+use chunks::Chunks;
 use filter::Turns;
-use picks::{Asked, Considered, Picks, Record};
+use picks::{Asked, Picks, Record};
+use prefill::Prefills;
 use prefix::PrefixCache;
 pub(crate) use queue::QueueState;
-use queue::{Dispatch, Queue};
+use queue::{Dispatch, Queue, flow_config};
 pub(crate) use session::NamedSession;
 use session::Sessions;
 
@@ -78,12 +79,15 @@ pub struct Director {
     /// What keys load and caches where no rule says it.
     cluster: Cluster,
     prefix: PrefixCache,
+    chunks: Chunks,
     sessions: Sessions,
     turns: Turns,
+    prefills: Prefills,
     /// Where flow control is on.
     queue: Queue<Box<Prepared>>,
     /// Where somebody may ask for them.
     picks: Option<Picks>,
+    access_log: Option<AccessLogger>,
 }
 
 /// What flags say of decisions.
@@ -118,14 +122,6 @@ pub(crate) struct Prepared {
     llm: Option<Box<LlmRequest>>,
     /// Where picks are recorded.
     asked: Option<Box<Asked>>,
-}
-
-/// What a choice tells beside its result, where somebody wants to know.
-#[derive(Default)]
-struct Told {
-    /// Of all candidates.
-    scores: Vec<(String, f64)>,
-    members: Vec<Considered>,
 }
 
 /// What is computed for one pick.
@@ -183,11 +179,14 @@ impl Director {
             clock,
             options,
             cluster: filter::cluster("", "pool"),
+            chunks: Chunks::new(prefix.max_bytes),
             prefix: PrefixCache::new(prefix),
             sessions: Sessions::default(),
             turns: Turns::default(),
+            prefills: Prefills::new(),
             queue: Queue::new(flow),
             picks: None,
+            access_log: None,
         }
     }
 
@@ -204,6 +203,20 @@ impl Director {
         Self {
             picks: Some(Picks::new()),
             ..self
+        }
+    }
+
+    /// Hands in lines of the access log.
+    #[must_use]
+    pub(crate) fn logging_to(self, log: AccessLogger) -> Self {
+        let access_log = Some(log);
+        Self { access_log, ..self }
+    }
+
+    /// A request ended that is to be logged.
+    pub(crate) fn log_access(&self, line: impl FnOnce() -> Line) {
+        if let Some(log) = &self.access_log {
+            log.log(line);
         }
     }
 
@@ -280,8 +293,11 @@ impl Director {
     /// Forgets endpoints that left long ago, follows the sizes of caches and the configuration of the queue. To be called
     /// now and then.
     pub(crate) fn tend(&self) {
-        let gone = self.pool.sweep(self.clock.now());
-        self.prefix.tend(&self.pool.snapshot(), &gone);
+        let now = self.clock.now();
+        let gone = self.pool.sweep(now);
+        let snapshot = self.pool.snapshot();
+        self.prefix.tend(&snapshot, &gone);
+        self.chunks.tend(&snapshot, &gone, now);
         self.queue
             .reconfigure(flow_config(&self.config.load().flow_control));
     }
@@ -474,119 +490,6 @@ impl Director {
         })
     }
 
-    fn pick_by(
-        &self,
-        config: &InForce,
-        prepared: Prepared,
-        now: Moment,
-    ) -> Result<Box<Answer>, Reject> {
-        let Prepared {
-            mut request,
-            edit,
-            readers: Readers { tap, transcoder },
-            session,
-            llm,
-            asked,
-        } = prepared;
-        let found = llm.as_ref().map(|llm| &llm.found);
-        let profile = config.profile_of(found);
-        if profile.picker.kind == PickerKind::RoundRobin {
-            request.turn = self.turns.next(found.map(|found| &found.cluster));
-        }
-        let snapshot = self.pool.0.snapshot.load();
-        let start = self.clock.now();
-        let mut told = Told::default();
-        let picked = self.choose(profile, &snapshot, &request, now, &mut told);
-        let picked = picked.map_err(|no_pick| filter::refusal(no_pick, llm.as_deref()));
-        let (matched, choice) = picked.inspect_err(|reject| {
-            debug!(
-                reason = reject.reason(),
-                members = snapshot.members().len(),
-                "not picked"
-            );
-            if let (Some(picks), Some(asked)) = (&self.picks, &asked) {
-                let members = std::mem::take(&mut told.members);
-                let asked = Asked::clone(asked);
-                picks.push(Record::refused(asked, reject, None, members));
-            }
-        })?;
-        let endpoints = endpoints(&snapshot, &choice);
-        let first: &Arc<Endpoint> = endpoints.first().ok_or(NoPick::EmptyPool)?;
-        if let (Some(picks), Some(asked)) = (&self.picks, asked) {
-            let picked = endpoints.iter().map(|endpoint| endpoint.address());
-            picks.push(Record::picked(*asked, picked.collect(), told.members));
-        }
-        let Request {
-            model,
-            prompt_tokens,
-            transit,
-            prefix,
-            block_tokens,
-            ..
-        } = request;
-        let uncached = prompt_tokens.saturating_sub(matched.saturating_mul(block_tokens));
-        let cached = prompt_tokens - uncached;
-        let booking = Booking::new(Arc::clone(first), uncached, model, now, transit);
-        // Before the response: the session's next request may come before it.
-        if let Some(session) = &session {
-            self.served_by(session, first);
-        }
-        let destination = destination(&endpoints);
-        debug!(%destination, score = choice.first().map(|best| best.score), prompt_tokens, matched, "picked");
-        Ok(Box::new(Answer {
-            route: Route {
-                destination: Some(destination.into()),
-                scores: told.scores,
-                edit,
-            },
-            endpoints,
-            booking,
-            tap,
-            transcoder,
-            session,
-            prefix: (!prefix.is_empty()).then_some(PrefixMatch {
-                cached,
-                prompt: prompt_tokens,
-            }),
-            learned: Learned::new(prefix, matched),
-            scheduling: self.clock.now().since(start),
-        }))
-    }
-
-    /// The choice, and how many blocks of the prompt its first endpoint has cached.
-    fn choose(
-        &self,
-        profile: &Profile,
-        snapshot: &Snapshot,
-        request: &Request,
-        now: Moment,
-        told: &mut Told,
-    ) -> Result<(u32, Choice), NoPick> {
-        SCRATCH.with_borrow_mut(|Scratch { table, matched }| {
-            snapshot.read_into(table, now, profile.freshness, profile.uses_adapters());
-            self.prefix
-                .matches(&request.prefix, &table.cache_slots, matched);
-            let rng = &mut rand::rng();
-            let choice = if self.options.emit_scores || self.picks.is_some() {
-                let mut explanation = Explanation::default();
-                let choice =
-                    choose_explained(table, request, matched, profile, rng, &mut explanation);
-                if self.options.emit_scores {
-                    told.scores = scores(snapshot, &explanation);
-                }
-                if self.picks.is_some() {
-                    told.members =
-                        Considered::all(snapshot, table, matched, request, profile, &explanation);
-                }
-                choice
-            } else {
-                choose(table, request, matched, profile, rng)
-            }?;
-            let first = choice.first().and_then(|first| matched.get(first.member));
-            Ok((first.copied().unwrap_or(0), choice))
-        })
-    }
-
     fn record_refusal(&self, asked: Option<&Asked>, reject: &Reject) {
         if let (Some(picks), Some(asked)) = (&self.picks, asked) {
             let saturation = Some(self.saturation());
@@ -649,67 +552,6 @@ impl Default for Options {
             model_match: ModelMatch::Auto,
             conformance_headers: false,
             emit_scores: false,
-        }
-    }
-}
-
-/// The queue's own form of its configuration.
-fn flow_config(config: &FlowControl) -> flow::Config {
-    let band = |band: &Band| flow::BandConfig {
-        max_requests: band.max_requests,
-        max_bytes: band.max_bytes,
-        fairness: match band.fairness {
-            FairnessPolicy::GlobalStrict => flow::Fairness::GlobalStrict,
-            FairnessPolicy::RoundRobin => flow::Fairness::RoundRobin,
-        },
-        ordering: match band.ordering {
-            OrderingPolicy::Fcfs => flow::Ordering::Fcfs,
-            OrderingPolicy::Edf => flow::Ordering::Edf,
-        },
-    };
-    let bands = config.bands.iter();
-    flow::Config {
-        bands: bands
-            .map(|(priority, one)| (*priority, band(one)))
-            .collect(),
-        default_band: band(&config.default_band),
-        default_negative_band: Some(band(&config.default_negative_band)),
-        // there zero is without end
-        default_ttl: config.default_request_ttl.unwrap_or(Duration::ZERO),
-        no_endpoint_ttl: Some(config.no_endpoint_request_ttl.unwrap_or(Duration::ZERO)),
-        max_requests: config.max_requests,
-        max_bytes: config.max_bytes,
-    }
-}
-
-fn endpoints(snapshot: &Snapshot, choice: &Choice) -> smallvec::SmallVec<[Arc<Endpoint>; 1]> {
-    let chosen = choice
-        .iter()
-        .filter_map(|chosen| snapshot.members().get(chosen.member));
-    chosen.map(|member| Arc::clone(&member.endpoint)).collect()
-}
-
-/// The sums of all candidates.
-fn scores(snapshot: &Snapshot, explanation: &Explanation) -> Vec<(String, f64)> {
-    let verdicts = explanation.verdicts().iter();
-    let scores =
-        snapshot
-            .endpoints()
-            .zip(verdicts)
-            .filter_map(|(endpoint, verdict)| match verdict {
-                Verdict::Scored(scores) => Some((endpoint.destination().to_owned(), scores.sum)),
-                Verdict::Excluded(_) => None,
-            });
-    scores.collect()
-}
-
-/// The endpoints in the protocol's text, best first.
-fn destination(endpoints: &[Arc<Endpoint>]) -> String {
-    match endpoints {
-        [only] => only.destination().to_owned(),
-        all => {
-            let texts: Vec<_> = all.iter().map(|endpoint| endpoint.destination()).collect();
-            texts.join(",")
         }
     }
 }

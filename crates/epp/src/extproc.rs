@@ -11,6 +11,7 @@
 //! stops reading stops being read. [`overdue`] ends what such a peer would hold for ever.
 
 mod exchange;
+mod live;
 mod message;
 mod overdue;
 mod reader;

@@ -6,17 +6,21 @@
 //!  body ─► prompt: text, roles, media ─► PromptFacts: chunk hashes, length
 //! ```
 
+mod access_log;
 mod config;
+mod ended;
 mod prompt;
 mod refusal;
 mod request;
 mod rules;
 mod trace;
 
+pub(crate) use access_log::{AccessLogger, Line};
 pub use config::{AccessLog, Algorithm, Balance, LlmFilter};
+pub(crate) use ended::{Ended, begins_with_error};
 pub use prompt::{Mode, PromptError, PromptFacts, read};
 pub use refusal::LlmError;
-pub(crate) use request::LlmRequest;
+pub(crate) use request::{LlmPick, LlmRequest};
 pub use rules::{Headers, Match, Rule, RuleError, Subset, Table};
 pub use trace::TraceId;
 pub(crate) use transcode::error_body;

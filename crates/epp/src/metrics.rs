@@ -5,6 +5,7 @@
 
 mod buckets;
 mod histogram;
+mod llm;
 mod pool;
 mod recent;
 mod requests;
@@ -19,7 +20,9 @@ use prometheus_client::{
     registry::Registry,
 };
 
+pub(crate) use llm::LlmMetrics;
 pub use pool::PoolCollector;
+pub(crate) use recent::Recent;
 pub(crate) use requests::{Labels, Outcome, Queued, Running, Series};
 
 use crate::{director::BYTES_PER_TOKEN, extproc::Phase};
@@ -71,6 +74,7 @@ pub struct Metrics {
     discovery_errors: Family<Kind, Counter>,
     requests: Arc<Requests>,
     queue_outcomes: Outcomes,
+    llm: LlmMetrics,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -136,6 +140,7 @@ impl Metrics {
             discovery_synced: Family::default(),
             discovery_errors: Family::default(),
             requests: Arc::new(Requests::new()),
+            llm: LlmMetrics::register(registry),
             queue_outcomes: Outcomes::default(),
         };
         registry.register_collector(Box::new(Page(Arc::clone(&metrics.requests))));
@@ -248,6 +253,11 @@ impl Metrics {
             "Failures and odd objects of the kind's watch",
             self.discovery_errors.clone(),
         );
+    }
+
+    /// Of requests under the LLM filter.
+    pub(crate) fn llm(&self) -> &LlmMetrics {
+        &self.llm
     }
 
     /// A pick was answered this long after its last input.

@@ -2,6 +2,7 @@
 
 mod running;
 mod security;
+mod telemetry;
 
 use std::{num::NonZeroUsize, sync::Arc, thread::available_parallelism, time::Duration};
 
@@ -25,7 +26,7 @@ use tracing::{info, warn};
 
 use crate::{
     admin::{AdminServer, Readers, Reviewer},
-    args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs, TracingArgs},
+    args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs},
     budget::Budget,
     config::{
         Config, ConfigFile, ConfigMetrics, CurrentConfig, LlmFilterFile, LoadError, Refusals,
@@ -40,13 +41,14 @@ use crate::{
     metrics::{Metrics, PoolCollector},
     scrape::{OnScraped, Plan, Planner, Scraper},
     server::{ExtProcServer, listen, serve_health},
-    spans::{SpanMetrics, Tracing},
+    spans::Tracing,
     thread::OwnThread,
     tls::{TlsMetrics, TlsReload},
 };
 use moment::Clock;
-use running::{EXT_PROC, Ends, Running, SPANS, Tasks};
+use running::{EXT_PROC, Ends, Running, Tasks};
 use security::Security;
+use telemetry::{spawn_access_log, spawn_spans};
 
 /// A proxy sends a body without pause; a minute of silence is a client that is gone.
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
@@ -116,7 +118,9 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let (mut ends, mut tasks) = (Ends::default(), Tasks::new());
     let tracing = spawn_spans(&mut tasks, &tracing, &pool, &mut registry, &mut ends);
     let director = parts.director(config.clone(), &requests, &listen);
-    let director = Arc::new(director.named(pool.namespace(), pool.display_name()));
+    let log = spawn_access_log(&mut tasks, config.clone(), &mut registry, &mut ends)?;
+    let director = director.named(pool.namespace(), pool.display_name());
+    let director = Arc::new(director.logging_to(log));
     registry.register_collector(Box::new(DirectorCollector {
         pool: pool.display_name().to_owned(),
         director: Arc::clone(&director),
@@ -565,32 +569,6 @@ fn spawn_director(tasks: &mut Tasks, director: &Arc<Director>) {
         queued.run_queue().await;
         ("queue", Ok(()))
     });
-}
-
-/// Spans of requests, where they are wanted and can be made: an endpoint picker without them is better than none.
-fn spawn_spans(
-    tasks: &mut Tasks,
-    args: &TracingArgs,
-    pool: &PoolArgs,
-    registry: &mut Registry,
-    ends: &mut Ends,
-) -> Option<Tracing> {
-    let setup = args.setup()?;
-    match setup.build(pool.display_name(), SpanMetrics::register(registry)) {
-        Ok((tracing, export)) => {
-            let stop = ends.spans.insert(CancellationToken::new()).clone();
-            tasks.spawn(async move {
-                export.run(stop).await;
-                (SPANS, Ok(()))
-            });
-            info!(endpoint = setup.endpoint, "sending spans");
-            Some(tracing)
-        }
-        Err(error) => {
-            warn!(%error, "no spans are sent: check the variables OTEL_EXPORTER_OTLP_*");
-            None
-        }
-    }
 }
 
 /// Looks after what picks leave behind, for ever.

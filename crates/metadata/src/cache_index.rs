@@ -169,6 +169,18 @@ impl CacheIndex {
         }
     }
 
+    /// As [`purge`](Self::purge), in all clusters that have the endpoint.
+    pub fn purge_everywhere(&self, address: Address) {
+        let mut directory = self.directory.write();
+        let Directory { clusters, free, .. } = &mut *directory;
+        clusters.retain(|_, seen| {
+            if let Some(gone) = seen.remove(&address) {
+                self.release(gone, free);
+            }
+            !seen.is_empty()
+        });
+    }
+
     /// As [`purge`](Self::purge), all endpoints of the cluster.
     pub fn purge_cluster(&self, cluster: &Cluster) {
         let mut directory = self.directory.write();

@@ -131,17 +131,19 @@ pub fn narrow(
     })
 }
 
-/// The choice among them by load and caches as the table and the request have them: the second half.
+/// The choice among them by load and caches as the table and the request have them: the second half. The `explanation` is
+/// that of the first.
 pub fn choose_among<R: Rng + ?Sized>(
     table: &Table,
     request: &Request,
     narrowed: Narrowed,
     profile: &Profile,
     rng: &mut R,
+    explanation: Option<&mut Explanation>,
 ) -> Choice {
     let Narrowed { members, biases } = narrowed;
     let candidates = Candidates::new(table, members, &[]);
-    take(request, &candidates, biases, profile, rng, None)
+    take(request, &candidates, biases, profile, rng, explanation)
 }
 
 fn candidates<'a>(
@@ -188,12 +190,7 @@ fn candidates<'a>(
     if candidates.is_empty() {
         // Those that pass the filters may all be suspects: metrics alone exclude nobody.
         candidates = allowed;
-        filter(
-            profile,
-            request,
-            &mut candidates,
-            explanation.as_deref_mut(),
-        );
+        filter(profile, request, &mut candidates, explanation);
     }
     if candidates.is_empty() {
         return Err(NoPick::Filtered);
@@ -319,7 +316,7 @@ fn bias(
     let mut sums: Sums = SmallVec::from_elem(0.0, candidates.len());
     let mut scores = sums.clone();
     for (place, weighted) in profile.scorers.iter().enumerate() {
-        if let Scorer::InferenceLb(_) = weighted.scorer {
+        if let Scorer::InferenceLb { .. } = weighted.scorer {
             continue;
         }
         weighted.scorer.score(request, candidates, &mut scores);
@@ -342,7 +339,7 @@ fn sum(
 ) -> (Sums, Sums) {
     let (mut sums, mut raw) = (biases, Sums::new());
     for (place, weighted) in profile.scorers.iter().enumerate() {
-        let Scorer::InferenceLb(params) = &weighted.scorer else {
+        let Scorer::InferenceLb { params, .. } = &weighted.scorer else {
             continue;
         };
         let scored = inference_scores(params, request, candidates);

@@ -1,6 +1,6 @@
 //! How endpoints are filtered and scored, and which is taken.
 
-use crate::{filter::Filter, load::Freshness, scorer::Scorer};
+use crate::{filter::Filter, inference_lb::PrefillCharge, load::Freshness, scorer::Scorer};
 
 /// A scheduling profile: plain data, made from the configuration file.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,7 +66,17 @@ impl Profile {
 
     /// Whether a scorer asks for the chunks of prompts.
     pub fn uses_chunks(&self) -> bool {
-        self.any(|scorer| matches!(scorer, Scorer::InferenceLb(_)))
+        self.any(|scorer| matches!(scorer, Scorer::InferenceLb { .. }))
+    }
+
+    /// What a request adds to its endpoint's prefill, as `inference-lb-scorer` has it.
+    pub fn prefill_charge(&self) -> PrefillCharge {
+        let mut scorers = self.scorers.iter();
+        let charge = scorers.find_map(|weighted| match weighted.scorer {
+            Scorer::InferenceLb { charge, .. } => Some(charge),
+            _ => None,
+        });
+        charge.unwrap_or_default()
     }
 
     /// Whether a scorer asks for LoRA adapters.

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::{
     candidates::Candidates,
-    inference_lb::{self, Params, Row},
+    inference_lb::{self, Params, PrefillCharge, Row},
     request::{Request, SessionAt},
     table::Adapters,
 };
@@ -52,7 +52,12 @@ pub enum Scorer {
     /// `session-affinity-scorer`: 1 where the session is served.
     SessionAffinity(SessionStrategy),
     /// `inference-lb-scorer`: prompt cache against load; see [`inference_lb`].
-    InferenceLb(Params),
+    InferenceLb {
+        /// What counts how much.
+        params: Params,
+        /// What a request that it weighed adds to its endpoint.
+        charge: PrefillCharge,
+    },
 }
 
 /// How a session names its endpoint.
@@ -100,7 +105,7 @@ impl Scorer {
             Self::ActiveRequest { .. } => "active-request-scorer",
             Self::TokenLoad { .. } => "token-load-scorer",
             Self::SessionAffinity(_) => "session-affinity-scorer",
-            Self::InferenceLb(_) => "inference-lb-scorer",
+            Self::InferenceLb { .. } => "inference-lb-scorer",
         }
     }
 
@@ -194,7 +199,7 @@ impl Scorer {
                     .members()
                     .map(|member| f64::from(u8::from(serves_session(request, candidates, member)))),
             ),
-            Self::InferenceLb(params) => {
+            Self::InferenceLb { params, .. } => {
                 let normal = inference_scores(params, request, candidates).normal;
                 set(scores, normal.into_iter());
             }

@@ -5,7 +5,7 @@ use std::{ops::Deref, sync::Arc};
 use ::discovery::Objects;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
-use scheduling::Profile;
+use scheduling::{Profile, inference_lb::PrefillCharge};
 
 use super::{Config, Ignored, Models, llm::LlmProfiles};
 use crate::llm::{LlmFilter, Match};
@@ -117,6 +117,15 @@ impl InForce {
             (Some(found), Some(profiles)) => profiles.of(found.model.as_deref()),
             _ => &self.config.profile,
         }
+    }
+
+    /// What a request with this match adds to its endpoint's prefill.
+    pub(crate) fn prefill_charge_of(&self, found: &Match) -> PrefillCharge {
+        let Some(filter) = &self.llm_filter else {
+            return self.config.profile.prefill_charge();
+        };
+        let model = found.model.as_deref().unwrap_or_default();
+        filter.balance(model).prefill_charge
     }
 
     /// What of the files has no effect.

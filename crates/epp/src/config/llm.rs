@@ -39,7 +39,10 @@ impl LlmProfiles {
 fn make_profile(algorithm: Algorithm, balance: &Balance, default: &Profile) -> Profile {
     let (scorer, kind) = match algorithm {
         Algorithm::InferenceLb => (
-            Some(Scorer::InferenceLb(balance.params())),
+            Some(Scorer::InferenceLb {
+                params: balance.params(),
+                charge: balance.prefill_charge,
+            }),
             PickerKind::TopPercent {
                 percent: balance.candidate_percent,
             },

@@ -70,6 +70,7 @@ fn endpoints(
             "in_flight": reading.in_flight,
             "unseen": reading.unseen,
             "prompt_tokens_in_flight": reading.tokens,
+            "unfinished_prefill": reading.prefill,
             "picks": load.picks(),
             "adapters": lora,
             "kv_cache": cache,

@@ -5,8 +5,9 @@ use std::{fmt, sync::Arc};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::gauge::ConstGauge,
+    metrics::{MetricType, gauge::ConstGauge},
 };
+use scheduling::Load;
 
 use super::Director;
 use crate::metrics::PREFIX_INDEX;
@@ -27,6 +28,9 @@ type Gauge<'a> = (
     &'a [(&'static str, &'a str)],
     f64,
 );
+
+/// Name, help, value.
+type OfLoad = (&'static str, &'static str, fn(&Load) -> f64);
 
 impl Collector for DirectorCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
@@ -53,10 +57,46 @@ impl Collector for DirectorCollector {
                 self.director.saturation(),
             ),
         ];
+        self.encode_endpoints(&mut encoder)?;
         for (name, help, labels, value) in gauges {
             let gauge = ConstGauge::new(value);
             let mut metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
             gauge.encode(metric.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+impl DirectorCollector {
+    /// What the LLM filter weighs, while there is something that does.
+    fn encode_endpoints(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let config = self.director.config();
+        if config.llm_filter().is_none() && !config.profile.uses_chunks() {
+            return Ok(());
+        }
+        let snapshot = self.director.pool().snapshot();
+        if snapshot.members().is_empty() {
+            return Ok(());
+        }
+        let gauges: [OfLoad; 2] = [
+            (
+                "llm_endpoint_queue_depth",
+                "Unfinished requests of this endpoint picker",
+                |load| load.in_flight().into(),
+            ),
+            (
+                "llm_endpoint_prefill_length",
+                "Bytes of prompts whose prefill is unfinished, as they are charged",
+                |load| load.prefill() as f64,
+            ),
+        ];
+        for (name, help, value) in gauges {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for endpoint in snapshot.endpoints() {
+                let node = [("node", endpoint.destination())];
+                let gauge = ConstGauge::new(value(endpoint.load()));
+                gauge.encode(metric.encode_family(&node)?)?;
+            }
         }
         Ok(())
     }

@@ -3,26 +3,36 @@
 use std::{
     collections::HashMap,
     sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
 };
 
 use bytes::Bytes;
-use metadata::Cluster;
+use metadata::{Cluster, RequestId};
 use parking_lot::RwLock;
 use rand::Rng;
-use scheduling::NoPick;
-use tracing::debug;
+use scheduling::{
+    Endpoint, Explanation, Moment, NoPick, Profile, Request, Table, Verdict,
+    inference_lb::PrefillCharge, ttft::Prompt,
+};
+use tracing::{debug, trace};
 
-use super::{Director, Resolved};
+use super::{Director, Resolved, pick::Picked};
 use crate::{
     body::Parsed,
     config::InForce,
     extproc::Query,
-    llm::{Headers, LlmError, LlmRequest, Match, Mode, RuleError, Table, read},
+    llm::{
+        Headers, LlmError, LlmPick, LlmRequest, Match, Mode, PromptFacts, RuleError,
+        Table as Rules, read,
+    },
     reject::Reject,
 };
 
 /// As many clusters as a file may have rules: files that are read anew may name others.
 const MAX_CLUSTERS: usize = 10_000;
+
+/// Candidates beyond the chosen ones whose scores are logged.
+const TRACED: usize = 5;
 
 /// Bytes of the name of a cluster.
 const MAX_CLUSTER: usize = 256;
@@ -77,7 +87,7 @@ impl Director {
         }
         let Some(filter) = config.llm_filter() else {
             let is_weighed = config.profile.uses_chunks();
-            return is_weighed.then(|| Ok(Table::default().default_match(&self.cluster)));
+            return is_weighed.then(|| Ok(Rules::default().default_match(&self.cluster)));
         };
         let rules = &filter.rules;
         let found = parsed.as_ref().map(|parsed| {
@@ -88,6 +98,82 @@ impl Director {
             None | Some(Err(RuleError::ModelNotFound(_))) => Ok(rules.default_match(&self.cluster)),
             Some(found) => found,
         })
+    }
+}
+
+impl Director {
+    /// Fills in what of the prompt each member has cached, where that is asked for.
+    pub(super) fn match_chunks(
+        &self,
+        profile: &Profile,
+        request: &mut Request,
+        llm: Option<&LlmRequest>,
+        table: &Table,
+    ) {
+        let Some(llm) = llm.filter(|_| profile.uses_chunks()) else {
+            return;
+        };
+        let hashes = llm.hashes();
+        request.chunks = u32::try_from(hashes.len()).unwrap_or(u32::MAX);
+        let addresses = &table.roster().addresses;
+        request.cached_chunks = self.chunks.matches(&llm.found.cluster, hashes, addresses);
+    }
+
+    /// The endpoint will get the prompt.
+    pub(super) fn expect_chunks(
+        &self,
+        profile: &Profile,
+        llm: &LlmRequest,
+        endpoint: &Endpoint,
+        now: Moment,
+    ) {
+        if profile.uses_chunks() && !llm.hashes().is_empty() {
+            self.chunks
+                .speculate(&llm.found.cluster, endpoint, llm.hashes(), now);
+        }
+    }
+
+    /// Where no first event is to come, the prefill ends by time.
+    pub(super) fn expect_prefill(&self, llm: &mut LlmRequest) {
+        if !llm.is_streaming {
+            let model = llm.target.as_deref().unwrap_or_default();
+            llm.prefill = Some(self.prefills.limit(model, llm.tokens()));
+        }
+    }
+
+    /// A streamed answer to the request began so long after it was passed on.
+    pub(crate) fn learn_prefill(&self, llm: &LlmRequest, prompt: Prompt, took: Duration) {
+        let model = llm.target.as_deref().unwrap_or_default();
+        self.prefills.learn(model, prompt, took);
+    }
+
+    /// The endpoint answered the prompt.
+    pub(crate) fn save_chunks(&self, llm: &LlmRequest, endpoint: &Endpoint) {
+        let uses = self
+            .config
+            .load()
+            .profile_of(Some(&llm.found))
+            .uses_chunks();
+        if uses && !llm.hashes().is_empty() {
+            let now = self.clock.now();
+            self.chunks
+                .save(&llm.found.cluster, endpoint, llm.hashes(), now);
+        }
+    }
+}
+
+// === impl Picked ===
+
+impl Picked {
+    /// What the LLM filter tells of it.
+    pub(super) fn of_chunks(&self, charge: PrefillCharge, llm: &LlmRequest) -> LlmPick {
+        let chunks = llm.prompt.as_ref().map_or(0, PromptFacts::chunks);
+        LlmPick {
+            candidates: u32::try_from(self.candidates).unwrap_or(u32::MAX),
+            cached: self.chunks,
+            score: self.choice.first().map_or(0.0, |best| best.raw),
+            charge: charge.of(llm.prompt_length(), self.chunks, chunks),
+        }
     }
 }
 
@@ -122,7 +208,12 @@ pub(super) fn prepare(
     let llm = LlmRequest {
         found: Match::clone(found),
         trace_id: resolved.trace_id.clone(),
+        target: resolved.target.clone(),
         prompt,
+        id: make_id(),
+        is_streaming: parsed.is_some_and(|parsed| parsed.stream),
+        prefill: None,
+        pick: LlmPick::default(),
     };
     debug!(
         trace_id = llm.trace_id(),
@@ -143,6 +234,46 @@ pub(super) fn refusal(no_pick: NoPick, llm: Option<&LlmRequest>) -> Reject {
         }
         (no_pick, _) => no_pick.into(),
     }
+}
+
+/// Logs how the best candidates were scored, a few beyond those that were chosen.
+pub(super) fn trace_scores(
+    llm: &LlmRequest,
+    table: &Table,
+    request: &Request,
+    profile: &Profile,
+    explanation: &Explanation,
+) {
+    let scored = explanation.verdicts().iter().enumerate();
+    let mut scored: Vec<_> = scored
+        .filter_map(|(member, verdict)| match verdict {
+            Verdict::Scored(scores) => Some((member, scores)),
+            Verdict::Excluded(_) => None,
+        })
+        .collect();
+    scored.sort_by(|(_, one), (_, other)| other.sum.total_cmp(&one.sum));
+    let most = usize::from(request.list.max(profile.picker.max_endpoints)) + TRACED;
+    for (member, scores) in scored.into_iter().take(most) {
+        trace!(
+            trace_id = llm.trace_id(),
+            address = table.roster().addresses.get(member).map(tracing::field::display),
+            requests = table.in_flight.get(member),
+            prefill = table.prefill.get(member),
+            cached_chunks = request.cached_chunks.get(member),
+            chunks = request.chunks,
+            score = scores.sum,
+            scores = ?scores.each,
+            "candidate"
+        );
+    }
+}
+
+/// The id of a charge.
+fn make_id() -> RequestId {
+    let id = uuid::Builder::from_random_bytes(rand::random()).into_uuid();
+    let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
+    let text = id.hyphenated().encode_lower(&mut text);
+    text.parse().expect("a UUID is 36 visible characters")
 }
 
 /// What keys load and caches of a pool where no rule says it: `<namespace>/<pool>`.

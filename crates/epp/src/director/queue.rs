@@ -15,13 +15,14 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll},
+    time::Duration,
 };
 
 use moment::Clock;
 use parking_lot::Mutex;
 use scheduling::{
     Moment,
-    flow::{Config, Controller, Expired, Regime, Ticket, Usage, Waiting as Request},
+    flow::{self, Config, Controller, Expired, Regime, Ticket, Usage, Waiting as Request},
 };
 use tokio::{
     sync::{Notify, oneshot},
@@ -29,7 +30,11 @@ use tokio::{
     time::sleep_until,
 };
 
-use crate::{extproc::Answer, reject::Reject};
+use crate::{
+    config::{Band, FairnessPolicy, FlowControl, OrderingPolicy},
+    extproc::Answer,
+    reject::Reject,
+};
 
 /// The queue of one pool. Cheap to clone.
 #[derive(Debug)]
@@ -253,6 +258,35 @@ impl<T> Drop for Waiting<T> {
             inner.controller.cancel(self.ticket);
             self.queue.count(&inner);
         }
+    }
+}
+
+/// The queue's own form of its configuration.
+pub(super) fn flow_config(config: &FlowControl) -> flow::Config {
+    let band = |band: &Band| flow::BandConfig {
+        max_requests: band.max_requests,
+        max_bytes: band.max_bytes,
+        fairness: match band.fairness {
+            FairnessPolicy::GlobalStrict => flow::Fairness::GlobalStrict,
+            FairnessPolicy::RoundRobin => flow::Fairness::RoundRobin,
+        },
+        ordering: match band.ordering {
+            OrderingPolicy::Fcfs => flow::Ordering::Fcfs,
+            OrderingPolicy::Edf => flow::Ordering::Edf,
+        },
+    };
+    let bands = config.bands.iter();
+    flow::Config {
+        bands: bands
+            .map(|(priority, one)| (*priority, band(one)))
+            .collect(),
+        default_band: band(&config.default_band),
+        default_negative_band: Some(band(&config.default_negative_band)),
+        // there zero is without end
+        default_ttl: config.default_request_ttl.unwrap_or(Duration::ZERO),
+        no_endpoint_ttl: Some(config.no_endpoint_request_ttl.unwrap_or(Duration::ZERO)),
+        max_requests: config.max_requests,
+        max_bytes: config.max_bytes,
     }
 }
 

@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use scheduling::{DEFAULT_TRANSIT, Subset};
+use scheduling::{DEFAULT_TRANSIT, NoPick, PickerKind, Subset};
 
 use super::*;
 use crate::{config::Prefix, extproc::RequestHead, fixtures::mk_member};

@@ -6,26 +6,27 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use scheduling::{Booking, Endpoint, Moment, Subset};
 use smallvec::{SmallVec, smallvec};
 
 use super::message::{
-    BodyMode, Chunk, Close, Context, Event, Input, Modes, Output, Part, Phase, Reply, ResponseHead,
-    Route, Streamed,
+    BodyMode, Chunk, Close, Context, Event, Input, Modes, Output, Phase, Reply, ResponseHead, Route,
 };
 use crate::{
     budget::Budget,
     config::Parsers,
     director::{Learned, NamedSession},
     edit::Edit,
+    llm::{LlmError, LlmRequest},
     reject::Reject,
     tap::ResponseTap,
 };
 
+mod parts;
 mod request;
 mod transcoding;
 
+use parts::{answer_body, body_reply, push_parts};
 use request::RequestHalf;
 use transcoding::{HeadersReply, Transcoding};
 
@@ -34,6 +35,9 @@ pub(super) const MAX_STREAMED: usize = 62_000;
 
 /// Between the last answer and the peer's close. The peer closes at once; this only bounds a hung one.
 const PEER_CLOSE: Duration = Duration::from_secs(5);
+
+/// Tells proxies on the way to pass each event on at once.
+const X_ACCEL_BUFFERING: &str = "x-accel-buffering";
 
 /// In responses, for the conformance suite.
 const SERVED_BY: &str = "x-conformance-test-served-endpoint";
@@ -104,6 +108,18 @@ struct Picked {
     learned: Option<Learned>,
     /// The endpoint that is known to have it.
     learned_at: Option<Arc<Endpoint>>,
+    of_llm: OfLlm,
+}
+
+/// What concerns requests under the LLM filter.
+#[derive(Debug)]
+struct OfLlm {
+    /// Until somebody takes it.
+    request: Option<Box<LlmRequest>>,
+    /// An LLM filter is in force for it.
+    is_filtered: bool,
+    /// When its prompt counts as computed, unless its response begins before.
+    prefill_until: Option<Moment>,
 }
 
 /// What an endpoint will have cached.
@@ -112,6 +128,19 @@ pub(super) struct Unlearned<'a> {
     pub(super) endpoint: &'a Endpoint,
     /// The one that was known to have it, and did not get it.
     pub(super) first: Option<Arc<Endpoint>>,
+}
+
+// === impl OfLlm ===
+
+impl OfLlm {
+    fn new(request: Option<Box<LlmRequest>>, now: Moment) -> Self {
+        let of = request.as_ref();
+        Self {
+            is_filtered: of.is_some_and(|of| of.trace_id.is_some()),
+            prefill_until: of.and_then(|of| Some(now.plus(of.prefill?))),
+            request,
+        }
+    }
 }
 
 // === impl Exchange ===
@@ -151,6 +180,26 @@ impl Exchange {
     /// When [`Input::Timer`] is due; absent: there is nothing to wait for.
     pub(super) fn deadline(&self) -> Option<Moment> {
         self.deadline
+    }
+
+    /// As [`Self::deadline`], also of what concerns the pick alone.
+    pub(super) fn next_timer(&self) -> Option<Moment> {
+        let prefill = self
+            .picked
+            .as_ref()
+            .and_then(|picked| picked.of_llm.prefill_until);
+        [self.deadline, prefill].into_iter().flatten().min()
+    }
+
+    /// What is known of the request under the LLM filter, once, after the pick.
+    pub(super) fn take_llm(&mut self) -> Option<Box<LlmRequest>> {
+        self.picked.as_mut()?.of_llm.request.take()
+    }
+
+    /// Who serves the request, as far as is known; none: no member, or it is over.
+    pub(super) fn served_endpoint(&self) -> Option<&Arc<Endpoint>> {
+        let picked = self.picked.as_ref().filter(|picked| !picked.stranger)?;
+        Some(picked.booking.endpoint())
     }
 
     /// Whether a body is read elsewhere: what it says is of no use later.
@@ -217,7 +266,7 @@ impl Exchange {
             Input::RequestTrailers => self.on_request_trailers(now),
             Input::Read(parsed) => self.on_read(parsed),
             Input::Queued => self.on_queued(),
-            Input::Decided(decision) => self.on_decided(decision),
+            Input::Decided(decision) => self.on_decided(decision, now),
             Input::ResponseHeaders(head) => self.on_response_headers(head, now),
             Input::ResponseBody(chunk) => self.on_response_body(chunk, now),
             Input::ResponseTrailers => self.on_response_trailers(now),
@@ -268,9 +317,16 @@ impl Exchange {
             self.request = RequestHalf::Bypassed;
         }
         self.request.give_up();
+        if let Some(reject) = self.no_data(head) {
+            return self.reject(reject);
+        }
         self.deadline = None;
-        let mut outputs: Outputs = smallvec![Output::Observe(Event::Responding(head.status))];
-        let edit = self.response_edit();
+        let mut outputs = Outputs::new();
+        if head.is_sse {
+            outputs.push(Output::Observe(Event::Streaming));
+        }
+        outputs.push(Output::Observe(Event::Responding(head.status)));
+        let edit = self.response_edit(head.is_sse);
         self.response = match self.transcode_headers(head, edit) {
             HeadersReply::Now(edit) => {
                 outputs.push(Output::Reply(Reply::Headers(Phase::Response, edit)));
@@ -324,9 +380,37 @@ impl Exchange {
         outputs
     }
 
+    /// Under the LLM filter a success without anything in it is none: clients of `OpenAI` cannot read it.
+    fn no_data(&self, head: ResponseHead) -> Option<Reject> {
+        let picked = self
+            .picked
+            .as_ref()
+            .filter(|picked| picked.of_llm.is_filtered)?;
+        let is_empty = head.end && (200..300).contains(&head.status) && head.status != 204;
+        let server = picked.booking.endpoint().destination().to_owned();
+        is_empty.then(|| LlmError::NoUpstreamData { server }.into())
+    }
+
+    /// Ends what the request counts as unfinished prefill, if it is time.
+    pub(super) fn end_prefill(&mut self, now: Moment) -> Outputs {
+        let mut outputs = Outputs::new();
+        if let Some(picked) = &mut self.picked
+            && picked
+                .of_llm
+                .prefill_until
+                .is_some_and(|until| until <= now)
+        {
+            picked.of_llm.prefill_until = None;
+            picked.booking.respond();
+            outputs.push(Output::Observe(Event::Prefilled));
+        }
+        outputs
+    }
+
     fn on_timer(&mut self, now: Moment) -> Outputs {
+        let outputs = self.end_prefill(now);
         if self.deadline.is_none_or(|deadline| now < deadline) {
-            return Outputs::new();
+            return outputs;
         }
         self.deadline = None;
         match &self.request {
@@ -373,6 +457,7 @@ impl Exchange {
     fn respond(&mut self, outputs: &mut Outputs) {
         if let Some(picked) = self.picked.as_mut().filter(|picked| !picked.responded) {
             picked.responded = true;
+            picked.of_llm.prefill_until = None;
             picked.learned = None;
             picked.booking.respond();
             outputs.push(Output::Observe(Event::FirstByte));
@@ -398,13 +483,21 @@ impl Exchange {
     }
 
     /// What changes in the response's headers.
-    fn response_edit(&self) -> Option<Box<Route>> {
+    fn response_edit(&self, is_sse: bool) -> Option<Box<Route>> {
         let session = self.served_session();
         let session = session.and_then(|(session, endpoint)| session.response_header(endpoint));
-        if session.is_none() && !self.reports_served {
+        let is_filtered = self
+            .picked
+            .as_ref()
+            .is_some_and(|picked| picked.of_llm.is_filtered);
+        let unbuffered = is_sse && is_filtered;
+        if session.is_none() && !self.reports_served && !unbuffered {
             return None;
         }
         let mut edit = Edit::default();
+        if unbuffered {
+            edit.set_header(X_ACCEL_BUFFERING, "no");
+        }
         if let Some((name, value)) = session {
             edit.set_header(name, value);
         }
@@ -419,56 +512,6 @@ impl Exchange {
             edit,
             ..Route::default()
         }))
-    }
-
-    fn answer_response_body(&mut self, chunk: Chunk, outputs: &mut Outputs) {
-        if self.transcodes() {
-            return self.transcode_body(chunk, outputs);
-        }
-        let mode = self.modes.response;
-        let tap = self.picked.as_mut().and_then(|picked| picked.tap.as_mut());
-        let Some(tap) = tap else {
-            return answer_body(Phase::Response, mode, chunk, outputs);
-        };
-        let Chunk { bytes, end } = chunk;
-        let changes = tap.changes();
-        if mode == BodyMode::FullDuplexStreamed {
-            push_parts(Phase::Response, tap.on_chunk(bytes, end), end, outputs);
-        } else if changes {
-            // In all modes but this one a part is all there is, also where the proxy cut it off.
-            let parts = tap.on_chunk(bytes, end || mode != BodyMode::Streamed);
-            let body = Bytes::from(parts.concat());
-            // Envoy answers 500 where the length does not fit in BUFFERED mode.
-            let route = (mode == BodyMode::Buffered).then(|| {
-                let mut edit = Edit::default();
-                edit.set_header("content-length", body.len().to_string());
-                Box::new(Route {
-                    edit,
-                    ..Route::default()
-                })
-            });
-            outputs.push(Output::Reply(Reply::Body {
-                phase: Phase::Response,
-                route,
-                part: Part::Replaced(body),
-            }));
-        } else {
-            tap.on_chunk(bytes, end);
-            outputs.push(Output::Reply(body_reply(Phase::Response, Part::Kept)));
-        }
-    }
-
-    /// What the tap still holds goes before the trailers; only in full-duplex mode is there a place for it.
-    fn end_by_trailers(&mut self, outputs: &mut Outputs) {
-        if self.transcodes() {
-            return self.transcode_end_by_trailers(outputs);
-        }
-        let tap = self.picked.as_mut().and_then(|picked| picked.tap.as_mut());
-        let Some(tap) = tap else { return };
-        let rest = tap.on_chunk(Bytes::new(), true);
-        if self.modes.response == BodyMode::FullDuplexStreamed {
-            push_parts(Phase::Response, rest, false, outputs);
-        }
     }
 
     /// The response is answered in full: the endpoint is free.
@@ -513,52 +556,6 @@ impl Exchange {
         self.request = RequestHalf::Over;
         self.deadline = None;
         smallvec![Output::Close(how)]
-    }
-}
-
-/// Answers a part of a body that may go on as it is.
-fn answer_body(phase: Phase, mode: BodyMode, chunk: Chunk, outputs: &mut Outputs) {
-    if mode == BodyMode::FullDuplexStreamed {
-        push_streamed(phase, chunk.bytes, chunk.end, outputs);
-    } else {
-        outputs.push(Output::Reply(body_reply(phase, Part::Kept)));
-    }
-}
-
-fn body_reply(phase: Phase, part: Part) -> Reply {
-    Reply::Body {
-        phase,
-        route: None,
-        part,
-    }
-}
-
-/// Streams one part after the other, the end with the last.
-fn push_parts(
-    phase: Phase,
-    parts: impl IntoIterator<Item = Bytes>,
-    end: bool,
-    outputs: &mut Outputs,
-) {
-    let mut last = Bytes::new();
-    for part in parts {
-        push_streamed(phase, std::mem::replace(&mut last, part), false, outputs);
-    }
-    push_streamed(phase, last, end, outputs);
-}
-
-/// Splits bytes into streamed replies. No bytes and no end: no reply, as none is counted in this mode.
-fn push_streamed(phase: Phase, mut bytes: Bytes, end: bool, outputs: &mut Outputs) {
-    while bytes.len() > MAX_STREAMED {
-        let part = Part::Streamed(Streamed {
-            bytes: bytes.split_to(MAX_STREAMED),
-            end: false,
-        });
-        outputs.push(Output::Reply(body_reply(phase, part)));
-    }
-    if end || !bytes.is_empty() {
-        let part = Part::Streamed(Streamed { bytes, end });
-        outputs.push(Output::Reply(body_reply(phase, part)));
     }
 }
 

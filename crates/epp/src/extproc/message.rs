@@ -11,6 +11,7 @@ use crate::{
     body::{Api, BodyError, Parsed},
     director::{Learned, NamedSession},
     edit::Edit,
+    llm::LlmRequest,
     reject::Reject,
     tap::{ResponseTap, Usage},
 };
@@ -237,6 +238,8 @@ pub(crate) struct Answer {
     pub prefix: Option<PrefixMatch>,
     /// What the endpoint will have cached.
     pub learned: Option<Learned>,
+    /// Under the LLM filter.
+    pub llm: Option<Box<LlmRequest>>,
     /// How long the choice took.
     pub scheduling: Duration,
 }
@@ -253,8 +256,12 @@ pub(crate) struct PrefixMatch {
 /// Something to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
+    /// The response that begins is a stream of events.
+    Streaming,
     /// The response began, with this status.
     Responding(u16),
+    /// The prompt must be computed by now, or is.
+    Prefilled,
     /// The first byte of its body came.
     FirstByte,
     /// What it says of its tokens.

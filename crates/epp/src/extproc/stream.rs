@@ -3,10 +3,10 @@
 use std::{
     collections::VecDeque,
     future::Future,
+    net::SocketAddr,
     pin::Pin,
     sync::{Arc, Weak},
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -20,7 +20,8 @@ use tracing::debug;
 
 use super::{
     exchange::{Exchange, Unlearned},
-    message::{Answer, Close, Event, Input, Output, Phase, PrefixMatch, Query, Reply, RequestHead},
+    live::Live,
+    message::{Answer, Event, Input, Output, Query},
     overdue::{OVERDUE, Overdue},
     reader::Reading,
     service::Shared,
@@ -30,12 +31,13 @@ use crate::{
     connection::RoundTrip,
     director::{Decision, Prepared, Waiting},
     llm::TraceId,
-    metrics::{Labels, OpenStream, Outcome, Queued, Running, Series},
+    metrics::Outcome,
     proto::{ProcessingRequest, ProcessingResponse, Request},
     reject::Reject,
-    spans::RequestTrace,
-    tap::Usage,
 };
+use meter::Meter;
+
+mod meter;
 
 /// A body of this size is worth giving its memory back: a stream keeps some 10 KB anyway.
 const LARGE: usize = 16 * 1024;
@@ -70,6 +72,8 @@ struct Dialog<S> {
     round_trip: RoundTrip,
     /// Of a request under an LLM filter.
     trace_id: Option<TraceId>,
+    /// The same request.
+    live: Option<Box<Live>>,
     shared: Arc<Shared>,
     meter: Meter,
 }
@@ -77,33 +81,6 @@ struct Dialog<S> {
 struct Timer {
     at: Moment,
     sleep: Pin<Box<Sleep>>,
-}
-
-/// What is measured of a stream; its drop is the end of it, on every path.
-struct Meter {
-    shared: Arc<Shared>,
-    opened: Moment,
-    /// When the last message came.
-    heard: Moment,
-    /// Whether it is still to be answered.
-    unanswered: bool,
-    /// When the response began.
-    responding: Option<Moment>,
-    /// The client wants the response as events.
-    streaming: bool,
-    /// What the parts of a streamed response took here.
-    handling: Duration,
-    open: OpenStream,
-    /// Of the request, once its model was looked for.
-    series: Option<Arc<Series>>,
-    /// Bytes of the body that was seen; absent: none was.
-    seen: Option<usize>,
-    /// While the request waits.
-    queued: Option<Queued>,
-    running: Option<Running>,
-    /// Of a request that is sampled.
-    trace: Option<Box<RequestTrace>>,
-    end: &'static str,
 }
 
 // === impl Replies ===
@@ -156,22 +133,7 @@ where
             exchange.report_served();
         }
         let drained = Box::pin(shared.settings.drained.clone().cancelled_owned());
-        let meter = Meter {
-            open: shared.metrics.open_stream(),
-            opened: now,
-            heard: now,
-            unanswered: false,
-            responding: None,
-            streaming: false,
-            handling: Duration::ZERO,
-            series: None,
-            seen: None,
-            queued: None,
-            running: None,
-            trace: None,
-            end: "reset",
-            shared: Arc::clone(&shared),
-        };
+        let meter = Meter::new(&shared, now);
         Self {
             messages,
             exchange,
@@ -185,6 +147,7 @@ where
             drained_at: None,
             round_trip,
             trace_id: None,
+            live: None,
             shared,
             meter,
         }
@@ -198,6 +161,7 @@ where
         if let Input::RequestHeaders(head) = &input {
             self.meter.trace_begins(head, now);
             self.trace_id = self.shared.director.trace_id(head);
+            self.live = self.trace_id.clone().map(|id| self.make_live(Some(id)));
         }
         let is_drain = matches!(input, Input::Drain);
         self.outputs.extend(self.exchange.on(input, now));
@@ -215,9 +179,27 @@ where
         self.meter.open.enter(self.exchange.phase());
     }
 
+    fn make_live(&self, trace_id: Option<TraceId>) -> Box<Live> {
+        let Shared {
+            director, metrics, ..
+        } = &*self.shared;
+        let (director, metrics) = (Arc::clone(director), metrics.llm().clone());
+        let opened = self.meter.opened;
+        Box::new(Live::new(director, metrics, trace_id, opened))
+    }
+
     fn decided(&mut self, decision: Result<Box<Answer>, Reject>) {
         self.meter.decided(&decision);
         self.feed(Input::Decided(decision), self.now());
+        let Some(request) = self.exchange.take_llm() else {
+            return;
+        };
+        if let Some(endpoint) = self.exchange.served_endpoint() {
+            let endpoint = Arc::clone(endpoint);
+            let mut live = self.live.take().unwrap_or_else(|| self.make_live(None));
+            live.picked(request, endpoint);
+            self.live = Some(live);
+        }
     }
 
     /// Works off outputs up to the next message for the peer.
@@ -226,6 +208,9 @@ where
             match output {
                 Output::Reply(reply) => {
                     self.meter.reply(&reply);
+                    if let Some(live) = &mut self.live {
+                        live.reply(&reply);
+                    }
                     return Some(wire::message(
                         reply,
                         self.shared.settings.clear_route_cache,
@@ -233,25 +218,32 @@ where
                     ));
                 }
                 Output::Read(api, body) => self.reading = Some(self.shared.reader.read(api, body)),
-                Output::Decide(query) => match self.meter.decide(
-                    *query,
-                    self.round_trip.transit(),
-                    self.trace_id.as_ref(),
-                ) {
-                    Decision::Made(decision) => self.decided(decision),
-                    Decision::Queued(waiting) => {
-                        if let Some(trace) = &mut self.meter.trace {
-                            trace.queued();
-                        }
-                        self.waiting = Some(waiting);
-                        self.feed(Input::Queued, self.now());
+                Output::Decide(query) => {
+                    if let Some(live) = &mut self.live {
+                        live.asks_for(&query);
                     }
-                },
+                    self.decide(*query);
+                }
                 Output::Observe(event) => self.observe(event),
                 Output::Close(close) => self.ended = Some(self.meter.close(close)),
             }
         }
         None
+    }
+
+    fn decide(&mut self, query: Query) {
+        let transit = self.round_trip.transit();
+        let decision = self.meter.decide(query, transit, self.trace_id.as_ref());
+        match decision {
+            Decision::Made(decision) => self.decided(decision),
+            Decision::Queued(waiting) => {
+                if let Some(trace) = &mut self.meter.trace {
+                    trace.queued();
+                }
+                self.waiting = Some(waiting);
+                self.feed(Input::Queued, self.now());
+            }
+        }
     }
 
     /// What was observed before the next reply counts for that reply: who serves a response is named in its headers.
@@ -264,29 +256,29 @@ where
     }
 
     fn observe(&mut self, event: Event) {
-        match event {
-            Event::Responding(status) => self.meter.responding(status),
-            Event::ServedElsewhere { address, in_list } => {
-                self.shared.metrics.served_elsewhere(in_list);
-                if let Some(trace) = &self.meter.trace {
-                    trace.served_by(address);
-                }
-                if !in_list {
-                    debug!(%address, "served by an endpoint that was not picked");
-                    if let Some(endpoint) = self.shared.director.pool().at(address) {
-                        self.exchange.serve_from(endpoint);
-                    }
-                }
-                if let Some((session, endpoint)) = self.exchange.served_session() {
-                    self.shared.director.served_by(session, endpoint);
-                }
-                self.learn();
-            }
-            Event::FirstByte => self.meter.first_byte(),
-            Event::Usage(usage) => self.meter.used(usage),
-            Event::Failed(status) => self.meter.failed(status),
-            Event::Complete => self.meter.complete(),
+        self.meter.observe(event);
+        if let Event::ServedElsewhere { address, in_list } = event {
+            self.served_elsewhere(address, in_list);
         }
+        if let Some(live) = &mut self.live {
+            live.observe(event);
+        }
+    }
+
+    fn served_elsewhere(&mut self, address: SocketAddr, in_list: bool) {
+        if !in_list {
+            debug!(%address, "served by an endpoint that was not picked");
+            if let Some(endpoint) = self.shared.director.pool().at(address) {
+                self.exchange.serve_from(endpoint);
+            }
+        }
+        if let Some(live) = &mut self.live {
+            live.served_by(address, self.exchange.served_endpoint());
+        }
+        if let Some((session, endpoint)) = self.exchange.served_session() {
+            self.shared.director.served_by(session, endpoint);
+        }
+        self.learn();
     }
 
     fn learn(&mut self) {
@@ -318,6 +310,8 @@ where
 
     /// Does what is due and was not done: the server does not ask for this stream's answers any more.
     fn look(&mut self, now: Moment) {
+        let prefilled = self.exchange.end_prefill(now);
+        self.outputs.extend(prefilled);
         let is_drained = self.shared.settings.drained.is_cancelled();
         let due = if is_drained {
             Some(*self.drained_at.get_or_insert(now))
@@ -354,10 +348,13 @@ where
             match message {
                 Some(Ok(message)) => {
                     self.meter.message(&message);
+                    if let Some(live) = &mut self.live {
+                        live.message(&message, now);
+                    }
                     self.large = large_body(&message);
                     let wanted = Wanted {
                         attributes: self.exchange.wants_attributes(),
-                        content_type: self.exchange.transcodes(),
+                        content_type: self.live.is_some(),
                     };
                     wire::inputs(message, wanted).into_iter().for_each(|input| {
                         self.feed(input, now);
@@ -408,7 +405,7 @@ where
     /// The timer is moved only when it is due too late or fires too early: a deadline moves with every
     /// chunk of a body, the timer need not.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(deadline) = self.exchange.deadline() else {
+        let Some(deadline) = self.exchange.next_timer() else {
             return Poll::Pending;
         };
         let clock = self.shared.director.clock();
@@ -427,6 +424,14 @@ where
             timer.set(deadline, clock.instant(deadline));
         }
         Poll::Pending
+    }
+}
+
+impl<S> Drop for Dialog<S> {
+    fn drop(&mut self) {
+        if let Some(live) = &mut self.live {
+            live.ends(self.meter.end);
+        }
     }
 }
 
@@ -454,207 +459,6 @@ impl Timer {
     fn set(&mut self, at: Moment, instant: tokio::time::Instant) {
         self.at = at;
         self.sleep.as_mut().reset(instant);
-    }
-}
-
-// === impl Meter ===
-
-impl Meter {
-    fn message(&mut self, message: &ProcessingRequest) {
-        self.unanswered = true;
-        if let (Some(Request::ResponseBody(body)), Some(running)) =
-            (&message.request, &mut self.running)
-        {
-            running.chunk(body.body.len(), self.heard);
-        }
-    }
-
-    fn decide(&mut self, query: Query, transit: Duration, trace_id: Option<&TraceId>) -> Decision {
-        let Shared {
-            director, metrics, ..
-        } = &*self.shared;
-        let resolved = match director.resolve(&query, trace_id) {
-            Ok(resolved) => resolved,
-            // What nobody serves has no series: anybody may ask for it.
-            Err(reject) => return Decision::Made(Err(reject)),
-        };
-        if let (Some(trace), Some(model)) = (&self.trace, &resolved.model) {
-            trace.model(model);
-        }
-        let series = metrics.series(&Labels {
-            model: resolved.model.as_deref(),
-            target: resolved.target.as_deref(),
-            fairness_id: resolved.fairness_id.as_deref(),
-            priority: resolved.priority,
-        });
-        self.streaming = query.parsed.as_ref().is_some_and(|parsed| parsed.stream);
-        self.seen = query.parsed.as_ref().map(|_| query.body.len());
-        if director.queues() {
-            let (bytes, clock) = (query.body.len(), director.clock());
-            self.queued = Some(metrics.queue(&series, resolved.priority, bytes, clock));
-        }
-        self.series = Some(series);
-        director.decide(query, &resolved, transit)
-    }
-
-    fn decided(&mut self, decision: &Result<Box<Answer>, Reject>) {
-        self.wait_ends(match decision {
-            Err(Reject::QueueFull(_)) => Outcome::RejectedCapacity,
-            Err(Reject::Expired { .. }) => Outcome::EvictedTtl,
-            Err(Reject::ShuttingDown) => Outcome::EvictedOther,
-            Ok(_) | Err(_) => Outcome::Dispatched,
-        });
-        if let Some(trace) = &mut self.trace {
-            trace.decided(decision);
-        }
-        let (Some(series), Ok(answer)) = (&self.series, decision) else {
-            return;
-        };
-        let metrics = &self.shared.metrics;
-        metrics.scheduled(answer.scheduling);
-        if let Some(PrefixMatch { cached, prompt }) = answer.prefix {
-            metrics.predicted(cached.into(), prompt.into());
-        }
-        if self.seen.is_none() {
-            metrics.picked_blindly();
-        }
-        self.running = Some(Arc::clone(series).begin(self.seen.unwrap_or(0)));
-    }
-
-    fn trace_begins(&mut self, head: &RequestHead, now: Moment) {
-        if let Some(tracing) = &self.shared.tracing
-            && self.trace.is_none()
-        {
-            self.trace = tracing.request(head, now.since(self.opened));
-        }
-    }
-
-    fn wait_ends(&mut self, outcome: Outcome) {
-        if let Some(queued) = self.queued.take() {
-            queued.end(outcome);
-        }
-    }
-
-    fn reply(&mut self, reply: &Reply) {
-        let Shared {
-            director, metrics, ..
-        } = &*self.shared;
-        let unanswered = std::mem::take(&mut self.unanswered);
-        match reply {
-            Reply::Headers(Phase::Request, Some(_))
-            | Reply::Body {
-                phase: Phase::Request,
-                route: Some(_),
-                ..
-            } => {
-                let now = director.clock().now();
-                metrics.picked(now.since(self.heard));
-                metrics.request_processed(now.since(self.opened));
-            }
-            Reply::Immediate(reject) => {
-                metrics.request_processed(director.clock().now().since(self.opened));
-                metrics.rejected(reject.reason());
-                if let Some(trace) = &self.trace {
-                    trace.refused(reject);
-                }
-                // Refused before its model was read: it has none.
-                let series = self
-                    .series
-                    .take()
-                    .unwrap_or_else(|| metrics.series(&Labels::default()));
-                series.failed(reject.status());
-                self.end = "rejected";
-            }
-            Reply::Body {
-                phase: Phase::Response,
-                ..
-            } if self.streaming && unanswered => {
-                self.handling += director.clock().now().since(self.heard);
-            }
-            Reply::Headers(..) | Reply::Body { .. } | Reply::Trailers(_) | Reply::Wait(_) => {}
-        }
-    }
-
-    fn responding(&mut self, status: u16) {
-        self.responding = Some(self.heard);
-        if let Some(trace) = &self.trace {
-            trace.responding(status);
-        }
-        if let Some(running) = self.running.as_ref().filter(|_| status >= 400) {
-            running.failed(status);
-        }
-    }
-
-    /// Where the body passes unseen its first byte is not known either.
-    fn first_byte(&mut self) {
-        self.shared.director.wake();
-        if let Some(running) = self.running.as_mut().filter(|running| running.has_body()) {
-            running.first_byte(self.heard.since(self.opened), self.streaming);
-        }
-    }
-
-    fn used(&mut self, usage: Usage) {
-        if let Some(cached) = usage.cached_tokens {
-            self.shared.metrics.reported(cached);
-        }
-        if let Some(running) = &mut self.running {
-            running.used(usage);
-        }
-    }
-
-    fn failed(&mut self, status: u16) {
-        if let Some(running) = &self.running {
-            running.failed(status);
-        }
-    }
-
-    fn complete(&mut self) {
-        self.shared.director.wake();
-        self.end = "complete";
-        self.trace = None;
-        if let Some(running) = self.running.take() {
-            let now = self.shared.director.clock().now();
-            running.took(now.since(self.opened));
-            if let Some(began) = self.responding.filter(|_| !self.streaming) {
-                self.shared.metrics.response_processed(now.since(began));
-            }
-        }
-    }
-
-    fn give_up(&mut self) {
-        self.end = "overdue";
-        self.running = None;
-        self.shared.director.wake();
-    }
-
-    fn close(&mut self, close: Close) -> Result<(), Status> {
-        match close {
-            Close::Done => {
-                if self.end == "reset" {
-                    self.end = "early";
-                }
-                Ok(())
-            }
-            Close::InvalidArgument(what) => {
-                self.end = "invalid";
-                debug!(what, "the peer broke the protocol");
-                Err(Status::invalid_argument(what))
-            }
-            Close::Unavailable => {
-                self.end = "drained";
-                Err(Status::unavailable("the endpoint picker is shutting down"))
-            }
-        }
-    }
-}
-
-impl Drop for Meter {
-    fn drop(&mut self) {
-        self.shared.metrics.stream_ended(self.end);
-        if self.handling > Duration::ZERO {
-            self.shared.metrics.response_processed(self.handling);
-        }
-        self.shared.director.wake();
     }
 }
 

@@ -121,6 +121,11 @@ impl Algorithm {
 // === impl Balance ===
 
 impl Balance {
+    /// Reads the parameters of a plugin, which are those of `lb_mapping_rule`.
+    pub(crate) fn read(section: &mut Section<'_>) -> Self {
+        read::balance(section)
+    }
+
     /// The weights that count: none for what is switched off. With both off all endpoints are equal.
     pub fn params(&self) -> Params {
         let mut params = self.weights.clone();

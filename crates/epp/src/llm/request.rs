@@ -1,6 +1,13 @@
 //! A request that the LLM filter has a say in, from its match to its end.
 
+use std::{sync::Arc, time::Duration};
+
+use metadata::RequestId;
+use scheduling::ttft::Prompt;
+use tracing::debug;
+
 use super::{Match, PromptFacts, TraceId};
+use crate::director::BYTES_PER_TOKEN;
 
 /// What is known of one request.
 #[derive(Debug)]
@@ -9,8 +16,31 @@ pub(crate) struct LlmRequest {
     pub(crate) found: Match,
     /// Names it in logs; absent without an LLM filter.
     pub(crate) trace_id: Option<TraceId>,
+    /// The model that the server gets.
+    pub(crate) target: Option<Arc<str>>,
     /// Absent: the body was not seen.
     pub(crate) prompt: Option<PromptFacts>,
+    /// Names its charge: a fresh one, for clients repeat theirs.
+    pub(crate) id: RequestId,
+    /// The client asks for the response as events, whose first tells when the prompt is computed.
+    pub(crate) is_streaming: bool,
+    /// How long computing the prompt is expected to take, where nothing tells its end.
+    pub(crate) prefill: Option<Duration>,
+    /// Once it is picked for.
+    pub(crate) pick: LlmPick,
+}
+
+/// A pick for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct LlmPick {
+    /// Endpoints that it was made from.
+    pub(crate) candidates: u32,
+    /// Chunks of the prompt that the endpoint has cached.
+    pub(crate) cached: u32,
+    /// By load and caches; 0 where they were not asked for.
+    pub(crate) score: f64,
+    /// What the endpoint is charged as unfinished prefill.
+    pub(crate) charge: u64,
 }
 
 // === impl LlmRequest ===
@@ -21,8 +51,40 @@ impl LlmRequest {
         self.trace_id.as_ref().map(TraceId::as_str)
     }
 
+    /// Of the prompt's chunks; none where the body was not seen.
+    pub(crate) fn hashes(&self) -> &[u64] {
+        self.prompt.as_ref().map_or(&[], |prompt| &prompt.hashes)
+    }
+
     /// Of the prompt, in the unit of lengths; 0 where the body was not seen.
     pub(crate) fn prompt_length(&self) -> u64 {
         self.prompt.as_ref().map_or(0, |prompt| prompt.length)
+    }
+
+    /// The share of the prompt that the picked endpoint has cached.
+    pub(crate) fn cache_ratio(&self) -> f64 {
+        match self.hashes().len() {
+            0 => 0.0,
+            chunks => f64::from(self.pick.cached) / chunks as f64,
+        }
+    }
+
+    /// Lengths in tokens, as they are estimated; none: the prompt is not known.
+    pub(crate) fn tokens(&self) -> Option<Prompt> {
+        let length = self.prompt_length();
+        let tokens = length as f64 / f64::from(BYTES_PER_TOKEN);
+        (length > 0).then(|| Prompt {
+            tokens,
+            cached: tokens * self.cache_ratio(),
+        })
+    }
+
+    /// Logs where it goes.
+    pub(crate) fn log_pick(&self, selected: &str) {
+        let LlmPick {
+            candidates, score, ..
+        } = self.pick;
+        let trace_id = self.trace_id();
+        debug!(trace_id, candidates, selected, score, "LoadBalancer");
     }
 }

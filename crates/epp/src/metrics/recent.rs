@@ -11,7 +11,7 @@ const NONE: usize = usize::MAX;
 
 /// Values by key. Look-up and insert take constant time.
 #[derive(Debug)]
-pub(super) struct Recent<V> {
+pub(crate) struct Recent<V> {
     capacity: usize,
     /// Never shrinks: a value that leaves gives its place to the new one.
     places: Vec<Place<V>>,
@@ -30,7 +30,7 @@ struct Place<V> {
 
 /// What became of an insert.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Inserted<V> {
+pub(crate) enum Inserted<V> {
     /// There was room.
     Added,
     /// This value left.
@@ -42,7 +42,7 @@ pub(super) enum Inserted<V> {
 // === impl Recent ===
 
 impl<V> Recent<V> {
-    pub(super) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize) -> Self {
         Self {
             capacity,
             places: Vec::new(),
@@ -53,20 +53,27 @@ impl<V> Recent<V> {
     }
 
     /// The value of a key, which is the most recently used from now on.
-    pub(super) fn get(&mut self, key: &[u8]) -> Option<&V> {
+    pub(crate) fn get(&mut self, key: &[u8]) -> Option<&V> {
         let at = *self.index.get(key)?;
         self.renew(at);
         Some(&self.places[at].value)
     }
 
+    /// As [`Self::get`], to change it.
+    pub(crate) fn get_mut(&mut self, key: &[u8]) -> Option<&mut V> {
+        let at = *self.index.get(key)?;
+        self.renew(at);
+        Some(&mut self.places[at].value)
+    }
+
     /// All values, in no order.
-    pub(super) fn values(&self) -> impl Iterator<Item = &V> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
         self.places.iter().map(|place| &place.value)
     }
 
     /// Inserts the value of a key that is not there. In a full table the least recently used one leaves that is not
     /// `in_use`; one that is counts as used just now.
-    pub(super) fn insert(
+    pub(crate) fn insert(
         &mut self,
         key: &[u8],
         value: V,

@@ -8,6 +8,8 @@ use crate::{
     budget::Budget,
     config::{Config, ConfigMetrics, CurrentConfig, Prefix},
     director::{Director, DirectorCollector, Options, Pool},
+    fixtures::mk_member,
+    llm::{AccessLogger, Ended, LlmPick, LlmRequest, PromptFacts, Table},
     spans::SpanMetrics,
     tap::Usage,
 };
@@ -50,19 +52,51 @@ fn page() -> String {
     metrics.scrapes("ok");
     metrics.discovery_synced("pools", true);
     metrics.discovery_error("pools");
+    metrics
+        .llm()
+        .ended(&mk_ended(), Some(&mk_llm_request()), Moment::START);
+    AccessLogger::begin(CurrentConfig::default(), &mut registry);
     let mut page = String::new();
     encode(&mut page, &registry).unwrap();
     page
 }
 
+fn mk_ended() -> Ended {
+    let mut ended = Ended::new(None, Moment::START);
+    ended.answered = Some(Moment::START);
+    ended.first_byte = Some(Moment::START);
+    ended
+}
+
+fn mk_llm_request() -> LlmRequest {
+    let mut found = Table::default().default_match(&"c".parse().unwrap());
+    found.model = Some("m".into());
+    LlmRequest {
+        found,
+        trace_id: None,
+        target: None,
+        prompt: Some(PromptFacts {
+            hashes: vec![1],
+            ..PromptFacts::default()
+        }),
+        id: "id".parse().unwrap(),
+        is_streaming: false,
+        prefill: None,
+        pick: LlmPick::default(),
+    }
+}
+
 fn register_collectors(registry: &mut Registry) {
     let (pool, clock) = (Pool::default(), Clock::start());
+    let member = mk_member("a", "10.0.0.1:80".parse().unwrap());
+    pool.replace(vec![member], Moment::START);
     let prefix = Prefix {
         max_bytes: 1 << 20,
         ..Prefix::default()
     };
     let config = Config {
         prefix,
+        llm_filter: Some(Arc::default()),
         ..Config::default()
     };
     ConfigMetrics::register(registry).report(&config.ignored);
@@ -92,7 +126,7 @@ fn every_name_is_documented() {
             _ => format!("`{name}`"),
         })
         .collect();
-    assert_eq!(names.len(), 61, "{names:#?}");
+    assert_eq!(names.len(), 71, "{names:#?}");
     names.retain(|name| !DOCS.contains(name.as_str()));
     assert!(names.is_empty(), "not in docs/epp-metrics.md: {names:?}");
 }

@@ -23,7 +23,7 @@ const LINGER: Duration = Duration::from_secs(4);
 /// After the drain timeout: for the streams' last messages.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// After the streams' end: for the spans that are left.
+/// After the streams' end: for the spans and the lines of the access log that are left.
 const LAST_SPANS: Duration = Duration::from_secs(3);
 
 /// The part that drains wait for.
@@ -31,6 +31,9 @@ pub(super) const EXT_PROC: &str = "ext_proc server";
 
 /// The part that ends last.
 pub(super) const SPANS: &str = "sender of spans";
+
+/// The part that writes the access log.
+pub(super) const ACCESS_LOG: &str = "access log";
 
 /// Parts by name.
 pub(super) type Tasks = JoinSet<(&'static str, anyhow::Result<()>)>;
@@ -44,6 +47,8 @@ pub(super) struct Ends {
     pub(super) drained: CancellationToken,
     /// Where spans are made: those that are left are sent.
     pub(super) spans: Option<CancellationToken>,
+    /// What is left of the access log is written.
+    pub(super) access_log: Option<CancellationToken>,
 }
 
 /// All that runs.
@@ -82,7 +87,7 @@ impl Running {
     /// Drains, sends the spans that are left, and waits for the lease, which was given back before.
     async fn end(mut self) -> anyhow::Result<()> {
         let result = self.drain().await;
-        self.flush_spans().await;
+        self.flush().await;
         self.election.released().await;
         result
     }
@@ -124,20 +129,26 @@ impl Running {
         result
     }
 
-    async fn flush_spans(&mut self) {
-        let Some(stop) = &self.ends.spans else {
-            return;
-        };
-        stop.cancel();
+    async fn flush(&mut self) {
+        let Ends {
+            spans, access_log, ..
+        } = &self.ends;
+        let mut left = 0;
+        for stop in [spans, access_log].into_iter().flatten() {
+            stop.cancel();
+            left += 1;
+        }
         let sent = async {
-            while let Some(ended) = self.tasks.join_next().await {
-                if let Ok((SPANS, _)) = ended {
-                    break;
+            while left > 0
+                && let Some(ended) = self.tasks.join_next().await
+            {
+                if let Ok((SPANS | ACCESS_LOG, _)) = ended {
+                    left -= 1;
                 }
             }
         };
         if timeout(LAST_SPANS, sent).await.is_err() {
-            warn!("spans are left that the collector did not take in time");
+            warn!("spans or lines of the access log are left that nobody took in time");
         }
     }
 }

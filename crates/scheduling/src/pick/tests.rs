@@ -415,7 +415,10 @@ fn mk_worked() -> (Snapshot, Request, Vec<crate::Booking>) {
 fn mk_inference_lb() -> Profile {
     Profile {
         scorers: vec![WeightedScorer {
-            scorer: Scorer::InferenceLb(crate::inference_lb::Params::default()),
+            scorer: Scorer::InferenceLb {
+                params: crate::inference_lb::Params::default(),
+                charge: crate::inference_lb::PrefillCharge::default(),
+            },
             weight: 1.0,
         }],
         picker: Picker {
@@ -451,7 +454,7 @@ fn narrowing_and_choosing_among_the_rest_is_the_same_choice() {
     let narrowed = narrow(&table, &request, &[], &profile, Some(&mut told)).unwrap();
     let biases: Vec<_> = narrowed.candidates().collect();
     assert_eq!(biases, [(0, 0.5), (1, 0.5), (2, 0.5)]);
-    let two_steps = choose_among(&table, &request, narrowed, &profile, &mut mk_rng());
+    let two_steps = choose_among(&table, &request, narrowed, &profile, &mut mk_rng(), None);
     let one_step =
         choose_explained(&table, &request, &[], &profile, &mut mk_rng(), &mut told).unwrap();
     assert_eq!(two_steps, one_step);

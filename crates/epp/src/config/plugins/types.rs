@@ -17,6 +17,7 @@ use crate::config::{
     flow::{FairnessPolicy, OrderingPolicy},
     section::{Bounds, Section, Value},
 };
+use crate::llm::Balance;
 
 /// A supported type.
 pub(super) struct Type {
@@ -74,6 +75,7 @@ pub(super) const TYPES: &[Type] = &[
     Type::new("session-affinity-scorer", |parameters| {
         Plugin::SessionScorer(session(parameters))
     }),
+    Type::new("inference-lb-scorer", inference_lb_scorer),
     // filters
     Type::new("label-selector-filter", label_selector_filter),
     Type::new("by-label", by_label),
@@ -192,6 +194,18 @@ fn prefix_cache_scorer(parameters: &mut Section<'_>) -> Plugin {
             Bounds::POSITIVE,
             8192.0,
         ),
+    })
+}
+
+fn inference_lb_scorer(parameters: &mut Section<'_>) -> Plugin {
+    parameters.no_effect(
+        "candidate_percent",
+        "a picker chooses: top-percent-picker has a percent of its own",
+    );
+    let balance = Balance::read(parameters);
+    Plugin::Scorer(Scorer::InferenceLb {
+        params: balance.params(),
+        charge: balance.prefill_charge,
     })
 }
 

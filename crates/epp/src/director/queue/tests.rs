@@ -53,6 +53,7 @@ impl Dispatch<&'static str> for Pool {
             session: None,
             prefix: None,
             learned: None,
+            llm: None,
             scheduling: Duration::ZERO,
         }))
     }

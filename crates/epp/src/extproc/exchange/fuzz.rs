@@ -342,6 +342,7 @@ impl Peer {
             session: None,
             prefix: None,
             learned: None,
+            llm: None,
             scheduling: Duration::ZERO,
         }))
     }

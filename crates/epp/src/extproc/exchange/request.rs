@@ -7,7 +7,8 @@ use scheduling::Moment;
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    Exchange, Outputs, Picked, ResponseHalf, Transcoding, answer_body, body_reply, push_parts,
+    Exchange, OfLlm, Outputs, Picked, ResponseHalf, Transcoding, answer_body, body_reply,
+    push_parts,
 };
 use crate::{
     body::{Api, BodyError, Parsed},
@@ -254,7 +255,11 @@ impl Exchange {
         }
     }
 
-    pub(super) fn on_decided(&mut self, decision: Result<Box<Answer>, Reject>) -> Outputs {
+    pub(super) fn on_decided(
+        &mut self,
+        decision: Result<Box<Answer>, Reject>,
+        now: Moment,
+    ) -> Outputs {
         let RequestHalf::Deciding(held) = std::mem::replace(&mut self.request, RequestHalf::Over)
         else {
             // The response came first; dropping the decision gives its place back.
@@ -273,6 +278,7 @@ impl Exchange {
                     learned,
                     // counted by the adapter
                     prefix: _,
+                    llm,
                     scheduling: _,
                 } = *answer;
                 self.picked = Some(Picked {
@@ -286,6 +292,7 @@ impl Exchange {
                     responded: false,
                     learned,
                     learned_at: None,
+                    of_llm: OfLlm::new(llm, now),
                 });
                 if held.end == End::NotYet {
                     self.request = RequestHalf::Passing;

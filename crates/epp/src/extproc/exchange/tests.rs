@@ -1,10 +1,11 @@
+use bytes::Bytes;
 use rstest::rstest;
 use scheduling::{EndpointId, Member, NoPick, Registry, Snapshot};
 
 use super::{request::EARLY_LOOKS, *};
 use crate::{
     body::Api,
-    extproc::message::{Answer, Query, RequestHead, Route},
+    extproc::message::{Answer, Part, Query, RequestHead, Route, Streamed},
 };
 
 mod edits;
@@ -168,6 +169,7 @@ impl Script {
             session: None,
             prefix: None,
             learned: None,
+            llm: None,
             scheduling: Duration::ZERO,
         })))
     }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use transcode::{Failure, Piece, Transcoder};
 
-use super::{Exchange, Outputs, ResponseHalf, push_streamed};
+use super::{Exchange, Outputs, ResponseHalf, parts::push_streamed};
 use crate::{
     budget::Reservation,
     edit::Edit,
@@ -101,7 +101,7 @@ impl Exchange {
     }
 
     /// Whether the response's body becomes another one.
-    pub(in crate::extproc) fn transcodes(&self) -> bool {
+    pub(super) fn transcodes(&self) -> bool {
         let picked = self.picked.as_ref();
         picked.is_some_and(|picked| picked.transcoding.is_some())
     }

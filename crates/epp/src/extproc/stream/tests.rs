@@ -77,6 +77,10 @@ fn mk_shared_with(
     pool.replace(members, Moment::START);
     let config = CurrentConfig::new(config);
     let director = Director::new(pool, config, Options::default(), Clock::start());
+    mk_shared_around(director, bytes, registry)
+}
+
+fn mk_shared_around(director: Director, bytes: u32, registry: &mut Registry) -> Arc<Shared> {
     let metrics = Metrics::register(registry);
     metrics.register_flow_control(registry, "llm");
     Arc::new(Shared {

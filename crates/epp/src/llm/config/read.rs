@@ -334,13 +334,20 @@ fn balances(section: Section<'_>) -> HashMap<Box<str>, Balance> {
     for (name, value) in section.entries() {
         refuse_long_model(&name, &value);
         if let Some(section) = value.section() {
-            balances.insert(name.into(), balance(section));
+            balances.insert(name.into(), whole_balance(section));
         }
     }
     balances
 }
 
-fn balance(mut section: Section<'_>) -> Balance {
+fn whole_balance(mut section: Section<'_>) -> Balance {
+    let read = balance(&mut section);
+    section.finish();
+    read
+}
+
+/// Reads what an entry of `lb_mapping_rule` may have.
+pub(super) fn balance(section: &mut Section<'_>) -> Balance {
     let default = Balance::default();
     let mut weights = default.weights.clone();
     let weight = Bounds::WEIGHT;
@@ -350,7 +357,7 @@ fn balance(mut section: Section<'_>) -> Balance {
     if both {
         let expected = "one of the two spellings";
         refuse(
-            &section,
+            section,
             "cache_ratio_weight",
             "cache_radio_weight is there too",
             expected,
@@ -372,7 +379,7 @@ fn balance(mut section: Section<'_>) -> Balance {
     ];
     let percent = i64::from(default.candidate_percent);
     let percent = section.integer("candidate_percent", 0..=100, percent);
-    let balance = Balance {
+    Balance {
         load_aware: section.flag("load_aware_enable", default.load_aware),
         cache_aware: section.flag("cache_aware_enable", default.cache_aware),
         candidate_percent: u32::try_from(percent).unwrap_or(default.candidate_percent),
@@ -380,9 +387,7 @@ fn balance(mut section: Section<'_>) -> Balance {
             .choice("prefill_charge", &charges)
             .unwrap_or_default(),
         weights,
-    };
-    section.finish();
-    balance
+    }
 }
 
 fn access_log(mut section: Section<'_>) -> AccessLog {

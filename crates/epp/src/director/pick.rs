@@ -1,0 +1,222 @@
+//! The pick for a request of which all else is known: who may serve it, who of them is to, and the answer.
+
+use std::sync::Arc;
+
+use scheduling::{
+    Booking, Choice, Endpoint, Explanation, Moment, Narrowed, NoPick, PickerKind, Profile, Request,
+    Snapshot, Verdict, choose_among, narrow,
+};
+use smallvec::SmallVec;
+use tracing::{Level, debug, enabled};
+
+use super::{
+    Director, Learned, Prepared, Readers, SCRATCH, Scratch, filter,
+    picks::{Asked, Considered, Record},
+};
+use crate::{
+    config::InForce,
+    extproc::{Answer, PrefixMatch, Route},
+    llm::LlmRequest,
+    reject::Reject,
+};
+
+/// Who was picked.
+pub(super) struct Picked {
+    pub(super) choice: Choice,
+    /// Of how many.
+    pub(super) candidates: usize,
+    /// Blocks of the prompt that the first endpoint has cached.
+    blocks: u32,
+    /// Chunks of it, where the LLM filter asks for them.
+    pub(super) chunks: u32,
+}
+
+/// What a choice tells beside its result, where somebody wants to know.
+#[derive(Default)]
+struct Told {
+    /// Of all candidates.
+    scores: Vec<(String, f64)>,
+    members: Vec<Considered>,
+}
+
+// === impl Director ===
+
+impl Director {
+    pub(super) fn pick_by(
+        &self,
+        config: &InForce,
+        prepared: Prepared,
+        now: Moment,
+    ) -> Result<Box<Answer>, Reject> {
+        let Prepared {
+            mut request,
+            edit,
+            readers: Readers { tap, transcoder },
+            session,
+            mut llm,
+            asked,
+        } = prepared;
+        let found = llm.as_ref().map(|llm| &llm.found);
+        let profile = config.profile_of(found);
+        if profile.picker.kind == PickerKind::RoundRobin {
+            request.turn = self.turns.next(found.map(|found| &found.cluster));
+        }
+        let snapshot = self.pool.0.snapshot.load();
+        let start = self.clock.now();
+        let mut told = Told::default();
+        let picked = self.choose(
+            profile,
+            &snapshot,
+            &mut request,
+            llm.as_deref(),
+            now,
+            &mut told,
+        );
+        let picked = picked.map_err(|no_pick| filter::refusal(no_pick, llm.as_deref()));
+        let picked = picked.inspect_err(|reject| {
+            debug!(
+                reason = reject.reason(),
+                members = snapshot.members().len(),
+                "not picked"
+            );
+            if let (Some(picks), Some(asked)) = (&self.picks, &asked) {
+                let members = std::mem::take(&mut told.members);
+                let asked = Asked::clone(asked);
+                picks.push(Record::refused(asked, reject, None, members));
+            }
+        })?;
+        let endpoints = endpoints(&snapshot, &picked.choice);
+        let first: &Arc<Endpoint> = endpoints.first().ok_or(NoPick::EmptyPool)?;
+        if let (Some(picks), Some(asked)) = (&self.picks, asked) {
+            let picked = endpoints.iter().map(|endpoint| endpoint.address());
+            picks.push(Record::picked(*asked, picked.collect(), told.members));
+        }
+        let matched = picked.blocks;
+        let Request {
+            model,
+            prompt_tokens,
+            transit,
+            prefix,
+            block_tokens,
+            ..
+        } = request;
+        let uncached = prompt_tokens.saturating_sub(matched.saturating_mul(block_tokens));
+        let cached = prompt_tokens - uncached;
+        let mut booking = Booking::new(Arc::clone(first), uncached, model, now, transit);
+        let best = picked.choice.first();
+        if let Some(llm) = &mut llm {
+            llm.pick = picked.of_chunks(config.prefill_charge_of(&llm.found), llm);
+            booking = booking.charged(llm.pick.charge);
+            self.expect_prefill(llm);
+            self.expect_chunks(profile, llm, first, now);
+        }
+        // Before the response: the session's next request may come before it.
+        if let Some(session) = &session {
+            self.served_by(session, first);
+        }
+        let destination = destination(&endpoints);
+        debug!(%destination, score = best.map(|best| best.score), prompt_tokens, matched, "picked");
+        if let Some(llm) = &llm {
+            llm.log_pick(&destination);
+        }
+        Ok(Box::new(Answer {
+            route: Route {
+                destination: Some(destination.into()),
+                scores: told.scores,
+                edit,
+            },
+            endpoints,
+            booking,
+            tap,
+            transcoder,
+            session,
+            prefix: (!prefix.is_empty()).then_some(PrefixMatch {
+                cached,
+                prompt: prompt_tokens,
+            }),
+            learned: Learned::new(prefix, matched),
+            llm,
+            scheduling: self.clock.now().since(start),
+        }))
+    }
+
+    /// The choice: first who may serve the request, then who of them is to.
+    fn choose(
+        &self,
+        profile: &Profile,
+        snapshot: &Snapshot,
+        request: &mut Request,
+        llm: Option<&LlmRequest>,
+        now: Moment,
+        told: &mut Told,
+    ) -> Result<Picked, NoPick> {
+        SCRATCH.with_borrow_mut(|Scratch { table, matched }| {
+            snapshot.read_into(table, now, profile.freshness, profile.uses_adapters());
+            self.prefix
+                .matches(&request.prefix, &table.cache_slots, matched);
+            self.match_chunks(profile, request, llm, table);
+            let is_traced = llm.is_some() && enabled!(Level::TRACE);
+            let explains = self.options.emit_scores || self.picks.is_some() || is_traced;
+            let mut explanation = explains.then(Explanation::default);
+            let narrowed = narrow(table, request, matched, profile, explanation.as_mut());
+            let candidates = narrowed.as_ref().map_or(0, Narrowed::len);
+            let choice = narrowed.map(|narrowed| {
+                let rng = &mut rand::rng();
+                choose_among(table, request, narrowed, profile, rng, explanation.as_mut())
+            });
+            if let Some(explanation) = &explanation {
+                if self.options.emit_scores {
+                    told.scores = scores(snapshot, explanation);
+                }
+                if self.picks.is_some() {
+                    told.members =
+                        Considered::all(snapshot, table, matched, request, profile, explanation);
+                }
+                if let Some(llm) = llm.filter(|_| is_traced) {
+                    filter::trace_scores(llm, table, request, profile, explanation);
+                }
+            }
+            let choice = choice?;
+            let first = choice.first().map_or(0, |first| first.member);
+            let at_first = |column: &[u32]| column.get(first).copied().unwrap_or(0);
+            Ok(Picked {
+                blocks: at_first(matched),
+                chunks: at_first(&request.cached_chunks),
+                candidates,
+                choice,
+            })
+        })
+    }
+}
+
+fn endpoints(snapshot: &Snapshot, choice: &Choice) -> SmallVec<[Arc<Endpoint>; 1]> {
+    let chosen = choice
+        .iter()
+        .filter_map(|chosen| snapshot.members().get(chosen.member));
+    chosen.map(|member| Arc::clone(&member.endpoint)).collect()
+}
+
+/// The sums of all candidates.
+fn scores(snapshot: &Snapshot, explanation: &Explanation) -> Vec<(String, f64)> {
+    let verdicts = explanation.verdicts().iter();
+    let scores =
+        snapshot
+            .endpoints()
+            .zip(verdicts)
+            .filter_map(|(endpoint, verdict)| match verdict {
+                Verdict::Scored(scores) => Some((endpoint.destination().to_owned(), scores.sum)),
+                Verdict::Excluded(_) => None,
+            });
+    scores.collect()
+}
+
+/// The endpoints in the protocol's text, best first.
+fn destination(endpoints: &[Arc<Endpoint>]) -> String {
+    match endpoints {
+        [only] => only.destination().to_owned(),
+        all => {
+            let texts: Vec<_> = all.iter().map(|endpoint| endpoint.destination()).collect();
+            texts.join(",")
+        }
+    }
+}
