@@ -16,7 +16,7 @@ use crate::{
     body::Api,
     config::{Config, CurrentConfig, InForce, Parsers},
     edit::Edit,
-    extproc::{Answer, Query, REQUEST_ID, RequestHead},
+    extproc::{Query, REQUEST_ID, RequestHead},
     llm::{AccessLogger, Headers, Line, LlmError, LlmRequest, Match, TraceId},
     reject::Reject,
 };
@@ -24,6 +24,7 @@ use crate::{
 mod bodies;
 mod chunks;
 mod collector;
+mod elsewhere;
 mod filter;
 mod models;
 mod pick;
@@ -34,6 +35,8 @@ mod queue;
 mod session;
 
 pub use collector::DirectorCollector;
+pub use elsewhere::PickElsewhere;
+pub(crate) use elsewhere::{Asking, Picking};
 pub use models::ModelMatch;
 pub(crate) use models::Resolved;
 pub(crate) use prefix::{BYTES_PER_TOKEN, Learned};
@@ -88,6 +91,8 @@ pub struct Director {
     /// Where somebody may ask for them.
     picks: Option<Picks>,
     access_log: Option<AccessLogger>,
+    /// Who picks by load and caches; absent: this endpoint picker.
+    elsewhere: Option<Arc<dyn PickElsewhere>>,
 }
 
 /// What flags say of decisions.
@@ -105,7 +110,7 @@ pub struct Options {
 
 /// A decision, or the wait for it.
 pub(crate) enum Decision {
-    Made(Result<Box<Answer>, Reject>),
+    Picked(Picking),
     /// Dropping it takes the request out of the queue.
     Queued(Waiting<Box<Prepared>>),
 }
@@ -134,6 +139,14 @@ struct Scratch {
 thread_local! {
     /// Of the last pick of this thread: the next one uses its memory.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+// === impl Decision ===
+
+impl Decision {
+    pub(crate) fn refused(reject: Reject) -> Self {
+        Self::Picked(Picking::Made(Err(reject)))
+    }
 }
 
 // === impl Pool ===
@@ -187,6 +200,7 @@ impl Director {
             queue: Queue::new(flow),
             picks: None,
             access_log: None,
+            elsewhere: None,
         }
     }
 
@@ -204,6 +218,13 @@ impl Director {
             picks: Some(Picks::new()),
             ..self
         }
+    }
+
+    /// Has picks by load and caches made elsewhere.
+    #[must_use]
+    pub fn asking(self, elsewhere: Arc<dyn PickElsewhere>) -> Self {
+        let elsewhere = Some(elsewhere);
+        Self { elsewhere, ..self }
     }
 
     /// Hands in lines of the access log.
@@ -364,14 +385,14 @@ impl Director {
         let asked = self.picks.is_some().then(|| Asked::new(&query, resolved));
         if is_shed && self.saturation_by(&config) >= 1.0 {
             self.record_refusal(asked.as_ref(), &Reject::Shed);
-            return Decision::Made(Err(Reject::Shed));
+            return Decision::refused(Reject::Shed);
         }
         let now = self.clock.now();
         let mut prepared = match self.prepare(&config, query, resolved, now) {
             Ok(prepared) => prepared,
             Err(reject) => {
                 self.record_refusal(asked.as_ref(), &reject);
-                return Decision::Made(Err(reject));
+                return Decision::refused(reject);
             }
         };
         prepared.request.transit = transit;
@@ -382,7 +403,7 @@ impl Director {
             || self.queue.len() == 0 && self.saturation_by(&config) < 1.0
             || self.is_hopeless(&prepared.request);
         if may_go {
-            return Decision::Made(self.pick_by(&config, prepared, now));
+            return Decision::Picked(self.pick(&config, prepared, now));
         }
         let place = flow::Waiting {
             priority: resolved.priority,
@@ -397,7 +418,7 @@ impl Director {
             Ok(waiting) => Decision::Queued(waiting),
             Err(reject) => {
                 self.record_refusal(asked.as_ref(), &reject);
-                Decision::Made(Err(reject))
+                Decision::refused(reject)
             }
         }
     }
@@ -536,8 +557,8 @@ impl Dispatch<Box<Prepared>> for Director {
         }
     }
 
-    fn pick(&self, prepared: Box<Prepared>) -> Result<Box<Answer>, Reject> {
-        self.pick_by(&self.config.load(), *prepared, self.clock.now())
+    fn pick(&self, prepared: Box<Prepared>) -> Picking {
+        self.pick(&self.config.load(), *prepared, self.clock.now())
     }
 
     fn expired(&self, prepared: &Box<Prepared>, reject: &Reject) {

@@ -57,7 +57,7 @@ pub use config::{
     LoadError, MetricsSource, OrderingPolicy, Parser, Parsers, Prefix, Refusal, Refusals, Reload,
     Reloaded, RewriteRule, RewriteTarget, Scheme, Session, TrustedHeaders,
 };
-pub use director::{Director, DirectorCollector, ModelMatch, Options, Pool};
+pub use director::{Director, DirectorCollector, ModelMatch, Options, PickElsewhere, Pool};
 pub use extproc::{BodyMode, ExtProc, Limits, Settings};
 pub use health::{Part, Readiness};
 pub use llm::{

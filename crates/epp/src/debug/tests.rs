@@ -11,7 +11,7 @@ use super::*;
 use crate::{
     body::Api,
     config::{Config, CurrentConfig, Prefix},
-    director::{Decision, Options, Pool},
+    director::{Decision, Options, Picking, Pool},
     extproc::{Query, RequestHead},
 };
 
@@ -94,7 +94,7 @@ async fn a_pick_is_explained_by_views_scores_and_exclusions() {
     let director = mk_director();
     let id = [("x-request-id", "id-1")];
     let decision = decide(&director, &id, Some("10.0.0.2"));
-    assert!(matches!(decision, Decision::Made(Ok(_))));
+    assert!(matches!(decision, Decision::Picked(Picking::Made(Ok(_)))));
     let picks = page(&director, "/debug/picks").await;
     let pick = &picks[0];
     assert_eq!(pick["request_id"], "id-1");
@@ -117,11 +117,11 @@ async fn a_pick_is_explained_by_views_scores_and_exclusions() {
 async fn refusals_say_why_and_how_saturated_the_pool_was() {
     let director = mk_director();
     let decision = decide(&director, &[], Some("10.9.9.9"));
-    assert!(matches!(decision, Decision::Made(Err(_))));
+    assert!(matches!(decision, Decision::Picked(Picking::Made(Err(_)))));
     let _held = decide(&director, &[], None);
     let low = [("x-llm-d-inference-objective", "batch")];
     let shed = decide(&director, &low, None);
-    assert!(matches!(shed, Decision::Made(Err(_))));
+    assert!(matches!(shed, Decision::Picked(Picking::Made(Err(_)))));
     let picks = page(&director, "/debug/picks").await;
     let mut refused: Vec<_> = picks
         .as_array()

@@ -11,20 +11,16 @@ use metadata::{Cluster, RequestId};
 use parking_lot::RwLock;
 use rand::Rng;
 use scheduling::{
-    Endpoint, Explanation, Moment, NoPick, Profile, Request, Table, Verdict,
-    inference_lb::PrefillCharge, ttft::Prompt,
+    Endpoint, Explanation, Moment, NoPick, Profile, Request, Table, Verdict, ttft::Prompt,
 };
 use tracing::{debug, trace};
 
-use super::{Director, Resolved, pick::Picked};
+use super::{Director, Resolved};
 use crate::{
     body::Parsed,
     config::InForce,
     extproc::Query,
-    llm::{
-        Headers, LlmError, LlmPick, LlmRequest, Match, Mode, PromptFacts, RuleError,
-        Table as Rules, read,
-    },
+    llm::{Headers, LlmError, LlmPick, LlmRequest, Match, Mode, RuleError, Table as Rules, read},
     reject::Reject,
 };
 
@@ -158,21 +154,6 @@ impl Director {
             let now = self.clock.now();
             self.chunks
                 .save(&llm.found.cluster, endpoint, llm.hashes(), now);
-        }
-    }
-}
-
-// === impl Picked ===
-
-impl Picked {
-    /// What the LLM filter tells of it.
-    pub(super) fn of_chunks(&self, charge: PrefillCharge, llm: &LlmRequest) -> LlmPick {
-        let chunks = llm.prompt.as_ref().map_or(0, PromptFacts::chunks);
-        LlmPick {
-            candidates: u32::try_from(self.candidates).unwrap_or(u32::MAX),
-            cached: self.chunks,
-            score: self.choice.first().map_or(0.0, |best| best.raw),
-            charge: charge.of(llm.prompt_length(), self.chunks, chunks),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use scheduling::{
-    Booking, Choice, Endpoint, Explanation, Moment, Narrowed, NoPick, PickerKind, Profile, Request,
+    Booking, Choice, Endpoint, Explanation, Moment, Narrowed, NoPick, PickerKind, Request,
     Snapshot, Verdict, choose_among, narrow,
 };
 use smallvec::SmallVec;
@@ -16,62 +16,59 @@ use super::{
 use crate::{
     config::InForce,
     extproc::{Answer, PrefixMatch, Route},
-    llm::LlmRequest,
+    llm::{LlmPick, LlmRequest},
     reject::Reject,
 };
 
-/// Who was picked.
+/// Who was picked, by whomever.
 pub(super) struct Picked {
-    pub(super) choice: Choice,
-    /// Of how many.
-    pub(super) candidates: usize,
-    /// Blocks of the prompt that the first endpoint has cached.
-    blocks: u32,
-    /// Chunks of it, where the LLM filter asks for them.
-    pub(super) chunks: u32,
+    /// Best first; at least one.
+    pub(super) endpoints: SmallVec<[Arc<Endpoint>; 1]>,
+    /// Blocks of the prompt that the first has cached.
+    pub(super) blocks: u32,
+    /// Of the first.
+    pub(super) score: f64,
+    /// What the LLM filter tells of the pick, where it has a say.
+    pub(super) llm: Option<LlmPick>,
 }
 
 /// What a choice tells beside its result, where somebody wants to know.
 #[derive(Default)]
-struct Told {
+pub(super) struct Told {
     /// Of all candidates.
     scores: Vec<(String, f64)>,
     members: Vec<Considered>,
+    /// When it began; absent: it was made elsewhere.
+    began: Option<Moment>,
 }
 
 // === impl Director ===
 
 impl Director {
+    /// Picks by what is known here.
     pub(super) fn pick_by(
         &self,
         config: &InForce,
-        prepared: Prepared,
+        mut prepared: Prepared,
         now: Moment,
     ) -> Result<Box<Answer>, Reject> {
         let Prepared {
-            mut request,
-            edit,
-            readers: Readers { tap, transcoder },
-            session,
-            mut llm,
+            request,
+            llm,
             asked,
-        } = prepared;
+            ..
+        } = &mut prepared;
         let found = llm.as_ref().map(|llm| &llm.found);
         let profile = config.profile_of(found);
         if profile.picker.kind == PickerKind::RoundRobin {
             request.turn = self.turns.next(found.map(|found| &found.cluster));
         }
         let snapshot = self.pool.0.snapshot.load();
-        let start = self.clock.now();
-        let mut told = Told::default();
-        let picked = self.choose(
-            profile,
-            &snapshot,
-            &mut request,
-            llm.as_deref(),
-            now,
-            &mut told,
-        );
+        let mut told = Told {
+            began: Some(self.clock.now()),
+            ..Told::default()
+        };
+        let picked = self.choose(config, &snapshot, request, llm.as_deref(), now, &mut told);
         let picked = picked.map_err(|no_pick| filter::refusal(no_pick, llm.as_deref()));
         let picked = picked.inspect_err(|reject| {
             debug!(
@@ -79,19 +76,46 @@ impl Director {
                 members = snapshot.members().len(),
                 "not picked"
             );
-            if let (Some(picks), Some(asked)) = (&self.picks, &asked) {
+            if let (Some(picks), Some(asked)) = (&self.picks, &*asked) {
                 let members = std::mem::take(&mut told.members);
                 let asked = Asked::clone(asked);
                 picks.push(Record::refused(asked, reject, None, members));
             }
         })?;
-        let endpoints = endpoints(&snapshot, &picked.choice);
+        if let Some(llm) = llm {
+            llm.pick = picked.llm.unwrap_or_default();
+        }
+        self.answer(config, prepared, picked, told, now)
+    }
+
+    /// The answer with this pick, which counts at its first endpoint from now on.
+    pub(super) fn answer(
+        &self,
+        config: &InForce,
+        prepared: Prepared,
+        picked: Picked,
+        told: Told,
+        now: Moment,
+    ) -> Result<Box<Answer>, Reject> {
+        let Prepared {
+            request,
+            edit,
+            readers: Readers { tap, transcoder },
+            session,
+            mut llm,
+            asked,
+        } = prepared;
+        let Picked {
+            endpoints,
+            blocks,
+            score,
+            llm: _,
+        } = picked;
         let first: &Arc<Endpoint> = endpoints.first().ok_or(NoPick::EmptyPool)?;
         if let (Some(picks), Some(asked)) = (&self.picks, asked) {
             let picked = endpoints.iter().map(|endpoint| endpoint.address());
             picks.push(Record::picked(*asked, picked.collect(), told.members));
         }
-        let matched = picked.blocks;
         let Request {
             model,
             prompt_tokens,
@@ -100,22 +124,20 @@ impl Director {
             block_tokens,
             ..
         } = request;
-        let uncached = prompt_tokens.saturating_sub(matched.saturating_mul(block_tokens));
+        let uncached = prompt_tokens.saturating_sub(blocks.saturating_mul(block_tokens));
         let cached = prompt_tokens - uncached;
         let mut booking = Booking::new(Arc::clone(first), uncached, model, now, transit);
-        let best = picked.choice.first();
         if let Some(llm) = &mut llm {
-            llm.pick = picked.of_chunks(config.prefill_charge_of(&llm.found), llm);
             booking = booking.charged(llm.pick.charge);
             self.expect_prefill(llm);
-            self.expect_chunks(profile, llm, first, now);
+            self.expect_chunks(config.profile_of(Some(&llm.found)), llm, first, now);
         }
         // Before the response: the session's next request may come before it.
         if let Some(session) = &session {
             self.served_by(session, first);
         }
         let destination = destination(&endpoints);
-        debug!(%destination, score = best.map(|best| best.score), prompt_tokens, matched, "picked");
+        debug!(%destination, score, prompt_tokens, matched = blocks, "picked");
         if let Some(llm) = &llm {
             llm.log_pick(&destination);
         }
@@ -134,22 +156,23 @@ impl Director {
                 cached,
                 prompt: prompt_tokens,
             }),
-            learned: Learned::new(prefix, matched),
+            learned: Learned::new(prefix, blocks),
             llm,
-            scheduling: self.clock.now().since(start),
+            scheduling: self.clock.now().since(told.began.unwrap_or(now)),
         }))
     }
 
     /// The choice: first who may serve the request, then who of them is to.
     fn choose(
         &self,
-        profile: &Profile,
+        config: &InForce,
         snapshot: &Snapshot,
         request: &mut Request,
         llm: Option<&LlmRequest>,
         now: Moment,
         told: &mut Told,
     ) -> Result<Picked, NoPick> {
+        let profile = config.profile_of(llm.map(|llm| &llm.found));
         SCRATCH.with_borrow_mut(|Scratch { table, matched }| {
             snapshot.read_into(table, now, profile.freshness, profile.uses_adapters());
             self.prefix
@@ -177,13 +200,19 @@ impl Director {
                 }
             }
             let choice = choice?;
-            let first = choice.first().map_or(0, |first| first.member);
-            let at_first = |column: &[u32]| column.get(first).copied().unwrap_or(0);
+            let first = choice.first().ok_or(NoPick::EmptyPool)?;
+            let at_first = |column: &[u32]| column.get(first.member).copied().unwrap_or(0);
+            let chunks = at_first(&request.cached_chunks);
             Ok(Picked {
+                endpoints: endpoints(snapshot, &choice),
                 blocks: at_first(matched),
-                chunks: at_first(&request.cached_chunks),
-                candidates,
-                choice,
+                score: first.score,
+                llm: llm.map(|llm| LlmPick {
+                    candidates: u32::try_from(candidates).unwrap_or(u32::MAX),
+                    cached: chunks,
+                    score: first.raw,
+                    charge: llm.charge(config.prefill_charge_of(&llm.found), chunks),
+                }),
             })
         })
     }

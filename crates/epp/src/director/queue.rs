@@ -30,9 +30,9 @@ use tokio::{
     time::sleep_until,
 };
 
+use super::elsewhere::Picking;
 use crate::{
     config::{Band, FairnessPolicy, FlowControl, OrderingPolicy},
-    extproc::Answer,
     reject::Reject,
 };
 
@@ -58,12 +58,12 @@ struct Inner<T> {
 #[derive(Debug)]
 struct Waiter<T> {
     request: T,
-    answer: oneshot::Sender<Result<Box<Answer>, Reject>>,
+    answer: oneshot::Sender<Picking>,
 }
 
 /// A request in the queue; it leaves it when this is dropped.
 pub(crate) struct Waiting<T> {
-    answer: oneshot::Receiver<Result<Box<Answer>, Reject>>,
+    answer: oneshot::Receiver<Picking>,
     ticket: Ticket,
     queue: Queue<T>,
 }
@@ -90,7 +90,7 @@ pub(crate) trait Dispatch<T> {
     fn regime(&self) -> Regime;
 
     /// Picks for a request, which raises the saturation.
-    fn pick(&self, request: T) -> Result<Box<Answer>, Reject>;
+    fn pick(&self, request: T) -> Picking;
 
     /// A request waited too long. Called with the queue's lock.
     fn expired(&self, _request: &T, _reject: &Reject) {}
@@ -205,7 +205,7 @@ impl<T> Queue<T> {
                 let reject = Reject::Expired { empty };
                 dispatch.expired(&waiter.request, &reject);
                 // An error: the stream is gone, and its ticket with it.
-                let _ = waiter.answer.send(Err(reject));
+                let _ = waiter.answer.send(Picking::Made(Err(reject)));
             }
         }
         let deadline = controller.deadline();
@@ -242,12 +242,12 @@ impl<T> Queue<T> {
 // === impl Waiting ===
 
 impl<T> Future for Waiting<T> {
-    type Output = Result<Box<Answer>, Reject>;
+    type Output = Picking;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let answered = Pin::new(&mut self.answer).poll(cx);
         // The queue never drops a request unanswered.
-        answered.map(|answer| answer.unwrap_or(Err(Reject::ShuttingDown)))
+        answered.map(|answer| answer.unwrap_or(Picking::Made(Err(Reject::ShuttingDown))))
     }
 }
 

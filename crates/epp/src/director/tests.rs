@@ -2,7 +2,11 @@ use bytes::Bytes;
 use scheduling::{DEFAULT_TRANSIT, NoPick, PickerKind, Subset};
 
 use super::*;
-use crate::{config::Prefix, extproc::RequestHead, fixtures::mk_member};
+use crate::{
+    config::Prefix,
+    extproc::{Answer, RequestHead},
+    fixtures::mk_member,
+};
 
 fn mk_director_of(pool: Pool) -> Director {
     let prefix = Prefix {
@@ -19,8 +23,8 @@ fn mk_director_of(pool: Pool) -> Director {
 fn decide(director: &Director, query: Query) -> Result<Box<Answer>, Reject> {
     let resolved = director.resolve(&query, None)?;
     match director.decide(query, &resolved, DEFAULT_TRANSIT) {
-        Decision::Made(decision) => decision,
-        Decision::Queued(_) => panic!("queued"),
+        Decision::Picked(Picking::Made(decision)) => decision,
+        _ => panic!("it waits"),
     }
 }
 
@@ -192,7 +196,10 @@ async fn new_members_let_a_request_go_on_at_once() {
         tokio::time::sleep(Duration::from_secs(5)).await;
         pool.replace(members, Moment::START);
     });
-    let answer = waiting.await.unwrap();
+    let Picking::Made(answer) = waiting.await else {
+        panic!("nobody else is asked")
+    };
+    let answer = answer.unwrap();
     assert_eq!(destination(&answer), "10.0.0.1:8000");
     assert_eq!(start.elapsed().as_secs(), 5);
 }

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     connection::RoundTrip,
-    director::{Decision, Prepared, Waiting},
+    director::{Asking, Decision, Picking, Prepared, Waiting},
     llm::TraceId,
     metrics::Outcome,
     proto::{ProcessingRequest, ProcessingResponse, Request},
@@ -63,6 +63,8 @@ struct Dialog<S> {
     reading: Option<Reading>,
     /// The decision, while it is waited for.
     waiting: Option<Waiting<Box<Prepared>>>,
+    /// The pick, while it is made elsewhere.
+    asking: Option<Box<Asking>>,
     /// The body of the last message, if it is large. While it is held the decoder cannot use its memory again, and so gives
     /// it up at the next message; else it would keep it for the stream's life, long after the body was passed on.
     large: Option<Bytes>,
@@ -142,6 +144,7 @@ where
             timer: None,
             reading: None,
             waiting: None,
+            asking: None,
             large: None,
             drained,
             drained_at: None,
@@ -170,6 +173,7 @@ where
         }
         if !self.exchange.is_deciding() {
             self.waiting = None; // it leaves the queue
+            self.asking = None; // nobody asks any more
             self.meter.wait_ends(if is_drain {
                 Outcome::EvictedOther
             } else {
@@ -235,7 +239,7 @@ where
         let transit = self.round_trip.transit();
         let decision = self.meter.decide(query, transit, self.trace_id.as_ref());
         match decision {
-            Decision::Made(decision) => self.decided(decision),
+            Decision::Picked(picking) => self.picking(picking),
             Decision::Queued(waiting) => {
                 if let Some(trace) = &mut self.meter.trace {
                     trace.queued();
@@ -243,6 +247,13 @@ where
                 self.waiting = Some(waiting);
                 self.feed(Input::Queued, self.now());
             }
+        }
+    }
+
+    fn picking(&mut self, picking: Picking) {
+        match picking {
+            Picking::Made(decision) => self.decided(decision),
+            Picking::Asked(asking) => self.asking = Some(asking),
         }
     }
 
@@ -373,9 +384,20 @@ where
             return Poll::Ready(());
         }
         if let Some(waiting) = &mut self.waiting
-            && let Poll::Ready(decision) = Pin::new(waiting).poll(cx)
+            && let Poll::Ready(picking) = Pin::new(waiting).poll(cx)
         {
-            self.decided(decision);
+            self.waiting = None;
+            self.picking(picking);
+            return Poll::Ready(());
+        }
+        if let Some(asking) = &mut self.asking
+            && let Poll::Ready(picked) = Pin::new(asking).poll(cx)
+        {
+            self.asking = None;
+            if let Some(picked) = picked {
+                let decision = self.shared.director.take(picked);
+                self.decided(decision);
+            }
             return Poll::Ready(());
         }
         if self.drained.as_mut().poll(cx).is_ready() {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use metadata::RequestId;
-use scheduling::ttft::Prompt;
+use scheduling::{inference_lb::PrefillCharge, ttft::Prompt};
 use tracing::debug;
 
 use super::{Match, PromptFacts, TraceId};
@@ -67,6 +67,12 @@ impl LlmRequest {
             0 => 0.0,
             chunks => f64::from(self.pick.cached) / chunks as f64,
         }
+    }
+
+    /// What an endpoint that has so many chunks of the prompt is charged.
+    pub(crate) fn charge(&self, kind: PrefillCharge, cached: u32) -> u64 {
+        let chunks = self.prompt.as_ref().map_or(0, PromptFacts::chunks);
+        kind.of(self.prompt_length(), cached, chunks)
     }
 
     /// Lengths in tokens, as they are estimated; none: the prompt is not known.

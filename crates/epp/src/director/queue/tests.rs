@@ -5,7 +5,7 @@ use scheduling::{Booking, Registry, Snapshot};
 use tokio::{task::yield_now, time::sleep};
 
 use super::*;
-use crate::{extproc::Route, fixtures::mk_member};
+use crate::{extproc::Answer, extproc::Route, fixtures::mk_member};
 
 /// A pool of one endpoint, saturated while so many requests are there.
 struct Pool {
@@ -38,10 +38,10 @@ impl Dispatch<&'static str> for Pool {
         *self.regime.lock()
     }
 
-    fn pick(&self, name: &'static str) -> Result<Box<Answer>, Reject> {
+    fn pick(&self, name: &'static str) -> Picking {
         let endpoint = Arc::clone(&self.snapshot.members()[0].endpoint);
         let transit = Duration::ZERO;
-        Ok(Box::new(Answer {
+        Picking::Made(Ok(Box::new(Answer {
             route: Route {
                 destination: Some(Bytes::from_static(name.as_bytes())),
                 ..Route::default()
@@ -55,7 +55,7 @@ impl Dispatch<&'static str> for Pool {
             learned: None,
             llm: None,
             scheduling: Duration::ZERO,
-        }))
+        })))
     }
 }
 
@@ -92,7 +92,17 @@ impl Bed {
     }
 }
 
-fn name(answer: &Result<Box<Answer>, Reject>) -> &[u8] {
+fn made(picking: Picking) -> Result<Box<Answer>, Reject> {
+    match picking {
+        Picking::Made(made) => made,
+        Picking::Asked(_) => panic!("nobody else is asked"),
+    }
+}
+
+fn name(answer: &Picking) -> &[u8] {
+    let Picking::Made(answer) = answer else {
+        panic!("nobody else is asked")
+    };
     answer.as_ref().unwrap().route.destination.as_ref().unwrap()
 }
 
@@ -137,13 +147,16 @@ async fn who_waits_too_long_is_told_so() {
     let _first = bed.push("first", 0).await;
     let start = tokio::time::Instant::now();
     assert_eq!(
-        bed.push("late", 0).await.unwrap_err(),
+        made(bed.push("late", 0).await).unwrap_err(),
         Reject::Expired { empty: false }
     );
     assert_eq!(start.elapsed().as_secs(), 60);
     *bed.pool.regime.lock() = Regime::Empty;
     let waiting = bed.push("late too", 0);
-    assert_eq!(waiting.await.unwrap_err(), Reject::Expired { empty: true });
+    assert_eq!(
+        made(waiting.await).unwrap_err(),
+        Reject::Expired { empty: true }
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -108,7 +108,7 @@ impl Meter {
         let resolved = match director.resolve(&query, trace_id) {
             Ok(resolved) => resolved,
             // What nobody serves has no series: anybody may ask for it.
-            Err(reject) => return Decision::Made(Err(reject)),
+            Err(reject) => return Decision::refused(reject),
         };
         if let (Some(trace), Some(model)) = (&self.trace, &resolved.model) {
             trace.model(model);

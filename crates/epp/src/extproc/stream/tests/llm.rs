@@ -6,6 +6,7 @@ use crate::{
     proto::Mutation,
 };
 
+mod elsewhere;
 mod load;
 mod rules;
 
