@@ -10,9 +10,7 @@ use smallvec::SmallVec;
 use tracing::{Level, debug, enabled};
 
 use super::{
-    Director, Learned, Prepared, SCRATCH, Scratch,
-    bodies::Readers,
-    filter,
+    Director, Learned, Prepared, Readers, SCRATCH, Scratch, filter,
     picks::{Asked, Considered, Record},
 };
 use crate::{

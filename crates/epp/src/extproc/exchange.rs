@@ -6,13 +6,11 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use scheduling::{Booking, Endpoint, Moment, Subset};
 use smallvec::{SmallVec, smallvec};
 
 use super::message::{
-    BodyMode, Chunk, Close, Context, Event, Input, Modes, Output, Part, Phase, Reply, ResponseHead,
-    Route,
+    BodyMode, Chunk, Close, Context, Event, Input, Modes, Output, Phase, Reply, ResponseHead, Route,
 };
 use crate::{
     budget::Budget,
@@ -514,56 +512,6 @@ impl Exchange {
             edit,
             ..Route::default()
         }))
-    }
-
-    fn answer_response_body(&mut self, chunk: Chunk, outputs: &mut Outputs) {
-        if self.transcodes() {
-            return self.transcode_body(chunk, outputs);
-        }
-        let mode = self.modes.response;
-        let tap = self.picked.as_mut().and_then(|picked| picked.tap.as_mut());
-        let Some(tap) = tap else {
-            return answer_body(Phase::Response, mode, chunk, outputs);
-        };
-        let Chunk { bytes, end } = chunk;
-        let changes = tap.changes();
-        if mode == BodyMode::FullDuplexStreamed {
-            push_parts(Phase::Response, tap.on_chunk(bytes, end), end, outputs);
-        } else if changes {
-            // In all modes but this one a part is all there is, also where the proxy cut it off.
-            let parts = tap.on_chunk(bytes, end || mode != BodyMode::Streamed);
-            let body = Bytes::from(parts.concat());
-            // Envoy answers 500 where the length does not fit in BUFFERED mode.
-            let route = (mode == BodyMode::Buffered).then(|| {
-                let mut edit = Edit::default();
-                edit.set_header("content-length", body.len().to_string());
-                Box::new(Route {
-                    edit,
-                    ..Route::default()
-                })
-            });
-            outputs.push(Output::Reply(Reply::Body {
-                phase: Phase::Response,
-                route,
-                part: Part::Replaced(body),
-            }));
-        } else {
-            tap.on_chunk(bytes, end);
-            outputs.push(Output::Reply(body_reply(Phase::Response, Part::Kept)));
-        }
-    }
-
-    /// What the tap still holds goes before the trailers; only in full-duplex mode is there a place for it.
-    fn end_by_trailers(&mut self, outputs: &mut Outputs) {
-        if self.transcodes() {
-            return self.transcode_end_by_trailers(outputs);
-        }
-        let tap = self.picked.as_mut().and_then(|picked| picked.tap.as_mut());
-        let Some(tap) = tap else { return };
-        let rest = tap.on_chunk(Bytes::new(), true);
-        if self.modes.response == BodyMode::FullDuplexStreamed {
-            push_parts(Phase::Response, rest, false, outputs);
-        }
     }
 
     /// The response is answered in full: the endpoint is free.

@@ -106,6 +106,7 @@ impl Live {
             Event::Responding(status) => self.responding(status),
             Event::FirstByte => self.first_byte(),
             Event::Usage(usage) => self.ended.usage = usage,
+            Event::Failed(_) => self.ended.is_sse_error = true,
             Event::Complete => self.ended.is_complete = true,
             Event::Failed(_) if self.ended.is_sse => self.ended.is_sse_error = true,
             Event::Failed(status) => self.ended.status = status,

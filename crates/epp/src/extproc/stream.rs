@@ -365,7 +365,7 @@ where
                     self.large = large_body(&message);
                     let wanted = Wanted {
                         attributes: self.exchange.wants_attributes(),
-                        content_type: self.live.is_some() || self.exchange.transcodes(),
+                        content_type: self.live.is_some(),
                     };
                     wire::inputs(message, wanted).into_iter().for_each(|input| {
                         self.feed(input, now);

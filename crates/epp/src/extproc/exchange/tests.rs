@@ -1,10 +1,11 @@
+use bytes::Bytes;
 use rstest::rstest;
 use scheduling::{EndpointId, Member, NoPick, Registry, Snapshot};
 
 use super::{request::EARLY_LOOKS, *};
 use crate::{
     body::Api,
-    extproc::message::{Answer, Query, RequestHead, Route, Streamed},
+    extproc::message::{Answer, Part, Query, RequestHead, Route, Streamed},
 };
 
 mod edits;

@@ -101,7 +101,7 @@ impl Exchange {
     }
 
     /// Whether the response's body becomes another one.
-    pub(in crate::extproc) fn transcodes(&self) -> bool {
+    pub(super) fn transcodes(&self) -> bool {
         let picked = self.picked.as_ref();
         picked.is_some_and(|picked| picked.transcoding.is_some())
     }

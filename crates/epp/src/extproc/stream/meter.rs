@@ -217,6 +217,12 @@ impl Meter {
         }
     }
 
+    fn failed(&mut self, status: u16) {
+        if let Some(running) = &self.running {
+            running.failed(status);
+        }
+    }
+
     /// Where the body passes unseen its first byte is not known either.
     fn first_byte(&mut self) {
         self.shared.director.wake();
