@@ -238,6 +238,25 @@ fn changes_that_cancel_out_do_not_hide_others() {
 }
 
 #[test]
+fn a_full_batch_ends_some_reservations_and_names_nothing_else_that_ended() {
+    let (outbox, shard) = mk_begun(10_000);
+    let names = (0..1000).map(|it| format!("x{it}").parse::<RequestId>().unwrap());
+    let mut names = names.filter(|it| outbox.shard_of(it) == shard);
+    let never_sent = names.next().unwrap();
+    outbox.put(never_sent.clone(), ip(1), length(5), false);
+    outbox.delete(&never_sent, false);
+    for name in names {
+        outbox.delete(&name, true);
+    }
+    assert!(outbox.waiting() > MAX_CHANGES + 1);
+    outbox.reset();
+    let batch = outbox.take(shard, at(1)).unwrap();
+    assert_eq!((batch.full, batch.deletes.len()), (true, MAX_CHANGES));
+    assert!(!batch.deletes.contains(&never_sent));
+    assert_eq!(outbox.waiting(), 0);
+}
+
+#[test]
 fn refused_owners_come_back_at_different_times() {
     let reporting = Reporting {
         shards: MAX_SHARDS,
