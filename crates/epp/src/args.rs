@@ -54,6 +54,9 @@ pub struct Args {
     /// How requests are handled.
     #[command(flatten)]
     pub requests: RequestArgs,
+    /// Where load and prompt caches are shared.
+    #[command(flatten)]
+    pub center: MetadataCenterArgs,
     /// Traces.
     #[command(flatten)]
     pub tracing: TracingArgs,

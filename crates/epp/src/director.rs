@@ -36,7 +36,7 @@ mod session;
 
 pub use collector::DirectorCollector;
 pub use elsewhere::PickElsewhere;
-pub(crate) use elsewhere::{Asking, Picking};
+pub(crate) use elsewhere::{Asking, ChargeElsewhere, Picking};
 pub use models::ModelMatch;
 pub(crate) use models::Resolved;
 pub(crate) use prefix::{BYTES_PER_TOKEN, Learned};
@@ -318,7 +318,10 @@ impl Director {
         let gone = self.pool.sweep(now);
         let snapshot = self.pool.snapshot();
         self.prefix.tend(&snapshot, &gone);
-        self.chunks.tend(&snapshot, &gone, now);
+        let forgotten = self.chunks.tend(&snapshot, &gone, now);
+        if let Some(elsewhere) = &self.elsewhere {
+            forgotten.into_iter().for_each(|it| elsewhere.forget(it));
+        }
         self.queue
             .reconfigure(flow_config(&self.config.load().flow_control));
     }

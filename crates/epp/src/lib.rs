@@ -16,6 +16,7 @@ mod admin;
 mod args;
 mod body;
 mod budget;
+mod center;
 mod config;
 mod connection;
 mod debug;

@@ -47,7 +47,7 @@ use crate::{
 use moment::Clock;
 use running::{EXT_PROC, Ends, Running, Tasks};
 use security::Security;
-use telemetry::{spawn_access_log, spawn_spans};
+use telemetry::{spawn_access_log, spawn_center, spawn_spans};
 
 /// A proxy sends a body without pause; a minute of silence is a client that is gone.
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
@@ -79,11 +79,14 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         tls,
         election,
         requests,
+        center,
         tracing,
         log: _,
         unused,
     } = args;
     unused.check()?;
+    let center = center.settings(&mut rand::rng())?;
+    center.check()?;
     let freshness = freshness(&pool);
     let (config, reloads) = configuration(config, freshness)?;
     let (planner, plans) = Planner::begin(config.clone())
@@ -119,6 +122,10 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let director = parts.director(config.clone(), &requests, &listen);
     let log = spawn_access_log(&mut tasks, config.clone(), &mut registry, &mut ends)?;
     let director = director.named(pool.namespace(), pool.display_name());
+    let director = match spawn_center(&mut tasks, &center, clock, &mut registry, &mut ends)? {
+        Some(center) => director.asking(center),
+        None => director,
+    };
     let director = Arc::new(director.logging_to(log));
     registry.register_collector(Box::new(DirectorCollector {
         pool: pool.display_name().to_owned(),

@@ -76,28 +76,33 @@ impl Chunks {
     }
 
     /// Forgets what is over, what endpoints had that are gone, and what engines had before they started again. To be called
-    /// each second.
-    pub(super) fn tend(&self, snapshot: &Snapshot, gone: &[Slot], now: Moment) {
+    /// each second. Answers with the endpoints that have nothing any more.
+    pub(super) fn tend(&self, snapshot: &Snapshot, gone: &[Slot], now: Moment) -> Vec<SocketAddr> {
         let Some(index) = self.index.get() else {
-            return;
+            return Vec::new();
         };
+        let mut forgotten = Vec::new();
         let mut lives = self.lives.lock();
         for endpoint in snapshot.endpoints() {
             let life = endpoint.slot().after_restarts(endpoint.load().restarts());
             let before = lives.insert(endpoint.address(), life);
             if before.is_some_and(|before| before != life) {
-                index.purge_everywhere(endpoint.address().into());
+                forgotten.push(endpoint.address());
             }
         }
         lives.retain(|address, life| {
             let is_gone = gone.contains(&life.life_of());
             if is_gone {
-                index.purge_everywhere((*address).into());
+                forgotten.push(*address);
             }
             !is_gone
         });
         drop(lives);
+        for address in &forgotten {
+            index.purge_everywhere((*address).into());
+        }
         index.sweep(now);
+        forgotten
     }
 
     fn index(&self) -> &CacheIndex {
@@ -107,7 +112,7 @@ impl Chunks {
 }
 
 /// Chunks that the engine's cache holds; none: the index has a default.
-fn capacity(endpoint: &Endpoint) -> Option<u32> {
+pub(super) fn capacity(endpoint: &Endpoint) -> Option<u32> {
     let cache = endpoint.load().cache()?;
     let tokens = u64::from(cache.block_tokens) * u64::from(cache.blocks);
     let chunks = tokens.saturating_mul(BYTES_PER_TOKEN.into()) / CHUNK as u64;

@@ -36,7 +36,7 @@ use super::{
 use crate::{
     config::InForce,
     extproc::Answer,
-    llm::{LlmPick, TraceId},
+    llm::{LlmPick, LlmRequest, TraceId},
     reject::Reject,
 };
 
@@ -44,13 +44,39 @@ use crate::{
 /// after so long.
 const RESERVE_MS: u32 = 5_000;
 
-/// Makes picks for this endpoint picker, and charges them.
+/// Makes picks for this endpoint picker, and is told what becomes of requests. A call only notes what is to be reported, and
+/// never waits.
 pub trait PickElsewhere: fmt::Debug + Send + Sync {
     /// Picks. Nothing, within a time of its own, where nobody can be asked: then the pick is made here.
     fn pick(&self, pick: Pick, trace_id: Option<&TraceId>) -> BoxFuture<'static, Option<Picks>>;
 
     /// The pick of this request is not used, or not awaited any more.
     fn discard(&self, cluster: &Cluster, request: &RequestId);
+
+    /// The request is charged to this endpoint from now on, whoever picked it, with so much prefill to do.
+    fn charge(&self, cluster: &Cluster, request: &RequestId, endpoint: SocketAddr, prefill: u64);
+
+    /// Its prefill is done.
+    fn prefilled(&self, cluster: &Cluster, request: &RequestId);
+
+    /// It ended.
+    fn end(&self, cluster: &Cluster, request: &RequestId);
+
+    /// The endpoint has answered a prompt; its cache holds so many chunks.
+    fn save(&self, cluster: &Cluster, endpoint: SocketAddr, hashes: &[u64], capacity: Option<u32>);
+
+    /// The endpoint has no prompt any more: it is gone, or its engine started again.
+    fn forget(&self, endpoint: SocketAddr);
+}
+
+/// A charge that is reported elsewhere, from its pick to its end, which is its drop.
+#[derive(Debug)]
+pub(crate) struct ChargeElsewhere {
+    by: Arc<dyn PickElsewhere>,
+    cluster: Cluster,
+    request: RequestId,
+    endpoint: SocketAddr,
+    prefill: u64,
 }
 
 /// A pick, or the wait for it.
@@ -73,6 +99,36 @@ pub(crate) struct PickedElsewhere {
     prepared: Prepared,
     candidates: Vec<SocketAddr>,
     picks: Option<Picks>,
+}
+
+// === impl ChargeElsewhere ===
+
+impl ChargeElsewhere {
+    /// Another endpoint serves the request.
+    pub(crate) fn move_to(&mut self, endpoint: SocketAddr) {
+        if self.endpoint != endpoint {
+            self.endpoint = endpoint;
+            self.report();
+        }
+    }
+
+    /// The request's prefill is done.
+    pub(crate) fn prefilled(&mut self) {
+        if std::mem::take(&mut self.prefill) > 0 {
+            self.by.prefilled(&self.cluster, &self.request);
+        }
+    }
+
+    fn report(&self) {
+        self.by
+            .charge(&self.cluster, &self.request, self.endpoint, self.prefill);
+    }
+}
+
+impl Drop for ChargeElsewhere {
+    fn drop(&mut self) {
+        self.by.end(&self.cluster, &self.request);
+    }
 }
 
 // === impl Asking ===
@@ -129,6 +185,23 @@ impl Director {
             picks,
             asked: Some((prepared, candidates)),
         }))
+    }
+
+    /// Reports the charge of a pick, where that is to be known elsewhere.
+    pub(crate) fn charge_elsewhere(
+        &self,
+        llm: &LlmRequest,
+        endpoint: SocketAddr,
+    ) -> Option<ChargeElsewhere> {
+        let charge = ChargeElsewhere {
+            by: Arc::clone(self.elsewhere.as_ref()?),
+            cluster: llm.found.cluster.clone(),
+            request: llm.id.clone(),
+            endpoint,
+            prefill: llm.pick.charge,
+        };
+        charge.report();
+        Some(charge)
     }
 
     /// The answer to a request that was picked for elsewhere. An endpoint that is no candidate, or left meanwhile, does not

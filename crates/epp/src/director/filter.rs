@@ -15,7 +15,7 @@ use scheduling::{
 };
 use tracing::{debug, trace};
 
-use super::{Director, Resolved};
+use super::{Director, Resolved, chunks::capacity};
 use crate::{
     body::Parsed,
     config::InForce,
@@ -154,6 +154,10 @@ impl Director {
             let now = self.clock.now();
             self.chunks
                 .save(&llm.found.cluster, endpoint, llm.hashes(), now);
+            if let Some(elsewhere) = &self.elsewhere {
+                let (cluster, address) = (&llm.found.cluster, endpoint.address());
+                elsewhere.save(cluster, address, llm.hashes(), capacity(endpoint));
+            }
         }
     }
 }

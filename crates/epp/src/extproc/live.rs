@@ -11,7 +11,7 @@ use tracing::debug;
 
 use super::message::{Event, Phase, Query, Reply};
 use crate::{
-    director::Director,
+    director::{ChargeElsewhere, Director},
     llm::{Ended, LlmRequest, TraceId, begins_with_error},
     metrics::LlmMetrics,
     proto::{HttpBody, ProcessingRequest, Request},
@@ -25,6 +25,8 @@ pub(super) struct Live {
     /// Who serves it, as far as is known; absent: no member.
     endpoint: Option<Arc<Endpoint>>,
     is_saved: bool,
+    /// Where the pick is to be known elsewhere.
+    charge: Option<ChargeElsewhere>,
     /// When the last message came.
     heard: Moment,
     ended: Ended,
@@ -45,6 +47,7 @@ impl Live {
             request: None,
             endpoint: None,
             is_saved: false,
+            charge: None,
             heard: opened,
             ended: Ended::new(trace_id, opened),
         }
@@ -60,6 +63,7 @@ impl Live {
     pub(super) fn picked(&mut self, request: Box<LlmRequest>, endpoint: Arc<Endpoint>) {
         self.ended.selected = Some(endpoint.address());
         self.ended.served = Some(endpoint.address());
+        self.charge = self.director.charge_elsewhere(&request, endpoint.address());
         self.endpoint = Some(endpoint);
         self.request = Some(request);
     }
@@ -84,6 +88,9 @@ impl Live {
     pub(super) fn served_by(&mut self, address: SocketAddr, endpoint: Option<&Arc<Endpoint>>) {
         self.ended.served = Some(address);
         self.endpoint = endpoint.cloned();
+        if let (Some(charge), Some(_)) = (&mut self.charge, endpoint) {
+            charge.move_to(address);
+        }
     }
 
     /// This came from the proxy; what it leads to is observed next.
@@ -101,6 +108,9 @@ impl Live {
     }
 
     pub(super) fn observe(&mut self, event: Event) {
+        if let (Some(charge), Event::Prefilled | Event::FirstByte) = (&mut self.charge, event) {
+            charge.prefilled();
+        }
         match event {
             Event::Streaming => self.ended.is_sse = true,
             Event::Responding(status) => self.responding(status),
@@ -108,8 +118,6 @@ impl Live {
             Event::Usage(usage) => self.ended.usage = usage,
             Event::Failed(_) => self.ended.is_sse_error = true,
             Event::Complete => self.ended.is_complete = true,
-            Event::Failed(_) if self.ended.is_sse => self.ended.is_sse_error = true,
-            Event::Failed(status) => self.ended.status = status,
             Event::Prefilled | Event::ServedElsewhere { .. } => {}
         }
     }

@@ -23,7 +23,7 @@ const LINGER: Duration = Duration::from_secs(4);
 /// After the drain timeout: for the streams' last messages.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// After the streams' end: for the spans and the lines of the access log that are left.
+/// After the streams' end: for the spans, the lines of the access log and the reports that are left.
 const LAST_SPANS: Duration = Duration::from_secs(3);
 
 /// The part that drains wait for.
@@ -34,6 +34,9 @@ pub(super) const SPANS: &str = "sender of spans";
 
 /// The part that writes the access log.
 pub(super) const ACCESS_LOG: &str = "access log";
+
+/// The part that reports to a Metadata-Center.
+pub(super) const REPORTS: &str = "client of the Metadata-Center";
 
 /// Parts by name.
 pub(super) type Tasks = JoinSet<(&'static str, anyhow::Result<()>)>;
@@ -49,6 +52,8 @@ pub(super) struct Ends {
     pub(super) spans: Option<CancellationToken>,
     /// What is left of the access log is written.
     pub(super) access_log: Option<CancellationToken>,
+    /// The last ends of requests are reported, and the lease is given back.
+    pub(super) reports: Option<CancellationToken>,
 }
 
 /// All that runs.
@@ -84,7 +89,7 @@ impl Running {
         }
     }
 
-    /// Drains, sends the spans that are left, and waits for the lease, which was given back before.
+    /// Drains, sends what is left to tell, and waits for the lease, which was given back before.
     async fn end(mut self) -> anyhow::Result<()> {
         let result = self.drain().await;
         self.flush().await;
@@ -131,10 +136,13 @@ impl Running {
 
     async fn flush(&mut self) {
         let Ends {
-            spans, access_log, ..
+            spans,
+            access_log,
+            reports,
+            ..
         } = &self.ends;
         let mut left = 0;
-        for stop in [spans, access_log].into_iter().flatten() {
+        for stop in [spans, access_log, reports].into_iter().flatten() {
             stop.cancel();
             left += 1;
         }
@@ -142,13 +150,13 @@ impl Running {
             while left > 0
                 && let Some(ended) = self.tasks.join_next().await
             {
-                if let Ok((SPANS | ACCESS_LOG, _)) = ended {
+                if let Ok((SPANS | ACCESS_LOG | REPORTS, _)) = ended {
                     left -= 1;
                 }
             }
         };
         if timeout(LAST_SPANS, sent).await.is_err() {
-            warn!("spans or lines of the access log are left that nobody took in time");
+            warn!("spans, lines of the access log or reports are left that nobody took in time");
         }
     }
 }

@@ -1,18 +1,21 @@
-//! What tells of requests beside the metrics: spans, and the access log.
+//! What tells of requests beside the metrics: spans, the access log, reports to a Metadata-Center.
+
+use std::{sync::Arc, time::SystemTime};
 
 use anyhow::Context;
+use moment::Clock;
+use process::{ConfigError, OwnThread};
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
     hangups,
-    running::{ACCESS_LOG, Ends, SPANS, Tasks},
+    running::{ACCESS_LOG, Ends, REPORTS, SPANS, Tasks},
 };
-use process::OwnThread;
-
 use crate::{
-    args::{PoolArgs, TracingArgs},
+    args::{CenterSettings, PoolArgs, TracingArgs},
+    center::Center,
     config::CurrentConfig,
     llm::AccessLogger,
     spans::{SpanMetrics, Tracing},
@@ -42,6 +45,41 @@ pub(super) fn spawn_spans(
             None
         }
     }
+}
+
+/// The Metadata-Center's client, where one is used.
+pub(super) fn spawn_center(
+    tasks: &mut Tasks,
+    settings: &CenterSettings,
+    clock: Clock,
+    registry: &mut Registry,
+    ends: &mut Ends,
+) -> anyhow::Result<Option<Arc<Center>>> {
+    if !settings.enabled {
+        return Ok(None);
+    }
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let epoch = since_1970.unwrap_or_default().as_millis();
+    let epoch = u64::try_from(epoch).unwrap_or(u64::MAX);
+    let (center, client) = Center::new(settings, epoch, clock).map_err(|error| {
+        ConfigError::new(
+            format!("--metadata-center-host {}", settings.host),
+            error.to_string(),
+            "--metadata-center-host metadata-center.llm.svc",
+        )
+    })?;
+    registry.register_collector(Box::new(center.collector()));
+    registry.register_collector(Box::new(center.degraded()));
+    let stop = ends.reports.insert(CancellationToken::new()).clone();
+    tasks.spawn(async move { (REPORTS, client.run(stop).await.map_err(Into::into)) });
+    let CenterSettings {
+        host,
+        port,
+        instance,
+        ..
+    } = settings;
+    info!(host, port, %instance, "sharing load and prompt caches");
+    Ok(Some(Arc::new(center)))
 }
 
 /// On a thread of its own: a disk that takes no lines delays no request.

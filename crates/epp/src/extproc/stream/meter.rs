@@ -240,12 +240,6 @@ impl Meter {
         }
     }
 
-    fn failed(&mut self, status: u16) {
-        if let Some(running) = &self.running {
-            running.failed(status);
-        }
-    }
-
     fn complete(&mut self) {
         self.shared.director.wake();
         self.end = "complete";

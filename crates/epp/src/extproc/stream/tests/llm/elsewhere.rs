@@ -17,6 +17,7 @@ struct Elsewhere {
     endpoints: &'static [&'static str],
     asked: Mutex<Vec<Pick>>,
     discarded: AtomicUsize,
+    reports: Mutex<Vec<String>>,
 }
 
 const WAIT: Duration = Duration::from_millis(20);
@@ -47,6 +48,39 @@ impl PickElsewhere for Elsewhere {
     fn discard(&self, _: &Cluster, _: &RequestId) {
         self.discarded.fetch_add(1, Ordering::Relaxed);
     }
+
+    fn charge(&self, _: &Cluster, request: &RequestId, endpoint: SocketAddr, prefill: u64) {
+        self.report(request, format!("charge {endpoint} {prefill}"));
+    }
+
+    fn prefilled(&self, _: &Cluster, request: &RequestId) {
+        self.report(request, "prefilled".to_owned());
+    }
+
+    fn end(&self, _: &Cluster, request: &RequestId) {
+        self.report(request, "end".to_owned());
+    }
+
+    fn save(&self, cluster: &Cluster, endpoint: SocketAddr, hashes: &[u64], _: Option<u32>) {
+        let text = format!("save {cluster} {endpoint} {}", hashes.len());
+        self.reports.lock().push(text);
+    }
+
+    fn forget(&self, _: SocketAddr) {}
+}
+
+impl Elsewhere {
+    /// Of the request that was asked for.
+    fn report(&self, request: &RequestId, what: String) {
+        let asked = self.asked.lock();
+        let known = asked.iter().any(|pick| pick.request_id == *request);
+        drop(asked);
+        self.reports.lock().push(if known {
+            what
+        } else {
+            format!("unknown: {what}")
+        });
+    }
 }
 
 fn mk_asking(endpoints: &'static [&'static str]) -> (Arc<Elsewhere>, Arc<Shared>) {
@@ -54,6 +88,7 @@ fn mk_asking(endpoints: &'static [&'static str]) -> (Arc<Elsewhere>, Arc<Shared>
         endpoints,
         asked: Mutex::default(),
         discarded: AtomicUsize::new(0),
+        reports: Mutex::default(),
     });
     let mut config = small_config();
     config.llm_filter = Some(mk_filter(PLAIN));
@@ -97,6 +132,24 @@ async fn the_pick_of_another_counts_if_it_names_a_candidate(
         "its role is hashed, too"
     );
     pick.validate().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_becomes_of_a_request_is_reported_where_it_was_picked() {
+    let (elsewhere, shared) = mk_asking(&[B]);
+    let mut asked = ask(&shared, &[], &mk_chat("m", "hi")).await;
+    assert_eq!(*elsewhere.reports.lock(), [format!("charge {B} 77")]);
+    asked.response_headers("200", A, false).await;
+    asked.response_body("{}", true).await;
+    drop(asked);
+    let want = [
+        format!("charge {B} 77"),
+        format!("charge {A} 77"),
+        format!("save c {A} 1"),
+        "prefilled".to_owned(),
+        "end".to_owned(),
+    ];
+    assert_eq!(*elsewhere.reports.lock(), want);
 }
 
 #[tokio::test(start_paused = true)]
