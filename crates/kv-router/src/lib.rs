@@ -1,0 +1,19 @@
+//! Which worker a prompt goes to, by what is in the workers' KV caches and by how much they have to do.
+//!
+//! Owns the names of prompt blocks, the index of who has which, what engines publish of their caches, the loads and the
+//! choice. Knows no socket, no clock, no HTTP: time and chance are parameters.
+//!
+//! ```text
+//!  messages ─► EventStream ─► Batch ─► WorkerBlocks ─► Index ─┐
+//!  prompt ─► chain of Seq ────────────────────────────────────┴─► Loads::choose ─► worker, fallbacks, booking
+//! ```
+
+mod event;
+mod hash;
+mod index;
+mod ordered;
+
+pub use event::{Batch, BlockKeys, Event, ExtraKeys, MalformedEvents, Removed, Stored, Tier};
+pub use hash::{Seed, Seq, chain};
+pub use index::{Applied, Index, MAX_SLOTS, Overlap, PAIR_BYTES, Refused, Stats, WorkerBlocks};
+pub use scheduling::Slot;
