@@ -3,11 +3,11 @@
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The name of a block and of all before it, under one seed: equal names, equal prefixes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(u64);
 
 /// Keeps apart what is cached under different LoRA adapters and salts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Seed(u64);
 
 /// Of every hash; a LoRA adapter or a salt makes another out of it.

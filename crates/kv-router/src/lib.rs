@@ -5,15 +5,25 @@
 //!
 //! ```text
 //!  messages ─► EventStream ─► Batch ─► WorkerBlocks ─► Index ─┐
-//!  prompt ─► chain of Seq ────────────────────────────────────┴─► Loads::choose ─► worker, fallbacks, booking
+//!  prompt ─► chain of Seq ────────────────────────────────────┴─► Policy::decide ─► worker, fallbacks, booking
 //! ```
 
+mod choice;
+mod cost;
+mod decide;
 mod event;
 mod hash;
 mod index;
+mod loads;
 mod ordered;
+mod workers;
 
+pub use choice::choose;
+pub use cost::{Facts, Preset, UnknownPreset, Weights};
+pub use decide::{Candidate, Decision, NoWorker, Policy, Prompt, Scratch, Source};
 pub use event::{Batch, BlockKeys, Event, ExtraKeys, MalformedEvents, Removed, Stored, Tier};
 pub use hash::{Seed, Seq, chain};
 pub use index::{Applied, Index, MAX_SLOTS, Overlap, PAIR_BYTES, Refused, Stats, WorkerBlocks};
+pub use loads::{Limits, Load, Loads, MAX_BOOKED_BLOCKS, NewBooking, NotBooked, View};
 pub use scheduling::Slot;
+pub use workers::Workers;

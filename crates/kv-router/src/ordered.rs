@@ -32,7 +32,7 @@ const SMALL: usize = 64;
 
 // === impl Ordered ===
 
-impl<T: Copy> Ordered<T> {
+impl<T: Default> Ordered<T> {
     pub(crate) fn new(secret: u64) -> Self {
         Self {
             nodes: Vec::new(),
@@ -102,11 +102,24 @@ impl<T: Copy> Ordered<T> {
         let node = &mut self.nodes[at as usize];
         node.newer = self.free;
         self.free = at;
-        let value = node.value;
+        let value = std::mem::take(&mut node.value);
         if self.nodes.capacity() > SMALL && self.len() < self.nodes.capacity() / 4 {
             self.compact();
         }
         Some(value)
+    }
+
+    /// Makes it the newest, if it is there.
+    pub(crate) fn touch(&mut self, key: u64) {
+        if let Some(at) = self.find(key).filter(|at| *at != self.newest) {
+            self.unlink(at);
+            self.link(at);
+        }
+    }
+
+    /// The key of the one that is the oldest.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        self.nodes.get(self.oldest as usize).map(|node| node.key)
     }
 
     /// Takes out the one that was inserted before all others.
@@ -162,9 +175,9 @@ impl<T: Copy> Ordered<T> {
         new.nodes.reserve_exact(len + len / 8);
         new.table.reserve(len, |_| 0);
         let mut at = self.oldest;
-        while let Some(node) = self.nodes.get(at as usize) {
-            new.insert(node.key, node.value);
+        while let Some(node) = self.nodes.get_mut(at as usize) {
             at = node.newer;
+            new.insert(node.key, std::mem::take(&mut node.value));
         }
         *self = new;
     }
@@ -184,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_list_of_pairs(ops in prop::collection::vec((0..3, 0_u64..300), 1..2000)) {
+        fn it_is_a_list_of_pairs(ops in prop::collection::vec((0..4, 0_u64..300), 1..2000)) {
             let mut real = Ordered::new(77);
             let mut model: Vec<(u64, u64)> = Vec::new();
             for (number, (op, key)) in (0..).zip(ops) {
@@ -198,6 +211,13 @@ mod tests {
                         let oldest = model.remove(0);
                         prop_assert_eq!(real.pop_oldest(), Some(oldest));
                     }
+                    (3, place) => {
+                        real.touch(key);
+                        if let Some(at) = place {
+                            let touched = model.remove(at);
+                            model.push(touched);
+                        }
+                    }
                     (_, place) => {
                         let value = place.map(|at| model.remove(at).1);
                         prop_assert_eq!(real.remove(key), value);
@@ -206,6 +226,7 @@ mod tests {
                 let value = model.iter().find(|one| one.0 == key).map(|one| one.1);
                 prop_assert_eq!(real.get(key).copied(), value);
                 prop_assert_eq!(real.len(), model.len());
+                prop_assert_eq!(real.oldest(), model.first().map(|one| one.0));
             }
             while let Some(oldest) = real.pop_oldest() {
                 prop_assert_eq!(oldest, model.remove(0));

@@ -28,7 +28,7 @@ pub struct WorkerBlocks {
 }
 
 /// 24 bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Block {
     seq: Seq,
     /// Children have the same.
