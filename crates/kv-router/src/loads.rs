@@ -52,7 +52,7 @@ pub struct Limits {
     pub bookings: usize,
     /// A booking that nobody names for so long is over.
     pub idle: Duration,
-    /// How long a computed prompt counts as cached at a worker whose events are live.
+    /// How long a computed prompt counts as cached at a worker whose events are live; 0: they alone tell.
     pub keep_live: Duration,
     /// The same at a worker of which nothing else is known.
     pub keep_unknown: Duration,

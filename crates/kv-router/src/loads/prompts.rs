@@ -218,7 +218,8 @@ impl Run {
     }
 
     fn is_predicted(&self, now: Moment, keep: Duration) -> bool {
-        self.prefilling > 0 || self.computed.is_some_and(|at| now.since(at) < keep)
+        !keep.is_zero()
+            && (self.prefilling > 0 || self.computed.is_some_and(|at| now.since(at) < keep))
     }
 
     /// Cuts off what is behind the first `len` blocks.
