@@ -15,7 +15,7 @@ fn a_worker_computes_one_prompt_after_the_other_and_decodes_all_answers_at_once(
         replayed.tpot > alone && replayed.tpot < both,
         "{replayed:?}"
     );
-    let decode = replayed.latency - replayed.ttft;
+    let decode = replayed.latency.saturating_sub(replayed.ttft);
     assert!(decode > alone * 179 && decode < both * 179, "{replayed:?}");
     assert!(replayed.reuse <= 0.0);
 }
