@@ -415,3 +415,76 @@ fn events_of_other_lengths_change_nothing() {
         crate::event::BlockKeys::None
     );
 }
+
+/// As an engine publishes it: a prompt whose block at this place has one extra key, a text or a number.
+fn mk_keyed(prompt: &[u32], place: usize, key: Option<&str>) -> Vec<u8> {
+    use rmp::encode;
+    let mut out = Vec::new();
+    let hashes = engine_names(prompt);
+    let list = |out: &mut Vec<u8>, len: usize| {
+        encode::write_array_len(out, u32::try_from(len).unwrap()).unwrap();
+    };
+    list(&mut out, 2);
+    encode::write_f64(&mut out, 0.0).unwrap();
+    list(&mut out, 1);
+    list(&mut out, 9);
+    encode::write_str(&mut out, "BlockStored").unwrap();
+    list(&mut out, hashes.len());
+    for hash in &hashes {
+        encode::write_uint(&mut out, *hash).unwrap();
+    }
+    encode::write_nil(&mut out).unwrap();
+    list(&mut out, prompt.len());
+    for id in prompt {
+        encode::write_uint(&mut out, u64::from(*id)).unwrap();
+    }
+    encode::write_uint(&mut out, BLOCK as u64).unwrap();
+    for _ in 0..3 {
+        encode::write_nil(&mut out).unwrap();
+    }
+    list(&mut out, hashes.len());
+    for at in 0..hashes.len() {
+        list(&mut out, usize::from(at == place));
+        match key {
+            _ if at != place => {}
+            Some(text) => encode::write_str(&mut out, text).unwrap(),
+            None => {
+                encode::write_uint(&mut out, 7).unwrap();
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn a_salt_keeps_prompts_apart_and_what_ids_do_not_tell_is_not_indexed_but_its_children_are_no_orphans()
+ {
+    let index = Index::new(BLOCK, PLENTY);
+    let mut worker = index.add().unwrap();
+    let prompt = mk_prompt(5, 6);
+    let store = |worker: &mut WorkerBlocks, message: &[u8]| {
+        let batch = crate::event::Batch::read(message).unwrap();
+        worker.apply(&index, &batch.events[0]).unwrap();
+    };
+    store(&mut worker, &mk_keyed(&prompt, 0, Some("tenant")));
+    let mut salted = Vec::new();
+    chain(&prompt, BLOCK, Seed::new(None, Some("tenant")), &mut salted);
+    let mut out = [Overlap::default()];
+    index.matches(&salted, &[worker.slot()], &mut out);
+    assert_eq!(out[0].gpu, 6);
+    assert_eq!(overlap(&index, &prompt, worker.slot()).gpu, 0);
+    // a text further back is no salt
+    for key in [Some("image"), None] {
+        worker.clear(&index);
+        store(&mut worker, &mk_keyed(&prompt, 2, key));
+        assert_eq!(overlap(&index, &prompt, worker.slot()).gpu, 2);
+        assert_eq!((worker.len(), worker.pairs()), (6, 6));
+        let longer = mk_prompt(5, 8);
+        let applied = worker.apply(&index, &mk_stored(&longer, 6, Tier::Gpu));
+        assert_eq!(applied, Ok(Applied::Blocks(2)));
+        let gone = mk_removed(engine_names(&longer), Tier::Gpu);
+        worker.apply(&index, &gone).unwrap();
+        assert_eq!((worker.len(), worker.pairs()), (0, 0));
+    }
+    assert_eq!(index.stats().records, 0);
+}
