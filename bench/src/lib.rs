@@ -19,6 +19,7 @@ mod fleet;
 mod grpc;
 mod model;
 mod quality;
+mod replay;
 mod rows;
 
 pub use bare::{BARE_READY, Bare};
@@ -32,4 +33,5 @@ pub use fleet::{Fleet, FleetOptions, NS, pool};
 pub use grpc::{Messages, grpc_frame};
 pub use model::{Fault, Import, Member, Model, Pool};
 pub use quality::{EngineModel, Outcome, Policy, Setup, Trace, Workload, capacity, simulate};
+pub use replay::{Prompts as ReplayPrompts, Replayed, Routing, TraceFormat, replay};
 pub use rows::{Goal, LATE, PEER, ROWS, Row, SetBy};

@@ -30,7 +30,7 @@ pub struct Goal {
 pub enum SetBy {
     /// The design's figures to reach.
     Design,
-    /// The specification of the controller or of the EPP: its figures, or its table of faults.
+    /// The specification of the controller, of the EPP or of the router: its figures, or its table of faults.
     Specification,
     /// Us alone: a case that neither names, or an easier one than they name.
     Ours,
@@ -74,6 +74,7 @@ const PICKED_P99: f64 = 1000.0;
 /// In µs, what the LLM filter adds to a decision: by its own state, and by asking a Metadata-Center.
 const LLM_ADDED: f64 = 20.0;
 const LLM_ADDED_REMOTE: f64 = 1000.0;
+const ROUTER: &str = "router";
 /// Measured with `epp` where there is another EPP, or where there are cores enough; skipped otherwise.
 pub const PEER: &str = "epp-peer";
 /// CPU of a request, against the floor in the same run: of 1 KB, and of more.
@@ -97,6 +98,12 @@ const SCRAPING: f64 = 12.0;
 const SCRAPE: f64 = 0.05;
 /// Two passes over a body would be 2.
 const ONE_PASS: f64 = 1.5;
+/// In % of all ids: a reuse of 0.52.
+const COMPUTED: f64 = 48.0;
+/// Against one worker after the other, where all prompts have one long prefix.
+const HOT: f64 = 1.4;
+/// Of chance's sigma, where no two prompts have anything in common.
+const EVEN: f64 = 4.5;
 /// As good as the other or better.
 const AS_GOOD: f64 = 1.0;
 
@@ -425,6 +432,42 @@ pub const ROWS: &[Row] = &[
     info(METADATA, "LLM filter, 100 KB, one at a time: with a Metadata-Center, p50"),
     info(METADATA, "LLM filter, 100 KB, one at a time: added, p50"),
     info(METADATA, "LLM filter, 100 KB, one at a time: added with a Metadata-Center, p50"),
+
+    info(ROUTER, "router, tool-use, 64 under way, round robin: ids computed"),
+    info(ROUTER, "router, tool-use, 64 under way, round robin: TTFT, mean"),
+    info(ROUTER, "router, tool-use, 64 under way, round robin: TPOT, mean"),
+    info(ROUTER, "router, tool-use, 64 under way, first-block affinity: ids computed"),
+    info(ROUTER, "router, tool-use, 64 under way, first-block affinity: TTFT, mean"),
+    info(ROUTER, "router, tool-use, 64 under way, first-block affinity: TPOT, mean"),
+    info(ROUTER, "router, tool-use, 64 under way, reference: ids computed"),
+    info(ROUTER, "router, tool-use, 64 under way, reference: TTFT, mean"),
+    info(ROUTER, "router, tool-use, 64 under way, reference: TPOT, mean"),
+    specified(ROUTER, "router, tool-use, 64 under way, isthmus: ids computed", COMPUTED),
+    info(ROUTER, "router, tool-use, 64 under way, isthmus: TTFT, mean"),
+    info(ROUTER, "router, tool-use, 64 under way, isthmus: TPOT, mean"),
+    specified(ROUTER, "router, tool-use, 64 under way: ids computed, isthmus / round robin", AS_GOOD),
+    specified(ROUTER, "router, tool-use, 64 under way: TTFT, mean, isthmus / round robin", AS_GOOD),
+    specified(ROUTER, "router, tool-use, 64 under way: ids computed, isthmus / reference", AS_GOOD),
+    specified(ROUTER, "router, tool-use, 64 under way: TTFT, mean, isthmus / reference", AS_GOOD),
+    info(ROUTER, "router, tool-use, 256 under way, round robin: ids computed"),
+    info(ROUTER, "router, tool-use, 256 under way, round robin: TTFT, mean"),
+    info(ROUTER, "router, tool-use, 256 under way, round robin: TPOT, mean"),
+    info(ROUTER, "router, tool-use, 256 under way, first-block affinity: ids computed"),
+    info(ROUTER, "router, tool-use, 256 under way, first-block affinity: TTFT, mean"),
+    info(ROUTER, "router, tool-use, 256 under way, first-block affinity: TPOT, mean"),
+    info(ROUTER, "router, tool-use, 256 under way, reference: ids computed"),
+    info(ROUTER, "router, tool-use, 256 under way, reference: TTFT, mean"),
+    info(ROUTER, "router, tool-use, 256 under way, reference: TPOT, mean"),
+    info(ROUTER, "router, tool-use, 256 under way, isthmus: ids computed"),
+    info(ROUTER, "router, tool-use, 256 under way, isthmus: TTFT, mean"),
+    info(ROUTER, "router, tool-use, 256 under way, isthmus: TPOT, mean"),
+    specified(ROUTER, "router, tool-use, 256 under way: ids computed, isthmus / round robin", AS_GOOD),
+    specified(ROUTER, "router, tool-use, 256 under way: TTFT, mean, isthmus / round robin", AS_GOOD),
+    specified(ROUTER, "router, tool-use, 256 under way: ids computed, isthmus / reference", AS_GOOD),
+    specified(ROUTER, "router, tool-use, 256 under way: TTFT, mean, isthmus / reference", AS_GOOD),
+    specified(ROUTER, "router, hot prefix, 64 requests: latency, mean, isthmus / round robin", HOT),
+    specified(ROUTER, "router, hot prefix, 512 requests: latency, mean, isthmus / round robin", HOT),
+    specified(ROUTER, "router, no overlap: requests of a worker, off the mean, by chance's sigma", EVEN),
 ];
 
 /// The goal of a figure, if it has one.

@@ -32,18 +32,24 @@ const EPP: &str = "epp";
 /// The one that needs the Metadata-Center beside them.
 const METADATA: &str = "metadata";
 /// Those that need no controller.
-const WITHOUT_CONTROLLER: [&str; 3] = [EPP, "epp-quality", METADATA];
+const WITHOUT_CONTROLLER: [&str; 4] = [EPP, "epp-quality", METADATA, "router"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real, epp, epp-quality, metadata, nothing; default: all
+    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real, epp, epp-quality, metadata, router, nothing; default: all
     names: Vec<String>,
-    /// Of propagation, epp and epp-quality, only the cases with this in their names, such as '50 exporters, TLS'
+    /// Of propagation, epp, epp-quality and router, only the cases with this in their names, such as '50 exporters, TLS'
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Of epp, a twentieth of the requests in one round, to see that all works: such figures say nothing
     #[arg(long, conflicts_with = "write_docs")]
     quick: bool,
+    /// Of router, a trace to replay beside the generated prompts
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// How it is written: mooncake or bailian
+    #[arg(long, value_name = "FORMAT", default_value = "mooncake")]
+    trace_format: String,
     /// Write the figures to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -91,6 +97,10 @@ pub(crate) fn run_bench(args: &Args) -> Result<()> {
     }
     if args.quick {
         bench.arg("--quick");
+    }
+    if let Some(file) = &args.trace {
+        bench.arg("--trace").arg(std::path::absolute(file)?);
+        bench.args(["--trace-format", &args.trace_format]);
     }
     if let Some(file) = &args.json {
         bench.arg("--json").arg(std::path::absolute(file)?);

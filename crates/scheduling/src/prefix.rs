@@ -14,7 +14,7 @@ mod chain;
 mod columns;
 mod index;
 mod shard;
-mod table;
+pub mod table;
 
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,7 @@ mod propagation;
 mod quality;
 mod real;
 mod restart;
+mod router;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -27,12 +28,18 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct Args {
     /// What to measure; default: all.
     names: Vec<Name>,
-    /// Of propagation, epp, epp-quality and metadata, only the cases with this in their names, such as `50 exporters, TLS`.
+    /// Of propagation, epp, epp-quality metadata and router, only the cases with this in their names, such as `50 exporters, TLS`.
     #[arg(long)]
     only: Option<String>,
     /// Of epp and metadata, a twentieth of the requests, of epp in one round: whether all works. Such figures say nothing.
     #[arg(long, conflicts_with = "document")]
     quick: bool,
+    /// Of router, a trace to replay beside the generated prompts.
+    #[arg(long)]
+    trace: Option<PathBuf>,
+    /// How it is written.
+    #[arg(long, value_enum, default_value_t)]
+    trace_format: router::TraceFormat,
     /// The program.
     #[arg(long)]
     controller: PathBuf,
@@ -84,6 +91,8 @@ enum Name {
     EppQuality,
     /// The Metadata-Center: calls as existing gateways mix them, batches, picks.
     Metadata,
+    /// The choices of the router beside others, simulated.
+    Router,
     /// Nothing: with `--document`, the table is written anew with the goals of this program.
     Nothing,
     /// 3 real clusters; the environment names the programs, as `cargo xtask bench` does.
@@ -169,6 +178,7 @@ async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
             Name::Epp => run.epp()?,
             Name::EppQuality => run.quality()?,
             Name::Metadata => run.metadata().await?,
+            Name::Router => run.router()?,
             Name::Nothing => {}
             Name::Real => run.real(inside.context("not inside namespaces")?).await?,
         }

@@ -83,7 +83,7 @@ impl Run {
     }
 
     /// Whether `--only` asks for some figure of this label.
-    fn wants(&self, label: &str) -> bool {
+    pub(crate) fn wants(&self, label: &str) -> bool {
         let only = self.args.only.as_deref();
         only.is_none_or(|part| label.contains(part) || part.starts_with(label))
     }
@@ -164,7 +164,7 @@ impl Run {
     }
 
     /// All go into the JSON; the terminal has tables, and the rows of the document.
-    fn keep(&mut self, figure: Figure) {
+    pub(crate) fn keep(&mut self, figure: Figure) {
         self.matched = true;
         if ROWS.iter().any(|row| row.name == figure.name) {
             self.note(figure);

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// A record covers this many columns: one word.
-pub(super) const GROUP: usize = 64;
+pub const GROUP: usize = 64;
 /// So many columns at most: the group of a record lives in the low `GROUP_BITS` bits of its key.
-pub(super) const MAX_COLUMNS: usize = GROUP << GROUP_BITS;
+pub const MAX_COLUMNS: usize = GROUP << GROUP_BITS;
 
 const GROUP_BITS: u32 = 10;
 /// Smallest table: 256 bytes.
@@ -19,7 +19,7 @@ const READ_ATTEMPTS: usize = 16;
 /// or a bit is one atomic store. Removing a record moves others, so it makes `version` odd until it is done, and readers
 /// that saw another version before than after read again (a seqlock).
 #[derive(Debug)]
-pub(super) struct Table {
+pub struct Table {
     version: AtomicU64,
     records: Box<[Record]>,
     key: Key,
@@ -27,7 +27,7 @@ pub(super) struct Table {
 
 /// Hides from the senders of prompts which hashes fall on the same place: they could make probing slow.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Key(pub(super) u64, pub(super) u64);
+pub struct Key(pub u64, pub u64);
 
 /// Free while `columns` is 0.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ struct Record {
 
 impl Key {
     /// Maps `value` to `0..room`.
-    pub(super) fn place(self, value: u64, room: usize) -> usize {
+    pub fn place(self, value: u64, room: usize) -> usize {
         let (low, high) = (value ^ self.0).carrying_mul(self.1 | 1, 0);
         let (_, place) = (low ^ high).carrying_mul(room as u64, 0);
         usize::try_from(place).unwrap_or(0)
@@ -51,9 +51,11 @@ impl Key {
 // === impl Table ===
 
 impl Table {
-    pub(super) const RECORD_BYTES: usize = size_of::<Record>();
+    /// What a record takes, used or not.
+    pub const RECORD_BYTES: usize = size_of::<Record>();
 
-    pub(super) fn new(room: usize, key: Key) -> Self {
+    /// An empty table with room for so many records, and for 16 at least.
+    pub fn new(room: usize, key: Key) -> Self {
         Self {
             version: AtomicU64::new(0),
             records: (0..room.max(MIN_ROOM)).map(|_| Record::default()).collect(),
@@ -61,24 +63,25 @@ impl Table {
         }
     }
 
-    pub(super) fn room(&self) -> usize {
+    /// Records, used or not.
+    pub fn room(&self) -> usize {
         self.records.len()
     }
 
     /// Whether another record keeps probes short: at 3/4 a miss reads 8.5 records on average, two or three cache
     /// lines.
-    pub(super) fn has_room_for(&self, records: usize) -> bool {
+    pub fn has_room_for(&self, records: usize) -> bool {
         records * 4 <= self.records.len() * 3
     }
 
     /// The room in which `records` just fit.
-    pub(super) fn room_for(records: usize) -> usize {
+    pub fn room_for(records: usize) -> usize {
         (records * 4).div_ceil(3)
     }
 
     /// Sets in `found` the columns which have `hash`, for each group with a bit in `wanted`; both are equally long.
     /// False when writers kept interfering: then `read_alone` under the writer's lock.
-    pub(super) fn read(&self, hash: u64, wanted: &[u64], found: &mut [u64]) -> bool {
+    pub fn read(&self, hash: u64, wanted: &[u64], found: &mut [u64]) -> bool {
         for _ in 0..READ_ATTEMPTS {
             let before = self.version.load(Ordering::Acquire);
             if before.is_multiple_of(2) {
@@ -94,7 +97,7 @@ impl Table {
     }
 
     /// As `read`, while nobody writes.
-    pub(super) fn read_alone(&self, hash: u64, wanted: &[u64], found: &mut [u64]) {
+    pub fn read_alone(&self, hash: u64, wanted: &[u64], found: &mut [u64]) {
         found.fill(0);
         let mut missing = wanted.iter().filter(|word| **word != 0).count();
         for record in self.probe(hash).map(|at| &self.records[at]) {
@@ -117,7 +120,7 @@ impl Table {
     /// Loads the records where probes for `hash` begin; what it returns means nothing. Loads of several hashes in a row
     /// overlap, unlike reads, each of which waits for its record to know whether to go on. Half the time in a large
     /// table is such waiting.
-    pub(super) fn warm(&self, hash: u64) -> u64 {
+    pub fn warm(&self, hash: u64) -> u64 {
         let home = self.home(hash);
         // A cache line holds four; most probes go on into the next.
         let next = (home + 4).min(self.records.len() - 1);
@@ -127,7 +130,7 @@ impl Table {
     }
 
     /// Adds `column` to `hash`; true when that took a new record. There must be room for it. The writer only.
-    pub(super) fn set(&self, hash: u64, column: usize) -> bool {
+    pub fn set(&self, hash: u64, column: usize) -> bool {
         let (key, bit) = split(hash, column);
         for record in self.probe(hash).map(|at| &self.records[at]) {
             let columns = record.columns.load(Ordering::Relaxed);
@@ -145,7 +148,7 @@ impl Table {
     }
 
     /// Takes `column` from `hash`; true when that ended a record. The writer only.
-    pub(super) fn clear(&self, hash: u64, column: usize) -> bool {
+    pub fn clear(&self, hash: u64, column: usize) -> bool {
         let (key, bit) = split(hash, column);
         for at in self.probe(hash) {
             let record = &self.records[at];
@@ -167,7 +170,8 @@ impl Table {
     }
 
     /// Copies all records into a table of another size.
-    pub(super) fn resized(&self, room: usize) -> Self {
+    #[must_use]
+    pub fn resized(&self, room: usize) -> Self {
         let new = Self::new(room, self.key);
         for record in &self.records {
             let columns = record.columns.load(Ordering::Relaxed);

@@ -1,0 +1,261 @@
+use proptest::prelude::*;
+use rmp::encode;
+use rstest::rstest;
+
+use super::*;
+
+/// A value of a message.
+#[derive(Clone, Debug)]
+enum Value {
+    Nil,
+    Int(i64),
+    Big(u64),
+    Float(f64),
+    Text(&'static str),
+    Bytes(&'static [u8]),
+    List(Vec<Value>),
+    Map(Vec<(&'static str, Value)>),
+}
+
+use Value::{Big, Bytes, Float, Int, List, Map, Nil, Text};
+
+// === impl Value ===
+
+impl Value {
+    fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Nil => encode::write_nil(out).unwrap(),
+            Int(value) => {
+                encode::write_sint(out, *value).unwrap();
+            }
+            Big(value) => {
+                encode::write_uint(out, *value).unwrap();
+            }
+            Float(value) => encode::write_f64(out, *value).unwrap(),
+            Text(text) => encode::write_str(out, text).unwrap(),
+            Bytes(bytes) => encode::write_bin(out, bytes).unwrap(),
+            List(values) => {
+                encode::write_array_len(out, u32::try_from(values.len()).unwrap()).unwrap();
+                for value in values {
+                    value.write(out);
+                }
+            }
+            Map(fields) => {
+                encode::write_map_len(out, u32::try_from(fields.len()).unwrap()).unwrap();
+                for (name, value) in fields {
+                    encode::write_str(out, name).unwrap();
+                    value.write(out);
+                }
+            }
+        }
+    }
+
+    fn message(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.write(&mut out);
+        out
+    }
+}
+
+fn ints(values: &[i64]) -> Value {
+    List(values.iter().copied().map(Int).collect())
+}
+
+fn mk_batch(events: Vec<Value>) -> Value {
+    List(vec![Float(1.5), List(events), Int(3)])
+}
+
+/// Two blocks of two ids with everything that an engine says of them.
+fn fields() -> Vec<(&'static str, Value)> {
+    vec![
+        ("block_hashes", List(vec![Int(-2), Big(u64::MAX - 7)])),
+        ("parent_block_hash", Bytes(&[9, 9, 0, 0, 0, 0, 0, 0, 1, 2])),
+        ("token_ids", ints(&[1, 200, 70_000, 5])),
+        ("block_size", Int(2)),
+        ("lora_id", Int(7)),
+        ("medium", Text("CPU")),
+        ("lora_name", Text("sql")),
+        (
+            "extra_keys",
+            List(vec![List(vec![Text("sql"), Text("tenant")]), Nil]),
+        ),
+        ("group_idx", Int(1)),
+        ("kv_cache_spec_kind", Text("full_attention")),
+        ("kv_cache_spec_sliding_window", Nil),
+    ]
+}
+
+fn as_array(tag: &'static str, fields: Vec<(&'static str, Value)>) -> Value {
+    let values = fields.into_iter().map(|(_, value)| value);
+    List(std::iter::once(Text(tag)).chain(values).collect())
+}
+
+/// The tag at the end: a map has no order.
+fn as_map(tag: &'static str, mut fields: Vec<(&'static str, Value)>) -> Value {
+    fields.push(("type", Text(tag)));
+    Map(fields)
+}
+
+#[test]
+fn arrays_and_maps_of_events_are_the_same_in_any_mix() {
+    let events = |as_event: fn(&'static str, Vec<(&'static str, Value)>) -> Value| {
+        vec![
+            as_event("BlockStored", fields()),
+            as_event(
+                "BlockRemoved",
+                vec![
+                    ("block_hashes", ints(&[5])),
+                    ("medium", Text("disk")),
+                    ("group_idx", Int(1)),
+                ],
+            ),
+            as_event("AllBlocksCleared", vec![]),
+        ]
+    };
+    let mut removed = Removed::default();
+    (removed.hashes, removed.tier, removed.group) = (vec![5], Tier::Disk, Some(1));
+    for events in [events(as_array), events(as_map)] {
+        let in_map = Map(vec![
+            ("data_parallel_rank", Int(3)),
+            ("events", List(events.clone())),
+            ("ts", Float(1.5)),
+        ]);
+        for batch in [mk_batch(events.clone()), in_map] {
+            let message = batch.message();
+            let read = Batch::read(&message).unwrap();
+            assert_eq!(read.rank, Some(3));
+            let [Event::Stored(stored), gone, Event::Cleared] = &read.events[..] else {
+                panic!("{read:?}");
+            };
+            assert_eq!(*gone, Event::Removed(removed.clone()));
+            assert_eq!(stored.hashes, [u64::MAX - 1, u64::MAX - 7]);
+            assert_eq!(stored.parent, Some(0x0102));
+            assert_eq!(stored.ids, [1, 200, 70_000, 5]);
+            assert_eq!((stored.block_size, stored.tier), (2, Tier::Host));
+            assert_eq!((stored.lora_name, stored.group), (Some("sql"), Some(1)));
+            assert!(stored.is_full_attention);
+            let mut keys = stored.extra_keys.clone();
+            assert_eq!(keys.next_block(Some("sql")), BlockKeys::Salt("tenant"));
+            assert_eq!(keys.next_block(Some("sql")), BlockKeys::None);
+            assert_eq!(keys.next_block(Some("sql")), BlockKeys::None);
+        }
+    }
+}
+
+#[test]
+fn old_and_new_engines_are_read() {
+    // where SGLang ended once
+    let old = as_array("BlockStored", fields()[..5].to_vec());
+    // and fields that are not known here
+    let mut new = fields();
+    new.push(("later", Map(vec![("deep", List(vec![Nil, Float(1.0)]))])));
+    let unknown = List(vec![Text("BlockMoved"), Map(vec![])]);
+    let message = List(vec![
+        Float(1.5),
+        List(vec![
+            old,
+            as_array("BlockStored", new.clone()),
+            unknown,
+            as_map("BlockStored", new),
+        ]),
+    ])
+    .message();
+    let batch = Batch::read(&message).unwrap();
+    let [Event::Stored(old), Event::Stored(new), Event::Stored(other)] = &batch.events[..] else {
+        panic!("{batch:?}");
+    };
+    assert_eq!(
+        (old.tier, old.lora_name, old.is_full_attention),
+        (Tier::Gpu, None, true)
+    );
+    assert_eq!((new, batch.rank), (other, None));
+}
+
+#[rstest]
+#[case::no_kind(Nil, Nil, true)]
+#[case::sink(Text("sink_full_attention"), Nil, true)]
+#[case::mla(Text("mla_attention"), Nil, true)]
+#[case::window_without_kind(Nil, Int(128), false)]
+#[case::window(Text("sliding_window"), Int(128), false)]
+#[case::state(Text("mamba"), Nil, false)]
+fn only_full_attention_is_full_attention(
+    #[case] kind: Value,
+    #[case] window: Value,
+    #[case] full: bool,
+) {
+    let mut fields = fields();
+    (fields[9].1, fields[10].1) = (kind, window);
+    let message = mk_batch(vec![as_array("BlockStored", fields)]).message();
+    let batch = Batch::read(&message).unwrap();
+    let Event::Stored(stored) = &batch.events[0] else {
+        panic!("{batch:?}");
+    };
+    assert_eq!(stored.is_full_attention, full);
+}
+
+#[rstest]
+#[case::number(List(vec![Int(1)]), BlockKeys::Other)]
+#[case::position(List(vec![List(vec![Text("image"), Int(0)])]), BlockKeys::Other)]
+#[case::two(List(vec![Text("a"), Text("b")]), BlockKeys::Other)]
+#[case::bare(Text("a"), BlockKeys::Salt("a"))]
+#[case::adapter(List(vec![Text("sql")]), BlockKeys::None)]
+#[case::nothing(List(vec![]), BlockKeys::None)]
+fn keys_of_blocks_are_adapter_salt_or_other(#[case] key: Value, #[case] expected: BlockKeys<'_>) {
+    let mut fields = fields();
+    fields[7].1 = List(vec![key, Nil]);
+    let message = mk_batch(vec![as_array("BlockStored", fields)]).message();
+    let batch = Batch::read(&message).unwrap();
+    let Event::Stored(stored) = &batch.events[0] else {
+        panic!("{batch:?}");
+    };
+    let mut keys = stored.extra_keys.clone();
+    assert_eq!(keys.next_block(Some("sql")), expected);
+    assert_eq!(keys.next_block(Some("sql")), BlockKeys::None);
+}
+
+/// Deep, long and wrong: each is refused for what it is.
+#[rstest]
+#[case::empty(vec![], "truncated")]
+#[case::no_list(vec![0x05], "wrong-type")]
+#[case::a_billion_events([&[0x92, 0x00, 0xdd][..], &1_000_000_000_u32.to_be_bytes()].concat(), "oversized")]
+#[case::a_billion_skipped([&[0x91, 0xdf][..], &1_000_000_000_u32.to_be_bytes()].concat(), "oversized")]
+#[case::long_text(vec![0x92, 0x00, 0x91, 0x91, 0xdb, 0xff, 0xff, 0xff, 0xff], "oversized")]
+#[case::deep(vec![0x91; 1_000_000], "oversized")]
+#[case::float_id(mk_batch(vec![as_array("BlockStored", vec![("", ints(&[1])), ("", Nil), ("", List(vec![Float(1.0)]))])]).message(), "wrong-type")]
+#[case::negative_id(mk_batch(vec![as_array("BlockStored", vec![("", ints(&[1])), ("", Nil), ("", ints(&[-1]))])]).message(), "wrong-type")]
+#[case::text_hash(mk_batch(vec![as_array("BlockRemoved", vec![("", List(vec![Text("a")]))])]).message(), "wrong-type")]
+fn what_lies_is_refused(#[case] message: Vec<u8>, #[case] reason: &str) {
+    let error = Batch::read(&message).unwrap_err();
+    assert_eq!(error.reason(), reason, "{error}");
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = Batch::read(&bytes);
+    }
+
+    /// A good message with a few bytes changed or cut off.
+    #[test]
+    fn damaged_messages_are_read_or_refused(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let events = vec![as_array("BlockStored", fields()), as_map("BlockStored", fields())];
+        let mut message = mk_batch(events).message();
+        for (at, byte) in changes {
+            let at = at.index(message.len());
+            message[at] = byte;
+        }
+        message.truncate(cut.index(message.len()) + 1);
+        if let Ok(batch) = Batch::read(&message) {
+            for event in batch.events {
+                if let Event::Stored(mut stored) = event {
+                    for _ in 0..stored.hashes.len() {
+                        stored.extra_keys.next_block(None);
+                    }
+                }
+            }
+        }
+    }
+}
