@@ -196,7 +196,7 @@ fn nvext_splices(
     splice_object(body, nvext.clone(), &edits)
 }
 
-fn member<'a>(name: &'a str, at: Option<Range<usize>>, value: Option<Bytes>) -> MemberEdit<'a> {
+fn member(name: &str, at: Option<Range<usize>>, value: Option<Bytes>) -> MemberEdit<'_> {
     MemberEdit {
         name,
         value_at: at,

@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 use rstest::rstest;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use super::*;
@@ -29,19 +30,20 @@ fn applied(body: &str, splices: Vec<Splice>) -> String {
 fn edited(body: &str, edits: &[&str]) -> String {
     let place = |name: &str| {
         let key = body.find(&format!("\"{name}\"")).unwrap();
-        let value = key + body[key..].find(':').unwrap() + 1;
-        let value = value + body[value..].find(|c: char| c != ' ').unwrap();
-        let mut values =
-            serde_json::Deserializer::from_str(&body[value..]).into_iter::<serde::de::IgnoredAny>();
+        let (_, member) = body.split_at(key);
+        let (_, value) = member.split_once(':').unwrap();
+        let value = value.trim_start();
+        let start = body.len() - value.len();
+        let mut values = serde_json::Deserializer::from_str(value).into_iter::<IgnoredAny>();
         values.next().unwrap().unwrap();
-        value..value + values.byte_offset()
+        start..start + values.byte_offset()
     };
     let edits: Vec<MemberEdit<'_>> = edits
         .iter()
         .map(|edit| match edit.split_once('=') {
             None => MemberEdit {
-                name: &edit[1..],
-                value_at: Some(place(&edit[1..])),
+                name: "",
+                value_at: Some(place(edit.trim_start_matches('-'))),
                 value: None,
             },
             Some((name, value)) => MemberEdit {
@@ -146,9 +148,9 @@ fn written(depth: u32) -> impl Strategy<Value = Written> {
             }
             let comma = if written.members.is_empty() { "" } else { "," };
             let json = Value::from(key.as_str());
-            written.text += &format!("{comma}{a}{json}{b}:{c}");
+            written.text += &[comma, &a, &json.to_string(), &b, ":", &c].concat();
             let start = written.text.len();
-            written.text += &format!("{value}{d}");
+            written.text += &[&*value, &d].concat();
             written.members.push((key, start..start + value.len()));
         }
         written.text.push('}');
