@@ -251,6 +251,3 @@ impl LoadError {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

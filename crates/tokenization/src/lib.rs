@@ -10,8 +10,11 @@
 //!                                  ▼ encode: text ──► parts ──► SegmentCache, tokenizer ──► ids
 //! ```
 
+mod catalogue;
 mod chat;
 mod files;
+#[cfg(test)]
+mod fixtures;
 mod json;
 mod model;
 mod python;
@@ -19,6 +22,7 @@ mod segment;
 mod template;
 mod tokenizer;
 
+pub use catalogue::{Catalogue, CatalogueError, ModelEntry, Served};
 pub use files::LoadError;
 pub use model::{Api, ContentFormatOption, EncodeOptions, Model, ModelSource, Prompt};
 pub use segment::{EncodedBytes, SegmentCache};

@@ -1,6 +1,6 @@
 //! A model that is loaded: from a client's body to ids.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use jiff::civil::DateTime;
 use minijinja::{Value, value::ValueKind};
@@ -119,6 +119,27 @@ impl Model {
     /// [`LoadError`] when a file cannot be read or used.
     pub fn load(source: &ModelSource<'_>, number: u64) -> Result<Self, LoadError> {
         let files = ModelFiles::read(source.directory, source.chat_template)?;
+        Self::from_files(source, files, number)
+    }
+
+    /// The same one, if `former` was loaded by the same source from files of the same contents.
+    pub(crate) fn load_unless_same(
+        source: &ModelSource<'_>,
+        former: Option<&Arc<Self>>,
+        next_number: impl FnOnce() -> u64,
+    ) -> Result<Arc<Self>, LoadError> {
+        let files = ModelFiles::read(source.directory, source.chat_template)?;
+        match former.filter(|former| former.tag == files.tag) {
+            Some(former) => Ok(former.clone()),
+            None => Self::from_files(source, files, next_number()).map(Arc::new),
+        }
+    }
+
+    fn from_files(
+        source: &ModelSource<'_>,
+        files: ModelFiles,
+        number: u64,
+    ) -> Result<Self, LoadError> {
         let tokenizer = Tokenizer::from_bytes(&files.tokenizer, number).map_err(|error| {
             LoadError::Unusable(source.directory.join("tokenizer.json"), error.to_string())
         })?;
