@@ -145,7 +145,7 @@ mod tests {
     #[case::float(BodyForm::Json, b"[1.5]", None, 400)]
     #[case::cut_off(BodyForm::Binary, b"12345", None, 400)]
     #[case::count(BodyForm::Json, b"[1,2]", Some(3), 400)]
-    #[case::too_large(BodyForm::Binary, &[0; MAX_BYTES + 4], None, 413)]
+    #[case::too_large(BodyForm::Binary, &vec![0; MAX_BYTES + 4], None, 413)]
     fn a_body_without_its_ids_is_refused(
         #[case] form: BodyForm,
         #[case] body: &[u8],

@@ -201,9 +201,10 @@ fn conversation_message(message: &Value, format: ContentFormat) -> Result<Value,
     let role = role.ok_or_else(|| bad("a message has no role"))?;
     let parts = content_parts(message)?;
     let as_text = format == ContentFormat::Text || role.as_str() == Some("tool");
-    let content = match as_text {
-        true => joined(&parts, format),
-        false => parts,
+    let content = if as_text {
+        joined(&parts, format)
+    } else {
+        parts
     };
     let mut result = object([("role", role.clone()), ("content", content)]);
     match role.as_str() {

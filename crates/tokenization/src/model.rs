@@ -88,6 +88,9 @@ pub struct Model {
 
 impl Api {
     /// By the client's path, or by the body where there is none. Of other paths: none.
+    ///
+    /// # Errors
+    /// [`Refusal`] when the body has to be read for it, and is no JSON object.
     pub fn of(path: Option<&str>, body: &str) -> Result<Option<Self>, Refusal> {
         if let Some(path) = path {
             return Ok(Self::of_path(path));
@@ -231,10 +234,9 @@ impl Model {
             .of(body.has_tools())
             .ok_or_else(|| Refusal::Unsupported("the model has no chat template".to_owned()))?;
         let format = match self.content_format {
-            ContentFormatOption::String => ContentFormat::Text,
             ContentFormatOption::OpenAi => ContentFormat::Parts,
             ContentFormatOption::Auto if template.iterates_content() => ContentFormat::Parts,
-            ContentFormatOption::Auto => ContentFormat::Text,
+            ContentFormatOption::Auto | ContentFormatOption::String => ContentFormat::Text,
         };
         let variables = body.variables(&self.special_tokens, format)?;
         Ok(template.render(variables, now)?)

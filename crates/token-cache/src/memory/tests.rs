@@ -3,7 +3,7 @@ use rand::{SeedableRng, rngs::StdRng};
 
 use super::*;
 
-const TTL: Duration = Duration::from_secs(300);
+const TTL: Duration = Duration::from_mins(5);
 
 fn keys(count: usize) -> Vec<TokenKey> {
     let mut rng = StdRng::seed_from_u64(1);

@@ -54,8 +54,12 @@ fn prompt(model: &Model, api: Api, body: &str) -> Result<Prompt, Refusal> {
     model.prompt(api, body, date(2024, 7, 6).at(9, 5, 3, 0))
 }
 
+fn mk_model(files: &[(&str, &str)]) -> Model {
+    load(&mk_directory(files)).unwrap()
+}
+
 fn chat(files: &[(&str, &str)], extra: &str) -> Result<String, Refusal> {
-    let model = load(&mk_directory(files)).unwrap();
+    let model = mk_model(files);
     let body = format!(r#"{{"messages":[{{"role":"user","content":"hi"}}]{extra}}}"#);
     match prompt(&model, Api::Chat, &body)? {
         Prompt::Text {
@@ -170,7 +174,7 @@ fn text(text: &str, add_special_tokens: bool) -> Prompt {
 #[case::ids(r#"{"prompt":[1,2]}"#, Prompt::Ids(vec![1, 2]))]
 #[case::ids_of_a_list(r#"{"prompt":[[1,2]]}"#, Prompt::Ids(vec![1, 2]))]
 fn one_prompt_is_taken_in_each_of_its_forms(#[case] body: &str, #[case] expected: Prompt) {
-    let model = load(&mk_directory(&[])).unwrap();
+    let model = mk_model(&[]);
     assert_eq!(prompt(&model, Api::Completions, body), Ok(expected));
 }
 
@@ -185,14 +189,14 @@ fn one_prompt_is_taken_in_each_of_its_forms(#[case] body: &str, #[case] expected
 #[case::several(r#"{"prompt":["a","b"]}"#, "unsupported")]
 #[case::several_of_ids(r#"{"prompt":[[1],[2]]}"#, "unsupported")]
 fn other_prompts_are_refused(#[case] body: &str, #[case] reason: &str) {
-    let model = load(&mk_directory(&[])).unwrap();
+    let model = mk_model(&[]);
     let refusal = prompt(&model, Api::Completions, body).unwrap_err();
     assert_eq!(refusal.reason(), reason, "{refusal:?}");
 }
 
 #[test]
 fn only_string_prompts_get_the_tokenizers_own_tokens() {
-    let model = load(&mk_directory(&[("chat_template.jinja", TEMPLATE)])).unwrap();
+    let model = mk_model(&[("chat_template.jinja", TEMPLATE)]);
     let options = EncodeOptions {
         cache: SegmentCache::new(1 << 20, 1),
         verify_sample: 1.0,

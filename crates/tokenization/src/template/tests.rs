@@ -64,8 +64,8 @@ fn rendered(template: &str, variables_json: &str) -> Result<String, TemplateErro
 /// Whether we do what Python does: the kind of its errors is its own.
 fn agrees(result: &Result<String, TemplateError>, expected: &Expected) -> bool {
     match (result, expected) {
-        (Ok(text), Expected::Text(expected)) => text == expected,
-        (Err(TemplateError::Raised(text)), Expected::Raised(expected)) => text == expected,
+        (Ok(text), Expected::Text(expected))
+        | (Err(TemplateError::Raised(text)), Expected::Raised(expected)) => text == expected,
         (Err(TemplateError::Failed(_) | TemplateError::Syntax(_)), Expected::Fails(_)) => true,
         _ => false,
     }

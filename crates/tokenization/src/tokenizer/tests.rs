@@ -48,7 +48,7 @@ fn unigram(scheme: PrependScheme) -> Vec<u8> {
     )
 }
 
-/// As in models converted from SentencePiece: no pre-tokenizer, all in the normalizer.
+/// As in models converted from `SentencePiece`: no pre-tokenizer, all in the normalizer.
 fn prepending_bpe() -> Vec<u8> {
     let normalizers = vec![
         Prepend::new("▁".to_owned()).into(),
