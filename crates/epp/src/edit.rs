@@ -6,39 +6,18 @@
 use std::{borrow::Cow, ops::Range};
 
 use bytes::Bytes;
-use smallvec::SmallVec;
+use processor_api::{Splice, SpliceError, Splices};
 
 /// Changes of one request. A header is never both set and removed: the later call counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Edit {
     set: Vec<(HeaderName, Bytes)>,
     remove: Vec<HeaderName>,
-    /// By place, without overlap.
-    body: Vec<Splice>,
-}
-
-/// A part of the body and what stands there instead. An empty part inserts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Splice {
-    /// The bytes that go.
-    pub at: Range<usize>,
-    /// The bytes that come.
-    pub with: Bytes,
+    body: Splices,
 }
 
 /// In lower case, as in HTTP/2.
 pub(crate) type HeaderName = Cow<'static, str>;
-
-/// Why a splice is refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum EditError {
-    /// Its end is before its start.
-    #[error("the splice at {} ends at {}: give the smaller place first", .0.start, .0.end)]
-    Reversed(Range<usize>),
-    /// Another splice changes the same bytes.
-    #[error("the splice of bytes {} to {} overlaps another one: change each byte once", .0.start, .0.end)]
-    Overlap(Range<usize>),
-}
 
 // === impl Edit ===
 
@@ -60,25 +39,20 @@ impl Edit {
     /// Adds a splice, in any order; of two insertions at one place the earlier call comes first.
     ///
     /// # Errors
-    /// [`EditError`] when the range is reversed, or overlaps that of another splice.
-    pub(crate) fn splice(&mut self, splice: Splice) -> Result<(), EditError> {
-        let Range { start, end } = splice.at;
-        if end < start {
-            return Err(EditError::Reversed(splice.at));
-        }
-        let index = self.body.partition_point(|before| before.at.end <= start);
-        if self.body.get(index).is_some_and(|next| next.at.start < end) {
-            return Err(EditError::Overlap(splice.at));
-        }
-        self.body.insert(index, splice);
-        Ok(())
+    /// [`SpliceError`] when the range is reversed, or overlaps that of another splice.
+    pub(crate) fn splice(&mut self, splice: Splice) -> Result<(), SpliceError> {
+        self.body.add(splice)
     }
 
     /// Puts `model` where the JSON string of the client's model is, quotes included.
     ///
     /// # Errors
-    /// [`EditError`] when something else there is changed already.
-    pub(crate) fn rewrite_model(&mut self, at: Range<usize>, model: &str) -> Result<(), EditError> {
+    /// [`SpliceError`] when something else there is changed already.
+    pub(crate) fn rewrite_model(
+        &mut self,
+        at: Range<usize>,
+        model: &str,
+    ) -> Result<(), SpliceError> {
         let json = serde_json::Value::from(model).to_string();
         let with = Bytes::from(json);
         self.splice(Splice { at, with })
@@ -106,26 +80,13 @@ impl Edit {
 
     /// The parts of the changed body, none empty: slices of `body`, and what replaces the rest of it. A
     /// splice counts as cut off at the body's end.
-    pub(crate) fn apply_body(&self, mut body: Bytes) -> impl Iterator<Item = Bytes> + use<> {
-        let mut parts: SmallVec<[Bytes; 3]> = SmallVec::new();
-        let mut passed: usize = 0;
-        for Splice { at, with } in &self.body {
-            let kept = at.start.saturating_sub(passed).min(body.len());
-            parts.push(body.split_to(kept));
-            parts.push(with.clone());
-            let _ = body.split_to(at.len().min(body.len()));
-            passed = at.end;
-        }
-        parts.push(body);
-        parts.into_iter().filter(|part| !part.is_empty())
+    pub(crate) fn apply_body(&self, body: Bytes) -> impl Iterator<Item = Bytes> + use<> {
+        self.body.apply(body)
     }
 
     /// Bytes of a body of `len` bytes once it is changed.
     pub(crate) fn body_len_after(&self, len: usize) -> usize {
-        self.body.iter().fold(len, |total, Splice { at, with }| {
-            let gone = at.end.min(len).saturating_sub(at.start.min(len));
-            total.saturating_sub(gone).saturating_add(with.len())
-        })
+        self.body.len_after(len)
     }
 
     fn forget(&mut self, name: &str) {

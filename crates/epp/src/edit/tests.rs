@@ -87,7 +87,7 @@ fn overlapping_splices_are_refused(#[case] at: Range<usize>) {
     let mut edit = mk_edit(&[(2..5, "x")]);
     let before = edit.clone();
     let error = edit.splice(mk_splice(at.clone(), "y")).unwrap_err();
-    assert_eq!(error, EditError::Overlap(at));
+    assert_eq!(error, SpliceError::Overlap(at));
     assert_eq!(edit, before);
 }
 
@@ -97,7 +97,7 @@ fn a_reversed_splice_is_refused() {
     let error = Edit::default()
         .splice(mk_splice(at.clone(), ""))
         .unwrap_err();
-    assert_eq!(error, EditError::Reversed(at));
+    assert_eq!(error, SpliceError::Reversed(at));
 }
 
 #[test]
@@ -175,7 +175,7 @@ proptest! {
             let _ = edit.splice(Splice { at, with: with.into() });
         }
         let mut want = body.clone();
-        for Splice { at, with } in edit.body.iter().rev() {
+        for Splice { at, with } in edit.body.as_slice().iter().rev() {
             let at = at.start.min(body.len())..at.end.min(body.len());
             want.splice(at, with.iter().copied());
         }
