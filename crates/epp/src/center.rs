@@ -1,7 +1,7 @@
 //! The Metadata-Center, as decisions and requests of this endpoint picker use it: picks are made there, and what becomes of
 //! requests is reported there.
 
-use std::{collections::HashMap, fmt, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use futures::{FutureExt, future::BoxFuture};
@@ -40,7 +40,7 @@ pub(crate) struct Center {
     /// Prompt caches count.
     uses_caches: bool,
     /// By cluster; written when a cluster has its first request.
-    charges: ArcSwap<HashMap<Cluster, Charges>>,
+    charges: ArcSwap<BTreeMap<Cluster, Charges>>,
     /// Held while it is written.
     adding: Mutex<Warned>,
 }
@@ -115,7 +115,7 @@ impl Center {
     fn add(&self, cluster: &Cluster) -> Result<Charges, TooManyClusters> {
         let _adding = self.adding.lock();
         let charges = self.client.charges(cluster)?;
-        let mut all = HashMap::clone(&self.charges.load());
+        let mut all = BTreeMap::clone(&self.charges.load());
         all.insert(cluster.clone(), charges.clone());
         self.charges.store(Arc::new(all));
         Ok(charges)

@@ -220,10 +220,9 @@ impl Director {
         }
     }
 
-    /// Has picks by load and caches made elsewhere.
+    /// Has picks by load and caches made elsewhere, if there is somebody.
     #[must_use]
-    pub fn asking(self, elsewhere: Arc<dyn PickElsewhere>) -> Self {
-        let elsewhere = Some(elsewhere);
+    pub fn asking(self, elsewhere: Option<Arc<dyn PickElsewhere>>) -> Self {
         Self { elsewhere, ..self }
     }
 
@@ -320,7 +319,9 @@ impl Director {
         self.prefix.tend(&snapshot, &gone);
         let forgotten = self.chunks.tend(&snapshot, &gone, now);
         if let Some(elsewhere) = &self.elsewhere {
-            forgotten.into_iter().for_each(|it| elsewhere.forget(it));
+            for endpoint in forgotten {
+                elsewhere.forget(endpoint);
+            }
         }
         self.queue
             .reconfigure(flow_config(&self.config.load().flow_control));

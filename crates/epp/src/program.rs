@@ -85,8 +85,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         unused,
     } = args;
     unused.check()?;
-    let center = center.settings(&mut rand::rng())?;
-    center.check()?;
+    let center = center.checked()?;
     let freshness = freshness(&pool);
     let (config, reloads) = configuration(config, freshness)?;
     let (planner, plans) = Planner::begin(config.clone())
@@ -121,12 +120,9 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let tracing = spawn_spans(&mut tasks, &tracing, &pool, &mut registry, &mut ends);
     let director = parts.director(config.clone(), &requests, &listen);
     let log = spawn_access_log(&mut tasks, config.clone(), &mut registry, &mut ends)?;
+    let center = spawn_center(&mut tasks, &center, clock, &mut registry, &mut ends)?;
     let director = director.named(pool.namespace(), pool.display_name());
-    let director = match spawn_center(&mut tasks, &center, clock, &mut registry, &mut ends)? {
-        Some(center) => director.asking(center),
-        None => director,
-    };
-    let director = Arc::new(director.logging_to(log));
+    let director = Arc::new(director.logging_to(log).asking(center));
     registry.register_collector(Box::new(DirectorCollector {
         pool: pool.display_name().to_owned(),
         director: Arc::clone(&director),

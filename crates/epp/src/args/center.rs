@@ -177,7 +177,7 @@ const MAX_DEADLINE: Duration = Duration::from_mins(1);
 impl CenterSettings {
     /// # Errors
     /// For what the client does not do yet.
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+    fn check(&self) -> Result<(), ConfigError> {
         let missing = [
             (
                 self.api != CenterApi::Isthmus,
@@ -211,6 +211,13 @@ impl CenterSettings {
 // === impl MetadataCenterArgs ===
 
 impl MetadataCenterArgs {
+    /// As [`settings`](Self::settings), of what there is.
+    pub(crate) fn checked(&self) -> Result<CenterSettings, ConfigError> {
+        let settings = self.settings(&mut rand::rng())?;
+        settings.check()?;
+        Ok(settings)
+    }
+
     /// What the flags say. Former names count less, and are warned of.
     ///
     /// # Errors

@@ -8,12 +8,13 @@ use super::models::Resolved;
 use crate::{
     body::Parsed,
     config::InForce,
-    edit::{Edit, Splice},
+    edit::Edit,
     extproc::{BodyMode, Query, RequestHead},
     llm::{LlmError, Match, TraceId},
     reject::Reject,
     tap::ResponseTap,
 };
+use processor_api::Splice;
 
 /// A server that answers in pieces that were compressed cannot be understood.
 const ACCEPT_ENCODING: &str = "accept-encoding";

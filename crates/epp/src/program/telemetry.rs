@@ -17,6 +17,7 @@ use crate::{
     args::{CenterSettings, PoolArgs, TracingArgs},
     center::Center,
     config::CurrentConfig,
+    director::PickElsewhere,
     llm::AccessLogger,
     spans::{SpanMetrics, Tracing},
 };
@@ -54,7 +55,7 @@ pub(super) fn spawn_center(
     clock: Clock,
     registry: &mut Registry,
     ends: &mut Ends,
-) -> anyhow::Result<Option<Arc<Center>>> {
+) -> anyhow::Result<Option<Arc<dyn PickElsewhere>>> {
     if !settings.enabled {
         return Ok(None);
     }

@@ -98,7 +98,7 @@ fn mk_asking(endpoints: &'static [&'static str]) -> (Arc<Elsewhere>, Arc<Shared>
     let config = CurrentConfig::new(config);
     let director = Director::new(pool, config, Options::default(), Clock::start());
     let by: Arc<dyn PickElsewhere> = Arc::<Elsewhere>::clone(&elsewhere);
-    let director = director.asking(by);
+    let director = director.asking(Some(by));
     let shared = mk_shared_around(director, 1 << 20, &mut Registry::default());
     (elsewhere, shared)
 }
