@@ -61,10 +61,10 @@ async fn what_is_wrong_with_a_request_is_named() {
             "method",
         ),
         (
-            "DELETE /v1/load/stats/r?strict=true",
+            "DELETE /v1/load/stats/other?strict=true",
             "",
             40_401_404,
-            "request r is unknown",
+            "request other is unknown",
             "unknown-request",
         ),
     ];
@@ -119,7 +119,7 @@ async fn a_refused_batch_says_how_to_go_on() {
         40_901_003,
         "the owner is at batch 2",
         "stale-seq",
-        r#"{"applied":true}"#,
+        r#"{"applied":true,"last":2}"#,
     );
     let reply = batch(&mut client, 5, 1, false).await;
     check(
@@ -127,7 +127,7 @@ async fn a_refused_batch_says_how_to_go_on() {
         40_901_003,
         "the owner is at batch 2",
         "stale-seq",
-        r#"{"applied":false}"#,
+        r#"{"applied":false,"last":2}"#,
     );
 }
 
