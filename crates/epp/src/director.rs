@@ -35,6 +35,7 @@ mod queue;
 mod session;
 
 pub use collector::DirectorCollector;
+use elsewhere::Awaited;
 pub use elsewhere::PickElsewhere;
 pub(crate) use elsewhere::{Asking, ChargeElsewhere, Picking};
 pub use models::ModelMatch;
@@ -93,6 +94,8 @@ pub struct Director {
     access_log: Option<AccessLogger>,
     /// Who picks by load and caches; absent: this endpoint picker.
     elsewhere: Option<Arc<dyn PickElsewhere>>,
+    /// Of requests whose picks are made there.
+    awaited: Awaited,
 }
 
 /// What flags say of decisions.
@@ -201,6 +204,7 @@ impl Director {
             picks: None,
             access_log: None,
             elsewhere: None,
+            awaited: Awaited::default(),
         }
     }
 
@@ -532,7 +536,9 @@ impl Director {
         SCRATCH.with_borrow_mut(|Scratch { table, .. }| {
             let snapshot = self.pool.0.snapshot.load();
             snapshot.read_into(table, self.clock.now(), freshness, false);
-            config.detector.saturation(table)
+            config
+                .detector
+                .saturation_with(table, self.awaited.unplaced())
         })
     }
 

@@ -9,7 +9,7 @@ use clap::{Parser, ValueEnum};
 use metadata::Limits;
 use process::{ConfigError, LogArgs, Size, Span};
 
-use crate::redis::RedisOptions;
+use crate::redis::{RedisOptions, RedisUrl};
 
 /// Metadata-Center: the load of model servers and the prompts that they have seen, shared by the endpoint pickers of their
 /// pools.
@@ -62,9 +62,10 @@ pub struct StateArgs {
     /// Redis or Valkey, for several replicas.
     #[arg(long, env, value_enum, value_name = "PLACE", default_value_t = Backend::Memory)]
     pub backend: Backend,
-    /// The Redis of --backend redis: redis://, rediss:// or unix://, with the password if it needs one.
+    /// The Redis of --backend redis: redis://, rediss:// or unix://, with the password if it needs one; then rather by the
+    /// variable, which lists of processes do not show.
     #[arg(long, env, value_name = "URL", hide_env_values = true)]
-    pub redis_url: Option<String>,
+    pub redis_url: Option<RedisUrl>,
     /// Each call to Redis ends after so long.
     #[arg(long, env, value_name = "DURATION", default_value = "50ms")]
     pub redis_timeout: Span,

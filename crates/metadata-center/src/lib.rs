@@ -36,4 +36,4 @@ pub use service::{Service, Settings};
 pub use tls::Acceptor;
 pub use token::Tokens;
 
-pub use self::redis::{Redis, RedisOptions, RedisUrlError};
+pub use self::redis::{Redis, RedisOptions, RedisUrl, RedisUrlError};

@@ -22,6 +22,7 @@ mod sweep;
 mod view;
 
 use std::{
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering},
@@ -49,8 +50,8 @@ use crate::engine::{BootId, CacheLog, Engine};
 /// Where the Redis is, and the bounds of what is kept there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisOptions {
-    /// `redis://`, `rediss://` or `unix://`, with the password if it needs one.
-    pub url: String,
+    /// Where it is.
+    pub url: RedisUrl,
     /// Each call to Redis ends after so long.
     pub timeout: Duration,
     /// As of the memory engine. `cache_max_bytes` is of this replica.
@@ -58,6 +59,10 @@ pub struct RedisOptions {
     /// Bytes in Redis for what replicas save of prompts, so that one that starts learns it.
     pub cache_log_max_bytes: u64,
 }
+
+/// `redis://`, `rediss://` or `unix://`, with the password if it needs one, which no debug output has.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisUrl(String);
 
 /// The state in a Redis.
 ///
@@ -103,13 +108,27 @@ enum Health {
 
 impl RedisOptions {
     /// With the default deadline and bounds.
-    pub fn new(url: impl Into<String>) -> Self {
+    pub fn new(url: impl Into<RedisUrl>) -> Self {
         Self {
             url: url.into(),
             timeout: Duration::from_millis(50),
             limits: Limits::default(),
             cache_log_max_bytes: 256 << 20,
         }
+    }
+}
+
+// === impl RedisUrl ===
+
+impl From<String> for RedisUrl {
+    fn from(url: String) -> Self {
+        Self(url)
+    }
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RedisUrl(..)")
     }
 }
 
@@ -146,7 +165,7 @@ impl Shared {
             limits,
             cache_log_max_bytes,
             clock,
-            link: Link::new(&url, timeout)?,
+            link: Link::new(&url.0, timeout)?,
             scripts: Scripts::new(ToOwned::to_owned),
             directory: Directory::default(),
             cache: CacheIndex::new(limits.cache_max_bytes),
@@ -233,8 +252,7 @@ impl Engine for Redis {
     }
 
     async fn purge(&self, cluster: &Cluster, ip: Address) -> Result<(), Fault> {
-        self.shared.purge(cluster, ip).await;
-        Ok(())
+        self.shared.purge(cluster, ip).await
     }
 
     async fn clusters(&self) -> Result<Vec<ClusterState>, Fault> {

@@ -170,7 +170,10 @@ impl<T: Transport> Service<T> {
             Err(_) => Err(Unavailable::Timeout(within)),
             Ok(Err(error)) => Err(error.into()),
             Ok(Ok(reply)) => {
-                self.note_boot(reply.boot);
+                // One that cannot reach its store does not know whether that lost anything.
+                if !reply.status.is_server_error() {
+                    self.note_boot(reply.boot);
+                }
                 answer::read(&reply)
             }
         };

@@ -209,6 +209,7 @@ impl Lane {
         let Some(write) = outbox.take(shard) else {
             return Sent::Nothing(None);
         };
+        let is_end = !matches!(write, Write::Add(_));
         let named = match write {
             Write::Add(add) => Named::add(&add),
             Write::PromptDone(of) => Named::prompt_done(&of),
@@ -222,6 +223,12 @@ impl Lane {
             Ok(_) => {
                 outbox.settle(shard, true);
                 self.is_failing = false;
+            }
+            // A charge that nobody ends stays for minutes: what refused may be a proxy, or a token that changes.
+            Err(Unavailable::Refused(call))
+                if is_end && !matches!(call.status.as_u16(), 400 | 404) =>
+            {
+                return Sent::Failed(Unavailable::Refused(call));
             }
             Err(Unavailable::Refused(call)) => {
                 debug!(%call, shard, "a change is refused");

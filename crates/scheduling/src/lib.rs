@@ -55,7 +55,7 @@ pub use pick::{Choice, Chosen, Narrowed, NoPick, choose, choose_among, choose_ex
 pub use profile::{Picker, PickerKind, Profile, WeightedScorer};
 pub use registry::{LINGER, Registry};
 pub use request::{Allowed, DEFAULT_TRANSIT, MAX_LIST, Request, SessionAt, Subset};
-pub use saturation::{ConcurrencyMode, Detector};
+pub use saturation::{ConcurrencyMode, Detector, Unplaced};
 pub use scorer::{Scorer, SessionStrategy};
 pub use slot::Slot;
 pub use snapshot::{Entry, Roster, Snapshot};

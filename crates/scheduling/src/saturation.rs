@@ -27,6 +27,15 @@ pub enum Detector {
     },
 }
 
+/// Requests that are let through and have no endpoint yet: they count evenly, wherever they will go.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Unplaced {
+    /// How many there are.
+    pub requests: f64,
+    /// Tokens of their prompts.
+    pub tokens: f64,
+}
+
 /// What `concurrency-detector` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConcurrencyMode {
@@ -60,25 +69,37 @@ impl Detector {
     /// Saturation of the pool, the mean of its members; an empty pool is saturated. Of a member whose metrics are not fresh
     /// our own requests decide, so that stale metrics alone never shed or lock up.
     pub fn saturation(&self, table: &Table) -> f64 {
+        self.saturation_with(table, Unplaced::default())
+    }
+
+    /// As [`saturation`](Self::saturation), with these requests at the members too.
+    pub fn saturation_with(&self, table: &Table, unplaced: Unplaced) -> f64 {
         if table.is_empty() {
             return 1.0;
         }
+        let count = table.len() as f64;
+        let each = Unplaced {
+            requests: unplaced.requests / count,
+            tokens: unplaced.tokens / count,
+        };
         let members = 0..table.len();
-        let sum: f64 = members.map(|member| self.utilization(table, member)).sum();
-        sum / table.len() as f64
+        let sum: f64 = members
+            .map(|member| self.utilization(table, member, each))
+            .sum();
+        sum / count
     }
 
     /// As a filter: whether the endpoint takes nothing more.
     pub(crate) fn is_saturated(&self, table: &Table, member: usize) -> bool {
         let (Self::Utilization { headroom, .. } | Self::Concurrency { headroom, .. }) = self;
-        self.utilization(table, member) >= 1.0 + headroom
+        self.utilization(table, member, Unplaced::default()) >= 1.0 + headroom
     }
 
     /// Of one member, as a share of its limit.
-    fn utilization(&self, table: &Table, member: usize) -> f64 {
+    fn utilization(&self, table: &Table, member: usize, more: Unplaced) -> f64 {
         let is_fresh = table.quality.get(member) == Some(&Quality::Fresh);
         if !is_fresh && matches!(self, Self::Utilization { .. }) {
-            return Self::CONCURRENCY.utilization(table, member);
+            return Self::CONCURRENCY.utilization(table, member, more);
         }
         let share = |value: f64, limit: f64| if limit > 0.0 { value / limit } else { 1.0 };
         let at = |column: &[f64]| column.get(member).copied().unwrap_or(0.0);
@@ -87,7 +108,10 @@ impl Detector {
                 queue_depth,
                 kv_utilization,
                 ..
-            } => share(at(&table.waiting), *queue_depth).max(share(at(&table.kv), *kv_utilization)),
+            } => {
+                let waiting = at(&table.waiting) + more.requests;
+                share(waiting, *queue_depth).max(share(at(&table.kv), *kv_utilization))
+            }
             Self::Concurrency {
                 mode,
                 max_requests,
@@ -96,8 +120,8 @@ impl Detector {
             } => {
                 let in_flight = table.in_flight.get(member).copied().unwrap_or(0);
                 let tokens = table.tokens.get(member).copied().unwrap_or(0);
-                let requests = share(f64::from(in_flight), *max_requests);
-                let tokens = share(tokens as f64, *max_tokens);
+                let requests = share(f64::from(in_flight) + more.requests, *max_requests);
+                let tokens = share(tokens as f64 + more.tokens, *max_tokens);
                 match mode {
                     ConcurrencyMode::Requests => requests,
                     ConcurrencyMode::Tokens => tokens,

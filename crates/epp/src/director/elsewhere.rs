@@ -10,7 +10,10 @@ use std::{
     fmt,
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, ready},
 };
 
@@ -23,7 +26,7 @@ use metadata::{
     },
 };
 use scheduling::{
-    Endpoint, Moment, PickerKind, Profile, Scorer, Snapshot,
+    Endpoint, Moment, PickerKind, Profile, Scorer, Snapshot, Unplaced,
     inference_lb::{self, Growth},
     narrow,
 };
@@ -92,6 +95,18 @@ pub(crate) struct Asking {
     picks: BoxFuture<'static, Option<Picks>>,
     /// Who was asked for; absent once it is over.
     asked: Option<(Prepared, Vec<SocketAddr>)>,
+    unplaced: Option<UnplacedOne>,
+}
+
+/// Requests whose picks are awaited: they are in flight, and at no endpoint yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Awaited(Arc<(AtomicU64, AtomicU64)>);
+
+/// One of them, until its drop.
+#[derive(Debug)]
+struct UnplacedOne {
+    all: Awaited,
+    tokens: u64,
 }
 
 /// What became of it.
@@ -99,6 +114,37 @@ pub(crate) struct PickedElsewhere {
     prepared: Prepared,
     candidates: Vec<SocketAddr>,
     picks: Option<Picks>,
+    /// Until it counts at an endpoint.
+    _unplaced: Option<UnplacedOne>,
+}
+
+// === impl Awaited ===
+
+impl Awaited {
+    /// How much they are.
+    pub(super) fn unplaced(&self) -> Unplaced {
+        let (requests, tokens) = &*self.0;
+        Unplaced {
+            requests: requests.load(Ordering::Relaxed) as f64,
+            tokens: tokens.load(Ordering::Relaxed) as f64,
+        }
+    }
+
+    fn begin(&self, tokens: u32) -> UnplacedOne {
+        let tokens = u64::from(tokens);
+        self.0.0.fetch_add(1, Ordering::Relaxed);
+        self.0.1.fetch_add(tokens, Ordering::Relaxed);
+        let all = self.clone();
+        UnplacedOne { all, tokens }
+    }
+}
+
+impl Drop for UnplacedOne {
+    fn drop(&mut self) {
+        let (requests, tokens) = &*self.all.0;
+        requests.fetch_sub(1, Ordering::Relaxed);
+        tokens.fetch_sub(self.tokens, Ordering::Relaxed);
+    }
 }
 
 // === impl ChargeElsewhere ===
@@ -143,10 +189,12 @@ impl Future for Asking {
         }
         let picks = ready!(self.picks.as_mut().poll(cx));
         let asked = self.asked.take();
+        let unplaced = self.unplaced.take();
         Poll::Ready(asked.map(|(prepared, candidates)| PickedElsewhere {
             prepared,
             candidates,
             picks,
+            _unplaced: unplaced,
         }))
     }
 }
@@ -180,10 +228,12 @@ impl Director {
         };
         let trace_id = prepared.llm.as_ref().and_then(|llm| llm.trace_id.as_ref());
         let picks = by.pick(pick, trace_id);
+        let unplaced = Some(self.awaited.begin(prepared.request.prompt_tokens));
         Picking::Asked(Box::new(Asking {
             by: Arc::clone(by),
             picks,
             asked: Some((prepared, candidates)),
+            unplaced,
         }))
     }
 
@@ -211,12 +261,20 @@ impl Director {
             mut prepared,
             candidates,
             picks,
+            _unplaced,
         } = picked;
         let config = self.config.load();
         let now = self.clock.now();
         let snapshot = self.pool.snapshot();
         let Some((picks, llm)) = picks.zip(prepared.llm.as_deref_mut()) else {
-            return self.pick_by(&config, prepared, now);
+            let id = prepared.llm.as_deref();
+            let id = id.map(|llm| (llm.found.cluster.clone(), llm.id.clone()));
+            let answer = self.pick_by(&config, prepared, now);
+            // The pick may have been made all the same, and its answer lost.
+            if let (Err(_), Some(by), Some((cluster, id))) = (&answer, &self.elsewhere, id) {
+                by.discard(&cluster, &id);
+            }
+            return answer;
         };
         let endpoint = |ip: Address| endpoint(&snapshot, &candidates, ip);
         let first = picks.picks.first().copied();

@@ -117,7 +117,10 @@ impl Live {
             Event::FirstByte => self.first_byte(),
             Event::Usage(usage) => self.ended.usage = usage,
             Event::Failed(_) => self.ended.is_sse_error = true,
-            Event::Complete => self.ended.is_complete = true,
+            Event::Complete => {
+                self.ended.is_complete = true;
+                self.charge = None;
+            }
             Event::Prefilled | Event::ServedElsewhere { .. } => {}
         }
     }

@@ -63,8 +63,11 @@ async fn beat_while_connected(shared: &Shared, backoff: &mut Backoff) -> Fault {
                 missed = 0;
             }
             Err(fault) => {
-                shared.set_health(Health::Unreachable);
                 missed += 1;
+                // One that is late is a fork or a slow disk of Redis, which all replicas see at once.
+                if missed > 1 || !shared.link.is_connected() {
+                    shared.set_health(Health::Unreachable);
+                }
                 if missed == MAX_MISSED || !shared.link.is_connected() {
                     return fault;
                 }

@@ -34,6 +34,8 @@ pub(super) struct Known {
     counts: Counts,
     /// Where the next sweep goes on with the endpoints.
     pub(super) endpoints_at: AtomicU64,
+    /// Bytes of hashes in an entry of its cache log: of those that this replica appended, the latest most.
+    pub(super) mean_bytes: AtomicU64,
 }
 
 /// How much there was at the last beat of what is bounded over all clusters.
@@ -159,7 +161,17 @@ impl Known {
             used: AtomicBool::new(false),
             counts: Counts::default(),
             endpoints_at: AtomicU64::new(0),
+            mean_bytes: AtomicU64::new(0),
         }
+    }
+
+    /// An entry of so many hashes is appended to its cache log.
+    pub(super) fn measure(&self, hashes: &[u64]) {
+        let bytes = size_of_val(hashes) as u64;
+        let mean = self.mean_bytes.load(Ordering::Relaxed);
+        // Upwards, or a mean of short entries would stay at nothing.
+        let mean = (mean * 63 + bytes).div_ceil(64);
+        self.mean_bytes.store(mean, Ordering::Relaxed);
     }
 
     /// All processors share it: it is written once a beat.

@@ -16,13 +16,14 @@ use metadata::{
         pick::Pick,
     },
 };
+use moment::Moment;
 use redis::{
     Cmd, FromRedisValue, Value,
     aio::MultiplexedConnection,
     streams::{StreamId, StreamReadReply},
 };
 use tokio::{task::yield_now, time::timeout};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::{Shared, backoff::Backoff, directory::Known, link::unavailable};
 use crate::engine::CacheLog;
@@ -33,8 +34,9 @@ const BLOCK: Duration = Duration::from_secs(1);
 const READ_LIMIT: Duration = Duration::from_secs(3);
 /// A replica serves after so long though it has not read all.
 const REPLAY_LIMIT: Duration = Duration::from_secs(5);
-/// Entries of one read, of all streams: at most 64 MiB, for the longest prompt has 64 KiB.
-const READ_ENTRIES: usize = 1024;
+/// Entries of one read, of all streams: at most 8 MiB, for the longest prompt has 64 KiB. A slow network brings them within
+/// [`READ_LIMIT`].
+const READ_ENTRIES: usize = 128;
 /// What an entry takes beside its hashes: its number, and the names and texts of its fields.
 const ENTRY_BYTES: u64 = 64;
 /// No stream is cut shorter, however many there are.
@@ -45,8 +47,6 @@ pub(super) struct Log {
     replayed: AtomicBool,
     append_errors: AtomicU64,
     lag_ms: AtomicU64,
-    /// Of the entries that this replica appended, the latest most.
-    mean_bytes: AtomicU64,
 }
 
 /// The last entry that was read, by cluster.
@@ -56,15 +56,22 @@ type Positions = BTreeMap<Cluster, String>;
 pub(super) async fn follow(shared: Arc<Shared>) {
     let mut backoff = Backoff::new();
     let mut positions = Positions::new();
+    let begun = shared.clock.now();
+    let mut is_failing = false;
     loop {
         let fault = match shared.link.dedicated().await {
             Ok(connection) => {
                 backoff.reset();
-                shared.read_log(connection, &mut positions).await
+                shared.read_log(connection, &mut positions, begun).await
             }
             Err(fault) => fault,
         };
-        debug!(%fault, "the cache log is not read");
+        if std::mem::replace(&mut is_failing, true) {
+            debug!(%fault, "the cache log is not read");
+        } else {
+            warn!(%fault, "the cache log is not read: what other replicas save is not known here");
+        }
+        shared.replay_ends(begun);
         backoff.wait().await;
     }
 }
@@ -90,7 +97,6 @@ impl Shared {
             return Ok(());
         }
         let bytes = bytes_of(hashes);
-        self.log.measure(bytes.len());
         let fields = |entry: &mut Cmd| {
             entry.arg("e").arg(save.ip.to_string()).arg("h").arg(bytes);
             entry.arg("x").arg(ttl_s);
@@ -99,21 +105,23 @@ impl Shared {
             }
         };
         match opened {
-            Ok(known) => self.append(&known, fields).await,
+            Ok(known) => {
+                known.measure(hashes);
+                // Where that fails, the other replicas do not know it.
+                let _counted = self.append(&known, fields).await;
+            }
             Err(fault) => self.log.count_append_error(&fault),
         }
         Ok(())
     }
 
     /// The endpoint of a pick will have its prompt. The other replicas learn it from the script of the pick.
-    pub(super) fn expect_prompt(&self, pick: &Pick, ip: Address, ttl_s: u32) {
+    pub(super) fn expect_prompt(&self, known: &Known, pick: &Pick, ip: Address, ttl_s: u32) {
         let hashes = pick.prompt_hash.hashes();
         let ttl = Duration::from_secs(ttl_s.into());
         let now = self.clock.now();
         self.cache.insert(&pick.cluster, ip, hashes, ttl, now);
-        if !hashes.is_empty() {
-            self.log.measure(size_of_val(hashes));
-        }
+        known.measure(hashes);
     }
 
     pub(super) fn query(&self, query: &Query) -> Result<Locations, Fault> {
@@ -131,34 +139,43 @@ impl Shared {
         Ok(Locations { locations })
     }
 
-    pub(super) async fn purge(&self, cluster: &Cluster, ip: Address) {
+    /// An error: the other replicas do not know it, so the caller is to repeat it.
+    pub(super) async fn purge(&self, cluster: &Cluster, ip: Address) -> Result<(), Fault> {
         self.cache.purge(cluster, ip);
         // Of an unknown cluster nobody has anything.
-        if let Some(known) = self.directory.find(cluster) {
-            let fields = |entry: &mut Cmd| {
-                entry.arg("d").arg(ip.to_string());
-            };
-            self.append(&known, fields).await;
+        match self.directory.find(cluster) {
+            Some(known) => {
+                let fields = |entry: &mut Cmd| {
+                    entry.arg("d").arg(ip.to_string());
+                };
+                self.append(&known, fields).await
+            }
+            None => Ok(()),
         }
     }
 
-    /// To how many entries the stream of a cluster is cut: what all may take, in equal parts.
-    pub(super) fn log_length(&self) -> u64 {
+    /// To how many entries the stream of a cluster is cut: what all may take, in equal parts, by the size of its own.
+    pub(super) fn log_length(&self, known: &Known) -> u64 {
         let clusters = self.directory.len().max(1);
-        let mean = ENTRY_BYTES + self.log.mean_bytes.load(Ordering::Relaxed);
+        let mean = ENTRY_BYTES + known.mean_bytes.load(Ordering::Relaxed);
         (self.cache_log_max_bytes / clusters / mean).max(LEAST_LENGTH)
     }
 
-    /// Where that fails, the other replicas do not know it.
-    async fn append(&self, known: &Known, fields: impl FnOnce(&mut Cmd)) {
+    async fn append(&self, known: &Known, fields: impl FnOnce(&mut Cmd)) -> Result<(), Fault> {
         let mut entry = redis::cmd("XADD");
         entry.arg(known.key("k")).arg("MAXLEN").arg("~");
-        entry.arg(self.log_length()).arg("*");
+        entry.arg(self.log_length(known)).arg("*");
         fields(&mut entry);
         let mut append = redis::pipe();
         append.add_command(entry).ignore();
-        if let Err(fault) = self.link.query::<()>(&append).await {
-            self.log.count_append_error(&fault);
+        let appended = self.link.query::<()>(&append).await;
+        appended.inspect_err(|fault| self.log.count_append_error(fault))
+    }
+
+    /// A replica that cannot read what the others saved serves without it, after a while.
+    fn replay_ends(&self, begun: Moment) {
+        if self.clock.now().since(begun) >= REPLAY_LIMIT {
+            self.log.replayed.store(true, Ordering::Relaxed);
         }
     }
 
@@ -167,17 +184,15 @@ impl Shared {
         &self,
         mut connection: MultiplexedConnection,
         positions: &mut Positions,
+        begun: Moment,
     ) -> Fault {
         let mut boot = self.boot.load(Ordering::Relaxed);
-        let begun = self.clock.now();
         loop {
             if boot != self.boot.load(Ordering::Relaxed) {
                 boot = self.boot.load(Ordering::Relaxed);
                 positions.clear();
             }
-            if self.clock.now().since(begun) >= REPLAY_LIMIT {
-                self.log.replayed.store(true, Ordering::Relaxed);
-            }
+            self.replay_ends(begun);
             let clusters = self.directory.all();
             if clusters.is_empty() {
                 // Before the first beat nothing is known; after it there is nothing.
@@ -226,6 +241,7 @@ impl Shared {
         positions.retain(|name, _| clusters.iter().any(|it| it.name == *name));
         if read.keys.is_empty() {
             self.log.replayed.store(true, Ordering::Relaxed);
+            self.log.set_lag(Duration::ZERO);
         }
         for stream in read.keys {
             let Some(cluster) = known.get(&stream.key) else {
@@ -299,11 +315,5 @@ impl Log {
     fn set_lag(&self, age: Duration) {
         let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         self.lag_ms.store(age, Ordering::Relaxed);
-    }
-
-    fn measure(&self, bytes: usize) {
-        let mean = self.mean_bytes.load(Ordering::Relaxed);
-        let mean = (mean * 63 + bytes as u64) / 64;
-        self.mean_bytes.store(mean, Ordering::Relaxed);
     }
 }

@@ -55,7 +55,7 @@ impl Shared {
             PrefillCharge::Full => "full",
         });
         script.arg(self.room(&known)).arg(self.limits.endpoints);
-        script.arg(self.log_length()).arg(SPECULATIVE_S);
+        script.arg(self.log_length(&known)).arg(SPECULATIVE_S);
         script.arg(bytes_of(hashes));
         for (candidate, matched) in pick.candidates.iter().zip(&matched) {
             script.arg(candidate.ip.to_string());
@@ -64,7 +64,7 @@ impl Shared {
         let answer: Vec<String> = self.link.invoke(&script).await?;
         let (picks, was_reserved) = read(&answer, pick, &matched)?;
         if !was_reserved && let Some(picked) = picks.picks.first() {
-            self.expect_prompt(pick, picked.ip, SPECULATIVE_S);
+            self.expect_prompt(&known, pick, picked.ip, SPECULATIVE_S);
         }
         Ok(picks)
     }

@@ -31,8 +31,10 @@ impl Shared {
                 swept.endpoints += one.endpoints;
             }
         }
+        // Before that a cluster that others keep for its cache looks empty here.
+        let may_close = self.log.is_replayed();
         for cluster in self.unused().await? {
-            if !self.cache.has(&cluster) {
+            if may_close && !self.cache.has(&cluster) {
                 swept.clusters += usize::from(self.close(&cluster).await?);
             }
         }

@@ -81,3 +81,29 @@ fn a_limit_of_nothing_is_reached() {
     };
     assert!(close(none.saturation(&table), 1.0));
 }
+
+#[test]
+fn requests_without_an_endpoint_yet_count_evenly() {
+    let snapshot = mk_snapshot(2);
+    let table = read(&snapshot);
+    let unplaced = Unplaced {
+        requests: 100.0,
+        tokens: 500_000.0,
+    };
+    let saturation = |mode| {
+        let detector = Detector::Concurrency {
+            mode,
+            max_requests: 100.0,
+            max_tokens: 1_000_000.0,
+            headroom: 0.0,
+        };
+        detector.saturation_with(&table, unplaced)
+    };
+    assert!(close(saturation(ConcurrencyMode::Requests), 0.5));
+    assert!(close(saturation(ConcurrencyMode::Tokens), 0.25));
+    for member in 0..2 {
+        scrape(&at(&snapshot, member), mk_page(1.0, 0.0, 0.0));
+    }
+    let waiting = Detector::default().saturation_with(&read(&snapshot), unplaced);
+    assert!(close(waiting, 51.0 / 5.0), "{waiting}");
+}

@@ -38,7 +38,7 @@ async fn a_user_with_few_rights_is_enough_for_all_calls() {
     admin.shared.link.query::<()>(&user).await.unwrap();
     let url = format!("{}?user=isthmus&pass=secret", server.url());
     let engine = mk_engine(RedisOptions {
-        url,
+        url: url.into(),
         ..mk_options(&server)
     })
     .await;

@@ -163,7 +163,9 @@ async fn a_client_that_leaves_meanwhile_discards_its_pick() {
     };
     send(&messages, Request::RequestBody(body)).await;
     assert!(replies.next().now_or_never().is_none());
+    assert!(shared.director.saturation() > 0.0, "it is in flight");
     drop(replies);
     assert_eq!(elsewhere.discarded.load(Ordering::Relaxed), 1);
+    assert!(shared.director.saturation() < f64::EPSILON);
     assert_eq!(loads(&shared), [(0, 0), (0, 0)]);
 }
