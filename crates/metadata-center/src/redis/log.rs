@@ -175,7 +175,7 @@ impl Shared {
     /// A replica that cannot read what the others saved serves without it, after a while.
     fn replay_ends(&self, begun: Moment) {
         if self.clock.now().since(begun) >= REPLAY_LIMIT {
-            self.log.replayed.store(true, Ordering::Relaxed);
+            self.log.set_replayed();
         }
     }
 
@@ -197,7 +197,7 @@ impl Shared {
             if clusters.is_empty() {
                 // Before the first beat nothing is known; after it there is nothing.
                 if self.directory.is_listed() {
-                    self.log.replayed.store(true, Ordering::Relaxed);
+                    self.log.set_replayed();
                 }
                 let _new = timeout(BLOCK, self.directory.changed()).await;
                 continue;
@@ -240,7 +240,7 @@ impl Shared {
         let known: BTreeMap<_, _> = clusters.iter().map(|it| (it.key("k"), &it.name)).collect();
         positions.retain(|name, _| clusters.iter().any(|it| it.name == *name));
         if read.keys.is_empty() {
-            self.log.replayed.store(true, Ordering::Relaxed);
+            self.log.set_replayed();
             self.log.set_lag(Duration::ZERO);
         }
         for stream in read.keys {
@@ -298,6 +298,10 @@ fn hashes_of(bytes: &[u8]) -> Vec<u64> {
 impl Log {
     pub(super) fn is_replayed(&self) -> bool {
         self.replayed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_replayed(&self) {
+        self.replayed.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn state(&self) -> CacheLog {
