@@ -20,7 +20,7 @@ const TESTS: &[Test<Stand>] = &tests![
     faults::a_killed_metadata_center_costs_no_request_and_counts_right_in_5_s,
     faults::an_empty_redis_costs_no_request_and_counts_right_in_5_s,
     faults::what_a_killed_picker_had_is_gone_in_16_s,
-    faults::a_picker_that_was_frozen_past_its_lease_counts_again_in_5_s,
+    faults::a_picker_that_was_frozen_past_its_lease_is_right_again_in_5_s,
 ];
 
 fn main() -> ExitCode {

@@ -11,11 +11,16 @@ use testbed::{Inside, Requests, Stream, eventually};
 
 /// The state is right again so soon after any fault.
 pub(crate) const REPAIRED: Duration = Duration::from_secs(5);
-/// Tokens of an answer that goes on for as long as anything takes here.
-const LONG: u32 = 20_000;
+/// Tokens of an answer that goes on for two minutes, longer than anything takes here.
+const LONG: u32 = 600;
+/// Slow tokens: many answers that go on are little work for the programs.
+const SERVER: &str =
+    "--prefill-overhead 10ms --prefill-time-per-token 1ms --inter-token-latency 200ms";
 /// Enough that chance would not spread requests evenly.
 const SERVERS: u8 = 10;
 const RULES: &str = "llm.yaml";
+/// Of an endpoint picker: from the pick to the end of the response.
+const RUNNING: &str = "llm_d_epp_request_running";
 const CLUSTER: &str = "e2e/llama";
 
 pub(crate) struct Stand {
@@ -37,6 +42,7 @@ impl Programs for Stand {
             servers: SERVERS,
             pickers: 3,
             center: true,
+            server_flags: SERVER.split_whitespace().map(str::to_owned).collect(),
             ..Setup::sample(Ports::USUAL)
         };
         setup
@@ -81,17 +87,46 @@ impl Stand {
     /// So many answers that go on, each past its first token.
     pub(crate) async fn long_answers(&self, count: usize) -> Result<Vec<Stream>> {
         let begin = (0..count).map(async |nth| {
-            let prompt = prompt(&format!("the long number {nth}"), 10);
-            let mut stream = self.requests.chat_stream(MODEL, &prompt, LONG).await?;
-            ensure!(
-                stream.status == 200,
-                "a stream was answered {}",
-                stream.status
-            );
+            let mut stream = self.begin(nth).await?;
             stream.next_event().await.map_err(anyhow::Error::msg)?;
             Ok(stream)
         });
         try_join_all(begin).await
+    }
+
+    /// An answer that goes on, at its headers.
+    pub(crate) async fn begin(&self, nth: usize) -> Result<Stream> {
+        let prompt = prompt(&format!("the long number {nth}"), 1);
+        let stream = self.requests.chat_stream(MODEL, &prompt, LONG).await?;
+        ensure!(
+            stream.status == 200,
+            "a stream was answered {}",
+            stream.status
+        );
+        Ok(stream)
+    }
+
+    /// The endpoint picker with the most requests, and how many: Envoy's threads take turns by themselves, so that one may
+    /// have none.
+    pub(crate) async fn busiest(&self) -> Result<(usize, u64)> {
+        let mut most = (0, 0);
+        for picker in 0..self.standalone.pickers() {
+            let running = self.running(picker).await?;
+            if running > most.1 {
+                most = (picker, running);
+            }
+        }
+        ensure!(most.1 > 0, "no endpoint picker has a request");
+        Ok(most)
+    }
+
+    async fn running(&self, picker: usize) -> Result<u64> {
+        let page = Requests::new(self.standalone.picker_url(picker));
+        let page = page.get("/metrics").await?.text();
+        // Before its first request there is no series.
+        let lines = page.lines().filter(|line| line.starts_with(RUNNING));
+        let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
+        Ok(values.sum())
     }
 
     /// Waits until the Metadata-Center counts so many requests.
