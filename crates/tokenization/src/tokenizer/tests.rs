@@ -87,6 +87,13 @@ fn load(json: &[u8]) -> Tokenizer {
     Tokenizer::from_bytes(json, 1).unwrap()
 }
 
+/// Encoding in parts and at once gives the same ids.
+fn assert_same_as_whole(tokenizer: &Tokenizer, text: &str, cache: &SegmentCache, rng: &mut StdRng) {
+    let ids = tokenizer.encode(text, false, cache, 0.0, rng).unwrap();
+    let whole = tokenizer.encode_whole(text, false).unwrap();
+    assert_eq!(ids, whole, "{text:?}");
+}
+
 fn cache() -> SegmentCache {
     SegmentCache::new(1 << 20, 5)
 }
@@ -127,14 +134,7 @@ fn tokens_with_flags_change_no_ids(
     let names = ["<flag>", "<|end|>", " ", "a", "<|start|>x"];
     for _ in 0..500 {
         let text = proof_text(&names, &mut rng);
-        let ids = tokenizer
-            .encode(&text, false, &cache, 0.0, &mut rng)
-            .unwrap();
-        assert_eq!(
-            ids,
-            tokenizer.encode_whole(&text, false).unwrap(),
-            "{text:?}"
-        );
+        assert_same_as_whole(&tokenizer, &text, &cache, &mut rng);
     }
 }
 
@@ -151,14 +151,7 @@ fn the_cache_changes_no_ids(#[case] json: Vec<u8>) {
     let tokens = ["<|start|>", "<|end|>", "<|start|>x", "</s>", "<unk>"];
     for _ in 0..25_000 {
         let text = proof_text(&tokens, &mut rng);
-        let ids = tokenizer
-            .encode(&text, false, &cache, 0.0, &mut rng)
-            .unwrap();
-        assert_eq!(
-            ids,
-            tokenizer.encode_whole(&text, false).unwrap(),
-            "{text:?}"
-        );
+        assert_same_as_whole(&tokenizer, &text, &cache, &mut rng);
     }
     assert_eq!(cache.encoded().cached > 0, tokenizer.encodes_in_parts());
 }

@@ -6,8 +6,7 @@ mod show;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use testbed::standalone::{MODEL, Ports, Setup};
-use tokio::time::Instant;
+use testbed::standalone::{MODEL, Ports, Setup, Standalone};
 
 use crate::place::Place;
 
@@ -23,8 +22,7 @@ pub(crate) async fn run(keep: bool) -> Result<()> {
     println!(
         "Isthmus: three endpoint pickers of one pool, which share load and prompt caches through a Metadata-Center.\n"
     );
-    let mut place = Place::make("demo-llm")?;
-    let begin = Instant::now();
+    let place = Place::make("demo-llm")?;
     let rules = place.path.join(RULES);
     std::fs::write(&rules, self::rules()).context("writing the rules")?;
     let mut setup = Setup {
@@ -36,28 +34,11 @@ pub(crate) async fn run(keep: bool) -> Result<()> {
     setup
         .epp_flags
         .extend(["--llm-filter-config", RULES].map(str::to_owned));
-    let logs = place.path.join("logs");
-    let shown = async {
-        let standalone = setup.start(&place.path, &logs).await?;
-        show::parts(&standalone, begin.elapsed());
-        Box::pin(show::all(&standalone)).await?;
-        anyhow::Ok(standalone)
+    let show = async |standalone: &Standalone, took| {
+        show::parts(standalone, took);
+        Box::pin(show::all(standalone)).await
     };
-    let standalone = match shown.await {
-        Ok(standalone) => standalone,
-        Err(error) => {
-            place.stays = true;
-            return Err(error.context(format!("the demo failed; logs: {}", logs.display())));
-        }
-    };
-    println!("\nDone in {:.1} s.", begin.elapsed().as_secs_f64());
-    if keep {
-        show::kept(&standalone);
-        // until a signal ends the other branch of main
-        std::future::pending::<()>().await;
-    }
-    standalone.stop().await;
-    Ok(())
+    place.run(setup, show, keep.then_some(show::kept)).await
 }
 
 /// One rule for the one model: the score alone decides.

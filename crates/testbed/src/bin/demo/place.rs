@@ -1,13 +1,16 @@
-//! Where a demo without Kubernetes has its files.
+//! A demo without Kubernetes: where it has its files, and its way from start to end.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use testbed::standalone::{Setup, Standalone};
+use tokio::time::Instant;
 
 /// The directory of the files and logs; it goes with this value, but where the demo failed.
 pub(crate) struct Place {
     pub(crate) path: PathBuf,
-    pub(crate) stays: bool,
+    stays: bool,
 }
 
 // === impl Place ===
@@ -22,6 +25,38 @@ impl Place {
         std::fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
         let path = path.canonicalize().context("the demo's directory")?;
         Ok(Self { path, stays: false })
+    }
+
+    /// Starts the programs and shows what they do, from how long that took on; then ends them. With `keep` they stay up,
+    /// as `kept` tells. Where something fails the files stay.
+    pub(crate) async fn run(
+        mut self,
+        setup: Setup,
+        show: impl AsyncFnOnce(&Standalone, Duration) -> Result<()>,
+        kept: Option<fn(&Standalone)>,
+    ) -> Result<()> {
+        let begin = Instant::now();
+        let logs = self.path.join("logs");
+        let shown = async {
+            let standalone = setup.start(&self.path, &logs).await?;
+            show(&standalone, begin.elapsed()).await?;
+            anyhow::Ok(standalone)
+        };
+        let standalone = match shown.await {
+            Ok(standalone) => standalone,
+            Err(error) => {
+                self.stays = true;
+                return Err(error.context(format!("the demo failed; logs: {}", logs.display())));
+            }
+        };
+        println!("\nDone in {:.1} s.", begin.elapsed().as_secs_f64());
+        if let Some(kept) = kept {
+            kept(&standalone);
+            // until a signal ends the other branch of main
+            std::future::pending::<()>().await;
+        }
+        standalone.stop().await;
+        Ok(())
     }
 }
 
