@@ -1,10 +1,12 @@
 //! Model servers behind an endpoint picker and a real Envoy, without Kubernetes: the files of `config/standalone`, run as a
 //! user runs them, each program a process of its own on this machine's loopback addresses.
 
-use std::ffi::OsString;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+mod external;
+mod ports;
+mod program;
+
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -12,12 +14,15 @@ use serde_json::{Value, json};
 use crate::error::TestbedError;
 use crate::isolation::Inside;
 use crate::isthmus;
-use crate::mounts::Mounts;
 use crate::network;
-use crate::process::{ProcessSpec, Service};
+use crate::process::Service;
 use crate::requests::Requests;
-use crate::testbed::await_service;
 use crate::tools;
+
+pub use external::{External, ExternalSetup, Part};
+pub use ports::{ExternalPorts, MAX_PICKERS, PickerPorts, Ports};
+
+use program::{again, answers, local, restart, start, url, words};
 
 const ENDPOINTS: &str = include_str!("../../../config/standalone/endpoints.yaml");
 const CONFIG: &str = include_str!("../../../config/standalone/epp.yaml");
@@ -27,42 +32,6 @@ const ENVOY: &str = include_str!("../../../config/standalone/envoy.yaml");
 pub const MODEL: &str = "llama";
 /// The LoRA adapter that they have besides.
 pub const ADAPTER: &str = "sql";
-
-/// Programs start in a second; a busy machine of two cores takes several.
-const READY_LIMIT: Duration = Duration::from_secs(30);
-
-/// Where the programs listen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ports {
-    /// Envoy's, for clients.
-    pub clients: u16,
-    /// The model servers', on an address each.
-    pub servers: u16,
-    /// The endpoint pickers', by number.
-    pub pickers: [PickerPorts; MAX_PICKERS],
-    /// Envoy's, for its statistics.
-    pub admin: u16,
-    /// The Metadata-Center's, for endpoint pickers.
-    pub center: u16,
-    /// The Metadata-Center's, for `/metrics`.
-    pub center_admin: u16,
-    /// Redis', for the Metadata-Center.
-    pub redis: u16,
-}
-
-/// Where one endpoint picker listens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PickerPorts {
-    /// For Envoy.
-    pub ext_proc: u16,
-    /// For gRPC health.
-    pub health: u16,
-    /// For `/metrics`.
-    pub metrics: u16,
-}
-
-/// As many as there are ports for.
-pub const MAX_PICKERS: usize = 3;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -79,6 +48,8 @@ pub struct Setup {
     pub epp_flags: Vec<String>,
     /// A Metadata-Center that the endpoint pickers share, with its state in Redis.
     pub center: bool,
+    /// A Processor and a Router, which the endpoint pickers ask.
+    pub external: Option<ExternalSetup>,
     /// Changes the endpoint picker's configuration.
     pub configure_epp: fn(&mut Value),
     /// Changes Envoy's configuration.
@@ -95,6 +66,7 @@ pub struct Standalone {
     epps: Vec<Service>,
     envoy: Service,
     center: Option<Center>,
+    external: Option<External>,
 }
 
 /// A Metadata-Center and its Redis.
@@ -119,75 +91,6 @@ pub async fn bring_up_loopback(_: &Inside) -> Result<(), TestbedError> {
     Ok(())
 }
 
-// === impl Ports ===
-
-impl Ports {
-    /// Those that the files of `config/standalone` name.
-    pub const USUAL: Self = Self {
-        clients: 8080,
-        servers: 8000,
-        pickers: [
-            PickerPorts::usual(0),
-            PickerPorts::usual(1),
-            PickerPorts::usual(2),
-        ],
-        admin: 19_000,
-        center: 8090,
-        center_admin: 8091,
-        redis: 6379,
-    };
-
-    /// The usual ones, but free ones for those that somebody has.
-    ///
-    /// # Errors
-    /// When the machine has no port left.
-    pub fn free() -> std::io::Result<Self> {
-        let usual = Self::USUAL;
-        let mut held = Vec::new();
-        let mut free = |usual: u16| {
-            let any = Ipv4Addr::UNSPECIFIED;
-            let listener =
-                TcpListener::bind((any, usual)).or_else(|_| TcpListener::bind((any, 0)))?;
-            let port = listener.local_addr()?.port();
-            // until all are found, so that none is found twice
-            held.push(listener);
-            std::io::Result::Ok(port)
-        };
-        let mut ports = Self {
-            clients: free(usual.clients)?,
-            servers: free(usual.servers)?,
-            pickers: usual.pickers,
-            admin: free(usual.admin)?,
-            center: free(usual.center)?,
-            center_admin: free(usual.center_admin)?,
-            redis: free(usual.redis)?,
-        };
-        for picker in &mut ports.pickers {
-            for port in [
-                &mut picker.ext_proc,
-                &mut picker.health,
-                &mut picker.metrics,
-            ] {
-                *port = free(*port)?;
-            }
-        }
-        Ok(ports)
-    }
-}
-
-// === impl PickerPorts ===
-
-impl PickerPorts {
-    /// Ten apart from those of the next.
-    pub const fn usual(nth: u16) -> Self {
-        Self {
-            ext_proc: 9002 + 10 * nth,
-            health: 9003 + 10 * nth,
-            metrics: 9090 + 10 * nth,
-        }
-    }
-}
-
 // === impl Setup ===
 
 impl Setup {
@@ -203,6 +106,7 @@ impl Setup {
             pickers: 1,
             epp_flags: words("--secure-serving=false"),
             center: false,
+            external: None,
             configure_epp: |_| {},
             configure_envoy: |_, _| {},
         }
@@ -236,7 +140,10 @@ impl Setup {
             Ipv4Addr::LOCALHOST,
             ports.servers,
         ));
-        let flags = [flags, self.server_flags.clone()].concat();
+        let mut flags = [flags, self.server_flags.clone()].concat();
+        if self.external.is_some() {
+            flags.extend(external::server_flags(ports));
+        }
         let program = isthmus::program("model-server-sim")?;
         let model_servers = start("model-server-sim", program, flags, files, logs)?;
         answers(
@@ -250,6 +157,10 @@ impl Setup {
             Some(self.start_center(files, logs).await?)
         } else {
             None
+        };
+        let external = match &self.external {
+            Some(setup) => Some(External::start(setup, ports, files, logs).await?),
+            None => None,
         };
         let mut epps = Vec::new();
         for nth in 0..self.pickers.clamp(1, MAX_PICKERS) {
@@ -269,6 +180,7 @@ impl Setup {
             epps,
             envoy,
             center,
+            external,
         })
     }
 
@@ -292,6 +204,9 @@ impl Setup {
                 Ipv4Addr::LOCALHOST,
                 self.ports.center,
             )));
+        }
+        if self.external.is_some() {
+            flags.extend(external::picker_flags(self.ports));
         }
         let name = if nth == 0 {
             "epp".to_owned()
@@ -394,6 +309,11 @@ impl Standalone {
     /// The Metadata-Center's URL for endpoint pickers.
     pub fn center_url(&self) -> String {
         url(local(self.ports.center))
+    }
+
+    /// Processor and Router, if there are any.
+    pub fn external(&self) -> Option<&External> {
+        self.external.as_ref()
     }
 
     /// The URL of Envoy's own pages.
@@ -547,12 +467,7 @@ impl Standalone {
         let Some(center) = &self.center else {
             return Ok(());
         };
-        let restarted = center.redis.restart().await;
-        restarted.map_err(|source| TestbedError::Start {
-            name: "redis".to_owned(),
-            program: PathBuf::from("redis"),
-            source,
-        })?;
+        again(&center.redis, "redis").await?;
         let at = Some(local(self.ports.center));
         answers(&center.service, "metadata-center", at, "/readyz").await
     }
@@ -578,24 +493,13 @@ impl Standalone {
     /// Kills the programs, Envoy first; returns when they are gone.
     pub async fn stop(self) {
         let center = self.center.iter().flat_map(|it| [&it.service, &it.redis]);
-        let others = self.epps.iter().chain(center);
+        let external = self.external.iter().flat_map(External::services);
+        let others = self.epps.iter().chain(external).chain(center);
         for service in [&self.envoy].into_iter().chain(others) {
             service.kill().await;
         }
         self.model_servers.kill().await;
     }
-}
-
-async fn restart(service: &Service, name: &str, port: u16) -> Result<(), TestbedError> {
-    service
-        .restart()
-        .await
-        .map_err(|source| TestbedError::Start {
-            name: name.to_owned(),
-            program: PathBuf::from(name),
-            source,
-        })?;
-    answers(service, name, Some(local(port)), "/readyz").await
 }
 
 /// One entry of a cluster's load assignment.
@@ -642,56 +546,4 @@ fn replace(path: &Path, content: &Value) -> Result<(), TestbedError> {
         path: path.to_owned(),
         source,
     })
-}
-
-fn start(
-    name: &str,
-    program: PathBuf,
-    flags: Vec<String>,
-    files: &Path,
-    logs: &Path,
-) -> Result<Service, TestbedError> {
-    let spec = ProcessSpec {
-        program: program.clone(),
-        arguments: flags.into_iter().map(OsString::from).collect(),
-        environment: Vec::new(),
-        directory: files.to_owned(),
-        namespace: None,
-        mounts: Mounts::default(),
-        log: logs.join(format!("{name}.log")),
-    };
-    Service::start(spec).map_err(|source| TestbedError::Start {
-        name: name.to_owned(),
-        program,
-        source,
-    })
-}
-
-async fn answers(
-    service: &Service,
-    what: &str,
-    at: Option<SocketAddr>,
-    path: &str,
-) -> Result<(), TestbedError> {
-    let requests = Requests::new(at.map(url).unwrap_or_default());
-    await_service(what, service, READY_LIMIT, async || {
-        match requests.get(path).await {
-            Ok(answer) if answer.status == 200 => Ok(()),
-            Ok(answer) => Err(format!("{path}: {}: {}", answer.status, answer.text())),
-            Err(error) => Err(error.to_string()),
-        }
-    })
-    .await
-}
-
-fn local(port: u16) -> SocketAddr {
-    (Ipv4Addr::LOCALHOST, port).into()
-}
-
-fn url(at: SocketAddr) -> String {
-    format!("http://{at}")
-}
-
-fn words(line: &str) -> Vec<String> {
-    line.split_whitespace().map(ToOwned::to_owned).collect()
 }
