@@ -11,16 +11,19 @@ use crate::{
 };
 
 /// Programs of the end-to-end tests and of the demo with clusters, as packages.
-const PROGRAMS: [&str; 5] = [
+const PROGRAMS: [&str; 7] = [
     "epp",
     "gateway",
     "mci-controller",
     "metadata-center",
     "model-server-sim",
+    "processor",
+    "router",
 ];
 
 /// Those that the demos without Kubernetes run.
 const STANDALONE: [&str; 2] = ["epp", "model-server-sim"];
+const DYNAMO: [&str; 4] = ["epp", "model-server-sim", "processor", "router"];
 const LLM: [&str; 3] = ["epp", "metadata-center", "model-server-sim"];
 
 #[derive(Debug, clap::Args)]
@@ -41,6 +44,8 @@ enum Demo {
     Epp,
     /// Three endpoint pickers that share load and prompt caches through a Metadata-Center and Redis, without Kubernetes
     Llm,
+    /// An endpoint picker that asks a Processor for token ids and a Router for a worker, without Kubernetes
+    Dynamo,
 }
 
 pub(crate) fn run_demo(args: &Args) -> Result<()> {
@@ -68,6 +73,13 @@ pub(crate) fn run_demo(args: &Args) -> Result<()> {
             demo.arg("llm")
                 .env("ENVOY_BIN", envoy)
                 .env("REDIS_SERVER_BIN", redis);
+            demo
+        }
+        Demo::Dynamo => {
+            let envoy = tools::envoy()?;
+            run(&mut build(&DYNAMO, &testbed))?;
+            let mut demo = Command::new(workspace::quick_release().join("demo"));
+            demo.arg("dynamo").env("ENVOY_BIN", envoy);
             demo
         }
     };

@@ -1,8 +1,9 @@
-//! The demos: two clusters, one exported pool, requests from the one to the other; or without Kubernetes, one endpoint picker, or three
-//! that share a Metadata-Center.
+//! The demos: two clusters, one exported pool, requests from the one to the other; or without Kubernetes, one endpoint
+//! picker, three that share a Metadata-Center, or one with a Processor and a Router.
 //! Started by `cargo xtask demo`.
 #![allow(clippy::print_stdout, reason = "a terminal program")]
 
+mod dynamo;
 mod llm;
 mod place;
 mod screen;
@@ -38,9 +39,11 @@ fn main() -> ExitCode {
         ["epp", "--keep"] => (Kind::Epp, true),
         ["llm"] => (Kind::Llm, false),
         ["llm", "--keep"] => (Kind::Llm, true),
+        ["dynamo"] => (Kind::Dynamo, false),
+        ["dynamo", "--keep"] => (Kind::Dynamo, true),
         _ => {
             let given = words.join(" ");
-            eprintln!("{given}: expected [epp|llm] [--keep]; see cargo xtask demo --help");
+            eprintln!("{given}: expected [epp|llm|dynamo] [--keep]; see cargo xtask demo --help");
             return ExitCode::from(64);
         }
     };
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         // on the machine itself: its addresses are for the user to try
         Kind::Epp => until_interrupted(standalone::run(keep)),
         Kind::Llm => until_interrupted(llm::run(keep)),
+        Kind::Dynamo => until_interrupted(dynamo::run(keep)),
     };
     match outcome {
         Ok(code) => code,
@@ -65,6 +69,7 @@ enum Kind {
     Clusters,
     Epp,
     Llm,
+    Dynamo,
 }
 
 /// Runs the demo to its end, or to the first signal, which drops it and with it all that it started.
