@@ -13,6 +13,7 @@ mod bare;
 pub mod center;
 mod controller;
 mod document;
+mod encode;
 mod epp;
 mod figure;
 mod fleet;
@@ -20,11 +21,13 @@ mod grpc;
 mod model;
 mod quality;
 mod replay;
+pub mod router;
 mod rows;
 
 pub use bare::{BARE_READY, Bare};
 pub use controller::{Controller, Usage, own_cpu, raise_open_files};
 pub use document::with_figures;
+pub use encode::{EncodeCost, encode};
 pub use epp::{
     Chunks, Cores, Endpoints, Load, Picker, Prompts, Sample, Script, Settings, http_page,
 };

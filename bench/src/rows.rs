@@ -104,6 +104,16 @@ const COMPUTED: f64 = 48.0;
 const HOT: f64 = 1.4;
 /// Of chance's sigma, where no two prompts have anything in common.
 const EVEN: f64 = 4.5;
+/// In ns, an id whose block is named: 2 GB of ids a second. In µs, an operation of the index on two threads: 10 million a
+/// second. In bytes, a worker's block in the index.
+const NAMED: f64 = 2.0;
+const INDEXED: f64 = 0.1;
+const PAIR: f64 = 128.0;
+/// In µs, p99.
+const DECIDED: f64 = 10.0;
+/// In parts and cold, against the bare tokenizer; where nine of ten turns were seen, against cold.
+const COLD: f64 = 1.0 / 0.9;
+const SEEN: f64 = 0.2;
 /// As good as the other or better.
 const AS_GOOD: f64 = 1.0;
 
@@ -468,6 +478,20 @@ pub const ROWS: &[Row] = &[
     specified(ROUTER, "router, hot prefix, 64 requests: latency, mean, isthmus / round robin", HOT),
     specified(ROUTER, "router, hot prefix, 512 requests: latency, mean, isthmus / round robin", HOT),
     specified(ROUTER, "router, no overlap: requests of a worker, off the mean, by chance's sigma", EVEN),
+    specified(ROUTER, "router, hashing, 64 ids a block: time per id", NAMED),
+    specified(ROUTER, "router, hashing, 16 ids a block: time per id", NAMED),
+    specified(ROUTER, "router, index, 2 threads: time per operation", INDEXED),
+    info(ROUTER, "router, index, 2 threads: operations a second / a naive index's on one"),
+    specified(ROUTER, "router, index: bytes of a worker's block", PAIR),
+    specified(ROUTER, "router, decision, 8 workers, 134 blocks: p99", DECIDED),
+    info(ROUTER, "router, decision, 8 workers, 134 blocks: p50"),
+    info(ROUTER, "router, decision, 64 workers, 134 blocks: p99"),
+    info(ROUTER, "router, decision, 64 workers, 134 blocks: p50"),
+    info(ROUTER, "router, decision, 1000 workers, 134 blocks: p99"),
+    info(ROUTER, "router, decision, 1000 workers, 134 blocks: p50"),
+    info(ROUTER, "tokenization, cold: time per MB"),
+    specified(ROUTER, "tokenization, cold / the bare tokenizer", COLD),
+    specified(ROUTER, "tokenization, 9 of 10 turns seen / cold", SEEN),
 ];
 
 /// The goal of a figure, if it has one.

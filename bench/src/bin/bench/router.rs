@@ -1,7 +1,13 @@
-//! How good the router's choices are beside others, in a simulation.
+//! How good the router's choices are beside others, in a simulation; what its parts and the Processor's encoding cost.
+
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use bench::{Figure, ReplayPrompts as Prompts, Replayed, Routing, replay};
+use bench::{
+    Figure, encode,
+    router::{decide, hashing, index, memory},
+};
+use bench::{ReplayPrompts as Prompts, Replayed, Routing, replay};
 use clap::ValueEnum;
 
 use crate::Run;
@@ -19,6 +25,11 @@ pub(crate) enum TraceFormat {
 /// What a policy made of the prompts.
 type Table = Vec<(Routing, Replayed)>;
 
+/// The small one of the samples.
+const TOKENIZER: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../config/standalone/models/llama"
+);
 const WORKERS: usize = 8;
 const UNDER_WAY: [usize; 2] = [64, 256];
 /// Of the generator, and of what chance decides in choices.
@@ -62,6 +73,76 @@ impl Run {
         if self.wants("router, no overlap") {
             self.distinct()?;
         }
+        if self.wants("router, parts alone") {
+            self.parts()?;
+        }
+        if self.wants("tokenization") {
+            self.encoding()?;
+        }
+        Ok(())
+    }
+
+    /// Names, index and decision, each by itself.
+    fn parts(&mut self) -> Result<()> {
+        for (block, blocks) in [(64, 134), (16, 537)] {
+            let bytes = hashing(block, blocks);
+            self.keep(Figure::new(
+                format!("router, hashing, {block} ids a block: time per id"),
+                4e9 / bytes,
+                "ns",
+            ));
+        }
+        let cost = index()?;
+        self.keep(Figure::new(
+            "router, index, 2 threads: time per operation",
+            1e6 / cost.ours,
+            "µs",
+        ));
+        self.keep(Figure::new(
+            "router, index, 2 threads: operations a second / a naive index's on one",
+            cost.ours / cost.oracle,
+            "x",
+        ));
+        let mut most = 0.0_f64;
+        for prompts in [1_000, 10_000, 160_000] {
+            most = most.max(memory(prompts)?);
+        }
+        self.keep(Figure::new(
+            "router, index: bytes of a worker's block",
+            most,
+            "B",
+        ));
+        for workers in [8, 64, 1000] {
+            let times = decide(workers)?;
+            for (name, share) in [("p99", 99), ("p50", 50)] {
+                let time = times.get(times.len() * share / 100).copied();
+                self.keep(Figure::time(
+                    format!("router, decision, {workers} workers, 134 blocks: {name}"),
+                    time.context("no decision")?,
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn encoding(&mut self) -> Result<()> {
+        let cost = encode(Path::new(TOKENIZER))?;
+        let ratio = |of: Duration, to: Duration| of.as_secs_f64() / to.as_secs_f64();
+        self.keep(Figure::new(
+            "tokenization, cold: time per MB",
+            cost.cold.as_secs_f64() * 1e9 / cost.bytes as f64,
+            "ms",
+        ));
+        self.keep(Figure::new(
+            "tokenization, cold / the bare tokenizer",
+            ratio(cost.cold, cost.bare),
+            "x",
+        ));
+        self.keep(Figure::new(
+            "tokenization, 9 of 10 turns seen / cold",
+            ratio(cost.mostly_seen, cost.unseen),
+            "x",
+        ));
         Ok(())
     }
 
