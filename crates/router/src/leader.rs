@@ -110,7 +110,7 @@ impl Election {
             (keeping, claim)
         };
         parts.spawn("leader election", async move {
-            contend(begin, &follower, &drain).await;
+            Box::pin(contend(begin, &follower, &drain)).await;
             // A part that ends ends the program.
             std::future::pending().await
         });

@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
-use discovery::Opened;
+use discovery::{Discovery, Opened};
 use http_service::{Names, Security, Server, listen, threads};
 use kube::Client;
-use kv_router::Workers;
+use kv_router::{Limits, Policy, Workers};
 use moment::Clock;
 use process::{ConfigError, Health, Pulse, Shutdown};
 use prometheus_client::registry::Registry;
@@ -21,12 +21,16 @@ use crate::{
     args::{Args, ListenArgs},
     calls::Calls,
     debug::{Pages, Routes},
+    events::EventPorts,
     leader::{Election, Follower, LeaseName},
     membership::{Membership, Warm},
     metrics::Metrics,
     pool::Pool,
     service::{Parts, Service},
 };
+
+#[cfg(test)]
+mod tests;
 
 /// Between two sweeps.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -47,107 +51,160 @@ struct Ports {
 #[derive(Default)]
 struct ApiServer(OnceCell<Client>);
 
+/// Checked flags, before a port is opened.
+struct Setup {
+    block_size: usize,
+    limits: Limits,
+    index_max_bytes: usize,
+    policy: Policy,
+    events: Option<EventPorts>,
+    ranks: u8,
+    members: Box<dyn Discovery>,
+    lease: Option<(Client, LeaseName)>,
+    registry: Registry,
+    security: Security,
+    enable_debug: bool,
+    drain_timeout: Duration,
+}
+
 /// Runs the Router until `shutdown`.
 ///
 /// # Errors
 /// [`process::ConfigError`] for values that cannot work, before a port is opened; else what made a part end.
 pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
-    let Args {
-        pool,
-        events,
-        choice,
-        state,
-        listen,
-        callers,
-        election,
-        log: _, // the boundary of the program has used it
-    } = args;
-    listen.check()?;
-    let ports = events.ports()?;
-    let limits = state.limits(events.block_size)?;
-    let policy = choice.policy()?;
-    let source = pool.source()?;
-    let lease = election
-        .ha_enable_leader_election
-        .then(|| LeaseName::of(&source))
-        .transpose()?;
-    let mut registry = Registry::default();
-    let names = Names {
-        program: "router",
-        metrics: "router",
-    };
-    let mut security = Security::of(callers, names, &mut registry)?;
-    let api = ApiServer::default();
-    let Opened { members, .. } = source.open(|| api.client()).await?;
-    let opened = Ports::open(&listen).await?;
+    let listen = args.listen.clone();
+    let setup = Setup::of(args).await?;
+    let ports = Ports::open(&listen).await?;
+    let (port, admin_port) = (listen.http_port, listen.admin_port);
+    info!(port, admin_port, block_size = setup.block_size, "started");
+    setup.run(ports, shutdown).await
+}
 
-    let clock = Clock::start();
-    let index_max_bytes = usize::try_from(state.index_max_bytes.0).unwrap_or(usize::MAX);
-    let workers = Arc::new(Pool::new(Workers::new(limits, index_max_bytes)));
-    Metrics::register_sizes(&mut registry, Arc::clone(&workers), clock);
-    let routes = listen.enable_debug.then(Routes::new);
-    let service = Service::new(Parts {
-        pool: Arc::clone(&workers),
-        policy,
-        clock,
-        metrics: Metrics::register(&mut registry),
-        follows_events: ports.is_some(),
-        routes: routes.clone(),
-    });
-    let health = Health::new(&[]);
-    let warm = Warm::new(health.clone());
-    let calls = Calls::new(service.clone(), security.tokens.clone());
-    let mut parts = http_service::Parts::new(health.clone(), listen.drain_timeout.0);
-    if let Some(lease) = lease {
-        let (warm, health) = (warm.clone(), health.clone());
-        let follower = Follower::new(warm, health, calls.clone(), service.clone(), &mut registry);
-        let election = Election {
-            client: api.client().await?,
-            lease,
-            clock,
-            follower,
+// === impl Setup ===
+
+impl Setup {
+    async fn of(args: Args) -> anyhow::Result<Self> {
+        let Args {
+            pool,
+            events,
+            choice,
+            state,
+            listen,
+            callers,
+            election,
+            log: _, // the boundary of the program has used it
+        } = args;
+        listen.check()?;
+        let (ports, policy) = (events.ports()?, choice.policy()?);
+        let limits = state.limits(events.block_size)?;
+        let source = pool.source()?;
+        let is_elected = election.ha_enable_leader_election;
+        let lease = is_elected.then(|| LeaseName::of(&source)).transpose()?;
+        let mut registry = Registry::default();
+        let names = Names {
+            program: "router",
+            metrics: "router",
         };
-        election.spawn(&mut parts, shutdown.drain.clone());
+        let security = Security::of(callers, names, &mut registry)?;
+        let api = ApiServer::default();
+        let Opened { members, .. } = source.open(|| api.client()).await?;
+        let lease = match lease {
+            Some(lease) => Some((api.client().await?, lease)),
+            None => None,
+        };
+        Ok(Self {
+            block_size: events.block_size,
+            limits,
+            index_max_bytes: usize::try_from(state.index_max_bytes.0).unwrap_or(usize::MAX),
+            policy,
+            events: ports,
+            ranks: events.kv_event_ranks,
+            members,
+            lease,
+            registry,
+            security,
+            enable_debug: listen.enable_debug,
+            drain_timeout: listen.drain_timeout.0,
+        })
     }
-    let membership = Membership {
-        updates: members.updates(),
-        service: service.clone(),
-        events: ports,
-        ranks: events.kv_event_ranks,
-        warm,
-    };
-    parts.spawn("membership", membership.run());
-    let pulse = health.watch("sweep", SWEEP_LIMIT);
-    let swept = service.clone();
-    parts.spawn("sweep", async move { sweep(&swept, &pulse).await });
-    security.spawn(&mut parts)?;
-    let admin = process::admin::router(Arc::new(registry), health);
-    let admin = match routes {
-        Some(routes) => admin.merge(
-            Pages {
-                pool: workers,
+
+    async fn run(self, ports: Ports, shutdown: Shutdown) -> anyhow::Result<()> {
+        let Self {
+            block_size: _,
+            limits,
+            index_max_bytes,
+            policy,
+            events,
+            ranks,
+            members,
+            lease,
+            mut registry,
+            mut security,
+            enable_debug,
+            drain_timeout,
+        } = self;
+        let clock = Clock::start();
+        let pool = Arc::new(Pool::new(Workers::new(limits, index_max_bytes)));
+        Metrics::register_sizes(&mut registry, Arc::clone(&pool), clock);
+        let routes = enable_debug.then(Routes::new);
+        let service = Service::new(Parts {
+            pool: Arc::clone(&pool),
+            policy,
+            clock,
+            metrics: Metrics::register(&mut registry),
+            follows_events: events.is_some(),
+            routes: routes.clone(),
+        });
+        let health = Health::new(&[]);
+        let warm = Warm::new(health.clone());
+        let calls = Calls::new(service.clone(), security.tokens.clone());
+        let mut parts = http_service::Parts::new(health.clone(), drain_timeout);
+        if let Some((client, lease)) = lease {
+            let (warm, health) = (warm.clone(), health.clone());
+            let (calls, service) = (calls.clone(), service.clone());
+            let election = Election {
+                client,
+                lease,
+                clock,
+                follower: Follower::new(warm, health, calls, service, &mut registry),
+            };
+            election.spawn(&mut parts, shutdown.drain.clone());
+        }
+        let membership = Membership {
+            updates: members.updates(),
+            service: service.clone(),
+            events,
+            ranks,
+            warm,
+        };
+        parts.spawn("membership", membership.run());
+        let pulse = health.watch("sweep", SWEEP_LIMIT);
+        let swept = service.clone();
+        parts.spawn("sweep", async move { sweep(&swept, &pulse).await });
+        security.spawn(&mut parts)?;
+        let mut admin = process::admin::router(Arc::new(registry), health);
+        if let Some(routes) = routes {
+            let pages = Pages {
+                pool,
                 policy,
                 routes,
                 clock,
-            }
-            .router(),
-        ),
-        None => admin,
-    };
-    parts.spawn("admin server", async move {
-        // Until the end of the program: a drain is watched.
-        Ok(axum::serve(opened.admin, admin).await?)
-    });
-    let server = Server {
-        handler: calls,
-        acceptor: security.acceptor,
-        threads: threads(),
-        refused: service.metrics().refused_connections(),
-    };
-    parts.serve("server", server, opened.calls);
-    let (port, admin_port) = (listen.http_port, listen.admin_port);
-    info!(port, admin_port, block_size = events.block_size, "started");
-    parts.until(shutdown).await
+            };
+            admin = admin.merge(pages.router());
+        }
+        parts.spawn("admin server", async move {
+            // Until the end of the program: a drain is watched.
+            Ok(axum::serve(ports.admin, admin).await?)
+        });
+        let server = Server {
+            handler: calls,
+            acceptor: security.acceptor,
+            threads: threads(),
+            refused: service.metrics().refused_connections(),
+        };
+        parts.serve("server", server, ports.calls);
+        parts.until(shutdown).await
+    }
 }
 
 // === impl Ports ===

@@ -189,7 +189,7 @@ mod tests {
         warnings.events();
         assert_eq!(warned(&warnings, (0..3000).map(mk_seen)), []);
         let cached_at_times = |at: u64| Seen {
-            exact: at % 900 == 0,
+            exact: at.is_multiple_of(900),
             ..mk_seen(at % 50)
         };
         assert_eq!(warned(&warnings, (0..3000).map(cached_at_times)), []);

@@ -86,7 +86,7 @@ async fn only_who_has_workers_contends_and_only_who_leads_is_ready() {
         (router.begun(), router.follower.health.is_ready()),
         (1, false)
     );
-    router.lease.hold(Duration::from_secs(60));
+    router.lease.hold(Duration::from_mins(1));
     sleep(Duration::from_secs(1)).await;
     assert!(router.follower.health.is_ready());
     assert_eq!(router.follower.leads.get(), 1);
@@ -100,7 +100,7 @@ async fn only_who_has_workers_contends_and_only_who_leads_is_ready() {
 async fn a_leader_without_workers_gives_up_after_a_while() {
     let router = Router::start();
     router.follower.warm.set(true);
-    router.lease.hold(Duration::from_secs(600));
+    router.lease.hold(Duration::from_mins(10));
     sleep(Duration::from_secs(1)).await;
     router.follower.warm.set(false);
     sleep(PATIENCE.mul_f64(0.9)).await;
@@ -127,11 +127,11 @@ async fn bookings_of_an_earlier_time_are_over_for_a_leader() {
     let route = || service.route(&request, router.clock.now(), &mut rand::rng());
     route().unwrap();
     assert_eq!(router.bookings(), 1);
-    router.lease.hold(Duration::from_secs(60));
+    router.lease.hold(Duration::from_mins(1));
     sleep(Duration::from_secs(1)).await;
     assert_eq!(router.bookings(), 0);
     route().unwrap();
-    router.lease.hold(Duration::from_secs(60));
+    router.lease.hold(Duration::from_mins(1));
     sleep(Duration::from_secs(1)).await;
     assert_eq!(router.bookings(), 1, "the term goes on");
 }
@@ -140,7 +140,7 @@ async fn bookings_of_an_earlier_time_are_over_for_a_leader() {
 async fn a_drain_ends_the_contention() {
     let mut router = Router::start();
     router.follower.warm.set(true);
-    router.lease.hold(Duration::from_secs(600));
+    router.lease.hold(Duration::from_mins(10));
     sleep(Duration::from_secs(1)).await;
     router.stop.cancel();
     let ended = timeout(Duration::from_secs(5), router.tasks.join_next()).await;

@@ -132,7 +132,8 @@ async fn every_metric_is_documented() {
         let labels = labels.split(',').filter_map(|it| it.split_once('='));
         let labels: Vec<_> = labels.map(|(label, _)| format!("`{label}`")).collect();
         let labels = labels.join(", ");
-        table += &format!("| `{name}{suffix}` | {kind} | {labels} | {help} |\n");
+        let row = format!("| `{name}{suffix}` | {kind} | {labels} | {help} |\n");
+        table.push_str(&row);
     }
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/router.md");
     let again = "UPDATE_DOCS=1 cargo test -p router documented";
