@@ -23,6 +23,7 @@ pub struct Health(Arc<RwLock<State>>);
 #[derive(Debug)]
 struct State {
     parts: BTreeMap<&'static str, bool>,
+    notes: BTreeMap<&'static str, String>,
     draining: bool,
     failed: Option<String>,
     loops: BTreeMap<&'static str, Watched>,
@@ -51,6 +52,7 @@ impl Health {
     pub fn new(parts: &[&'static str]) -> Self {
         Self(Arc::new(RwLock::new(State {
             parts: parts.iter().map(|part| (*part, false)).collect(),
+            notes: BTreeMap::new(),
             draining: false,
             failed: None,
             loops: BTreeMap::new(),
@@ -75,6 +77,11 @@ impl Health {
     /// Says of one part whether it is ready; a part not named before is added.
     pub fn set(&self, part: &'static str, ready: bool) {
         self.0.write().parts.insert(part, ready);
+    }
+
+    /// What a person is to know of one part, ready or not; empty: nothing.
+    pub fn note(&self, part: &'static str, note: impl Into<String>) {
+        self.0.write().notes.insert(part, note.into());
     }
 
     /// Not ready from now on, whatever the parts say.
@@ -124,14 +131,18 @@ impl Health {
         alive.map(|(name, _)| *name).collect()
     }
 
-    /// One line per part, for a person: `inventory: ready`.
+    /// One line per part, for a person: `inventory: ready`, with the part's note.
     pub fn report(&self) -> String {
         let state = self.0.read();
         let mut text = String::new();
         for (part, ready) in &state.parts {
             let word = if *ready { "ready" } else { "not ready" };
+            let note = state.notes.get(part).filter(|note| !note.is_empty());
             // writing to a String cannot fail
-            let _ = writeln!(text, "{part}: {word}");
+            let _ = match note {
+                Some(note) => writeln!(text, "{part}: {word} ({note})"),
+                None => writeln!(text, "{part}: {word}"),
+            };
         }
         if state.draining {
             text.push_str("draining\n");
@@ -172,6 +183,15 @@ mod tests {
         health.set("lists", false);
         assert!(!health.is_ready());
         assert_eq!(health.report(), "lease: ready\nlists: not ready\n");
+    }
+
+    #[test]
+    fn a_note_is_beside_its_part_until_it_is_taken_back() {
+        let health = Health::new(&["models"]);
+        health.note("models", "failed: b");
+        assert_eq!(health.report(), "models: not ready (failed: b)\n");
+        health.note("models", "");
+        assert_eq!(health.report(), "models: not ready\n");
     }
 
     #[test]

@@ -66,6 +66,14 @@ impl Catalogue {
         Ok(catalogue)
     }
 
+    /// Whether the text of a models file can be used; nothing is loaded.
+    ///
+    /// # Errors
+    /// [`CatalogueError`] when it cannot.
+    pub fn check(text: &str) -> Result<(), CatalogueError> {
+        file::parse(text).map(|_| ())
+    }
+
     /// By the name of a request.
     pub fn get(&self, name: &str) -> Option<&Served> {
         self.by_name.get(name)

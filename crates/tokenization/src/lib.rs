@@ -18,6 +18,8 @@ mod fixtures;
 mod json;
 mod model;
 mod python;
+#[cfg(any(test, feature = "test-util"))]
+pub mod sample;
 mod segment;
 mod template;
 mod tokenizer;

@@ -1,0 +1,311 @@
+//! The steps of a call: read, render, encode, then ask the Router and write to the token cache side by side.
+//!
+//! ```text
+//!  body ─► thread: Members, Model::prompt, Model::encode ─► Prepared ─┬─► Router ──────► worker
+//!                                                                     └─► token cache ─► key, or the ids themselves
+//! ```
+//!
+//! Without its ids there is no reply; without a worker or a key there is a lesser one, which says so.
+
+mod prepare;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use processor_api::{Degraded, MAX_REPLY, ProcessReply, Refusal, RouteReply, TokenKey, write_ids};
+use token_cache::Entry;
+use tokenization::{Api, EncodeOptions};
+use tokio::time::{Instant, timeout};
+use tracing::{Instrument, Span, debug_span};
+
+use crate::{
+    encoders::{Encoders, NotDone},
+    metrics::{Metrics, Stage},
+    models::Models,
+    transfer::{Transfer, Way},
+};
+use prepare::{Prepared, prepare_process, prepare_render};
+
+/// Of a reply: what it has beside the ids, 1024 fallbacks of some hundred bytes among it.
+const OTHER_BYTES: usize = 256 << 10;
+
+/// Ids that are longer as text are not in a reply.
+const MAX_TEXT: usize = MAX_REPLY - OTHER_BYTES;
+
+/// The Router.
+pub trait Routes: Send + Sync + 'static {
+    /// Chooses a worker.
+    fn route(
+        &self,
+        call: RouteCall,
+        within: Duration,
+    ) -> impl Future<Output = Result<RouteReply, RouteFailure>> + Send;
+}
+
+/// The token cache.
+pub trait Tokens: Send + Sync + 'static {
+    /// Keeps the ids of a prompt.
+    fn put(
+        &self,
+        key: TokenKey,
+        entry: Entry,
+        within: Duration,
+    ) -> impl Future<Output = Result<(), NotKept>> + Send;
+}
+
+/// What the Router is asked.
+#[derive(Clone, Debug)]
+pub struct RouteCall {
+    /// A [`processor_api::RouteRequest`] in its binary form.
+    pub frame: Bytes,
+    /// The request's name and trace.
+    pub headers: HeaderMap,
+}
+
+/// Why there is no worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteFailure {
+    /// No answer in time.
+    Late,
+    /// There is no room.
+    Saturated,
+    /// Anything else.
+    Failed,
+}
+
+/// The ids were not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotKept;
+
+/// Why there is no reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The call is refused.
+    Refused(Refusal),
+    /// A bug.
+    Internal,
+}
+
+/// What the steps run with.
+#[derive(Debug)]
+pub struct Steps<R, T> {
+    /// Where prompts are rendered and encoded.
+    pub encoders: Arc<Encoders>,
+    /// What is the same for all calls.
+    pub shared: Arc<Shared>,
+    /// Absent: none is configured.
+    pub router: Option<R>,
+    /// Absent: none is configured.
+    pub tokens: Option<T>,
+    /// How ids get to workers.
+    pub transfer: Transfer,
+    /// The longest that the Router is waited for.
+    pub route_timeout: Duration,
+    /// The longest that the token cache is waited for.
+    pub store_timeout: Duration,
+}
+
+/// What the threads need too.
+#[derive(Debug)]
+pub struct Shared {
+    /// The catalogue in force.
+    pub models: Models,
+    /// How prompts are encoded.
+    pub options: EncodeOptions,
+    /// The largest body of a client.
+    pub max_prompt_bytes: usize,
+    /// Where it is counted.
+    pub metrics: Metrics,
+}
+
+/// Where the ids of one prompt are.
+#[derive(Debug, Default)]
+struct Sent {
+    key: Option<TokenKey>,
+    value: Option<Bytes>,
+    degraded: Option<Degraded>,
+}
+
+// === impl Steps ===
+
+impl<R: Routes, T: Tokens> Steps<R, T> {
+    /// Answers a call of `/process` by `deadline`.
+    ///
+    /// # Errors
+    /// [`Failure`] when there are no ids.
+    pub async fn process(&self, call: Bytes, deadline: Instant) -> Result<ProcessReply, Failure> {
+        let span = debug_span!("processor.process");
+        self.process_here(call, deadline).instrument(span).await
+    }
+
+    /// The ids of a client's body, by `deadline`.
+    ///
+    /// # Errors
+    /// [`Failure`] when there are none.
+    pub async fn render(
+        &self,
+        api: Api,
+        body: Bytes,
+        deadline: Instant,
+    ) -> Result<String, Failure> {
+        let span = debug_span!("processor.render");
+        let work = move |shared: &Shared| prepare_render(shared, api, &body);
+        let ids = self.prepare(deadline, work).instrument(span).await?;
+        Ok(write_ids(&ids))
+    }
+
+    async fn process_here(&self, call: Bytes, deadline: Instant) -> Result<ProcessReply, Failure> {
+        let with_router = self.router.is_some();
+        let work = move |shared: &Shared| prepare_process(shared, &call, with_router);
+        let prepared = self.prepare(deadline, work).await?;
+        Ok(self.complete(&prepared, deadline).await)
+    }
+
+    /// What follows from the ids.
+    async fn complete(&self, prepared: &Prepared, deadline: Instant) -> ProcessReply {
+        let count = prepared.ids.len();
+        let (routed, sent) = tokio::join!(
+            self.route(prepared, deadline),
+            self.send(prepared, deadline)
+        );
+        let mut degraded = Vec::new();
+        let routed = routed.unwrap_or_else(|why| {
+            self.shared.metrics.route_fallback(why);
+            degraded.push(why);
+            None
+        });
+        degraded.extend(sent.degraded);
+        let mut reply = ProcessReply {
+            token_key: sent.key,
+            token_value: sent.value,
+            token_count: Some(count),
+            degraded,
+            ..ProcessReply::default()
+        };
+        if let Some(routed) = routed {
+            let overlap = routed.overlap_blocks.saturating_mul(routed.block_size);
+            reply.overlap_tokens = Some(overlap.min(count));
+            reply.worker_address = Some(routed.worker_address);
+            reply.worker_id = routed.worker_id;
+            reply.fallbacks = routed.fallbacks;
+        }
+        reply
+    }
+
+    /// Runs `work` on a thread.
+    async fn prepare<P: Send + 'static>(
+        &self,
+        deadline: Instant,
+        work: impl FnOnce(&Shared) -> Result<P, Refusal> + Send + 'static,
+    ) -> Result<P, Failure> {
+        let (shared, span, asked) = (Arc::clone(&self.shared), Span::current(), Instant::now());
+        let work = move || {
+            shared.metrics.took(Stage::Queue, asked.elapsed());
+            span.in_scope(|| work(&shared))
+        };
+        match self.encoders.run(deadline, work).await {
+            Ok(prepared) => prepared.map_err(Failure::Refused),
+            Err(NotDone::Overloaded) => Err(Failure::Refused(Refusal::Overloaded)),
+            Err(NotDone::Panicked) => Err(Failure::Internal),
+        }
+    }
+
+    /// The Router's choice; none, if it is not asked for.
+    async fn route(
+        &self,
+        prepared: &Prepared,
+        deadline: Instant,
+    ) -> Result<Option<RouteReply>, Degraded> {
+        if !prepared.wants_route {
+            return Ok(None);
+        }
+        let router = self.router.as_ref().zip(prepared.route.clone());
+        let Some((router, call)) = router else {
+            return Err(Degraded::NoRouter);
+        };
+        let begun = Instant::now();
+        let within = self.route_timeout.min(deadline.duration_since(begun));
+        let span = debug_span!("route");
+        let answer = timeout(within, router.route(call, within).instrument(span)).await;
+        self.shared.metrics.took(Stage::Route, begun.elapsed());
+        match answer {
+            Ok(Ok(reply)) => Ok(Some(reply)),
+            Ok(Err(RouteFailure::Saturated)) => Err(Degraded::RouteSaturated),
+            Ok(Err(RouteFailure::Failed)) => Err(Degraded::RouteError),
+            Ok(Err(RouteFailure::Late)) | Err(_) => Err(Degraded::RouteTimeout),
+        }
+    }
+
+    /// Brings the ids on their way.
+    async fn send(&self, prepared: &Prepared, deadline: Instant) -> Sent {
+        if prepared.is_clients_own {
+            return Sent::default(); // the worker has them in the body
+        }
+        let way = self.transfer.way(prepared.ids.len());
+        match (way, &self.tokens) {
+            (Way::Nowhere, _) => Sent::default(),
+            (Way::Direct, _) | (Way::Key { else_direct: true }, None) => Sent::direct(prepared),
+            (Way::Key { else_direct: false }, None) => Sent::not_kept(),
+            (Way::Key { else_direct }, Some(tokens)) => {
+                match self.keep(tokens, prepared, deadline).await {
+                    Ok(key) => Sent {
+                        key: Some(key),
+                        ..Sent::default()
+                    },
+                    Err(NotKept) if else_direct => Sent {
+                        degraded: Some(Degraded::CacheWrite),
+                        ..Sent::direct(prepared)
+                    },
+                    Err(NotKept) => Sent::not_kept(),
+                }
+            }
+        }
+    }
+
+    async fn keep(
+        &self,
+        tokens: &T,
+        prepared: &Prepared,
+        deadline: Instant,
+    ) -> Result<TokenKey, NotKept> {
+        let key = TokenKey::random(&mut rand::rng());
+        let entry = Entry {
+            model: prepared.model.clone(),
+            tokenizer: prepared.tokenizer.clone(),
+            ids: prepared.ids.clone(),
+        };
+        let begun = Instant::now();
+        let within = self.store_timeout.min(deadline.duration_since(begun));
+        let span = debug_span!("store");
+        let kept = timeout(within, tokens.put(key, entry, within).instrument(span)).await;
+        self.shared.metrics.took(Stage::Store, begun.elapsed());
+        match kept {
+            Ok(Ok(())) => Ok(key),
+            Ok(Err(NotKept)) | Err(_) => Err(NotKept),
+        }
+    }
+}
+
+// === impl Sent ===
+
+impl Sent {
+    /// In the reply, if there is room for them.
+    fn direct(prepared: &Prepared) -> Self {
+        let text = write_ids(&prepared.ids);
+        Self {
+            value: (text.len() <= MAX_TEXT).then(|| text.into()),
+            ..Self::default()
+        }
+    }
+
+    fn not_kept() -> Self {
+        Self {
+            degraded: Some(Degraded::CacheWrite),
+            ..Self::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! From a call's bytes to the ids of its prompt: what takes a processor's time. It runs on a thread of its own.
+
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
+use processor_api::{
+    ProcessCall, ProcessRequest, REQUEST_ID_HEADER, Refusal, RouteRequest, WireError,
+};
+use tokenization::{Api, Prompt};
+use tokio::time::Instant;
+use tracing::debug_span;
+
+use super::{RouteCall, Shared};
+use crate::{members::Members, metrics::Stage, models::Found};
+
+/// Headers of a client's request that go on to the Router.
+const TRACE_HEADERS: [&str; 3] = [REQUEST_ID_HEADER, "traceparent", "tracestate"];
+
+/// A prompt whose ids are known.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) ids: Arc<[u32]>,
+    /// The client sent the ids itself.
+    pub(super) is_clients_own: bool,
+    /// As in the request.
+    pub(super) model: Arc<str>,
+    /// Names its files by their contents.
+    pub(super) tokenizer: Arc<str>,
+    /// The Router is to be asked.
+    pub(super) wants_route: bool,
+    /// What it is asked, if there is one.
+    pub(super) route: Option<RouteCall>,
+}
+
+/// A prompt's ids, and whose they are.
+struct Encoded {
+    ids: Vec<u32>,
+    is_clients_own: bool,
+    found: Found,
+}
+
+/// The prompt of a call of `/process`.
+pub(super) fn prepare_process(
+    shared: &Shared,
+    call: &Bytes,
+    with_router: bool,
+) -> Result<Prepared, Refusal> {
+    let call = ProcessCall::parse(text(call)?).map_err(|error| bad_call(&error))?;
+    check_size(shared, call.body)?;
+    let members = members(call.body)?;
+    let path = call.request.path.as_deref();
+    let api = Api::of(path, call.body)?.ok_or_else(|| {
+        Refusal::Unsupported("only chat completions and completions have prompts".to_owned())
+    })?;
+    let encoded = encode(shared, api, call.body, &members.model)?;
+    let Encoded {
+        ids,
+        is_clients_own,
+        found,
+    } = encoded;
+    let tokenizer = found.model.tag().into();
+    let model = (&*members.model).into();
+    let (ids, route) = if members.route && with_router {
+        let (ids, call) = route_call(call.request, members.cache_salt, &found, ids);
+        (ids, Some(call))
+    } else {
+        (ids, None)
+    };
+    Ok(Prepared {
+        ids: ids.into(),
+        is_clients_own,
+        model,
+        tokenizer,
+        wants_route: members.route,
+        route,
+    })
+}
+
+/// The ids of a client's body.
+pub(super) fn prepare_render(
+    shared: &Shared,
+    api: Api,
+    body: &Bytes,
+) -> Result<Arc<[u32]>, Refusal> {
+    let body = text(body)?;
+    check_size(shared, body)?;
+    let members = members(body)?;
+    Ok(encode(shared, api, body, &members.model)?.ids.into())
+}
+
+fn encode(shared: &Shared, api: Api, body: &str, model: &str) -> Result<Encoded, Refusal> {
+    let found = shared.models.find(model)?;
+    let begun = Instant::now();
+    let prompt = debug_span!("render").in_scope(|| found.model.prompt(api, body, now()));
+    let rendered = Instant::now();
+    shared.metrics.took(Stage::Render, rendered - begun);
+    let prompt = prompt.inspect_err(|refusal| {
+        if matches!(refusal, Refusal::Template(_)) {
+            shared.metrics.template_error(&found.name);
+        }
+    })?;
+    let is_clients_own = matches!(prompt, Prompt::Ids(_));
+    let ids = debug_span!("encode").in_scope(|| {
+        let rng = &mut rand::rng();
+        found.model.encode(prompt, &shared.options, rng)
+    })?;
+    shared.metrics.took(Stage::Encode, rendered.elapsed());
+    shared.metrics.prompt(ids.len());
+    Ok(Encoded {
+        ids,
+        is_clients_own,
+        found,
+    })
+}
+
+/// The ids come back: the binary form has its own copy.
+fn route_call(
+    request: ProcessRequest<'_>,
+    cache_salt: Option<Cow<'_, str>>,
+    found: &Found,
+    ids: Vec<u32>,
+) -> (Vec<u32>, RouteCall) {
+    let headers = trace_headers(&request.headers);
+    let ProcessRequest {
+        headers: sent,
+        path: _,
+        candidates,
+        priority,
+        max_endpoints,
+        reservation_id,
+    } = request;
+    let route = RouteRequest {
+        token_ids: ids,
+        request_id: sent.get(REQUEST_ID_HEADER).cloned(),
+        reservation_id,
+        model: Some(Cow::Borrowed(&found.name)),
+        lora_name: found.lora_name.as_deref().map(Cow::Borrowed),
+        cache_salt,
+        candidates,
+        priority,
+        max_endpoints,
+    };
+    let frame = route.encode_binary().into();
+    (route.token_ids, RouteCall { frame, headers })
+}
+
+fn trace_headers(sent: &BTreeMap<Cow<'_, str>, Cow<'_, str>>) -> HeaderMap {
+    let of = |name: &'static str| {
+        let value = HeaderValue::from_str(sent.get(name)?).ok()?;
+        Some((HeaderName::from_static(name), value))
+    };
+    TRACE_HEADERS.into_iter().filter_map(of).collect()
+}
+
+fn members(body: &str) -> Result<Members<'_>, Refusal> {
+    let members = Members::read(body);
+    members.ok_or_else(|| bad("the request body is no JSON object"))
+}
+
+fn check_size(shared: &Shared, body: &str) -> Result<(), Refusal> {
+    let limit = shared.max_prompt_bytes;
+    if body.len() > limit {
+        let flag = "--max-prompt-bytes";
+        return Err(Refusal::TooLarge { limit, flag });
+    }
+    Ok(())
+}
+
+fn text(bytes: &Bytes) -> Result<&str, Refusal> {
+    str::from_utf8(bytes).map_err(|_| bad("the body is no text in UTF-8"))
+}
+
+fn bad(message: &str) -> Refusal {
+    Refusal::BadRequest(message.to_owned())
+}
+
+fn bad_call(error: &WireError) -> Refusal {
+    Refusal::BadRequest(error.to_string())
+}
+
+/// What templates call the time, as in the engines' containers.
+fn now() -> DateTime {
+    Timestamp::now().to_zoned(TimeZone::UTC).datetime()
+}
