@@ -23,6 +23,7 @@ mod debug;
 mod director;
 mod discovery;
 mod edit;
+mod external;
 mod extproc;
 #[cfg(test)]
 mod fixtures;

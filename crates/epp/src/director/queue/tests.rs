@@ -54,6 +54,7 @@ impl Dispatch<&'static str> for Pool {
             prefix: None,
             learned: None,
             llm: None,
+            staged: None,
             scheduling: Duration::ZERO,
         })))
     }
