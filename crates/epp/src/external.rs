@@ -11,6 +11,7 @@
 //! ```
 
 mod call;
+mod client;
 mod edits;
 #[cfg(test)]
 pub(crate) mod fixtures;
@@ -23,9 +24,12 @@ mod resolve;
 mod switches;
 
 pub(crate) use call::{Choice, Outgoing, Question, QuestionHead};
+pub(crate) use client::{Client, ClientSettings};
 pub(crate) use edits::{Found, model_header};
 pub(crate) use lifecycle::{LifeCycle, Reservation};
-pub(crate) use metrics::{ExternalMetrics, Outcome, Overwritten, Pending, PickedBy, Stage, Transfer};
+pub(crate) use metrics::{
+    ExternalMetrics, Outcome, Overwritten, Pending, PickedBy, Stage, Transfer,
+};
 pub(crate) use plan::{Ask, Facts, Plan, Skip, plan};
 pub(crate) use processor::{CallProcessor, External, NoReply};
 pub(crate) use resolve::{Internal, Members, RefusedWorker, Resolution, Tokens, resolve};

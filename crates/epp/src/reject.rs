@@ -201,9 +201,27 @@ mod tests {
     #[case(Reject::ModelNotSeen, 413, "body-too-large", None, None)]
     #[case(Reject::Shed, 429, "saturated", Some("rejected-saturated"), Some("1"))]
     #[case(Reject::External(StageFailure::TooLarge), 413, "too-large", None, None)]
-    #[case(Reject::External(StageFailure::Unavailable), 503, "unavailable", Some("rejected-unavailable"), None)]
-    #[case(Reject::External(StageFailure::Invalid), 502, "invalid-reply", Some("rejected-invalid-reply"), None)]
-    #[case(Reject::External(StageFailure::Timeout), 504, "timeout", Some("rejected-timeout"), None)]
+    #[case(
+        Reject::External(StageFailure::Unavailable),
+        503,
+        "unavailable",
+        Some("rejected-unavailable"),
+        None
+    )]
+    #[case(
+        Reject::External(StageFailure::Invalid),
+        502,
+        "invalid-reply",
+        Some("rejected-invalid-reply"),
+        None
+    )]
+    #[case(
+        Reject::External(StageFailure::Timeout),
+        504,
+        "timeout",
+        Some("rejected-timeout"),
+        None
+    )]
     #[case(Reject::QueueFull("full".into()), 429, "saturated", Some("rejected-saturated"), Some("1"))]
     #[case(Reject::Expired { empty: false }, 429, "ttl-expired", Some("rejected-ttl-expired"), Some("1"))]
     #[case(Reject::Expired { empty: true }, 503, "ttl-expired", Some("rejected-ttl-expired"), None)]

@@ -120,7 +120,9 @@ impl Ahead {
     /// Changes the request for the worker.
     fn finish(&self, external: &External, edit: &mut Edit, tokens: &Tokens) {
         tokens.set_header(edit);
-        let splices = self.found.for_worker(&self.body, &external.switches, tokens);
+        let splices = self
+            .found
+            .for_worker(&self.body, &external.switches, tokens);
         let added = splices.and_then(|splices| {
             let mut splices = splices.into_iter();
             splices.try_for_each(|splice| edit.splice(splice))
@@ -134,7 +136,9 @@ impl Ahead {
     /// What the Processor gets of the body.
     fn for_processor(&self, external: &External, ask: Ask, edit: &Edit) -> Vec<Bytes> {
         let mut edit = edit.clone();
-        let splices = self.found.for_processor(&self.body, &external.switches, ask);
+        let splices = self
+            .found
+            .for_processor(&self.body, &external.switches, ask);
         for splice in splices.into_iter().flatten() {
             let added = edit.splice(splice);
             debug_assert_eq!(added, Ok(()));
@@ -268,9 +272,7 @@ impl Director {
                 external.metrics.ended(outcome, took);
                 match refusal {
                     Some(reject) => self.refuse(&prepared, reject),
-                    None => {
-                        self.pick_without_reply(external, &config, prepared, &ahead, &no_reply)
-                    }
+                    None => self.pick_without_reply(external, &config, prepared, &ahead, &no_reply),
                 }
             }
         }
@@ -322,7 +324,9 @@ impl Director {
         ahead: &Ahead,
         no_reply: &NoReply,
     ) -> Picking {
-        external.metrics.fell_back(Stage::Process, no_reply.reason());
+        external
+            .metrics
+            .fell_back(Stage::Process, no_reply.reason());
         external.metrics.picked(PickedBy::Internal);
         ahead.finish(external, &mut prepared.edit, &Tokens::None);
         prepared.behind = Some(Box::new(Behind {
@@ -374,7 +378,11 @@ impl Director {
             let narrowed = narrow(table, request, &[], &guard, None).ok()?;
             let members = narrowed.candidates();
             let members = members.filter_map(|(member, _)| snapshot.members().get(member));
-            Some(members.map(|member| member.endpoint.destination().to_owned()).collect())
+            Some(
+                members
+                    .map(|member| member.endpoint.destination().to_owned())
+                    .collect(),
+            )
         })
     }
 
@@ -401,7 +409,8 @@ impl Director {
             let Ok(workers) = &resolution.workers else {
                 return (resolution, None);
             };
-            self.prefix.matches(&request.prefix, &table.cache_slots, matched);
+            self.prefix
+                .matches(&request.prefix, &table.cache_slots, matched);
             self.match_chunks(profile, request, llm.as_deref(), table);
             let mut workers = workers.clone();
             fill(&mut workers, table, request, matched, profile);
@@ -474,7 +483,10 @@ fn refusal(external: &External, failure: &StageFailure, ahead: &Ahead) -> Option
         (Fallback::Internal, _) => None,
         (Fallback::Refuse(_), StageFailure::Client(message)) => {
             let message = message.get(..message.floor_char_boundary(MAX_MESSAGE));
-            Some(Reject::BadRequest(message.unwrap_or_default().to_owned(), None))
+            Some(Reject::BadRequest(
+                message.unwrap_or_default().to_owned(),
+                None,
+            ))
         }
         (Fallback::Refuse(_), StageFailure::UnknownModel) => {
             let model = ahead.model.as_deref().map(str::to_owned);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use scheduling::{
-    Booking, Endpoint, Explanation, Moment, Narrowed, NoPick, PickerKind, Request,
-    Snapshot, Verdict, choose_among, narrow,
+    Booking, Endpoint, Explanation, Moment, Narrowed, NoPick, PickerKind, Request, Snapshot,
+    Verdict, choose_among, narrow,
 };
 use smallvec::SmallVec;
 use tracing::{Level, debug, enabled};

@@ -54,7 +54,15 @@ impl Director {
         let ahead = self.external.as_ref().map(|external| {
             let is_translated = readers.transcoder.is_some();
             let parsed = parsed.as_ref();
-            let ahead = Ahead::of(external, &head, parsed, &body, resolved, is_translated, &edit);
+            let ahead = Ahead::of(
+                external,
+                &head,
+                parsed,
+                &body,
+                resolved,
+                is_translated,
+                &edit,
+            );
             Box::new(ahead)
         });
         let named = config.session.as_ref().map(|session| {

@@ -4,7 +4,7 @@ use scheduling::{DEFAULT_TRANSIT, NoPick, PickerKind, Subset};
 use super::*;
 use crate::{
     config::Prefix,
-    extproc::{Answer, RequestHead},
+    extproc::{Answer, REQUEST_ID, RequestHead},
     fixtures::mk_member,
 };
 

@@ -7,10 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header::CONTENT_TYPE};
 use processor_api::{ProcessRequest, REQUEST_ID_HEADER, ReservationId};
 
 use super::Switches;
-use crate::{
-    body::Api,
-    extproc::RequestHead,
-};
+use crate::{body::Api, extproc::RequestHead};
 
 const TRACEPARENT: &str = "traceparent";
 
@@ -94,7 +91,9 @@ impl Question {
         let mut outside = HeaderMap::new();
         outside.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         for name in OUTSIDE {
-            let value = headers.get(name).and_then(|value| HeaderValue::from_str(value).ok());
+            let value = headers
+                .get(name)
+                .and_then(|value| HeaderValue::from_str(value).ok());
             if let Some(value) = value {
                 outside.insert(HeaderName::from_static(name), value);
             }
@@ -127,7 +126,8 @@ mod tests {
     use super::*;
 
     fn mk_head(path: &'static str, fields: &[(&'static str, &'static str)]) -> RequestHead {
-        let field = |(name, value): &(&'static str, &'static str)| ((*name).into(), (*value).into());
+        let field =
+            |(name, value): &(&'static str, &'static str)| ((*name).into(), (*value).into());
         RequestHead {
             path: path.into(),
             fields: fields.iter().map(field).collect(),
@@ -195,7 +195,8 @@ mod tests {
 
     #[test]
     fn a_question_for_a_worker_says_where_to_choose_from() {
-        let mut question = mk_question(&mk_head("/v1/completions", &[]), None, &Switches::default());
+        let mut question =
+            mk_question(&mk_head("/v1/completions", &[]), None, &Switches::default());
         question.route = Some(Choice {
             candidates: Some(vec!["10.0.0.1:8000".to_owned()]),
             priority: -1,
@@ -204,7 +205,10 @@ mod tests {
         let id = ReservationId::random(&mut StdRng::seed_from_u64(1));
         let sent = json(&question.encode(None, Some(id)));
         assert_eq!(sent["candidates"], serde_json::json!(["10.0.0.1:8000"]));
-        assert_eq!((&sent["priority"], &sent["max_endpoints"]), (&(-1).into(), &2.into()));
+        assert_eq!(
+            (&sent["priority"], &sent["max_endpoints"]),
+            (&(-1).into(), &2.into())
+        );
         assert_eq!(sent["reservation_id"], id.as_str());
     }
 }

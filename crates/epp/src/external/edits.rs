@@ -144,8 +144,18 @@ mod tests {
     const LEFT: &[Overwritten] = &[Overwritten::ForeignRoute];
 
     #[rstest]
-    #[case::ids("/v1/completions", r#"{"model":"m","token_ids":[1]}"#, r#"{"model":"m"}"#, IDS)]
-    #[case::null("/v1/completions", r#"{"model":"m","token_ids":null}"#, r#"{"model":"m"}"#, IDS)]
+    #[case::ids(
+        "/v1/completions",
+        r#"{"model":"m","token_ids":[1]}"#,
+        r#"{"model":"m"}"#,
+        IDS
+    )]
+    #[case::null(
+        "/v1/completions",
+        r#"{"model":"m","token_ids":null}"#,
+        r#"{"model":"m"}"#,
+        IDS
+    )]
     #[case::of_dynamo(
         "/v1/messages",
         r#"{"nvext":{"token_data":[1],"a":1},"model":"m"}"#,
@@ -155,7 +165,12 @@ mod tests {
     #[case::other_nvext("/v1/responses", r#"{"nvext":{"a":1},"model":"m"}"#, r#"{"nvext":{"a":1},"model":"m"}"#, &[])]
     #[case::prompt("/inference/v1/generate", r#"{"model":"m","token_ids":[1]}"#, r#"{"model":"m","token_ids":[1]}"#, &[])]
     #[case::route("/v1/chat/completions", r#"{"route":true,"model":"m"}"#, r#"{"model":"m"}"#, &[])]
-    #[case::foreign("/v1/chat/completions", r#"{"route":1,"model":"m"}"#, r#"{"route":1,"model":"m"}"#, LEFT)]
+    #[case::foreign(
+        "/v1/chat/completions",
+        r#"{"route":1,"model":"m"}"#,
+        r#"{"route":1,"model":"m"}"#,
+        LEFT
+    )]
     #[case::not_routed("/v1/embeddings", r#"{"route":true,"model":"m"}"#, r#"{"route":true,"model":"m"}"#, &[])]
     fn what_looks_like_ours_does_not_reach_a_worker(
         #[case] path: &str,
@@ -202,7 +217,9 @@ mod tests {
         let mut edit = Edit::default();
         assert_eq!(model_header(&head, model, &mut edit), counted);
         let set = edit.headers_to_set().iter();
-        let set: Vec<_> = set.map(|(_, value)| String::from_utf8_lossy(value)).collect();
+        let set: Vec<_> = set
+            .map(|(_, value)| String::from_utf8_lossy(value))
+            .collect();
         let removed = edit.headers_to_remove().len();
         let got = match (&*set, removed) {
             ([], 0) => None,

@@ -22,7 +22,10 @@ pub(super) struct Each<K: 'static> {
 
 impl<K: Label> Each<K> {
     /// The counters of a family whose only label is `key`.
-    pub(super) fn of(key: &'static str, family: &Family<[(&'static str, &'static str); 1], Counter>) -> Self {
+    pub(super) fn of(
+        key: &'static str,
+        family: &Family<[(&'static str, &'static str); 1], Counter>,
+    ) -> Self {
         let counter = |one: &K| family.get_or_create_owned(&[(key, one.label())]);
         Self {
             keys: K::ALL,

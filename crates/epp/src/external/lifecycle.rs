@@ -128,7 +128,9 @@ mod tests {
     async fn live_bookings_are_named_each_15_s_by_10_000_and_ended_ones_are_not() {
         let scripted = Scripted::silent();
         let external = scripted.external();
-        let mut all: Vec<_> = (0..=MAX_KEEPALIVES).map(|_| Reservation::begin(&external)).collect();
+        let mut all: Vec<_> = (0..=MAX_KEEPALIVES)
+            .map(|_| Reservation::begin(&external))
+            .collect();
         let mut keeping = std::pin::pin!(external.keep_alive());
         let mut pass = async |time| {
             assert!(keeping.as_mut().now_or_never().is_none());
@@ -147,7 +149,10 @@ mod tests {
         let ended: HashSet<_> = all.iter().map(Reservation::id).collect();
         drop(all);
         assert_eq!(scripted.take_reports().len(), ended.len());
-        assert_eq!(pass(KEEPALIVE).await, [LifeCycle::Keepalive(vec![last.id()])]);
+        assert_eq!(
+            pass(KEEPALIVE).await,
+            [LifeCycle::Keepalive(vec![last.id()])]
+        );
         drop(last);
         scripted.take_reports();
         assert_eq!(pass(KEEPALIVE).await, [], "nothing runs");

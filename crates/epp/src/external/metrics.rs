@@ -6,7 +6,12 @@ use histogram::{Shape, Single};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{MetricType, counter::Counter, family::Family, gauge::{ConstGauge, Gauge}},
+    metrics::{
+        MetricType,
+        counter::Counter,
+        family::Family,
+        gauge::{ConstGauge, Gauge},
+    },
     registry::Registry,
 };
 
@@ -116,10 +121,19 @@ impl ExternalMetrics {
         };
         let requests = family("requests", "Questions to the Processor, by how they ended");
         let skipped = family("skipped", "Requests that the Processor was not asked about");
-        let picks = family("picks", "Requests that the Processor was asked about, by who picked for them");
+        let picks = family(
+            "picks",
+            "Requests that the Processor was asked about, by who picked for them",
+        );
         let refused = family("pick_refused", "Workers of replies that were not used");
-        let tokens = family("tokens", "Requests with a reply, by how their ids went to the worker");
-        let overwritten = family("overwritten", "What clients said and was overwritten, taken out, or not for us");
+        let tokens = family(
+            "tokens",
+            "Requests with a reply, by how their ids went to the worker",
+        );
+        let overwritten = family(
+            "overwritten",
+            "What clients said and was overwritten, taken out, or not for us",
+        );
         let handles = Handles {
             requests: Each::of("outcome", &requests),
             skipped: Each::of("reason", &skipped),

@@ -90,7 +90,11 @@ pub(crate) fn resolve(
     };
     let workers = worker.map(|first| {
         let mut workers: SmallVec<[usize; 1]> = SmallVec::from_elem(first, 1);
-        for next in reply.fallbacks.iter().filter_map(|next| members.find(next).ok()) {
+        for next in reply
+            .fallbacks
+            .iter()
+            .filter_map(|next| members.find(next).ok())
+        {
             if !workers.contains(&next) {
                 workers.push(next);
             }

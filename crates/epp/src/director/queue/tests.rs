@@ -96,7 +96,7 @@ impl Bed {
 fn made(picking: Picking) -> Result<Box<Answer>, Reject> {
     match picking {
         Picking::Made(made) => made,
-        Picking::Asked(_) => panic!("nobody else is asked"),
+        Picking::Asked(_) | Picking::Staged(_) => panic!("nobody else is asked"),
     }
 }
 

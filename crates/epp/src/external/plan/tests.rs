@@ -16,16 +16,36 @@ const CALL: fn(bool, bool) -> Plan = |route, transfer| Plan::Call(Ask { route, t
 #[case::chat("/v1/chat/completions", r#""messages":[]"#, CALL(false, true))]
 #[case::text("/v1/completions?x=1", r#""prompt":"a""#, CALL(false, true))]
 #[case::one_text("/v1/completions", r#""prompt":[ "a" ]"#, CALL(false, true))]
-#[case::two_texts("/v1/completions", r#""prompt":["a","b"]"#, Plan::Skip(Skip::SeveralPrompts))]
-#[case::two_lists("/v1/completions", r#""prompt":[[1],[2]]"#, Plan::Skip(Skip::SeveralPrompts))]
+#[case::two_texts(
+    "/v1/completions",
+    r#""prompt":["a","b"]"#,
+    Plan::Skip(Skip::SeveralPrompts)
+)]
+#[case::two_lists(
+    "/v1/completions",
+    r#""prompt":[[1],[2]]"#,
+    Plan::Skip(Skip::SeveralPrompts)
+)]
 #[case::empty_list("/v1/completions", r#""prompt":[]"#, Plan::Skip(Skip::SeveralPrompts))]
 #[case::ids("/v1/completions", r#""prompt":[1,2]"#, Plan::Skip(Skip::IdsGiven))]
 #[case::ids_in_a_list("/v1/completions", r#""prompt":[[1,2]]"#, Plan::Skip(Skip::IdsGiven))]
 #[case::routed_ids("/v1/completions", r#""prompt":[1,2],"route":true"#, CALL(true, false))]
 #[case::no_messages("/v1/chat/completions", r#""prompt":"a""#, Plan::Skip(Skip::NoPrompt))]
-#[case::render("/v1/chat/completions/render", r#""messages":[]"#, Plan::Skip(Skip::OtherPath))]
-#[case::embeddings("/v1/embeddings", r#""input":"a","route":true"#, Plan::Skip(Skip::OtherPath))]
-#[case::generate("/inference/v1/generate", r#""token_ids":[1]"#, Plan::Skip(Skip::OtherPath))]
+#[case::render(
+    "/v1/chat/completions/render",
+    r#""messages":[]"#,
+    Plan::Skip(Skip::OtherPath)
+)]
+#[case::embeddings(
+    "/v1/embeddings",
+    r#""input":"a","route":true"#,
+    Plan::Skip(Skip::OtherPath)
+)]
+#[case::generate(
+    "/inference/v1/generate",
+    r#""token_ids":[1]"#,
+    Plan::Skip(Skip::OtherPath)
+)]
 #[case::not_read("/v1/models", "", Plan::Skip(Skip::OtherPath))]
 fn chats_and_single_prompts_are_for_the_processor(
     #[case] path: &str,
@@ -72,7 +92,11 @@ fn a_body_that_is_not_at_hand_is_skipped(
     let body = body.unwrap_or("{\"model\":").as_bytes();
     let facts = Facts::of(api, parsed.as_ref(), body, is_translated);
     assert_eq!(plan(&facts, &SWITCHES(), false), Plan::Skip(want));
-    assert_eq!(want.failure(), None, "also where all others must be asked about");
+    assert_eq!(
+        want.failure(),
+        None,
+        "also where all others must be asked about"
+    );
 }
 
 #[test]

@@ -73,7 +73,10 @@ fn a_worker_is_one_that_the_proxy_allows_of_the_pool(
     #[case] want: Result<usize, Internal>,
 ) {
     let resolution = resolved(&mk_snapshot(), subset, mk_reply(worker, &[]));
-    assert_eq!(resolution.workers, want.map(|worker| SmallVec::from_elem(worker, 1)));
+    assert_eq!(
+        resolution.workers,
+        want.map(|worker| SmallVec::from_elem(worker, 1))
+    );
 }
 
 #[test]
@@ -87,7 +90,10 @@ fn a_suspect_is_refused_unless_all_are() {
     };
     fail(0);
     let worker = |reply| resolved(&snapshot, None, reply).workers;
-    assert_eq!(worker(mk_reply(A, &[])), Err(Internal::Refused(RefusedWorker::Suspect)));
+    assert_eq!(
+        worker(mk_reply(A, &[])),
+        Err(Internal::Refused(RefusedWorker::Suspect))
+    );
     fail(1);
     fail(2);
     assert_eq!(worker(mk_reply(A, &[])), Ok(SmallVec::from_elem(0, 1)));
@@ -105,14 +111,20 @@ fn of_the_fallbacks_those_that_are_allowed_follow_once() {
 #[case::no_router(&[Degraded::NoRouter], Some(Degraded::NoRouter))]
 #[case::cache_beside(&[Degraded::CacheWrite, Degraded::RouteTimeout], Some(Degraded::RouteTimeout))]
 #[case::cache_alone(&[Degraded::CacheWrite], None)]
-fn without_a_worker_the_reply_says_why(#[case] degraded: &[Degraded], #[case] why: Option<Degraded>) {
+fn without_a_worker_the_reply_says_why(
+    #[case] degraded: &[Degraded],
+    #[case] why: Option<Degraded>,
+) {
     let reply = ProcessReply {
         degraded: degraded.to_vec(),
         ..ProcessReply::default()
     };
     let resolution = resolved(&mk_snapshot(), None, reply);
     assert_eq!(resolution.workers, Err(Internal::NoWorker(why)));
-    assert_eq!(resolution.is_uncached, degraded.contains(&Degraded::CacheWrite));
+    assert_eq!(
+        resolution.is_uncached,
+        degraded.contains(&Degraded::CacheWrite)
+    );
 }
 
 /// Both: the key; neither: none.
@@ -155,6 +167,10 @@ fn tokens_go_by_key_or_where_the_flag_says(
         Tokens::None => "none",
     };
     assert_eq!(got, want);
-    assert_eq!(resolution.workers, Err(Internal::NotAsked), "although it names one");
+    assert_eq!(
+        resolution.workers,
+        Err(Internal::NotAsked),
+        "although it names one"
+    );
     assert_eq!((resolution.count, resolution.overlap), (Some(1), Some(0)));
 }
