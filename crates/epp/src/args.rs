@@ -1,6 +1,7 @@
 //! Flags and their variables.
 
 mod center;
+mod external;
 mod tls;
 mod unused;
 
@@ -16,6 +17,8 @@ pub use center::{
     CenterApi, CenterEndpointId, CenterFallback, CenterSettings, CenterTls, Deadline,
     MetadataCenterArgs,
 };
+pub use external::{ExternalArgs, SetModelName, TokenBodyField};
+pub(crate) use external::{ExternalSettings, StageSettings};
 pub use tls::TlsArgs;
 pub use unused::UnusedArgs;
 
@@ -57,6 +60,9 @@ pub struct Args {
     /// Where load and prompt caches are shared.
     #[command(flatten)]
     pub center: MetadataCenterArgs,
+    /// Where prompts are rendered and tokenized.
+    #[command(flatten)]
+    pub external: ExternalArgs,
     /// Traces.
     #[command(flatten)]
     pub tracing: TracingArgs,

@@ -4,6 +4,7 @@
 use std::{borrow::Cow, ops::Range};
 
 use memchr::{memchr, memchr2};
+use processor_api::{Fields, present};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
@@ -52,6 +53,8 @@ pub struct Parsed {
     pub(crate) wants_messages: bool,
     /// Tokens of the prompt, estimated from the bytes of its spans.
     pub prompt_tokens: usize,
+    /// Where the external stage's own members are.
+    pub fields: Fields,
 }
 
 /// A request path that no server can read.
@@ -116,8 +119,12 @@ struct Raw<'a> {
     prompt: Option<&'a RawValue>,
     #[serde(borrow)]
     input: Option<&'a RawValue>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "present")]
     token_ids: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    route: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    nvext: Option<&'a RawValue>,
 }
 
 /// Every format; the longest suffix that matches wins.
@@ -193,6 +200,11 @@ impl Api {
         Ok(longest.copied())
     }
 
+    /// How its paths end.
+    pub(crate) fn suffix(self) -> &'static str {
+        self.suffix
+    }
+
     /// The parser that a configuration names for it.
     pub(crate) fn parser(self) -> Parser {
         self.parser
@@ -241,6 +253,7 @@ impl Api {
             kinds,
             wants_messages: self.spans.contains(&Span::Messages),
             prompt_tokens,
+            fields: raw.fields(text),
         })
     }
 }
@@ -268,7 +281,16 @@ impl<'a> Raw<'a> {
             Span::Messages => self.messages,
             Span::Prompt => self.prompt,
             Span::Input => self.input,
-            Span::TokenIds => self.token_ids,
+            Span::TokenIds => self.token_ids.filter(|ids| ids.get() != "null"),
+        }
+    }
+
+    fn fields(&self, text: &str) -> Fields {
+        let place = |json: Option<&RawValue>| json.map(|json| place(json, text));
+        Fields {
+            route: place(self.route),
+            token_ids: place(self.token_ids),
+            nvext: place(self.nvext),
         }
     }
 }

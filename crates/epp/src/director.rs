@@ -7,8 +7,7 @@ use metadata::Cluster;
 use moment::Clock;
 use parking_lot::Mutex;
 use scheduling::{
-    Endpoint, Member, Moment, Registry, Request, SessionStrategy, Slot, Snapshot, Subset, Table,
-    flow,
+    Endpoint, Member, Moment, Registry, Request, Slot, Snapshot, Subset, Table, flow,
 };
 use tokio::sync::Notify;
 
@@ -16,7 +15,8 @@ use crate::{
     body::Api,
     config::{Config, CurrentConfig, InForce, Parsers},
     edit::Edit,
-    extproc::{Query, REQUEST_ID, RequestHead},
+    external::{External, ExternalMetrics},
+    extproc::{Query, RequestHead},
     llm::{AccessLogger, Headers, Line, LlmError, LlmRequest, Match, TraceId},
     reject::Reject,
 };
@@ -25,19 +25,23 @@ mod bodies;
 mod chunks;
 mod collector;
 mod elsewhere;
+mod external;
 mod filter;
 mod models;
 mod pick;
 mod picks;
 mod prefill;
 mod prefix;
+mod prepare;
 mod queue;
 mod session;
 
 pub use collector::DirectorCollector;
 use elsewhere::Awaited;
 pub use elsewhere::PickElsewhere;
-pub(crate) use elsewhere::{Asking, ChargeElsewhere, Picking};
+pub(crate) use elsewhere::{Asking, ChargeElsewhere, PickedElsewhere, Picking};
+use external::{Ahead, Behind, ModelHeader};
+pub(crate) use external::{Staged, Staging};
 pub use models::ModelMatch;
 pub(crate) use models::Resolved;
 pub(crate) use prefix::{BYTES_PER_TOKEN, Learned};
@@ -94,7 +98,11 @@ pub struct Director {
     access_log: Option<AccessLogger>,
     /// Who picks by load and caches; absent: this endpoint picker.
     elsewhere: Option<Arc<dyn PickElsewhere>>,
-    /// Of requests whose picks are made there.
+    /// Where a Processor is asked before picks.
+    external: Option<Arc<External>>,
+    /// Where requests are to name their model in a header.
+    model_header: Option<ModelHeader>,
+    /// Of requests that somebody else is asked about.
     awaited: Awaited,
 }
 
@@ -130,6 +138,10 @@ pub(crate) struct Prepared {
     llm: Option<Box<LlmRequest>>,
     /// Where picks are recorded.
     asked: Option<Box<Asked>>,
+    /// Until the external stage is over.
+    ahead: Option<Box<Ahead>>,
+    /// What that stage told.
+    behind: Option<Box<Behind>>,
 }
 
 /// What is computed for one pick.
@@ -204,6 +216,8 @@ impl Director {
             picks: None,
             access_log: None,
             elsewhere: None,
+            external: None,
+            model_header: None,
             awaited: Awaited::default(),
         }
     }
@@ -228,6 +242,22 @@ impl Director {
     #[must_use]
     pub fn asking(self, elsewhere: Option<Arc<dyn PickElsewhere>>) -> Self {
         Self { elsewhere, ..self }
+    }
+
+    /// Asks a Processor before picks, if there is one.
+    #[must_use]
+    pub(crate) fn staging(self, external: Option<Arc<External>>) -> Self {
+        Self { external, ..self }
+    }
+
+    /// Has requests name their model in a header.
+    #[must_use]
+    pub(crate) fn naming_models(self, metrics: Option<ExternalMetrics>) -> Self {
+        let model_header = metrics.map(ModelHeader);
+        Self {
+            model_header,
+            ..self
+        }
     }
 
     /// Hands in lines of the access log.
@@ -431,94 +461,6 @@ impl Director {
         }
     }
 
-    fn prepare(
-        &self,
-        config: &InForce,
-        query: Query,
-        resolved: &Resolved,
-        now: Moment,
-    ) -> Result<Prepared, Reject> {
-        let Query {
-            head,
-            subset,
-            list,
-            parsed,
-            is_inference: _,
-            body,
-        } = query;
-        let target = resolved.target.clone();
-        let llm = filter::prepare(config, resolved, parsed.as_ref(), &body)?;
-        let profile = config.profile_of(llm.as_ref().map(|llm| &llm.found));
-        let prefix = match (&parsed, &target) {
-            (Some(parsed), Some(target)) if profile.uses_prefix() => {
-                self.prefix.chain(target, parsed, &body)
-            }
-            _ => Vec::new(),
-        };
-        let mut edit = Edit::default();
-        if !head.has_request_id {
-            let id = match &resolved.trace_id {
-                Some(id) => id.to_string(),
-                None => make_request_id(rand::random()),
-            };
-            edit.set_header(REQUEST_ID, id);
-        }
-        let readers = bodies::prepare(config, resolved, &head, parsed.as_ref(), &body, &mut edit)?;
-        let named = config.session.as_ref().map(|session| {
-            let headers: Vec<&str> = session.headers.iter().map(String::as_str).collect();
-            (session, head.field(&headers))
-        });
-        let (mut at, mut session) = (None, None);
-        if let Some((configured, name)) = named {
-            match configured.strategy {
-                SessionStrategy::EncodedEndpointHeader => {
-                    at = name.and_then(session::from_token);
-                    let header = configured.headers.first();
-                    session = header.map(|header| NamedSession::Token(header.clone()));
-                }
-                SessionStrategy::SessionId { ttl } => {
-                    at = name.and_then(|id| self.sessions.find(id, now, ttl));
-                    session = name.map(|id| NamedSession::Id(id.into()));
-                }
-            }
-        }
-        let tested = head.field(&[TEST_SELECTION]);
-        let tested = tested.filter(|_| self.options.conformance_headers);
-        let subset = match tested {
-            Some(list) => {
-                let mut subset = Subset::default();
-                subset.extend_from_list(list);
-                Some(subset)
-            }
-            None => subset.filter(|_| self.options.honour_subset),
-        };
-        let request = Request {
-            subset,
-            list,
-            model: target,
-            prompt_tokens: parsed.as_ref().map_or(0, |parsed| {
-                u32::try_from(parsed.prompt_tokens).unwrap_or(u32::MAX)
-            }),
-            prefix,
-            block_tokens: self.prefix.block_tokens(),
-            session: at,
-            labels: llm
-                .iter()
-                .flat_map(|llm| llm.found.labels())
-                .cloned()
-                .collect(),
-            ..Request::default()
-        };
-        Ok(Prepared {
-            request,
-            edit,
-            readers,
-            session,
-            llm,
-            asked: None,
-        })
-    }
-
     fn record_refusal(&self, asked: Option<&Asked>, reject: &Reject) {
         if let (Some(picks), Some(asked)) = (&self.picks, asked) {
             let saturation = Some(self.saturation());
@@ -585,20 +527,6 @@ impl Default for Options {
             emit_scores: false,
         }
     }
-}
-
-/// A version 4 UUID of the given random bits.
-fn make_request_id(bits: u128) -> String {
-    let bits = bits & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
-    let hex = format!("{bits:032x}");
-    let mut id = String::with_capacity(36);
-    for (index, digit) in hex.chars().enumerate() {
-        if let 8 | 12 | 16 | 20 = index {
-            id.push('-');
-        }
-        id.push(digit);
-    }
-    id
 }
 
 #[cfg(test)]

@@ -68,6 +68,12 @@ impl Edit {
         self.set.iter().any(|(set, _)| set == name)
     }
 
+    /// The text that a header is set to.
+    pub(crate) fn value(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.set.iter().find(|(set, _)| set == name)?;
+        std::str::from_utf8(value).ok()
+    }
+
     /// Headers to remove.
     pub(crate) fn headers_to_remove(&self) -> &[HeaderName] {
         &self.remove

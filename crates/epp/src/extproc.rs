@@ -23,7 +23,7 @@ pub use exchange::Limits;
 pub use message::BodyMode;
 pub use service::{ExtProc, Settings};
 
-pub(crate) use message::{Answer, Phase, PrefixMatch, Query, RequestHead, Route};
+pub(crate) use message::{Answer, Phase, PrefixMatch, Query, RequestHead, Route, StagedAnswer};
 pub(crate) use wire::REQUEST_ID;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use {exchange::fuzz::run as fuzz_stream, wire::fuzz::run as fuzz_attributes};

@@ -23,6 +23,7 @@ mod debug;
 mod director;
 mod discovery;
 mod edit;
+mod external;
 mod extproc;
 #[cfg(test)]
 mod fixtures;
@@ -44,8 +45,8 @@ mod tap;
 
 pub use args::{
     Args, CenterApi, CenterEndpointId, CenterFallback, CenterSettings, CenterTls, ConfigArgs,
-    Deadline, ElectionArgs, ListenArgs, MetadataCenterArgs, PoolArgs, RequestArgs, Size, Span,
-    TlsArgs, TracingArgs, UnusedArgs,
+    Deadline, ElectionArgs, ExternalArgs, ListenArgs, MetadataCenterArgs, PoolArgs, RequestArgs,
+    SetModelName, Size, Span, TlsArgs, TokenBodyField, TracingArgs, UnusedArgs,
 };
 pub use body::{Api, BadPath, BodyError, Parsed};
 pub use budget::Budget;

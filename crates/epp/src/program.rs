@@ -1,5 +1,7 @@
 //! The program: parts, ports, tasks, and their end.
 
+mod configuration;
+mod external;
 mod running;
 mod security;
 mod telemetry;
@@ -27,12 +29,9 @@ use tracing::{info, warn};
 
 use crate::{
     admin::{AdminServer, Readers, Reviewer},
-    args::{Args, ConfigArgs, ListenArgs, PoolArgs, RequestArgs},
+    args::{Args, ListenArgs, PoolArgs, RequestArgs},
     budget::Budget,
-    config::{
-        Config, ConfigFile, ConfigMetrics, CurrentConfig, LlmFilterFile, LoadError, Refusals,
-        Reload, Reloaded,
-    },
+    config::{ConfigFile, ConfigMetrics, CurrentConfig, Reloaded},
     debug,
     director::{Director, DirectorCollector, Options, Pool},
     discovery::{Membership, ObjectsInForce, named_source},
@@ -44,6 +43,8 @@ use crate::{
     server::{ExtProcServer, listen, serve_health},
     spans::Tracing,
 };
+use configuration::{configuration, freshness, refused};
+use external::spawn_external;
 use moment::Clock;
 use running::{EXT_PROC, Ends, Running, Tasks};
 use security::Security;
@@ -57,9 +58,6 @@ const TEND: Duration = Duration::from_secs(1);
 
 /// At the start: for the objects that say more of the pool's models. An API server that lists the pool lists them as fast.
 const OBJECTS_WITHIN: Duration = Duration::from_secs(2);
-
-/// Beyond it, scraped values stop counting.
-const STALE_FOR: Duration = Duration::from_secs(10);
 
 /// 1 MiB: headers and attributes beside a body.
 const AROUND_BODY: u64 = 1024 * 1024;
@@ -80,12 +78,14 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         election,
         requests,
         center,
+        external,
         tracing,
         log: _,
         unused,
     } = args;
     unused.check()?;
     let center = center.checked()?;
+    let external = external.settings()?;
     let freshness = freshness(&pool);
     let (config, reloads) = configuration(config, freshness)?;
     let (planner, plans) = Planner::begin(config.clone())
@@ -122,7 +122,9 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let log = spawn_access_log(&mut tasks, config.clone(), &mut registry, &mut ends)?;
     let center = spawn_center(&mut tasks, &center, clock, &mut registry, &mut ends)?;
     let director = director.named(pool.namespace(), pool.display_name());
-    let director = Arc::new(director.logging_to(log).asking(center));
+    let director = director.logging_to(log).asking(center);
+    let director = spawn_external(&mut tasks, external, director, &mut registry, &mut ends)?;
+    let director = Arc::new(director);
     registry.register_collector(Box::new(DirectorCollector {
         pool: pool.display_name().to_owned(),
         director: Arc::clone(&director),
@@ -177,13 +179,6 @@ struct Parts {
     clock: Clock,
     readiness: Readiness,
     metrics: Metrics,
-}
-
-/// What keeps files up to date.
-#[derive(Default)]
-struct Reloads {
-    config: Option<Reload>,
-    llm_filter: Option<Reload<LlmFilterFile>>,
 }
 
 /// The API server, and a client of it once somebody needs one.
@@ -378,116 +373,6 @@ impl Ports {
     }
 }
 
-fn freshness(args: &PoolArgs) -> Freshness {
-    let fresh_for = args.metrics_staleness_threshold.0;
-    Freshness {
-        fresh_for,
-        stale_for: fresh_for.max(STALE_FOR),
-    }
-}
-
-/// The configuration to begin with, and what keeps it up to date if it is of files.
-fn configuration(
-    args: ConfigArgs,
-    freshness: Freshness,
-) -> anyhow::Result<(CurrentConfig, Reloads)> {
-    let ConfigArgs {
-        config_file,
-        config_text,
-        llm_filter_config,
-        config_compat: compat,
-    } = args;
-    let has_filter_file = llm_filter_config.is_some();
-    let mut reloads = Reloads::default();
-    let mut config = match (config_file, config_text) {
-        (Some(path), _) => {
-            let file = ConfigFile {
-                path,
-                compat,
-                freshness,
-                check: |config| Plan::load(config).map(drop),
-                has_filter_file,
-            };
-            let (config, reload) = begin("--config-file", file)?;
-            reloads.config = Some(reload);
-            config
-        }
-        (None, Some(text)) => {
-            let config = Config::parse(&text, compat);
-            let config = config.and_then(|config| {
-                if has_filter_file {
-                    config.refuse_llm_filter()?;
-                }
-                Ok(config)
-            });
-            config.map_err(|refusals| refused("--config-text", &refusals, ConfigFile::EXPECTED))?
-        }
-        (None, None) => Config::default(),
-    };
-    config.profile.freshness = freshness;
-    let config = CurrentConfig::new(config);
-    if let Some(path) = llm_filter_config {
-        let file = LlmFilterFile { path, compat };
-        let (filter, reload) = begin("--llm-filter-config", file)?;
-        config.set_llm_filter(filter);
-        reloads.llm_filter = Some(reload);
-    }
-    Ok((config, reloads))
-}
-
-/// Reads the file of a flag for the first time.
-fn begin<F: Reloaded>(flag: &str, file: F) -> Result<(F::Value, Reload<F>), ConfigError> {
-    let source = format!("{flag} {}", file.path().display());
-    Reload::begin(file).map_err(|error| match error {
-        LoadError::Refused(refusals) => refused(&source, &refusals, F::EXPECTED),
-        LoadError::Unreadable(_) => ConfigError::new(
-            format!("{source}: {error}"),
-            "a file of text that can be read, of at most 1 MiB",
-            format!("{flag} /etc/epp/config.yaml"),
-        ),
-    })
-}
-
-/// The error that ends the program for what a configuration says.
-fn refused(source: &str, refusals: &Refusals, expected: (&str, &str)) -> ConfigError {
-    match refusals.found() {
-        [one] => ConfigError::new(
-            format!("{source}: {}: {}", one.place(), one.problem),
-            &one.expected,
-            &one.example,
-        ),
-        _ => ConfigError::new(format!("{source}: {refusals}"), expected.0, expected.1),
-    }
-}
-
-// === impl Reloads ===
-
-impl Reloads {
-    fn spawn(
-        self,
-        tasks: &mut Tasks,
-        current: &CurrentConfig,
-        metrics: &ConfigMetrics,
-    ) -> anyhow::Result<()> {
-        let Self { config, llm_filter } = self;
-        if let Some(reload) = config {
-            let run = reload.run(current.clone(), metrics.clone(), hangups()?);
-            tasks.spawn(async move {
-                run.await;
-                ("reload of the configuration", Ok(()))
-            });
-        }
-        if let Some(reload) = llm_filter {
-            let run = reload.run(current.clone(), metrics.clone(), hangups()?);
-            tasks.spawn(async move {
-                run.await;
-                ("reload of the LLM filter", Ok(()))
-            });
-        }
-        Ok(())
-    }
-}
-
 fn debug_pages(args: &ListenArgs, director: &Arc<Director>) -> Router {
     if !args.enable_debug {
         return Router::new();
@@ -609,6 +494,3 @@ async fn connect() -> anyhow::Result<Client> {
     })?;
     Client::try_from(config).context("cannot make a Kubernetes client")
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,5 +1,6 @@
 //! Why a request is not passed on, and what its client is told.
 
+use processor_api::{Fallback, StageFailure};
 use scheduling::NoPick;
 
 use crate::llm::{LlmError, TraceId, error_body};
@@ -53,6 +54,9 @@ pub(crate) enum Reject {
     /// There is nowhere to send it.
     #[error(transparent)]
     NoEndpoints(#[from] NoPick),
+    /// No request may go on without the external stage, which failed.
+    #[error("{}", stage_failed(.0))]
+    External(StageFailure),
     /// This EPP ends before it could decide.
     #[error("the endpoint picker is shutting down: retry")]
     ShuttingDown,
@@ -65,6 +69,18 @@ fn no_model(model: Option<&str>) -> String {
             "the model of the request is not known: its body is not sent to the endpoint picker"
                 .to_owned()
         }
+    }
+}
+
+fn stage_failed(failure: &StageFailure) -> &str {
+    match failure {
+        StageFailure::Client(message) => message,
+        StageFailure::UnknownModel => "the external processor does not know the model",
+        StageFailure::TooLarge => "the request is larger than the external processor takes",
+        StageFailure::Unsupported => "the external processor cannot render the request",
+        StageFailure::Unavailable => "the external processor is not available: retry later",
+        StageFailure::Invalid => "the external processor gave no valid reply: retry later",
+        StageFailure::Timeout => "the external processor gave no reply in time: retry later",
     }
 }
 
@@ -81,6 +97,7 @@ impl Reject {
             Self::Saturated | Self::Shed | Self::QueueFull(_) => "saturated",
             Self::ModelNotFound(_) => "model-not-found",
             Self::Expired { .. } => "ttl-expired",
+            Self::External(failure) => failure.reason(),
             Self::NoEndpoints(no_pick) => no_pick.reason(),
             Self::ShuttingDown => "shutting-down",
         }
@@ -99,6 +116,10 @@ impl Reject {
             | Self::QueueFull(_)
             | Self::Expired { empty: false }
             | Self::NoEndpoints(NoPick::Filtered) => 429,
+            Self::External(failure) => match failure.fallback(true) {
+                Fallback::Refuse(status) => status,
+                Fallback::Internal => 503,
+            },
             Self::Expired { empty: true } | Self::NoEndpoints(_) | Self::ShuttingDown => 503,
         }
     }
@@ -111,12 +132,16 @@ impl Reject {
             | Self::QueueFull(_)
             | Self::Expired { .. }
             | Self::NoEndpoints(_)
+            | Self::External(
+                StageFailure::Unavailable | StageFailure::Invalid | StageFailure::Timeout,
+            )
             | Self::ShuttingDown => Some(format!("rejected-{}", self.reason())),
             Self::BadRequest(..)
             | Self::Llm(_)
             | Self::BodyTimeout { .. }
             | Self::BodyTooLarge { .. }
             | Self::ModelNotFound(_)
+            | Self::External(_)
             | Self::ModelNotSeen => None,
         }
     }
@@ -175,6 +200,28 @@ mod tests {
     #[case(Reject::ModelNotFound(None), 404, "model-not-found", None, None)]
     #[case(Reject::ModelNotSeen, 413, "body-too-large", None, None)]
     #[case(Reject::Shed, 429, "saturated", Some("rejected-saturated"), Some("1"))]
+    #[case(Reject::External(StageFailure::TooLarge), 413, "too-large", None, None)]
+    #[case(
+        Reject::External(StageFailure::Unavailable),
+        503,
+        "unavailable",
+        Some("rejected-unavailable"),
+        None
+    )]
+    #[case(
+        Reject::External(StageFailure::Invalid),
+        502,
+        "invalid-reply",
+        Some("rejected-invalid-reply"),
+        None
+    )]
+    #[case(
+        Reject::External(StageFailure::Timeout),
+        504,
+        "timeout",
+        Some("rejected-timeout"),
+        None
+    )]
     #[case(Reject::QueueFull("full".into()), 429, "saturated", Some("rejected-saturated"), Some("1"))]
     #[case(Reject::Expired { empty: false }, 429, "ttl-expired", Some("rejected-ttl-expired"), Some("1"))]
     #[case(Reject::Expired { empty: true }, 503, "ttl-expired", Some("rejected-ttl-expired"), None)]

@@ -1,4 +1,5 @@
-//! Spans of requests: `gateway.request` of the whole, `epp.queue` of the wait, `epp.pick` of the choice.
+//! Spans of requests: `gateway.request` of the whole, `epp.queue` of the wait, `epp.external` of the question to a Processor,
+//! `epp.pick` of the choice.
 //!
 //! ```text
 //!  stream ─► RequestTrace ─► SDK span ─ end ─► bounded queue ─► Export (a task) ─► collector
@@ -42,6 +43,7 @@ const POOL: &str = "epp.pool";
 const ENDPOINT: &str = "epp.endpoint";
 const SCORE_CACHED: &str = "epp.prefix.cached_tokens";
 const REASON: &str = "epp.reason";
+const OUTCOME: &str = "epp.external.outcome";
 const STATUS: &str = "http.response.status_code";
 
 /// Makes the traces of one pool's requests. Cheap to clone.
@@ -59,6 +61,7 @@ pub(crate) struct RequestTrace {
     /// Of `gateway.request`.
     context: Context,
     queue: Option<opentelemetry_sdk::trace::Span>,
+    external: Option<opentelemetry_sdk::trace::Span>,
 }
 
 struct Head<'a>(&'a RequestHead);
@@ -90,6 +93,7 @@ impl Tracing {
             tracing: self.clone(),
             context: parent.with_span(span),
             queue: None,
+            external: None,
         }))
     }
 }
@@ -116,6 +120,24 @@ impl RequestTrace {
     /// The request waits from now on.
     pub(crate) fn queued(&mut self) {
         self.queue = Some(self.child("epp.queue", Duration::ZERO));
+    }
+
+    /// A Processor is asked about it: the `traceparent` of what that does.
+    pub(crate) fn staged(&mut self) -> String {
+        drop(self.queue.take());
+        let span = self.child("epp.external", Duration::ZERO);
+        let context = span.span_context();
+        let (trace, id) = (context.trace_id(), context.span_id());
+        let parent = format!("00-{trace}-{id}-{:02x}", context.trace_flags());
+        self.external = Some(span);
+        parent
+    }
+
+    /// It was asked, and this came of it.
+    pub(crate) fn stage_ends(&mut self, told: &'static str) {
+        if let Some(mut span) = self.external.take() {
+            span.set_attribute(KeyValue::new(OUTCOME, told));
+        }
     }
 
     /// It was picked for, which took `scheduling`, or refused.
@@ -176,7 +198,9 @@ impl RequestTrace {
 
 impl Drop for RequestTrace {
     fn drop(&mut self) {
-        drop(self.queue.take()); // a child ends before its parent
+        // children end before their parent
+        drop(self.queue.take());
+        drop(self.external.take());
         self.context.span().end();
     }
 }

@@ -160,8 +160,13 @@ impl Fields {
     }
 }
 
-/// A member that is `null` has a place too: an insertion beside it would give its key twice.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+/// For `deserialize_with`: a member that is `null` has a place too, as an insertion beside it would give its key twice.
+///
+/// # Errors
+/// Those of the JSON reader.
+pub fn present<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 

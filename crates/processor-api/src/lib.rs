@@ -26,7 +26,7 @@ mod route;
 mod splice;
 pub mod tokens;
 
-pub use fields::{Fields, TokenField};
+pub use fields::{Fields, TokenField, present};
 pub use header::{
     API_HEADER, API_VERSION, DEADLINE_HEADER, DESTINATION_HEADER, MODEL_HEADER, REQUEST_ID_HEADER,
     TOKENS_COUNT_HEADER, TOKENS_KEY_HEADER, TOKENS_MODEL_HEADER, TOKENS_TOKENIZER_HEADER, budget,

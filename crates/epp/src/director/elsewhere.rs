@@ -33,7 +33,7 @@ use scheduling::{
 use smallvec::SmallVec;
 
 use super::{
-    Director, Prepared, SCRATCH, Scratch,
+    Director, Prepared, SCRATCH, Scratch, Staging,
     pick::{Picked, Told},
 };
 use crate::{
@@ -87,6 +87,8 @@ pub(crate) struct ChargeElsewhere {
 pub(crate) enum Picking {
     Made(Result<Box<Answer>, Reject>),
     Asked(Box<Asking>),
+    /// The external stage comes first.
+    Staged(Box<Staging>),
 }
 
 /// A request whose pick is made elsewhere. Dropping it before its end discards the pick.
@@ -98,13 +100,13 @@ pub(crate) struct Asking {
     unplaced: Option<UnplacedOne>,
 }
 
-/// Requests whose picks are awaited: they are in flight, and at no endpoint yet.
+/// Requests that somebody else is asked about: they are in flight, and at no endpoint yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Awaited(Arc<(AtomicU64, AtomicU64)>);
 
 /// One of them, until its drop.
 #[derive(Debug)]
-struct UnplacedOne {
+pub(super) struct UnplacedOne {
     all: Awaited,
     tokens: u64,
 }
@@ -130,7 +132,7 @@ impl Awaited {
         }
     }
 
-    fn begin(&self, tokens: u32) -> UnplacedOne {
+    pub(super) fn begin(&self, tokens: u32) -> UnplacedOne {
         let tokens = u64::from(tokens);
         self.0.0.fetch_add(1, Ordering::Relaxed);
         self.0.1.fetch_add(tokens, Ordering::Relaxed);
@@ -218,8 +220,8 @@ impl fmt::Debug for Asking {
 // === impl Director ===
 
 impl Director {
-    /// Picks, here or elsewhere.
-    pub(super) fn pick(&self, config: &InForce, prepared: Prepared, now: Moment) -> Picking {
+    /// Picks, here or elsewhere, with the external stage over.
+    pub(super) fn pick_staged(&self, config: &InForce, prepared: Prepared, now: Moment) -> Picking {
         let Some(by) = &self.elsewhere else {
             return Picking::Made(self.pick_by(config, prepared, now));
         };

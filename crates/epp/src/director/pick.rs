@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use scheduling::{
-    Booking, Choice, Endpoint, Explanation, Moment, Narrowed, NoPick, PickerKind, Request,
-    Snapshot, Verdict, choose_among, narrow,
+    Booking, Endpoint, Explanation, Moment, Narrowed, NoPick, PickerKind, Request, Snapshot,
+    Verdict, choose_among, narrow,
 };
 use smallvec::SmallVec;
 use tracing::{Level, debug, enabled};
@@ -104,6 +104,8 @@ impl Director {
             session,
             mut llm,
             asked,
+            ahead: _,
+            behind,
         } = prepared;
         let Picked {
             endpoints,
@@ -114,7 +116,8 @@ impl Director {
         let first: &Arc<Endpoint> = endpoints.first().ok_or(NoPick::EmptyPool)?;
         if let (Some(picks), Some(asked)) = (&self.picks, asked) {
             let picked = endpoints.iter().map(|endpoint| endpoint.address());
-            picks.push(Record::picked(*asked, picked.collect(), told.members));
+            let stage = behind.as_ref().map(|behind| behind.told());
+            picks.push(Record::picked(*asked, picked.collect(), told.members).after(stage));
         }
         let Request {
             model,
@@ -126,7 +129,11 @@ impl Director {
         } = request;
         let uncached = prompt_tokens.saturating_sub(blocks.saturating_mul(block_tokens));
         let cached = prompt_tokens - uncached;
-        let mut booking = Booking::new(Arc::clone(first), uncached, model, now, transit);
+        let counted = match &behind {
+            Some(behind) => behind.uncached(uncached, prompt_tokens),
+            None => uncached,
+        };
+        let mut booking = Booking::new(Arc::clone(first), counted, model, now, transit);
         if let Some(llm) = &mut llm {
             booking = booking.charged(llm.pick.charge);
             self.expect_prefill(llm);
@@ -158,6 +165,7 @@ impl Director {
             }),
             learned: Learned::new(prefix, blocks),
             llm,
+            staged: behind.and_then(|behind| behind.into_answer()),
             scheduling: self.clock.now().since(told.began.unwrap_or(now)),
         }))
     }
@@ -204,7 +212,7 @@ impl Director {
             let at_first = |column: &[u32]| column.get(first.member).copied().unwrap_or(0);
             let chunks = at_first(&request.cached_chunks);
             Ok(Picked {
-                endpoints: endpoints(snapshot, &choice),
+                endpoints: endpoints(snapshot, choice.iter().map(|chosen| chosen.member)),
                 blocks: at_first(matched),
                 score: first.score,
                 llm: llm.map(|llm| LlmPick {
@@ -218,11 +226,13 @@ impl Director {
     }
 }
 
-fn endpoints(snapshot: &Snapshot, choice: &Choice) -> SmallVec<[Arc<Endpoint>; 1]> {
-    let chosen = choice
-        .iter()
-        .filter_map(|chosen| snapshot.members().get(chosen.member));
-    chosen.map(|member| Arc::clone(&member.endpoint)).collect()
+/// The endpoints of members by their indexes.
+pub(super) fn endpoints(
+    snapshot: &Snapshot,
+    members: impl Iterator<Item = usize>,
+) -> SmallVec<[Arc<Endpoint>; 1]> {
+    let members = members.filter_map(|member| snapshot.members().get(member));
+    members.map(|member| Arc::clone(&member.endpoint)).collect()
 }
 
 /// The sums of all candidates.

@@ -52,6 +52,9 @@ pub(crate) struct Record {
     members: Vec<Considered>,
     /// Members that are not shown.
     left_out: usize,
+    /// What the external stage told; absent: there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    external: Option<&'static str>,
 }
 
 /// The request.
@@ -171,7 +174,14 @@ impl Record {
             refused,
             members,
             left_out,
+            external: None,
         }
+    }
+
+    /// The same, after this stage.
+    pub(super) fn after(mut self, stage: Option<&'static str>) -> Self {
+        self.external = stage;
+        self
     }
 }
 
@@ -199,9 +209,7 @@ impl Asked {
     /// With the id that the request gets if it has none.
     pub(super) fn with_id(mut self, edit: &Edit) -> Self {
         if self.request_id.is_empty() {
-            let mut set = edit.headers_to_set().iter();
-            let made = set.find(|(name, _)| name == REQUEST_ID);
-            let made = made.and_then(|(_, id)| std::str::from_utf8(id).ok());
+            let made = edit.value(REQUEST_ID);
             self.request_id = made.map(shortened).unwrap_or_default();
         }
         self

@@ -17,6 +17,7 @@ use crate::{
     config::Parsers,
     director::{Learned, NamedSession},
     edit::Edit,
+    external::Reservation,
     llm::{LlmError, LlmRequest},
     reject::Reject,
     tap::ResponseTap,
@@ -109,6 +110,8 @@ struct Picked {
     /// The endpoint that is known to have it.
     learned_at: Option<Arc<Endpoint>>,
     of_llm: OfLlm,
+    /// What a Router booked for it.
+    reservation: Option<Reservation>,
 }
 
 /// What concerns requests under the LLM filter.
@@ -460,6 +463,11 @@ impl Exchange {
             picked.of_llm.prefill_until = None;
             picked.learned = None;
             picked.booking.respond();
+            if let Some(reservation) = &mut picked.reservation {
+                let stranger = self.served.filter(|_| picked.stranger);
+                let booked = || picked.booking.endpoint().address();
+                reservation.prefilled(stranger.unwrap_or_else(booked));
+            }
             outputs.push(Output::Observe(Event::FirstByte));
         }
     }

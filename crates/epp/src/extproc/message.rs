@@ -11,6 +11,7 @@ use crate::{
     body::{Api, BodyError, Parsed},
     director::{Learned, NamedSession},
     edit::Edit,
+    external::Reservation,
     llm::LlmRequest,
     reject::Reject,
     tap::{ResponseTap, Usage},
@@ -65,7 +66,7 @@ pub(super) enum Input {
     ResponseTrailers,
     /// The answer to [`Output::Read`].
     Read(Result<Parsed, BodyError>),
-    /// The answer to [`Output::Decide`] will take a while.
+    /// The answer to [`Output::Decide`] will take a while: it waits in the queue, or for others.
     Queued,
     /// The answer to [`Output::Decide`].
     Decided(Result<Box<Answer>, Reject>),
@@ -240,8 +241,19 @@ pub(crate) struct Answer {
     pub learned: Option<Learned>,
     /// Under the LLM filter.
     pub llm: Option<Box<LlmRequest>>,
+    /// Of a request that a Processor was asked about.
+    pub staged: Option<Box<StagedAnswer>>,
     /// How long the choice took.
     pub scheduling: Duration,
+}
+
+/// What the external stage leaves for the time of the response.
+#[derive(Debug)]
+pub(crate) struct StagedAnswer {
+    /// What the Router booked; absent: its worker is not used.
+    pub reservation: Option<Reservation>,
+    /// Tokens of the prompt, as they were counted.
+    pub tokens: Option<u32>,
 }
 
 /// What of a prompt is believed to be cached, in tokens as they are estimated.

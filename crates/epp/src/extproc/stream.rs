@@ -29,15 +29,17 @@ use super::{
 };
 use crate::{
     connection::RoundTrip,
-    director::{Asking, Decision, Picking, Prepared, Waiting},
+    director::{Decision, Picking},
     llm::TraceId,
     metrics::Outcome,
     proto::{ProcessingRequest, ProcessingResponse, Request},
     reject::Reject,
 };
 use meter::Meter;
+use wait::{Wait, Waited};
 
 mod meter;
+mod wait;
 
 /// A body of this size is worth giving its memory back: a stream keeps some 10 KB anyway.
 const LARGE: usize = 16 * 1024;
@@ -61,10 +63,8 @@ struct Dialog<S> {
     timer: Option<Timer>,
     /// What the body says, while it is read.
     reading: Option<Reading>,
-    /// The decision, while it is waited for.
-    waiting: Option<Waiting<Box<Prepared>>>,
-    /// The pick, while it is made elsewhere.
-    asking: Option<Box<Asking>>,
+    /// What the decision waits for.
+    wait: Option<Wait>,
     /// The body of the last message, if it is large. While it is held the decoder cannot use its memory again, and so gives
     /// it up at the next message; else it would keep it for the stream's life, long after the body was passed on.
     large: Option<Bytes>,
@@ -143,8 +143,7 @@ where
             ended: None,
             timer: None,
             reading: None,
-            waiting: None,
-            asking: None,
+            wait: None,
             large: None,
             drained,
             drained_at: None,
@@ -172,8 +171,7 @@ where
             self.reading = None;
         }
         if !self.exchange.is_deciding() {
-            self.waiting = None; // it leaves the queue
-            self.asking = None; // nobody asks any more
+            self.wait = None; // it leaves the queue, and nobody asks any more
             self.meter.wait_ends(if is_drain {
                 Outcome::EvictedOther
             } else {
@@ -244,7 +242,7 @@ where
                 if let Some(trace) = &mut self.meter.trace {
                     trace.queued();
                 }
-                self.waiting = Some(waiting);
+                self.wait = Some(Wait::Queue(waiting));
                 self.feed(Input::Queued, self.now());
             }
         }
@@ -253,7 +251,29 @@ where
     fn picking(&mut self, picking: Picking) {
         match picking {
             Picking::Made(decision) => self.decided(decision),
-            Picking::Asked(asking) => self.asking = Some(asking),
+            Picking::Asked(asking) => self.wait = Some(Wait::Pick(asking)),
+            Picking::Staged(mut staging) => {
+                let now = self.now();
+                staging.begin(self.meter.stage_begins(now));
+                self.wait = Some(Wait::Stage(staging));
+                self.feed(Input::Queued, now);
+            }
+        }
+    }
+
+    fn waited(&mut self, waited: Waited) {
+        match waited {
+            Waited::Turn(picking) => self.picking(picking),
+            Waited::Staged(staged) => {
+                self.meter.stage_ends(staged.told(), self.now());
+                let picking = self.shared.director.unstage(*staged);
+                self.picking(picking);
+            }
+            Waited::Picked(picked) => {
+                let decision = self.shared.director.take(picked);
+                self.decided(decision);
+            }
+            Waited::Nothing => {}
         }
     }
 
@@ -383,21 +403,11 @@ where
             self.feed(Input::Read(parsed), self.now());
             return Poll::Ready(());
         }
-        if let Some(waiting) = &mut self.waiting
-            && let Poll::Ready(picking) = Pin::new(waiting).poll(cx)
+        if let Some(wait) = &mut self.wait
+            && let Poll::Ready(waited) = wait.poll(cx)
         {
-            self.waiting = None;
-            self.picking(picking);
-            return Poll::Ready(());
-        }
-        if let Some(asking) = &mut self.asking
-            && let Poll::Ready(picked) = Pin::new(asking).poll(cx)
-        {
-            self.asking = None;
-            if let Some(picked) = picked {
-                let decision = self.shared.director.take(picked);
-                self.decided(decision);
-            }
+            self.wait = None;
+            self.waited(waited);
             return Poll::Ready(());
         }
         if self.drained.as_mut().poll(cx).is_ready() {

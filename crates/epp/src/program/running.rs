@@ -38,6 +38,9 @@ pub(super) const ACCESS_LOG: &str = "access log";
 /// The part that reports to a Metadata-Center.
 pub(super) const REPORTS: &str = "client of the Metadata-Center";
 
+/// The part that reports what becomes of bookings.
+pub(super) const BOOKINGS: &str = "sender of reports to the Processor";
+
 /// Parts by name.
 pub(super) type Tasks = JoinSet<(&'static str, anyhow::Result<()>)>;
 
@@ -54,6 +57,8 @@ pub(super) struct Ends {
     pub(super) access_log: Option<CancellationToken>,
     /// The last ends of requests are reported, and the lease is given back.
     pub(super) reports: Option<CancellationToken>,
+    /// The last ends of bookings are reported.
+    pub(super) bookings: Option<CancellationToken>,
 }
 
 /// All that runs.
@@ -139,10 +144,11 @@ impl Running {
             spans,
             access_log,
             reports,
+            bookings,
             ..
         } = &self.ends;
         let mut left = 0;
-        for stop in [spans, access_log, reports].into_iter().flatten() {
+        for stop in [spans, access_log, reports, bookings].into_iter().flatten() {
             stop.cancel();
             left += 1;
         }
@@ -150,7 +156,7 @@ impl Running {
             while left > 0
                 && let Some(ended) = self.tasks.join_next().await
             {
-                if let Ok((SPANS | ACCESS_LOG | REPORTS, _)) = ended {
+                if let Ok((SPANS | ACCESS_LOG | REPORTS | BOOKINGS, _)) = ended {
                     left -= 1;
                 }
             }

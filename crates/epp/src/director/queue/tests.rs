@@ -54,6 +54,7 @@ impl Dispatch<&'static str> for Pool {
             prefix: None,
             learned: None,
             llm: None,
+            staged: None,
             scheduling: Duration::ZERO,
         })))
     }
@@ -95,7 +96,7 @@ impl Bed {
 fn made(picking: Picking) -> Result<Box<Answer>, Reject> {
     match picking {
         Picking::Made(made) => made,
-        Picking::Asked(_) => panic!("nobody else is asked"),
+        Picking::Asked(_) | Picking::Staged(_) => panic!("nobody else is asked"),
     }
 }
 

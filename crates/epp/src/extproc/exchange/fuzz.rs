@@ -343,6 +343,7 @@ impl Peer {
             prefix: None,
             learned: None,
             llm: None,
+            staged: None,
             scheduling: Duration::ZERO,
         }))
     }

@@ -279,6 +279,7 @@ impl Exchange {
                     // counted by the adapter
                     prefix: _,
                     llm,
+                    staged,
                     scheduling: _,
                 } = *answer;
                 self.picked = Some(Picked {
@@ -293,6 +294,7 @@ impl Exchange {
                     learned,
                     learned_at: None,
                     of_llm: OfLlm::new(llm, now),
+                    reservation: staged.and_then(|staged| staged.reservation),
                 });
                 if held.end == End::NotYet {
                     self.request = RequestHalf::Passing;

@@ -170,6 +170,7 @@ impl Script {
             prefix: None,
             learned: None,
             llm: None,
+            staged: None,
             scheduling: Duration::ZERO,
         })))
     }

@@ -42,6 +42,12 @@ pub(super) struct Meter {
     /// While the request waits.
     queued: Option<Queued>,
     running: Option<Running>,
+    /// When the external stage began, while it lasts.
+    staged_at: Option<Moment>,
+    /// How long it took since the last message came: no part of the pick.
+    staged_for: Duration,
+    /// Tokens of the prompt, as a Processor counted them.
+    tokens: Option<u32>,
     /// Of a request that is sampled.
     pub(super) trace: Option<Box<RequestTrace>>,
     pub(super) end: &'static str,
@@ -63,6 +69,9 @@ impl Meter {
             seen: None,
             queued: None,
             running: None,
+            staged_at: None,
+            staged_for: Duration::ZERO,
+            tokens: None,
             trace: None,
             end: "reset",
             shared: Arc::clone(shared),
@@ -150,6 +159,7 @@ impl Meter {
         if self.seen.is_none() {
             metrics.picked_blindly();
         }
+        self.tokens = answer.staged.as_ref().and_then(|staged| staged.tokens);
         self.running = Some(Arc::clone(series).begin(self.seen.unwrap_or(0)));
     }
 
@@ -158,6 +168,23 @@ impl Meter {
             && self.trace.is_none()
         {
             self.trace = tracing.request(head, now.since(self.opened));
+        }
+    }
+
+    /// A Processor is asked from now on. The parent of what it does, if that is traced.
+    pub(super) fn stage_begins(&mut self, now: Moment) -> Option<String> {
+        self.wait_ends(Outcome::Dispatched);
+        self.staged_at = Some(now);
+        self.trace.as_mut().map(|trace| trace.staged())
+    }
+
+    /// It was asked, and this came of it.
+    pub(super) fn stage_ends(&mut self, told: &'static str, now: Moment) {
+        if let Some(began) = self.staged_at.take() {
+            self.staged_for = now.since(began.max(self.heard));
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.stage_ends(told);
         }
     }
 
@@ -180,7 +207,8 @@ impl Meter {
                 ..
             } => {
                 let now = director.clock().now();
-                metrics.picked(now.since(self.heard));
+                let took = now.since(self.heard).saturating_sub(self.staged_for);
+                metrics.picked(took);
                 metrics.request_processed(now.since(self.opened));
             }
             Reply::Immediate(reject) => {
@@ -234,6 +262,10 @@ impl Meter {
     fn used(&mut self, usage: Usage) {
         if let Some(cached) = usage.cached_tokens {
             self.shared.metrics.reported(cached);
+        }
+        let counted = self.tokens.map(u64::from).zip(usage.input_tokens);
+        if counted.is_some_and(|(counted, reported)| counted != reported) {
+            self.shared.director.token_counts_differ();
         }
         if let Some(running) = &mut self.running {
             running.used(usage);

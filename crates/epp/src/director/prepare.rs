@@ -1,0 +1,152 @@
+//! What is known of a request before its pick: its prompt, its session, what changes of it.
+
+use scheduling::{Moment, Request, SessionStrategy, Subset};
+
+use super::{
+    Ahead, Director, NamedSession, Prepared, Resolved, TEST_SELECTION, bodies, filter, session,
+};
+use crate::{
+    config::InForce,
+    edit::Edit,
+    extproc::{Query, REQUEST_ID},
+    reject::Reject,
+};
+
+// === impl Director ===
+
+impl Director {
+    pub(super) fn prepare(
+        &self,
+        config: &InForce,
+        query: Query,
+        resolved: &Resolved,
+        now: Moment,
+    ) -> Result<Prepared, Reject> {
+        let Query {
+            head,
+            subset,
+            list,
+            parsed,
+            is_inference: _,
+            body,
+        } = query;
+        let target = resolved.target.clone();
+        let llm = filter::prepare(config, resolved, parsed.as_ref(), &body)?;
+        let profile = config.profile_of(llm.as_ref().map(|llm| &llm.found));
+        let prefix = match (&parsed, &target) {
+            (Some(parsed), Some(target)) if profile.uses_prefix() => {
+                self.prefix.chain(target, parsed, &body)
+            }
+            _ => Vec::new(),
+        };
+        let mut edit = Edit::default();
+        if !head.has_request_id {
+            let id = match &resolved.trace_id {
+                Some(id) => id.to_string(),
+                None => make_request_id(rand::random()),
+            };
+            edit.set_header(REQUEST_ID, id);
+        }
+        let readers = bodies::prepare(config, resolved, &head, parsed.as_ref(), &body, &mut edit)?;
+        if let (Some(header), Some(parsed)) = (&self.model_header, &parsed) {
+            header.name(&head, &parsed.model, &mut edit);
+        }
+        let ahead = self.external.as_ref().map(|external| {
+            let is_translated = readers.transcoder.is_some();
+            let parsed = parsed.as_ref();
+            let ahead = Ahead::of(
+                external,
+                &head,
+                parsed,
+                &body,
+                resolved,
+                is_translated,
+                &edit,
+            );
+            Box::new(ahead)
+        });
+        let named = config.session.as_ref().map(|session| {
+            let headers: Vec<&str> = session.headers.iter().map(String::as_str).collect();
+            (session, head.field(&headers))
+        });
+        let (mut at, mut session) = (None, None);
+        if let Some((configured, name)) = named {
+            match configured.strategy {
+                SessionStrategy::EncodedEndpointHeader => {
+                    at = name.and_then(session::from_token);
+                    let header = configured.headers.first();
+                    session = header.map(|header| NamedSession::Token(header.clone()));
+                }
+                SessionStrategy::SessionId { ttl } => {
+                    at = name.and_then(|id| self.sessions.find(id, now, ttl));
+                    session = name.map(|id| NamedSession::Id(id.into()));
+                }
+            }
+        }
+        let tested = head.field(&[TEST_SELECTION]);
+        let tested = tested.filter(|_| self.options.conformance_headers);
+        let subset = match tested {
+            Some(list) => {
+                let mut subset = Subset::default();
+                subset.extend_from_list(list);
+                Some(subset)
+            }
+            None => subset.filter(|_| self.options.honour_subset),
+        };
+        let request = Request {
+            subset,
+            list,
+            model: target,
+            prompt_tokens: parsed.as_ref().map_or(0, |parsed| {
+                u32::try_from(parsed.prompt_tokens).unwrap_or(u32::MAX)
+            }),
+            prefix,
+            block_tokens: self.prefix.block_tokens(),
+            session: at,
+            labels: llm
+                .iter()
+                .flat_map(|llm| llm.found.labels())
+                .cloned()
+                .collect(),
+            ..Request::default()
+        };
+        Ok(Prepared {
+            request,
+            edit,
+            readers,
+            session,
+            llm,
+            asked: None,
+            ahead,
+            behind: None,
+        })
+    }
+}
+
+/// A version 4 UUID of the given random bits.
+fn make_request_id(bits: u128) -> String {
+    let bits = bits & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
+    let hex = format!("{bits:032x}");
+    let mut id = String::with_capacity(36);
+    for (index, digit) in hex.chars().enumerate() {
+        if let 8 | 12 | 16 | 20 = index {
+            id.push('-');
+        }
+        id.push(digit);
+    }
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_ids_are_uuids_of_version_4() {
+        assert_eq!(
+            make_request_id(u128::MAX),
+            "ffffffff-ffff-4fff-bfff-ffffffffffff"
+        );
+        assert_eq!(make_request_id(0), "00000000-0000-4000-8000-000000000000");
+    }
+}
