@@ -18,7 +18,8 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn golden(&self) -> PathBuf {
-        self.values.with_file_name(format!("{}.golden.yaml", self.name))
+        self.values
+            .with_file_name(format!("{}.golden.yaml", self.name))
     }
 
     pub(crate) fn render(&self, helm: &Helm) -> Result<String> {
@@ -66,10 +67,17 @@ pub(crate) fn documents(yaml: &str) -> Result<Vec<Value>> {
 /// Kind and name.
 pub(crate) fn called(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    format!("{} {}", text(&object["kind"]), text(&object["metadata"]["name"]))
+    format!(
+        "{} {}",
+        text(&object["kind"]),
+        text(&object["metadata"]["name"])
+    )
 }
 
 /// The containers of an object's pods.
 pub(crate) fn containers(object: &Value) -> impl Iterator<Item = &Value> {
-    object["spec"]["template"]["spec"]["containers"].as_array().into_iter().flatten()
+    object["spec"]["template"]["spec"]["containers"]
+        .as_array()
+        .into_iter()
+        .flatten()
 }

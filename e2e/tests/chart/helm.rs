@@ -66,14 +66,25 @@ impl Helm {
     pub(crate) fn template(&self, arguments: &[&str]) -> Result<String> {
         let output = self.try_template(arguments)?;
         let error = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "helm template {arguments:?}: {error}");
+        ensure!(
+            output.status.success(),
+            "helm template {arguments:?}: {error}"
+        );
         Ok(String::from_utf8(output.stdout)?)
     }
 
     pub(crate) fn try_template(&self, arguments: &[&str]) -> Result<Output> {
         let chart = chart();
         let chart = chart.to_string_lossy();
-        let begin = ["template", "pool", &*chart, "--namespace", "llm", "--kube-version", KUBERNETES];
+        let begin = [
+            "template",
+            "pool",
+            &*chart,
+            "--namespace",
+            "llm",
+            "--kube-version",
+            KUBERNETES,
+        ];
         self.try_offline(&[&begin, arguments].concat())
     }
 

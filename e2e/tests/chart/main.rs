@@ -15,17 +15,17 @@ mod values;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use e2e::{Test, programs::run_beside, tests};
+use e2e::{Test, programs::main_beside, tests};
 
 use crate::{helm::Helm, stand::Stand};
 
 /// A test that needs no cluster.
-type Offline = (&'static str, fn(&Helm) -> Result<()>);
+type Offline = (&'static str, fn() -> Result<()>);
 
 /// A list of [`Offline`], from the paths of their functions.
 macro_rules! offline {
     ($($module:ident :: $name:ident),* $(,)?) => {
-        [$((concat!(stringify!($module), "::", stringify!($name)), $module::$name)),*]
+        [$((concat!(stringify!($module), "::", stringify!($name)), || $module::$name(&Helm::find()?))),*]
     };
 }
 
@@ -49,6 +49,5 @@ const TESTS: &[Test<Stand>] = &tests![
 ];
 
 fn main() -> ExitCode {
-    let offline = OFFLINE.iter().map(|&(name, test)| (name, move || test(&Helm::find()?)));
-    run_beside(offline.collect(), TESTS)
+    main_beside(OFFLINE.to_vec(), TESTS)
 }

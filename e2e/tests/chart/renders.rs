@@ -65,12 +65,30 @@ pub(crate) fn each_pod_is_confined(helm: &Helm) -> Result<()> {
             ensure!(user.is_some_and(|user| user > 0), "{at}: {user:?}");
             for container in containers(&object) {
                 let security = &container["securityContext"];
-                ensure!(security["readOnlyRootFilesystem"] == true, "{at}: {security}");
-                ensure!(security["capabilities"] == json!({"drop": ["ALL"]}), "{at}: {security}");
-                ensure!(container["resources"]["requests"].is_object(), "{at}: no requests");
-                ensure!(container["imagePullPolicy"].is_string(), "{at}: no pull policy");
-                ensure!(container["readinessProbe"].is_object(), "{at}: no readiness probe");
-                ensure!(container["livenessProbe"].is_object(), "{at}: no liveness probe");
+                ensure!(
+                    security["readOnlyRootFilesystem"] == true,
+                    "{at}: {security}"
+                );
+                ensure!(
+                    security["capabilities"] == json!({"drop": ["ALL"]}),
+                    "{at}: {security}"
+                );
+                ensure!(
+                    container["resources"]["requests"].is_object(),
+                    "{at}: no requests"
+                );
+                ensure!(
+                    container["imagePullPolicy"].is_string(),
+                    "{at}: no pull policy"
+                );
+                ensure!(
+                    container["readinessProbe"].is_object(),
+                    "{at}: no readiness probe"
+                );
+                ensure!(
+                    container["livenessProbe"].is_object(),
+                    "{at}: no liveness probe"
+                );
             }
         }
     }
@@ -114,23 +132,48 @@ pub(crate) fn a_number_that_is_shared_is_the_same_everywhere(helm: &Helm) -> Res
     let cache = "TOKEN_CACHE_ENDPOINT=redis://cache:6379";
     let events = r#"{"enable_kv_cache_events":true,"endpoint":"tcp://*:6557","publisher":"zmq","replay_endpoint":"tcp://*:6558","topic":""}"#;
     for (objects, name, wanted) in [
-        (&sim, "pool-worker", &["--block-size=64", "--kv-events-port=6557", "--kv-replay-port=6558", cache][..]),
-        (&sim, "pool-router", &["--block-size=64", "--kv-event-port=6557", "--kv-event-replay-port=6558"]),
+        (
+            &sim,
+            "pool-worker",
+            &[
+                "--block-size=64",
+                "--kv-events-port=6557",
+                "--kv-replay-port=6558",
+                cache,
+            ][..],
+        ),
+        (
+            &sim,
+            "pool-router",
+            &[
+                "--block-size=64",
+                "--kv-event-port=6557",
+                "--kv-event-replay-port=6558",
+            ],
+        ),
         (&sim, "pool-processor", &["--token-ttl=777s", cache]),
         (&vllm, "pool-worker", &["--block-size=64", events]),
     ] {
         let found = arguments(objects, name)?;
         for wanted in wanted {
-            ensure!(found.iter().any(|one| one == wanted), "{name} has no {wanted}: {found:?}");
+            ensure!(
+                found.iter().any(|one| one == wanted),
+                "{name} has no {wanted}: {found:?}"
+            );
         }
     }
-    let policies = sim.iter().filter(|object| object["kind"] == "NetworkPolicy");
+    let policies = sim
+        .iter()
+        .filter(|object| object["kind"] == "NetworkPolicy");
     let ports: Vec<&Value> = policies
         .filter(|policy| policy["metadata"]["name"] == "pool-worker")
         .flat_map(|policy| policy["spec"]["ingress"].as_array().into_iter().flatten())
         .flat_map(|rule| rule["ports"].as_array().into_iter().flatten())
         .map(|port| &port["port"])
         .collect();
-    ensure!(ports == [&json!(8000), &json!(6557), &json!(6558)], "{ports:?}");
+    ensure!(
+        ports == [&json!(8000), &json!(6557), &json!(6558)],
+        "{ports:?}"
+    );
     Ok(())
 }

@@ -22,10 +22,20 @@ struct Described {
 pub(crate) fn the_readme_has_a_row_for_each_value(_: &Helm) -> Result<()> {
     let described = read(&std::fs::read_to_string(chart().join("values.yaml"))?)?;
     let mut table = String::from("| value | default | |\n|---|---|---|\n");
-    for Described { path, default, text } in described {
+    for Described {
+        path,
+        default,
+        text,
+    } in described
+    {
         use std::fmt::Write as _;
         let cell = process::docs::cell;
-        writeln!(table, "| `{path}` | `{}` | {} |", cell(&default), cell(&text))?;
+        writeln!(
+            table,
+            "| `{path}` | `{}` | {} |",
+            cell(&default),
+            cell(&text)
+        )?;
     }
     process::docs::check_part(&chart().join("README.md"), "values", &table, AGAIN)
         .map_err(anyhow::Error::msg)
@@ -34,18 +44,26 @@ pub(crate) fn the_readme_has_a_row_for_each_value(_: &Helm) -> Result<()> {
 /// Both ways: helm itself refuses a default that the schema does not have.
 pub(crate) fn each_value_is_in_the_schema_and_has_a_default(_: &Helm) -> Result<()> {
     let described = read(&std::fs::read_to_string(chart().join("values.yaml"))?)?;
-    let schema: Value =
-        serde_json::from_str(&std::fs::read_to_string(chart().join("values.schema.json"))?)?;
+    let schema: Value = serde_json::from_str(&std::fs::read_to_string(
+        chart().join("values.schema.json"),
+    )?)?;
     let mut in_schema = BTreeMap::new();
     paths(&schema, "", &mut in_schema);
     // helm's own, for charts of charts
     in_schema.remove("global");
     for path in in_schema.keys() {
         let found = described.iter().any(|value| value.path == *path);
-        ensure!(found, "{path} is in the schema, and values.yaml has no default for it");
+        ensure!(
+            found,
+            "{path} is in the schema, and values.yaml has no default for it"
+        );
     }
     for value in &described {
-        ensure!(in_schema.contains_key(&value.path), "{} is not in the schema", value.path);
+        ensure!(
+            in_schema.contains_key(&value.path),
+            "{} is not in the schema",
+            value.path
+        );
     }
     Ok(())
 }
@@ -89,7 +107,10 @@ fn read(yaml: &str) -> Result<Vec<Described>> {
                     default: default.to_owned(),
                     text: text.to_owned(),
                 }),
-                _ => bail!("line {}: {name} needs both a comment and a default, or neither", nth + 1),
+                _ => bail!(
+                    "line {}: {name} needs both a comment and a default, or neither",
+                    nth + 1
+                ),
             }
         }
     }
