@@ -10,6 +10,9 @@ use testbed::Inside;
 
 use crate::Test;
 
+/// A test that needs no programs: its name, and what it does.
+pub type Alone = (&'static str, fn() -> Result<()>);
+
 /// The programs that the tests of a target run on.
 pub trait Programs: Send + Sync + Sized + 'static {
     /// Starts them, in namespaces of their own.
@@ -25,18 +28,15 @@ pub trait Programs: Send + Sync + Sized + 'static {
 /// The main function of a test program. Where no test is chosen no program is started.
 #[must_use]
 pub fn main<P: Programs>(tests: &'static [Test<P>]) -> ExitCode {
-    main_beside(Vec::new(), tests)
+    main_beside(&[], tests)
 }
 
 /// As [`main`], with tests that need no programs and go before those that do.
 #[must_use]
-pub fn main_beside<P: Programs>(
-    alone: Vec<(&'static str, fn() -> Result<()>)>,
-    tests: &'static [Test<P>],
-) -> ExitCode {
+pub fn main_beside<P: Programs>(alone: &[Alone], tests: &'static [Test<P>]) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
-    let alone = alone.into_iter().map(|(name, test)| {
+    let alone = alone.iter().map(|&(name, test)| {
         Trial::test(name, move || {
             test().map_err(|error| format!("{error:#}").into())
         })

@@ -111,7 +111,9 @@ key,body
 {{- define "isthmus-pool.tokenCacheEnv" -}}
 {{- $cache := .root.Values.tokenCache -}}
 - name: TOKEN_CACHE_ENDPOINT
-{{- if eq $cache.backend "memory" }}
+{{- if eq $cache.backend "none" }}
+  value: none
+{{- else if eq $cache.backend "memory" }}
   value: {{ .own | default (printf "http://%s:8092" (include "isthmus-pool.host" (dict "root" .root "component" "processor"))) }}
 {{- else if $cache.urlSecret.name }}
   valueFrom: {secretKeyRef: {name: {{ $cache.urlSecret.name }}, key: {{ $cache.urlSecret.key }}}}

@@ -26,17 +26,16 @@ impl Helm {
     /// `HELM_BIN`, else on `PATH`, else in `target/tools`.
     pub(crate) fn find() -> Result<Self> {
         let target = workspace().join("target");
-        let program = match std::env::var_os("HELM_BIN") {
-            Some(program) => PathBuf::from(program),
-            None => {
-                let path = std::env::var_os("PATH").unwrap_or_default();
-                let mut places = std::env::split_paths(&path).chain([target.join("tools")]);
-                let found = places.find_map(|place| {
-                    let file = place.join("helm");
-                    file.is_file().then_some(file)
-                });
-                found.context("no helm: run `cargo xtask tools --only helm`")?
-            }
+        let program = if let Some(program) = std::env::var_os("HELM_BIN") {
+            PathBuf::from(program)
+        } else {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let mut places = std::env::split_paths(&path).chain([target.join("tools")]);
+            let found = places.find_map(|place| {
+                let file = place.join("helm");
+                file.is_file().then_some(file)
+            });
+            found.context("no helm: run `cargo xtask tools --only helm`")?
         };
         Ok(Self {
             program,

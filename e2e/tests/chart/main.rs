@@ -14,22 +14,22 @@ mod values;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
-use e2e::{Test, programs::main_beside, tests};
+use e2e::{
+    Test,
+    programs::{Alone, main_beside},
+    tests,
+};
 
 use crate::{helm::Helm, stand::Stand};
 
-/// A test that needs no cluster.
-type Offline = (&'static str, fn() -> Result<()>);
-
-/// A list of [`Offline`], from the paths of their functions.
+/// A list of tests that need no cluster, from the paths of their functions.
 macro_rules! offline {
     ($($module:ident :: $name:ident),* $(,)?) => {
         [$((concat!(stringify!($module), "::", stringify!($name)), || $module::$name(&Helm::find()?))),*]
     };
 }
 
-const OFFLINE: &[Offline] = &offline![
+const OFFLINE: &[Alone] = &offline![
     values::the_readme_has_a_row_for_each_value,
     values::each_value_is_in_the_schema_and_has_a_default,
     renders::the_chart_has_nothing_to_complain_of,
@@ -49,5 +49,5 @@ const TESTS: &[Test<Stand>] = &tests![
 ];
 
 fn main() -> ExitCode {
-    main_beside(OFFLINE.to_vec(), TESTS)
+    main_beside(OFFLINE, TESTS)
 }

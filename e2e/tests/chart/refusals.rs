@@ -212,11 +212,12 @@ pub(crate) fn combinations_that_cannot_work_are_refused_with_their_reason(
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(!output.status.success(), "not refused: {reason}");
         // one fault, one reason
-        let reasons: Vec<&str> = said.lines().filter(|line| line.starts_with("- ")).collect();
+        let reasons = said.lines().filter_map(|line| line.strip_prefix("- "));
+        let reasons: Vec<&str> = reasons.collect();
         let [only] = &*reasons else {
             anyhow::bail!("{reason}: {said}");
         };
-        ensure!(only[2..].starts_with(reason), "{reason}: {said}");
+        ensure!(only.starts_with(reason), "{reason}: {said}");
     }
     let long = "a".repeat(48);
     let chart = crate::helm::chart();

@@ -101,32 +101,9 @@ pub(crate) async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled(
     .await?;
     shared(stand).await?;
 
-    // what is changed while requests come costs none of them
-    let change = [
-        "--reuse-values",
-        "--set",
-        "worker.replicas=3,blockSize=32,inferenceExtension.flags.max-request-body=16MiB",
-    ];
-    let upgrade = [&["upgrade", "pool", chart][..], &change, &wait].concat();
-    let end = CancellationToken::new();
-    let asking = async {
-        let mut asked = 0_u32;
-        while !end.is_cancelled() {
-            answered(&requests)
-                .await
-                .with_context(|| format!("request {asked} of the upgrade"))?;
-            asked += 1;
-        }
-        anyhow::Ok(asked)
-    };
-    let changing = async {
-        let outcome = helm.run(cluster, &upgrade).await;
-        end.cancel();
-        outcome
-    };
-    let (asked, upgraded) = tokio::join!(asking, changing);
-    upgraded?;
-    ensure!(asked? > 0, "no request was sent meanwhile");
+    let change = "worker.replicas=3,blockSize=32,inferenceExtension.flags.max-request-body=16MiB";
+    let change = ["upgrade", "pool", chart, "--reuse-values", "--set", change];
+    asking_meanwhile(&requests, helm.run(cluster, &[&change[..], &wait].concat())).await?;
     is_running(stand, 3, true).await?;
 
     // what cannot work changes nothing
@@ -183,6 +160,32 @@ pub(crate) async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled(
     cluster
         .kubectl(&["get", "crd", "inferencepools.inference.networking.k8s.io"])
         .await?;
+    Ok(())
+}
+
+/// What is changed while requests come costs none of them.
+async fn asking_meanwhile(
+    requests: &Requests,
+    change: impl Future<Output = Result<String>>,
+) -> Result<()> {
+    let end = CancellationToken::new();
+    let asking = async {
+        let mut asked = 0_u32;
+        while !end.is_cancelled() {
+            let answered = answered(requests).await;
+            answered.with_context(|| format!("request {asked} of the upgrade"))?;
+            asked += 1;
+        }
+        anyhow::Ok(asked)
+    };
+    let changing = async {
+        let outcome = change.await;
+        end.cancel();
+        outcome
+    };
+    let (asked, changed) = tokio::join!(asking, changing);
+    changed?;
+    ensure!(asked? > 0, "no request was sent meanwhile");
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use crate::{
     helm::{Helm, chart},
 };
 
-const AGAIN: &str = "UPDATE_DOCS=1 cargo xtask test --only e2e -- renders::";
+const AGAIN: &str = "UPDATE_DOCS=1 cargo test -p e2e --test chart -- renders::";
 
 pub(crate) fn the_chart_has_nothing_to_complain_of(helm: &Helm) -> Result<()> {
     let chart = chart();

@@ -17,7 +17,13 @@ use crate::{
 const NAMESPACE: &str = "rights";
 const USER: &str = "system:serviceaccount:rights:pool-epp";
 
-/// In leader mode, which needs most; with every optional kind in the cluster of which one is known.
+/// To ask about those who read its metrics with a token, which nobody does here.
+const REVIEWS: [(&str, &str); 2] = [
+    ("authentication.k8s.io", "tokenreviews"),
+    ("authorization.k8s.io", "subjectaccessreviews"),
+];
+
+/// In leader mode and with closed metrics, which needs most; every optional kind is in the cluster.
 pub(crate) async fn the_endpoint_picker_has_the_rights_that_it_uses_and_no_other(
     stand: &Stand,
 ) -> Result<()> {
@@ -30,7 +36,8 @@ pub(crate) async fn the_endpoint_picker_has_the_rights_that_it_uses_and_no_other
         "--namespace",
         NAMESPACE,
         "--set",
-        "worker.kind=sim,worker.model=llama,inferenceExtension.enableLeaderElection=true",
+        "worker.kind=sim,worker.model=llama,inferenceExtension.enableLeaderElection=true,\
+         inferenceExtension.monitoring.prometheus.auth.enabled=true",
         "--wait",
         "--timeout",
         "2m",
@@ -49,7 +56,9 @@ pub(crate) async fn the_endpoint_picker_has_the_rights_that_it_uses_and_no_other
             .await?;
         rights::review(&kubeconfig, namespace).await
     };
-    for (namespace, wanted) in [(NAMESPACE, granted.clone()), ("llm", BTreeSet::new())] {
+    let reviews: BTreeSet<Right> = REVIEWS.map(review).into();
+    let all = granted.union(&reviews).cloned().collect();
+    for (namespace, wanted) in [(NAMESPACE, all), ("llm", reviews)] {
         let everyones = of("stranger", namespace).await?;
         let own: BTreeSet<Right> = of("pool-epp", namespace)
             .await?
@@ -85,6 +94,16 @@ pub(crate) async fn the_endpoint_picker_has_the_rights_that_it_uses_and_no_other
     )
     .await?;
     Ok(())
+}
+
+/// Of the whole cluster.
+fn review((group, resource): (&str, &str)) -> Right {
+    Right {
+        verb: "create".to_owned(),
+        group: group.to_owned(),
+        resource: resource.to_owned(),
+        name: String::new(),
+    }
 }
 
 fn calls(stand: &Stand) -> Result<impl Iterator<Item = ApiCall>> {

@@ -4,12 +4,22 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use e2e::programs::Programs;
+use serde_json::json;
 use testbed::{Cluster, Inside, Testbed, isthmus};
 
 use crate::helm::Helm;
 
-/// A kind that the endpoint picker watches where it is there, of each group.
+/// Kinds that the endpoint picker watches where they are there.
 const OPTIONAL_KINDS: &str = include_str!("../suite/objects/crds.yaml");
+/// The same ones of the other group, which only have to be there.
+const OPTIONAL_KINDS_OF_THE_OTHER_GROUP: [(&str, &str, &str); 2] = [
+    ("llm-d.ai", "InferenceObjective", "inferenceobjectives"),
+    (
+        "inference.networking.x-k8s.io",
+        "InferenceModelRewrite",
+        "inferencemodelrewrites",
+    ),
+];
 
 /// Where no pod is let in that Pod Security admission would not let in at its strictest level.
 const NAMESPACES: &str = "
@@ -41,7 +51,7 @@ metadata: {name: gateways}
 ";
 
 /// Several steps of several programs on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_mins(1);
 
 pub(crate) struct Stand {
     pub(crate) testbed: Testbed,
@@ -63,6 +73,9 @@ impl Programs for Stand {
             .await?;
         let cluster = testbed.cluster("east")?.clone();
         cluster.apply_yaml(OPTIONAL_KINDS).await?;
+        for (group, kind, plural) in OPTIONAL_KINDS_OF_THE_OTHER_GROUP {
+            cluster.apply_yaml(&definition(group, kind, plural)).await?;
+        }
         cluster.apply_yaml(NAMESPACES).await?;
         isthmus::install_gateway(&cluster).await?;
         cluster.apply_yaml(GATEWAY).await?;
@@ -78,4 +91,21 @@ impl Programs for Stand {
     async fn stop(self) {
         self.testbed.stop().await;
     }
+}
+
+fn definition(group: &str, kind: &str, plural: &str) -> String {
+    let singular = kind.to_lowercase();
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.{group}")},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural, "singular": singular},
+            "versions": [{"name": "v1alpha2", "served": true, "storage": true, "schema": schema}],
+        },
+    })
+    .to_string()
 }

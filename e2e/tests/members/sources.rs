@@ -31,7 +31,6 @@ use e2e::{
     environment::{Environment, import},
 };
 
-
 /// Several steps of several programs on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
 /// A node brings a Secret's new content into a pod, two readings of the directory 2 s apart lack the file, a removal counts
