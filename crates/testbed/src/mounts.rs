@@ -1,4 +1,5 @@
 //! A container's own view of the file system: directories and files shown at the paths it asked for.
+//! Names of hosts are its own too.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,10 +15,14 @@ const COVERED: [&str; 2] = ["/run", "/tmp"];
 /// Containers do not share it; Envoy keeps counters there under a name all Envoys use.
 const SHARED_MEMORY: &str = "/dev/shm";
 
+/// Where names of hosts are looked up; shown over the machine's.
+const HOSTS: &str = "/etc/hosts";
+
 /// What a process sees of the file system. The default is the machine's view, unchanged.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mounts {
     own: bool,
+    hosts: Option<PathBuf>,
     /// Mount path → what is shown there.
     sources: BTreeMap<PathBuf, PathBuf>,
 }
@@ -30,10 +35,11 @@ pub(crate) struct UnsupportedMount(PathBuf);
 // === impl Mounts ===
 
 impl Mounts {
-    /// A view of its own, with shared memory of its own, and nothing mounted yet.
-    pub(crate) fn of_container() -> Self {
+    /// A view of its own, with shared memory of its own and these names of hosts, and nothing mounted yet.
+    pub(crate) fn of_container(hosts: &Path) -> Self {
         Self {
             own: true,
+            hosts: Some(hosts.to_owned()),
             ..Self::default()
         }
     }
@@ -59,6 +65,11 @@ impl Mounts {
         let mut open = Vec::with_capacity(self.sources.len());
         for (path, source) in &self.sources {
             open.push((path, File::open(source)?, source.is_dir()));
+        }
+        if let Some(hosts) = &self.hosts
+            && Path::new(HOSTS).is_file()
+        {
+            mount(Some(hosts), HOSTS, nothing, MsFlags::MS_BIND, nothing)?;
         }
         if Path::new(SHARED_MEMORY).is_dir() {
             cover(SHARED_MEMORY)?;
@@ -141,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_path_cannot_climb_out_of_what_is_covered() {
-        let mut mounts = Mounts::of_container();
+        let mut mounts = Mounts::of_container(Path::new("/hosts"));
         assert!(
             mounts
                 .insert(Path::new("/run/isthmus"), "/x".into())

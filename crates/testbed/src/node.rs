@@ -1,8 +1,9 @@
-//! The simulated node of a cluster: stands in for scheduler, kubelet, kube-proxy and load balancer.
+//! The simulated node of a cluster: stands in for scheduler, kubelet, kube-proxy, DNS and load balancer.
 
 mod container;
 mod environment;
 mod load_balancers;
+mod names;
 mod pod;
 mod probe;
 mod registration;
@@ -102,6 +103,9 @@ impl Node {
             setups: Semaphore::new(CONCURRENT_SETUPS),
             running: Mutex::default(),
         });
+        if let Err(error) = names::make(&context.state) {
+            tracing::error!(%error, "no file for the names of Services");
+        }
         let mut tasks = JoinSet::new();
         let again = watch::Sender::new(0);
         tasks.spawn(
@@ -137,6 +141,7 @@ impl Node {
         tasks.spawn(registration::keep_registered(Arc::clone(&context)));
         tasks.spawn(registration::bind_pods(Arc::clone(&context)));
         tasks.spawn(services::forward_services(Arc::clone(&context)));
+        tasks.spawn(names::follow(Arc::clone(&context)));
         tasks.spawn(load_balancers::assign_load_balancers(Arc::clone(&context)));
         tasks.spawn(run_pods(Arc::clone(&context)));
         Self {

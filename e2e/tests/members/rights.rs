@@ -11,11 +11,12 @@ use testbed::{ApiCall, Cluster, eventually, isthmus};
 use e2e::{
     apart::Apart,
     environment::{CONTROLLER_USER, Environment, Way},
+    rights::{self, Right},
 };
 
 use crate::{
     evidence::{entry_says, restart_controller},
-    rules::{self, Right},
+    rules,
 };
 
 /// Several steps of several programs on a busy machine.
@@ -191,8 +192,8 @@ async fn are_exactly(
     let stranger = cluster
         .service_account_kubeconfig(&apart.name, "stranger")
         .await?;
-    let everyones = rules::review(&stranger, namespace).await?;
-    let own = rules::review(&environment.members()[cluster.name()], namespace).await?;
+    let everyones = rights::review(&stranger, namespace).await?;
+    let own = rights::review(&environment.members()[cluster.name()], namespace).await?;
     let own: BTreeSet<Right> = own.difference(&everyones).cloned().collect();
     ensure!(
         own == *granted,

@@ -31,8 +31,6 @@ use e2e::{
     environment::{Environment, import},
 };
 
-use crate::rules;
-
 /// Several steps of several programs on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
 /// A node brings a Secret's new content into a pod, two readings of the directory 2 s apart lack the file, a removal counts
@@ -218,7 +216,7 @@ async fn end_token(cluster: &Cluster, bound_to: &str, kubeconfig: &str) -> Resul
     eventually(
         "the old token is refused",
         SOON,
-        async || match rules::review(kubeconfig, isthmus::NAMESPACE).await {
+        async || match e2e::rights::review(kubeconfig, isthmus::NAMESPACE).await {
             Ok(_) => Err("it is not".to_owned()),
             Err(error) if format!("{error:#}").contains("Unauthorized") => Ok(()),
             Err(error) => Err(format!("{error:#}")),

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::NodeContext;
 use super::environment::{expand, make_environment, make_service_links};
+use super::names;
 use super::pod::PodCell;
 use super::probe::{Probes, Report};
 use super::status::{End, State};
@@ -195,7 +196,7 @@ impl ContainerTask {
     }
 
     fn mounts(&self) -> Result<Mounts, String> {
-        let mut mounts = Mounts::of_container();
+        let mut mounts = Mounts::of_container(&names::file(&self.context.state));
         for mount in self.container.volume_mounts.iter().flatten() {
             let mut source = self.directory.join("volumes").join(&mount.name);
             if let Some(path) = &mount.sub_path {

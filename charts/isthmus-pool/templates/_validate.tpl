@@ -1,0 +1,176 @@
+{{/* Fails with the reason of each combination of values that cannot work. */}}
+{{- define "isthmus-pool.validate" -}}
+{{- $reasons := list -}}
+{{- range list "names" "pool" "epp" "processor" "router" "tokenCache" "metadataCenter" "worker" -}}
+{{- $found := include (printf "isthmus-pool.validate.%s" .) $ | trim -}}
+{{- if $found -}}
+{{- $reasons = append $reasons $found -}}
+{{- end -}}
+{{- end -}}
+{{- if $reasons -}}
+{{- fail (printf "these values cannot work:\n%s" (join "\n" $reasons)) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "isthmus-pool.validate.names" -}}
+{{- if gt (len .Release.Name) 47 }}
+- the release name is {{ len .Release.Name }} characters long: at most 47, since its Services are named after it
+{{- end }}
+{{- end -}}
+
+{{- define "isthmus-pool.validate.pool" -}}
+{{- $labels := .Values.inferencePool.modelServers.matchLabels -}}
+{{- if eq .Values.worker.kind "none" }}
+{{- if not $labels }}
+- inferencePool.modelServers.matchLabels is empty: name the labels of your model servers' pods, or have the release run some by worker.kind
+{{- end }}
+{{- else }}
+{{- range $name, $value := fromYaml (include "isthmus-pool.selectorLabels" (dict "root" . "component" "worker")) }}
+{{- if and (hasKey $labels $name) (ne (get $labels $name) $value) }}
+- inferencePool.modelServers.matchLabels has {{ $name }}: the release's own workers have the value {{ $value }} there
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "isthmus-pool.validate.epp" -}}
+{{- $epp := .Values.inferenceExtension -}}
+{{- if and $epp.pluginsCustomConfig (not (hasKey $epp.pluginsCustomConfig $epp.pluginsConfigFile)) }}
+- inferenceExtension.pluginsConfigFile is {{ $epp.pluginsConfigFile }}: pluginsCustomConfig has only {{ keys $epp.pluginsCustomConfig | sortAlpha | join ", " }}
+{{- end }}
+{{- if and $epp.llmFilterConfig (hasKey $epp.pluginsCustomConfig "llm-filter.yaml") }}
+- inferenceExtension.pluginsCustomConfig has a file llm-filter.yaml, which is the name of llmFilterConfig's: rename it
+{{- end }}
+{{- $external := $epp.externalProcessor -}}
+{{- $uses := eq (include "isthmus-pool.usesProcessor" .) "true" -}}
+{{- if and $external.endpoint .Values.processor.enabled }}
+- inferenceExtension.externalProcessor.endpoint names a Processor elsewhere, and processor.enabled runs one here: choose one
+{{- end }}
+{{- if and $uses (not $external.endpoint) (not .Values.processor.enabled) }}
+- inferenceExtension.externalProcessor.enabled needs a Processor: set processor.enabled, or endpoint to the URL of one elsewhere
+{{- end }}
+{{- if eq (include "isthmus-pool.usesRouter" .) "true" }}
+{{- if not $uses }}
+- inferenceExtension.externalProcessor.router needs the Processor, which asks the Router: it is not used (externalProcessor.enabled)
+{{- else if and (not $external.endpoint) (not (include "isthmus-pool.routerEndpoint" .)) }}
+- inferenceExtension.externalProcessor.router needs a Router: set router.enabled, or processor.routerEndpoint to the URL of one elsewhere
+{{- end }}
+{{- end }}
+{{- with $epp.monitoring.prometheus }}
+{{- if and .enabled .auth.enabled (not .auth.secretName) }}
+- inferenceExtension.monitoring.prometheus.auth.secretName is empty: Prometheus needs a token for these metrics
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "isthmus-pool.validate.processor" -}}
+{{- if .Values.processor.enabled }}
+{{- if not .Values.processor.models }}
+- processor.models is empty: the Processor needs a model to be ready
+{{- end }}
+{{- if not .Values.processor.modelsVolume }}
+{{- range .Values.processor.models }}
+{{- if not (hasPrefix "/" .path) }}
+- processor.models: the path {{ .path }} is one in processor.modelsVolume, which is empty
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $transfer := include "isthmus-pool.tokenTransfer" . -}}
+{{- if and (eq $transfer "cache") (eq .Values.tokenCache.backend "none") }}
+- processor.tokenTransfer is cache, and tokenCache.backend none: there would be nowhere to put ids
+{{- end }}
+{{- if and (ne $transfer "none") (eq .Values.worker.kind "vllm") }}
+- processor.tokenTransfer is {{ $transfer }}: vLLM takes text alone, so it must be none
+{{- end }}
+{{- if and (has $transfer (list "auto" "cache")) .Values.httpRoute.create (lt (int .Values.tokenCache.ttlSeconds) (int .Values.httpRoute.requestTimeoutSeconds)) }}
+- tokenCache.ttlSeconds is {{ .Values.tokenCache.ttlSeconds }}: less than httpRoute.requestTimeoutSeconds ({{ .Values.httpRoute.requestTimeoutSeconds }}), so a retry could find its ids gone
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "isthmus-pool.validate.router" -}}
+{{- $router := .Values.router -}}
+{{- if $router.enabled }}
+{{- if not .Values.processor.enabled }}
+- router.enabled needs processor.enabled: nobody else asks the Router
+{{- end }}
+{{- if and (gt (int $router.replicas) 1) (not $router.enableLeaderElection) }}
+- router.replicas is {{ $router.replicas }}: several Routers would each know a part of the load; set router.enableLeaderElection
+{{- end }}
+{{- if .Values.processor.routerEndpoint }}
+- processor.routerEndpoint names a Router elsewhere, and router.enabled runs one here: choose one
+{{- end }}
+{{- end }}
+{{- $ranks := len .Values.inferencePool.targetPorts -}}
+{{- $events := int .Values.kvEvents.port -}}
+{{- $replay := int .Values.kvEvents.replayPort -}}
+{{- if eq (include "isthmus-pool.publishesEvents" .) "true" }}
+{{- if and (lt $replay (add $events $ranks | int)) (lt $events (add $replay $ranks | int)) }}
+- kvEvents.port {{ $events }} and kvEvents.replayPort {{ $replay }} overlap: with {{ $ranks }} target ports a worker has {{ $ranks }} of each, counted up
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "isthmus-pool.validate.tokenCache" -}}
+{{- $cache := .Values.tokenCache -}}
+{{- if .Values.processor.enabled }}
+{{- if and (eq $cache.backend "memory") (gt (int .Values.processor.replicas) 1) }}
+- processor.replicas is {{ .Values.processor.replicas }} with tokenCache.backend memory: a worker would ask a Processor that does not have the ids; use redis or none
+{{- end }}
+{{- if eq $cache.backend "redis" }}
+{{- if not (or $cache.url $cache.urlSecret.name $cache.redis.deploy) }}
+- tokenCache.backend redis needs tokenCache.url, tokenCache.urlSecret or tokenCache.redis.deploy
+{{- else if gt (add (ternary 1 0 (ne $cache.url "")) (ternary 1 0 (ne $cache.urlSecret.name "")) (ternary 1 0 $cache.redis.deploy)) 1 }}
+- tokenCache.url, tokenCache.urlSecret and tokenCache.redis.deploy each name a Redis: choose one
+{{- end }}
+{{- else if $cache.redis.deploy }}
+- tokenCache.redis.deploy needs tokenCache.backend redis: it is {{ $cache.backend }}
+{{- end }}
+{{- else if $cache.redis.deploy }}
+- tokenCache.redis.deploy needs processor.enabled: nobody else writes ids
+{{- end }}
+{{- end -}}
+
+{{- define "isthmus-pool.validate.metadataCenter" -}}
+{{- $center := .Values.metadataCenter -}}
+{{- if $center.enabled }}
+{{- if $center.host }}
+- metadataCenter.host names one elsewhere, and metadataCenter.enabled runs one here: choose one
+{{- end }}
+{{- if eq $center.backend "memory" }}
+{{- if gt (int $center.replicas) 1 }}
+- metadataCenter.replicas is {{ $center.replicas }} with the backend memory: each would have a state of its own; use redis
+{{- end }}
+{{- if $center.redis.deploy }}
+- metadataCenter.redis.deploy needs metadataCenter.backend redis: it is memory
+{{- end }}
+{{- else if not (or $center.redis.url $center.redis.urlSecret.name $center.redis.deploy) }}
+- metadataCenter.backend redis needs metadataCenter.redis.url, metadataCenter.redis.urlSecret or metadataCenter.redis.deploy
+{{- else if gt (add (ternary 1 0 (ne $center.redis.url "")) (ternary 1 0 (ne $center.redis.urlSecret.name "")) (ternary 1 0 $center.redis.deploy)) 1 }}
+- metadataCenter.redis.url, metadataCenter.redis.urlSecret and metadataCenter.redis.deploy each name a Redis: choose one
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "isthmus-pool.validate.worker" -}}
+{{- $worker := .Values.worker -}}
+{{- $ports := .Values.inferencePool.targetPorts -}}
+{{- if and (ne $worker.kind "none") (not $worker.model) }}
+- worker.model is empty: name the model that the workers serve
+{{- end }}
+{{- if $worker.adapter.enabled }}
+- worker.adapter.enabled: there is no adapter yet that gives vLLM ids; without it vLLM gets text, and Processor and Router choose the worker all the same
+{{- end }}
+{{- if eq $worker.kind "vllm" }}
+{{- if gt (len $ports) 1 }}
+- inferencePool.targetPorts has {{ len $ports }} ports: the vLLM of this chart serves one
+{{- end }}
+{{- end }}
+{{- if eq $worker.kind "sim" }}
+{{- range $index, $port := $ports }}
+{{- if ne (int $port.number) (add (index $ports 0).number $index | int) }}
+- inferencePool.targetPorts has {{ $port.number }}: the ports of simulated workers count up from the first
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}

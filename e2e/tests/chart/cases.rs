@@ -1,0 +1,83 @@
+//! The sets of values in the chart's `tests`, and the manifests that they become.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use crate::helm::{Helm, chart};
+
+/// `NAME.values.yaml`, and beside it `NAME.golden.yaml`.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) values: PathBuf,
+}
+
+// === impl Case ===
+
+impl Case {
+    pub(crate) fn golden(&self) -> PathBuf {
+        self.values
+            .with_file_name(format!("{}.golden.yaml", self.name))
+    }
+
+    pub(crate) fn render(&self, helm: &Helm) -> Result<String> {
+        let values = self.values.to_string_lossy();
+        let rendered = helm.template(&["--values", &*values]);
+        rendered.with_context(|| self.name.clone())
+    }
+
+    pub(crate) fn objects(&self, helm: &Helm) -> Result<Vec<Value>> {
+        documents(&self.render(helm)?).with_context(|| self.name.clone())
+    }
+}
+
+/// All of them, by name.
+pub(crate) fn all() -> Result<Vec<Case>> {
+    let directory = chart().join("tests");
+    let mut cases = Vec::new();
+    for entry in std::fs::read_dir(&directory)? {
+        let values = entry?.path();
+        let file = values.file_name().unwrap_or_default().to_string_lossy();
+        if let Some(name) = file.strip_suffix(".values.yaml") {
+            cases.push(Case {
+                name: name.to_owned(),
+                values: values.clone(),
+            });
+        }
+    }
+    cases.sort_by(|a, b| a.name.cmp(&b.name));
+    ensure!(!cases.is_empty(), "no values in {}", directory.display());
+    Ok(cases)
+}
+
+/// The objects of a text with several documents.
+pub(crate) fn documents(yaml: &str) -> Result<Vec<Value>> {
+    let mut objects = Vec::new();
+    for document in serde_yaml::Deserializer::from_str(yaml) {
+        let value = Value::deserialize(document)?;
+        if !value.is_null() {
+            objects.push(value);
+        }
+    }
+    Ok(objects)
+}
+
+/// Kind and name.
+pub(crate) fn called(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    format!(
+        "{} {}",
+        text(&object["kind"]),
+        text(&object["metadata"]["name"])
+    )
+}
+
+/// The containers of an object's pods.
+pub(crate) fn containers(object: &Value) -> impl Iterator<Item = &Value> {
+    object["spec"]["template"]["spec"]["containers"]
+        .as_array()
+        .into_iter()
+        .flatten()
+}

@@ -1,0 +1,53 @@
+//! The chart `charts/isthmus-pool`: its values and what it makes of them, by real helm; then releases of it on a cluster,
+//! installed, changed, taken back and removed.
+#![cfg(test)]
+
+mod cases;
+mod helm;
+mod programs;
+mod refusals;
+mod release;
+mod renders;
+mod rights;
+mod stand;
+mod values;
+
+use std::process::ExitCode;
+
+use e2e::{
+    Test,
+    programs::{Alone, main_beside},
+    tests,
+};
+
+use crate::{helm::Helm, stand::Stand};
+
+/// A list of tests that need no cluster, from the paths of their functions.
+macro_rules! offline {
+    ($($module:ident :: $name:ident),* $(,)?) => {
+        [$((concat!(stringify!($module), "::", stringify!($name)), || $module::$name(&Helm::find()?))),*]
+    };
+}
+
+const OFFLINE: &[Alone] = &offline![
+    values::the_readme_has_a_row_for_each_value,
+    values::each_value_is_in_the_schema_and_has_a_default,
+    renders::the_chart_has_nothing_to_complain_of,
+    renders::each_case_renders_as_it_is_kept,
+    renders::each_pod_is_confined,
+    renders::a_number_that_is_shared_is_the_same_everywhere,
+    refusals::combinations_that_cannot_work_are_refused_with_their_reason,
+    refusals::values_of_another_kind_are_refused_by_the_schema,
+    programs::each_flag_and_variable_is_known_to_its_program,
+];
+
+/// In order: the last one takes most time.
+const TESTS: &[Test<Stand>] = &tests![
+    release::an_api_server_takes_each_case,
+    rights::the_endpoint_picker_has_the_rights_that_it_uses_and_no_other,
+    release::a_release_is_installed_upgraded_rolled_back_and_uninstalled,
+];
+
+fn main() -> ExitCode {
+    main_beside(OFFLINE, TESTS)
+}

@@ -1,0 +1,251 @@
+//! Values that the chart refuses.
+
+use anyhow::{Result, ensure};
+
+use crate::helm::Helm;
+
+/// Simulated workers, so that there is nothing else to refuse.
+const SIM: &str = "worker.kind=sim,worker.model=llama";
+const PROCESSOR: &str =
+    "processor.enabled=true,processor.models[0].name=llama,processor.models[0].path=/models/llama";
+
+/// What is set, besides [`SIM`], and how the reason begins.
+const COMBINATIONS: &[(&[&str], &str)] = &[
+    (
+        &["worker.kind=none"],
+        "inferencePool.modelServers.matchLabels is empty",
+    ),
+    (&["worker.model="], "worker.model is empty"),
+    (
+        &["inferencePool.modelServers.matchLabels.isthmus\\.dev/component=other"],
+        "inferencePool.modelServers.matchLabels has isthmus.dev/component",
+    ),
+    (
+        &["inferencePool.targetPorts[0].number=8000,inferencePool.targetPorts[1].number=8100"],
+        "inferencePool.targetPorts has 8100",
+    ),
+    (
+        &[
+            "worker.kind=vllm",
+            "inferencePool.targetPorts[0].number=8000,inferencePool.targetPorts[1].number=8001",
+        ],
+        "inferencePool.targetPorts has 2 ports",
+    ),
+    (
+        &["worker.adapter.enabled=true"],
+        "worker.adapter.enabled: there is no adapter yet",
+    ),
+    (
+        &["inferenceExtension.pluginsCustomConfig.mine\\.yaml=a"],
+        "inferenceExtension.pluginsConfigFile is default-plugins.yaml: pluginsCustomConfig has only mine.yaml",
+    ),
+    (
+        &[
+            "inferenceExtension.pluginsCustomConfig.llm-filter\\.yaml=a",
+            "inferenceExtension.pluginsConfigFile=llm-filter.yaml,inferenceExtension.llmFilterConfig=b",
+        ],
+        "inferenceExtension.pluginsCustomConfig has a file llm-filter.yaml",
+    ),
+    (
+        &["inferenceExtension.externalProcessor.enabled=true"],
+        "inferenceExtension.externalProcessor.enabled needs a Processor",
+    ),
+    (
+        &["inferenceExtension.externalProcessor.router=true"],
+        "inferenceExtension.externalProcessor.router needs the Processor",
+    ),
+    (
+        &[
+            PROCESSOR,
+            "inferenceExtension.externalProcessor.router=true",
+        ],
+        "inferenceExtension.externalProcessor.router needs a Router",
+    ),
+    (
+        &[
+            PROCESSOR,
+            "inferenceExtension.externalProcessor.endpoint=http://other:8090",
+        ],
+        "inferenceExtension.externalProcessor.endpoint names a Processor elsewhere",
+    ),
+    (
+        &[
+            "inferenceExtension.monitoring.prometheus.enabled=true,inferenceExtension.monitoring.prometheus.auth.enabled=true",
+        ],
+        "inferenceExtension.monitoring.prometheus.auth.secretName is empty",
+    ),
+    (
+        &["router.enabled=true"],
+        "router.enabled needs processor.enabled",
+    ),
+    (
+        &[PROCESSOR, "router.enabled=true,router.replicas=2"],
+        "router.replicas is 2",
+    ),
+    (
+        &[
+            PROCESSOR,
+            "router.enabled=true,processor.routerEndpoint=http://other:8091",
+        ],
+        "processor.routerEndpoint names a Router elsewhere",
+    ),
+    (
+        &[
+            PROCESSOR,
+            "router.enabled=true",
+            "inferencePool.targetPorts[0].number=8000,inferencePool.targetPorts[1].number=8001",
+        ],
+        "kvEvents.port 5557 and kvEvents.replayPort 5558 overlap",
+    ),
+    (&["processor.enabled=true"], "processor.models is empty"),
+    (
+        &["processor.enabled=true,processor.models[0].name=llama,processor.models[0].path=llama"],
+        "processor.models: the path llama is one in processor.modelsVolume",
+    ),
+    (
+        &[PROCESSOR, "processor.replicas=2"],
+        "processor.replicas is 2 with tokenCache.backend memory",
+    ),
+    (
+        &[PROCESSOR, "tokenCache.backend=redis"],
+        "tokenCache.backend redis needs",
+    ),
+    (
+        &[
+            PROCESSOR,
+            "tokenCache.backend=redis,tokenCache.url=redis://a,tokenCache.redis.deploy=true",
+        ],
+        "tokenCache.url, tokenCache.urlSecret and tokenCache.redis.deploy each name a Redis",
+    ),
+    (
+        &[PROCESSOR, "tokenCache.redis.deploy=true"],
+        "tokenCache.redis.deploy needs tokenCache.backend redis",
+    ),
+    (
+        &["tokenCache.redis.deploy=true"],
+        "tokenCache.redis.deploy needs processor.enabled",
+    ),
+    (
+        &[
+            PROCESSOR,
+            "tokenCache.backend=none,processor.tokenTransfer=cache",
+        ],
+        "processor.tokenTransfer is cache, and tokenCache.backend none",
+    ),
+    (
+        &[
+            "worker.kind=vllm",
+            PROCESSOR,
+            "processor.tokenTransfer=direct",
+        ],
+        "processor.tokenTransfer is direct: vLLM takes text alone",
+    ),
+    (
+        &[
+            PROCESSOR,
+            "httpRoute.create=true,httpRoute.requestTimeoutSeconds=301",
+        ],
+        "tokenCache.ttlSeconds is 300: less than httpRoute.requestTimeoutSeconds (301)",
+    ),
+    (
+        &["metadataCenter.enabled=true,metadataCenter.replicas=2"],
+        "metadataCenter.replicas is 2",
+    ),
+    (
+        &["metadataCenter.enabled=true,metadataCenter.host=other"],
+        "metadataCenter.host names one elsewhere",
+    ),
+    (
+        &["metadataCenter.enabled=true,metadataCenter.backend=redis"],
+        "metadataCenter.backend redis needs",
+    ),
+    (
+        &["metadataCenter.enabled=true,metadataCenter.redis.deploy=true"],
+        "metadataCenter.redis.deploy needs metadataCenter.backend redis",
+    ),
+    (
+        &[
+            "metadataCenter.enabled=true,metadataCenter.backend=redis,metadataCenter.redis.url=redis://a,metadataCenter.redis.deploy=true",
+        ],
+        "metadataCenter.redis.url, metadataCenter.redis.urlSecret and metadataCenter.redis.deploy each name a Redis",
+    ),
+];
+
+/// What is set, and where helm then says that the fault is.
+const KINDS: &[(&str, &str)] = &[
+    ("processor.enabeld=true", "at '/processor'"),
+    ("replicas=2", "additional properties 'replicas'"),
+    ("blockSize=sixteen", "at '/blockSize'"),
+    (
+        "inferenceExtension.replicas=0",
+        "at '/inferenceExtension/replicas'",
+    ),
+    (
+        "inferencePool.targetPorts[0].number=70000",
+        "at '/inferencePool/targetPorts/0/number'",
+    ),
+    (
+        "inferencePool.failureMode=Open",
+        "at '/inferencePool/failureMode'",
+    ),
+    ("tokenCache.backend=valkey", "at '/tokenCache/backend'"),
+    ("tokenCache.url=http://cache:6379", "at '/tokenCache/url'"),
+    ("worker.kind=gpu", "at '/worker/kind'"),
+    (
+        "processor.tokenTransfer=key",
+        "at '/processor/tokenTransfer'",
+    ),
+    (
+        "inferenceExtension.externalProcessor.endpoint=http://me:secret@processor",
+        "at '/inferenceExtension/externalProcessor/endpoint'",
+    ),
+    ("provider.name=gke", "at '/provider/name'"),
+    ("image.tag=a/b", "at '/image/tag'"),
+];
+
+pub(crate) fn combinations_that_cannot_work_are_refused_with_their_reason(
+    helm: &Helm,
+) -> Result<()> {
+    for (sets, reason) in COMBINATIONS {
+        let sets = [SIM].iter().chain(*sets).flat_map(|&set| ["--set", set]);
+        let output = helm.try_template(&sets.collect::<Vec<_>>())?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(!output.status.success(), "not refused: {reason}");
+        // one fault, one reason
+        let reasons = said.lines().filter_map(|line| line.strip_prefix("- "));
+        let reasons: Vec<&str> = reasons.collect();
+        let [only] = &*reasons else {
+            anyhow::bail!("{reason}: {said}");
+        };
+        ensure!(only.starts_with(reason), "{reason}: {said}");
+    }
+    let long = "a".repeat(48);
+    let chart = crate::helm::chart();
+    let output = helm.try_offline(&["template", &long, &*chart.to_string_lossy(), "--set", SIM])?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        said.contains("the release name is 48 characters long"),
+        "{said}"
+    );
+    // all at once, so that they are mended at once
+    let output = helm.try_template(&[
+        "--set",
+        "router.enabled=true,metadataCenter.enabled=true,metadataCenter.host=a",
+    ])?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        said.lines().filter(|line| line.starts_with("- ")).count() == 3,
+        "{said}"
+    );
+    Ok(())
+}
+
+pub(crate) fn values_of_another_kind_are_refused_by_the_schema(helm: &Helm) -> Result<()> {
+    for (set, place) in KINDS {
+        let output = helm.try_template(&["--set", SIM, "--set", set])?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(!output.status.success(), "not refused: {set}");
+        ensure!(said.contains(place), "{set}: {said}");
+    }
+    Ok(())
+}

@@ -1,0 +1,284 @@
+//! A release of the chart, from its installation to its end.
+
+use std::{io::Write as _, path::Path};
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use kube::{Api, ResourceExt, api::ListParams};
+use serde_json::Value;
+use testbed::{Requests, eventually};
+use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    cases,
+    helm::chart,
+    stand::{SOON, Stand},
+};
+
+/// Whose definitions are no part of a testbed; each is of one line that the goldens show.
+const UNSERVED: [&str; 2] = ["DestinationRule", "ServiceMonitor"];
+/// What a release may leave nothing of.
+const KINDS: &str = "deployments,replicasets,pods,services,configmaps,serviceaccounts,roles,rolebindings,\
+    networkpolicies,poddisruptionbudgets,inferencepools,inferencemodels.inference.networking.x-k8s.io,httproutes";
+
+/// The pool that is installed: two endpoint pickers share load through a Metadata-Center with its state in a Valkey.
+const VALUES: &str = "
+inferenceExtension:
+  replicas: 2
+  llmFilterConfig: |
+    protocol: openai
+    model_mapping_rule:
+      llama: {rules: [{cluster: llm/llama}]}
+metadataCenter:
+  enabled: true
+  replicas: 2
+  backend: redis
+  redis: {deploy: true}
+worker:
+  kind: sim
+  replicas: 2
+  model: llama
+httpRoute:
+  create: true
+  inferenceGatewayNamespace: gateways
+";
+
+/// What the API server says of fields, types and Pod Security.
+pub(crate) async fn an_api_server_takes_each_case(stand: &Stand) -> Result<()> {
+    for case in cases::all()? {
+        let mut served = tempfile::NamedTempFile::new()?;
+        for object in case.objects(&stand.helm)? {
+            let kind = object["kind"].as_str().context("a kind")?;
+            if !UNSERVED.contains(&kind) {
+                writeln!(served, "---\n{object}")?;
+            }
+        }
+        let file = served.path().to_string_lossy().into_owned();
+        let mut kubectl = Command::new(&stand.testbed.tools().kubectl);
+        kubectl
+            .args([
+                "apply",
+                "--dry-run=server",
+                "--validate=strict",
+                "-f",
+                &file,
+            ])
+            .env("KUBECONFIG", stand.cluster.kubeconfig_path())
+            .kill_on_drop(true);
+        let output = tokio::time::timeout(SOON, kubectl.output()).await??;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{}: {said}", case.name);
+        ensure!(!said.contains("PodSecurity"), "{}: {said}", case.name);
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled(
+    stand: &Stand,
+) -> Result<()> {
+    let (helm, cluster) = (&stand.helm, &stand.cluster);
+    let chart = chart();
+    let chart = &*chart.to_string_lossy();
+    let mut values = tempfile::NamedTempFile::new()?;
+    values.write_all(VALUES.as_bytes())?;
+    let values = values.path().to_string_lossy().into_owned();
+    let wait = ["--namespace", "llm", "--wait", "--timeout", "2m"];
+
+    let install = [&["install", "pool", chart, "--values", &values][..], &wait].concat();
+    let said = helm.run(cluster, &install).await?;
+    follow_notes(stand, &said).await?;
+    let requests = Requests::new(&stand.gateway);
+    eventually(
+        "a request through the Gateway is answered",
+        SOON,
+        async || {
+            answered(&requests)
+                .await
+                .map_err(|error| format!("{error:#}"))
+        },
+    )
+    .await?;
+    shared(stand).await?;
+
+    let change = "worker.replicas=3,blockSize=32,inferenceExtension.flags.max-request-body=16MiB";
+    let change = ["upgrade", "pool", chart, "--reuse-values", "--set", change];
+    asking_meanwhile(&requests, helm.run(cluster, &[&change[..], &wait].concat())).await?;
+    is_running(stand, 3, true).await?;
+
+    // what cannot work changes nothing
+    let refused = [
+        "upgrade",
+        "pool",
+        chart,
+        "--namespace",
+        "llm",
+        "--reuse-values",
+        "--set",
+        "router.enabled=true",
+    ];
+    let Err(error) = helm.run(cluster, &refused).await else {
+        bail!("router.enabled without a Processor was not refused");
+    };
+    ensure!(
+        error
+            .to_string()
+            .contains("router.enabled needs processor.enabled"),
+        "{error:#}"
+    );
+    is_running(stand, 3, true).await?;
+
+    helm.run(cluster, &[&["rollback", "pool", "1"][..], &wait].concat())
+        .await?;
+    is_running(stand, 2, false).await?;
+    answered(&requests).await?;
+
+    helm.run(cluster, &[&["uninstall", "pool"][..], &wait].concat())
+        .await?;
+    let left = [
+        "get",
+        KINDS,
+        "-n",
+        "llm",
+        "-l",
+        "app.kubernetes.io/instance=pool",
+        "-o",
+        "name",
+    ];
+    eventually("nothing of the release is left", SOON, async || {
+        let left = cluster
+            .kubectl(&left)
+            .await
+            .map_err(|error| error.to_string())?;
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    })
+    .await?;
+    // what was there before stays
+    cluster
+        .kubectl(&["get", "-n", "gateways", "gateway", "inference-gateway"])
+        .await?;
+    cluster
+        .kubectl(&["get", "crd", "inferencepools.inference.networking.k8s.io"])
+        .await?;
+    Ok(())
+}
+
+/// What is changed while requests come costs none of them.
+async fn asking_meanwhile(
+    requests: &Requests,
+    change: impl Future<Output = Result<String>>,
+) -> Result<()> {
+    let end = CancellationToken::new();
+    let asking = async {
+        let mut asked = 0_u32;
+        while !end.is_cancelled() {
+            let answered = answered(requests).await;
+            answered.with_context(|| format!("request {asked} of the upgrade"))?;
+            asked += 1;
+        }
+        anyhow::Ok(asked)
+    };
+    let changing = async {
+        let outcome = change.await;
+        end.cancel();
+        outcome
+    };
+    let (asked, changed) = tokio::join!(asking, changing);
+    changed?;
+    ensure!(asked? > 0, "no request was sent meanwhile");
+    Ok(())
+}
+
+async fn answered(requests: &Requests) -> Result<()> {
+    let answer = requests.chat("llama", "Which pool is this?").await?;
+    ensure!(answer.status == 200, "{}: {}", answer.status, answer.text());
+    let pod = answer.pod().unwrap_or_default();
+    ensure!(pod.starts_with("pool-worker-"), "answered by {pod:?}");
+    Ok(())
+}
+
+/// Runs the commands of the notes, as they stand there, but for the last: it needs a client of HTTP, and these tests have one.
+async fn follow_notes(stand: &Stand, said: &str) -> Result<()> {
+    let (_, notes) = said.split_once("NOTES:").context("no notes")?;
+    let commands: Vec<&str> = notes
+        .lines()
+        .filter_map(|line| line.strip_prefix("  "))
+        .collect();
+    let request = commands.iter().position(|line| line.starts_with("curl "));
+    let request = request.with_context(|| format!("no request in the notes: {notes}"))?;
+    ensure!(request >= 3, "{notes}");
+    let script = format!("{}\necho \"$ADDRESS\"", commands[..request].join("\n"));
+    let kubectl = stand.testbed.tools().kubectl.parent().map(Path::to_owned);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(kubectl.into_iter().chain(std::env::split_paths(&path)))?;
+    let mut bash = Command::new("bash");
+    bash.args(["-eEuo", "pipefail", "-c", &script])
+        .env("KUBECONFIG", stand.cluster.kubeconfig_path())
+        .env("PATH", path)
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(SOON, bash.output()).await??;
+    let out = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{notes}: {error}");
+    let address = out.lines().last().unwrap_or_default();
+    ensure!(
+        stand.gateway == format!("http://{address}"),
+        "{address}, not {}",
+        stand.gateway
+    );
+    Ok(())
+}
+
+/// The endpoint pickers find the Metadata-Center, which finds its Redis, by the names that the chart gives them.
+async fn shared(stand: &Stand) -> Result<()> {
+    let page = "/api/v1/namespaces/llm/services/pool-metadata-center:http-metrics/proxy/metrics";
+    eventually("the Metadata-Center is asked for picks", SOON, async || {
+        let page = stand.cluster.kubectl(&["get", "--raw", page]).await;
+        let page = page.map_err(|error| error.to_string())?;
+        let picks = page.lines().find(|line| {
+            line.starts_with("metadata_center_requests_total") && line.contains("/v1/pick")
+        });
+        match picks {
+            Some(line) if line.contains("200") => Ok(()),
+            _ => Err(page
+                .lines()
+                .filter(|line| line.contains("requests_total"))
+                .collect::<Vec<_>>()
+                .join("\n")),
+        }
+    })
+    .await?;
+    Ok(())
+}
+
+/// So many workers are ready, and the endpoint pickers run with or without the flag of the upgrade.
+async fn is_running(stand: &Stand, workers: usize, upgraded: bool) -> Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(stand.cluster.client(), "llm");
+    let epp = deployments.get("pool-epp").await?;
+    let flags =
+        serde_json::to_value(&epp)?["spec"]["template"]["spec"]["containers"][0]["args"].take();
+    let flags: Vec<&str> = flags
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    ensure!(
+        flags.contains(&"--max-request-body=16MiB") == upgraded,
+        "{flags:?}"
+    );
+    let pods: Api<Pod> = Api::namespaced(stand.cluster.client(), "llm");
+    let label = "isthmus.dev/component=worker";
+    eventually("the workers are there", SOON, async || {
+        let pods = pods.list(&ListParams::default().labels(label)).await;
+        let pods = pods.map_err(|error| error.to_string())?;
+        let names: Vec<String> = pods.iter().map(ResourceExt::name_any).collect();
+        if names.len() == workers {
+            Ok(())
+        } else {
+            Err(format!("{names:?}"))
+        }
+    })
+    .await?;
+    Ok(())
+}
