@@ -10,7 +10,6 @@
 //! ```
 
 mod bare;
-pub mod center;
 mod controller;
 mod document;
 mod encode;
@@ -23,6 +22,7 @@ mod quality;
 mod replay;
 pub mod router;
 mod rows;
+pub mod service;
 
 pub use bare::{BARE_READY, Bare};
 pub use controller::{Controller, Usage, own_cpu, raise_open_files};

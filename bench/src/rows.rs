@@ -75,6 +75,9 @@ const PICKED_P99: f64 = 1000.0;
 const LLM_ADDED: f64 = 20.0;
 const LLM_ADDED_REMOTE: f64 = 1000.0;
 const ROUTER: &str = "router";
+const DYNAMO: &str = "dynamo";
+/// In µs: a prompt routed, a short chat made ids.
+const MILLISECOND: f64 = 1000.0;
 /// Measured with `epp` where there is another EPP, or where there are cores enough; skipped otherwise.
 pub const PEER: &str = "epp-peer";
 /// CPU of a request, against the floor in the same run: of 1 KB, and of more.
@@ -492,6 +495,16 @@ pub const ROWS: &[Row] = &[
     info(ROUTER, "tokenization, cold: time per MB"),
     specified(ROUTER, "tokenization, cold / the bare tokenizer", COLD),
     specified(ROUTER, "tokenization, 9 of 10 turns seen / cold", SEEN),
+
+    info(DYNAMO, "Router, 8600 ids, 1000/s: CPU per call"),
+    info(DYNAMO, "Router, 8600 ids, 1000/s: p50"),
+    specified(DYNAMO, "Router, 8600 ids, 1000/s: p99", MILLISECOND),
+    info(DYNAMO, "Processor, 1 KB chat, one at a time: CPU per call"),
+    specified(DYNAMO, "Processor, 1 KB chat, one at a time: p50", MILLISECOND),
+    info(DYNAMO, "Processor, 1 KB chat, one at a time: p99"),
+    info(DYNAMO, "EPP, external stage, 1 KB, one at a time: without it, p50"),
+    info(DYNAMO, "EPP, external stage, 1 KB, one at a time: p50"),
+    info(DYNAMO, "EPP, external stage, 1 KB, one at a time: added, p50"),
 ];
 
 /// The goal of a figure, if it has one.

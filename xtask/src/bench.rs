@@ -31,14 +31,16 @@ const REAL: &str = "real";
 const EPP: &str = "epp";
 /// The one that needs the Metadata-Center beside them.
 const METADATA: &str = "metadata";
+/// The one that needs Processor and Router beside them.
+const DYNAMO: &str = "dynamo";
 /// Those that need no controller.
-const WITHOUT_CONTROLLER: [&str; 4] = [EPP, "epp-quality", METADATA, "router"];
+const WITHOUT_CONTROLLER: [&str; 5] = [EPP, "epp-quality", METADATA, "router", DYNAMO];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real, epp, epp-quality, metadata, router, nothing; default: all
+    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real, epp, epp-quality, metadata, router, dynamo, nothing; default: all
     names: Vec<String>,
-    /// Of propagation, epp, epp-quality and router, only the cases with this in their names, such as '50 exporters, TLS'
+    /// Of propagation, epp, epp-quality, metadata, router and dynamo, only the cases with this in their names, such as '50 exporters, TLS'
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Of epp, a twentieth of the requests in one round, to see that all works: such figures say nothing
@@ -81,11 +83,14 @@ pub(crate) fn run_bench(args: &Args) -> Result<()> {
     if args.names.is_empty() || !args.names.iter().all(alone) {
         packages.push("mci-controller");
     }
-    if needs(EPP) || needs(METADATA) {
+    if needs(EPP) || needs(METADATA) || needs(DYNAMO) {
         packages.extend(["epp", "model-server-sim"]);
     }
     if needs(METADATA) {
         packages.push("metadata-center");
+    }
+    if needs(DYNAMO) {
+        packages.extend(["processor", "router"]);
     }
     let mut bench = built("bench", &packages, true)?;
     if needs(REAL) {

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use self::propagation::Case;
 
+mod dynamo;
 mod epp;
 mod failover;
 mod metadata;
@@ -28,10 +29,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct Args {
     /// What to measure; default: all.
     names: Vec<Name>,
-    /// Of propagation, epp, epp-quality metadata and router, only the cases with this in their names, such as `50 exporters, TLS`.
+    /// Of propagation, epp, epp-quality, metadata, router and dynamo, only the cases with this in their names, such as `50 exporters, TLS`.
     #[arg(long)]
     only: Option<String>,
-    /// Of epp and metadata, a twentieth of the requests, of epp in one round: whether all works. Such figures say nothing.
+    /// Of epp, metadata and dynamo, a twentieth of the requests, of epp in one round: whether all works. Such figures say nothing.
     #[arg(long, conflicts_with = "document")]
     quick: bool,
     /// Of router, a trace to replay beside the generated prompts.
@@ -91,8 +92,10 @@ enum Name {
     EppQuality,
     /// The Metadata-Center: calls as existing gateways mix them, batches, picks.
     Metadata,
-    /// The choices of the router beside others, simulated.
+    /// The choices of the router beside others, simulated; its parts and the Processor's encoding alone.
     Router,
+    /// Processor and Router over HTTP, and the EPP's external stage.
+    Dynamo,
     /// Nothing: with `--document`, the table is written anew with the goals of this program.
     Nothing,
     /// 3 real clusters; the environment names the programs, as `cargo xtask bench` does.
@@ -179,6 +182,7 @@ async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
             Name::EppQuality => run.quality()?,
             Name::Metadata => run.metadata().await?,
             Name::Router => run.router()?,
+            Name::Dynamo => run.dynamo().await?,
             Name::Nothing => {}
             Name::Real => run.real(inside.context("not inside namespaces")?).await?,
         }

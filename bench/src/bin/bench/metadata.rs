@@ -4,9 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use bench::{
-    Chunks, Cores, Endpoints, Figure, Load, Picker, Prompts, Script, Settings,
-    center::{Batches, Caller, CenterProcess, Mix, Picks, Timed, closed, open},
-    percentile,
+    Chunks, Cores, Endpoints, Figure, Load, Picker, Prompts, Script, Settings, percentile,
+    service::{Batches, Caller, Mix, Picks, ServiceProcess, Timed, closed, open},
 };
 
 use crate::{Run, middle};
@@ -135,7 +134,8 @@ impl Run {
         let (mut time, mut cpu, mut p50, mut p99) = (vec![], vec![], vec![], vec![]);
         for round in 0..ROUNDS {
             let log = self.args.logs.join(format!("metadata-center-{round}.log"));
-            let center = CenterProcess::start(&beside("metadata-center")?, &[], &log).await?;
+            let center =
+                ServiceProcess::start(&beside("metadata-center")?, "--port", &[], &log).await?;
             let callers = |first: usize| (first..first + case.callers).map(case.make).collect();
             let each = (calls / case.callers).max(1);
             // Others than those measured: requests have names.
@@ -200,7 +200,8 @@ impl Programs {
         let rules = self.logs.join("llm.yaml");
         std::fs::write(&rules, RULES).context("the rules")?;
         let log = self.logs.join("metadata-center-picks.log");
-        let center = CenterProcess::start(&beside("metadata-center")?, &[], &log).await?;
+        let center =
+            ServiceProcess::start(&beside("metadata-center")?, "--port", &[], &log).await?;
         let flags = |words: &[String]| [&["--log-level=error".to_owned()], words].concat();
         let own = [
             "--llm-filter-config".to_owned(),
@@ -262,11 +263,11 @@ impl Programs {
 }
 
 /// A program that was built with this one.
-fn beside(name: &str) -> Result<PathBuf> {
+pub(crate) fn beside(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().context("this program")?;
     Ok(own.with_file_name(name))
 }
 
-fn micros(time: Duration) -> f64 {
+pub(crate) fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }

@@ -1,18 +1,21 @@
-//! Load for the Metadata-Center: what gateways and endpoint pickers send, as bytes, over connections that are kept.
+//! Load for services over HTTP, the Metadata-Center, the Processor and the Router: what gateways and endpoint pickers send,
+//! as bytes, over connections that are kept.
 //!
 //! The client is as thin as one can be that checks each reply: it shares the machine with the service.
 //!
 //! ```text
-//!  Mix, Batches, Picks (requests as bytes) ─► Wire ── HTTP/1.1 ──► CenterProcess (CPU from the kernel)
+//!  Callers (requests as bytes) ─► Wire ── HTTP/1.1 ──► ServiceProcess (CPU from the kernel)
 //!    └─ Timed: times of calls
 //! ```
 
 mod calls;
+mod ids;
 mod process;
 mod wire;
 
 pub use calls::{Batches, Caller, Mix, Picks};
-pub use process::CenterProcess;
+pub use ids::{Chats, Routes};
+pub use process::ServiceProcess;
 pub use wire::Wire;
 
 use std::{net::SocketAddr, time::Duration};

@@ -1,4 +1,4 @@
-//! The requests, written by hand into one buffer each: the client must not cost what the service saves.
+//! The requests to a Metadata-Center, written by hand into one buffer each: the client must not cost what the service saves.
 
 use std::io::Write;
 
@@ -50,9 +50,11 @@ pub struct Picks {
 
 /// A head with room for a length, and the body.
 #[derive(Debug, Default)]
-struct Request {
+pub(super) struct Request {
     bytes: Vec<u8>,
     body: Vec<u8>,
+    /// Other than JSON.
+    kind: Option<&'static str>,
 }
 
 /// Prefill ends, and requests end, so many charges later.
@@ -224,7 +226,15 @@ impl Caller for Picks {
 // === impl Request ===
 
 impl Request {
-    fn write(
+    /// With bodies of this type.
+    pub(super) fn of(kind: &'static str) -> Self {
+        Self {
+            kind: Some(kind),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn write(
         &mut self,
         method: &str,
         path: &str,
@@ -236,7 +246,8 @@ impl Request {
         let _ = body(&mut self.body);
         let _ = write!(
             self.bytes,
-            "{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: {}\r\ncontent-length: {}\r\n\r\n",
+            self.kind.unwrap_or("application/json"),
             self.body.len()
         );
         self.bytes.extend_from_slice(&self.body);

@@ -1,4 +1,4 @@
-//! The Metadata-Center as a process.
+//! A service as a process.
 
 use std::{net::SocketAddr, path::Path, process::Stdio, time::Duration};
 
@@ -12,8 +12,9 @@ use tokio::{
 use super::Wire;
 
 /// A running service; killed when dropped.
-pub struct CenterProcess {
+pub struct ServiceProcess {
     address: SocketAddr,
+    admin: SocketAddr,
     clock: ClockId,
     _child: Child,
 }
@@ -21,19 +22,19 @@ pub struct CenterProcess {
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 const READY: &[u8] = b"GET /readyz HTTP/1.1\r\nhost: bench\r\n\r\n";
 
-// === impl CenterProcess ===
+// === impl ServiceProcess ===
 
-impl CenterProcess {
-    /// Starts the program, and waits until it is ready. `more`: flags beside those for its ports.
+impl ServiceProcess {
+    /// Starts the program, and waits until it is ready. `port`: its flag for the port that is called.
     /// # Errors
     /// When it does not start, or is not ready in time.
-    pub async fn start(program: &Path, more: &[String], log: &Path) -> Result<Self> {
+    pub async fn start(program: &Path, port: &str, more: &[String], log: &Path) -> Result<Self> {
         let address = apiserver_sim::free_address()?;
         let admin = apiserver_sim::free_address()?;
         let out = std::fs::File::create(log).context("the log file")?;
         let child = Command::new(program)
             .args(["--host", &address.ip().to_string()])
-            .args(["--port", &address.port().to_string()])
+            .args([port, &address.port().to_string()])
             .args(["--admin-port", &admin.port().to_string()])
             .args(more)
             .env_clear()
@@ -45,23 +46,24 @@ impl CenterProcess {
             .with_context(|| format!("starting {}", program.display()))?;
         let pid = child.id().context("it ended at once")?;
         let pid = Pid::from_raw(i32::try_from(pid)?);
-        let center = Self {
+        let service = Self {
             address,
+            admin,
             clock: ClockId::pid_cpu_clock_id(pid)?,
             _child: child,
         };
         let start = Instant::now();
-        while let Err(error) = center.ready().await {
+        while let Err(error) = service.ready().await {
             if start.elapsed() > READY_TIMEOUT {
                 bail!("not ready: {error:#}; see {}", log.display());
             }
             sleep(Duration::from_millis(20)).await;
         }
-        Ok(center)
+        Ok(service)
     }
 
     async fn ready(&self) -> Result<()> {
-        let mut wire = Wire::connect(self.address).await?;
+        let mut wire = Wire::connect(self.admin).await?;
         wire.call(READY).await.map(|_| ())
     }
 
