@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use axum::http::{HeaderName, header, request::Parts};
 use jiff::Timestamp;
+use processor_api::TOKENS_KEY_HEADER;
 use serde::Serialize;
 use xxhash_rust::xxh64::xxh64;
 
@@ -16,13 +17,14 @@ const HEADERS: usize = 64;
 /// Characters kept of a header.
 const HEADER_CHARS: usize = 1024;
 
-/// Headers that may hold credentials.
-const SECRET: [HeaderName; 5] = [
+/// Headers that may hold credentials; with the key of token ids whoever has it reads the prompt.
+const SECRET: [HeaderName; 6] = [
     header::AUTHORIZATION,
     header::COOKIE,
     header::PROXY_AUTHORIZATION,
     HeaderName::from_static("x-api-key"),
     HeaderName::from_static("api-key"),
+    HeaderName::from_static(TOKENS_KEY_HEADER),
 ];
 
 /// One request.
@@ -135,6 +137,7 @@ mod tests {
             .header("cookie", "s3cret")
             .header("x-api-key", "s3cret")
             .header("api-key", "s3cret")
+            .header("x-req-tokens-key", "s3cret")
             .header("x-long", "x".repeat(3000))
             .header("x-two", "a")
             .header("x-two", "b");

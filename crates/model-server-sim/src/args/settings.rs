@@ -335,10 +335,12 @@ mod tests {
     #[case(&["--lora-modules", "m"], "'m'")]
     #[case(&["--pod-name", "a\nb"], "visible")]
     #[case(&["--pod-namespace", ""], "--pod-namespace")]
-    #[case(&["--token-cache-endpoint", "memory"], "token port")]
+    #[case(&["--token-cache-endpoint", "memory"], "inside of the Processor")]
+    #[case(&["--token-cache-endpoint", "redis://:s3cret@"], "leads to no Redis")]
     fn flags_that_do_not_fit_are_refused_by_name(#[case] flags: &[&str], #[case] told: &str) {
         let error = mk_args(flags).settings().expect_err("refused").to_string();
         assert!(error.contains(told), "{error}");
+        assert!(!error.contains("s3cret"), "{error}");
     }
 
     #[rstest]

@@ -1,11 +1,11 @@
 //! Flags of token ids that others made.
 
-use std::{str::FromStr, time::Duration};
+use std::{fmt, str::FromStr, time::Duration};
 
 use clap::Args;
 use http_call::BaseUrl;
 use process::ConfigError;
-use token_cache::Endpoint;
+use token_cache::{Endpoint, EndpointError};
 
 use crate::duration::HumanDuration;
 
@@ -22,9 +22,17 @@ pub(super) struct TokenArgs {
     )]
     accept_tokens: AcceptTokens,
 
-    /// Where the ids of keys are: http://HOST:PORT of a Processor's token port, or redis://HOST:PORT
-    #[arg(long, env = "TOKEN_CACHE_ENDPOINT", value_name = "URL")]
-    token_cache_endpoint: Option<Endpoint>,
+    /// Where the ids of keys are: http://HOST:PORT of a Processor's token port, or redis://HOST:PORT;
+    /// none: nowhere
+    // a text: a message about one that cannot be used is not to repeat its password
+    #[arg(
+        long,
+        env = "TOKEN_CACHE_ENDPOINT",
+        value_name = "URL",
+        default_value = "none",
+        hide_env_values = true
+    )]
+    token_cache_endpoint: String,
 
     /// Time to fetch the ids of a key; after it those of the body are used, or the text
     #[arg(
@@ -72,7 +80,7 @@ pub struct TokenSettings {
 
 impl TokenArgs {
     /// # Errors
-    /// For a cache that is in another process.
+    /// For a place where there can be no cache.
     pub(super) fn settings(self) -> Result<TokenSettings, ConfigError> {
         let Self {
             accept_tokens,
@@ -80,16 +88,26 @@ impl TokenArgs {
             token_fetch_timeout,
             tokenize_url,
         } = self;
-        if token_cache_endpoint == Some(Endpoint::Memory) {
-            return Err(ConfigError::new(
-                "--token-cache-endpoint memory, which is inside of the Processor",
-                "the Processor's token port, or a Redis",
+        let refused = |problem: &dyn fmt::Display| {
+            ConfigError::new(
+                format!("--token-cache-endpoint: {problem}"),
+                "the Processor's token port, a Redis, or none",
                 "--token-cache-endpoint http://processor:8092",
-            ));
+            )
+        };
+        let cache = match token_cache_endpoint.as_str() {
+            "" | "none" => None,
+            text => Some(
+                text.parse()
+                    .map_err(|error: EndpointError| refused(&error))?,
+            ),
+        };
+        if cache == Some(Endpoint::Memory) {
+            return Err(refused(&"memory is inside of the Processor"));
         }
         Ok(TokenSettings {
             accept: accept_tokens,
-            cache: token_cache_endpoint,
+            cache,
             fetch_timeout: token_fetch_timeout.get(),
             tokenize: tokenize_url,
         })

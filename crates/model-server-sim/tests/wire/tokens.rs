@@ -4,12 +4,15 @@ use std::{net::SocketAddr, time::Duration};
 
 use axum::{body::Body, response::Response};
 use http::{Request, StatusCode};
+use redis_server::Server;
 use rstest::rstest;
 use serde_json::{Value, json};
+use token_cache::{Entry, Settings as CacheSettings, Store};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
     task::JoinSet,
+    time::{Instant, sleep},
 };
 use tower::ServiceExt;
 use xxhash_rust::xxh64::xxh64;
@@ -17,6 +20,8 @@ use xxhash_rust::xxh64::xxh64;
 use crate::support::{Sim, json as read};
 
 const KEY: &str = "tk_abcdefghijklmnopqrstuvwxyz";
+/// More than anything here takes on a loaded machine.
+const LONG: Duration = Duration::from_secs(20);
 const CHAT: &str = "/v1/chat/completions";
 
 /// Answers each connection's first request with what stands for its path, else with 404.
@@ -157,7 +162,7 @@ async fn a_cache_that_is_away_costs_its_time_and_no_request() {
             endpoint,
         ];
         let sim = Sim::start(&flags);
-        let start = tokio::time::Instant::now();
+        let start = Instant::now();
         let (status, _) = read(ask(&sim, Some(KEY), json!({})).await).await;
         assert_eq!(status, StatusCode::OK);
         assert!(
@@ -167,6 +172,57 @@ async fn a_cache_that_is_away_costs_its_time_and_no_request() {
         );
         let (_, log) = sim.get("/admin/requests").await;
         assert_eq!(log[0]["token_reason"], "cache-failed", "{endpoint}");
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_is_paused_or_killed_costs_no_request() {
+    let mut redis = Server::start().expect("a Redis");
+    let url = redis.url();
+    let endpoint = url.parse().expect("an endpoint");
+    let (store, upkeep) = Store::open(endpoint, CacheSettings::default()).expect("no files");
+    let mut tasks = JoinSet::new();
+    tasks.spawn(upkeep.run());
+    let entry = Entry {
+        model: "m".into(),
+        tokenizer: "00ff".into(),
+        ids: [7, 8].into(),
+    };
+    let key = KEY.parse().expect("a key");
+    let until = Instant::now() + LONG;
+    while let Err(error) = store.put(key, entry.clone(), LONG).await {
+        assert!(Instant::now() < until, "{error}");
+        sleep(Duration::from_millis(20)).await;
+    }
+    let sim = Sim::start(&["--accept-tokens", "key", "--token-cache-endpoint", &url]);
+    uses_key(&sim).await;
+    redis.pause();
+    let start = Instant::now();
+    for _ in 0..20 {
+        let response = ask(&sim, Some(KEY), json!({})).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(header(&response, "x-inference-token-source"), "text");
+    }
+    // five wait for 200 ms each
+    assert!(start.elapsed() < LONG / 2, "{:?}", start.elapsed());
+    redis.resume();
+    uses_key(&sim).await;
+    redis.kill();
+    let response = ask(&sim, Some(KEY), json!({})).await;
+    assert_eq!(header(&response, "x-inference-token-source"), "text");
+}
+
+/// Waits until the ids of the key are used; no request fails meanwhile.
+async fn uses_key(sim: &Sim) {
+    let until = Instant::now() + LONG;
+    loop {
+        let response = ask(sim, Some(KEY), json!({})).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        if header(&response, "x-inference-token-source") == "key" {
+            return;
+        }
+        assert!(Instant::now() < until, "{:?}", response.headers());
+        sleep(Duration::from_millis(20)).await;
     }
 }
 
