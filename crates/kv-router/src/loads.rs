@@ -378,7 +378,10 @@ impl Loads {
         for part in &self.parts {
             part.lock().retain(|_, held| match held {
                 Held::Ended(at) => now.since(*at) < ENDED,
-                Held::Booking(booking) if now.since(booking.named) < self.limits.idle => true,
+                Held::Booking(booking) if now.since(booking.named) < self.limits.idle => {
+                    self.decayed(booking, now);
+                    true
+                }
                 Held::Booking(booking) => {
                     self.leave(booking, now);
                     self.forget(held);
@@ -452,6 +455,16 @@ impl Loads {
             }
             worker.prompts.free(&new.chain, *is_computed);
         });
+    }
+
+    /// Where nobody reports it a prompt is computed once nothing of it is left.
+    fn decayed(&self, booking: &mut Booking, now: Moment) {
+        if booking.new.decays && !booking.is_computed && booking.left(now) <= 0.0 {
+            booking.is_computed = true;
+            self.with(booking.new.slot, |worker| {
+                worker.prompts.computed(&booking.new.chain, now);
+            });
+        }
     }
 
     fn expire_prompts(&self, worker: &mut Worker, now: Moment, steps: usize) {

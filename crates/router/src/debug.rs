@@ -137,6 +137,8 @@ struct WorkerShown {
     reason: Option<String>,
     /// Of the last message.
     sequence: Option<u64>,
+    /// How late that was, by the clocks of both.
+    lag_ms: u64,
     blocks: usize,
     load: Option<Work>,
 }
@@ -360,6 +362,7 @@ impl Pages {
             state: rank.events.state().map_or(OFF, |state| state.name()),
             reason: rank.events.reason(),
             sequence: rank.events.sequence(),
+            lag_ms: rank.events.lag_ms.load(Relaxed),
             blocks: rank.events.blocks.load(Relaxed),
             load: loads.of(rank.slot, now).map(Work::from),
         };

@@ -85,6 +85,10 @@ impl Observer for SeenBy {
         let events = &self.rank.events;
         events.set_sequence(received.number);
         events.blocks.store(received.blocks, Relaxed);
+        if let Some(age) = received.age.filter(|_| !received.is_replayed) {
+            let millis = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+            events.lag_ms.store(millis, Relaxed);
+        }
         let metrics = self.service.metrics();
         for (kind, result, count) in received.counts.iter() {
             metrics.events(kind.name(), result.name(), count.into());

@@ -70,6 +70,8 @@ pub(crate) struct EventsSeen {
     next: AtomicU64,
     /// Blocks by their engine's names.
     pub(crate) blocks: AtomicUsize,
+    /// Milliseconds from when the engine made the last message until it was applied, by the clocks of both.
+    pub(crate) lag_ms: AtomicU64,
 }
 
 /// Members that came and went.

@@ -229,3 +229,21 @@ fn all_bookings_end_when_others_were_asked_meanwhile() {
     );
     assert_eq!(loads.of(slot(0), at(2)), Some(mk_load(0, 0, 0)));
 }
+
+#[test]
+fn what_nobody_reports_is_cached_once_it_is_computed() {
+    let loads = mk_loads(Limits::default());
+    let new = NewBooking {
+        decays: true,
+        ..mk_booking(1, 0, 3)
+    };
+    loads.book("a", new.clone(), at(0)).unwrap();
+    let predicted = |second| {
+        loads.expire(at(second));
+        let view = loads.view(slot(0), &new.chain, at(second));
+        view.unwrap().predicted
+    };
+    // computed at the first look, over after 60 s, and remembered for 120 s
+    assert_eq!([1, 60, 120, 121].map(predicted), [3, 3, 3, 0]);
+    assert_eq!(loads.of(slot(0), at(121)), Some(mk_load(0, 0, 0)));
+}

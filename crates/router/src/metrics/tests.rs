@@ -6,6 +6,9 @@ use prometheus_client::encoding::text::encode;
 
 use super::*;
 use crate::{
+    calls::Calls,
+    leader::Follower,
+    membership::Warm,
     pool::tests::{mk_member, mk_pool},
     service::{Parts, Service},
 };
@@ -32,6 +35,9 @@ fn page(workers: u8) -> String {
         follows_events: true,
         routes: None,
     });
+    let health = process::Health::new(&[]);
+    let (warm, calls) = (Warm::new(health.clone()), Calls::new(service.clone(), None));
+    Follower::new(warm, health, calls, service.clone(), &mut registry);
     let request = processor_api::RouteRequest {
         // long enough that a request weighs less than computing it
         token_ids: (0..4002).collect(),
@@ -84,6 +90,7 @@ async fn what_happened_is_on_the_page() {
         "router_worker_decode_blocks{worker=\"default/vllm-001-rank-0\"} 0\n",
         "router_index_blocks{kind=\"exact\"} 0\n",
         "router_index_blocks{kind=\"predicted\"} 1000\n",
+        "router_leader 0\n",
         "router_index_evictions_total{cause=\"memory\"} 0\n",
     ] {
         assert!(page.contains(line), "no {line}{page}");
