@@ -4,6 +4,7 @@ use super::*;
 use crate::external::ExternalMetrics;
 
 const CHAT: &str = r#"{"model":"m","messages":[],"route":true}"#;
+const REST: &str = r#""messages":[],"route":true}"#;
 const WITH_IDS: &str = r#"{"model":"m","messages":[],"token_ids":[1]}"#;
 
 fn mk_first(mode: BodySendMode) -> ProcessingRequest {
@@ -75,7 +76,7 @@ async fn exchange(bed: &Bed, mode: BodySendMode, parts: &[&str]) -> Vec<String> 
     "wait 300",
     &format!("body picked length {}: {WITH_IDS}", WITH_IDS.len()),
 ])]
-#[case::streamed(BodySendMode::Streamed, &["{\"model\":\"m\",", &CHAT[13..], ""], &[
+#[case::streamed(BodySendMode::Streamed, &["{\"model\":\"m\",", REST, ""], &[
     "wait 360",
     "headers picked no length: kept",
     &format!("body: {WITH_IDS}"),
