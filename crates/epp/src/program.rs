@@ -125,11 +125,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let director = director.logging_to(log).asking(center);
     let director = spawn_external(&mut tasks, external, director, &mut registry, &mut ends)?;
     let director = Arc::new(director);
-    registry.register_collector(Box::new(DirectorCollector {
-        pool: pool.display_name().to_owned(),
-        director: Arc::clone(&director),
-    }));
-
+    collect(&mut registry, &pool, &director);
     reloads.spawn(&mut tasks, &config, &config_metrics)?;
     for reload in security.reloads {
         spawn_tls_reload(&mut tasks, reload)?;
@@ -171,6 +167,14 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         drain_timeout: listen.drain_timeout.0,
     };
     running.until(shutdown).await
+}
+
+/// Serves what the director knows.
+fn collect(registry: &mut Registry, pool: &PoolArgs, director: &Arc<Director>) {
+    registry.register_collector(Box::new(DirectorCollector {
+        pool: pool.display_name().to_owned(),
+        director: Arc::clone(director),
+    }));
 }
 
 /// The parts that others are made of.

@@ -85,7 +85,7 @@ pub struct ExternalArgs {
     /// authorization, cookie, x-api-key and proxy-*.
     #[arg(long, env, value_name = "NAMES", value_delimiter = ',', value_parser = parse_forwarded)]
     pub external_forward_headers: Vec<String>,
-    /// Where ids go in the body for a worker: token_ids; nvext, which is nvext.token_data; off, they go by key alone.
+    /// Where ids go in the body for a worker: `token_ids`; nvext, which is `nvext.token_data`; off, they go by key alone.
     #[arg(long, env, value_name = "FIELD", default_value = "token_ids")]
     pub token_body_field: TokenBodyField,
     /// Let clients send ids in `token_ids` and `nvext.token_data`. Without it both are taken out of their bodies while

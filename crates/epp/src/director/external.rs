@@ -507,9 +507,8 @@ fn count(metrics: &ExternalMetrics, ask: Ask, resolution: &Resolution) {
     if resolution.is_uncached {
         metrics.fell_back(Stage::Cache, "cache-write");
     }
-    let internal = match resolution.workers {
-        Ok(_) => return metrics.picked(PickedBy::External),
-        Err(internal) => internal,
+    let Err(internal) = resolution.workers else {
+        return metrics.picked(PickedBy::External);
     };
     metrics.picked(PickedBy::Internal);
     if let Internal::Refused(why) = internal {

@@ -116,14 +116,12 @@ impl CallProcessor for Client {
                     debug!(reason = error.reason(), %error, "no reply of the Processor");
                     no_reply(&error)
                 })?;
-            match read {
-                Some(result) => result,
-                None => {
-                    let read = move || reading(reply.status, &reply.body, max_ids);
-                    let result = spawn_blocking(read).await;
-                    result.unwrap_or(Err(NoReply::Failed(StageFailure::Invalid)))
-                }
+            if let Some(result) = read {
+                return result;
             }
+            let read = move || reading(reply.status, &reply.body, max_ids);
+            let result = spawn_blocking(read).await;
+            result.unwrap_or(Err(NoReply::Failed(StageFailure::Invalid)))
         })
     }
 

@@ -4,6 +4,10 @@ use processor_api::TokenField;
 
 /// What flags say of the stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "one for each flag that is on or off"
+)]
 pub(crate) struct Switches {
     /// The Router chooses, unless the client says otherwise.
     pub(crate) routes: bool,

@@ -27,6 +27,7 @@ use crate::{
 };
 use moment::Clock;
 
+mod external;
 mod llm;
 mod prefixes;
 mod sessions;

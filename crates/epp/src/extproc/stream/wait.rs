@@ -18,6 +18,7 @@ pub(super) enum Wait {
 }
 
 /// What a wait led to.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub(super) enum Waited {
     Turn(Picking),
     Staged(Box<Staged>),

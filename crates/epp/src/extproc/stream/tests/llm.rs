@@ -110,14 +110,14 @@ async fn streamed_after(asked: &mut Exchanged, wait: Duration, event: &str) -> R
     head
 }
 
-fn streamed(mutation: Option<crate::proto::BodyMutation>) -> String {
+pub(super) fn streamed(mutation: Option<crate::proto::BodyMutation>) -> String {
     match mutation.and_then(|one| one.mutation) {
         Some(Mutation::StreamedResponse(part)) => String::from_utf8(part.body.to_vec()).unwrap(),
         other => panic!("not streamed: {other:?}"),
     }
 }
 
-fn mk_head(fields: &[(&str, &str)], end: bool) -> Request {
+pub(super) fn mk_head(fields: &[(&str, &str)], end: bool) -> Request {
     let mut head = mk_headers(":path", "/v1/chat/completions", end);
     let all = &mut head.headers.as_mut().unwrap().headers;
     for (name, value) in fields {
@@ -181,7 +181,7 @@ async fn ask(shared: &Arc<Shared>, fields: &[(&str, &str)], body: &str) -> Excha
     ask_for(shared, 1, fields, body).await
 }
 
-fn mk_chat(model: &str, prompt: &str) -> String {
+pub(super) fn mk_chat(model: &str, prompt: &str) -> String {
     format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"{prompt}"}}]}}"#)
 }
 
@@ -195,7 +195,7 @@ fn mk_prompt(letter: &str) -> String {
 }
 
 /// Requests in flight and unfinished prefill, by endpoint.
-fn loads(shared: &Arc<Shared>) -> Vec<(u32, u64)> {
+pub(super) fn loads(shared: &Arc<Shared>) -> Vec<(u32, u64)> {
     let snapshot = shared.director.pool().snapshot();
     let load = |endpoint: &Arc<scheduling::Endpoint>| {
         let load = endpoint.load();
@@ -204,13 +204,13 @@ fn loads(shared: &Arc<Shared>) -> Vec<(u32, u64)> {
     snapshot.endpoints().map(load).collect()
 }
 
-fn page(registry: &Registry) -> String {
+pub(super) fn page(registry: &Registry) -> String {
     let mut page = String::new();
     encode(&mut page, registry).unwrap();
     page
 }
 
-fn mk_filter(text: &str) -> Arc<LlmFilter> {
+pub(super) fn mk_filter(text: &str) -> Arc<LlmFilter> {
     let text = format!("protocol: openai\n{text}");
     let filter = LlmFilter::parse(&text, Compat::Strict);
     Arc::new(filter.unwrap_or_else(|refusals| panic!("{text}: {refusals}")))
@@ -240,8 +240,8 @@ fn mk_llm_counted_in(
     mk_shared_with(members.collect(), 1 << 20, config, registry)
 }
 
-const A: &str = "10.0.0.1:8000";
-const B: &str = "10.0.0.2:8000";
-const C: &str = "10.0.0.3:8000";
+pub(super) const A: &str = "10.0.0.1:8000";
+pub(super) const B: &str = "10.0.0.2:8000";
+pub(super) const C: &str = "10.0.0.3:8000";
 
-const PLAIN: &str = "model_mapping_rule: {m: {rules: [{cluster: c}]}}";
+pub(super) const PLAIN: &str = "model_mapping_rule: {m: {rules: [{cluster: c}]}}";

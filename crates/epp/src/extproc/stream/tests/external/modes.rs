@@ -1,0 +1,170 @@
+//! The modes in which proxies send bodies, and a stage that is off.
+
+use super::*;
+use crate::external::ExternalMetrics;
+
+const CHAT: &str = r#"{"model":"m","messages":[],"route":true}"#;
+const REST: &str = r#""messages":[],"route":true}"#;
+const WITH_IDS: &str = r#"{"model":"m","messages":[],"token_ids":[1]}"#;
+
+fn mk_first(mode: BodySendMode) -> ProcessingRequest {
+    let modes = ProtocolConfiguration {
+        request_body_mode: mode.into(),
+        response_body_mode: BodySendMode::None.into(),
+        send_body_without_waiting_for_header_response: true,
+    };
+    ProcessingRequest {
+        request: Some(mk_head(&[], false)),
+        protocol_config: Some(modes),
+        ..ProcessingRequest::default()
+    }
+}
+
+/// What the proxy does by these answers: each with its name, the wait that it asks for, headers and body.
+async fn exchange(bed: &Bed, mode: BodySendMode, parts: &[&str]) -> Vec<String> {
+    let (messages, mut replies) = open(&bed.shared, 1);
+    messages.send(Ok(mk_first(mode))).await.unwrap();
+    for (index, part) in parts.iter().enumerate() {
+        let body = HttpBody {
+            body: (*part).to_owned().into(),
+            end_of_stream: index + 1 == parts.len() && mode != BodySendMode::BufferedPartial,
+        };
+        send(&messages, Request::RequestBody(body)).await;
+    }
+    let mut told = Vec::new();
+    while let Ok(Some(reply)) = tokio::time::timeout(WAIT * 2, replies.next()).await {
+        let reply = reply.unwrap();
+        if let Some(limit) = reply.override_message_timeout {
+            told.push(format!("wait {}", limit.seconds));
+            continue;
+        }
+        let (name, part) = match reply.response.unwrap() {
+            Response::RequestHeaders(part) => ("headers", part),
+            Response::RequestBody(part) => ("body", part),
+            other => panic!("{other:?}"),
+        };
+        let mutation = part
+            .response
+            .as_ref()
+            .and_then(|one| one.body_mutation.clone());
+        let body = match mutation.and_then(|one| one.mutation) {
+            None => "kept".to_owned(),
+            Some(Mutation::Body(body)) => String::from_utf8(body.to_vec()).unwrap(),
+            Some(Mutation::ClearBody(_)) => String::new(),
+            Some(other) => panic!("{other:?}"),
+        };
+        let (set, removed) = mutated(part);
+        let length = match set.get("content-length") {
+            Some(length) => format!(" length {length}"),
+            None if removed.iter().any(|name| name == "content-length") => " no length".to_owned(),
+            None => String::new(),
+        };
+        let pick = if set.contains_key("x-gateway-destination-endpoint") {
+            " picked"
+        } else {
+            ""
+        };
+        told.push(format!("{name}{pick}{length}: {body}"));
+    }
+    told
+}
+
+/// The one request for patience covers a Processor that takes a second.
+#[rstest]
+#[case::buffered(BodySendMode::Buffered, &[CHAT], &[
+    "headers: kept",
+    "wait 300",
+    &format!("body picked length {}: {WITH_IDS}", WITH_IDS.len()),
+])]
+#[case::streamed(BodySendMode::Streamed, &["{\"model\":\"m\",", REST, ""], &[
+    "wait 360",
+    "headers picked no length: kept",
+    &format!("body: {WITH_IDS}"),
+    "body: ",
+    "body: ",
+])]
+#[case::cut_off(BodySendMode::BufferedPartial, &["{\"model\":\"m\","], &["headers: kept", "body picked: kept"])]
+#[tokio::test(start_paused = true)]
+async fn a_slow_processor_fits_in_each_body_mode(
+    #[case] mode: BodySendMode,
+    #[case] parts: &[&str],
+    #[case] want: &[&str],
+) {
+    let reply = ProcessReply {
+        token_value: Some(Bytes::from_static(b"[1]")),
+        ..ProcessReply::default()
+    };
+    let bed = Bed::replying(reply, Switches::default());
+    assert_eq!(exchange(&bed, mode, parts).await, want);
+}
+
+/// Switched on for nobody: the same messages, byte for byte.
+#[rstest]
+#[case(BodySendMode::FullDuplexStreamed)]
+#[case(BodySendMode::Buffered)]
+#[case(BodySendMode::Streamed)]
+#[tokio::test(start_paused = true)]
+async fn off_is_as_if_it_were_not_there(#[case] mode: BodySendMode) {
+    use clap::Parser;
+    let url = "--external-llm-processor-endpoint=http://processor:8090";
+    let off = "--use-external-llm-processor=no";
+    let args = crate::Args::try_parse_from(["epp", "--pool-name", "llm", url, off]).unwrap();
+    let settings = args.external.settings().unwrap();
+    assert_eq!((settings.names_models, settings.stage), (false, None));
+    let mut all = Vec::new();
+    for made in [false, true] {
+        let mut registry = Registry::default();
+        let pool = Pool::default();
+        pool.replace(vec![mk_member("a", A.parse().unwrap())], Moment::START);
+        let config = CurrentConfig::new(small_config());
+        let mut director = Director::new(pool, config, Options::default(), Clock::start());
+        if made {
+            let names = settings
+                .names_models
+                .then(|| ExternalMetrics::register(&mut registry));
+            director = director.naming_models(names).staging(None);
+        }
+        let shared = mk_shared_around(director, 1 << 20, &mut registry);
+        let (messages, mut replies) = open(&shared, 1);
+        let mut first = mk_first(mode);
+        let fields = [
+            ("x-request-id", "r"),
+            ("x-req-tokens-key", "tk_x"),
+            ("x-gateway-model-name", "z"),
+        ];
+        first.request = Some(mk_head(&fields, false));
+        messages.send(Ok(first)).await.unwrap();
+        let body = r#"{"model":"m","messages":[],"route":true,"token_ids":[1],"nvext":{"token_data":[2]}}"#;
+        send(&messages, mk_whole(body)).await;
+        let mut told = Vec::new();
+        while let Some(Some(reply)) = replies.next().now_or_never() {
+            told.push(prost::Message::encode_to_vec(&reply.unwrap()));
+        }
+        let passes_ids = told.iter().flatten().copied().collect::<Vec<_>>();
+        let is_kept = !String::from_utf8_lossy(&passes_ids).contains("x-req-tokens-key");
+        assert!(is_kept, "no header of ours is touched");
+        all.push((told, page(&registry).contains("epp_external")));
+    }
+    assert_eq!(all[0], all[1]);
+    assert!(!all[0].0.is_empty() && !all[1].1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_not_seen_is_picked_for_blindly() {
+    let bed = Bed::of(Scripted::silent(), routing());
+    let (messages, mut replies) = open(&bed.shared, 1);
+    messages
+        .send(Ok(mk_first(BodySendMode::None)))
+        .await
+        .unwrap();
+    let Response::RequestHeaders(part) = next(&mut replies).await else {
+        panic!("not to the headers")
+    };
+    let (set, removed) = mutated(part);
+    assert!(!set.contains_key("x-gateway-model-name"), "nobody knows it");
+    assert!(
+        removed.iter().any(|name| name == "x-req-tokens-key"),
+        "{removed:?}"
+    );
+    bed.assert_has(&["epp_external_skipped_total{reason=\"unseen\"} 1"]);
+}
