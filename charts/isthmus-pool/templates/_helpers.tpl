@@ -290,3 +290,13 @@ spec:
 {{- end }}
 {{- end }}
 {{- end -}}
+
+{{/* A command that waits for a program. Parameters: root, component, values. */}}
+{{- define "isthmus-pool.waitFor" -}}
+{{- if .values.enableLeaderElection -}}
+{{- /* only the leader is ever ready, so a rollout of several never ends */ -}}
+kubectl -n {{ .root.Release.Namespace }} wait deployment/{{ .root.Release.Name }}-{{ .component }} --for=jsonpath='{.status.readyReplicas}'=1 --timeout=120s
+{{- else -}}
+kubectl -n {{ .root.Release.Namespace }} rollout status deployment/{{ .root.Release.Name }}-{{ .component }} --timeout=120s
+{{- end -}}
+{{- end -}}

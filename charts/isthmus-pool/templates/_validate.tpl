@@ -1,7 +1,7 @@
 {{/* Fails with the reason of each combination of values that cannot work. */}}
 {{- define "isthmus-pool.validate" -}}
 {{- $reasons := list -}}
-{{- range list "names" "pool" "epp" "processor" "router" "tokenCache" "metadataCenter" "worker" -}}
+{{- range list "names" "images" "pool" "epp" "processor" "router" "tokenCache" "metadataCenter" "worker" -}}
 {{- $found := include (printf "isthmus-pool.validate.%s" .) $ | trim -}}
 {{- if $found -}}
 {{- $reasons = append $reasons $found -}}
@@ -15,6 +15,12 @@
 {{- define "isthmus-pool.validate.names" -}}
 {{- if gt (len .Release.Name) 47 }}
 - the release name is {{ len .Release.Name }} characters long: at most 47, since its Services are named after it
+{{- end }}
+{{- end -}}
+
+{{- define "isthmus-pool.validate.images" -}}
+{{- if not .Values.image.hub }}
+- image.hub is empty: name the registry and path that your nodes pull the images of Isthmus from; none are published yet
 {{- end }}
 {{- end -}}
 

@@ -5,12 +5,13 @@ use anyhow::{Result, ensure};
 use crate::helm::Helm;
 
 /// Simulated workers, so that there is nothing else to refuse.
-const SIM: &str = "worker.kind=sim,worker.model=llama";
+const SIM: &str = "image.hub=example.com/isthmus,worker.kind=sim,worker.model=llama";
 const PROCESSOR: &str =
     "processor.enabled=true,processor.models[0].name=llama,processor.models[0].path=/models/llama";
 
 /// What is set, besides [`SIM`], and how the reason begins.
 const COMBINATIONS: &[(&[&str], &str)] = &[
+    (&["image.hub="], "image.hub is empty"),
     (
         &["worker.kind=none"],
         "inferencePool.modelServers.matchLabels is empty",
@@ -234,7 +235,7 @@ pub(crate) fn combinations_that_cannot_work_are_refused_with_their_reason(
     ])?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(
-        said.lines().filter(|line| line.starts_with("- ")).count() == 3,
+        said.lines().filter(|line| line.starts_with("- ")).count() == 4,
         "{said}"
     );
     Ok(())

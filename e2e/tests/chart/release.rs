@@ -24,6 +24,7 @@ const KINDS: &str = "deployments,replicasets,pods,services,configmaps,serviceacc
 
 /// The pool that is installed: two endpoint pickers share load through a Metadata-Center with its state in a Valkey.
 const VALUES: &str = "
+image: {hub: registry.example.com/isthmus}
 inferenceExtension:
   replicas: 2
   llmFilterConfig: |
@@ -87,7 +88,12 @@ pub(crate) async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled(
 
     let install = [&["install", "pool", chart, "--values", &values][..], &wait].concat();
     let said = helm.run(cluster, &install).await?;
-    follow_notes(stand, &said).await?;
+    let address = follow_notes(stand, &said).await?;
+    ensure!(
+        stand.gateway == format!("http://{address}"),
+        "{address}, not {}",
+        stand.gateway
+    );
     let requests = Requests::new(&stand.gateway);
     eventually(
         "a request through the Gateway is answered",
@@ -197,17 +203,16 @@ async fn answered(requests: &Requests) -> Result<()> {
     Ok(())
 }
 
-/// Runs the commands of the notes, as they stand there, but for the last: it needs a client of HTTP, and these tests have one.
-async fn follow_notes(stand: &Stand, said: &str) -> Result<()> {
+/// Runs the commands of the notes, as they stand there, but for the request: it needs a client of HTTP, and these tests have
+/// one. Returns the address that it would go to.
+pub(crate) async fn follow_notes(stand: &Stand, said: &str) -> Result<String> {
     let (_, notes) = said.split_once("NOTES:").context("no notes")?;
-    let commands: Vec<&str> = notes
-        .lines()
-        .filter_map(|line| line.strip_prefix("  "))
-        .collect();
-    let request = commands.iter().position(|line| line.starts_with("curl "));
-    let request = request.with_context(|| format!("no request in the notes: {notes}"))?;
-    ensure!(request >= 3, "{notes}");
-    let script = format!("{}\necho \"$ADDRESS\"", commands[..request].join("\n"));
+    let lines = notes.lines().filter_map(|line| line.strip_prefix("  "));
+    let commands =
+        lines.filter(|line| line.starts_with("kubectl ") || line.starts_with("ADDRESS="));
+    let commands: Vec<&str> = commands.collect();
+    ensure!(!commands.is_empty(), "no commands in the notes: {notes}");
+    let script = format!("ADDRESS=\n{}\necho \"$ADDRESS\"", commands.join("\n"));
     let kubectl = stand.testbed.tools().kubectl.parent().map(Path::to_owned);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths(kubectl.into_iter().chain(std::env::split_paths(&path)))?;
@@ -220,13 +225,7 @@ async fn follow_notes(stand: &Stand, said: &str) -> Result<()> {
     let out = String::from_utf8_lossy(&output.stdout);
     let error = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{notes}: {error}");
-    let address = out.lines().last().unwrap_or_default();
-    ensure!(
-        stand.gateway == format!("http://{address}"),
-        "{address}, not {}",
-        stand.gateway
-    );
-    Ok(())
+    Ok(out.lines().last().unwrap_or_default().to_owned())
 }
 
 /// The endpoint pickers find the Metadata-Center, which finds its Redis, by the names that the chart gives them.

@@ -100,6 +100,7 @@ pub(crate) fn a_number_that_is_shared_is_the_same_everywhere(helm: &Helm) -> Res
     let rendered = |kind: &str| {
         let kind = format!("worker.kind={kind}");
         let sets = [
+            "image.hub=example.com/isthmus",
             &*kind,
             "worker.model=llama",
             "blockSize=64",

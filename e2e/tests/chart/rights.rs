@@ -11,6 +11,7 @@ use testbed::{ApiCall, eventually};
 
 use crate::{
     helm::chart,
+    release::follow_notes,
     stand::{SOON, Stand},
 };
 
@@ -36,13 +37,13 @@ pub(crate) async fn the_endpoint_picker_has_the_rights_that_it_uses_and_no_other
         "--namespace",
         NAMESPACE,
         "--set",
-        "worker.kind=sim,worker.model=llama,inferenceExtension.enableLeaderElection=true,\
+        "image.hub=registry.example.com/isthmus,worker.kind=sim,worker.model=llama,\
+         inferenceExtension.replicas=2,inferenceExtension.enableLeaderElection=true,\
          inferenceExtension.monitoring.prometheus.auth.enabled=true",
-        "--wait",
-        "--timeout",
-        "2m",
     ];
-    helm.run(cluster, &install).await?;
+    // one of two is ready, which helm would wait for in vain: the notes say what to wait for
+    let said = helm.run(cluster, &install).await?;
+    follow_notes(stand, &said).await?;
     let roles: Api<Role> = Api::namespaced(cluster.client(), NAMESPACE);
     let granted = rights::expand(roles.get("pool-epp").await?.rules);
 
