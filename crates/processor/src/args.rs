@@ -122,7 +122,7 @@ pub struct PromptArgs {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Router")]
 pub struct RouterArgs {
-    /// The Router, such as http://router:8091. Without it replies name no worker.
+    /// The Router, such as `http://router:8091`. Without it replies name no worker.
     #[arg(long, env, value_name = "URL")]
     pub dynamo_router_endpoint: Option<RouterUrl>,
     /// How long the Router is waited for.
@@ -141,9 +141,9 @@ pub struct TokenArgs {
     /// With auto: ids of more bytes, 4 each, go by key.
     #[arg(long, env, value_name = "SIZE", default_value = "64KiB")]
     pub token_transfer_threshold: Size,
-    /// Where ids are kept for workers. memory: here, which is for one Processor. http:// or https://: at what serves
-    /// /v1/tokens. redis:// or rediss://: in a Redis or Valkey, for several Processors; a password rather by the variable.
-    /// none: nowhere.
+    /// Where ids are kept for workers. memory: here, which is for one Processor. none: nowhere. Else a URL: http or https
+    /// of what serves /v1/tokens; redis or rediss of a Redis or Valkey, for several Processors, with a password rather by
+    /// the variable.
     #[arg(
         long,
         env,

@@ -131,24 +131,27 @@ mod tests {
 
     use super::*;
 
-    fn mk_reply(status: u16, body: &'static str) -> Result<Reply, CallError> {
-        Ok(Reply {
+    fn mk_reply(status: u16, body: &'static str) -> Reply {
+        Reply {
             status: StatusCode::from_u16(status).unwrap(),
             headers: HeaderMap::new(),
             body: Bytes::from_static(body.as_bytes()),
-        })
+        }
     }
 
     #[rstest]
     #[case::chosen(
-        mk_reply(200, r#"{"worker_address":"w-3:8080","new":1}"#),
+        Ok(mk_reply(200, r#"{"worker_address":"w-3:8080","new":1}"#)),
         Ok("w-3:8080")
     )]
-    #[case::nobody(mk_reply(200, r#"{"worker_address":""}"#), Err(RouteFailure::Failed))]
-    #[case::no_reply(mk_reply(200, "hello"), Err(RouteFailure::Failed))]
-    #[case::no_workers(mk_reply(503, "{}"), Err(RouteFailure::Failed))]
-    #[case::bad_request(mk_reply(400, "{}"), Err(RouteFailure::Failed))]
-    #[case::saturated(mk_reply(429, "{}"), Err(RouteFailure::Saturated))]
+    #[case::nobody(
+        Ok(mk_reply(200, r#"{"worker_address":""}"#)),
+        Err(RouteFailure::Failed)
+    )]
+    #[case::no_reply(Ok(mk_reply(200, "hello")), Err(RouteFailure::Failed))]
+    #[case::no_workers(Ok(mk_reply(503, "{}")), Err(RouteFailure::Failed))]
+    #[case::bad_request(Ok(mk_reply(400, "{}")), Err(RouteFailure::Failed))]
+    #[case::saturated(Ok(mk_reply(429, "{}")), Err(RouteFailure::Saturated))]
     #[case::late(Err(CallError::Late), Err(RouteFailure::Late))]
     #[case::breaker(Err(CallError::Open), Err(RouteFailure::Failed))]
     fn an_answer_is_a_worker_or_a_reason(

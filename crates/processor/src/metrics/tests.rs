@@ -77,7 +77,11 @@ fn every_refusal_has_a_counter() {
     for outcome in outcomes.into_iter().chain(ends) {
         metrics.ended(outcome);
     }
-    let total: u64 = metrics.requests.iter().map(|(_, counter)| counter.get()).sum();
+    let total: u64 = metrics
+        .requests
+        .iter()
+        .map(|(_, counter)| counter.get())
+        .sum();
     assert_eq!(total, 12);
 }
 
@@ -85,7 +89,10 @@ fn every_refusal_has_a_counter() {
 fn every_metric_is_documented() {
     let page = page();
     let mut table = "| name | type | labels | |\n|---|---|---|---|\n".to_owned();
-    for (name, kind) in of(&page, "# TYPE ").iter().filter_map(|line| line.split_once(' ')) {
+    for (name, kind) in of(&page, "# TYPE ")
+        .iter()
+        .filter_map(|line| line.split_once(' '))
+    {
         let help = of(&page, &format!("# HELP {name} ")).concat();
         let suffix = if kind == "counter" { "_total" } else { "" };
         let sample = page
@@ -109,5 +116,7 @@ fn every_metric_is_documented() {
 }
 
 fn of<'a>(page: &'a str, begin: &str) -> Vec<&'a str> {
-    page.lines().filter_map(|line| line.strip_prefix(begin)).collect()
+    page.lines()
+        .filter_map(|line| line.strip_prefix(begin))
+        .collect()
 }

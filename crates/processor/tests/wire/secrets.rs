@@ -68,7 +68,10 @@ async fn no_prompt_id_or_key_is_logged_at_any_level() {
     for model in ["strict", "short", PROMPT] {
         served.post("/process", chat(model, false, PROMPT)).await;
     }
-    for body in [format!("{{\"{PROMPT}"), format!(r#"{{"model":"tiny","prompt":{{"{PROMPT}":1}}}}"#)] {
+    for body in [
+        format!("{{\"{PROMPT}"),
+        format!(r#"{{"model":"tiny","prompt":{{"{PROMPT}":1}}}}"#),
+    ] {
         served.post("/v1/completions/render", body).await;
     }
     let logged = String::from_utf8(lines.0.lock().clone()).unwrap();
