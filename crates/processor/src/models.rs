@@ -215,7 +215,8 @@ impl Loader {
         match loaded {
             Ok(Ok(catalogue)) => {
                 let (note, works) = judge(&catalogue);
-                info!(took = ?begun.elapsed(), "models: {note}");
+                let loaded = catalogue.loaded().count();
+                info!(loaded, took = ?begun.elapsed(), "the models are tried");
                 for (name, error) in catalogue.failed() {
                     warn!(model = name, error, "the model cannot be loaded");
                 }
@@ -250,12 +251,13 @@ impl Loader {
 /// What to show of a catalogue whose models were all tried, and whether it is of use.
 fn judge(catalogue: &Catalogue) -> (String, bool) {
     let loaded = catalogue.loaded().count();
-    let failed: Vec<_> = catalogue.failed().collect();
-    let mut note = format!("{loaded} loaded");
-    for (name, error) in failed {
-        note.push_str(&format!("; {name} failed: {error}"));
-    }
-    (note, loaded > 0)
+    let failed = catalogue.failed();
+    let failed = failed.map(|(name, error)| format!("{name} failed: {error}"));
+    let notes: Vec<_> = [format!("{loaded} loaded")]
+        .into_iter()
+        .chain(failed)
+        .collect();
+    (notes.join("; "), loaded > 0)
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ use crate::{
     models::Models,
     transfer::{Transfer, Way},
 };
+pub(crate) use prepare::{Ids, ids_of};
 use prepare::{Prepared, prepare_process, prepare_render};
 
 /// Of a reply: what it has beside the ids, 1024 fallbacks of some hundred bytes among it.

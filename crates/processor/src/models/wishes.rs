@@ -74,19 +74,18 @@ mod tests {
     const ONE: &str = "models: [{name: one, path: one}]";
     const TWO: &str = "models: [{name: two, path: two}]";
 
-    fn read(text: &str) -> Content<String> {
-        Ok(text.to_owned())
-    }
-
     #[test]
     fn a_file_is_loaded_when_it_changed_or_is_asked_for() {
         let mut wishes = Wishes::of(ONE.to_owned());
         let now = Instant::now();
-        assert_eq!(wishes.look(read(ONE), false, false, now), Ok(None));
+        assert_eq!(wishes.look(Ok(ONE.to_owned()), false, false, now), Ok(None));
         let load = |text: &str| Ok(Some(text.to_owned()));
-        assert_eq!(wishes.look(read(TWO), false, false, now), load(TWO));
-        assert_eq!(wishes.look(read(TWO), false, false, now), Ok(None));
-        assert_eq!(wishes.look(read(TWO), true, false, now), load(TWO));
+        assert_eq!(
+            wishes.look(Ok(TWO.to_owned()), false, false, now),
+            load(TWO)
+        );
+        assert_eq!(wishes.look(Ok(TWO.to_owned()), false, false, now), Ok(None));
+        assert_eq!(wishes.look(Ok(TWO.to_owned()), true, false, now), load(TWO));
     }
 
     #[test]
@@ -95,7 +94,10 @@ mod tests {
         let begin = wishes.tried;
         let mut look = |after: u64| {
             let now = begin + Duration::from_secs(after);
-            wishes.look(read(ONE), false, true, now).unwrap().is_some()
+            wishes
+                .look(Ok(ONE.to_owned()), false, true, now)
+                .unwrap()
+                .is_some()
         };
         let looks = [29, 30, 35, 60].map(&mut look);
         assert_eq!(looks, [false, true, false, true]);
@@ -106,11 +108,11 @@ mod tests {
         let mut wishes = Wishes::of(ONE.to_owned());
         let now = Instant::now();
         let long_after = now + 10 * RETRY;
-        for bad in [read("models: []"), Err("gone".to_owned())] {
+        for bad in [Ok("models: []".to_owned()), Err("gone".to_owned())] {
             assert!(wishes.look(bad.clone(), false, false, now).is_err());
             assert_eq!(wishes.look(bad, false, true, long_after), Ok(None));
         }
-        let again = wishes.look(read(ONE), false, false, now);
+        let again = wishes.look(Ok(ONE.to_owned()), false, false, now);
         assert_eq!(again, Ok(Some(ONE.to_owned())));
     }
 }

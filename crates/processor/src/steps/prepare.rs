@@ -34,6 +34,15 @@ pub(super) struct Prepared {
     pub(super) route: Option<RouteCall>,
 }
 
+/// The ids of a client's body.
+#[derive(Debug)]
+pub(crate) struct Ids {
+    /// What it is.
+    pub(crate) api: Api,
+    /// They.
+    pub(crate) ids: Vec<u32>,
+}
+
 /// A prompt's ids, and whose they are.
 struct Encoded {
     ids: Vec<u32>,
@@ -51,9 +60,7 @@ pub(super) fn prepare_process(
     check_size(shared, call.body)?;
     let members = members(call.body)?;
     let path = call.request.path.as_deref();
-    let api = Api::of(path, call.body)?.ok_or_else(|| {
-        Refusal::Unsupported("only chat completions and completions have prompts".to_owned())
-    })?;
+    let api = api_of(path, call.body)?;
     let encoded = encode(shared, api, call.body, &members.model)?;
     let Encoded {
         ids,
@@ -88,6 +95,21 @@ pub(super) fn prepare_render(
     check_size(shared, body)?;
     let members = members(body)?;
     Ok(encode(shared, api, body, &members.model)?.ids.into())
+}
+
+/// The ids of a client's body whose path is not known.
+pub(crate) fn ids_of(shared: &Shared, body: &Bytes) -> Result<Ids, Refusal> {
+    let body = text(body)?;
+    let members = members(body)?;
+    let api = api_of(None, body)?;
+    let ids = encode(shared, api, body, &members.model)?.ids;
+    Ok(Ids { api, ids })
+}
+
+fn api_of(path: Option<&str>, body: &str) -> Result<Api, Refusal> {
+    let api = Api::of(path, body)?;
+    let other = "only chat completions and completions have prompts";
+    api.ok_or_else(|| Refusal::Unsupported(other.to_owned()))
 }
 
 fn encode(shared: &Shared, api: Api, body: &str, model: &str) -> Result<Encoded, Refusal> {
