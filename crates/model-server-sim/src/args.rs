@@ -7,13 +7,17 @@ use process::{LogArgs, Program};
 
 use crate::duration::HumanDuration;
 
+mod kv_events;
 mod latency;
 mod listen;
 mod lora;
 mod settings;
 
-pub use self::settings::{Identity, Settings};
-use self::{latency::LatencyArgs, listen::ListenArgs, lora::LoraArgs};
+use self::{kv_events::KvEventArgs, latency::LatencyArgs, listen::ListenArgs, lora::LoraArgs};
+pub use self::{
+    kv_events::{EventForm, KvEventSettings},
+    settings::{Identity, Settings},
+};
 
 /// Simulates model servers such as vLLM: their APIs with streams, queue, batch, KV cache, LoRA adapters and
 /// metrics.
@@ -159,6 +163,9 @@ pub struct Args {
 
     #[command(flatten)]
     lora: LoraArgs,
+
+    #[command(flatten)]
+    kv_events: KvEventArgs,
 
     #[command(flatten)]
     log: LogArgs,

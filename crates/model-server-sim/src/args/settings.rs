@@ -11,7 +11,10 @@ use axum::http::HeaderValue;
 use process::ConfigError;
 use xxhash_rust::xxh64::xxh64;
 
-use super::{Args, EngineKind, Mode, StreamOutput, listen::Place, lora::LoraArgs};
+use super::{
+    Args, EngineKind, KvEventSettings, Mode, StreamOutput, kv_events::KvEventArgs, listen::Place,
+    lora::LoraArgs,
+};
 use crate::{
     admin::{FakeMetrics, Knobs, LatencyKnobs},
     engine::Limits,
@@ -73,6 +76,8 @@ pub struct Settings {
     pub metrics_padding_lines: u32,
     /// Metric names of older versions.
     pub legacy_metric_names: bool,
+    /// What is published of the KV cache.
+    pub kv_events: Option<KvEventSettings>,
     /// Who answers.
     pub identity: Identity,
 }
@@ -112,6 +117,7 @@ impl Args {
             legacy_metric_names,
             pod_name,
             pod_namespace,
+            kv_events,
             log: _,
         } = self;
         let model = non_empty("--model", model)?;
@@ -175,6 +181,7 @@ impl Args {
             triton_stream_output,
             metrics_padding_lines,
             legacy_metric_names,
+            kv_events: None,
             identity: Identity {
                 pod: header_value("--pod-name", &pod_name)?,
                 namespace: header_value("--pod-namespace", &pod_namespace)?,
@@ -182,7 +189,7 @@ impl Args {
         };
         places
             .into_iter()
-            .map(|place| settings.at(place, &pod_name))
+            .map(|place| settings.at(place, &pod_name, &kv_events))
             .collect()
     }
 }
@@ -191,11 +198,17 @@ impl Args {
 
 impl Settings {
     /// The same server in another place.
-    fn at(&self, place: Place, pod_name: &str) -> Result<Self, ConfigError> {
+    fn at(
+        &self,
+        place: Place,
+        pod_name: &str,
+        kv_events: &KvEventArgs,
+    ) -> Result<Self, ConfigError> {
         let Place {
             address,
             server,
             rank,
+            ranks,
         } = place;
         let pod = match server {
             Some(number) => header_value("--pod-name", &format!("{pod_name}-{number}"))?,
@@ -205,6 +218,7 @@ impl Settings {
         Ok(Self {
             address,
             rank,
+            kv_events: kv_events.at(address, rank, ranks)?,
             chance_seed: xxh64(&place, self.seed),
             identity: Identity {
                 pod,

@@ -7,5 +7,6 @@ mod completions;
 mod connections;
 mod errors;
 mod fleet;
+mod kv_events;
 mod support;
 mod triton;
