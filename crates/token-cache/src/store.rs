@@ -35,7 +35,7 @@ pub struct Settings {
     pub max_bytes: usize,
     /// TLS of https and rediss; for others they are not read.
     pub tls: TrustFiles,
-    /// File with the bearer token that the cache wants over HTTP.
+    /// File with the bearer token that the cache wants over HTTP, in its first line.
     pub token_file: Option<PathBuf>,
 }
 
