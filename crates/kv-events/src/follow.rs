@@ -47,8 +47,7 @@ struct Follower<O> {
     replay: Option<Replay>,
     /// The last message of this connection.
     heard: Option<u64>,
-    /// Bytes of messages that wait for a replay.
-    held: usize,
+    held: Held,
     turn: Turn,
 }
 
@@ -58,6 +57,10 @@ enum Happened {
     Replay(u64, ReplayEvent),
     Tick,
 }
+
+/// Bytes of messages that wait for a replay.
+#[derive(Debug, Default)]
+struct Held(usize);
 
 /// Since when a task has its thread.
 struct Turn {
@@ -113,7 +116,7 @@ impl<O: Observer> Follower<O> {
             link: Link::new(engine.events),
             replay: None,
             heard: None,
-            held: 0,
+            held: Held::default(),
             turn: Turn {
                 since: Instant::now(),
             },
@@ -144,12 +147,16 @@ impl<O: Observer> Follower<O> {
             }
             Happened::Link(LinkEvent::Message(message)) => {
                 let Some(payload) = Payload::of(&message) else {
-                    return self.observer.malformed("frames");
+                    self.observer.malformed("frames");
+                    return self.turn.pass().await;
                 };
-                if self.has_too_much(&payload) {
-                    let number = self.replay.as_ref().map(|it| it.number);
-                    self.obey(Input::ReplayFailed(number.unwrap_or_default()))
-                        .await;
+                self.note_gap(payload.number);
+                let is_replaying = self.state == StreamState::Replaying;
+                if !self.held.has_room_for(payload.batch.len(), is_replaying)
+                    && let Some(replay) = &self.replay
+                {
+                    let number = replay.number;
+                    self.obey(Input::ReplayFailed(number)).await;
                 }
                 Input::Message(payload.number, payload)
             }
@@ -166,20 +173,14 @@ impl<O: Observer> Follower<O> {
         self.turn.pass().await;
     }
 
-    /// Counts what is missing before a message, and what waits for a replay with it.
-    fn has_too_much(&mut self, payload: &Payload) -> bool {
-        let number = payload.number;
+    /// Reports what is missing before a message.
+    fn note_gap(&mut self, number: u64) {
         if let Some(heard) = self.heard
             && let Some(missing @ 1..) = number.checked_sub(heard.saturating_add(1))
         {
             self.observer.gap(missing);
         }
         self.heard = Some(self.heard.map_or(number, |heard| heard.max(number)));
-        if self.state != StreamState::Replaying {
-            self.held = 0;
-        }
-        self.held = self.held.saturating_add(payload.batch.len());
-        self.state == StreamState::Replaying && self.held > MAX_HELD
     }
 
     async fn obey(&mut self, input: Input<Payload>) {
@@ -248,7 +249,7 @@ impl<O: Observer> Follower<O> {
             Some(Refused::Orphan) => self.decide(Input::Orphan),
             Some(error @ Refused::BlockSize(_)) => {
                 if self.state != StreamState::BlockSizeMismatch {
-                    tracing::warn!(events = %self.engine.events, %error, "only the load of this worker counts");
+                    tracing::info!(events = %self.engine.events, %error, "only the load of this worker counts");
                 }
                 self.decide(Input::BlockSizeMismatch);
             }
@@ -278,6 +279,21 @@ fn age(seconds: f64) -> Option<Duration> {
     Some(now.saturating_sub(at))
 }
 
+// === impl Held ===
+
+impl Held {
+    /// Counts a message that came, and says whether it may wait for a replay, if there is one.
+    fn has_room_for(&mut self, bytes: usize, is_replaying: bool) -> bool {
+        if !is_replaying {
+            // as the one that begins a replay
+            self.0 = bytes;
+            return true;
+        }
+        self.0 = self.0.saturating_add(bytes);
+        self.0 <= MAX_HELD
+    }
+}
+
 // === impl Turn ===
 
 impl Turn {
@@ -287,5 +303,21 @@ impl Turn {
             yield_now().await;
             self.since = Instant::now();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_that_wait_for_a_replay_are_bounded_in_bytes() {
+        let mut held = Held::default();
+        let third = MAX_HELD / 3;
+        assert!(held.has_room_for(MAX_HELD, false));
+        assert!(held.has_room_for(third, false));
+        assert!(held.has_room_for(third, true) && held.has_room_for(third, true));
+        assert!(!held.has_room_for(third, true));
+        assert!(held.has_room_for(third, false) && held.has_room_for(third, true));
     }
 }

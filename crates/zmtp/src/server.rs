@@ -149,7 +149,12 @@ async fn send(
 ) -> Result<(), Error> {
     let mut prefixes: Vec<Bytes> = Vec::new();
     loop {
-        let takes = !prefixes.is_empty() && connection.unsent() < MAX_UNSENT;
+        if connection.unsent() >= MAX_UNSENT {
+            tokio::select! {
+                _ = lives.changed() => return Ok(()),
+                flushed = connection.flush() => flushed?,
+            }
+        }
         tokio::select! {
             _ = lives.changed() => return Ok(()),
             received = connection.receive() => match received? {
@@ -171,7 +176,7 @@ async fn send(
                 }
                 Received::Message(_) => {}
             },
-            message = messages.recv(), if takes => match message {
+            message = messages.recv(), if !prefixes.is_empty() => match message {
                 Ok(message) => {
                     let topic = message.frames().first().map_or(&[][..], |it| it);
                     if prefixes.iter().any(|prefix| topic.starts_with(prefix)) {

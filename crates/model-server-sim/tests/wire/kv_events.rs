@@ -183,6 +183,11 @@ impl Observer for Watcher {
 
 /// One request; the JSON of its answer.
 async fn call(address: SocketAddr, method: &str, path: &str, body: Option<Value>) -> Value {
+    let body = text(address, method, path, body).await;
+    serde_json::from_str(&body).unwrap_or(Value::Null)
+}
+
+async fn text(address: SocketAddr, method: &str, path: &str, body: Option<Value>) -> String {
     let body = body.map(|body| body.to_string()).unwrap_or_default();
     let request = format!(
         "{method} {path} HTTP/1.1\r\nhost: sim\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
@@ -193,7 +198,7 @@ async fn call(address: SocketAddr, method: &str, path: &str, body: Option<Value>
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.expect("an answer");
     let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
-    serde_json::from_str(body).unwrap_or(Value::Null)
+    body.to_owned()
 }
 
 /// The cache has room for 16 blocks, so that most of this is given up again.
@@ -283,6 +288,34 @@ async fn after_a_restart_nothing_is_cached_and_nothing_matches() {
         (0, 8)
     );
     assert_eq!(served.prompt("m", &one, "").await, 0);
+}
+
+#[tokio::test]
+async fn requests_under_way_end_with_a_restart() {
+    let served = Served::start("--time-to-first-token 1h").await;
+    let address = served.address;
+    let mut waiting = JoinSet::new();
+    waiting.spawn(async move {
+        let body = json!({"model": "m", "prompt": ids(1, 8), "max_tokens": 1});
+        call(address, "POST", "/v1/completions", Some(body)).await
+    });
+    let start = Instant::now();
+    while !is_running(address).await {
+        assert!(start.elapsed() < LIMIT, "it does not run");
+    }
+    served.fault(json!({"restart": true})).await;
+    let answer = waiting
+        .join_next()
+        .await
+        .expect("a task")
+        .expect("an answer");
+    assert!(answer["error"]["message"].is_string(), "{answer}");
+    assert!(!is_running(address).await);
+}
+
+async fn is_running(address: SocketAddr) -> bool {
+    let page = text(address, "GET", "/metrics", None).await;
+    page.contains("num_requests_running{model_name=\"m\",engine=\"0\"} 1")
 }
 
 #[tokio::test]

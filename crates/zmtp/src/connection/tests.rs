@@ -150,3 +150,21 @@ async fn a_peer_that_says_nothing_or_is_of_another_kind_is_no_connection() {
     let error = Connection::open(ours, Role::Subscriber, LIMITS).await;
     assert_eq!(error.unwrap_err().reason(), "socket");
 }
+
+#[tokio::test]
+async fn real_zeromq_answers_heartbeats() {
+    let mut peer = libzmq::Peer::start().unwrap();
+    let publisher = peer.bind(libzmq::Kind::Pub, 0).unwrap();
+    let connecting = connect(publisher.address(), Role::Subscriber, Limits::default());
+    let mut ours = connecting.await.unwrap();
+    assert_eq!(ours.minor, 1);
+    put_ping(&mut ours.output);
+    let frame = loop {
+        if let Some(frame) = frame::take(&mut ours.input, 1000).unwrap() {
+            break frame;
+        }
+        let answer = timeout(Duration::from_secs(20), ours.exchange()).await;
+        answer.expect("an answer").unwrap();
+    };
+    assert_eq!(Command::read(&frame.body), Ok(Command::Pong));
+}

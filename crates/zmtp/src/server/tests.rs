@@ -118,6 +118,20 @@ async fn all_subscribers_are_sent_away_at_once_and_may_come_again() {
     assert_eq!(text(&mut again).await, "again");
 }
 
+#[tokio::test]
+async fn hundreds_of_connections_leave_nothing_open() {
+    let serving = Serving::start(4).await;
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    for round in 0..300 {
+        let subscriber = serving.subscriber(b"").await;
+        serving.has(1).await;
+        drop(subscriber);
+        serving.has(0).await;
+        // other tests have a few of their own
+        assert!(open() < 100, "{} after {round}", open());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subscriber_of_real_zeromq_is_served_and_comes_again() {
     let serving = Serving::start(100).await;
