@@ -248,7 +248,7 @@ impl<O: Observer> Follower<O> {
             Some(Refused::Orphan) => self.decide(Input::Orphan),
             Some(error @ Refused::BlockSize(_)) => {
                 if self.state != StreamState::BlockSizeMismatch {
-                    tracing::warn!(events = %self.engine.events, %error, "only the load of this worker counts");
+                    tracing::info!(events = %self.engine.events, %error, "only the load of this worker counts");
                 }
                 self.decide(Input::BlockSizeMismatch);
             }
