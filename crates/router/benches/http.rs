@@ -103,7 +103,7 @@ async fn serve() -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = Server {
-        handler: Calls::new(service, None),
+        handler: Calls::new(service, None, None),
         acceptor: Acceptor::plaintext(),
         threads: NonZeroUsize::new(2).unwrap(),
         refused: Counter::default(),

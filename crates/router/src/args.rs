@@ -11,6 +11,7 @@ use clap::{ArgAction, Parser, ValueEnum, builder::NonEmptyStringValueParser};
 use discovery::{LabelSelector, Source, SourceFlags, TargetPorts};
 use http_service::CallerArgs;
 use kv_router::{Limits, Policy, Preset, Weights};
+use otlp::TracingArgs;
 use process::{ConfigError, LogArgs, Size, Span};
 
 use crate::events::EventPorts;
@@ -45,6 +46,9 @@ pub struct Args {
     /// Replicas.
     #[command(flatten)]
     pub election: ElectionArgs,
+    /// Spans.
+    #[command(flatten)]
+    pub tracing: TracingArgs,
     /// Logs.
     #[command(flatten)]
     pub log: LogArgs,

@@ -26,7 +26,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 use tracing::{debug, error};
 
-use crate::{fault::Fault, service::Service};
+use crate::{fault::Fault, service::Service, spans::Spans};
 
 #[cfg(test)]
 mod tests;
@@ -42,6 +42,7 @@ pub struct OneConnection(Arc<Inner>);
 struct Inner {
     service: Service,
     tokens: Option<Tokens>,
+    spans: Option<Spans>,
     bodies: Bodies,
     closing: AtomicBool,
     /// Others answer now: callers are to connect anew.
@@ -76,11 +77,13 @@ const API: HeaderName = HeaderName::from_static(API_HEADER);
 // === impl Calls ===
 
 impl Calls {
-    /// Calls of this service, by those who have one of the tokens.
-    pub fn new(service: Service, tokens: Option<Tokens>) -> Self {
+    /// Calls of this service, by those who have one of the tokens, if there are any. Prompts have spans, if these are
+    /// wanted.
+    pub fn new(service: Service, tokens: Option<Tokens>, spans: Option<Spans>) -> Self {
         Self(Arc::new(Inner {
             service,
             tokens,
+            spans,
             bodies: Bodies::new(BODIES),
             closing: AtomicBool::new(false),
             turns_away: AtomicBool::new(false),
@@ -171,9 +174,13 @@ impl Inner {
         let now = service.clock().now();
         match call {
             Call::Route => {
-                let request = parse(headers, body)?;
-                let reply = service.route(&request, now, &mut rand::rng())?;
-                return Ok(json(StatusCode::OK, &reply));
+                let routed = parse(headers, body)
+                    .and_then(|request| service.route(&request, now, &mut rand::rng()));
+                if let Some(spans) = &self.spans {
+                    let took = service.clock().now().since(now);
+                    spans.routed(headers, &routed, took);
+                }
+                return Ok(json(StatusCode::OK, &routed?));
             }
             Call::Keepalive => {
                 let message = Keepalive::parse(body)?;

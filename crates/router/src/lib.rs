@@ -22,6 +22,7 @@ mod metrics;
 mod pool;
 mod program;
 mod service;
+mod spans;
 mod warnings;
 
 pub use args::{
@@ -36,3 +37,4 @@ pub use metrics::Metrics;
 pub use pool::Pool;
 pub use program::run;
 pub use service::{Parts, Service};
+pub use spans::Spans;

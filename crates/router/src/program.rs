@@ -8,6 +8,7 @@ use http_service::{Names, Security, Server, listen, threads};
 use kube::Client;
 use kv_router::{Limits, Policy, Workers};
 use moment::Clock;
+use otlp::SpanMetrics;
 use process::{ConfigError, Health, Pulse, Shutdown};
 use prometheus_client::registry::Registry;
 use tokio::{
@@ -15,7 +16,7 @@ use tokio::{
     sync::OnceCell,
     time::{MissedTickBehavior, interval},
 };
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::{
     args::{Args, ListenArgs},
@@ -27,6 +28,7 @@ use crate::{
     metrics::Metrics,
     pool::Pool,
     service::{Parts, Service},
+    spans::Spans,
 };
 
 #[cfg(test)]
@@ -61,6 +63,7 @@ struct Setup {
     ranks: u8,
     members: Box<dyn Discovery>,
     lease: Option<(Client, LeaseName)>,
+    spans: Option<otlp::Setup>,
     registry: Registry,
     security: Security,
     enable_debug: bool,
@@ -92,6 +95,7 @@ impl Setup {
             listen,
             callers,
             election,
+            tracing,
             log: _, // the boundary of the program has used it
         } = args;
         listen.check()?;
@@ -121,6 +125,7 @@ impl Setup {
             ranks: events.kv_event_ranks,
             members,
             lease,
+            spans: tracing.setup(),
             registry,
             security,
             enable_debug: listen.enable_debug,
@@ -138,6 +143,7 @@ impl Setup {
             ranks,
             members,
             lease,
+            spans,
             mut registry,
             mut security,
             enable_debug,
@@ -157,8 +163,9 @@ impl Setup {
         });
         let health = Health::new(&[]);
         let warm = Warm::new(health.clone());
-        let calls = Calls::new(service.clone(), security.tokens.clone());
         let mut parts = http_service::Parts::new(health.clone(), drain_timeout);
+        let spans = spans.and_then(|it| spawn_spans(&it, &mut parts, &mut registry));
+        let calls = Calls::new(service.clone(), security.tokens.clone(), spans);
         if let Some((client, lease)) = lease {
             let (warm, health) = (warm.clone(), health.clone());
             let (calls, service) = (calls.clone(), service.clone());
@@ -236,6 +243,31 @@ async fn connect() -> anyhow::Result<Client> {
         )
     })?;
     Client::try_from(config).context("cannot make a Kubernetes client")
+}
+
+/// Spans of prompts, where they can be made: a Router without them is better than none.
+fn spawn_spans(
+    setup: &otlp::Setup,
+    parts: &mut http_service::Parts,
+    registry: &mut Registry,
+) -> Option<Spans> {
+    let metrics = SpanMetrics::register(registry, "router");
+    match setup.build("router", metrics) {
+        Ok((provider, export)) => {
+            let stop = parts.stop();
+            parts.spawn("spans", async move {
+                export.run(stop).await;
+                // A part that ends ends the program.
+                std::future::pending().await
+            });
+            info!(endpoint = setup.endpoint, "sending spans");
+            Some(Spans::new(provider))
+        }
+        Err(error) => {
+            warn!(%error, "no spans are sent: check the variables OTEL_EXPORTER_OTLP_*");
+            None
+        }
+    }
 }
 
 /// Ends bookings that nobody names and frees what workers left that are gone, for ever.

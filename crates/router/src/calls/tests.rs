@@ -28,7 +28,7 @@ fn mk_calls(tokens: Option<Tokens>) -> Calls {
         follows_events: false,
         routes: None,
     });
-    Calls::new(service, tokens)
+    Calls::new(service, tokens, None)
 }
 
 /// The status, the headers and the body.

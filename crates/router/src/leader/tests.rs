@@ -42,7 +42,7 @@ impl Router {
         });
         let health = Health::new(&[LEADER]);
         let warm = Warm::new(health.clone());
-        let calls = Calls::new(service.clone(), None);
+        let calls = Calls::new(service.clone(), None, None);
         let follower = Follower::new(warm, health, calls, service, &mut Registry::default());
         let (lease, claim) = ByHand::new(clock);
         let stop = CancellationToken::new();

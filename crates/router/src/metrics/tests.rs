@@ -36,7 +36,10 @@ fn page(workers: u8) -> String {
         routes: None,
     });
     let health = process::Health::new(&[]);
-    let (warm, calls) = (Warm::new(health.clone()), Calls::new(service.clone(), None));
+    let (warm, calls) = (
+        Warm::new(health.clone()),
+        Calls::new(service.clone(), None, None),
+    );
     Follower::new(warm, health, calls, service.clone(), &mut registry);
     let request = processor_api::RouteRequest {
         // long enough that a request weighs less than computing it
