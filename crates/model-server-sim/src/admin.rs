@@ -95,6 +95,17 @@ impl Admin {
         self.log.lock().set_cached(number, cached_tokens);
     }
 
+    /// Adds to a recorded request where the token ids of its prompt came from.
+    pub(crate) fn record_tokens(
+        &self,
+        number: u64,
+        source: &'static str,
+        reason: Option<&'static str>,
+        checksum: String,
+    ) {
+        self.log.lock().set_tokens(number, source, reason, checksum);
+    }
+
     /// What `/metrics` tells now in place of the truth.
     pub(crate) fn fake_values(&self) -> FakeValues {
         self.fake.lock().values(self.now())

@@ -1,8 +1,8 @@
 //! The APIs of OpenAI, Anthropic, vLLM and Triton: what a client sends and gets.
 //!
 //! [`request`] reads and checks a body, [`prompt`] is what the model would read of it, [`answer`] gives the
-//! result the shape of its API, [`stream`] sends it token by token, [`error`] says what went wrong. The
-//! handlers are in [`generation`], [`triton`], [`embeddings`], [`tokens`] and [`models`].
+//! result the shape of its API, [`stream`] sends it token by token, [`error`] says what went wrong, [`source`]
+//! finds token ids that others made. The handlers are in [`generation`], [`triton`], [`embeddings`], [`tokens`] and [`models`].
 
 mod answer;
 mod embeddings;
@@ -12,6 +12,7 @@ mod models;
 mod object;
 mod prompt;
 mod request;
+mod source;
 mod stream;
 mod tokens;
 mod triton;
@@ -30,7 +31,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::time::timeout;
 
-pub(crate) use self::error::ApiError;
+pub(crate) use self::{error::ApiError, source::Tokens};
 use crate::{args::EngineKind, server::App};
 
 /// 60 s: what the endpoint picker gives a body too.

@@ -11,9 +11,13 @@ mod latency;
 mod listen;
 mod lora;
 mod settings;
+mod tokens;
 
-pub use self::settings::{Identity, Settings};
-use self::{latency::LatencyArgs, listen::ListenArgs, lora::LoraArgs};
+use self::{latency::LatencyArgs, listen::ListenArgs, lora::LoraArgs, tokens::TokenArgs};
+pub use self::{
+    settings::{Identity, Settings},
+    tokens::{AcceptError, AcceptTokens, TokenSettings},
+};
 
 /// Simulates model servers such as vLLM: their APIs with streams, queue, batch, KV cache, LoRA adapters and
 /// metrics.
@@ -159,6 +163,9 @@ pub struct Args {
 
     #[command(flatten)]
     lora: LoraArgs,
+
+    #[command(flatten)]
+    tokens: TokenArgs,
 
     #[command(flatten)]
     log: LogArgs,

@@ -31,7 +31,10 @@ mod text;
 
 pub use crate::{
     admin::{Cut, Fail, FakeMetrics, FakeValue, FakeValueError, Knobs, LatencyKnobs},
-    args::{Args, EngineKind, Identity, Mode, Settings, StreamOutput},
+    args::{
+        AcceptError, AcceptTokens, Args, EngineKind, Identity, Mode, Settings, StreamOutput,
+        TokenSettings,
+    },
     duration::{DurationError, HumanDuration},
     engine::{
         BlockHash, Cancelled, Dice, Engine, Event, Finish, Histogram, Latency, Limits, Load,

@@ -68,6 +68,7 @@ pub(crate) struct App {
     pub(crate) engine: Engine,
     pub(crate) admin: Admin,
     pub(crate) models: Models,
+    pub(crate) tokens: api::Tokens,
     pub(crate) started: Timestamp,
     /// When the simulated loading of the model ends.
     loaded: Instant,
@@ -118,13 +119,15 @@ impl ServeError {
 // === impl Server ===
 
 impl Server {
-    /// A server whose simulated start begins now. It is not ready while `draining` is cancelled.
+    /// A server whose simulated start begins now. It is not ready while `draining` is cancelled. Needs a runtime if
+    /// there is a token cache.
     pub fn new(settings: Settings, draining: CancellationToken) -> Self {
         let latency = Latency::from(&settings.knobs.latency);
         let app = App {
             engine: Engine::new(settings.limits, latency, Dice::new(settings.chance_seed)),
             admin: Admin::new(settings.knobs.clone(), settings.chance_seed),
             models: Models::new(&settings.served_models, &settings.lora_modules),
+            tokens: api::Tokens::start(settings.tokens.clone()),
             started: Timestamp::now(),
             loaded: Instant::now() + settings.startup_duration,
             draining,

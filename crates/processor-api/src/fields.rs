@@ -204,6 +204,13 @@ fn member(name: &str, at: Option<Range<usize>>, value: Option<Bytes>) -> MemberE
     }
 }
 
+/// The value of `token_data` in the text of an `nvext`, if there is one; the last, as workers read it.
+pub(crate) fn token_data(nvext: &str) -> Option<&str> {
+    let TokenData(mut found) = serde_json::from_str(nvext).ok()?;
+    let last = found.pop()?.get();
+    Some(last).filter(|json| *json != "null")
+}
+
 /// The body's own object, without the whitespace around it.
 fn object(body: &[u8]) -> Range<usize> {
     let end = body.trim_ascii_end().len();

@@ -24,6 +24,7 @@ mod process;
 mod refusal;
 mod route;
 mod splice;
+pub mod tokens;
 
 pub use fields::{Fields, TokenField};
 pub use header::{

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use axum::http::{HeaderName, header, request::Parts};
 use jiff::Timestamp;
+use processor_api::TOKENS_KEY_HEADER;
 use serde::Serialize;
 use xxhash_rust::xxh64::xxh64;
 
@@ -16,13 +17,14 @@ const HEADERS: usize = 64;
 /// Characters kept of a header.
 const HEADER_CHARS: usize = 1024;
 
-/// Headers that may hold credentials.
-const SECRET: [HeaderName; 5] = [
+/// Headers that may hold credentials; with the key of token ids whoever has it reads the prompt.
+const SECRET: [HeaderName; 6] = [
     header::AUTHORIZATION,
     header::COOKIE,
     header::PROXY_AUTHORIZATION,
     HeaderName::from_static("x-api-key"),
     HeaderName::from_static("api-key"),
+    HeaderName::from_static(TOKENS_KEY_HEADER),
 ];
 
 /// One request.
@@ -40,6 +42,12 @@ pub(crate) struct Entry {
     body_hash: String,
     /// Tokens of the prompt that the prefix cache held; null if it was refused or has made no token yet.
     cached_tokens: Option<u32>,
+    /// Where the token ids of the prompt came from: `key`, `body` or `text`; null if there are none.
+    token_source: Option<&'static str>,
+    /// Why they are those of the text.
+    token_reason: Option<&'static str>,
+    /// xxh64 of the ids, 32 bits each, with seed 0, in hex.
+    token_checksum: Option<String>,
 }
 
 /// The last [`CAPACITY`] requests, oldest first.
@@ -76,6 +84,9 @@ impl RequestLog {
             body_bytes: body.len(),
             body_hash: format!("{:016x}", xxh64(body, 0)),
             cached_tokens: None,
+            token_source: None,
+            token_reason: None,
+            token_checksum: None,
         });
         self.next += 1;
         number
@@ -83,14 +94,30 @@ impl RequestLog {
 
     /// Nothing happens if that request is forgotten already.
     pub(crate) fn set_cached(&mut self, number: u64, cached_tokens: u32) {
-        let oldest = self.next - self.entries.len() as u64;
-        let entry = number
-            .checked_sub(oldest)
-            .and_then(|place| usize::try_from(place).ok())
-            .and_then(|place| self.entries.get_mut(place));
-        if let Some(entry) = entry {
+        if let Some(entry) = self.entry(number) {
             entry.cached_tokens = Some(cached_tokens);
         }
+    }
+
+    /// As [`set_cached`](Self::set_cached).
+    pub(crate) fn set_tokens(
+        &mut self,
+        number: u64,
+        source: &'static str,
+        reason: Option<&'static str>,
+        checksum: String,
+    ) {
+        if let Some(entry) = self.entry(number) {
+            entry.token_source = Some(source);
+            entry.token_reason = reason;
+            entry.token_checksum = Some(checksum);
+        }
+    }
+
+    fn entry(&mut self, number: u64) -> Option<&mut Entry> {
+        let oldest = self.next - self.entries.len() as u64;
+        let place = number.checked_sub(oldest)?;
+        self.entries.get_mut(usize::try_from(place).ok()?)
     }
 
     pub(crate) fn entries(&self) -> &VecDeque<Entry> {
@@ -110,6 +137,7 @@ mod tests {
             .header("cookie", "s3cret")
             .header("x-api-key", "s3cret")
             .header("api-key", "s3cret")
+            .header("x-req-tokens-key", "s3cret")
             .header("x-long", "x".repeat(3000))
             .header("x-two", "a")
             .header("x-two", "b");

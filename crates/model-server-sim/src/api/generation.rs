@@ -17,6 +17,7 @@ use super::{
     error::ApiError,
     json, receive,
     request::{Limits, Request as Generation},
+    source::{CHECKSUM, SOURCE},
     stream::events,
 };
 use crate::{args::Mode, engine::Work, server::App, text::Output};
@@ -59,13 +60,28 @@ async fn generate(
     endpoint: Endpoint,
     request: Request,
 ) -> Result<Response, ApiError> {
+    let takes_ids = matches!(endpoint, Endpoint::Chat | Endpoint::Completions);
+    let headers = takes_ids.then(|| request.headers().clone());
     let (number, body) = receive(app, request).await?;
     let limits = Limits {
         models: &app.models,
         max_model_len: app.settings.max_model_len,
     };
-    let request = Generation::parse(endpoint, &body, &limits)?;
-    compute(app, endpoint, number, body, request).await
+    let Some(headers) = headers else {
+        let request = Generation::parse(endpoint, &body, &limits)?;
+        return compute(app, endpoint, number, body, request).await;
+    };
+    let given = app.tokens.find(endpoint, &headers, &body).await;
+    let request = Generation::parse_with(endpoint, &body, &limits, given.ids.as_deref())?;
+    let checksum = format!("{:016x}", request.input().prompt.checksum());
+    let value = HeaderValue::try_from(&checksum);
+    app.admin
+        .record_tokens(number, given.source, given.reason, checksum);
+    let mut response = compute(app, endpoint, number, body, request).await?;
+    let headers = response.headers_mut();
+    headers.insert(SOURCE, HeaderValue::from_static(given.source));
+    headers.extend(value.ok().map(|value| (CHECKSUM, value)));
+    Ok(response)
 }
 
 /// Computes and answers a valid request, whose body is used up.

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
+use xxhash_rust::xxh64::Xxh64;
 
 use super::{error::ApiError, object::Object, request::invalid};
 use crate::text::count_tokens;
@@ -190,6 +191,21 @@ impl Prompt {
             bytes: text.clone().into_bytes(),
             echo_text: text,
         })
+    }
+
+    /// The model reads these; what echo mode gives back stays.
+    pub(super) fn replace_ids(&mut self, ids: &[u32]) {
+        self.bytes = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    }
+
+    /// xxh64 of the ids, 32 bits each, with seed 0.
+    pub(super) fn checksum(&self) -> u64 {
+        let mut hash = Xxh64::new(0);
+        hash.update(&self.bytes);
+        // as the id of a last token that is short
+        let short = self.bytes.len().next_multiple_of(size_of::<u32>()) - self.bytes.len();
+        hash.update(&[0; size_of::<u32>()][..short]);
+        hash.digest()
     }
 
     fn push(&mut self, text: &str) {

@@ -5,7 +5,7 @@ mod triton;
 use std::num::NonZeroU32;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 use xxhash_rust::xxh64::xxh64;
 
 use super::{
@@ -82,7 +82,8 @@ struct RawRequest {
     prompt: Option<RawPrompt>,
     input: Option<RawInput>,
     instructions: Option<String>,
-    token_ids: Option<Vec<u32>>,
+    /// Of another kind it may be anything: only one path reads it from here.
+    token_ids: Option<Box<RawValue>>,
     tools: Option<Value>,
     max_tokens: Option<i64>,
     max_completion_tokens: Option<i64>,
@@ -120,6 +121,19 @@ impl Request {
         endpoint: Endpoint,
         body: &[u8],
         limits: &Limits<'_>,
+    ) -> Result<Self, ApiError> {
+        Self::parse_with(endpoint, body, limits, None)
+    }
+
+    /// Reads a body; `ids` are what the model reads in place of its text.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub(crate) fn parse_with(
+        endpoint: Endpoint,
+        body: &[u8],
+        limits: &Limits<'_>,
+        ids: Option<&[u32]>,
     ) -> Result<Self, ApiError> {
         let mut raw = RawRequest::read(body)?;
         let model = raw.model(endpoint, limits.models)?;
@@ -166,9 +180,13 @@ impl Request {
         };
         let asked = asked.map(max_tokens).transpose()?;
         let cache_salt = raw.cache_salt.take().unwrap_or_default();
+        let mut prompt = raw.prompt(endpoint)?;
+        if let Some(ids) = ids {
+            prompt.replace_ids(ids);
+        }
         let input = Input {
             model,
-            prompt: raw.prompt(endpoint)?,
+            prompt,
             cache_salt,
         };
         let room = input.room(limits, asked.map_or(1, NonZeroU32::get))?;
@@ -387,6 +405,8 @@ impl RawRequest {
                     field: "token_ids",
                     expected: "send a list of token ids",
                 })?;
+                let ids: Vec<u32> = serde_json::from_str(ids.get())
+                    .map_err(|error| invalid("token_ids", &brief(&error.to_string())))?;
                 Prompt::of_tokens("token_ids", &ids)
             }
         }

@@ -11,7 +11,9 @@ use axum::http::HeaderValue;
 use process::ConfigError;
 use xxhash_rust::xxh64::xxh64;
 
-use super::{Args, EngineKind, Mode, StreamOutput, listen::Place, lora::LoraArgs};
+use super::{
+    Args, EngineKind, Mode, StreamOutput, listen::Place, lora::LoraArgs, tokens::TokenSettings,
+};
 use crate::{
     admin::{FakeMetrics, Knobs, LatencyKnobs},
     engine::Limits,
@@ -75,6 +77,8 @@ pub struct Settings {
     pub legacy_metric_names: bool,
     /// Who answers.
     pub identity: Identity,
+    /// How token ids come here.
+    pub tokens: TokenSettings,
 }
 
 // === impl Args ===
@@ -100,6 +104,7 @@ impl Args {
                 lora_modules,
                 max_loras,
             },
+            tokens,
             mode,
             output_tokens,
             seed,
@@ -179,6 +184,7 @@ impl Args {
                 pod: header_value("--pod-name", &pod_name)?,
                 namespace: header_value("--pod-namespace", &pod_namespace)?,
             },
+            tokens: tokens.settings()?,
         };
         places
             .into_iter()
@@ -329,9 +335,12 @@ mod tests {
     #[case(&["--lora-modules", "m"], "'m'")]
     #[case(&["--pod-name", "a\nb"], "visible")]
     #[case(&["--pod-namespace", ""], "--pod-namespace")]
+    #[case(&["--token-cache-endpoint", "memory"], "inside of the Processor")]
+    #[case(&["--token-cache-endpoint", "redis://:s3cret@"], "leads to no Redis")]
     fn flags_that_do_not_fit_are_refused_by_name(#[case] flags: &[&str], #[case] told: &str) {
         let error = mk_args(flags).settings().expect_err("refused").to_string();
         assert!(error.contains(told), "{error}");
+        assert!(!error.contains("s3cret"), "{error}");
     }
 
     #[rstest]

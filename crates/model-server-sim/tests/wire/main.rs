@@ -8,4 +8,5 @@ mod connections;
 mod errors;
 mod fleet;
 mod support;
+mod tokens;
 mod triton;
