@@ -21,6 +21,7 @@ mod pool;
 mod ports;
 mod selected;
 mod selector;
+mod source;
 mod standalone;
 mod update;
 
@@ -33,5 +34,6 @@ pub use optional::{ObjectDiscovery, ObjectUpdate};
 pub use pool::PoolDiscovery;
 pub use ports::{TargetPorts, TargetPortsError};
 pub use selector::{LabelSelector, SelectorError};
+pub use source::{Opened, Source, SourceFlags};
 pub use standalone::SelectorDiscovery;
 pub use update::{Discovery, Kind, Update, Updates};

@@ -26,7 +26,7 @@ mod objects;
 mod source;
 
 pub(crate) use objects::ObjectsInForce;
-pub(crate) use source::{Opened, Source};
+pub(crate) use source::named_source;
 
 /// Keeps the members as the source reports them.
 pub(crate) struct Membership {

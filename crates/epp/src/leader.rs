@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use discovery::Source;
 use kube::Client;
 use lease::{Claim, DURATION, Elector, identity};
 use moment::Clock;
@@ -15,10 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{
-    discovery::Source,
-    health::{Part, Readiness},
-};
+use crate::health::{Part, Readiness};
 
 /// A round of the election takes 5 s at most: one that takes longer hangs.
 const ROUND_LIMIT: Duration = Duration::from_secs(10);

@@ -8,7 +8,7 @@ use std::{num::NonZeroUsize, sync::Arc, thread::available_parallelism, time::Dur
 
 use anyhow::Context;
 use axum::Router;
-use discovery::ObjectDiscovery;
+use discovery::{ObjectDiscovery, Opened};
 use futures::future::BoxFuture;
 use kube::Client;
 use process::{ConfigError, OwnThread, Shutdown};
@@ -35,7 +35,7 @@ use crate::{
     },
     debug,
     director::{Director, DirectorCollector, Options, Pool},
-    discovery::{Membership, ObjectsInForce, Opened, Source},
+    discovery::{Membership, ObjectsInForce, named_source},
     extproc::{ExtProc, Limits, Settings},
     health::Readiness,
     leader::{Election, LeaseName},
@@ -93,7 +93,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let mut registry = Registry::default();
     let auth = tls.metrics_endpoint_auth;
     let security = Security::of(tls, &TlsMetrics::register(&mut registry, "epp"))?;
-    let source = Source::of(&pool, config.load().discovery.as_ref())?;
+    let source = named_source(&pool, config.load().discovery.as_ref())?;
     let elected = election.ha_enable_leader_election;
     let lease = elected.then(|| LeaseName::of(&source)).transpose()?;
     let api = ApiServer::default();

@@ -6,9 +6,6 @@
 //!
 //! A request that is not sampled has no trace: it costs the look at `traceparent` and two random numbers.
 
-mod export;
-mod setup;
-
 use std::{
     borrow::Cow,
     fmt,
@@ -26,8 +23,8 @@ use opentelemetry_sdk::{
     trace::{SdkTracer, SdkTracerProvider},
 };
 
-pub use export::{Export, SpanMetrics};
-pub use setup::{Setup, SetupError};
+use otlp::SpanExporter;
+pub use otlp::{Export, Setup, SetupError, SpanMetrics};
 
 use crate::{
     extproc::{Answer, RequestHead},
@@ -66,6 +63,20 @@ struct Head<'a>(&'a RequestHead);
 // === impl Tracing ===
 
 impl Tracing {
+    /// What makes traces of the requests of `pool`, and what sends them. To be called where tokio runs; nothing is sent
+    /// yet.
+    ///
+    /// # Errors
+    /// [`SetupError`] where the endpoint or another variable of the exporter makes no sense.
+    pub fn begin(
+        setup: &Setup,
+        pool: &str,
+        metrics: SpanMetrics,
+    ) -> Result<(Self, Export<SpanExporter>), SetupError> {
+        let (provider, export) = setup.build("epp", metrics)?;
+        Ok((Self::new(provider, pool), export))
+    }
+
     fn new(provider: SdkTracerProvider, pool: &str) -> Self {
         Self {
             tracer: provider.tracer("epp"),

@@ -19,6 +19,17 @@ pub struct Weights {
     pub is_clamped: bool,
 }
 
+/// The parts of a cost, in blocks, weighted. Their sum is the cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Terms {
+    /// What is to be computed, less what is cached.
+    pub prefill: f64,
+    /// What is held while answers are made.
+    pub decode: f64,
+    /// The requests there.
+    pub requests: f64,
+}
+
 /// Known weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preset {
@@ -98,6 +109,11 @@ impl std::str::FromStr for Preset {
 impl Weights {
     /// In blocks; the lower the better.
     pub fn cost(&self, facts: &Facts) -> f64 {
+        self.terms(facts).sum()
+    }
+
+    /// What the cost is made of.
+    pub fn terms(&self, facts: &Facts) -> Terms {
         let Facts {
             ids,
             block_size,
@@ -119,9 +135,20 @@ impl Weights {
             prefill = prefill.max(0.0);
         }
         let resident = load.decode_blocks as f64 + f64::from(new_blocks);
-        self.prefill * prefill
-            + self.decode * resident
-            + self.request_tokens / block * f64::from(load.requests)
+        Terms {
+            prefill: self.prefill * prefill,
+            decode: self.decode * resident,
+            requests: self.request_tokens / block * f64::from(load.requests),
+        }
+    }
+}
+
+// === impl Terms ===
+
+impl Terms {
+    /// The cost.
+    pub fn sum(self) -> f64 {
+        self.prefill + self.decode + self.requests
     }
 }
 

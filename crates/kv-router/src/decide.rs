@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::{
     choice::choose,
-    cost::{Facts, Weights},
+    cost::{Facts, Terms, Weights},
     hash::Seq,
     index::Overlap,
     loads::{NewBooking, NotBooked, View},
@@ -82,8 +82,8 @@ pub struct Candidate {
     pub overlap: Overlap,
     /// How the prompt finds it.
     pub view: View,
-    /// In blocks.
-    pub cost: f64,
+    /// What that costs, in blocks.
+    pub terms: Terms,
 }
 
 /// Why there is no worker.
@@ -102,6 +102,8 @@ pub enum NoWorker {
 pub struct Scratch {
     /// Those that were considered, in the order in which they were given.
     pub candidates: Vec<Candidate>,
+    /// Those that were left out because they are busy; their cost is not worked out.
+    pub busy: Vec<Candidate>,
     overlaps: Vec<Overlap>,
     costs: Vec<f64>,
 }
@@ -179,18 +181,24 @@ impl Policy {
         prompt: &Prompt<'_>,
         scratch: &mut Scratch,
     ) -> Result<(), NoWorker> {
-        let all = &mut scratch.candidates;
+        let Scratch {
+            candidates: all,
+            busy,
+            costs,
+            ..
+        } = scratch;
         if let Some(most) = self.busy_tokens {
-            all.retain(|it| it.view.load.prefill_tokens <= most);
+            let is_busy = |it: &mut Candidate| it.view.load.prefill_tokens > most;
+            busy.extend(all.extract_if(.., is_busy));
         }
         let prefill = all.iter().map(|it| it.view.load.prefill_tokens);
         let least = prefill.min().ok_or(NoWorker::Saturated)?;
         let partial = prompt.ids as usize > prompt.chain.len() * block_size;
         let blocks = u32::try_from(prompt.chain.len() + usize::from(partial));
         let blocks = blocks.unwrap_or(u32::MAX);
-        scratch.costs.clear();
+        costs.clear();
         for it in all {
-            it.cost = self.weights.cost(&Facts {
+            it.terms = self.weights.terms(&Facts {
                 ids: prompt.ids,
                 block_size,
                 overlap: it.overlap,
@@ -198,7 +206,7 @@ impl Policy {
                 new_blocks: blocks.saturating_sub(it.view.active),
                 least_prefill_tokens: least,
             });
-            scratch.costs.push(it.cost);
+            costs.push(it.terms.sum());
         }
         Ok(())
     }
@@ -219,6 +227,7 @@ impl Scratch {
             .index
             .matches(&prompt.chain, slots, &mut self.overlaps);
         self.candidates.clear();
+        self.busy.clear();
         for (slot, exact) in slots.iter().zip(&self.overlaps) {
             let Some(view) = workers.loads.view(*slot, &prompt.chain, now) else {
                 continue;
@@ -230,7 +239,7 @@ impl Scratch {
                 exact: *exact,
                 overlap,
                 view,
-                cost: 0.0,
+                terms: Terms::default(),
             });
         }
         if self.candidates.is_empty() {

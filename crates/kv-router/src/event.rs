@@ -31,6 +31,8 @@ pub struct Batch<'a> {
     pub events: Vec<Event<'a>>,
     /// The data-parallel rank that it says it is of.
     pub rank: Option<u64>,
+    /// When it was made, in seconds since 1970 by the engine's clock.
+    pub at: Option<f64>,
 }
 
 /// What happened in a cache.
@@ -156,6 +158,7 @@ impl<'a> Batch<'a> {
         let mut batch = Self {
             events: Vec::new(),
             rank: None,
+            at: None,
         };
         let mut reader = Reader::new(message);
         reader.each_field(&BATCH, |reader, name| {
@@ -166,6 +169,7 @@ impl<'a> Batch<'a> {
                         batch.events.extend(Event::read(reader)?);
                     }
                 }
+                "ts" => batch.at = reader.number_or_skip()?,
                 "data_parallel_rank" => batch.rank = reader.optional(Reader::int)?,
                 _ => reader.skip()?,
             }

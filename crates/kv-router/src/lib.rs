@@ -20,7 +20,7 @@ mod stream;
 mod workers;
 
 pub use choice::choose;
-pub use cost::{Facts, Preset, UnknownPreset, Weights};
+pub use cost::{Facts, Preset, Terms, UnknownPreset, Weights};
 pub use decide::{Candidate, Decision, NoWorker, Policy, Prompt, Scratch, Source};
 pub use event::{Batch, BlockKeys, Event, ExtraKeys, MalformedEvents, Removed, Stored, Tier};
 pub use hash::{Seed, Seq, chain};

@@ -253,6 +253,14 @@ impl Loads {
         self.with(slot, |worker| worker.is_live = is_live);
     }
 
+    /// Where this booking is; none when there is none.
+    pub fn slot_of(&self, id: &str) -> Option<Slot> {
+        match self.part(id).lock().get(id) {
+            Some(Held::Booking(booking)) => Some(booking.new.slot),
+            _ => None,
+        }
+    }
+
     /// What the worker has to do; none when it is gone.
     pub fn of(&self, slot: Slot, now: Moment) -> Option<Load> {
         self.with(slot, |worker| worker.load(now))
@@ -370,7 +378,10 @@ impl Loads {
         for part in &self.parts {
             part.lock().retain(|_, held| match held {
                 Held::Ended(at) => now.since(*at) < ENDED,
-                Held::Booking(booking) if now.since(booking.named) < self.limits.idle => true,
+                Held::Booking(booking) if now.since(booking.named) < self.limits.idle => {
+                    self.decayed(booking, now);
+                    true
+                }
                 Held::Booking(booking) => {
                     self.leave(booking, now);
                     self.forget(held);
@@ -383,6 +394,26 @@ impl Loads {
             self.expire_prompts(&mut member.state.lock(), now, usize::MAX);
         }
         expired
+    }
+
+    /// Ends all bookings: others than this process were asked meanwhile.
+    pub fn clear(&self, now: Moment) {
+        for part in &self.parts {
+            part.lock().retain(|_, held| {
+                if let Held::Booking(booking) = held {
+                    self.leave(booking, now);
+                    self.forget(held);
+                }
+                false
+            });
+        }
+    }
+
+    /// Blocks of prompts, of bookings and of those computed lately; takes each worker's lock in turn.
+    pub fn blocks(&self) -> usize {
+        let workers = self.workers.load();
+        let blocks = |member: &Arc<Member>| member.state.lock().prompts.blocks();
+        workers.iter().flatten().map(blocks).sum()
     }
 
     /// How many there are.
@@ -424,6 +455,16 @@ impl Loads {
             }
             worker.prompts.free(&new.chain, *is_computed);
         });
+    }
+
+    /// Where nobody reports it a prompt is computed once nothing of it is left.
+    fn decayed(&self, booking: &mut Booking, now: Moment) {
+        if booking.new.decays && !booking.is_computed && booking.left(now) <= 0.0 {
+            booking.is_computed = true;
+            self.with(booking.new.slot, |worker| {
+                worker.prompts.computed(&booking.new.chain, now);
+            });
+        }
     }
 
     fn expire_prompts(&self, worker: &mut Worker, now: Moment, steps: usize) {

@@ -1,175 +1,45 @@
-//! Which of the sources the flags name.
+//! Which source the flags and the configuration name.
 
-use std::path::PathBuf;
-
-use discovery::{
-    Discovery, FileDiscovery, LabelSelector, ObjectDiscovery, PoolDiscovery, SelectorDiscovery,
-    TargetPorts,
-};
-use kube::Client;
+use discovery::{Source, SourceFlags};
 use process::ConfigError;
 
 use crate::{args::PoolArgs, config::FileDiscovery as ConfiguredFile};
 
-/// Where the members come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// An InferencePool of this namespace.
-    Pool {
-        /// Of the pool and its pods.
-        namespace: String,
-        /// Of the pool.
-        name: String,
-    },
-    /// The pods of this namespace that match.
-    Selector {
-        /// Of the pods.
-        namespace: String,
-        /// Which pods.
-        selector: LabelSelector,
-        /// Where they serve.
-        ports: TargetPorts,
-    },
-    /// A file; no Kubernetes.
-    File {
-        /// The file.
-        path: PathBuf,
-        /// It is read again when it changes.
-        watch: bool,
-    },
-}
-
-/// A source that can be followed.
-pub(crate) struct Opened {
-    /// The members.
-    pub(crate) members: Box<dyn Discovery>,
-    /// Objects that name the pool; absent: there is none to name.
-    pub(crate) objects: Option<ObjectDiscovery>,
-}
-
-// === impl Source ===
-
-impl Source {
-    /// The one source that is named, by flags or as the configuration's `file-discovery`.
-    ///
-    /// # Errors
-    /// When there is none, or more than one.
-    pub(crate) fn of(args: &PoolArgs, file: Option<&ConfiguredFile>) -> Result<Self, ConfigError> {
-        let PoolArgs {
-            pool_name,
-            endpoint_selector,
-            endpoint_target_ports,
-            endpoints_file,
-            ..
-        } = args;
-        let namespace = args.namespace().to_owned();
-        let one_of = |value: &str| {
-            ConfigError::new(
-                value,
-                "exactly one of --pool-name, --endpoint-selector and --endpoints-file",
-                "--pool-name llama",
-            )
-        };
-        if endpoint_selector.is_none() && endpoint_target_ports.is_some() {
-            return Err(ConfigError::new(
-                "--endpoint-target-ports without --endpoint-selector",
-                "both or none: an InferencePool and a file have ports of their own",
-                "--endpoint-selector app=llama --endpoint-target-ports 8000",
-            ));
-        }
-        if let Some(file) = file {
-            if endpoints_file.is_some() || endpoint_selector.is_some() {
-                return Err(one_of(
-                    "file-discovery of the configuration beside another source",
-                ));
-            }
-            // the pool's name is that of the metrics
-            return Ok(Self::File {
-                path: file.path.clone(),
-                watch: file.watch,
-            });
-        }
-        match (endpoints_file, endpoint_selector, pool_name) {
-            // the pool's name is that of the metrics
-            (Some(path), None, _) => Ok(Self::File {
-                path: path.clone(),
-                watch: true,
-            }),
-            (Some(_), Some(_), _) => Err(one_of("--endpoints-file and --endpoint-selector")),
-            (None, Some(_), Some(_)) => Err(one_of("--pool-name and --endpoint-selector")),
-            (None, Some(selector), None) => {
-                let ports = endpoint_target_ports.clone().ok_or_else(|| {
-                    ConfigError::new(
-                        "--endpoint-selector without --endpoint-target-ports",
-                        "the 1 to 8 ports on which each of the pods serves",
-                        "--endpoint-selector app=llama --endpoint-target-ports 8000",
-                    )
-                })?;
-                Ok(Self::Selector {
-                    namespace,
-                    selector: selector.clone(),
-                    ports,
-                })
-            }
-            (None, None, Some(name)) => Ok(Self::Pool {
-                namespace,
-                name: name.clone(),
-            }),
-            (None, None, None) => Err(one_of("no source of endpoints")),
-        }
+/// The one source that is named, by flags or as the configuration's `file-discovery`.
+///
+/// # Errors
+/// When there is none, or more than one.
+pub(crate) fn named_source(
+    args: &PoolArgs,
+    file: Option<&ConfiguredFile>,
+) -> Result<Source, ConfigError> {
+    let flags = SourceFlags {
+        pool_name: args.pool_name.as_deref(),
+        endpoint_selector: args.endpoint_selector.as_ref(),
+        endpoint_target_ports: args.endpoint_target_ports.as_ref(),
+        endpoints_file: args.endpoints_file.as_deref(),
+        namespace: args.namespace(),
+    };
+    let Some(file) = file else {
+        return Source::of(flags);
+    };
+    flags.check()?;
+    if flags.endpoints_file.is_some() || flags.endpoint_selector.is_some() {
+        return Err(Source::one_of(
+            "file-discovery of the configuration beside another source",
+        ));
     }
-
-    /// Opens it. `connect` makes the client of the API server, for those that need one.
-    ///
-    /// # Errors
-    /// What `connect` returns, and a [`ConfigError`] for a file that cannot be used.
-    pub(crate) async fn open(
-        self,
-        connect: impl AsyncFnOnce() -> anyhow::Result<Client>,
-    ) -> anyhow::Result<Opened> {
-        let mut objects = None;
-        let members: Box<dyn Discovery> = match self {
-            Self::Pool { namespace, name } => {
-                let client = connect().await?;
-                objects = Some(ObjectDiscovery {
-                    client: client.clone(),
-                    namespace: namespace.clone(),
-                    pool: name.clone(),
-                });
-                Box::new(PoolDiscovery {
-                    client,
-                    namespace,
-                    name,
-                })
-            }
-            Self::Selector {
-                namespace,
-                selector,
-                ports,
-            } => Box::new(SelectorDiscovery {
-                client: connect().await?,
-                namespace,
-                selector,
-                ports,
-            }),
-            Self::File { path, watch } => {
-                let file = FileDiscovery::new(&path, watch).map_err(|error| {
-                    ConfigError::new(
-                        format!("the file of endpoints {}: {error}", path.display()),
-                        "YAML or JSON of at most 1 MiB with a list of endpoints",
-                        "{endpoints: [{name: a, address: 10.0.0.1, port: 8000}]}",
-                    )
-                })?;
-                Box::new(file)
-            }
-        };
-        Ok(Opened { members, objects })
-    }
+    // the pool's name is that of the metrics
+    Ok(Source::File {
+        path: file.path.clone(),
+        watch: file.watch,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use discovery::Opened;
     use rstest::rstest;
 
     use super::*;
@@ -209,7 +79,7 @@ mod tests {
     #[case(&["--endpoints-file", "e.yaml"], mk_file())]
     #[case(&["--endpoints-file", "e.yaml", "--pool-name", "llm"], mk_file())]
     fn one_source_is_named(#[case] flags: &[&str], #[case] expected: Source) {
-        assert_eq!(Source::of(&args(flags), None).unwrap(), expected);
+        assert_eq!(named_source(&args(flags), None).unwrap(), expected);
     }
 
     #[rstest]
@@ -219,7 +89,7 @@ mod tests {
     #[case(&["--endpoint-selector", "a"], "--endpoint-selector without --endpoint-target-ports: ")]
     #[case(&["--pool-name", "llm", "--endpoint-target-ports", "1"], "--endpoint-target-ports without --endpoint-selector: ")]
     fn none_and_two_are_refused(#[case] flags: &[&str], #[case] text: &str) {
-        let error = Source::of(&args(flags), None).unwrap_err().to_string();
+        let error = named_source(&args(flags), None).unwrap_err().to_string();
         assert!(error.starts_with(text), "{error}");
     }
 
@@ -263,9 +133,9 @@ mod tests {
             watch: false,
         };
         for flags in [&[][..], &["--pool-name", "llm"]] {
-            assert_eq!(Source::of(&args(flags), Some(&file)).unwrap(), expected);
+            assert_eq!(named_source(&args(flags), Some(&file)).unwrap(), expected);
         }
-        let both = Source::of(&args(&["--endpoints-file", "f"]), Some(&file));
+        let both = named_source(&args(&["--endpoints-file", "f"]), Some(&file));
         assert!(both.unwrap_err().to_string().contains("file-discovery"));
     }
 }

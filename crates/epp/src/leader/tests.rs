@@ -5,7 +5,7 @@ use rstest::rstest;
 use tokio::time::sleep;
 
 use super::*;
-use crate::args::Args;
+use crate::{args::Args, discovery::named_source};
 
 /// An EPP whose lease is moved by hand, ready but for it.
 struct Epp {
@@ -151,7 +151,7 @@ async fn a_task_of_the_election_that_ends_is_seen() {
 fn source_of(flags: &[&str]) -> Source {
     let words = ["epp", "--pool-namespace", "ml"].iter().chain(flags);
     let args = Args::try_parse_from(words).unwrap();
-    Source::of(&args.pool, None).unwrap()
+    named_source(&args.pool, None).unwrap()
 }
 
 fn selected(selector: &str) -> String {

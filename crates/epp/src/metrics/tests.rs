@@ -22,7 +22,7 @@ fn page() -> String {
     let metrics = Metrics::register(&mut registry);
     metrics.register_flow_control(&mut registry, "llm");
     register_collectors(&mut registry);
-    SpanMetrics::register(&mut registry);
+    SpanMetrics::register(&mut registry, "epp");
     for (model, streaming) in [("m", false), ("n", true)] {
         let labels = Labels {
             model: Some(model),

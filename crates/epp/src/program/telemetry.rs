@@ -4,6 +4,7 @@ use std::{sync::Arc, time::SystemTime};
 
 use anyhow::Context;
 use moment::Clock;
+use otlp::TracingArgs;
 use process::{ConfigError, OwnThread};
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
@@ -14,7 +15,7 @@ use super::{
     running::{ACCESS_LOG, Ends, REPORTS, SPANS, Tasks},
 };
 use crate::{
-    args::{CenterSettings, PoolArgs, TracingArgs},
+    args::{CenterSettings, PoolArgs},
     center::Center,
     config::CurrentConfig,
     director::PickElsewhere,
@@ -31,7 +32,8 @@ pub(super) fn spawn_spans(
     ends: &mut Ends,
 ) -> Option<Tracing> {
     let setup = args.setup()?;
-    match setup.build(pool.display_name(), SpanMetrics::register(registry)) {
+    let metrics = SpanMetrics::register(registry, "epp");
+    match Tracing::begin(&setup, pool.display_name(), metrics) {
         Ok((tracing, export)) => {
             let stop = ends.spans.insert(CancellationToken::new()).clone();
             tasks.spawn(async move {

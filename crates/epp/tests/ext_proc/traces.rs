@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_request::Request;
-use epp::{Acceptor, Setup, SpanMetrics};
+use epp::{Acceptor, Setup, SpanMetrics, Tracing};
 use opentelemetry_proto::tonic::{
     collector::trace::v1::{
         ExportTraceServiceRequest, ExportTraceServiceResponse,
@@ -84,8 +84,8 @@ impl Bed {
         };
         let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
         let epp = Epp::start_traced(members, Acceptor::plaintext(), |registry| {
-            let metrics = SpanMetrics::register(registry);
-            let (tracing, export) = setup.build("llm", metrics).unwrap();
+            let metrics = SpanMetrics::register(registry, "epp");
+            let (tracing, export) = Tracing::begin(&setup, "llm", metrics).unwrap();
             let stop = stop.clone();
             tasks.spawn(export.run(stop));
             Some(tracing)

@@ -144,6 +144,8 @@ fn busy_workers_are_left_out_until_all_are_busy() {
     let two = world.decide("2", &prompt(1), 2).unwrap();
     assert_ne!(one.worker, two.worker);
     assert!(two.fallbacks.is_empty());
+    let busy: Vec<Slot> = world.scratch.busy.iter().map(|it| it.slot).collect();
+    assert_eq!(busy, [one.worker]);
     assert_eq!(world.decide("3", &prompt(3), 2), Err(NoWorker::Saturated));
     world.all.loads.free("1", NOW);
     assert_eq!(world.decide("4", &prompt(4), 2).unwrap().worker, one.worker);

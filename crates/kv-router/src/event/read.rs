@@ -182,6 +182,27 @@ impl<'a> Reader<'a> {
             .map_err(|_| MalformedEvents::Expected("UTF-8"))
     }
 
+    /// A number of any kind; anything else is skipped.
+    pub(super) fn number_or_skip(&mut self) -> Result<Option<f64>> {
+        let mut ahead = *self;
+        let number = match ahead.marker()? {
+            Marker::F64 => Some(f64::from_bits(ahead.number(8)?)),
+            Marker::F32 => u32::try_from(ahead.number(4)?)
+                .ok()
+                .map(|bits| f32::from_bits(bits).into()),
+            _ => {
+                ahead = *self;
+                ahead.int().ok().map(|number| number as f64)
+            }
+        };
+        if number.is_some() {
+            *self = ahead;
+        } else {
+            self.skip()?;
+        }
+        Ok(number)
+    }
+
     /// Passes over one value, however deep it is, without recursion.
     pub(super) fn skip(&mut self) -> Result<()> {
         let mut values = 1_u64;

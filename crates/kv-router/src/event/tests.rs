@@ -168,7 +168,21 @@ fn old_and_new_engines_are_read() {
         (old.tier, old.lora_name, old.is_full_attention),
         (Tier::Gpu, None, true)
     );
-    assert_eq!((new, batch.rank), (other, None));
+    assert_eq!((new, batch.rank, batch.at), (other, None, Some(1.5)));
+}
+
+#[test]
+fn the_time_of_a_batch_may_be_any_number_or_none() {
+    for (time, at) in [
+        (Float(2.5), Some(2.5)),
+        (Int(7), Some(7.0)),
+        (Nil, None),
+        (Text("now"), None),
+    ] {
+        let message = List(vec![time, List(vec![as_array("AllBlocksCleared", vec![])])]).message();
+        let batch = Batch::read(&message).unwrap();
+        assert_eq!((batch.at, &batch.events[..]), (at, &[Event::Cleared][..]));
+    }
 }
 
 #[rstest]

@@ -57,6 +57,11 @@ impl Prompts {
         }
     }
 
+    /// Different blocks of all prompts.
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
     /// Different blocks of bookings.
     pub(super) fn active(&self) -> usize {
         self.active

@@ -213,3 +213,37 @@ fn there_are_no_more_bookings_than_allowed_and_a_worker_takes_its_own_along() {
     });
     assert_eq!(loads.of(slot(0), at(0)), None);
 }
+
+#[test]
+fn all_bookings_end_when_others_were_asked_meanwhile() {
+    let loads = mk_loads(Limits::default());
+    loads.book("a", mk_booking(1, 0, 3), at(1)).unwrap();
+    loads.book("b", mk_booking(2, 0, 5), at(1)).unwrap();
+    assert_eq!(loads.slot_of("a"), Some(slot(0)));
+    assert_eq!(loads.blocks(), 8);
+    loads.clear(at(2));
+    assert_eq!(loads.slot_of("a"), None);
+    assert_eq!(
+        (loads.bookings(), loads.blocks.load(Ordering::Relaxed)),
+        (0, 0)
+    );
+    assert_eq!(loads.of(slot(0), at(2)), Some(mk_load(0, 0, 0)));
+}
+
+#[test]
+fn what_nobody_reports_is_cached_once_it_is_computed() {
+    let loads = mk_loads(Limits::default());
+    let new = NewBooking {
+        decays: true,
+        ..mk_booking(1, 0, 3)
+    };
+    loads.book("a", new.clone(), at(0)).unwrap();
+    let predicted = |second| {
+        loads.expire(at(second));
+        let view = loads.view(slot(0), &new.chain, at(second));
+        view.unwrap().predicted
+    };
+    // computed at the first look, over after 60 s, and remembered for 120 s
+    assert_eq!([1, 60, 120, 121].map(predicted), [3, 3, 3, 0]);
+    assert_eq!(loads.of(slot(0), at(121)), Some(mk_load(0, 0, 0)));
+}

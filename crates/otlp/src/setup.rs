@@ -11,10 +11,7 @@ use opentelemetry_sdk::{
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use super::{
-    Tracing,
-    export::{Enqueue, Export, SpanMetrics},
-};
+use crate::export::{Enqueue, Export, SpanMetrics};
 
 /// The share of traces that begin here.
 const DEFAULT_RATIO: f64 = 0.1;
@@ -47,16 +44,16 @@ pub struct SetupError(#[from] ExporterBuildError);
 // === impl Setup ===
 
 impl Setup {
-    /// What makes traces of the requests of `pool`, and what sends them. To be called where tokio runs; nothing is sent
+    /// What makes spans in the name of this program, and what sends them. To be called where tokio runs; nothing is sent
     /// yet.
     ///
     /// # Errors
     /// [`SetupError`] where the endpoint or another variable of the exporter makes no sense.
     pub fn build(
         &self,
-        pool: &str,
+        program: &'static str,
         metrics: SpanMetrics,
-    ) -> Result<(Tracing, Export<SpanExporter>), SetupError> {
+    ) -> Result<(SdkTracerProvider, Export<SpanExporter>), SetupError> {
         let endpoint = if self.endpoint.contains("://") {
             self.endpoint.clone()
         } else {
@@ -66,7 +63,7 @@ impl Setup {
             .with_tonic()
             .with_endpoint(endpoint)
             .build()?;
-        let resource = resource();
+        let resource = resource(program);
         exporter.set_resource(&resource);
         let (sender, spans) = mpsc::channel(self.queue.max(1));
         let enqueue = Enqueue {
@@ -87,7 +84,7 @@ impl Setup {
             metrics,
             is_failing: false,
         };
-        Ok((Tracing::new(provider, pool), export))
+        Ok((provider, export))
     }
 
     fn sampler(&self) -> Sampler {
@@ -112,15 +109,15 @@ impl Setup {
     }
 }
 
-/// Who makes the spans: as the variables say, else `epp`.
-fn resource() -> Resource {
+/// Who makes the spans: as the variables say, else the program.
+fn resource(program: &'static str) -> Resource {
     let named = Resource::builder().build();
     let name = named.get(&Key::from_static_str("service.name"));
     let is_named = name.is_some_and(|name| !name.as_str().starts_with("unknown_service"));
     if is_named {
         named
     } else {
-        Resource::builder().with_service_name("epp").build()
+        Resource::builder().with_service_name(program).build()
     }
 }
 

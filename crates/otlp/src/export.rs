@@ -32,32 +32,32 @@ struct ResultLabel {
 }
 
 /// Puts ended spans into the queue; one that finds no room is dropped.
-pub(super) struct Enqueue {
-    pub(super) spans: Sender<SpanData>,
-    pub(super) metrics: SpanMetrics,
+pub(crate) struct Enqueue {
+    pub(crate) spans: Sender<SpanData>,
+    pub(crate) metrics: SpanMetrics,
 }
 
 /// Sends spans to the collector in batches.
 #[derive(Debug)]
 pub struct Export<E> {
-    pub(super) exporter: E,
-    pub(super) spans: Receiver<SpanData>,
+    pub(crate) exporter: E,
+    pub(crate) spans: Receiver<SpanData>,
     /// Spans of one batch.
-    pub(super) batch: usize,
+    pub(crate) batch: usize,
     /// The longest that a span waits for its batch to fill.
-    pub(super) delay: Duration,
+    pub(crate) delay: Duration,
     /// For one batch.
-    pub(super) timeout: Duration,
-    pub(super) metrics: SpanMetrics,
+    pub(crate) timeout: Duration,
+    pub(crate) metrics: SpanMetrics,
     /// The last batch did not arrive, and that was said.
-    pub(super) is_failing: bool,
+    pub(crate) is_failing: bool,
 }
 
 // === impl SpanMetrics ===
 
 impl SpanMetrics {
-    /// Registers them.
-    pub fn register(registry: &mut Registry) -> Self {
+    /// Registers them; their names begin with that of the program.
+    pub fn register(registry: &mut Registry, program: &str) -> Self {
         let spans = Family::<ResultLabel, Counter>::default();
         let by = |result| spans.get_or_create_owned(&ResultLabel { result });
         let metrics = Self {
@@ -65,7 +65,11 @@ impl SpanMetrics {
             failed: by("failed"),
             dropped: by("dropped"),
         };
-        registry.register("epp_spans", "Spans of traces by what became of them", spans);
+        registry.register(
+            format!("{program}_spans"),
+            "Spans of traces by what became of them",
+            spans,
+        );
         metrics
     }
 }
@@ -222,7 +226,7 @@ mod tests {
     impl Bed {
         fn start(hangs: bool) -> Self {
             let mut registry = Registry::default();
-            let metrics = SpanMetrics::register(&mut registry);
+            let metrics = SpanMetrics::register(&mut registry, "epp");
             let (sender, spans) = mpsc::channel(8);
             let (batch_sender, batches) = mpsc::channel(100);
             let fails = Arc::new(AtomicBool::new(false));

@@ -1,0 +1,291 @@
+//! The loop of one stream.
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use kv_router::{
+    Batch, Effect, EventStream, Index, Input, Refused, StreamState, WorkerBlocks, Workers,
+};
+use moment::Clock;
+use tokio::{
+    task::yield_now,
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    counts::Counts,
+    link::{Link, LinkEvent},
+    observer::{Observer, Received},
+    replay::{Replay, ReplayEvent},
+    wire::Payload,
+};
+
+/// Where an engine, or one rank of it, publishes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Engine {
+    /// What happens in its cache.
+    pub events: SocketAddr,
+    /// What happened lately, if it keeps that.
+    pub replay: Option<SocketAddr>,
+}
+
+struct Follower<O> {
+    engine: Engine,
+    blocks: WorkerBlocks,
+    workers: Arc<Workers>,
+    observer: O,
+    clock: Clock,
+    stream: EventStream<Payload>,
+    state: StreamState,
+    effects: VecDeque<Effect<Payload>>,
+    link: Link,
+    replay: Option<Replay>,
+    /// The last message of this connection.
+    heard: Option<u64>,
+    /// Bytes of messages that wait for a replay.
+    held: usize,
+    turn: Turn,
+}
+
+/// What happened next.
+enum Happened {
+    Link(LinkEvent),
+    Replay(u64, ReplayEvent),
+    Tick,
+}
+
+/// Since when a task has its thread.
+struct Turn {
+    since: Instant,
+}
+
+/// What other tasks may have to wait for this one.
+const TURN: Duration = Duration::from_micros(500);
+/// As much as a single message may have.
+const MAX_HELD: usize = 64 << 20;
+
+/// Keeps `blocks`, and with them the index of `workers`, as what the engine publishes, until `stop`; gives them back for
+/// [`Workers::remove`]. They are as they were then: remove them, or they match for ever.
+pub async fn follow(
+    engine: Engine,
+    blocks: WorkerBlocks,
+    workers: Arc<Workers>,
+    observer: impl Observer,
+    stop: CancellationToken,
+) -> WorkerBlocks {
+    let mut follower = Follower::new(engine, blocks, workers, observer);
+    // dropped at an await, of which none leaves a message half applied
+    let running = async {
+        loop {
+            let happened = follower.next().await;
+            follower.on(happened).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => {}
+        () = running => {}
+    }
+    follower.blocks
+}
+
+// === impl Follower ===
+
+impl<O: Observer> Follower<O> {
+    fn new(engine: Engine, blocks: WorkerBlocks, workers: Arc<Workers>, observer: O) -> Self {
+        let stream = EventStream::new(engine.replay.is_some());
+        let state = stream.state();
+        observer.state(state);
+        Self {
+            engine,
+            blocks,
+            workers,
+            observer,
+            clock: Clock::start(),
+            stream,
+            state,
+            effects: VecDeque::new(),
+            link: Link::new(engine.events),
+            replay: None,
+            heard: None,
+            held: 0,
+            turn: Turn {
+                since: Instant::now(),
+            },
+        }
+    }
+
+    async fn next(&mut self) -> Happened {
+        let tick = self.stream.next_at().map(|at| self.clock.instant(at));
+        tokio::select! {
+            event = self.link.next() => Happened::Link(event),
+            (number, event) = replayed(self.replay.as_mut()) => Happened::Replay(number, event),
+            () = reached(tick) => Happened::Tick,
+        }
+    }
+
+    async fn on(&mut self, happened: Happened) {
+        let input = match happened {
+            Happened::Tick => Input::Tick,
+            Happened::Link(LinkEvent::Connected) => {
+                tracing::debug!(events = %self.engine.events, "subscribed");
+                Input::Connected
+            }
+            Happened::Link(LinkEvent::Lost(error)) => {
+                tracing::debug!(events = %self.engine.events, %error, "no subscription");
+                self.observer.disconnected(&error);
+                self.heard = None;
+                Input::Disconnected
+            }
+            Happened::Link(LinkEvent::Message(message)) => {
+                let Some(payload) = Payload::of(&message) else {
+                    return self.observer.malformed("frames");
+                };
+                if self.has_too_much(&payload) {
+                    let number = self.replay.as_ref().map(|it| it.number);
+                    self.obey(Input::ReplayFailed(number.unwrap_or_default()))
+                        .await;
+                }
+                Input::Message(payload.number, payload)
+            }
+            Happened::Replay(number, ReplayEvent::Message(payload)) => {
+                Input::Replayed(number, payload.number, payload)
+            }
+            Happened::Replay(number, ReplayEvent::Ended) => Input::ReplayEnded(number),
+            Happened::Replay(number, ReplayEvent::Failed(error)) => {
+                tracing::debug!(replay = ?self.engine.replay, %error, "no replay");
+                Input::ReplayFailed(number)
+            }
+        };
+        self.obey(input).await;
+        self.turn.pass().await;
+    }
+
+    /// Counts what is missing before a message, and what waits for a replay with it.
+    fn has_too_much(&mut self, payload: &Payload) -> bool {
+        let number = payload.number;
+        if let Some(heard) = self.heard
+            && let Some(missing @ 1..) = number.checked_sub(heard.saturating_add(1))
+        {
+            self.observer.gap(missing);
+        }
+        self.heard = Some(self.heard.map_or(number, |heard| heard.max(number)));
+        if self.state != StreamState::Replaying {
+            self.held = 0;
+        }
+        self.held = self.held.saturating_add(payload.batch.len());
+        self.state == StreamState::Replaying && self.held > MAX_HELD
+    }
+
+    async fn obey(&mut self, input: Input<Payload>) {
+        self.decide(input);
+        while let Some(effect) = self.effects.pop_front() {
+            match effect {
+                Effect::Apply(payload) => self.apply(payload).await,
+                Effect::Clear => {
+                    self.blocks.clear(&self.workers.index);
+                    self.observer.forgotten();
+                }
+                Effect::Replay { number, from } => self.ask(number, from),
+                Effect::Connect(wait) => self.link.connect_after(wait),
+            }
+        }
+    }
+
+    fn decide(&mut self, input: Input<Payload>) {
+        let effects = self.stream.on(input, self.clock.now(), &mut rand::rng());
+        self.effects.extend(effects);
+        let state = self.stream.state();
+        if state != StreamState::Replaying {
+            self.end_replay();
+        }
+        if state != self.state {
+            self.state = state;
+            self.observer.state(state);
+        }
+    }
+
+    fn ask(&mut self, number: u64, from: u64) {
+        self.end_replay();
+        // without a port the stream asks for none
+        let address = self.engine.replay;
+        self.replay = address.map(|address| Replay::new(address, number, from));
+    }
+
+    fn end_replay(&mut self) {
+        if let Some(replay) = self.replay.take() {
+            self.observer.replayed(replay.result());
+        }
+    }
+
+    async fn apply(&mut self, payload: Payload) {
+        let batch = match Batch::read(&payload.batch) {
+            Ok(batch) => batch,
+            Err(error) => return self.observer.malformed(error.reason()),
+        };
+        let mut counts = Counts::default();
+        let mut refused = None;
+        let index: &Index = &self.workers.index;
+        for event in &batch.events {
+            let applied = self.blocks.apply(index, event);
+            counts.count(event, applied);
+            refused = refused.or(applied.err());
+            self.turn.pass().await;
+        }
+        self.observer.received(&Received {
+            number: payload.number,
+            counts,
+            blocks: self.blocks.len(),
+            age: batch.at.and_then(age),
+            is_replayed: self.state == StreamState::Replaying,
+        });
+        match refused {
+            Some(Refused::Orphan) => self.decide(Input::Orphan),
+            Some(error @ Refused::BlockSize(_)) => {
+                if self.state != StreamState::BlockSizeMismatch {
+                    tracing::warn!(events = %self.engine.events, %error, "only the load of this worker counts");
+                }
+                self.decide(Input::BlockSizeMismatch);
+            }
+            Some(Refused::Length(..)) | None => {}
+        }
+    }
+}
+
+async fn replayed(replay: Option<&mut Replay>) -> (u64, ReplayEvent) {
+    match replay {
+        Some(replay) => (replay.number, replay.next().await),
+        None => std::future::pending().await,
+    }
+}
+
+async fn reached(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Since that many seconds of 1970; none if they are no time.
+fn age(seconds: f64) -> Option<Duration> {
+    let at = Duration::try_from_secs_f64(seconds).ok()?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    Some(now.saturating_sub(at))
+}
+
+// === impl Turn ===
+
+impl Turn {
+    /// Lets others have the thread if it was had for long.
+    async fn pass(&mut self) {
+        if self.since.elapsed() >= TURN {
+            yield_now().await;
+            self.since = Instant::now();
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Messages of engines: a topic or an empty frame, a number, a batch of events.
+
+use bytes::Bytes;
+use zmtp::Message;
+
+/// A batch that is not read yet, and its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Payload {
+    pub(crate) number: u64,
+    pub(crate) batch: Bytes,
+}
+
+/// Ends a replay, with an empty batch.
+pub(crate) const END: u64 = u64::MAX;
+
+// === impl Payload ===
+
+impl Payload {
+    /// None if it is not of this form.
+    pub(crate) fn of(message: &Message) -> Option<Self> {
+        let [_topic, number, batch] = message.frames() else {
+            return None;
+        };
+        Some(Self {
+            number: u64::from_be_bytes(number.as_ref().try_into().ok()?),
+            batch: batch.clone(),
+        })
+    }
+
+    /// It ends a replay.
+    pub(crate) fn is_end(&self) -> bool {
+        self.number == END && self.batch.is_empty()
+    }
+}
+
+/// Asks for all batches from `from` on.
+pub(crate) fn ask(from: u64) -> Message {
+    [Bytes::new(), Bytes::copy_from_slice(&from.to_be_bytes())].into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_a_number_of_eight_bytes_behind_its_topic() {
+        let frame = Bytes::from_static;
+        let message = |number| Message::from([frame(b"kv"), frame(number), frame(b"x")]);
+        let payload = Payload::of(&message(&[0, 0, 0, 0, 0, 0, 1, 2])).unwrap();
+        assert_eq!((payload.number, &payload.batch[..]), (258, &b"x"[..]));
+        assert!(!payload.is_end());
+        assert_eq!(Payload::of(&message(&[1])), None);
+        assert_eq!(Payload::of(&[frame(b"x")].into()), None);
+        let end = Message::from([frame(b""), frame(&[0xff; 8]), frame(b"")]);
+        assert!(Payload::of(&end).unwrap().is_end());
+    }
+}
