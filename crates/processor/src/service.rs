@@ -19,6 +19,7 @@ use http_service::{Bodies, BodyError, BodyLimits, Connection, Handler, Tokens, W
 use hyper::body::{Body, Incoming};
 use processor_api::{DEADLINE_HEADER, Keepalive, PrefillComplete, ProcessReply, Refusal, budget};
 use token_cache::Store;
+use tokenization::Api;
 use tokio::time::{Instant, timeout_at};
 use tracing::{debug, error};
 
@@ -179,7 +180,11 @@ impl Inner {
             }
             Path::Render(api) => {
                 let ids = self.steps.render(api, body, deadline).await?;
-                let body = format!("{{\"token_ids\":{ids}}}");
+                // as vLLM: a completion may have several prompts there
+                let body = match api {
+                    Api::Chat => format!("{{\"token_ids\":{ids}}}"),
+                    Api::Completions => format!("[{{\"token_ids\":{ids}}}]"),
+                };
                 Ok((json(StatusCode::OK, body.into()), true))
             }
             Path::PrefillComplete(id) => {

@@ -16,7 +16,7 @@ use http::HeaderMap;
 use processor_api::{Degraded, MAX_REPLY, ProcessReply, Refusal, RouteReply, TokenKey, write_ids};
 use token_cache::Entry;
 use tokenization::{Api, EncodeOptions};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tracing::{Instrument, Span, debug_span};
 
 use crate::{
@@ -34,7 +34,7 @@ const OTHER_BYTES: usize = 256 << 10;
 /// Ids that are longer as text are not in a reply.
 const MAX_TEXT: usize = MAX_REPLY - OTHER_BYTES;
 
-/// The Router.
+/// The Router. It ends by itself `within` the time that it is given, so that it sees its own timeouts.
 pub trait Routes: Send + Sync + 'static {
     /// Chooses a worker.
     fn route(
@@ -44,7 +44,7 @@ pub trait Routes: Send + Sync + 'static {
     ) -> impl Future<Output = Result<RouteReply, RouteFailure>> + Send;
 }
 
-/// The token cache.
+/// The token cache. It ends by itself `within` the time that it is given, as the Router does.
 pub trait Tokens: Send + Sync + 'static {
     /// Keeps the ids of a prompt.
     fn put(
@@ -228,13 +228,13 @@ impl<R: Routes, T: Tokens> Steps<R, T> {
         let begun = Instant::now();
         let within = self.route_timeout.min(deadline.duration_since(begun));
         let span = debug_span!("route");
-        let answer = timeout(within, router.route(call, within).instrument(span)).await;
+        let answer = router.route(call, within).instrument(span).await;
         self.shared.metrics.took(Stage::Route, begun.elapsed());
         match answer {
-            Ok(Ok(reply)) => Ok(Some(reply)),
-            Ok(Err(RouteFailure::Saturated)) => Err(Degraded::RouteSaturated),
-            Ok(Err(RouteFailure::Failed)) => Err(Degraded::RouteError),
-            Ok(Err(RouteFailure::Late)) | Err(_) => Err(Degraded::RouteTimeout),
+            Ok(reply) => Ok(Some(reply)),
+            Err(RouteFailure::Saturated) => Err(Degraded::RouteSaturated),
+            Err(RouteFailure::Failed) => Err(Degraded::RouteError),
+            Err(RouteFailure::Late) => Err(Degraded::RouteTimeout),
         }
     }
 
@@ -279,12 +279,9 @@ impl<R: Routes, T: Tokens> Steps<R, T> {
         let begun = Instant::now();
         let within = self.store_timeout.min(deadline.duration_since(begun));
         let span = debug_span!("store");
-        let kept = timeout(within, tokens.put(key, entry, within).instrument(span)).await;
+        let kept = tokens.put(key, entry, within).instrument(span).await;
         self.shared.metrics.took(Stage::Store, begun.elapsed());
-        match kept {
-            Ok(Ok(())) => Ok(key),
-            Ok(Err(NotKept)) | Err(_) => Err(NotKept),
-        }
+        kept.map(|()| key)
     }
 }
 

@@ -2,7 +2,9 @@ use std::{fs, net::SocketAddr, time::Duration};
 
 use clap::Parser;
 use http_call::{Call, Hop};
+use rcgen::CertificateParams;
 use tempfile::TempDir;
+use tls::test_pki::Ca;
 use tokenization::sample;
 use tokio::{task::JoinSet, time::timeout};
 
@@ -117,6 +119,55 @@ async fn each_port_has_its_paths_and_probes_name_the_models_that_failed() {
     ] {
         assert!(page.contains(line), "{line} is not in {page}");
     }
+}
+
+#[tokio::test]
+async fn with_a_certificate_calls_and_ids_go_over_tls() {
+    let dir = TempDir::new().unwrap();
+    let ca = Ca::new("own");
+    let (certificate, key) = ca.sign(CertificateParams::new(["127.0.0.1".to_owned()]).unwrap());
+    let write = |name: &str, pem: &[u8]| fs::write(dir.path().join(name), pem).unwrap();
+    write("tls.crt", certificate.pem().as_bytes());
+    write("tls.key", key.serialize_pem().as_bytes());
+    write("ca.crt", &ca.pem());
+    let program = Program::start(&["--cert-path", dir.path().to_str().unwrap()]).await;
+    program.until_ready(true).await;
+    let trust = TrustFiles {
+        ca_file: Some(dir.path().join("ca.crt")),
+        cert_dir: None,
+    };
+    let settings = http_call::Settings {
+        tls: Some(trust.begin().unwrap().0),
+        ..http_call::Settings::default()
+    };
+    for port in [program.calls, program.tokens.unwrap()] {
+        let url = format!("https://{port}").parse().unwrap();
+        let call = Call {
+            method: http::Method::GET,
+            path: "/none".parse().unwrap(),
+            headers: http::HeaderMap::new(),
+            body: Vec::new(),
+        };
+        let reply = Hop::new(url, settings.clone()).call(call, LIMIT).await;
+        assert_eq!(reply.unwrap().status, 404);
+    }
+}
+
+#[tokio::test]
+async fn a_token_cache_that_cannot_be_reached_costs_the_key_alone() {
+    let nobody = [
+        "--token-cache-endpoint",
+        "http://127.0.0.1:1",
+        "--token-transfer",
+        "cache",
+    ];
+    let program = Program::start(&nobody).await;
+    program.until_ready(true).await;
+    assert_eq!(program.tokens, None);
+    let call = r#"{"request_body":{"model":"tiny","prompt":"a"}}"#;
+    let (status, reply) = ask(program.calls, "POST", "/process", call).await;
+    let want = r#"{"token_count":1,"degraded":["cache-write"]}"#;
+    assert_eq!((status, &*reply), (200, want));
 }
 
 #[tokio::test]

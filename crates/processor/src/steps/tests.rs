@@ -5,7 +5,7 @@ use processor_api::{RouteRequest, RouteSource};
 use rstest::rstest;
 use tempfile::TempDir;
 use tokenization::{Catalogue, SegmentCache, sample};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::transfer::TokenTransfer;
@@ -53,7 +53,8 @@ struct Case {
 impl Routes for Router {
     async fn route(&self, call: RouteCall, within: Duration) -> Result<RouteReply, RouteFailure> {
         self.asked.lock().push((call, within));
-        sleep(self.takes).await;
+        let taking = timeout(within, sleep(self.takes)).await;
+        taking.map_err(|_| RouteFailure::Late)?;
         self.answer.clone()
     }
 }
@@ -61,8 +62,9 @@ impl Routes for Router {
 // === impl Cache ===
 
 impl Tokens for Cache {
-    async fn put(&self, key: TokenKey, entry: Entry, _: Duration) -> Result<(), NotKept> {
-        sleep(self.takes).await;
+    async fn put(&self, key: TokenKey, entry: Entry, within: Duration) -> Result<(), NotKept> {
+        let taking = timeout(within, sleep(self.takes)).await;
+        taking.map_err(|_| NotKept)?;
         self.answer?;
         self.kept.lock().push((key, entry));
         Ok(())

@@ -105,6 +105,29 @@ async fn a_router_that_is_full_or_hangs_costs_the_worker_alone() {
 }
 
 #[tokio::test]
+async fn a_router_that_hangs_is_left_alone_after_five_calls() {
+    let router = StubRouter::start(Answer {
+        takes: Duration::from_mins(1),
+        ..Answer::of(200, CHOICE)
+    })
+    .await;
+    let served = Served::start(Options {
+        router: Some(router.address),
+        mode: TokenTransfer::None,
+        ..Options::default()
+    })
+    .await;
+    let mut reasons = Vec::new();
+    for _ in 0..6 {
+        let reply = served.process(&chat("tiny", true, "")).await;
+        reasons.push(reply["degraded"][0].as_str().unwrap().to_owned());
+    }
+    assert_eq!(reasons[..5], ["route-timeout"; 5]);
+    assert_eq!(reasons[5], "route-error");
+    assert_eq!(router.asked.lock().len(), 5);
+}
+
+#[tokio::test]
 async fn no_stage_goes_on_longer_than_the_caller_has() {
     let router = StubRouter::start(Answer {
         takes: Duration::from_mins(1),
@@ -143,7 +166,7 @@ async fn bodies_are_rendered_for_others() {
     let served = Served::start(Options::default()).await;
     let body = r#"{"model":"tiny","prompt":"ab"}"#;
     let reply = served.post("/v1/completions/render", body).await;
-    assert_eq!(text(&reply), r#"{"token_ids":[97,98]}"#);
+    assert_eq!(text(&reply), r#"[{"token_ids":[97,98]}]"#);
     let body = r#"{"model":"tiny","messages":[],"add_generation_prompt":false}"#;
     let reply = served.post("/v1/chat/completions/render", body).await;
     assert_eq!(text(&reply), r#"{"token_ids":[]}"#);

@@ -9,3 +9,4 @@ mod router;
 mod secrets;
 mod served;
 mod tokens;
+mod verify;
