@@ -339,7 +339,15 @@ impl Director {
     }
 
     fn refuse(&self, prepared: &Prepared, reject: Reject) -> Picking {
-        self.record_refusal(prepared.asked.as_deref(), &reject);
+        let asked = prepared.asked.as_deref();
+        match &reject {
+            // A template may repeat parts of the conversation, which are the client's alone.
+            Reject::BadRequest(_, param) => {
+                let what = "the external processor says what of it".to_owned();
+                self.record_refusal(asked, &Reject::BadRequest(what, *param));
+            }
+            _ => self.record_refusal(asked, &reject),
+        }
         Picking::Made(Err(reject))
     }
 
