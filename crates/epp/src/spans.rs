@@ -241,3 +241,30 @@ fn shortened(text: &str) -> &str {
     }
     text.get(..end).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn what_a_processor_does_belongs_to_the_span_of_its_question() {
+        let tracing = Tracing::new(SdkTracerProvider::builder().build(), "llm");
+        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+        let parent = format!("00-{trace}-00f067aa0ba902b7-01");
+        let head = RequestHead {
+            fields: vec![(Bytes::from("traceparent"), Bytes::from(parent.clone()))],
+            ..RequestHead::default()
+        };
+        let mut request = tracing.request(&head, Duration::ZERO).unwrap();
+        let given = request.staged();
+        request.stage_ends("replied");
+        let parts: Vec<_> = given.split('-').collect();
+        let &[version, of, span, flags] = &*parts else {
+            panic!("{given}")
+        };
+        assert_eq!((version, of, flags, span.len()), ("00", trace, "01", 16));
+        assert_ne!(given, parent, "a span of its own");
+    }
+}

@@ -14,7 +14,9 @@ use bytes::Bytes;
 use processor_api::{
     Degraded, Fallback, MAX_CANDIDATES, ProcessReply, StageFailure, TOKENS_KEY_HEADER,
 };
-use scheduling::{Freshness, MAX_LIST, Moment, Picker, Profile, Request, Table, choose, narrow};
+use scheduling::{
+    Entry, Freshness, MAX_LIST, Moment, Picker, Profile, Request, Table, choose, narrow,
+};
 use smallvec::SmallVec;
 use tracing::debug;
 
@@ -200,7 +202,7 @@ impl Director {
         };
         let planned = planned.and_then(|ask| {
             let head = ahead.head.clone().ok_or(Skip::OtherPath)?;
-            let candidates = self.candidates(&prepared.request, now);
+            let candidates = self.candidates(&prepared.request, ask, now);
             Ok((ask, head, candidates.ok_or(Skip::NoEndpoints)?))
         });
         let (ask, head, candidates) = match planned {
@@ -339,7 +341,15 @@ impl Director {
     }
 
     fn refuse(&self, prepared: &Prepared, reject: Reject) -> Picking {
-        self.record_refusal(prepared.asked.as_deref(), &reject);
+        let asked = prepared.asked.as_deref();
+        match &reject {
+            // A template may repeat parts of the conversation, which are the client's alone.
+            Reject::BadRequest(_, param) => {
+                let what = "the external processor says what of it".to_owned();
+                self.record_refusal(asked, &Reject::BadRequest(what, *param));
+            }
+            _ => self.record_refusal(asked, &reject),
+        }
         Picking::Made(Err(reject))
     }
 
@@ -369,20 +379,17 @@ impl Director {
         self.pick_staged(config, prepared, now)
     }
 
-    /// Which members the request may go to; none: there is none.
-    fn candidates(&self, request: &Request, now: Moment) -> Option<Vec<String>> {
+    /// Which members the request may go to, where the Router is to choose of them; none: there is none.
+    fn candidates(&self, request: &Request, ask: Ask, now: Moment) -> Option<Vec<String>> {
         SCRATCH.with_borrow_mut(|Scratch { table, .. }| {
             let guard = guard();
             let snapshot = self.pool.0.snapshot.load();
             snapshot.read_into(table, now, guard.freshness, false);
             let narrowed = narrow(table, request, &[], &guard, None).ok()?;
-            let members = narrowed.candidates();
+            let members = narrowed.candidates().filter(|_| ask.route);
             let members = members.filter_map(|(member, _)| snapshot.members().get(member));
-            Some(
-                members
-                    .map(|member| member.endpoint.destination().to_owned())
-                    .collect(),
-            )
+            let destination = |member: &Entry| member.endpoint.destination().to_owned();
+            Some(members.map(destination).collect())
         })
     }
 

@@ -8,6 +8,7 @@ use crate::{
     budget::Budget,
     config::{Config, ConfigMetrics, CurrentConfig, Prefix},
     director::{Director, DirectorCollector, Options, Pool},
+    external::{ExternalMetrics, Stage, fixtures::Scripted},
     fixtures::mk_member,
     llm::{AccessLogger, Ended, LlmPick, LlmRequest, PromptFacts, Table},
     spans::SpanMetrics,
@@ -23,6 +24,9 @@ fn page() -> String {
     metrics.register_flow_control(&mut registry, "llm");
     register_collectors(&mut registry);
     SpanMetrics::register(&mut registry, "epp");
+    ExternalMetrics::register(&mut registry).fell_back(Stage::Process, "timeout");
+    let processor = Scripted::silent();
+    registry.register_collector(Box::new(ExternalMetrics::breaker(processor)));
     for (model, streaming) in [("m", false), ("n", true)] {
         let labels = Labels {
             model: Some(model),
@@ -126,7 +130,7 @@ fn every_name_is_documented() {
             _ => format!("`{name}`"),
         })
         .collect();
-    assert_eq!(names.len(), 71, "{names:#?}");
+    assert_eq!(names.len(), 83, "{names:#?}");
     names.retain(|name| !DOCS.contains(name.as_str()));
     assert!(names.is_empty(), "not in docs/epp-metrics.md: {names:?}");
 }

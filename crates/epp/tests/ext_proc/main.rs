@@ -18,6 +18,7 @@ use tonic_health::pb::{
 
 use crate::peer::{BODY, Epp, destination, mk_body, mk_headers, streamed};
 
+mod external;
 mod peer;
 mod shut;
 mod tls;

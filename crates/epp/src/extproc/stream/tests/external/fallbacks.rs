@@ -80,15 +80,23 @@ async fn what_cannot_be_asked_goes_on_or_gets_503(
     }
 }
 
+#[rstest]
+#[case(false, 0)]
+#[case(true, 503)]
 #[tokio::test(start_paused = true)]
-async fn while_the_breaker_is_open_nobody_waits() {
+async fn while_the_breaker_is_open_nobody_waits(#[case] fail_closed: bool, #[case] want: i32) {
     let scripted = Arc::new(Scripted {
         is_open: true,
         ..Scripted::default()
     });
-    let bed = Bed::of(scripted, routing());
+    let switches = Switches {
+        fail_closed,
+        ..routing()
+    };
+    let bed = Bed::of(scripted, switches);
     let start = Instant::now();
-    bed.pass(&[], CHAT).await;
+    let passed = bed.pass_list(1, &[], CHAT).await;
+    assert_eq!(passed.map_or_else(|(status, _)| status, |_| 0), want);
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert!(bed.scripted.questions.lock().is_empty());
     bed.assert_has(&["epp_external_skipped_total{reason=\"breaker-open\"} 1"]);

@@ -1,5 +1,7 @@
 //! The modes in which proxies send bodies, and a stage that is off.
 
+use proptest::{collection::vec, prelude::*, sample::Index};
+
 use super::*;
 use crate::external::ExternalMetrics;
 
@@ -167,4 +169,99 @@ async fn a_body_that_is_not_seen_is_picked_for_blindly() {
         "{removed:?}"
     );
     bed.assert_has(&["epp_external_skipped_total{reason=\"unseen\"} 1"]);
+}
+
+/// The body that the server gets of one that comes in these parts.
+async fn received(bed: &Bed, mode: BodySendMode, parts: &[&str]) -> String {
+    let (messages, mut replies) = open(&bed.shared, 1);
+    messages.send(Ok(mk_first(mode))).await.unwrap();
+    let (mut passed, mut answered, mut sent) = (String::new(), 0, 0);
+    while answered < parts.len() {
+        if sent < parts.len() {
+            let body = HttpBody {
+                body: parts[sent].to_owned().into(),
+                end_of_stream: sent + 1 == parts.len(),
+            };
+            send(&messages, Request::RequestBody(body)).await;
+            sent += 1;
+        }
+        let wait = if sent < parts.len() {
+            Duration::ZERO
+        } else {
+            WAIT * 2
+        };
+        while let Ok(Some(reply)) = tokio::time::timeout(wait, replies.next()).await {
+            let Some(Response::RequestBody(part)) = reply.unwrap().response else {
+                continue;
+            };
+            let mutation = part.response.and_then(|one| one.body_mutation);
+            match mutation.and_then(|one| one.mutation) {
+                None => passed.push_str(parts[answered]),
+                Some(Mutation::Body(body)) => passed.push_str(str::from_utf8(&body).unwrap()),
+                Some(Mutation::ClearBody(_)) => {}
+                Some(Mutation::StreamedResponse(part)) => {
+                    passed.push_str(str::from_utf8(&part.body).unwrap());
+                    if !part.end_of_stream {
+                        continue;
+                    }
+                    return passed;
+                }
+            }
+            answered += 1;
+        }
+    }
+    passed
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// In any order, with any spaces, cut anywhere, in each mode in which bodies are changed.
+    #[test]
+    fn what_the_server_gets_is_the_edited_tree(
+        order in Just(vec![
+            r#""model": "m""#, r#""messages" :[ {"content":"é\\"}]"#, r#""route":true"#,
+            r#""token_ids": [9, 9]"#, r#""nvext":{"a" :1,"token_data":[9] }"#, r#""n":1.0"#,
+        ]).prop_shuffle(),
+        left_out in vec(any::<bool>(), 4),
+        space in "[ \n]{0,3}",
+        places in vec(any::<Index>(), 0..4),
+        mode in 0_usize..3,
+    ) {
+        let optional = ["route", "token_ids", "nvext", "\"n\""];
+        let is_left_out = |member: &&str| {
+            let place = optional.iter().position(|name| member.contains(name));
+            place.is_some_and(|place| left_out[place])
+        };
+        let members: Vec<_> = order.into_iter().filter(|member| !is_left_out(member)).collect();
+        let body = format!("{space}{{{}{space}}}{space}", members.join(&format!("{space},{space}")));
+        let mut want: serde_json::Value = serde_json::from_str(&body).unwrap();
+        let tree = want.as_object_mut().unwrap();
+        tree.remove("route");
+        tree.insert("token_ids".to_owned(), serde_json::json!([1]));
+        if let Some(nvext) = tree.get_mut("nvext") {
+            nvext.as_object_mut().unwrap().remove("token_data");
+        }
+        let modes = [BodySendMode::FullDuplexStreamed, BodySendMode::Buffered, BodySendMode::Streamed];
+        let mut cuts: Vec<_> = places.iter().map(|place| place.index(body.len())).collect();
+        cuts.retain(|cut| body.is_char_boundary(*cut) && modes[mode] != BodySendMode::Buffered);
+        cuts.extend([0, body.len()]);
+        cuts.sort_unstable();
+        let parts: Vec<_> = cuts.windows(2).map(|cut| body.get(cut[0]..cut[1]).unwrap()).collect();
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+        let passed = runtime.block_on(async {
+            let reply = ProcessReply {
+                token_value: Some(Bytes::from_static(b"[1]")),
+                ..ProcessReply::default()
+            };
+            let bed = Bed::replying(reply, Switches::default());
+            received(&bed, modes[mode], &parts).await
+        });
+        let got: serde_json::Value = serde_json::from_str(&passed).unwrap();
+        prop_assert_eq!(&got, &want, "{}", passed);
+        for kept in members.iter().filter(|member| !optional.iter().take(3).any(|name| member.contains(name))) {
+            prop_assert!(passed.contains(kept), "{} is not in {}", kept, passed);
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! What a reply makes of a request.
 
+use processor_api::StageFailure;
+
 use super::*;
 use crate::extproc::stream::tests::llm::{PLAIN, mk_filter};
 
@@ -185,4 +187,20 @@ async fn the_last_picks_say_what_the_stage_told() {
     let picks = bed.shared.director.latest_picks();
     let pick = serde_json::to_value(&*picks[0]).unwrap();
     assert_eq!(pick["external"], "no-member");
+}
+
+/// A template may repeat the conversation in its error.
+#[tokio::test(start_paused = true)]
+async fn the_last_picks_do_not_say_what_a_template_said() {
+    let failure = StageFailure::Client("no role after: my secret".to_owned());
+    let scripted = Scripted::answering(WAIT, Err(NoReply::Failed(failure)));
+    let bed = Bed::around(scripted, routing(), small_config(), Director::recording);
+    let (status, body) = bed.pass_list(1, &[], CHAT).await.err().unwrap();
+    assert!(status == 400 && body.contains("my secret"), "{body}");
+    let picks = bed.shared.director.latest_picks();
+    let pick = serde_json::to_string(&*picks[0]).unwrap();
+    assert!(
+        pick.contains("bad-request") && !pick.contains("secret"),
+        "{pick}"
+    );
 }

@@ -9,7 +9,11 @@ use metadata::{
 };
 
 use super::*;
-use crate::{director::PickElsewhere, llm::TraceId};
+use crate::{
+    director::PickElsewhere,
+    external::{External, NoReply, fixtures::Scripted},
+    llm::TraceId,
+};
 
 /// Answers with these endpoints after a while; none: it does not.
 #[derive(Debug)]
@@ -84,6 +88,14 @@ impl Elsewhere {
 }
 
 fn mk_asking(endpoints: &'static [&'static str]) -> (Arc<Elsewhere>, Arc<Shared>) {
+    mk_asking_after(endpoints, None)
+}
+
+/// With a Processor before it.
+fn mk_asking_after(
+    endpoints: &'static [&'static str],
+    external: Option<Arc<External>>,
+) -> (Arc<Elsewhere>, Arc<Shared>) {
     let elsewhere = Arc::new(Elsewhere {
         endpoints,
         asked: Mutex::default(),
@@ -98,7 +110,7 @@ fn mk_asking(endpoints: &'static [&'static str]) -> (Arc<Elsewhere>, Arc<Shared>
     let config = CurrentConfig::new(config);
     let director = Director::new(pool, config, Options::default(), Clock::start());
     let by: Arc<dyn PickElsewhere> = Arc::<Elsewhere>::clone(&elsewhere);
-    let director = director.asking(Some(by));
+    let director = director.asking(Some(by)).staging(external);
     let shared = mk_shared_around(director, 1 << 20, &mut Registry::default());
     (elsewhere, shared)
 }
@@ -150,6 +162,19 @@ async fn what_becomes_of_a_request_is_reported_where_it_was_picked() {
         "end".to_owned(),
     ];
     assert_eq!(*elsewhere.reports.lock(), want);
+}
+
+/// First the Processor, then who picks: each has its own time.
+#[tokio::test(start_paused = true)]
+async fn a_processor_is_asked_before_the_pick_is() {
+    let no_reply = NoReply::Failed(processor_api::StageFailure::Timeout);
+    let scripted = Scripted::answering(Duration::from_secs(5), Err(no_reply));
+    let (elsewhere, shared) = mk_asking_after(&[B], Some(scripted.external()));
+    let start = Instant::now();
+    let asked = ask(&shared, &[], &mk_chat("m", "hi")).await;
+    assert_eq!(start.elapsed(), Duration::from_secs(5) + WAIT);
+    assert_eq!(asked.picked, [B]);
+    assert_eq!(elsewhere.asked.lock().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
