@@ -231,20 +231,27 @@ pub(crate) async fn follow_notes(stand: &Stand, said: &str, whom: &str) -> Resul
 
 /// The endpoint pickers find the Metadata-Center, which finds its Redis, by the names that the chart gives them.
 async fn shared(stand: &Stand) -> Result<()> {
-    let page = "/api/v1/namespaces/llm/services/pool-metadata-center:http-metrics/proxy/metrics";
+    let pods: Api<Pod> = Api::namespaced(stand.cluster.client(), "llm");
+    let label = "isthmus.dev/component=metadata-center";
     eventually("the Metadata-Center is asked for picks", SOON, async || {
-        let page = stand.cluster.kubectl(&["get", "--raw", page]).await;
-        let page = page.map_err(|error| error.to_string())?;
-        let picks = page.lines().find(|line| {
-            line.starts_with("metadata_center_requests_total") && line.contains("/v1/pick")
-        });
-        match picks {
-            Some(line) if line.contains("200") => Ok(()),
-            _ => Err(page
-                .lines()
-                .filter(|line| line.contains("requests_total"))
-                .collect::<Vec<_>>()
-                .join("\n")),
+        let pods = pods.list(&ListParams::default().labels(label)).await;
+        let mut seen = Vec::new();
+        // either of the two may be the one that was asked
+        for pod in pods.map_err(|error| error.to_string())? {
+            let name = pod.name_any();
+            let page = format!("/api/v1/namespaces/llm/pods/{name}:8081/proxy/metrics");
+            let page = stand.cluster.kubectl(&["get", "--raw", &page]).await;
+            let page = page.map_err(|error| error.to_string())?;
+            let requests = |line: &&str| line.starts_with("metadata_center_requests_total");
+            seen.extend(page.lines().filter(requests).map(str::to_owned));
+        }
+        if seen
+            .iter()
+            .any(|line| line.contains("/v1/pick\",status=\"200\""))
+        {
+            Ok(())
+        } else {
+            Err(seen.join("\n"))
         }
     })
     .await?;
