@@ -158,7 +158,8 @@ annotations:
 {{- end }}
 {{- end -}}
 
-{{/* What is in the specification of all pods. Parameters: root, values, token (whether they call the API server). */}}
+{{/* What is in the specification of all pods. Parameters: root, component, values, token (whether they call the API
+     server). */}}
 {{- define "isthmus-pool.podSpec" -}}
 automountServiceAccountToken: {{ .token | default false }}
 enableServiceLinks: false
@@ -175,8 +176,13 @@ affinity: {{ toJson . }}
 {{- with .values.tolerations }}
 tolerations: {{ toJson . }}
 {{- end }}
-{{- with .values.topologySpreadConstraints }}
-topologySpreadConstraints: {{ toJson . }}
+{{- if .values.topologySpreadConstraints }}
+{{- $own := dict "labelSelector" (dict "matchLabels" (fromYaml (include "isthmus-pool.selectorLabels" .))) }}
+topologySpreadConstraints:
+{{- range .values.topologySpreadConstraints }}
+{{- /* without a selector it would count no pod */}}
+- {{ merge (deepCopy .) $own | toJson }}
+{{- end }}
 {{- end }}
 {{- with .values.priorityClassName }}
 priorityClassName: {{ . }}

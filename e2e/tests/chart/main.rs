@@ -4,7 +4,6 @@
 
 mod cases;
 mod helm;
-mod programs;
 mod refusals;
 mod release;
 mod renders;
@@ -38,7 +37,6 @@ const OFFLINE: &[Alone] = &offline![
     renders::a_number_that_is_shared_is_the_same_everywhere,
     refusals::combinations_that_cannot_work_are_refused_with_their_reason,
     refusals::values_of_another_kind_are_refused_by_the_schema,
-    programs::each_flag_and_variable_is_known_to_its_program,
 ];
 
 /// In order: the last one takes most time.

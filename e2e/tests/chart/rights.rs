@@ -1,12 +1,11 @@
-//! The endpoint picker's account has exactly the rights that the program uses.
+//! The accounts have exactly the rights that their programs use.
 
 use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 use e2e::rights::{self, Right};
-use k8s_openapi::api::{core::v1::ServiceAccount, rbac::v1::Role};
-use kube::{Api, api::PostParams};
-use serde_json::json;
+use k8s_openapi::api::rbac::v1::Role;
+use kube::Api;
 use testbed::{ApiCall, eventually};
 
 use crate::{
@@ -16,56 +15,75 @@ use crate::{
 };
 
 const NAMESPACE: &str = "rights";
-const USER: &str = "system:serviceaccount:rights:pool-epp";
-
-/// To ask about those who read its metrics with a token, which nobody does here.
+/// A closed metrics port asks about those who read it with a token, which nobody does here.
 const REVIEWS: [(&str, &str); 2] = [
     ("authentication.k8s.io", "tokenreviews"),
     ("authorization.k8s.io", "subjectaccessreviews"),
 ];
+const SIM: &str = "image.hub=registry.example.com/isthmus,worker.kind=sim,worker.model=llama";
 
 /// In leader mode and with closed metrics, which needs most; every optional kind is in the cluster.
 pub(crate) async fn the_endpoint_picker_has_the_rights_that_it_uses_and_no_other(
     stand: &Stand,
 ) -> Result<()> {
+    let sets = [
+        SIM,
+        "inferenceExtension.replicas=2,inferenceExtension.enableLeaderElection=true",
+        "inferenceExtension.monitoring.prometheus.auth.enabled=true",
+    ];
+    has_the_rights_that_it_uses(stand, "epp", &sets, &REVIEWS.map(review)).await
+}
+
+/// Installs a release with these values, and looks at the account of one of its components, which is granted also `more`.
+async fn has_the_rights_that_it_uses(
+    stand: &Stand,
+    component: &str,
+    sets: &[&str],
+    more: &[Right],
+) -> Result<()> {
     let (helm, cluster) = (&stand.helm, &stand.cluster);
-    let chart = chart();
+    let (account, chart) = (format!("pool-{component}"), chart());
     let install = [
         "install",
         "pool",
         &*chart.to_string_lossy(),
         "--namespace",
         NAMESPACE,
-        "--set",
-        "image.hub=registry.example.com/isthmus,worker.kind=sim,worker.model=llama,\
-         inferenceExtension.replicas=2,inferenceExtension.enableLeaderElection=true,\
-         inferenceExtension.monitoring.prometheus.auth.enabled=true",
     ];
-    // one of two is ready, which helm would wait for in vain: the notes say what to wait for
-    let said = helm.run(cluster, &install).await?;
-    follow_notes(stand, &said).await?;
-    let roles: Api<Role> = Api::namespaced(cluster.client(), NAMESPACE);
-    let granted = rights::expand(roles.get("pool-epp").await?.rules);
+    let sets = sets.iter().flat_map(|&set| ["--set", set]);
+    let arguments: Vec<&str> = install.into_iter().chain(sets).collect();
+    // one of two is ready, which helm would wait for in vain
+    let said = helm.run(cluster, &arguments).await?;
+    let outcome = async {
+        follow_notes(stand, &said, &account).await?;
+        are_those_that_it_uses(stand, &account, more).await
+    }
+    .await;
+    helm.run(
+        cluster,
+        &["uninstall", "pool", "--namespace", NAMESPACE, "--wait"],
+    )
+    .await?;
+    outcome
+}
 
-    // what everybody may is no right of its own
-    let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client(), NAMESPACE);
-    let stranger = serde_json::from_value(json!({"metadata": {"name": "stranger"}}))?;
-    accounts.create(&PostParams::default(), &stranger).await?;
+async fn are_those_that_it_uses(stand: &Stand, account: &str, more: &[Right]) -> Result<()> {
+    let cluster = &stand.cluster;
+    let roles: Api<Role> = Api::namespaced(cluster.client(), NAMESPACE);
+    let granted = rights::expand(roles.get(account).await?.rules);
+    let more: BTreeSet<Right> = more.iter().cloned().collect();
     let of = async |account: &str, namespace: &str| {
         let kubeconfig = cluster
             .service_account_kubeconfig(NAMESPACE, account)
             .await?;
         rights::review(&kubeconfig, namespace).await
     };
-    let reviews: BTreeSet<Right> = REVIEWS.map(review).into();
-    let all = granted.union(&reviews).cloned().collect();
-    for (namespace, wanted) in [(NAMESPACE, all), ("llm", reviews)] {
-        let everyones = of("stranger", namespace).await?;
-        let own: BTreeSet<Right> = of("pool-epp", namespace)
-            .await?
-            .difference(&everyones)
-            .cloned()
-            .collect();
+    let all = granted.union(&more).cloned().collect();
+    for (namespace, wanted) in [(NAMESPACE, all), ("llm", more)] {
+        // what everybody may is no right of its own
+        let everyones = of("default", namespace).await?;
+        let own = of(account, namespace).await?;
+        let own: BTreeSet<Right> = own.difference(&everyones).cloned().collect();
         ensure!(
             own == wanted,
             "in {namespace}: too many {:?}, missing {:?}",
@@ -73,13 +91,17 @@ pub(crate) async fn the_endpoint_picker_has_the_rights_that_it_uses_and_no_other
             wanted.difference(&own)
         );
     }
-
+    let user = format!("system:serviceaccount:{NAMESPACE}:{account}");
     eventually("each right is used", SOON, async || {
-        let used = used(stand)?;
-        let unused: Vec<&Right> = granted
-            .iter()
-            .filter(|right| !is_used(right, &used))
+        let calls = calls(stand, &user).map_err(|error| format!("{error:#}"))?;
+        let used: BTreeSet<(String, String, String)> = calls
+            .map(|call| (call.verb, call.group, call.resource))
             .collect();
+        let unused = granted.iter().filter(|right| {
+            let (verb, group, resource) = (&right.verb, &right.group, &right.resource);
+            !used.contains(&(verb.clone(), group.clone(), resource.clone()))
+        });
+        let unused: Vec<&Right> = unused.collect();
         if unused.is_empty() {
             Ok(())
         } else {
@@ -87,14 +109,15 @@ pub(crate) async fn the_endpoint_picker_has_the_rights_that_it_uses_and_no_other
         }
     })
     .await?;
-    let denied: Vec<ApiCall> = calls(stand)?.filter(|call| call.denied).collect();
+    let denied: Vec<ApiCall> = calls(stand, &user)?.filter(|call| call.denied).collect();
     ensure!(denied.is_empty(), "{denied:?}");
-    helm.run(
-        cluster,
-        &["uninstall", "pool", "--namespace", NAMESPACE, "--wait"],
-    )
-    .await?;
     Ok(())
+}
+
+/// What the program asked.
+fn calls(stand: &Stand, user: &str) -> Result<impl Iterator<Item = ApiCall>> {
+    let calls = stand.testbed.calls(stand.cluster.name())?;
+    Ok(calls.into_iter().filter(move |call| call.user == user))
 }
 
 /// Of the whole cluster.
@@ -105,25 +128,4 @@ fn review((group, resource): (&str, &str)) -> Right {
         resource: resource.to_owned(),
         name: String::new(),
     }
-}
-
-fn calls(stand: &Stand) -> Result<impl Iterator<Item = ApiCall>> {
-    let calls = stand.testbed.calls(stand.cluster.name())?;
-    Ok(calls.into_iter().filter(|call| call.user == USER))
-}
-
-/// Verb, group and resource of what the program asked.
-fn used(stand: &Stand) -> Result<BTreeSet<(String, String, String)>, String> {
-    let calls = calls(stand).map_err(|error| format!("{error:#}"))?;
-    Ok(calls
-        .map(|call| (call.verb, call.group, call.resource))
-        .collect())
-}
-
-fn is_used(right: &Right, used: &BTreeSet<(String, String, String)>) -> bool {
-    used.contains(&(
-        right.verb.clone(),
-        right.group.clone(),
-        right.resource.clone(),
-    ))
 }
