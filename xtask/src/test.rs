@@ -69,7 +69,7 @@ struct Session<'a> {
 }
 
 /// Targets of the package `e2e`, the longest first: each has clusters of its own, and most of its time is waiting.
-const E2E_TARGETS: [&str; 8] = [
+const E2E_TARGETS: [&str; 9] = [
     "members",
     "suite",
     "conformance",
@@ -77,6 +77,7 @@ const E2E_TARGETS: [&str; 8] = [
     "chart",
     "epp",
     "llm",
+    "dynamo",
     "crd_facts",
 ];
 /// How many of them run at a time: as many as the two cores of a small machine can start clusters for.

@@ -141,8 +141,8 @@ impl Setup {
             ports.servers,
         ));
         let mut flags = [flags, self.server_flags.clone()].concat();
-        if self.external.is_some() {
-            flags.extend(external::server_flags(ports));
+        if let Some(setup) = &self.external {
+            flags.extend(external::server_flags(setup, ports));
         }
         let program = isthmus::program("model-server-sim")?;
         let model_servers = start("model-server-sim", program, flags, files, logs)?;

@@ -51,12 +51,16 @@ pub enum Part {
 }
 
 /// Flags of the model servers.
-pub(super) fn server_flags(ports: Ports) -> Vec<String> {
+pub(super) fn server_flags(setup: &ExternalSetup, ports: Ports) -> Vec<String> {
     let external = ports.external;
+    let cache = if setup.redis {
+        format!("redis://{}", local(ports.redis))
+    } else {
+        url(local(external.tokens))
+    };
     words(&format!(
-        "--block-size {BLOCK_SIZE} --accept-tokens key,body --token-cache-endpoint {} --tokenize-url {} \
+        "--block-size {BLOCK_SIZE} --accept-tokens key,body --token-cache-endpoint {cache} --tokenize-url {} \
          --kv-events-port {} --kv-replay-port {}",
-        url(local(external.tokens)),
         url(local(external.processor)),
         external.events,
         external.replay,

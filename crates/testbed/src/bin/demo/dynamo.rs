@@ -9,7 +9,7 @@ use testbed::standalone::{ExternalSetup, Ports, Setup, Standalone};
 use crate::place::Place;
 
 /// From so many bytes of ids on they go by key, so that a prompt of some pages does.
-const BY_KEY: &str = "4KiB";
+const BY_KEY: &str = "2KiB";
 
 /// Starts everything, shows what it does, and ends it; with `keep` leaves it up.
 pub(crate) async fn run(keep: bool) -> Result<()> {

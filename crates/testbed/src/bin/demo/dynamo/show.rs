@@ -60,14 +60,14 @@ async fn four_ways(requests: &Requests) -> Result<()> {
         "PROMPT", "CHOSEN BY", "IDS", "SERVER", "TOKENS", "LATENCY"
     );
     for (chosen, route) in [("Router", true), ("endpoint picker", false)] {
-        for (length, lines, ids) in [("short", 2, "body"), ("long", 120, "key")] {
+        for (length, lines, ids) in [("short", 2, "body"), ("long", 40, "key")] {
             let about = format!("{length} {route}");
             let answer = chat(requests, &prompt(&about, lines), route).await?;
             let source = source(&answer);
             println!(
                 "  {length:<8} {chosen:<16} {source:<9} {:<10} {:>8} {:>9}",
                 answer.pod().unwrap_or("-"),
-                answer.json()["usage"]["prompt_tokens"],
+                answer.json()["usage"]["prompt_tokens"].to_string(),
                 short(answer.latency)
             );
             ensure!(source == ids, "the ids came by {source}, not by {ids}");
