@@ -21,7 +21,7 @@ use self::{
 pub use self::{
     kv_events::{EventForm, KvEventSettings},
     settings::{Identity, Settings},
-    tokens::{AcceptError, AcceptTokens, TokenSettings},
+    tokens::{AcceptError, AcceptTokens, CacheSettings, TokenSettings},
 };
 
 /// Simulates model servers such as vLLM: their APIs with streams, queue, batch, KV cache, LoRA adapters and

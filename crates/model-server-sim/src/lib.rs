@@ -34,8 +34,8 @@ mod text;
 pub use crate::{
     admin::{Cut, Fail, FakeMetrics, FakeValue, FakeValueError, Knobs, LatencyKnobs},
     args::{
-        AcceptError, AcceptTokens, Args, EngineKind, EventForm, Identity, KvEventSettings, Mode,
-        Settings, StreamOutput, TokenSettings,
+        AcceptError, AcceptTokens, Args, CacheSettings, EngineKind, EventForm, Identity,
+        KvEventSettings, Mode, Settings, StreamOutput, TokenSettings,
     },
     duration::{DurationError, HumanDuration},
     engine::{

@@ -10,11 +10,11 @@ use processor_api::{
     tokens::{Fetched, KeyHeader, Source, Tags, model, source},
 };
 use serde::Deserialize;
-use token_cache::{Entry, MAX_IDS, Settings as CacheSettings, Store};
+use token_cache::{Entry, MAX_IDS, Store};
 use tokio::task::JoinSet;
 
 use super::answer::Endpoint;
-use crate::args::{AcceptTokens, TokenSettings};
+use crate::args::{AcceptTokens, CacheSettings, TokenSettings};
 
 /// What a Processor has to render and tokenize a prompt.
 const TOKENIZE: Duration = Duration::from_secs(5);
@@ -69,11 +69,16 @@ impl Tokens {
             tokenize,
         } = settings;
         let mut upkeep = JoinSet::new();
-        let cache = cache.filter(|_| accept.key).map(|endpoint| {
-            let (store, work) = Store::open(endpoint, CacheSettings::default())
-                .expect("only a file can be unusable, and the default settings name none");
-            upkeep.spawn(work.run());
-            store
+        let cache = cache.filter(|_| accept.key).map(CacheSettings::open);
+        let cache = cache.and_then(|opened| match opened {
+            Ok((store, work)) => {
+                upkeep.spawn(work.run());
+                Some(store)
+            }
+            Err(error) => {
+                tracing::error!(%error, "the token cache cannot be used: ids of keys are not");
+                None
+            }
         });
         Self {
             accept,

@@ -353,6 +353,8 @@ mod tests {
     #[case(&["--pod-namespace", ""], "--pod-namespace")]
     #[case(&["--token-cache-endpoint", "memory"], "inside of the Processor")]
     #[case(&["--token-cache-endpoint", "redis://:s3cret@"], "leads to no Redis")]
+    #[case(&["--token-cache-endpoint", "http://p", "--token-cache-token-file", "/nowhere"], "bearer token")]
+    #[case(&["--token-cache-endpoint", "https://p", "--token-cache-ca-file", "/nowhere"], "file of CAs")]
     fn flags_that_do_not_fit_are_refused_by_name(#[case] flags: &[&str], #[case] told: &str) {
         let error = mk_args(flags).settings().expect_err("refused").to_string();
         assert!(error.contains(told), "{error}");

@@ -1,11 +1,11 @@
 //! Flags of token ids that others made.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::Args;
-use http_call::BaseUrl;
+use http_call::{BaseUrl, TrustFiles};
 use process::ConfigError;
-use token_cache::{Endpoint, EndpointError};
+use token_cache::{Endpoint, EndpointError, OpenError, Store, Upkeep};
 
 use crate::duration::HumanDuration;
 
@@ -33,6 +33,14 @@ pub(super) struct TokenArgs {
         hide_env_values = true
     )]
     token_cache_endpoint: String,
+
+    /// File with the bearer token that the token cache wants over HTTP [default: none is sent]
+    #[arg(long, env = "TOKEN_CACHE_TOKEN_FILE", value_name = "FILE")]
+    token_cache_token_file: Option<PathBuf>,
+
+    /// CAs of the token cache, in PEM, for https and rediss [default: those of the system]
+    #[arg(long, env = "TOKEN_CACHE_CA_FILE", value_name = "FILE")]
+    token_cache_ca_file: Option<PathBuf>,
 
     /// Time to fetch the ids of a key; after it those of the body are used, or the text
     #[arg(
@@ -69,22 +77,49 @@ pub struct TokenSettings {
     /// Which ids of others are used.
     pub accept: AcceptTokens,
     /// Where those of keys are.
-    pub cache: Option<Endpoint>,
+    pub cache: Option<CacheSettings>,
     /// To fetch them.
     pub fetch_timeout: Duration,
     /// The Processor that makes those of text.
     pub tokenize: Option<BaseUrl>,
 }
 
+/// Where the token cache is, and the files that its connections need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheSettings {
+    endpoint: Endpoint,
+    token_file: Option<PathBuf>,
+    tls: TrustFiles,
+}
+
+// === impl CacheSettings ===
+
+impl CacheSettings {
+    /// The cache; nothing is connected to yet.
+    ///
+    /// # Errors
+    /// When a file cannot be used.
+    pub(crate) fn open(self) -> Result<(Store, Upkeep), OpenError> {
+        let settings = token_cache::Settings {
+            tls: self.tls,
+            token_file: self.token_file,
+            ..token_cache::Settings::default()
+        };
+        Store::open(self.endpoint, settings)
+    }
+}
+
 // === impl TokenArgs ===
 
 impl TokenArgs {
     /// # Errors
-    /// For a place where there can be no cache.
+    /// For a place where there can be no cache, and files that cannot be used.
     pub(super) fn settings(self) -> Result<TokenSettings, ConfigError> {
         let Self {
             accept_tokens,
             token_cache_endpoint,
+            token_cache_token_file,
+            token_cache_ca_file,
             token_fetch_timeout,
             tokenize_url,
         } = self;
@@ -95,15 +130,27 @@ impl TokenArgs {
                 "--token-cache-endpoint http://processor:8092",
             )
         };
-        let cache = match token_cache_endpoint.as_str() {
+        let endpoint: Option<Endpoint> = match token_cache_endpoint.as_str() {
             "" | "none" => None,
             text => Some(
                 text.parse()
                     .map_err(|error: EndpointError| refused(&error))?,
             ),
         };
-        if cache == Some(Endpoint::Memory) {
+        if endpoint == Some(Endpoint::Memory) {
             return Err(refused(&"memory is inside of the Processor"));
+        }
+        let cache = endpoint.map(|endpoint| CacheSettings {
+            endpoint,
+            token_file: token_cache_token_file,
+            tls: TrustFiles {
+                ca_file: token_cache_ca_file,
+                cert_dir: None,
+            },
+        });
+        if let Some(cache) = cache.clone() {
+            // they are read once more when the server starts
+            cache.open().map_err(|error| refused(&error))?;
         }
         Ok(TokenSettings {
             accept: accept_tokens,

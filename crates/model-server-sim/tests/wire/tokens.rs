@@ -24,7 +24,8 @@ const KEY: &str = "tk_abcdefghijklmnopqrstuvwxyz";
 const LONG: Duration = Duration::from_secs(20);
 const CHAT: &str = "/v1/chat/completions";
 
-/// Answers each connection's first request with what stands for its path, else with 404.
+/// Answers each connection's first request with what stands for its path, else with 404. Below `/secured` only those with a
+/// token are answered so.
 async fn serve(answers: &'static [(&'static str, &'static str)]) -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -36,7 +37,11 @@ async fn serve(answers: &'static [(&'static str, &'static str)]) -> (SocketAddr,
             let length = tcp.read(&mut request).await.unwrap_or(0);
             let request = String::from_utf8_lossy(&request[..length]).into_owned();
             let path = request.split(' ').nth(1).unwrap_or_default();
+            let is_allowed = !path.starts_with("/secured")
+                || request.contains("authorization: Bearer s3cret\r\n");
+            let path = path.trim_start_matches("/secured");
             let found = answers.iter().find(|(known, _)| *known == path);
+            let found = found.filter(|_| is_allowed);
             let response = match found {
                 Some((_, answer)) => format!("HTTP/1.1 200 OK\r\n{answer}"),
                 None => "HTTP/1.1 404 Not Found\r\nconnection: close\r\n\r\n".to_owned(),
@@ -172,6 +177,26 @@ async fn a_cache_that_is_away_costs_its_time_and_no_request() {
         );
         let (_, log) = sim.get("/admin/requests").await;
         assert_eq!(log[0]["token_reason"], "cache-failed", "{endpoint}");
+    }
+}
+
+#[tokio::test]
+async fn a_cache_that_wants_a_token_gets_it() {
+    let (cache, _tasks) = cache().await;
+    let endpoint = format!("http://{cache}/secured");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "s3cret\n").expect("written");
+    let path = file.path().display().to_string();
+    let without = [
+        "--accept-tokens",
+        "key",
+        "--token-cache-endpoint",
+        &endpoint,
+    ];
+    let with = [&without[..], &["--token-cache-token-file", &path]].concat();
+    for (flags, source) in [(&without[..], "text"), (&with[..], "key")] {
+        let response = ask(&Sim::start(flags), Some(KEY), json!({})).await;
+        assert_eq!(header(&response, "x-inference-token-source"), source);
     }
 }
 
