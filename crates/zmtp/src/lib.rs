@@ -4,7 +4,7 @@
 //! of what messages mean, and never connects again by itself: whoever has the connection sees its end.
 //!
 //! ```text
-//!  connect(address, Role::Subscriber | Role::Dealer) ──► Connection ◄── accept ── Publisher, answer
+//!  connect(address, Role::Subscriber | Role::Dealer) ──► Connection ◄── serve, Publisher
 //!                                                          │  receive, send: one task, no queue but the buffers
 //!                                        handshake ─ command ─ frame: pure
 //! ```

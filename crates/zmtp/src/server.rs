@@ -50,6 +50,8 @@ const MAX_PEERS: usize = 256;
 const MAX_PREFIXES: usize = 64;
 /// Bytes that wait for one peer beside the messages in the queue.
 const MAX_UNSENT: usize = 1 << 20;
+/// Bytes that are written at once, if so many are there.
+const MAX_WRITE: usize = 64 << 10;
 /// Others may have used up what the system has.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -178,15 +180,25 @@ async fn send(
             },
             message = messages.recv(), if !prefixes.is_empty() => match message {
                 Ok(message) => {
-                    let topic = message.frames().first().map_or(&[][..], |it| it);
-                    if prefixes.iter().any(|prefix| topic.starts_with(prefix)) {
-                        connection.push(&message);
+                    push_wanted(&mut connection, &message, &prefixes);
+                    // what else is there goes out with it
+                    while connection.unsent() < MAX_WRITE
+                        && let Ok(message) = messages.try_recv()
+                    {
+                        push_wanted(&mut connection, &message, &prefixes);
                     }
                 }
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return connection.flush().await,
             },
         }
+    }
+}
+
+fn push_wanted(connection: &mut Connection, message: &Message, prefixes: &[Bytes]) {
+    let topic = message.frames().first().map_or(&[][..], |it| it);
+    if prefixes.iter().any(|prefix| topic.starts_with(prefix)) {
+        connection.push(message);
     }
 }
 
