@@ -72,7 +72,7 @@ impl Observer for SeenBy {
                 events.set_reason(Some(reason));
                 self.service.warnings().block_size(worker, ours);
             }
-            StreamState::Live => events.set_reason(None),
+            StreamState::Live | StreamState::NoEvents => events.set_reason(None),
             _ => {}
         }
     }

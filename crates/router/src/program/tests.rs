@@ -19,6 +19,7 @@ use engine::FakeEngine;
 
 const LIMIT: Duration = Duration::from_secs(20);
 const BLOCK: u32 = 4;
+const WITHOUT_DEBUG: &str = "--enable-debug=false";
 
 struct Program {
     calls: SocketAddr,
@@ -38,14 +39,10 @@ impl Program {
         let file = dir.path().join("endpoints.yaml");
         write_workers(&file, workers);
         let path = file.to_str().unwrap();
-        let all = [
-            "router",
-            "--block-size",
-            "4",
-            "--endpoints-file",
-            path,
-            "--enable-debug",
-        ];
+        let mut all = vec!["router", "--block-size", "4", "--endpoints-file", path];
+        if !flags.contains(&WITHOUT_DEBUG) {
+            all.push("--enable-debug");
+        }
         let args = Args::try_parse_from(all.iter().chain(flags)).unwrap();
         let open = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
         let ports = Ports {
@@ -239,7 +236,10 @@ async fn blocks_of_another_size_are_loud() {
 
 #[tokio::test]
 async fn without_workers_it_is_not_ready_and_says_so() {
-    let program = Program::start(&[], &["--kv-events", "off"]).await;
+    let program = Program::start(&[], &["--kv-events", "off", WITHOUT_DEBUG]).await;
+    for path in ["/debug/routes", "/debug/workers"] {
+        program.until(path, |status, _| status == 404).await;
+    }
     let (status, reply) = ask(program.calls, "POST /route", "", br#"{"token_ids":[1]}"#).await;
     assert_eq!(status, 503);
     assert!(reply.contains("\"type\":\"no-workers\""), "{reply}");
