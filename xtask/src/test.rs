@@ -177,6 +177,7 @@ impl Part {
                 // tests of the gateway that find no Envoy pass without a look at it
                 tests.command.env("ENVOY_BIN", tools::envoy()?);
                 tests.command.env("REDIS_SERVER_BIN", tools::redis()?);
+                tests.command.env("LIBZMQ", tools::libzmq()?);
                 session.test(vec![tests], 1)
             }
             Self::Docs => session.check(

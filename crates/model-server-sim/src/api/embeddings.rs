@@ -41,6 +41,7 @@ pub(super) async fn embeddings(
         app.engine.submit(Work {
             prompt_tokens: input.prompt.tokens(),
             prefix: input.prefix(&settings.model, settings.limits.block_tokens),
+            content: app.content(input),
             adapter: input.model.adapter.clone(),
             output_tokens: 0,
             finish: Finish::Stop,

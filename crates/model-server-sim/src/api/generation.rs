@@ -108,6 +108,7 @@ pub(super) async fn compute(
     let work = Work {
         prompt_tokens,
         prefix: input.prefix(&settings.model, settings.limits.block_tokens),
+        content: app.content(input),
         adapter: input.model.adapter.clone(),
         output_tokens: output.tokens().get(),
         finish: output.finish(),

@@ -15,8 +15,9 @@ use super::{
     prompt::{Prompt, RawContent, RawInput, RawMessage, RawPrompt},
 };
 use crate::{
-    engine::{BlockHash, Finish, PrefixSeed, prefix_blocks},
+    engine::{BlockHash, Content, Finish, PrefixSeed, TOKEN_BYTES, prefix_blocks},
     models::{Model, Models},
+    text::token_ids,
 };
 
 pub(crate) use triton::{TritonCall, TritonShape};
@@ -281,6 +282,19 @@ impl Input {
             salt: &self.cache_salt,
         };
         prefix_blocks(seed, self.prompt.bytes(), block_tokens.get())
+    }
+
+    /// What those blocks are made of.
+    pub(crate) fn content(&self, block_tokens: NonZeroU32) -> Content {
+        let mut ids = token_ids(self.prompt.bytes());
+        let block = usize::try_from(block_tokens.get()).unwrap_or(usize::MAX);
+        // a token that is short is of no full block
+        let full = self.prompt.bytes().len() / TOKEN_BYTES as usize / block * block;
+        ids.truncate(full);
+        Content {
+            ids,
+            salt: self.cache_salt.clone(),
+        }
     }
 
     /// Tokens that the model's length leaves for the output.

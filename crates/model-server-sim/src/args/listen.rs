@@ -49,6 +49,8 @@ pub(super) struct Place {
     pub(super) server: Option<u16>,
     /// Number of the rank in the server.
     pub(super) rank: u16,
+    /// Ranks of the server.
+    pub(super) ranks: u16,
 }
 
 // === impl ListenArgs ===
@@ -91,6 +93,7 @@ impl ListenArgs {
                     address: SocketAddr::new(address, port),
                     server: count.map(|_| number),
                     rank,
+                    ranks,
                 });
             }
         }

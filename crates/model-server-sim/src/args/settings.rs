@@ -12,7 +12,8 @@ use process::ConfigError;
 use xxhash_rust::xxh64::xxh64;
 
 use super::{
-    Args, EngineKind, Mode, StreamOutput, listen::Place, lora::LoraArgs, tokens::TokenSettings,
+    Args, EngineKind, KvEventSettings, Mode, StreamOutput, kv_events::KvEventArgs, listen::Place,
+    lora::LoraArgs, tokens::TokenSettings,
 };
 use crate::{
     admin::{FakeMetrics, Knobs, LatencyKnobs},
@@ -75,6 +76,8 @@ pub struct Settings {
     pub metrics_padding_lines: u32,
     /// Metric names of older versions.
     pub legacy_metric_names: bool,
+    /// What is published of the KV cache.
+    pub kv_events: Option<KvEventSettings>,
     /// Who answers.
     pub identity: Identity,
     /// How token ids come here.
@@ -117,17 +120,11 @@ impl Args {
             legacy_metric_names,
             pod_name,
             pod_namespace,
+            kv_events,
             log: _,
         } = self;
         let model = non_empty("--model", model)?;
-        let served_models = if served_model_name.is_empty() {
-            vec![model.clone()]
-        } else {
-            served_model_name
-                .into_iter()
-                .map(|name| non_empty("--served-model-name", name))
-                .collect::<Result<_, _>>()?
-        };
+        let served_models = served_names(&model, served_model_name)?;
         Models::check(&served_models, &lora_modules).map_err(|error| {
             ConfigError::new(
                 format!("--lora-modules: {error}"),
@@ -180,6 +177,7 @@ impl Args {
             triton_stream_output,
             metrics_padding_lines,
             legacy_metric_names,
+            kv_events: None,
             identity: Identity {
                 pod: header_value("--pod-name", &pod_name)?,
                 namespace: header_value("--pod-namespace", &pod_namespace)?,
@@ -188,7 +186,7 @@ impl Args {
         };
         places
             .into_iter()
-            .map(|place| settings.at(place, &pod_name))
+            .map(|place| settings.at(place, &pod_name, &kv_events))
             .collect()
     }
 }
@@ -197,11 +195,17 @@ impl Args {
 
 impl Settings {
     /// The same server in another place.
-    fn at(&self, place: Place, pod_name: &str) -> Result<Self, ConfigError> {
+    fn at(
+        &self,
+        place: Place,
+        pod_name: &str,
+        kv_events: &KvEventArgs,
+    ) -> Result<Self, ConfigError> {
         let Place {
             address,
             server,
             rank,
+            ranks,
         } = place;
         let pod = match server {
             Some(number) => header_value("--pod-name", &format!("{pod_name}-{number}"))?,
@@ -211,6 +215,7 @@ impl Settings {
         Ok(Self {
             address,
             rank,
+            kv_events: kv_events.at(address, rank, ranks)?,
             chance_seed: xxh64(&place, self.seed),
             identity: Identity {
                 pod,
@@ -248,6 +253,17 @@ fn check_model_len(
         )),
         asked => Ok(asked.unwrap_or(held)),
     }
+}
+
+/// Those that were given, else the model's own.
+fn served_names(model: &str, names: Vec<String>) -> Result<Vec<String>, ConfigError> {
+    if names.is_empty() {
+        return Ok(vec![model.to_owned()]);
+    }
+    let names = names.into_iter();
+    names
+        .map(|name| non_empty("--served-model-name", name))
+        .collect()
 }
 
 fn non_empty(flag: &str, name: String) -> Result<String, ConfigError> {

@@ -1,8 +1,13 @@
 //! The blocks of the KV cache: which ones hold a known prefix, and which one is given up first. Pure.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use xxhash_rust::xxh64::{Xxh64, xxh64};
+
+use super::Work;
 
 /// Bytes of a prompt that count as one token.
 pub(crate) const TOKEN_BYTES: u32 = 4;
@@ -36,6 +41,30 @@ pub(super) struct KvCache {
     reserved: u32,
     /// Counts how often a block became idle.
     clock: u64,
+    /// What happened since somebody last asked, if somebody does: at most what one step of the scheduler does.
+    journal: Option<Vec<CacheEvent>>,
+}
+
+/// What happened in the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CacheEvent {
+    /// These blocks became known.
+    Stored(StoredBlocks),
+    /// These were given up.
+    Removed(Vec<BlockHash>),
+    /// All were.
+    Cleared,
+}
+
+/// Consecutive blocks that became known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoredBlocks {
+    pub(crate) hashes: Vec<BlockHash>,
+    /// The block before them, which is known.
+    pub(crate) parent: Option<BlockHash>,
+    pub(crate) ids: Vec<u32>,
+    pub(crate) adapter: Option<Arc<str>>,
+    pub(crate) salt: String,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +93,15 @@ pub fn prefix_blocks(seed: PrefixSeed<'_>, prompt: &[u8], block_tokens: u32) -> 
         .collect()
 }
 
+// === impl BlockHash ===
+
+impl BlockHash {
+    /// As a plain number.
+    pub(crate) fn get(self) -> u64 {
+        self.0
+    }
+}
+
 // === impl KvCache ===
 
 impl KvCache {
@@ -74,7 +112,41 @@ impl KvCache {
             idle: BTreeMap::new(),
             reserved: 0,
             clock: 0,
+            journal: None,
         }
+    }
+
+    /// From now on [`KvCache::take_journal`] has what happens.
+    pub(super) fn keep_journal(&mut self) {
+        self.journal.get_or_insert_default();
+    }
+
+    /// What happened since the last call.
+    pub(super) fn take_journal(&mut self) -> Vec<CacheEvent> {
+        self.journal
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
+    }
+
+    /// As new: nothing is known or in use, and nobody is told.
+    pub(super) fn restart(&mut self) {
+        let journal = self.journal.take().map(|_| Vec::new());
+        *self = Self {
+            journal,
+            ..Self::new(self.total)
+        };
+    }
+
+    /// Gives up all known blocks; false, and nothing changed, if sequences use some.
+    pub(super) fn clear(&mut self) -> bool {
+        if self.in_use() > 0 {
+            return false;
+        }
+        self.known.clear();
+        self.idle.clear();
+        self.record(|| CacheEvent::Cleared);
+        true
     }
 
     /// How many of the first blocks of `prefix` are known.
@@ -110,6 +182,34 @@ impl KvCache {
         for block in blocks {
             self.reserved = self.reserved.saturating_sub(1);
             self.acquire(*block);
+        }
+    }
+
+    /// As [`KvCache::fill`] for what of a prompt is not in `shared`, and tells of it.
+    pub(super) fn fill_prompt(&mut self, work: &Work, shared: usize) {
+        let known = self.matched(&work.prefix);
+        self.fill(work.prefix.get(shared..).unwrap_or_default());
+        let hashes = work.prefix.get(known..).unwrap_or_default();
+        if let Some(content) = &work.content
+            && !hashes.is_empty()
+        {
+            let block = content.ids.len() / work.prefix.len();
+            self.record(|| {
+                CacheEvent::Stored(StoredBlocks {
+                    hashes: hashes.to_vec(),
+                    parent: known
+                        .checked_sub(1)
+                        .and_then(|at| work.prefix.get(at))
+                        .copied(),
+                    ids: content
+                        .ids
+                        .get(known * block..)
+                        .unwrap_or_default()
+                        .to_vec(),
+                    adapter: work.adapter.clone(),
+                    salt: content.salt.clone(),
+                })
+            });
         }
     }
 
@@ -152,10 +252,21 @@ impl KvCache {
     }
 
     fn evict(&mut self) {
+        let mut removed = Vec::new();
         while to_u32(self.known.len()) + self.reserved > self.total
             && let Some((_, block)) = self.idle.pop_first()
         {
             self.known.remove(&block);
+            removed.push(block);
+        }
+        if !removed.is_empty() {
+            self.record(|| CacheEvent::Removed(removed));
+        }
+    }
+
+    fn record(&mut self, event: impl FnOnce() -> CacheEvent) {
+        if let Some(journal) = &mut self.journal {
+            journal.push(event());
         }
     }
 }

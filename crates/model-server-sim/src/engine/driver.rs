@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
     sync::Arc,
 };
 
@@ -12,7 +13,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Dice, Event, Latency, Limits, Moment, Rejected, Scheduler, SequenceId, Stats, Work};
+use super::{
+    CacheEvent, Dice, Event, Latency, Limits, Moment, Rejected, Scheduler, SequenceId, Stats, Work,
+};
 
 /// How far a sequence is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,6 +73,15 @@ struct State {
     stats: Stats,
     /// One per sequence that has not ended, so as many as the scheduler lets in.
     progress: BTreeMap<SequenceId, watch::Sender<Progress>>,
+    listener: Option<Arc<dyn CacheListener>>,
+}
+
+/// Is told of what the cache does, in order, while nothing else happens in the engine: it must not wait.
+pub(crate) trait CacheListener: Debug + Send + Sync {
+    /// This happened in one step.
+    fn happened(&self, events: Vec<CacheEvent>);
+    /// There is another engine, which knows nothing.
+    fn restarted(&self);
 }
 
 // === impl Engine ===
@@ -81,6 +93,7 @@ impl Engine {
             scheduler: Scheduler::new(limits, latency, dice),
             stats: Stats::new(),
             progress: BTreeMap::new(),
+            listener: None,
         };
         let shared = Shared {
             start: Instant::now(),
@@ -141,6 +154,32 @@ impl Engine {
         })
     }
 
+    /// From now on `listener` is told of what the cache does.
+    pub(crate) fn set_listener(&self, listener: Arc<dyn CacheListener>) {
+        let mut state = self.shared.state.lock();
+        state.scheduler.cache_mut().keep_journal();
+        state.listener = Some(listener);
+    }
+
+    /// As if it had crashed and were there again at once: sequences are [`Cancelled`], and the cache is empty.
+    pub(crate) fn restart(&self) {
+        let mut state = self.shared.state.lock();
+        let mut events = Vec::new();
+        state.scheduler.restart(self.now(), &mut events);
+        state.publish(&events);
+        if let Some(listener) = &state.listener {
+            listener.restarted();
+        }
+    }
+
+    /// Forgets what no sequence uses, as the path of that name of vLLM; false, and nothing changed, if some is used.
+    pub(crate) fn reset_prefix_cache(&self) -> bool {
+        self.act(|scheduler, now, events| {
+            scheduler.advance(now, events);
+            scheduler.cache_mut().clear()
+        })
+    }
+
     /// As [`Scheduler::set_latency`].
     pub fn set_latency(&self, latency: Latency) {
         self.act(|scheduler, now, events| {
@@ -178,6 +217,12 @@ impl Engine {
 
 impl State {
     fn publish(&mut self, events: &[Event]) {
+        if let Some(listener) = &self.listener {
+            let happened = self.scheduler.cache_mut().take_journal();
+            if !happened.is_empty() {
+                listener.happened(happened);
+            }
+        }
         for event in events {
             self.stats.observe(event);
             match *event {
@@ -282,6 +327,7 @@ mod tests {
         Work {
             prompt_tokens: 5,
             prefix: Vec::new(),
+            content: None,
             adapter: None,
             output_tokens,
             finish: Finish::Stop,

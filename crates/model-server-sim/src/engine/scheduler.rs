@@ -150,6 +150,26 @@ impl Scheduler {
         self.start_waiting(now, events);
     }
 
+    /// Ends everything, and the cache is empty: a new engine in the place of this one.
+    pub(super) fn restart(&mut self, now: Moment, events: &mut Vec<Event>) {
+        let running = std::mem::take(&mut self.running);
+        let running = running.into_values().map(|running| running.waited);
+        for waited in running.chain(std::mem::take(&mut self.waiting)) {
+            events.push(Event::Aborted {
+                id: waited.id,
+                since_arrival: now.since(waited.arrived),
+            });
+        }
+        self.due.clear();
+        self.cache.restart();
+        self.adapters = AdapterSlots::new(self.limits.max_adapters.get());
+    }
+
+    /// The cache, for whoever is told of what it does.
+    pub(super) fn cache_mut(&mut self) -> &mut KvCache {
+        &mut self.cache
+    }
+
     /// When the next token is made; `None` if nothing runs.
     pub fn next_due(&self) -> Option<Moment> {
         self.due.first().map(|&(at, _)| at)
@@ -205,9 +225,9 @@ impl Scheduler {
                 prompt_tokens: work.prompt_tokens,
                 took: at.since(running.started),
             });
-            let new = work.prefix.get(running.shared..).unwrap_or_default();
-            self.cache.fill(new);
-            running.reserved -= u32::try_from(new.len()).unwrap_or(u32::MAX);
+            self.cache.fill_prompt(work, running.shared);
+            let new = work.prefix.len().saturating_sub(running.shared);
+            running.reserved -= u32::try_from(new).unwrap_or(u32::MAX);
             running.shared = work.prefix.len();
         }
         if running.produced < work.output_tokens {

@@ -39,6 +39,8 @@ pub struct Work {
     pub prompt_tokens: u32,
     /// The full blocks of the prompt, for the prefix cache; as many as fit into `prompt_tokens`, or none.
     pub prefix: Vec<BlockHash>,
+    /// What those blocks are made of, if somebody is told of what the cache does.
+    pub content: Option<Content>,
     /// The LoRA adapter; `None`: the base model.
     pub adapter: Option<Arc<str>>,
     /// Tokens that will be made: known here, because the text is made up before it is "computed". 0 for
@@ -46,6 +48,15 @@ pub struct Work {
     pub output_tokens: u32,
     /// How it will end.
     pub finish: Finish,
+}
+
+/// What the full blocks of a prompt are made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Content {
+    /// Their tokens.
+    pub ids: Vec<u32>,
+    /// `cache_salt` of the request, or empty.
+    pub salt: String,
 }
 
 /// Names one sequence; later ones are greater.

@@ -31,6 +31,7 @@ fn mk_snapshot() -> Snapshot {
     let work = Work {
         prompt_tokens: 4,
         prefix: prefix_blocks(PrefixSeed::default(), &[0; 16], 1),
+        content: None,
         adapter: Some("sql".into()),
         output_tokens: 1,
         finish: Finish::Stop,

@@ -7,6 +7,7 @@ mod completions;
 mod connections;
 mod errors;
 mod fleet;
+mod kv_events;
 mod support;
 mod tokens;
 mod triton;

@@ -195,7 +195,8 @@ impl fmt::Debug for Link {
 
 fn client(url: &RedisUrl, tls: &TrustFiles) -> Result<Client, String> {
     let info = url.info().map_err(|error| error.to_string())?;
-    if *tls == TrustFiles::default() {
+    // they may be there for other peers
+    if !url.is_tls() || *tls == TrustFiles::default() {
         return Client::open(info).map_err(|error| error.to_string());
     }
     let authorities = tls.ca_file.as_deref();

@@ -4,3 +4,4 @@
 mod faults;
 mod setup;
 mod suite;
+mod tls;

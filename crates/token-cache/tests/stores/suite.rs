@@ -117,7 +117,7 @@ async fn the_bearer_token_of_a_file_is_sent_and_never_shown() {
         };
         Store::open(parse(&format!("http://{address}")), settings)
     };
-    let (store, _) = open("s3cret\n").unwrap();
+    let (store, _) = open("\ns3cret\nnewer\n").unwrap();
     assert_eq!(store.get(mk_key(), LONG).await, Ok(None));
     assert!(!format!("{store:?}").contains("s3cret"));
     let (store, _) = open("other").unwrap();

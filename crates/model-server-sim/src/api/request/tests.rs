@@ -310,3 +310,19 @@ fn output_is_as_long_as_asked_else_drawn_up_to_the_usual() {
     lengths.dedup();
     assert_eq!(lengths, (1..=10).collect::<Vec<_>>());
 }
+
+#[test]
+fn given_ids_take_the_place_of_the_text_in_all_but_what_is_echoed() {
+    let models = mk_models();
+    let body = br#"{"model":"sim","messages":[{"role":"user","content":"hello"}],"token_ids":"?"}"#;
+    let ids: Vec<u32> = (70_000..70_011).collect();
+    let request = Request::parse_with(Endpoint::Chat, body, &mk_limits(&models), Some(&ids));
+    let request = request.expect("valid");
+    let input = request.input();
+    let block = NonZeroU32::new(4).expect("not zero");
+    assert_eq!(input.prompt.tokens(), 11);
+    assert_eq!(request.max_tokens().get(), 89);
+    assert_eq!(input.prefix("m", block).len(), 2);
+    assert_eq!(input.content(block).ids, ids[..8]);
+    assert_eq!(input.prompt.echo_text(), "hello");
+}

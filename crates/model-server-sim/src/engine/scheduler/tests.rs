@@ -31,6 +31,7 @@ fn mk_work(prompt_tokens: u32, output_tokens: u32) -> Work {
     Work {
         prompt_tokens,
         prefix: Vec::new(),
+        content: None,
         adapter: None,
         output_tokens,
         finish: Finish::Length,

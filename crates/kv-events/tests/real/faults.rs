@@ -1,0 +1,74 @@
+//! Engines that send what they should not.
+
+use kv_router::StreamState;
+
+use crate::support::{Followed, RealEngine, padding, stored, stored_of};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_malformed_is_skipped_and_the_rest_applied() {
+    let mut engine = RealEngine::start(false);
+    let followed = Followed::start(engine.address());
+    engine.subscribed();
+    let RealEngine {
+        peer, publisher, ..
+    } = &mut engine;
+    peer.send(publisher, &[b"one frame"]).unwrap();
+    // 10^9 events are claimed
+    let huge = [0x92, 0xc0, 0xdd, 0x3b, 0x9a, 0xca, 0x00];
+    engine.publish(0, &huge);
+    engine.publish(1, &stored(1, 1, 0));
+    followed.knows(1, 1, 1).await;
+    assert_eq!(followed.seen.log().malformed, ["frames", "oversized"]);
+    followed.is_in(StreamState::Live).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_of_another_size_are_a_state_and_no_match() {
+    let mut engine = RealEngine::start(true);
+    let followed = Followed::start(engine.address());
+    engine.subscribed();
+    engine.publish(0, &stored(1, 1, 0));
+    followed.knows(1, 1, 1).await;
+    engine.publish(1, &stored_of(2, 1, 0, 64));
+    followed.is_in(StreamState::BlockSizeMismatch).await;
+    followed.knows(1, 1, 0).await;
+}
+
+/// One thread for both, so that either could have it all.
+#[tokio::test]
+async fn an_engine_that_floods_delays_no_other() {
+    let mut flood = RealEngine::start(false);
+    let mut calm = RealEngine::start(false);
+    let flooded = Followed::start(flood.address());
+    let followed = Followed::start_in(calm.address(), &flooded.workers);
+    followed
+        .is("subscribed", |log| {
+            log.states.contains(&StreamState::NoEvents)
+        })
+        .await;
+    calm.subscribed();
+    flooded
+        .is("subscribed", |log| {
+            log.states.contains(&StreamState::NoEvents)
+        })
+        .await;
+    flood.subscribed();
+    let flooding = std::thread::spawn(move || {
+        let RealEngine {
+            peer, publisher, ..
+        } = &mut flood;
+        // that libzmq drops nothing
+        peer.limit(publisher, 0).unwrap();
+        peer.repeat(publisher, 0, 50_000, &padding(2_000)).unwrap();
+        flood
+    });
+    flooded.is("a flood", |log| log.numbers.len() > 100).await;
+    calm.publish(0, &stored(1, 1, 0));
+    followed.knows(1, 1, 1).await;
+    let log = followed.seen.log();
+    let lag = log.ages[0].expect("a time");
+    assert!(lag.as_millis() < 500, "{lag:?}");
+    let came = flooded.seen.log().numbers.len();
+    assert!(came < 50_000, "the flood was over");
+    drop(flooding.join().unwrap());
+}
