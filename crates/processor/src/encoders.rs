@@ -187,9 +187,10 @@ mod tests {
         let both = Arc::new(std::sync::Barrier::new(2));
         let meet = || {
             let both = Arc::clone(&both);
-            encoders.run(deadline, move || drop(both.wait()))
+            encoders.run(deadline, move || both.wait().is_leader())
         };
-        assert_eq!(tokio::join!(meet(), meet()), (Ok(()), Ok(())));
+        let (one, other) = tokio::join!(meet(), meet());
+        assert_ne!(one.unwrap(), other.unwrap());
     }
 
     #[tokio::test]
