@@ -91,6 +91,7 @@ async fn serve(base: &TempDir) -> (SocketAddr, JoinSet<()>) {
         },
         route_timeout: Duration::from_millis(100),
         store_timeout: Duration::from_millis(200),
+        spans: None,
     };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();

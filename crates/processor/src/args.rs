@@ -10,6 +10,7 @@ use std::{
 use clap::{Parser, Subcommand};
 use http_call::{BaseUrl, UrlError};
 use http_service::CallerArgs;
+use otlp::TracingArgs;
 use process::{ConfigError, LogArgs, Size, Span};
 use processor_api::ROUTE_PATH;
 use token_cache::{Endpoint, EndpointError};
@@ -48,6 +49,9 @@ pub struct Args {
     /// Who may call.
     #[command(flatten)]
     pub callers: CallerArgs,
+    /// Traces.
+    #[command(flatten)]
+    pub tracing: TracingArgs,
     /// Logs.
     #[command(flatten)]
     pub log: LogArgs,

@@ -181,6 +181,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn as_much_work_is_done_at_once_as_there_are_threads() {
+        let encoders = mk_encoders(2, 0);
+        let deadline = Instant::now() + LIMIT;
+        let both = Arc::new(std::sync::Barrier::new(2));
+        let meet = || {
+            let both = Arc::clone(&both);
+            encoders.run(deadline, move || both.wait().is_leader())
+        };
+        let (one, other) = tokio::join!(meet(), meet());
+        assert_ne!(one.unwrap(), other.unwrap());
+    }
+
+    #[tokio::test]
     async fn beyond_the_queue_callers_are_refused_at_once() {
         let encoders = mk_encoders(1, 1);
         let deadline = Instant::now() + LIMIT;

@@ -159,7 +159,18 @@ impl Stage {
         Self::Store,
     ];
 
-    /// Stable: the metric label, and the span.
+    /// Stable, of spans.
+    pub(crate) fn span(self) -> &'static str {
+        match self {
+            Self::Queue => "processor.queue",
+            Self::Render => "processor.render",
+            Self::Encode => "processor.encode",
+            Self::Route => "processor.route",
+            Self::Store => "processor.store",
+        }
+    }
+
+    /// Stable, of metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Queue => "queue",

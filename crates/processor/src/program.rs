@@ -4,12 +4,13 @@ use std::{path::PathBuf, sync::Arc};
 
 use http_call::{TrustFiles, TrustReload};
 use http_service::{Names, Parts, Security, Server, TokenFile, Tokens, hangups, listen, threads};
+use otlp::SpanMetrics;
 use process::{ConfigError, Health, Shutdown};
 use prometheus_client::registry::Registry;
 use token_cache::{Endpoint, Store, Upkeep};
 use tokenization::{EncodeOptions, SegmentCache};
 use tokio::net::TcpListener;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::{
     args::{
@@ -20,6 +21,7 @@ use crate::{
     models::{MODELS, Models, ModelsFile},
     router::Router,
     service::{Service, Settings},
+    spans::Spans,
     steps::{Shared, Steps},
     token_port::TokenPort,
     verify,
@@ -54,6 +56,7 @@ pub(crate) struct Made {
     steps: Steps<Router, Store>,
     cache: Option<Cache>,
     trust: Option<TrustReload>,
+    spans: Option<otlp::Setup>,
 }
 
 /// The ports; opened together, so that a taken one ends the program before it does anything.
@@ -84,6 +87,7 @@ impl Made {
             tokens,
             peers,
             callers,
+            tracing,
             log: _, // the boundary of the program has used it
         } = args;
         listen.check()?;
@@ -113,6 +117,7 @@ impl Made {
             transfer,
             route_timeout,
             store_timeout,
+            spans: None,
         };
         Ok(Self {
             listen,
@@ -123,6 +128,7 @@ impl Made {
             steps,
             cache,
             trust,
+            spans: tracing.setup(),
         })
     }
 
@@ -135,17 +141,19 @@ impl Made {
     pub(crate) async fn serve(self, ports: Ports, shutdown: Shutdown) -> anyhow::Result<()> {
         let Self {
             listen,
-            registry,
+            mut registry,
             mut security,
             models_file,
             metrics,
-            steps,
+            mut steps,
             cache,
             trust,
+            spans,
         } = self;
         let health = Health::new(&[MODELS]);
-        let probes = process::admin::router(Arc::new(registry), health.clone());
         let mut parts = Parts::new(health.clone(), listen.drain_timeout.0);
+        steps.spans = spans.and_then(|setup| spawn_spans(&setup, &mut parts, &mut registry));
+        let probes = process::admin::router(Arc::new(registry), health.clone());
         security.spawn(&mut parts)?;
         let (of_models, catalogue) = (hangups()?, metrics.catalogue.clone());
         parts.spawn("reload of models", async {
@@ -208,6 +216,27 @@ impl Made {
         } = listen;
         info!(http_port, token_port, admin_port, "started");
         parts.until(shutdown).await
+    }
+}
+
+/// Spans of calls, where they can be made: a Processor without them is better than none.
+fn spawn_spans(setup: &otlp::Setup, parts: &mut Parts, registry: &mut Registry) -> Option<Spans> {
+    let metrics = SpanMetrics::register(registry, "processor");
+    match setup.build("processor", metrics) {
+        Ok((provider, export)) => {
+            let stop = parts.stop();
+            parts.spawn("spans", async {
+                export.run(stop).await;
+                // A part that ends ends the program.
+                std::future::pending().await
+            });
+            info!(endpoint = setup.endpoint, "sending spans");
+            Some(Spans::new(provider))
+        }
+        Err(error) => {
+            warn!(%error, "no spans are sent: check the variables OTEL_EXPORTER_OTLP_*");
+            None
+        }
     }
 }
 

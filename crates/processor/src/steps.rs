@@ -17,16 +17,16 @@ use processor_api::{Degraded, MAX_REPLY, ProcessReply, Refusal, RouteReply, Toke
 use token_cache::Entry;
 use tokenization::{Api, EncodeOptions};
 use tokio::time::Instant;
-use tracing::{Instrument, Span, debug_span};
 
 use crate::{
     encoders::{Encoders, NotDone},
     metrics::{Metrics, Stage},
     models::Models,
+    spans::{Spans, Trace},
     transfer::{Transfer, Way},
 };
 pub(crate) use prepare::{Ids, ids_of};
-use prepare::{Prepared, prepare_process, prepare_render};
+use prepare::{Prepared, Took, prepare_process, prepare_render};
 
 /// Of a reply: what it has beside the ids, 1024 fallbacks of some hundred bytes among it.
 const OTHER_BYTES: usize = 256 << 10;
@@ -105,6 +105,8 @@ pub struct Steps<R, T> {
     pub route_timeout: Duration,
     /// The longest that the token cache is waited for.
     pub store_timeout: Duration,
+    /// Absent: none are made.
+    pub spans: Option<Spans>,
 }
 
 /// What the threads need too.
@@ -136,8 +138,16 @@ impl<R: Routes, T: Tokens> Steps<R, T> {
     /// # Errors
     /// [`Failure`] when there are no ids.
     pub async fn process(&self, call: Bytes, deadline: Instant) -> Result<ProcessReply, Failure> {
-        let span = debug_span!("processor.process");
-        self.process_here(call, deadline).instrument(span).await
+        let begun = Instant::now();
+        let with_router = self.router.is_some();
+        let work = move |shared: &Shared| prepare_process(shared, &call, with_router);
+        let mut prepared = self.prepare(deadline, work).await?;
+        let trace = self.trace(&mut prepared, begun);
+        let reply = self.complete(&prepared, deadline, trace.as_ref()).await;
+        if let Some(trace) = trace {
+            trace.end(&prepared.name, &reply);
+        }
+        Ok(reply)
     }
 
     /// The ids of a client's body, by `deadline`.
@@ -150,25 +160,38 @@ impl<R: Routes, T: Tokens> Steps<R, T> {
         body: Bytes,
         deadline: Instant,
     ) -> Result<String, Failure> {
-        let span = debug_span!("processor.render");
         let work = move |shared: &Shared| prepare_render(shared, api, &body);
-        let ids = self.prepare(deadline, work).instrument(span).await?;
+        let ids = self.prepare(deadline, work).await?;
         Ok(write_ids(&ids))
     }
 
-    async fn process_here(&self, call: Bytes, deadline: Instant) -> Result<ProcessReply, Failure> {
-        let with_router = self.router.is_some();
-        let work = move |shared: &Shared| prepare_process(shared, &call, with_router);
-        let prepared = self.prepare(deadline, work).await?;
-        Ok(self.complete(&prepared, deadline).await)
+    /// The call's spans, if it is sampled; the Router is then called under them.
+    fn trace(&self, prepared: &mut Prepared, begun: Instant) -> Option<Trace> {
+        let trace = self.spans.as_ref()?.begin(&prepared.headers, begun)?;
+        let Took {
+            begun,
+            render,
+            encode,
+        } = prepared.took;
+        trace.stage(Stage::Render, begun, render);
+        trace.stage(Stage::Encode, begun + render, encode);
+        if let Some(call) = &mut prepared.route {
+            trace.inject(&mut call.headers);
+        }
+        Some(trace)
     }
 
     /// What follows from the ids.
-    async fn complete(&self, prepared: &Prepared, deadline: Instant) -> ProcessReply {
+    async fn complete(
+        &self,
+        prepared: &Prepared,
+        deadline: Instant,
+        trace: Option<&Trace>,
+    ) -> ProcessReply {
         let count = prepared.ids.len();
         let (routed, sent) = tokio::join!(
-            self.route(prepared, deadline),
-            self.send(prepared, deadline)
+            self.route(prepared, deadline, trace),
+            self.send(prepared, deadline, trace)
         );
         let mut degraded = Vec::new();
         let routed = routed.unwrap_or_else(|why| {
@@ -200,10 +223,10 @@ impl<R: Routes, T: Tokens> Steps<R, T> {
         deadline: Instant,
         work: impl FnOnce(&Shared) -> Result<P, Refusal> + Send + 'static,
     ) -> Result<P, Failure> {
-        let (shared, span, asked) = (Arc::clone(&self.shared), Span::current(), Instant::now());
+        let (shared, asked) = (Arc::clone(&self.shared), Instant::now());
         let work = move || {
             shared.metrics.took(Stage::Queue, asked.elapsed());
-            span.in_scope(|| work(&shared))
+            work(&shared)
         };
         match self.encoders.run(deadline, work).await {
             Ok(prepared) => prepared.map_err(Failure::Refused),
@@ -217,6 +240,7 @@ impl<R: Routes, T: Tokens> Steps<R, T> {
         &self,
         prepared: &Prepared,
         deadline: Instant,
+        trace: Option<&Trace>,
     ) -> Result<Option<RouteReply>, Degraded> {
         if !prepared.wants_route {
             return Ok(None);
@@ -227,9 +251,8 @@ impl<R: Routes, T: Tokens> Steps<R, T> {
         };
         let begun = Instant::now();
         let within = self.route_timeout.min(deadline.duration_since(begun));
-        let span = debug_span!("route");
-        let answer = router.route(call, within).instrument(span).await;
-        self.shared.metrics.took(Stage::Route, begun.elapsed());
+        let answer = router.route(call, within).await;
+        self.took(Stage::Route, begun, trace);
         match answer {
             Ok(reply) => Ok(Some(reply)),
             Err(RouteFailure::Saturated) => Err(Degraded::RouteSaturated),
@@ -239,7 +262,7 @@ impl<R: Routes, T: Tokens> Steps<R, T> {
     }
 
     /// Brings the ids on their way.
-    async fn send(&self, prepared: &Prepared, deadline: Instant) -> Sent {
+    async fn send(&self, prepared: &Prepared, deadline: Instant, trace: Option<&Trace>) -> Sent {
         if prepared.is_clients_own {
             return Sent::default(); // the worker has them in the body
         }
@@ -249,7 +272,7 @@ impl<R: Routes, T: Tokens> Steps<R, T> {
             (Way::Direct, _) | (Way::Key { else_direct: true }, None) => Sent::direct(prepared),
             (Way::Key { else_direct: false }, None) => Sent::not_kept(),
             (Way::Key { else_direct }, Some(tokens)) => {
-                match self.keep(tokens, prepared, deadline).await {
+                match self.keep(tokens, prepared, deadline, trace).await {
                     Ok(key) => Sent {
                         key: Some(key),
                         ..Sent::default()
@@ -269,6 +292,7 @@ impl<R: Routes, T: Tokens> Steps<R, T> {
         tokens: &T,
         prepared: &Prepared,
         deadline: Instant,
+        trace: Option<&Trace>,
     ) -> Result<TokenKey, NotKept> {
         let key = TokenKey::random(&mut rand::rng());
         let entry = Entry {
@@ -278,10 +302,17 @@ impl<R: Routes, T: Tokens> Steps<R, T> {
         };
         let begun = Instant::now();
         let within = self.store_timeout.min(deadline.duration_since(begun));
-        let span = debug_span!("store");
-        let kept = tokens.put(key, entry, within).instrument(span).await;
-        self.shared.metrics.took(Stage::Store, begun.elapsed());
+        let kept = tokens.put(key, entry, within).await;
+        self.took(Stage::Store, begun, trace);
         kept.map(|()| key)
+    }
+
+    fn took(&self, stage: Stage, begun: Instant, trace: Option<&Trace>) {
+        let took = begun.elapsed();
+        self.shared.metrics.took(stage, took);
+        if let Some(trace) = trace {
+            trace.stage(stage, begun, took);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! From a call's bytes to the ids of its prompt: what takes a processor's time. It runs on a thread of its own.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -10,7 +10,6 @@ use processor_api::{
 };
 use tokenization::{Api, Prompt};
 use tokio::time::Instant;
-use tracing::debug_span;
 
 use super::{RouteCall, Shared};
 use crate::{members::Members, metrics::Stage, models::Found};
@@ -32,6 +31,20 @@ pub(super) struct Prepared {
     pub(super) wants_route: bool,
     /// What it is asked, if there is one.
     pub(super) route: Option<RouteCall>,
+    /// Of the request: its name and trace.
+    pub(super) headers: HeaderMap,
+    /// The model in the catalogue.
+    pub(super) name: Arc<str>,
+    /// What took the time.
+    pub(super) took: Took,
+}
+
+/// When a prompt was rendered and encoded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Took {
+    pub(super) begun: Instant,
+    pub(super) render: Duration,
+    pub(super) encode: Duration,
 }
 
 /// The ids of a client's body.
@@ -48,6 +61,7 @@ struct Encoded {
     ids: Vec<u32>,
     is_clients_own: bool,
     found: Found,
+    took: Took,
 }
 
 /// The prompt of a call of `/process`.
@@ -66,12 +80,15 @@ pub(super) fn prepare_process(
         ids,
         is_clients_own,
         found,
+        took,
     } = encoded;
     let tokenizer = found.model.tag().into();
     let model = (&*members.model).into();
+    let headers = trace_headers(&call.request.headers);
     let (ids, route) = if members.route && with_router {
-        let (ids, call) = route_call(call.request, members.cache_salt, &found, ids);
-        (ids, Some(call))
+        let (ids, frame) = route_frame(call.request, members.cache_salt, &found, ids);
+        let headers = headers.clone();
+        (ids, Some(RouteCall { frame, headers }))
     } else {
         (ids, None)
     };
@@ -82,6 +99,9 @@ pub(super) fn prepare_process(
         tokenizer,
         wants_route: members.route,
         route,
+        headers,
+        name: found.name,
+        took,
     })
 }
 
@@ -115,36 +135,40 @@ fn api_of(path: Option<&str>, body: &str) -> Result<Api, Refusal> {
 fn encode(shared: &Shared, api: Api, body: &str, model: &str) -> Result<Encoded, Refusal> {
     let found = shared.models.find(model)?;
     let begun = Instant::now();
-    let prompt = debug_span!("render").in_scope(|| found.model.prompt(api, body, now()));
+    let prompt = found.model.prompt(api, body, now());
     let rendered = Instant::now();
-    shared.metrics.took(Stage::Render, rendered - begun);
+    let render = rendered - begun;
+    shared.metrics.took(Stage::Render, render);
     let prompt = prompt.inspect_err(|refusal| {
         if matches!(refusal, Refusal::Template(_)) {
             shared.metrics.template_error(&found.name);
         }
     })?;
     let is_clients_own = matches!(prompt, Prompt::Ids(_));
-    let ids = debug_span!("encode").in_scope(|| {
-        let rng = &mut rand::rng();
-        found.model.encode(prompt, &shared.options, rng)
-    })?;
-    shared.metrics.took(Stage::Encode, rendered.elapsed());
+    let options = &shared.options;
+    let ids = found.model.encode(prompt, options, &mut rand::rng())?;
+    let encode = rendered.elapsed();
+    shared.metrics.took(Stage::Encode, encode);
     shared.metrics.prompt(ids.len());
     Ok(Encoded {
         ids,
         is_clients_own,
         found,
+        took: Took {
+            begun,
+            render,
+            encode,
+        },
     })
 }
 
 /// The ids come back: the binary form has its own copy.
-fn route_call(
+fn route_frame(
     request: ProcessRequest<'_>,
     cache_salt: Option<Cow<'_, str>>,
     found: &Found,
     ids: Vec<u32>,
-) -> (Vec<u32>, RouteCall) {
-    let headers = trace_headers(&request.headers);
+) -> (Vec<u32>, Bytes) {
     let ProcessRequest {
         headers: sent,
         path: _,
@@ -165,7 +189,7 @@ fn route_call(
         max_endpoints,
     };
     let frame = route.encode_binary().into();
-    (route.token_ids, RouteCall { frame, headers })
+    (route.token_ids, frame)
 }
 
 fn trace_headers(sent: &BTreeMap<Cow<'_, str>, Cow<'_, str>>) -> HeaderMap {

@@ -107,6 +107,7 @@ impl Case {
             },
             route_timeout: Duration::from_millis(100),
             store_timeout: Duration::from_millis(200),
+            spans: None,
         };
         Self {
             steps,
@@ -129,7 +130,7 @@ impl Case {
     async fn timed(&self, call: String, left: Duration) -> (ProcessReply, Duration) {
         let prepared = prepare_process(&self.steps.shared, &call.into(), true).unwrap();
         let begun = Instant::now();
-        let reply = self.steps.complete(&prepared, begun + left).await;
+        let reply = self.steps.complete(&prepared, begun + left, None).await;
         (reply, begun.elapsed())
     }
 }

@@ -108,6 +108,7 @@ impl Served {
             },
             route_timeout: Duration::from_millis(100),
             store_timeout: Duration::from_millis(200),
+            spans: None,
         };
         let tokens = |token: &str| http_service::Tokens::new(vec![token.to_owned()]);
         let tokens = options.token.map(tokens);
