@@ -159,6 +159,17 @@ impl ExternalArgs {
                 "--external-llm-processor-endpoint http://processor:8090",
             )
         })?;
+        let tls = TrustFiles {
+            ca_file: self.external_processor_ca_file.clone(),
+            cert_dir: self.external_processor_cert_dir.clone(),
+        };
+        if tls != TrustFiles::default() && !base.is_https() {
+            return Err(ConfigError::new(
+                "--external-processor-ca-file or --external-processor-cert-dir without https",
+                "an https URL in --external-llm-processor-endpoint, or neither of them",
+                "--external-llm-processor-endpoint https://processor:8090",
+            ));
+        }
         let bytes = |size: Size| usize::try_from(size.0).unwrap_or(usize::MAX);
         let switches = Switches {
             routes: self.use_external_llm_router,
@@ -180,10 +191,7 @@ impl ExternalArgs {
             max_in_flight: usize::try_from(self.external_processor_max_inflight)
                 .unwrap_or(usize::MAX),
             max_reply: bytes(self.external_processor_max_response),
-            tls: TrustFiles {
-                ca_file: self.external_processor_ca_file.clone(),
-                cert_dir: self.external_processor_cert_dir.clone(),
-            },
+            tls,
         })
     }
 }
@@ -279,6 +287,17 @@ mod tests {
     fn switches_are_the_words_of_the_proposal(#[case] text: &str, #[case] want: Option<bool>) {
         let given = settings(&[URL, &format!("{ON}={text}")]);
         assert_eq!(given.ok().map(|all| all.stage.is_some()), want);
+    }
+
+    #[rstest]
+    #[case("--external-processor-ca-file=/ca.crt")]
+    #[case("--external-processor-cert-dir=/certs")]
+    fn files_of_tls_need_a_url_of_tls(#[case] file: &str) {
+        let error = settings(&[ON, URL, file]).unwrap_err();
+        assert!(error.contains("https"), "{error}");
+        let https = URL.replace("http:", "https:");
+        let stage = settings(&[ON, &https, file]).unwrap().stage.unwrap();
+        assert_ne!(stage.tls, TrustFiles::default());
     }
 
     #[test]
