@@ -11,12 +11,14 @@ use crate::{
 };
 
 /// Programs of the end-to-end tests and of the demo with clusters, as packages.
-const PROGRAMS: [&str; 5] = [
+const PROGRAMS: [&str; 7] = [
     "epp",
     "gateway",
     "mci-controller",
     "metadata-center",
     "model-server-sim",
+    "processor",
+    "router",
 ];
 
 /// Those that the demos without Kubernetes run.
