@@ -49,12 +49,14 @@ const ROLLOUT_LIMIT: Duration = Duration::from_mins(1);
 const REQUEST_LIMIT: Duration = Duration::from_secs(15);
 
 /// The programs that stand behind the images `isthmus/<program>`.
-const PROGRAMS: [&str; 5] = [
+const PROGRAMS: [&str; 7] = [
     "epp",
     "gateway",
     "mci-controller",
     "metadata-center",
     "model-server-sim",
+    "processor",
+    "router",
 ];
 /// Directory of the programs; by default `target/quick-release`.
 const PROGRAMS_DIR: &str = "ISTHMUS_BIN_DIR";

@@ -3,7 +3,9 @@
 #![cfg(test)]
 
 mod cases;
+mod dynamo;
 mod helm;
+mod programs;
 mod refusals;
 mod release;
 mod renders;
@@ -37,12 +39,15 @@ const OFFLINE: &[Alone] = &offline![
     renders::a_number_that_is_shared_is_the_same_everywhere,
     refusals::combinations_that_cannot_work_are_refused_with_their_reason,
     refusals::values_of_another_kind_are_refused_by_the_schema,
+    programs::each_flag_and_variable_is_known_to_its_program,
 ];
 
 /// In order: the last one takes most time.
 const TESTS: &[Test<Stand>] = &tests![
     release::an_api_server_takes_each_case,
     rights::the_endpoint_picker_has_the_rights_that_it_uses_and_no_other,
+    rights::the_router_has_the_rights_that_it_uses_and_no_other,
+    dynamo::ids_reach_a_worker_by_key_and_the_router_chooses_it,
     release::a_release_is_installed_upgraded_rolled_back_and_uninstalled,
 ];
 

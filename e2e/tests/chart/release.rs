@@ -105,7 +105,7 @@ pub(crate) async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled(
         },
     )
     .await?;
-    shared(stand).await?;
+    shared(stand, &requests).await?;
 
     let change = "worker.replicas=3,blockSize=32,inferenceExtension.flags.max-request-body=16MiB";
     let change = ["upgrade", "pool", chart, "--reuse-values", "--set", change];
@@ -230,10 +230,12 @@ pub(crate) async fn follow_notes(stand: &Stand, said: &str, whom: &str) -> Resul
 }
 
 /// The endpoint pickers find the Metadata-Center, which finds its Redis, by the names that the chart gives them.
-async fn shared(stand: &Stand) -> Result<()> {
+async fn shared(stand: &Stand, requests: &Requests) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(stand.cluster.client(), "llm");
     let label = "isthmus.dev/component=metadata-center";
     eventually("the Metadata-Center is asked for picks", SOON, async || {
+        let answer = answered(requests).await;
+        answer.map_err(|error| format!("{error:#}"))?;
         let pods = pods.list(&ListParams::default().labels(label)).await;
         let mut seen = Vec::new();
         // either of the two may be the one that was asked

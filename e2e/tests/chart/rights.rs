@@ -34,6 +34,18 @@ pub(crate) async fn the_endpoint_picker_has_the_rights_that_it_uses_and_no_other
     has_the_rights_that_it_uses(stand, "epp", &sets, &REVIEWS.map(review)).await
 }
 
+/// In leader mode, which needs most. The Processor, without which there is no Router, has no model here, and is not waited for.
+pub(crate) async fn the_router_has_the_rights_that_it_uses_and_no_other(
+    stand: &Stand,
+) -> Result<()> {
+    let sets = [
+        SIM,
+        "processor.enabled=true,processor.models[0].name=llama,processor.models[0].path=/models/llama",
+        "router.enabled=true,router.replicas=2,router.enableLeaderElection=true",
+    ];
+    has_the_rights_that_it_uses(stand, "router", &sets, &[]).await
+}
+
 /// Installs a release with these values, and looks at the account of one of its components, which is granted also `more`.
 async fn has_the_rights_that_it_uses(
     stand: &Stand,

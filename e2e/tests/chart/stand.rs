@@ -32,6 +32,12 @@ metadata:
 apiVersion: v1
 kind: Namespace
 metadata:
+  name: dynamo
+  labels: {pod-security.kubernetes.io/enforce: restricted}
+---
+apiVersion: v1
+kind: Namespace
+metadata:
   name: rights
   labels: {pod-security.kubernetes.io/enforce: restricted}
 ";
