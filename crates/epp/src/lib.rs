@@ -71,6 +71,6 @@ pub use scrape::{EngineTable, EnginesError, OnScraped, Plan, Planner, Scanner, S
 pub use server::{ExtProcServer, ServeError, listen, serve_health};
 pub use spans::{Export, Setup, SetupError, SpanMetrics, Tracing};
 pub use tls::{
-    Acceptor, Alpn, ClientCaError, HandshakeError, MaybeTls, PairError, PortTls, San, SanError,
-    TlsError, TlsFiles, TlsMetrics, TlsReload, TlsVersion,
+    Acceptor, Alpn, CaError, HandshakeError, MaybeTls, PairError, PortTls, San, SanError, TlsError,
+    TlsFiles, TlsMetrics, TlsReload, TlsVersion,
 };

@@ -23,15 +23,13 @@ use metadata::{
     Address,
     wire::pick::{Candidate, Params, Pick, Picks},
 };
-use metadata_client::{
-    Api, Asked, Client, Http, Plaintext, Settings, TaskDied, Trace, Unavailable,
-};
+use metadata_client::{Api, Asked, Client, Http, Settings, TaskDied, Trace, Unavailable};
 use moment::Clock;
 use parking_lot::Mutex;
 use tokio::{net::TcpListener, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-type Clients = Client<Http<Plaintext>>;
+type Clients = Client<Http>;
 
 /// What came, and how many connections it came over.
 #[derive(Default)]
@@ -179,13 +177,13 @@ async fn serve(
 impl Running {
     async fn start(address: SocketAddr, api: Api) -> Self {
         Self::of(
-            Http::new("127.0.0.1", address.port(), api, Plaintext).unwrap(),
+            Http::new("127.0.0.1", address.port(), api, None).unwrap(),
             api,
         )
         .await
     }
 
-    async fn of(transport: Http<Plaintext>, api: Api) -> Self {
+    async fn of(transport: Http, api: Api) -> Self {
         let settings = Settings {
             api,
             timeout: Duration::from_secs(5),
@@ -316,7 +314,7 @@ async fn an_answer_without_end_is_not_read() {
 async fn the_token_of_now_is_sent() {
     let server = Server::start(Duration::ZERO, 0).await;
     let port = server.address.port();
-    let transport = Http::new("127.0.0.1", port, Api::Isthmus, Plaintext).unwrap();
+    let transport = Http::new("127.0.0.1", port, Api::Isthmus, None).unwrap();
     let token = transport.token();
     let running = Running::of(transport, Api::Isthmus).await;
     let sent = || async {
@@ -335,7 +333,7 @@ async fn the_token_of_now_is_sent() {
 
 #[test]
 fn hosts_are_names_or_addresses() {
-    let is_host = |host: &str| Http::new(host, 80, Api::Isthmus, Plaintext).is_ok();
+    let is_host = |host: &str| Http::new(host, 80, Api::Isthmus, None).is_ok();
     for host in [
         "localhost",
         "mc.llm.svc",

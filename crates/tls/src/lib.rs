@@ -1,13 +1,18 @@
-//! TLS of the ports: whose certificate is served, which clients are let in, and how both change while the program runs.
+//! TLS of the ports: whose certificate is served, which clients are let in; and of the connections that a program makes. All
+//! of it changes with its files while the program runs.
 //!
 //! ```text
 //!  tls.crt, tls.key ─► Pair ────┐
 //!                               ├─► Served (ServerConfig) ◄── Acceptor ◄── TCP connections
 //!  client CA, names ─► Clients ─┘
 //!          ▲ read again each 5 s and on SIGHUP: TlsReload
+//!
+//!  CAs, own tls.crt, tls.key ─► ClientTls (ClientConfig) ◄── who connects
+//!          ▲ likewise: ClientReload
 //! ```
 
 mod accept;
+mod client;
 mod clients;
 mod files;
 mod metrics;
@@ -28,7 +33,8 @@ use rustls::{
 };
 
 pub use accept::{Acceptor, HandshakeError, MaybeTls};
-pub use clients::{ClientCaError, San, SanError};
+pub use client::{ClientFiles, ClientReload, ClientTls, ClientTlsError};
+pub use clients::{CaError, San, SanError};
 pub use files::{TlsError, TlsFiles, TlsReload};
 pub use metrics::{PortTls, TlsMetrics};
 pub use pair::PairError;
