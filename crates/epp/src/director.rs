@@ -36,8 +36,8 @@ mod session;
 
 pub use collector::DirectorCollector;
 use elsewhere::Awaited;
-pub use elsewhere::PickElsewhere;
 pub(crate) use elsewhere::{Asking, ChargeElsewhere, Picking};
+pub use elsewhere::{PickElsewhere, ReplyElsewhere};
 pub use models::ModelMatch;
 pub(crate) use models::Resolved;
 pub(crate) use prefix::{BYTES_PER_TOKEN, Learned};
@@ -109,6 +109,9 @@ pub struct Options {
     pub conformance_headers: bool,
     /// Answers have the scores of all candidates.
     pub emit_scores: bool,
+    /// Where nobody else knows load and caches, what this endpoint picker sent itself counts. False: endpoints are equal
+    /// then.
+    pub own_view: bool,
 }
 
 /// A decision, or the wait for it.
@@ -370,7 +373,9 @@ impl Director {
         let is_inference = query.is_inference;
         let is_cut = is_inference && parsed.is_none() && !query.body.is_empty();
         let models = config.models();
+        let start = self.clock.now();
         let found = self.find_match(&config, query, rng);
+        let ruled = found.is_some().then(|| [start, self.clock.now()]);
         let mut resolved =
             models::resolve(models, matching, head, is_inference, is_cut, parsed, rng)?;
         let found = found.transpose().map_err(LlmError::from)?;
@@ -381,6 +386,7 @@ impl Director {
             resolved.target = Some(Arc::clone(adapter));
         }
         resolved.found = found.map(Box::new);
+        resolved.ruled = ruled;
         resolved.trace_id = trace_id.cloned();
         Ok(resolved)
     }
@@ -447,7 +453,7 @@ impl Director {
             body,
         } = query;
         let target = resolved.target.clone();
-        let llm = filter::prepare(config, resolved, parsed.as_ref(), &body)?;
+        let llm = filter::prepare(config, resolved, parsed.as_ref(), &body, self.clock)?;
         let profile = config.profile_of(llm.as_ref().map(|llm| &llm.found));
         let prefix = match (&parsed, &target) {
             (Some(parsed), Some(target)) if profile.uses_prefix() => {
@@ -545,12 +551,9 @@ impl Director {
     /// Whether no member can ever take the request as things are: then nothing is worth waiting for.
     fn is_hopeless(&self, request: &Request) -> bool {
         let snapshot = self.pool.0.snapshot.load();
-        let has_any = |subset: &Subset| snapshot.has_any(subset);
-        let mut members = snapshot.members().iter();
-        !request.subset.as_ref().is_none_or(has_any)
-            || !request.labels.is_empty()
-                && !snapshot.members().is_empty()
-                && !members.any(|member| request.admits(&member.labels))
+        // To an empty pool some may come, unless the proxy names those that it allows.
+        let may_wait = snapshot.members().is_empty() && request.subset.is_none();
+        !may_wait && !snapshot.has_any_for(request)
     }
 }
 
@@ -583,6 +586,7 @@ impl Default for Options {
             model_match: ModelMatch::Auto,
             conformance_headers: false,
             emit_scores: false,
+            own_view: true,
         }
     }
 }

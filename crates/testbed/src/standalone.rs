@@ -79,6 +79,8 @@ pub struct Setup {
     pub epp_flags: Vec<String>,
     /// A Metadata-Center that the endpoint pickers share, with its state in Redis.
     pub center: bool,
+    /// Flags of the Metadata-Center besides.
+    pub center_flags: Vec<String>,
     /// Changes the endpoint picker's configuration.
     pub configure_epp: fn(&mut Value),
     /// Changes Envoy's configuration.
@@ -203,6 +205,7 @@ impl Setup {
             pickers: 1,
             epp_flags: words("--secure-serving=false"),
             center: false,
+            center_flags: Vec::new(),
             configure_epp: |_| {},
             configure_envoy: |_, _| {},
         }
@@ -320,9 +323,11 @@ impl Setup {
             ports.center_admin,
             local(ports.redis),
         ));
+        let flags = [flags, self.center_flags.clone()].concat();
         let program = isthmus::program("metadata-center")?;
         let service = start("metadata-center", program, flags, files, logs)?;
-        let at = Some(local(ports.center));
+        // Its other port may speak TLS.
+        let at = Some(local(ports.center_admin));
         answers(&service, "metadata-center", at, "/readyz").await?;
         Ok(Center { service, redis })
     }
@@ -394,6 +399,11 @@ impl Standalone {
     /// The Metadata-Center's URL for endpoint pickers.
     pub fn center_url(&self) -> String {
         url(local(self.ports.center))
+    }
+
+    /// The Metadata-Center's URL for `/metrics`.
+    pub fn center_admin_url(&self) -> String {
+        url(local(self.ports.center_admin))
     }
 
     /// The URL of Envoy's own pages.
@@ -553,7 +563,7 @@ impl Standalone {
             program: PathBuf::from("redis"),
             source,
         })?;
-        let at = Some(local(self.ports.center));
+        let at = Some(local(self.ports.center_admin));
         answers(&center.service, "metadata-center", at, "/readyz").await
     }
 
@@ -570,7 +580,10 @@ impl Standalone {
     /// When it does not come up; with the end of its log.
     pub async fn restart_center(&self) -> Result<(), TestbedError> {
         match &self.center {
-            Some(center) => restart(&center.service, "metadata-center", self.ports.center).await,
+            Some(center) => {
+                let port = self.ports.center_admin;
+                restart(&center.service, "metadata-center", port).await
+            }
             None => Ok(()),
         }
     }

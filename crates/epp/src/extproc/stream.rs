@@ -253,7 +253,13 @@ where
     fn picking(&mut self, picking: Picking) {
         match picking {
             Picking::Made(decision) => self.decided(decision),
-            Picking::Asked(asking) => self.asking = Some(asking),
+            Picking::Asked(asking) => {
+                let is_long = asking.is_long();
+                self.asking = Some(asking);
+                if is_long {
+                    self.feed(Input::Queued, self.now());
+                }
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use crate::{
     config::{Config, ConfigMetrics, CurrentConfig, Prefix},
     director::{Director, DirectorCollector, Options, Pool},
     fixtures::mk_member,
-    llm::{AccessLogger, Ended, LlmPick, LlmRequest, PromptFacts, Table},
+    llm::{AccessLogger, AskedElsewhere, Ended, LlmPick, LlmRequest, Phases, PromptFacts, Table},
     spans::SpanMetrics,
     tap::Usage,
 };
@@ -83,6 +83,8 @@ fn mk_llm_request() -> LlmRequest {
         is_streaming: false,
         prefill: None,
         pick: LlmPick::default(),
+        asked: AskedElsewhere::default(),
+        phases: Phases::default(),
     }
 }
 
