@@ -1,11 +1,9 @@
 //! Flags and their variables.
 
-use std::{
-    net::{IpAddr, Ipv4Addr},
-    path::PathBuf,
-};
+use std::net::{IpAddr, Ipv4Addr};
 
 use clap::{Parser, ValueEnum};
+use http_service::CallerArgs;
 use metadata::Limits;
 use process::{ConfigError, LogArgs, Size, Span};
 
@@ -30,7 +28,7 @@ pub struct Args {
     pub state: StateArgs,
     /// Who may call.
     #[command(flatten)]
-    pub tls: TlsArgs,
+    pub callers: CallerArgs,
     /// Logs.
     #[command(flatten)]
     pub log: LogArgs,
@@ -99,23 +97,6 @@ pub struct StateArgs {
     /// Take prompt hashes that are strings of numbers joined by commas, as some clients send; each counts as one number.
     #[arg(long, env)]
     pub accept_joined_hashes: bool,
-}
-
-/// Flags of TLS and tokens.
-#[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Callers")]
-pub struct TlsArgs {
-    /// Directory with tls.crt and tls.key in PEM, to serve --port over TLS. Without it: plaintext. Read again every 5 s and
-    /// on SIGHUP; files that cannot be used change nothing.
-    #[arg(long, env, value_name = "DIR")]
-    pub cert_path: Option<PathBuf>,
-    /// CAs in PEM: callers must have a certificate of one of them. Read again as the certificate is.
-    #[arg(long, env, value_name = "FILE")]
-    pub client_ca_file: Option<PathBuf>,
-    /// Tokens, one on each line: callers of /v1 must send one of them as authorization: Bearer TOKEN. Read again every 5 s
-    /// and on SIGHUP; a file that cannot be used changes nothing.
-    #[arg(long, env, value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
 }
 
 /// Where the state is.

@@ -13,7 +13,7 @@ use std::{
 use histogram::{Histogram, Shape};
 use metadata::{Address, Cluster, Fault, Sizes, Swept};
 use parking_lot::Mutex;
-use prometheus_client::registry::Registry;
+use prometheus_client::{metrics::counter::Counter, registry::Registry};
 use tokio::time::timeout;
 
 use crate::{
@@ -66,7 +66,7 @@ struct Counted {
     engine_errors: AtomicU64,
     resyncs: AtomicU64,
     stale_batches: AtomicU64,
-    refused_connections: AtomicU64,
+    refused_connections: Counter,
     freed: Mutex<Freed>,
     reading: Mutex<Option<Reading>>,
 }
@@ -147,8 +147,8 @@ impl Metrics {
         self.0.resyncs.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn connection_refused(&self) {
-        self.0.refused_connections.fetch_add(1, Relaxed);
+    pub(crate) fn connections_refused(&self) -> &Counter {
+        &self.0.refused_connections
     }
 
     pub(crate) fn swept(&self, swept: &Swept) {
@@ -190,7 +190,7 @@ impl Default for Metrics {
             engine_errors: AtomicU64::new(0),
             resyncs: AtomicU64::new(0),
             stale_batches: AtomicU64::new(0),
-            refused_connections: AtomicU64::new(0),
+            refused_connections: Counter::default(),
             freed: Mutex::default(),
             reading: Mutex::default(),
         }))

@@ -1,31 +1,21 @@
 //! The program: state, ports, tasks, and their end.
 
-mod security;
+use std::{sync::Arc, time::Duration};
 
-use std::{
-    net::SocketAddr, num::NonZeroUsize, sync::Arc, thread::available_parallelism, time::Duration,
-};
-
-use anyhow::{Context, anyhow};
 use axum::{
     Router,
     extract::Request,
     middleware::{Next, from_fn},
 };
+use http_service::{Names, Parts, Security, Server, listen, threads};
 use moment::Clock;
 use process::{ConfigError, Health, Pulse, Shutdown};
 use prometheus_client::registry::Registry;
 use tokio::{
     net::TcpListener,
-    signal::unix::{SignalKind, signal},
-    task::{JoinError, JoinSet},
-    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at},
+    time::{MissedTickBehavior, interval},
 };
-use tokio_stream::wrappers::SignalStream;
-use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-
-use security::Security;
 
 use crate::{
     args::{Args, ListenArgs},
@@ -33,7 +23,6 @@ use crate::{
     memory::Memory,
     metrics::Metrics,
     redis::{Redis, RedisOptions},
-    server::Server,
     service::{Service, Settings},
 };
 
@@ -43,20 +32,17 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// A sweep that takes longer is stuck.
 const SWEEP_LIMIT: Duration = Duration::from_secs(30);
 
-/// After SIGTERM: until nobody sends calls here any more, as endpoints of Services go away with a pod's readiness.
-const LINGER: Duration = Duration::from_secs(5);
-
 /// The part of readiness that the engine is.
 const ENGINE: &str = "engine";
 
-/// The part that drains wait for.
-const SERVER: &str = "server";
-
-/// Parts by name.
-type Tasks = JoinSet<(&'static str, anyhow::Result<()>)>;
+/// As paths and metrics have it.
+const NAMES: Names = Names {
+    program: "metadata-center",
+    metrics: "metadata_center",
+};
 
 /// What the engine does not decide.
-struct Parts {
+struct Made {
     listen: ListenArgs,
     accept_joined_hashes: bool,
     security: Security,
@@ -71,14 +57,6 @@ struct Ports {
     admin: TcpListener,
 }
 
-/// All that runs.
-struct Running {
-    tasks: Tasks,
-    health: Health,
-    stop: CancellationToken,
-    drain_timeout: Duration,
-}
-
 /// Runs the service until `shutdown`.
 ///
 /// # Errors
@@ -87,7 +65,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let Args {
         listen,
         state,
-        tls,
+        callers,
         log: _, // the boundary of the program has used it
     } = args;
     listen.check()?;
@@ -99,8 +77,8 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     };
     let redis = state.redis()?.map(start).transpose()?;
     let mut registry = Registry::default();
-    let security = Security::of(tls, &mut registry)?;
-    let parts = Parts {
+    let security = Security::of(callers, NAMES, &mut registry)?;
+    let made = Made {
         metrics: Metrics::register(&mut registry),
         ports: Ports::open(&listen).await?,
         listen,
@@ -109,19 +87,19 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         registry,
     };
     match redis {
-        None => parts.run(Memory::new(limits, clock), shutdown).await,
-        Some(redis) => parts.run(redis, shutdown).await,
+        None => made.run(Memory::new(limits, clock), shutdown).await,
+        Some(redis) => made.run(redis, shutdown).await,
     }
 }
 
-// === impl Parts ===
+// === impl Made ===
 
-impl Parts {
+impl Made {
     async fn run<E: Engine>(self, engine: E, shutdown: Shutdown) -> anyhow::Result<()> {
         let Self {
             listen,
             accept_joined_hashes,
-            security,
+            mut security,
             ports,
             registry,
             metrics,
@@ -130,31 +108,17 @@ impl Parts {
         let health = Health::new(&[ENGINE]);
         let probes = process::admin::router(Arc::new(registry), health.clone());
         let probes = with_sizes(probes, Arc::clone(&engine), metrics.clone());
-        let stop = CancellationToken::new();
-        let mut tasks = Tasks::new();
+        let mut parts = Parts::new(health.clone(), listen.drain_timeout.0);
         let pulse = health.watch("sweep", SWEEP_LIMIT);
-        tasks.spawn({
-            let (engine, health) = (Arc::clone(&engine), health.clone());
-            let metrics = metrics.clone();
+        parts.spawn("sweep", {
+            let (engine, metrics) = (Arc::clone(&engine), metrics.clone());
             async move {
                 sweep(&*engine, &metrics, &health, &pulse).await;
-                ("sweep", Ok(()))
+                Ok(())
             }
         });
-        // Always, so that SIGHUP ends no program.
-        let (of_certificates, of_tokens) = (hangups()?, hangups()?);
-        if let Some(reload) = security.certificates {
-            tasks.spawn(async {
-                reload.run(of_certificates).await;
-                ("reload of certificates", Ok(()))
-            });
-        }
-        if let Some(file) = security.token_file {
-            tasks.spawn(async {
-                file.run(of_tokens).await;
-                ("reload of tokens", Ok(()))
-            });
-        }
+        security.spawn(&mut parts)?;
+        let refused = metrics.connections_refused().clone();
         let settings = Settings {
             accept_joined_hashes,
             probes: probes.clone(),
@@ -162,29 +126,22 @@ impl Parts {
             tokens: security.tokens,
         };
         let server = Server {
-            service: Service::new(engine, settings),
+            handler: Service::new(engine, settings),
             acceptor: security.acceptor,
-            threads: available_parallelism().unwrap_or(NonZeroUsize::MIN),
+            threads: threads(),
+            refused,
         };
-        let serving = server.serve(ports.calls, stop.clone());
-        tasks.spawn(async { (SERVER, serving.await.map_err(Into::into)) });
-        tasks.spawn(async move {
+        parts.serve("server", server, ports.calls);
+        parts.spawn("admin server", async move {
             // Until the end of the program: a drain is watched.
-            let admin = axum::serve(ports.admin, probes);
-            ("admin server", admin.await.map_err(Into::into))
+            Ok(axum::serve(ports.admin, probes).await?)
         });
         info!(
             port = listen.port,
             admin_port = listen.admin_port,
             "started"
         );
-        let running = Running {
-            tasks,
-            health,
-            stop,
-            drain_timeout: listen.drain_timeout.0,
-        };
-        running.until(shutdown).await
+        parts.until(shutdown).await
     }
 }
 
@@ -192,83 +149,12 @@ impl Parts {
 
 impl Ports {
     async fn open(args: &ListenArgs) -> anyhow::Result<Self> {
-        let open = async |port: u16, flag: &str| {
-            let address = SocketAddr::new(args.host, port);
-            let listener = TcpListener::bind(address).await;
-            listener.with_context(|| format!("cannot listen on {address} ({flag}): is it taken?"))
-        };
+        let ListenArgs { host, .. } = *args;
         Ok(Self {
-            calls: open(args.port, "--port").await?,
-            admin: open(args.admin_port, "--admin-port").await?,
+            calls: listen(host, args.port, "--port").await?,
+            admin: listen(host, args.admin_port, "--admin-port").await?,
         })
     }
-}
-
-// === impl Running ===
-
-impl Running {
-    /// Runs until a part ends, or until `shutdown`.
-    async fn until(mut self, shutdown: Shutdown) -> anyhow::Result<()> {
-        tokio::select! {
-            Some(ended) = self.tasks.join_next() => {
-                let error = unexpected(ended);
-                self.health.fail(error.to_string());
-                return Err(error);
-            }
-            () = shutdown.drain.cancelled() => {}
-        }
-        tokio::select! {
-            result = self.drain() => result,
-            () = shutdown.now.cancelled() => {
-                warn!("ended at once: calls in progress are cut");
-                Ok(())
-            }
-        }
-    }
-
-    /// Not ready, then no new calls, then the end.
-    async fn drain(&mut self) -> anyhow::Result<()> {
-        let (start, limit) = (Instant::now(), self.drain_timeout);
-        let linger = LINGER.min(limit / 2);
-        self.health.drain();
-        info!(timeout = ?limit, served_for = ?linger, "draining: not ready any more");
-        sleep_until(start + linger).await;
-        self.stop.cancel();
-        if let Ok(result) = timeout_at(start + limit, self.served()).await {
-            return result;
-        }
-        warn!("the drain timeout is over: calls in progress are cut");
-        Ok(())
-    }
-
-    /// Waits for the end of the server. Another part that ends first is an error, but cuts no call.
-    async fn served(&mut self) -> anyhow::Result<()> {
-        let mut result = Ok(());
-        while let Some(ended) = self.tasks.join_next().await {
-            match ended {
-                Ok((SERVER, served)) => return result.and(served.context(SERVER)),
-                ended => {
-                    let error = unexpected(ended);
-                    warn!(%error, "still draining");
-                    result = result.and(Err(error));
-                }
-            }
-        }
-        result
-    }
-}
-
-fn unexpected(ended: Result<(&'static str, anyhow::Result<()>), JoinError>) -> anyhow::Error {
-    match ended {
-        Ok((part, Ok(()))) => anyhow!("the {part} ended"),
-        Ok((part, Err(error))) => error.context(format!("the {part} ended")),
-        Err(error) => anyhow!("a part died: {error}"),
-    }
-}
-
-fn hangups() -> anyhow::Result<SignalStream> {
-    let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
-    Ok(SignalStream::new(hangups))
 }
 
 /// Looks how large the state is before each page of metrics.

@@ -1,7 +1,6 @@
 //! From a request to its reply, whatever the connection.
 
 use std::{
-    convert::Infallible,
     fmt,
     panic::AssertUnwindSafe,
     sync::{
@@ -15,7 +14,8 @@ use axum::Router;
 use bytes::Bytes;
 use futures::FutureExt;
 use http::{HeaderValue, Method, Request, Version, header, request::Parts};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Full};
+use http_service::{Bodies, BodyError, BodyLimits, Connection, Handler, Tokens};
 use hyper::body::{Body, Incoming};
 use metadata::Fault;
 use tokio::{
@@ -27,7 +27,6 @@ use tower::ServiceExt;
 use tracing::{debug, error};
 
 use crate::{
-    body::Bodies,
     call::{self, Accepts},
     engine::{BootId, Engine},
     metrics::Metrics,
@@ -35,12 +34,19 @@ use crate::{
     query::Query,
     reply::{Reply, X_METADATA_BOOT, document, page, refusal, success},
     route::{self, Call, Found},
-    token::Tokens,
     trace_id::{TraceId, X_TRACE_ID},
 };
 
 /// For one request, from its head to its reply. Callers wait for 500 ms at most.
 const DEADLINE: Duration = Duration::from_secs(2);
+
+/// The largest body: a batch of 256 changes takes some 40 KiB, a prompt of 8192 chunks 170 KiB, a full batch of 20,000
+/// charges 2 MiB.
+const BODIES: BodyLimits = BodyLimits {
+    max: 4 << 20,
+    small: 16 << 10,
+    together: 64 << 20,
+};
 
 /// The service without its port. Cheap to clone.
 pub struct Service<E>(Arc<Inner<E>>);
@@ -71,7 +77,8 @@ struct Inner<E> {
 }
 
 /// The service for one connection, so that its requests share nothing that changes with those of others.
-pub(crate) struct OneConnection<E> {
+#[derive(Debug)]
+pub struct OneConnection<E> {
     service: Service<E>,
     boot: (BootId, HeaderValue),
 }
@@ -94,26 +101,25 @@ impl<E: Engine> Service<E> {
             metrics,
             tokens,
             aside: Handle::current(),
-            bodies: Bodies::new(),
+            bodies: Bodies::new(BODIES),
             closing: AtomicBool::new(false),
         }))
     }
+}
 
-    /// From now on calls are refused: it ends.
-    pub(crate) fn close(&self) {
-        self.0.closing.store(true, Ordering::Relaxed);
-    }
+impl<E: Engine> Handler for Service<E> {
+    type Connection = OneConnection<E>;
 
-    pub(crate) fn metrics(&self) -> &Metrics {
-        &self.0.metrics
-    }
-
-    pub(crate) fn connection(&self) -> OneConnection<E> {
+    fn connection(&self) -> OneConnection<E> {
         let boot = self.0.engine.boot();
         OneConnection {
             service: self.clone(),
             boot: (boot, header_of(boot)),
         }
+    }
+
+    fn close(&self) {
+        self.0.closing.store(true, Ordering::Relaxed);
     }
 }
 
@@ -131,9 +137,10 @@ impl<E> fmt::Debug for Service<E> {
 
 // === impl OneConnection ===
 
-impl<E: Engine> OneConnection<E> {
-    /// Never fails: what goes wrong is in the reply.
-    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Result<Reply, Infallible> {
+impl<E: Engine> Connection for OneConnection<E> {
+    type Body = Full<Bytes>;
+
+    async fn answer(&self, request: Request<Incoming>) -> Reply {
         let begun = Instant::now();
         let deadline = begun + DEADLINE;
         let (head, body) = request.into_parts();
@@ -167,9 +174,11 @@ impl<E: Engine> OneConnection<E> {
         headers.insert(X_TRACE_ID, trace_id.to_header());
         headers.insert(X_METADATA_BOOT, self.boot());
         route.replied(reply.status(), begun.elapsed());
-        Ok(reply)
+        reply
     }
+}
 
+impl<E: Engine> OneConnection<E> {
     async fn reply(
         &self,
         head: &Parts,
@@ -187,7 +196,9 @@ impl<E: Engine> OneConnection<E> {
             Call::OpenApi => return Ok(document(DOCUMENT)),
             _ => {
                 if let Some(tokens) = &service.tokens {
-                    tokens.check(&head.headers)?;
+                    tokens
+                        .check(&head.headers)
+                        .map_err(|_| Fault::Unauthorized)?;
                 }
                 if service.closing.load(Ordering::Relaxed) {
                     return Err(Fault::ShuttingDown);
@@ -197,7 +208,7 @@ impl<E: Engine> OneConnection<E> {
                     None
                 } else {
                     let reading = timeout_at(deadline, service.bodies.read(body)).await;
-                    Some(reading.map_err(|_| late_body())??)
+                    Some(reading.map_err(|_| late_body())?.map_err(of_body)?)
                 };
                 let empty = Bytes::new();
                 let body = whole.as_ref().map_or(&empty, |whole| &whole.bytes);
@@ -254,6 +265,13 @@ fn ends_connection(fault: &Fault, has_body: bool) -> bool {
         Fault::TooLarge { .. } | Fault::ShuttingDown => true,
         Fault::NotFound(_) | Fault::Method { .. } | Fault::Unauthorized => has_body,
         _ => *fault == late_body(),
+    }
+}
+
+fn of_body(error: BodyError) -> Fault {
+    match error {
+        BodyError::TooLarge { limit } => Fault::TooLarge { limit },
+        BodyError::Broken => Fault::invalid("body", "it ended early"),
     }
 }
 

@@ -15,6 +15,7 @@ use metadata::{
 use metadata_center::{Engine, Memory, Server, Service};
 use metadata_client::{Api, Asked, Charges, Client, Degraded, Http, Settings, TaskDied, Trace};
 use moment::Clock;
+use prometheus_client::metrics::counter::Counter;
 use tls::Acceptor;
 use tokio::{
     net::TcpListener,
@@ -80,9 +81,10 @@ impl Served {
         let address = listener.local_addr().unwrap();
         let engine = Arc::new(Memory::new(Limits::default(), Clock::start()));
         let server = Server {
-            service: Service::new(Arc::clone(&engine), metadata_center::Settings::default()),
+            handler: Service::new(Arc::clone(&engine), metadata_center::Settings::default()),
             acceptor: Acceptor::plaintext(),
             threads: NonZeroUsize::MIN,
+            refused: Counter::default(),
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {

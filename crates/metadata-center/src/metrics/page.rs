@@ -42,7 +42,7 @@ impl Collector for Page {
             (
                 "metadata_center_refused_connections",
                 "Connections over the limit of 10000",
-                &counted.refused_connections,
+                counted.refused_connections.inner(),
             ),
         ];
         for (name, help, counter) in counters {

@@ -1,8 +1,11 @@
+use std::net::SocketAddr;
+
 use clap::Parser;
 use metadata::Limits;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    task::JoinSet,
     time::timeout,
 };
 
@@ -23,7 +26,9 @@ struct Program {
 impl Program {
     async fn start(drain_timeout: &str) -> Self {
         let flags = ["metadata-center", "--drain-timeout", drain_timeout];
-        let Args { listen, tls, .. } = Args::try_parse_from(flags).unwrap();
+        let Args {
+            listen, callers, ..
+        } = Args::try_parse_from(flags).unwrap();
         let open = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
         let ports = Ports {
             calls: open().await,
@@ -31,8 +36,8 @@ impl Program {
         };
         let (calls, admin) = (ports.calls.local_addr(), ports.admin.local_addr());
         let mut registry = Registry::default();
-        let security = Security::of(tls, &mut registry).unwrap();
-        let parts = Parts {
+        let security = Security::of(callers, NAMES, &mut registry).unwrap();
+        let made = Made {
             listen,
             accept_joined_hashes: false,
             security,
@@ -43,7 +48,7 @@ impl Program {
         let engine = Memory::new(Limits::default(), Clock::start());
         let shutdown = Shutdown::manual();
         let mut tasks = JoinSet::new();
-        tasks.spawn(parts.run(engine, shutdown.clone()));
+        tasks.spawn(made.run(engine, shutdown.clone()));
         let program = Self {
             calls: calls.unwrap(),
             admin: admin.unwrap(),

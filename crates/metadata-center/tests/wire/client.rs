@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr, num::NonZeroUsize, sync::Arc, 
 use metadata::Limits;
 use metadata_center::{Acceptor, Engine, Memory, Server, Service, Settings};
 use moment::Clock;
+use prometheus_client::metrics::counter::Counter;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -55,9 +56,10 @@ impl Served {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = Server {
-            service: Service::new(Arc::new(engine), settings),
+            handler: Service::new(Arc::new(engine), settings),
             acceptor,
             threads: NonZeroUsize::new(2).unwrap(),
+            refused: Counter::default(),
         };
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();

@@ -1,9 +1,18 @@
-use metadata::Limits;
-use moment::Clock;
+use http_body_util::Full;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
-use crate::{memory::Memory, service::Settings};
+
+/// Answers all with nothing.
+struct Empty;
+
+impl Connection for Empty {
+    type Body = Full<Bytes>;
+
+    async fn answer(&self, _: Request<Incoming>) -> Response<Self::Body> {
+        Response::default()
+    }
+}
 
 async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -21,7 +30,6 @@ async fn a_connection_over_the_limit_is_closed_and_there_is_room_once_another_en
             live: Live::default(),
         }],
         most: 1,
-        metrics: Metrics::default(),
         refused: Refused::default(),
     };
     let mut hand = async || {
@@ -41,8 +49,6 @@ async fn a_connection_over_the_limit_is_closed_and_there_is_room_once_another_en
 
 /// When the server closed a connection on which so much was sent, by the paused clock.
 async fn closed_after(sent: &[u8], read: usize) -> Duration {
-    let engine = Arc::new(Memory::new(Limits::default(), Clock::start()));
-    let service = Service::new(engine, Settings::default()).connection();
     let (mut client, server) = pair().await;
     let begun = Instant::now();
     let (http, stop) = (http(), CancellationToken::new());
@@ -51,7 +57,7 @@ async fn closed_after(sent: &[u8], read: usize) -> Duration {
         client.read_exact(&mut vec![0; read]).await.unwrap();
         client.read_to_end(&mut Vec::new()).await
     };
-    let serving = serve_connection(&http, MaybeTls::Plain(server), service, stop);
+    let serving = serve_connection(&http, MaybeTls::Plain(server), Empty, stop);
     let ((), left) = tokio::join!(serving, using);
     left.unwrap();
     begun.elapsed()
@@ -61,8 +67,8 @@ async fn closed_after(sent: &[u8], read: usize) -> Duration {
 async fn a_connection_without_a_request_is_closed_after_some_minutes() {
     for (sent, read) in [
         ("", 0),
-        ("GET /v1/clusters HTTP/1.1\r\nhost: x\r\n", 0),
-        ("GET /v1/clusters HTTP/1.1\r\nhost: x\r\n\r\n", 12),
+        ("GET / HTTP/1.1\r\nhost: x\r\n", 0),
+        ("GET / HTTP/1.1\r\nhost: x\r\n\r\n", 12),
     ] {
         let after = closed_after(sent.as_bytes(), read).await;
         assert!(

@@ -5,16 +5,29 @@ use prometheus_client::registry::Registry;
 use tls::{Acceptor, Alpn, TlsError, TlsFiles, TlsMetrics, TlsReload, TlsVersion};
 
 use crate::{
-    args::TlsArgs,
+    args::CallerArgs,
+    parts::{Parts, hangups},
     token::{TokenFile, Tokens},
 };
 
 /// Who may call, and what keeps that up to date.
-pub(super) struct Security {
-    pub(super) acceptor: Acceptor,
-    pub(super) certificates: Option<TlsReload>,
-    pub(super) tokens: Option<Tokens>,
-    pub(super) token_file: Option<TokenFile>,
+#[derive(Debug)]
+pub struct Security {
+    /// With TLS or without.
+    pub acceptor: Acceptor,
+    /// What callers must send, if anything.
+    pub tokens: Option<Tokens>,
+    certificates: Option<TlsReload>,
+    token_file: Option<TokenFile>,
+}
+
+/// How a program and its parts are named.
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    /// In paths of examples: `metadata-center`.
+    pub program: &'static str,
+    /// Before the names of its metrics: `metadata_center`.
+    pub metrics: &'static str,
 }
 
 // === impl Security ===
@@ -24,8 +37,13 @@ impl Security {
     ///
     /// # Errors
     /// For flags that contradict each other, and files that cannot be used.
-    pub(super) fn of(args: TlsArgs, registry: &mut Registry) -> Result<Self, ConfigError> {
-        let TlsArgs {
+    pub fn of(
+        args: CallerArgs,
+        names: Names,
+        registry: &mut Registry,
+    ) -> Result<Self, ConfigError> {
+        let in_etc = |rest: &str| format!("/etc/{}/{rest}", names.program);
+        let CallerArgs {
             cert_path,
             client_ca_file,
             token_file,
@@ -36,7 +54,11 @@ impl Security {
                 return Err(ConfigError::new(
                     format!("--client-ca-file {} without --cert-path", path.display()),
                     "both: without TLS no client can be verified",
-                    "--cert-path /etc/metadata-center/tls --client-ca-file /etc/metadata-center/clients/ca.crt",
+                    format!(
+                        "--cert-path {} --client-ca-file {}",
+                        in_etc("tls"),
+                        in_etc("clients/ca.crt")
+                    ),
                 ));
             }
             (cert_dir, client_ca) => {
@@ -47,9 +69,9 @@ impl Security {
                     min_version: TlsVersion::Tls12,
                     alpn: Alpn::Http,
                 };
-                let metrics = TlsMetrics::register(registry, "metadata_center");
+                let metrics = TlsMetrics::register(registry, names.metrics);
                 let begun = files.clone().begin(metrics.port("http"));
-                let (acceptor, reload) = begun.map_err(|error| refused(&files, &error))?;
+                let (acceptor, reload) = begun.map_err(|error| refused(&files, &error, in_etc))?;
                 (acceptor, Some(reload))
             }
         };
@@ -59,41 +81,62 @@ impl Security {
                 ConfigError::new(
                     format!("{value}: {error}"),
                     "a file of tokens, one on each line, of at most 64 KiB",
-                    "--token-file /etc/metadata-center/token",
+                    format!("--token-file {}", in_etc("token")),
                 )
             })
         });
         let (tokens, token_file) = token_file.transpose()?.unzip();
         Ok(Self {
             acceptor,
-            certificates,
             tokens,
+            certificates,
             token_file,
         })
+    }
+
+    /// Starts what reads the files again.
+    ///
+    /// # Errors
+    /// When the process can take no signals.
+    pub fn spawn(&mut self, parts: &mut Parts) -> anyhow::Result<()> {
+        let (of_certificates, of_tokens) = (hangups()?, hangups()?);
+        if let Some(reload) = self.certificates.take() {
+            parts.spawn("reload of certificates", async {
+                reload.run(of_certificates).await;
+                Ok(())
+            });
+        }
+        if let Some(file) = self.token_file.take() {
+            parts.spawn("reload of tokens", async {
+                file.run(of_tokens).await;
+                Ok(())
+            });
+        }
+        Ok(())
     }
 }
 
 /// The error that ends the program for what a file holds.
-fn refused(files: &TlsFiles, error: &TlsError) -> ConfigError {
+fn refused(files: &TlsFiles, error: &TlsError, in_etc: impl Fn(&str) -> String) -> ConfigError {
     let (flag, path, expected, example) = match error {
         TlsError::ClientCa(_) => (
             "--client-ca-file",
             &files.client_ca,
             "a file of CA certificates in PEM, of at most 1 MiB",
-            "/etc/metadata-center/clients/ca.crt",
+            "clients/ca.crt",
         ),
         TlsError::Pair(_) | TlsError::Unusable(_) => (
             "--cert-path",
             &files.cert_dir,
             "a directory with tls.crt and tls.key in PEM",
-            "/etc/metadata-center/tls",
+            "tls",
         ),
     };
     let path = path.as_deref().unwrap_or_else(|| "".as_ref()).display();
     ConfigError::new(
         format!("{flag} {path}: {error}"),
         expected,
-        format!("{flag} {example}"),
+        format!("{flag} {}", in_etc(example)),
     )
 }
 
@@ -105,7 +148,17 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::args::Args;
+
+    const NAMES: Names = Names {
+        program: "metadata-center",
+        metrics: "metadata_center",
+    };
+
+    #[derive(Debug, Parser)]
+    struct Args {
+        #[command(flatten)]
+        callers: CallerArgs,
+    }
 
     #[rstest]
     #[case(&["--client-ca-file", "/none"], "--client-ca-file /none without --cert-path: ")]
@@ -120,7 +173,7 @@ mod tests {
         let dir = dir.path().to_str().unwrap();
         let flags = flags.iter().map(|flag| flag.replace("DIR", dir));
         let args = Args::try_parse_from(["metadata-center".to_owned()].into_iter().chain(flags));
-        let security = Security::of(args.unwrap().tls, &mut Registry::default());
+        let security = Security::of(args.unwrap().callers, NAMES, &mut Registry::default());
         let error = security.map(|_| ()).unwrap_err().to_string();
         assert!(error.contains(said), "{error}");
     }

@@ -3,58 +3,86 @@
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Body;
-use metadata::Fault;
 use tokio::sync::{Semaphore, SemaphorePermit};
-
-/// Largest body: a batch of 256 changes takes some 40 KiB, a prompt of 8192 chunks 170 KiB, a full batch of 20,000
-/// charges 2 MiB.
-pub(crate) const MAX_BODY: usize = 4 << 20;
-
-/// A body of up to so many bytes is read without asking: 160 MiB for the most connections that there can be.
-const SMALL: usize = 16 << 10;
-
-/// Larger ones hold at most so much together: 16 of the largest. Further ones wait.
-const LARGE_BYTES: usize = 64 << 20;
 
 /// What a permit stands for.
 const UNIT: usize = 1 << 10;
 
 /// Memory for bodies that are being read or handled.
 #[derive(Debug)]
-pub(crate) struct Bodies(Semaphore);
+pub struct Bodies {
+    limits: BodyLimits,
+    large: Semaphore,
+}
+
+/// How much bodies may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BodyLimits {
+    /// Bytes of the largest body.
+    pub max: usize,
+    /// A body of up to so many bytes is read without asking: for the most connections that there can be (10,000), that is
+    /// the bound.
+    pub small: usize,
+    /// Larger ones hold at most so many bytes together, at least one of the largest. Further ones wait.
+    pub together: usize,
+}
 
 /// A whole body. Its memory is given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Whole<'a> {
-    pub(crate) bytes: Bytes,
+pub struct Whole<'a> {
+    /// What was sent.
+    pub bytes: Bytes,
     _permit: Option<SemaphorePermit<'a>>,
+}
+
+/// Why a body was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BodyError {
+    /// It is too large; the rest of it is not read.
+    #[error("the body has more than {limit} bytes")]
+    TooLarge {
+        /// Most bytes.
+        limit: usize,
+    },
+    /// The caller left in the middle of it.
+    #[error("the body ended early")]
+    Broken,
 }
 
 // === impl Bodies ===
 
 impl Bodies {
-    pub(crate) fn new() -> Self {
-        Self(Semaphore::new(LARGE_BYTES / UNIT))
+    /// Memory within these limits.
+    pub fn new(limits: BodyLimits) -> Self {
+        let together = limits.together.max(limits.max);
+        Self {
+            limits,
+            large: Semaphore::new((together / UNIT).min(Semaphore::MAX_PERMITS)),
+        }
     }
 
     /// Reads a body to its end. One that says that it is too large is not read at all.
-    pub(crate) async fn read<B>(&self, mut body: B) -> Result<Whole<'_>, Fault>
+    ///
+    /// # Errors
+    /// When it is too large, or ends early.
+    pub async fn read<B>(&self, mut body: B) -> Result<Whole<'_>, BodyError>
     where
         B: Body<Data = Bytes> + Unpin,
     {
+        let BodyLimits { max, small, .. } = self.limits;
         let said = match body.size_hint().upper() {
-            Some(said) => Some(usize::try_from(said).map_err(|_| too_large())?),
+            Some(said) => Some(usize::try_from(said).map_err(|_| self.too_large())?),
             None => None,
         };
         let mut permit = match said {
-            Some(size) if size > MAX_BODY => return Err(too_large()),
-            Some(size) if size > SMALL => Some(self.permit(size).await?),
+            Some(size) if size > max => return Err(self.too_large()),
+            Some(size) if size > small => self.permit(size).await,
             _ => None,
         };
         let mut first = Bytes::new();
         let mut rest = BytesMut::new();
         while let Some(frame) = body.frame().await {
-            let broken = |_| Fault::invalid("body", "it ended early");
+            let broken = |_| BodyError::Broken;
             let Ok(data) = frame.map_err(broken)?.into_data() else {
                 continue; // trailers
             };
@@ -70,12 +98,12 @@ impl Bodies {
                 rest.extend_from_slice(&first);
             }
             let size = rest.len() + data.len();
-            if size > MAX_BODY {
-                return Err(too_large());
+            if size > max {
+                return Err(self.too_large());
             }
-            if size > SMALL && permit.is_none() {
+            if size > small && permit.is_none() {
                 // How large it becomes is not known.
-                permit = Some(self.permit(MAX_BODY).await?);
+                permit = self.permit(max).await;
             }
             rest.extend_from_slice(&data);
         }
@@ -90,16 +118,16 @@ impl Bodies {
         })
     }
 
-    async fn permit(&self, size: usize) -> Result<SemaphorePermit<'_>, Fault> {
+    /// None: never, as the semaphore is not closed.
+    async fn permit(&self, size: usize) -> Option<SemaphorePermit<'_>> {
         let units = u32::try_from(size.div_ceil(UNIT)).unwrap_or(u32::MAX);
-        // It is never closed.
-        let permit = self.0.acquire_many(units).await;
-        permit.map_err(|_| Fault::Internal)
+        self.large.acquire_many(units).await.ok()
     }
-}
 
-fn too_large() -> Fault {
-    Fault::TooLarge { limit: MAX_BODY }
+    fn too_large(&self) -> BodyError {
+        let limit = self.limits.max;
+        BodyError::TooLarge { limit }
+    }
 }
 
 #[cfg(test)]
@@ -112,6 +140,12 @@ mod tests {
 
     use super::*;
 
+    const LIMITS: BodyLimits = BodyLimits {
+        max: 4 << 20,
+        small: 16 << 10,
+        together: 64 << 20,
+    };
+
     static MIB: [u8; 1 << 20] = [b' '; 1 << 20];
 
     fn of(size: usize) -> Full<Bytes> {
@@ -120,18 +154,18 @@ mod tests {
 
     #[test]
     fn large_bodies_wait_for_each_other_and_small_ones_for_nobody() {
-        let bodies = Bodies::new();
+        let bodies = Bodies::new(LIMITS);
         let read = |size| bodies.read(of(size)).now_or_never();
-        let mut held: Vec<_> = (0..16).map(|_| read(MAX_BODY).expect("room")).collect();
-        assert!(read(SMALL + 1).is_none());
-        assert!(matches!(read(SMALL), Some(Ok(_))));
+        let mut held: Vec<_> = (0..16).map(|_| read(LIMITS.max).expect("room")).collect();
+        assert!(read(LIMITS.small + 1).is_none());
+        assert!(matches!(read(LIMITS.small), Some(Ok(_))));
         held.pop();
-        assert!(matches!(read(SMALL + 1), Some(Ok(_))));
+        assert!(matches!(read(LIMITS.small + 1), Some(Ok(_))));
     }
 
     #[test]
     fn chunks_become_one_body_and_may_not_become_too_much() {
-        let bodies = Bodies::new();
+        let bodies = Bodies::new(LIMITS);
         let read = |chunks: Vec<&'static [u8]>| {
             let frame = |chunk| Ok::<_, Infallible>(Frame::data(Bytes::from_static(chunk)));
             let chunks = StreamBody::new(stream::iter(chunks.into_iter().map(frame)));
@@ -143,7 +177,10 @@ mod tests {
             Ok(Bytes::from_static(b"abcd"))
         );
         assert_eq!(read(vec![]), Ok(Bytes::new()));
-        assert_eq!(read(vec![&MIB, &MIB, &MIB, &MIB, b"x"]), Err(too_large()));
-        assert_eq!(read(vec![&MIB; 4]).map(|it| it.len()), Ok(MAX_BODY));
+        assert_eq!(
+            read(vec![&MIB, &MIB, &MIB, &MIB, b"x"]),
+            Err(BodyError::TooLarge { limit: LIMITS.max })
+        );
+        assert_eq!(read(vec![&MIB; 4]).map(|it| it.len()), Ok(LIMITS.max));
     }
 }

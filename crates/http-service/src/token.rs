@@ -5,7 +5,6 @@ use std::{fmt, path::PathBuf, sync::Arc};
 use arc_swap::ArcSwap;
 use futures::Stream;
 use http::{HeaderMap, header};
-use metadata::Fault;
 use reread::{Content, read_at_most, reread};
 use subtle::ConstantTimeEq;
 use tracing::{error, info};
@@ -17,20 +16,28 @@ const MAX_BYTES: usize = 64 << 10;
 #[derive(Clone)]
 pub struct Tokens(Arc<ArcSwap<Vec<String>>>);
 
+/// No token was sent, or none that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the call has no token, or an unknown one")]
+pub struct Unauthorized;
+
 /// Why a file cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum TokenError {
+pub enum TokenError {
+    /// It cannot be read.
     #[error("{0}")]
     Read(String),
+    /// It holds blank lines only.
     #[error("there is no token in it")]
     Empty,
+    /// A line of it, counted from 1, can be no token.
     #[error("line {0} has other characters than visible ASCII")]
     Characters(usize),
 }
 
 /// Keeps tokens up to date with their file.
 #[derive(Debug)]
-pub(crate) struct TokenFile {
+pub struct TokenFile {
     path: PathBuf,
     last: Reading,
     tokens: Tokens,
@@ -47,19 +54,21 @@ impl Tokens {
         Self(Arc::new(ArcSwap::from_pointee(tokens)))
     }
 
+    /// Whether the call may go on.
+    ///
     /// # Errors
-    /// [`Fault::Unauthorized`] unless the request has one of them.
-    pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), Fault> {
+    /// Unless the request has one of them.
+    pub fn check(&self, headers: &HeaderMap) -> Result<(), Unauthorized> {
         let sent = headers.get(header::AUTHORIZATION);
         let sent = sent.and_then(|value| value.to_str().ok()?.split_once(' '));
         let Some((_, token)) = sent.filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer")) else {
-            return Err(Fault::Unauthorized);
+            return Err(Unauthorized);
         };
         let is_it = |known: &String| bool::from(known.as_bytes().ct_eq(token.trim().as_bytes()));
         if self.0.load().iter().any(is_it) {
             Ok(())
         } else {
-            Err(Fault::Unauthorized)
+            Err(Unauthorized)
         }
     }
 }
@@ -74,7 +83,10 @@ impl fmt::Debug for Tokens {
 
 impl TokenFile {
     /// Reads the file for the first time.
-    pub(crate) fn begin(path: PathBuf) -> Result<(Tokens, Self), TokenError> {
+    ///
+    /// # Errors
+    /// When it cannot be used.
+    pub fn begin(path: PathBuf) -> Result<(Tokens, Self), TokenError> {
         let last = Reading(read_at_most(&path, MAX_BYTES));
         let tokens = Tokens::new(last.parse()?);
         let file = Self {
@@ -86,7 +98,7 @@ impl TokenFile {
     }
 
     /// Reads it every 5 s and at each of `hangups`. Never returns.
-    pub(crate) async fn run(mut self, hangups: impl Stream<Item = ()> + Unpin) {
+    pub async fn run(mut self, hangups: impl Stream<Item = ()> + Unpin) {
         let path = self.path.clone();
         let read = move || Reading(read_at_most(&path, MAX_BYTES));
         reread(read, hangups, |reading, _| self.judge(reading)).await;
@@ -171,7 +183,7 @@ mod tests {
         ] {
             assert!(!lets(&tokens, sent), "{sent}");
         }
-        assert_eq!(tokens.check(&HeaderMap::new()), Err(Fault::Unauthorized));
+        assert_eq!(tokens.check(&HeaderMap::new()), Err(Unauthorized));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The port: connections, handed out to threads.
 //!
 //! ```text
-//!  listener ─ accept ─► Turns ─┬─ queue ─► thread: connection ─► HTTP/1.1 or h2c ─► Service ─► Engine
+//!  listener ─ accept ─► Turns ─┬─ queue ─► thread: connection ─► TLS or not ─► HTTP/1.1 or HTTP/2 ─► Handler
 //!                              └─ queue ─► thread: …
 //! ```
 //!
@@ -9,6 +9,7 @@
 
 use std::{
     convert::Infallible,
+    error::Error,
     io,
     net::TcpStream as StdTcpStream,
     num::NonZeroUsize,
@@ -20,14 +21,19 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
-use http::Request;
-use hyper::{body::Incoming, service::service_fn};
+use http::{Request, Response};
+use hyper::{
+    body::{Body, Incoming},
+    service::service_fn,
+};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     server::conn::auto::Builder,
 };
 use process::{OwnThread, Panicked};
+use prometheus_client::metrics::counter::Counter;
 use tls::{Acceptor, MaybeTls};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -37,13 +43,6 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
-
-use crate::{
-    engine::Engine,
-    metrics::Metrics,
-    reply::Reply,
-    service::{OneConnection, Service},
-};
 
 /// Some 16 KiB each while they are idle: 160 MB.
 const MAX_CONNECTIONS: usize = 10_000;
@@ -57,10 +56,11 @@ const LAST_REFUSALS: Duration = Duration::from_millis(500);
 /// For a connection that is to end: for the requests in progress and what is left of their replies.
 const LAST_REPLIES: Duration = Duration::from_secs(5);
 
-/// The head of a request: names and ids take less than 1 KiB.
+/// The head of a request; those between our own programs take less than 1 KiB.
 const MAX_HEAD: usize = 64 << 10;
 
-/// Requests at once on one connection of HTTP/2: an endpoint picker has 64 shards on two.
+/// Requests at once on one connection of HTTP/2. The most that come are from an endpoint picker that writes to a
+/// Metadata-Center: 64 shards on two connections.
 const MAX_STREAMS: u32 = 256;
 
 /// h2's own limit of 20 turns a burst of calls that were given up into a GOAWAY for all calls of a client.
@@ -72,15 +72,41 @@ const QUEUE: usize = 16;
 /// After an error of the listener that is none of a connection: files of the process have run out, and may be free again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The port that calls come to.
+/// Answers the requests of a port.
+pub trait Handler: Clone + Send + Sync + 'static {
+    /// Answers those of one connection.
+    type Connection: Connection;
+
+    /// For one connection, so that its requests share nothing that changes with those of others.
+    fn connection(&self) -> Self::Connection;
+
+    /// From now on requests are to be refused: the port is about to close. Connections get no new ones.
+    fn close(&self);
+}
+
+/// Answers the requests of a connection.
+pub trait Connection: Send + Sync + 'static {
+    /// What is sent.
+    type Body: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static;
+
+    /// Never fails: what goes wrong is in the response. Dropped when the client gives up.
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Response<Self::Body>> + Send;
+}
+
+/// The port that requests come to.
 #[derive(Debug)]
-pub struct Server<E> {
+pub struct Server<H> {
     /// Answers them.
-    pub service: Service<E>,
+    pub handler: H,
     /// With TLS or without.
     pub acceptor: Acceptor,
-    /// Threads that connections are handed out to.
+    /// Threads that connections are handed out to, each with a runtime of its own.
     pub threads: NonZeroUsize,
+    /// Connections that were closed at once: there are too many.
+    pub refused: Counter,
 }
 
 /// Why the port is served no more.
@@ -102,14 +128,13 @@ struct Turns {
     places: Vec<Place>,
     /// Connections of all places.
     most: usize,
-    metrics: Metrics,
     refused: Refused,
 }
 
 /// Connections over the limit, reported once a second.
 #[derive(Default)]
 struct Refused {
-    count: u64,
+    count: Counter,
     reported: Option<Instant>,
 }
 
@@ -143,7 +168,7 @@ struct InProgress<'a>(&'a Activity);
 
 // === impl Server ===
 
-impl<E: Engine> Server<E> {
+impl<H: Handler> Server<H> {
     /// Serves until `stop`; then takes no new connection or request, and returns when the last one ended. Dropping the
     /// future ends all at once.
     ///
@@ -155,18 +180,19 @@ impl<E: Engine> Server<E> {
         stop: CancellationToken,
     ) -> Result<(), ServeError> {
         let Self {
-            service,
+            handler,
             acceptor,
             threads,
+            refused,
         } = self;
         let mut running = FuturesUnordered::new();
         let mut places = Vec::new();
         for index in 0..threads.get() {
             let (queue, accepted) = mpsc::channel(QUEUE);
             // Of its own: connections of a thread do not share it with those of others.
-            let (service, stop) = (service.clone(), stop.child_token());
+            let (handler, stop) = (handler.clone(), stop.child_token());
             let acceptor = acceptor.clone();
-            let serve = move || serve_queue(service, acceptor, accepted, stop);
+            let serve = move || serve_queue(handler, acceptor, accepted, stop);
             let thread = OwnThread::start(&format!("http-{index}"), serve);
             running.push(thread.map_err(ServeError::Thread)?.output());
             let live = Live::default();
@@ -175,8 +201,10 @@ impl<E: Engine> Server<E> {
         let turns = Turns {
             places,
             most: MAX_CONNECTIONS,
-            metrics: service.metrics().clone(),
-            refused: Refused::default(),
+            refused: Refused {
+                count: refused,
+                reported: None,
+            },
         };
         let mut handing_out = pin!(turns.hand_out(listener, stop.clone()));
         tokio::select! {
@@ -188,7 +216,7 @@ impl<E: Engine> Server<E> {
                 return Err(ServeError::Ended);
             }
         }
-        service.close();
+        handler.close();
         let ended = async {
             let mut result = Ok(());
             while let Some(ended) = running.next().await {
@@ -228,7 +256,6 @@ impl Turns {
     async fn hand(&mut self, tcp: TcpStream) {
         let live = |place: &Place| Live::strong_count(&place.live) - 1;
         if self.places.iter().map(live).sum::<usize>() >= self.most {
-            self.metrics.connection_refused();
             self.refused.report(self.most);
             return;
         }
@@ -249,14 +276,14 @@ impl Turns {
 
 impl Refused {
     fn report(&mut self, most: usize) {
-        self.count += 1;
+        self.count.inc();
         let now = Instant::now();
         if self
             .reported
             .is_none_or(|it| now - it >= Duration::from_secs(1))
         {
             self.reported = Some(now);
-            let refused = self.count;
+            let refused = self.count.get();
             warn!(refused, "no more than {most} connections");
         }
     }
@@ -273,8 +300,8 @@ fn is_of_connection(error: &io::Error) -> bool {
 }
 
 /// Serves the connections of a queue, on this thread, until the queue has ended and the last of them.
-async fn serve_queue<E: Engine>(
-    service: Service<E>,
+async fn serve_queue<H: Handler>(
+    handler: H,
     acceptor: Acceptor,
     mut accepted: mpsc::Receiver<Accepted>,
     stop: CancellationToken,
@@ -287,7 +314,7 @@ async fn serve_queue<E: Engine>(
                 let Some(Accepted { tcp, live }) = next else {
                     break;
                 };
-                let (http, service) = (http.clone(), service.connection());
+                let (http, service) = (http.clone(), handler.connection());
                 let (acceptor, stop) = (acceptor.clone(), stop.clone());
                 connections.spawn(async move {
                     // An error: the peer has left already.
@@ -332,10 +359,10 @@ async fn open(acceptor: &Acceptor, tcp: TcpStream, stop: &CancellationToken) -> 
 }
 
 /// Serves one connection until its client closes it, it is idle for long, or `stop`.
-async fn serve_connection<E: Engine>(
+async fn serve_connection<C: Connection>(
     http: &Builder<TokioExecutor>,
     stream: MaybeTls,
-    service: OneConnection<E>,
+    service: C,
     stop: CancellationToken,
 ) {
     let connection = Arc::new((service, Activity::new()));
@@ -368,13 +395,13 @@ async fn serve_connection<E: Engine>(
     }
 }
 
-async fn answer<E: Engine>(
-    connection: Arc<(OneConnection<E>, Activity)>,
+async fn answer<C: Connection>(
+    connection: Arc<(C, Activity)>,
     request: Request<Incoming>,
-) -> Result<Reply, Infallible> {
+) -> Result<Response<C::Body>, Infallible> {
     let (service, activity) = &*connection;
     let _in_progress = activity.begin();
-    service.answer(request).await
+    Ok(service.answer(request).await)
 }
 
 // === impl Activity ===
