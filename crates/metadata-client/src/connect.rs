@@ -15,7 +15,7 @@ use hyper_util::{
     client::legacy::connect::{HttpConnector, dns::Name},
     rt::TokioIo,
 };
-use tls::ClientTls;
+use tls::{Alpn, Trust};
 use tokio::{net::TcpStream, time::timeout};
 use tower::Service;
 
@@ -32,7 +32,9 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub(crate) struct Connector {
     tcp: HttpConnector<Fixed>,
-    tls: Option<ClientTls>,
+    alpn: Alpn,
+    /// Absent: plaintext.
+    trust: Option<Trust>,
 }
 
 /// Answers with one address for any name.
@@ -45,7 +47,7 @@ type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 // === impl Connector ===
 
 impl Connector {
-    pub(crate) fn new(address: SocketAddr, tls: Option<ClientTls>) -> Self {
+    pub(crate) fn new(address: SocketAddr, alpn: Alpn, trust: Option<Trust>) -> Self {
         let mut tcp = HttpConnector::new_with_resolver(Fixed(address));
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -53,13 +55,13 @@ impl Connector {
         tcp.set_keepalive(Some(TCP_KEEPALIVE));
         #[cfg(target_os = "linux")]
         tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
-        Self { tcp, tls }
+        Self { tcp, alpn, trust }
     }
 }
 
 /// Of the URLs that are asked for.
-pub(crate) fn scheme(tls: Option<&ClientTls>) -> Scheme {
-    match tls {
+pub(crate) fn scheme(trust: Option<&Trust>) -> Scheme {
+    match trust {
         Some(_) => Scheme::HTTPS,
         None => Scheme::HTTP,
     }
@@ -75,11 +77,12 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let Some(tls) = &self.tls else {
+        let Some(trust) = &self.trust else {
             let connecting = self.tcp.call(uri);
             return async move { Ok(MaybeHttpsStream::Http(connecting.await?)) }.boxed();
         };
-        let connecting = HttpsConnector::from((self.tcp.clone(), tls.load())).call(uri);
+        let connecting =
+            HttpsConnector::from((self.tcp.clone(), trust.config(self.alpn))).call(uri);
         async move {
             let late = |_| BoxError::from(format!("no TLS within {HANDSHAKE:?}"));
             timeout(HANDSHAKE, connecting).await.map_err(late)?

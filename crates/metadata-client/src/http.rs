@@ -20,7 +20,7 @@ use http::{
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper_util::{client::legacy::Client, rt::TokioTimer};
-use tls::ClientTls;
+use tls::{Alpn, Trust};
 use tokio::{net::lookup_host, sync::Semaphore, time::timeout};
 use tokio_util::task::TaskTracker;
 
@@ -51,7 +51,7 @@ pub struct Http {
     api: Api,
     authority: Authority,
     /// Absent: plaintext.
-    tls: Option<ClientTls>,
+    trust: Option<Trust>,
     token: Arc<BearerToken>,
     tasks: TaskTracker,
 }
@@ -83,11 +83,11 @@ pub struct HostError(String);
 // === impl Http ===
 
 impl Http {
-    /// Nothing is looked up or connected to yet. With `tls` the certificate of the service must be the host's.
+    /// Nothing is looked up or connected to yet. With `trust` TLS is spoken, and the certificate of the service must be the host's.
     ///
     /// # Errors
     /// [`HostError`] for a host that cannot stand in a URL.
-    pub fn new(host: &str, port: u16, api: Api, tls: Option<ClientTls>) -> Result<Self, HostError> {
+    pub fn new(host: &str, port: u16, api: Api, trust: Option<Trust>) -> Result<Self, HostError> {
         let bare = host.trim_matches(['[', ']']);
         let url = if bare.contains(':') {
             format!("[{bare}]:{port}")
@@ -106,7 +106,7 @@ impl Http {
             port,
             api,
             authority,
-            tls,
+            trust,
             token: Arc::default(),
             tasks: TaskTracker::new(),
         })
@@ -125,7 +125,11 @@ impl Http {
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(H1_CONNECTIONS)
             .http2_only(self.api == Api::Isthmus);
-        builder.build(Connector::new(address, self.tls.clone()))
+        let alpn = match self.api {
+            Api::Isthmus => Alpn::H2,
+            Api::Compat => Alpn::Http1,
+        };
+        builder.build(Connector::new(address, alpn, self.trust.clone()))
     }
 }
 
@@ -148,7 +152,7 @@ impl Transport for Http {
             clients: clients.collect(),
             turn: AtomicUsize::new(0),
             connections,
-            scheme: scheme(self.tls.as_ref()),
+            scheme: scheme(self.trust.as_ref()),
             authority: self.authority.clone(),
             token: self.token(),
         }

@@ -28,7 +28,7 @@ use moment::Clock;
 use parking_lot::Mutex;
 use rstest::rstest;
 use tls::{
-    Acceptor, Alpn, ClientFiles, TlsFiles, TlsMetrics, TlsVersion,
+    Acceptor, Alpn, TlsFiles, TlsMetrics, TlsVersion, TrustFiles,
     test_pki::{Ca, write_pair_of},
 };
 use tokio::{net::TcpListener, task::JoinSet, time::sleep};
@@ -361,14 +361,10 @@ async fn the_token_of_now_is_sent() {
 }
 
 #[rstest]
-#[case(Api::Isthmus, Alpn::H2, Version::HTTP_2)]
-#[case(Api::Compat, Alpn::Http1, Version::HTTP_11)]
+#[case(Api::Isthmus, Version::HTTP_2)]
+#[case(Api::Compat, Version::HTTP_11)]
 #[tokio::test]
-async fn over_tls_each_side_is_verified(
-    #[case] api: Api,
-    #[case] alpn: Alpn,
-    #[case] version: Version,
-) {
+async fn over_tls_each_side_is_verified(#[case] api: Api, #[case] version: Version) {
     let (ours, theirs) = (Ca::new("ours"), Ca::new("theirs"));
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str| dir.path().join(name);
@@ -394,14 +390,13 @@ async fn over_tls_each_side_is_verified(
         ("theirs", "ours", false),
         ("ours", "theirs", false),
     ] {
-        let files = ClientFiles {
+        let files = TrustFiles {
             ca_file: Some(file(trusted).join("ca.crt")),
             cert_dir: Some(file(own)),
-            alpn,
         };
-        let (tls, _reload) = files.begin().unwrap();
+        let (trust, _reload) = files.begin().unwrap();
         let port = server.address.port();
-        let transport = Http::new("localhost", port, api, Some(tls)).unwrap();
+        let transport = Http::new("localhost", port, api, Some(trust)).unwrap();
         let running = Running::of(transport, api).await;
         let error = running.pick().await.err();
         assert_eq!(error.is_none(), is_good, "{trusted} {own}: {error:?}");

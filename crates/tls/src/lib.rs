@@ -7,18 +7,18 @@
 //!  client CA, names ─► Clients ─┘
 //!          ▲ read again each 5 s and on SIGHUP: TlsReload
 //!
-//!  CAs, own tls.crt, tls.key ─► ClientTls (ClientConfig) ◄── who connects
-//!          ▲ likewise: ClientReload
+//!  CAs, own tls.crt, tls.key ─► Trust (ClientConfig) ◄── who connects
+//!          ▲ likewise: TrustReload
 //! ```
 
 mod accept;
-mod client;
 mod clients;
 mod files;
 mod metrics;
 mod pair;
 #[cfg(any(test, feature = "test-util"))]
 pub mod test_pki;
+mod trust;
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -33,11 +33,11 @@ use rustls::{
 };
 
 pub use accept::{Acceptor, HandshakeError, MaybeTls};
-pub use client::{ClientFiles, ClientReload, ClientTls, ClientTlsError};
 pub use clients::{CaError, San, SanError};
 pub use files::{TlsError, TlsFiles, TlsReload};
 pub use metrics::{PortTls, TlsMetrics};
 pub use pair::PairError;
+pub use trust::{Trust, TrustError, TrustFiles, TrustReload};
 
 use pair::Pair;
 

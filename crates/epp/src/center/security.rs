@@ -4,7 +4,7 @@ use std::path::Path;
 
 use metadata_client::{Api, Http, TokenFile};
 use process::ConfigError;
-use tls::{Alpn, ClientFiles, ClientReload, ClientTls, ClientTlsError};
+use tls::{Trust, TrustError, TrustFiles, TrustReload};
 use tracing::warn;
 
 use crate::args::CenterSettings;
@@ -12,7 +12,7 @@ use crate::args::CenterSettings;
 /// What is read again while the program runs.
 #[derive(Debug, Default)]
 pub(crate) struct Reloads {
-    pub(crate) tls: Option<ClientReload>,
+    pub(crate) tls: Option<TrustReload>,
     pub(crate) token: Option<TokenFile>,
 }
 
@@ -24,18 +24,13 @@ pub(super) fn transport(
     settings: &CenterSettings,
     api: Api,
 ) -> Result<(Http, Reloads), ConfigError> {
-    let alpn = match api {
-        Api::Isthmus => Alpn::H2,
-        Api::Compat => Alpn::Http1,
-    };
-    let tls = settings.tls.as_ref().map(|tls| ClientFiles {
+    let files = settings.tls.as_ref().map(|tls| TrustFiles {
         ca_file: tls.ca_file.clone(),
         cert_dir: tls.cert_path.clone(),
-        alpn,
     });
-    let (tls, reload) = tls.map(begin).transpose()?.unzip();
-    let is_plaintext = tls.is_none();
-    let http = Http::new(&settings.host, settings.port, api, tls).map_err(|error| {
+    let (trust, reload) = files.map(begin).transpose()?.unzip();
+    let is_plaintext = trust.is_none();
+    let http = Http::new(&settings.host, settings.port, api, trust).map_err(|error| {
         ConfigError::new(
             format!("--metadata-center-host {}", settings.host),
             error.to_string(),
@@ -55,22 +50,22 @@ pub(super) fn transport(
         })
     });
     let reloads = Reloads {
-        tls: reload.filter(ClientReload::is_needed),
+        tls: reload.filter(TrustReload::is_needed),
         token: token.transpose()?,
     };
     Ok((http, reloads))
 }
 
-fn begin(files: ClientFiles) -> Result<(ClientTls, ClientReload), ConfigError> {
+fn begin(files: TrustFiles) -> Result<(Trust, TrustReload), ConfigError> {
     files.clone().begin().map_err(|error| {
         let (flag, path, expected, example) = match &error {
-            ClientTlsError::Ca(_) | ClientTlsError::SystemCas(_) => (
+            TrustError::Ca(_) | TrustError::SystemCas(_) => (
                 "--metadata-center-ca-file",
                 files.ca_file.as_deref(),
                 "a file of CA certificates in PEM, of at most 1 MiB",
                 "/etc/metadata-center/ca.crt",
             ),
-            ClientTlsError::Pair(_) | ClientTlsError::Unusable(_) => (
+            TrustError::Pair(_) => (
                 "--metadata-center-cert-path",
                 files.cert_dir.as_deref(),
                 "a directory with tls.crt and tls.key in PEM",

@@ -12,8 +12,8 @@ local params = {
 }
 local score_weight, percent, charge_kind = tonumber(ARGV[12]), tonumber(ARGV[13]), ARGV[14]
 local room, max_endpoints = tonumber(ARGV[15]), tonumber(ARGV[16])
-local log_length, speculative_s, hashes = ARGV[17], ARGV[18], ARGV[19]
-local FIRST = 20
+local log_length, speculative_s, hashes, origin = ARGV[17], ARGV[18], ARGV[19], ARGV[20]
+local FIRST = 21
 -- Not all at once: they go over the stack.
 local STEP = 1000
 
@@ -103,7 +103,10 @@ else
     redis.call('HSET', RESERVED, id, endpoints[picked] .. '|' .. charge)
     change(endpoints[picked], 1, charge)
     if hashes ~= '' then
-      redis.call('XADD', LOG, 'MAXLEN', '~', log_length, '*', 'e', endpoints[picked], 'h', hashes, 'x', speculative_s)
+      redis.call(
+        'XADD', LOG, 'MAXLEN', '~', log_length, '*',
+        'e', endpoints[picked], 'h', hashes, 'x', speculative_s, 'o', origin
+      )
     end
   end
   if is_over then

@@ -56,7 +56,7 @@ impl Shared {
         });
         script.arg(self.room(&known)).arg(self.limits.endpoints);
         script.arg(self.log_length(&known)).arg(SPECULATIVE_S);
-        script.arg(bytes_of(hashes));
+        script.arg(bytes_of(hashes)).arg(&self.log.origin);
         for (candidate, matched) in pick.candidates.iter().zip(&matched) {
             script.arg(candidate.ip.to_string());
             script.arg(*matched).arg(candidate.bias);

@@ -12,6 +12,7 @@ use super::*;
 use crate::{
     director::{PickElsewhere, ReplyElsewhere},
     llm::{AskedElsewhere, TraceId},
+    spans::Tracing,
 };
 
 /// Answers with these endpoints after a while; none: it does not.
@@ -322,4 +323,50 @@ async fn the_access_log_says_what_was_waited_for_and_what_was_missing(
     let seen = fields.map(|field| line[field].clone());
     let want = serde_json::json!([score, 20.0, null, missing]);
     assert_eq!(serde_json::json!(seen), want);
+}
+
+/// Gives on the spans that end.
+#[derive(Debug)]
+struct Ended(mpsc::Sender<opentelemetry_sdk::trace::SpanData>);
+
+impl opentelemetry_sdk::trace::SpanProcessor for Ended {
+    fn on_start(&self, _: &mut opentelemetry_sdk::trace::Span, _: &opentelemetry::Context) {}
+
+    fn on_end(&self, span: opentelemetry_sdk::trace::SpanData) {
+        self.0.try_send(span).unwrap();
+    }
+
+    fn force_flush(&self) -> opentelemetry_sdk::error::OTelSdkResult {
+        Ok(())
+    }
+
+    fn shutdown_with_timeout(&self, _: Duration) -> opentelemetry_sdk::error::OTelSdkResult {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rule_the_hash_and_the_wait_for_a_pick_have_spans() {
+    let (_, mut shared) = mk_asking(&[A]);
+    let (sender, mut spans) = mpsc::channel(16);
+    let provider = opentelemetry_sdk::trace::SdkTracerProvider::builder();
+    let provider = provider.with_span_processor(Ended(sender)).build();
+    Arc::get_mut(&mut shared).unwrap().tracing = Some(Tracing::new(provider, "llm"));
+    let asked = ask(&shared, &[], &mk_chat("m", &mk_prompt("a"))).await;
+    let mut times = Vec::new();
+    while let Ok(span) = spans.try_recv() {
+        let took = span.end_time.duration_since(span.start_time).unwrap();
+        times.push((span.name.into_owned(), took >= WAIT));
+    }
+    let want = [
+        ("llm.rule", false),
+        ("llm.hash", false),
+        ("metadata.pick", true),
+        ("epp.pick", false),
+    ];
+    assert_eq!(
+        times,
+        want.map(|(name, is_long)| (name.to_owned(), is_long))
+    );
+    drop(asked);
 }

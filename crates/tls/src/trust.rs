@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf, sync::Arc};
 use arc_swap::ArcSwap;
 use futures::Stream;
 use reread::{Content, read_at_most, reread};
-use rustls::{ClientConfig, RootCertStore, sign::SingleCertAndKey};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier, sign::SingleCertAndKey};
 use tracing::{error, info};
 
 use super::{
@@ -17,23 +17,21 @@ use super::{
 };
 
 /// Whom a program trusts that connects, and what it is known by.
-#[derive(Clone, Debug)]
-pub struct ClientFiles {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrustFiles {
     /// CAs in PEM. Absent: those of the system, read once.
     pub ca_file: Option<PathBuf>,
     /// Directory with `tls.crt` and `tls.key`. Absent: it is not known.
     pub cert_dir: Option<PathBuf>,
-    /// What is spoken over it.
-    pub alpn: Alpn,
 }
 
 /// What new connections are made with; those that are open keep what they have. Cheap to clone.
 #[derive(Clone)]
-pub struct ClientTls(Arc<ArcSwap<ClientConfig>>);
+pub struct Trust(Arc<ArcSwap<ClientConfig>>);
 
 /// Why a program cannot connect over TLS.
 #[derive(Debug, thiserror::Error)]
-pub enum ClientTlsError {
+pub enum TrustError {
     /// There is no CA to verify servers against.
     #[error(transparent)]
     Ca(CaError),
@@ -43,17 +41,14 @@ pub enum ClientTlsError {
     /// The program's own certificate cannot be used.
     #[error(transparent)]
     Pair(PairError),
-    /// All is there and cannot be used together.
-    #[error("no TLS with these files: {0}")]
-    Unusable(#[source] rustls::Error),
 }
 
 /// Reads the files again and again, and connects with what they hold.
 #[derive(Debug)]
-pub struct ClientReload {
-    files: ClientFiles,
+pub struct TrustReload {
+    files: TrustFiles,
     last: Readings,
-    tls: ClientTls,
+    trust: Trust,
 }
 
 /// What the files held at one time; none for one that is not there to be read.
@@ -63,23 +58,23 @@ struct Readings {
     pair: Option<Content<PairPem>>,
 }
 
-// === impl ClientFiles ===
+// === impl TrustFiles ===
 
-impl ClientFiles {
+impl TrustFiles {
     /// Reads the files for the first time: what connections are made with, and what keeps it up to date.
     ///
     /// # Errors
-    /// [`ClientTlsError`] for files that cannot be used.
-    pub fn begin(self) -> Result<(ClientTls, ClientReload), ClientTlsError> {
+    /// [`TrustError`] for files that cannot be used.
+    pub fn begin(self) -> Result<(Trust, TrustReload), TrustError> {
         let last = self.read();
         let config = self.config(&last)?;
-        let tls = ClientTls(Arc::new(ArcSwap::from_pointee(config)));
-        let reload = ClientReload {
+        let trust = Trust(Arc::new(ArcSwap::from_pointee(config)));
+        let reload = TrustReload {
             files: self,
             last,
-            tls: tls.clone(),
+            trust: trust.clone(),
         };
-        Ok((tls, reload))
+        Ok((trust, reload))
     }
 
     fn read(&self) -> Readings {
@@ -90,59 +85,72 @@ impl ClientFiles {
         }
     }
 
-    fn config(&self, readings: &Readings) -> Result<ClientConfig, ClientTlsError> {
+    fn config(&self, readings: &Readings) -> Result<ClientConfig, TrustError> {
         let roots = match &readings.ca {
-            Some(Ok(pem)) => roots(pem).map_err(ClientTlsError::Ca)?,
-            Some(Err(error)) => return Err(ClientTlsError::Ca(CaError::Read(error.clone()))),
+            Some(Ok(pem)) => roots(pem).map_err(TrustError::Ca)?,
+            Some(Err(error)) => return Err(TrustError::Ca(CaError::Read(error.clone()))),
             None => system_roots()?,
         };
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(TlsVersion::Tls12.and_newer())
-            .map_err(ClientTlsError::Unusable)?
-            .with_root_certificates(roots);
+        let builder = builder().with_root_certificates(roots);
         let pair = readings.pair.as_ref().map(parse_pair).transpose();
-        let mut config = match pair.map_err(ClientTlsError::Pair)? {
+        Ok(match pair.map_err(TrustError::Pair)? {
             Some(pair) => {
                 builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair.key())))
             }
             None => builder.with_no_client_auth(),
-        };
-        config.alpn_protocols = self.alpn.protocols();
-        Ok(config)
+        })
     }
 }
 
+fn builder() -> ConfigBuilder<ClientConfig, WantsVerifier> {
+    ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(TlsVersion::Tls12.and_newer())
+        .expect("the provider has both versions")
+}
+
 /// Those of the system. A file among them that cannot be read matters only where there is no other.
-fn system_roots() -> Result<RootCertStore, ClientTlsError> {
+fn system_roots() -> Result<RootCertStore, TrustError> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
         let errors: Vec<_> = found.errors.iter().map(ToString::to_string).collect();
-        return Err(ClientTlsError::SystemCas(errors.join(", ")));
+        return Err(TrustError::SystemCas(errors.join(", ")));
     }
     Ok(roots)
 }
 
-// === impl ClientTls ===
+// === impl Trust ===
 
-impl ClientTls {
-    /// What a connection is made with now.
-    pub fn load(&self) -> Arc<ClientConfig> {
-        self.0.load_full()
+impl Trust {
+    /// The CAs of the system, and no certificate of the program's own.
+    pub fn system() -> Self {
+        // Without any CA no server is trusted, and each connection says so.
+        let roots = system_roots().unwrap_or_else(|_| RootCertStore::empty());
+        let config = builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Self(Arc::new(ArcSwap::from_pointee(config)))
+    }
+
+    /// What a connection is made with now, to speak this.
+    pub fn config(&self, alpn: Alpn) -> Arc<ClientConfig> {
+        let mut config = ClientConfig::clone(&self.0.load());
+        config.alpn_protocols = alpn.protocols();
+        Arc::new(config)
     }
 }
 
-impl fmt::Debug for ClientTls {
+impl fmt::Debug for Trust {
     /// Without the key that is in it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientTls").finish_non_exhaustive()
+        f.debug_struct("Trust").finish_non_exhaustive()
     }
 }
 
-// === impl ClientReload ===
+// === impl TrustReload ===
 
-impl ClientReload {
+impl TrustReload {
     /// Whether there are any files.
     pub fn is_needed(&self) -> bool {
         self.last.ca.is_some() || self.last.pair.is_some()
@@ -168,7 +176,7 @@ impl ClientReload {
         }
         match self.files.config(&readings) {
             Ok(config) => {
-                self.tls.0.store(Arc::new(config));
+                self.trust.0.store(Arc::new(config));
                 info!("new connections are made with the changed files of TLS");
             }
             Err(error) => {
@@ -195,13 +203,12 @@ mod tests {
     use super::*;
     use crate::test_pki::{Ca, write_pair};
 
-    fn mk_files(dir: &Path) -> ClientFiles {
+    fn mk_files(dir: &Path) -> TrustFiles {
         write_pair(dir);
         fs::write(dir.join("ca.crt"), Ca::new("a").pem()).unwrap();
-        ClientFiles {
+        TrustFiles {
             ca_file: Some(dir.join("ca.crt")),
             cert_dir: Some(dir.to_owned()),
-            alpn: Alpn::H2,
         }
     }
 
@@ -209,19 +216,22 @@ mod tests {
     fn changed_files_are_used_if_they_can_be() {
         let dir = tempfile::tempdir().unwrap();
         let files = mk_files(dir.path());
-        let (tls, mut reload) = files.clone().begin().unwrap();
+        let (trust, mut reload) = files.clone().begin().unwrap();
         assert!(reload.is_needed());
-        let first = tls.load();
+        let first = trust.0.load_full();
         assert!(first.client_auth_cert_resolver.has_certs());
         reload.judge(files.read());
-        assert!(Arc::ptr_eq(&first, &tls.load()), "nothing changed");
+        assert!(Arc::ptr_eq(&first, &trust.0.load_full()), "nothing changed");
         fs::write(dir.path().join("ca.crt"), Ca::new("b").pem()).unwrap();
         reload.judge(files.read());
-        let second = tls.load();
+        let second = trust.0.load_full();
         assert!(!Arc::ptr_eq(&first, &second));
         fs::write(dir.path().join("tls.key"), "half").unwrap();
         reload.judge(files.read());
-        assert!(Arc::ptr_eq(&second, &tls.load()), "it cannot be used");
+        assert!(
+            Arc::ptr_eq(&second, &trust.0.load_full()),
+            "it cannot be used"
+        );
     }
 
     #[test]
@@ -230,11 +240,11 @@ mod tests {
         let files = mk_files(dir.path());
         let refused = || files.clone().begin().map(|_| ()).unwrap_err();
         fs::write(dir.path().join("ca.crt"), "").unwrap();
-        assert!(matches!(refused(), ClientTlsError::Ca(CaError::Empty)));
+        assert!(matches!(refused(), TrustError::Ca(CaError::Empty)));
         fs::remove_file(dir.path().join("ca.crt")).unwrap();
-        assert!(matches!(refused(), ClientTlsError::Ca(CaError::Read(_))));
+        assert!(matches!(refused(), TrustError::Ca(CaError::Read(_))));
         fs::write(dir.path().join("ca.crt"), Ca::new("a").pem()).unwrap();
         fs::remove_file(dir.path().join("tls.crt")).unwrap();
-        assert!(matches!(refused(), ClientTlsError::Pair(_)));
+        assert!(matches!(refused(), TrustError::Pair(_)));
     }
 }
