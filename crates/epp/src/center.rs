@@ -145,12 +145,11 @@ impl Center {
     }
 
     fn with_charges(&self, cluster: &Cluster, report: impl FnOnce(&Charges)) {
-        match self.charges.load().get(cluster) {
-            Some(charges) => report(charges),
-            None => {
-                let charges = self.charges(cluster);
-                charges.as_ref().map(report);
-            }
+        if let Some(charges) = self.charges.load().get(cluster) {
+            return report(charges);
+        }
+        if let Some(charges) = self.charges(cluster) {
+            report(&charges);
         }
     }
 
@@ -176,9 +175,17 @@ impl PickElsewhere for Center {
         self.timeout
     }
 
-    fn pick(&self, pick: Pick, trace_id: Option<&TraceId>) -> BoxFuture<'static, ReplyElsewhere> {
-        let id = trace_id.and_then(|id| HeaderValue::from_str(id.as_str()).ok());
-        let trace = Trace { id, parent: None };
+    fn pick(
+        &self,
+        pick: Pick,
+        trace_id: Option<&TraceId>,
+        trace_parent: Option<&str>,
+    ) -> BoxFuture<'static, ReplyElsewhere> {
+        let header = |text: &str| HeaderValue::from_str(text).ok();
+        let trace = Trace {
+            id: trace_id.and_then(|id| header(id.as_str())),
+            parent: trace_parent.and_then(header),
+        };
         let client = self.client.clone();
         match self.api {
             Api::Isthmus => pick_there(client, pick, trace, self.clock).boxed(),

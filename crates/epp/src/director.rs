@@ -27,6 +27,7 @@ mod collector;
 mod elsewhere;
 mod filter;
 mod models;
+mod options;
 mod pick;
 mod picks;
 mod prefill;
@@ -40,6 +41,7 @@ pub(crate) use elsewhere::{Asking, ChargeElsewhere, Picking};
 pub use elsewhere::{PickElsewhere, ReplyElsewhere};
 pub use models::ModelMatch;
 pub(crate) use models::Resolved;
+pub use options::Options;
 pub(crate) use prefix::{BYTES_PER_TOKEN, Learned};
 
 pub(crate) use queue::Waiting;
@@ -57,6 +59,9 @@ use session::Sessions;
 
 /// The flow of requests that name none.
 const DEFAULT_FLOW: &str = "default-flow";
+
+/// Of the proxy's span.
+const TRACE_PARENT: &str = "traceparent";
 
 /// Names the endpoints that a test wants, as a subset does.
 const TEST_SELECTION: &str = "test-epp-endpoint-selection";
@@ -96,22 +101,6 @@ pub struct Director {
     elsewhere: Option<Arc<dyn PickElsewhere>>,
     /// Of requests whose picks are made there.
     awaited: Awaited,
-}
-
-/// What flags say of decisions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// False: the proxy's subset is ignored.
-    pub honour_subset: bool,
-    /// Whether models that nobody lists are refused.
-    pub model_match: ModelMatch,
-    /// The headers of the conformance suite are obeyed and set.
-    pub conformance_headers: bool,
-    /// Answers have the scores of all candidates.
-    pub emit_scores: bool,
-    /// Where nobody else knows load and caches, what this endpoint picker sent itself counts. False: endpoints are equal
-    /// then.
-    pub own_view: bool,
 }
 
 /// A decision, or the wait for it.
@@ -453,7 +442,10 @@ impl Director {
             body,
         } = query;
         let target = resolved.target.clone();
-        let llm = filter::prepare(config, resolved, parsed.as_ref(), &body, self.clock)?;
+        let mut llm = filter::prepare(config, resolved, parsed.as_ref(), &body, self.clock)?;
+        if let (Some(llm), Some(_)) = (&mut llm, &self.elsewhere) {
+            llm.trace_parent = head.field(&[TRACE_PARENT]).map(Into::into);
+        }
         let profile = config.profile_of(llm.as_ref().map(|llm| &llm.found));
         let prefix = match (&parsed, &target) {
             (Some(parsed), Some(target)) if profile.uses_prefix() => {
@@ -576,18 +568,6 @@ impl Dispatch<Box<Prepared>> for Director {
 
     fn expired(&self, prepared: &Box<Prepared>, reject: &Reject) {
         self.record_refusal(prepared.asked.as_deref(), reject);
-    }
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            honour_subset: true,
-            model_match: ModelMatch::Auto,
-            conformance_headers: false,
-            emit_scores: false,
-            own_view: true,
-        }
     }
 }
 

@@ -67,7 +67,7 @@ impl TrustFiles {
     /// [`TrustError`] for files that cannot be used.
     pub fn begin(self) -> Result<(Trust, TrustReload), TrustError> {
         let last = self.read();
-        let config = self.config(&last)?;
+        let config = last.config()?;
         let trust = Trust(Arc::new(ArcSwap::from_pointee(config)));
         let reload = TrustReload {
             files: self,
@@ -83,22 +83,6 @@ impl TrustFiles {
             ca: ca.map(|path| read_at_most(path, MAX_BYTES)),
             pair: self.cert_dir.as_deref().map(read_pair),
         }
-    }
-
-    fn config(&self, readings: &Readings) -> Result<ClientConfig, TrustError> {
-        let roots = match &readings.ca {
-            Some(Ok(pem)) => roots(pem).map_err(TrustError::Ca)?,
-            Some(Err(error)) => return Err(TrustError::Ca(CaError::Read(error.clone()))),
-            None => system_roots()?,
-        };
-        let builder = builder().with_root_certificates(roots);
-        let pair = readings.pair.as_ref().map(parse_pair).transpose();
-        Ok(match pair.map_err(TrustError::Pair)? {
-            Some(pair) => {
-                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair.key())))
-            }
-            None => builder.with_no_client_auth(),
-        })
     }
 }
 
@@ -174,7 +158,7 @@ impl TrustReload {
         if readings == self.last {
             return;
         }
-        match self.files.config(&readings) {
+        match readings.config() {
             Ok(config) => {
                 self.trust.0.store(Arc::new(config));
                 info!("new connections are made with the changed files of TLS");
@@ -188,6 +172,24 @@ impl TrustReload {
 }
 
 // === impl Readings ===
+
+impl Readings {
+    fn config(&self) -> Result<ClientConfig, TrustError> {
+        let roots = match &self.ca {
+            Some(Ok(pem)) => roots(pem).map_err(TrustError::Ca)?,
+            Some(Err(error)) => return Err(TrustError::Ca(CaError::Read(error.clone()))),
+            None => system_roots()?,
+        };
+        let builder = builder().with_root_certificates(roots);
+        let pair = self.pair.as_ref().map(parse_pair).transpose();
+        Ok(match pair.map_err(TrustError::Pair)? {
+            Some(pair) => {
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair.key())))
+            }
+            None => builder.with_no_client_auth(),
+        })
+    }
+}
 
 impl fmt::Debug for Readings {
     /// Without what was read: there is a key in it.

@@ -68,8 +68,13 @@ pub trait PickElsewhere: fmt::Debug + Send + Sync {
     /// The longest that a pick may take.
     fn within(&self) -> Duration;
 
-    /// Picks.
-    fn pick(&self, pick: Pick, trace_id: Option<&TraceId>) -> BoxFuture<'static, ReplyElsewhere>;
+    /// Picks, for a request with this id in logs and this `traceparent`.
+    fn pick(
+        &self,
+        pick: Pick,
+        trace_id: Option<&TraceId>,
+        trace_parent: Option<&str>,
+    ) -> BoxFuture<'static, ReplyElsewhere>;
 
     /// The pick of this request is not used, or not awaited any more.
     fn discard(&self, cluster: &Cluster, request: &RequestId);
@@ -279,8 +284,10 @@ impl Director {
         let Some((pick, offered)) = self.ask(&**by, config, &prepared, now) else {
             return Picking::Made(self.pick_by(config, prepared, now));
         };
-        let trace_id = prepared.llm.as_ref().and_then(|llm| llm.trace_id.as_ref());
-        let reply = by.pick(pick, trace_id);
+        let llm = prepared.llm.as_deref();
+        let trace_id = llm.and_then(|llm| llm.trace_id.as_ref());
+        let trace_parent = llm.and_then(|llm| llm.trace_parent.as_deref());
+        let reply = by.pick(pick, trace_id, trace_parent);
         let unplaced = Some(self.awaited.begin(prepared.request.prompt_tokens));
         Picking::Asked(Box::new(Asking {
             by: Arc::clone(by),
@@ -397,9 +404,10 @@ impl Director {
         let list = request.list.max(profile.picker.max_endpoints).max(1);
         let tells = self.options.emit_scores || self.picks.is_some();
         let count = if tells { MAX_COUNT } else { list.into() };
-        let hashes = match config.uses_caches() {
-            true => llm.hashes().to_vec(),
-            false => Vec::new(),
+        let hashes = if config.uses_caches() {
+            llm.hashes()
+        } else {
+            &[]
         };
         SCRATCH.with_borrow_mut(|Scratch { table, matched }| {
             let snapshot = self.pool.0.snapshot.load();
@@ -437,7 +445,7 @@ impl Director {
             let pick = Pick {
                 cluster: llm.found.cluster.clone(),
                 request_id: llm.id.clone(),
-                prompt_hash: hashes.into(),
+                prompt_hash: hashes.to_vec().into(),
                 prompt_length: PromptLength::try_from(length.min(longest)).unwrap_or_default(),
                 count,
                 reserve_ms: RESERVE_MS,

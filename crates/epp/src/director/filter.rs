@@ -223,6 +223,7 @@ pub(super) fn prepare(
             hash: hashed,
             asked: None,
         },
+        trace_parent: None,
     };
     debug!(
         trace_id = llm.trace_id(),

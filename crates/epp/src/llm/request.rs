@@ -33,6 +33,8 @@ pub(crate) struct LlmRequest {
     pub(crate) asked: AskedElsewhere,
     /// For spans.
     pub(crate) phases: Phases,
+    /// The `traceparent` that it came with, where somebody else is asked.
+    pub(crate) trace_parent: Option<Box<str>>,
 }
 
 /// From when to when the parts of a decision took place; absent: there was none.

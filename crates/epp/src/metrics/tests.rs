@@ -85,6 +85,7 @@ fn mk_llm_request() -> LlmRequest {
         pick: LlmPick::default(),
         asked: AskedElsewhere::default(),
         phases: Phases::default(),
+        trace_parent: None,
     }
 }
 

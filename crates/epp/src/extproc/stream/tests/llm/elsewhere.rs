@@ -22,6 +22,7 @@ struct Elsewhere {
     by_ip: bool,
     within: Duration,
     asked: Mutex<Vec<Pick>>,
+    traces: Mutex<Vec<(Option<String>, Option<String>)>>,
     discarded: AtomicUsize,
     reports: Mutex<Vec<String>>,
 }
@@ -41,7 +42,15 @@ impl PickElsewhere for Elsewhere {
         self.within
     }
 
-    fn pick(&self, pick: Pick, _: Option<&TraceId>) -> BoxFuture<'static, ReplyElsewhere> {
+    fn pick(
+        &self,
+        pick: Pick,
+        trace_id: Option<&TraceId>,
+        trace_parent: Option<&str>,
+    ) -> BoxFuture<'static, ReplyElsewhere> {
+        let trace_id = trace_id.map(|id| id.as_str().to_owned());
+        let trace = (trace_id, trace_parent.map(str::to_owned));
+        self.traces.lock().push(trace);
         let candidates = u32::try_from(pick.candidates.len()).unwrap();
         self.asked.lock().push(pick);
         let picked = |address: &&str| Picked {
@@ -118,6 +127,7 @@ impl Elsewhere {
             by_ip: false,
             within: Duration::from_millis(100),
             asked: Mutex::default(),
+            traces: Mutex::default(),
             discarded: AtomicUsize::new(0),
             reports: Mutex::default(),
         }
@@ -195,6 +205,15 @@ async fn what_becomes_of_a_request_is_reported_where_it_was_picked() {
         "end".to_owned(),
     ];
     assert_eq!(*elsewhere.reports.lock(), want);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pick_has_the_trace_of_its_request() {
+    let (elsewhere, shared) = mk_asking(&[A]);
+    let fields = [("x-request-id", "t-1"), ("traceparent", "00-ab-cd-01")];
+    drop(ask(&shared, &fields, &mk_chat("m", "hi")).await);
+    let want = ("t-1".to_owned(), "00-ab-cd-01".to_owned());
+    assert_eq!(*elsewhere.traces.lock(), [(Some(want.0), Some(want.1))]);
 }
 
 #[tokio::test(start_paused = true)]
