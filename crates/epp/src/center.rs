@@ -1,34 +1,42 @@
 //! The Metadata-Center, as decisions and requests of this endpoint picker use it: picks are made there, and what becomes of
 //! requests is reported there.
 
+mod security;
+
 use std::{collections::BTreeMap, fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use futures::{FutureExt, future::BoxFuture};
+use futures::{
+    FutureExt,
+    future::{BoxFuture, ready},
+};
 use http::HeaderValue;
 use metadata::{
-    Cluster, RequestId,
-    wire::{
-        cache::{PromptHash, Save},
-        load::PromptLength,
-        pick::{Pick, Picks},
-    },
+    Address, Cluster, RequestId, Sum, choose,
+    wire::{cache::Save, load::PromptLength, pick::Pick},
 };
 use metadata_client::{
-    Api, Charges, Client, ClientCollector, Degraded, HostError, Http, Plaintext, Settings, Tasks,
-    TooManyClusters, Trace,
+    Api, Asked, Charges, Client, ClientCollector, Degraded, Http, Settings, Tasks, TooManyClusters,
+    Trace, View,
 };
 use moment::Clock;
 use parking_lot::Mutex;
+use process::ConfigError;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
     metrics::{MetricType, gauge::ConstGauge},
 };
+use scheduling::inference_lb::Row;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::{args::CenterSettings, director::PickElsewhere, llm::TraceId};
+use crate::{
+    args::{CenterApi, CenterEndpointId, CenterFallback, CenterSettings},
+    director::{PickElsewhere, ReplyElsewhere},
+    llm::{AskedElsewhere, TraceId},
+};
+pub(crate) use security::Reloads;
 
 /// How long the last reports may take when the program ends.
 const FLUSH: Duration = Duration::from_secs(2);
@@ -37,12 +45,22 @@ const FLUSH: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Center {
     client: Client<Http>,
-    /// Prompt caches count.
-    uses_caches: bool,
+    api: Api,
+    endpoint_id: CenterEndpointId,
+    /// Where load is not given: own requests count.
+    own_counts: bool,
+    timeout: Duration,
+    clock: Clock,
     /// By cluster; written when a cluster has its first request.
     charges: ArcSwap<BTreeMap<Cluster, Charges>>,
     /// Held while it is written.
     adding: Mutex<Warned>,
+}
+
+/// What is to run for it.
+pub(crate) struct CenterTasks {
+    pub(crate) client: Tasks<Http>,
+    pub(crate) reloads: Reloads,
 }
 
 /// That more clusters are named than there can be.
@@ -57,15 +75,19 @@ impl Center {
     /// Nothing is called before the tasks run. `epoch_ms`: milliseconds since 1970.
     ///
     /// # Errors
-    /// [`HostError`] for a host that cannot stand in a URL.
+    /// For a host that cannot stand in a URL, and files that cannot be used.
     pub(crate) fn new(
         settings: &CenterSettings,
         epoch_ms: u64,
         clock: Clock,
-    ) -> Result<(Self, Tasks<Http>), HostError> {
-        let transport = Http::new(&settings.host, settings.port, Api::Isthmus, Plaintext)?;
+    ) -> Result<(Self, CenterTasks), ConfigError> {
+        let api = match settings.api {
+            CenterApi::Isthmus => Api::Isthmus,
+            CenterApi::Compat => Api::Compat,
+        };
+        let (transport, reloads) = security::transport(settings, api)?;
         let client = Settings {
-            api: Api::Isthmus,
+            api,
             timeout: settings.timeout,
             async_timeout: settings.async_timeout,
             queue_size: settings.queue_size,
@@ -78,9 +100,17 @@ impl Center {
         let (client, tasks) = Client::new(client, transport, clock);
         let center = Self {
             client,
-            uses_caches: settings.cache_enabled,
+            api,
+            endpoint_id: settings.endpoint_id,
+            own_counts: settings.fallback == CenterFallback::Own,
+            timeout: settings.timeout,
+            clock,
             charges: ArcSwap::default(),
             adding: Mutex::default(),
+        };
+        let tasks = CenterTasks {
+            client: tasks,
+            reloads,
         };
         Ok((center, tasks))
     }
@@ -95,12 +125,13 @@ impl Center {
         DegradedCollector(self.client.clone())
     }
 
-    fn with_charges(&self, cluster: &Cluster, report: impl FnOnce(&Charges)) {
+    /// What requests of the cluster report through; none: too many clusters are named, which is warned of.
+    fn charges(&self, cluster: &Cluster) -> Option<Charges> {
         if let Some(charges) = self.charges.load().get(cluster) {
-            return report(charges);
+            return Some(charges.clone());
         }
         match self.add(cluster) {
-            Ok(charges) => report(&charges),
+            Ok(charges) => Some(charges),
             Err(error) => {
                 let mut warned = self.adding.lock();
                 let now = Instant::now();
@@ -108,7 +139,17 @@ impl Center {
                     *warned = Some(now);
                     warn!(%cluster, %error, "requests are not reported");
                 }
+                None
             }
+        }
+    }
+
+    fn with_charges(&self, cluster: &Cluster, report: impl FnOnce(&Charges)) {
+        if let Some(charges) = self.charges.load().get(cluster) {
+            return report(charges);
+        }
+        if let Some(charges) = self.charges(cluster) {
+            report(&charges);
         }
     }
 
@@ -123,26 +164,38 @@ impl Center {
 }
 
 impl PickElsewhere for Center {
+    fn name(&self, endpoint: SocketAddr) -> Address {
+        match self.endpoint_id {
+            CenterEndpointId::Address => endpoint.into(),
+            CenterEndpointId::Ip => endpoint.ip().into(),
+        }
+    }
+
+    fn within(&self) -> Duration {
+        self.timeout
+    }
+
     fn pick(
         &self,
-        mut pick: Pick,
+        pick: Pick,
         trace_id: Option<&TraceId>,
-    ) -> BoxFuture<'static, Option<Picks>> {
-        if !self.uses_caches {
-            pick.params.cache_aware_enable = false;
-            pick.prompt_hash = PromptHash::default();
-        }
-        let id = trace_id.and_then(|id| HeaderValue::from_str(id.as_str()).ok());
-        let trace = Trace { id, parent: None };
+        trace_parent: Option<&str>,
+    ) -> BoxFuture<'static, ReplyElsewhere> {
+        let header = |text: &str| HeaderValue::from_str(text).ok();
+        let trace = Trace {
+            id: trace_id.and_then(|id| header(id.as_str())),
+            parent: trace_parent.and_then(header),
+        };
         let client = self.client.clone();
-        async move {
-            let picks = client.pick(&pick, &trace).await;
-            let picks = picks.inspect_err(|error| {
-                debug!(reason = error.reason(), %error, "picked without the Metadata-Center");
-            });
-            picks.ok()
+        match self.api {
+            Api::Isthmus => pick_there(client, pick, trace, self.clock).boxed(),
+            Api::Compat => match self.charges(&pick.cluster) {
+                Some(charges) => {
+                    pick_by_view(client, charges, pick, trace, self.own_counts).boxed()
+                }
+                None => ready(ReplyElsewhere::default()).boxed(),
+            },
         }
-        .boxed()
     }
 
     fn discard(&self, cluster: &Cluster, request: &RequestId) {
@@ -155,7 +208,7 @@ impl PickElsewhere for Center {
         let prefill = PromptLength::try_from(prefill).unwrap_or_default();
         // Whoever made the pick: a reservation may have been made where the answer was lost.
         self.with_charges(cluster, |charges| {
-            charges.put(request.clone(), endpoint.into(), prefill, true);
+            charges.put(request.clone(), self.name(endpoint), prefill, true);
         });
     }
 
@@ -168,22 +221,108 @@ impl PickElsewhere for Center {
     }
 
     fn save(&self, cluster: &Cluster, endpoint: SocketAddr, hashes: &[u64], capacity: Option<u32>) {
-        if self.uses_caches {
-            self.client.save(Save {
-                cluster: cluster.clone(),
-                prompt_hash: hashes.to_vec().into(),
-                ip: endpoint.into(),
-                ttl_s: None,
-                capacity,
-            });
-        }
+        // The former service knows neither.
+        let capacity = capacity.filter(|_| self.api == Api::Isthmus);
+        self.client.save(Save {
+            cluster: cluster.clone(),
+            prompt_hash: hashes.to_vec().into(),
+            ip: self.name(endpoint),
+            ttl_s: None,
+            capacity,
+        });
     }
 
     fn forget(&self, endpoint: SocketAddr) {
         for cluster in self.charges.load().keys() {
-            self.client.purge(cluster.clone(), endpoint.into());
+            self.client.purge(cluster.clone(), self.name(endpoint));
         }
     }
+}
+
+/// A pick and its reservation in one call.
+async fn pick_there(
+    client: Client<Http>,
+    pick: Pick,
+    trace: Trace,
+    clock: Clock,
+) -> ReplyElsewhere {
+    let start = clock.now();
+    let picks = client.pick(&pick, &trace).await;
+    let took = clock.now().since(start);
+    let picks = picks.inspect_err(|error| {
+        debug!(reason = error.reason(), %error, "picked without the Metadata-Center");
+    });
+    let missing = picks.is_err().then(|| Degraded::Both.kind());
+    ReplyElsewhere {
+        picks: picks.ok(),
+        asked: AskedElsewhere {
+            load: pick.params.load_aware_enable.then_some(took),
+            cache: pick.params.cache_aware_enable.then_some(took),
+            missing,
+        },
+    }
+}
+
+/// The choice is made here, by what a service knows that does not pick itself. Where it gives nothing of what is asked for,
+/// there is no choice; where it does not give load, own requests count, or none.
+async fn pick_by_view(
+    client: Client<Http>,
+    charges: Charges,
+    pick: Pick,
+    trace: Trace,
+    own_counts: bool,
+) -> ReplyElsewhere {
+    let params = &pick.params;
+    let ips: Vec<_> = pick.candidates.iter().map(|it| it.ip).collect();
+    let uses_prompt = params.cache_aware_enable && !pick.prompt_hash.hashes().is_empty();
+    let asked = Asked {
+        ips: &ips,
+        load: params.load_aware_enable,
+        prompt: uses_prompt.then_some(&pick.prompt_hash),
+    };
+    let view = client.view(&charges, &asked, &trace).await;
+    let errors = [view.load.as_ref().err(), view.matched.as_ref().err()];
+    for error in errors.into_iter().flatten() {
+        debug!(reason = error.reason(), %error, "picked without an answer of the Metadata-Center");
+    }
+    let asked = AskedElsewhere {
+        load: view.load_took,
+        cache: view.matched_took,
+        missing: view.degraded().map(Degraded::kind),
+    };
+    let rows = rows(view, own_counts);
+    ReplyElsewhere {
+        picks: rows.and_then(|rows| choose(&pick, &rows, &mut rand::rng())),
+        asked,
+    }
+}
+
+/// What is known of each endpoint; none: nothing is of what was asked for. Where load alone is not given, own requests count
+/// or none.
+fn rows(view: View, own_counts: bool) -> Option<Vec<Row>> {
+    let asked = [view.load_took.is_some(), view.matched_took.is_some()];
+    let given = [view.load.is_ok(), view.matched.is_ok()];
+    let is_given = |(asked, given): (&bool, &bool)| *asked && *given;
+    if asked.contains(&true) && !asked.iter().zip(&given).any(is_given) {
+        return None;
+    }
+    let View {
+        load, matched, own, ..
+    } = view;
+    let load = load.unwrap_or_else(|_| {
+        if own_counts {
+            own
+        } else {
+            vec![Sum::default(); own.len()]
+        }
+    });
+    let matched = matched.unwrap_or_else(|_| vec![0; load.len()]);
+    let row = |(load, matched): (Sum, u32)| Row {
+        reqs: load.requests,
+        prompt: load.prefill,
+        matched,
+    };
+    Some(load.into_iter().zip(matched).map(row).collect())
 }
 
 // === impl DegradedCollector ===
@@ -207,5 +346,59 @@ impl Collector for DegradedCollector {
 impl fmt::Debug for DegradedCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DegradedCollector").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use metadata_client::Unavailable;
+    use rstest::rstest;
+
+    use super::*;
+
+    const TOOK: Option<Duration> = Some(Duration::from_millis(1));
+    const MISSING: Unavailable = Unavailable::BreakerOpen;
+
+    fn sum(requests: i64) -> Sum {
+        Sum {
+            requests,
+            prefill: 10 * requests,
+        }
+    }
+
+    fn mk_view(load: bool, matched: bool) -> View {
+        View {
+            load: load.then(|| vec![sum(5), sum(3)]).ok_or(MISSING),
+            matched: matched.then(|| vec![0, 2]).ok_or(MISSING),
+            own: vec![sum(1), sum(0)],
+            load_took: TOOK,
+            matched_took: TOOK,
+        }
+    }
+
+    #[rstest]
+    #[case::all(mk_view(true, true), true, Some([(5, 0), (3, 2)]))]
+    #[case::no_load(mk_view(false, true), true, Some([(1, 0), (0, 2)]))]
+    #[case::no_load_and_own_does_not_count(mk_view(false, true), false, Some([(0, 0), (0, 2)]))]
+    #[case::no_caches(mk_view(true, false), true, Some([(5, 0), (3, 0)]))]
+    #[case::nothing(mk_view(false, false), true, None)]
+    #[case::caches_were_all_that_was_asked_for(View { load_took: None, ..mk_view(true, false) }, true, None)]
+    #[case::load_was_all_that_was_asked_for(View { matched_took: None, ..mk_view(false, true) }, true, None)]
+    fn what_is_not_given_is_replaced_unless_nothing_is_given(
+        #[case] view: View,
+        #[case] own_counts: bool,
+        #[case] want: Option<[(i64, u32); 2]>,
+    ) {
+        let rows = rows(view, own_counts);
+        let seen = rows.map(|rows| {
+            assert!(
+                rows.iter().all(|row| row.prompt == 10 * row.reqs),
+                "{rows:?}"
+            );
+            rows.iter()
+                .map(|row| (row.reqs, row.matched))
+                .collect::<Vec<_>>()
+        });
+        assert_eq!(seen, want.map(|rows| rows.to_vec()));
     }
 }

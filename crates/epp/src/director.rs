@@ -6,9 +6,7 @@ use arc_swap::ArcSwap;
 use metadata::Cluster;
 use moment::Clock;
 use parking_lot::Mutex;
-use scheduling::{
-    Endpoint, Member, Moment, Registry, Request, Slot, Snapshot, Subset, Table, flow,
-};
+use scheduling::{Endpoint, Member, Moment, Registry, Request, Slot, Snapshot, Table, flow};
 use tokio::sync::Notify;
 
 use crate::{
@@ -28,6 +26,7 @@ mod elsewhere;
 mod external;
 mod filter;
 mod models;
+mod options;
 mod pick;
 mod picks;
 mod prefill;
@@ -38,12 +37,13 @@ mod session;
 
 pub use collector::DirectorCollector;
 use elsewhere::Awaited;
-pub use elsewhere::PickElsewhere;
 pub(crate) use elsewhere::{Asking, ChargeElsewhere, PickedElsewhere, Picking};
+pub use elsewhere::{PickElsewhere, ReplyElsewhere};
 use external::{Ahead, Behind, ModelHeader};
 pub(crate) use external::{Staged, Staging};
 pub use models::ModelMatch;
 pub(crate) use models::Resolved;
+pub use options::Options;
 pub(crate) use prefix::{BYTES_PER_TOKEN, Learned};
 
 pub(crate) use queue::Waiting;
@@ -61,6 +61,9 @@ use session::Sessions;
 
 /// The flow of requests that name none.
 const DEFAULT_FLOW: &str = "default-flow";
+
+/// Of the proxy's span.
+const TRACE_PARENT: &str = "traceparent";
 
 /// Names the endpoints that a test wants, as a subset does.
 const TEST_SELECTION: &str = "test-epp-endpoint-selection";
@@ -104,19 +107,6 @@ pub struct Director {
     model_header: Option<ModelHeader>,
     /// Of requests that somebody else is asked about.
     awaited: Awaited,
-}
-
-/// What flags say of decisions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// False: the proxy's subset is ignored.
-    pub honour_subset: bool,
-    /// Whether models that nobody lists are refused.
-    pub model_match: ModelMatch,
-    /// The headers of the conformance suite are obeyed and set.
-    pub conformance_headers: bool,
-    /// Answers have the scores of all candidates.
-    pub emit_scores: bool,
 }
 
 /// A decision, or the wait for it.
@@ -400,7 +390,9 @@ impl Director {
         let is_inference = query.is_inference;
         let is_cut = is_inference && parsed.is_none() && !query.body.is_empty();
         let models = config.models();
+        let start = self.clock.now();
         let found = self.find_match(&config, query, rng);
+        let ruled = found.is_some().then(|| [start, self.clock.now()]);
         let mut resolved =
             models::resolve(models, matching, head, is_inference, is_cut, parsed, rng)?;
         let found = found.transpose().map_err(LlmError::from)?;
@@ -411,6 +403,7 @@ impl Director {
             resolved.target = Some(Arc::clone(adapter));
         }
         resolved.found = found.map(Box::new);
+        resolved.ruled = ruled;
         resolved.trace_id = trace_id.cloned();
         Ok(resolved)
     }
@@ -487,12 +480,9 @@ impl Director {
     /// Whether no member can ever take the request as things are: then nothing is worth waiting for.
     fn is_hopeless(&self, request: &Request) -> bool {
         let snapshot = self.pool.0.snapshot.load();
-        let has_any = |subset: &Subset| snapshot.has_any(subset);
-        let mut members = snapshot.members().iter();
-        !request.subset.as_ref().is_none_or(has_any)
-            || !request.labels.is_empty()
-                && !snapshot.members().is_empty()
-                && !members.any(|member| request.admits(&member.labels))
+        // To an empty pool some may come, unless the proxy names those that it allows.
+        let may_wait = snapshot.members().is_empty() && request.subset.is_none();
+        !may_wait && !snapshot.has_any_for(request)
     }
 }
 
@@ -515,17 +505,6 @@ impl Dispatch<Box<Prepared>> for Director {
 
     fn expired(&self, prepared: &Box<Prepared>, reject: &Reject) {
         self.record_refusal(prepared.asked.as_deref(), reject);
-    }
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            honour_subset: true,
-            model_match: ModelMatch::Auto,
-            conformance_headers: false,
-            emit_scores: false,
-        }
     }
 }
 

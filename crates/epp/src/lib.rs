@@ -56,13 +56,15 @@ pub use config::{
     LoadError, MetricsSource, OrderingPolicy, Parser, Parsers, Prefix, Refusal, Refusals, Reload,
     Reloaded, RewriteRule, RewriteTarget, Scheme, Session, TrustedHeaders,
 };
-pub use director::{Director, DirectorCollector, ModelMatch, Options, PickElsewhere, Pool};
+pub use director::{
+    Director, DirectorCollector, ModelMatch, Options, PickElsewhere, Pool, ReplyElsewhere,
+};
 pub use extproc::{BodyMode, ExtProc, Limits, Settings};
 pub use health::{Part, Readiness};
 pub use llm::{
-    AccessLog, Algorithm, Backend, Balance, ChatTemplate, Headers, LlmError, LlmFilter, Match,
-    Mode, PromptError, PromptFacts, Protocol, Rule, RuleError, StreamOutput, Subset as RuleSubset,
-    Table, TraceId, Transcoders, Triton, TrtLlm, Wire, read as read_prompt,
+    AccessLog, Algorithm, AskedElsewhere, Backend, Balance, ChatTemplate, Headers, LlmError,
+    LlmFilter, Match, Mode, PromptError, PromptFacts, Protocol, Rule, RuleError, StreamOutput,
+    Subset as RuleSubset, Table, TraceId, Transcoders, Triton, TrtLlm, Wire, read as read_prompt,
 };
 pub use metrics::{Metrics, PoolCollector};
 pub use moment::Clock;
@@ -72,6 +74,6 @@ pub use scrape::{EngineTable, EnginesError, OnScraped, Plan, Planner, Scanner, S
 pub use server::{ExtProcServer, ServeError, listen, serve_health};
 pub use spans::{Export, Setup, SetupError, SpanMetrics, Tracing};
 pub use tls::{
-    Acceptor, Alpn, ClientCaError, HandshakeError, MaybeTls, PairError, PortTls, San, SanError,
-    TlsError, TlsFiles, TlsMetrics, TlsReload, TlsVersion,
+    Acceptor, Alpn, CaError, HandshakeError, MaybeTls, PairError, PortTls, San, SanError, TlsError,
+    TlsFiles, TlsMetrics, TlsReload, TlsVersion,
 };

@@ -29,7 +29,7 @@ use tracing::{info, warn};
 
 use crate::{
     admin::{AdminServer, Readers, Reviewer},
-    args::{Args, ListenArgs, PoolArgs, RequestArgs},
+    args::{Args, CenterFallback, CenterSettings, ListenArgs, PoolArgs, RequestArgs},
     budget::Budget,
     config::{ConfigFile, ConfigMetrics, CurrentConfig, Reloaded},
     debug,
@@ -84,10 +84,11 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         unused,
     } = args;
     unused.check()?;
-    let center = center.checked()?;
+    let center = center.settings(&mut rand::rng())?;
     let external = external.settings()?;
     let freshness = freshness(&pool);
     let (config, reloads) = configuration(config, freshness)?;
+    config.use_caches(center.cache_enabled);
     let (planner, plans) = Planner::begin(config.clone())
         .map_err(|refusal| refused(SCRAPING, &refusal.into(), ConfigFile::EXPECTED))?;
     let mut registry = Registry::default();
@@ -118,7 +119,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     registry.register_collector(Box::new(parts.collector(&pool, freshness, &budget)));
     let (mut ends, mut tasks) = (Ends::default(), Tasks::new());
     let tracing = spawn_spans(&mut tasks, &tracing, &pool, &mut registry, &mut ends);
-    let director = parts.director(config.clone(), &requests, &listen);
+    let director = parts.director(config.clone(), &requests, &listen, &center);
     let log = spawn_access_log(&mut tasks, config.clone(), &mut registry, &mut ends)?;
     let center = spawn_center(&mut tasks, &center, clock, &mut registry, &mut ends)?;
     let director = director.named(pool.namespace(), pool.display_name());
@@ -283,12 +284,14 @@ impl Parts {
         config: CurrentConfig,
         requests: &RequestArgs,
         listen: &ListenArgs,
+        center: &CenterSettings,
     ) -> Director {
         let options = Options {
             honour_subset: !requests.disable_endpoint_subset_filter,
             model_match: requests.model_match,
             conformance_headers: requests.conformance_headers,
             emit_scores: requests.emit_endpoint_scores,
+            own_view: center.fallback == CenterFallback::Own,
         };
         let director = Director::new(self.pool.clone(), config, options, self.clock);
         if listen.enable_debug {

@@ -1,5 +1,6 @@
 //! Spans of requests: `gateway.request` of the whole, `epp.queue` of the wait, `epp.external` of the question to a Processor,
-//! `epp.pick` of the choice.
+//! `epp.pick` of the choice; under the LLM filter also `llm.rule`, `llm.hash` and, where a Metadata-Center is asked,
+//! `metadata.pick`.
 //!
 //! ```text
 //!  stream ─► RequestTrace ─► SDK span ─ end ─► bounded queue ─► Export (a task) ─► collector
@@ -29,8 +30,10 @@ pub use otlp::{Export, Setup, SetupError, SpanMetrics};
 
 use crate::{
     extproc::{Answer, RequestHead},
+    llm::{LlmRequest, Phases},
     reject::Reject,
 };
+use moment::Moment;
 
 /// Bytes of a text that a client chose.
 const MAX_TEXT: usize = 256;
@@ -80,7 +83,7 @@ impl Tracing {
         Ok((Self::new(provider, pool), export))
     }
 
-    fn new(provider: SdkTracerProvider, pool: &str) -> Self {
+    pub(crate) fn new(provider: SdkTracerProvider, pool: &str) -> Self {
         Self {
             tracer: provider.tracer("epp"),
             _provider: provider,
@@ -152,11 +155,14 @@ impl RequestTrace {
     }
 
     /// It was picked for, which took `scheduling`, or refused.
-    pub(crate) fn decided(&mut self, decision: &Result<Box<Answer>, Reject>) {
+    pub(crate) fn decided(&mut self, decision: &Result<Box<Answer>, Reject>, now: Moment) {
         let waited = self.queue.take();
         match decision {
             Ok(answer) => {
                 drop(waited);
+                if let Some(llm) = &answer.llm {
+                    self.phases(llm, now);
+                }
                 let mut pick = self.child("epp.pick", answer.scheduling);
                 if let Some(first) = answer.endpoints.first() {
                     let endpoint = KeyValue::new(ENDPOINT, first.destination().to_owned());
@@ -172,6 +178,28 @@ impl RequestTrace {
                 let mut span = waited.unwrap_or_else(|| self.child("epp.pick", Duration::ZERO));
                 span.set_attribute(KeyValue::new(REASON, reject.reason()));
                 span.set_status(Status::error(reject.reason()));
+            }
+        }
+    }
+
+    /// The parts of a decision under the LLM filter, which are over.
+    fn phases(&self, llm: &LlmRequest, now: Moment) {
+        let Phases { rule, hash, asked } = llm.phases;
+        let place = KeyValue::new("llm.rule", llm.found.rule.place.to_string());
+        let chunks = i64::try_from(llm.hashes().len()).unwrap_or(i64::MAX);
+        let chunks = KeyValue::new("llm.prompt.chunks", chunks);
+        let missing = llm.asked.missing.unwrap_or_default();
+        let missing = KeyValue::new("metadata.degraded", missing);
+        let phases = [
+            ("llm.rule", rule, place),
+            ("llm.hash", hash, chunks),
+            ("metadata.pick", asked, missing),
+        ];
+        for (name, times, attribute) in phases {
+            if let Some([from, to]) = times {
+                let mut span = self.child(name, now.since(from));
+                span.set_attribute(attribute);
+                span.end_with_timestamp(before(now.since(to)));
             }
         }
     }

@@ -10,10 +10,9 @@ use std::{
 use http::Uri;
 use hyper_rustls::{DefaultServerNameResolver, HttpsConnector, MaybeHttpsStream};
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
+use tls::{Alpn, Trust};
 use tokio::{net::TcpStream, time::timeout};
 use tower::{BoxError, Service};
-
-use crate::trust::Trust;
 
 /// How long a TCP and TLS handshake may take, whatever time the call has: a peer within one network answers in
 /// milliseconds, and a lost first packet is sent again after one second.
@@ -67,7 +66,7 @@ impl Service<Uri> for Connector {
                     return Ok(MaybeHttpsStream::Http(tcp.call(uri).await?));
                 };
                 let name = Arc::new(DefaultServerNameResolver::default());
-                HttpsConnector::new(tcp, trust.config(), true, name)
+                HttpsConnector::new(tcp, trust.config(Alpn::Http1), true, name)
                     .call(uri)
                     .await
             };

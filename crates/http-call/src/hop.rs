@@ -10,6 +10,7 @@ use hyper_util::{
 use moment::Clock;
 use parking_lot::Mutex;
 use processor_api::{API_HEADER, API_VERSION, DEADLINE_HEADER, deadline_value};
+use tls::Trust;
 use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
@@ -17,7 +18,6 @@ use crate::{
     breaker::{Admission, Breaker, Outcome},
     call::{Call, CallError, Reply},
     connect::Connector,
-    trust::Trust,
     url::BaseUrl,
 };
 

@@ -16,12 +16,11 @@ mod call;
 mod connect;
 mod hop;
 mod sender;
-mod trust;
 mod url;
 
 pub use breaker::{Admission, Breaker, Outcome};
 pub use call::{Call, CallError, Reply};
 pub use hop::{Hop, Settings};
 pub use sender::{Sender, Sending};
-pub use trust::{Trust, TrustError, TrustFiles, TrustReload};
+pub use tls::{Trust, TrustError, TrustFiles, TrustReload};
 pub use url::{BaseUrl, UrlError};

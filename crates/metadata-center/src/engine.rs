@@ -21,6 +21,9 @@ pub trait Engine: Send + Sync + 'static {
     /// Why calls would fail now; none if they are expected to work.
     fn unready(&self) -> Option<&'static str>;
 
+    /// What this process holds of prompt caches, whatever a place elsewhere does.
+    fn cache_size(&self) -> CacheSize;
+
     /// How the log is by which replicas tell each other what endpoints have seen; none: there is one replica.
     fn cache_log(&self) -> Option<CacheLog> {
         None
@@ -83,6 +86,15 @@ pub trait Engine: Send + Sync + 'static {
 
     /// How much there is, for metrics.
     fn sizes(&self) -> impl Future<Output = Result<Sizes, Fault>> + Send;
+}
+
+/// The prompt cache's index, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheSize {
+    /// Its memory.
+    pub bytes: usize,
+    /// Chunks that gave way to others.
+    pub evictions: u64,
 }
 
 /// How far the shared log of prompt caches is, for metrics.

@@ -24,7 +24,7 @@ mod service;
 mod trace_id;
 
 pub use args::{Args, Backend, ListenArgs, StateArgs};
-pub use engine::{BootId, CacheLog, Engine};
+pub use engine::{BootId, CacheLog, CacheSize, Engine};
 pub use http_service::{Acceptor, Server, Tokens};
 pub use memory::Memory;
 pub use metrics::Metrics;

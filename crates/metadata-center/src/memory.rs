@@ -13,7 +13,7 @@ use metadata::{
 };
 use moment::Clock;
 
-use crate::engine::{BootId, Engine};
+use crate::engine::{BootId, CacheSize, Engine};
 
 /// A [`Center`] with a clock. No call waits.
 #[derive(Debug)]
@@ -104,6 +104,11 @@ impl Engine for Memory {
 
     async fn sweep(&self) -> Result<Swept, Fault> {
         Ok(self.center.sweep(self.now()))
+    }
+
+    fn cache_size(&self) -> CacheSize {
+        let (bytes, evictions) = self.center.cache_size();
+        CacheSize { bytes, evictions }
     }
 
     async fn sizes(&self) -> Result<Sizes, Fault> {

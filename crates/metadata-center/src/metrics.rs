@@ -17,7 +17,7 @@ use prometheus_client::{metrics::counter::Counter, registry::Registry};
 use tokio::time::timeout;
 
 use crate::{
-    engine::{CacheLog, Engine},
+    engine::{CacheLog, CacheSize, Engine},
     route::{Call, Found, PATHS},
 };
 
@@ -68,7 +68,7 @@ struct Counted {
     stale_batches: AtomicU64,
     refused_connections: Counter,
     freed: Mutex<Freed>,
-    reading: Mutex<Option<Reading>>,
+    reading: Mutex<Reading>,
 }
 
 /// Requests of one route.
@@ -94,11 +94,18 @@ struct Freed {
 }
 
 /// How large the state was when the page was asked for.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Reading {
+    /// Absent: where it is does not answer.
+    stored: Option<Stored>,
+    cache: CacheSize,
+    cache_log: Option<CacheLog>,
+}
+
+#[derive(Debug)]
+struct Stored {
     sizes: Sizes,
     loads: Vec<EndpointLoad>,
-    cache_log: Option<CacheLog>,
 }
 
 #[derive(Debug)]
@@ -164,14 +171,18 @@ impl Metrics {
         freed.cluster += swept.clusters as u64;
     }
 
-    /// Looks how large the state is, for the next page. Without an answer the page has no sizes.
+    /// Looks how large the state is, for the next page. Without an answer the page has only what this process holds.
     pub(crate) async fn read<E: Engine>(&self, engine: &E) {
-        let reading = timeout(READ_WITHIN, Reading::of(engine)).await;
-        let reading = reading.ok().and_then(Result::ok);
-        if reading.is_none() {
+        let stored = timeout(READ_WITHIN, Stored::of(engine)).await;
+        let stored = stored.ok().and_then(Result::ok);
+        if stored.is_none() {
             self.engine_failed();
         }
-        *self.0.reading.lock() = reading;
+        *self.0.reading.lock() = Reading {
+            stored,
+            cache: engine.cache_size(),
+            cache_log: engine.cache_log(),
+        };
     }
 }
 
@@ -216,9 +227,9 @@ impl RouteMetrics {
     }
 }
 
-// === impl Reading ===
+// === impl Stored ===
 
-impl Reading {
+impl Stored {
     async fn of<E: Engine>(engine: &E) -> Result<Self, Fault> {
         let sizes = engine.sizes().await?;
         let mut loads = Vec::new();
@@ -235,11 +246,7 @@ impl Reading {
                 prompt_length: load.prompt_length.into(),
             }));
         }
-        Ok(Self {
-            sizes,
-            loads,
-            cache_log: engine.cache_log(),
-        })
+        Ok(Self { sizes, loads })
     }
 }
 

@@ -45,7 +45,7 @@ use tokio::task::JoinSet;
 
 pub use self::link::RedisUrlError;
 use self::{directory::Directory, link::Link, log::Log, scripts::Scripts};
-use crate::engine::{BootId, CacheLog, Engine};
+use crate::engine::{BootId, CacheLog, CacheSize, Engine};
 
 /// Where the Redis is, and the bounds of what is kept there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,7 +169,7 @@ impl Shared {
             scripts: Scripts::new(ToOwned::to_owned),
             directory: Directory::default(),
             cache: CacheIndex::new(limits.cache_max_bytes),
-            log: Log::default(),
+            log: Log::new(),
             freed: Mutex::default(),
             boot: AtomicU64::new(rand::random()),
             redis_epoch_ms: AtomicI64::new(0),
@@ -208,6 +208,14 @@ impl Engine for Redis {
             Some("the cache log is being read")
         } else {
             None
+        }
+    }
+
+    fn cache_size(&self) -> CacheSize {
+        let stats = self.shared.cache.stats();
+        CacheSize {
+            bytes: stats.bytes,
+            evictions: stats.evictions,
         }
     }
 

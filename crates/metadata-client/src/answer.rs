@@ -77,11 +77,12 @@ impl Unavailable {
         }
     }
 
-    /// Another address may do better.
-    pub(crate) fn is_connection(&self) -> bool {
+    /// Another address may do better: the connection failed, or this replica ends or does not reach its store.
+    pub(crate) fn is_of_one_address(&self) -> bool {
         matches!(
             self,
             Self::Call(CallError::Connect(_) | CallError::Broken(_))
+                | Self::Status(StatusCode::SERVICE_UNAVAILABLE)
         )
     }
 

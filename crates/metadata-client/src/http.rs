@@ -1,18 +1,16 @@
-//! Calls over HTTP: h2 without TLS upgrade for our own service, HTTP/1.1 for one that existing clients use.
+//! Calls over HTTP: HTTP/2 without an upgrade for our own service, HTTP/1.1 for one that existing clients use.
 
 use std::{
-    future::{Future, Ready, ready},
+    future::Future,
     io, iter,
     net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
-    task::{Context, Poll},
     time::Duration,
 };
 
-use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use http::{
     HeaderName, HeaderValue, Request, Response, Uri,
@@ -21,19 +19,15 @@ use http::{
 };
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use hyper_util::{
-    client::legacy::{
-        Client,
-        connect::{Connect, HttpConnector, dns::Name},
-    },
-    rt::TokioTimer,
-};
+use hyper_util::{client::legacy::Client, rt::TokioTimer};
+use tls::{Alpn, Trust};
 use tokio::{net::lookup_host, sync::Semaphore, time::timeout};
 use tokio_util::task::TaskTracker;
-use tower::Service;
 
 use crate::{
+    connect::{Connector, scheme},
     settings::Api,
+    token::BearerToken,
     transport::{Call, CallError, MAX_REPLY, Peer, Reply, Transport},
 };
 
@@ -41,12 +35,6 @@ use crate::{
 const H2_CONNECTIONS: usize = 2;
 /// Connections to one address with HTTP/1.1: each carries one call.
 const H1_CONNECTIONS: usize = 32;
-const CONNECT: Duration = Duration::from_millis(100);
-const TCP_KEEPALIVE: Duration = Duration::from_secs(10);
-/// What was sent and is not acknowledged for so long ends the connection: else calls would wait on a dead one until TCP
-/// gives up, which takes it a quarter of an hour.
-#[cfg(target_os = "linux")]
-const UNACKNOWLEDGED: Duration = Duration::from_secs(2);
 const IDLE: Duration = Duration::from_mins(5);
 /// A resolver that does not answer leaves the addresses as they are.
 const RESOLVE: Duration = Duration::from_secs(3);
@@ -57,45 +45,22 @@ const BOOT: HeaderName = HeaderName::from_static("x-metadata-boot");
 
 /// A service at a host and a port.
 #[derive(Debug)]
-pub struct Http<S = Plaintext> {
+pub struct Http {
     host: String,
     port: u16,
     api: Api,
     authority: Authority,
-    security: S,
+    /// Absent: plaintext.
+    trust: Option<Trust>,
     token: Arc<BearerToken>,
     tasks: TaskTracker,
 }
 
-/// What is put around a TCP connection.
-pub trait Security: Send + Sync + 'static {
-    /// Connects, with it.
-    type Connector: Connect + Clone + Send + Sync + 'static;
-
-    /// `http` or `https`.
-    fn scheme(&self) -> Scheme;
-
-    /// Around one that connects to the address of a peer, whatever host it is asked for.
-    fn connector(&self, tcp: HttpConnector<Fixed>) -> Self::Connector;
-}
-
-/// No TLS.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Plaintext;
-
-/// The token of a service that wants one, replaced whenever its file changes.
-#[derive(Debug, Default)]
-pub struct BearerToken(ArcSwapOption<HeaderValue>);
-
-/// Answers with one address for any name.
-#[derive(Clone, Copy, Debug)]
-pub struct Fixed(SocketAddr);
-
 /// One address of a service.
 #[derive(Debug)]
-pub struct HttpPeer<C> {
+pub struct HttpPeer {
     /// Each has one connection with HTTP/2, and several with HTTP/1.1.
-    clients: Vec<Client<C, Full<Bytes>>>,
+    clients: Vec<Client<Connector, Full<Bytes>>>,
     turn: AtomicUsize,
     /// Where each call needs a connection.
     connections: Option<Semaphore>,
@@ -117,12 +82,12 @@ pub struct HostError(String);
 
 // === impl Http ===
 
-impl<S: Security> Http<S> {
-    /// Nothing is looked up or connected to yet.
+impl Http {
+    /// Nothing is looked up or connected to yet. With `trust` TLS is spoken, and the certificate of the service must be the host's.
     ///
     /// # Errors
     /// [`HostError`] for a host that cannot stand in a URL.
-    pub fn new(host: &str, port: u16, api: Api, security: S) -> Result<Self, HostError> {
+    pub fn new(host: &str, port: u16, api: Api, trust: Option<Trust>) -> Result<Self, HostError> {
         let bare = host.trim_matches(['[', ']']);
         let url = if bare.contains(':') {
             format!("[{bare}]:{port}")
@@ -141,7 +106,7 @@ impl<S: Security> Http<S> {
             port,
             api,
             authority,
-            security,
+            trust,
             token: Arc::default(),
             tasks: TaskTracker::new(),
         })
@@ -152,14 +117,7 @@ impl<S: Security> Http<S> {
         Arc::clone(&self.token)
     }
 
-    fn client(&self, address: SocketAddr) -> Client<S::Connector, Full<Bytes>> {
-        let mut tcp = HttpConnector::new_with_resolver(Fixed(address));
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT));
-        tcp.set_keepalive(Some(TCP_KEEPALIVE));
-        #[cfg(target_os = "linux")]
-        tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+    fn client(&self, address: SocketAddr) -> Client<Connector, Full<Bytes>> {
         let mut builder = Client::builder(Tracked(self.tasks.clone()));
         builder
             .timer(TokioTimer::new())
@@ -167,12 +125,16 @@ impl<S: Security> Http<S> {
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(H1_CONNECTIONS)
             .http2_only(self.api == Api::Isthmus);
-        builder.build(self.security.connector(tcp))
+        let alpn = match self.api {
+            Api::Isthmus => Alpn::H2,
+            Api::Compat => Alpn::Http1,
+        };
+        builder.build(Connector::new(address, alpn, self.trust.clone()))
     }
 }
 
-impl<S: Security> Transport for Http<S> {
-    type Peer = HttpPeer<S::Connector>;
+impl Transport for Http {
+    type Peer = HttpPeer;
 
     async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         let found = timeout(RESOLVE, lookup_host((self.host.as_str(), self.port))).await;
@@ -190,7 +152,7 @@ impl<S: Security> Transport for Http<S> {
             clients: clients.collect(),
             turn: AtomicUsize::new(0),
             connections,
-            scheme: self.security.scheme(),
+            scheme: scheme(self.trust.as_ref()),
             authority: self.authority.clone(),
             token: self.token(),
         }
@@ -202,57 +164,9 @@ impl<S: Security> Transport for Http<S> {
     }
 }
 
-// === impl Plaintext ===
-
-impl Security for Plaintext {
-    type Connector = HttpConnector<Fixed>;
-
-    fn scheme(&self) -> Scheme {
-        Scheme::HTTP
-    }
-
-    fn connector(&self, tcp: HttpConnector<Fixed>) -> Self::Connector {
-        tcp
-    }
-}
-
-// === impl BearerToken ===
-
-impl BearerToken {
-    /// Calls from now on have this token, or none.
-    ///
-    /// # Errors
-    /// For a token that cannot stand in a header.
-    pub fn set(&self, token: Option<&str>) -> Result<(), http::header::InvalidHeaderValue> {
-        let header = |token: &str| {
-            let mut value = HeaderValue::try_from(format!("Bearer {token}"))?;
-            value.set_sensitive(true);
-            Ok(Arc::new(value))
-        };
-        self.0.store(token.map(header).transpose()?);
-        Ok(())
-    }
-}
-
-// === impl Fixed ===
-
-impl Service<Name> for Fixed {
-    type Response = iter::Once<SocketAddr>;
-    type Error = io::Error;
-    type Future = Ready<io::Result<Self::Response>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Name) -> Self::Future {
-        ready(Ok(iter::once(self.0)))
-    }
-}
-
 // === impl HttpPeer ===
 
-impl<C> HttpPeer<C> {
+impl HttpPeer {
     fn request(&self, call: Call) -> Result<Request<Full<Bytes>>, http::Error> {
         let uri = Uri::builder()
             .scheme(self.scheme.clone())
@@ -264,12 +178,10 @@ impl<C> HttpPeer<C> {
             if !call.body.is_empty() {
                 headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             }
-            let token = self.token.0.load_full();
-            let token = token.map(|token| HeaderValue::clone(&token));
             let named = [
                 (TRACE_ID, call.trace.id),
                 (TRACE_PARENT, call.trace.parent),
-                (AUTHORIZATION, token),
+                (AUTHORIZATION, self.token.header()),
             ];
             for (name, value) in named {
                 value.map(|value| headers.insert(name, value));
@@ -279,7 +191,7 @@ impl<C> HttpPeer<C> {
     }
 }
 
-impl<C: Connect + Clone + Send + Sync + 'static> Peer for HttpPeer<C> {
+impl Peer for HttpPeer {
     async fn call(&self, call: Call) -> Result<Reply, CallError> {
         let broken = |error: &dyn std::error::Error| CallError::Broken(chain(error));
         let request = self.request(call).map_err(|error| broken(&error))?;

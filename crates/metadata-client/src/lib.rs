@@ -16,6 +16,7 @@ mod backoff;
 mod breaker;
 mod calls;
 mod client;
+mod connect;
 mod http;
 mod metrics;
 mod outbids;
@@ -29,6 +30,7 @@ mod service;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod token;
 mod transport;
 mod view;
 mod worker;
@@ -36,11 +38,12 @@ mod worker;
 pub use self::{
     answer::{RefusedCall, Unavailable},
     client::{Client, Degraded},
-    http::{BearerToken, Fixed, HostError, Http, HttpPeer, Plaintext, Security},
+    http::{HostError, Http, HttpPeer},
     metrics::ClientCollector,
     outboxes::{Charges, TooManyClusters},
     run::{TaskDied, Tasks},
     settings::{Api, Settings},
+    token::{BearerToken, TokenError, TokenFile},
     transport::{Call, CallError, MAX_REPLY, Peer, Reply, Trace, Transport},
     view::{Asked, View},
 };

@@ -78,8 +78,8 @@ impl<T: Transport> Service<T> {
         self.boot.subscribe()
     }
 
-    /// A call that a request waits for. A broken connection is tried once more, at another address, if half of the time
-    /// is left.
+    /// A call that a request waits for. Where the connection breaks, or the replica is not there for calls just now, it is
+    /// tried once more at another address, if half of the time is left.
     pub(crate) async fn read<R: DeserializeOwned>(
         &self,
         named: Named,
@@ -93,7 +93,7 @@ impl<T: Transport> Service<T> {
         let Err(error) = &result else {
             return result;
         };
-        if !error.is_connection() || self.now().since(start) * 2 > within {
+        if !error.is_of_one_address() || self.now().since(start) * 2 > within {
             return result;
         }
         let other = self.addresses.admit(Asker::Read, Some(address), self.now());

@@ -1,6 +1,6 @@
 //! What the former service knows of some endpoints, where it does not pick itself.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use metadata::{
     Address, Sum,
@@ -36,6 +36,10 @@ pub struct View {
     pub matched: Result<Vec<u32>, Unavailable>,
     /// Our own requests as they are now.
     pub own: Vec<Sum>,
+    /// How long load was waited for; none if it was not asked for.
+    pub load_took: Option<Duration>,
+    /// Likewise the caches.
+    pub matched_took: Option<Duration>,
 }
 
 /// One endpoint in the answer to `GET /v1/load/stats`. What another gateway wrote as `ip` may be anything.
@@ -78,9 +82,9 @@ impl View {
 impl<T: Transport> Client<T> {
     /// Load and caches of endpoints, asked for at the same time under one deadline; each may fail alone.
     pub async fn view(&self, charges: &Charges, asked: &Asked<'_>, trace: &Trace) -> View {
-        let (load, matched) = tokio::join!(
-            self.load(charges, asked, trace),
-            self.matched(charges, asked, trace),
+        let ((load, load_took), (matched, matched_took)) = tokio::join!(
+            self.timed(self.load(charges, asked, trace)),
+            self.timed(self.matched(charges, asked, trace)),
         );
         let own = charges.charged(asked.ips);
         let load = load.map(|(remote, acknowledged)| {
@@ -89,9 +93,22 @@ impl<T: Transport> Client<T> {
                 .map(|((remote, acknowledged), own)| Sum::seen(remote, acknowledged, *own))
                 .collect()
         });
-        let view = View { load, matched, own };
+        let view = View {
+            load,
+            matched,
+            own,
+            load_took: asked.load.then_some(load_took),
+            matched_took: asked.prompt.map(|_| matched_took),
+        };
         self.shared.note_read(view.degraded());
         view
+    }
+
+    /// What a query came to, and how long it took.
+    async fn timed<V>(&self, query: impl Future<Output = V>) -> (V, Duration) {
+        let start = self.shared.service.now();
+        let value = query.await;
+        (value, self.shared.service.now().since(start))
     }
 
     /// What the service reports, and what of it was ours when the query left.

@@ -23,15 +23,18 @@ use metadata::{
     Address,
     wire::pick::{Candidate, Params, Pick, Picks},
 };
-use metadata_client::{
-    Api, Asked, Client, Http, Plaintext, Settings, TaskDied, Trace, Unavailable,
-};
+use metadata_client::{Api, Asked, Client, Http, Settings, TaskDied, Trace, Unavailable};
 use moment::Clock;
 use parking_lot::Mutex;
+use rstest::rstest;
+use tls::{
+    Acceptor, Alpn, TlsFiles, TlsMetrics, TlsVersion, TrustFiles,
+    test_pki::{Ca, write_pair_of},
+};
 use tokio::{net::TcpListener, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-type Clients = Client<Http<Plaintext>>;
+type Clients = Client<Http>;
 
 /// What came, and how many connections it came over.
 #[derive(Default)]
@@ -107,11 +110,26 @@ impl Server {
     }
 
     async fn at(address: SocketAddr, delay: Duration, padding: usize) -> Self {
+        Self::behind(Acceptor::plaintext(), address, delay, padding).await
+    }
+
+    async fn behind(
+        acceptor: Acceptor,
+        address: SocketAddr,
+        delay: Duration,
+        padding: usize,
+    ) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let seen = Arc::new(Seen::default());
         let mut tasks = JoinSet::new();
-        tasks.spawn(accept(listener, Arc::clone(&seen), delay, padding));
+        tasks.spawn(accept(
+            listener,
+            acceptor,
+            Arc::clone(&seen),
+            delay,
+            padding,
+        ));
         Self {
             address,
             seen,
@@ -138,14 +156,23 @@ impl Server {
     }
 }
 
-async fn accept(listener: TcpListener, seen: Arc<Seen>, delay: Duration, padding: usize) {
+async fn accept(
+    listener: TcpListener,
+    acceptor: Acceptor,
+    seen: Arc<Seen>,
+    delay: Duration,
+    padding: usize,
+) {
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         seen.accepted.fetch_add(1, Relaxed);
         seen.open.fetch_add(1, Relaxed);
-        let seen = Arc::clone(&seen);
+        let (acceptor, seen) = (acceptor.clone(), Arc::clone(&seen));
         connections.spawn(async move {
+            let Ok(stream) = acceptor.accept(stream).await else {
+                return;
+            };
             let service = service_fn(|request| serve(request, Arc::clone(&seen), delay, padding));
             let builder = auto::Builder::new(TokioExecutor::new());
             let _ = builder
@@ -179,13 +206,13 @@ async fn serve(
 impl Running {
     async fn start(address: SocketAddr, api: Api) -> Self {
         Self::of(
-            Http::new("127.0.0.1", address.port(), api, Plaintext).unwrap(),
+            Http::new("127.0.0.1", address.port(), api, None).unwrap(),
             api,
         )
         .await
     }
 
-    async fn of(transport: Http<Plaintext>, api: Api) -> Self {
+    async fn of(transport: Http, api: Api) -> Self {
         let settings = Settings {
             api,
             timeout: Duration::from_secs(5),
@@ -316,7 +343,7 @@ async fn an_answer_without_end_is_not_read() {
 async fn the_token_of_now_is_sent() {
     let server = Server::start(Duration::ZERO, 0).await;
     let port = server.address.port();
-    let transport = Http::new("127.0.0.1", port, Api::Isthmus, Plaintext).unwrap();
+    let transport = Http::new("127.0.0.1", port, Api::Isthmus, None).unwrap();
     let token = transport.token();
     let running = Running::of(transport, Api::Isthmus).await;
     let sent = || async {
@@ -333,9 +360,53 @@ async fn the_token_of_now_is_sent() {
     assert_eq!(sent().await, None);
 }
 
+#[rstest]
+#[case(Api::Isthmus, Version::HTTP_2)]
+#[case(Api::Compat, Version::HTTP_11)]
+#[tokio::test]
+async fn over_tls_each_side_is_verified(#[case] api: Api, #[case] version: Version) {
+    let (ours, theirs) = (Ca::new("ours"), Ca::new("theirs"));
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name);
+    for (name, ca) in [("ours", &ours), ("theirs", &theirs)] {
+        std::fs::create_dir(file(name)).unwrap();
+        write_pair_of(ca, &file(name));
+        std::fs::write(file(name).join("ca.crt"), ca.pem()).unwrap();
+    }
+    let files = TlsFiles {
+        cert_dir: Some(file("ours")),
+        client_ca: Some(file("ours").join("ca.crt")),
+        client_sans: Vec::new(),
+        min_version: TlsVersion::Tls12,
+        alpn: Alpn::Http,
+    };
+    let registry = &mut prometheus_client::registry::Registry::default();
+    let port = TlsMetrics::register(registry, "test").port("test");
+    let (acceptor, _reload) = files.begin(port).unwrap();
+    let address = "127.0.0.1:0".parse().unwrap();
+    let server = Server::behind(acceptor, address, Duration::ZERO, 0).await;
+    for (trusted, own, is_good) in [
+        ("ours", "ours", true),
+        ("theirs", "ours", false),
+        ("ours", "theirs", false),
+    ] {
+        let files = TrustFiles {
+            ca_file: Some(file(trusted).join("ca.crt")),
+            cert_dir: Some(file(own)),
+        };
+        let (trust, _reload) = files.begin().unwrap();
+        let port = server.address.port();
+        let transport = Http::new("localhost", port, api, Some(trust)).unwrap();
+        let running = Running::of(transport, api).await;
+        let error = running.pick().await.err();
+        assert_eq!(error.is_none(), is_good, "{trusted} {own}: {error:?}");
+    }
+    assert_eq!(server.versions(), [version]);
+}
+
 #[test]
 fn hosts_are_names_or_addresses() {
-    let is_host = |host: &str| Http::new(host, 80, Api::Isthmus, Plaintext).is_ok();
+    let is_host = |host: &str| Http::new(host, 80, Api::Isthmus, None).is_ok();
     for host in [
         "localhost",
         "mc.llm.svc",

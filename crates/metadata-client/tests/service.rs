@@ -13,9 +13,7 @@ use metadata::{
     },
 };
 use metadata_center::{Engine, Memory, Server, Service};
-use metadata_client::{
-    Api, Asked, Charges, Client, Degraded, Http, Plaintext, Settings, TaskDied, Trace,
-};
+use metadata_client::{Api, Asked, Charges, Client, Degraded, Http, Settings, TaskDied, Trace};
 use moment::Clock;
 use prometheus_client::metrics::counter::Counter;
 use tls::Acceptor;
@@ -35,7 +33,7 @@ struct Served {
 
 /// One endpoint picker.
 struct Picker {
-    client: Client<Http<Plaintext>>,
+    client: Client<Http>,
     charges: Charges,
     stop: CancellationToken,
     tasks: JoinSet<Result<(), TaskDied>>,
@@ -119,7 +117,7 @@ impl Served {
 impl Picker {
     async fn start(name: &str, served: &Served, api: Api) -> Self {
         let port = served.address.port();
-        let transport = Http::new("127.0.0.1", port, api, Plaintext).unwrap();
+        let transport = Http::new("127.0.0.1", port, api, None).unwrap();
         let settings = Settings {
             api,
             timeout: Duration::from_secs(5),

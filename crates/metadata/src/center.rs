@@ -249,6 +249,12 @@ impl Center {
         swept
     }
 
+    /// Bytes of the cache index, and chunks that gave way to others.
+    pub fn cache_size(&self) -> (usize, u64) {
+        let cache = self.cache.stats();
+        (cache.bytes, cache.evictions)
+    }
+
     /// How much there is, for metrics.
     pub fn sizes(&self) -> Sizes {
         let cache = self.cache.stats();

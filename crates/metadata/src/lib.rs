@@ -11,6 +11,7 @@
 
 mod cache_index;
 mod center;
+mod choice;
 mod fault;
 mod name;
 mod outbox;
@@ -18,6 +19,7 @@ pub mod wire;
 
 pub use cache_index::CacheIndex;
 pub use center::{Center, ClusterSize, Limits, Now, Sizes, Swept};
+pub use choice::choose;
 pub use fault::{Bound, Fault};
 pub use name::{Address, Cluster, Instance, NameError, RequestId};
 pub use outbox::{

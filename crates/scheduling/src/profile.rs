@@ -69,6 +69,15 @@ impl Profile {
         self.any(|scorer| matches!(scorer, Scorer::InferenceLb { .. }))
     }
 
+    /// The prompt cache counts for nothing to `inference-lb-scorer`.
+    pub fn ignore_caches(&mut self) {
+        for weighted in &mut self.scorers {
+            if let Scorer::InferenceLb { params, .. } = &mut weighted.scorer {
+                params.cache_weight = 0.0;
+            }
+        }
+    }
+
     /// What a request adds to its endpoint's prefill, as `inference-lb-scorer` has it.
     pub fn prefill_charge(&self) -> PrefillCharge {
         let mut scorers = self.scorers.iter();

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use crate::{
     endpoint::{Endpoint, Labels},
     load::Freshness,
-    request::{Allowed, Subset},
+    request::{Allowed, Request, Subset},
     slot::Slot,
     table::{Averages, Table},
 };
@@ -92,9 +92,17 @@ impl Snapshot {
         Some(&member.endpoint)
     }
 
-    /// Whether the subset allows any member.
-    pub fn has_any(&self, subset: &Subset) -> bool {
-        !self.roster.allowed(subset).is_empty()
+    /// Whether any member is in the subset of the request and has its labels.
+    pub fn has_any_for(&self, request: &Request) -> bool {
+        let admits = |labels: &Labels| request.admits(labels);
+        match &request.subset {
+            None => self.roster.labels.iter().any(|it| admits(it)),
+            Some(subset) => {
+                let allowed = self.roster.allowed(subset).into_iter();
+                let labels = allowed.map(|member| self.roster.labels.get(member as usize));
+                labels.flatten().any(|it| admits(it))
+            }
+        }
     }
 
     /// What is known of all members now, in a table that is made anew or used again. `adapters`: with the LoRA adapters,

@@ -48,6 +48,8 @@ pub struct Setup {
     pub epp_flags: Vec<String>,
     /// A Metadata-Center that the endpoint pickers share, with its state in Redis.
     pub center: bool,
+    /// Flags of the Metadata-Center besides.
+    pub center_flags: Vec<String>,
     /// A Processor and a Router, which the endpoint pickers ask.
     pub external: Option<ExternalSetup>,
     /// Changes the endpoint picker's configuration.
@@ -106,6 +108,7 @@ impl Setup {
             pickers: 1,
             epp_flags: words("--secure-serving=false"),
             center: false,
+            center_flags: Vec::new(),
             external: None,
             configure_epp: |_| {},
             configure_envoy: |_, _| {},
@@ -235,9 +238,11 @@ impl Setup {
             ports.center_admin,
             local(ports.redis),
         ));
+        let flags = [flags, self.center_flags.clone()].concat();
         let program = isthmus::program("metadata-center")?;
         let service = start("metadata-center", program, flags, files, logs)?;
-        let at = Some(local(ports.center));
+        // Its other port may speak TLS.
+        let at = Some(local(ports.center_admin));
         answers(&service, "metadata-center", at, "/readyz").await?;
         Ok(Center { service, redis })
     }
@@ -309,6 +314,11 @@ impl Standalone {
     /// The Metadata-Center's URL for endpoint pickers.
     pub fn center_url(&self) -> String {
         url(local(self.ports.center))
+    }
+
+    /// The Metadata-Center's URL for `/metrics`.
+    pub fn center_admin_url(&self) -> String {
+        url(local(self.ports.center_admin))
     }
 
     /// Processor and Router, if there are any.
@@ -468,7 +478,7 @@ impl Standalone {
             return Ok(());
         };
         again(&center.redis, "redis").await?;
-        let at = Some(local(self.ports.center));
+        let at = Some(local(self.ports.center_admin));
         answers(&center.service, "metadata-center", at, "/readyz").await
     }
 
@@ -485,7 +495,10 @@ impl Standalone {
     /// When it does not come up; with the end of its log.
     pub async fn restart_center(&self) -> Result<(), TestbedError> {
         match &self.center {
-            Some(center) => restart(&center.service, "metadata-center", self.ports.center).await,
+            Some(center) => {
+                let port = self.ports.center_admin;
+                restart(&center.service, "metadata-center", port).await
+            }
             None => Ok(()),
         }
     }

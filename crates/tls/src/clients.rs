@@ -40,7 +40,7 @@ pub struct SanError(String);
 
 /// Why there is no CA.
 #[derive(Debug, thiserror::Error)]
-pub enum ClientCaError {
+pub enum CaError {
     /// The file cannot be read.
     #[error("{0}")]
     Read(String),
@@ -63,20 +63,11 @@ struct NamedClients {
 }
 
 /// Verifies clients against the CAs in `pem`; with `names`, against these as well.
-pub(super) fn verifier(
-    pem: &[u8],
-    names: &[San],
-) -> Result<Arc<dyn ClientCertVerifier>, ClientCaError> {
-    let mut roots = RootCertStore::empty();
-    for (at, certificate) in CertificateDer::pem_slice_iter(pem).enumerate() {
-        let certificate = certificate.map_err(|error| ClientCaError::Pem(pem_problem(&error)))?;
-        roots
-            .add(certificate)
-            .map_err(|error| ClientCaError::Certificate(at + 1, error.to_string()))?;
-    }
-    let chain = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
+pub(super) fn verifier(pem: &[u8], names: &[San]) -> Result<Arc<dyn ClientCertVerifier>, CaError> {
+    let roots = Arc::new(roots(pem)?);
+    let chain = WebPkiClientVerifier::builder_with_provider(roots, provider())
         .build()
-        .map_err(|_| ClientCaError::Empty)?;
+        .map_err(|_| CaError::Empty)?;
     if names.is_empty() {
         return Ok(chain);
     }
@@ -84,6 +75,21 @@ pub(super) fn verifier(
         chain,
         names: names.to_vec(),
     }))
+}
+
+/// The CAs in `pem`, at least one.
+pub(super) fn roots(pem: &[u8]) -> Result<RootCertStore, CaError> {
+    let mut roots = RootCertStore::empty();
+    for (at, certificate) in CertificateDer::pem_slice_iter(pem).enumerate() {
+        let certificate = certificate.map_err(|error| CaError::Pem(pem_problem(&error)))?;
+        roots
+            .add(certificate)
+            .map_err(|error| CaError::Certificate(at + 1, error.to_string()))?;
+    }
+    if roots.is_empty() {
+        return Err(CaError::Empty);
+    }
+    Ok(roots)
 }
 
 // === impl San ===
@@ -120,9 +126,9 @@ impl FromStr for San {
     }
 }
 
-// === impl ClientCaError ===
+// === impl CaError ===
 
-impl ClientCaError {
+impl CaError {
     /// Stable: log field.
     pub fn reason(&self) -> &'static str {
         match self {

@@ -9,13 +9,13 @@ use tracing::{error, info};
 
 use super::{
     Acceptor, Alpn, Fixed, Served, TlsVersion,
-    clients::{ClientCaError, San, verifier},
+    clients::{CaError, San, verifier},
     metrics::PortTls,
     pair::{Pair, PairError, PairPem},
 };
 
 /// 1 MiB: a bundle of some hundred CAs.
-const MAX_BYTES: usize = 1024 * 1024;
+pub(super) const MAX_BYTES: usize = 1024 * 1024;
 
 /// Where the certificate of a port comes from, and who its clients may be.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ pub enum TlsError {
     Pair(PairError),
     /// There is no CA to verify clients against.
     #[error(transparent)]
-    ClientCa(ClientCaError),
+    ClientCa(CaError),
     /// Both are there and cannot be used together.
     #[error("no TLS with this certificate: {0}")]
     Unusable(#[source] rustls::Error),
@@ -135,14 +135,14 @@ impl TlsFiles {
     fn parse_clients(
         &self,
         content: &Content<Vec<u8>>,
-    ) -> Result<Arc<dyn ClientCertVerifier>, ClientCaError> {
+    ) -> Result<Arc<dyn ClientCertVerifier>, CaError> {
         let pem = content.as_ref();
-        let pem = pem.map_err(|error| ClientCaError::Read(error.clone()))?;
+        let pem = pem.map_err(|error| CaError::Read(error.clone()))?;
         verifier(pem, &self.client_sans)
     }
 }
 
-fn read_pair(dir: &Path) -> Content<PairPem> {
+pub(super) fn read_pair(dir: &Path) -> Content<PairPem> {
     let read = |name: &str| {
         let content = read_at_most(&dir.join(name), MAX_BYTES);
         content.map_err(|error| format!("{name} cannot be read: {error}"))
@@ -153,7 +153,7 @@ fn read_pair(dir: &Path) -> Content<PairPem> {
     })
 }
 
-fn parse_pair(content: &Content<PairPem>) -> Result<Pair, PairError> {
+pub(super) fn parse_pair(content: &Content<PairPem>) -> Result<Pair, PairError> {
     let pem = content.as_ref();
     Pair::parse(pem.map_err(|error| PairError::Read(error.clone()))?)
 }
@@ -249,7 +249,7 @@ impl TlsReload {
 
     fn replace_clients(
         &mut self,
-        clients: Result<Arc<dyn ClientCertVerifier>, ClientCaError>,
+        clients: Result<Arc<dyn ClientCertVerifier>, CaError>,
     ) -> Outcome {
         let port = self.metrics.port();
         let usable = clients.map_err(|error| (error.reason(), error.to_string()));

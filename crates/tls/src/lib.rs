@@ -1,10 +1,14 @@
-//! TLS of the ports: whose certificate is served, which clients are let in, and how both change while the program runs.
+//! TLS of the ports: whose certificate is served, which clients are let in; and of the connections that a program makes. All
+//! of it changes with its files while the program runs.
 //!
 //! ```text
 //!  tls.crt, tls.key ─► Pair ────┐
 //!                               ├─► Served (ServerConfig) ◄── Acceptor ◄── TCP connections
 //!  client CA, names ─► Clients ─┘
 //!          ▲ read again each 5 s and on SIGHUP: TlsReload
+//!
+//!  CAs, own tls.crt, tls.key ─► Trust (ClientConfig) ◄── who connects
+//!          ▲ likewise: TrustReload
 //! ```
 
 mod accept;
@@ -14,6 +18,7 @@ mod metrics;
 mod pair;
 #[cfg(any(test, feature = "test-util"))]
 pub mod test_pki;
+mod trust;
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -28,10 +33,11 @@ use rustls::{
 };
 
 pub use accept::{Acceptor, HandshakeError, MaybeTls};
-pub use clients::{ClientCaError, San, SanError};
+pub use clients::{CaError, San, SanError};
 pub use files::{TlsError, TlsFiles, TlsReload};
 pub use metrics::{PortTls, TlsMetrics};
 pub use pair::PairError;
+pub use trust::{Trust, TrustError, TrustFiles, TrustReload};
 
 use pair::Pair;
 

@@ -51,7 +51,12 @@ pub(crate) fn mk_pair(ca: &Ca, until: i32) -> PairPem {
 
 /// A directory as `--cert-path` names it.
 pub fn write_pair(dir: &std::path::Path) {
-    let PairPem { chain, key } = mk_pair(&Ca::new("a"), 2040);
+    write_pair_of(&Ca::new("a"), dir);
+}
+
+/// The same, with a certificate of this authority for `localhost`.
+pub fn write_pair_of(ca: &Ca, dir: &std::path::Path) {
+    let PairPem { chain, key } = mk_pair(ca, 2040);
     std::fs::write(dir.join("tls.crt"), chain).unwrap();
     std::fs::write(dir.join("tls.key"), key).unwrap();
 }

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use crate::{
     backend::Protocol,
-    error::Refusal,
+    error::{Failure, Refusal},
     transcoder::{BodyEdit, Edit, Piece, RequestData, ResponseHead, Target, Transcoder},
 };
 
@@ -90,6 +90,15 @@ impl Transcoder for Passthrough {
         Piece {
             data: chunk,
             last: end,
+            ..Piece::default()
+        }
+    }
+
+    /// What was passed on so far may end anywhere: nothing fits behind it.
+    fn fail(&mut self, failure: Failure) -> Piece {
+        Piece {
+            last: true,
+            failure: Some(failure),
             ..Piece::default()
         }
     }

@@ -32,6 +32,9 @@ pub trait Transcoder: fmt::Debug + Send {
     /// What the next bytes of the server's body become; `end`: none follow. Nothing comes after a piece that is
     /// [`last`](Piece::last).
     fn read_response(&mut self, chunk: Bytes, end: bool) -> Piece;
+
+    /// Ends the response before the server does, as its format has it, since the caller cannot go on. Nothing comes after it.
+    fn fail(&mut self, failure: Failure) -> Piece;
 }
 
 /// What answers to one request carry, whatever the server says.

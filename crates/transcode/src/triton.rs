@@ -99,10 +99,7 @@ impl Generate {
             read = self.events.finish(&mut on_event);
         }
         if let Err(failure) = result.and(read.map_err(|error| Failure::Broken(error.to_string()))) {
-            let error = self.error(&failure, failure.status());
-            for part in [b"data: ".as_slice(), &error, b"\n\n", DONE] {
-                out.extend_from_slice(part);
-            }
+            self.end_events(&failure, &mut out);
             return Piece::failed(out, failure);
         }
         let usage = end.then(|| self.response.end_stream(&mut out));
@@ -111,6 +108,14 @@ impl Generate {
             last: end,
             failure: None,
             usage,
+        }
+    }
+
+    /// An error as the last event.
+    fn end_events(&self, failure: &Failure, out: &mut Vec<u8>) {
+        let error = self.error(failure, failure.status());
+        for part in [b"data: ".as_slice(), &error, b"\n\n", DONE] {
+            out.extend_from_slice(part);
         }
     }
 
@@ -213,6 +218,26 @@ impl Transcoder for Generate {
         };
         self.ended = piece.last;
         piece
+    }
+
+    fn fail(&mut self, failure: Failure) -> Piece {
+        if std::mem::replace(&mut self.ended, true) {
+            return Piece {
+                last: true,
+                ..Piece::default()
+            };
+        }
+        self.whole = Vec::new();
+        let data = match self.format {
+            Format::Events => {
+                let mut out = Vec::new();
+                self.end_events(&failure, &mut out);
+                out
+            }
+            Format::Whole => self.error(&failure, failure.status()),
+            Format::Error(status) => self.error(&failure, status),
+        };
+        Piece::failed(data, failure)
     }
 }
 

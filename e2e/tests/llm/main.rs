@@ -2,6 +2,7 @@
 //! a real Redis: the programs of `cargo xtask demo llm`.
 #![cfg(test)]
 
+mod compat;
 mod faults;
 mod shared;
 mod stand;
@@ -17,6 +18,7 @@ const TESTS: &[Test<Stand>] = &tests![
     shared::a_repeated_prompt_goes_where_it_is_cached_whichever_picker_has_it,
     shared::requests_of_three_pickers_at_once_spread_over_idle_servers,
     shared::the_sum_of_charges_is_that_of_live_requests,
+    compat::the_calls_of_the_former_service_serve_over_tls_with_a_token,
     faults::a_killed_metadata_center_costs_no_request_and_counts_right_in_5_s,
     faults::an_empty_redis_costs_no_request_and_counts_right_in_5_s,
     faults::what_a_killed_picker_had_is_gone_in_16_s,

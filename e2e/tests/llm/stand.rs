@@ -1,6 +1,7 @@
 //! What the tests run against, and what they ask of it.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -12,20 +13,21 @@ use testbed::{Inside, Requests, Stream, eventually};
 /// The state is right again so soon after any fault.
 pub(crate) const REPAIRED: Duration = Duration::from_secs(5);
 /// Tokens of an answer that goes on for two minutes, longer than anything takes here.
-const LONG: u32 = 600;
+pub(crate) const LONG: u32 = 600;
 /// Slow tokens: many answers that go on are little work for the programs.
-const SERVER: &str =
+pub(crate) const SERVER: &str =
     "--prefill-overhead 10ms --prefill-time-per-token 1ms --inter-token-latency 200ms";
 /// Enough that chance would not spread requests evenly.
 const SERVERS: u8 = 10;
-const RULES: &str = "llm.yaml";
+pub(crate) const RULES: &str = "llm.yaml";
 /// Of an endpoint picker: from the pick to the end of the response.
 const RUNNING: &str = "llm_d_epp_request_running";
-const CLUSTER: &str = "e2e/llama";
+pub(crate) const CLUSTER: &str = "e2e/llama";
 
 pub(crate) struct Stand {
     pub(crate) standalone: Standalone,
     pub(crate) requests: Requests,
+    pub(crate) logs: PathBuf,
 }
 
 // === impl Programs ===
@@ -33,11 +35,8 @@ pub(crate) struct Stand {
 impl Programs for Stand {
     async fn start(inside: &Inside) -> Result<Self> {
         bring_up_loopback(inside).await?;
-        let rules = format!(
-            "protocol: openai\nmodel_mapping_rule:\n  {MODEL}:\n    rules: [{{cluster: {CLUSTER}}}]\n"
-        );
         let files = inside.state_dir();
-        std::fs::write(files.join(RULES), rules).context("writing the rules")?;
+        write_rules(&files)?;
         let mut setup = Setup {
             servers: SERVERS,
             pickers: 3,
@@ -52,6 +51,7 @@ impl Programs for Stand {
         Ok(Self {
             requests: Requests::new(standalone.url()),
             standalone,
+            logs: inside.logs_dir(),
         })
     }
 
@@ -157,6 +157,14 @@ impl Stand {
         .await?;
         Ok(())
     }
+}
+
+/// All requests go to the servers of one cluster.
+pub(crate) fn write_rules(files: &Path) -> Result<()> {
+    let rules = format!(
+        "protocol: openai\nmodel_mapping_rule:\n  {MODEL}:\n    rules: [{{cluster: {CLUSTER}}}]\n"
+    );
+    std::fs::write(files.join(RULES), rules).context("writing the rules")
 }
 
 /// A prompt whose length is in lines of some 15 tokens.

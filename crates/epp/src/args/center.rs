@@ -172,52 +172,9 @@ pub struct CenterTls {
 /// A request waits for no longer, whatever a variable says.
 const MAX_DEADLINE: Duration = Duration::from_mins(1);
 
-// === impl CenterSettings ===
-
-impl CenterSettings {
-    /// # Errors
-    /// For what the client does not do yet.
-    fn check(&self) -> Result<(), ConfigError> {
-        let missing = [
-            (
-                self.api != CenterApi::Isthmus,
-                "--metadata-center-api compat",
-            ),
-            (
-                self.fallback != CenterFallback::Own,
-                "--metadata-center-fallback equal",
-            ),
-            (
-                self.endpoint_id != CenterEndpointId::Address,
-                "--metadata-center-endpoint-id ip",
-            ),
-            (self.tls.is_some(), "--metadata-center-tls"),
-            (self.token_file.is_some(), "--metadata-center-token-file"),
-        ];
-        match missing
-            .iter()
-            .find(|(is_given, _)| self.enabled && *is_given)
-        {
-            Some((_, flag)) => Err(ConfigError::new(
-                *flag,
-                "nothing: it is not there yet",
-                "--metadata-center-enabled alone",
-            )),
-            None => Ok(()),
-        }
-    }
-}
-
 // === impl MetadataCenterArgs ===
 
 impl MetadataCenterArgs {
-    /// As [`settings`](Self::settings), of what there is.
-    pub(crate) fn checked(&self) -> Result<CenterSettings, ConfigError> {
-        let settings = self.settings(&mut rand::rng())?;
-        settings.check()?;
-        Ok(settings)
-    }
-
     /// What the flags say. Former names count less, and are warned of.
     ///
     /// # Errors
@@ -360,16 +317,6 @@ mod tests {
             .center
             .settings(&mut StdRng::seed_from_u64(1))
             .unwrap()
-    }
-
-    #[rstest]
-    #[case(&["--metadata-center-api", "compat"])]
-    #[case(&["--metadata-center-tls"])]
-    fn what_is_not_there_yet_is_refused_where_it_would_act(#[case] flags: &[&str]) {
-        let enabled = [&["--metadata-center-enabled"], flags].concat();
-        let error = settings(&enabled).check().unwrap_err().to_string();
-        assert!(error.contains(flags[0]), "{error}");
-        assert!(settings(flags).check().is_ok());
     }
 
     #[test]

@@ -27,6 +27,8 @@ struct Beside {
     objects: Objects,
     /// From a file of its own.
     llm_filter: Option<Arc<LlmFilter>>,
+    /// Prompt caches count for nobody, whatever the files say.
+    ignores_caches: bool,
 }
 
 /// A configuration, with what the cluster's objects add to it.
@@ -37,6 +39,7 @@ pub struct InForce {
     /// Of requests under the LLM filter.
     profiles: Option<LlmProfiles>,
     models: Models,
+    uses_caches: bool,
 }
 
 // === impl CurrentConfig ===
@@ -79,6 +82,13 @@ impl CurrentConfig {
         self.store(self.load_full(), &beside);
     }
 
+    /// Whether prompt caches count, where the files say so too.
+    pub fn use_caches(&self, is_so: bool) {
+        let mut beside = self.0.beside.lock();
+        beside.ignores_caches = !is_so;
+        self.store(self.load_full(), &beside);
+    }
+
     fn store(&self, config: Arc<Config>, beside: &Beside) {
         let next = InForce::new(config, beside);
         self.0.in_force.store(Arc::new(next));
@@ -90,7 +100,13 @@ impl CurrentConfig {
 impl InForce {
     fn new(config: Arc<Config>, beside: &Beside) -> Self {
         let llm_filter = beside.llm_filter.as_ref().or(config.llm_filter.as_ref());
-        let llm_filter = llm_filter.cloned();
+        let mut llm_filter = llm_filter.cloned();
+        let mut config = config;
+        if beside.ignores_caches {
+            let (config, filter) = (Arc::make_mut(&mut config), llm_filter.as_mut());
+            config.profile.ignore_caches();
+            filter.map(Arc::make_mut).map(LlmFilter::ignore_caches);
+        }
         let mut models = Models::merge(&config, &beside.objects);
         if let Some(filter) = &llm_filter {
             models.list(filter.rules.names());
@@ -103,7 +119,13 @@ impl InForce {
             llm_filter,
             profiles,
             models,
+            uses_caches: !beside.ignores_caches,
         }
+    }
+
+    /// Whether prompt caches count, where the files say so too.
+    pub(crate) fn uses_caches(&self) -> bool {
+        self.uses_caches
     }
 
     /// The LLM filter, wherever it comes from.

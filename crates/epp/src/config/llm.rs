@@ -25,7 +25,7 @@ impl LlmProfiles {
             by_model: by_model
                 .map(|(model, balance)| (model.into(), make(balance)))
                 .collect(),
-            others: make(&Balance::default()),
+            others: make(filter.default_balance()),
         }
     }
 

@@ -2,7 +2,7 @@
 //! the choice there a request waits, as it waits in the queue.
 //!
 //! ```text
-//!  Prepared ─ narrow ─► candidates, biases ─► PickElsewhere ─► Picks ─ take ─► Answer
+//!  Prepared ─ narrow ─► candidates, biases ─► PickElsewhere ─► ReplyElsewhere ─ take ─► Answer
 //!                                                  └─► nothing, or nobody of ours: the choice is made here
 //! ```
 
@@ -15,6 +15,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use futures::future::BoxFuture;
@@ -22,24 +23,29 @@ use metadata::{
     Address, Cluster, RequestId,
     wire::{
         load::PromptLength,
-        pick::{Candidate, DynamicWeight, Params, Pick, Picks, PrefillCharge},
+        pick::{
+            Candidate, DynamicWeight, MAX_COUNT, Params, Pick, Picked as PickedThere, Picks,
+            PrefillCharge,
+        },
     },
 };
 use scheduling::{
-    Endpoint, Moment, PickerKind, Profile, Scorer, Snapshot, Unplaced,
+    Endpoint, Explanation, Moment, PickerKind, Profile, Scorer, Snapshot, Unplaced,
     inference_lb::{self, Growth},
     narrow,
 };
 use smallvec::SmallVec;
+use tracing::trace;
 
 use super::{
     Director, Prepared, SCRATCH, Scratch, Staging,
     pick::{Picked, Told},
+    picks::{Considered, Shared},
 };
 use crate::{
     config::InForce,
     extproc::Answer,
-    llm::{LlmPick, LlmRequest, TraceId},
+    llm::{AskedElsewhere, LlmPick, LlmRequest, TraceId},
     reject::Reject,
 };
 
@@ -47,11 +53,28 @@ use crate::{
 /// after so long.
 const RESERVE_MS: u32 = 5_000;
 
+/// A proxy waits for so long without being asked to: half of Envoy's 200 ms.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Biases this close are equal.
+const TIE: f64 = 1e-9;
+
 /// Makes picks for this endpoint picker, and is told what becomes of requests. A call only notes what is to be reported, and
 /// never waits.
 pub trait PickElsewhere: fmt::Debug + Send + Sync {
-    /// Picks. Nothing, within a time of its own, where nobody can be asked: then the pick is made here.
-    fn pick(&self, pick: Pick, trace_id: Option<&TraceId>) -> BoxFuture<'static, Option<Picks>>;
+    /// What names the endpoint there: its address, or its IP address alone.
+    fn name(&self, endpoint: SocketAddr) -> Address;
+
+    /// The longest that a pick may take.
+    fn within(&self) -> Duration;
+
+    /// Picks, for a request with this id in logs and this `traceparent`.
+    fn pick(
+        &self,
+        pick: Pick,
+        trace_id: Option<&TraceId>,
+        trace_parent: Option<&str>,
+    ) -> BoxFuture<'static, ReplyElsewhere>;
 
     /// The pick of this request is not used, or not awaited any more.
     fn discard(&self, cluster: &Cluster, request: &RequestId);
@@ -70,6 +93,15 @@ pub trait PickElsewhere: fmt::Debug + Send + Sync {
 
     /// The endpoint has no prompt any more: it is gone, or its engine started again.
     fn forget(&self, endpoint: SocketAddr);
+}
+
+/// What became of asking for a pick.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ReplyElsewhere {
+    /// Absent: nobody could be asked, and the pick is made here.
+    pub picks: Option<Picks>,
+    /// How it was asked for.
+    pub asked: AskedElsewhere,
 }
 
 /// A charge that is reported elsewhere, from its pick to its end, which is its drop.
@@ -94,10 +126,29 @@ pub(crate) enum Picking {
 /// A request whose pick is made elsewhere. Dropping it before its end discards the pick.
 pub(crate) struct Asking {
     by: Arc<dyn PickElsewhere>,
-    picks: BoxFuture<'static, Option<Picks>>,
+    reply: BoxFuture<'static, ReplyElsewhere>,
     /// Who was asked for; absent once it is over.
-    asked: Option<(Prepared, Vec<SocketAddr>)>,
+    asked: Option<(Prepared, Offered)>,
     unplaced: Option<UnplacedOne>,
+}
+
+/// Who may serve the request of a pick that is made elsewhere.
+#[derive(Debug)]
+struct Offered {
+    candidates: Vec<Offer>,
+    /// How many of them are named to the proxy.
+    list: usize,
+    told: Told,
+    asked_at: Moment,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Offer {
+    name: Address,
+    address: SocketAddr,
+    /// What scorers of this process give it.
+    bias: f64,
 }
 
 /// Requests that somebody else is asked about: they are in flight, and at no endpoint yet.
@@ -114,8 +165,8 @@ pub(super) struct UnplacedOne {
 /// What became of it.
 pub(crate) struct PickedElsewhere {
     prepared: Prepared,
-    candidates: Vec<SocketAddr>,
-    picks: Option<Picks>,
+    offered: Offered,
+    reply: ReplyElsewhere,
     /// Until it counts at an endpoint.
     _unplaced: Option<UnplacedOne>,
 }
@@ -181,6 +232,13 @@ impl Drop for ChargeElsewhere {
 
 // === impl Asking ===
 
+impl Asking {
+    /// Whether it may take longer than a proxy waits that is not asked to.
+    pub(crate) fn is_long(&self) -> bool {
+        self.by.within() > PATIENCE
+    }
+}
+
 impl Future for Asking {
     type Output = Option<PickedElsewhere>;
 
@@ -189,13 +247,13 @@ impl Future for Asking {
         if self.asked.is_none() {
             return Poll::Ready(None);
         }
-        let picks = ready!(self.picks.as_mut().poll(cx));
+        let reply = ready!(self.reply.as_mut().poll(cx));
         let asked = self.asked.take();
         let unplaced = self.unplaced.take();
-        Poll::Ready(asked.map(|(prepared, candidates)| PickedElsewhere {
+        Poll::Ready(asked.map(|(prepared, offered)| PickedElsewhere {
             prepared,
-            candidates,
-            picks,
+            offered,
+            reply,
             _unplaced: unplaced,
         }))
     }
@@ -225,16 +283,18 @@ impl Director {
         let Some(by) = &self.elsewhere else {
             return Picking::Made(self.pick_by(config, prepared, now));
         };
-        let Some((pick, candidates)) = self.ask(config, &prepared, now) else {
+        let Some((pick, offered)) = self.ask(&**by, config, &prepared, now) else {
             return Picking::Made(self.pick_by(config, prepared, now));
         };
-        let trace_id = prepared.llm.as_ref().and_then(|llm| llm.trace_id.as_ref());
-        let picks = by.pick(pick, trace_id);
+        let llm = prepared.llm.as_deref();
+        let trace_id = llm.and_then(|llm| llm.trace_id.as_ref());
+        let trace_parent = llm.and_then(|llm| llm.trace_parent.as_deref());
+        let reply = by.pick(pick, trace_id, trace_parent);
         let unplaced = Some(self.awaited.begin(prepared.request.prompt_tokens));
         Picking::Asked(Box::new(Asking {
             by: Arc::clone(by),
-            picks,
-            asked: Some((prepared, candidates)),
+            reply,
+            asked: Some((prepared, offered)),
             unplaced,
         }))
     }
@@ -261,14 +321,18 @@ impl Director {
     pub(crate) fn take(&self, picked: PickedElsewhere) -> Result<Box<Answer>, Reject> {
         let PickedElsewhere {
             mut prepared,
-            candidates,
-            picks,
+            mut offered,
+            reply,
             _unplaced,
         } = picked;
         let config = self.config.load();
         let now = self.clock.now();
         let snapshot = self.pool.snapshot();
-        let Some((picks, llm)) = picks.zip(prepared.llm.as_deref_mut()) else {
+        if let Some(llm) = &mut prepared.llm {
+            llm.asked = reply.asked;
+            llm.phases.asked = Some([offered.asked_at, now]);
+        }
+        let Some((picks, llm)) = reply.picks.zip(prepared.llm.as_deref_mut()) else {
             let id = prepared.llm.as_deref();
             let id = id.map(|llm| (llm.found.cluster.clone(), llm.id.clone()));
             let answer = self.pick_by(&config, prepared, now);
@@ -278,9 +342,9 @@ impl Director {
             }
             return answer;
         };
-        let endpoint = |ip: Address| endpoint(&snapshot, &candidates, ip);
         let first = picks.picks.first().copied();
-        let Some((first, _)) = first.and_then(|first| Some((first, endpoint(first.ip)?))) else {
+        let first = first.filter(|first| offered.endpoint(&snapshot, first.ip).is_some());
+        let Some(first) = first else {
             if let Some(by) = &self.elsewhere {
                 by.discard(&llm.found.cluster, &llm.id);
             }
@@ -289,73 +353,161 @@ impl Director {
         llm.pick = LlmPick {
             candidates: picks.candidates,
             cached: first.matched,
-            score: first.score,
+            score: first.raw,
             charge: u64::try_from(picks.charge).unwrap_or(0),
         };
-        let endpoints = picks.picks.iter().filter_map(|one| endpoint(one.ip));
+        let named = picks.picks.iter();
+        let named = named.filter_map(|one| Some((offered.endpoint(&snapshot, one.ip)?, one)));
+        let named: SmallVec<[_; 1]> = named.collect();
+        let mut told = std::mem::take(&mut offered.told);
+        for (endpoint, one) in &named {
+            if self.options.emit_scores {
+                let destination = endpoint.destination().to_owned();
+                told.scores.push((destination, one.score));
+            }
+            told.consider(endpoint.address(), one);
+            trace!(
+                trace_id = llm.trace_id(),
+                address = %endpoint.address(),
+                requests = one.queued_req_num,
+                prefill = one.prompt_length,
+                cached_chunks = one.matched,
+                score = one.score,
+                raw = one.raw,
+                "candidate"
+            );
+        }
+        let endpoints = named.into_iter().take(offered.list);
+        let endpoints: SmallVec<[_; 1]> = endpoints.map(|(endpoint, _)| endpoint).collect();
+        let first_blocks = endpoints
+            .first()
+            .map(|first| self.prefix.blocks_at(&prepared.request.prefix, first));
         let picked = Picked {
-            endpoints: endpoints.collect::<SmallVec<_>>(),
-            blocks: 0,
+            endpoints,
+            blocks: first_blocks.unwrap_or(0),
             score: first.score,
             llm: Some(llm.pick),
         };
-        self.answer(&config, prepared, picked, Told::default(), now)
+        self.answer(&config, prepared, picked, told, now)
     }
 
     /// What to ask elsewhere; none: the pick is made here, for it does not depend on load and caches, or there is nobody.
     fn ask(
         &self,
+        by: &dyn PickElsewhere,
         config: &InForce,
         prepared: &Prepared,
         now: Moment,
-    ) -> Option<(Pick, Vec<SocketAddr>)> {
+    ) -> Option<(Pick, Offered)> {
         let llm = prepared.llm.as_ref()?;
         let profile = config.profile_of(Some(&llm.found));
         let params = params(profile)?;
         let request = &prepared.request;
+        let list = request.list.max(profile.picker.max_endpoints).max(1);
+        let tells = self.options.emit_scores || self.picks.is_some();
+        let count = if tells { MAX_COUNT } else { list.into() };
+        let hashes = if config.uses_caches() {
+            llm.hashes()
+        } else {
+            &[]
+        };
         SCRATCH.with_borrow_mut(|Scratch { table, matched }| {
             let snapshot = self.pool.0.snapshot.load();
             snapshot.read_into(table, now, profile.freshness, profile.uses_adapters());
             self.prefix
                 .matches(&request.prefix, &table.cache_slots, matched);
-            let narrowed = narrow(table, request, matched, profile, None).ok()?;
+            let mut explanation = self.picks.is_some().then(Explanation::default);
+            let narrowed = narrow(table, request, matched, profile, explanation.as_mut()).ok()?;
             let addresses = &table.roster().addresses;
-            let candidates = narrowed.candidates();
-            let candidates =
-                candidates.filter_map(|(member, bias)| Some((*addresses.get(member)?, bias)));
-            let (addresses, candidates) = candidates
-                .map(|(address, bias)| {
-                    (
-                        address,
-                        Candidate {
-                            ip: address.into(),
-                            bias,
-                        },
-                    )
+            let offers = narrowed.candidates().filter_map(|(member, bias)| {
+                let address = *addresses.get(member)?;
+                let name = by.name(address);
+                Some(Offer {
+                    name,
+                    address,
+                    bias,
                 })
-                .unzip();
+            });
+            let mut told = Told::default();
+            if let Some(explanation) = &explanation {
+                told.members =
+                    Considered::all(&snapshot, table, matched, request, profile, explanation);
+                told.members
+                    .iter_mut()
+                    .for_each(Considered::is_scored_elsewhere);
+            }
+            let offered = Offered {
+                candidates: offers.collect(),
+                list: list.into(),
+                told,
+                asked_at: now,
+            };
             let length = i64::try_from(llm.prompt_length()).unwrap_or(i64::MAX);
             let longest = i64::from(i32::MAX);
             let pick = Pick {
                 cluster: llm.found.cluster.clone(),
                 request_id: llm.id.clone(),
-                prompt_hash: llm.hashes().to_vec().into(),
+                prompt_hash: hashes.to_vec().into(),
                 prompt_length: PromptLength::try_from(length.min(longest)).unwrap_or_default(),
-                count: request.list.max(profile.picker.max_endpoints).into(),
+                count,
                 reserve_ms: RESERVE_MS,
-                candidates,
+                candidates: offered.names(),
                 params,
             };
-            Some((pick, addresses))
+            Some((pick, offered))
         })
     }
 }
 
-/// A candidate that is still a member.
-fn endpoint(snapshot: &Snapshot, candidates: &[SocketAddr], ip: Address) -> Option<Arc<Endpoint>> {
-    let mut candidates = candidates.iter();
-    let address = candidates.find(|candidate| Address::from(**candidate) == ip)?;
-    snapshot.at(*address).cloned()
+// === impl Offered ===
+
+impl Offered {
+    /// Each name once, with the best bias of its endpoints.
+    fn names(&self) -> Vec<Candidate> {
+        let candidate = |offer: &Offer| Candidate {
+            ip: offer.name,
+            bias: offer.bias,
+        };
+        let all = self.candidates.iter();
+        if all.clone().all(|offer| offer.name.port().is_some()) {
+            return all.map(candidate).collect();
+        }
+        let mut offers: Vec<_> = all.collect();
+        offers.sort_by(|one, other| {
+            let best_first = other.bias.total_cmp(&one.bias);
+            one.name.cmp(&other.name).then(best_first)
+        });
+        offers.dedup_by_key(|offer| offer.name);
+        offers.into_iter().map(candidate).collect()
+    }
+
+    /// A candidate of this name that is still a member: of several the best by this process's scorers, then the one with
+    /// the fewest requests in flight.
+    fn endpoint(&self, snapshot: &Snapshot, name: Address) -> Option<Arc<Endpoint>> {
+        let of_name = self.candidates.iter().filter(|offer| offer.name == name);
+        let best = of_name.clone().map(|offer| offer.bias);
+        let best = best.fold(f64::NEG_INFINITY, f64::max) - TIE;
+        let best = of_name.filter(|offer| offer.bias >= best);
+        let members = best.filter_map(|offer| snapshot.at(offer.address));
+        members.min_by_key(|it| it.load().in_flight()).cloned()
+    }
+}
+
+// === impl Told ===
+
+impl Told {
+    /// What is said elsewhere of one of the members.
+    fn consider(&mut self, address: SocketAddr, picked: &PickedThere) {
+        let mut members = self.members.iter_mut();
+        if let Some(member) = members.find(|member| member.is_at(address)) {
+            let shared = Shared {
+                requests: picked.queued_req_num,
+                prefill: picked.prompt_length,
+                cached_chunks: picked.matched,
+            };
+            member.scored_elsewhere(picked.score, shared);
+        }
+    }
 }
 
 /// The profile's scorer and picker in the terms of the service; none: it asks for neither load nor caches.
@@ -365,6 +517,11 @@ fn params(profile: &Profile) -> Option<Params> {
         Scorer::InferenceLb { params, charge } => Some((params, *charge, weighted.weight)),
         _ => None,
     })?;
+    let is_load_aware = weights.request_weight > 0.0 || weights.prefill_weight > 0.0;
+    let is_cache_aware = weights.cache_weight > 0.0;
+    if !is_load_aware && !is_cache_aware {
+        return None;
+    }
     let candidate_percent = match profile.picker.kind {
         PickerKind::TopPercent { percent } => percent,
         PickerKind::MaxScore => 0,
@@ -375,8 +532,8 @@ fn params(profile: &Profile) -> Option<Params> {
         request_load_weight: weights.request_weight,
         prefill_load_weight: weights.prefill_weight,
         candidate_percent,
-        load_aware_enable: true,
-        cache_aware_enable: true,
+        load_aware_enable: is_load_aware,
+        cache_aware_enable: is_cache_aware,
         dynamic_weight: match weights.growth {
             Growth::Linear => DynamicWeight::Linear,
             Growth::Ceil => DynamicWeight::Ceil,

@@ -418,7 +418,7 @@ impl Director {
             };
             self.prefix
                 .matches(&request.prefix, &table.cache_slots, matched);
-            self.match_chunks(profile, request, llm.as_deref(), table);
+            self.match_chunks(config, request, llm.as_deref(), table);
             let mut workers = workers.clone();
             fill(&mut workers, table, request, matched, profile);
             let at_first = |column: &[u32]| {

@@ -8,6 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use metadata::{Cluster, RequestId};
+use moment::Clock;
 use parking_lot::RwLock;
 use rand::Rng;
 use scheduling::{
@@ -20,7 +21,10 @@ use crate::{
     body::Parsed,
     config::InForce,
     extproc::Query,
-    llm::{Headers, LlmError, LlmPick, LlmRequest, Match, Mode, RuleError, Table as Rules, read},
+    llm::{
+        AskedElsewhere, Headers, LlmError, LlmPick, LlmRequest, Match, Mode, Phases, RuleError,
+        Table as Rules, read,
+    },
     reject::Reject,
 };
 
@@ -98,17 +102,27 @@ impl Director {
 }
 
 impl Director {
-    /// Fills in what of the prompt each member has cached, where that is asked for.
+    /// Fills in what of the prompt each member has cached, where that is asked for. Where own requests do not count, all
+    /// members become equal.
     pub(super) fn match_chunks(
         &self,
-        profile: &Profile,
+        config: &InForce,
         request: &mut Request,
         llm: Option<&LlmRequest>,
-        table: &Table,
+        table: &mut Table,
     ) {
+        let profile = config.profile_of(llm.map(|llm| &llm.found));
         let Some(llm) = llm.filter(|_| profile.uses_chunks()) else {
             return;
         };
+        if !self.options.own_view {
+            table.in_flight.fill(0);
+            table.prefill.fill(0);
+            return;
+        }
+        if !config.uses_caches() {
+            return;
+        }
         let hashes = llm.hashes();
         request.chunks = u32::try_from(hashes.len()).unwrap_or(u32::MAX);
         let addresses = &table.roster().addresses;
@@ -118,12 +132,12 @@ impl Director {
     /// The endpoint will get the prompt.
     pub(super) fn expect_chunks(
         &self,
-        profile: &Profile,
+        config: &InForce,
         llm: &LlmRequest,
         endpoint: &Endpoint,
         now: Moment,
     ) {
-        if profile.uses_chunks() && !llm.hashes().is_empty() {
+        if uses_chunks(config, llm) {
             self.chunks
                 .speculate(&llm.found.cluster, endpoint, llm.hashes(), now);
         }
@@ -145,12 +159,7 @@ impl Director {
 
     /// The endpoint answered the prompt.
     pub(crate) fn save_chunks(&self, llm: &LlmRequest, endpoint: &Endpoint) {
-        let uses = self
-            .config
-            .load()
-            .profile_of(Some(&llm.found))
-            .uses_chunks();
-        if uses && !llm.hashes().is_empty() {
+        if uses_chunks(&self.config.load(), llm) {
             let now = self.clock.now();
             self.chunks
                 .save(&llm.found.cluster, endpoint, llm.hashes(), now);
@@ -160,6 +169,12 @@ impl Director {
             }
         }
     }
+}
+
+/// Whether it matters which endpoints have the prompt of the request.
+fn uses_chunks(config: &InForce, llm: &LlmRequest) -> bool {
+    let profile = config.profile_of(Some(&llm.found));
+    profile.uses_chunks() && config.uses_caches() && !llm.hashes().is_empty()
 }
 
 /// Under an LLM filter a request to compute something has a body.
@@ -177,10 +192,12 @@ pub(super) fn prepare(
     resolved: &Resolved,
     parsed: Option<&Parsed>,
     body: &Bytes,
+    clock: Clock,
 ) -> Result<Option<Box<LlmRequest>>, Reject> {
     let Some(found) = &resolved.found else {
         return Ok(None);
     };
+    let start = clock.now();
     let mode = config
         .llm_filter()
         .map_or(Mode::Full, |filter| filter.prompt_mode);
@@ -190,6 +207,7 @@ pub(super) fn prepare(
         }
         _ => None,
     };
+    let hashed = prompt.is_some().then(|| [start, clock.now()]);
     let llm = LlmRequest {
         found: Match::clone(found),
         trace_id: resolved.trace_id.clone(),
@@ -199,6 +217,13 @@ pub(super) fn prepare(
         is_streaming: parsed.is_some_and(|parsed| parsed.stream),
         prefill: None,
         pick: LlmPick::default(),
+        asked: AskedElsewhere::default(),
+        phases: Phases {
+            rule: resolved.ruled,
+            hash: hashed,
+            asked: None,
+        },
+        trace_parent: None,
     };
     debug!(
         trace_id = llm.trace_id(),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use moment::Moment;
 use rand::Rng;
 
 use crate::{
@@ -37,6 +38,8 @@ pub(crate) struct Resolved {
     pub(crate) fairness_id: Option<Arc<str>>,
     /// Where the LLM filter has it go; absent: it has no say.
     pub(crate) found: Option<Box<Match>>,
+    /// From when to when that was looked for.
+    pub(crate) ruled: Option<[Moment; 2]>,
     /// Of a request under an LLM filter.
     pub(crate) trace_id: Option<TraceId>,
 }
@@ -110,6 +113,7 @@ pub(crate) fn resolve<R: Rng + ?Sized>(
         priority: priority.unwrap_or(0),
         fairness_id: fairness_id.map(Into::into),
         found: None,
+        ruled: None,
         trace_id: None,
     })
 }

@@ -33,11 +33,11 @@ pub(super) struct Picked {
 }
 
 /// What a choice tells beside its result, where somebody wants to know.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Told {
-    /// Of all candidates.
-    scores: Vec<(String, f64)>,
-    members: Vec<Considered>,
+    /// Of all candidates; of those that were named, where the choice was made elsewhere.
+    pub(super) scores: Vec<(String, f64)>,
+    pub(super) members: Vec<Considered>,
     /// When it began; absent: it was made elsewhere.
     began: Option<Moment>,
 }
@@ -137,7 +137,7 @@ impl Director {
         if let Some(llm) = &mut llm {
             booking = booking.charged(llm.pick.charge);
             self.expect_prefill(llm);
-            self.expect_chunks(config.profile_of(Some(&llm.found)), llm, first, now);
+            self.expect_chunks(config, llm, first, now);
         }
         // Before the response: the session's next request may come before it.
         if let Some(session) = &session {
@@ -185,7 +185,7 @@ impl Director {
             snapshot.read_into(table, now, profile.freshness, profile.uses_adapters());
             self.prefix
                 .matches(&request.prefix, &table.cache_slots, matched);
-            self.match_chunks(profile, request, llm, table);
+            self.match_chunks(config, request, llm, table);
             let is_traced = llm.is_some() && enabled!(Level::TRACE);
             let explains = self.options.emit_scores || self.picks.is_some() || is_traced;
             let mut explanation = explains.then(Explanation::default);

@@ -28,6 +28,9 @@ const KEPT: usize = 256;
 /// Members of one pick that are kept, the best first: who asks looks at few, and pools have hundreds.
 const MAX_MEMBERS: usize = 64;
 
+/// The scorer whose scores are made elsewhere.
+const INFERENCE_LB: &str = "inference-lb-scorer";
+
 /// Bytes of a text that a client chose.
 const MAX_TEXT: usize = 256;
 
@@ -91,10 +94,21 @@ pub(crate) struct Considered {
     prompt_tokens_in_flight: u64,
     /// Blocks of the prompt that it is believed to have cached, of all.
     prefix_blocks: [usize; 2],
-    /// The sum of the weighted scores; absent: it was no candidate.
+    /// The sum of the weighted scores; absent: it was no candidate, or it was scored elsewhere and not named.
     score: Option<f64>,
     scores: Vec<Score>,
     excluded_by: Option<String>,
+    /// Where it was scored elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared: Option<Shared>,
+}
+
+/// What all endpoint pickers together know of a member.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Shared {
+    pub(super) requests: i64,
+    pub(super) prefill: i64,
+    pub(super) cached_chunks: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -275,9 +289,26 @@ impl Considered {
                 score,
                 scores,
                 excluded_by,
+                shared: None,
             }
         });
         considered.collect()
+    }
+
+    pub(super) fn is_at(&self, address: SocketAddr) -> bool {
+        self.address == address
+    }
+
+    /// Its score is not known here.
+    pub(super) fn is_scored_elsewhere(&mut self) {
+        self.score = None;
+        self.scores.retain(|one| one.scorer != INFERENCE_LB);
+    }
+
+    /// Its score as it is known now.
+    pub(super) fn scored_elsewhere(&mut self, score: f64, shared: Shared) {
+        self.score = Some(score);
+        self.shared = Some(shared);
     }
 }
 

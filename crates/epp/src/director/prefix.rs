@@ -79,6 +79,13 @@ impl PrefixCache {
         self.index.insert(&learned.chain, cache_slot(endpoint));
     }
 
+    /// How many blocks of the chain the endpoint has cached, from the first on.
+    pub(crate) fn blocks_at(&self, chain: &[u64], endpoint: &Endpoint) -> u32 {
+        let mut matched = Vec::new();
+        self.matches(chain, &[cache_slot(endpoint)], &mut matched);
+        matched.first().copied().unwrap_or(0)
+    }
+
     /// The endpoint that the request was picked for did not get it: what it was to have of it beyond what it had before
     /// is not there.
     pub(crate) fn unlearn(&self, learned: &Learned, first: &Endpoint) {

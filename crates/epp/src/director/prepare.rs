@@ -3,7 +3,8 @@
 use scheduling::{Moment, Request, SessionStrategy, Subset};
 
 use super::{
-    Ahead, Director, NamedSession, Prepared, Resolved, TEST_SELECTION, bodies, filter, session,
+    Ahead, Director, NamedSession, Prepared, Resolved, TEST_SELECTION, TRACE_PARENT, bodies,
+    filter, session,
 };
 use crate::{
     config::InForce,
@@ -31,7 +32,10 @@ impl Director {
             body,
         } = query;
         let target = resolved.target.clone();
-        let llm = filter::prepare(config, resolved, parsed.as_ref(), &body)?;
+        let mut llm = filter::prepare(config, resolved, parsed.as_ref(), &body, self.clock)?;
+        if let (Some(llm), Some(_)) = (&mut llm, &self.elsewhere) {
+            llm.trace_parent = head.field(&[TRACE_PARENT]).map(Into::into);
+        }
         let profile = config.profile_of(llm.as_ref().map(|llm| &llm.found));
         let prefix = match (&parsed, &target) {
             (Some(parsed), Some(target)) if profile.uses_prefix() => {

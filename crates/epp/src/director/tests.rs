@@ -198,3 +198,38 @@ async fn new_members_let_a_request_go_on_at_once() {
     assert_eq!(destination(&answer), "10.0.0.1:8000");
     assert_eq!(start.elapsed().as_secs(), 5);
 }
+
+#[test]
+fn no_request_waits_for_an_endpoint_that_its_subset_and_its_labels_both_forbid() {
+    let members = [("10.0.0.1:8000", "a"), ("10.0.0.2:8000", "b")].map(|(address, gpu)| {
+        let mut member = crate::fixtures::mk_member(address, address.parse().unwrap());
+        member.labels = Arc::new([("gpu".into(), gpu.into())].into());
+        member
+    });
+    let director = mk_director(&[]);
+    let request = |subset: Option<&str>, gpu: Option<&str>| {
+        let subset = subset.map(|list| {
+            let mut subset = Subset::default();
+            subset.extend_from_list(list);
+            subset
+        });
+        let labels = gpu.map(|gpu| Arc::new([("gpu".into(), gpu.into())].into()));
+        Request {
+            subset,
+            labels: labels.into_iter().collect(),
+            ..Request::default()
+        }
+    };
+    let is_hopeless = |subset, gpu| director.is_hopeless(&request(subset, gpu));
+    assert!(!is_hopeless(None, Some("c")), "one may come");
+    assert!(is_hopeless(Some("10.0.0.1"), None));
+    director.pool().replace(members.to_vec(), Moment::START);
+    assert!(!is_hopeless(None, None));
+    assert!(!is_hopeless(Some("10.0.0.1"), Some("a")));
+    assert!(
+        is_hopeless(Some("10.0.0.1"), Some("b")),
+        "another one has it"
+    );
+    assert!(is_hopeless(None, Some("c")));
+    assert!(is_hopeless(Some("10.0.0.3"), None));
+}

@@ -251,7 +251,13 @@ where
     fn picking(&mut self, picking: Picking) {
         match picking {
             Picking::Made(decision) => self.decided(decision),
-            Picking::Asked(asking) => self.wait = Some(Wait::Pick(asking)),
+            Picking::Asked(asking) => {
+                let is_long = asking.is_long();
+                self.wait = Some(Wait::Pick(asking));
+                if is_long {
+                    self.feed(Input::Queued, self.now());
+                }
+            }
             Picking::Staged(mut staging) => {
                 let now = self.now();
                 staging.begin(self.meter.stage_begins(now));

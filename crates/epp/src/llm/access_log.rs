@@ -206,6 +206,7 @@ impl Ended {
         let balance = filter.balance(model.unwrap_or_default());
         let weighs = found.is_some() && filter.algorithm == Algorithm::InferenceLb;
         let text = |text: Option<&str>| text.map(str::to_owned);
+        let asked = request.map(|request| request.asked).unwrap_or_default();
         let between = |from: Option<Moment>, to: Option<Moment>| Some(ms(to?.since(from?)));
         Line {
             time: Timestamp::now().to_string(),
@@ -237,10 +238,10 @@ impl Ended {
             score: request.map_or(0.0, |request| request.pick.score),
             cache_hit: request.map_or(0.0, LlmRequest::cache_ratio),
             use_load: weighs && balance.load_aware,
-            load_duration: None,
+            load_duration: asked.load.map(ms),
             use_cache: weighs && balance.cache_aware,
-            cache_duration: None,
-            degraded: None,
+            cache_duration: asked.cache.map(ms),
+            degraded: asked.missing,
             ttft: between(Some(self.opened), self.first_byte),
             upstream_ttft: between(self.answered, self.first_byte),
             first_rt: between(self.answered, self.responding),

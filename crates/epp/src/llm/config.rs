@@ -99,6 +99,18 @@ impl LlmFilter {
         self.balance.iter().map(|(model, one)| (&**model, one))
     }
 
+    /// Prompt caches count for no model.
+    pub(crate) fn ignore_caches(&mut self) {
+        let all = self.balance.values_mut();
+        all.chain([&mut self.default_balance])
+            .for_each(|balance| balance.cache_aware = false);
+    }
+
+    /// How the endpoints of models are weighed that `lb_mapping_rule` does not have.
+    pub fn default_balance(&self) -> &Balance {
+        &self.default_balance
+    }
+
     /// How the endpoints of a model are weighed: as its entry says, or by the defaults.
     pub fn balance(&self, model: &str) -> &Balance {
         self.balance.get(model).unwrap_or(&self.default_balance)

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use metadata::RequestId;
+use moment::Moment;
 use scheduling::{inference_lb::PrefillCharge, ttft::Prompt};
 use tracing::debug;
 
@@ -28,6 +29,34 @@ pub(crate) struct LlmRequest {
     pub(crate) prefill: Option<Duration>,
     /// Once it is picked for.
     pub(crate) pick: LlmPick,
+    /// Where somebody was asked for the pick.
+    pub(crate) asked: AskedElsewhere,
+    /// For spans.
+    pub(crate) phases: Phases,
+    /// The `traceparent` that it came with, where somebody else is asked.
+    pub(crate) trace_parent: Option<Box<str>>,
+}
+
+/// From when to when the parts of a decision took place; absent: there was none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Phases {
+    /// A rule was looked for.
+    pub(crate) rule: Option<[Moment; 2]>,
+    /// The prompt was hashed.
+    pub(crate) hash: Option<[Moment; 2]>,
+    /// Somebody else was asked for a pick.
+    pub(crate) asked: Option<[Moment; 2]>,
+}
+
+/// How somebody else was asked for load and caches.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AskedElsewhere {
+    /// How long load was waited for; absent: it was not asked for.
+    pub load: Option<Duration>,
+    /// Likewise the caches.
+    pub cache: Option<Duration>,
+    /// What of it was not given; absent: nothing is missing.
+    pub missing: Option<&'static str>,
 }
 
 /// A pick for it.

@@ -10,7 +10,7 @@ use crate::{
     director::{Director, DirectorCollector, Options, Pool},
     external::{ExternalMetrics, Stage, fixtures::Scripted},
     fixtures::mk_member,
-    llm::{AccessLogger, Ended, LlmPick, LlmRequest, PromptFacts, Table},
+    llm::{AccessLogger, AskedElsewhere, Ended, LlmPick, LlmRequest, Phases, PromptFacts, Table},
     spans::SpanMetrics,
     tap::Usage,
 };
@@ -87,6 +87,9 @@ fn mk_llm_request() -> LlmRequest {
         is_streaming: false,
         prefill: None,
         pick: LlmPick::default(),
+        asked: AskedElsewhere::default(),
+        phases: Phases::default(),
+        trace_parent: None,
     }
 }
 

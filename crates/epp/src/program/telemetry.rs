@@ -5,7 +5,7 @@ use std::{sync::Arc, time::SystemTime};
 use anyhow::Context;
 use moment::Clock;
 use otlp::TracingArgs;
-use process::{ConfigError, OwnThread};
+use process::OwnThread;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     args::{CenterSettings, PoolArgs},
-    center::Center,
+    center::{Center, CenterTasks},
     config::CurrentConfig,
     director::PickElsewhere,
     llm::AccessLogger,
@@ -64,17 +64,25 @@ pub(super) fn spawn_center(
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let epoch = since_1970.unwrap_or_default().as_millis();
     let epoch = u64::try_from(epoch).unwrap_or(u64::MAX);
-    let (center, client) = Center::new(settings, epoch, clock).map_err(|error| {
-        ConfigError::new(
-            format!("--metadata-center-host {}", settings.host),
-            error.to_string(),
-            "--metadata-center-host metadata-center.llm.svc",
-        )
-    })?;
+    let (center, CenterTasks { client, reloads }) = Center::new(settings, epoch, clock)?;
     registry.register_collector(Box::new(center.collector()));
     registry.register_collector(Box::new(center.degraded()));
     let stop = ends.reports.insert(CancellationToken::new()).clone();
     tasks.spawn(async move { (REPORTS, client.run(stop).await.map_err(Into::into)) });
+    if let Some(reload) = reloads.tls {
+        let hangups = hangups()?;
+        tasks.spawn(async move {
+            reload.run(hangups).await;
+            ("reload of the Metadata-Center's certificates", Ok(()))
+        });
+    }
+    if let Some(token) = reloads.token {
+        let hangups = hangups()?;
+        tasks.spawn(async move {
+            token.run(hangups).await;
+            ("reload of the Metadata-Center's token", Ok(()))
+        });
+    }
     let CenterSettings {
         host,
         port,

@@ -8,7 +8,7 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
 };
 
-use super::{Freed, Metrics, Reading, RouteMetrics, STATUSES};
+use super::{Freed, Metrics, Reading, RouteMetrics, STATUSES, Stored};
 use crate::route::{Call, PATHS};
 
 /// Writes what is counted.
@@ -55,10 +55,7 @@ impl Collector for Page {
             &freed.by_cause(),
             to,
         )?;
-        match &*counted.reading.lock() {
-            Some(reading) => reading.encode(to),
-            None => Ok(()),
-        }
+        counted.reading.lock().encode(to)
     }
 }
 
@@ -147,39 +144,20 @@ impl Freed {
 impl Reading {
     fn encode(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let Self {
-            sizes,
-            loads,
+            stored,
+            cache,
             cache_log,
         } = self;
-        let gauges = [
-            ("clusters", "Clusters", sizes.clusters),
-            ("endpoints", "Endpoints of all clusters", sizes.endpoints),
-            (
-                // The counter of calls has the name `requests`.
-                "charges",
-                "Unfinished requests of all clusters, reservations among them",
-                sizes.requests,
-            ),
-            (
-                "reservations",
-                "Reservations that no batch has confirmed yet",
-                sizes.reservations,
-            ),
-            ("leases", "Leases of instances that report", sizes.leases),
-            (
-                "cache_bytes",
-                "Memory of the prompt cache's index",
-                sizes.cache_bytes,
-            ),
-        ];
-        for (name, help, value) in gauges {
-            let name = format!("metadata_center_{name}");
-            one(&name, help, &ConstGauge::new(signed(value)), to)?;
-        }
+        one(
+            "metadata_center_cache_bytes",
+            "Memory of the prompt cache's index",
+            &ConstGauge::new(signed(cache.bytes)),
+            to,
+        )?;
         one(
             "metadata_center_cache_evictions",
             "Chunks of the prompt cache that gave way to others",
-            &ConstCounter::new(sizes.cache_evictions),
+            &ConstCounter::new(cache.evictions),
             to,
         )?;
         if let Some(log) = cache_log {
@@ -195,6 +173,38 @@ impl Reading {
                 &ConstCounter::new(log.append_errors),
                 to,
             )?;
+        }
+        match stored {
+            Some(stored) => stored.encode(to),
+            None => Ok(()),
+        }
+    }
+}
+
+// === impl Stored ===
+
+impl Stored {
+    fn encode(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Self { sizes, loads } = self;
+        let gauges = [
+            ("clusters", "Clusters", sizes.clusters),
+            ("endpoints", "Endpoints of all clusters", sizes.endpoints),
+            (
+                // The counter of calls has the name `requests`.
+                "charges",
+                "Unfinished requests of all clusters, reservations among them",
+                sizes.requests,
+            ),
+            (
+                "reservations",
+                "Reservations that no batch has confirmed yet",
+                sizes.reservations,
+            ),
+            ("leases", "Leases of instances that report", sizes.leases),
+        ];
+        for (name, help, value) in gauges {
+            let name = format!("metadata_center_{name}");
+            one(&name, help, &ConstGauge::new(signed(value)), to)?;
         }
         let engines = sizes.by_cluster.iter().map(|size| {
             let labels = [("model_name", size.cluster.to_string())];

@@ -119,3 +119,41 @@ async fn every_metric_is_documented() {
     let again = "UPDATE_DOCS=1 cargo test -p metadata-center documented";
     check_part(&docs, "metrics", &table, again).unwrap();
 }
+
+#[tokio::test]
+async fn without_redis_the_page_has_what_this_process_holds() {
+    let server = redis_server::Server::start().unwrap();
+    let options = crate::RedisOptions::new(server.url());
+    let engine = crate::Redis::start(options, Clock::start()).unwrap();
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry);
+    let look = async || {
+        metrics.read(&engine).await;
+        let mut page = String::new();
+        encode(&mut page, &registry).unwrap();
+        page
+    };
+    let add = r#"{"cluster":"c","request_id":"r","ip":"10.0.0.1"}"#;
+    let add: Add = serde_json::from_str(add).unwrap();
+    let until = tokio::time::Instant::now() + Duration::from_secs(20);
+    // It is asked before it is connected.
+    while engine.add(add.clone(), false).await.is_err() {
+        assert!(tokio::time::Instant::now() < until, "not added in 20 s");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let charges = "\nmetadata_center_charges ";
+    let page = look().await;
+    assert!(page.contains(charges), "{page}");
+    drop(server);
+    let page = look().await;
+    assert!(!page.contains(charges), "{page}");
+    for name in [
+        "cache_bytes",
+        "cache_evictions_total",
+        "cache_log_lag_seconds",
+        "cache_append_errors_total",
+    ] {
+        let line = format!("\nmetadata_center_{name} ");
+        assert!(page.contains(&line), "{line} is not in {page}");
+    }
+}

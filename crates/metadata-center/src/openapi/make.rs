@@ -325,7 +325,7 @@ impl Maker {
         Operation::new(
             "Chooses an endpoint by load and cached prompt and reserves it, in one step",
             self.reply::<Picks>(
-                r#"{"picks":[{"ip":"10.0.0.1:8000","score":0.77,"matched":2,"queued_req_num":0,"prompt_length":0}],
+                r#"{"picks":[{"ip":"10.0.0.1:8000","score":0.77,"raw":0.58,"matched":2,"queued_req_num":0,"prompt_length":0}],
                 "charge":512,"candidates":1}"#,
             ),
         )

@@ -17,6 +17,7 @@ use metadata::{
     },
 };
 use moment::Moment;
+use rand::RngExt;
 use redis::{
     Cmd, FromRedisValue, Value,
     aio::MultiplexedConnection,
@@ -42,27 +43,39 @@ const ENTRY_BYTES: u64 = 64;
 /// No stream is cut shorter, however many there are.
 const LEAST_LENGTH: u64 = 64;
 
-#[derive(Debug, Default)]
+/// A save and its entry are so near each other in time, even where Redis is slow.
+const BETWEEN: Duration = Duration::from_mins(1);
+
+#[derive(Debug)]
 pub(super) struct Log {
+    /// Names what this replica appends, so that it does not apply it twice.
+    pub(super) origin: String,
     replayed: AtomicBool,
     append_errors: AtomicU64,
     lag_ms: AtomicU64,
 }
 
-/// The last entry that was read, by cluster.
-type Positions = BTreeMap<Cluster, String>;
+/// How far the streams are read.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The last entry that was read, by cluster.
+    positions: BTreeMap<Cluster, String>,
+    /// Purges that were read lately. What this replica saved before it read one is gone here, so entries of its own that
+    /// stand behind it are applied again.
+    purged: BTreeMap<(Cluster, Address), Moment>,
+}
 
 /// Reads what replicas append, from the beginning.
 pub(super) async fn follow(shared: Arc<Shared>) {
     let mut backoff = Backoff::new();
-    let mut positions = Positions::new();
+    let mut progress = Progress::default();
     let begun = shared.clock.now();
     let mut is_failing = false;
     loop {
         let fault = match shared.link.dedicated().await {
             Ok(connection) => {
                 backoff.reset();
-                shared.read_log(connection, &mut positions, begun).await
+                shared.read_log(connection, &mut progress, begun).await
             }
             Err(fault) => fault,
         };
@@ -99,7 +112,7 @@ impl Shared {
         let bytes = bytes_of(hashes);
         let fields = |entry: &mut Cmd| {
             entry.arg("e").arg(save.ip.to_string()).arg("h").arg(bytes);
-            entry.arg("x").arg(ttl_s);
+            entry.arg("x").arg(ttl_s).arg("o").arg(&self.log.origin);
             if let Some(capacity) = save.capacity {
                 entry.arg("g").arg(capacity);
             }
@@ -183,14 +196,14 @@ impl Shared {
     async fn read_log(
         &self,
         mut connection: MultiplexedConnection,
-        positions: &mut Positions,
+        progress: &mut Progress,
         begun: Moment,
     ) -> Fault {
         let mut boot = self.boot.load(Ordering::Relaxed);
         loop {
             if boot != self.boot.load(Ordering::Relaxed) {
                 boot = self.boot.load(Ordering::Relaxed);
-                positions.clear();
+                *progress = Progress::default();
             }
             self.replay_ends(begun);
             let clusters = self.directory.all();
@@ -202,19 +215,19 @@ impl Shared {
                 let _new = timeout(BLOCK, self.directory.changed()).await;
                 continue;
             }
-            let read = self.read_command(&clusters, positions);
+            let read = self.read_command(&clusters, progress);
             let entries = match timeout(READ_LIMIT, read.query_async(&mut connection)).await {
                 Ok(Ok(entries)) => entries,
                 Ok(Err(error)) => return unavailable(&error.to_string()),
                 Err(_) => return unavailable("a read does not end"),
             };
             let entries: Option<StreamReadReply> = entries;
-            self.take_entries(&clusters, entries.unwrap_or_default(), positions)
+            self.take_entries(&clusters, entries.unwrap_or_default(), progress)
                 .await;
         }
     }
 
-    fn read_command(&self, clusters: &[Arc<Known>], positions: &Positions) -> Cmd {
+    fn read_command(&self, clusters: &[Arc<Known>], progress: &Progress) -> Cmd {
         let mut read = redis::cmd("XREAD");
         read.arg("COUNT")
             .arg((READ_ENTRIES / clusters.len()).max(1));
@@ -226,7 +239,8 @@ impl Shared {
             read.arg(known.key("k"));
         }
         for known in clusters {
-            read.arg(positions.get(&known.name).map_or("0", String::as_str));
+            let position = progress.positions.get(&known.name);
+            read.arg(position.map_or("0", String::as_str));
         }
         read
     }
@@ -235,10 +249,11 @@ impl Shared {
         &self,
         clusters: &[Arc<Known>],
         read: StreamReadReply,
-        positions: &mut Positions,
+        progress: &mut Progress,
     ) {
         let known: BTreeMap<_, _> = clusters.iter().map(|it| (it.key("k"), &it.name)).collect();
-        positions.retain(|name, _| clusters.iter().any(|it| it.name == *name));
+        let is_known = |name: &Cluster| clusters.iter().any(|it| it.name == *name);
+        progress.positions.retain(|name, _| is_known(name));
         if read.keys.is_empty() {
             self.log.set_replayed();
             self.log.set_lag(Duration::ZERO);
@@ -248,25 +263,36 @@ impl Shared {
                 continue;
             };
             for entry in &stream.ids {
-                self.apply_entry(cluster, entry);
+                self.apply_entry(cluster, entry, &mut progress.purged);
                 // One of a long prompt takes half a millisecond.
                 yield_now().await;
             }
             if let Some(last) = stream.ids.into_iter().last() {
-                positions.insert((*cluster).clone(), last.id);
+                progress.positions.insert((*cluster).clone(), last.id);
             }
         }
     }
 
-    fn apply_entry(&self, cluster: &Cluster, entry: &StreamId) {
+    fn apply_entry(
+        &self,
+        cluster: &Cluster,
+        entry: &StreamId,
+        purged: &mut BTreeMap<(Cluster, Address), Moment>,
+    ) {
         let (at_ms, _) = entry.id.split_once('-').unwrap_or_default();
         let age_ms = self.redis_ms() - at_ms.parse().unwrap_or(0);
         let age = Duration::from_millis(u64::try_from(age_ms).unwrap_or(0));
         self.log.set_lag(age);
         if let Some(ip) = field::<String>(entry, "d").and_then(|it| it.parse().ok()) {
             self.cache.purge(cluster, ip);
+            let now = self.clock.now();
+            purged.retain(|_, at| now.since(*at) < BETWEEN);
+            purged.insert((cluster.clone(), ip), now);
         }
+        let is_own = field::<String>(entry, "o").is_some_and(|it| it == self.log.origin);
         let saved = field::<String>(entry, "e").and_then(|it| it.parse().ok());
+        let is_new = |ip: &Address| !is_own || purged.contains_key(&(cluster.clone(), *ip));
+        let saved = saved.filter(is_new);
         if let (Some(ip), Some(hashes)) = (saved, field::<Vec<u8>>(entry, "h")) {
             let ttl = Duration::from_secs(field(entry, "x").unwrap_or(0)).saturating_sub(age);
             if !ttl.is_zero() {
@@ -296,6 +322,15 @@ fn hashes_of(bytes: &[u8]) -> Vec<u64> {
 // === impl Log ===
 
 impl Log {
+    pub(super) fn new() -> Self {
+        Self {
+            origin: format!("{:016x}", rand::rng().random::<u64>()),
+            replayed: AtomicBool::new(false),
+            append_errors: AtomicU64::new(0),
+            lag_ms: AtomicU64::new(0),
+        }
+    }
+
     pub(super) fn is_replayed(&self) -> bool {
         self.replayed.load(Ordering::Relaxed)
     }

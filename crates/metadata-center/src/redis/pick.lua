@@ -1,6 +1,6 @@
 -- Scores the candidates, picks one of the best and reserves it. Candidates come as endpoint, matched chunks, bias. The
 -- answer is whether it was picked now or reserved before, its charge, then picks as index among the candidates (0 for
--- none), endpoint, score, requests, prefill.
+-- none), endpoint, score, raw score, requests, prefill.
 local id, reserve_ms, random = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local chunks, length, count = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local params = {
@@ -12,8 +12,8 @@ local params = {
 }
 local score_weight, percent, charge_kind = tonumber(ARGV[12]), tonumber(ARGV[13]), ARGV[14]
 local room, max_endpoints = tonumber(ARGV[15]), tonumber(ARGV[16])
-local log_length, speculative_s, hashes = ARGV[17], ARGV[18], ARGV[19]
-local FIRST = 20
+local log_length, speculative_s, hashes, origin = ARGV[17], ARGV[18], ARGV[19], ARGV[20]
+local FIRST = 21
 -- Not all at once: they go over the stack.
 local STEP = 1000
 
@@ -47,8 +47,10 @@ for at, endpoint in ipairs(endpoints) do
     picked = at
   end
 end
-for at, score in ipairs(score(params, rows, chunks)) do
-  rows[at].score = score_weight * score + rows[at].bias
+local scores, raws = score(params, rows, chunks)
+for at, row in ipairs(rows) do
+  row.score = score_weight * scores[at] + row.bias
+  row.raw = raws[at]
 end
 
 local answer
@@ -57,6 +59,7 @@ local function add_to_answer(index)
   answer[#answer + 1] = index
   answer[#answer + 1] = endpoints[index]
   answer[#answer + 1] = string.format('%.17g', row.score)
+  answer[#answer + 1] = string.format('%.17g', row.raw)
   answer[#answer + 1] = row.requests
   answer[#answer + 1] = row.prefill
 end
@@ -68,8 +71,8 @@ if reserved and not is_over then
   else
     local requests = tonumber(redis.call('HGET', N, reserved_endpoint) or 0)
     local prefill = tonumber(redis.call('HGET', P, reserved_endpoint) or 0)
-    answer[3], answer[4], answer[5] = 0, reserved_endpoint, '0'
-    answer[6], answer[7] = requests - 1, prefill - reserved_prefill
+    answer[3], answer[4], answer[5], answer[6] = 0, reserved_endpoint, '0', '0'
+    answer[7], answer[8] = requests - 1, prefill - reserved_prefill
   end
 else
   local sorted = {}
@@ -100,7 +103,10 @@ else
     redis.call('HSET', RESERVED, id, endpoints[picked] .. '|' .. charge)
     change(endpoints[picked], 1, charge)
     if hashes ~= '' then
-      redis.call('XADD', LOG, 'MAXLEN', '~', log_length, '*', 'e', endpoints[picked], 'h', hashes, 'x', speculative_s)
+      redis.call(
+        'XADD', LOG, 'MAXLEN', '~', log_length, '*',
+        'e', endpoints[picked], 'h', hashes, 'x', speculative_s, 'o', origin
+      )
     end
   end
   if is_over then

@@ -56,7 +56,7 @@ impl Shared {
         });
         script.arg(self.room(&known)).arg(self.limits.endpoints);
         script.arg(self.log_length(&known)).arg(SPECULATIVE_S);
-        script.arg(bytes_of(hashes));
+        script.arg(bytes_of(hashes)).arg(&self.log.origin);
         for (candidate, matched) in pick.candidates.iter().zip(&matched) {
             script.arg(candidate.ip.to_string());
             script.arg(*matched).arg(candidate.bias);
@@ -77,7 +77,7 @@ fn read(answer: &[String], pick: &Pick, matched: &[u32]) -> Result<(Picks, bool)
         [kind @ ("picked" | "reserved"), charge, rest @ ..] => (*kind, *charge, rest),
         answer => return Err(refusal(answer)),
     };
-    let picks = rest.chunks(5).map(|it| read_picked(it, matched));
+    let picks = rest.chunks(6).map(|it| read_picked(it, matched));
     let picks = Picks {
         picks: picks.collect::<Option<_>>().ok_or(Fault::Internal)?,
         charge: charge.parse().map_err(|_| Fault::Internal)?,
@@ -87,7 +87,7 @@ fn read(answer: &[String], pick: &Pick, matched: &[u32]) -> Result<(Picks, bool)
 }
 
 fn read_picked(words: &[&str], matched: &[u32]) -> Option<Picked> {
-    let [index, ip, score, requests, prefill] = words else {
+    let [index, ip, score, raw, requests, prefill] = words else {
         return None;
     };
     // 0 of an endpoint that is no candidate any more.
@@ -95,6 +95,7 @@ fn read_picked(words: &[&str], matched: &[u32]) -> Option<Picked> {
     Some(Picked {
         ip: ip.parse().ok()?,
         score: score.parse().ok()?,
+        raw: raw.parse().ok()?,
         matched: index.and_then(|it| matched.get(it)).copied().unwrap_or(0),
         queued_req_num: requests.parse().ok()?,
         prompt_length: prefill.parse().ok()?,

@@ -15,7 +15,7 @@ local function share(part, all)
   return 0
 end
 
--- The scores within 0 to 1.
+-- The scores within 0 to 1, and those before.
 local function score(params, rows, chunks)
   local cache, prefill = weight(params.cache), weight(params.prefill)
   local least, most, longest = rows[1].requests, rows[1].requests, params.floor
@@ -32,16 +32,16 @@ local function score(params, rows, chunks)
     growth = math.max(growth, 1)
   end
   local requests = weight(params.requests) * growth
-  local scores = {}
+  local scores, raws = {}, {}
   for at, row in ipairs(rows) do
     local queued = (row.requests - least) / delta
     local prompt = share(math.max(row.prefill, 0), longest)
     local cached = share(math.min(row.matched, chunks), chunks)
     local raw = cache * cached - requests * queued - prefill * prompt
     local normal = share(raw + requests + prefill, cache + requests + prefill)
-    scores[at] = math.min(math.max(normal, 0), 1)
+    scores[at], raws[at] = math.min(math.max(normal, 0), 1), raw
   end
-  return scores
+  return scores, raws
 end
 
 -- What a prompt is charged as prefill where `matched` of its chunks are cached.

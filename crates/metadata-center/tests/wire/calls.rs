@@ -189,7 +189,7 @@ async fn a_pick_is_confirmed_by_a_batch_and_ends_with_the_lease() {
     let pick = r#"{"cluster":"c","request_id":"r","prompt_hash":[1],"prompt_length":512,"reserve_ms":10000,
         "candidates":[{"ip":"10.0.0.1:8000","bias":0.5}]}"#;
     let picked = ok(
-        r#"{"picks":[{"ip":"10.0.0.1:8000","score":1.1666666666666665,"matched":0,"queued_req_num":0,"prompt_length":0}],"charge":512,"candidates":1}"#,
+        r#"{"picks":[{"ip":"10.0.0.1:8000","score":1.1666666666666665,"raw":0.0,"matched":0,"queued_req_num":0,"prompt_length":0}],"charge":512,"candidates":1}"#,
     );
     let answer = client.ok("POST /v1/pick", pick).await;
     let without_score = |text: &str| {

@@ -11,7 +11,7 @@ use metadata::{
         pick::{Pick, Picks},
     },
 };
-use metadata_center::{BootId, Engine};
+use metadata_center::{BootId, CacheSize, Engine};
 
 /// How each call fails.
 pub(crate) enum Stub {
@@ -39,6 +39,10 @@ impl Engine for Stub {
 
     fn unready(&self) -> Option<&'static str> {
         Some("on purpose")
+    }
+
+    fn cache_size(&self) -> CacheSize {
+        CacheSize::default()
     }
 
     async fn loads(&self, _: &Cluster) -> Result<Option<Vec<Load>>, Fault> {

@@ -71,6 +71,21 @@ async fn a_broken_connection_is_tried_again_elsewhere_while_half_of_the_time_is_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_replica_that_cannot_serve_is_not_the_only_one() {
+    let rig = Rig::isthmus(&[1, 2]).await;
+    rig.script.set(1, Mode::Answers(503, json!({})));
+    assert_eq!([timed(&rig).await, timed(&rig).await], [("ok", 0); 2]);
+    rig.script.set(1, Mode::Answers(500, json!({})));
+    let mut found = [timed(&rig).await, timed(&rig).await];
+    found.sort_unstable();
+    assert_eq!(
+        found,
+        [("ok", 0), ("status", 0)],
+        "the call may be at fault"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_single_address_is_not_tried_twice() {
     let rig = Rig::isthmus(&[1]).await;
     rig.script.set(1, Mode::Refuses);

@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use rand::Rng;
-use scheduling::{
-    inference_lb::{self, Growth, PrefillCharge, Row},
-    top_percent,
-};
+use scheduling::inference_lb::Row;
 
 use super::{
     Now,
@@ -16,20 +13,13 @@ use super::{
 };
 use crate::{
     cache_index::CacheIndex,
+    choice::{Scored, charge},
     fault::{Bound, Fault},
-    wire::pick::{self, DynamicWeight, Params, Pick, Picked, Picks},
+    wire::pick::{self, Pick, Picked, Picks},
 };
 
 /// For how long an endpoint is taken to get the prompt of a pick; the save that follows lasts longer.
 const SPECULATIVE: Duration = Duration::from_mins(1);
-
-/// The charge of a pick that was made.
-struct Reserved {
-    /// Among the candidates; none for one that is not offered any more.
-    index: Option<usize>,
-    picked: Picked,
-    charge: i64,
-}
 
 // === impl Space ===
 
@@ -62,32 +52,18 @@ impl Space {
                 row.reqs -= 1;
                 row.prompt -= reserved.prefill();
             }
-            let totals = totals(pick, &rows);
-            let reserved = self.reserved_before(pick, reserved, own, &rows, &totals)?;
-            return Ok(answer(pick, reserved, &rows, &totals));
+            let scored = Scored::of(pick, &rows);
+            let picked = self.reserved_before(reserved, own, &scored)?;
+            return Ok(scored.answer(own, picked, reserved.prefill()));
         }
-        let totals = totals(pick, &rows);
-        let index = top_percent(&totals, pick.params.candidate_percent, rng);
-        let picked = picked(pick, index, &rows, &totals).ok_or(Fault::Internal)?;
-        let chunks = u32::try_from(hashes.len()).unwrap_or(u32::MAX);
-        let length = u64::try_from(i64::from(pick.prompt_length)).unwrap_or(0);
-        let kind = match pick.params.prefill_charge {
-            pick::PrefillCharge::Uncached => PrefillCharge::Uncached,
-            pick::PrefillCharge::Full => PrefillCharge::Full,
-        };
-        // Not more than the length, which fits.
-        let prefill = u32::try_from(kind.of(length, picked.matched, chunks)).unwrap_or(u32::MAX);
+        let scored = Scored::of(pick, &rows);
+        let index = scored.best(rng);
+        let picked = scored.picked(index).ok_or(Fault::Internal)?;
+        let prefill = charge(pick, picked.matched);
         self.reserve(pick, picked, prefill, shared, now)?;
         cache.insert(&self.name, picked.ip, hashes, SPECULATIVE, now.at);
         drop(picking);
-        let index = Some(index);
-        let charge = prefill.into();
-        let reserved = Reserved {
-            index,
-            picked,
-            charge,
-        };
-        Ok(answer(pick, reserved, &rows, &totals))
+        Ok(scored.answer(Some(index), picked, prefill.into()))
     }
 
     fn rows(&self, pick: &Pick, matched: &[u32]) -> Vec<Row> {
@@ -126,98 +102,26 @@ impl Space {
         Ok(())
     }
 
-    /// What a repeated pick gets.
+    /// What a repeated pick gets: its endpoint, which is the candidate `own` unless it is not offered any more.
     fn reserved_before(
         &self,
-        pick: &Pick,
         reserved: Charge,
         own: Option<usize>,
-        rows: &[Row],
-        totals: &[f64],
-    ) -> Result<Reserved, Fault> {
-        let charge = reserved.prefill();
-        if let Some(picked) = own.and_then(|own| picked(pick, own, rows, totals)) {
-            let index = own;
-            return Ok(Reserved {
-                index,
-                picked,
-                charge,
-            });
+        scored: &Scored<'_>,
+    ) -> Result<Picked, Fault> {
+        if let Some(picked) = own.and_then(|own| scored.picked(own)) {
+            return Ok(picked);
         }
         let endpoints = self.endpoints.read();
         let ip = endpoints.address(reserved.endpoint);
         let (requests, prefill) = endpoints.load(reserved.endpoint);
-        let picked = Picked {
+        Ok(Picked {
             ip: ip.ok_or(Fault::Internal)?,
             score: 0.0,
+            raw: 0.0,
             matched: 0,
             queued_req_num: requests - 1,
-            prompt_length: prefill - charge,
-        };
-        let index = None;
-        Ok(Reserved {
-            index,
-            picked,
-            charge,
+            prompt_length: prefill - reserved.prefill(),
         })
-    }
-}
-
-/// The weighted score of each candidate, with its bias.
-fn totals(pick: &Pick, rows: &[Row]) -> Vec<f64> {
-    let params = &pick.params;
-    let chunks = u32::try_from(pick.prompt_hash.hashes().len()).unwrap_or(u32::MAX);
-    let scores = inference_lb::score(&weights(params), rows, chunks);
-    let total =
-        |(score, candidate): (&f64, &pick::Candidate)| params.weight * score + candidate.bias;
-    scores
-        .normal
-        .iter()
-        .zip(&pick.candidates)
-        .map(total)
-        .collect()
-}
-
-fn weights(params: &Params) -> inference_lb::Params {
-    let if_on = |on: bool, weight: f64| if on { weight } else { 0.0 };
-    inference_lb::Params {
-        cache_weight: if_on(params.cache_aware_enable, params.cache_radio_weight),
-        request_weight: if_on(params.load_aware_enable, params.request_load_weight),
-        prefill_weight: if_on(params.load_aware_enable, params.prefill_load_weight),
-        growth: match params.dynamic_weight {
-            DynamicWeight::Linear => Growth::Linear,
-            DynamicWeight::Ceil => Growth::Ceil,
-        },
-        prompt_floor: params.prompt_floor.into(),
-    }
-}
-
-fn picked(pick: &Pick, at: usize, rows: &[Row], totals: &[f64]) -> Option<Picked> {
-    let (row, score) = (rows.get(at)?, *totals.get(at)?);
-    Some(Picked {
-        ip: pick.candidates.get(at)?.ip,
-        score,
-        matched: row.matched,
-        queued_req_num: row.reqs,
-        prompt_length: row.prompt,
-    })
-}
-
-/// The picked endpoint, then the others by score.
-fn answer(pick: &Pick, reserved: Reserved, rows: &[Row], totals: &[f64]) -> Picks {
-    let count = usize::try_from(pick.count).unwrap_or(usize::MAX);
-    let mut picks = vec![reserved.picked];
-    if count > 1 {
-        let mut others: Vec<_> = (0..rows.len())
-            .filter(|it| Some(*it) != reserved.index)
-            .collect();
-        others.sort_by(|a, b| totals[*b].total_cmp(&totals[*a]));
-        let others = others.into_iter().take(count - 1);
-        picks.extend(others.filter_map(|it| picked(pick, it, rows, totals)));
-    }
-    Picks {
-        picks,
-        charge: reserved.charge,
-        candidates: u32::try_from(rows.len()).unwrap_or(u32::MAX),
     }
 }

@@ -120,6 +120,9 @@ pub struct Picked {
     pub ip: Address,
     /// Weighted, with the bias.
     pub score: f64,
+    /// By load and caches alone, before it is put between 0 and 1; 0 from a service that does not say it.
+    #[serde(default)]
+    pub raw: f64,
     /// Chunks of the prompt that it has seen.
     pub matched: u32,
     /// Unfinished requests before this pick.

@@ -53,11 +53,8 @@ impl Transcoding {
             && !kept.grow(bytes.len())
         {
             let problem = "too many bodies are held at this time".to_owned();
-            return Piece {
-                last: true,
-                failure: Some(Failure::Broken(problem)),
-                ..Piece::default()
-            };
+            self.kept = None;
+            return self.transcoder.fail(Failure::Broken(problem));
         }
         self.transcoder.read_response(bytes, end)
     }

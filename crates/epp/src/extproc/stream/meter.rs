@@ -146,7 +146,7 @@ impl Meter {
             Ok(_) | Err(_) => Outcome::Dispatched,
         });
         if let Some(trace) = &mut self.trace {
-            trace.decided(decision);
+            trace.decided(decision, self.shared.director.clock().now());
         }
         let (Some(series), Ok(answer)) = (&self.series, decision) else {
             return;

@@ -155,7 +155,20 @@ fn rule(value: Value<'_>, protocol: Option<Protocol>, transcoders: &Transcoders)
     let headers = section.list("headers").into_iter();
     let headers = headers.filter_map(header).collect();
     let subsets = section.list("subset").into_iter();
-    let subsets = subsets.filter_map(subset).collect();
+    let subsets: Vec<_> = subsets.filter_map(subset).collect();
+    let has_adapter = subsets.iter().any(|subset| subset.lora.is_some());
+    if has_adapter && backend == Backend::TrtLlm && !backend.is_passthrough(transcoders) {
+        let problem =
+            "TensorRT-LLM behind Triton's generate extension takes no adapter by its name";
+        let expected = "no lora, or transcoders.trt-llm.wire: openai";
+        refuse(
+            &section,
+            "subset",
+            problem,
+            expected,
+            "[{labels: {gpu: a100}}]",
+        );
+    }
     let cluster = cluster(&mut section);
     section.finish();
     Some(Rule {

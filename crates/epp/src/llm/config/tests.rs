@@ -260,6 +260,9 @@ fn transcoders_and_the_log_have_their_fields() {
     &["model_mapping_rule.b.rules[1].cluster (line 6)"])]
 #[case::triton_speaks_no_anthropic("protocol: anthropic\nmodel_mapping_rule: {m: {rules: [{cluster: c, backend: triton}]}}",
     &["model_mapping_rule.m.rules[0].backend (line 2)"])]
+#[case::adapter_of_trt_llm_behind_triton("protocol: openai\ntranscoders: {trt-llm: {wire: triton}}\nmodel_mapping_rule:
+  m: {rules: [{cluster: c, backend: trt-llm, subset: [{lora: sql}]}]}",
+    &["model_mapping_rule.m.rules[0].subset (line 4)"])]
 fn what_cannot_be_used_is_refused_by_its_place(#[case] text: &str, #[case] want: &[&str]) {
     let refusals = parse(text).expect_err(text);
     assert_eq!(places(&refusals), want, "{refusals}");

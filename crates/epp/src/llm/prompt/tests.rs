@@ -308,3 +308,59 @@ proptest! {
         prop_assert_eq!(text.length, whole.len() as u64);
     }
 }
+
+/// Engines may take them, or refuse them: in any case they are not what another prompt has in their place.
+#[rstest]
+#[case::message_that_is_none(
+    r#""messages":[7,{"role":"user","content":"a"}]"#,
+    "\x1d7\x1euser\x1fa"
+)]
+#[case::part_that_is_none(r#""messages":[{"role":"user","content":[7]}]"#, "\x1euser\x1f\x1d7")]
+#[case::text_as_part(r#""messages":[{"role":"user","content":["a"]}]"#, "\x1euser\x1fa")]
+#[case::text_without_type(
+    r#""messages":[{"role":"user","content":[{"text":"a"}]}]"#,
+    "\x1euser\x1fa"
+)]
+#[case::nothing_known(
+    r#""messages":[{"role":"user","content":[{"x":1}]}]"#,
+    "\x1euser\x1f\x1d{\"x\":1}"
+)]
+#[case::text_that_is_none(
+    r#""messages":[{"role":"user","content":[{"type":"text","text":7}]}]"#,
+    "\x1euser\x1f"
+)]
+fn odd_parts_count_as_what_they_are(#[case] fields: &str, #[case] stream: &str) {
+    let facts = facts(CHAT, fields, Mode::Full);
+    assert_eq!(facts.hashes, hashes(stream.as_bytes(), "m"));
+}
+
+#[rstest]
+fn what_is_neither_text_nor_media_is_hashed_as_it_is_written(
+    #[values(
+        "tool_use",
+        "tool_result",
+        "server_tool_use",
+        "function_call",
+        "function_call_output",
+        "thinking",
+        "redacted_thinking",
+        "reasoning",
+        "refusal"
+    )]
+    kind: &str,
+) {
+    let part = format!(r#"{{"type":"{kind}","x":1}}"#);
+    let fields = format!(r#""messages":[{{"role":"user","content":[{part}]}}]"#);
+    let facts = facts(CHAT, &fields, Mode::Full);
+    let stream = format!("\x1euser\x1f\x1d{part}");
+    assert_eq!(facts.hashes, hashes(stream.as_bytes(), "m"));
+    assert_eq!((facts.length, facts.is_vl), (0, false));
+}
+
+#[test]
+fn ids_of_tokens_count_four_bytes_each() {
+    let facts = facts("/v1/completions", r#""prompt":[1,4294967296]"#, Mode::Text);
+    let stream = [[1, 0, 0, 0], [255; 4]].concat();
+    assert_eq!(facts.hashes, hashes(&stream, ""));
+    assert_eq!((facts.length, facts.text_bytes), (8, 8));
+}

@@ -234,3 +234,29 @@ fn a_model_that_is_served_without_a_rule_goes_to_the_whole_pool(
         (None, &Backend::Vllm)
     );
 }
+
+#[test]
+fn of_many_rules_an_error_lists_the_first() {
+    let rule = |nth: usize| {
+        let value = "x".repeat(40);
+        format!("{{cluster: c, headers: [{{key: x-{nth}, value: {value}}}]}}")
+    };
+    let rules: Vec<_> = (0..9).map(rule).collect();
+    let error = find(&mk_rules(&rules.join(", ")), "m", &[], 1).unwrap_err();
+    let RuleError::RuleNotFound { wanted, .. } = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(wanted.len(), MAX_WANTED + 3, "{wanted}");
+    assert!(wanted.ends_with("..."), "{wanted}");
+}
+
+#[test]
+fn names_are_the_models_in_their_order_and_then_the_adapters_by_name() {
+    let subsets = "subset: [{lora: law}, {lora: code}, {lora: sql}]";
+    let rules = format!("{{rules: [{{cluster: c, {subsets}}}]}}");
+    let table = mk_table(&format!(
+        "model_mapping_rule: {{z: {rules}, a: {{rules: [{{cluster: c}}]}}}}"
+    ));
+    let names: Vec<_> = table.names().collect();
+    assert_eq!(names, ["z", "a", "code", "law", "sql"]);
+}

@@ -9,7 +9,7 @@ use super::*;
 const ROWS: usize = 100_000;
 const MOST_ROWS: usize = 250;
 
-/// Answers with the score of each row, then with what it would be charged.
+/// Answers with the score of each row, then with each before it is put between 0 and 1, then with what rows would be charged.
 const CALLER: &str = r"
 local params = {
   cache = tonumber(ARGV[1]), requests = tonumber(ARGV[2]), prefill = tonumber(ARGV[3]),
@@ -22,8 +22,11 @@ for at = 8, #ARGV, 3 do
     requests = tonumber(ARGV[at]), prefill = tonumber(ARGV[at + 1]), matched = tonumber(ARGV[at + 2]),
   }
 end
-for _, it in ipairs(score(params, rows, chunks)) do
-  answer[#answer + 1] = string.format('%.17g', it)
+local scores, raws = score(params, rows, chunks)
+for _, numbers in ipairs({ scores, raws }) do
+  for _, it in ipairs(numbers) do
+    answer[#answer + 1] = string.format('%.17g', it)
+  end
 end
 for _, row in ipairs(rows) do
   answer[#answer + 1] = string.format('%.17g', prefill_charge('uncached', length, row.matched, chunks))
@@ -96,7 +99,8 @@ async fn scores_and_charges_are_those_of_scheduling_to_the_last_bit() {
         let length = u64::try_from(length).unwrap();
         let charge = |row: &Row| PrefillCharge::Uncached.of(length, row.matched, chunks);
         let charges = rows.iter().map(|it| charge(it) as f64);
-        let expected: Vec<_> = expected.normal.iter().copied().chain(charges).collect();
+        let scores = expected.normal.iter().chain(&expected.raw).copied();
+        let expected: Vec<_> = scores.chain(charges).collect();
         assert_eq!(answer, expected, "{params:?} {chunks} {length} {rows:?}");
         compared += rows.len();
     }

@@ -347,6 +347,32 @@ async fn a_broken_answer_is_503_as_long_as_the_client_has_no_status(
 }
 
 #[rstest]
+#[case::unanswered(FDS, 503)]
+#[case::answered(STREAMED, 0)]
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_there_is_no_room_for_ends_with_an_error(
+    #[case] mode: BodySendMode,
+    #[case] status: i32,
+) {
+    let shared = mk_transcoding();
+    let mut proxy = Proxy::open(&shared, mode, mode);
+    proxy.ask(&[], &mk_chat("qwen", "")).await;
+    proxy.respond("200", "application/json").await;
+    let budget = &shared.settings.limits.budget;
+    let mut others = budget.reserve_none();
+    assert!(others.grow((1 << 20) - usize::try_from(budget.used()).unwrap()));
+    let mut said = proxy.respond_with(r#"{"text_"#, false).await;
+    if status == 0 {
+        said.join(proxy.respond_with(r#"output":"ok"}"#, true).await);
+    }
+    assert_eq!(said.status, status);
+    let body: serde_json::Value = serde_json::from_str(&said.body()).unwrap();
+    let message = body["error"]["message"].as_str().unwrap();
+    assert!(message.contains("too many bodies"), "{message}");
+    assert_eq!(in_flight(&shared), 0);
+}
+
+#[rstest]
 #[tokio::test(start_paused = true)]
 async fn an_error_of_the_server_gets_the_shape_that_clients_know(
     #[values(FDS, STREAMED, BUFFERED)] mode: BodySendMode,

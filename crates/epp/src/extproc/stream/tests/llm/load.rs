@@ -347,3 +347,50 @@ model_mapping_rule:
     assert_eq!(refused["reason"], "rule-not-found");
     assert_eq!(refused["end"], "rejected");
 }
+
+/// With `fallback equal` nothing is known without a Metadata-Center; with `cache-enabled=false` no prompt cache counts.
+#[rstest]
+#[case::own_view(true, true, true)]
+#[case::no_caches(true, false, false)]
+#[case::all_equal(false, true, false)]
+#[tokio::test(start_paused = true)]
+async fn what_is_known_here_counts_as_flags_say(
+    #[case] own_view: bool,
+    #[case] uses_caches: bool,
+    #[case] stays: bool,
+) {
+    let mut config = small_config();
+    config.llm_filter = Some(mk_filter(PLAIN));
+    let pool = Pool::default();
+    let members = [A, B].map(|address| mk_member(address, address.parse().unwrap()));
+    pool.replace(members.to_vec(), Moment::START);
+    let config = CurrentConfig::new(config);
+    config.use_caches(uses_caches);
+    let options = Options {
+        own_view,
+        ..Options::default()
+    };
+    let director = Director::new(pool, config, options, Clock::start());
+    let shared = mk_shared_around(director, 1 << 20, &mut Registry::default());
+    let chat = mk_chat("m", &mk_prompt("a"));
+    let first = ask(&shared, &[], &chat).await;
+    let by = first.first().to_owned();
+    answered(first).await;
+    let mut same = 0;
+    for _ in 0..40 {
+        let next = ask(&shared, &[], &chat).await;
+        same += usize::from(next.first() == by);
+        answered(next).await;
+    }
+    // By chance all go there once in 2^40.
+    assert_eq!(same == 40, stays, "{same} of 40");
+    let mut open = Vec::new();
+    for index in 0..40 {
+        let prompt = format!("{index} {}", mk_prompt("b"));
+        open.push(ask(&shared, &[], &mk_chat("m", &prompt)).await);
+    }
+    let loads: Vec<_> = loads(&shared).into_iter().map(|(reqs, _)| reqs).collect();
+    if own_view {
+        assert!(loads[0].abs_diff(loads[1]) <= 1, "{loads:?}");
+    }
+}
