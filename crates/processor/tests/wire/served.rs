@@ -38,6 +38,7 @@ models:
 /// What differs between tests.
 pub(crate) struct Options {
     pub(crate) router: Option<SocketAddr>,
+    pub(crate) route_timeout: Duration,
     pub(crate) mode: TokenTransfer,
     pub(crate) token: Option<&'static str>,
     pub(crate) max_prompt_bytes: usize,
@@ -59,6 +60,8 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             router: None,
+            // so that a busy machine makes no Router late
+            route_timeout: Duration::from_secs(4),
             mode: TokenTransfer::Auto,
             token: None,
             max_prompt_bytes: 16 << 20,
@@ -106,7 +109,7 @@ impl Served {
                 mode: options.mode,
                 threshold: 64 << 10,
             },
-            route_timeout: Duration::from_millis(100),
+            route_timeout: options.route_timeout,
             store_timeout: Duration::from_millis(200),
             spans: None,
         };
