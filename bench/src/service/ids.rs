@@ -10,8 +10,8 @@ use super::calls::{Caller, Request};
 /// Prompts of ids, in the binary form.
 #[derive(Debug)]
 pub struct Routes {
-    caller: usize,
-    calls: usize,
+    caller: u32,
+    calls: u32,
     ids: u32,
     request: Request,
 }
@@ -26,7 +26,9 @@ pub struct Chats {
 }
 
 /// Two thirds of a prompt are as in the others of one of so many tools.
-const TOOLS: usize = 60;
+const TOOLS: u32 = 60;
+/// The length of the JSON, and the JSON.
+const ROUTE_HEAD: &[u8] = b"\x11\0\0\0{\"model\":\"llama\"}";
 
 // === impl Routes ===
 
@@ -34,7 +36,7 @@ impl Routes {
     /// The calls of one of several callers.
     pub fn new(caller: usize, ids: u32) -> Self {
         Self {
-            caller,
+            caller: u32::try_from(caller).unwrap_or(0),
             calls: 0,
             ids,
             request: Request::of("application/x-isthmus-tokens"),
@@ -46,12 +48,10 @@ impl Caller for Routes {
     fn next_call(&mut self) -> &[u8] {
         self.calls += 1;
         let (caller, call, ids) = (self.caller, self.calls, self.ids);
-        let tool = ((caller * 31 + call) % TOOLS) as u32;
-        let own = (caller * 1_000_003 + call) as u32;
+        let tool = (caller * 31 + call) % TOOLS;
+        let own = caller * 1_000_003 + call;
         self.request.write("POST", "/route", |body| {
-            let json = br#"{"model":"llama"}"#;
-            body.extend_from_slice(&(json.len() as u32).to_le_bytes());
-            body.extend_from_slice(json);
+            body.extend_from_slice(ROUTE_HEAD);
             for at in 0..ids {
                 let of = if at < ids / 3 * 2 { tool } else { own };
                 let id = (of.wrapping_mul(0x9e37_79b9) ^ at) % 50_000;
