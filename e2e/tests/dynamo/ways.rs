@@ -56,7 +56,7 @@ pub(crate) async fn the_switch_asks_for_a_route_where_the_client_does_not(
     let body = chat(&prompt("a switch", 2), None);
     let answer = stand.send(&body).await?;
     let after = decisions(stand, "").await?;
-    ensure!(after == before + 1.0, "decisions: {before} to {after}");
+    ensure!(after == before + 1, "decisions: {before} to {after}");
     received(stand, &answer, &with_ids(stand, &body).await?).await
 }
 
@@ -141,12 +141,12 @@ async fn with_ids(stand: &Stand, body: &str) -> Result<String> {
 }
 
 /// The Router's decisions, of this source if one is named.
-async fn decisions(stand: &Stand, source: &str) -> Result<f64> {
+async fn decisions(stand: &Stand, source: &str) -> Result<u64> {
     let router = Requests::new(stand.external()?.router_admin_url());
     let page = router.get("/metrics").await?.text();
     let lines = page
         .lines()
         .filter(|line| line.starts_with("router_decisions_total{") && line.contains(source));
-    let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+    let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
     Ok(values.sum())
 }

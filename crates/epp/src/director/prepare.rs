@@ -1,6 +1,6 @@
 //! What is known of a request before its pick: its prompt, its session, what changes of it.
 
-use scheduling::{Moment, Request, SessionStrategy, Subset};
+use scheduling::{Moment, Request, SessionAt, SessionStrategy, Subset};
 
 use super::{
     Ahead, Director, NamedSession, Prepared, Resolved, TEST_SELECTION, TRACE_PARENT, bodies,
@@ -9,7 +9,7 @@ use super::{
 use crate::{
     config::InForce,
     edit::Edit,
-    extproc::{Query, REQUEST_ID},
+    extproc::{Query, REQUEST_ID, RequestHead},
     reject::Reject,
 };
 
@@ -69,24 +69,7 @@ impl Director {
             );
             Box::new(ahead)
         });
-        let named = config.session.as_ref().map(|session| {
-            let headers: Vec<&str> = session.headers.iter().map(String::as_str).collect();
-            (session, head.field(&headers))
-        });
-        let (mut at, mut session) = (None, None);
-        if let Some((configured, name)) = named {
-            match configured.strategy {
-                SessionStrategy::EncodedEndpointHeader => {
-                    at = name.and_then(session::from_token);
-                    let header = configured.headers.first();
-                    session = header.map(|header| NamedSession::Token(header.clone()));
-                }
-                SessionStrategy::SessionId { ttl } => {
-                    at = name.and_then(|id| self.sessions.find(id, now, ttl));
-                    session = name.map(|id| NamedSession::Id(id.into()));
-                }
-            }
-        }
+        let (at, session) = self.session(config, &head, now);
         let tested = head.field(&[TEST_SELECTION]);
         let tested = tested.filter(|_| self.options.conformance_headers);
         let subset = match tested {
@@ -124,6 +107,31 @@ impl Director {
             ahead,
             behind: None,
         })
+    }
+
+    /// Where the request's session is, and how its answer names it.
+    fn session(
+        &self,
+        config: &InForce,
+        head: &RequestHead,
+        now: Moment,
+    ) -> (Option<SessionAt>, Option<NamedSession>) {
+        let Some(configured) = &config.session else {
+            return (None, None);
+        };
+        let headers: Vec<&str> = configured.headers.iter().map(String::as_str).collect();
+        let name = head.field(&headers);
+        match configured.strategy {
+            SessionStrategy::EncodedEndpointHeader => {
+                let header = configured.headers.first();
+                let session = header.map(|header| NamedSession::Token(header.clone()));
+                (name.and_then(session::from_token), session)
+            }
+            SessionStrategy::SessionId { ttl } => {
+                let at = name.and_then(|id| self.sessions.find(id, now, ttl));
+                (at, name.map(|id| NamedSession::Id(id.into())))
+            }
+        }
     }
 }
 
