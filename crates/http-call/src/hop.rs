@@ -26,6 +26,9 @@ const KEPT: usize = 64;
 /// How long: less than peers keep them, so that a call rarely meets one that is being closed.
 const IDLE: Duration = Duration::from_secs(30);
 
+/// A late call that had less time than this says nothing of the peer: its caller had none left.
+pub const LITTLE: Duration = Duration::from_millis(20);
+
 /// What bounds the calls of a hop.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -152,6 +155,7 @@ impl Hop {
             .unwrap_or(Err(CallError::Late));
         admitted.outcome = match &result {
             Ok(reply) => judge(reply),
+            Err(CallError::Late) if within < LITTLE => Outcome::Unknown,
             Err(_) => Outcome::Failure,
         };
         result

@@ -20,7 +20,7 @@ mod url;
 
 pub use breaker::{Admission, Breaker, Outcome};
 pub use call::{Call, CallError, Reply};
-pub use hop::{Hop, Settings};
+pub use hop::{Hop, LITTLE, Settings};
 pub use sender::{Sender, Sending};
 pub use tls::{Trust, TrustError, TrustFiles, TrustReload};
 pub use url::{BaseUrl, UrlError};

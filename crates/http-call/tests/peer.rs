@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, uri::PathAndQuery};
-use http_call::{Call, CallError, Hop, Outcome, Sender, Settings};
+use http_call::{Call, CallError, Hop, LITTLE, Outcome, Sender, Settings};
 use prometheus_client::metrics::counter::Counter;
 use rstest::rstest;
 use tokio::{
@@ -203,6 +203,20 @@ async fn a_peer_that_does_not_answer_is_told_apart(#[case] answer: &str, #[case]
     let within = Duration::from_millis(300);
     let (reply, _) = tokio::join!(hop.call(get(), within), peer.answer(answer));
     assert_eq!(reply.map_err(|error| error.reason()).unwrap_err(), reason);
+}
+
+#[tokio::test]
+async fn a_call_without_time_says_nothing_of_its_peer() {
+    let peer = Peer::start().await;
+    let hop = peer.hop(Settings::default());
+    for _ in 0..6 {
+        let late = hop
+            .call(get(), LITTLE / 2)
+            .await
+            .map_err(|error| error.reason());
+        assert_eq!(late.unwrap_err(), "timeout");
+    }
+    assert!(!hop.is_open());
 }
 
 #[tokio::test]

@@ -29,6 +29,8 @@ const LINGER: Duration = Duration::from_secs(5);
 pub struct Parts {
     tasks: JoinSet<(Part, anyhow::Result<()>)>,
     health: Health,
+    /// Connections end with their next reply.
+    leaving: CancellationToken,
     stop: CancellationToken,
     drain_timeout: Duration,
     /// Servers that have not ended.
@@ -74,6 +76,7 @@ impl Parts {
         Self {
             tasks: JoinSet::new(),
             health,
+            leaving: CancellationToken::new(),
             stop: CancellationToken::new(),
             drain_timeout,
             servers: 0,
@@ -109,7 +112,7 @@ impl Parts {
             name,
             is_server: true,
         };
-        let serving = server.serve(listener, self.stop.clone());
+        let serving = server.serve_until(listener, self.leaving.clone(), self.stop.clone());
         self.servers += 1;
         self.tasks
             .spawn(async move { (part, serving.await.map_err(Into::into)) });
@@ -142,6 +145,7 @@ impl Parts {
         let (start, limit) = (Instant::now(), self.drain_timeout);
         let linger = LINGER.min(limit / 2);
         self.health.drain();
+        self.leaving.cancel();
         info!(timeout = ?limit, served_for = ?linger, "draining: not ready any more");
         sleep_until(start + linger).await;
         self.stop.cancel();

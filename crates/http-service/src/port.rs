@@ -23,7 +23,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, Version, header};
 use hyper::{
     body::{Body, Incoming},
     service::service_fn,
@@ -153,6 +153,15 @@ struct Accepted {
     live: Live,
 }
 
+/// When connections are to end.
+#[derive(Clone, Debug)]
+struct Ends {
+    /// With their next reply.
+    leaving: CancellationToken,
+    /// At once.
+    stop: CancellationToken,
+}
+
 /// When a connection was last used.
 #[derive(Debug)]
 struct Activity {
@@ -169,14 +178,29 @@ struct InProgress<'a>(&'a Activity);
 // === impl Server ===
 
 impl<H: Handler> Server<H> {
-    /// Serves until `stop`; then takes no new connection or request, and returns when the last one ended. Dropping the
-    /// future ends all at once.
+    /// As [`serve_until`](Self::serve_until), without a time before the end.
     ///
     /// # Errors
-    /// When a thread cannot be started, or ends early.
+    /// As there.
     pub async fn serve(
         self,
         listener: TcpListener,
+        stop: CancellationToken,
+    ) -> Result<(), ServeError> {
+        let leaving = stop.clone();
+        self.serve_until(listener, leaving, stop).await
+    }
+
+    /// Serves until `stop`; then takes no new connection or request, and returns when the last one ended. From `leaving` on
+    /// each HTTP/1 connection ends with its next reply, so that no client finds many that are dead at the stop. Dropping
+    /// the future ends all at once.
+    ///
+    /// # Errors
+    /// When a thread cannot be started, or ends early.
+    pub async fn serve_until(
+        self,
+        listener: TcpListener,
+        leaving: CancellationToken,
         stop: CancellationToken,
     ) -> Result<(), ServeError> {
         let Self {
@@ -190,9 +214,13 @@ impl<H: Handler> Server<H> {
         for index in 0..threads.get() {
             let (queue, accepted) = mpsc::channel(QUEUE);
             // Of its own: connections of a thread do not share it with those of others.
-            let (handler, stop) = (handler.clone(), stop.child_token());
+            let handler = handler.clone();
+            let ends = Ends {
+                leaving: leaving.child_token(),
+                stop: stop.child_token(),
+            };
             let acceptor = acceptor.clone();
-            let serve = move || serve_queue(handler, acceptor, accepted, stop);
+            let serve = move || serve_queue(handler, acceptor, accepted, ends);
             let thread = OwnThread::start(&format!("http-{index}"), serve);
             running.push(thread.map_err(ServeError::Thread)?.output());
             let live = Live::default();
@@ -304,7 +332,7 @@ async fn serve_queue<H: Handler>(
     handler: H,
     acceptor: Acceptor,
     mut accepted: mpsc::Receiver<Accepted>,
-    stop: CancellationToken,
+    ends: Ends,
 ) {
     let http = http();
     let mut connections = JoinSet::new();
@@ -315,13 +343,13 @@ async fn serve_queue<H: Handler>(
                     break;
                 };
                 let (http, service) = (http.clone(), handler.connection());
-                let (acceptor, stop) = (acceptor.clone(), stop.clone());
+                let (acceptor, ends) = (acceptor.clone(), ends.clone());
                 connections.spawn(async move {
                     // An error: the peer has left already.
                     if let Ok(tcp) = TcpStream::from_std(tcp)
-                        && let Some(stream) = open(&acceptor, tcp, &stop).await
+                        && let Some(stream) = open(&acceptor, tcp, &ends.stop).await
                     {
-                        serve_connection(&http, stream, service, stop).await;
+                        serve_connection(&http, stream, service, ends).await;
                     }
                     drop(live);
                 });
@@ -363,9 +391,10 @@ async fn serve_connection<C: Connection>(
     http: &Builder<TokioExecutor>,
     stream: MaybeTls,
     service: C,
-    stop: CancellationToken,
+    ends: Ends,
 ) {
-    let connection = Arc::new((service, Activity::new()));
+    let Ends { leaving, stop } = ends;
+    let connection = Arc::new((service, Activity::new(), leaving));
     let used = Arc::clone(&connection);
     let service = service_fn(move |request| answer(Arc::clone(&used), request));
     let mut serving = pin!(http.serve_connection(TokioIo::new(stream), service));
@@ -396,12 +425,18 @@ async fn serve_connection<C: Connection>(
 }
 
 async fn answer<C: Connection>(
-    connection: Arc<(C, Activity)>,
+    connection: Arc<(C, Activity, CancellationToken)>,
     request: Request<Incoming>,
 ) -> Result<Response<C::Body>, Infallible> {
-    let (service, activity) = &*connection;
+    let (service, activity, leaving) = &*connection;
     let _in_progress = activity.begin();
-    Ok(service.answer(request).await)
+    let is_http1 = request.version() < Version::HTTP_2;
+    let mut response = service.answer(request).await;
+    if is_http1 && leaving.is_cancelled() {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
+    }
+    Ok(response)
 }
 
 // === impl Activity ===

@@ -40,10 +40,13 @@ pub enum TokenField {
     NvextTokenData,
 }
 
-/// Of `nvext`: where each value of its `token_data` is, relative to its text. A key given twice is here twice: workers
-/// read the last one.
+/// Of `nvext`: the value of its `token_data`, the last one as workers read it.
 #[derive(Debug, Default)]
-struct TokenData<'a>(SmallVec<[&'a RawValue; 1]>);
+struct TokenData<'a> {
+    value: Option<&'a RawValue>,
+    /// The key is there twice.
+    is_repeated: bool,
+}
 
 #[derive(Deserialize)]
 struct Raw<'a> {
@@ -138,14 +141,21 @@ impl Fields {
             edits.push(member(TOKEN_IDS, self.token_ids.clone(), token_ids));
         }
         let mut inner = Vec::new();
-        match &self.nvext {
-            Some(nvext) if body.get(nvext.start) == Some(&b'{') => {
-                inner = nvext_splices(body, nvext, keep_ids, token_data)?;
+        let is_object = |at: &Range<usize>| body.get(at.start) == Some(&b'{');
+        let changes = !keep_ids || token_data.is_some();
+        match self.nvext.as_ref().filter(|at| changes && is_object(at)) {
+            Some(nvext) if let Some(known) = known_data(body, nvext) => {
+                inner = nvext_splices(body, nvext, known, token_data)?;
             }
-            at => {
+            // Nobody can say what a worker makes of it, so none gets it.
+            Some(nvext) => {
+                let value = token_data.map(|ids| with_token_data(&ids));
+                edits.push(member(NVEXT, Some(nvext.clone()), value));
+            }
+            None => {
                 if let Some(ids) = token_data {
-                    let value = [b"{\"token_data\":", &*ids, b"}"].concat();
-                    edits.push(member(NVEXT, at.clone(), Some(value.into())));
+                    let value = Some(with_token_data(&ids));
+                    edits.push(member(NVEXT, self.nvext.clone(), value));
                 }
             }
         }
@@ -170,35 +180,33 @@ pub fn present<'de, D: Deserializer<'de>>(
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
+/// Of an `nvext`, in a body, that can be read and has its key once.
+fn known_data(body: &[u8], nvext: &Range<usize>) -> Option<Option<Range<usize>>> {
+    let text = str::from_utf8(body.get(nvext.clone())?).ok()?;
+    let data: TokenData<'_> = serde_json::from_str(text).ok()?;
+    let value = data.value.map(|json| {
+        let Range { start, end } = place(json.get(), text);
+        let from = |inner: usize| nvext.start.saturating_add(inner);
+        from(start)..from(end)
+    });
+    (!data.is_repeated).then_some(value)
+}
+
+/// Sets its `token_data`, which is there if `known`, or takes it out.
 fn nvext_splices(
     body: &[u8],
     nvext: &Range<usize>,
-    keep_ids: bool,
+    known: Option<Range<usize>>,
     ids: Option<Bytes>,
 ) -> Result<Vec<Splice>, SpliceError> {
-    let none = || SpliceError::NoMember(nvext.clone());
-    let text = body.get(nvext.clone()).ok_or_else(none)?;
-    let text = str::from_utf8(text).map_err(|_| none())?;
-    let TokenData(mut found) = serde_json::from_str(text).map_err(|_| none())?;
-    if keep_ids && ids.is_none() {
+    if known.is_none() && ids.is_none() {
         return Ok(Vec::new());
     }
-    let at = |json: &RawValue| {
-        let Range { start, end } = place(json.get(), text);
-        let from = |inner: usize| nvext.start.saturating_add(inner);
-        Some(from(start)..from(end))
-    };
-    let mut edits: SmallVec<[MemberEdit<'_>; 1]> = SmallVec::new();
-    if let Some(ids) = ids {
-        let last = found.pop();
-        edits.push(member(TOKEN_DATA, last.and_then(at), Some(ids)));
-    }
-    edits.extend(
-        found
-            .into_iter()
-            .map(|json| member(TOKEN_DATA, at(json), None)),
-    );
-    splice_object(body, nvext.clone(), &edits)
+    splice_object(body, nvext.clone(), &[member(TOKEN_DATA, known, ids)])
+}
+
+fn with_token_data(ids: &[u8]) -> Bytes {
+    [b"{\"token_data\":", ids, b"}"].concat().into()
 }
 
 fn member(name: &str, at: Option<Range<usize>>, value: Option<Bytes>) -> MemberEdit<'_> {
@@ -211,8 +219,8 @@ fn member(name: &str, at: Option<Range<usize>>, value: Option<Bytes>) -> MemberE
 
 /// The value of `token_data` in the text of an `nvext`, if there is one; the last, as workers read it.
 pub(crate) fn token_data(nvext: &str) -> Option<&str> {
-    let TokenData(mut found) = serde_json::from_str(nvext).ok()?;
-    let last = found.pop()?.get();
+    let data: TokenData<'_> = serde_json::from_str(nvext).ok()?;
+    let last = data.value?.get();
     Some(last).filter(|json| *json != "null")
 }
 
@@ -245,7 +253,8 @@ impl<'de> Deserialize<'de> for TokenData<'de> {
                 let mut found = TokenData::default();
                 while let Some(key) = map.next_key::<String>()? {
                     if key == TOKEN_DATA {
-                        found.0.push(map.next_value()?);
+                        found.is_repeated |= found.value.is_some();
+                        found.value = Some(map.next_value()?);
                     } else {
                         map.next_value::<IgnoredAny>()?;
                     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header, uri::PathAndQuery};
-use http_call::{BaseUrl, Call, CallError, Hop, Reply, Settings, Trust};
+use http_call::{BaseUrl, Call, CallError, Hop, Outcome, Reply, Settings, Trust};
 use processor_api::{ROUTE_PATH, ReservationId, RouteReply, TOKENS_TYPE};
 use tracing::debug;
 
@@ -75,9 +75,17 @@ impl Routes for Router {
             headers,
             body: vec![frame],
         };
-        let result = self.choices.call(call, within).await;
+        let result = self.choices.call_judged(call, within, judge).await;
         let chosen = choice(result);
         chosen.inspect_err(|failure| debug!(?failure, "the Router chooses no worker"))
+    }
+}
+
+/// A pool that is saturated is a choice: a breaker that opened at it would end the shedding of what may be shed.
+fn judge(reply: &Reply) -> Outcome {
+    match reply.status {
+        StatusCode::TOO_MANY_REQUESTS => Outcome::Success,
+        _ => reply.outcome(),
     }
 }
 

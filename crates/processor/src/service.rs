@@ -119,12 +119,12 @@ impl Connection for Service {
         let has_body = !body.is_end_stream();
         let answering = AssertUnwindSafe(self.0.answer(&head, body)).catch_unwind();
         let answered = answering.await.unwrap_or_else(|_| {
-            error!(path = head.uri.path(), "a call panicked");
+            error!("a call panicked");
             Err(Fault::Internal)
         });
         answered.unwrap_or_else(|fault| {
-            // its message may repeat what the client sent
-            debug!(path = head.uri.path(), reason = fault.reason(), "refused");
+            // its message may repeat what the client sent, and a path may have a key of the other port
+            debug!(reason = fault.reason(), "refused");
             let unread =
                 has_body && !matches!(fault, Fault::Refused(_) | Fault::UnknownReservation);
             let ends = unread || self.0.closing.load(Relaxed);

@@ -47,7 +47,7 @@ pub struct Store(Arc<Inner>);
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// TLS.
-    #[error(transparent)]
+    #[error("the token cache's file of CAs, or its certificate: {0}")]
     Tls(#[from] TrustError),
     /// The bearer token.
     #[error("the file of the token cache's bearer token: {0}")]

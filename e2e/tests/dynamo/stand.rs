@@ -11,10 +11,13 @@ use testbed::{Answer, Inside, Requests};
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 /// Quick servers: the tests are about what reaches them.
-const SERVER: &str =
-    "--prefill-overhead 1ms --prefill-time-per-token 10us --inter-token-latency 1ms";
-/// From so many bytes of ids on they go by key.
-const BY_KEY: &str = "4KiB";
+const SERVER: &str = "--prefill-overhead 1ms --prefill-time-per-token 10us --inter-token-latency 1ms \
+     --token-fetch-timeout 2s";
+/// Longer prompts go by key. A busy machine must not make the token cache late.
+const PROCESSOR: &str =
+    "--token-transfer-threshold 4KiB --token-store-timeout 2s --route-timeout 2s";
+/// A booking whose end was lost is over soon.
+const ROUTER: &str = "--reservation-idle 20s";
 
 pub(crate) struct Stand {
     pub(crate) standalone: Standalone,
@@ -26,14 +29,14 @@ pub(crate) struct Stand {
 impl Programs for Stand {
     async fn start(inside: &Inside) -> Result<Self> {
         bring_up_loopback(inside).await?;
-        let flags = ["--token-transfer-threshold", BY_KEY];
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
         let setup = Setup {
             servers: 4,
-            server_flags: SERVER.split_whitespace().map(str::to_owned).collect(),
+            server_flags: words(SERVER),
             external: Some(ExternalSetup {
-                processor_flags: flags.map(str::to_owned).into(),
+                processor_flags: words(PROCESSOR),
+                router_flags: words(ROUTER),
                 redis: true,
-                ..ExternalSetup::default()
             }),
             ..Setup::sample(Ports::USUAL)
         };

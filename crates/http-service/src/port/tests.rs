@@ -47,17 +47,46 @@ async fn a_connection_over_the_limit_is_closed_and_there_is_room_once_another_en
     assert!(accepted.try_recv().is_ok());
 }
 
+fn ends() -> Ends {
+    Ends {
+        leaving: CancellationToken::new(),
+        stop: CancellationToken::new(),
+    }
+}
+
+#[tokio::test]
+async fn from_the_drain_on_a_connection_ends_with_its_next_reply() {
+    let (mut client, server) = pair().await;
+    let (http, ends) = (http(), ends());
+    let leaving = ends.leaving.clone();
+    let using = async {
+        let request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+        client.write_all(request).await.unwrap();
+        let mut kept = [0; 15];
+        client.read_exact(&mut kept).await.unwrap();
+        leaving.cancel();
+        client.write_all(request).await.unwrap();
+        let mut rest = String::new();
+        client.read_to_string(&mut rest).await.unwrap();
+        rest
+    };
+    let serving = serve_connection(&http, MaybeTls::Plain(server), Empty, ends);
+    let ((), rest) = tokio::join!(serving, using);
+    let (_, second) = rest.split_once("HTTP/1.1 200").expect("two replies");
+    assert!(second.contains("connection: close"), "{rest}");
+}
+
 /// When the server closed a connection on which so much was sent, by the paused clock.
 async fn closed_after(sent: &[u8], read: usize) -> Duration {
     let (mut client, server) = pair().await;
     let begun = Instant::now();
-    let (http, stop) = (http(), CancellationToken::new());
+    let (http, ends) = (http(), ends());
     let using = async {
         client.write_all(sent).await.unwrap();
         client.read_exact(&mut vec![0; read]).await.unwrap();
         client.read_to_end(&mut Vec::new()).await
     };
-    let serving = serve_connection(&http, MaybeTls::Plain(server), Empty, stop);
+    let serving = serve_connection(&http, MaybeTls::Plain(server), Empty, ends);
     let ((), left) = tokio::join!(serving, using);
     left.unwrap();
     begun.elapsed()

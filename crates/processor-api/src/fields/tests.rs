@@ -52,9 +52,10 @@ fn the_processor_is_told_whether_to_route(
 #[case::field(r#"{"token_ids":[9],"a":1}"#, r#"{"a":1}"#)]
 #[case::inner(r#"{"nvext":{"token_data":[9],"b":2}}"#, r#"{"nvext":{"b":2}}"#)]
 #[case::inner_twice(
-    r#"{"nvext":{"token_data":[9],"b":2,"token\u005fdata":[8]}}"#,
-    r#"{"nvext":{"b":2}}"#
+    r#"{"a":1,"nvext":{"token_data":[9],"b":2,"token\u005fdata":[8]}}"#,
+    r#"{"a":1}"#
 )]
+#[case::inner_unreadable(r#"{"token_ids":[9],"nvext":{"\ud800":1},"a":1}"#, r#"{"a":1}"#)]
 #[case::both(r#"{"token_ids":[9],"nvext":{"token_data":[9]}}"#, r#"{"nvext":{}}"#)]
 #[case::nvext_of_another_type(
     r#"{"nvext":[{"token_data":[9]}]}"#,

@@ -132,6 +132,22 @@ async fn a_router_that_hangs_is_left_alone_after_five_calls() {
 }
 
 #[tokio::test]
+async fn a_saturated_pool_is_told_again_and_again() {
+    let router = StubRouter::start(Answer::of(429, "{}")).await;
+    let served = Served::start(Options {
+        router: Some(router.address),
+        route_timeout: Duration::from_secs(10),
+        mode: TokenTransfer::None,
+        ..Options::default()
+    })
+    .await;
+    for _ in 0..6 {
+        let reply = served.process(&chat("tiny", true, "")).await;
+        assert_eq!(reply["degraded"][0], "route-saturated");
+    }
+}
+
+#[tokio::test]
 async fn no_stage_goes_on_longer_than_the_caller_has() {
     let router = StubRouter::start(Answer {
         takes: Duration::from_mins(1),

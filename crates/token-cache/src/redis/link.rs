@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
-use http_call::{Admission, Breaker, Outcome, TrustFiles};
+use http_call::{Admission, Breaker, LITTLE, Outcome, TrustFiles};
 use moment::Clock;
 use parking_lot::Mutex;
 use rand::RngExt;
@@ -143,7 +143,9 @@ impl Link {
         let mut admitted = self.admit()?;
         let mut own = MultiplexedConnection::clone(&connection);
         let Ok(result) = timeout(within, command.query_async::<T>(&mut own)).await else {
-            admitted.outcome = Outcome::Failure;
+            if within >= LITTLE {
+                admitted.outcome = Outcome::Failure;
+            }
             drop(admitted);
             if self.breaker.lock().is_open(self.clock.now()) {
                 // it may be the connection alone that hangs
