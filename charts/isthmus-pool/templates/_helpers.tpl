@@ -122,6 +122,17 @@ key,body
 {{- end }}
 {{- end -}}
 
+{{/* Where spans go, as environment variables; empty without tracing. */}}
+{{- define "isthmus-pool.tracingEnv" -}}
+{{- with .Values.inferenceExtension.tracing -}}
+{{- if .enabled -}}
+- {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ .otelExporterEndpoint | quote }}}
+- {name: OTEL_TRACES_SAMPLER, value: {{ .sampling.sampler | quote }}}
+- {name: OTEL_TRACES_SAMPLER_ARG, value: {{ .sampling.samplerArg | quote }}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Host and port of the Metadata-Center for endpoint pickers; empty without one. */}}
 {{- define "isthmus-pool.metadataHost" -}}
 {{- if .Values.metadataCenter.enabled -}}
@@ -205,7 +216,8 @@ securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true,
 {{- end }}
 {{- end -}}
 
-{{/* A rollout of programs of which only a leader is ready: waiting for a second ready one would never end. */}}
+{{/* A rollout of programs of which only a leader is ready: waiting for a second ready one would never end. The old pods are
+     all deleted at once, so nobody answers from the end of the old leader to the first new one. */}}
 {{- define "isthmus-pool.leaderStrategy" -}}
 strategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 100%, maxSurge: 100%}}
 {{- end -}}

@@ -134,6 +134,12 @@
 {{- end }}
 {{- else if $cache.redis.deploy }}
 - tokenCache.redis.deploy needs processor.enabled: nobody else writes ids
+{{- else if and .Values.inferenceExtension.externalProcessor.endpoint (eq .Values.worker.kind "sim") (ne (include "isthmus-pool.acceptTokens" .) "none") }}
+{{- if eq $cache.backend "memory" }}
+- tokenCache.backend memory needs processor.enabled: the workers would ask a Processor of this release for the ids of one elsewhere; use redis with its tokenCache.url, or none
+{{- else if and (eq $cache.backend "redis") (not (or $cache.url $cache.urlSecret.name)) }}
+- tokenCache.backend redis needs tokenCache.url or tokenCache.urlSecret: those of the Processor elsewhere
+{{- end }}
 {{- end }}
 {{- end -}}
 

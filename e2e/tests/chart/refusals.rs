@@ -127,6 +127,17 @@ const COMBINATIONS: &[(&[&str], &str)] = &[
         "tokenCache.redis.deploy needs processor.enabled",
     ),
     (
+        &["inferenceExtension.externalProcessor.endpoint=http://other:8090"],
+        "tokenCache.backend memory needs processor.enabled",
+    ),
+    (
+        &[
+            "inferenceExtension.externalProcessor.endpoint=http://other:8090",
+            "tokenCache.backend=redis",
+        ],
+        "tokenCache.backend redis needs tokenCache.url or tokenCache.urlSecret",
+    ),
+    (
         &[
             PROCESSOR,
             "tokenCache.backend=none,processor.tokenTransfer=cache",
