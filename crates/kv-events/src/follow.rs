@@ -69,7 +69,7 @@ struct Turn {
 
 /// What other tasks may have to wait for this one.
 const TURN: Duration = Duration::from_micros(500);
-/// As much as a single message may have.
+/// As much as eight of the largest messages.
 const MAX_HELD: usize = 64 << 20;
 
 /// Keeps `blocks`, and with them the index of `workers`, as what the engine publishes, until `stop`; gives them back for

@@ -23,6 +23,19 @@ async fn what_is_malformed_is_skipped_and_the_rest_applied() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_message_above_eight_mebibytes_ends_the_connection() {
+    let mut engine = RealEngine::start(false);
+    let followed = Followed::start(engine.address());
+    engine.subscribed();
+    engine.send(0, &padding((8 << 20) - 100));
+    followed.is("applied", |log| log.numbers == [0]).await;
+    engine.send(1, &padding(8 << 20));
+    followed
+        .is("refused", |log| log.disconnected == ["too-large"])
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn blocks_of_another_size_are_a_state_and_no_match() {
     let mut engine = RealEngine::start(true);
     let followed = Followed::start(engine.address());
