@@ -69,7 +69,7 @@ struct Turn {
 
 /// What other tasks may have to wait for this one.
 const TURN: Duration = Duration::from_micros(500);
-/// As much as a single message may have.
+/// As much as eight of the largest messages.
 const MAX_HELD: usize = 64 << 20;
 
 /// Keeps `blocks`, and with them the index of `workers`, as what the engine publishes, until `stop`; gives them back for
@@ -146,13 +146,19 @@ impl<O: Observer> Follower<O> {
                 Input::Disconnected
             }
             Happened::Link(LinkEvent::Message(message)) => {
-                let Some(payload) = Payload::of(&message) else {
+                let Some(mut payload) = Payload::of(&message) else {
                     self.observer.malformed("frames");
                     return self.turn.pass().await;
                 };
                 self.note_gap(payload.number);
                 let is_replaying = self.state == StreamState::Replaying;
-                if !self.held.has_room_for(payload.batch.len(), is_replaying)
+                let bytes = if is_replaying {
+                    payload = payload.alone();
+                    payload.batch.len()
+                } else {
+                    message.len()
+                };
+                if !self.held.has_room_for(bytes, is_replaying)
                     && let Some(replay) = &self.replay
                 {
                     let number = replay.number;
@@ -308,7 +314,54 @@ impl Turn {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use kv_router::Limits;
+    use zmtp::{Error, Message};
+
     use super::*;
+    use crate::observer::ReplayResult;
+
+    struct Blind;
+
+    impl Observer for Blind {
+        fn state(&self, _state: StreamState) {}
+        fn disconnected(&self, _error: &Error) {}
+        fn received(&self, _received: &Received) {}
+        fn malformed(&self, _reason: &'static str) {}
+        fn gap(&self, _missing: u64) {}
+        fn forgotten(&self) {}
+        fn replayed(&self, _result: ReplayResult) {}
+    }
+
+    #[tokio::test]
+    async fn a_message_that_waits_for_a_replay_keeps_none_of_what_it_came_with() {
+        let workers = Arc::new(Workers::new(Limits::default(), 64 << 20));
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+        let engine = Engine {
+            events: nowhere,
+            replay: Some(nowhere),
+        };
+        let blocks = workers.add().unwrap();
+        let mut follower = Follower::new(engine, blocks, workers, Blind);
+        follower.on(Happened::Link(LinkEvent::Connected)).await;
+        for number in [5_u64, 6] {
+            let read = [&[7; 1000][..], &number.to_be_bytes(), &[0x90]].concat();
+            let read = Bytes::from(read);
+            let frames = [
+                read.slice(..1000),
+                read.slice(1000..1008),
+                read.slice(1008..),
+            ];
+            let message = LinkEvent::Message(Message::from(frames));
+            follower.on(Happened::Link(message)).await;
+            // the first is not known to wait before the stream has it
+            assert!(number == 5 || read.is_unique(), "{number} is kept");
+        }
+        assert_eq!(
+            (follower.state, follower.held.0),
+            (StreamState::Replaying, 1009 + 1)
+        );
+    }
 
     #[test]
     fn messages_that_wait_for_a_replay_are_bounded_in_bytes() {

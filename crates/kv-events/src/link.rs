@@ -29,6 +29,12 @@ enum State {
     Up(Box<Connection>),
 }
 
+/// 8 MiB, where a prompt of a million ids has some 5, and 5 s.
+pub(crate) const LIMITS: Limits = Limits {
+    max_message: 8 << 20,
+    handshake: Duration::from_secs(5),
+};
+
 // === impl Link ===
 
 impl Link {
@@ -52,7 +58,7 @@ impl Link {
                 State::Idle => std::future::pending().await,
                 State::Waiting(until) => {
                     sleep_until(*until).await;
-                    let connecting = connect(self.address, Role::Subscriber, Limits::default());
+                    let connecting = connect(self.address, Role::Subscriber, LIMITS);
                     self.state = State::Connecting(Box::pin(connecting));
                 }
                 State::Connecting(connecting) => match connecting.await {

@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use zmtp::{Connection, Error, Limits, Received, Role, connect};
+use zmtp::{Connection, Error, Received, Role, connect};
 
 use crate::{
-    link::Connecting,
+    link::{Connecting, LIMITS},
     observer::ReplayResult,
     wire::{Payload, ask},
 };
@@ -44,7 +44,7 @@ enum State {
 
 impl Replay {
     pub(crate) fn new(address: SocketAddr, number: u64, from: u64) -> Self {
-        let connecting = connect(address, Role::Dealer, Limits::default());
+        let connecting = connect(address, Role::Dealer, LIMITS);
         Self {
             number,
             from,

@@ -27,6 +27,14 @@ impl Payload {
         })
     }
 
+    /// The same without what it was received with, of which it is a part: topic, number and maybe other messages.
+    pub(crate) fn alone(self) -> Self {
+        Self {
+            batch: Bytes::copy_from_slice(&self.batch),
+            ..self
+        }
+    }
+
     /// It ends a replay.
     pub(crate) fn is_end(&self) -> bool {
         self.number == END && self.batch.is_empty()

@@ -122,6 +122,8 @@ const STORED: [&str; 11] = [
 ];
 const REMOVED: [&str; 3] = ["block_hashes", "medium", "group_idx"];
 const BATCH: [&str; 3] = ["ts", "events", "data_parallel_rank"];
+/// Events of a batch: far more than an engine has in one step, and 9 MiB here, where the smallest have 14 bytes there.
+const MAX_EVENTS: usize = 1 << 16;
 
 // === impl Tier ===
 
@@ -153,7 +155,8 @@ impl Tier {
 impl<'a> Batch<'a> {
     /// Reads a message.
     /// # Errors
-    /// When it is no `MessagePack`, ends early, claims more than it has, or has a value of another type than its field.
+    /// When it is no `MessagePack`, ends early, claims more than it has, has a value of another type than its field, or more
+    /// than 65,536 events.
     pub fn read(message: &'a [u8]) -> Result<Self, MalformedEvents> {
         let mut batch = Self {
             events: Vec::new(),
@@ -164,8 +167,12 @@ impl<'a> Batch<'a> {
         reader.each_field(&BATCH, |reader, name| {
             match name {
                 "events" => {
-                    // an event is a few hundred bytes here and may be one there
-                    for _ in 0..reader.array()? {
+                    let events = reader.array()?;
+                    // maps may name them again
+                    if events > MAX_EVENTS.saturating_sub(batch.events.len()) {
+                        return Err(MalformedEvents::Events(MAX_EVENTS));
+                    }
+                    for _ in 0..events {
                         batch.events.extend(Event::read(reader)?);
                     }
                 }

@@ -94,10 +94,14 @@ pub enum StreamState {
 enum Link {
     /// There was none yet, or what was known before was forgotten.
     Down { retries: u32 },
-    /// What is known is kept for a while.
-    Lost { since: Moment, retries: u32 },
-    /// The engine may be another one than before until the next message tells.
-    Up { is_again: bool },
+    /// What is known is kept until then.
+    Lost { until: Moment, retries: u32 },
+    /// Until a message comes it may be another engine than before, or none: the next wait is longer, and what is known from
+    /// before, if anything is, is kept for `left` without a connection.
+    Up {
+        left: Option<Duration>,
+        retries: u32,
+    },
 }
 
 #[derive(Debug)]
@@ -160,10 +164,7 @@ impl<M> EventStream<M> {
         let mut effects = Effects::new();
         self.time_out(now, &mut effects);
         match input {
-            Input::Connected => {
-                let is_again = self.last.is_some();
-                self.link = Link::Up { is_again };
-            }
+            Input::Connected => self.connected(now),
             Input::Disconnected => self.disconnected(now, rng, &mut effects),
             Input::Message(number, message) => {
                 self.message(number, message, now, &mut effects);
@@ -188,7 +189,7 @@ impl<M> EventStream<M> {
     pub fn next_at(&self) -> Option<Moment> {
         let replay = self.replay.as_ref().map(|it| it.since + REPLAY_TIME);
         let lost = match self.link {
-            Link::Lost { since, .. } => Some(since + KEPT),
+            Link::Lost { until, .. } => Some(until),
             _ => None,
         };
         replay.into_iter().chain(lost).min()
@@ -207,8 +208,8 @@ impl<M> EventStream<M> {
     }
 
     fn time_out(&mut self, now: Moment, effects: &mut Effects<M>) {
-        if let Link::Lost { since, retries } = self.link
-            && now.since(since) >= KEPT
+        if let Link::Lost { until, retries } = self.link
+            && now >= until
         {
             self.link = Link::Down { retries };
             self.clear(effects);
@@ -219,21 +220,32 @@ impl<M> EventStream<M> {
         }
     }
 
+    fn connected(&mut self, now: Moment) {
+        self.link = match self.link {
+            Link::Lost { until, retries } => Link::Up {
+                left: Some(until.since(now)),
+                retries,
+            },
+            Link::Down { retries } | Link::Up { retries, .. } => Link::Up {
+                left: None,
+                retries,
+            },
+        };
+    }
+
     fn disconnected(&mut self, now: Moment, rng: &mut impl Rng, effects: &mut Effects<M>) {
         self.replay = None;
-        let retries = match self.link {
-            Link::Up { .. } => 0,
-            Link::Down { retries } | Link::Lost { retries, .. } => retries,
-        };
+        let (Link::Up { retries, .. } | Link::Down { retries } | Link::Lost { retries, .. }) =
+            self.link;
         let most = FIRST_WAIT
             .saturating_mul(1 << retries.min(16))
             .min(MAX_WAIT);
         effects.push(Effect::Connect(most.mul_f64(rng.random_range(0.5..1.0))));
         let retries = retries + 1;
         self.link = match self.link {
-            Link::Lost { since, .. } => Link::Lost { since, retries },
-            Link::Up { .. } if self.last.is_some() => Link::Lost {
-                since: now,
+            Link::Lost { until, .. } => Link::Lost { until, retries },
+            Link::Up { left, .. } if self.last.is_some() => Link::Lost {
+                until: now + left.unwrap_or(KEPT),
                 retries,
             },
             _ => Link::Down { retries },
@@ -241,10 +253,11 @@ impl<M> EventStream<M> {
     }
 
     fn message(&mut self, number: u64, message: M, now: Moment, effects: &mut Effects<M>) {
-        let was_again = match &mut self.link {
-            Link::Up { is_again } => std::mem::take(is_again),
-            _ => false,
-        };
+        let mut was_again = false;
+        if let Link::Up { left, retries } = &mut self.link {
+            was_again = left.take().is_some();
+            *retries = 0;
+        }
         if let Some(replay) = &mut self.replay {
             replay.buffer.push_back((number, message));
             if replay.buffer.len() > BUFFER {

@@ -300,6 +300,16 @@ impl EventArgs {
                 ));
             }
         }
+        let apart = |replay: u16| replay.abs_diff(kv_event_port) >= kv_event_ranks.into();
+        if let Some(replay) = kv_event_replay_port.filter(|replay| !apart(*replay)) {
+            return Err(ConfigError::new(
+                format!("--kv-event-port {kv_event_port} and --kv-event-replay-port {replay}"),
+                format!(
+                    "no port in both: they count up, one for each of --kv-event-ranks {kv_event_ranks}"
+                ),
+                "--kv-event-port 5557 --kv-event-replay-port 5657",
+            ));
+        }
         Ok((kv_events == Follow::Auto).then_some(EventPorts {
             events: kv_event_port,
             replay: kv_event_replay_port,

@@ -83,6 +83,10 @@ impl Observer for SeenBy {
 
     fn received(&self, received: &Received) {
         let events = &self.rank.events;
+        // a batch of blocks of another size is received, too
+        if events.state() != Some(StreamState::BlockSizeMismatch) {
+            events.set_reason(None);
+        }
         events.set_sequence(received.number);
         events.blocks.store(received.blocks, Relaxed);
         if let Some(age) = received.age.filter(|_| !received.is_replayed) {
@@ -114,5 +118,69 @@ impl Observer for SeenBy {
 
     fn replayed(&self, result: ReplayResult) {
         self.service.metrics().replayed(result.name());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kv_events::Counts;
+    use kv_router::{Limits, Policy, Preset};
+    use moment::Clock;
+
+    use super::*;
+    use crate::{
+        metrics::Metrics,
+        pool::tests::{mk_member, mk_pool},
+        service::Parts,
+    };
+
+    fn mk_seen() -> SeenBy {
+        let pool = Arc::new(mk_pool(Limits::default()));
+        let (worker, _) = pool
+            .replace(&[mk_member("a", "1", 1, 0)], 1)
+            .added
+            .remove(0);
+        let policy = Policy {
+            weights: Preset::Isthmus.weights(),
+            temperature: 0.0,
+            busy_tokens: None,
+        };
+        let service = Service::new(Parts {
+            pool,
+            policy,
+            clock: Clock::start(),
+            metrics: Metrics::default(),
+            follows_events: true,
+            routes: None,
+        });
+        let rank = Arc::clone(&worker.ranks[0]);
+        SeenBy {
+            service,
+            worker,
+            rank,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reason_stands_until_a_good_message_and_that_of_another_block_size_while_it_is_so() {
+        let seen = mk_seen();
+        let message = Received {
+            number: 7,
+            counts: Counts::default(),
+            blocks: 0,
+            age: None,
+            is_replayed: false,
+        };
+        for (state, is_cleared) in [
+            (StreamState::Live, true),
+            (StreamState::Partial, true),
+            (StreamState::BlockSizeMismatch, false),
+        ] {
+            seen.state(state);
+            seen.malformed("truncated");
+            assert!(seen.rank.events.reason().is_some());
+            seen.received(&message);
+            assert_eq!(seen.rank.events.reason().is_none(), is_cleared, "{state:?}");
+        }
     }
 }

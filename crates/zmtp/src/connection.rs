@@ -58,6 +58,8 @@ pub enum Received {
 const PING_EACH: Duration = Duration::from_secs(10);
 /// Two heartbeats may be lost.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
+/// Bytes of what ends a handshake, which has a socket, an identity of 255 bytes at most, and what else a peer tells.
+const MAX_READY: usize = 4 << 10;
 /// Room that is made for a read: some hundred messages, and a kernel's default socket buffer with a few reads.
 const READ: usize = 64 << 10;
 /// Answers to heartbeats that wait for a peer who does not read; more are not given.
@@ -102,8 +104,9 @@ async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
         connection.exchange().await?;
     };
     put_ready(role.socket(), &mut connection.output);
+    let max_ready = MAX_READY.min(limits.max_message);
     loop {
-        if let Some(frame) = frame::take(&mut connection.input, limits.max_message)? {
+        if let Some(frame) = frame::take(&mut connection.input, max_ready)? {
             connection.check_ready(&frame)?;
             connection.flush().await?;
             return Ok(connection);

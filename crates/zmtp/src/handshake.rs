@@ -24,6 +24,8 @@ pub(crate) const GREETING: usize = 64;
 const SIGNATURE: usize = 11;
 const MECHANISM: usize = 20;
 const NULL: &[u8] = b"NULL";
+/// Bytes that are shown of a socket's name; those that exist have 6 at most.
+const MAX_SHOWN: usize = 32;
 
 // === impl Role ===
 
@@ -47,7 +49,8 @@ impl Role {
         if peers.contains(&socket) {
             return Ok(());
         }
-        let socket = String::from_utf8_lossy(socket).into_owned();
+        let shown = socket.get(..MAX_SHOWN).unwrap_or(socket);
+        let socket = String::from_utf8_lossy(shown).into_owned();
         Err(ProtocolError::Socket(socket, self.socket()))
     }
 }
@@ -134,5 +137,7 @@ mod tests {
         assert_eq!(Role::Subscriber.check_peer(b"XPUB"), Ok(()));
         let error = Role::Subscriber.check_peer(b"ROUTER").unwrap_err();
         assert!(error.to_string().contains("ROUTER"), "{error}");
+        let long = Role::Subscriber.check_peer(&[b'x'; 4000]);
+        assert_eq!(long, Err(ProtocolError::Socket("x".repeat(32), "SUB")));
     }
 }

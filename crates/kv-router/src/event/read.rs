@@ -12,6 +12,9 @@ pub enum MalformedEvents {
     /// A list, map or text claims more than there are bytes.
     #[error("{0} elements or bytes are announced and {1} bytes are left")]
     Claims(u64, usize),
+    /// A batch has too many events.
+    #[error("a batch has more than {0} events")]
+    Events(usize),
     /// Something else is expected there.
     #[error("{0} is expected")]
     Expected(&'static str),
@@ -32,7 +35,7 @@ impl MalformedEvents {
     pub fn reason(self) -> &'static str {
         match self {
             Self::Ends => "truncated",
-            Self::Claims(..) => "oversized",
+            Self::Claims(..) | Self::Events(_) => "oversized",
             Self::Expected(_) => "wrong-type",
         }
     }

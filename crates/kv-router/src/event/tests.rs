@@ -227,6 +227,23 @@ fn keys_of_blocks_are_adapter_salt_or_other(#[case] key: Value, #[case] expected
     assert_eq!(keys.next_block(Some("sql")), BlockKeys::None);
 }
 
+#[test]
+fn a_batch_has_65536_events_at_most_in_however_many_lists() {
+    let events = |count| List(vec![as_array("AllBlocksCleared", vec![]); count]);
+    let batch = |counts: &[usize]| {
+        let lists = counts.iter().map(|count| ("events", events(*count)));
+        Map(lists.collect()).message()
+    };
+    for counts in [&[65_536][..], &[65_535, 1]] {
+        let message = batch(counts);
+        assert_eq!(Batch::read(&message).unwrap().events.len(), 65_536);
+    }
+    for counts in [&[65_537][..], &[65_536, 1]] {
+        let message = batch(counts);
+        assert_eq!(Batch::read(&message), Err(MalformedEvents::Events(65_536)));
+    }
+}
+
 /// Deep, long and wrong: each is refused for what it is.
 #[rstest]
 #[case::empty(vec![], "truncated")]

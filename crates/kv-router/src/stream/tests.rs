@@ -245,7 +245,24 @@ fn waits_grow_from_a_tenth_of_a_second_to_five_and_differ() {
     );
     assert!(waits[8..].iter().any(|it| *it != waits[8]), "{waits:?}");
     test.expect(Connected, &[], NoEvents);
+    test.expect(Message(0, 0), &[Apply(0)], Live);
     assert!((100..=200).contains(&test.disconnect()));
+}
+
+#[test]
+fn connections_without_a_message_are_retries_and_keep_nothing_known_for_longer() {
+    let mut test = Test::live(true, 2);
+    assert!((100..=200).contains(&test.disconnect()));
+    // an hour of silence is none without a connection
+    for gone in [4_000, 5_999] {
+        test.now += gone;
+        test.expect(Connected, &[], Live);
+        test.now += 3_600_000;
+        test.disconnect();
+    }
+    test.now += 1;
+    test.expect(Connected, &[Clear], NoEvents);
+    assert!((800..=1600).contains(&test.disconnect()));
 }
 
 #[test]

@@ -80,12 +80,41 @@ fn a_flag_overrides_its_part_of_the_preset_alone() {
 }
 
 #[rstest]
+#[case("5557", "5558", "1")]
+#[case("5557", "5561", "4")]
+#[case("5561", "5557", "4")]
+fn ranks_may_have_the_ports_up_to_those_of_the_replay(
+    #[case] events: &str,
+    #[case] replay: &str,
+    #[case] ranks: &str,
+) {
+    let flags = [
+        "--pool-name=llama",
+        "--kv-event-port",
+        events,
+        "--kv-event-replay-port",
+        replay,
+        "--kv-event-ranks",
+        ranks,
+    ];
+    let (_, ports, ..) = checked(&flags).unwrap();
+    let expected = EventPorts {
+        events: events.parse().unwrap(),
+        replay: replay.parse().ok(),
+    };
+    assert_eq!(ports, Some(expected));
+}
+
+#[rstest]
 #[case(&[], "no source of endpoints: expected exactly one of")]
 #[case(&["--http-port", "8080"], "two ports, for example --http-port 8091")]
 #[case(&["--block-size", "0"], "--block-size 0: expected 1 to 65536")]
 #[case(&["--kv-event-ranks", "65"], "--kv-event-ranks 65: expected 1 to 64")]
 #[case(&["--kv-event-port", "65530"], "--kv-event-port 65530: expected 1 to 65528: further")]
 #[case(&["--kv-event-replay-port", "65500", "--kv-event-ranks", "40"], "--kv-event-replay-port 65500: ")]
+#[case(&["--kv-event-replay-port", "5557"], "--kv-event-port 5557 and --kv-event-replay-port 5557: expected no port in both")]
+#[case(&["--kv-event-port", "5557", "--kv-event-replay-port", "5558", "--kv-event-ranks", "4"], "one for each of --kv-event-ranks 4")]
+#[case(&["--kv-event-port", "5560", "--kv-event-replay-port", "5557", "--kv-event-ranks", "4"], "--kv-event-port 5560 and")]
 #[case(&["--preset", "dynamo"], "use isthmus or reference")]
 #[case(&["--overlap-credit=-1"], "expected a number that is not negative")]
 #[case(&["--router-temperature", "inf"], "expected a number that is not negative")]

@@ -120,6 +120,25 @@ async fn messages_above_the_bounds_end_the_connection() {
 }
 
 #[tokio::test]
+async fn a_handshake_takes_no_more_than_four_kibibytes() {
+    let limits = Limits::default();
+    for (identity, is_taken) in [(4000, true), (4096, false)] {
+        let mut ready = BytesMut::from(&b"\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB"[..]);
+        ready.extend_from_slice(b"\x08Identity");
+        ready.extend_from_slice(&u32::try_from(identity).unwrap().to_be_bytes());
+        ready.resize(ready.len() + identity, 0);
+        let mut hello = BytesMut::new();
+        put_greeting(&mut hello);
+        frame::put(&ready, false, true, &mut hello);
+        let (ours, mut theirs) = duplex(64 << 10);
+        theirs.write_all(&hello).await.unwrap();
+        let opened = Connection::open(ours, Role::Subscriber, limits).await;
+        let reason = opened.err().map(|error| error.reason());
+        assert_eq!(reason, (!is_taken).then_some("too-large"), "{identity}");
+    }
+}
+
+#[tokio::test]
 async fn subscriptions_of_either_version_reach_a_publisher() {
     for minor in [0, 1] {
         let (theirs, ours) = duplex(1000);
