@@ -47,6 +47,9 @@ impl Programs for Stand {
         setup
             .epp_flags
             .extend(["--llm-filter-config", RULES].map(str::to_owned));
+        // A busy machine must not make picks late: each would be made by one picker alone.
+        let patient = ["--metadata-center-timeout-ms", "500"];
+        setup.epp_flags.extend(patient.map(str::to_owned));
         let standalone = setup.start(&files, &inside.logs_dir()).await?;
         Ok(Self {
             requests: Requests::new(standalone.url()),
