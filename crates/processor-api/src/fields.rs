@@ -48,6 +48,9 @@ struct TokenData<'a> {
     is_repeated: bool,
 }
 
+/// Readers may differ about what an `nvext` says.
+struct Unclear;
+
 #[derive(Deserialize)]
 struct Raw<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
@@ -144,7 +147,7 @@ impl Fields {
         let is_object = |at: &Range<usize>| body.get(at.start) == Some(&b'{');
         let changes = !keep_ids || token_data.is_some();
         match self.nvext.as_ref().filter(|at| changes && is_object(at)) {
-            Some(nvext) if let Some(known) = known_data(body, nvext) => {
+            Some(nvext) if let Ok(known) = known_data(body, nvext) => {
                 inner = nvext_splices(body, nvext, known, token_data)?;
             }
             // Nobody can say what a worker makes of it, so none gets it.
@@ -180,16 +183,19 @@ pub fn present<'de, D: Deserializer<'de>>(
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// Of an `nvext`, in a body, that can be read and has its key once.
-fn known_data(body: &[u8], nvext: &Range<usize>) -> Option<Option<Range<usize>>> {
-    let text = str::from_utf8(body.get(nvext.clone())?).ok()?;
-    let data: TokenData<'_> = serde_json::from_str(text).ok()?;
-    let value = data.value.map(|json| {
+/// Where the value is in a body, if there is one, in an `nvext` that can be read and has the key once.
+fn known_data(body: &[u8], nvext: &Range<usize>) -> Result<Option<Range<usize>>, Unclear> {
+    let text = body.get(nvext.clone()).ok_or(Unclear)?;
+    let text = str::from_utf8(text).map_err(|_| Unclear)?;
+    let data: TokenData<'_> = serde_json::from_str(text).map_err(|_| Unclear)?;
+    if data.is_repeated {
+        return Err(Unclear);
+    }
+    Ok(data.value.map(|json| {
         let Range { start, end } = place(json.get(), text);
         let from = |inner: usize| nvext.start.saturating_add(inner);
         from(start)..from(end)
-    });
-    (!data.is_repeated).then_some(value)
+    }))
 }
 
 /// Sets its `token_data`, which is there if `known`, or takes it out.
