@@ -18,11 +18,12 @@ pub(crate) async fn run(keep: bool) -> Result<()> {
         "Isthmus: prompts become token ids in a Processor, and a Router chooses by the workers' KV caches.\n"
     );
     let place = Place::make("demo-dynamo")?;
-    let words = |line: &str| line.split_whitespace().map(str::to_owned);
+    let words =
+        |line: &str| -> Vec<String> { line.split_whitespace().map(str::to_owned).collect() };
     let mut setup = Setup {
         servers: 4,
         external: Some(ExternalSetup {
-            processor_flags: words(PROCESSOR).collect(),
+            processor_flags: words(PROCESSOR),
             ..ExternalSetup::default()
         }),
         ..Setup::sample(Ports::free().context("looking for free ports")?)
