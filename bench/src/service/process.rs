@@ -30,7 +30,8 @@ impl ServiceProcess {
     /// When it does not start, or is not ready in time.
     pub async fn start(program: &Path, port: &str, more: &[String], log: &Path) -> Result<Self> {
         let address = apiserver_sim::free_address()?;
-        let admin = apiserver_sim::free_address()?;
+        // Both are on one address.
+        let admin = SocketAddr::new(address.ip(), apiserver_sim::free_address()?.port());
         let out = std::fs::File::create(log).context("the log file")?;
         let child = Command::new(program)
             .args(["--host", &address.ip().to_string()])

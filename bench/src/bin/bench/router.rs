@@ -116,9 +116,10 @@ impl Run {
             let times = decide(workers)?;
             for (name, share) in [("p99", 99), ("p50", 50)] {
                 let time = times.get(times.len() * share / 100).copied();
-                self.keep(Figure::time(
+                self.keep(Figure::new(
                     format!("router, decision, {workers} workers, 134 blocks: {name}"),
-                    time.context("no decision")?,
+                    time.context("no decision")?.as_secs_f64() * 1e6,
+                    "µs",
                 ));
             }
         }
