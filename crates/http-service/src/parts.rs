@@ -112,7 +112,7 @@ impl Parts {
             name,
             is_server: true,
         };
-        let serving = server.serve_until(listener, self.leaving.clone(), self.stop.clone());
+        let serving = server.serve(listener, self.leaving.clone(), self.stop.clone());
         self.servers += 1;
         self.tasks
             .spawn(async move { (part, serving.await.map_err(Into::into)) });

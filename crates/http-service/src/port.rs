@@ -178,26 +178,13 @@ struct InProgress<'a>(&'a Activity);
 // === impl Server ===
 
 impl<H: Handler> Server<H> {
-    /// As [`serve_until`](Self::serve_until), without a time before the end.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn serve(
-        self,
-        listener: TcpListener,
-        stop: CancellationToken,
-    ) -> Result<(), ServeError> {
-        let leaving = stop.clone();
-        self.serve_until(listener, leaving, stop).await
-    }
-
     /// Serves until `stop`; then takes no new connection or request, and returns when the last one ended. From `leaving` on
     /// each HTTP/1 connection ends with its next reply, so that no client finds many that are dead at the stop. Dropping
     /// the future ends all at once.
     ///
     /// # Errors
     /// When a thread cannot be started, or ends early.
-    pub async fn serve_until(
+    pub async fn serve(
         self,
         listener: TcpListener,
         leaving: CancellationToken,
@@ -209,6 +196,8 @@ impl<H: Handler> Server<H> {
             threads,
             refused,
         } = self;
+        // Of the connections: it follows the handler's, so that a call which comes late is refused and not cut off.
+        let closed = CancellationToken::new();
         let mut running = FuturesUnordered::new();
         let mut places = Vec::new();
         for index in 0..threads.get() {
@@ -217,7 +206,7 @@ impl<H: Handler> Server<H> {
             let handler = handler.clone();
             let ends = Ends {
                 leaving: leaving.child_token(),
-                stop: stop.child_token(),
+                stop: closed.child_token(),
             };
             let acceptor = acceptor.clone();
             let serve = move || serve_queue(handler, acceptor, accepted, ends);
@@ -245,6 +234,7 @@ impl<H: Handler> Server<H> {
             }
         }
         handler.close();
+        closed.cancel();
         let ended = async {
             let mut result = Ok(());
             while let Some(ended) = running.next().await {

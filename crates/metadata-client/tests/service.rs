@@ -88,7 +88,8 @@ impl Served {
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
-            let serving = server.serve(listener, CancellationToken::new());
+            let serving =
+                server.serve(listener, CancellationToken::new(), CancellationToken::new());
             serving.await.unwrap();
         });
         Self {

@@ -63,7 +63,7 @@ impl Served {
         };
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        let serving = server.serve(listener, stop.clone());
+        let serving = server.serve(listener, CancellationToken::new(), stop.clone());
         tasks.spawn(async { serving.await.unwrap() });
         Self {
             address,

@@ -159,7 +159,7 @@ async fn serve<H: Handler>(
         threads: NonZeroUsize::MIN,
         refused: Counter::default(),
     };
-    let serving = server.serve(listener, stop.clone());
+    let serving = server.serve(listener, CancellationToken::new(), stop.clone());
     tasks.spawn(async { serving.await.unwrap() });
     address
 }
