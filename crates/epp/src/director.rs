@@ -399,6 +399,9 @@ impl Director {
         if let Some(adapter) = found.as_ref().and_then(Match::adapter)
             && resolved.target.is_some()
             && models::forced(models, head).is_none()
+        if is_cut {
+            self.check_ids(head)?;
+        }
         {
             resolved.target = Some(Arc::clone(adapter));
         }

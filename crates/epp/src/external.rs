@@ -25,7 +25,7 @@ mod switches;
 
 pub(crate) use call::{Choice, Outgoing, Question, QuestionHead};
 pub(crate) use client::{Client, ClientSettings};
-pub(crate) use edits::{Found, model_header};
+pub(crate) use edits::{Found, model_header, removes_ids};
 pub(crate) use lifecycle::{LifeCycle, Reservation};
 pub(crate) use metrics::{
     ExternalMetrics, Outcome, Overwritten, Pending, PickedBy, Stage, Transfer,

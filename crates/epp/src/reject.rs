@@ -34,11 +34,11 @@ pub(crate) enum Reject {
     /// The model is none that clients may ask for; absent: the body was not read.
     #[error("{}", no_model(.0.as_deref()))]
     ModelNotFound(Option<String>),
-    /// The model matters, and stands in a part of the body that was not seen.
+    /// What matters of the body may stand in a part of it that was not seen: the model, or ids that may not go on.
     #[error(
         "the request body is too large to be read whole in the proxy's body mode: send less, or have the proxy use FULL_DUPLEX_STREAMED"
     )]
-    ModelNotSeen,
+    BodyNotSeen,
     /// It is of low priority and the pool is at its limit.
     #[error("the pool is saturated and the request is of low priority: retry later")]
     Shed,
@@ -93,7 +93,7 @@ impl Reject {
             Self::BadRequest(..) => "bad-request",
             Self::Llm(error) => error.reason(),
             Self::BodyTimeout { .. } => "body-timeout",
-            Self::BodyTooLarge { .. } | Self::ModelNotSeen => "body-too-large",
+            Self::BodyTooLarge { .. } | Self::BodyNotSeen => "body-too-large",
             Self::Saturated | Self::Shed | Self::QueueFull(_) => "saturated",
             Self::ModelNotFound(_) => "model-not-found",
             Self::Expired { .. } => "ttl-expired",
@@ -109,7 +109,7 @@ impl Reject {
             Self::BadRequest(..) => 400,
             Self::Llm(error) => error.status(),
             Self::BodyTimeout { .. } => 408,
-            Self::BodyTooLarge { .. } | Self::ModelNotSeen => 413,
+            Self::BodyTooLarge { .. } | Self::BodyNotSeen => 413,
             Self::ModelNotFound(_) | Self::NoEndpoints(NoPick::Unlabelled) => 404,
             Self::Saturated
             | Self::Shed
@@ -142,7 +142,7 @@ impl Reject {
             | Self::BodyTooLarge { .. }
             | Self::ModelNotFound(_)
             | Self::External(_)
-            | Self::ModelNotSeen => None,
+            | Self::BodyNotSeen => None,
         }
     }
 
@@ -198,7 +198,7 @@ mod tests {
     #[case(NoPick::EmptySubset.into(), 503, "no-endpoints", Some("rejected-no-endpoints"), None)]
     #[case(NoPick::Filtered.into(), 429, "saturated", Some("rejected-saturated"), Some("1"))]
     #[case(Reject::ModelNotFound(None), 404, "model-not-found", None, None)]
-    #[case(Reject::ModelNotSeen, 413, "body-too-large", None, None)]
+    #[case(Reject::BodyNotSeen, 413, "body-too-large", None, None)]
     #[case(Reject::Shed, 429, "saturated", Some("rejected-saturated"), Some("1"))]
     #[case(Reject::External(StageFailure::TooLarge), 413, "too-large", None, None)]
     #[case(

@@ -60,7 +60,7 @@ const MODEL_REWRITE: [&str; 2] = ["x-llm-d-model-name-rewrite", "x-gateway-model
 ///
 /// # Errors
 /// [`Reject::ModelNotFound`] where the model is none of those that clients may ask for, or one that nothing serves;
-/// [`Reject::ModelNotSeen`] where it matters and stands in the part of the body that was not seen.
+/// [`Reject::BodyNotSeen`] where it matters and stands in the part of the body that was not seen.
 pub(crate) fn resolve<R: Rng + ?Sized>(
     models: &Models,
     matching: ModelMatch,
@@ -79,7 +79,7 @@ pub(crate) fn resolve<R: Rng + ?Sized>(
     let trusted = models.trusted_headers();
     let forced = forced(models, head);
     if is_cut && (enforced || models.renames()) {
-        return Err(Reject::ModelNotSeen);
+        return Err(Reject::BodyNotSeen);
     }
     let not_found = || Reject::ModelNotFound(asked.map(str::to_owned));
     let listed = asked.and_then(|asked| models.get(asked));

@@ -10,6 +10,9 @@ use crate::{
     extproc::RequestHead,
 };
 
+/// A path on which ids are the prompt.
+const GENERATE: &str = "inference/v1/generate";
+
 /// The members of a body that are the stage's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found(Fields);
@@ -25,7 +28,7 @@ impl Found {
         };
         Self(match api.map(Api::suffix) {
             Some("chat/completions" | "completions") => parsed.fields.clone(),
-            Some("inference/v1/generate") | None => Fields::default(),
+            Some(GENERATE) | None => Fields::default(),
             Some(_) => Fields {
                 route: None,
                 ..parsed.fields.clone()
@@ -103,6 +106,11 @@ impl Tokens {
             Self::Ids(_) | Self::None => edit.remove_header(TOKENS_KEY_HEADER),
         }
     }
+}
+
+/// Whether ids of the client are taken out of bodies on a path of this format.
+pub(crate) fn removes_ids(api: Option<Api>, switches: &Switches) -> bool {
+    !switches.keeps_ids && api.is_some_and(|api| api.suffix() != GENERATE)
 }
 
 /// Names the client's model in its header; whether the client had said something else there.

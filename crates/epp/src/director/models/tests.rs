@@ -172,7 +172,7 @@ fn a_model_that_was_not_seen_is_an_error_where_it_matters() {
         (&none, &by_object, ModelMatch::Auto),
         (&none, &by_model, ModelMatch::Off),
     ] {
-        assert_eq!(go(config, objects, matching), Err(Reject::ModelNotSeen));
+        assert_eq!(go(config, objects, matching), Err(Reject::BodyNotSeen));
     }
 }
 

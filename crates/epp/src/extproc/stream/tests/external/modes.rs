@@ -85,7 +85,6 @@ async fn exchange(bed: &Bed, mode: BodySendMode, parts: &[&str]) -> Vec<String> 
     "body: ",
     "body: ",
 ])]
-#[case::cut_off(BodySendMode::BufferedPartial, &["{\"model\":\"m\","], &["headers: kept", "body picked: kept"])]
 #[tokio::test(start_paused = true)]
 async fn a_slow_processor_fits_in_each_body_mode(
     #[case] mode: BodySendMode,
@@ -98,6 +97,58 @@ async fn a_slow_processor_fits_in_each_body_mode(
     };
     let bed = Bed::replying(reply, Switches::default());
     assert_eq!(exchange(&bed, mode, parts).await, want);
+}
+
+/// What is not seen of a body may have ids of another prompt; so much of it is held in the mode STREAMED.
+#[rstest]
+#[case::cut_off(
+    BodySendMode::BufferedPartial,
+    0,
+    "/v1/chat/completions",
+    false,
+    Some(413)
+)]
+#[case::too_long(BodySendMode::Streamed, 256 << 10, "/v1/embeddings", false, Some(413))]
+#[case::trusted(BodySendMode::BufferedPartial, 0, "/v1/chat/completions", true, None)]
+#[case::ids_are_the_prompt(
+    BodySendMode::BufferedPartial,
+    0,
+    "/inference/v1/generate",
+    false,
+    None
+)]
+#[case::not_read(BodySendMode::BufferedPartial, 0, "/v1/other", false, None)]
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_seen_in_part_is_refused_where_ids_of_clients_are_not_let_through(
+    #[case] mode: BodySendMode,
+    #[case] more: usize,
+    #[case] path: &str,
+    #[case] keeps_ids: bool,
+    #[case] want: Option<i32>,
+) {
+    let switches = Switches {
+        keeps_ids,
+        ..Switches::default()
+    };
+    let bed = Bed::of(Scripted::silent(), switches);
+    let (messages, mut replies) = open(&bed.shared, 1);
+    let mut first = mk_first(mode);
+    first.request = Some(Request::RequestHeaders(mk_headers(":path", path, false)));
+    messages.send(Ok(first)).await.unwrap();
+    let body = HttpBody {
+        body: format!("{{\"model\":\"m\",{}", " ".repeat(more)).into(),
+        end_of_stream: false,
+    };
+    send(&messages, Request::RequestBody(body)).await;
+    let status = loop {
+        let reply = replies.next().await.expect("a reply").unwrap();
+        match reply.response {
+            Some(Response::ImmediateResponse(refusal)) => break Some(refusal.status.unwrap().code),
+            Some(Response::RequestBody(_)) => break None,
+            _ => {}
+        }
+    };
+    assert_eq!(status, want);
 }
 
 /// Switched on for nobody: the same messages, byte for byte.
