@@ -157,6 +157,15 @@ impl Config {
         Err(refusal.into())
     }
 
+    /// Refuses lengths in tokens in its LLM filter, where nobody counts these.
+    ///
+    /// # Errors
+    /// [`Refusals`] of that field, if it says so.
+    pub fn refuse_tokens(&self) -> Result<(), Refusals> {
+        let filter = self.llm_filter.as_ref();
+        filter.map_or(Ok(()), |filter| filter.refuse_tokens())
+    }
+
     /// Takes over from `running` what only a restart changes, and names it where it differs.
     #[must_use]
     pub fn keep_fixed(&mut self, running: &Self) -> Vec<&'static str> {

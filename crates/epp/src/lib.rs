@@ -62,9 +62,10 @@ pub use director::{
 pub use extproc::{BodyMode, ExtProc, Limits, Settings};
 pub use health::{Part, Readiness};
 pub use llm::{
-    AccessLog, Algorithm, AskedElsewhere, Backend, Balance, ChatTemplate, Headers, LlmError,
-    LlmFilter, Match, Mode, PromptError, PromptFacts, Protocol, Rule, RuleError, StreamOutput,
-    Subset as RuleSubset, Table, TraceId, Transcoders, Triton, TrtLlm, Wire, read as read_prompt,
+    AccessLog, Algorithm, AskedElsewhere, Backend, Balance, ChatTemplate, Headers, LengthUnit,
+    LlmError, LlmFilter, Match, Mode, PromptError, PromptFacts, Protocol, Rule, RuleError,
+    StreamOutput, Subset as RuleSubset, Table, TraceId, Transcoders, Triton, TrtLlm, Wire,
+    read as read_prompt,
 };
 pub use metrics::{Metrics, PoolCollector};
 pub use moment::Clock;

@@ -16,7 +16,7 @@ mod rules;
 mod trace;
 
 pub(crate) use access_log::{AccessLogger, Line};
-pub use config::{AccessLog, Algorithm, Balance, LlmFilter};
+pub use config::{AccessLog, Algorithm, Balance, LengthUnit, LlmFilter};
 pub(crate) use ended::{Ended, begins_with_error};
 pub use prompt::{Mode, PromptError, PromptFacts, read};
 pub use refusal::LlmError;

@@ -87,7 +87,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let center = center.settings(&mut rand::rng())?;
     let external = external.settings()?;
     let freshness = freshness(&pool);
-    let (config, reloads) = configuration(config, freshness)?;
+    let (config, reloads) = configuration(config, freshness, external.stage.is_some())?;
     config.use_caches(center.cache_enabled);
     let (planner, plans) = Planner::begin(config.clone())
         .map_err(|refusal| refused(SCRAPING, &refusal.into(), ConfigFile::EXPECTED))?;

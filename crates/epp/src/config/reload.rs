@@ -28,6 +28,8 @@ pub struct ConfigFile {
     pub check: fn(&Config) -> Result<(), Refusal>,
     /// The LLM filter has a file of its own, so that this one must have none.
     pub has_filter_file: bool,
+    /// Somebody counts the tokens of prompts.
+    pub counts_tokens: bool,
 }
 
 /// The file of an LLM filter, and how it is read.
@@ -37,6 +39,8 @@ pub struct LlmFilterFile {
     pub path: PathBuf,
     /// How strictly.
     pub compat: Compat,
+    /// Somebody counts the tokens of prompts.
+    pub counts_tokens: bool,
 }
 
 /// A file that is read again and again.
@@ -125,6 +129,9 @@ impl Reloaded for ConfigFile {
         if self.has_filter_file {
             config.refuse_llm_filter()?;
         }
+        if !self.counts_tokens {
+            config.refuse_tokens()?;
+        }
         (self.check)(&config)?;
         config.profile.freshness = self.freshness;
         Ok(config)
@@ -154,7 +161,11 @@ impl Reloaded for LlmFilterFile {
     }
 
     fn parse(&self, text: &str) -> Result<LlmFilter, Refusals> {
-        LlmFilter::parse(text, self.compat)
+        let filter = LlmFilter::parse(text, self.compat)?;
+        if !self.counts_tokens {
+            filter.refuse_tokens()?;
+        }
+        Ok(filter)
     }
 
     fn put(&self, filter: LlmFilter, current: &CurrentConfig) {

@@ -104,6 +104,7 @@ fn llm_filter(filter: &LlmFilter) -> Value {
         "protocol": filter.protocol.name(),
         "algorithm": filter.algorithm.name(),
         "prompt_mode": format!("{:?}", filter.prompt_mode),
+        "length_unit": format!("{:?}", filter.length_unit),
         "rules": rules.collect::<Vec<_>>(),
     })
 }

@@ -86,7 +86,7 @@ impl DirectorCollector {
             ),
             (
                 "llm_endpoint_prefill_length",
-                "Bytes of prompts whose prefill is unfinished, as they are charged",
+                "Unfinished prefill of prompts, as it is charged: bytes, or tokens with that length_unit",
                 |load| load.prefill() as f64,
             ),
         ];

@@ -415,7 +415,11 @@ impl Director {
         now: Moment,
     ) -> (Resolution, Option<Picked>) {
         let Prepared { request, llm, .. } = prepared;
-        let llm = llm.as_deref_mut();
+        let mut llm = llm.as_deref_mut();
+        if let Some(llm) = &mut llm {
+            let tokens = reply.token_count;
+            llm.counted = tokens.map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX));
+        }
         let profile = config.profile_of(llm.as_ref().map(|llm| &llm.found));
         SCRATCH.with_borrow_mut(|Scratch { table, matched }| {
             let snapshot = self.pool.0.snapshot.load();

@@ -198,9 +198,8 @@ pub(super) fn prepare(
         return Ok(None);
     };
     let start = clock.now();
-    let mode = config
-        .llm_filter()
-        .map_or(Mode::Full, |filter| filter.prompt_mode);
+    let filter = config.llm_filter();
+    let mode = filter.map_or(Mode::Full, |filter| filter.prompt_mode);
     let prompt = match (parsed, resolved.target.as_deref()) {
         (Some(parsed), Some(target)) => {
             Some(read(parsed, body, mode, target).map_err(LlmError::from)?)
@@ -213,6 +212,8 @@ pub(super) fn prepare(
         trace_id: resolved.trace_id.clone(),
         target: resolved.target.clone(),
         prompt,
+        unit: filter.map(|filter| filter.length_unit).unwrap_or_default(),
+        counted: None,
         id: make_id(),
         is_streaming: parsed.is_some_and(|parsed| parsed.stream),
         prefill: None,

@@ -8,7 +8,10 @@ use scheduling::inference_lb::{Params, PrefillCharge};
 use transcode::{Protocol, Transcoders};
 
 use super::{prompt::Mode, rules::Table};
-use crate::config::{Compat, Ignored, Refusals, Section};
+use crate::{
+    config::{Compat, Ignored, Refusal, Refusals, Section},
+    director::BYTES_PER_TOKEN,
+};
 
 /// What the file says, with defaults for what it does not say.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,6 +26,8 @@ pub struct LlmFilter {
     pub log: AccessLog,
     /// What of a prompt is hashed.
     pub prompt_mode: Mode,
+    /// What lengths of prompts are in.
+    pub length_unit: LengthUnit,
     /// How backends that do not speak the protocol are spoken to.
     pub transcoders: Transcoders,
     /// The backend of a rule does not speak the protocol.
@@ -43,6 +48,16 @@ pub enum Algorithm {
     Random,
     /// `round_robin`.
     RoundRobin,
+}
+
+/// What lengths of prompts are in, and so charges, unfinished prefill and `prompt_floor`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LengthUnit {
+    /// `bytes`.
+    #[default]
+    Bytes,
+    /// `tokens`: as a Processor counts them; of a prompt that it did not count as many as its bytes are worth.
+    Tokens,
 }
 
 /// How `inference_lb` weighs the endpoints of one model: an entry of `lb_mapping_rule`.
@@ -99,6 +114,24 @@ impl LlmFilter {
         self.balance.iter().map(|(model, one)| (&**model, one))
     }
 
+    /// Refuses lengths in tokens, where nobody counts these.
+    ///
+    /// # Errors
+    /// [`Refusals`] of the field.
+    pub fn refuse_tokens(&self) -> Result<(), Refusals> {
+        if self.length_unit == LengthUnit::Bytes {
+            return Ok(());
+        }
+        let refusal = Refusal {
+            item: "length_unit".to_owned(),
+            line: None,
+            problem: "\"tokens\" needs a Processor that counts them, and none is asked".to_owned(),
+            expected: "bytes, or the external processor".to_owned(),
+            example: "length_unit: bytes, or --use-external-llm-processor".to_owned(),
+        };
+        Err(refusal.into())
+    }
+
     /// Prompt caches count for no model.
     pub(crate) fn ignore_caches(&mut self) {
         let all = self.balance.values_mut();
@@ -130,12 +163,31 @@ impl Algorithm {
     }
 }
 
+// === impl LengthUnit ===
+
+impl LengthUnit {
+    /// How many bytes are one of it, where nobody counted.
+    pub(crate) fn bytes(self) -> u32 {
+        match self {
+            Self::Bytes => 1,
+            Self::Tokens => BYTES_PER_TOKEN,
+        }
+    }
+}
+
 // === impl Balance ===
 
 impl Balance {
+    /// With the defaults for lengths in `unit`.
+    fn in_unit(unit: LengthUnit) -> Self {
+        let mut balance = Self::default();
+        balance.weights.prompt_floor /= u64::from(unit.bytes());
+        balance
+    }
+
     /// Reads the parameters of a plugin, which are those of `lb_mapping_rule`.
     pub(crate) fn read(section: &mut Section<'_>) -> Self {
-        read::balance(section)
+        read::balance(section, &Self::default())
     }
 
     /// The weights that count: none for what is switched off. With both off all endpoints are equal.

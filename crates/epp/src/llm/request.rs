@@ -7,8 +7,7 @@ use moment::Moment;
 use scheduling::{inference_lb::PrefillCharge, ttft::Prompt};
 use tracing::debug;
 
-use super::{Match, PromptFacts, TraceId};
-use crate::director::BYTES_PER_TOKEN;
+use super::{LengthUnit, Match, PromptFacts, TraceId};
 
 /// What is known of one request.
 #[derive(Debug)]
@@ -21,6 +20,10 @@ pub(crate) struct LlmRequest {
     pub(crate) target: Option<Arc<str>>,
     /// Absent: the body was not seen.
     pub(crate) prompt: Option<PromptFacts>,
+    /// What its length is in.
+    pub(crate) unit: LengthUnit,
+    /// Tokens of the prompt; absent: nobody counted them.
+    pub(crate) counted: Option<u32>,
     /// Names its charge: a fresh one, for clients repeat theirs.
     pub(crate) id: RequestId,
     /// The client asks for the response as events, whose first tells when the prompt is computed.
@@ -87,7 +90,15 @@ impl LlmRequest {
 
     /// Of the prompt, in the unit of lengths; 0 where the body was not seen.
     pub(crate) fn prompt_length(&self) -> u64 {
-        self.prompt.as_ref().map_or(0, |prompt| prompt.length)
+        self.length_in(self.unit)
+    }
+
+    fn length_in(&self, unit: LengthUnit) -> u64 {
+        let bytes = self.prompt.as_ref().map_or(0, |prompt| prompt.length);
+        match (unit, self.counted) {
+            (LengthUnit::Tokens, Some(tokens)) => tokens.into(),
+            (unit, _) => bytes.div_ceil(unit.bytes().into()),
+        }
     }
 
     /// The share of the prompt that the picked endpoint has cached.
@@ -104,10 +115,10 @@ impl LlmRequest {
         kind.of(self.prompt_length(), cached, chunks)
     }
 
-    /// Lengths in tokens, as they are estimated; none: the prompt is not known.
+    /// Lengths in tokens, counted or estimated; none: the prompt is not known.
     pub(crate) fn tokens(&self) -> Option<Prompt> {
-        let length = self.prompt_length();
-        let tokens = length as f64 / f64::from(BYTES_PER_TOKEN);
+        let length = self.length_in(LengthUnit::Tokens);
+        let tokens = length as f64;
         (length > 0).then(|| Prompt {
             tokens,
             cached: tokens * self.cache_ratio(),

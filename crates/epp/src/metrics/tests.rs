@@ -10,7 +10,10 @@ use crate::{
     director::{Director, DirectorCollector, Options, Pool},
     external::{ExternalMetrics, Stage, fixtures::Scripted},
     fixtures::mk_member,
-    llm::{AccessLogger, AskedElsewhere, Ended, LlmPick, LlmRequest, Phases, PromptFacts, Table},
+    llm::{
+        AccessLogger, AskedElsewhere, Ended, LengthUnit, LlmPick, LlmRequest, Phases, PromptFacts,
+        Table,
+    },
     spans::SpanMetrics,
     tap::Usage,
 };
@@ -83,6 +86,8 @@ fn mk_llm_request() -> LlmRequest {
             hashes: vec![1],
             ..PromptFacts::default()
         }),
+        unit: LengthUnit::default(),
+        counted: None,
         id: "id".parse().unwrap(),
         is_streaming: false,
         prefill: None,

@@ -33,10 +33,12 @@ pub(super) fn freshness(args: &PoolArgs) -> Freshness {
     }
 }
 
-/// The configuration to begin with, and what keeps it up to date if it is of files.
+/// The configuration to begin with, and what keeps it up to date if it is of files. `counts_tokens`: somebody counts those of
+/// prompts.
 pub(super) fn configuration(
     args: ConfigArgs,
     freshness: Freshness,
+    counts_tokens: bool,
 ) -> anyhow::Result<(CurrentConfig, Reloads)> {
     let ConfigArgs {
         config_file,
@@ -54,6 +56,7 @@ pub(super) fn configuration(
                 freshness,
                 check: |config| Plan::load(config).map(drop),
                 has_filter_file,
+                counts_tokens,
             };
             let (config, reload) = begin("--config-file", file)?;
             reloads.config = Some(reload);
@@ -65,6 +68,9 @@ pub(super) fn configuration(
                 if has_filter_file {
                     config.refuse_llm_filter()?;
                 }
+                if !counts_tokens {
+                    config.refuse_tokens()?;
+                }
                 Ok(config)
             });
             config.map_err(|refusals| refused("--config-text", &refusals, ConfigFile::EXPECTED))?
@@ -74,7 +80,11 @@ pub(super) fn configuration(
     config.profile.freshness = freshness;
     let config = CurrentConfig::new(config);
     if let Some(path) = llm_filter_config {
-        let file = LlmFilterFile { path, compat };
+        let file = LlmFilterFile {
+            path,
+            compat,
+            counts_tokens,
+        };
         let (filter, reload) = begin("--llm-filter-config", file)?;
         config.set_llm_filter(filter);
         reloads.llm_filter = Some(reload);

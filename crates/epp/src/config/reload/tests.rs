@@ -25,6 +25,7 @@ fn mk_file(path: PathBuf) -> ConfigFile {
         freshness: Freshness::default(),
         check: |_| Ok(()),
         has_filter_file: false,
+        counts_tokens: false,
     }
 }
 
@@ -257,6 +258,7 @@ fn a_changed_llm_filter_is_put_in_force_beside_the_configuration() {
     let file = LlmFilterFile {
         path: "llm.yaml".into(),
         compat: Compat::Strict,
+        counts_tokens: false,
     };
     let last = Ok(String::new());
     let mut filter = Reload { file, last };
@@ -270,6 +272,11 @@ fn a_changed_llm_filter_is_put_in_force_beside_the_configuration() {
     for (text, want) in [
         (Ok(mk_filter("a")), Outcome::Replaced),
         (Ok("{".to_owned()), Outcome::Kept),
+        // nobody counts them
+        (
+            Ok(mk_filter("b").replace("{protocol", "{length_unit: tokens, protocol")),
+            Outcome::Kept,
+        ),
     ] {
         assert_eq!(filter.judge(text, &judge.current), want);
         assert_eq!(seen(&judge.current), (Some("a".to_owned()), 1));

@@ -7,7 +7,7 @@ use metadata::Cluster;
 use scheduling::{Labels, inference_lb::Growth};
 use transcode::{Backend, ChatTemplate, Protocol, StreamOutput, Transcoders, Triton, TrtLlm, Wire};
 
-use super::{ALGORITHMS, AccessLog, Balance, LlmFilter, PrefillCharge};
+use super::{ALGORITHMS, AccessLog, Balance, LengthUnit, LlmFilter, PrefillCharge};
 use crate::{
     config::{Bounds, Compat, Findings, Refusals, Section, Value, read_document},
     llm::{
@@ -56,11 +56,13 @@ pub(super) fn read(mut section: Section<'_>) -> LlmFilter {
     if clusters.is_none() {
         refuse_other_clusters(&models, section.findings());
     }
-    let balance = balances(section.section("lb_mapping_rule"));
+    let units = [("bytes", LengthUnit::Bytes), ("tokens", LengthUnit::Tokens)];
+    let length_unit = section.choice("length_unit", &units).unwrap_or_default();
+    let default_balance = Balance::in_unit(length_unit);
+    let balance = balances(section.section("lb_mapping_rule"), &default_balance);
     let log = access_log(section.section("log"));
     let modes = [("full", Mode::Full), ("text", Mode::Text)];
     let prompt_mode = section.choice("prompt_mode", &modes);
-    length_unit(&mut section);
     let mut rules = models.iter().flat_map(|(_, rules)| rules);
     let transcodes = rules.any(|rule| !rule.backend.is_passthrough(&transcoders));
     section.finish();
@@ -70,11 +72,12 @@ pub(super) fn read(mut section: Section<'_>) -> LlmFilter {
         rules: Table::new(models, clusters),
         log,
         prompt_mode: prompt_mode.unwrap_or_default(),
+        length_unit,
         transcoders,
         transcodes,
         ignored: Vec::new(),
         balance,
-        default_balance: Balance::default(),
+        default_balance,
     }
 }
 
@@ -342,26 +345,25 @@ fn refuse_other_clusters(models: &[(Arc<str>, Vec<Rule>)], findings: &Findings) 
     }
 }
 
-fn balances(section: Section<'_>) -> HashMap<Box<str>, Balance> {
+fn balances(section: Section<'_>, default: &Balance) -> HashMap<Box<str>, Balance> {
     let mut balances = HashMap::new();
     for (name, value) in section.entries() {
         refuse_long_model(&name, &value);
         if let Some(section) = value.section() {
-            balances.insert(name.into(), whole_balance(section));
+            balances.insert(name.into(), whole_balance(section, default));
         }
     }
     balances
 }
 
-fn whole_balance(mut section: Section<'_>) -> Balance {
-    let read = balance(&mut section);
+fn whole_balance(mut section: Section<'_>, default: &Balance) -> Balance {
+    let read = balance(&mut section, default);
     section.finish();
     read
 }
 
 /// Reads what an entry of `lb_mapping_rule` may have.
-pub(super) fn balance(section: &mut Section<'_>) -> Balance {
-    let default = Balance::default();
+pub(super) fn balance(section: &mut Section<'_>, default: &Balance) -> Balance {
     let mut weights = default.weights.clone();
     let weight = Bounds::WEIGHT;
     weights.request_weight = section.number("request_load_weight", weight, weights.request_weight);
@@ -413,20 +415,6 @@ fn access_log(mut section: Section<'_>) -> AccessLog {
     };
     section.finish();
     log
-}
-
-/// Lengths are bytes: what counts tokens is not part of this program.
-fn length_unit(section: &mut Section<'_>) {
-    let Some(value) = section.value("length_unit") else {
-        return;
-    };
-    if value.peek_text() == Some("tokens") {
-        let problem =
-            "\"tokens\" needs a tokenizer, which this endpoint picker has no way to ask yet";
-        value.refuse(problem, "bytes", "length_unit: bytes");
-    } else {
-        value.choice(&[("bytes", ())]);
-    }
 }
 
 fn transcoders(mut section: Section<'_>) -> Transcoders {

@@ -203,6 +203,25 @@ fn what_has_no_effect_is_named(#[case] text: &str, #[case] want: &str) {
     );
 }
 
+/// 1024 bytes are 256 tokens.
+#[rstest]
+#[case("length_unit: bytes", LengthUnit::Bytes, 1024)]
+#[case("length_unit: tokens", LengthUnit::Tokens, 256)]
+fn the_floor_is_in_the_unit_of_lengths(
+    #[case] text: &str,
+    #[case] unit: LengthUnit,
+    #[case] floor: u64,
+) {
+    let entries = "lb_mapping_rule: {m: {}, n: {prompt_floor: 9}}";
+    let filter = accepted(&with(&format!("{text}\n{entries}")));
+    let floor_of = |model| filter.balance(model).weights.prompt_floor;
+    assert_eq!(filter.length_unit, unit);
+    assert_eq!(
+        (floor_of("m"), floor_of("n"), floor_of("other")),
+        (floor, 9, floor)
+    );
+}
+
 #[test]
 fn transcoders_and_the_log_have_their_fields() {
     let filter = accepted(&with(
@@ -235,7 +254,7 @@ fn transcoders_and_the_log_have_their_fields() {
 #[case::protocol("protocol: grpc\nmodel_mapping_rule: {m: {rules: [{cluster: c}]}}", &["protocol (line 1)"])]
 #[case(&with("algorithm: least_conn"), &["algorithm (line 3)"])]
 #[case(&with("prompt_mode: none"), &["prompt_mode (line 3)"])]
-#[case::tokens(&with("length_unit: tokens"), &["length_unit (line 3)"])]
+#[case(&with("length_unit: words"), &["length_unit (line 3)"])]
 #[case(&with("log: {file: x}"), &["log.file (line 3)"])]
 #[case(&with("transcoders: {trt-llm: {chat_template: jinja}}"), &["transcoders.trt-llm.chat_template (line 3)"])]
 #[case(&with("transcoders: {trt-llm: {default_max_tokens: 0}}"), &["transcoders.trt-llm.default_max_tokens (line 3)"])]

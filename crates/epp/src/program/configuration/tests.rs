@@ -26,7 +26,7 @@ fn read(config_file: Option<&str>, config_text: Option<&str>) -> anyhow::Result<
         fresh_for: Duration::from_millis(7),
         stale_for: STALE_FOR,
     };
-    let (config, _) = configuration(args, freshness)?;
+    let (config, _) = configuration(args, freshness, false)?;
     Ok(Config::clone(&config.load()))
 }
 
@@ -70,7 +70,7 @@ fn an_llm_filter_has_a_file_of_its_own_or_is_in_the_configuration() {
         "{{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, isthmus: {{llmFilter: {FILTER}}}}}"
     );
     let models = |text: Option<&str>, file: Option<&Path>| {
-        let (config, _) = configuration(mk_args(None, text, file), Freshness::default())?;
+        let (config, _) = configuration(mk_args(None, text, file), Freshness::default(), false)?;
         let config = config.load();
         let filter = config
             .llm_filter()
@@ -87,7 +87,7 @@ fn an_llm_filter_has_a_file_of_its_own_or_is_in_the_configuration() {
     let file = dir.path().join("epp.yaml");
     fs::write(&file, &nested).unwrap();
     let args = mk_args(file.to_str(), None, Some(&path));
-    let error = configuration(args, Freshness::default())
+    let error = configuration(args, Freshness::default(), false)
         .err()
         .expect("both");
     assert!(
@@ -106,7 +106,7 @@ fn a_bad_llm_filter_is_an_error_of_the_caller() {
     )
     .unwrap();
     let args = mk_args(None, None, Some(&path));
-    let error = configuration(args, Freshness::default())
+    let error = configuration(args, Freshness::default(), false)
         .err()
         .expect("refused");
     let error = error.downcast_ref::<ConfigError>().expect("exit code 64");
@@ -117,7 +117,7 @@ fn a_bad_llm_filter_is_an_error_of_the_caller() {
     assert!(error.to_string().starts_with(&want), "{error}");
     fs::write(&path, "{}").unwrap();
     let args = mk_args(None, None, Some(&path));
-    let error = configuration(args, Freshness::default())
+    let error = configuration(args, Freshness::default(), false)
         .err()
         .expect("refused");
     let want = "expected the configuration of an LLM filter, for example {protocol: ";
@@ -125,4 +125,28 @@ fn a_bad_llm_filter_is_an_error_of_the_caller() {
         error.to_string().contains(want),
         "of several places: {error}"
     );
+}
+
+/// Wherever it stands.
+#[test]
+fn lengths_in_tokens_need_a_processor() {
+    let filter = FILTER.replace("{protocol", "{length_unit: tokens, protocol");
+    let nested = format!(
+        "{{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, isthmus: {{llmFilter: {filter}}}}}"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let (alone, beside) = (dir.path().join("llm.yaml"), dir.path().join("epp.yaml"));
+    fs::write(&alone, filter).unwrap();
+    fs::write(&beside, &nested).unwrap();
+    for args in [
+        mk_args(None, None, Some(&alone)),
+        mk_args(beside.to_str(), None, None),
+        mk_args(None, Some(&nested), None),
+    ] {
+        let counted = configuration(args.clone(), Freshness::default(), true);
+        counted.expect("a Processor counts them");
+        let error = configuration(args, Freshness::default(), false).err();
+        let error = error.expect("nobody counts them").to_string();
+        assert!(error.contains("length_unit: \"tokens\" needs"), "{error}");
+    }
 }

@@ -204,3 +204,35 @@ async fn the_last_picks_do_not_say_what_a_template_said() {
         "{pick}"
     );
 }
+
+/// 4004 bytes are worth 1001 tokens.
+#[rstest]
+#[case::in_bytes("length_unit: bytes", true, Some(1500), 4004)]
+#[case::routed("length_unit: tokens", true, Some(1500), 1500)]
+#[case::picked_here("length_unit: tokens", false, Some(1500), 1500)]
+#[case::not_counted("length_unit: tokens", false, None, 1001)]
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_is_charged_in_the_unit_of_lengths(
+    #[case] unit: &str,
+    #[case] routes: bool,
+    #[case] token_count: Option<usize>,
+    #[case] want: u64,
+) {
+    let config = Config {
+        llm_filter: Some(mk_filter(&format!("{unit}\n{PLAIN}"))),
+        ..small_config()
+    };
+    let reply = ProcessReply {
+        token_count,
+        ..mk_reply(routes.then_some(C))
+    };
+    let switches = Switches {
+        routes,
+        ..Switches::default()
+    };
+    let scripted = Scripted::answering(WAIT, Ok(reply));
+    let bed = Bed::with(scripted, switches, config);
+    let _passed = bed.pass(&[], &mk_chat("m", &"é".repeat(2002))).await;
+    let charged: u64 = loads(&bed.shared).iter().map(|(_, prefill)| prefill).sum();
+    assert_eq!(charged, want);
+}
