@@ -27,6 +27,7 @@ mod external;
 mod filter;
 mod models;
 mod options;
+mod overlaps;
 mod pick;
 mod picks;
 mod prefill;
@@ -51,6 +52,7 @@ pub(crate) use queue::Waiting;
 use bodies::Readers;
 use chunks::Chunks;
 use filter::Turns;
+use overlaps::Overlaps;
 use picks::{Asked, Picks, Record};
 use prefill::Prefills;
 use prefix::PrefixCache;
@@ -93,6 +95,7 @@ pub struct Director {
     chunks: Chunks,
     sessions: Sessions,
     turns: Turns,
+    overlaps: Overlaps,
     prefills: Prefills,
     /// Where flow control is on.
     queue: Queue<Box<Prepared>>,
@@ -201,6 +204,7 @@ impl Director {
             prefix: PrefixCache::new(prefix),
             sessions: Sessions::default(),
             turns: Turns::default(),
+            overlaps: Overlaps::default(),
             prefills: Prefills::new(),
             queue: Queue::new(flow),
             picks: None,
@@ -347,8 +351,14 @@ impl Director {
                 elsewhere.forget(endpoint);
             }
         }
-        self.queue
-            .reconfigure(flow_config(&self.config.load().flow_control));
+        let config = self.config.load();
+        self.overlaps.tend(&snapshot, config.llm_filter());
+        self.queue.reconfigure(flow_config(&config.flow_control));
+    }
+
+    /// Endpoints that belong to more than one cluster of the LLM filter.
+    pub(crate) fn overlapping(&self) -> usize {
+        self.overlaps.endpoints()
     }
 
     /// The answer is written: the endpoint will have cached the request's prompt. `first` was to, but did not get it.
@@ -389,6 +399,9 @@ impl Director {
         let rng = &mut rand::rng();
         let is_inference = query.is_inference;
         let is_cut = is_inference && parsed.is_none() && !query.body.is_empty();
+        if is_cut {
+            self.check_ids(head)?;
+        }
         let models = config.models();
         let start = self.clock.now();
         let found = self.find_match(&config, query, rng);
@@ -399,9 +412,6 @@ impl Director {
         if let Some(adapter) = found.as_ref().and_then(Match::adapter)
             && resolved.target.is_some()
             && models::forced(models, head).is_none()
-        if is_cut {
-            self.check_ids(head)?;
-        }
         {
             resolved.target = Some(Arc::clone(adapter));
         }

@@ -78,6 +78,13 @@ impl DirectorCollector {
         if snapshot.members().is_empty() {
             return Ok(());
         }
+        let overlapping = ConstGauge::new(self.director.overlapping() as f64);
+        overlapping.encode(encoder.encode_descriptor(
+            "llm_overlapping_endpoints",
+            "Endpoints that belong to more than one cluster of the LLM filter",
+            None,
+            MetricType::Gauge,
+        )?)?;
         let gauges: [OfLoad; 2] = [
             (
                 "llm_endpoint_queue_depth",

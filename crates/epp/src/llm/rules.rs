@@ -13,6 +13,8 @@ use rand::{Rng, RngExt};
 use scheduling::Labels;
 use transcode::Backend;
 
+mod overlap;
+
 /// Models with their rules, ready for requests: a find is one look into a table and one pass over the model's rules.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
