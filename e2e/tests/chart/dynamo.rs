@@ -12,7 +12,7 @@ use crate::{
     stand::{SOON, Stand},
 };
 
-const NAMESPACE: &str = "dynamo";
+pub(crate) const NAMESPACE: &str = "dynamo";
 
 const VALUES: &str = "
 image: {hub: registry.example.com/isthmus}
@@ -40,26 +40,9 @@ httpRoute:
 pub(crate) async fn ids_reach_a_worker_by_key_and_the_router_chooses_it(
     stand: &Stand,
 ) -> Result<()> {
-    let (helm, cluster) = (&stand.helm, &stand.cluster);
-    add_tokenizer(cluster).await?;
-    let mut values = tempfile::NamedTempFile::new()?;
-    values.write_all(VALUES.as_bytes())?;
-    let (chart, values) = (chart(), values.into_temp_path());
-    let install = [
-        "install",
-        "pool",
-        &*chart.to_string_lossy(),
-        "--namespace",
-        NAMESPACE,
-        "--values",
-        &*values.to_string_lossy(),
-        "--wait",
-        "--timeout",
-        "2m",
-    ];
-    helm.run(cluster, &install).await?;
-    let requests = Requests::new(&stand.gateway);
-    let outcome = async {
+    let wait = ["--wait", "--timeout", "2m"];
+    with_release(stand, &wait, async || {
+        let requests = Requests::new(&stand.gateway);
         eventually("a worker gets ids by key", SOON, async || {
             let answer = answered(&requests).await;
             let answer = answer.map_err(|error| format!("{error:#}"))?;
@@ -78,7 +61,7 @@ pub(crate) async fn ids_reach_a_worker_by_key_and_the_router_chooses_it(
             async || {
                 let answer = answered(&requests).await;
                 answer.map_err(|error| format!("{error:#}"))?;
-                let page = router_page(cluster).await?;
+                let page = router_page(&stand.cluster).await?;
                 let decisions = page
                     .lines()
                     .filter(|line| line.starts_with("router_decisions"));
@@ -94,9 +77,33 @@ pub(crate) async fn ids_reach_a_worker_by_key_and_the_router_chooses_it(
             },
         )
         .await?;
-        anyhow::Ok(())
-    }
-    .await;
+        Ok(())
+    })
+    .await
+}
+
+/// Does something with a release of [`VALUES`], installed with these arguments besides.
+pub(crate) async fn with_release(
+    stand: &Stand,
+    arguments: &[&str],
+    test: impl AsyncFnOnce() -> Result<()>,
+) -> Result<()> {
+    let (helm, cluster) = (&stand.helm, &stand.cluster);
+    add_tokenizer(cluster).await?;
+    let mut values = tempfile::NamedTempFile::new()?;
+    values.write_all(VALUES.as_bytes())?;
+    let (chart, values) = (chart(), values.into_temp_path());
+    let install = [
+        "install",
+        "pool",
+        &*chart.to_string_lossy(),
+        "--namespace",
+        NAMESPACE,
+        "--values",
+        &*values.to_string_lossy(),
+    ];
+    helm.run(cluster, &[&install, arguments].concat()).await?;
+    let outcome = test().await;
     helm.run(
         cluster,
         &["uninstall", "pool", "--namespace", NAMESPACE, "--wait"],

@@ -10,6 +10,7 @@ mod refusals;
 mod release;
 mod renders;
 mod rights;
+mod router_leader;
 mod stand;
 mod values;
 
@@ -48,6 +49,7 @@ const TESTS: &[Test<Stand>] = &tests![
     rights::the_endpoint_picker_has_the_rights_that_it_uses_and_no_other,
     rights::the_router_has_the_rights_that_it_uses_and_no_other,
     dynamo::ids_reach_a_worker_by_key_and_the_router_chooses_it,
+    router_leader::the_leader_changes_under_load_and_the_next_one_knows_the_caches,
     release::a_release_is_installed_upgraded_rolled_back_and_uninstalled,
 ];
 
