@@ -20,6 +20,10 @@ use moment::Moment;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
+mod bound;
+
+pub use bound::{Bounded, bounded};
+
 const THREADS: u32 = 2;
 /// For each thread.
 const WORKERS: usize = 4;

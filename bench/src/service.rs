@@ -11,11 +11,15 @@
 mod calls;
 mod ids;
 mod process;
+mod stale;
+mod transfer;
 mod wire;
 
 pub use calls::{Batches, Caller, Mix, Picks};
 pub use ids::{Chats, Routes};
 pub use process::ServiceProcess;
+pub use stale::{Stale, stale};
+pub use transfer::{Transfer, Transferred, Way};
 pub use wire::Wire;
 
 use std::{net::SocketAddr, time::Duration};

@@ -29,7 +29,7 @@ const LOSS: &str = "without evidence";
 const REAL: &str = "real";
 /// The one that needs the EPP and model servers, and no controller.
 const EPP: &str = "epp";
-/// The one that needs the Metadata-Center beside them.
+/// The one that needs the Metadata-Center beside them, and a Redis.
 const METADATA: &str = "metadata";
 /// The one that needs Processor and Router beside them.
 const DYNAMO: &str = "dynamo";
@@ -95,6 +95,9 @@ pub(crate) fn run_bench(args: &Args) -> Result<()> {
     let mut bench = built("bench", &packages, true)?;
     if needs(REAL) {
         tools::ensure()?.tell(&mut bench)?;
+    }
+    if needs(METADATA) {
+        bench.env("REDIS_SERVER_BIN", tools::redis()?);
     }
     bench.args(&args.names);
     if let Some(only) = &args.only {

@@ -234,6 +234,11 @@ impl Request {
         }
     }
 
+    /// With this text as body.
+    pub(super) fn json(&mut self, method: &str, path: &str, text: &str) -> &[u8] {
+        self.write(method, path, |body| body.write_all(text.as_bytes()))
+    }
+
     pub(super) fn write(
         &mut self,
         method: &str,

@@ -19,8 +19,8 @@ pub struct Wire {
 
 /// A service that is alive answers by then.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
-/// A page of loads of a thousand endpoints is 100 KB.
-const MAX_REPLY: usize = 4 << 20;
+/// A million ids as text are 7 MB.
+const MAX_REPLY: usize = 32 << 20;
 
 // === impl Wire ===
 
@@ -41,6 +41,14 @@ impl Wire {
     /// # Errors
     /// When the connection breaks, or the reply has another status than 200.
     pub async fn call(&mut self, request: &[u8]) -> Result<&[u8]> {
+        let (_, body) = self.call_with_head(request).await?;
+        Ok(body)
+    }
+
+    /// As [`call`](Self::call), with the head of the reply.
+    /// # Errors
+    /// As there.
+    pub async fn call_with_head(&mut self, request: &[u8]) -> Result<(&str, &[u8])> {
         let exchange = async {
             self.socket.write_all(request).await?;
             self.reply().await
@@ -48,7 +56,8 @@ impl Wire {
         let body = timeout(REPLY_TIMEOUT, exchange)
             .await
             .context("no reply")??;
-        Ok(&self.read[body..])
+        let (head, body) = self.read.split_at(body);
+        Ok((std::str::from_utf8(head).context("a head")?, body))
     }
 
     /// Reads a whole reply, and tells where its body begins.

@@ -24,7 +24,7 @@ const IDS: u32 = 8600;
 const CONNECTIONS: usize = 32;
 const WORKERS: u8 = 8;
 /// The small tokenizer of the samples.
-const SAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/standalone");
+pub(crate) const SAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/standalone");
 
 const ROUTED: &str = "Router, 8600 ids, 1000/s";
 const PROCESSED: &str = "Processor, 1 KB chat, one at a time";
@@ -51,7 +51,7 @@ impl Run {
         if self.wants(STAGED) {
             self.stage()?;
         }
-        Ok(())
+        self.transfer().await
     }
 
     /// Endpoints that are never asked anything: nobody publishes events.

@@ -21,6 +21,8 @@ mod quality;
 mod real;
 mod restart;
 mod router;
+mod stale;
+mod transfer;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -90,11 +92,11 @@ enum Name {
     Epp,
     /// The choices of the EPP beside others, simulated.
     EppQuality,
-    /// The Metadata-Center: calls as existing gateways mix them, batches, picks.
+    /// The Metadata-Center: calls as existing gateways mix them, batches, picks; two of them over a real Redis.
     Metadata,
     /// The choices of the router beside others, simulated; its parts and the Processor's encoding alone.
     Router,
-    /// Processor and Router over HTTP, and the EPP's external stage.
+    /// Processor and Router over HTTP, the EPP's external stage, ids on their way to a worker.
     Dynamo,
     /// Nothing: with `--document`, the table is written anew with the goals of this program.
     Nothing,

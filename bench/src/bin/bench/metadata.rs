@@ -80,6 +80,7 @@ impl Run {
             })
             .await?;
         }
+        self.stale().await?;
         self.picks()
     }
 

@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use anyhow::{Context, Result, ensure};
 use bench::{
     Figure, encode,
-    router::{decide, hashing, index, memory},
+    router::{bounded, decide, hashing, index, memory},
 };
 use bench::{ReplayPrompts as Prompts, Replayed, Routing, replay};
 use clap::ValueEnum;
@@ -41,6 +41,9 @@ const ANSWER: (f64, f64) = (180.0, 9.0);
 const IDEAL: (f64, f64) = (0.600, 0.015);
 const ROUND_ROBIN: (f64, f64) = (0.380, 0.015);
 const HOT: [u64; 2] = [64, 512];
+const BOUNDED: &str = "router, index, 10 million blocks stored within 64 MiB";
+const STORED: usize = 10_000_000;
+const MAX_BYTES: usize = 64 << 20;
 const DISTINCT: u64 = 8000;
 const DISTINCT_IDS: usize = 4000;
 
@@ -75,6 +78,9 @@ impl Run {
         }
         if self.wants("router, parts alone") {
             self.parts()?;
+        }
+        if self.wants(BOUNDED) {
+            self.bounded()?;
         }
         if self.wants("tokenization") {
             self.encoding()?;
@@ -122,6 +128,28 @@ impl Run {
                     "µs",
                 ));
             }
+        }
+        Ok(())
+    }
+
+    /// Ten million blocks, of which there is room for some hundred thousand.
+    fn bounded(&mut self) -> Result<()> {
+        let it = bounded(STORED, MAX_BYTES)?;
+        let first = it.first_half as f64;
+        for (what, value, unit) in [
+            (
+                "most bytes / the bound",
+                it.most as f64 / MAX_BYTES as f64,
+                "x",
+            ),
+            (
+                "most bytes, second half / first half",
+                it.second_half as f64 / first,
+                "x",
+            ),
+            ("time per block", it.each.as_secs_f64() * 1e6, "µs"),
+        ] {
+            self.keep(Figure::new(format!("{BOUNDED}: {what}"), value, unit));
         }
         Ok(())
     }
