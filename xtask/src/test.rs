@@ -69,11 +69,12 @@ struct Session<'a> {
 }
 
 /// Targets of the package `e2e`, the longest first: each has clusters of its own, and most of its time is waiting.
-const E2E_TARGETS: [&str; 9] = [
+const E2E_TARGETS: [&str; 10] = [
     "members",
     "suite",
     "conformance",
     "installation",
+    "plugin",
     "chart",
     "epp",
     "llm",
