@@ -75,6 +75,7 @@ const E2E_TARGETS: [&str; 10] = [
     "anywhere",
     "conformance",
     "installation",
+    "plugin",
     "chart",
     "epp",
     "llm",
