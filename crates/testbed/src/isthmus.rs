@@ -74,7 +74,10 @@ pub fn with_programs(builder: Builder) -> Result<Builder, TestbedError> {
 }
 
 /// The executable of one of our programs.
-pub(crate) fn program(name: &str) -> Result<PathBuf, TestbedError> {
+///
+/// # Errors
+/// When it is not built.
+pub fn program(name: &str) -> Result<PathBuf, TestbedError> {
     let directory = std::env::var_os(PROGRAMS_DIR).map_or_else(
         || crate::workspace().join("target/quick-release"),
         PathBuf::from,
