@@ -7,7 +7,10 @@ use crd::{InferencePoolImport, conditions};
 use serde_json::{Value, json};
 use testbed::{eventually, isthmus};
 
-use e2e::environment::{Environment, NO_ANSWER, import, pool_condition};
+use e2e::{
+    compare::{condition, same, strip, without_messages},
+    pair::{NO_ANSWER, Pair, import, pool_condition},
+};
 
 /// What a person at kubectl takes for "at once".
 const AT_ONCE: Duration = Duration::from_secs(2);
@@ -15,15 +18,15 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(20);
 
 pub(crate) async fn an_export_appears_in_the_other_cluster_with_its_exact_status(
-    environment: &Environment,
+    pair: &Pair,
 ) -> Result<()> {
-    environment.settle().await?;
-    isthmus::withdraw(&environment.east).await?;
-    environment.no_import(SOON).await?;
+    pair.settle().await?;
+    isthmus::withdraw(&pair.east).await?;
+    pair.no_import(SOON).await?;
 
-    isthmus::export(&environment.east).await?;
+    isthmus::export(&pair.east).await?;
     let seen = eventually("a ready import in west", AT_ONCE, async || {
-        let import = import(&environment.west).await?.ok_or("no import")?;
+        let import = import(&pair.west).await?.ok_or("no import")?;
         if conditions::is_true(import.conditions(), conditions::READY) {
             Ok(import)
         } else {
@@ -32,13 +35,13 @@ pub(crate) async fn an_export_appears_in_the_other_cluster_with_its_exact_status
     })
     .await?;
 
-    let address = environment.epp_address(&environment.east).await?;
+    let (type_, addresses) = published(pair).await?;
     let generation = seen.metadata.generation;
     let on_top = json!([
         condition("Accepted", "True", "Accepted", generation),
         condition("Ready", "True", "Ready", generation),
     ]);
-    let pool_generation = environment.pool_generation(&environment.east).await?;
+    let pool_generation = pair.pool_generation(&pair.east).await?;
     let expected = json!([{
         "name": "east",
         "routingMode": "EndpointMode",
@@ -48,8 +51,8 @@ pub(crate) async fn an_export_appears_in_the_other_cluster_with_its_exact_status
         "endpointPicker": {
             "name": "llama-epp",
             "service": [{
-                "type": "LoadBalancer",
-                "addresses": [address],
+                "type": type_,
+                "addresses": addresses,
                 "ports": [{"number": 9002, "name": "grpc-ext-proc", "protocol": "TCP", "appProtocol": "http2"}],
             }],
             "health": {"port": 9003},
@@ -93,14 +96,14 @@ pub(crate) async fn an_export_appears_in_the_other_cluster_with_its_exact_status
         ours.conditions
     );
     ensure!(
-        import(&environment.east)
+        import(&pair.east)
             .await
             .map_err(anyhow::Error::msg)?
             .is_none(),
         "an import in the exporting cluster itself"
     );
     eventually("Exported on the pool", AT_ONCE, async || {
-        let exported = pool_condition(&environment.east, conditions::EXPORTED).await?;
+        let exported = pool_condition(&pair.east, conditions::EXPORTED).await?;
         let exported = exported.ok_or("no condition Exported")?;
         if exported.reason == "Exported" && exported.status == "True" {
             Ok(())
@@ -112,14 +115,9 @@ pub(crate) async fn an_export_appears_in_the_other_cluster_with_its_exact_status
     Ok(())
 }
 
-pub(crate) async fn kubectl_shows_the_import_with_its_columns(
-    environment: &Environment,
-) -> Result<()> {
-    environment.settle().await?;
-    let table = environment
-        .west
-        .kubectl(&["get", "ipimp", "-n", "llm"])
-        .await?;
+pub(crate) async fn kubectl_shows_the_import_with_its_columns(pair: &Pair) -> Result<()> {
+    pair.settle().await?;
+    let table = pair.west.kubectl(&["get", "ipimp", "-n", "llm"]).await?;
     let mut lines = table.lines();
     let head: Vec<_> = lines
         .next()
@@ -135,15 +133,12 @@ pub(crate) async fn kubectl_shows_the_import_with_its_columns(
     Ok(())
 }
 
-pub(crate) async fn a_users_edit_of_the_import_is_reverted(
-    environment: &Environment,
-) -> Result<()> {
-    environment.settle().await?;
+pub(crate) async fn a_users_edit_of_the_import_is_reverted(pair: &Pair) -> Result<()> {
+    pair.settle().await?;
     let edit = json!({"status": {"clusters": [{
         "name": "east", "routingMode": "EndpointMode", "targetPortNumber": 1
     }]}});
-    environment
-        .west
+    pair.west
         .kubectl(&[
             "patch",
             "ipimp",
@@ -157,7 +152,7 @@ pub(crate) async fn a_users_edit_of_the_import_is_reverted(
         ])
         .await?;
     eventually("the entry as it was", SOON, async || {
-        let import = import(&environment.west).await?.ok_or("no import")?;
+        let import = import(&pair.west).await?.ok_or("no import")?;
         match import.clusters() {
             [entry] if entry.target_port_number == 8000 && entry.endpoint_picker.is_some() => {
                 Ok(())
@@ -170,13 +165,13 @@ pub(crate) async fn a_users_edit_of_the_import_is_reverted(
 }
 
 pub(crate) async fn a_withdrawn_export_takes_the_import_and_the_route_answers_500(
-    environment: &Environment,
+    pair: &Pair,
 ) -> Result<()> {
-    environment.settle().await?;
-    isthmus::withdraw(&environment.east).await?;
-    environment.no_import(SOON).await?;
+    pair.settle().await?;
+    isthmus::withdraw(&pair.east).await?;
+    pair.no_import(SOON).await?;
     eventually("the route says BackendNotFound", SOON, async || {
-        let refs = environment.route_condition("ResolvedRefs").await?;
+        let refs = pair.route_condition("ResolvedRefs").await?;
         let refs = refs.ok_or("no condition ResolvedRefs")?;
         if refs.status == "False" && refs.reason == "BackendNotFound" {
             Ok(())
@@ -186,7 +181,7 @@ pub(crate) async fn a_withdrawn_export_takes_the_import_and_the_route_answers_50
     })
     .await?;
     let answer = eventually("a 500", SOON, async || {
-        let answer = environment
+        let answer = pair
             .gateway
             .chat("llama", "hello")
             .await
@@ -203,7 +198,7 @@ pub(crate) async fn a_withdrawn_export_takes_the_import_and_the_route_answers_50
         "the 500 took {:?}",
         answer.latency
     );
-    let exported = pool_condition(&environment.east, conditions::EXPORTED)
+    let exported = pool_condition(&pair.east, conditions::EXPORTED)
         .await
         .map_err(anyhow::Error::msg)?;
     ensure!(
@@ -213,50 +208,29 @@ pub(crate) async fn a_withdrawn_export_takes_the_import_and_the_route_answers_50
     Ok(())
 }
 
-pub(crate) fn condition(type_: &str, status: &str, reason: &str, generation: Option<i64>) -> Value {
-    json!({"type": type_, "status": status, "reason": reason, "observedGeneration": generation})
+/// Type and addresses of the Service of east's picker, as other clusters are told them: of a load balancer where there is
+/// one, else the Service's own, or those of its pods where it has none.
+async fn published(pair: &Pair) -> Result<(&'static str, Vec<String>)> {
+    let service = pair.picker_service(&pair.east).await?;
+    let spec = service.spec.context("a Service without a spec")?;
+    if spec.type_.as_deref() == Some("LoadBalancer") {
+        let balancer = service.status.and_then(|status| status.load_balancer);
+        let ingress = balancer.and_then(|balancer| balancer.ingress);
+        let ingress = ingress.unwrap_or_default().into_iter();
+        return Ok((
+            "LoadBalancer",
+            ingress.filter_map(|ingress| ingress.ip).collect(),
+        ));
+    }
+    let addresses = match spec.cluster_ip.as_deref() {
+        Some("None") => pair.pickers(&pair.east).await?.into_values().collect(),
+        _ => spec.cluster_ips.unwrap_or_default(),
+    };
+    Ok(("ClusterIP", addresses))
 }
 
 fn without_times(import: &InferencePoolImport) -> Result<Value> {
     let mut status = serde_json::to_value(&import.status)?;
     strip(&mut status, "lastTransitionTime");
     Ok(status)
-}
-
-/// Messages are for people and may be worded anew, and conditions are a map; everything else is compared to the letter.
-pub(crate) fn without_messages(value: &Value) -> Value {
-    let mut value = value.clone();
-    strip(&mut value, "message");
-    sort_conditions(&mut value);
-    value
-}
-
-fn sort_conditions(value: &mut Value) {
-    match value {
-        Value::Object(map) => map.values_mut().for_each(sort_conditions),
-        Value::Array(items) => {
-            items.iter_mut().for_each(sort_conditions);
-            items.sort_by_key(|item| item["type"].as_str().map(str::to_owned));
-        }
-        _ => {}
-    }
-}
-
-pub(crate) fn strip(value: &mut Value, key: &str) {
-    match value {
-        Value::Object(map) => {
-            map.remove(key);
-            map.values_mut().for_each(|inner| strip(inner, key));
-        }
-        Value::Array(items) => items.iter_mut().for_each(|inner| strip(inner, key)),
-        _ => {}
-    }
-}
-
-pub(crate) fn same(what: &str, seen: &Value, expected: &Value) -> Result<()> {
-    ensure!(
-        seen == expected,
-        "{what} differ\nseen:     {seen:#}\nexpected: {expected:#}"
-    );
-    Ok(())
 }
