@@ -7,6 +7,7 @@ mod bench;
 mod command;
 mod crds;
 mod demo;
+mod docs;
 mod lock;
 mod mutants;
 mod progress;
@@ -33,6 +34,8 @@ enum Task {
     Demo(demo::Args),
     /// Run all checks: format, lints, unit tests, docs, end-to-end tests
     Test(test::Args),
+    /// Build docs/ as a site into target/site; broken links fail
+    Docs(docs::Args),
     /// Find, build or fetch etcd, kube-apiserver, kube-controller-manager, kubectl, Envoy, helm and Redis
     Tools(tools::Args),
     /// Measure the controller on scripted API servers, in release mode
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Task::Demo(args) => demo::run_demo(&args),
         // its last line counts what passed and failed: nothing comes after
         Task::Test(args) => return test::run_tests(&args),
+        Task::Docs(args) => docs::run_docs(&args),
         Task::Tools(args) => tools::find_all(&args).map(|tools| print!("{tools}")),
         Task::Bench(args) => bench::run_bench(&args),
         Task::Soak(args) => bench::run_soak(&args),

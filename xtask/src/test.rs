@@ -21,7 +21,7 @@ use crate::{
     bench,
     command::{cargo, run},
     demo::programs,
-    tools, workspace,
+    docs, tools, workspace,
 };
 
 #[derive(Debug, clap::Args)]
@@ -47,7 +47,7 @@ enum Part {
     Deny,
     /// unit, property and doc tests; CRD drift is among them
     Unit,
-    /// rustdoc, warnings denied
+    /// links of the pages, and rustdoc, warnings denied
     Docs,
     /// a minute of random faults on thirty scripted clusters
     Soak,
@@ -187,10 +187,14 @@ impl Part {
                 tests.command.env("LIBZMQ", tools::libzmq()?);
                 session.test(vec![tests], 1)
             }
-            Self::Docs => session.check(
-                cargo(&["doc", "--workspace", "--no-deps", "--locked", "--quiet"])
-                    .env("RUSTDOCFLAGS", "-D warnings"),
-            ),
+            Self::Docs => {
+                docs::check()?;
+                session.tally.passed += 1;
+                session.check(
+                    cargo(&["doc", "--workspace", "--no-deps", "--locked", "--quiet"])
+                        .env("RUSTDOCFLAGS", "-D warnings"),
+                )
+            }
             Self::Soak => {
                 let soak = session.prepared("soak", bench::short_soak()?);
                 session.test(vec![soak], 1)

@@ -25,6 +25,8 @@ const HELM: &str = "v4.3.1";
 const KOPIUM: &str = "0.24.1";
 /// Version of cargo-mutants: another one makes other mutants.
 const CARGO_MUTANTS: &str = "27.1.0";
+/// Version of mdBook.
+const MDBOOK: &str = "0.5.4";
 
 /// A binary built from a Go package that the module it is in names as a tool.
 struct GoTool {
@@ -181,23 +183,34 @@ pub(crate) fn libzmq() -> Result<PathBuf> {
 
 /// Finds or builds `kopium`, which only `cargo xtask crds` needs.
 pub(crate) fn kopium() -> Result<PathBuf> {
-    published("kopium", "KOPIUM_BIN", KOPIUM)
+    published("kopium", "KOPIUM_BIN", KOPIUM, &[])
 }
 
 /// Finds or builds `cargo-mutants`, which only `cargo xtask mutants` needs.
 pub(crate) fn cargo_mutants() -> Result<PathBuf> {
-    published("cargo-mutants", "CARGO_MUTANTS_BIN", CARGO_MUTANTS)
+    published("cargo-mutants", "CARGO_MUTANTS_BIN", CARGO_MUTANTS, &[])
 }
 
-/// Finds or builds the binary of a published crate of the same name.
-fn published(name: &'static str, variable: &str, version: &str) -> Result<PathBuf> {
+/// Finds or builds mdBook, which only `cargo xtask docs` needs; without its web server.
+pub(crate) fn mdbook() -> Result<PathBuf> {
+    let options = ["--no-default-features", "--features", "search"];
+    published("mdbook", "MDBOOK_BIN", MDBOOK, &options)
+}
+
+/// Finds or builds the binary of a published crate of the same name, with more options of `cargo install`.
+fn published(
+    name: &'static str,
+    variable: &str,
+    version: &str,
+    options: &[&str],
+) -> Result<PathBuf> {
     let _lock = lock::tools()?;
     if let Some(path) = find(name, variable, version)? {
         return Ok(path);
     }
     let root = workspace::tools().join(format!("{name}.part"));
     let mut command = cargo(&["install", name, "--locked", "--version", version, "--root"]);
-    command.arg(&root);
+    command.arg(&root).args(options);
     run_as_step(&format!("building {name} (once)"), &mut command)?;
     let target = keep(name, &root.join("bin").join(name), version)?;
     std::fs::remove_dir_all(&root).with_context(|| format!("clearing {}", root.display()))?;

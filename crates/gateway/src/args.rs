@@ -258,6 +258,8 @@ fn size(text: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use clap::CommandFactory;
     use rstest::rstest;
 
@@ -272,6 +274,14 @@ mod tests {
     #[test]
     fn command_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_is_documented() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/gateway.md");
+        let again = "UPDATE_DOCS=1 cargo test -p gateway documented";
+        let made = process::docs::flags(Args::command().get_arguments());
+        process::docs::check_part(&file, "flags", &made, again).unwrap();
     }
 
     #[test]
