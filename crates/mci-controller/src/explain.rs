@@ -15,7 +15,7 @@ use serde_json::Value;
 
 pub(crate) use self::{
     command::{ExplainArgs, run_explain},
-    page::{Question, router},
+    page::router,
     reasons::{ExplainInput, explain},
 };
 
@@ -44,6 +44,17 @@ pub(crate) struct Exporter {
     pub(crate) entry: Option<Value>,
     /// Why it is exported, kept or gone.
     pub(crate) evidence: String,
+    /// The pool's condition `Exported` as it should be; absent where the pool asks for no export.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) exported: Option<Exported>,
+}
+
+/// The condition `Exported` of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Exported {
+    pub(crate) status: String,
+    pub(crate) reason: String,
+    pub(crate) message: String,
 }
 
 /// A member as a place for the import.
