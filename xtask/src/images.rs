@@ -209,3 +209,18 @@ fn check_size(name: &str, size: u64, limit: u64) -> Result<()> {
 fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("reading {}", path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_above_the_limit_are_refused() {
+        assert!(check_size("epp", LIMIT, LIMIT).is_ok());
+        let error = check_size("epp", LIMIT + 1_000_000, LIMIT).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the files of epp have 41 MB, and 40 are allowed"
+        );
+    }
+}

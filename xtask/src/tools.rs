@@ -168,6 +168,13 @@ pub(crate) fn crane() -> Result<PathBuf> {
     go_tool(&CRANE_TOOL, CRANE_MODULE, "CRANE_BIN", CRANE)
 }
 
+/// For tests, which build nothing.
+#[cfg(test)]
+pub(crate) fn crane_that_is_there() -> Option<PathBuf> {
+    let version = go_version(CRANE, CRANE_MODULE).expect("its go.sum");
+    find(CRANE_TOOL.name, "CRANE_BIN", &version).expect("a file")
+}
+
 /// A tool with a module of its own.
 fn go_tool(tool: &GoTool, module: &str, variable: &str, version: &str) -> Result<PathBuf> {
     let _lock = lock::tools()?;

@@ -277,3 +277,6 @@ impl Archive<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
