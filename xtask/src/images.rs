@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValuesParser;
 
+pub(crate) use self::{archive::platform, program::is_dirty};
 use self::{
     archive::{Archive, Registry, Settings},
     files::Files,
@@ -43,15 +44,22 @@ pub(crate) struct Args {
     /// Envoy's too, of the binary that the tests use: isthmus/envoy
     #[arg(long)]
     envoy: bool,
+    /// Push each image as REGISTRY/PREFIX/PROGRAM:VERSION, with the credentials that docker login keeps
+    #[arg(long, value_name = "REGISTRY/PREFIX")]
+    push: Option<String>,
+    #[command(flatten)]
+    build: BuildArgs,
+}
+
+/// Where the programs come from.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct BuildArgs {
     /// How the programs are built; images for others are of `release`
     #[arg(long, value_enum, default_value = "release")]
     profile: Profile,
     /// Pack the finished programs of this folder instead of building them
     #[arg(long, value_name = "DIR", conflicts_with = "profile")]
     binaries: Option<PathBuf>,
-    /// Push each image as REGISTRY/PREFIX/PROGRAM:VERSION, with the credentials that docker login keeps
-    #[arg(long, value_name = "REGISTRY/PREFIX")]
-    push: Option<String>,
     /// Where the source is, for the label of that name [default: the remote `origin`, if it is a https URL]
     #[arg(long, value_name = "URL")]
     source: Option<String>,
@@ -74,21 +82,45 @@ struct Plan {
     components: Vec<Component>,
 }
 
-/// Makes the images, and pushes them where this is asked for.
+/// Makes the images in `target/images`, and pushes them where this is asked for.
 pub(crate) fn make_images(args: &Args) -> Result<()> {
-    let rows = make(args)?;
-    print!("{}", table::render(&rows));
-    Ok(())
-}
-
-fn make(args: &Args) -> Result<Vec<Row>> {
-    let crane = tools::crane()?;
-    let certificates = tools::certificates()?;
-    let checkout = Checkout::read(args.source.clone())?;
-    let plans = plans(args, &checkout)?;
     let directory = workspace::target().join("images");
     std::fs::create_dir_all(&directory)
         .with_context(|| format!("creating {}", directory.display()))?;
+    make(args, &directory)
+}
+
+/// Makes the images of all programs in this directory.
+pub(crate) fn make_into(build: &BuildArgs, directory: &Path) -> Result<()> {
+    let args = Args {
+        only: Vec::new(),
+        envoy: false,
+        push: None,
+        build: build.clone(),
+    };
+    make(&args, directory)
+}
+
+/// Names and files of the programs of images, and of these others, which have none.
+pub(crate) fn binaries(build: &BuildArgs, others: &[&str]) -> Result<Vec<(String, PathBuf)>> {
+    let checkout = Checkout::read(build.source.clone())?;
+    let mut found = Vec::new();
+    for programs in [&PROGRAMS[..], others] {
+        if programs.is_empty() {
+            continue;
+        }
+        let built = build.built(programs, programs, &checkout)?;
+        let programs = programs.iter();
+        found.extend(programs.map(|name| ((*name).to_owned(), built.path(name))));
+    }
+    Ok(found)
+}
+
+fn make(args: &Args, directory: &Path) -> Result<()> {
+    let crane = tools::crane()?;
+    let certificates = tools::certificates()?;
+    let checkout = Checkout::read(args.build.source.clone())?;
+    let plans = plans(args, &checkout)?;
     let registry = Registry::start(&crane)?;
     let mut rows = Vec::new();
     for plan in &plans {
@@ -108,7 +140,7 @@ fn make(args: &Args) -> Result<Vec<Row>> {
             user: USER,
             labels: labels(plan, &checkout),
         };
-        let archive = registry.assemble(&settings, &files, &directory)?;
+        let archive = registry.assemble(&settings, &files, directory)?;
         let image = Component::image(&plan.name, &plan.version, &plan.licences);
         let document = sbom::document(&image, archive.digest(), &checkout.time, &components);
         let path = directory.join(format!("{}.spdx.json", plan.name));
@@ -123,7 +155,8 @@ fn make(args: &Args) -> Result<Vec<Row>> {
             push(&archive, prefix, plan)?;
         }
     }
-    Ok(rows)
+    print!("{}", table::render(&rows));
+    Ok(())
 }
 
 fn push(archive: &Archive<'_>, prefix: &str, plan: &Plan) -> Result<()> {
@@ -136,12 +169,8 @@ fn plans(args: &Args, checkout: &Checkout) -> Result<Vec<Plan>> {
     let programs: Vec<&str> = PROGRAMS.into_iter().filter(|it| wanted(it)).collect();
     let mut plans = Vec::new();
     if !programs.is_empty() {
-        let target = program::target()?;
-        let built = match &args.binaries {
-            Some(directory) => Built::found(directory, &programs)?,
-            None => program::build(&programs, args.profile, &target, checkout)?,
-        };
-        let graph = sbom::Graph::read(&target)?;
+        let built = args.build.built(&PROGRAMS, &programs, checkout)?;
+        let graph = sbom::Graph::read(&program::target()?)?;
         for name in programs {
             let about = graph.about(name)?;
             plans.push(Plan {
@@ -208,6 +237,18 @@ fn check_size(name: &str, size: u64, limit: u64) -> Result<()> {
 
 fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("reading {}", path.display()))
+}
+
+// === impl BuildArgs ===
+
+impl BuildArgs {
+    /// Programs of these packages, which are built together.
+    fn built(&self, packages: &[&str], programs: &[&str], checkout: &Checkout) -> Result<Built> {
+        match &self.binaries {
+            Some(directory) => Built::found(directory, programs),
+            None => program::build(packages, programs, self.profile, checkout),
+        }
+    }
 }
 
 #[cfg(test)]

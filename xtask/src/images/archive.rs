@@ -141,7 +141,8 @@ fn mutate(program: &Path, image: &str, settings: &Settings<'_>) -> Result<Comman
     Ok(mutate)
 }
 
-fn platform() -> Result<String> {
+/// What images are for: the machine that makes them.
+pub(crate) fn platform() -> Result<String> {
     match std::env::consts::ARCH {
         "x86_64" => Ok("linux/amd64".to_owned()),
         "aarch64" => Ok("linux/arm64".to_owned()),

@@ -11,7 +11,6 @@ use anyhow::{Context, Result, bail};
 use super::{Profile, sbom::Component};
 use crate::{
     command::{cargo, on_path, output, run},
-    demo::PROGRAMS,
     workspace,
 };
 
@@ -31,26 +30,22 @@ pub(super) struct Built {
     here: bool,
 }
 
-/// Builds the programs statically and without paths of this machine, in a directory of its own: these flags would otherwise make
+/// Builds programs statically and without paths of this machine, in a directory of its own: these flags would otherwise make
 /// every other build start anew.
+///
+/// The features of a dependency depend on which packages are built together: name the same ones for the same program.
 pub(super) fn build(
+    packages: &[&str],
     programs: &[&str],
     profile: Profile,
-    target: &str,
     checkout: &Checkout,
 ) -> Result<Built> {
-    let directory = profile.directory();
-    let mut build = cargo(&[
-        "build",
-        "--locked",
-        "--profile",
-        directory,
-        "--target",
-        target,
-    ]);
-    // all of them, for which features a dependency has depends on who is built with it
-    for program in PROGRAMS {
-        build.args(["--package", program]);
+    let target = target()?;
+    let profile_name = profile.directory();
+    let mut build = cargo(&["build", "--locked", "--profile", profile_name]);
+    build.args(["--target", &target]);
+    for package in packages {
+        build.args(["--package", package]);
     }
     for program in programs {
         build.args(["--bin", program]);
@@ -62,7 +57,7 @@ pub(super) fn build(
         .env("ISTHMUS_BUILD_REF", super::VERSION);
     run(&mut build)?;
     Ok(Built {
-        directory: workspace::target().join(target).join(directory),
+        directory: workspace::target().join(target).join(profile_name),
         here: true,
     })
 }
@@ -181,8 +176,7 @@ fn c_library() -> Result<String> {
 impl Checkout {
     pub(super) fn read(source: Option<String>) -> Result<Self> {
         let commit = git(&["rev-parse", "HEAD"])?;
-        let differs = !git(&["status", "--porcelain"])?.is_empty();
-        let revision = if differs {
+        let revision = if is_dirty()? {
             format!("{commit}-dirty")
         } else {
             commit
@@ -204,6 +198,11 @@ impl Checkout {
             source: source.or_else(origin),
         })
     }
+}
+
+/// Whether files differ from the commit.
+pub(crate) fn is_dirty() -> Result<bool> {
+    Ok(!git(&["status", "--porcelain"])?.is_empty())
 }
 
 fn git(args: &[&str]) -> Result<String> {
