@@ -65,8 +65,8 @@ mod tests {
     #[test]
     fn the_table_of_contents_leads_to_pages_from_the_root() {
         assert_eq!(
-            rooted("# Isthmus\n- [A](a.md)\n  - [R](../README.md)\n- [Draft]()\n"),
-            "# Isthmus\n- [A](docs/a.md)\n  - [R](README.md)\n- [Draft]()\n"
+            rooted("# Isthmus\n- [A](a.md)\n  - [R](../README.md)\n"),
+            "# Isthmus\n- [A](docs/a.md)\n  - [R](README.md)\n"
         );
     }
 }
