@@ -2,6 +2,7 @@
 
 pub mod apart;
 pub mod environment;
+pub mod helm;
 pub mod programs;
 pub mod rights;
 pub mod watching;

@@ -1,0 +1,115 @@
+{{/* Labels of an object. Parameters: root, name. */}}
+{{- define "isthmus.labels" -}}
+app.kubernetes.io/name: {{ .name }}
+app.kubernetes.io/part-of: isthmus
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* What a program's pods are found by. There is one release for a cluster, so its name is none of it. Parameter: name. */}}
+{{- define "isthmus.selectorLabels" -}}
+app.kubernetes.io/name: {{ .name }}
+{{- end -}}
+
+{{/* Name and labels of an object of the whole cluster. Parameters: root, name, object (its name, where that is another). */}}
+{{- define "isthmus.clusterMetadata" -}}
+name: {{ .object | default .name }}
+labels:
+  {{- include "isthmus.labels" . | nindent 2 }}
+{{- end -}}
+
+{{/* The same of one in the release's namespace. */}}
+{{- define "isthmus.metadata" -}}
+name: {{ .object | default .name }}
+namespace: {{ .root.Release.Namespace }}
+labels:
+  {{- include "isthmus.labels" . | nindent 2 }}
+{{- end -}}
+
+{{/* An image's name. Parameters: image, tag (where the image names none). */}}
+{{- define "isthmus.image" -}}
+{{- with .image -}}
+{{- with .registry }}{{ . }}/{{ end -}}
+{{ .repository }}
+{{- if or .tag (not .digest) }}:{{ .tag | default $.tag }}{{ end -}}
+{{- with .digest }}@{{ . }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What is in the metadata of all pods. Parameters: root, name, values. */}}
+{{- define "isthmus.podMetadata" -}}
+{{- /* without the versions, which would restart pods that stay as they are */ -}}
+{{- $own := dict "app.kubernetes.io/name" .name "app.kubernetes.io/part-of" "isthmus" -}}
+labels:
+  {{- merge $own .values.podLabels | toYaml | nindent 2 }}
+{{- with .values.podAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* What is in the specification of all pods. Parameters: root, name, values. */}}
+{{- define "isthmus.podSpec" -}}
+serviceAccountName: {{ .name }}
+automountServiceAccountToken: true
+enableServiceLinks: false
+securityContext:
+  {{- toYaml .root.Values.podSecurityContext | nindent 2 }}
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets: {{ toJson . }}
+{{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector: {{ toJson . }}
+{{- end }}
+{{- with .values.affinity }}
+affinity: {{ toJson . }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations: {{ toJson . }}
+{{- end }}
+{{- if .values.topologySpreadConstraints }}
+{{- $own := dict "labelSelector" (dict "matchLabels" (fromYaml (include "isthmus.selectorLabels" .))) }}
+topologySpreadConstraints:
+{{- range .values.topologySpreadConstraints }}
+{{- /* without a selector it would count no pod */}}
+- {{ merge (deepCopy .) $own | toJson }}
+{{- end }}
+{{- end }}
+{{- with .values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* What is in all containers. Parameters: root, values. */}}
+{{- define "isthmus.container" -}}
+image: {{ include "isthmus.image" (dict "image" .values.image "tag" .root.Chart.AppVersion) }}
+imagePullPolicy: {{ .values.image.pullPolicy }}
+resources:
+  {{- toYaml .values.resources | nindent 2 }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* Arguments of all programs. Parameters: root, values. */}}
+{{- define "isthmus.commonArgs" -}}
+- --log-level={{ .root.Values.logLevel }}
+- --log-format={{ .root.Values.logFormat }}
+{{- range .values.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* The programs of the release, as a JSON object: name to replicas. */}}
+{{- define "isthmus.programs" -}}
+{{- $programs := dict -}}
+{{- if .Values.controller.enabled -}}
+{{- $_ := set $programs "isthmus-mci-controller" .Values.controller.replicas -}}
+{{- end -}}
+{{- if .Values.gateway.enabled -}}
+{{- $_ := set $programs "isthmus-gateway" 1 -}}
+{{- end -}}
+{{- toJson $programs -}}
+{{- end -}}
