@@ -4,6 +4,7 @@ pub mod apart;
 pub mod compare;
 pub mod environment;
 pub mod pair;
+pub mod helm;
 pub mod programs;
 pub mod rights;
 pub mod watching;

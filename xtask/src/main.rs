@@ -10,6 +10,7 @@ mod demo;
 mod docs;
 mod images;
 mod lock;
+mod manifests;
 mod mutants;
 mod progress;
 mod release;
@@ -50,8 +51,10 @@ enum Task {
     Images(images::Args),
     /// Put all that a version consists of into one folder, with checksums
     Release(release::Args),
-    /// Write config/crd and the Rust types of foreign CRDs anew
+    /// Write config/crd, charts/isthmus-crds and the Rust types of foreign CRDs anew
     Crds,
+    /// Render config/ from the charts
+    Manifests(manifests::Args),
 }
 
 fn main() -> ExitCode {
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Task::Images(args) => images::make_images(&args),
         Task::Release(args) => release::make_release(&args),
         Task::Crds => crds::run_all(),
+        Task::Manifests(args) => manifests::run_all(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

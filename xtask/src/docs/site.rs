@@ -10,7 +10,8 @@ use super::{
     read,
 };
 
-const SETTINGS: &str = "docs/book.toml";
+/// mdBook's settings, and the style that they name; beside the pages there.
+const SETTINGS: [&str; 2] = ["book.toml", "site.css"];
 
 /// Lays out the source of the site in `target`, anew.
 pub(super) fn stage(pages: &Pages, target: &Path) -> Result<()> {
@@ -24,7 +25,10 @@ pub(super) fn stage(pages: &Pages, target: &Path) -> Result<()> {
     let summary = rooted(&read(&pages.root().join(SUMMARY))?);
     let path = source.join("SUMMARY.md");
     fs::write(&path, summary).with_context(|| format!("writing {}", path.display()))?;
-    copy(&pages.root().join(SETTINGS), &target.join("book.toml"))
+    for name in SETTINGS {
+        copy(&pages.root().join("docs").join(name), &target.join(name))?;
+    }
+    Ok(())
 }
 
 /// The table of contents with its links from the root of the checkout, where mdBook reads it.
@@ -61,8 +65,8 @@ mod tests {
     #[test]
     fn the_table_of_contents_leads_to_pages_from_the_root() {
         assert_eq!(
-            rooted("# Isthmus\n- [A](a.md)\n  - [R](../README.md)\n- [Draft]()\n"),
-            "# Isthmus\n- [A](docs/a.md)\n  - [R](README.md)\n- [Draft]()\n"
+            rooted("# Isthmus\n- [A](a.md)\n  - [R](../README.md)\n"),
+            "# Isthmus\n- [A](docs/a.md)\n  - [R](README.md)\n"
         );
     }
 }
