@@ -9,8 +9,11 @@ use crate::{
     tools, workspace,
 };
 
-/// Where our CRD stands.
-const OURS: &str = "config/crd/inference.networking.x-k8s.io_inferencepoolimports.yaml";
+/// Where our CRD stands: to be applied, and in its chart.
+const OURS: [&str; 2] = [
+    "config/crd/inference.networking.x-k8s.io_inferencepoolimports.yaml",
+    "charts/isthmus-crds/files/inference.networking.x-k8s.io_inferencepoolimports.yaml",
+];
 
 const GATEWAY_API: &str = "sigs.k8s.io/gateway-api";
 const INFERENCE_EXTENSION: &str = "sigs.k8s.io/gateway-api-inference-extension";
@@ -78,7 +81,10 @@ pub(crate) fn run_all() -> Result<()> {
         "--bin",
         "crds",
     ]))?;
-    write(&workspace::root().join(OURS), &yaml)
+    for path in OURS {
+        write(&workspace::root().join(path), &yaml)?;
+    }
+    Ok(())
 }
 
 fn generate(foreign: &Foreign, kopium: &Path) -> Result<()> {

@@ -8,6 +8,7 @@ mod command;
 mod crds;
 mod demo;
 mod lock;
+mod manifests;
 mod mutants;
 mod progress;
 mod signals;
@@ -41,8 +42,10 @@ enum Task {
     Soak(bench::SoakArgs),
     /// Break the code that decides, one place at a time, and show what no test notices
     Mutants(mutants::Args),
-    /// Write config/crd and the Rust types of foreign CRDs anew
+    /// Write config/crd, charts/isthmus-crds and the Rust types of foreign CRDs anew
     Crds,
+    /// Render config/ from the charts
+    Manifests(manifests::Args),
 }
 
 fn main() -> ExitCode {
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Task::Soak(args) => bench::run_soak(&args),
         Task::Mutants(args) => mutants::run_mutants(&args),
         Task::Crds => crds::run_all(),
+        Task::Manifests(args) => manifests::run_all(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

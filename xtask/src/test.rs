@@ -21,7 +21,7 @@ use crate::{
     bench,
     command::{cargo, run},
     demo::programs,
-    tools, workspace,
+    manifests, tools, workspace,
 };
 
 #[derive(Debug, clap::Args)]
@@ -205,6 +205,8 @@ impl Part {
             }
             Self::E2e => {
                 let (tools, helm) = (tools::ensure()?, tools::helm()?);
+                manifests::check()?;
+                session.tally.passed += 1;
                 // the `dev` profile: what the unit tests compiled serves again, which halves a run from nothing
                 run(&mut programs(&[]))?;
                 build(&["--package", "e2e"])?;

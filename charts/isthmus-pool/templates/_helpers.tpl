@@ -26,16 +26,19 @@ labels:
 {{ .root.Release.Name }}-{{ .component }}.{{ .root.Release.Namespace }}.svc
 {{- end -}}
 
-{{/* Image of a program of ours. Parameters: root, name. */}}
+{{/* Image of a program of ours. Parameters: root, image (its name and digest). */}}
 {{- define "isthmus-pool.image" -}}
-{{- with .root.Values.image -}}
-{{ .hub }}/{{ $.name }}:{{ .tag | default $.root.Chart.AppVersion }}
+{{- $common := .root.Values.image -}}
+{{- $name := printf "%s/%s" $common.hub .image.name -}}
+{{- if or $common.tag (not .image.digest) -}}
+{{- $name = printf "%s:%s" $name ($common.tag | default .root.Chart.AppVersion) -}}
 {{- end -}}
+{{ $name }}{{ with .image.digest }}@{{ . }}{{ end }}
 {{- end -}}
 
-{{/* Image of a program of others. Parameter: an image's hub, name and tag. */}}
+{{/* Image of a program of others. Parameter: an image's hub, name, tag and digest. */}}
 {{- define "isthmus-pool.foreignImage" -}}
-{{ .hub }}/{{ .name }}:{{ .tag }}
+{{ .hub }}/{{ .name }}:{{ .tag }}{{ with .digest }}@{{ . }}{{ end }}
 {{- end -}}
 
 {{/* Labels that the pool selects its pods by. */}}

@@ -20,7 +20,7 @@
 
 {{- define "isthmus-pool.validate.images" -}}
 {{- if not .Values.image.hub }}
-- image.hub is empty: name the registry and path that your nodes pull the images of Isthmus from; none are published yet
+- image.hub is empty: name the registry and path that your nodes pull the images of Isthmus from
 {{- end }}
 {{- end -}}
 

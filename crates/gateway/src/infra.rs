@@ -10,6 +10,7 @@ use crate::world::{Gateway, Key, Labels};
 
 pub(crate) mod bootstrap;
 pub(crate) mod parameters;
+mod resources;
 pub(crate) mod writer;
 
 use parameters::Parameters;
@@ -22,6 +23,9 @@ const CLASS_LABEL: &str = "gateway.networking.k8s.io/gateway-class-name";
 
 /// Where Envoys answer `/ready` and `/stats/prometheus`.
 const READY_PORT: u16 = 19_001;
+
+/// Fields of a container whose values are amounts of resources.
+const AMOUNTS: [&str; 2] = ["requests", "limits"];
 
 /// A label's longest value, and a Service's longest name.
 const LABEL_LIMIT: usize = 63;
@@ -183,10 +187,24 @@ fn deployment(gateway: &Gateway, parameters: &Parameters, settings: &InfraSettin
     if let Some(concurrency) = parameters.concurrency {
         args.extend(["--concurrency".to_owned(), concurrency.to_string()]);
     }
+    let Parameters {
+        image,
+        image_pull_policy,
+        image_pull_secrets,
+        replicas,
+        concurrency: _, // an argument, above
+        service_type: _,
+        load_balancer_class: _, // both of the Service
+        drain_seconds,
+        resources,
+        node_selector,
+        tolerations,
+        pod_security_context,
+    } = parameters;
     let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } });
     let envoy = json!({
         "name": "envoy",
-        "image": parameters.image.as_ref().unwrap_or(&settings.envoy_image),
+        "image": image.as_ref().unwrap_or(&settings.envoy_image),
         "args": args,
         "env": [
             field("POD_NAME", "metadata.name"),
@@ -200,31 +218,45 @@ fn deployment(gateway: &Gateway, parameters: &Parameters, settings: &InfraSettin
             "failureThreshold": 3,
         },
         // SIGTERM ends Envoy at once: it serves on while Services forget it.
-        "lifecycle": { "preStop": { "sleep": { "seconds": parameters.drain_seconds } } },
+        "lifecycle": { "preStop": { "sleep": { "seconds": drain_seconds } } },
+        "resources": resources,
         "securityContext": {
             "allowPrivilegeEscalation": false,
             "capabilities": { "drop": ["ALL"] },
             "readOnlyRootFilesystem": true,
-            "runAsNonRoot": true,
         },
     });
     let mut envoy = envoy;
-    if parameters.drain_seconds == 0
-        && let Some(object) = envoy.as_object_mut()
-    {
-        object.remove("lifecycle"); // the API wants at least a second
+    if let Some(object) = envoy.as_object_mut() {
+        if *drain_seconds == 0 {
+            object.remove("lifecycle"); // the API wants at least a second
+        }
+        if let Some(policy) = image_pull_policy {
+            object.insert("imagePullPolicy".into(), json!(policy));
+        }
     }
     let (key, selector) = (part_key(gateway), selector(gateway));
     json!({
         "spec": {
-            "replicas": parameters.replicas,
+            "replicas": replicas,
             "selector": { "matchLabels": selector },
             "template": {
                 "metadata": { "labels": labels(gateway), "annotations": gateway.annotations },
                 "spec": {
                     "serviceAccountName": key.name,
                     "automountServiceAccountToken": false,
-                    "terminationGracePeriodSeconds": parameters.drain_seconds + 10,
+                    "enableServiceLinks": false,
+                    "securityContext": pod_security_context,
+                    "imagePullSecrets": image_pull_secrets,
+                    "nodeSelector": node_selector,
+                    "tolerations": tolerations,
+                    "topologySpreadConstraints": [{
+                        "maxSkew": 1,
+                        "topologyKey": "kubernetes.io/hostname",
+                        "whenUnsatisfiable": "ScheduleAnyway",
+                        "labelSelector": { "matchLabels": selector },
+                    }],
+                    "terminationGracePeriodSeconds": drain_seconds + 10,
                     "containers": [envoy],
                 },
             },
@@ -244,6 +276,7 @@ fn service(gateway: &Gateway, parameters: &Parameters, binds: &BTreeMap<u16, u16
     json!({
         "spec": {
             "type": parameters.service_type.as_str(),
+            "loadBalancerClass": parameters.load_balancer_class,
             "selector": selector(gateway),
             "ports": ports.collect::<Vec<_>>(),
         },
@@ -255,9 +288,15 @@ pub(crate) fn is_applied(wanted: &Value, live: &Value) -> bool {
     match (wanted, live) {
         (Value::Object(wanted), Value::Object(live)) => wanted.iter().all(|(key, value)| {
             let there = live.get(key).unwrap_or(&Value::Null);
-            is_applied(value, there)
+            if AMOUNTS.contains(&&**key) {
+                are_same_amounts(value, there)
+            } else {
+                is_applied(value, there)
+            }
         }),
+        // what is empty the server leaves out
         (Value::Object(wanted), Value::Null) => wanted.is_empty(),
+        (Value::Array(wanted), Value::Null) => wanted.is_empty(),
         (Value::Array(wanted), Value::Array(live)) => {
             wanted.len() == live.len()
                 && wanted
@@ -267,6 +306,16 @@ pub(crate) fn is_applied(wanted: &Value, live: &Value) -> bool {
         }
         _ => wanted == live,
     }
+}
+
+/// Of each resource that is wanted.
+fn are_same_amounts(wanted: &Value, live: &Value) -> bool {
+    let mut wanted = wanted.as_object().into_iter().flatten();
+    wanted.all(|(resource, wanted)| {
+        let live = live.get(resource).and_then(Value::as_str);
+        let wanted = wanted.as_str().zip(live);
+        wanted.is_some_and(|(wanted, live)| resources::is_same_amount(wanted, live))
+    })
 }
 
 // === impl Part ===
@@ -329,11 +378,14 @@ mod tests {
 
     #[test]
     fn defaults_of_the_server_are_no_difference() {
-        let wanted = serde_json::json!({"a": {"b": 1}, "l": [{"x": 1}], "empty": {}});
+        let wanted = serde_json::json!({"a": {"b": 1}, "l": [{"x": 1}], "empty": {}, "none": []});
         let live = serde_json::json!({"a": {"b": 1, "c": 2}, "l": [{"x": 1, "y": 2}], "z": 0});
         assert!(is_applied(&wanted, &live));
         let scaled = serde_json::json!({"a": {"b": 2}, "l": [{"x": 1}]});
         assert!(!is_applied(&wanted, &scaled));
+        let amounts = |cpu: &str| serde_json::json!({"resources": {"requests": {"cpu": cpu}}});
+        assert!(is_applied(&amounts("1.5"), &amounts("1500m")));
+        assert!(!is_applied(&amounts("1.5"), &amounts("1600m")));
         let longer = serde_json::json!({"a": {"b": 1}, "l": [{"x": 1}, {"x": 2}]});
         assert!(!is_applied(&wanted, &longer));
     }

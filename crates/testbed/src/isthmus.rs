@@ -30,6 +30,8 @@ pub const NAMESPACE: &str = "isthmus-system";
 pub const POOL_NAMESPACE: &str = "llm";
 /// Name of the sample pool, of its import, and of the model it serves.
 pub const POOL: &str = "llama";
+/// Deployment of the sample pool's model servers.
+pub const MODEL_SERVERS: &str = "llama-worker";
 /// Secret of the kubeconfigs that the controller reads its members from.
 pub const MEMBERS_SECRET: &str = "isthmus-members";
 /// ServiceAccount of the controller, in each member.
@@ -273,7 +275,7 @@ pub async fn install_gateway(cluster: &Cluster) -> Result<(), TestbedError> {
 /// When the API server refuses, or they are not available in a minute.
 pub async fn install_pool(cluster: &Cluster) -> Result<(), TestbedError> {
     cluster.apply_yaml(POOL_MANIFEST).await?;
-    available(cluster, POOL_NAMESPACE, POOL).await?;
+    available(cluster, POOL_NAMESPACE, MODEL_SERVERS).await?;
     available(cluster, POOL_NAMESPACE, "llama-epp").await
 }
 

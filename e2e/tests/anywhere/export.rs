@@ -56,7 +56,6 @@ pub(crate) async fn an_export_appears_in_the_other_cluster_with_its_exact_status
                 "ports": [{"number": 9002, "name": "grpc-ext-proc", "protocol": "TCP", "appProtocol": "http2"}],
             }],
             "health": {"port": 9003},
-            "metrics": {"port": 9090},
             "failureMode": "FailClose",
         },
         "conditions": [

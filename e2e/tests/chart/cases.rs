@@ -1,4 +1,4 @@
-//! The sets of values in the chart's `tests`, and the manifests that they become.
+//! The sets of values in the charts' `tests`, and the manifests that they become.
 
 use std::path::PathBuf;
 
@@ -6,10 +6,12 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::helm::{Helm, chart};
+use crate::helm::{CHARTS, Chart, Helm};
 
 /// `NAME.values.yaml`, and beside it `NAME.golden.yaml`.
 pub(crate) struct Case {
+    pub(crate) chart: Chart,
+    /// With the chart's.
     pub(crate) name: String,
     pub(crate) values: PathBuf,
 }
@@ -18,13 +20,13 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn golden(&self) -> PathBuf {
-        self.values
-            .with_file_name(format!("{}.golden.yaml", self.name))
+        let file = self.values.to_string_lossy();
+        PathBuf::from(file.replace(".values.yaml", ".golden.yaml"))
     }
 
     pub(crate) fn render(&self, helm: &Helm) -> Result<String> {
         let values = self.values.to_string_lossy();
-        let rendered = helm.template(&["--values", &*values]);
+        let rendered = helm.template(self.chart, &["--values", &*values]);
         rendered.with_context(|| self.name.clone())
     }
 
@@ -33,16 +35,26 @@ impl Case {
     }
 }
 
-/// All of them, by name.
+/// Those of all charts.
 pub(crate) fn all() -> Result<Vec<Case>> {
-    let directory = chart().join("tests");
+    let mut cases = Vec::new();
+    for chart in CHARTS {
+        cases.extend(of(chart)?);
+    }
+    Ok(cases)
+}
+
+/// Those of one, by name.
+fn of(chart: Chart) -> Result<Vec<Case>> {
+    let directory = chart.path().join("tests");
     let mut cases = Vec::new();
     for entry in std::fs::read_dir(&directory)? {
         let values = entry?.path();
         let file = values.file_name().unwrap_or_default().to_string_lossy();
         if let Some(name) = file.strip_suffix(".values.yaml") {
             cases.push(Case {
-                name: name.to_owned(),
+                chart,
+                name: format!("{}/{name}", chart.name),
                 values: values.clone(),
             });
         }

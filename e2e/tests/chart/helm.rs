@@ -1,4 +1,4 @@
-//! The real helm, and the chart it is given.
+//! The real helm, and the charts it is given.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,32 +14,52 @@ const KUBERNETES: &str = "1.34.2";
 /// A release that is waited for, and helm's own work.
 const LIMIT: Duration = Duration::from_mins(3);
 
+/// A chart of ours, and the release of it that is rendered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chart {
+    pub(crate) name: &'static str,
+    release: &'static str,
+    namespace: &'static str,
+}
+
+pub(crate) const CRDS: Chart = Chart {
+    name: "isthmus-crds",
+    release: "isthmus-crds",
+    namespace: "isthmus-system",
+};
+pub(crate) const SYSTEM: Chart = Chart {
+    name: "isthmus",
+    release: "isthmus",
+    namespace: "isthmus-system",
+};
+pub(crate) const POOL: Chart = Chart {
+    name: "isthmus-pool",
+    release: "pool",
+    namespace: "llm",
+};
+pub(crate) const CHARTS: [Chart; 3] = [CRDS, SYSTEM, POOL];
+
 /// helm, with nothing of the user's.
 pub(crate) struct Helm {
     program: PathBuf,
     home: PathBuf,
 }
 
+// === impl Chart ===
+
+impl Chart {
+    pub(crate) fn path(self) -> PathBuf {
+        workspace().join("charts").join(self.name)
+    }
+}
+
 // === impl Helm ===
 
 impl Helm {
-    /// `HELM_BIN`, else on `PATH`, else in `target/tools`.
     pub(crate) fn find() -> Result<Self> {
-        let target = workspace().join("target");
-        let program = if let Some(program) = std::env::var_os("HELM_BIN") {
-            PathBuf::from(program)
-        } else {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            let mut places = std::env::split_paths(&path).chain([target.join("tools")]);
-            let found = places.find_map(|place| {
-                let file = place.join("helm");
-                file.is_file().then_some(file)
-            });
-            found.context("no helm: run `cargo xtask tools --only helm`")?
-        };
         Ok(Self {
-            program,
-            home: target.join("helm"),
+            program: e2e::helm::find()?,
+            home: workspace().join("target/helm"),
         })
     }
 
@@ -61,9 +81,9 @@ impl Helm {
         output.with_context(|| format!("running {}", self.program.display()))
     }
 
-    /// The manifests of a release `pool` in the namespace `llm` with these further arguments.
-    pub(crate) fn template(&self, arguments: &[&str]) -> Result<String> {
-        let output = self.try_template(arguments)?;
+    /// The manifests of the chart's release with these further arguments.
+    pub(crate) fn template(&self, chart: Chart, arguments: &[&str]) -> Result<String> {
+        let output = self.try_template(chart, arguments)?;
         let error = String::from_utf8_lossy(&output.stderr);
         ensure!(
             output.status.success(),
@@ -72,15 +92,15 @@ impl Helm {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    pub(crate) fn try_template(&self, arguments: &[&str]) -> Result<Output> {
-        let chart = chart();
-        let chart = chart.to_string_lossy();
+    pub(crate) fn try_template(&self, chart: Chart, arguments: &[&str]) -> Result<Output> {
+        let directory = chart.path();
+        let directory = directory.to_string_lossy();
         let begin = [
             "template",
-            "pool",
-            &*chart,
+            chart.release,
+            &*directory,
             "--namespace",
-            "llm",
+            chart.namespace,
             "--kube-version",
             KUBERNETES,
         ];
@@ -109,6 +129,7 @@ pub(crate) fn workspace() -> &'static Path {
     member.parent().unwrap_or(member)
 }
 
+/// Where the chart of a pool is.
 pub(crate) fn chart() -> PathBuf {
-    workspace().join("charts/isthmus-pool")
+    POOL.path()
 }

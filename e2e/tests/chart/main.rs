@@ -1,5 +1,5 @@
-//! The chart `charts/isthmus-pool`: its values and what it makes of them, by real helm; then releases of it on a cluster,
-//! installed, changed, taken back and removed.
+//! The charts: their values and what they make of them, by real helm; then releases of them on clusters, installed, changed,
+//! taken back and removed.
 #![cfg(test)]
 
 mod cases;
@@ -11,6 +11,7 @@ mod release;
 mod renders;
 mod rights;
 mod stand;
+mod system;
 mod values;
 
 use std::process::ExitCode;
@@ -31,9 +32,9 @@ macro_rules! offline {
 }
 
 const OFFLINE: &[Alone] = &offline![
-    values::the_readme_has_a_row_for_each_value,
+    values::each_readme_has_a_row_for_each_value,
     values::each_value_is_in_the_schema_and_has_a_default,
-    renders::the_chart_has_nothing_to_complain_of,
+    renders::helm_has_nothing_to_complain_of,
     renders::each_case_renders_as_it_is_kept,
     renders::each_pod_is_confined,
     renders::a_number_that_is_shared_is_the_same_everywhere,
@@ -45,9 +46,11 @@ const OFFLINE: &[Alone] = &offline![
 /// In order: the last one takes most time.
 const TESTS: &[Test<Stand>] = &tests![
     release::an_api_server_takes_each_case,
+    system::a_crd_of_a_newer_bundle_is_left_as_it_is,
     rights::the_endpoint_picker_has_the_rights_that_it_uses_and_no_other,
     rights::the_router_has_the_rights_that_it_uses_and_no_other,
     dynamo::ids_reach_a_worker_by_key_and_the_router_chooses_it,
+    system::a_pool_is_reached_from_another_cluster_and_outlives_the_release_there,
     release::a_release_is_installed_upgraded_rolled_back_and_uninstalled,
 ];
 

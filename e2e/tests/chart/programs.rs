@@ -26,7 +26,7 @@ pub(crate) fn each_flag_and_variable_is_known_to_its_program(helm: &Helm) -> Res
                 let Some((_, program)) = image.split_once(HUB) else {
                     continue;
                 };
-                let program = program.split(':').next().unwrap_or_default();
+                let program = program.split([':', '@']).next().unwrap_or_default();
                 let at = format!("{}: {program}", case.name);
                 let arguments = container["args"].as_array().into_iter().flatten();
                 let output = Command::new(directory.join(program))
@@ -54,6 +54,8 @@ pub(crate) fn each_flag_and_variable_is_known_to_its_program(helm: &Helm) -> Res
     }
     let wanted = [
         "epp",
+        "gateway",
+        "mci-controller",
         "metadata-center",
         "model-server-sim",
         "processor",

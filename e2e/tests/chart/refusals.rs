@@ -1,8 +1,8 @@
-//! Values that the chart refuses.
+//! Values that the charts refuse.
 
 use anyhow::{Result, ensure};
 
-use crate::helm::Helm;
+use crate::helm::{Helm, POOL, SYSTEM};
 
 /// Simulated workers, so that there is nothing else to refuse.
 const SIM: &str = "image.hub=example.com/isthmus,worker.kind=sim,worker.model=llama";
@@ -183,6 +183,22 @@ const COMBINATIONS: &[(&[&str], &str)] = &[
     ),
 ];
 
+/// The same of the chart of the controller and the gateway, with nothing besides.
+const SYSTEM_COMBINATIONS: &[(&[&str], &str)] = &[
+    (
+        &["gateway.enabled=false,member.enabled=false"],
+        "controller.enabled, gateway.enabled and member.enabled are all false",
+    ),
+    (
+        &["controller.enabled=true,controller.selfName=west,member.enabled=false"],
+        "controller.selfName is west",
+    ),
+    (
+        &["gateway.gatewayClass.create=false,gateway.gatewayClass.parameters.replicas=1"],
+        "gateway.gatewayClass.parameters belong to the GatewayClass",
+    ),
+];
+
 /// What is set, and where helm then says that the fault is.
 const KINDS: &[(&str, &str)] = &[
     ("processor.enabeld=true", "at '/processor'"),
@@ -213,23 +229,45 @@ const KINDS: &[(&str, &str)] = &[
     ),
     ("provider.name=gke", "at '/provider/name'"),
     ("image.tag=a/b", "at '/image/tag'"),
+    ("router.image.digest=sha256:12", "at '/router/image/digest'"),
+];
+const SYSTEM_KINDS: &[(&str, &str)] = &[
+    (
+        "controler.enabled=true",
+        "additional properties 'controler'",
+    ),
+    ("clusterName=West", "at '/clusterName'"),
+    ("controller.image.digest=1", "at '/controller/image/digest'"),
+    (
+        "gateway.gatewayClass.parameters.replica=1",
+        "at '/gateway/gatewayClass/parameters'",
+    ),
+    (
+        "gateway.gatewayClass.parameters.serviceType=Headless",
+        "at '/gateway/gatewayClass/parameters/serviceType'",
+    ),
 ];
 
 pub(crate) fn combinations_that_cannot_work_are_refused_with_their_reason(
     helm: &Helm,
 ) -> Result<()> {
-    for (sets, reason) in COMBINATIONS {
-        let sets = [SIM].iter().chain(*sets).flat_map(|&set| ["--set", set]);
-        let output = helm.try_template(&sets.collect::<Vec<_>>())?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(!output.status.success(), "not refused: {reason}");
-        // one fault, one reason
-        let reasons = said.lines().filter_map(|line| line.strip_prefix("- "));
-        let reasons: Vec<&str> = reasons.collect();
-        let [only] = &*reasons else {
-            anyhow::bail!("{reason}: {said}");
-        };
-        ensure!(only.starts_with(reason), "{reason}: {said}");
+    for (chart, always, combinations) in [
+        (POOL, &[SIM][..], COMBINATIONS),
+        (SYSTEM, &[], SYSTEM_COMBINATIONS),
+    ] {
+        for (sets, reason) in combinations {
+            let sets = always.iter().chain(*sets).flat_map(|&set| ["--set", set]);
+            let output = helm.try_template(chart, &sets.collect::<Vec<_>>())?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            ensure!(!output.status.success(), "not refused: {reason}");
+            // one fault, one reason
+            let reasons = said.lines().filter_map(|line| line.strip_prefix("- "));
+            let reasons: Vec<&str> = reasons.collect();
+            let [only] = &*reasons else {
+                anyhow::bail!("{reason}: {said}");
+            };
+            ensure!(only.starts_with(reason), "{reason}: {said}");
+        }
     }
     let long = "a".repeat(48);
     let chart = crate::helm::chart();
@@ -240,10 +278,13 @@ pub(crate) fn combinations_that_cannot_work_are_refused_with_their_reason(
         "{said}"
     );
     // all at once, so that they are mended at once
-    let output = helm.try_template(&[
-        "--set",
-        "router.enabled=true,metadataCenter.enabled=true,metadataCenter.host=a",
-    ])?;
+    let output = helm.try_template(
+        POOL,
+        &[
+            "--set",
+            "image.hub=,router.enabled=true,metadataCenter.enabled=true,metadataCenter.host=a",
+        ],
+    )?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(
         said.lines().filter(|line| line.starts_with("- ")).count() == 4,
@@ -253,11 +294,16 @@ pub(crate) fn combinations_that_cannot_work_are_refused_with_their_reason(
 }
 
 pub(crate) fn values_of_another_kind_are_refused_by_the_schema(helm: &Helm) -> Result<()> {
-    for (set, place) in KINDS {
-        let output = helm.try_template(&["--set", SIM, "--set", set])?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(!output.status.success(), "not refused: {set}");
-        ensure!(said.contains(place), "{set}: {said}");
+    for (chart, always, kinds) in [
+        (POOL, &["--set", SIM][..], KINDS),
+        (SYSTEM, &[], SYSTEM_KINDS),
+    ] {
+        for (set, place) in kinds {
+            let output = helm.try_template(chart, &[always, &["--set", set]].concat())?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            ensure!(!output.status.success(), "not refused: {set}");
+            ensure!(said.contains(place), "{set}: {said}");
+        }
     }
     Ok(())
 }

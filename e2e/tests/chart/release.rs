@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::Value;
-use testbed::{Answer, Requests, eventually};
+use testbed::{Answer, Cluster, Requests, eventually};
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
@@ -88,7 +88,7 @@ pub(crate) async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled(
 
     let install = [&["install", "pool", chart, "--values", &values][..], &wait].concat();
     let said = helm.run(cluster, &install).await?;
-    let address = follow_notes(stand, &said, "").await?;
+    let address = follow_notes(stand, &stand.cluster, &said, "").await?;
     ensure!(
         stand.gateway == format!("http://{address}"),
         "{address}, not {}",
@@ -170,7 +170,7 @@ pub(crate) async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled(
 }
 
 /// What is changed while requests come costs none of them.
-async fn asking_meanwhile(
+pub(crate) async fn asking_meanwhile(
     requests: &Requests,
     change: impl Future<Output = Result<String>>,
 ) -> Result<()> {
@@ -205,7 +205,12 @@ pub(crate) async fn answered(requests: &Requests) -> Result<Answer> {
 
 /// Runs the commands of the notes, as they stand there, but for the request: it needs a client of HTTP, and these tests have
 /// one. Only those about `whom`. Returns the address that the request would go to.
-pub(crate) async fn follow_notes(stand: &Stand, said: &str, whom: &str) -> Result<String> {
+pub(crate) async fn follow_notes(
+    stand: &Stand,
+    cluster: &Cluster,
+    said: &str,
+    whom: &str,
+) -> Result<String> {
     let (_, notes) = said.split_once("NOTES:").context("no notes")?;
     let lines = notes.lines().filter_map(|line| line.strip_prefix("  "));
     let commands = lines.filter(|line| {
@@ -219,7 +224,7 @@ pub(crate) async fn follow_notes(stand: &Stand, said: &str, whom: &str) -> Resul
     let path = std::env::join_paths(kubectl.into_iter().chain(std::env::split_paths(&path)))?;
     let mut bash = Command::new("bash");
     bash.args(["-eEuo", "pipefail", "-c", &script])
-        .env("KUBECONFIG", stand.cluster.kubeconfig_path())
+        .env("KUBECONFIG", cluster.kubeconfig_path())
         .env("PATH", path)
         .kill_on_drop(true);
     let output = tokio::time::timeout(SOON, bash.output()).await??;

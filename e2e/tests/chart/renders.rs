@@ -1,19 +1,19 @@
-//! What the chart makes of values that work.
+//! What the charts make of values that work.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::{
     cases::{self, called, containers},
-    helm::{Helm, chart},
+    helm::{Helm, POOL},
 };
 
 const AGAIN: &str = "UPDATE_DOCS=1 cargo test -p e2e --test chart -- renders::";
 
-pub(crate) fn the_chart_has_nothing_to_complain_of(helm: &Helm) -> Result<()> {
-    let chart = chart();
+pub(crate) fn helm_has_nothing_to_complain_of(helm: &Helm) -> Result<()> {
     for case in cases::all()? {
         let values = case.values.to_string_lossy();
+        let chart = case.chart.path();
         let chart = chart.to_string_lossy();
         let output = helm.try_offline(&["lint", "--strict", &*chart, "--values", &*values])?;
         let said = String::from_utf8_lossy(&output.stdout);
@@ -48,7 +48,12 @@ pub(crate) fn each_case_renders_as_it_is_kept(helm: &Helm) -> Result<()> {
 /// What Pod Security admission does not ask for at its strictest level, and what every pod has.
 pub(crate) fn each_pod_is_confined(helm: &Helm) -> Result<()> {
     // who calls the API server
-    const WITH_TOKEN: [&str; 2] = ["pool-epp", "pool-router"];
+    const WITH_TOKEN: [&str; 4] = [
+        "isthmus-gateway",
+        "isthmus-mci-controller",
+        "pool-epp",
+        "pool-router",
+    ];
     for case in cases::all()? {
         for object in case.objects(helm)? {
             let pod = &object["spec"]["template"]["spec"];
@@ -115,7 +120,7 @@ pub(crate) fn a_number_that_is_shared_is_the_same_everywhere(helm: &Helm) -> Res
             "tokenCache.url=redis://cache:6379",
         ];
         let sets: Vec<&str> = sets.iter().flat_map(|&set| ["--set", set]).collect();
-        cases::documents(&helm.template(&sets)?)
+        cases::documents(&helm.template(POOL, &sets)?)
     };
     let arguments = |objects: &[Value], name: &str| -> Result<Vec<String>> {
         let mut objects = objects.iter();

@@ -67,7 +67,7 @@ async fn has_the_rights_that_it_uses(
     // one of two is ready, which helm would wait for in vain
     let said = helm.run(cluster, &arguments).await?;
     let outcome = async {
-        follow_notes(stand, &said, &account).await?;
+        follow_notes(stand, cluster, &said, &account).await?;
         are_those_that_it_uses(stand, &account, more).await
     }
     .await;

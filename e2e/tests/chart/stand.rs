@@ -1,13 +1,16 @@
-//! A cluster with a Gateway and nothing of the chart yet.
+//! A cluster with the chart of the gateway and a Gateway, and another one with nothing but the CRDs.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use e2e::programs::Programs;
 use serde_json::json;
-use testbed::{Cluster, Inside, Testbed, isthmus};
+use testbed::{Cluster, Inside, Manifests, Testbed, isthmus};
 
-use crate::helm::Helm;
+use crate::{
+    helm::{CRDS, Helm, SYSTEM},
+    system::helm_on,
+};
 
 /// Kinds that the endpoint picker watches where they are there.
 const OPTIONAL_KINDS: &str = include_str!("../suite/objects/crds.yaml");
@@ -23,6 +26,24 @@ const OPTIONAL_KINDS_OF_THE_OTHER_GROUP: [(&str, &str, &str); 2] = [
 
 /// Where no pod is let in that Pod Security admission would not let in at its strictest level.
 const NAMESPACES: &str = "
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: isthmus-system
+  labels: {pod-security.kubernetes.io/enforce: restricted, pod-security.kubernetes.io/warn: restricted}
+---
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: gateways
+  labels: {pod-security.kubernetes.io/enforce: restricted}
+---
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: shared
+  labels: {pod-security.kubernetes.io/enforce: restricted}
+---
 apiVersion: v1
 kind: Namespace
 metadata:
@@ -50,10 +71,6 @@ spec:
   gatewayClassName: isthmus
   listeners:
   - {name: http, protocol: HTTP, port: 80, allowedRoutes: {namespaces: {from: All}}}
----
-apiVersion: v1
-kind: Namespace
-metadata: {name: gateways}
 ";
 
 /// Several steps of several programs on a busy machine.
@@ -61,7 +78,10 @@ pub(crate) const SOON: Duration = Duration::from_mins(1);
 
 pub(crate) struct Stand {
     pub(crate) testbed: Testbed,
+    /// A member with a gateway.
     pub(crate) cluster: Cluster,
+    /// Nothing is installed there but the CRDs.
+    pub(crate) home: Cluster,
     pub(crate) helm: Helm,
     /// URL of the Gateway.
     pub(crate) gateway: String,
@@ -72,26 +92,39 @@ pub(crate) struct Stand {
 impl Programs for Stand {
     async fn start(inside: &Inside) -> Result<Self> {
         let helm = Helm::find()?;
-        let testbed = isthmus::with_programs(Testbed::builder(inside))?
+        let manifests = Manifests::find().await?;
+        let mut builder = isthmus::with_programs(Testbed::builder(inside))?
             .image("valkey/valkey", redis_server::find()?)
             .cluster("east")
-            .start(|_| {})
-            .await?;
+            .cluster("west")
+            .without_definitions()
+            .manifest(manifests.inference_pool);
+        for definition in manifests.gateway_api {
+            builder = builder.manifest(definition);
+        }
+        let testbed = builder.start(|_| {}).await?;
         let cluster = testbed.cluster("east")?.clone();
         cluster.apply_yaml(OPTIONAL_KINDS).await?;
         for (group, kind, plural) in OPTIONAL_KINDS_OF_THE_OTHER_GROUP {
             cluster.apply_yaml(&definition(group, kind, plural)).await?;
         }
-        cluster.apply_yaml(NAMESPACES).await?;
-        isthmus::install_gateway(&cluster).await?;
-        cluster.apply_yaml(GATEWAY).await?;
-        let gateway = isthmus::gateway_url(&cluster, "gateways", "inference-gateway").await;
-        Ok(Self {
-            gateway: gateway.context("the Gateway")?,
+        let mut stand = Self {
+            home: testbed.cluster("west")?.clone(),
+            gateway: String::new(),
             testbed,
             cluster,
             helm,
-        })
+        };
+        for cluster in [&stand.cluster, &stand.home] {
+            cluster.apply_yaml(NAMESPACES).await?;
+            helm_on(&stand, cluster, CRDS, "install", &[]).await?;
+        }
+        let values = ["--set", "clusterName=east"];
+        helm_on(&stand, &stand.cluster, SYSTEM, "install", &values).await?;
+        stand.cluster.apply_yaml(GATEWAY).await?;
+        let gateway = isthmus::gateway_url(&stand.cluster, "gateways", "inference-gateway").await;
+        stand.gateway = gateway.context("the Gateway")?;
+        Ok(stand)
     }
 
     async fn stop(self) {

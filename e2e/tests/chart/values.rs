@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value};
 
-use crate::helm::{Helm, chart};
+use crate::helm::{CHARTS, Chart, Helm};
 
 const AGAIN: &str = "UPDATE_DOCS=1 cargo test -p e2e --test chart -- values::";
 
@@ -19,8 +19,12 @@ struct Described {
     text: String,
 }
 
-pub(crate) fn the_readme_has_a_row_for_each_value(_: &Helm) -> Result<()> {
-    let described = read(&std::fs::read_to_string(chart().join("values.yaml"))?)?;
+pub(crate) fn each_readme_has_a_row_for_each_value(_: &Helm) -> Result<()> {
+    CHARTS.into_iter().try_for_each(check_readme)
+}
+
+fn check_readme(chart: Chart) -> Result<()> {
+    let described = described(chart)?;
     let mut table = String::from("| value | default | |\n|---|---|---|\n");
     for Described {
         path,
@@ -37,16 +41,19 @@ pub(crate) fn the_readme_has_a_row_for_each_value(_: &Helm) -> Result<()> {
             cell(&text)
         )?;
     }
-    process::docs::check_part(&chart().join("README.md"), "values", &table, AGAIN)
+    process::docs::check_part(&chart.path().join("README.md"), "values", &table, AGAIN)
         .map_err(anyhow::Error::msg)
 }
 
 /// Both ways: helm itself refuses a default that the schema does not have.
 pub(crate) fn each_value_is_in_the_schema_and_has_a_default(_: &Helm) -> Result<()> {
-    let described = read(&std::fs::read_to_string(chart().join("values.yaml"))?)?;
-    let schema: Value = serde_json::from_str(&std::fs::read_to_string(
-        chart().join("values.schema.json"),
-    )?)?;
+    CHARTS.into_iter().try_for_each(check_schema)
+}
+
+fn check_schema(chart: Chart) -> Result<()> {
+    let described = described(chart)?;
+    let schema = std::fs::read_to_string(chart.path().join("values.schema.json"))?;
+    let schema: Value = serde_json::from_str(&schema)?;
     let mut in_schema = BTreeSet::new();
     paths(&schema, "", &mut in_schema);
     // helm's own, for charts of charts
@@ -61,11 +68,17 @@ pub(crate) fn each_value_is_in_the_schema_and_has_a_default(_: &Helm) -> Result<
     for value in &described {
         ensure!(
             in_schema.contains(&value.path),
-            "{} is not in the schema",
+            "{}: {} is not in the schema",
+            chart.name,
             value.path
         );
     }
     Ok(())
+}
+
+fn described(chart: Chart) -> Result<Vec<Described>> {
+    let values = std::fs::read_to_string(chart.path().join("values.yaml"))?;
+    read(&values).context(chart.name)
 }
 
 /// The ends of the tree of objects whose fields are fixed.

@@ -15,8 +15,8 @@ use testbed::{Inside, Manifests, Testbed, isthmus};
 use tokio::process::Command;
 
 const PAGE: &str = include_str!("../../../docs/installation.md");
-const NAME: &str = "the_page_installs_upgrades_and_uninstalls_the_controller";
-/// All waits of the page are shorter, and there are six of them.
+const NAME: &str = "the_page_installs_upgrades_and_uninstalls_by_helm_and_by_hand";
+/// All waits of the page are shorter.
 const LIMIT: Duration = Duration::from_mins(6);
 
 fn main() -> ExitCode {
@@ -70,13 +70,18 @@ async fn follow(testbed: &Testbed) -> Result<()> {
     }
     let kubectl = testbed.tools().kubectl.parent().map(Path::to_owned);
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let path: OsString =
-        std::env::join_paths(kubectl.into_iter().chain(std::env::split_paths(&path)))?;
+    let helm = e2e::helm::find()?.parent().map(Path::to_owned);
+    let ours = kubectl.into_iter().chain(helm);
+    let path: OsString = std::env::join_paths(ours.chain(std::env::split_paths(&path)))?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     let mut bash = Command::new("bash");
     bash.args(["-eEuo", "pipefail", "-c", &script()])
         .env("KUBECONFIG", std::env::join_paths(kubeconfigs)?)
         .env("PATH", path)
+        .envs(["CACHE", "CONFIG", "DATA"].map(|home| {
+            let directory = testbed.logs_dir().join("helm").join(home);
+            (format!("HELM_{home}_HOME"), directory)
+        }))
         .current_dir(root.context("the workspace")?)
         .stdin(std::process::Stdio::null())
         .kill_on_drop(true);

@@ -69,7 +69,12 @@ pub(crate) async fn no_request_fails_once_a_killed_model_server_is_unready(
     )
     .await?;
     environment.answered(100).await?;
-    isthmus::available(&environment.east, isthmus::POOL_NAMESPACE, isthmus::POOL).await?;
+    isthmus::available(
+        &environment.east,
+        isthmus::POOL_NAMESPACE,
+        isthmus::MODEL_SERVERS,
+    )
+    .await?;
     let after = restarts().await.map_err(anyhow::Error::msg)?;
     ensure!(after > before, "{victim} was never killed");
     Ok(())

@@ -219,7 +219,7 @@ async fn probe_servers(environment: &Environment, cluster: &Cluster, seconds: u3
     let patch = json!({"spec": {"template": {"spec": {"containers": [
         {"name": "model-server", "readinessProbe": {"timeoutSeconds": seconds}},
     ]}}}});
-    let deployment = format!("deployment/{}", isthmus::POOL);
+    let deployment = format!("deployment/{}", isthmus::MODEL_SERVERS);
     let patch = patch.to_string();
     let command = [
         "patch",
@@ -230,7 +230,7 @@ async fn probe_servers(environment: &Environment, cluster: &Cluster, seconds: u3
         &patch,
     ];
     cluster.kubectl(&command).await?;
-    isthmus::available(cluster, isthmus::POOL_NAMESPACE, isthmus::POOL).await?;
+    isthmus::available(cluster, isthmus::POOL_NAMESPACE, isthmus::MODEL_SERVERS).await?;
     eventually("only the new model servers are left", SOON, async || {
         let pods = environment.pods_of(cluster, isthmus::POOL_NAMESPACE, MODEL_SERVERS);
         match pods.await? {

@@ -1,21 +1,34 @@
-//! `parameters.yaml` of the ConfigMap that a Gateway or its class names.
+//! `parameters.yaml` of the ConfigMap that a Gateway or its class names; `docs/gateway-parameters.md` describes it.
 
-use serde::Deserialize;
+use k8s_openapi::api::core::v1::{
+    LocalObjectReference, PodSecurityContext, SeccompProfile, Toleration,
+};
+use serde::{Deserialize, Serialize};
 
-use crate::world::{Gateway, GatewayClass, Key, ParametersRef, World};
+use super::resources::Resources;
+use crate::world::{Gateway, GatewayClass, Key, Labels, ParametersRef, World};
 
 /// The key of the ConfigMap.
 pub(crate) const FILE: &str = "parameters.yaml";
+/// The usual number of a user without rights, as in distroless images.
+const USER: i64 = 65_532;
 
 /// As written; what is absent comes from the class, then from the defaults.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct RawParameters {
     image: Option<String>,
+    image_pull_policy: Option<PullPolicy>,
+    image_pull_secrets: Option<Vec<LocalObjectReference>>,
     replicas: Option<i32>,
     concurrency: Option<u32>,
     service_type: Option<ServiceType>,
+    load_balancer_class: Option<String>,
     drain_seconds: Option<u32>,
+    resources: Option<Resources>,
+    node_selector: Option<Labels>,
+    tolerations: Option<Vec<Toleration>>,
+    pod_security_context: Option<PodSecurityContext>,
 }
 
 /// How the Service of a Gateway is reached.
@@ -26,17 +39,35 @@ pub(crate) enum ServiceType {
     ClusterIP,
 }
 
+/// When nodes pull an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) enum PullPolicy {
+    Always,
+    IfNotPresent,
+    Never,
+}
+
 /// How a Gateway's Envoys run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Parameters {
     /// `None`: `--envoy-image`.
     pub(crate) image: Option<String>,
+    /// `None`: as Kubernetes does with this image's tag.
+    pub(crate) image_pull_policy: Option<PullPolicy>,
+    /// In the Gateway's namespace.
+    pub(crate) image_pull_secrets: Vec<LocalObjectReference>,
     pub(crate) replicas: i32,
     /// Worker threads; `None`: one per CPU.
     pub(crate) concurrency: Option<u32>,
     pub(crate) service_type: ServiceType,
+    pub(crate) load_balancer_class: Option<String>,
     /// How long a stopped Envoy serves on, while Services forget it.
     pub(crate) drain_seconds: u32,
+    pub(crate) resources: Resources,
+    pub(crate) node_selector: Labels,
+    pub(crate) tolerations: Vec<Toleration>,
+    /// Who the Envoys run as.
+    pub(crate) pod_security_context: PodSecurityContext,
 }
 
 /// The Gateway's own parameters over its class's, over the defaults.
@@ -131,10 +162,17 @@ fn read(
 fn check(raw: RawParameters) -> Result<Parameters, String> {
     let RawParameters {
         image,
+        image_pull_policy,
+        image_pull_secrets,
         replicas,
         concurrency,
         service_type,
+        load_balancer_class,
         drain_seconds,
+        resources,
+        node_selector,
+        tolerations,
+        pod_security_context,
     } = raw;
     let replicas = replicas.unwrap_or(2);
     if !(0..=1000).contains(&replicas) {
@@ -149,13 +187,43 @@ fn check(raw: RawParameters) -> Result<Parameters, String> {
             "drainSeconds is {drain_seconds}: expected 0 to 3600"
         ));
     }
+    let service_type = service_type.unwrap_or(ServiceType::LoadBalancer);
+    if load_balancer_class.is_some() && service_type != ServiceType::LoadBalancer {
+        let service_type = service_type.as_str();
+        return Err(format!(
+            "loadBalancerClass is for the serviceType LoadBalancer: it is {service_type}"
+        ));
+    }
     Ok(Parameters {
         image,
+        image_pull_policy,
+        image_pull_secrets: image_pull_secrets.unwrap_or_default(),
         replicas,
         concurrency,
-        service_type: service_type.unwrap_or(ServiceType::LoadBalancer),
+        service_type,
+        load_balancer_class,
         drain_seconds,
+        resources: resources.unwrap_or_default(),
+        node_selector: node_selector.unwrap_or_default(),
+        tolerations: tolerations.unwrap_or_default(),
+        pod_security_context: pod_security_context.unwrap_or_else(unprivileged),
     })
+}
+
+/// What Pod Security admission asks for at its strictest level. The user is a number: a node cannot tell from a name that it
+/// is not root.
+fn unprivileged() -> PodSecurityContext {
+    let seccomp = SeccompProfile {
+        type_: "RuntimeDefault".to_owned(),
+        ..SeccompProfile::default()
+    };
+    PodSecurityContext {
+        run_as_non_root: Some(true),
+        run_as_user: Some(USER),
+        run_as_group: Some(USER),
+        seccomp_profile: Some(seccomp),
+        ..PodSecurityContext::default()
+    }
 }
 
 // === impl RawParameters ===
@@ -164,10 +232,17 @@ impl RawParameters {
     fn over(self, below: Self) -> Self {
         Self {
             image: self.image.or(below.image),
+            image_pull_policy: self.image_pull_policy.or(below.image_pull_policy),
+            image_pull_secrets: self.image_pull_secrets.or(below.image_pull_secrets),
             replicas: self.replicas.or(below.replicas),
             concurrency: self.concurrency.or(below.concurrency),
             service_type: self.service_type.or(below.service_type),
+            load_balancer_class: self.load_balancer_class.or(below.load_balancer_class),
             drain_seconds: self.drain_seconds.or(below.drain_seconds),
+            resources: self.resources.or(below.resources),
+            node_selector: self.node_selector.or(below.node_selector),
+            tolerations: self.tolerations.or(below.tolerations),
+            pod_security_context: self.pod_security_context.or(below.pod_security_context),
         }
     }
 }
@@ -230,10 +305,38 @@ mod tests {
     fn missing_map_unknown_field_and_bad_value_are_named() {
         let (world, gateway) = mk_world("{}", None);
         assert!(of_gateway(&world, &gateway).unwrap_err().contains("ns/own"));
-        for (text, part) in [("replica: 1", "replica"), ("replicas: -1", "0 to 1000")] {
+        for (text, part) in [
+            ("replica: 1", "replica"),
+            ("replicas: -1", "0 to 1000"),
+            ("serviceType: Headless", "Headless"),
+            (
+                "serviceType: ClusterIP\nloadBalancerClass: example.com/internal",
+                "it is ClusterIP",
+            ),
+        ] {
             let (world, gateway) = mk_world("{}", Some(text));
             let error = of_gateway(&world, &gateway).unwrap_err();
             assert!(error.contains(part), "{error}");
         }
+    }
+
+    /// In the page that describes them, and in what the chart lets through.
+    #[test]
+    fn each_key_is_described_and_a_value_of_the_chart() {
+        let error = serde_yaml::from_str::<RawParameters>("x: 1").unwrap_err();
+        let error = error.to_string();
+        let (_, expected) = error.split_once("expected one of").unwrap();
+        let mut keys: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+        let page = include_str!("../../../../docs/gateway-parameters.md");
+        let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+        let mut described: Vec<&str> = rows.filter_map(|row| row.split('`').next()).collect();
+        let schema = include_str!("../../../../charts/isthmus/values.schema.json");
+        let schema: serde_json::Value = serde_json::from_str(schema).unwrap();
+        let of_chart = schema["$defs"]["parameters"]["properties"].as_object();
+        let mut of_chart: Vec<&str> = of_chart.unwrap().keys().map(String::as_str).collect();
+        keys.sort_unstable();
+        described.sort_unstable();
+        of_chart.sort_unstable();
+        assert_eq!((&described, &of_chart), (&keys, &keys));
     }
 }

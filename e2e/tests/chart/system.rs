@@ -1,0 +1,267 @@
+//! Isthmus in two clusters by its charts alone: with the rights that they give and no others, and where no pod is let in that
+//! Pod Security admission would not let in at its strictest level.
+
+use std::io::Write as _;
+
+use anyhow::{Result, bail, ensure};
+use crd::InferencePoolImport;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::Api;
+use serde_json::json;
+use testbed::{Cluster, Requests, eventually, isthmus};
+
+use crate::{
+    helm::{CRDS, Chart, POOL, SYSTEM},
+    release::{answered, asking_meanwhile, follow_notes},
+    stand::{SOON, Stand},
+};
+
+const NAMESPACE: &str = "shared";
+const CRD: &str = "inferencepoolimports.inference.networking.x-k8s.io";
+
+/// The cluster of the controller, which is a member itself. Its Envoys end soon, so that nobody waits for them.
+const HOME: &str = "clusterName=west,controller.enabled=true,controller.selfName=west,\
+    gateway.gatewayClass.parameters.drainSeconds=4";
+/// The controller, the gateway and the Envoys that it makes are all replaced.
+const CHANGE: &str =
+    "logLevel=debug,controller.replicas=2,gateway.gatewayClass.parameters.concurrency=1";
+
+const EXPORTED: &str = "
+inferencePool: {export: {enabled: true}}
+inferenceExtension: {service: {type: LoadBalancer}}
+worker: {kind: sim, replicas: 2, model: llama}
+";
+
+const ROUTE: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: inference, namespace: shared}
+spec:
+  gatewayClassName: isthmus
+  listeners: [{name: http, protocol: HTTP, port: 80}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: llama, namespace: shared}
+spec:
+  parentRefs: [{name: inference}]
+  rules:
+  - backendRefs: [{group: inference.networking.x-k8s.io, kind: InferencePoolImport, name: pool}]
+";
+
+pub(crate) async fn a_pool_is_reached_from_another_cluster_and_outlives_the_release_there(
+    stand: &Stand,
+) -> Result<()> {
+    let (helm, east, west) = (&stand.helm, &stand.cluster, &stand.home);
+    let said = helm_on(stand, west, SYSTEM, "install", &["--set", HOME]).await?;
+    follow_notes(stand, west, &said, "rollout").await?;
+    join(stand).await?;
+
+    let mut values = tempfile::NamedTempFile::new()?;
+    values.write_all(EXPORTED.as_bytes())?;
+    let values = values.path().to_string_lossy().into_owned();
+    let pool = POOL.path();
+    let pool = [
+        "install",
+        "pool",
+        &*pool.to_string_lossy(),
+        "--values",
+        &values,
+        "--namespace",
+        NAMESPACE,
+        "--wait",
+        "--timeout",
+        "2m",
+    ];
+    helm.run(east, &pool).await?;
+    west.apply_yaml(ROUTE).await?;
+    let requests = Requests::new(isthmus::gateway_url(west, NAMESPACE, "inference").await?);
+    eventually("a request reaches the pool in east", SOON, async || {
+        let answer = answered(&requests).await;
+        answer.map(drop).map_err(|error| format!("{error:#}"))
+    })
+    .await?;
+
+    let upgrade = async {
+        let change = ["--reset-then-reuse-values", "--set", CHANGE];
+        let said = helm_on(stand, west, SYSTEM, "upgrade", &change).await?;
+        envoys_run_with(west, Some("1")).await?;
+        Ok(said)
+    };
+    asking_meanwhile(&requests, upgrade).await?;
+    ensure!(controllers(west).await? == Some(2));
+
+    // what cannot be changes nothing
+    let refused = ["--reset-then-reuse-values", "--set", "member.enabled=false"];
+    let Err(error) = helm_on(stand, west, SYSTEM, "upgrade", &refused).await else {
+        bail!("controller.selfName without the rights of a member was not refused");
+    };
+    ensure!(
+        error.to_string().contains("controller.selfName is west"),
+        "{error:#}"
+    );
+    ensure!(controllers(west).await? == Some(2));
+
+    let back = async {
+        let rollback = [
+            "rollback",
+            "isthmus",
+            "1",
+            "--namespace",
+            isthmus::NAMESPACE,
+            "--wait",
+        ];
+        let said = helm.run(west, &rollback).await?;
+        envoys_run_with(west, None).await?;
+        Ok(said)
+    };
+    asking_meanwhile(&requests, back).await?;
+    ensure!(controllers(west).await? == Some(1));
+
+    for chart in [SYSTEM, CRDS] {
+        let uninstall = [
+            "uninstall",
+            chart.name,
+            "--namespace",
+            isthmus::NAMESPACE,
+            "--wait",
+        ];
+        helm.run(west, &uninstall).await?;
+    }
+    let left = [
+        "get",
+        "clusterroles,clusterrolebindings,gatewayclasses",
+        "-o",
+        "name",
+    ];
+    let left = west.kubectl(&left).await?;
+    ensure!(!left.contains("isthmus"), "{left}");
+    let imports: Api<InferencePoolImport> = Api::namespaced(west.client(), NAMESPACE);
+    ensure!(
+        imports
+            .get("pool")
+            .await?
+            .metadata
+            .deletion_timestamp
+            .is_none()
+    );
+    answered(&requests).await?;
+    // what stayed is taken over again
+    helm_on(stand, west, CRDS, "install", &[]).await?;
+    helm.run(
+        east,
+        &["uninstall", "pool", "--namespace", NAMESPACE, "--wait"],
+    )
+    .await?;
+    Ok(())
+}
+
+pub(crate) async fn a_crd_of_a_newer_bundle_is_left_as_it_is(stand: &Stand) -> Result<()> {
+    let cluster = &stand.cluster;
+    let annotate = async |version: &str| {
+        let version = format!("inference.networking.k8s.io/bundle-version={version}");
+        let annotate = ["annotate", "--overwrite", "crd", CRD, &version];
+        cluster.kubectl(&annotate).await
+    };
+    let outcome = async {
+        for version in ["v99.0.0", "main-dev"] {
+            annotate(version).await?;
+            let Err(error) = helm_on(stand, cluster, CRDS, "upgrade", &[]).await else {
+                bail!("{version} was overwritten");
+            };
+            let wanted = format!("the cluster has {CRD} of bundle version {version}, which");
+            ensure!(error.to_string().contains(&wanted), "{error:#}");
+        }
+        let forced = ["--set", "overwriteNewer=true", "--force-conflicts"];
+        helm_on(stand, cluster, CRDS, "upgrade", &forced).await?;
+        // and of its own version it is put there again
+        helm_on(stand, cluster, CRDS, "upgrade", &[]).await?;
+        anyhow::Ok(())
+    };
+    outcome.await
+}
+
+/// `helm install` or `upgrade` of a chart of the namespace of the controller and the gateway, which is waited for.
+pub(crate) async fn helm_on(
+    stand: &Stand,
+    cluster: &Cluster,
+    chart: Chart,
+    verb: &str,
+    more: &[&str],
+) -> Result<String> {
+    let directory = chart.path();
+    let directory = directory.to_string_lossy();
+    let begin = [
+        verb,
+        chart.name,
+        &*directory,
+        "--namespace",
+        isthmus::NAMESPACE,
+        "--wait",
+        "--timeout",
+        "2m",
+    ];
+    stand.helm.run(cluster, &[&begin, more].concat()).await
+}
+
+/// East becomes a member by the account that the release there made, and a Secret with its kubeconfig in west.
+async fn join(stand: &Stand) -> Result<()> {
+    let kubeconfig = stand
+        .cluster
+        .service_account_kubeconfig(isthmus::NAMESPACE, isthmus::CONTROLLER)
+        .await?;
+    let secret = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": "east",
+            "namespace": isthmus::NAMESPACE,
+            "labels": {"isthmus.dev/member": "true"},
+        },
+        "stringData": {"kubeconfig": kubeconfig},
+    });
+    Ok(stand.home.apply_yaml(&secret.to_string()).await?)
+}
+
+/// All Envoys of the Gateway run with this `--concurrency`, and no others are there.
+async fn envoys_run_with(cluster: &Cluster, concurrency: Option<&str>) -> Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(cluster.client(), NAMESPACE);
+    let name = "inference-isthmus";
+    eventually("the gateway has changed its Envoys", SOON, async || {
+        let envoys = deployments.get(name).await;
+        let envoys = envoys.map_err(|error| error.to_string())?;
+        let envoys = serde_json::to_value(&envoys.spec).map_err(|error| error.to_string())?;
+        let args = envoys["template"]["spec"]["containers"][0]["args"].as_array();
+        let mut args = args.into_iter().flatten();
+        args.find(|one| *one == "--concurrency");
+        let found = args.next().and_then(|one| one.as_str());
+        if found == concurrency {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
+    })
+    .await?;
+    isthmus::available(cluster, NAMESPACE, name).await?;
+    // what is lost is lost when the last of the old ones ends
+    eventually("the old Envoys are gone", SOON, async || {
+        let selector = "gateway.networking.k8s.io/gateway-name=inference";
+        let pods = ["get", "pods", "-n", NAMESPACE, "-l", selector, "-o", "name"];
+        let pods = cluster.kubectl(&pods).await;
+        let pods = pods.map_err(|error| error.to_string())?;
+        if pods.lines().count() == 2 {
+            Ok(())
+        } else {
+            Err(pods)
+        }
+    })
+    .await?;
+    Ok(())
+}
+
+/// How many controllers are wanted.
+async fn controllers(cluster: &Cluster) -> Result<Option<i32>> {
+    let deployments: Api<Deployment> = Api::namespaced(cluster.client(), isthmus::NAMESPACE);
+    let controller = deployments.get(isthmus::CONTROLLER).await?;
+    Ok(controller.spec.and_then(|spec| spec.replicas))
+}
