@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, str::FromStr};
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, builder::TypedValueParser as _};
 use clap_complete::Shell;
 use crd::RoutingMode;
 use mci_model::name::{is_label, is_subdomain};
@@ -29,12 +29,32 @@ pub struct Args {
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
+    Check(CheckArgs),
     Join(JoinArgs),
     Leave(LeaveArgs),
     Export(ExportArgs),
     Unexport(UnexportArgs),
     Status(StatusArgs),
+    Explain(ExplainArgs),
+    Route(RouteArgs),
     Completion(CompletionArgs),
+    /// What kubectl asks for, through kubectl_complete-mci
+    #[command(name = "__complete", hide = true)]
+    Complete {
+        /// The words so far, the last one unfinished
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+}
+
+/// Look for what is missing or wrong in each cluster, before and after installing
+///
+/// One line each, with what to do. Exit code 0: nothing is wrong; 1: something is; 2: nothing that was seen is wrong, and not
+/// all could be seen. Where no cluster is a member yet, name them: --contexts east,west.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub(crate) fleet: FleetArgs,
 }
 
 /// Make a cluster a member: the controller's rights and a token in it, and a Secret with its kubeconfig at home
@@ -101,7 +121,7 @@ pub(crate) struct ExportArgs {
 
     /// How other clusters reach it: EndpointMode asks its endpoint picker, ParentMode goes through its Gateway [default: as
     /// the pool's annotation has it, else the controller's default]
-    #[arg(long, value_name = "MODE", value_parser = mode)]
+    #[arg(long, value_name = "MODE", value_parser = clap::builder::PossibleValuesParser::new(["EndpointMode", "ParentMode"]).map(|mode| mode_of(&mode)))]
     pub(crate) mode: Option<RoutingMode>,
 
     #[command(flatten)]
@@ -127,6 +147,41 @@ pub(crate) struct StatusArgs {
 
     #[command(flatten)]
     pub(crate) fleet: FleetArgs,
+}
+
+/// Explain why each member has or lacks one pool, as the controller sees it
+///
+/// It is asked through the API server of the home cluster, which takes the right to get pods/proxy there; where that is not
+/// possible, the conditions of the objects are shown.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ExplainArgs {
+    /// The pool, NAME or NAMESPACE/NAME
+    #[arg(value_name = "POOL")]
+    pub(crate) pool: PoolName,
+
+    /// Its namespace [default: that of the home context]
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) namespace: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) fleet: FleetArgs,
+}
+
+/// Print an HTTPRoute to a pool of other clusters, to start from
+///
+/// With a Gateway, where the cluster has none of ours. To use it: kubectl mci route llama -n llm | kubectl apply -f -
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct RouteArgs {
+    #[command(flatten)]
+    pub(crate) pool: PoolArgs,
+
+    /// Gateway to attach to, NAME or NAMESPACE/NAME [default: one of ours, of the pool's namespace first]
+    #[arg(long, value_name = "GATEWAY")]
+    pub(crate) gateway: Option<PoolName>,
+
+    /// Host name of the requests [default: any]
+    #[arg(long, value_name = "HOST")]
+    pub(crate) hostname: Option<String>,
 }
 
 /// Print the completion of a shell
@@ -227,13 +282,19 @@ const SHORTEST_TOKEN: std::time::Duration = std::time::Duration::from_mins(10);
 impl PoolArgs {
     /// Namespace and name; `default` is the context's namespace.
     pub(crate) fn name(&self, default: &str) -> (String, String) {
-        let namespace = self.pool.namespace.as_ref().or(self.namespace.as_ref());
-        let namespace = namespace.map_or(default, String::as_str);
-        (namespace.to_owned(), self.pool.name.clone())
+        self.pool.of(self.namespace.as_deref(), default)
     }
 }
 
 // === impl PoolName ===
+
+impl PoolName {
+    /// Namespace and name: what it says itself goes before what a flag says.
+    pub(crate) fn of(&self, flag: Option<&str>, default: &str) -> (String, String) {
+        let namespace = self.namespace.as_deref().or(flag).unwrap_or(default);
+        (namespace.to_owned(), self.name.clone())
+    }
+}
 
 impl FromStr for PoolName {
     type Err = String;
@@ -275,11 +336,10 @@ impl FromStr for NamedContext {
     }
 }
 
-fn mode(text: &str) -> Result<RoutingMode, String> {
+fn mode_of(text: &str) -> RoutingMode {
     match text {
-        "EndpointMode" => Ok(RoutingMode::EndpointMode),
-        "ParentMode" => Ok(RoutingMode::ParentMode),
-        _ => Err("expected EndpointMode or ParentMode".to_owned()),
+        "ParentMode" => RoutingMode::ParentMode,
+        _ => RoutingMode::EndpointMode,
     }
 }
 

@@ -92,15 +92,21 @@ impl Cluster {
         if proxy.is_none_or(|cluster| cluster.proxy_url.is_none()) {
             config.proxy_url = None;
         }
-        config.connect_timeout = Some(CONNECT_LIMIT);
-        // a call that is repeated up to 15 times has no deadline
-        config.default_retry = false;
+        let config = Self::bounded(config);
         let client = Client::try_from(config).map_err(|error| failed(error.to_string()))?;
         Ok(Self {
             name: name.to_owned(),
             context: context.to_owned(),
             client,
         })
+    }
+
+    /// The same, but that nothing of it is repeated or waits for long.
+    pub(crate) fn bounded(mut config: Config) -> Config {
+        config.connect_timeout = Some(CONNECT_LIMIT);
+        // a call that is repeated up to 15 times has no deadline
+        config.default_retry = false;
+        config
     }
 
     /// A cluster behind a client of the caller's.
@@ -184,6 +190,15 @@ impl Cluster {
         Ok(self.call(&what, api.list(params)).await?.items)
     }
 
+    /// The body of what a GET of this path answers.
+    pub(crate) async fn page(&self, what: &str, path: &str) -> Result<String, CallError> {
+        let request = http::Request::get(path).body(Vec::new());
+        let request = request.map_err(kube::Error::HttpError);
+        let client = self.client();
+        let call = async { client.request_text(request?).await };
+        self.call(what, call).await
+    }
+
     /// Applies an object by server-side apply; returns how it is called.
     pub(crate) async fn apply(&self, object: &Value, force: bool) -> Result<String, CallError> {
         let text = |pointer: &str| {
@@ -247,6 +262,20 @@ impl CallError {
     /// Whether the API server does not know the kind.
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { code: 404, .. })
+    }
+
+    /// Whether the API server answered, and that it will not.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Self::Refused { .. })
+    }
+
+    /// What went wrong, without what to do.
+    pub(crate) fn problem(&self) -> String {
+        match self {
+            Self::NoClient { problem, .. } | Self::NoAnswer { problem, .. } => problem.clone(),
+            Self::Timeout { .. } => format!("no answer within {CALL_LIMIT:?}"),
+            Self::Refused { message, .. } => message.clone(),
+        }
     }
 
     /// Whether the API server takes the credentials for none of its own.

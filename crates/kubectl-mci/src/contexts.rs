@@ -117,13 +117,14 @@ impl Contexts {
         contexts.find(|one| one.name == name)?.context.as_ref()
     }
 
+    /// Names of all contexts, in their order.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let contexts = self.0.contexts.iter();
+        contexts.map(|one| one.name.clone()).collect()
+    }
+
     fn known(&self) -> String {
-        let names: Vec<&str> = self
-            .0
-            .contexts
-            .iter()
-            .map(|one| one.name.as_str())
-            .collect();
+        let names = self.names();
         match names.len() {
             0 => "it has none".to_owned(),
             all @ 1..=MAX_NAMED => format!("it has {all}: {}", names.join(", ")),

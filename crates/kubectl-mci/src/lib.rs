@@ -10,14 +10,19 @@
 //! ```
 
 mod args;
+mod check;
 mod cluster;
+mod completion;
 mod contexts;
+mod controller;
+mod explain;
 mod export;
 mod fleet;
 mod join;
 mod leave;
 mod member;
 mod output;
+mod route;
 mod run;
 mod status;
 

@@ -92,6 +92,15 @@ impl Account {
     pub(crate) fn user(&self) -> String {
         format!("system:serviceaccount:{}:{}", self.namespace, self.name)
     }
+
+    /// What every ServiceAccount is in.
+    pub(crate) fn groups(&self) -> Vec<String> {
+        vec![
+            "system:serviceaccounts".to_owned(),
+            format!("system:serviceaccounts:{}", self.namespace),
+            "system:authenticated".to_owned(),
+        ]
+    }
 }
 
 impl std::fmt::Display for Account {

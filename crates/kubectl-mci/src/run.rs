@@ -2,16 +2,12 @@
 
 use std::{io::Write, process::ExitCode};
 
-use clap::CommandFactory;
-
 use crate::{
-    args::{Args, Command, shell_of},
+    args::{Args, Command},
+    check, completion,
     contexts::Contexts,
-    export, join, leave, status,
+    explain, export, join, leave, route, status,
 };
-
-/// What kubectl runs to complete `kubectl mci …`: with the words so far, the last one unfinished.
-const COMPLETE: &str = "#!/bin/sh\nexec kubectl-mci __complete \"$@\"\n";
 
 /// Parses the command line and runs the command. 0: done, or nothing is wrong; 1: it failed, or something is wrong; 2: some
 /// of it could not be looked at; 64: a wrong flag or value.
@@ -50,30 +46,30 @@ async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         kubeconfig,
         command,
     } = args;
-    if let Command::Completion(args) = &command {
-        complete(&args.shell, out)?;
-        return Ok(ExitCode::SUCCESS);
+    match &command {
+        Command::Completion(args) => {
+            completion::print(&args.shell, out)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Complete { words } => {
+            completion::complete(words, kubeconfig.as_deref(), out)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        _ => {}
     }
     let contexts = Contexts::read(kubeconfig.as_deref())?;
     match command {
+        Command::Check(args) => return check::check(args, &contexts, out).await,
         Command::Join(args) => join::join(args, &contexts, out).await?,
         Command::Leave(args) => leave::leave(args, &contexts, out).await?,
         Command::Export(args) => export::export(args, &contexts, out).await?,
         Command::Unexport(args) => export::unexport(args, &contexts, out).await?,
         Command::Status(args) => status::status(args, &contexts, out).await?,
-        Command::Completion(_) => {}
+        Command::Explain(args) => explain::explain(args, &contexts, out).await?,
+        Command::Route(args) => route::route(args, &contexts, out).await?,
+        Command::Completion(_) | Command::Complete { .. } => {}
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn complete(shell: &str, out: &mut impl Write) -> anyhow::Result<()> {
-    let Some(shell) = shell_of(shell) else {
-        return Ok(out.write_all(COMPLETE.as_bytes())?);
-    };
-    // into memory first: it panics where it cannot write
-    let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "kubectl-mci", &mut text);
-    Ok(out.write_all(&text)?)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 pub(crate) use self::gather::gather;
 pub(crate) use self::judge::judge;
+pub(crate) use self::text::render;
 use crate::{args::StatusArgs, contexts::Contexts, fleet::Fleet, output::Paint};
 
 /// A cluster, as it was seen.
@@ -120,9 +121,7 @@ pub(crate) async fn status(
     let seen = gather(&looks, namespace.as_deref()).await;
     let status = judge(&seen);
     let paint = Paint::of_stdout();
-    let text = fleet
-        .output
-        .render(&status, || text::render(&status, paint))?;
+    let text = fleet.output.render(&status, || render(&status, paint))?;
     Ok(out.write_all(text.as_bytes())?)
 }
 

@@ -62,15 +62,10 @@ impl Stand {
     /// Definitions in both clusters, the controller in west, and a pool in east; no member yet.
     pub(crate) async fn install(&self) -> Result<()> {
         let install = async || {
-            let both = [&self.east, &self.west].map(async |cluster| {
-                for path in self.manifests.default_set() {
-                    cluster.apply_file(&path).await?;
-                }
-                anyhow::Ok(())
-            });
-            futures::future::try_join_all(both).await?;
+            self.define().await?;
+            let nobody = std::collections::BTreeMap::new();
             let (controller, pool, gateway) = tokio::join!(
-                isthmus::install_controller(&self.west, &std::collections::BTreeMap::new()),
+                isthmus::install_controller(&self.west, &nobody),
                 isthmus::install_pool(&self.east),
                 isthmus::install_gateway(&self.west),
             );
@@ -80,6 +75,31 @@ impl Stand {
             Ok(())
         };
         self.installed.get_or_try_init(install).await.map(|_| ())
+    }
+
+    /// The definitions of others and ours.
+    pub(crate) async fn define(&self) -> Result<()> {
+        let both = [&self.east, &self.west].map(async |cluster| {
+            let files = self.manifests.default_set();
+            let files = files.iter().map(|path| cluster.apply_file(path));
+            futures::future::try_join_all(files).await
+        });
+        futures::future::try_join_all(both).await?;
+        Ok(())
+    }
+
+    /// As [`install`](Self::install); both are members, and west imports the pool of east.
+    pub(crate) async fn joined(&self) -> Result<()> {
+        self.install().await?;
+        let namespace = ["create", "namespace", isthmus::POOL_NAMESPACE];
+        // once is enough
+        let _ = self.west.kubectl(&namespace).await;
+        tokio::try_join!(
+            self.done("join east --token-lifetime 2h"),
+            self.done("join west"),
+        )?;
+        self.done("export llm/llama --context east --wait").await?;
+        Ok(())
     }
 
     /// `kubectl mci` with these words; home is west, the current context too.

@@ -4,7 +4,7 @@ use super::{Cell, Status};
 use crate::output::{Paint, Tone, table};
 
 /// A table of pools × clusters, then the holes, then the clusters that could not be looked at.
-pub(super) fn render(status: &Status, paint: Paint) -> String {
+pub(crate) fn render(status: &Status, paint: Paint) -> String {
     let mut text = String::new();
     if status.pools.is_empty() {
         text.push_str(
