@@ -3,8 +3,8 @@
 pub mod apart;
 pub mod compare;
 pub mod environment;
-pub mod pair;
 pub mod helm;
+pub mod pair;
 pub mod programs;
 pub mod rights;
 pub mod watching;

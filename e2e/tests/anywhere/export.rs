@@ -1,9 +1,10 @@
 //! From an annotation to an import, and back.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use crd::{InferencePoolImport, conditions};
+use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 use testbed::{eventually, isthmus};
 
@@ -35,36 +36,12 @@ pub(crate) async fn an_export_appears_in_the_other_cluster_with_its_exact_status
     })
     .await?;
 
-    let (type_, addresses) = published(pair).await?;
     let generation = seen.metadata.generation;
     let on_top = json!([
         condition("Accepted", "True", "Accepted", generation),
         condition("Ready", "True", "Ready", generation),
     ]);
-    let pool_generation = pair.pool_generation(&pair.east).await?;
-    let expected = json!([{
-        "name": "east",
-        "routingMode": "EndpointMode",
-        "appProtocol": "http",
-        "targetPortNumber": 8000,
-        "targetPorts": [{"number": 8000}],
-        "endpointPicker": {
-            "name": "llama-epp",
-            "service": [{
-                "type": type_,
-                "addresses": addresses,
-                "ports": [{"number": 9002, "name": "grpc-ext-proc", "protocol": "TCP", "appProtocol": "http2"}],
-            }],
-            "health": {"port": 9003},
-            "failureMode": "FailClose",
-        },
-        "conditions": [
-            condition("Accepted", "True", "Accepted", pool_generation),
-            condition("ResolvedRefs", "True", "ResolvedRefs", pool_generation),
-            condition("Ready", "True", "Ready", pool_generation),
-            condition("Reachable", "True", "Reachable", pool_generation),
-        ],
-    }]);
+    let expected = json!([entry_of_east(pair).await?]);
     let status = without_times(&seen)?;
     same(
         "clusters",
@@ -207,25 +184,68 @@ pub(crate) async fn a_withdrawn_export_takes_the_import_and_the_route_answers_50
     Ok(())
 }
 
+/// What west is to be told of east's pool.
+async fn entry_of_east(pair: &Pair) -> Result<Value> {
+    let service = pair.picker_service(&pair.east).await?;
+    let (type_, addresses) = published(pair, &service).await?;
+    let pool_generation = pair.pool_generation(&pair.east).await?;
+    let mut entry = json!({
+        "name": "east",
+        "routingMode": "EndpointMode",
+        "appProtocol": "http",
+        "targetPortNumber": 8000,
+        "targetPorts": [{"number": 8000}],
+        "endpointPicker": {
+            "name": "llama-epp",
+            "service": [{
+                "type": type_,
+                "addresses": addresses,
+                "ports": [{"number": 9002, "name": "grpc-ext-proc", "protocol": "TCP", "appProtocol": "http2"}],
+            }],
+            "health": {"port": 9003},
+            "failureMode": "FailClose",
+        },
+        "conditions": [
+            condition("Accepted", "True", "Accepted", pool_generation),
+            condition("ResolvedRefs", "True", "ResolvedRefs", pool_generation),
+            condition("Ready", "True", "Ready", pool_generation),
+            condition("Reachable", "True", "Reachable", pool_generation),
+        ],
+    });
+    // where other clusters may have them, they are on the same Service
+    let ports = service.spec.and_then(|spec| spec.ports).unwrap_or_default();
+    if ports
+        .iter()
+        .any(|port| port.name.as_deref() == Some("http-metrics"))
+    {
+        entry["endpointPicker"]["metrics"] = json!({"port": 9090});
+    }
+    Ok(entry)
+}
+
 /// Type and addresses of the Service of east's picker, as other clusters are told them: of a load balancer where there is
 /// one, else the Service's own, or those of its pods where it has none.
-async fn published(pair: &Pair) -> Result<(&'static str, Vec<String>)> {
-    let service = pair.picker_service(&pair.east).await?;
-    let spec = service.spec.context("a Service without a spec")?;
+async fn published(pair: &Pair, service: &Service) -> Result<(&'static str, Vec<String>)> {
+    let spec = service.spec.as_ref().context("a Service without a spec")?;
     if spec.type_.as_deref() == Some("LoadBalancer") {
-        let balancer = service.status.and_then(|status| status.load_balancer);
-        let ingress = balancer.and_then(|balancer| balancer.ingress);
-        let ingress = ingress.unwrap_or_default().into_iter();
-        return Ok((
-            "LoadBalancer",
-            ingress.filter_map(|ingress| ingress.ip).collect(),
-        ));
+        let status = service.status.as_ref();
+        let balancer = status.and_then(|status| status.load_balancer.as_ref());
+        let ingress = balancer.and_then(|balancer| balancer.ingress.as_ref());
+        let addresses = ingress.into_iter().flatten();
+        let addresses = addresses.filter_map(|ingress| ingress.ip.clone());
+        return Ok(("LoadBalancer", addresses.collect()));
     }
-    let addresses = match spec.cluster_ip.as_deref() {
-        Some("None") => pair.pickers(&pair.east).await?.into_values().collect(),
-        _ => spec.cluster_ips.unwrap_or_default(),
-    };
-    Ok(("ClusterIP", addresses))
+    if spec.cluster_ip.as_deref() != Some("None") {
+        let addresses = spec.cluster_ips.clone();
+        return Ok(("ClusterIP", addresses.unwrap_or_default()));
+    }
+    let mut addresses = Vec::new();
+    for address in pair.pickers(&pair.east).await?.into_values() {
+        addresses.push(address.parse::<IpAddr>()?);
+    }
+    addresses.sort_unstable();
+    let addresses = addresses.iter().map(ToString::to_string);
+    Ok(("ClusterIP", addresses.collect()))
 }
 
 fn without_times(import: &InferencePoolImport) -> Result<Value> {

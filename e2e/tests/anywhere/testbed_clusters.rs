@@ -29,7 +29,7 @@ pub(crate) async fn install(testbed: &Testbed) -> Result<PathBuf> {
     let home = root.join("target/helm");
     let mut script = Command::new(root.join("kind/install.sh"));
     script
-        .env("PATH", path(testbed, &root)?)
+        .env("PATH", path(testbed)?)
         .env("KUBECONFIG_OF_CLUSTERS", &kubeconfig)
         // nodes of the testbed have no ports of their own
         .env("SERVICE_TYPE", "LoadBalancer")
@@ -53,17 +53,14 @@ pub(crate) async fn install(testbed: &Testbed) -> Result<PathBuf> {
 }
 
 /// With kubectl, helm and `kubectl-mci`, each the one that the tests use.
-fn path(testbed: &Testbed, root: &Path) -> Result<OsString> {
-    let kubectl = testbed.tools().kubectl.parent().map(Path::to_owned);
-    let helm = env::var_os("HELM_BIN").map(PathBuf::from);
-    let helm = helm.and_then(|helm| helm.parent().map(Path::to_owned));
-    let programs = isthmus::program("kubectl-mci")?;
-    let places = [
-        kubectl,
-        helm.or_else(|| Some(root.join("target/tools"))),
-        programs.parent().map(Path::to_owned),
+fn path(testbed: &Testbed) -> Result<OsString> {
+    let tools = [
+        testbed.tools().kubectl.clone(),
+        e2e::helm::find()?,
+        isthmus::program("kubectl-mci")?,
     ];
+    let places = tools.iter().filter_map(|tool| tool.parent());
     let path = env::var_os("PATH").unwrap_or_default();
-    let places = places.into_iter().flatten().chain(env::split_paths(&path));
+    let places = places.map(Path::to_owned).chain(env::split_paths(&path));
     Ok(env::join_paths(places)?)
 }
