@@ -75,7 +75,7 @@ async fn home(fleet: &Fleet, args: &HomeArgs) -> HomeFacts {
         ..
     } = args;
     let home = &fleet.home;
-    let lease = format!("isthmus-mci-{clusterset}");
+    let lease = controller::lease_name(clusterset);
     let (controller, lease, members) = futures::join!(
         workload(home, namespace, controller::CONTROLLER),
         home.get::<Lease>(namespace, &lease),

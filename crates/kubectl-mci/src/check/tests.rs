@@ -180,7 +180,7 @@ fn where_nothing_is_wrong_each_line_is_good() {
     assert_eq!(wrong(&mk_facts()), []);
     let text = text::render(&judge(&mk_facts()), Paint::Plain);
     assert!(text.ends_with("nothing is wrong\n"), "{text}");
-    let pools = "llm/llama: exported by east, imported by 1 of 2";
+    let pools = "llm/llama: exported by east, imported by west";
     assert!(text.contains(pools), "{text}");
 }
 
