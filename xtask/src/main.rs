@@ -35,7 +35,7 @@ enum Task {
     Demo(demo::Args),
     /// Run all checks: format, lints, unit tests, docs, end-to-end tests
     Test(test::Args),
-    /// Find, build or fetch etcd, kube-apiserver, kube-controller-manager, kubectl, Envoy, helm and Redis
+    /// Find, build or fetch etcd, kube-apiserver, kube-controller-manager, kubectl, Envoy, helm, crane and Redis
     Tools(tools::Args),
     /// Measure the controller on scripted API servers, in release mode
     Bench(bench::Args),
