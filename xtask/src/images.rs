@@ -77,6 +77,9 @@ struct Plan {
     version: String,
     description: String,
     licences: String,
+    /// Of what it is built from; none where that is not this checkout.
+    revision: Option<String>,
+    source: Option<String>,
     binary: PathBuf,
     limit: u64,
     components: Vec<Component>,
@@ -138,7 +141,7 @@ fn make(args: &Args, directory: &Path) -> Result<()> {
             version: &plan.version,
             entry: format!("/{}", plan.name),
             user: USER,
-            labels: labels(plan, &checkout),
+            labels: labels(plan),
         };
         let archive = registry.assemble(&settings, &files, directory)?;
         let image = Component::image(&plan.name, &plan.version, &plan.licences);
@@ -178,6 +181,8 @@ fn plans(args: &Args, checkout: &Checkout) -> Result<Vec<Plan>> {
                 version: VERSION.to_owned(),
                 description: about.description,
                 licences: about.licences,
+                revision: Some(checkout.revision.clone()),
+                source: checkout.source.clone(),
                 binary: built.path(name),
                 limit: LIMIT,
                 components: [graph.components(name)?, built.components()?].concat(),
@@ -199,6 +204,8 @@ fn envoy() -> Result<Plan> {
         name: ENVOY.to_owned(),
         description: "Envoy as its Python package has it, for trials".to_owned(),
         licences: "Apache-2.0".to_owned(),
+        revision: None,
+        source: None,
         components: vec![Component::envoy(&version)],
         binary,
         limit: ENVOY_LIMIT,
@@ -210,18 +217,19 @@ fn names() -> Vec<&'static str> {
     [&PROGRAMS[..], &[ENVOY]].concat()
 }
 
-fn labels(plan: &Plan, checkout: &Checkout) -> Vec<(&'static str, String)> {
-    let mut labels = vec![
-        ("title", plan.name.clone()),
-        ("description", plan.description.clone()),
-        ("version", plan.version.clone()),
-        ("revision", checkout.revision.clone()),
-        ("licenses", plan.licences.clone()),
+fn labels(plan: &Plan) -> Vec<(&'static str, String)> {
+    let labels = [
+        ("title", Some(&plan.name)),
+        ("description", Some(&plan.description)),
+        ("version", Some(&plan.version)),
+        ("licenses", Some(&plan.licences)),
+        ("revision", plan.revision.as_ref()),
+        ("source", plan.source.as_ref()),
     ];
-    if let Some(source) = &checkout.source {
-        labels.push(("source", source.clone()));
-    }
+    let labels = labels.into_iter();
     labels
+        .filter_map(|(label, value)| Some((label, value?.clone())))
+        .collect()
 }
 
 fn check_size(name: &str, size: u64, limit: u64) -> Result<()> {

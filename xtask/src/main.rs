@@ -39,7 +39,7 @@ enum Task {
     Test(test::Args),
     /// Build docs/ as a site into target/site; broken links fail
     Docs(docs::Args),
-    /// Find, build or fetch etcd, kube-apiserver, kube-controller-manager, kubectl, Envoy, helm and Redis
+    /// Find, build or fetch etcd, kube-apiserver, kube-controller-manager, kubectl, Envoy, helm, crane and Redis
     Tools(tools::Args),
     /// Measure the controller on scripted API servers, in release mode
     Bench(bench::Args),

@@ -132,6 +132,7 @@ pub(crate) fn find_all(args: &Args) -> Result<Tools> {
         None => {
             let mut tools = ensure()?;
             tools.0.push(("helm", helm()?));
+            tools.0.push(("crane", crane()?));
             Ok(tools)
         }
         Some(Only::Crane) => Ok(Tools(vec![("crane", crane()?)])),

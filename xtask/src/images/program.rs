@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use memchr::memmem;
 
 use super::{Profile, sbom::Component};
 use crate::{
@@ -56,28 +57,60 @@ pub(super) fn build(
         .env("ISTHMUS_COMMIT", &checkout.revision)
         .env("ISTHMUS_BUILD_REF", super::VERSION);
     run(&mut build)?;
-    Ok(Built {
+    let built = Built {
         directory: workspace::target().join(target).join(profile_name),
         here: true,
-    })
+    };
+    for program in programs {
+        check_paths(&built.path(program))?;
+    }
+    Ok(built)
 }
 
 /// Static: one file that runs on every Linux of this architecture, and nothing beside it to be kept up to date.
 fn flags() -> Result<OsString> {
-    let home = match std::env::var_os("CARGO_HOME") {
-        Some(home) => PathBuf::from(home),
-        None => std::env::home_dir()
-            .context("no home directory: set CARGO_HOME")?
-            .join(".cargo"),
-    };
     let mut flags = OsString::from("-C\u{1f}target-feature=+crt-static");
-    for (from, to) in [(home, "/cargo"), (workspace::root(), "/isthmus")] {
+    for (from, to) in replaced()? {
         flags.push("\u{1f}--remap-path-prefix=");
         flags.push(from);
         flags.push("=");
         flags.push(to);
     }
     Ok(flags)
+}
+
+/// Directories of this machine, and what programs have in their place.
+fn replaced() -> Result<[(PathBuf, &'static str); 2]> {
+    let home = match std::env::var_os("CARGO_HOME") {
+        Some(home) => PathBuf::from(home),
+        None => std::env::home_dir()
+            .context("no home directory: set CARGO_HOME")?
+            .join(".cargo"),
+    };
+    Ok([(home, "/cargo"), (workspace::root(), "/isthmus")])
+}
+
+/// A program that names a directory of this machine would be another one elsewhere.
+fn check_paths(program: &Path) -> Result<()> {
+    let bytes = super::read(program)?;
+    let directories = replaced()?.into_iter().filter_map(|(from, to)| {
+        // where that is its name here it says nothing
+        (from != Path::new(to)).then_some(from)
+    });
+    for directory in directories.chain([workspace::target()]) {
+        if names(&bytes, &directory) {
+            let (program, directory) = (program.display(), directory.display());
+            bail!(
+                "{program} holds the path {directory} of this machine, so it would differ elsewhere"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn names(program: &[u8], directory: &Path) -> bool {
+    let directory = directory.join(""); // with the slash at its end
+    memmem::find(program, directory.as_os_str().as_encoded_bytes()).is_some()
 }
 
 /// The compiler's target: this machine with the GNU C library.
@@ -217,6 +250,14 @@ fn git(args: &[&str]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn directories_are_found_in_programs_and_files_beside_them_are_not() {
+        let program = b"\0/home/me/.cargo/registry/src\0/isthmus/crates";
+        assert!(names(program, Path::new("/home/me/.cargo")));
+        assert!(!names(program, Path::new("/home/me/.car")));
+        assert!(!names(program, Path::new("/home/you")));
+    }
 
     #[test]
     fn the_version_of_an_envoy_is_found_in_what_it_says() {
