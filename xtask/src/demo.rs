@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Programs of the end-to-end tests and of the demo with clusters, as packages.
-const PROGRAMS: [&str; 7] = [
+pub(crate) const PROGRAMS: [&str; 7] = [
     "epp",
     "gateway",
     "mci-controller",

@@ -7,9 +7,11 @@ mod bench;
 mod command;
 mod crds;
 mod demo;
+mod images;
 mod lock;
 mod mutants;
 mod progress;
+mod release;
 mod signals;
 mod test;
 mod tools;
@@ -41,6 +43,10 @@ enum Task {
     Soak(bench::SoakArgs),
     /// Break the code that decides, one place at a time, and show what no test notices
     Mutants(mutants::Args),
+    /// Make a container image of each program, without a container daemon
+    Images(images::Args),
+    /// Put all that a version consists of into one folder, with checksums
+    Release(release::Args),
     /// Write config/crd and the Rust types of foreign CRDs anew
     Crds,
 }
@@ -59,6 +65,8 @@ fn main() -> ExitCode {
         Task::Bench(args) => bench::run_bench(&args),
         Task::Soak(args) => bench::run_soak(&args),
         Task::Mutants(args) => mutants::run_mutants(&args),
+        Task::Images(args) => images::make_images(&args),
+        Task::Release(args) => release::make_release(&args),
         Task::Crds => crds::run_all(),
     };
     match result {
