@@ -11,7 +11,7 @@ use futures::future::try_join_all;
 use kube::Api;
 use testbed::{Cluster, eventually, isthmus};
 
-use crate::environment::{Environment, exported};
+use crate::{environment::Environment, pair::exported};
 
 /// A namespace that no other test has, and the pool in it.
 #[derive(Debug)]

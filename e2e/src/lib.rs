@@ -1,17 +1,20 @@
 //! What the end-to-end tests share: see `tests` and `README.md`. Run them with `cargo xtask test --only e2e`.
 
 pub mod apart;
+pub mod compare;
 pub mod environment;
 pub mod helm;
+pub mod pair;
 pub mod programs;
 pub mod rights;
 pub mod watching;
 
-use std::process::ExitCode;
+use std::{process::ExitCode, sync::Arc};
 
 use anyhow::Result;
 use futures::future::LocalBoxFuture;
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::{Arguments, Conclusion, Trial};
+use tokio::runtime::Handle;
 
 use crate::environment::Environment;
 
@@ -38,15 +41,36 @@ macro_rules! tests {
 /// chosen there are no clusters either.
 #[must_use]
 pub fn main(tests: &'static [Test]) -> ExitCode {
-    match chosen(tests) {
+    match chosen(Arguments::from_args(), tests) {
         Ok(arguments) => environment::main(&arguments, tests),
         Err(code) => code,
     }
 }
 
-/// What was asked for; the exit code where that is no test.
-fn chosen<E>(tests: &[Test<E>]) -> Result<Arguments, ExitCode> {
-    let mut arguments = Arguments::from_args();
+/// Runs those of these tests that were asked for, on one environment. `hint` ends the text of a failure.
+pub fn run<E: Send + Sync + 'static>(
+    arguments: &Arguments,
+    tests: &'static [Test<E>],
+    environment: &Arc<E>,
+    handle: &Handle,
+    hint: &str,
+) -> Conclusion {
+    let trials = tests.iter().map(|test| {
+        let (environment, handle) = (environment.clone(), handle.clone());
+        let hint = hint.to_owned();
+        Trial::test(test.name, move || {
+            let outcome = handle.block_on((test.run)(&environment));
+            outcome.map_err(|error| format!("{error:#}{hint}").into())
+        })
+    });
+    libtest_mimic::run(arguments, trials.collect())
+}
+
+/// What was asked for, one test after another; the exit code where that is no test.
+///
+/// # Errors
+/// With that exit code.
+pub fn chosen<E>(mut arguments: Arguments, tests: &[Test<E>]) -> Result<Arguments, ExitCode> {
     arguments.test_threads = Some(1);
     let mut names = tests.iter().map(|test| test.name);
     if !arguments.list && names.any(|name| is_chosen(&arguments, name)) {

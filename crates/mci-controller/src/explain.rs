@@ -8,71 +8,15 @@
 mod command;
 mod page;
 mod reasons;
-mod text;
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use mci_model::explain::render;
+pub(crate) use mci_model::explain::{Explanation, Exporter, Importer, Rule, State};
 
 pub(crate) use self::{
     command::{ExplainArgs, run_explain},
     page::{Question, router},
     reasons::{ExplainInput, explain},
 };
-
-/// The explanation of one key.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Explanation {
-    /// `namespace/name`.
-    pub(crate) key: String,
-    pub(crate) exporters: Vec<Exporter>,
-    pub(crate) importers: Vec<Importer>,
-    /// The rules that were applied, in order.
-    pub(crate) trace: Vec<Rule>,
-}
-
-/// A member that has the pool, or an entry in the others' imports.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Exporter {
-    pub(crate) cluster: String,
-    /// `EndpointMode` or `ParentMode`; absent where it does not ask for an export.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) mode: Option<String>,
-    /// Its entry as importers should have it; absent where they should have none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) entry: Option<Value>,
-    /// Why it is exported, kept or gone.
-    pub(crate) evidence: String,
-}
-
-/// A member as a place for the import.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Importer {
-    pub(crate) cluster: String,
-    pub(crate) state: State,
-    pub(crate) reason: String,
-    /// Its import CRD; absent until it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) flavour: Option<String>,
-    /// Whether a write waits or is in flight.
-    pub(crate) queued: bool,
-    /// How the last write ended, where it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) last_error: Option<String>,
-}
-
-/// The state of an importer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum State {
-    /// Its live import is as planned; or it has none, as planned.
-    Applied,
-    /// A write is due.
-    Pending,
-    /// Nothing is written there.
-    Skipped,
-}
 
 /// The reason of an importer's state, for states that the decision table does not determine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,26 +38,6 @@ pub(crate) enum ImporterReason {
     /// Entries of another writer are removed.
     RemoveForeign,
     Delete,
-}
-
-/// A rule, its outcome, and the members or details.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Rule {
-    pub(crate) rule: String,
-    pub(crate) outcome: String,
-    pub(crate) detail: String,
-}
-
-// === impl State ===
-
-impl State {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Applied => "Applied",
-            Self::Pending => "Pending",
-            Self::Skipped => "Skipped",
-        }
-    }
 }
 
 // === impl ImporterReason ===
@@ -148,18 +72,6 @@ impl ImporterReason {
             Self::Update => "Update",
             Self::RemoveForeign => "RemoveForeign",
             Self::Delete => "Delete",
-        }
-    }
-}
-
-// === impl Rule ===
-
-impl Rule {
-    fn new(rule: &str, outcome: &str, detail: impl Into<String>) -> Self {
-        Self {
-            rule: rule.to_owned(),
-            outcome: outcome.to_owned(),
-            detail: detail.into(),
         }
     }
 }

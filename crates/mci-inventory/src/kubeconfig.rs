@@ -36,28 +36,36 @@ pub struct Credentials {
 
 /// Why a kubeconfig is not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum KubeconfigError {
+pub enum KubeconfigError {
+    /// More bytes than are read.
     #[error("the kubeconfig is larger than 1 MiB: that of one cluster is expected")]
     TooLarge,
+    /// Of a file.
     #[error("the file cannot be read: {0}")]
     Unreadable(std::io::ErrorKind),
+    /// Where, as " (line 1, column 2)"; empty where that is not known.
     #[error(
         "no kubeconfig{0}: YAML with clusters, users, contexts and current-context is expected"
     )]
-    /// Where, as " (line 1, column 2)"; empty where that is not known.
     Malformed(String),
+    /// No current context.
     #[error(
         "current-context is missing, or names no context of the kubeconfig: set it to one of them"
     )]
     NoContext,
+    /// No server.
     #[error("the current context names no cluster of the kubeconfig, or one without a server")]
     NoCluster,
+    /// No URL of a server.
     #[error("the server is no https:// URL of a host and an optional path")]
     BadServer,
+    /// What does not decode.
     #[error("a certificate, key or token is not valid")]
     BadMaterial,
+    /// A proxy is asked for.
     #[error("proxy-url is not supported: give an address that is reached directly")]
     Proxy,
+    /// What is refused, by its name in the kubeconfig.
     #[error("{0} is refused: give the token or the certificates as data in the kubeconfig")]
     Insecure(&'static str),
 }
@@ -68,7 +76,7 @@ impl Credentials {
     /// Reads and checks a kubeconfig; its current context counts, nothing else of it is ever used.
     /// # Errors
     /// Why it is refused.
-    pub(crate) fn parse(bytes: &[u8], allow_plain_http: bool) -> Result<Self, KubeconfigError> {
+    pub fn parse(bytes: &[u8], allow_plain_http: bool) -> Result<Self, KubeconfigError> {
         if bytes.len() > MAX_BYTES {
             return Err(KubeconfigError::TooLarge);
         }
@@ -198,6 +206,11 @@ impl Credentials {
         let mut it = Self::for_tests();
         it.config.root_cert = Some(vec![b"no certificate".to_vec()]);
         it
+    }
+
+    /// What a client is configured with, for a caller with clients of its own.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// The API server's URL, for people; there is no secret in it.

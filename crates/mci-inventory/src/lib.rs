@@ -38,9 +38,10 @@ pub use self::{
     home::Home,
     identities::{Identities, Records},
     inventory::{Inventory, Reissue},
-    kubeconfig::Credentials,
+    kubeconfig::{Credentials, KubeconfigError},
     listing::{Access, InventoryEvent, Listing, Refused, Unused},
     provider::{ProviderFile, ProviderFileError},
     reading::{MAX_ENTRY_LABELS, Reading},
+    secrets::{KEYS as SECRET_KEYS, SELECTORS as SECRET_SELECTORS},
     sources::{ProfileSource, Sources},
 };

@@ -24,12 +24,12 @@ use crate::{
 use mci_model::index::{member::Refusal, origin::SourceKind};
 
 /// Either marks a Secret as a member's: ours, and that of multicluster-runtime.
-const SELECTORS: [&str; 2] = [
+pub const SELECTORS: [&str; 2] = [
     "isthmus.dev/member=true",
     "sigs.k8s.io/multicluster-runtime-kubeconfig=true",
 ];
 /// Keys that hold a kubeconfig; the first that is there counts.
-const KEYS: [&str; 4] = ["kubeconfig", "value", "config", "Config"];
+pub const KEYS: [&str; 4] = ["kubeconfig", "value", "config", "Config"];
 
 /// A Secret as it is read here. `Debug` shows no byte of it, and no annotation: they may repeat its content.
 #[derive(Clone, Deserialize)]

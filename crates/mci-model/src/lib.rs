@@ -7,6 +7,7 @@
 //! ```
 
 pub mod evidence;
+pub mod explain;
 pub mod export;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;

@@ -25,6 +25,8 @@ pub struct Cluster {
     name: String,
     client: Client,
     kubeconfig: PathBuf,
+    /// Of the kubeconfig; absent: its current one.
+    context: Option<String>,
     kubectl: PathBuf,
 }
 
@@ -40,21 +42,46 @@ impl Cluster {
         path: &Path,
         kubectl: &Path,
     ) -> Result<Self, TestbedError> {
+        Self::from_options(name, path, None, kubectl).await
+    }
+
+    /// The cluster that one context of a kubeconfig file leads to, called like the context.
+    ///
+    /// # Errors
+    /// When the file cannot be read or used, or has no such context.
+    pub async fn from_context(
+        context: &str,
+        path: &Path,
+        kubectl: &Path,
+    ) -> Result<Self, TestbedError> {
+        Self::from_options(context, path, Some(context), kubectl).await
+    }
+
+    async fn from_options(
+        name: &str,
+        path: &Path,
+        context: Option<&str>,
+        kubectl: &Path,
+    ) -> Result<Self, TestbedError> {
         let invalid = |problem: String| TestbedError::Kubeconfig {
             cluster: name.to_owned(),
             problem,
         };
         let config = Kubeconfig::read_from(path).map_err(|error| invalid(error.to_string()))?;
-        let mut config =
-            kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default())
-                .await
-                .map_err(|error| invalid(error.to_string()))?;
+        let options = KubeConfigOptions {
+            context: context.map(str::to_owned),
+            ..KubeConfigOptions::default()
+        };
+        let mut config = kube::Config::from_custom_kubeconfig(config, &options)
+            .await
+            .map_err(|error| invalid(error.to_string()))?;
         // an environment's proxy is not for addresses of this machine
         config.proxy_url = None;
         Ok(Self {
             name: name.to_owned(),
             client: Client::try_from(config).map_err(|error| invalid(error.to_string()))?,
             kubeconfig: path.to_owned(),
+            context: context.map(str::to_owned),
             kubectl: kubectl.to_owned(),
         })
     }
@@ -102,7 +129,12 @@ impl Cluster {
             problem,
         };
         let mut command = tokio::process::Command::new(&self.kubectl);
+        let context = self
+            .context
+            .iter()
+            .flat_map(|context| ["--context", context]);
         command
+            .args(context)
             .args(arguments)
             .env("KUBECONFIG", &self.kubeconfig)
             .stdin(std::process::Stdio::null())
@@ -163,10 +195,17 @@ impl Cluster {
     }
 
     /// The server's URL and its certificate authority, PEM.
-    fn server(&self) -> Result<(String, String), String> {
+    pub(crate) fn server(&self) -> Result<(String, String), String> {
         use base64::Engine as _;
         let config = Kubeconfig::read_from(&self.kubeconfig).map_err(|error| error.to_string())?;
-        let cluster = config.clusters.into_iter().find_map(|named| named.cluster);
+        let context = self.context.as_ref().or(config.current_context.as_ref());
+        let mut contexts = config.contexts.into_iter();
+        let context =
+            contexts.find_map(|named| named.context.filter(|_| Some(&named.name) == context));
+        let context = context.ok_or("the kubeconfig has no such context")?;
+        let mut clusters = config.clusters.into_iter();
+        let cluster =
+            clusters.find_map(|named| named.cluster.filter(|_| named.name == context.cluster));
         let cluster = cluster.ok_or("the kubeconfig has no cluster")?;
         let authority = match (
             cluster.certificate_authority_data,

@@ -76,7 +76,10 @@ pub fn with_programs(builder: Builder) -> Result<Builder, TestbedError> {
 }
 
 /// The executable of one of our programs.
-pub(crate) fn program(name: &str) -> Result<PathBuf, TestbedError> {
+///
+/// # Errors
+/// When it is not built.
+pub fn program(name: &str) -> Result<PathBuf, TestbedError> {
     let directory = std::env::var_os(PROGRAMS_DIR).map_or_else(
         || crate::workspace().join("target/quick-release"),
         PathBuf::from,
@@ -183,12 +186,17 @@ pub async fn configure_controller(
 
 /// The Deployment alone, as JSON, which is YAML.
 fn changed_controller(change: impl FnOnce(&mut Value)) -> String {
-    let mut documents = serde_yaml::Deserializer::from_str(CONTROLLER_MANIFEST)
-        .filter_map(|document| Value::deserialize(document).ok());
-    let deployment = documents.find(|document| document["kind"] == "Deployment");
-    let mut deployment = deployment.unwrap_or_default();
+    let mut deployment = document(CONTROLLER_MANIFEST, "Deployment");
     change(&mut deployment["spec"]["template"]["spec"]);
     deployment.to_string()
+}
+
+/// The first document of this kind.
+fn document(manifest: &str, kind: &str) -> Value {
+    let mut documents = serde_yaml::Deserializer::from_str(manifest)
+        .filter_map(|document| Value::deserialize(document).ok());
+    let found = documents.find(|document| document["kind"] == kind);
+    found.unwrap_or_default()
 }
 
 /// Replaces the controller's member kubeconfigs: member name to kubeconfig text.
@@ -278,6 +286,15 @@ pub async fn install_pool(cluster: &Cluster) -> Result<(), TestbedError> {
 pub async fn install_route(cluster: &Cluster) -> Result<String, TestbedError> {
     cluster.apply_yaml(ROUTE_MANIFEST).await?;
     gateway_url(cluster, POOL_NAMESPACE, "inference").await
+}
+
+/// Applies the route of the sample alone: to the import, and nowhere else.
+///
+/// # Errors
+/// When the API server refuses.
+pub async fn apply_route(cluster: &Cluster) -> Result<(), TestbedError> {
+    let route = document(ROUTE_MANIFEST, "HTTPRoute");
+    cluster.apply_yaml(&route.to_string()).await
 }
 
 /// Exports the sample pool, as its owner would.

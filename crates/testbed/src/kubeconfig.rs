@@ -1,7 +1,10 @@
-//! Kubeconfig files: one cluster, one user, one context.
+//! Kubeconfig files: one cluster, one user, one context; and several of them in one.
+
+use std::path::Path;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use kube::config::{Kubeconfig, KubeconfigError};
 use serde_json::json;
 
 use crate::pki::Certificate;
@@ -44,11 +47,38 @@ pub(crate) fn make_kubeconfig(
     format!("{config:#}\n")
 }
 
+/// Several such files in one: a context for each, by the name that is given with it. The first is the current one.
+pub(crate) fn merge_kubeconfigs<'a>(
+    files: impl IntoIterator<Item = (&'a str, &'a Path)>,
+) -> Result<Kubeconfig, KubeconfigError> {
+    let mut merged = Kubeconfig::default();
+    for (name, path) in files {
+        let mut one = Kubeconfig::read_from(path)?;
+        for named in &mut one.clusters {
+            name.clone_into(&mut named.name);
+        }
+        for named in &mut one.auth_infos {
+            name.clone_into(&mut named.name);
+        }
+        for named in &mut one.contexts {
+            name.clone_into(&mut named.name);
+            if let Some(context) = &mut named.context {
+                name.clone_into(&mut context.cluster);
+                context.user = Some(name.to_owned());
+            }
+        }
+        one.current_context = Some(name.to_owned());
+        merged = merged.merge(one)?;
+    }
+    Ok(merged)
+}
+
 #[cfg(test)]
 mod tests {
-    use kube::config::{KubeConfigOptions, Kubeconfig};
+    use kube::config::KubeConfigOptions;
 
     use super::*;
+    use crate::cluster::Cluster;
     use crate::pki::Authority;
 
     #[tokio::test]
@@ -84,5 +114,35 @@ mod tests {
         let parsed: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(parsed["users"][0]["user"]["token"], "secret");
         assert_eq!(parsed["contexts"][0]["context"]["user"], "reader");
+    }
+
+    #[tokio::test]
+    async fn each_context_of_merged_files_leads_to_its_own_cluster() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut files = Vec::new();
+        for name in ["east", "west"] {
+            let authority = Authority::make(name).unwrap();
+            let text = make_kubeconfig(
+                "kubernetes",
+                &format!("https://{name}.example.com:6443"),
+                &authority.pem(),
+                "admin",
+                Credentials::Token(name),
+            );
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            files.push((name, path));
+        }
+        let merged = merge_kubeconfigs(files.iter().map(|(name, path)| (*name, &**path)));
+        let path = directory.path().join("merged");
+        std::fs::write(&path, serde_yaml::to_string(&merged.unwrap()).unwrap()).unwrap();
+
+        for name in ["east", "west"] {
+            let cluster = Cluster::from_context(name, &path, Path::new("kubectl")).await;
+            let (server, _) = cluster.unwrap().server().unwrap();
+            assert_eq!(server, format!("https://{name}.example.com:6443"));
+        }
+        let north = Cluster::from_context("north", &path, Path::new("kubectl")).await;
+        assert!(north.is_err());
     }
 }

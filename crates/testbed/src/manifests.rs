@@ -53,7 +53,7 @@ impl Manifests {
     }
 
     /// All but the upstream import.
-    pub(crate) fn default_set(&self) -> Vec<PathBuf> {
+    pub fn default_set(&self) -> Vec<PathBuf> {
         let mut paths = self.gateway_api.clone();
         paths.push(self.inference_pool.clone());
         paths.extend(self.own.iter().cloned());

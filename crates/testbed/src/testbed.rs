@@ -13,6 +13,7 @@ use crate::error::TestbedError;
 use crate::eventually::eventually;
 use crate::faults::{ApiServerFaults, PodFaults};
 use crate::isolation::{Inside, RunDirectory};
+use crate::kubeconfig::merge_kubeconfigs;
 use crate::logs::tail;
 use crate::network::ClusterNetwork;
 use crate::node::Node;
@@ -64,6 +65,29 @@ impl Testbed {
     /// All clusters, by name.
     pub fn clusters(&self) -> impl Iterator<Item = &Cluster> {
         self.members.values().map(|member| &member.cluster)
+    }
+
+    /// Writes one kubeconfig with a context per cluster, named like it, and says where; it goes when the run ends.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn merged_kubeconfig(&self) -> Result<PathBuf, TestbedError> {
+        let files = self
+            .clusters()
+            .map(|one| (one.name(), one.kubeconfig_path()));
+        let path = self.run.state().join("kubeconfig");
+        let merged = merge_kubeconfigs(files).map_err(|error| error.to_string());
+        let text = merged
+            .and_then(|merged| serde_yaml::to_string(&merged).map_err(|error| error.to_string()));
+        let text = text.map_err(|problem| TestbedError::Kubeconfig {
+            cluster: "all".to_owned(),
+            problem,
+        })?;
+        std::fs::write(&path, text).map_err(|source| TestbedError::File {
+            path: path.clone(),
+            source,
+        })?;
+        Ok(path)
     }
 
     /// The binaries in use.

@@ -63,6 +63,18 @@ pub(crate) fn envoy() -> Result<PathBuf, MissingTools> {
         })
 }
 
+/// Looks for kubectl alone, where [`Tools::find`] does.
+///
+/// # Errors
+/// When it is in none of these places.
+pub fn find_kubectl() -> Result<PathBuf, MissingTools> {
+    let places = Places::of_environment();
+    places.find("kubectl").ok_or_else(|| MissingTools {
+        missing: vec!["kubectl"],
+        looked_in: places.describe(),
+    })
+}
+
 // === impl Tools ===
 
 impl Tools {

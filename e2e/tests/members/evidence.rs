@@ -7,7 +7,8 @@ use anyhow::{Context, Result, ensure};
 use crd::{ImportedCluster, InferencePoolImport, conditions};
 use e2e::{
     apart::Apart,
-    environment::{CONTROLLER_PODS, CONTROLLER_USER, Environment, Way, import},
+    environment::{CONTROLLER_PODS, CONTROLLER_USER, Environment, Way},
+    pair::import,
     watching::holds,
 };
 use k8s_openapi::api::core::v1::Namespace;

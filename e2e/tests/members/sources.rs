@@ -26,10 +26,7 @@ pub(crate) use self::{
     },
     self_name::home_is_a_member_by_its_own_account,
 };
-use e2e::{
-    apart::Apart,
-    environment::{Environment, import},
-};
+use e2e::{apart::Apart, environment::Environment, pair::import};
 
 /// Several steps of several programs on a busy machine.
 const SOON: Duration = Duration::from_secs(30);

@@ -8,7 +8,8 @@ use kube::Api;
 use testbed::{eventually, isthmus};
 use tokio::time::Instant;
 
-use e2e::environment::{self, CONTROLLER_PODS, Environment, NO_ANSWER, PICKERS};
+use e2e::environment::{CONTROLLER_PODS, Environment, PICKERS};
+use e2e::pair::{NO_ANSWER, is_ready};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -59,7 +60,7 @@ pub(crate) async fn no_request_fails_once_a_killed_model_server_is_unready(
         SOON,
         async || {
             let pod = api.get(&victim).await.map_err(|error| error.to_string())?;
-            if !environment::is_ready(&pod) || restarts().await? > before {
+            if !is_ready(&pod) || restarts().await? > before {
                 Ok(())
             } else {
                 Err("ready, as before".to_owned())

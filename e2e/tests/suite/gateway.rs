@@ -8,7 +8,8 @@ use kube::Api;
 use testbed::{Manifests, eventually, isthmus};
 use tokio_util::sync::CancellationToken;
 
-use e2e::environment::{Environment, import};
+use e2e::environment::Environment;
+use e2e::pair::import;
 
 /// Several steps of several programs on a busy machine.
 const SOON: Duration = Duration::from_secs(30);

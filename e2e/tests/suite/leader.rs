@@ -10,7 +10,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use e2e::{
     apart::Apart,
-    environment::{CONTROLLER_PODS, CONTROLLER_USER, Environment, sum_metric},
+    environment::{CONTROLLER_PODS, CONTROLLER_USER, Environment},
+    pair::sum_metric,
 };
 
 /// A lease runs out after 15 s, a standby looks each 2 s at least.

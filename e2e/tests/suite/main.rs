@@ -7,35 +7,21 @@
 #![cfg(test)]
 
 mod bad_input;
-mod export;
 mod faults;
 mod gateway;
 mod leader;
 mod objects;
 mod parent_mode;
 mod picker_leader;
-mod requests;
 mod rolling;
 
 use std::process::ExitCode;
 
 /// In order: what works first, then what is broken on purpose.
 const TESTS: &[e2e::Test] = &e2e::tests![
-    export::an_export_appears_in_the_other_cluster_with_its_exact_status,
-    export::kubectl_shows_the_import_with_its_columns,
-    export::a_users_edit_of_the_import_is_reverted,
-    requests::a_json_request_is_answered_by_the_exporting_cluster,
-    requests::tokens_arrive_one_by_one,
-    requests::equal_weights_split_requests_and_each_picker_sees_its_share,
-    requests::a_client_cannot_steer_the_pick,
-    export::a_withdrawn_export_takes_the_import_and_the_route_answers_500,
     parent_mode::a_pool_is_imported_with_the_gateways_that_lead_to_it,
     parent_mode::a_mode_switch_replaces_the_entry_in_place,
     parent_mode::each_exporter_chooses_its_mode,
-    bad_input::a_malformed_body_is_refused_with_400,
-    bad_input::a_huge_header_is_refused_and_the_gateway_goes_on,
-    bad_input::an_unknown_model_is_refused_with_404,
-    bad_input::a_wrong_export_value_exports_nothing_and_says_so,
     bad_input::a_garbage_kubeconfig_leaves_the_other_members_alone,
     objects::they_count_once_their_crds_are_installed_and_outlive_them,
     faults::traffic_goes_on_without_the_controller,

@@ -7,7 +7,8 @@ use http::{HeaderMap, HeaderValue};
 use serde_json::json;
 use testbed::{Answer, Cluster, eventually, isthmus};
 
-use e2e::environment::{Environment, sum_metric};
+use e2e::environment::Environment;
+use e2e::pair::sum_metric;
 
 const CRDS: &str = include_str!("objects/crds.yaml");
 const OBJECTS: &str = include_str!("objects/objects.yaml");

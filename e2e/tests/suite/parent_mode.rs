@@ -10,8 +10,9 @@ use kube::Api;
 use serde_json::json;
 use testbed::{Cluster, Requests, eventually, isthmus};
 
-use crate::export::{condition, same, without_messages};
-use e2e::environment::{Environment, import, pool_condition};
+use e2e::compare::{condition, same, strip, without_messages};
+use e2e::environment::Environment;
+use e2e::pair::{import, pool_condition};
 
 /// Several steps of several programs on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
@@ -89,7 +90,7 @@ pub(crate) async fn a_pool_is_imported_with_the_gateways_that_lead_to_it(
         ],
     });
     let mut seen = json!(entry);
-    crate::export::strip(&mut seen, "lastTransitionTime");
+    strip(&mut seen, "lastTransitionTime");
     same(
         "entries",
         &without_messages(&seen),

@@ -13,7 +13,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::rolling::{EPP, LOCAL_ROUTE};
-use e2e::environment::{Environment, NO_ANSWER, PICKERS, is_ready, sum_metric};
+use e2e::environment::{Environment, PICKERS};
+use e2e::pair::{NO_ANSWER, is_ready, sum_metric};
 
 const DOCS: &str = include_str!("../../../docs/epp-security.md");
 /// A lease runs out after 15 s, a standby looks each 2 s at least.

@@ -11,7 +11,8 @@ use testbed::{Cluster, eventually, isthmus};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use e2e::environment::{Environment, PICKERS, import};
+use e2e::environment::{Environment, MODEL_SERVERS, PICKERS};
+use e2e::pair::import;
 
 const SOON: Duration = Duration::from_secs(30);
 /// The picker's drain, and the API server's word for it.
@@ -231,8 +232,11 @@ async fn probe_servers(environment: &Environment, cluster: &Cluster, seconds: u3
     cluster.kubectl(&command).await?;
     isthmus::available(cluster, isthmus::POOL_NAMESPACE, isthmus::MODEL_SERVERS).await?;
     eventually("only the new model servers are left", SOON, async || {
-        let pods = environment.pods(cluster).await;
-        pods.map(drop).map_err(|error| format!("{error:#}"))
+        let pods = environment.pods_of(cluster, isthmus::POOL_NAMESPACE, MODEL_SERVERS);
+        match pods.await? {
+            pods if pods.len() == 3 => Ok(()),
+            pods => Err(format!("{pods:?}")),
+        }
     })
     .await?;
     Ok(())

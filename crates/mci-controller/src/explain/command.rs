@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use process::Exit;
 use tokio::{net::TcpStream, time::timeout};
 
-use super::{Explanation, text};
+use super::{Explanation, render};
 use crate::name::Key;
 
 /// Explain why each member has or lacks one pool.
@@ -105,7 +105,7 @@ pub(crate) async fn run_explain(args: ExplainArgs, out: &mut impl Write) -> anyh
         Exit::new(FAILED, text)
     })?;
     match output {
-        Output::Text => write!(out, "{}", text::render(&explanation))?,
+        Output::Text => write!(out, "{}", render(&explanation))?,
         Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&explanation)?)?,
     }
     Ok(())

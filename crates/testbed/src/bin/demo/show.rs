@@ -1,11 +1,9 @@
 //! Requests, and who answered them.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
-use kube::config::Kubeconfig;
-use testbed::{Cluster, Inside, Requests, Testbed, isthmus};
+use anyhow::{Result, ensure};
+use testbed::{Inside, Requests, Testbed, isthmus};
 use tokio::time::Instant;
 
 use crate::screen::short;
@@ -86,7 +84,7 @@ pub(crate) fn counted(counts: &BTreeMap<String, usize>) -> String {
 
 /// How to look around in what `--keep` left up.
 pub(crate) fn kept(inside: &Inside, testbed: &Testbed, url: &str) -> Result<()> {
-    let kubeconfig = merged_kubeconfig(testbed)?;
+    let kubeconfig = testbed.merged_kubeconfig()?;
     let enter = inside.enter_command();
     let kubectl = testbed.tools().kubectl.display();
     println!(
@@ -105,35 +103,6 @@ pub(crate) fn kept(inside: &Inside, testbed: &Testbed, url: &str) -> Result<()> 
     println!(r#"    -d '{{"model":"llama","messages":[{{"role":"user","content":"hello"}}]}}'"#);
     println!("\nLogs of every process: {}", testbed.logs_dir().display());
     Ok(())
-}
-
-/// One kubeconfig with a context per cluster, named like it.
-fn merged_kubeconfig(testbed: &Testbed) -> Result<PathBuf> {
-    let mut merged = Kubeconfig::default();
-    for cluster in testbed.clusters() {
-        let mut one = Kubeconfig::read_from(cluster.kubeconfig_path())?;
-        let name = cluster.name().to_owned();
-        for named in &mut one.clusters {
-            named.name.clone_from(&name);
-        }
-        for named in &mut one.auth_infos {
-            named.name.clone_from(&name);
-        }
-        for named in &mut one.contexts {
-            named.name.clone_from(&name);
-            if let Some(context) = &mut named.context {
-                context.cluster.clone_from(&name);
-                context.user = Some(name.clone());
-            }
-        }
-        one.current_context = Some(name);
-        merged = merged.merge(one)?;
-    }
-    let first = testbed.clusters().next().map(Cluster::kubeconfig_path);
-    let state = first.and_then(Path::parent).and_then(Path::parent);
-    let path = state.context("no cluster")?.join("kubeconfig");
-    std::fs::write(&path, serde_yaml::to_string(&merged)?)?;
-    Ok(path)
 }
 
 fn cluster_of<'a>(pods: &'a Pods, pod: &str) -> &'a str {

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::{Explanation, Exporter, Importer, Rule};
 
-/// As `mci-controller explain` prints it.
-pub(super) fn render(explanation: &Explanation) -> String {
+/// As `mci-controller explain` and `kubectl mci explain` print it.
+pub fn render(explanation: &Explanation) -> String {
     let Explanation {
         key,
         exporters,

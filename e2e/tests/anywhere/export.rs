@@ -1,13 +1,17 @@
 //! From an annotation to an import, and back.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use crd::{InferencePoolImport, conditions};
+use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 use testbed::{eventually, isthmus};
 
-use e2e::environment::{Environment, NO_ANSWER, import, pool_condition};
+use e2e::{
+    compare::{condition, same, strip, without_messages},
+    pair::{NO_ANSWER, Pair, import, pool_condition},
+};
 
 /// What a person at kubectl takes for "at once".
 const AT_ONCE: Duration = Duration::from_secs(2);
@@ -15,15 +19,15 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(20);
 
 pub(crate) async fn an_export_appears_in_the_other_cluster_with_its_exact_status(
-    environment: &Environment,
+    pair: &Pair,
 ) -> Result<()> {
-    environment.settle().await?;
-    isthmus::withdraw(&environment.east).await?;
-    environment.no_import(SOON).await?;
+    pair.settle().await?;
+    isthmus::withdraw(&pair.east).await?;
+    pair.no_import(SOON).await?;
 
-    isthmus::export(&environment.east).await?;
+    isthmus::export(&pair.east).await?;
     let seen = eventually("a ready import in west", AT_ONCE, async || {
-        let import = import(&environment.west).await?.ok_or("no import")?;
+        let import = import(&pair.west).await?.ok_or("no import")?;
         if conditions::is_true(import.conditions(), conditions::READY) {
             Ok(import)
         } else {
@@ -32,36 +36,12 @@ pub(crate) async fn an_export_appears_in_the_other_cluster_with_its_exact_status
     })
     .await?;
 
-    let address = environment.epp_address(&environment.east).await?;
     let generation = seen.metadata.generation;
     let on_top = json!([
         condition("Accepted", "True", "Accepted", generation),
         condition("Ready", "True", "Ready", generation),
     ]);
-    let pool_generation = environment.pool_generation(&environment.east).await?;
-    let expected = json!([{
-        "name": "east",
-        "routingMode": "EndpointMode",
-        "appProtocol": "http",
-        "targetPortNumber": 8000,
-        "targetPorts": [{"number": 8000}],
-        "endpointPicker": {
-            "name": "llama-epp",
-            "service": [{
-                "type": "LoadBalancer",
-                "addresses": [address],
-                "ports": [{"number": 9002, "name": "grpc-ext-proc", "protocol": "TCP", "appProtocol": "http2"}],
-            }],
-            "health": {"port": 9003},
-            "failureMode": "FailClose",
-        },
-        "conditions": [
-            condition("Accepted", "True", "Accepted", pool_generation),
-            condition("ResolvedRefs", "True", "ResolvedRefs", pool_generation),
-            condition("Ready", "True", "Ready", pool_generation),
-            condition("Reachable", "True", "Reachable", pool_generation),
-        ],
-    }]);
+    let expected = json!([entry_of_east(pair).await?]);
     let status = without_times(&seen)?;
     same(
         "clusters",
@@ -92,14 +72,14 @@ pub(crate) async fn an_export_appears_in_the_other_cluster_with_its_exact_status
         ours.conditions
     );
     ensure!(
-        import(&environment.east)
+        import(&pair.east)
             .await
             .map_err(anyhow::Error::msg)?
             .is_none(),
         "an import in the exporting cluster itself"
     );
     eventually("Exported on the pool", AT_ONCE, async || {
-        let exported = pool_condition(&environment.east, conditions::EXPORTED).await?;
+        let exported = pool_condition(&pair.east, conditions::EXPORTED).await?;
         let exported = exported.ok_or("no condition Exported")?;
         if exported.reason == "Exported" && exported.status == "True" {
             Ok(())
@@ -111,14 +91,9 @@ pub(crate) async fn an_export_appears_in_the_other_cluster_with_its_exact_status
     Ok(())
 }
 
-pub(crate) async fn kubectl_shows_the_import_with_its_columns(
-    environment: &Environment,
-) -> Result<()> {
-    environment.settle().await?;
-    let table = environment
-        .west
-        .kubectl(&["get", "ipimp", "-n", "llm"])
-        .await?;
+pub(crate) async fn kubectl_shows_the_import_with_its_columns(pair: &Pair) -> Result<()> {
+    pair.settle().await?;
+    let table = pair.west.kubectl(&["get", "ipimp", "-n", "llm"]).await?;
     let mut lines = table.lines();
     let head: Vec<_> = lines
         .next()
@@ -134,15 +109,12 @@ pub(crate) async fn kubectl_shows_the_import_with_its_columns(
     Ok(())
 }
 
-pub(crate) async fn a_users_edit_of_the_import_is_reverted(
-    environment: &Environment,
-) -> Result<()> {
-    environment.settle().await?;
+pub(crate) async fn a_users_edit_of_the_import_is_reverted(pair: &Pair) -> Result<()> {
+    pair.settle().await?;
     let edit = json!({"status": {"clusters": [{
         "name": "east", "routingMode": "EndpointMode", "targetPortNumber": 1
     }]}});
-    environment
-        .west
+    pair.west
         .kubectl(&[
             "patch",
             "ipimp",
@@ -156,7 +128,7 @@ pub(crate) async fn a_users_edit_of_the_import_is_reverted(
         ])
         .await?;
     eventually("the entry as it was", SOON, async || {
-        let import = import(&environment.west).await?.ok_or("no import")?;
+        let import = import(&pair.west).await?.ok_or("no import")?;
         match import.clusters() {
             [entry] if entry.target_port_number == 8000 && entry.endpoint_picker.is_some() => {
                 Ok(())
@@ -169,13 +141,13 @@ pub(crate) async fn a_users_edit_of_the_import_is_reverted(
 }
 
 pub(crate) async fn a_withdrawn_export_takes_the_import_and_the_route_answers_500(
-    environment: &Environment,
+    pair: &Pair,
 ) -> Result<()> {
-    environment.settle().await?;
-    isthmus::withdraw(&environment.east).await?;
-    environment.no_import(SOON).await?;
+    pair.settle().await?;
+    isthmus::withdraw(&pair.east).await?;
+    pair.no_import(SOON).await?;
     eventually("the route says BackendNotFound", SOON, async || {
-        let refs = environment.route_condition("ResolvedRefs").await?;
+        let refs = pair.route_condition("ResolvedRefs").await?;
         let refs = refs.ok_or("no condition ResolvedRefs")?;
         if refs.status == "False" && refs.reason == "BackendNotFound" {
             Ok(())
@@ -185,7 +157,7 @@ pub(crate) async fn a_withdrawn_export_takes_the_import_and_the_route_answers_50
     })
     .await?;
     let answer = eventually("a 500", SOON, async || {
-        let answer = environment
+        let answer = pair
             .gateway
             .chat("llama", "hello")
             .await
@@ -202,7 +174,7 @@ pub(crate) async fn a_withdrawn_export_takes_the_import_and_the_route_answers_50
         "the 500 took {:?}",
         answer.latency
     );
-    let exported = pool_condition(&environment.east, conditions::EXPORTED)
+    let exported = pool_condition(&pair.east, conditions::EXPORTED)
         .await
         .map_err(anyhow::Error::msg)?;
     ensure!(
@@ -212,50 +184,72 @@ pub(crate) async fn a_withdrawn_export_takes_the_import_and_the_route_answers_50
     Ok(())
 }
 
-pub(crate) fn condition(type_: &str, status: &str, reason: &str, generation: Option<i64>) -> Value {
-    json!({"type": type_, "status": status, "reason": reason, "observedGeneration": generation})
+/// What west is to be told of east's pool.
+async fn entry_of_east(pair: &Pair) -> Result<Value> {
+    let service = pair.picker_service(&pair.east).await?;
+    let (type_, addresses) = published(pair, &service).await?;
+    let pool_generation = pair.pool_generation(&pair.east).await?;
+    let mut entry = json!({
+        "name": "east",
+        "routingMode": "EndpointMode",
+        "appProtocol": "http",
+        "targetPortNumber": 8000,
+        "targetPorts": [{"number": 8000}],
+        "endpointPicker": {
+            "name": "llama-epp",
+            "service": [{
+                "type": type_,
+                "addresses": addresses,
+                "ports": [{"number": 9002, "name": "grpc-ext-proc", "protocol": "TCP", "appProtocol": "http2"}],
+            }],
+            "health": {"port": 9003},
+            "failureMode": "FailClose",
+        },
+        "conditions": [
+            condition("Accepted", "True", "Accepted", pool_generation),
+            condition("ResolvedRefs", "True", "ResolvedRefs", pool_generation),
+            condition("Ready", "True", "Ready", pool_generation),
+            condition("Reachable", "True", "Reachable", pool_generation),
+        ],
+    });
+    // where other clusters may have them, they are on the same Service
+    let ports = service.spec.and_then(|spec| spec.ports).unwrap_or_default();
+    if ports
+        .iter()
+        .any(|port| port.name.as_deref() == Some("http-metrics"))
+    {
+        entry["endpointPicker"]["metrics"] = json!({"port": 9090});
+    }
+    Ok(entry)
+}
+
+/// Type and addresses of the Service of east's picker, as other clusters are told them: of a load balancer where there is
+/// one, else the Service's own, or those of its pods where it has none.
+async fn published(pair: &Pair, service: &Service) -> Result<(&'static str, Vec<String>)> {
+    let spec = service.spec.as_ref().context("a Service without a spec")?;
+    if spec.type_.as_deref() == Some("LoadBalancer") {
+        let status = service.status.as_ref();
+        let balancer = status.and_then(|status| status.load_balancer.as_ref());
+        let ingress = balancer.and_then(|balancer| balancer.ingress.as_ref());
+        let addresses = ingress.into_iter().flatten();
+        let addresses = addresses.filter_map(|ingress| ingress.ip.clone());
+        return Ok(("LoadBalancer", addresses.collect()));
+    }
+    if spec.cluster_ip.as_deref() != Some("None") {
+        let addresses = spec.cluster_ips.clone();
+        return Ok(("ClusterIP", addresses.unwrap_or_default()));
+    }
+    let mut addresses = Vec::new();
+    for address in pair.pickers(&pair.east).await?.into_values() {
+        addresses.push(address.parse::<IpAddr>()?);
+    }
+    addresses.sort_unstable();
+    let addresses = addresses.iter().map(ToString::to_string);
+    Ok(("ClusterIP", addresses.collect()))
 }
 
 fn without_times(import: &InferencePoolImport) -> Result<Value> {
     let mut status = serde_json::to_value(&import.status)?;
     strip(&mut status, "lastTransitionTime");
     Ok(status)
-}
-
-/// Messages are for people and may be worded anew, and conditions are a map; everything else is compared to the letter.
-pub(crate) fn without_messages(value: &Value) -> Value {
-    let mut value = value.clone();
-    strip(&mut value, "message");
-    sort_conditions(&mut value);
-    value
-}
-
-fn sort_conditions(value: &mut Value) {
-    match value {
-        Value::Object(map) => map.values_mut().for_each(sort_conditions),
-        Value::Array(items) => {
-            items.iter_mut().for_each(sort_conditions);
-            items.sort_by_key(|item| item["type"].as_str().map(str::to_owned));
-        }
-        _ => {}
-    }
-}
-
-pub(crate) fn strip(value: &mut Value, key: &str) {
-    match value {
-        Value::Object(map) => {
-            map.remove(key);
-            map.values_mut().for_each(|inner| strip(inner, key));
-        }
-        Value::Array(items) => items.iter_mut().for_each(|inner| strip(inner, key)),
-        _ => {}
-    }
-}
-
-pub(crate) fn same(what: &str, seen: &Value, expected: &Value) -> Result<()> {
-    ensure!(
-        seen == expected,
-        "{what} differ\nseen:     {seen:#}\nexpected: {expected:#}"
-    );
-    Ok(())
 }

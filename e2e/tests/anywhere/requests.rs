@@ -5,20 +5,18 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
 use http::{HeaderMap, HeaderValue};
-use testbed::{Requests, eventually};
+use testbed::eventually;
 
-use e2e::environment::{Environment, sum_metric};
+use e2e::pair::{Pair, sum_metric};
 
 const SOON: Duration = Duration::from_secs(20);
 
-pub(crate) async fn a_json_request_is_answered_by_the_exporting_cluster(
-    environment: &Environment,
-) -> Result<()> {
-    environment.settle().await?;
-    let answer = environment.gateway.chat("llama", "hello").await?;
+pub(crate) async fn a_json_request_is_answered_by_the_exporting_cluster(pair: &Pair) -> Result<()> {
+    pair.settle().await?;
+    let answer = pair.gateway.chat("llama", "hello").await?;
     ensure!(answer.status == 200, "{}: {}", answer.status, answer.text());
     let pod = answer.pod().context("no x-inference-pod")?;
-    let east = environment.pods(&environment.east).await?;
+    let east = pair.pods(&pair.east).await?;
     ensure!(
         east.contains_key(pod),
         "answered by {pod}, not one of {:?}",
@@ -35,19 +33,16 @@ pub(crate) async fn a_json_request_is_answered_by_the_exporting_cluster(
 }
 
 /// The first token is read while the model server still works on the same request: so it was not held back.
-pub(crate) async fn tokens_arrive_one_by_one(environment: &Environment) -> Result<()> {
+pub(crate) async fn tokens_arrive_one_by_one(pair: &Pair) -> Result<()> {
     const TOKENS: u32 = 600;
-    environment.settle().await?;
-    let mut stream = environment
-        .gateway
-        .chat_stream("llama", "tell me", TOKENS)
-        .await?;
+    pair.settle().await?;
+    let mut stream = pair.gateway.chat_stream("llama", "tell me", TOKENS).await?;
     ensure!(stream.status == 200, "{}", stream.status);
     let pod = stream.pod().context("no x-inference-pod")?.to_owned();
-    let pods = environment.pods(&environment.east).await?;
-    let address = pods
-        .get(&pod)
-        .with_context(|| format!("{pod} is not of east"))?;
+    ensure!(
+        pair.pods(&pair.east).await?.contains_key(&pod),
+        "{pod} is not of east"
+    );
     for _ in 0..3 {
         let event = stream.next_event().await.map_err(anyhow::Error::msg)?;
         ensure!(
@@ -55,10 +50,7 @@ pub(crate) async fn tokens_arrive_one_by_one(environment: &Environment) -> Resul
             "no third event"
         );
     }
-    let metrics = Requests::new(format!("http://{address}:8000"))
-        .get("/metrics")
-        .await?
-        .text();
+    let metrics = pair.page(&pair.east, &pod, 8000, "/metrics").await?;
     let running = sum_metric(&metrics, "vllm:num_requests_running");
     ensure!(
         running >= 1.0,
@@ -77,19 +69,19 @@ pub(crate) async fn tokens_arrive_one_by_one(environment: &Environment) -> Resul
 }
 
 pub(crate) async fn equal_weights_split_requests_and_each_picker_sees_its_share(
-    environment: &Environment,
+    pair: &Pair,
 ) -> Result<()> {
     const REQUESTS: usize = 400;
     /// A request takes some 50 ms, nearly all of it waiting for the simulated model.
     const AT_ONCE: usize = 8;
-    environment.settle().await?;
-    environment.west.apply_yaml(HALVES).await?;
-    let east = environment.pods(&environment.east).await?;
-    let west = environment.pods(&environment.west).await?;
+    pair.settle().await?;
+    pair.west.apply_yaml(HALVES).await?;
+    let east = pair.pods(&pair.east).await?;
+    let west = pair.pods(&pair.west).await?;
     eventually("answers from both clusters", SOON, async || {
         let mut seen = [false, false];
         for _ in 0..16 {
-            let answer = environment
+            let answer = pair
                 .gateway
                 .chat("llama", "hello")
                 .await
@@ -108,15 +100,11 @@ pub(crate) async fn equal_weights_split_requests_and_each_picker_sees_its_share(
     })
     .await?;
 
-    let picks =
-        async |cluster| anyhow::Ok(sum_metric(&environment.epp_metrics(cluster).await?, PICKS));
-    let before = (
-        picks(&environment.east).await?,
-        picks(&environment.west).await?,
-    );
+    let picks = async |cluster| anyhow::Ok(sum_metric(&pair.epp_metrics(cluster).await?, PICKS));
+    let before = (picks(&pair.east).await?, picks(&pair.west).await?);
     let requests = (0..REQUESTS).map(async |number| {
         let text = format!("request {number}");
-        let answer = environment.gateway.chat("llama", &text).await?;
+        let answer = pair.gateway.chat("llama", &text).await?;
         ensure!(
             answer.status == 200,
             "{text}: {}: {}",
@@ -135,10 +123,7 @@ pub(crate) async fn equal_weights_split_requests_and_each_picker_sees_its_share(
             Ok((of_east + east, of_west + west))
         })
         .await?;
-    let after = (
-        picks(&environment.east).await?,
-        picks(&environment.west).await?,
-    );
+    let after = (picks(&pair.east).await?, picks(&pair.west).await?);
     ensure!(counts.0 + counts.1 == 400, "{counts:?} do not add up");
     ensure!(
         counts.0.abs_diff(200) <= 35,
@@ -153,8 +138,8 @@ pub(crate) async fn equal_weights_split_requests_and_each_picker_sees_its_share(
     Ok(())
 }
 
-pub(crate) async fn a_client_cannot_steer_the_pick(environment: &Environment) -> Result<()> {
-    environment.settle().await?;
+pub(crate) async fn a_client_cannot_steer_the_pick(pair: &Pair) -> Result<()> {
+    pair.settle().await?;
     let mut headers = HeaderMap::new();
     for name in [
         "x-gateway-destination-endpoint",
@@ -166,20 +151,15 @@ pub(crate) async fn a_client_cannot_steer_the_pick(environment: &Environment) ->
     headers.insert("x-request-mark", HeaderValue::from_static(MARK));
     headers.insert("x-isthmus-failover", HeaderValue::from_static("1"));
     let body = r#"{"model":"llama","messages":[{"role":"user","content":"hi"}],"max_tokens":1}"#;
-    let answer = environment
+    let answer = pair
         .gateway
         .post("/v1/chat/completions", headers, body)
         .await?;
     ensure!(answer.status == 200, "{}: {}", answer.status, answer.text());
     let pod = answer.pod().context("no x-inference-pod")?;
-    let east = environment.pods(&environment.east).await?;
-    let address = east
-        .get(pod)
-        .with_context(|| format!("answered by {pod}"))?;
 
     // what reached the model server: the picker's own choice, and nothing of the client's
-    let admin = Requests::new(format!("http://{address}:8000"));
-    let seen = admin.get("/admin/requests").await?.text();
+    let seen = pair.page(&pair.east, pod, 8000, "/admin/requests").await?;
     ensure!(
         seen.contains(MARK),
         "the model server has no such request: {seen}"

@@ -1,0 +1,216 @@
+//! The controller and its members.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::workload;
+use crate::check::{
+    Group, Level, Line,
+    facts::{Facts, HomeFacts, Life, MemberFacts, TokenFacts, Tried, View},
+};
+use crate::output::plain;
+
+/// A Lease is renewed every few seconds; a clock may be a minute wrong.
+const LEASE_IS_OLD: SignedDuration = SignedDuration::from_mins(1);
+/// Less than this of a token's life, and less than a week, is soon.
+const LAST_PART: i64 = 5;
+const WEEK: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+pub(super) fn group(facts: &Facts) -> Group {
+    let home = &facts.home;
+    let mut lines = controller(home, facts.now);
+    match &home.members {
+        Err(problem) => lines.push(Line::unknown(problem)),
+        Ok(members) if members.is_empty() => lines.push(Line::bad(
+            format!("no member: no Secret of {} is one", home.namespace),
+            "kubectl mci join CLUSTER --context CONTEXT",
+        )),
+        Ok(members) => {
+            for member in members {
+                lines.push(credentials(member, facts));
+            }
+        }
+    }
+    match &home.view {
+        None => {}
+        Some(Err(problem)) => lines.push(Line::warning(
+            format!("the controller cannot be asked: {problem}"),
+            "what follows is from objects alone",
+        )),
+        Some(Ok(view)) => lines.extend(said(view)),
+    }
+    Group {
+        title: format!("home (context {})", home.context),
+        lines,
+    }
+}
+
+fn controller(home: &HomeFacts, now: Timestamp) -> Vec<Line> {
+    let HomeFacts {
+        context, namespace, ..
+    } = home;
+    let lease = format!("isthmus-mci-{}", home.clusterset);
+    let leads = matches!(home.renewed, Ok(Some(at)) if now.duration_since(at) < LEASE_IS_OLD);
+    let mut lines = Vec::new();
+    match &home.controller {
+        Err(problem) => lines.push(Line::unknown(problem)),
+        // it may run outside of any cluster
+        Ok(None) if leads => lines.push(Line::good(format!(
+            "a controller leads, and runs elsewhere than in {namespace}"
+        ))),
+        Ok(None) => {
+            lines.push(Line::bad(
+                format!("no controller in {namespace}"),
+                "install it: the chart isthmus with controller.enabled=true, or config/rbac/home.yaml and config/controller.yaml",
+            ));
+            return lines;
+        }
+        Ok(Some(deployment)) => lines.extend(workload(
+            "the controller",
+            deployment,
+            format!("kubectl --context {context} -n {namespace} describe deployment,pods"),
+        )),
+    }
+    lines.push(match &home.renewed {
+        Err(problem) => Line::unknown(problem),
+        Ok(None) => Line::bad(
+            format!(
+                "no Lease {lease}: no controller of ClusterSet {} leads",
+                home.clusterset
+            ),
+            "see --clusterset, and the log of the controller",
+        ),
+        Ok(Some(_)) if leads => Line::good(format!("a controller holds the Lease {lease}")),
+        Ok(Some(at)) => Line::bad(
+            format!(
+                "the Lease {lease} was renewed {} s ago: no controller leads",
+                now.duration_since(*at).as_secs()
+            ),
+            format!("kubectl --context {context} -n {namespace} get lease,pods"),
+        ),
+    });
+    lines
+}
+
+/// Whether a member's credentials can be used, work, lead to the right cluster, and for how long.
+fn credentials(member: &MemberFacts, facts: &Facts) -> Line {
+    let MemberFacts {
+        name,
+        source,
+        credentials,
+    } = member;
+    let again = format!("a new one: kubectl mci join {name}");
+    match credentials {
+        None => Line::good(format!("{name} is a member by {source}")),
+        Some(Err(problem)) => Line::bad(
+            format!("{name}: the controller refuses {source}: {problem}"),
+            again,
+        ),
+        Some(Ok(token)) => judge_token(member, token, facts, again),
+    }
+}
+
+fn judge_token(member: &MemberFacts, token: &TokenFacts, facts: &Facts, again: String) -> Line {
+    let (name, source) = (&member.name, &member.source);
+    let TokenFacts {
+        server,
+        life,
+        tried,
+    } = token;
+    if let Some(life) = life.filter(|life| life.until <= facts.now) {
+        let when = day(life.until);
+        return Line::bad(
+            format!("{name}: the token in {source} ended on {when}"),
+            again,
+        );
+    }
+    match tried {
+        Tried::Refused(problem) => {
+            return Line::bad(
+                format!("{name}: {server} refuses the token in {source}: {problem}"),
+                again,
+            );
+        }
+        Tried::Unreached(problem) => {
+            return Line::of(
+                Level::Warning,
+                format!("{name}: {server} is not reached from here: {problem}"),
+                Some("the controller may reach it: see what it says below".to_owned()),
+            );
+        }
+        Tried::Works(uid) => {
+            let cluster = facts.clusters.iter().find(|one| one.name == *name);
+            let inside = cluster.and_then(|one| one.inside.as_ref().ok());
+            let seen = inside.and_then(|inside| inside.uid.as_ref());
+            if let (Some(uid), Some(seen)) = (uid, seen)
+                && uid != seen
+            {
+                let context = cluster.and_then(|one| one.context.clone());
+                return Line::bad(
+                    format!(
+                        "{name}: {source} leads to another cluster than context {}",
+                        context.unwrap_or_default()
+                    ),
+                    format!("say which context is meant: --contexts {name}=CONTEXT,…"),
+                );
+            }
+        }
+    }
+    let Some(life) = life else {
+        return Line::good(format!("{name}: the credentials in {source} work"));
+    };
+    let text = format!(
+        "{name}: the token in {source} works, until {}",
+        day(life.until)
+    );
+    if is_soon(*life, facts.now) {
+        Line::warning(text, again)
+    } else {
+        Line::good(text)
+    }
+}
+
+fn is_soon(life: Life, now: Timestamp) -> bool {
+    let left = life.until.duration_since(now);
+    let whole = life.until.duration_since(life.from);
+    left < WEEK && left.as_secs() < whole.as_secs() / LAST_PART
+}
+
+fn day(at: Timestamp) -> String {
+    at.strftime("%F %R UTC").to_string()
+}
+
+/// What the controller says of its members.
+fn said(view: &View) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for member in &view.clusters {
+        let active = &member.active;
+        let detail = member
+            .denied
+            .as_ref()
+            .map(|denied| format!("grant {denied}"))
+            .or_else(|| member.detail.clone());
+        let detail = plain(detail.as_ref().unwrap_or(&active.message));
+        let text = format!("the controller says of {}: {}", member.name, active.reason);
+        lines.push(match active.status {
+            true if active.reason == "Active" => Line::good(text),
+            true => Line::warning(text, detail),
+            false => Line::bad(text, detail),
+        });
+    }
+    lines.extend(view.unused.iter().map(|unused| {
+        Line::bad(
+            format!(
+                "{} names no member: {}",
+                unused.source, unused.active.reason
+            ),
+            plain(&unused.detail),
+        )
+    }));
+    if view.guard {
+        lines.push(Line::bad(
+            "many members were lost at once: the controller holds all withdrawals",
+            "docs/runbook.md, MciIsolationGuard",
+        ));
+    }
+    lines
+}

@@ -1,0 +1,150 @@
+//! Exported pools: whether others can reach their endpoint pickers, and who imports them.
+
+use crate::check::{
+    Group, Level, Line,
+    facts::{Facts, Picker, Read, ServiceKind},
+};
+use crate::status::{self, Cell, Hole, PoolRow, Status};
+
+/// None where no pool is exported.
+pub(super) fn group(facts: &Facts) -> Option<Group> {
+    let status = status::judge(&facts.seen);
+    if status.pools.is_empty() {
+        return None;
+    }
+    let mut lines = Vec::new();
+    for pool in &status.pools {
+        lines.extend(pickers(pool, facts));
+        lines.extend(imports(pool, &status));
+    }
+    Some(Group {
+        title: "pools".to_owned(),
+        lines,
+    })
+}
+
+fn pickers(pool: &PoolRow, facts: &Facts) -> Vec<Line> {
+    let key = (pool.namespace.clone(), pool.name.clone());
+    let mut lines = Vec::new();
+    for cluster in &facts.clusters {
+        let Ok(inside) = &cluster.inside else {
+            continue;
+        };
+        if let Some(picker) = inside.pickers.get(&key) {
+            let what = format!("{}/{} in {}", pool.namespace, pool.name, cluster.name);
+            lines.push(judge(&what, picker));
+        }
+    }
+    lines
+}
+
+fn judge(what: &str, picker: &Read<Picker>) -> Line {
+    let picker = match picker {
+        Err(problem) => return Line::unknown(problem),
+        Ok(picker) => picker,
+    };
+    match picker {
+        Picker::NotNamed => Line::bad(
+            format!("{what} names no Service as its endpoint picker"),
+            "set endpointPickerRef of the pool, or export it in ParentMode",
+        ),
+        Picker::NoService(name) => Line::bad(
+            format!("{what}: there is no Service {name}, its endpoint picker"),
+            "make it, or set endpointPickerRef of the pool",
+        ),
+        Picker::Service {
+            name,
+            kind,
+            addresses,
+            ready,
+        } => service(what, name, *kind, addresses, *ready),
+    }
+}
+
+fn service(what: &str, name: &str, kind: ServiceKind, addresses: &[String], ready: usize) -> Line {
+    let at = addresses.join(", ");
+    match kind {
+        ServiceKind::ExternalName => Line::bad(
+            format!("{what}: Service {name} is an ExternalName, which is never exported"),
+            "make it headless (clusterIP: None) or of type LoadBalancer",
+        ),
+        ServiceKind::LoadBalancer if addresses.is_empty() => Line::bad(
+            format!("{what}: Service {name} waits for the address of a load balancer"),
+            "is there one in this cluster? Else make the Service headless (clusterIP: None), where pods are reached from other clusters",
+        ),
+        _ if ready == 0 => Line::bad(
+            format!("{what}: Service {name} has no ready endpoint"),
+            "see the pods of the endpoint picker",
+        ),
+        ServiceKind::Virtual => Line::warning(
+            format!(
+                "{what}: Service {name} has the address {at}, which mostly means nothing in another cluster"
+            ),
+            "make it headless (clusterIP: None) where pods are reached from other clusters, else of type LoadBalancer",
+        ),
+        ServiceKind::LoadBalancer => Line::good(format!(
+            "{what}: other clusters reach its endpoint picker at {at}"
+        )),
+        ServiceKind::Headless => Line::good(format!(
+            "{what}: other clusters reach its endpoint picker at {ready} pods"
+        )),
+    }
+}
+
+/// A line for each reason, and one where all is well.
+fn imports(pool: &PoolRow, status: &Status) -> Vec<Line> {
+    let name = format!("{}/{}", pool.namespace, pool.name);
+    let mut lines = Vec::new();
+    let exporters: Vec<&Cell> = pool
+        .cells
+        .iter()
+        .filter(|cell| cell.exports.is_some())
+        .collect();
+    let others = pool.cells.iter().filter(|cell| cell.exports.is_none());
+    let with_namespace = others.clone().filter(|cell| {
+        cell.seen
+            && !cell
+                .holes
+                .iter()
+                .any(|hole| hole.reason == "NamespaceMissing")
+    });
+    let somebody_can = with_namespace.count() > 0 || exporters.len() > 1;
+    for cell in &pool.cells {
+        lines.extend(
+            cell.holes
+                .iter()
+                .map(|hole| line(&name, cell, hole, somebody_can)),
+        );
+    }
+    if lines.is_empty() && !exporters.is_empty() {
+        let importers = pool.cells.iter().filter(|cell| cell.imports.is_some());
+        let by: Vec<&str> = exporters.iter().map(|cell| cell.cluster.as_str()).collect();
+        lines.push(if status.clusters.len() > 1 {
+            Line::good(format!(
+                "{name}: exported by {}, imported by {} of {}",
+                by.join(", "),
+                importers.count(),
+                status.clusters.len()
+            ))
+        } else {
+            Line::good(format!("{name}: exported by {}", by.join(", ")))
+        });
+    }
+    lines
+}
+
+/// A namespace that one cluster lacks may be meant; one that all others lack is not.
+fn line(name: &str, cell: &Cell, hole: &Hole, somebody_can: bool) -> Line {
+    let level = if hole.reason == "NamespaceMissing" && somebody_can {
+        Level::Warning
+    } else {
+        Level::Bad
+    };
+    let from = hole.from.as_ref();
+    let from = from.map_or_else(String::new, |from| format!(", from {from}"));
+    Line::of(
+        level,
+        format!("{name} in {}{from}: {}", cell.cluster, hole.reason),
+        Some(hole.message.clone()),
+    )
+}

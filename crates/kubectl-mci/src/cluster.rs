@@ -1,0 +1,294 @@
+//! One cluster, through a context of the kubeconfig: each call has a deadline, and an error that names the cluster, the
+//! object and the next step.
+
+use std::{fmt::Debug, time::Duration};
+
+use kube::{
+    Api, Client, Config, Resource,
+    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
+    config::KubeConfigOptions,
+    core::{ClusterResourceScope, NamespaceResourceScope},
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use crate::contexts::Contexts;
+
+/// Field manager of all that the plugin writes.
+pub(crate) const FIELD_MANAGER: &str = "kubectl-mci";
+/// One call. A list of all imports of a member may take seconds.
+const CALL_LIMIT: Duration = Duration::from_secs(20);
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// A cluster and how it is reached. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    /// What it is called: its name in the ClusterSet where that is known, else its context.
+    pub(crate) name: String,
+    pub(crate) context: String,
+    client: Client,
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    #[error("{cluster}: no client: {problem}; see `kubectl --context {context} version`")]
+    NoClient {
+        cluster: String,
+        context: String,
+        problem: String,
+    },
+    #[error(
+        "{cluster}: cannot {what}: no answer within {CALL_LIMIT:?}; see `kubectl --context {context} version`"
+    )]
+    Timeout {
+        cluster: String,
+        context: String,
+        what: String,
+    },
+    #[error(
+        "{cluster}: cannot {what}: {problem}; see whether context {context} leads to a running cluster: `kubectl --context {context} version`"
+    )]
+    NoAnswer {
+        cluster: String,
+        context: String,
+        what: String,
+        problem: String,
+    },
+    #[error("{cluster}: cannot {what}: {message}; {next}")]
+    Refused {
+        cluster: String,
+        what: String,
+        code: u16,
+        message: String,
+        next: String,
+    },
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    /// Makes a client; nothing is sent yet, but a credential plugin of the kubeconfig may run.
+    pub(crate) async fn connect(
+        contexts: &Contexts,
+        context: &str,
+        name: &str,
+    ) -> Result<Self, CallError> {
+        let failed = |problem: String| CallError::NoClient {
+            cluster: name.to_owned(),
+            context: context.to_owned(),
+            problem,
+        };
+        let options = KubeConfigOptions {
+            context: Some(context.to_owned()),
+            ..KubeConfigOptions::default()
+        };
+        let kubeconfig = contexts.kubeconfig().clone();
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+        let mut config = config.map_err(|error| failed(error.to_string()))?;
+        // a proxy of the environment would be used for hosts of NO_PROXY too
+        let proxy = contexts.cluster(context).ok();
+        if proxy.is_none_or(|cluster| cluster.proxy_url.is_none()) {
+            config.proxy_url = None;
+        }
+        let config = Self::bounded(config);
+        let client = Client::try_from(config).map_err(|error| failed(error.to_string()))?;
+        Ok(Self {
+            name: name.to_owned(),
+            context: context.to_owned(),
+            client,
+        })
+    }
+
+    /// The same, but that nothing of it is repeated or waits for long.
+    pub(crate) fn bounded(mut config: Config) -> Config {
+        config.connect_timeout = Some(CONNECT_LIMIT);
+        // a call that is repeated up to 15 times has no deadline
+        config.default_retry = false;
+        config
+    }
+
+    /// A cluster behind a client of the caller's.
+    pub(crate) fn behind(client: Client, name: &str, context: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            context: context.to_owned(),
+            client,
+        }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    pub(crate) fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client(), namespace)
+    }
+
+    /// Waits for one call, at most so long.
+    pub(crate) async fn call<T>(
+        &self,
+        what: &str,
+        call: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, CallError> {
+        match timeout(CALL_LIMIT, call).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(self.failed(what, &error)),
+            Err(_) => Err(CallError::Timeout {
+                cluster: self.name.clone(),
+                context: self.context.clone(),
+                what: what.to_owned(),
+            }),
+        }
+    }
+
+    pub(crate) async fn get<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, CallError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned,
+    {
+        let what = format!("read {} {namespace}/{name}", K::kind(&()));
+        self.call(&what, self.api::<K>(namespace).get_opt(name))
+            .await
+    }
+
+    /// One object without a namespace.
+    pub(crate) async fn get_global<K>(&self, name: &str) -> Result<Option<K>, CallError>
+    where
+        K: Resource<DynamicType = (), Scope = ClusterResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned,
+    {
+        let what = format!("read {} {name}", K::kind(&()));
+        let api: Api<K> = Api::all(self.client());
+        self.call(&what, api.get_opt(name)).await
+    }
+
+    /// All of a kind, in a namespace or, with none, in all.
+    pub(crate) async fn list<K>(
+        &self,
+        namespace: Option<&str>,
+        params: &ListParams,
+    ) -> Result<Vec<K>, CallError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned,
+    {
+        let api: Api<K> =
+            namespace.map_or_else(|| Api::all(self.client()), |name| self.api::<K>(name));
+        let place = namespace.map_or_else(String::new, |name| format!(" of {name}"));
+        let what = format!("list {}{place}", K::plural(&()));
+        Ok(self.call(&what, api.list(params)).await?.items)
+    }
+
+    /// The body of what a GET of this path answers.
+    pub(crate) async fn page(&self, what: &str, path: &str) -> Result<String, CallError> {
+        let request = http::Request::get(path).body(Vec::new());
+        let request = request.map_err(kube::Error::HttpError);
+        let client = self.client();
+        let call = async { client.request_text(request?).await };
+        self.call(what, call).await
+    }
+
+    /// Applies an object by server-side apply; returns how it is called.
+    pub(crate) async fn apply(&self, object: &Value, force: bool) -> Result<String, CallError> {
+        let text = |pointer: &str| {
+            let value = object.pointer(pointer).and_then(Value::as_str);
+            value.unwrap_or_default()
+        };
+        let (version, kind) = (text("/apiVersion"), text("/kind"));
+        let (group, version) = version.split_once('/').unwrap_or(("", version));
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
+        let (api, label) = if namespace.is_empty() {
+            let api = Api::<DynamicObject>::all_with(self.client(), &resource);
+            (api, format!("{kind} {name}"))
+        } else {
+            let api = Api::namespaced_with(self.client(), namespace, &resource);
+            (api, format!("{kind} {namespace}/{name}"))
+        };
+        let mut params = PatchParams::apply(FIELD_MANAGER);
+        params.force = force;
+        let patch = Patch::Apply(object);
+        let call = api.patch(name, &params, &patch);
+        self.call(&format!("apply {label}"), call).await?;
+        Ok(label)
+    }
+
+    fn failed(&self, what: &str, error: &kube::Error) -> CallError {
+        let context = &self.context;
+        let status = match error {
+            kube::Error::Api(status) => status,
+            other => {
+                return CallError::NoAnswer {
+                    cluster: self.name.clone(),
+                    context: context.clone(),
+                    what: what.to_owned(),
+                    problem: cause(other),
+                };
+            }
+        };
+        let next = match status.code {
+            401 => format!("log in again: context {context} has no valid credentials"),
+            403 => format!("the user of context {context} needs that right"),
+            404 => format!("see `kubectl --context {context} api-resources`"),
+            409 => "see who else writes it (`kubectl get --show-managed-fields -o yaml`), or take it over with --force-conflicts"
+                .to_owned(),
+            422 => "the cluster's version of this kind may be another".to_owned(),
+            _ => "try again".to_owned(),
+        };
+        CallError::Refused {
+            cluster: self.name.clone(),
+            what: what.to_owned(),
+            code: status.code,
+            message: status.message.clone(),
+            next,
+        }
+    }
+}
+
+// === impl CallError ===
+
+impl CallError {
+    /// Whether the API server does not know the kind.
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused { code: 404, .. })
+    }
+
+    /// Whether the API server answered, and that it will not.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Self::Refused { .. })
+    }
+
+    /// What went wrong, without what to do.
+    pub(crate) fn problem(&self) -> String {
+        match self {
+            Self::NoClient { problem, .. } | Self::NoAnswer { problem, .. } => problem.clone(),
+            Self::Timeout { .. } => format!("no answer within {CALL_LIMIT:?}"),
+            Self::Refused { message, .. } => message.clone(),
+        }
+    }
+
+    /// Whether the API server takes the credentials for none of its own.
+    pub(crate) fn is_unauthorized(&self) -> bool {
+        matches!(self, Self::Refused { code: 401, .. })
+    }
+}
+
+/// The innermost cause: those around it say "error sending request".
+fn cause(error: &kube::Error) -> String {
+    let mut innermost: &dyn std::error::Error = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}

@@ -1,0 +1,63 @@
+//! The controller's admin port, through the proxy of its API server: no port needs to be opened for it.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{ResourceExt, api::ListParams};
+
+use crate::cluster::{CallError, Cluster};
+
+/// Deployment of the controller, and the value of its pods' label.
+pub(crate) const CONTROLLER: &str = "isthmus-mci-controller";
+const LABEL: &str = "app.kubernetes.io/name";
+const PORT_NAME: &str = "admin";
+/// Where no port of the pod has that name.
+const PORT: i32 = 8080;
+
+/// Why a page could not be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PageError {
+    #[error(
+        "{home}: no pod of the controller is ready in {namespace}: kubectl --context {context} -n {namespace} get pods -l {LABEL}={CONTROLLER}"
+    )]
+    NoPod {
+        home: String,
+        context: String,
+        namespace: String,
+    },
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+/// A page of the controller's admin port; a standby knows as much as the leader.
+pub(crate) async fn page(home: &Cluster, namespace: &str, path: &str) -> Result<String, PageError> {
+    let params = ListParams::default().labels(&format!("{LABEL}={CONTROLLER}"));
+    let pods = home.list::<Pod>(Some(namespace), &params).await?;
+    let pod = pods
+        .iter()
+        .find(|pod| is_ready(pod))
+        .ok_or_else(|| PageError::NoPod {
+            home: home.name.clone(),
+            context: home.context.clone(),
+            namespace: namespace.to_owned(),
+        })?;
+    let (name, port) = (pod.name_any(), port_of(pod));
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy{path}");
+    let what = format!("ask pod {namespace}/{name} for its admin port");
+    Ok(home.page(&what, &path).await?)
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|one| one.conditions.as_ref());
+    pod.metadata.deletion_timestamp.is_none()
+        && conditions.is_some_and(|conditions| {
+            conditions
+                .iter()
+                .any(|one| one.type_ == "Ready" && one.status == "True")
+        })
+}
+
+fn port_of(pod: &Pod) -> i32 {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
+    let named = ports.find(|port| port.name.as_deref() == Some(PORT_NAME));
+    named.map_or(PORT, |port| port.container_port)
+}

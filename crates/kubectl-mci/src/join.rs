@@ -1,0 +1,246 @@
+//! `kubectl mci join`: rights and a token in the member, a Secret with both at home.
+
+mod credentials;
+
+use std::io::Write;
+
+use anyhow::{Context as _, bail};
+use crd::annotations::MEMBER;
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        authentication::v1::{TokenRequest, TokenRequestSpec},
+        core::v1::{Namespace, Secret, ServiceAccount},
+    },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{Api, ResourceExt, api::PostParams};
+use mci_model::name::ClusterName;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+
+use self::credentials::{Access, make_kubeconfig};
+use crate::{
+    args::{HomeArgs, JoinArgs},
+    cluster::{CallError, Cluster},
+    contexts::Contexts,
+    member::{Account, MemberRights},
+};
+
+/// Key of the kubeconfig in the Secret.
+const KEY: &str = "kubeconfig";
+/// Stands where the token would.
+const NO_TOKEN: &str = "TOKEN";
+/// The CRD that imports are objects of.
+pub(crate) const IMPORT_CRD: &str = "inferencepoolimports.inference.networking.x-k8s.io";
+
+/// A token, and until when it is good.
+struct Issued {
+    token: SecretString,
+    until: Timestamp,
+}
+
+pub(crate) async fn join(
+    args: JoinArgs,
+    contexts: &Contexts,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let JoinArgs {
+        cluster: name,
+        context,
+        home,
+        server,
+        token_lifetime,
+        force_conflicts,
+        dry_run,
+    } = args;
+    ClusterName::new(&name)?;
+    // the member's name is mostly that of its context
+    let context = context.or_else(|| contexts.has(&name).then(|| name.clone()));
+    let Some(context) = context else {
+        bail!(
+            "the kubeconfig has no context {name:?}: say with --context which one leads to the cluster that is to be called so"
+        );
+    };
+    let context = contexts.choose(Some(&context), "--context")?;
+    let rights = MemberRights::read()?;
+    let access = Access::of(contexts.cluster(&context)?, &context, server.as_deref())?;
+    // what the controller would refuse is refused before anything is written
+    make_kubeconfig(&name, &access, NO_TOKEN)?;
+    if dry_run {
+        let text = documents(&name, &home, &rights, &access)?;
+        return Ok(out.write_all(text.as_bytes())?);
+    }
+    let HomeArgs {
+        home_context,
+        home_namespace,
+        ..
+    } = &home;
+    let home_context = contexts.choose(home_context.as_deref(), "--home-context")?;
+    let member = Cluster::connect(contexts, &context, &name).await?;
+    let home = Cluster::connect(contexts, &home_context, &home_context).await?;
+    refuse_foreign(&home, home_namespace, &name).await?;
+    for object in &rights.objects {
+        let label = member.apply(object, force_conflicts).await?;
+        writeln!(out, "{name}: {label} applied")?;
+    }
+    let issued = request_token(&member, &rights.account, token_lifetime.0.as_secs()).await?;
+    let kubeconfig = make_kubeconfig(&name, &access, issued.token.expose_secret())?;
+    ensure_namespace(&home, home_namespace).await?;
+    let secret = secret(&name, home_namespace, &kubeconfig);
+    let label = home.apply(&secret, force_conflicts).await?;
+    writeln!(
+        out,
+        "{home_context}: {label} applied: {}, token until {}",
+        access.server,
+        issued.until.strftime("%F %R UTC")
+    )?;
+    after(&member, &name, &issued, token_lifetime.0.as_secs(), out).await
+}
+
+/// A Secret of this name that is no member's is somebody else's.
+async fn refuse_foreign(home: &Cluster, namespace: &str, name: &str) -> anyhow::Result<()> {
+    let Some(secret) = home.get::<Secret>(namespace, name).await? else {
+        return Ok(());
+    };
+    let is_member = |selector: &&str| {
+        let (label, value) = selector.split_once('=').unwrap_or((selector, ""));
+        secret
+            .labels()
+            .get(label)
+            .is_some_and(|found| found == value)
+    };
+    if mci_inventory::SECRET_SELECTORS.iter().any(is_member) {
+        return Ok(());
+    }
+    bail!(
+        "{}: Secret {namespace}/{name} is there and is no member's: give the cluster another name, or label the Secret {MEMBER}=true",
+        home.name
+    )
+}
+
+async fn request_token(
+    member: &Cluster,
+    account: &Account,
+    seconds: u64,
+) -> anyhow::Result<Issued> {
+    let Account { namespace, name } = account;
+    let request = TokenRequest {
+        spec: TokenRequestSpec {
+            expiration_seconds: i64::try_from(seconds).ok(),
+            ..TokenRequestSpec::default()
+        },
+        ..TokenRequest::default()
+    };
+    let api: Api<ServiceAccount> = member.api(namespace);
+    let params = PostParams::default();
+    let create = api.create_token_request(name, &params, &request);
+    let what = format!("create a token of ServiceAccount {account}");
+    let answer = member.call(&what, create).await?;
+    let status = answer
+        .status
+        .with_context(|| format!("{}: the API server issued no token", member.name))?;
+    Ok(Issued {
+        token: status.token.into(),
+        until: status.expiration_timestamp.0,
+    })
+}
+
+/// A namespace that helm or a manifest made is not touched.
+async fn ensure_namespace(home: &Cluster, name: &str) -> Result<(), CallError> {
+    if home.get_global::<Namespace>(name).await?.is_none() {
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        home.apply(&namespace, false).await?;
+    }
+    Ok(())
+}
+
+/// What the user should know next.
+async fn after(
+    member: &Cluster,
+    name: &str,
+    issued: &Issued,
+    wanted: u64,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let left = issued.until.as_second() - Timestamp::now().as_second();
+    // a minute less is the way that the answer took
+    if left + 60 < i64::try_from(wanted).unwrap_or(i64::MAX) {
+        writeln!(
+            out,
+            "note: the API server of {name} shortened the token's life to {} h: join again before its end",
+            left / 3600
+        )?;
+    }
+    let definition = member.get_global::<CustomResourceDefinition>(IMPORT_CRD);
+    if matches!(definition.await, Ok(None)) {
+        writeln!(
+            out,
+            "note: {name} has no CRD {IMPORT_CRD}: it can export, and imports nothing until the chart isthmus-crds (or config/crd) is installed there"
+        )?;
+    }
+    writeln!(out, "Next: kubectl mci check")?;
+    Ok(())
+}
+
+fn secret(name: &str, namespace: &str, kubeconfig: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace, "labels": {MEMBER: "true"}},
+        "type": "Opaque",
+        "stringData": {KEY: kubeconfig},
+    })
+}
+
+/// What would be applied, for a person to read: there is no token in it.
+fn documents(
+    name: &str,
+    home: &HomeArgs,
+    rights: &MemberRights,
+    access: &Access,
+) -> anyhow::Result<String> {
+    let mut text = format!("# in the member {name}\n");
+    for object in &rights.objects {
+        text.push_str("---\n");
+        text.push_str(&serde_yaml::to_string(object)?);
+    }
+    text.push_str("---\n# in the home cluster, with a token of ");
+    text.push_str(&rights.account.to_string());
+    text.push_str(" in place of TOKEN\n");
+    let kubeconfig = make_kubeconfig(name, access, NO_TOKEN)?;
+    let secret = secret(name, &home.home_namespace, &kubeconfig);
+    text.push_str(&serde_yaml::to_string(&secret)?);
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dry_run_is_yaml_with_the_rights_and_no_token() {
+        let home = HomeArgs {
+            home_context: None,
+            home_namespace: "isthmus-system".to_owned(),
+            clusterset: "default".to_owned(),
+        };
+        let rights = MemberRights::read().expect("the manifest");
+        let access = Access {
+            server: "https://east.example.com:6443".to_owned(),
+            authority: None,
+            tls_server_name: None,
+        };
+        let text = documents("east", &home, &rights, &access).expect("YAML");
+        let documents: Vec<Value> = serde_yaml::Deserializer::from_str(&text)
+            .map(|document| serde::Deserialize::deserialize(document).expect("YAML"))
+            .collect();
+        let last = documents.last().expect("a Secret");
+        assert_eq!(documents.len(), rights.objects.len() + 1);
+        assert_eq!(last["metadata"]["labels"][MEMBER], "true");
+        let kubeconfig = last["stringData"][KEY].as_str().expect("a kubeconfig");
+        let read: Value = serde_json::from_str(kubeconfig).expect("JSON");
+        assert_eq!(read["users"][0]["user"]["token"], NO_TOKEN);
+    }
+}

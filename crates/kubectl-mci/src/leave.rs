@@ -1,0 +1,240 @@
+//! `kubectl mci leave`: the Secret at home first, so that the controller takes the member's imports away while it still may;
+//! then the rights in the member.
+
+use std::{io::Write, time::Duration};
+
+use anyhow::bail;
+use crd::{
+    InferencePoolImport,
+    annotations::{MANAGED_BY, MANAGED_BY_CONTROLLER},
+};
+use k8s_openapi::api::{
+    core::v1::{Secret, ServiceAccount},
+    rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
+};
+use kube::{
+    Api, Resource,
+    api::{DeleteParams, ListParams},
+};
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    args::LeaveArgs,
+    cluster::{CallError, Cluster},
+    contexts::Contexts,
+    fleet::{self, MEMBERS_SECRET},
+    member::{Account, MemberRights},
+};
+
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+pub(crate) async fn leave(
+    args: LeaveArgs,
+    contexts: &Contexts,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let LeaveArgs {
+        cluster: name,
+        context,
+        home,
+        timeout,
+        dry_run,
+    } = args;
+    let context = contexts.choose(context.as_deref().or(Some(&name)), "--context")?;
+    let home_context = contexts.choose(home.home_context.as_deref(), "--home-context")?;
+    let rights = MemberRights::read()?;
+    let member = Cluster::connect(contexts, &context, &name).await?;
+    let at_home = Cluster::connect(contexts, &home_context, &home_context).await?;
+    let namespace = &home.home_namespace;
+    let secrets = secrets_of(&at_home, namespace, &home.clusterset, &name).await?;
+    let keeps_account = is_controllers_own(&member, &rights.account).await?;
+    if dry_run {
+        for secret in &secrets {
+            writeln!(
+                out,
+                "{home_context}: Secret {namespace}/{secret} would be deleted"
+            )?;
+        }
+        for (kind, label) in grants(&rights, keeps_account) {
+            writeln!(out, "{name}: {kind} {label} would be deleted")?;
+        }
+        return Ok(());
+    }
+    for secret in &secrets {
+        delete::<Secret>(&at_home, &at_home.api(namespace), secret, out).await?;
+    }
+    let left = imports_gone(&member, !secrets.is_empty(), timeout.0, out).await?;
+    for (kind, label) in grants(&rights, keeps_account) {
+        match kind {
+            "ClusterRoleBinding" => {
+                let api: Api<ClusterRoleBinding> = Api::all(member.client());
+                delete(&member, &api, &label, out).await?;
+            }
+            "ClusterRole" => {
+                let api: Api<ClusterRole> = Api::all(member.client());
+                delete(&member, &api, &label, out).await?;
+            }
+            _ => {
+                let api: Api<ServiceAccount> = member.api(&rights.account.namespace);
+                delete(&member, &api, &label, out).await?;
+            }
+        }
+    }
+    say_what_stays(&name, &rights.account, keeps_account, left, out)
+}
+
+/// Names of the Secrets that make it a member.
+async fn secrets_of(
+    home: &Cluster,
+    namespace: &str,
+    clusterset: &str,
+    name: &str,
+) -> anyhow::Result<Vec<String>> {
+    let members = fleet::members(home, namespace, clusterset).await?;
+    let ours = members
+        .iter()
+        .filter(|one| one.name == name && one.credentials.is_some());
+    let mut secrets = Vec::new();
+    for one in ours {
+        match one.source.strip_prefix(&format!("Secret {namespace}/")) {
+            Some(secret) => secrets.push(secret.to_owned()),
+            None => bail!(
+                "{}: {name} is a member by {}: take it out there first: kubectl --context {} -n {namespace} patch secret {MEMBERS_SECRET} --type=merge -p '{{\"data\": {{\"{}\": null}}}}'",
+                home.name,
+                one.source,
+                home.context,
+                one.source.split(' ').nth(1).unwrap_or(name),
+            ),
+        }
+    }
+    Ok(secrets)
+}
+
+/// Whether the controller itself runs by this account: where home is a member.
+async fn is_controllers_own(member: &Cluster, account: &Account) -> Result<bool, CallError> {
+    let api: Api<RoleBinding> = member.api(&account.namespace);
+    let what = format!("list rolebindings of {}", account.namespace);
+    let bindings = member.call(&what, api.list(&ListParams::default())).await?;
+    let mut subjects = bindings
+        .items
+        .into_iter()
+        .flat_map(|binding| binding.subjects.unwrap_or_default());
+    Ok(subjects.any(|subject| subject.kind == "ServiceAccount" && subject.name == account.name))
+}
+
+/// Kind and name of what the manifest grants, the last first; never the namespace.
+fn grants(rights: &MemberRights, keeps_account: bool) -> Vec<(&str, String)> {
+    let stays = |object: &Value| {
+        MemberRights::is_namespace(object) || keeps_account && object["kind"] == "ServiceAccount"
+    };
+    let objects = rights.objects.iter().rev().filter(|one| !stays(one));
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    objects
+        .map(|object| {
+            let kind = object["kind"].as_str().unwrap_or_default();
+            (kind, text(&object["metadata"]["name"]))
+        })
+        .collect()
+}
+
+/// Waits until the controller has deleted its imports there; how many are left.
+async fn imports_gone(
+    member: &Cluster,
+    just_left: bool,
+    limit: Duration,
+    out: &mut impl Write,
+) -> anyhow::Result<usize> {
+    let selector = format!("{MANAGED_BY}={MANAGED_BY_CONTROLLER}");
+    let params = ListParams::default().labels(&selector);
+    let end = Instant::now() + limit;
+    let mut said = false;
+    loop {
+        let listed = member.list::<InferencePoolImport>(None, &params).await;
+        let left = match listed {
+            Ok(imports) => imports.len(),
+            // without the CRD there are none
+            Err(error) if error.is_not_found() => 0,
+            Err(error) => return Err(error.into()),
+        };
+        if left == 0 || !just_left || Instant::now() >= end {
+            return Ok(left);
+        }
+        if !said {
+            let name = &member.name;
+            writeln!(
+                out,
+                "{name}: waiting for the controller to take {left} imports away"
+            )?;
+            out.flush()?;
+            said = true;
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn delete<K>(
+    cluster: &Cluster,
+    api: &Api<K>,
+    name: &str,
+    out: &mut impl Write,
+) -> anyhow::Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let kind = K::kind(&());
+    let what = format!("delete {kind} {name}");
+    let params = DeleteParams::default();
+    match cluster.call(&what, api.delete(name, &params)).await {
+        Ok(_) => writeln!(out, "{}: {kind} {name} deleted", cluster.name)?,
+        Err(error) if error.is_not_found() => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+fn say_what_stays(
+    name: &str,
+    account: &Account,
+    keeps_account: bool,
+    left: usize,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let namespace = &account.namespace;
+    writeln!(
+        out,
+        "Left in {name}: namespace {namespace}, the CRDs, and the annotations of its pools"
+    )?;
+    if keeps_account {
+        writeln!(
+            out,
+            "Left in {name}: ServiceAccount {account}, by which the controller runs there; the member's token is good until its end, for what the account may do"
+        )?;
+    }
+    if left > 0 {
+        writeln!(
+            out,
+            "Left in {name}: {left} imports that no controller took away (is one running?): kubectl delete ipimp -A -l {MANAGED_BY}={MANAGED_BY_CONTROLLER}"
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bindings_go_before_roles_and_the_namespace_stays() {
+        let rights = MemberRights::read().expect("the manifest");
+        let kinds = |keeps| {
+            let grants = grants(&rights, keeps);
+            grants.into_iter().map(|(kind, _)| kind).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            kinds(false),
+            ["ClusterRoleBinding", "ClusterRole", "ServiceAccount"]
+        );
+        assert_eq!(kinds(true), ["ClusterRoleBinding", "ClusterRole"]);
+    }
+}

@@ -1,0 +1,129 @@
+//! `kubectl mci status`: pools × clusters, with the reason of each hole.
+
+mod gather;
+mod judge;
+mod text;
+
+use std::{collections::BTreeSet, io::Write};
+
+use crd::{InferencePoolImport, inference_pool::InferencePool};
+use serde::Serialize;
+
+pub(crate) use self::gather::gather;
+pub(crate) use self::judge::judge;
+pub(crate) use self::text::render;
+use crate::{args::StatusArgs, contexts::Contexts, fleet::Fleet, output::Paint};
+
+/// A cluster, as it was seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) cluster: String,
+    pub(crate) context: Option<String>,
+    /// Else why it could not be seen.
+    pub(crate) facts: Result<Facts, String>,
+}
+
+/// What a cluster has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    /// None: they could not be listed.
+    pub(crate) namespaces: Option<BTreeSet<String>>,
+    /// None: it has no such CRD.
+    pub(crate) pools: Option<Vec<InferencePool>>,
+    /// None: it has no such CRD.
+    pub(crate) imports: Option<Vec<InferencePoolImport>>,
+}
+
+/// Pools × clusters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Status {
+    pub(crate) clusters: Vec<ClusterRow>,
+    pub(crate) pools: Vec<PoolRow>,
+}
+
+/// A column of the table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct ClusterRow {
+    pub(crate) name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) context: Option<String>,
+    /// Why it could not be looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) problem: Option<String>,
+}
+
+/// A line of the table: all that clusters have under one namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct PoolRow {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    /// One for each cluster, in their order.
+    pub(crate) cells: Vec<Cell>,
+}
+
+/// A pool in a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Cell {
+    pub(crate) cluster: String,
+    /// Whether the cluster could be looked at.
+    pub(crate) seen: bool,
+    /// Whether it has an InferencePool of this name.
+    pub(crate) has_pool: bool,
+    /// Its export; absent where none is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exports: Option<Exports>,
+    /// Its import; absent where it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) imports: Option<Imports>,
+    /// What is missing or not ready there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) holes: Vec<Hole>,
+}
+
+/// What a pool's condition `Exported` says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Exports {
+    /// `True`, or why not.
+    pub(crate) exported: bool,
+    /// As the annotation has it; absent: the controller's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mode: Option<String>,
+    /// For a person.
+    pub(crate) message: String,
+}
+
+/// Names of the clusters whose pools an import has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Imports {
+    pub(crate) ready: Vec<String>,
+    pub(crate) not_ready: Vec<String>,
+}
+
+/// Why a pool is not where it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Hole {
+    /// The exporting cluster that is missing; absent: it is about the cluster's own export.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) from: Option<String>,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+}
+
+pub(crate) async fn status(
+    args: StatusArgs,
+    contexts: &Contexts,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let StatusArgs { namespace, fleet } = args;
+    let looks = Fleet::of(&fleet, contexts).await?.looks;
+    let seen = gather(&looks, namespace.as_deref()).await;
+    let status = judge(&seen);
+    let paint = Paint::of_stdout();
+    let text = fleet.output.render(&status, || render(&status, paint))?;
+    Ok(out.write_all(text.as_bytes())?)
+}
+
+#[cfg(test)]
+mod tests;

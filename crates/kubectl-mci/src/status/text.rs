@@ -1,0 +1,79 @@
+//! The status for people.
+
+use super::{Cell, Status};
+use crate::output::{Paint, Tone, table};
+
+/// A table of pools × clusters, then the holes, then the clusters that could not be looked at.
+pub(crate) fn render(status: &Status, paint: Paint) -> String {
+    let mut text = String::new();
+    if status.pools.is_empty() {
+        text.push_str(
+            "No cluster exports a pool: kubectl mci export POOL -n NAMESPACE --context CONTEXT\n",
+        );
+    } else {
+        let names = status.clusters.iter().map(|one| one.name.to_uppercase());
+        let head: Vec<String> = std::iter::once("POOL".to_owned()).chain(names).collect();
+        let head: Vec<&str> = head.iter().map(String::as_str).collect();
+        let rows = status.pools.iter().map(|pool| {
+            let name = format!("{}/{}", pool.namespace, pool.name);
+            let cells = pool.cells.iter().map(word);
+            std::iter::once(name).chain(cells).collect()
+        });
+        text.push_str(&table(&head, &rows.collect::<Vec<_>>()));
+    }
+    let holes = holes(status);
+    if !holes.is_empty() {
+        text.push('\n');
+        let head = ["POOL", "IN", "FROM", "REASON", "MESSAGE"];
+        text.push_str(&paint.paint(Tone::Warning, &table(&head, &holes)));
+    }
+    let unseen = status
+        .clusters
+        .iter()
+        .filter_map(|one| one.problem.as_ref());
+    for problem in unseen {
+        text.push('\n');
+        text.push_str(&paint.paint(Tone::Bad, &format!("not seen: {problem}")));
+        text.push('\n');
+    }
+    text
+}
+
+fn holes(status: &Status) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    for pool in &status.pools {
+        for cell in &pool.cells {
+            rows.extend(cell.holes.iter().map(|hole| {
+                vec![
+                    format!("{}/{}", pool.namespace, pool.name),
+                    cell.cluster.clone(),
+                    hole.from.clone().unwrap_or_else(|| "-".to_owned()),
+                    hole.reason.clone(),
+                    hole.message.clone(),
+                ]
+            }));
+        }
+    }
+    rows
+}
+
+/// `exports, imports 1/2!`: what a cluster has of a pool; `!` where there is a hole, `?` where nobody could look.
+fn word(cell: &Cell) -> String {
+    if !cell.seen {
+        return "?".to_owned();
+    }
+    let mut parts = Vec::new();
+    if cell.exports.is_some() {
+        parts.push("exports".to_owned());
+    }
+    if let Some(imports) = &cell.imports {
+        let ready = imports.ready.len();
+        let all = ready + imports.not_ready.len();
+        parts.push(format!("imports {ready}/{all}"));
+    }
+    if parts.is_empty() {
+        parts.push(if cell.has_pool { "local" } else { "-" }.to_owned());
+    }
+    let mark = if cell.holes.is_empty() { "" } else { "!" };
+    format!("{}{mark}", parts.join(", "))
+}

@@ -1,0 +1,84 @@
+//! Two members, of which something is broken on purpose and mended again.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+use testbed::{eventually, isthmus};
+
+use crate::stand::Stand;
+
+/// The controller relists within seconds.
+const SOON: Duration = Duration::from_secs(30);
+const IMPORT_CRD: &str = "inferencepoolimports.inference.networking.x-k8s.io";
+
+/// A token that nobody issued, then a right that is taken away, then a namespace that is missing.
+pub(crate) async fn check_and_status_name_what_is_wrong(stand: &Stand) -> Result<()> {
+    stand.joined().await?;
+    all_is_well(stand).await?;
+
+    // east's own, with a token that nobody issued
+    let file = std::fs::read(stand.east.kubeconfig_path())?;
+    let mut kubeconfig: Value = serde_json::from_slice(&file)?;
+    kubeconfig["users"][0]["user"] = json!({"token": "nobody-issued-this"});
+    let patch = json!({"stringData": {"kubeconfig": kubeconfig.to_string()}}).to_string();
+    let patch = [
+        "-n",
+        isthmus::NAMESPACE,
+        "patch",
+        "secret",
+        "east",
+        "--type=merge",
+        "-p",
+        &patch,
+    ];
+    stand.west.kubectl(&patch).await?;
+    let text = fails(stand, "refuses the token in Secret isthmus-system/east").await?;
+    ensure!(!text.contains("nobody-issued-this"), "{text}");
+    // that is how it is mended
+    stand.done("join east --token-lifetime 2h").await?;
+
+    let role = "clusterrole/isthmus-mci-controller-member";
+    let patch = r#"[{"op": "remove", "path": "/rules/0"}]"#;
+    let patch = ["patch", role, "--type=json", "-p", patch];
+    stand.east.kubectl(&patch).await?;
+    fails(
+        stand,
+        "the controller may not: get inferencepools.inference.networking.k8s.io",
+    )
+    .await?;
+    let refused = stand.mci("join east").await?;
+    ensure!(refused.err.contains("--force-conflicts"), "{refused:#?}");
+    stand.done("join east --force-conflicts").await?;
+
+    stand.east.kubectl(&["delete", "crd", IMPORT_CRD]).await?;
+    fails(stand, "no CRD of InferencePoolImport").await?;
+    stand.define().await?;
+    all_is_well(stand).await
+}
+
+async fn all_is_well(stand: &Stand) -> Result<()> {
+    eventually("check finds nothing wrong", SOON, async || {
+        let ended = stand
+            .mci("check")
+            .await
+            .map_err(|error| format!("{error:#}"))?;
+        if ended.code == Some(0) {
+            Ok(())
+        } else {
+            Err(format!("{ended:#?}"))
+        }
+    })
+    .await?;
+    Ok(())
+}
+
+/// `check` fails, and has these words.
+async fn fails(stand: &Stand, words: &str) -> Result<String> {
+    let ended = stand.mci("check").await?;
+    ensure!(
+        ended.code == Some(1) && ended.out.contains(words),
+        "{words:?} is not in {ended:#?}"
+    );
+    Ok(ended.out)
+}

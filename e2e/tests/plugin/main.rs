@@ -1,0 +1,24 @@
+//! `kubectl mci`, as a user types it, on two clusters: from nothing to a request that another cluster answers, and back.
+//!
+//! The tests run one after another; the first sees clusters with nothing of ours, the others what they need.
+#![cfg(test)]
+
+mod failing;
+mod missing;
+mod stand;
+mod whole;
+
+use std::process::ExitCode;
+
+use crate::stand::Stand;
+
+const TESTS: &[e2e::Test<Stand>] = &e2e::tests![
+    missing::check_names_the_next_step_where_nothing_is_installed,
+    whole::two_clusters_are_joined_and_a_request_is_answered_by_the_other,
+    failing::check_and_status_name_what_is_wrong,
+    whole::a_cluster_that_leaves_is_clean_but_for_what_is_named,
+];
+
+fn main() -> ExitCode {
+    e2e::programs::main(TESTS)
+}

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# install.sh [CLUSTER...]: Isthmus and a simulated pool in the clusters of any kubeconfig, by its contexts of these names
+# (default: east west). The controller and a Gateway go to west, and east exports its pool. Again: upgrades.
+#
+# KUBECONFIG_OF_CLUSTERS  the kubeconfig (default: that of up.sh)
+# SERVICE_TYPE            of the Gateways' Services: NodePort (default), ClusterIP, LoadBalancer
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+need go helm kubectl kubectl-mci
+clusters=("$@")
+[ $# -gt 0 ] || clusters=(east west)
+home=west
+charts=$root/charts
+system=(--namespace isthmus-system)
+pool=(--namespace llm)
+
+module() { (cd "$root/e2e/tools/crds" && go mod download "$1" && go list -m -f '{{.Dir}}' "$1"); }
+gateway_api=$(module sigs.k8s.io/gateway-api)
+inference_extension=$(module sigs.k8s.io/gateway-api-inference-extension)
+
+for cluster in "${clusters[@]}"; do
+  say "$cluster: CRDs, Isthmus, a pool"
+  kubectl --context "$cluster" apply --server-side \
+    -f "$gateway_api/config/crd/standard" \
+    -f "$inference_extension/config/crd/bases/inference.networking.k8s.io_inferencepools.yaml"
+  for namespace in isthmus-system llm; do
+    kubectl create namespace "$namespace" --dry-run=client -o yaml |
+      kubectl --context "$cluster" apply --server-side -f -
+    kubectl --context "$cluster" label --overwrite namespace "$namespace" pod-security.kubernetes.io/enforce=restricted
+  done
+  helm upgrade --install isthmus-crds "$charts/isthmus-crds" --kube-context "$cluster" "${system[@]}"
+  helm upgrade --install isthmus "$charts/isthmus" --kube-context "$cluster" "${system[@]}" --wait --timeout 3m \
+    --set clusterName="$cluster" \
+    --set controller.enabled="$([ "$cluster" = "$home" ] && echo true || echo false)" \
+    --set gateway.gatewayClass.parameters.serviceType="${SERVICE_TYPE:-NodePort}"
+  # the pickers' own addresses: the clusters' pods reach each other
+  helm upgrade --install llama "$charts/isthmus-pool" --kube-context "$cluster" "${pool[@]}" --wait --timeout 3m \
+    --set inferenceExtension.service.type=Headless \
+    --set worker.kind=sim,worker.model=llama,worker.replicas=3 \
+    --set 'worker.extraArgs={--time-to-first-token=20ms,--inter-token-latency=5ms}'
+done
+
+for cluster in "${clusters[@]}"; do
+  say "$cluster: a member of the ClusterSet"
+  # its API server's address among the nodes, where it has noted one: the kubeconfig's may be for this machine alone
+  server=$(kubectl --context "$cluster" get endpointslices -n default -l kubernetes.io/service-name=kubernetes \
+    -o jsonpath='{range .items[0]}https://{.endpoints[0].addresses[0]}:{.ports[0].port}{end}')
+  kubectl mci join "$cluster" --context "$cluster" --home-context "$home" ${server:+--server "$server"}
+done
+
+say "$home: a Gateway whose route leads to the pool that east exports"
+kubectl --context "$home" apply --server-side -f "$root/config/samples/route.yaml"
+kubectl --context "$home" wait "${pool[@]}" --for=condition=Programmed --timeout=120s gateway/inference
+kubectl mci export llm/llama --context east --wait
+kubectl --context "$home" get inferencepoolimports --all-namespaces

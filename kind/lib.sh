@@ -1,0 +1,27 @@
+# shellcheck shell=bash
+# What the scripts share: where things are, and the clusters by the names of their contexts.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+state=$root/target/kind
+# of their own: what the user's kubeconfig holds is not touched
+export KUBECONFIG=${KUBECONFIG_OF_CLUSTERS:-$state/kubeconfig}
+# the plugin, as it is built in the checkout
+PATH=$PATH:$root/target/release
+
+say() { printf '\n== %s\n' "$*"; }
+die() {
+  echo "$*" >&2
+  exit 1
+}
+
+need() {
+  local tool
+  for tool in "$@"; do
+    command -v "$tool" > /dev/null || die "$tool is not on PATH: see docs/kind.md"
+  done
+}
+
+# Internal address of a cluster's first node, which is its control plane.
+node_address() {
+  kubectl --context "$1" get nodes -o jsonpath='{.items[0].status.addresses[?(@.type=="InternalIP")].address}'
+}
