@@ -89,7 +89,7 @@ pub(crate) struct JoinArgs {
     pub(crate) dry_run: bool,
 }
 
-/// End a membership: the Secret at home goes, then, once the controller has taken its imports away, its rights in the cluster
+/// End a membership: the Secret at home goes first, then, once the controller has left the cluster, its rights there
 ///
 /// Run it again if it was stopped in between.
 #[derive(Clone, Debug, clap::Args)]
@@ -104,7 +104,7 @@ pub(crate) struct LeaveArgs {
     #[command(flatten)]
     pub(crate) home: HomeArgs,
 
-    /// How long to wait for the controller to take the imports in the cluster away
+    /// How long to wait for the controller to take its imports and conditions in the cluster away
     #[arg(long, default_value = "90s", value_name = "DURATION")]
     pub(crate) timeout: Span,
 

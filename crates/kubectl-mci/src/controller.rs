@@ -1,5 +1,7 @@
-//! The controller's admin port, through the proxy of its API server: no port needs to be opened for it.
+//! The controller, as home shows it: its Lease, and its admin port through the proxy of the API server, for which no port
+//! needs to be opened.
 
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{ResourceExt, api::ListParams};
 
@@ -11,6 +13,9 @@ const LABEL: &str = "app.kubernetes.io/name";
 const PORT_NAME: &str = "admin";
 /// Where no port of the pod has that name.
 const PORT: i32 = 8080;
+
+/// A Lease is renewed every few seconds; a clock may be a minute wrong.
+const LEASE_IS_OLD: SignedDuration = SignedDuration::from_mins(1);
 
 /// Why a page could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +48,16 @@ pub(crate) async fn page(home: &Cluster, namespace: &str, path: &str) -> Result<
     let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy{path}");
     let what = format!("ask pod {namespace}/{name} for its admin port");
     Ok(home.page(&what, &path).await?)
+}
+
+/// The Lease that the writing controller of a ClusterSet holds.
+pub(crate) fn lease_name(clusterset: &str) -> String {
+    format!("isthmus-mci-{clusterset}")
+}
+
+/// Whether a Lease that was renewed then has a holder.
+pub(crate) fn is_live(renewed: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(renewed) < LEASE_IS_OLD
 }
 
 fn is_ready(pod: &Pod) -> bool {

@@ -93,9 +93,9 @@ fn exported(pool: &InferencePool) -> Progress {
                 .to_owned(),
         );
     };
-    let text = format!("{}: {}", condition.reason, plain(&condition.message));
+    let text = format!("{}: {}", condition.reason, condition.message);
     match (condition.status.as_str(), condition.reason.as_str()) {
-        ("True", _) => Progress::Done(plain(&condition.message)),
+        ("True", _) => Progress::Done(condition.message.clone()),
         (_, "NotSupported" | "NoOtherMember") => Progress::Refused(text),
         _ => Progress::Waiting(text),
     }
@@ -192,7 +192,7 @@ impl Place {
             };
             match seen {
                 Progress::Done(text) => {
-                    writeln!(out, "{self}: {text}")?;
+                    writeln!(out, "{self}: {}", plain(&text))?;
                     return Ok(());
                 }
                 Progress::Refused(text) => bail!("{self}: {text}"),

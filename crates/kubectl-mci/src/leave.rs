@@ -7,8 +7,11 @@ use anyhow::bail;
 use crd::{
     InferencePoolImport,
     annotations::{MANAGED_BY, MANAGED_BY_CONTROLLER},
+    inference_pool::InferencePool,
 };
+use jiff::Timestamp;
 use k8s_openapi::api::{
+    coordination::v1::Lease,
     core::v1::{Secret, ServiceAccount},
     rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
 };
@@ -23,6 +26,8 @@ use crate::{
     args::LeaveArgs,
     cluster::{CallError, Cluster},
     contexts::Contexts,
+    controller::{is_live, lease_name},
+    export::exported_condition,
     fleet::{self, MEMBERS_SECRET},
     member::{Account, MemberRights},
 };
@@ -64,7 +69,8 @@ pub(crate) async fn leave(
     for secret in &secrets {
         delete::<Secret>(&at_home, &at_home.api(namespace), secret, out).await?;
     }
-    let left = imports_gone(&member, !secrets.is_empty(), timeout.0, out).await?;
+    let leads = is_led(&at_home, namespace, &home.clusterset).await?;
+    let left = taken_away(&member, leads, timeout.0, out).await?;
     for (kind, label) in grants(&rights, keeps_account) {
         match kind {
             "ClusterRoleBinding" => {
@@ -138,39 +144,72 @@ fn grants(rights: &MemberRights, keeps_account: bool) -> Vec<(&str, String)> {
         .collect()
 }
 
-/// Waits until the controller has deleted its imports there; how many are left.
-async fn imports_gone(
+/// What of the controller's is still in a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Left {
+    imports: usize,
+    /// Pools with its condition `Exported`.
+    conditions: usize,
+}
+
+/// Waits until the controller has taken what is its own away, if one is there to do it; what is left.
+async fn taken_away(
     member: &Cluster,
-    just_left: bool,
+    leads: bool,
     limit: Duration,
     out: &mut impl Write,
-) -> anyhow::Result<usize> {
-    let selector = format!("{MANAGED_BY}={MANAGED_BY_CONTROLLER}");
-    let params = ListParams::default().labels(&selector);
+) -> anyhow::Result<Left> {
     let end = Instant::now() + limit;
     let mut said = false;
     loop {
-        let listed = member.list::<InferencePoolImport>(None, &params).await;
-        let left = match listed {
-            Ok(imports) => imports.len(),
-            // without the CRD there are none
-            Err(error) if error.is_not_found() => 0,
-            Err(error) => return Err(error.into()),
-        };
-        if left == 0 || !just_left || Instant::now() >= end {
+        let left = look(member).await?;
+        if left == Left::default() || !leads || Instant::now() >= end {
             return Ok(left);
         }
         if !said {
             let name = &member.name;
             writeln!(
                 out,
-                "{name}: waiting for the controller to take {left} imports away"
+                "{name}: waiting for the controller to take away {left}"
             )?;
             out.flush()?;
             said = true;
         }
         sleep(LOOK_EVERY).await;
     }
+}
+
+async fn look(member: &Cluster) -> Result<Left, CallError> {
+    let selector = format!("{MANAGED_BY}={MANAGED_BY_CONTROLLER}");
+    let params = ListParams::default().labels(&selector);
+    let all = ListParams::default();
+    let (imports, pools) = futures::join!(
+        member.list::<InferencePoolImport>(None, &params),
+        member.list::<InferencePool>(None, &all),
+    );
+    let pools = if_served(pools)?;
+    let marked = pools
+        .iter()
+        .filter(|pool| exported_condition(pool).is_some());
+    Ok(Left {
+        imports: if_served(imports)?.len(),
+        conditions: marked.count(),
+    })
+}
+
+/// Without the CRD there are none.
+fn if_served<T>(listed: Result<Vec<T>, CallError>) -> Result<Vec<T>, CallError> {
+    match listed {
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        other => other,
+    }
+}
+
+/// Whether a controller renews the Lease: else nobody takes anything away.
+async fn is_led(home: &Cluster, namespace: &str, clusterset: &str) -> Result<bool, CallError> {
+    let lease: Option<Lease> = home.get(namespace, &lease_name(clusterset)).await?;
+    let renewed = lease.and_then(|lease| lease.spec?.renew_time);
+    Ok(renewed.is_some_and(|at| is_live(at.0, Timestamp::now())))
 }
 
 async fn delete<K>(
@@ -197,7 +236,7 @@ fn say_what_stays(
     name: &str,
     account: &Account,
     keeps_account: bool,
-    left: usize,
+    left: Left,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let namespace = &account.namespace;
@@ -211,13 +250,34 @@ fn say_what_stays(
             "Left in {name}: ServiceAccount {account}, by which the controller runs there; the member's token is good until its end, for what the account may do"
         )?;
     }
-    if left > 0 {
+    if left != Left::default() {
         writeln!(
             out,
-            "Left in {name}: {left} imports that no controller took away (is one running?): kubectl delete ipimp -A -l {MANAGED_BY}={MANAGED_BY_CONTROLLER}"
+            "Left in {name}: {left}, which no controller took away (is one running?)"
+        )?;
+    }
+    if left.imports > 0 {
+        writeln!(
+            out,
+            "  kubectl delete inferencepoolimports -A -l {MANAGED_BY}={MANAGED_BY_CONTROLLER}"
         )?;
     }
     Ok(())
+}
+
+// === impl Left ===
+
+impl std::fmt::Display for Left {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            imports,
+            conditions,
+        } = self;
+        write!(
+            f,
+            "{imports} imports and the conditions of {conditions} pools"
+        )
+    }
 }
 
 #[cfg(test)]

@@ -76,17 +76,22 @@ impl Paint {
     }
 }
 
-/// A table with columns as wide as they need, three spaces apart as kubectl has them; the last one is not padded.
+/// A table with columns as wide as they need, three spaces apart as kubectl has them; the last one is not padded. Cells may
+/// hold what a cluster says.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    let head: Vec<String> = head.iter().map(|cell| (*cell).to_owned()).collect();
-    let lines: Vec<&Vec<String>> = std::iter::once(&head).chain(rows).collect();
+    let columns = head.len();
+    let head = head.iter().map(|cell| plain(cell)).collect();
+    let rows = rows
+        .iter()
+        .map(|row| row.iter().map(|cell| plain(cell)).collect());
+    let lines: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
     let width_of = |column: usize| {
         let cells = lines.iter().filter_map(|line| line.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..head.len()).map(width_of).collect();
+    let widths: Vec<usize> = (0..columns).map(width_of).collect();
     let mut text = String::new();
-    for line in lines {
+    for line in &lines {
         let mut row = String::new();
         for (cell, width) in line.iter().zip(&widths) {
             // writing to a String cannot fail
@@ -97,7 +102,7 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A name that may come from a cluster, without what would move the cursor of a terminal.
+/// A text that may come from a cluster, without what would move the cursor of a terminal.
 pub(crate) fn plain(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })

@@ -6,7 +6,9 @@ use crate::{
     args::{Args, Command},
     check, completion,
     contexts::Contexts,
-    explain, export, join, leave, route, status,
+    explain, export, join, leave,
+    output::plain,
+    route, status,
 };
 
 /// Parses the command line and runs the command. 0: done, or nothing is wrong; 1: it failed, or something is wrong; 2: some
@@ -35,7 +37,7 @@ pub fn main() -> ExitCode {
         // `| head` has seen enough
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", readable(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
@@ -70,6 +72,12 @@ async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         Command::Completion(_) | Command::Complete { .. } => {}
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Lines without what would move a cursor: an error may quote a cluster.
+fn readable(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(plain).collect();
+    lines.join("\n")
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

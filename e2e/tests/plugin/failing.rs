@@ -10,7 +10,8 @@ use crate::stand::Stand;
 
 /// The controller relists within seconds.
 const SOON: Duration = Duration::from_secs(30);
-const IMPORT_CRD: &str = "inferencepoolimports.inference.networking.x-k8s.io";
+/// Namespace and name of a pool.
+const ALONE: &str = "alone";
 
 /// A token that nobody issued, then a right that is taken away, then a namespace that is missing.
 pub(crate) async fn check_and_status_name_what_is_wrong(stand: &Stand) -> Result<()> {
@@ -51,10 +52,18 @@ pub(crate) async fn check_and_status_name_what_is_wrong(stand: &Stand) -> Result
     ensure!(refused.err.contains("--force-conflicts"), "{refused:#?}");
     stand.done("join east --force-conflicts").await?;
 
-    stand.east.kubectl(&["delete", "crd", IMPORT_CRD]).await?;
-    fails(stand, "no CRD of InferencePoolImport").await?;
-    stand.define().await?;
-    all_is_well(stand).await
+    // a pool in a namespace that nobody else has
+    isthmus::export_unserved(&stand.east, ALONE).await?;
+    let exported = format!("export {ALONE}/{ALONE} --context east --wait --timeout 2s");
+    let waited = stand.mci(&exported).await?;
+    let ended = waited.code == Some(1) && waited.err.contains("not within 2s");
+    ensure!(ended, "{waited:#?}");
+    fails(stand, "alone/alone in west, from east: NamespaceMissing").await?;
+    let status = stand.json("status -n alone").await?;
+    let hole = &status["pools"][0]["cells"][1]["holes"][0];
+    ensure!(hole["reason"] == "NamespaceMissing", "{status:#}");
+    stand.east.kubectl(&["delete", "namespace", ALONE]).await?;
+    Ok(())
 }
 
 async fn all_is_well(stand: &Stand) -> Result<()> {

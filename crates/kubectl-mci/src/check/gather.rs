@@ -75,7 +75,7 @@ async fn home(fleet: &Fleet, args: &HomeArgs) -> HomeFacts {
         ..
     } = args;
     let home = &fleet.home;
-    let lease = format!("isthmus-mci-{clusterset}");
+    let lease = controller::lease_name(clusterset);
     let (controller, lease, members) = futures::join!(
         workload(home, namespace, controller::CONTROLLER),
         home.get::<Lease>(namespace, &lease),
@@ -161,9 +161,8 @@ async fn members(joined: &Result<Vec<Joined>, String>) -> Read<Vec<MemberFacts>>
 
 /// One call with the controller's own credentials.
 async fn attempt(config: &kube::Config, name: &str) -> Tried {
-    let client = match Client::try_from(Cluster::bounded(config.clone())) {
-        Ok(client) => client,
-        Err(_) => return Tried::Refused("certificates or keys do not decode".to_owned()),
+    let Ok(client) = Client::try_from(Cluster::bounded(config.clone())) else {
+        return Tried::Refused("certificates or keys do not decode".to_owned());
     };
     let member = Cluster::behind(client, name, name);
     match uid(&member).await {

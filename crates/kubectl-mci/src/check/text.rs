@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Level, Report};
-use crate::output::{Paint, Tone};
+use crate::output::{Paint, Tone, plain};
 
 /// Groups of lines, each with a mark and, where something is to be done, what; a summary at the end.
 pub(super) fn render(report: &Report, paint: Paint) -> String {
@@ -18,9 +18,9 @@ pub(super) fn render(report: &Report, paint: Paint) -> String {
                 Level::Unknown => ("?", Tone::Warning),
                 Level::Bad => ("✗", Tone::Bad),
             };
-            let _ = writeln!(text, "  {} {}", paint.paint(tone, mark), line.text);
+            let _ = writeln!(text, "  {} {}", paint.paint(tone, mark), plain(&line.text));
             if let Some(next) = &line.next {
-                let _ = writeln!(text, "      {}", paint.paint(Tone::Faint, next));
+                let _ = writeln!(text, "      {}", paint.paint(Tone::Faint, &plain(next)));
             }
         }
         text.push('\n');

@@ -12,13 +12,13 @@ use kube::ResourceExt;
 use mci_model::export::{Export, parse_export};
 
 use super::{Cell, ClusterRow, Exports, Facts, Hole, Imports, PoolRow, Seen, Status};
-use crate::{
-    export::{ModeName, exported_condition},
-    output::plain,
-};
+use crate::export::{ModeName, exported_condition};
 
 /// Namespace and name.
 type Key = (String, String);
+
+/// Reasons of `Exported` that sum up how it stands in the importers.
+const SUMMARIES: [&str; 2] = ["NamespaceMissing", "PartiallyExported"];
 
 /// Who exports a pool, by what was seen.
 struct Exporters<'a> {
@@ -69,10 +69,19 @@ fn row(key: &Key, seen: &[Seen]) -> PoolRow {
         }
     }
     let cells = seen.iter().map(|one| cell(key, one, &exporters));
+    let mut cells: Vec<Cell> = cells.collect();
+    let is_importers = |hole: &Hole| hole.from.is_some();
+    // who lacks it, and why, is better told where it is lacking
+    if cells.iter().flat_map(|cell| &cell.holes).any(is_importers) {
+        for cell in &mut cells {
+            cell.holes
+                .retain(|hole| is_importers(hole) || !SUMMARIES.contains(&hole.reason.as_str()));
+        }
+    }
     PoolRow {
         namespace: key.0.clone(),
         name: key.1.clone(),
-        cells: cells.collect(),
+        cells,
     }
 }
 
@@ -151,24 +160,19 @@ fn export_state(pool: &InferencePool) -> (Option<Exports>, Vec<Hole>) {
                 "no controller has looked at it: is its cluster a member (kubectl mci check)?";
             ("NotSeen".to_owned(), text.to_owned())
         },
-        |condition| (condition.reason.clone(), plain(&condition.message)),
+        |condition| (condition.reason.clone(), condition.message.clone()),
     );
     let exports = Exports {
         exported,
         mode,
         message: message.clone(),
     };
-    // who lacks it is a hole of theirs, and so is a reason
-    let holes = match reason.as_str() {
-        _ if exported => Vec::new(),
-        "PartiallyExported" => Vec::new(),
-        _ => vec![Hole {
-            from: None,
-            reason,
-            message,
-        }],
-    };
-    (Some(exports), holes)
+    let hole = (!exported).then_some(Hole {
+        from: None,
+        reason,
+        message,
+    });
+    (Some(exports), hole.into_iter().collect())
 }
 
 /// What an import has, and lacks.
@@ -232,7 +236,7 @@ fn not_ready(entry: &ImportedCluster) -> Option<(String, String)> {
     let ready = conditions::find(&entry.conditions, conditions::READY);
     match ready {
         Some(ready) if ready.status == "True" => None,
-        Some(ready) => Some((ready.reason.clone(), plain(&ready.message))),
+        Some(ready) => Some((ready.reason.clone(), ready.message.clone())),
         None => Some((
             "Unknown".to_owned(),
             "the entry has no condition Ready".to_owned(),

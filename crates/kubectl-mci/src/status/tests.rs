@@ -152,6 +152,25 @@ fn an_export_that_cannot_be_is_a_hole_of_its_own_cluster() {
 }
 
 #[test]
+fn what_an_exporter_sums_up_is_told_where_it_is_lacking_if_that_was_seen() {
+    let partly = (
+        "False",
+        "PartiallyExported",
+        "exported to 0/1: west Pending",
+    );
+    let east = || {
+        mk_seen(
+            "east",
+            vec![mk_pool(Some("ClusterSet"), Some(partly))],
+            vec![],
+        )
+    };
+    let west = mk_seen("west", vec![], vec![]);
+    one_hole(&[east(), west], "west", "east", "NoImport");
+    one_hole(&[east()], "east", "", "PartiallyExported");
+}
+
+#[test]
 fn a_cluster_that_cannot_be_seen_is_no_hole_and_its_problem_is_told() {
     let west = Seen {
         cluster: "west".to_owned(),

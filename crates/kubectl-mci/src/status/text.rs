@@ -1,7 +1,7 @@
 //! The status for people.
 
 use super::{Cell, Status};
-use crate::output::{Paint, Tone, table};
+use crate::output::{Paint, Tone, plain, table};
 
 /// A table of pools × clusters, then the holes, then the clusters that could not be looked at.
 pub(crate) fn render(status: &Status, paint: Paint) -> String {
@@ -33,7 +33,7 @@ pub(crate) fn render(status: &Status, paint: Paint) -> String {
         .filter_map(|one| one.problem.as_ref());
     for problem in unseen {
         text.push('\n');
-        text.push_str(&paint.paint(Tone::Bad, &format!("not seen: {problem}")));
+        text.push_str(&paint.paint(Tone::Bad, &format!("not seen: {}", plain(problem))));
         text.push('\n');
     }
     text

@@ -7,10 +7,8 @@ use crate::check::{
     Group, Level, Line,
     facts::{Facts, HomeFacts, Life, MemberFacts, TokenFacts, Tried, View},
 };
-use crate::output::plain;
+use crate::controller::{is_live, lease_name};
 
-/// A Lease is renewed every few seconds; a clock may be a minute wrong.
-const LEASE_IS_OLD: SignedDuration = SignedDuration::from_mins(1);
 /// Less than this of a token's life, and less than a week, is soon.
 const LAST_PART: i64 = 5;
 const WEEK: SignedDuration = SignedDuration::from_hours(7 * 24);
@@ -48,8 +46,8 @@ fn controller(home: &HomeFacts, now: Timestamp) -> Vec<Line> {
     let HomeFacts {
         context, namespace, ..
     } = home;
-    let lease = format!("isthmus-mci-{}", home.clusterset);
-    let leads = matches!(home.renewed, Ok(Some(at)) if now.duration_since(at) < LEASE_IS_OLD);
+    let lease = lease_name(&home.clusterset);
+    let leads = matches!(home.renewed, Ok(Some(at)) if is_live(at, now));
     let mut lines = Vec::new();
     match &home.controller {
         Err(problem) => lines.push(Line::unknown(problem)),
@@ -189,7 +187,7 @@ fn said(view: &View) -> Vec<Line> {
             .as_ref()
             .map(|denied| format!("grant {denied}"))
             .or_else(|| member.detail.clone());
-        let detail = plain(detail.as_ref().unwrap_or(&active.message));
+        let detail = detail.unwrap_or_else(|| active.message.clone());
         let text = format!("the controller says of {}: {}", member.name, active.reason);
         lines.push(match active.status {
             true if active.reason == "Active" => Line::good(text),
@@ -203,7 +201,7 @@ fn said(view: &View) -> Vec<Line> {
                 "{} names no member: {}",
                 unused.source, unused.active.reason
             ),
-            plain(&unused.detail),
+            unused.detail.clone(),
         )
     }));
     if view.guard {

@@ -4,7 +4,10 @@ use crate::check::{
     Group, Level, Line,
     facts::{Facts, Picker, Read, ServiceKind},
 };
-use crate::status::{self, Cell, Hole, PoolRow, Status};
+use crate::status::{self, Cell, Hole, PoolRow};
+
+/// Number of clusters named.
+const MAX_NAMED: usize = 8;
 
 /// None where no pool is exported.
 pub(super) fn group(facts: &Facts) -> Option<Group> {
@@ -15,7 +18,7 @@ pub(super) fn group(facts: &Facts) -> Option<Group> {
     let mut lines = Vec::new();
     for pool in &status.pools {
         lines.extend(pickers(pool, facts));
-        lines.extend(imports(pool, &status));
+        lines.extend(imports(pool));
     }
     Some(Group {
         title: "pools".to_owned(),
@@ -92,7 +95,7 @@ fn service(what: &str, name: &str, kind: ServiceKind, addresses: &[String], read
 }
 
 /// A line for each reason, and one where all is well.
-fn imports(pool: &PoolRow, status: &Status) -> Vec<Line> {
+fn imports(pool: &PoolRow) -> Vec<Line> {
     let name = format!("{}/{}", pool.namespace, pool.name);
     let mut lines = Vec::new();
     let exporters: Vec<&Cell> = pool
@@ -118,19 +121,23 @@ fn imports(pool: &PoolRow, status: &Status) -> Vec<Line> {
     }
     if lines.is_empty() && !exporters.is_empty() {
         let importers = pool.cells.iter().filter(|cell| cell.imports.is_some());
-        let by: Vec<&str> = exporters.iter().map(|cell| cell.cluster.as_str()).collect();
-        lines.push(if status.clusters.len() > 1 {
-            Line::good(format!(
-                "{name}: exported by {}, imported by {} of {}",
-                by.join(", "),
-                importers.count(),
-                status.clusters.len()
-            ))
-        } else {
-            Line::good(format!("{name}: exported by {}", by.join(", ")))
-        });
+        lines.push(Line::good(format!(
+            "{name}: exported by {}, imported by {}",
+            names(exporters.into_iter()),
+            names(importers)
+        )));
     }
     lines
+}
+
+/// The clusters of these cells; many are only counted.
+fn names<'a>(cells: impl Iterator<Item = &'a Cell>) -> String {
+    let names: Vec<&str> = cells.map(|cell| cell.cluster.as_str()).collect();
+    match names.len() {
+        0 => "none".to_owned(),
+        1..=MAX_NAMED => names.join(", "),
+        all => format!("{all} clusters"),
+    }
 }
 
 /// A namespace that one cluster lacks may be meant; one that all others lack is not.
