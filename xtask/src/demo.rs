@@ -10,17 +10,19 @@ use crate::{
     tools, workspace,
 };
 
-/// Programs of the end-to-end tests and of the demo with clusters, as packages; the plugin is for whoever looks at these.
-const PROGRAMS: [&str; 8] = [
+/// Programs that run in clusters, as packages.
+pub(crate) const PROGRAMS: [&str; 7] = [
     "epp",
     "gateway",
-    "kubectl-mci",
     "mci-controller",
     "metadata-center",
     "model-server-sim",
     "processor",
     "router",
 ];
+
+/// Runs beside kubectl: for whoever looks at the clusters.
+pub(crate) const PLUGIN: &str = "kubectl-mci";
 
 /// Those that the demos without Kubernetes run.
 const STANDALONE: [&str; 2] = ["epp", "model-server-sim"];
@@ -55,7 +57,7 @@ pub(crate) fn run_demo(args: &Args) -> Result<()> {
     let mut demo = match args.demo {
         Demo::Clusters => {
             let tools = tools::ensure()?;
-            run(&mut build(&PROGRAMS, &testbed))?;
+            run(&mut programs(&testbed))?;
             let mut demo = Command::new(workspace::quick_release().join("demo"));
             tools.tell(&mut demo)?;
             demo
@@ -91,9 +93,11 @@ pub(crate) fn run_demo(args: &Args) -> Result<()> {
     become_it(&mut demo)
 }
 
-/// `cargo build` of the programs that run in clusters, with these flags besides.
+/// `cargo build` of what the end-to-end tests and the demo with clusters run, with these flags besides.
 pub(crate) fn programs(flags: &[&str]) -> Command {
-    build(&PROGRAMS, flags)
+    let mut command = build(&PROGRAMS, flags);
+    command.args(["--package", PLUGIN]);
+    command
 }
 
 fn build(programs: &[&str], flags: &[&str]) -> Command {

@@ -8,10 +8,12 @@ mod command;
 mod crds;
 mod demo;
 mod docs;
+mod images;
 mod lock;
 mod manifests;
 mod mutants;
 mod progress;
+mod release;
 mod signals;
 mod test;
 mod tools;
@@ -37,7 +39,7 @@ enum Task {
     Test(test::Args),
     /// Build docs/ as a site into target/site; broken links fail
     Docs(docs::Args),
-    /// Find, build or fetch etcd, kube-apiserver, kube-controller-manager, kubectl, Envoy, helm and Redis
+    /// Find, build or fetch etcd, kube-apiserver, kube-controller-manager, kubectl, Envoy, helm, crane and Redis
     Tools(tools::Args),
     /// Measure the controller on scripted API servers, in release mode
     Bench(bench::Args),
@@ -45,6 +47,10 @@ enum Task {
     Soak(bench::SoakArgs),
     /// Break the code that decides, one place at a time, and show what no test notices
     Mutants(mutants::Args),
+    /// Make a container image of each program, without a container daemon
+    Images(images::Args),
+    /// Put all that a version consists of into one folder, with checksums
+    Release(release::Args),
     /// Write config/crd, charts/isthmus-crds and the Rust types of foreign CRDs anew
     Crds,
     /// Render config/ from the charts
@@ -66,6 +72,8 @@ fn main() -> ExitCode {
         Task::Bench(args) => bench::run_bench(&args),
         Task::Soak(args) => bench::run_soak(&args),
         Task::Mutants(args) => mutants::run_mutants(&args),
+        Task::Images(args) => images::make_images(&args),
+        Task::Release(args) => release::make_release(&args),
         Task::Crds => crds::run_all(),
         Task::Manifests(args) => manifests::run_all(&args),
     };

@@ -69,7 +69,7 @@ struct Session<'a> {
 }
 
 /// Targets of the package `e2e`, the longest first: each has clusters of its own, and most of its time is waiting.
-const E2E_TARGETS: [&str; 10] = [
+const E2E_TARGETS: [&str; 11] = [
     "members",
     "suite",
     "anywhere",
@@ -181,10 +181,11 @@ impl Part {
                 let packages = ["--workspace", "--exclude", "e2e", "--exclude", "testbed"];
                 build(&packages)?;
                 let mut tests = session.cargo_tests("unit", &packages);
-                // tests of the gateway that find no Envoy pass without a look at it
+                // tests of the gateway that find no Envoy pass without a look at it, and those of images without crane
                 tests.command.env("ENVOY_BIN", tools::envoy()?);
                 tests.command.env("REDIS_SERVER_BIN", tools::redis()?);
                 tests.command.env("LIBZMQ", tools::libzmq()?);
+                tests.command.env("CRANE_BIN", tools::crane()?);
                 session.test(vec![tests], 1)
             }
             Self::Docs => {

