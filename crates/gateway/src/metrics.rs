@@ -240,3 +240,53 @@ impl ModelMetrics {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+
+    /// All that the program serves, with a value each.
+    fn page() -> String {
+        let mut registry = Registry::default();
+        AdsMetrics::register(&mut registry).refused(Kind::Cluster);
+        let ads = AdsMetrics::register(&mut registry);
+        ads.sent(&DeltaDiscoveryResponse::default());
+        for what in ["status", "infra"] {
+            WriteMetrics::register(&mut registry, what).count("Gateway", WriteResult::Failed);
+        }
+        let model = ModelMetrics::register(&mut registry);
+        model.built(Duration::from_millis(1));
+        let text = |text: &str| text.to_owned();
+        let proxy = ProxyLabel {
+            gateway: text("ns/gw"),
+            version: text("1"),
+        };
+        model.proxies.get_or_create(&proxy).inc();
+        let clusters = ImportLabel {
+            namespace: text("ns"),
+            name: text("llm"),
+            state: text("usable"),
+        };
+        model.clusters.get_or_create(&clusters).inc();
+        let share = ShareLabel {
+            namespace: text("ns"),
+            name: text("llm"),
+            cluster: text("east"),
+        };
+        model.shares.get_or_create(&share).inc();
+        let mut page = String::new();
+        encode(&mut page, &registry).expect("encodes");
+        page
+    }
+
+    #[test]
+    fn dashboard_and_alerts_name_what_is_served_and_the_runbook_has_each_alert() {
+        let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/isthmus");
+        let checked = process::queries::check(&chart, "gateway", "Gateway", &page());
+        checked.unwrap_or_else(|faults| panic!("{faults}"));
+    }
+}

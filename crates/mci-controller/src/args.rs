@@ -10,6 +10,7 @@ use self::{caution::CautionArgs, home::HomeArgs, inventory::InventoryArgs};
 use crate::{
     clusterset,
     explain::ExplainArgs,
+    grid::DocsUrl,
     index::rules::Rules,
     name::{is_label, is_subdomain},
     plan::Policy,
@@ -133,7 +134,7 @@ pub struct Args {
     #[arg(long, env = "DRY_RUN")]
     dry_run: bool,
 
-    /// Where to serve /metrics, /healthz, /readyz, /debug/clusters and /debug/explain/NAMESPACE/NAME.
+    /// Where to serve the page at /, /metrics, /healthz, /readyz, /debug/clusters and /debug/explain/NAMESPACE/NAME.
     #[arg(
         long,
         env = "ADMIN_ADDRESS",
@@ -141,6 +142,11 @@ pub struct Args {
         value_name = "IP:PORT"
     )]
     admin_address: SocketAddr,
+
+    /// Where the documentation is published as a site, to which the page at / then links its reasons. Default: it names the
+    /// pages and headings.
+    #[arg(long, env = "DOCS_URL", value_name = "URL")]
+    docs_url: Option<DocsUrl>,
 
     /// A bug to have.
     #[cfg(feature = "seeded-faults")]
@@ -188,6 +194,7 @@ pub(crate) struct Settings {
     pub(crate) drain_timeout: Duration,
     pub(crate) dry_run: bool,
     pub(crate) admin_address: SocketAddr,
+    pub(crate) docs_url: Option<DocsUrl>,
 }
 
 // === impl Args ===
@@ -251,6 +258,7 @@ impl TryFrom<Args> for Settings {
             removal_hold,
             dry_run,
             admin_address,
+            docs_url,
             #[cfg(feature = "seeded-faults")]
                 seeded_fault: _,
             log: _,
@@ -303,6 +311,7 @@ impl TryFrom<Args> for Settings {
             drain_timeout: drain_timeout.0,
             dry_run,
             admin_address,
+            docs_url,
         })
     }
 }

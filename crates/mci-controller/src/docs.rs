@@ -1,4 +1,4 @@
-//! Compares docs/reference.md, docs/runbook.md and config/alerts.yaml with the program.
+//! Compares docs/reference.md, docs/runbook.md, the dashboard and the alerts with the program.
 //!
 //! With `UPDATE_DOCS=1` in the environment, the tests write the generated tables instead of comparing them.
 
@@ -8,38 +8,16 @@ use std::{
 };
 
 use clap::CommandFactory;
-use process::docs::{self, cell, flags};
-use serde::Deserialize;
+use process::{
+    docs::{self, cell, flags},
+    queries::{self, RuleFile},
+};
 
 use crate::{args::Args, metrics::sample_page, overview::STATES};
 
 mod names;
 
-/// A Prometheus rule file.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RuleFile {
-    groups: Vec<Group>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Group {
-    #[expect(dead_code, reason = "only its form is checked")]
-    name: String,
-    rules: Vec<Alert>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Alert {
-    alert: String,
-    expr: String,
-    #[serde(default, rename = "for")]
-    lasts: Option<String>,
-    labels: BTreeMap<String, String>,
-    annotations: BTreeMap<String, String>,
-}
+const ALERTS: &str = "charts/isthmus/alerts/mci-controller.yaml";
 
 fn place(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -164,49 +142,15 @@ fn all_metrics_of_the_specification_are_served() {
 }
 
 #[test]
-fn alerts_ask_for_metrics_that_exist_and_are_in_the_runbook() {
-    let file: RuleFile = serde_yaml::from_str(&read("config/alerts.yaml")).expect("a rule file");
-    let served = metric_names(&sample_page());
-    let runbook = read("docs/runbook.md");
-    let titles = runbook.lines().filter_map(|line| line.strip_prefix("## "));
-    let alerts = titles.filter(|title| title.starts_with("Mci"));
-    let mut sections: BTreeSet<String> = alerts.map(ToOwned::to_owned).collect();
-    for alert in file.groups.iter().flat_map(|group| &group.rules) {
-        let is_separator = |c: char| !c.is_ascii_alphanumeric() && c != '_';
-        let names = alert.expr.split(is_separator);
-        let queried: Vec<&str> = names.filter(|name| name.starts_with("mci_")).collect();
-        assert!(!queried.is_empty(), "{alert:?}");
-        for name in queried {
-            assert!(
-                served.contains(name),
-                "{name} of {} is not served",
-                alert.alert
-            );
-        }
-        assert!(
-            sections.remove(&alert.alert),
-            "{} is not in docs/runbook.md",
-            alert.alert
-        );
-        assert!(
-            alert.labels.contains_key("severity") && alert.annotations.contains_key("summary"),
-            "{alert:?}"
-        );
-        let minutes = alert
-            .lasts
-            .as_deref()
-            .is_none_or(|lasts| lasts.ends_with('m'));
-        assert!(minutes, "{alert:?}");
-    }
-    assert!(
-        sections.is_empty(),
-        "the runbook knows alerts that there are not: {sections:?}"
-    );
+fn dashboard_and_alerts_name_what_is_served_and_the_runbook_has_each_alert() {
+    let chart = place("charts/isthmus");
+    let checked = queries::check(&chart, "mci-controller", "Mci", &sample_page());
+    checked.unwrap_or_else(|faults| panic!("{faults}"));
 }
 
 #[test]
 fn reasons_in_alerts_are_reasons_of_members() {
-    let file: RuleFile = serde_yaml::from_str(&read("config/alerts.yaml")).expect("a rule file");
+    let file: RuleFile = serde_yaml::from_str(&read(ALERTS)).expect("a rule file");
     for alert in file.groups.iter().flat_map(|group| &group.rules) {
         let Some((_, rest)) = alert.expr.split_once("mci_member_state{reason=") else {
             continue;

@@ -10,11 +10,11 @@ mod page;
 mod reasons;
 
 use mci_model::explain::render;
-pub(crate) use mci_model::explain::{Explanation, Exporter, Importer, Rule, State};
+pub(crate) use mci_model::explain::{Explanation, Exported, Exporter, Importer, Rule, State};
 
 pub(crate) use self::{
     command::{ExplainArgs, run_explain},
-    page::{Question, router},
+    page::router,
     reasons::{ExplainInput, explain},
 };
 

@@ -17,11 +17,13 @@ mod clusterset;
 mod docs;
 mod events;
 mod explain;
+mod grid;
 mod home;
 mod member;
 mod metrics;
 mod overview;
 mod planner;
+mod questions;
 mod run;
 mod write;
 

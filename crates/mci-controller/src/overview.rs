@@ -312,7 +312,7 @@ impl MemberView {
 // === impl Active ===
 
 impl Active {
-    fn of(reason: &'static str) -> Self {
+    pub(crate) fn of(reason: &'static str) -> Self {
         let meaning = MEANINGS.iter().find(|(known, _)| *known == reason);
         Self {
             status: matches!(reason, "Active" | "CRDAbsent" | "LimitExceeded"),

@@ -6,6 +6,7 @@ mod body;
 mod ended;
 mod gate;
 mod kept;
+mod listing;
 mod publish;
 mod rejections;
 #[cfg(test)]

@@ -31,9 +31,10 @@ use crate::{
     args::{Args, Command, Settings, check_sources},
     clusterset,
     events::{self, EventQueue, HomeRecorder, run_sender},
-    explain,
+    explain, grid,
     home::HomeConfig,
     metrics::Metrics,
+    questions::Questions,
 };
 use mci_inventory::{Home, Identities, Inventory, Records};
 use moment::Clock;
@@ -47,8 +48,6 @@ const INVENTORY_EVENTS: usize = 64;
 /// A loop without a turn for this long is stuck: `/healthz` fails, so that the kubelet restarts the pod (spec 7). Fifty
 /// times the world's tick, five times the renewal of a lease.
 const LOOP_LIMIT: Duration = Duration::from_secs(10);
-/// Explanations that may wait, each a few milliseconds of the world's loop; more are refused.
-const QUESTIONS: usize = 8;
 /// Timeout for the end of the admin port, after the drain.
 const ADMIN_END: Duration = Duration::from_secs(1);
 
@@ -96,12 +95,18 @@ async fn serve(
     let stop = CancellationToken::new();
 
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
-    let (questions, received_questions) = mpsc::channel(QUESTIONS);
+    let (questions, received_questions) = Questions::new();
     tasks.spawn(admin(
         listener,
         registry,
         health.clone(),
-        debug::router(metrics.overview()).merge(explain::router(questions)),
+        debug::router(metrics.overview())
+            .merge(grid::router(
+                metrics.overview(),
+                questions.clone(),
+                settings.docs_url.take(),
+            ))
+            .merge(explain::router(questions)),
         stop.clone(),
     ));
     let mut election = Election::none(settings.dry_run, clock);

@@ -35,6 +35,20 @@ pub struct Exporter {
     pub entry: Option<Value>,
     /// Why it is exported, kept or gone.
     pub evidence: String,
+    /// The pool's condition `Exported` as it should be; absent where the pool asks for no export.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exported: Option<Exported>,
+}
+
+/// The condition `Exported` of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exported {
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// In CamelCase.
+    pub reason: String,
+    /// For people.
+    pub message: String,
 }
 
 /// A member as a place for the import.

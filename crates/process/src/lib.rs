@@ -17,6 +17,8 @@ pub mod docs;
 mod health;
 mod limits;
 mod logs;
+#[cfg(feature = "test-util")]
+pub mod queries;
 mod run;
 mod shutdown;
 mod thread;

@@ -1,5 +1,7 @@
 //! What is on the page, and that the documentation has it.
 
+use std::path::Path;
+
 use moment::Moment;
 use prometheus_client::encoding::text::encode;
 
@@ -136,6 +138,22 @@ fn every_name_is_documented() {
     assert_eq!(names.len(), 83, "{names:#?}");
     names.retain(|name| !DOCS.contains(name.as_str()));
     assert!(names.is_empty(), "not in docs/epp-metrics.md: {names:?}");
+}
+
+/// What other crates register, whose own tests hold these samples.
+const OF_OTHERS: &str = "\
+epp_certificate_not_after_seconds{port=\"ext_proc\"} 1
+epp_certificate_reloads_total{port=\"ext_proc\",item=\"certificate\",result=\"failure\"} 1
+epp_leader 1
+";
+
+#[test]
+fn dashboard_and_alerts_name_what_is_served_and_the_runbook_has_each_alert() {
+    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/isthmus-pool");
+    let mut page = page();
+    page.push_str(OF_OTHERS);
+    let checked = process::queries::check(&chart, "epp", "Epp", &page);
+    checked.unwrap_or_else(|faults| panic!("{faults}"));
 }
 
 #[test]

@@ -1,6 +1,4 @@
-//! The admin port's handler: sends questions to the world's loop, with a bound and a deadline.
-
-use std::time::Duration;
+//! The admin port's handler of explanations.
 
 use axum::{
     Json, Router,
@@ -9,29 +7,13 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::timeout,
+
+use crate::{
+    name::Key,
+    questions::{Busy, Questions},
 };
 
-use super::Explanation;
-use crate::name::Key;
-
-/// A request for an explanation. The loop answers it between two turns and never waits.
-#[derive(Debug)]
-pub(crate) struct Question {
-    pub(crate) key: Key,
-    /// None: nothing is known of the key.
-    pub(crate) answer: oneshot::Sender<Option<Explanation>>,
-}
-
-/// Where questions go.
-type Questions = mpsc::Sender<Question>;
-
-/// Timeout of an answer. The loop makes five turns a second at least, unless it is busy.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-
-pub(crate) fn router(questions: mpsc::Sender<Question>) -> Router {
+pub(crate) fn router(questions: Questions) -> Router {
     Router::new()
         .route("/debug/explain/{namespace}/{name}", get(explain))
         .with_state(questions)
@@ -45,20 +27,11 @@ async fn explain(
     let Some(key) = Key::checked(&namespace, &name) else {
         return (StatusCode::NOT_FOUND, "no such pool or import\n").into_response();
     };
-    let (answer, answered) = oneshot::channel();
-    if questions.try_send(Question { key, answer }).is_err() {
-        return busy();
+    match questions.explain(key).await {
+        Ok(Some(explanation)) => Json(explanation).into_response(),
+        Ok(None) => (StatusCode::NOT_FOUND, "no such pool or import\n").into_response(),
+        Err(Busy) => (StatusCode::SERVICE_UNAVAILABLE, format!("{Busy}\n")).into_response(),
     }
-    match timeout(ANSWER_TIMEOUT, answered).await {
-        Ok(Ok(Some(explanation))) => Json(explanation).into_response(),
-        Ok(Ok(None)) => (StatusCode::NOT_FOUND, "no such pool or import\n").into_response(),
-        Ok(Err(_)) | Err(_) => busy(),
-    }
-}
-
-fn busy() -> Response {
-    let text = "the controller is busy or ending: try again\n";
-    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
 }
 
 #[cfg(test)]
@@ -68,6 +41,7 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
+    use crate::{explain::Explanation, questions::Question};
 
     async fn ask(questions: &Questions, path: &str) -> (StatusCode, String) {
         let request = Request::get(path).body(Body::empty()).expect("a request");
@@ -85,7 +59,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_no_name_is_not_asked_for_nor_repeated() {
-        let (questions, mut asked) = mpsc::channel(1);
+        let (questions, mut asked) = Questions::new();
         for path in [
             "/debug/explain/ml/..%2Fx",
             "/debug/explain/ML/llm",
@@ -101,40 +75,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_loop_that_does_not_answer_is_waited_for_so_long() {
-        let (questions, mut asked) = mpsc::channel(1);
-        let started = tokio::time::Instant::now();
-        let (status, _) = ask(&questions, "/debug/explain/ml/llm").await;
-        assert_eq!(status, 503);
-        assert_eq!(started.elapsed(), ANSWER_TIMEOUT);
-        // the next finds no room: refused at once
-        let started = tokio::time::Instant::now();
-        assert_eq!(ask(&questions, "/debug/explain/ml/llm").await.0, 503);
-        assert_eq!(started.elapsed(), Duration::ZERO);
-        assert_eq!(
-            asked.recv().await.expect("asked").key,
-            Key::new("ml", "llm")
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn an_answer_is_shown_as_json() {
-        let (questions, mut asked) = mpsc::channel::<Question>(1);
+        let (questions, mut asked) = Questions::new();
         let answering = async {
-            let question = asked.recv().await.expect("asked");
-            let explanation = Explanation {
-                key: question.key.to_string(),
-                exporters: Vec::new(),
-                importers: Vec::new(),
-                trace: Vec::new(),
-            };
-            question.answer.send(Some(explanation)).expect("waited for");
-            let question = asked.recv().await.expect("asked");
-            question.answer.send(None).expect("waited for");
+            while let Some(Question::Explain(key, answer)) = asked.recv().await {
+                let explanation = (*key.name == *"llm").then(|| Explanation {
+                    key: key.to_string(),
+                    exporters: Vec::new(),
+                    importers: Vec::new(),
+                    trace: Vec::new(),
+                });
+                answer.send(explanation).expect("waited for");
+            }
         };
-        let asking = async {
+        let asking = async move {
             let known = ask(&questions, "/debug/explain/ml/llm").await;
             let unknown = ask(&questions, "/debug/explain/ml/other").await;
+            drop(questions);
             (known, unknown)
         };
         let ((known, unknown), ()) = tokio::join!(asking, answering);

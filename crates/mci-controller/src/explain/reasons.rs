@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::json;
 
-use super::{Explanation, Exporter, Importer, ImporterReason, Rule, State};
+use super::{Explanation, Exported, Exporter, Importer, ImporterReason, Rule, State};
 use crate::{
     index::{
         World,
@@ -132,7 +132,19 @@ fn exporter(
         mode,
         entry,
         evidence: decision.entry.reason().to_owned(),
+        exported: plan.pools.get(name).and_then(exported),
     })
+}
+
+fn exported(pool: &PoolPlan) -> Option<Exported> {
+    match pool {
+        PoolPlan::NoEntry => None,
+        PoolPlan::Exported { condition, .. } => Some(Exported {
+            status: condition.status.clone(),
+            reason: condition.reason.clone(),
+            message: condition.message.clone(),
+        }),
+    }
 }
 
 /// The mode that a pool's annotations ask for.

@@ -56,6 +56,11 @@ impl Standings {
         before != standing
     }
 
+    /// Whether every import shows the plan, or nothing can be done about it.
+    pub(super) fn none(&self) -> bool {
+        self.others.is_empty()
+    }
+
     /// Whether no import is on its way to the plan.
     pub(super) fn all_shown(&self) -> bool {
         self.pending == 0

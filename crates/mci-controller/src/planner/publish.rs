@@ -451,6 +451,11 @@ impl Backlog {
         }
     }
 
+    /// Those that wait.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.keys.iter()
+    }
+
     fn pop(&mut self) -> Option<Key> {
         let after = self.last.take();
         let next = after.and_then(|last| {

@@ -1,4 +1,5 @@
 mod kept;
+mod listing;
 mod model;
 mod takeover;
 mod undo;

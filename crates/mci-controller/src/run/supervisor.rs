@@ -24,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 use self::{members::Handle, updates::MemberUpdate};
 use super::{GATE_PART, LOOP_LIMIT};
 use crate::{
-    args::Settings, client::Turns, events::HomeRecorder, explain::Question, index::member::Link,
-    member::Interner, metrics::Metrics, name::ClusterName, planner::Planner,
+    args::Settings, client::Turns, events::HomeRecorder, index::member::Link, member::Interner,
+    metrics::Metrics, name::ClusterName, planner::Planner, questions::Question,
 };
 use mci_inventory::{InventoryEvent, Records, Reissue, Unused};
 use moment::Clock;
@@ -170,7 +170,7 @@ impl Supervisor {
                     self.tick();
                 }
                 _ = housekeeping.tick() => self.housekeep(),
-                Some(question) = self.questions.recv() => self.explain(question),
+                Some(question) = self.questions.recv() => self.answer(question),
                 () = sleep_until(compare_at) => {
                     self.planner.compare_all();
                     compare_at = Instant::now() + jittered(COMPARE_ALL);

@@ -20,6 +20,7 @@ pub(super) fn mk_settings(directory: &Path) -> Settings {
         drain_timeout: Duration::from_secs(10),
         dry_run: false,
         admin_address: ([127, 0, 0, 1], 0).into(),
+        docs_url: None,
     }
 }
 
@@ -128,6 +129,25 @@ async fn garbage_in_the_directory_is_shown_and_harms_nobody() {
     assert!(metrics.contains("mci_propagation_seconds"), "{metrics}");
     assert_eq!(running.get("/healthz").await.0, 200);
     assert_eq!(running.get("/debug/explain/ml/llm").await.0, 404);
+    let (status, page) = running.get("/?pool=a%22b&page=x").await;
+    assert_eq!(status, 200, "{page}");
+    let nonce = page
+        .split("<style nonce=\"")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next());
+    let policy = format!(
+        "default-src 'none'; style-src 'nonce-{}';",
+        nonce.expect("a nonce")
+    );
+    for part in [
+        policy.as_str(),
+        "BadCredentials",
+        "ConnectionLost",
+        "value=\"a&#34;b\"",
+    ] {
+        assert!(page.contains(part), "{part} is not in\n{page}");
+    }
+    assert!(!page.contains("s3cr3t"), "{page}");
     running.stop().await.expect("ends well");
 }
 

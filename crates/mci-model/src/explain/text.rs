@@ -40,6 +40,8 @@ fn exporter(exporter: &Exporter) -> Vec<String> {
         mode,
         entry,
         evidence,
+        // the trace has it
+        exported: _,
     } = exporter;
     vec![
         cluster.clone(),

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 
 use super::Supervisor;
 use crate::{
-    explain::Question,
     overview::{Overview, UnusedView},
+    questions::Question,
 };
 use moment::Moment;
 
@@ -44,11 +44,18 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn explain(&self, Question { key, answer }: Question) {
-        let now = self.clock.now();
-        let leader = self.claim.is_valid(now);
+    pub(super) fn answer(&self, question: Question) {
         // the client may have disconnected
-        let _ = answer.send(self.planner.explain(&key, leader, now));
+        match question {
+            Question::Explain(key, answer) => {
+                let now = self.clock.now();
+                let leader = self.claim.is_valid(now);
+                let _ = answer.send(self.planner.explain(&key, leader, now));
+            }
+            Question::List(filter, answer) => {
+                let _ = answer.send(self.planner.list(&filter));
+            }
+        }
     }
 
     /// Records events about members at home.
