@@ -47,7 +47,7 @@ fn checked() -> Result<Pages> {
     let pages = Pages::read(&workspace::root())?;
     let faults = pages.faults();
     if !faults.is_empty() {
-        bail!("{}\n{} broken links", faults.join("\n"), faults.len());
+        bail!("broken links: {}\n{}", faults.len(), faults.join("\n"));
     }
     Ok(pages)
 }
