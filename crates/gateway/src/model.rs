@@ -72,6 +72,8 @@ pub(crate) struct GatewayModel {
 pub(crate) struct PortModel {
     /// The port Envoy binds.
     pub(crate) bind: u16,
+    /// How long an Envoy that is stopped serves on.
+    pub(crate) drain: Duration,
     /// Most specific domain first.
     pub(crate) vhosts: Vec<VirtualHost>,
 }

@@ -21,7 +21,7 @@ const CRD: &str = "inferencepoolimports.inference.networking.x-k8s.io";
 
 /// The cluster of the controller, which is a member itself. Its Envoys end soon, so that nobody waits for them.
 const HOME: &str = "clusterName=west,controller.enabled=true,controller.selfName=west,\
-    gateway.gatewayClass.parameters.drainSeconds=4";
+    gateway.gatewayClass.parameters.drainSeconds=6";
 /// The controller, the gateway and the Envoys that it makes are all replaced.
 const CHANGE: &str =
     "logLevel=debug,controller.replicas=2,gateway.gatewayClass.parameters.concurrency=1";

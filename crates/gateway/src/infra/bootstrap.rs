@@ -31,6 +31,8 @@ pub(crate) fn make(host: &str, port: u16) -> Value {
                 {
                     "name": "ads",
                     "type": discovery,
+                // one query where there is IPv4; by default the answer for IPv6 is waited for first
+                "dns_lookup_family": "V4_PREFERRED",
                     "connect_timeout": "5s",
                     "load_assignment": hosts("ads", host, port),
                     "typed_extension_protocol_options": {

@@ -131,6 +131,7 @@ fn make_model(
             *port,
             PortModel {
                 bind: *bind,
+                drain: gateway.drain,
                 vhosts,
             },
         );

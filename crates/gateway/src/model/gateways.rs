@@ -1,6 +1,7 @@
 //! Which Gateways are ours, and which of their listeners work.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::infra::parameters;
 use crate::world::{Gateway, Key, Listener, World};
@@ -20,6 +21,7 @@ pub(crate) struct OurGateway<'a> {
     pub(crate) listeners: Vec<OurListener<'a>>,
     /// Why its parameters cannot be used.
     pub(crate) bad_parameters: Option<String>,
+    pub(crate) drain: Duration,
     /// Bound port by listener port.
     pub(crate) binds: BTreeMap<u16, u16>,
 }
@@ -56,7 +58,10 @@ pub(crate) fn ours<'a>(world: &'a World, settings: &Settings) -> BTreeMap<Key, O
 }
 
 fn examine<'a>(world: &'a World, gateway: &'a Gateway) -> OurGateway<'a> {
-    let bad_parameters = parameters::of_gateway(world, gateway).err();
+    let (drain_seconds, bad_parameters) = match parameters::of_gateway(world, gateway) {
+        Ok(parameters) => (parameters.drain_seconds, None),
+        Err(bad) => (0, Some(bad)),
+    };
     let listeners: Vec<OurListener<'a>> = gateway
         .listeners
         .iter()
@@ -83,6 +88,7 @@ fn examine<'a>(world: &'a World, gateway: &'a Gateway) -> OurGateway<'a> {
         gateway,
         listeners,
         bad_parameters,
+        drain: Duration::from_secs(drain_seconds.into()),
         binds,
     }
 }
