@@ -48,7 +48,7 @@ impl ServiceProcess {
         let address = apiserver_sim::free_address()?;
         let mut command = Command::new(program);
         command
-            .args(["--bind-base", &address.ip().to_string()])
+            .args(["--count", "1", "--bind-base", &address.ip().to_string()])
             .args(["--port", &address.port().to_string()])
             .args(more);
         Self::spawn(command, address, (address, WORKER_READY), log).await

@@ -84,7 +84,10 @@ impl Transfer {
         worker: SocketAddr,
         prompt: &str,
     ) -> Result<Self> {
-        let completion = format!(r#"{{"model":"llama","prompt":"{prompt}","max_tokens":1}}"#);
+        // with special tokens a prompt is encoded anew each time, and not what is measured
+        let completion = format!(
+            r#"{{"model":"llama","prompt":"{prompt}","max_tokens":1,"add_special_tokens":false}}"#
+        );
         let question = format!(r#"{{"request_body":{completion},"path":"{COMPLETIONS}"}}"#);
         let processor = match way {
             Way::Key | Way::Direct => Some(Wire::connect(processor).await?),
@@ -131,15 +134,12 @@ impl Transfer {
             format!("{TOKENS_KEY_HEADER}: {}\r\n", key.as_str())
         });
         let open = self.completion.strip_suffix('}').unwrap_or_default();
-        let request = match &reply.token_value {
-            Some(value) => {
-                let parts: [&[u8]; 4] = [open.as_bytes(), br#","token_ids":"#, value, b"}"];
-                post(COMPLETIONS, "", &parts)
-            }
-            None => {
-                let parts = [self.completion.as_bytes()];
-                post(COMPLETIONS, key.as_deref().unwrap_or_default(), &parts)
-            }
+        let request = if let Some(value) = &reply.token_value {
+            let parts: [&[u8]; 4] = [open.as_bytes(), br#","token_ids":"#, value, b"}"];
+            post(COMPLETIONS, "", &parts)
+        } else {
+            let parts = [self.completion.as_bytes()];
+            post(COMPLETIONS, key.as_deref().unwrap_or_default(), &parts)
         };
         let (head, body) = self.worker.call_with_head(&request).await?;
         bytes += request.len() + head.len() + body.len();

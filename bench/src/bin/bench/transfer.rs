@@ -32,13 +32,12 @@ const IDS: usize = 4_000_000;
 const CALLS: (usize, usize) = (10, 400);
 /// `--quick`, to see that all works.
 const QUICK_CALLS: usize = 2;
-/// No time of its own, room for the longest prompt, and ids taken as they come.
-const WORKER: [&str; 8] = [
+/// No time of its own, room for two million ids, and ids taken as they come.
+const WORKER: [&str; 7] = [
     "--model=llama",
     "--time-scale=0",
     "--block-size=16",
     "--kv-cache-size=131072",
-    "--max-model-len=4000000",
     "--output-tokens=1",
     "--accept-tokens=key,body",
     "--token-fetch-timeout=10s",
