@@ -20,8 +20,3 @@ need() {
     command -v "$tool" > /dev/null || die "$tool is not on PATH: see docs/kind.md"
   done
 }
-
-# Internal address of a cluster's first node, which is its control plane.
-node_address() {
-  kubectl --context "$1" get nodes -o jsonpath='{.items[0].status.addresses[?(@.type=="InternalIP")].address}'
-}

@@ -3,9 +3,11 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 need cargo kubectl
+address=$(kubectl --context west get nodes \
+  -o jsonpath='{.items[0].status.addresses[?(@.type=="InternalIP")].address}')
 port=$(kubectl --context west get services -n llm -l gateway.networking.k8s.io/gateway-name=inference \
   -o jsonpath='{.items[0].spec.ports[0].nodePort}')
 export ISTHMUS_E2E_KUBECONFIG=$KUBECONFIG
-export ISTHMUS_E2E_GATEWAY=${ISTHMUS_E2E_GATEWAY:-http://$(node_address west):$port}
+export ISTHMUS_E2E_GATEWAY=${ISTHMUS_E2E_GATEWAY:-http://$address:$port}
 cd "$root"
 exec cargo test --locked --package e2e --test anywhere -- "$@"

@@ -4,7 +4,7 @@
 # changed is installed.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
-need docker kind kubectl helm go
+need docker go helm kind kubectl kubectl-mci
 clusters=("$@")
 [ $# -gt 0 ] || clusters=(east west)
 mkdir -p "$state"
