@@ -31,7 +31,8 @@ use crate::{
     args::{Args, Command, Settings, check_sources},
     clusterset,
     events::{self, EventQueue, HomeRecorder, run_sender},
-    explain, grid,
+    explain,
+    grid::{self, DocsUrl},
     home::HomeConfig,
     metrics::Metrics,
     questions::Questions,
@@ -100,13 +101,7 @@ async fn serve(
         listener,
         registry,
         health.clone(),
-        debug::router(metrics.overview())
-            .merge(grid::router(
-                metrics.overview(),
-                questions.clone(),
-                settings.docs_url.take(),
-            ))
-            .merge(explain::router(questions)),
+        pages(&metrics, questions, settings.docs_url.take()),
         stop.clone(),
     ));
     let mut election = Election::none(settings.dry_run, clock);
@@ -192,6 +187,14 @@ async fn serve(
     // requests still open do not matter
     let _ = timeout(ADMIN_END, tasks.join_next()).await;
     outcome
+}
+
+/// What people look at on the admin port.
+fn pages(metrics: &Metrics, questions: Questions, docs: Option<DocsUrl>) -> Router {
+    let overview = metrics.overview();
+    debug::router(overview.clone())
+        .merge(grid::router(overview, questions.clone(), docs))
+        .merge(explain::router(questions))
 }
 
 /// Waits until the work is drained after a shutdown, or until a task ends unexpectedly.

@@ -92,8 +92,7 @@ fn row(html: &mut Html, member: &MemberView) {
     html.raw("</small></th><td data-of=state><i class=");
     html.raw(match (member.active.reason, member.active.status) {
         ("Active", _) => "i",
-        ("Connecting", _) => "w",
-        (_, true) => "w",
+        ("Connecting", _) | (_, true) => "w",
         (_, false) => "h",
     });
     html.raw(" aria-hidden=true></i> ");
