@@ -60,7 +60,10 @@ pub(crate) async fn an_api_server_takes_each_case(stand: &Stand) -> Result<()> {
         kubectl
             .args([
                 "apply",
+                "--server-side",
                 "--dry-run=server",
+                // some are in the cluster as helm's
+                "--force-conflicts",
                 "--validate=strict",
                 "-f",
                 &file,
