@@ -5,7 +5,9 @@ use std::{fmt::Debug, time::Duration};
 
 use kube::{
     Api, Client, Config, Resource,
-    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
+    api::{
+        ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
+    },
     config::KubeConfigOptions,
     core::{ClusterResourceScope, NamespaceResourceScope},
 };
@@ -13,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::contexts::Contexts;
+use crate::{cause::cause, contexts::Contexts};
 
 /// Field manager of all that the plugin writes.
 pub(crate) const FIELD_MANAGER: &str = "kubectl-mci";
@@ -66,6 +68,13 @@ pub(crate) enum CallError {
     },
 }
 
+/// An object of a manifest, and where it is read and written.
+struct Named {
+    api: Api<DynamicObject>,
+    label: String,
+    name: String,
+}
+
 // === impl Cluster ===
 
 impl Cluster {
@@ -86,14 +95,14 @@ impl Cluster {
         };
         let kubeconfig = contexts.kubeconfig().clone();
         let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
-        let mut config = config.map_err(|error| failed(error.to_string()))?;
+        let mut config = config.map_err(|error| failed(cause(&error)))?;
         // a proxy of the environment would be used for hosts of NO_PROXY too
         let proxy = contexts.cluster(context).ok();
         if proxy.is_none_or(|cluster| cluster.proxy_url.is_none()) {
             config.proxy_url = None;
         }
         let config = Self::bounded(config);
-        let client = Client::try_from(config).map_err(|error| failed(error.to_string()))?;
+        let client = Client::try_from(config).map_err(|error| failed(cause(&error)))?;
         Ok(Self {
             name: name.to_owned(),
             context: context.to_owned(),
@@ -201,6 +210,29 @@ impl Cluster {
 
     /// Applies an object by server-side apply; returns how it is called.
     pub(crate) async fn apply(&self, object: &Value, force: bool) -> Result<String, CallError> {
+        let Named { api, label, name } = self.named(object);
+        let mut params = PatchParams::apply(FIELD_MANAGER);
+        params.force = force;
+        let patch = Patch::Apply(object);
+        let call = api.patch(&name, &params, &patch);
+        self.call(&format!("apply {label}"), call).await?;
+        Ok(label)
+    }
+
+    /// Deletes an object, if it is there; returns how it is called.
+    pub(crate) async fn delete(&self, object: &Value) -> Result<Option<String>, CallError> {
+        let Named { api, label, name } = self.named(object);
+        let params = DeleteParams::default();
+        let call = api.delete(&name, &params);
+        match self.call(&format!("delete {label}"), call).await {
+            Ok(_) => Ok(Some(label)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// An object as it stands in a manifest.
+    fn named(&self, object: &Value) -> Named {
         let text = |pointer: &str| {
             let value = object.pointer(pointer).and_then(Value::as_str);
             value.unwrap_or_default()
@@ -208,20 +240,17 @@ impl Cluster {
         let (version, kind) = (text("/apiVersion"), text("/kind"));
         let (group, version) = version.split_once('/').unwrap_or(("", version));
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-        let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
-        let (api, label) = if namespace.is_empty() {
-            let api = Api::<DynamicObject>::all_with(self.client(), &resource);
-            (api, format!("{kind} {name}"))
+        let namespace = text("/metadata/namespace");
+        let api = if namespace.is_empty() {
+            Api::all_with(self.client(), &resource)
         } else {
-            let api = Api::namespaced_with(self.client(), namespace, &resource);
-            (api, format!("{kind} {namespace}/{name}"))
+            Api::namespaced_with(self.client(), namespace, &resource)
         };
-        let mut params = PatchParams::apply(FIELD_MANAGER);
-        params.force = force;
-        let patch = Patch::Apply(object);
-        let call = api.patch(name, &params, &patch);
-        self.call(&format!("apply {label}"), call).await?;
-        Ok(label)
+        Named {
+            api,
+            label: label(object),
+            name: text("/metadata/name").to_owned(),
+        }
     }
 
     fn failed(&self, what: &str, error: &kube::Error) -> CallError {
@@ -284,11 +313,13 @@ impl CallError {
     }
 }
 
-/// The innermost cause: those around it say "error sending request".
-fn cause(error: &kube::Error) -> String {
-    let mut innermost: &dyn std::error::Error = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
+/// Kind, namespace and name of an object.
+pub(crate) fn label(object: &Value) -> String {
+    let metadata = &object["metadata"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (kind, name) = (text(&object["kind"]), text(&metadata["name"]));
+    match metadata["namespace"].as_str() {
+        Some(namespace) => format!("{kind} {namespace}/{name}"),
+        None => format!("{kind} {name}"),
     }
-    innermost.to_string()
 }

@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::anyhow;
 use kube::config::{Cluster, Context, Kubeconfig};
+
+use crate::cause::cause;
 
 /// A kubeconfig that was read, merged as kubectl does.
 #[derive(Clone, Debug)]
@@ -40,8 +42,12 @@ impl Contexts {
             Some(file) => Kubeconfig::read_from(file),
             None => Kubeconfig::read(),
         };
-        read.map(Self)
-            .context("cannot read the kubeconfig: pass --kubeconfig FILE, or set KUBECONFIG")
+        read.map(Self).map_err(|error| {
+            anyhow!(
+                "cannot read the kubeconfig: {}; pass --kubeconfig FILE, or set KUBECONFIG",
+                cause(&error)
+            )
+        })
     }
 
     #[cfg(test)]

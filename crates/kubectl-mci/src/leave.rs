@@ -10,21 +10,14 @@ use crd::{
     inference_pool::InferencePool,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::{
-    coordination::v1::Lease,
-    core::v1::{Secret, ServiceAccount},
-    rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
-};
-use kube::{
-    Api, Resource,
-    api::{DeleteParams, ListParams},
-};
-use serde_json::Value;
+use k8s_openapi::api::{coordination::v1::Lease, rbac::v1::RoleBinding};
+use kube::{Api, api::ListParams};
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
     args::LeaveArgs,
-    cluster::{CallError, Cluster},
+    cluster::{CallError, Cluster, label},
     contexts::Contexts,
     controller::{is_live, lease_name},
     export::exported_condition,
@@ -54,38 +47,23 @@ pub(crate) async fn leave(
     let namespace = &home.home_namespace;
     let secrets = secrets_of(&at_home, namespace, &home.clusterset, &name).await?;
     let keeps_account = is_controllers_own(&member, &rights.account).await?;
+    let secrets: Vec<Value> = secrets.iter().map(|secret| at(namespace, secret)).collect();
     if dry_run {
         for secret in &secrets {
-            writeln!(
-                out,
-                "{home_context}: Secret {namespace}/{secret} would be deleted"
-            )?;
+            writeln!(out, "{home_context}: {} would be deleted", label(secret))?;
         }
-        for (kind, label) in grants(&rights, keeps_account) {
-            writeln!(out, "{name}: {kind} {label} would be deleted")?;
+        for object in grants(&rights, keeps_account) {
+            writeln!(out, "{name}: {} would be deleted", label(object))?;
         }
         return Ok(());
     }
     for secret in &secrets {
-        delete::<Secret>(&at_home, &at_home.api(namespace), secret, out).await?;
+        delete(&at_home, secret, out).await?;
     }
     let leads = is_led(&at_home, namespace, &home.clusterset).await?;
     let left = taken_away(&member, leads, timeout.0, out).await?;
-    for (kind, label) in grants(&rights, keeps_account) {
-        match kind {
-            "ClusterRoleBinding" => {
-                let api: Api<ClusterRoleBinding> = Api::all(member.client());
-                delete(&member, &api, &label, out).await?;
-            }
-            "ClusterRole" => {
-                let api: Api<ClusterRole> = Api::all(member.client());
-                delete(&member, &api, &label, out).await?;
-            }
-            _ => {
-                let api: Api<ServiceAccount> = member.api(&rights.account.namespace);
-                delete(&member, &api, &label, out).await?;
-            }
-        }
+    for object in grants(&rights, keeps_account) {
+        delete(&member, object, out).await?;
     }
     say_what_stays(&name, &rights.account, keeps_account, left, out)
 }
@@ -129,19 +107,17 @@ async fn is_controllers_own(member: &Cluster, account: &Account) -> Result<bool,
     Ok(subjects.any(|subject| subject.kind == "ServiceAccount" && subject.name == account.name))
 }
 
-/// Kind and name of what the manifest grants, the last first; never the namespace.
-fn grants(rights: &MemberRights, keeps_account: bool) -> Vec<(&str, String)> {
-    let stays = |object: &Value| {
+/// What the manifest grants, the last first; never the namespace.
+fn grants(rights: &MemberRights, keeps_account: bool) -> impl Iterator<Item = &Value> {
+    let stays = move |object: &Value| {
         MemberRights::is_namespace(object) || keeps_account && object["kind"] == "ServiceAccount"
     };
-    let objects = rights.objects.iter().rev().filter(|one| !stays(one));
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    objects
-        .map(|object| {
-            let kind = object["kind"].as_str().unwrap_or_default();
-            (kind, text(&object["metadata"]["name"]))
-        })
-        .collect()
+    rights.objects.iter().rev().filter(move |one| !stays(one))
+}
+
+/// A Secret at home.
+fn at(namespace: &str, name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}})
 }
 
 /// What of the controller's is still in a member.
@@ -212,22 +188,9 @@ async fn is_led(home: &Cluster, namespace: &str, clusterset: &str) -> Result<boo
     Ok(renewed.is_some_and(|at| is_live(at.0, Timestamp::now())))
 }
 
-async fn delete<K>(
-    cluster: &Cluster,
-    api: &Api<K>,
-    name: &str,
-    out: &mut impl Write,
-) -> anyhow::Result<()>
-where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-{
-    let kind = K::kind(&());
-    let what = format!("delete {kind} {name}");
-    let params = DeleteParams::default();
-    match cluster.call(&what, api.delete(name, &params)).await {
-        Ok(_) => writeln!(out, "{}: {kind} {name} deleted", cluster.name)?,
-        Err(error) if error.is_not_found() => {}
-        Err(error) => return Err(error.into()),
+async fn delete(cluster: &Cluster, object: &Value, out: &mut impl Write) -> anyhow::Result<()> {
+    if let Some(label) = cluster.delete(object).await? {
+        writeln!(out, "{}: {label} deleted", cluster.name)?;
     }
     Ok(())
 }
@@ -289,7 +252,7 @@ mod tests {
         let rights = MemberRights::read().expect("the manifest");
         let kinds = |keeps| {
             let grants = grants(&rights, keeps);
-            grants.into_iter().map(|(kind, _)| kind).collect::<Vec<_>>()
+            grants.map(|one| &one["kind"]).collect::<Vec<_>>()
         };
         assert_eq!(
             kinds(false),

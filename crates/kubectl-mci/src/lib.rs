@@ -10,6 +10,7 @@
 //! ```
 
 mod args;
+mod cause;
 mod check;
 mod cluster;
 mod completion;

@@ -80,9 +80,11 @@ impl Stand {
     /// The definitions of others and ours.
     pub(crate) async fn define(&self) -> Result<()> {
         let both = [&self.east, &self.west].map(async |cluster| {
-            let files = self.manifests.default_set();
-            let files = files.iter().map(|path| cluster.apply_file(path));
-            futures::future::try_join_all(files).await
+            // one by one: a busy API server answers each in time
+            for path in self.manifests.default_set() {
+                cluster.apply_file(&path).await?;
+            }
+            anyhow::Ok(())
         });
         futures::future::try_join_all(both).await?;
         Ok(())

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    explain::text,
+    explain::render,
     fixtures::*,
     index::{
         member::Fault,
@@ -141,7 +141,7 @@ fn nothing_pends_for_another_reason_than_the_first() {
 #[test]
 fn the_text_is_for_people() {
     let explanation = ask(&mk_world_with_export(), &mk_key("llm"), 10).expect("known");
-    let drawn = text::render(&explanation);
+    let drawn = render(&explanation);
     let golden = include_str!("golden.txt");
     assert_eq!(drawn, golden, "the golden should be:\n{drawn}");
 }
