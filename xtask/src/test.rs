@@ -1,5 +1,6 @@
 //! `cargo xtask test`: every check, in the order in which a failure is cheapest to find.
 
+mod alerts;
 mod inherited;
 mod report;
 mod runs;
@@ -45,6 +46,8 @@ enum Part {
     Lints,
     /// licences, duplicate and banned crates
     Deny,
+    /// alert rules, their tests, and the queries of dashboards, by promtool
+    Alerts,
     /// unit, property and doc tests; CRD drift is among them
     Unit,
     /// links of the pages, and rustdoc, warnings denied
@@ -176,6 +179,12 @@ impl Part {
                 deny.args(["--locked", "check", "bans", "licenses", "sources"])
                     .current_dir(workspace::root());
                 session.check(&mut deny)
+            }
+            Self::Alerts => {
+                for mut command in alerts::commands(&tools::promtool()?)? {
+                    session.check(&mut command)?;
+                }
+                Ok(())
             }
             Self::Unit => {
                 let packages = ["--workspace", "--exclude", "e2e", "--exclude", "testbed"];

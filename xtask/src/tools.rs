@@ -3,6 +3,7 @@
 mod c_library;
 mod debian;
 mod libzmq;
+mod promtool;
 
 use std::{
     fmt::{self, Write},
@@ -120,6 +121,7 @@ enum Only {
     Envoy,
     Helm,
     Libzmq,
+    Promtool,
     Redis,
 }
 
@@ -139,6 +141,7 @@ pub(crate) fn find_all(args: &Args) -> Result<Tools> {
         Some(Only::Helm) => Ok(Tools(vec![("helm", helm()?)])),
         Some(Only::Envoy) => Ok(Tools(vec![("envoy", envoy()?)])),
         Some(Only::Libzmq) => Ok(Tools(vec![("libzmq", libzmq()?)])),
+        Some(Only::Promtool) => Ok(Tools(vec![("promtool", promtool()?)])),
         Some(Only::Redis) => Ok(Tools(vec![("redis-server", redis()?)])),
     }
 }
@@ -241,6 +244,12 @@ pub(crate) fn redis() -> Result<PathBuf> {
 pub(crate) fn libzmq() -> Result<PathBuf> {
     let _lock = lock::tools()?;
     libzmq::libzmq()
+}
+
+/// Finds or fetches promtool, which only the tests of alerts need.
+pub(crate) fn promtool() -> Result<PathBuf> {
+    let _lock = lock::tools()?;
+    promtool::promtool()
 }
 
 /// Finds or builds `kopium`, which only `cargo xtask crds` needs.

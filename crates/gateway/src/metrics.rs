@@ -252,8 +252,8 @@ mod tests {
     /// All that the program serves, with a value each.
     fn page() -> String {
         let mut registry = Registry::default();
-        AdsMetrics::register(&mut registry).refused(Kind::Cluster);
         let ads = AdsMetrics::register(&mut registry);
+        ads.refused(Kind::Cluster);
         ads.sent(&DeltaDiscoveryResponse::default());
         for what in ["status", "infra"] {
             WriteMetrics::register(&mut registry, what).count("Gateway", WriteResult::Failed);

@@ -3,7 +3,7 @@
 //! With `UPDATE_DOCS=1` in the environment, the tests write the generated tables instead of comparing them.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     path::{Path, PathBuf},
 };
 

@@ -257,7 +257,10 @@ fn read_query(query: &str) -> Named {
             c => c.len_utf8(),
         };
         let (token, after) = rest.split_at_checked(end).unwrap_or((rest, ""));
-        let next = after.trim_start().chars().next();
+        let ahead = after.trim_start();
+        let next = ahead.chars().next();
+        let word = ahead.get(..word_end(ahead)).unwrap_or_default();
+        let is_function = next == Some('(') || matches!(word, "by" | "without");
         match c {
             '{' => matching = true,
             '}' => matching = false,
@@ -271,7 +274,7 @@ fn read_query(query: &str) -> Named {
                     named.grouping.insert(token.to_owned());
                 } else if LISTS.contains(&token) {
                     listing = next == Some('(');
-                } else if next != Some('(') && !OPERATORS.contains(&token) {
+                } else if !is_function && !OPERATORS.contains(&token) {
                     named.metrics.push((token.to_owned(), BTreeSet::new()));
                 }
             }

@@ -1,6 +1,6 @@
 //! `GET /`: asks for what the page shows, and sends it under a policy that lets nothing else run.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use axum::{
@@ -10,6 +10,7 @@ use axum::{
     response::{Html, IntoResponse, Response},
     routing::get,
 };
+use futures::{StreamExt, stream};
 use serde::Deserialize;
 use tokio::{sync::Semaphore, time::timeout};
 
@@ -40,9 +41,12 @@ struct Asked {
     page: String,
 }
 
-/// Pages made at once, each of which asks one question at a time: half of those that may wait, so that explanations find
-/// room.
-const PAGES: usize = 4;
+/// Pages made at once. With [`AT_ONCE`] they ask half of the questions that may wait, so that explanations find room.
+const PAGES: usize = 2;
+/// Rows of a page that are asked for at once.
+const AT_ONCE: usize = 2;
+/// How long rows are waited for: less than the whole answer may take, so that those that came are shown.
+const ROWS_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest filter, in characters: that of a namespace, a slash and a name.
 const MAX_FILTER: usize = 63 + 1 + 253;
 
@@ -79,15 +83,27 @@ impl Page {
         };
         let listing = self.questions.list(filter.clone()).await?;
         let mut rows = Vec::new();
-        for key in &listing.keys {
-            rows.extend(self.questions.explain(key.clone()).await?);
-        }
+        let mut answers = stream::iter(listing.keys.iter().cloned())
+            .map(|key| self.questions.explain(key))
+            .buffered(AT_ONCE);
+        let collecting = async {
+            while let Some(answer) = answers.next().await {
+                rows.extend(answer?);
+            }
+            Ok(())
+        };
+        // what came is shown
+        let is_whole = matches!(
+            timeout(ROWS_TIMEOUT, collecting).await,
+            Ok(Ok::<(), Busy>(()))
+        );
         let nonce = format!("{:032x}", rand::random::<u128>());
         let overview = self.overview.load();
         let text = html::page(&html::View {
             overview: &overview,
             listing: &listing,
             rows: &rows,
+            is_whole,
             filter: &filter,
             clusters: clipped(asked.cluster.trim(), MAX_FILTER),
             docs: self.docs.as_ref(),

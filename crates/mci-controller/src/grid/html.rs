@@ -24,6 +24,8 @@ pub(super) struct View<'a> {
     pub(super) listing: &'a Listing,
     /// In the listing's order; those that are gone are left out.
     pub(super) rows: &'a [Explanation],
+    /// Whether all rows came in time.
+    pub(super) is_whole: bool,
     pub(super) filter: &'a Filter,
     /// Part of the names of the clusters to show; empty: all.
     pub(super) clusters: &'a str,
@@ -108,6 +110,12 @@ fn banners(html: &mut Html, view: &View<'_>) {
         banner(
             "Isolation guard: more than half of the members were lost at once, so withdrawals are held.",
             "mciisolationguard",
+        );
+    }
+    if !view.is_whole {
+        banner(
+            "The controller is busy: some pools of this page are not shown.",
+            "how-to-look",
         );
     }
     let mut trace = view.rows.iter().flat_map(|row| &row.trace);

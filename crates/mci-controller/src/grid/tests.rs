@@ -107,6 +107,7 @@ fn draw(
         overview,
         listing,
         rows,
+        is_whole: true,
         filter: &Filter {
             text: HOSTILE.to_owned(),
             only_holes: true,

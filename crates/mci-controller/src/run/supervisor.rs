@@ -170,7 +170,7 @@ impl Supervisor {
                     self.tick();
                 }
                 _ = housekeeping.tick() => self.housekeep(),
-                Some(question) = self.questions.recv() => self.answer(question),
+                Some(question) = self.questions.recv() => self.answer_all(question),
                 () = sleep_until(compare_at) => {
                     self.planner.compare_all();
                     compare_at = Instant::now() + jittered(COMPARE_ALL);

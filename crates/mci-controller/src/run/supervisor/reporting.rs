@@ -11,6 +11,9 @@ use crate::{
 };
 use moment::Moment;
 
+/// Questions answered in one turn, each a few milliseconds: other events wait no longer.
+const AT_ONCE: usize = 4;
+
 // === impl Supervisor ===
 
 impl Supervisor {
@@ -44,7 +47,20 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn answer(&self, question: Question) {
+    /// Answers a question, and those that wait behind it: a page of pools asks many.
+    pub(super) fn answer_all(&mut self, first: Question) {
+        let mut next = Some(first);
+        let mut answered = 0;
+        while let Some(question) = next {
+            self.answer(question);
+            answered += 1;
+            next = (answered < AT_ONCE)
+                .then(|| self.questions.try_recv().ok())
+                .flatten();
+        }
+    }
+
+    fn answer(&self, question: Question) {
         // the client may have disconnected
         match question {
             Question::Explain(key, answer) => {
