@@ -18,8 +18,8 @@ module() { (cd "$root/e2e/tools/crds" && go mod download "$1" && go list -m -f '
 gateway_api=$(module sigs.k8s.io/gateway-api)
 inference_extension=$(module sigs.k8s.io/gateway-api-inference-extension)
 
-for cluster in "${clusters[@]}"; do
-  say "$cluster: CRDs, Isthmus, a pool"
+install_in() {
+  local cluster=$1 namespace
   kubectl --context "$cluster" apply --server-side \
     -f "$gateway_api/config/crd/standard" \
     -f "$inference_extension/config/crd/bases/inference.networking.k8s.io_inferencepools.yaml"
@@ -38,14 +38,22 @@ for cluster in "${clusters[@]}"; do
     --set inferenceExtension.service.type=Headless \
     --set worker.kind=sim,worker.model=llama,worker.replicas=3 \
     --set 'worker.extraArgs={--time-to-first-token=20ms,--inter-token-latency=5ms}'
+}
+
+say "CRDs, Isthmus and a pool in each"
+installs=()
+for cluster in "${clusters[@]}"; do
+  install_in "$cluster" 2>&1 | sed "s/^/$cluster: /" &
+  installs+=($!)
 done
+for install in "${installs[@]}"; do wait "$install"; done
 
 for cluster in "${clusters[@]}"; do
   say "$cluster: a member of the ClusterSet"
   # its API server's address among the nodes, where it has noted one: the kubeconfig's may be for this machine alone
-  server=$(kubectl --context "$cluster" get endpointslices -n default -l kubernetes.io/service-name=kubernetes \
-    -o jsonpath='{range .items[0]}https://{.endpoints[0].addresses[0]}:{.ports[0].port}{end}')
-  kubectl mci join "$cluster" --context "$cluster" --home-context "$home" ${server:+--server "$server"}
+  servers=$(kubectl --context "$cluster" get endpointslices -n default -l kubernetes.io/service-name=kubernetes \
+    -o jsonpath='{range .items[*]}https://{.endpoints[0].addresses[0]}:{.ports[0].port} {end}')
+  kubectl mci join "$cluster" --context "$cluster" --home-context "$home" ${servers:+--server "${servers%% *}"}
 done
 
 say "$home: a Gateway whose route leads to the pool that east exports"

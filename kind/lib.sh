@@ -4,7 +4,8 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 state=$root/target/kind
 # of their own: what the user's kubeconfig holds is not touched
-export KUBECONFIG=${KUBECONFIG_OF_CLUSTERS:-$state/kubeconfig}
+KUBECONFIG=$(realpath -m "${KUBECONFIG_OF_CLUSTERS:-$state/kubeconfig}")
+export KUBECONFIG
 # the plugin, as it is built in the checkout
 PATH=$PATH:$root/target/release
 
