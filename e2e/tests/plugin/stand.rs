@@ -74,7 +74,7 @@ impl Stand {
             gateway?;
             Ok(())
         };
-        self.installed.get_or_try_init(install).await.map(|_| ())
+        self.installed.get_or_try_init(install).await.copied()
     }
 
     /// The definitions of others and ours.
