@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::environment::{is_ready, sum_metric};
+use e2e::pair::{is_ready, sum_metric};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt, api::ListParams};
