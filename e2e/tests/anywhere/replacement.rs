@@ -39,7 +39,8 @@ pub(crate) async fn no_request_fails_while_a_model_server_is_replaced(pair: &Pai
                 return Ok(Err(format!("{text}: {failed}")));
             }
             let new = answered.iter().any(|pod| !before.contains_key(pod));
-            if new && !answered.contains(victim) {
+            let ended = gone(pair, victim).await?;
+            if new && ended && !answered.contains(victim) {
                 Ok(Ok(()))
             } else {
                 Err(format!("{victim} was deleted, answers of {answered:?}"))
@@ -85,6 +86,23 @@ pub(crate) async fn requests_are_answered_again_once_killed_endpoint_pickers_are
     .await?;
     ensure!(longest < NO_ANSWER, "a request waited {longest:?}");
     pair.serving().await
+}
+
+/// Whether the pod has ended, and not only begun to.
+async fn gone(pair: &Pair, pod: &str) -> Result<bool, String> {
+    let namespace = isthmus::POOL_NAMESPACE;
+    let get = [
+        "get",
+        "pod",
+        pod,
+        "-n",
+        namespace,
+        "--ignore-not-found",
+        "-o",
+        "name",
+    ];
+    let left = pair.east.kubectl(&get).await;
+    Ok(left.map_err(|error| error.to_string())?.is_empty())
 }
 
 async fn delete(pair: &Pair, pod: &str, flags: &[&str]) -> Result<()> {
