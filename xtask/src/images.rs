@@ -63,7 +63,7 @@ pub(crate) struct BuildArgs {
     /// Pack the finished programs of this folder instead of building them
     #[arg(long, value_name = "DIR", conflicts_with = "profile")]
     binaries: Option<PathBuf>,
-    /// Where the source is, for the label of that name [default: the remote `origin`, if it is a https URL]
+    /// Where the source is, for the label of that name [default: no such label]
     #[arg(long, value_name = "URL")]
     source: Option<String>,
 }

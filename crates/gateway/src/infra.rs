@@ -236,7 +236,7 @@ fn deployment(gateway: &Gateway, parameters: &Parameters, settings: &InfraSettin
         }
     }
     let (key, selector) = (part_key(gateway), selector(gateway));
-    json!({
+    let mut deployment = json!({
         "spec": {
             "replicas": replicas,
             "selector": { "matchLabels": selector },
@@ -247,9 +247,7 @@ fn deployment(gateway: &Gateway, parameters: &Parameters, settings: &InfraSettin
                     "automountServiceAccountToken": false,
                     "enableServiceLinks": false,
                     "securityContext": pod_security_context,
-                    "imagePullSecrets": image_pull_secrets,
                     "nodeSelector": node_selector,
-                    "tolerations": tolerations,
                     "topologySpreadConstraints": [{
                         "maxSkew": 1,
                         "topologyKey": "kubernetes.io/hostname",
@@ -261,7 +259,17 @@ fn deployment(gateway: &Gateway, parameters: &Parameters, settings: &InfraSettin
                 },
             },
         },
-    })
+    });
+    // what nobody asks for is left to the cluster's own webhooks
+    if let Some(pod) = deployment["spec"]["template"]["spec"].as_object_mut() {
+        if !image_pull_secrets.is_empty() {
+            pod.insert("imagePullSecrets".into(), json!(image_pull_secrets));
+        }
+        if !tolerations.is_empty() {
+            pod.insert("tolerations".into(), json!(tolerations));
+        }
+    }
+    deployment
 }
 
 fn service(gateway: &Gateway, parameters: &Parameters, binds: &BTreeMap<u16, u16>) -> Value {
@@ -273,14 +281,18 @@ fn service(gateway: &Gateway, parameters: &Parameters, binds: &BTreeMap<u16, u16
             "protocol": "TCP",
         })
     });
-    json!({
+    let mut service = json!({
         "spec": {
             "type": parameters.service_type.as_str(),
-            "loadBalancerClass": parameters.load_balancer_class,
             "selector": selector(gateway),
             "ports": ports.collect::<Vec<_>>(),
         },
-    })
+    });
+    // a webhook may set it, and the API server refuses to take it away
+    if let Some(class) = &parameters.load_balancer_class {
+        service["spec"]["loadBalancerClass"] = json!(class);
+    }
+    service
 }
 
 /// Whether `live` has all that `wanted` says; the server adds defaults and other fields.

@@ -103,6 +103,13 @@ impl AdsMetrics {
             bytes,
         );
         registry.register("gateway_xds_nacks", "Resources that Envoys refused", nacks);
+        // a rate needs a zero before the first count
+        for kind in Kind::ALL {
+            let label = TypeLabel {
+                r#type: kind.as_str(),
+            };
+            metrics.nacks.get_or_create(&label).inc_by(0);
+        }
         metrics
     }
 

@@ -1,5 +1,5 @@
-//! The cause of an error, without what it may quote: kube shows the text of a kubeconfig that it cannot parse, and all that
-//! a credential plugin printed, and there are tokens in both.
+//! The cause of an error, without what it may quote: kube shows the text of a kubeconfig that it cannot parse, and of a
+//! credential plugin how it was called and all that it printed, and there are secrets in all three.
 
 use std::error::Error;
 
@@ -25,8 +25,9 @@ fn guarded(error: &(dyn Error + 'static)) -> Option<String> {
         return Some("it is no YAML with clusters, users, contexts and current-context".to_owned());
     }
     match error.downcast_ref()? {
-        AuthError::AuthExecRun { cmd, out } => Some(format!(
-            "the credential plugin {cmd} ended with {}: run it by hand, or any kubectl command with this context",
+        // `cmd` has the variables and arguments of the kubeconfig
+        AuthError::AuthExecRun { out, .. } => Some(format!(
+            "the credential plugin of the context ended with {}: run any kubectl command with this context to see why",
             out.status
         )),
         AuthError::AuthExecParse(_) | AuthError::ParseTokenKey(_) => {
@@ -50,18 +51,19 @@ mod tests {
     }
 
     #[test]
-    fn what_a_credential_plugin_printed_is_not_quoted() {
-        let out = std::process::Command::new("sh")
-            .args(["-c", "echo s3cret; exit 3"])
-            .output()
-            .expect("a shell");
+    fn how_a_credential_plugin_was_called_and_what_it_printed_are_not_quoted() {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "echo s3cret; exit 3", "--secret=s3cret"]);
+        command.env("SECRET", "s3cret");
+        let out = command.output().expect("a shell");
         let plugin = AuthError::AuthExecRun {
-            cmd: "get-token".to_owned(),
+            // as kube makes it
+            cmd: format!("{command:?}"),
             out: Box::new(out),
         };
         let error = kube::Error::Service(Box::new(plugin));
         let text = cause(&error);
-        assert!(text.contains("get-token") && text.contains('3'), "{text}");
+        assert!(text.contains("exit status: 3"), "{text}");
         assert!(!text.contains("s3cret"), "{text}");
     }
 }

@@ -12,7 +12,12 @@ use std::{io::Write, process::ExitCode};
 
 use serde::Serialize;
 
-use crate::{args::CheckArgs, contexts::Contexts, fleet::Fleet, output::Paint};
+use crate::{
+    args::CheckArgs,
+    contexts::Contexts,
+    fleet::Fleet,
+    output::{Paint, plain},
+};
 
 /// How one thing stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -62,7 +67,7 @@ pub(crate) async fn check(
     let fleet = match Fleet::of(&args, contexts).await {
         Ok(fleet) => fleet,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", plain(&format!("{error:#}")));
             return Ok(ExitCode::from(NOT_SEEN));
         }
     };

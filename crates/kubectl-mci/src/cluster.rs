@@ -4,7 +4,7 @@
 use std::{fmt::Debug, time::Duration};
 
 use kube::{
-    Api, Client, Config, Resource,
+    Api, Client, Config, Resource, ResourceExt,
     api::{
         ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
     },
@@ -217,6 +217,17 @@ impl Cluster {
         let call = api.patch(&name, &params, &patch);
         self.call(&format!("apply {label}"), call).await?;
         Ok(label)
+    }
+
+    /// Whether it is part of a helm release: an upgrade of that refuses what others apply as well.
+    pub(crate) async fn is_of_helm(&self, object: &Value) -> Result<bool, CallError> {
+        let Named { api, label, name } = self.named(object);
+        let call = api.get_opt(&name);
+        let found = self.call(&format!("get {label}"), call).await?;
+        Ok(found.is_some_and(|it| {
+            let by = it.labels().get("app.kubernetes.io/managed-by");
+            by.is_some_and(|by| by == "Helm")
+        }))
     }
 
     /// Deletes an object, if it is there; returns how it is called.

@@ -49,6 +49,7 @@ pub(crate) async fn explain(
         ),
         Err(error) => error.to_string(),
     };
+    let problem = plain(&problem);
     eprintln!("note: {problem}\nnote: what follows is from the conditions of the objects alone");
     let mut seen = status::judge(&status::gather(&fleet.looks, Some(&namespace)).await);
     seen.pools.retain(|one| one.name == name);

@@ -81,8 +81,13 @@ pub(crate) async fn join(
     let home = Cluster::connect(contexts, &home_context, &home_context).await?;
     refuse_foreign(&home, home_namespace, &name).await?;
     for object in &rights.objects {
-        let label = member.apply(object, force_conflicts).await?;
-        writeln!(out, "{name}: {label} applied")?;
+        if member.is_of_helm(object).await? {
+            let what = object["kind"].as_str().unwrap_or_default();
+            writeln!(out, "{name}: {what} left to helm, which has it")?;
+        } else {
+            let label = member.apply(object, force_conflicts).await?;
+            writeln!(out, "{name}: {label} applied")?;
+        }
     }
     let issued = request_token(&member, &rights.account, token_lifetime.0.as_secs()).await?;
     let kubeconfig = make_kubeconfig(&name, &access, issued.token.expose_secret())?;

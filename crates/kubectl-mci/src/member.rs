@@ -37,6 +37,8 @@ pub(crate) struct Right {
     pub(crate) verb: String,
 }
 
+const VERSION_LABEL: &str = "app.kubernetes.io/version";
+
 // === impl MemberRights ===
 
 impl MemberRights {
@@ -47,7 +49,11 @@ impl MemberRights {
     fn parse(manifest: &str) -> anyhow::Result<Self> {
         let mut objects = Vec::new();
         for document in serde_yaml::Deserializer::from_str(manifest) {
-            let object = Value::deserialize(document)?;
+            let mut object = Value::deserialize(document)?;
+            // who applies the next version of the manifest is to find no conflict
+            if let Some(labels) = object.pointer_mut("/metadata/labels") {
+                labels.as_object_mut().map(|it| it.remove(VERSION_LABEL));
+            }
             if !object.is_null() {
                 objects.push(object);
             }

@@ -105,8 +105,14 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
 /// A text that may come from a cluster, without what would move the cursor of a terminal.
 pub(crate) fn plain(text: &str) -> String {
     text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
+        .map(|c| if moves(c) { ' ' } else { c })
         .collect()
+}
+
+/// Controls, and characters without width that turn or hide what is beside them.
+fn moves(c: char) -> bool {
+    let hidden = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    hidden || c.is_control()
 }
 
 #[cfg(test)]
@@ -134,6 +140,6 @@ mod tests {
 
     #[test]
     fn text_of_a_cluster_cannot_move_the_cursor() {
-        assert_eq!(plain("a\u{1b}[2Jb\nc"), "a [2Jb c");
+        assert_eq!(plain("a\u{1b}[2Jb\nc\u{202e}d\u{200b}"), "a [2Jb c d ");
     }
 }

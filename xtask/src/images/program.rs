@@ -220,15 +220,11 @@ impl Checkout {
             "--date=format-local:%Y-%m-%dT%H:%M:%SZ",
             "--format=%cd",
         ])?;
-        let origin = || {
-            // there may be none
-            let url = git(&["config", "--get", "remote.origin.url"]).ok()?;
-            url.starts_with("https://").then_some(url)
-        };
+        // not from the remote `origin`: that differs from clone to clone, and may hold a token
         Ok(Self {
             revision,
             time,
-            source: source.or_else(origin),
+            source,
         })
     }
 }

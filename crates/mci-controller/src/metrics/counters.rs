@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
+use mci_model::plan::Rejection;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::{
     collector::Collector,
@@ -72,7 +73,12 @@ const DESCRIPTIONS: [Description; 4] = [
 
 impl Members {
     pub(super) fn add(&self, name: &ClusterName) {
-        self.0.write().entry(name.clone()).or_default();
+        let mut members = self.0.write();
+        let member = members.entry(name.clone()).or_default();
+        // an alert on a rise needs a zero before the first count
+        for rejection in Rejection::ALL {
+            member.0.rejected_addresses.begin(rejection.reason(), "");
+        }
     }
 
     pub(super) fn get(&self, name: &ClusterName) -> MemberMetrics {
@@ -128,6 +134,11 @@ impl MemberMetrics {
 // === impl Tally ===
 
 impl Tally {
+    /// Served from now on, as 0 until something is counted.
+    fn begin(&self, first: &'static str, second: &'static str) {
+        self.0.lock().entry((first, second)).or_default();
+    }
+
     fn count(&self, first: &'static str, second: &'static str) {
         let mut counts = self.0.lock();
         let count = counts.entry((first, second)).or_default();

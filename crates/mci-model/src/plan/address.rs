@@ -115,6 +115,14 @@ fn check_hostname(name: &str) -> Result<(), Rejection> {
 // === impl Rejection ===
 
 impl Rejection {
+    /// Each of them.
+    pub const ALL: [Self; 4] = [
+        Self::Unroutable,
+        Self::Malformed,
+        Self::LocalName,
+        Self::NotAllowed,
+    ];
+
     /// The value of the metric's label `reason`.
     pub fn reason(self) -> &'static str {
         match self {
