@@ -86,7 +86,7 @@ const E2E_TARGETS: [&str; 11] = [
     "crd_facts",
 ];
 /// How many of them run at a time: as many as the two cores of a small machine can start clusters for.
-const E2E_AT_ONCE: usize = 3;
+const E2E_AT_ONCE: usize = 2;
 
 /// Runs the parts; the last line is the tally. Stops at the first part that fails: what follows would only repeat it.
 pub(crate) fn run_tests(args: &Args) -> ExitCode {

@@ -17,9 +17,9 @@ use crate::eventually::eventually;
 /// The field manager of everything the testbed and its tests apply.
 const FIELD_MANAGER: &str = "testbed";
 /// One request: a busy machine takes a second, a broken one for ever.
-const REQUEST_LIMIT: Duration = Duration::from_secs(15);
+const REQUEST_LIMIT: Duration = Duration::from_mins(1);
 /// From a definition's application to its kind being served.
-const ESTABLISH_LIMIT: Duration = Duration::from_secs(15);
+const ESTABLISH_LIMIT: Duration = Duration::from_mins(1);
 
 /// Why YAML could not be applied; names the document.
 #[derive(Debug, thiserror::Error)]
