@@ -11,7 +11,7 @@ use testbed::pki::Authority;
 use testbed::standalone::{MODEL, Ports, Setup, Standalone};
 use testbed::{Requests, eventually};
 
-use crate::stand::{LONG, REPAIRED, RULES, SERVER, Stand, prompt, write_rules};
+use crate::stand::{LONG, PATIENT, REPAIRED, RULES, SERVER, Stand, prompt, write_rules};
 
 const OPEN: usize = 9;
 /// Of many requests one is answered in time, on any machine.
@@ -34,7 +34,7 @@ pub(crate) async fn the_calls_of_the_former_service_serve_over_tls_with_a_token(
     };
     setup.epp_flags.extend(words(&format!(
         "--llm-filter-config {RULES} --metadata-center-api compat --metadata-center-tls \
-         --metadata-center-ca-file ca.crt --metadata-center-token-file token"
+         --metadata-center-ca-file ca.crt --metadata-center-token-file token {PATIENT}"
     )));
     let compat = setup.start(&files, &stand.logs).await?;
     let result = serve(&compat).await;
@@ -47,6 +47,14 @@ async fn serve(compat: &Standalone) -> Result<()> {
     let text = prompt("a lighthouse keeper", 60);
     let first = requests.chat(MODEL, &text).await?;
     ensure!(first.status == 200, "{}", first.text());
+    // No request waits for its prompt to be saved.
+    eventually("the prompt is saved", REPAIRED, async || {
+        match compat.metric(&answered("cache_save")).await? {
+            Some(saved) if saved > 0.0 => Ok(()),
+            saved => Err(format!("{saved:?}")),
+        }
+    })
+    .await?;
     // Envoy gives each picker its turn: only the service knows what the other one sent.
     for nth in 0..9 {
         let again = requests.chat(MODEL, &text).await?;
@@ -66,12 +74,9 @@ async fn serve(compat: &Standalone) -> Result<()> {
     counts(compat, OPEN as u64).await?;
     drop(streams);
     counts(compat, 0).await?;
-    let asked = |call| {
-        format!("epp_metadata_request_duration_seconds_count{{call=\"{call}\",outcome=\"ok\"}}")
-    };
     for call in ["load", "cache_query", "add", "remove", "cache_save"] {
         let count = compat
-            .metric(&asked(call))
+            .metric(&answered(call))
             .await
             .map_err(anyhow::Error::msg)?;
         ensure!(count.is_some_and(|it| it > 0.0), "{call}: {count:?}");
@@ -90,6 +95,11 @@ async fn serve(compat: &Standalone) -> Result<()> {
     let without = requests.chat(MODEL, &text).await?;
     ensure!(without.status == 200, "without it: {}", without.text());
     Ok(())
+}
+
+/// The count of answers to a call.
+fn answered(call: &str) -> String {
+    format!("epp_metadata_request_duration_seconds_count{{call=\"{call}\",outcome=\"ok\"}}")
 }
 
 /// Waits until the service counts so many requests.

@@ -20,6 +20,8 @@ pub(crate) const SERVER: &str =
 /// Enough that chance would not spread requests evenly.
 const SERVERS: u8 = 10;
 pub(crate) const RULES: &str = "llm.yaml";
+/// A busy machine must not make picks late: each would be made by one picker alone.
+pub(crate) const PATIENT: &str = "--metadata-center-timeout-ms=500";
 /// Of an endpoint picker: from the pick to the end of the response.
 const RUNNING: &str = "llm_d_epp_request_running";
 pub(crate) const CLUSTER: &str = "e2e/llama";
@@ -47,9 +49,7 @@ impl Programs for Stand {
         setup
             .epp_flags
             .extend(["--llm-filter-config", RULES].map(str::to_owned));
-        // A busy machine must not make picks late: each would be made by one picker alone.
-        let patient = ["--metadata-center-timeout-ms", "500"];
-        setup.epp_flags.extend(patient.map(str::to_owned));
+        setup.epp_flags.push(PATIENT.to_owned());
         let standalone = setup.start(&files, &inside.logs_dir()).await?;
         Ok(Self {
             requests: Requests::new(standalone.url()),
