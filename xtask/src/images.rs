@@ -1,16 +1,24 @@
 //! `cargo xtask images`: an OCI image archive of each program, without a container daemon.
 //!
-//! One layer on nothing: the program, which is linked statically, and CA certificates. What goes in is listed in order, without
-//! times and owners, and built without paths of the machine, so that the same commit gives the same digest.
+//! One layer on nothing: the program, which is linked statically, CA certificates, and the licences of all that. What goes in is
+//! listed in order, without times and owners, and built without paths of the machine, so that the same commit gives the same digest.
 
 mod archive;
 mod files;
 mod libraries;
+mod licences;
+mod metadata;
+mod paths;
 mod program;
 mod sbom;
+mod system;
 mod table;
+mod toolchain;
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValuesParser;
@@ -19,16 +27,20 @@ pub(crate) use self::{archive::platform, program::is_dirty};
 use self::{
     archive::{Archive, Registry, Settings},
     files::Files,
-    program::{Built, Checkout},
-    sbom::Component,
+    licences::{Licences, NOTICES},
+    metadata::Metadata,
+    paths::Paths,
+    program::{Built, Checkout, Linkage},
+    sbom::{About, Component},
     table::Row,
+    toolchain::Toolchain,
 };
 use crate::{demo::PROGRAMS, tools, workspace};
 
 /// The one place of the version is the workspace's `Cargo.toml`.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Bytes of all files of an image of ours. The largest has 28 MB; what is above forty has got something in by mistake.
+/// Bytes of all files of an image of ours: above that something has got in by mistake. `docs/images.md` has what they have.
 const LIMIT: u64 = 40_000_000;
 /// Of Envoy: three times what it has.
 const ENVOY_LIMIT: u64 = 300_000_000;
@@ -74,18 +86,46 @@ pub(crate) enum Profile {
     QuickRelease,
 }
 
+/// What programs are built from, and by what.
+struct Origin {
+    checkout: Checkout,
+    metadata: Metadata,
+    toolchain: Toolchain,
+}
+
+/// A program of ours, built.
+struct Finished {
+    name: &'static str,
+    binary: PathBuf,
+    about: About,
+    components: Vec<Component>,
+}
+
+/// A program as it is released by itself, and what its licences say.
+pub(crate) struct Released {
+    pub(crate) name: &'static str,
+    pub(crate) binary: PathBuf,
+    pub(crate) notices: String,
+    /// Files to which the notices of all programs refer, by their names.
+    pub(crate) licences: BTreeMap<&'static str, Vec<u8>>,
+    /// The oldest GNU C library that it runs with, where it takes that from the system.
+    pub(crate) c_library: Option<String>,
+}
+
 /// What an image is made of.
 struct Plan {
     name: String,
     version: String,
     description: String,
     licences: String,
-    /// Of what it is built from; none where that is not this checkout.
+    /// Of what it is built from; none where that is not this checkout, or not known to be.
     revision: Option<String>,
     source: Option<String>,
     binary: PathBuf,
     limit: u64,
     components: Vec<Component>,
+    /// Whether the components are those of this very binary.
+    is_certain: bool,
 }
 
 /// Makes the images in `target/images`, and pushes them where this is asked for.
@@ -107,26 +147,29 @@ pub(crate) fn make_into(build: &BuildArgs, directory: &Path) -> Result<()> {
     make(&args, directory)
 }
 
-/// Names and files of the programs of images, and of these others, which have none.
-pub(crate) fn binaries(build: &BuildArgs, others: &[&str]) -> Result<Vec<(String, PathBuf)>> {
-    let checkout = Checkout::read(build.source.clone())?;
-    let mut found = Vec::new();
-    for programs in [&PROGRAMS[..], others] {
-        if programs.is_empty() {
-            continue;
-        }
-        let built = build.built(programs, programs, &checkout)?;
-        let programs = programs.iter();
-        found.extend(programs.map(|name| ((*name).to_owned(), built.path(name))));
-    }
-    Ok(found)
+/// The programs of images, and this plugin, which runs beside people's kubectl and so uses their C library.
+pub(crate) fn released(build: &BuildArgs, plugin: &'static str) -> Result<Vec<Released>> {
+    let origin = Origin::read(build)?;
+    let mut finished = build.finished(&PROGRAMS, &PROGRAMS, Linkage::Static, &origin)?;
+    finished.extend(build.finished(&[plugin], &[plugin], Linkage::Dynamic, &origin)?);
+    let released = finished.into_iter().map(|program| {
+        let licences = Licences::read(&program.components, &origin.toolchain)?;
+        Ok(Released {
+            name: program.name,
+            c_library: libraries::c_library_needed(&program.binary)?,
+            binary: program.binary,
+            notices: licences.notices,
+            licences: licences.others,
+        })
+    });
+    released.collect()
 }
 
 fn make(args: &Args, directory: &Path) -> Result<()> {
     let crane = tools::crane()?;
     let certificates = tools::certificates()?;
-    let checkout = Checkout::read(args.build.source.clone())?;
-    let plans = plans(args, &checkout)?;
+    let origin = Origin::read(&args.build)?;
+    let plans = plans(args, &origin)?;
     let registry = Registry::start(&crane)?;
     let mut rows = Vec::new();
     for plan in &plans {
@@ -137,6 +180,7 @@ fn make(args: &Args, directory: &Path) -> Result<()> {
         let mut components = plan.components.clone();
         components.push(Component::certificates(&certificates.version));
         components.extend(libraries::add(&mut files, &plan.binary)?);
+        add_licences(&mut files, &components, &origin.toolchain)?;
         let size = files.size();
         check_size(&plan.name, size, plan.limit)?;
         let settings = Settings {
@@ -147,10 +191,17 @@ fn make(args: &Args, directory: &Path) -> Result<()> {
             labels: labels(plan),
         };
         let archive = registry.assemble(&settings, &files, directory)?;
-        let image = Component::image(&plan.name, &plan.version, &plan.licences);
-        let document = sbom::document(&image, archive.digest(), &checkout.time, &components);
-        let path = directory.join(format!("{}.spdx.json", plan.name));
-        std::fs::write(&path, document).with_context(|| format!("writing {}", path.display()))?;
+        let document = directory.join(format!("{}.spdx.json", plan.name));
+        if plan.is_certain {
+            let image = Component::image(&plan.name, &plan.version, &plan.licences);
+            let time = &origin.checkout.time;
+            let text = sbom::document(&image, archive.digest(), time, &components);
+            std::fs::write(&document, text)
+                .with_context(|| format!("writing {}", document.display()))?;
+        } else if document.exists() {
+            std::fs::remove_file(&document)
+                .with_context(|| format!("removing {}, of an earlier image", document.display()))?;
+        }
         rows.push(Row {
             image: format!("isthmus/{}:{}", plan.name, plan.version),
             size,
@@ -165,30 +216,40 @@ fn make(args: &Args, directory: &Path) -> Result<()> {
     Ok(())
 }
 
+fn add_licences(files: &mut Files, components: &[Component], toolchain: &Toolchain) -> Result<()> {
+    let licences = Licences::read(components, toolchain)?;
+    let notices = licences.notices.into_bytes();
+    let texts = licences.others.into_iter().chain([(NOTICES, notices)]);
+    for (name, text) in texts {
+        files.add(&format!("/licenses/{name}"), 0o644, text);
+    }
+    Ok(())
+}
+
 fn push(archive: &Archive<'_>, prefix: &str, plan: &Plan) -> Result<()> {
     let prefix = prefix.trim_end_matches('/');
     archive.push(&format!("{prefix}/{}:{}", plan.name, plan.version))
 }
 
-fn plans(args: &Args, checkout: &Checkout) -> Result<Vec<Plan>> {
+fn plans(args: &Args, origin: &Origin) -> Result<Vec<Plan>> {
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|it| it == name);
     let programs: Vec<&str> = PROGRAMS.into_iter().filter(|it| wanted(it)).collect();
     let mut plans = Vec::new();
     if !programs.is_empty() {
-        let built = args.build.built(&PROGRAMS, &programs, checkout)?;
-        let graph = sbom::Graph::read(&program::target()?)?;
-        for name in programs {
-            let about = graph.about(name)?;
+        let is_certain = args.build.binaries.is_none();
+        let build = &args.build;
+        for program in build.finished(&PROGRAMS, &programs, Linkage::Static, origin)? {
             plans.push(Plan {
-                name: name.to_owned(),
+                name: program.name.to_owned(),
                 version: VERSION.to_owned(),
-                description: about.description,
-                licences: about.licences,
-                revision: Some(checkout.revision.clone()),
-                source: checkout.source.clone(),
-                binary: built.path(name),
+                description: program.about.description,
+                licences: program.about.licences,
+                revision: is_certain.then(|| origin.checkout.revision.clone()),
+                source: origin.checkout.source.clone(),
+                binary: program.binary,
                 limit: LIMIT,
-                components: [graph.components(name)?, built.components()?].concat(),
+                components: program.components,
+                is_certain,
             });
         }
     }
@@ -210,6 +271,7 @@ fn envoy() -> Result<Plan> {
         components: vec![Component::envoy(&version)],
         binary,
         limit: ENVOY_LIMIT,
+        is_certain: true,
         version,
     })
 }
@@ -248,15 +310,60 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("reading {}", path.display()))
 }
 
+// === impl Origin ===
+
+impl Origin {
+    fn read(build: &BuildArgs) -> Result<Self> {
+        Ok(Self {
+            checkout: Checkout::read(build.source.clone())?,
+            metadata: Metadata::read(&program::target()?)?,
+            toolchain: Toolchain::read()?,
+        })
+    }
+}
+
 // === impl BuildArgs ===
 
 impl BuildArgs {
-    /// Programs of these packages, which are built together.
-    fn built(&self, packages: &[&str], programs: &[&str], checkout: &Checkout) -> Result<Built> {
-        match &self.binaries {
-            Some(directory) => Built::found(directory, programs),
-            None => program::build(packages, programs, self.profile, checkout),
+    /// The option with which programs are not what others should get.
+    pub(crate) fn for_trials(&self) -> Option<&'static str> {
+        if self.binaries.is_some() {
+            return Some("--binaries");
         }
+        (self.profile != Profile::Release).then_some("--profile quick-release")
+    }
+
+    /// Programs of these packages, which are built together.
+    fn finished(
+        &self,
+        packages: &[&str],
+        programs: &[&'static str],
+        linkage: Linkage,
+        origin: &Origin,
+    ) -> Result<Vec<Finished>> {
+        let built = if let Some(directory) = &self.binaries {
+            Built::found(directory, programs)?
+        } else {
+            let paths = Paths::read(&origin.metadata, &origin.toolchain)?;
+            let checkout = &origin.checkout;
+            program::build(packages, programs, self.profile, linkage, &paths, checkout)?
+        };
+        let graph = sbom::Graph::read(&program::target()?, packages, &origin.metadata)?;
+        let programs = programs.iter().map(|name| {
+            let binary = built.path(name);
+            let mut components = graph.components(name)?;
+            components.push(Component::rust(&origin.toolchain.version));
+            if libraries::is_static(&binary)? {
+                components.extend(system::linked()?);
+            }
+            Ok(Finished {
+                name,
+                about: graph.about(name)?,
+                binary,
+                components,
+            })
+        });
+        programs.collect()
     }
 }
 

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     command::{output, run_as_step},
+    demo::PLUGIN,
     images::{self, VERSION},
     tools, workspace,
 };
@@ -22,7 +23,7 @@ const CHECKSUMS: &str = "SHA256SUMS";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also of files that are not committed, for a trial
+    /// For a trial, also of files that are not committed, and of programs that are not built here in the profile `release`
     #[arg(long)]
     allow_dirty: bool,
     #[command(flatten)]
@@ -37,8 +38,11 @@ pub(crate) fn make_release(args: &Args) -> Result<()> {
         check_chart(chart)?;
     }
     check_changelog(&read(&root.join("CHANGELOG.md"))?)?;
-    if !args.allow_dirty && images::is_dirty()? {
-        bail!("files differ from the commit: commit them, or try with --allow-dirty");
+    if !args.allow_dirty {
+        refuse_trials(&args.build)?;
+        if images::is_dirty()? {
+            bail!("files differ from the commit: commit them, or try with --allow-dirty");
+        }
     }
     let helm = tools::helm()?;
 
@@ -49,10 +53,23 @@ pub(crate) fn make_release(args: &Args) -> Result<()> {
     images::make_into(&args.build, &create(&folder.join("images"))?)?;
     let binaries = create(&folder.join("bin"))?;
     let platform = images::platform()?.replace('/', "-");
-    let plugins = plugins(&root)?;
-    let plugins: Vec<&str> = plugins.iter().map(String::as_str).collect();
-    for (name, binary) in images::binaries(&args.build, &plugins)? {
-        copy(&binary, &binaries.join(format!("{name}-{platform}")))?;
+    let licences = create(&folder.join("licenses"))?;
+    let mut requirements = Vec::new();
+    for program in images::released(&args.build, PLUGIN)? {
+        let file = format!("{}-{platform}", program.name);
+        copy(&program.binary, &binaries.join(&file))?;
+        write(
+            &licences.join(format!("{}.txt", program.name)),
+            program.notices,
+        )?;
+        for (name, text) in program.licences {
+            write(&licences.join(name), text)?;
+        }
+        if let Some(version) = program.c_library {
+            requirements.push(format!(
+                "bin/{file} runs with the GNU C library {version} or newer"
+            ));
+        }
     }
     let packages = create(&folder.join("charts"))?;
     for chart in &charts {
@@ -65,13 +82,23 @@ pub(crate) fn make_release(args: &Args) -> Result<()> {
         run_as_step(&format!("packing {}", chart.display()), &mut package)?;
     }
     let crds = crds(&root.join("config/crd"))?;
-    let file = folder.join("crds.yaml");
-    fs::write(&file, crds).with_context(|| format!("writing {}", file.display()))?;
+    write(&folder.join("crds.yaml"), crds)?;
     for text in TEXTS {
         copy(&root.join(text), &folder.join(text))?;
     }
     write_checksums(&folder)?;
+    for requirement in requirements {
+        println!("{requirement}");
+    }
     println!("{}", folder.display());
+    Ok(())
+}
+
+/// What others get is of this commit, and built for them.
+fn refuse_trials(build: &images::BuildArgs) -> Result<()> {
+    if let Some(option) = build.for_trials() {
+        bail!("{option} is for trials: leave it out, or try with --allow-dirty");
+    }
     Ok(())
 }
 
@@ -83,15 +110,6 @@ fn charts(root: &Path) -> Result<Vec<PathBuf>> {
         bail!("no chart in {}", root.join("charts").display());
     }
     Ok(charts)
-}
-
-/// Programs that `kubectl` runs on people's own machines: crates by their names.
-fn plugins(root: &Path) -> Result<Vec<String>> {
-    let crates = listed(&root.join("crates"))?;
-    let names = crates
-        .iter()
-        .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-    Ok(names.filter(|name| name.starts_with("kubectl-")).collect())
 }
 
 /// A chart has the version of the programs that it installs.
@@ -172,6 +190,10 @@ fn read(file: &Path) -> Result<String> {
     fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))
 }
 
+fn write(file: &Path, text: impl AsRef<[u8]>) -> Result<()> {
+    fs::write(file, text).with_context(|| format!("writing {}", file.display()))
+}
+
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to).with_context(|| format!("copying {}", from.display()))?;
     Ok(())
@@ -184,7 +206,15 @@ fn create(directory: &Path) -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Options {
+        #[command(flatten)]
+        build: images::BuildArgs,
+    }
 
     #[test]
     fn charts_and_changelog_have_the_version_of_the_workspace() {
@@ -206,6 +236,26 @@ mod tests {
         let error = chart(format!("version: {VERSION}\nappVersion: 0.0.9\n")).unwrap_err();
         assert!(error.starts_with("appVersion in "), "{error}");
         check_changelog("## [0.0.9]\n").unwrap_err();
+    }
+
+    #[test]
+    fn programs_for_trials_are_not_released() {
+        let refused = |options: &[&str]| {
+            let options = [&["release"], options].concat();
+            let args = Options::parse_from(options).build;
+            refuse_trials(&args).map_err(|error| error.to_string())
+        };
+        refused(&[]).unwrap();
+        for (options, option) in [
+            (
+                &["--profile", "quick-release"][..],
+                "--profile quick-release",
+            ),
+            (&["--binaries", "target/debug"], "--binaries"),
+        ] {
+            let error = refused(options).unwrap_err();
+            assert!(error.starts_with(option), "{error}");
+        }
     }
 
     #[test]

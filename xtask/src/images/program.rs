@@ -7,11 +7,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use memchr::memmem;
 
-use super::{Profile, sbom::Component};
+use super::{Profile, paths::Paths};
 use crate::{
-    command::{cargo, on_path, output, run},
+    command::{cargo, output, run},
     workspace,
 };
 
@@ -24,21 +23,30 @@ pub(super) struct Checkout {
     pub(super) source: Option<String>,
 }
 
+/// What a program takes from the system that it runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Linkage {
+    /// Nothing: one file that runs on every Linux of this architecture, and nothing beside it to be kept up to date.
+    Static,
+    /// The C library, which looks names up as that system is set up to: with modules for directories or mDNS.
+    Dynamic,
+}
+
 /// Programs that are there.
 pub(super) struct Built {
     directory: PathBuf,
-    /// Built here, by the compiler and C library of this machine.
-    here: bool,
 }
 
-/// Builds programs statically and without paths of this machine, in a directory of its own: these flags would otherwise make
-/// every other build start anew.
+/// Builds programs without paths of this machine, in a directory of its own: these flags would otherwise make every other
+/// build start anew.
 ///
 /// The features of a dependency depend on which packages are built together: name the same ones for the same program.
 pub(super) fn build(
     packages: &[&str],
     programs: &[&str],
     profile: Profile,
+    linkage: Linkage,
+    paths: &Paths,
     checkout: &Checkout,
 ) -> Result<Built> {
     let target = target()?;
@@ -53,64 +61,27 @@ pub(super) fn build(
     }
     build
         .env_remove("RUSTFLAGS")
-        .env("CARGO_ENCODED_RUSTFLAGS", flags()?)
+        .env("CARGO_ENCODED_RUSTFLAGS", flags(linkage, paths))
         .env("ISTHMUS_COMMIT", &checkout.revision)
         .env("ISTHMUS_BUILD_REF", super::VERSION);
     run(&mut build)?;
     let built = Built {
         directory: workspace::target().join(target).join(profile_name),
-        here: true,
     };
     for program in programs {
-        check_paths(&built.path(program))?;
+        paths.check(&built.path(program))?;
     }
     Ok(built)
 }
 
-/// Static: one file that runs on every Linux of this architecture, and nothing beside it to be kept up to date.
-fn flags() -> Result<OsString> {
-    let mut flags = OsString::from("-C\u{1f}target-feature=+crt-static");
-    for (from, to) in replaced()? {
-        flags.push("\u{1f}--remap-path-prefix=");
-        flags.push(from);
-        flags.push("=");
-        flags.push(to);
-    }
-    Ok(flags)
-}
-
-/// Directories of this machine, and what programs have in their place.
-fn replaced() -> Result<[(PathBuf, &'static str); 2]> {
-    let home = match std::env::var_os("CARGO_HOME") {
-        Some(home) => PathBuf::from(home),
-        None => std::env::home_dir()
-            .context("no home directory: set CARGO_HOME")?
-            .join(".cargo"),
+fn flags(linkage: Linkage, paths: &Paths) -> OsString {
+    let sign = match linkage {
+        Linkage::Static => '+',
+        Linkage::Dynamic => '-',
     };
-    Ok([(home, "/cargo"), (workspace::root(), "/isthmus")])
-}
-
-/// A program that names a directory of this machine would be another one elsewhere.
-fn check_paths(program: &Path) -> Result<()> {
-    let bytes = super::read(program)?;
-    let directories = replaced()?.into_iter().filter_map(|(from, to)| {
-        // where that is its name here it says nothing
-        (from != Path::new(to)).then_some(from)
-    });
-    for directory in directories.chain([workspace::target()]) {
-        if names(&bytes, &directory) {
-            let (program, directory) = (program.display(), directory.display());
-            bail!(
-                "{program} holds the path {directory} of this machine, so it would differ elsewhere"
-            );
-        }
-    }
-    Ok(())
-}
-
-fn names(program: &[u8], directory: &Path) -> bool {
-    let directory = directory.join(""); // with the slash at its end
-    memmem::find(program, directory.as_os_str().as_encoded_bytes()).is_some()
+    let mut flags = OsString::from(format!("-C\u{1f}target-feature={sign}crt-static"));
+    flags.push(paths.flags());
+    flags
 }
 
 /// The compiler's target: this machine with the GNU C library.
@@ -163,45 +134,12 @@ impl Built {
         }
         Ok(Self {
             directory: directory.to_owned(),
-            here: false,
         })
     }
 
     pub(super) fn path(&self, program: &str) -> PathBuf {
         self.directory.join(program)
     }
-
-    /// What is linked into each that no crate names.
-    pub(super) fn components(&self) -> Result<Vec<Component>> {
-        if !self.here {
-            return Ok(Vec::new());
-        }
-        let rustc = output(
-            Command::new("rustc")
-                .arg("--version")
-                .current_dir(workspace::root()),
-        )?;
-        let rustc = String::from_utf8_lossy(&rustc).into_owned();
-        let version = rustc.split_whitespace().nth(1).unwrap_or("unknown");
-        Ok(vec![
-            Component::rust(version),
-            Component::c_library(&c_library()?),
-        ])
-    }
-}
-
-/// The package's version where there is one, which says more than the library's own.
-fn c_library() -> Result<String> {
-    if on_path("dpkg-query").is_some() {
-        let mut query = Command::new("dpkg-query");
-        query.args(["--show", "--showformat=${Version}", "libc6-dev"]);
-        if let Ok(version) = output(&mut query) {
-            return Ok(String::from_utf8_lossy(&version).into_owned());
-        }
-    }
-    let text = output(Command::new("getconf").arg("GNU_LIBC_VERSION"))?;
-    let text = String::from_utf8_lossy(&text);
-    Ok(text.trim().trim_start_matches("glibc ").to_owned())
 }
 
 // === impl Checkout ===
@@ -246,14 +184,6 @@ fn git(args: &[&str]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn directories_are_found_in_programs_and_files_beside_them_are_not() {
-        let program = b"\0/home/me/.cargo/registry/src\0/isthmus/crates";
-        assert!(names(program, Path::new("/home/me/.cargo")));
-        assert!(!names(program, Path::new("/home/me/.car")));
-        assert!(!names(program, Path::new("/home/you")));
-    }
 
     #[test]
     fn the_version_of_an_envoy_is_found_in_what_it_says() {

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
 
-use super::{Component, Id, encoded};
+use super::{Component, Id, Texts, encoded};
 use crate::{
     command::{cargo, output},
-    demo::PROGRAMS,
+    images::metadata::{Metadata, Package},
     workspace,
 };
 
@@ -24,19 +23,6 @@ pub(in crate::images) struct About {
 struct Crate {
     component: Component,
     description: String,
-}
-
-#[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
-}
-
-#[derive(Deserialize)]
-struct Package {
-    name: String,
-    version: String,
-    license: Option<String>,
-    description: Option<String>,
 }
 
 /// Names and versions of the crates that each crate needs; a line is a depth, a name, `v` and a version.
@@ -86,35 +72,31 @@ fn expression(licence: &str) -> String {
 // === impl Graph ===
 
 impl Graph {
-    pub(in crate::images) fn read(target: &str) -> Result<Self> {
+    /// Of these programs, which are built together: what features a crate has depends on that.
+    pub(in crate::images) fn read(
+        target: &str,
+        programs: &[&str],
+        metadata: &Metadata,
+    ) -> Result<Self> {
         // not `cargo metadata` alone: there the features of tests and of the rest of the workspace bring in more
         let edges = "normal,no-proc-macro";
         let mut tree = cargo(&["tree", "--locked", "--edges", edges, "--target", target]);
         tree.args(["--prefix", "depth", "--format", "{p}"]);
-        for program in PROGRAMS {
+        for program in programs {
             tree.args(["--package", program]);
         }
         let tree = output(&mut tree)?;
-        let metadata = output(&mut cargo(&[
-            "metadata",
-            "--locked",
-            "--format-version=1",
-            "--filter-platform",
-            target,
-        ]))?;
         let lock = workspace::root().join("Cargo.lock");
         let lock = std::fs::read_to_string(&lock)
             .with_context(|| format!("reading {}", lock.display()))?;
-        Self::new(&String::from_utf8_lossy(&tree), &metadata, &lock)
+        Self::new(&String::from_utf8_lossy(&tree), metadata, &lock)
     }
 
-    fn new(tree: &str, metadata: &[u8], lock: &str) -> Result<Self> {
+    fn new(tree: &str, metadata: &Metadata, lock: &str) -> Result<Self> {
         let needs = needs(tree).context("what cargo tree says")?;
-        let metadata: Metadata =
-            serde_json::from_slice(metadata).context("what cargo metadata says")?;
         let checksums = checksums(lock);
-        let packages = metadata.packages.into_iter();
-        let mut packages: BTreeMap<Id, Package> = packages
+        let packages = metadata.packages.iter();
+        let mut packages: BTreeMap<Id, &Package> = packages
             .map(|package| ((package.name.clone(), package.version.clone()), package))
             .collect();
         let mut crates = BTreeMap::new();
@@ -122,15 +104,23 @@ impl Graph {
             let package = packages.remove(&id);
             let package =
                 package.with_context(|| format!("cargo metadata lacks {} {}", id.0, id.1))?;
+            let texts = match package.fetched_into() {
+                Some(directory) => Texts::Source {
+                    directory: directory.to_owned(),
+                    authors: package.authors.clone(),
+                },
+                None => Texts::Ours,
+            };
             let component = Component {
                 url: format!("pkg:cargo/{}@{}", id.0, encoded(&id.1)),
-                name: package.name,
-                version: package.version,
+                name: package.name.clone(),
+                version: package.version.clone(),
                 licences: package.license.as_deref().map(expression),
                 checksum: checksums.get(&id).map(|it| (*it).to_owned()),
                 needs: needs.into_iter().collect(),
+                texts,
             };
-            let description = package.description.unwrap_or_default();
+            let description = package.description.clone().unwrap_or_default();
             crates.insert(
                 id,
                 Crate {
@@ -177,15 +167,30 @@ mod tests {
 
     const TREE: &str = "0epp v0.1.0 (/checkout/crates/epp)\n1http v1.5.0\n2bytes v1.12.1\n1bytes v1.12.1\n\n\
                         0gateway v0.1.0 (/checkout/crates/gateway)\n1slab v0.4.11+x\n1http v1.5.0 (*)\n";
-    const METADATA: &str = r#"{"packages": [
-        {"name": "epp", "version": "0.1.0", "license": "Apache-2.0", "description": "Picks"},
-        {"name": "gateway", "version": "0.1.0", "license": "Apache-2.0", "description": null},
-        {"name": "http", "version": "1.5.0", "license": "MIT/Apache-2.0", "description": null},
-        {"name": "slab", "version": "0.4.11+x", "license": null, "description": null},
-        {"name": "only-in-tests", "version": "1.0.0", "license": "MIT", "description": null},
-        {"name": "bytes", "version": "1.12.1", "license": "MIT", "description": null}]}"#;
+    /// Names, versions, licences and descriptions.
+    const PACKAGES: [(&str, &str, Option<&str>, Option<&str>); 6] = [
+        ("epp", "0.1.0", Some("Apache-2.0"), Some("Picks")),
+        ("gateway", "0.1.0", Some("Apache-2.0"), None),
+        ("http", "1.5.0", Some("MIT/Apache-2.0"), None),
+        ("slab", "0.4.11+x", None, None),
+        ("only-in-tests", "1.0.0", Some("MIT"), None),
+        ("bytes", "1.12.1", Some("MIT"), None),
+    ];
     const LOCK: &str = "version = 4\n\n[[package]]\nname = \"bytes\"\nversion = \"1.12.1\"\nsource = \"registry\"\n\
                         checksum = \"00ff\"\n\n[[package]]\nname = \"epp\"\nversion = \"0.1.0\"\n";
+
+    fn graph() -> Graph {
+        let packages = PACKAGES.map(|(name, version, license, description)| {
+            let source = description.is_none().then_some("registry");
+            serde_json::json!({
+                "name": name, "version": version, "license": license, "description": description,
+                "authors": [], "source": source, "manifest_path": format!("/src/{name}/Cargo.toml"),
+            })
+        });
+        let metadata = serde_json::json!({ "packages": packages }).to_string();
+        let metadata = Metadata::parse(metadata.as_bytes()).unwrap();
+        Graph::new(TREE, &metadata, LOCK).unwrap()
+    }
 
     fn names(components: &[Component]) -> Vec<&str> {
         components.iter().map(|it| it.name.as_str()).collect()
@@ -193,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_program_has_the_crates_of_its_tree_and_no_others() {
-        let graph = Graph::new(TREE, METADATA.as_bytes(), LOCK).unwrap();
+        let graph = graph();
         let epp = graph.components("epp").unwrap();
         assert_eq!(names(&epp), ["bytes", "epp", "http"]);
         // the tree shows what http needs only once
@@ -204,7 +209,7 @@ mod tests {
 
     #[test]
     fn crates_have_their_licences_checksums_and_urls() {
-        let graph = Graph::new(TREE, METADATA.as_bytes(), LOCK).unwrap();
+        let graph = graph();
         let gateway = graph.components("gateway").unwrap();
         let [bytes, _, http, slab] = &gateway[..] else {
             panic!("{gateway:?}");
@@ -217,5 +222,16 @@ mod tests {
             (&None, "pkg:cargo/slab@0.4.11%2Bx")
         );
         assert_eq!(graph.about("epp").unwrap().description, "Picks");
+    }
+
+    #[test]
+    fn texts_are_in_the_source_of_what_was_fetched_and_ours_in_the_checkout() {
+        let epp = graph().components("epp").unwrap();
+        let directory = |nth: usize| match &epp[nth].texts {
+            Texts::Source { directory, .. } => Some(directory.display().to_string()),
+            _ => None,
+        };
+        assert_eq!(directory(0).unwrap(), "/src/bytes");
+        assert_eq!(directory(1), None, "{:?}", epp[1]);
     }
 }

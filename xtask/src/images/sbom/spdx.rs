@@ -105,6 +105,7 @@ mod tests {
             needs: needs
                 .map(|(name, version)| ((*name).to_owned(), (*version).to_owned()))
                 .collect(),
+            ..Component::default()
         }
     }
 
