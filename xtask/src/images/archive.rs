@@ -3,12 +3,13 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
 use anyhow::{Context, Result, bail};
+use flate2::{Compression, write::GzEncoder};
 use serde_json::{Map, Value};
 
 use super::files::{Files, Tar};
@@ -90,8 +91,8 @@ impl<'a> Registry<'a> {
         layout.clear()?;
         fs::create_dir_all(&layout.0)
             .with_context(|| format!("creating {}", layout.0.display()))?;
-        let layer = layout.0.join("layer.tar");
-        fs::write(&layer, files.layer()?)
+        let layer = layout.0.join("layer.tar.gz");
+        fs::write(&layer, compressed(&files.layer()?)?)
             .with_context(|| format!("writing {}", layer.display()))?;
 
         let image = format!("{}/{}:{}", self.address, settings.name, settings.version);
@@ -126,6 +127,14 @@ impl Drop for Registry<'_> {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// By a compressor that `Cargo.lock` pins: crane's is that of the Go that it was built with, and the digest would depend on that.
+fn compressed(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    let all = encoder.write_all(bytes);
+    all.and_then(|()| encoder.finish())
+        .context("compressing a layer")
 }
 
 fn mutate(program: &Path, image: &str, settings: &Settings<'_>) -> Result<Command> {

@@ -30,21 +30,29 @@ fn settings() -> Settings<'static> {
 }
 
 fn blob(archive: &[u8], digest: &Value) -> Value {
+    entry(archive, &place(digest))
+}
+
+fn place(digest: &Value) -> String {
     let digest = digest.as_str().unwrap().replace(':', "/");
-    entry(archive, &format!("blobs/{digest}"))
+    format!("blobs/{digest}")
 }
 
 fn entry(archive: &[u8], path: &str) -> Value {
+    serde_json::from_slice(&bytes(archive, path)).unwrap()
+}
+
+fn bytes(archive: &[u8], path: &str) -> Vec<u8> {
     let mut archive = tar::Archive::new(archive);
     let found = archive.entries().unwrap().find_map(|entry| {
         let mut entry = entry.unwrap();
-        let mut text = String::new();
+        let mut bytes = Vec::new();
         (entry.path().unwrap().to_str() == Some(path)).then(|| {
-            entry.read_to_string(&mut text).unwrap();
-            text
+            entry.read_to_end(&mut bytes).unwrap();
+            bytes
         })
     });
-    serde_json::from_str(&found.unwrap_or_else(|| panic!("no {path}"))).unwrap()
+    found.unwrap_or_else(|| panic!("no {path}"))
 }
 
 #[test]
@@ -88,6 +96,9 @@ fn an_image_says_its_name_how_to_run_it_and_what_it_is() {
     );
     let manifest = blob(&archive, &named["digest"]);
     assert_eq!(manifest["layers"].as_array().unwrap().len(), 1);
+    let layer = bytes(&archive, &place(&manifest["layers"][0]["digest"]));
+    let ours = compressed(&small().layer().unwrap()).unwrap();
+    assert!(layer == ours, "the layer was compressed by another");
     let description = "org.opencontainers.image.description";
     assert_eq!(manifest["annotations"][description], "A thing, small");
     let config = blob(&archive, &manifest["config"]["digest"]);
