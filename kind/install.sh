@@ -4,6 +4,7 @@
 #
 # KUBECONFIG_OF_CLUSTERS  the kubeconfig (default: that of up.sh)
 # SERVICE_TYPE            of the Gateways' Services: NodePort (default), ClusterIP, LoadBalancer
+# ENVOY_IMAGE             REPOSITORY:TAG of the Gateways' Envoys (default: the chart's)
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 need go helm kubectl kubectl-mci
@@ -13,6 +14,9 @@ home=west
 charts=$root/charts
 system=(--namespace isthmus-system)
 pool=(--namespace llm)
+envoy=()
+[ -z "${ENVOY_IMAGE:-}" ] ||
+  envoy=(--set "gateway.envoyImage.repository=${ENVOY_IMAGE%:*},gateway.envoyImage.tag=${ENVOY_IMAGE##*:}")
 
 module() { (cd "$root/e2e/tools/crds" && go mod download "$1" && go list -m -f '{{.Dir}}' "$1"); }
 gateway_api=$(module sigs.k8s.io/gateway-api)
@@ -32,7 +36,7 @@ install_in() {
   helm upgrade --install isthmus "$charts/isthmus" --kube-context "$cluster" "${system[@]}" --wait --timeout 3m \
     --set clusterName="$cluster" \
     --set controller.enabled="$([ "$cluster" = "$home" ] && echo true || echo false)" \
-    --set gateway.gatewayClass.parameters.serviceType="${SERVICE_TYPE:-NodePort}"
+    --set gateway.gatewayClass.parameters.serviceType="${SERVICE_TYPE:-NodePort}" "${envoy[@]}"
   # the pickers' own addresses: the clusters' pods reach each other
   helm upgrade --install llama "$charts/isthmus-pool" --kube-context "$cluster" "${pool[@]}" --wait --timeout 3m \
     --set inferenceExtension.service.type=Headless \

@@ -45,4 +45,10 @@ for from in "${clusters[@]}"; do
   done
 done
 
+# that of cargo xtask images --envoy, where it is there
+envoy=$root/target/images/envoy.tar
+if [ -e "$envoy" ]; then
+  ENVOY_IMAGE=$(tar -xOf "$envoy" index.json | grep -o 'isthmus/envoy:[^"]*')
+  export ENVOY_IMAGE
+fi
 "$root/kind/install.sh" "${clusters[@]}"
