@@ -73,12 +73,12 @@ pub(super) fn add(files: &mut Files, program: &Path) -> Result<Vec<Component>> {
     let packages = found.packages.iter();
     Ok(packages
         .map(|(name, version)| {
+            let is_c_library = name == "libc6";
             let package = Package {
                 name: name.clone(),
                 version: version.clone(),
-                source: None,
+                source: is_c_library.then(|| "glibc".to_owned()),
             };
-            let is_c_library = name == "libc6";
             let library = if is_c_library { &C_LIBRARY } else { &COMPILER };
             Component::package(&package, library)
         })

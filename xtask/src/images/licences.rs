@@ -19,8 +19,8 @@ pub(super) const NOTICES: &str = "THIRD-PARTY.txt";
 const RUST: &str = "COPYRIGHT-library.html";
 
 const HEAD: &str = "\
-What is listed here is in the program or beside it in its image; numbers are those of the texts below. The program itself is
-under the Apache License 2.0, as are parts that say no more: see LICENSE.
+What is of Isthmus is under the Apache License 2.0, in LICENSE. All else that is in the program, or beside it in its image, is listed here;
+numbers are those of the licence texts below.
 
 The source of a crate is what its package URL names; that of a package of Debian is what `apt-get source NAME=VERSION` fetches there.
 A program that has the C library in it can be linked with another version of that: from its source, by `cargo xtask images`.
