@@ -8,10 +8,10 @@ use super::workload;
 use crate::{
     check::{
         Group, Line,
-        facts::{ClusterFacts, Definition, Facts, Inside, Version},
+        facts::{ClusterFacts, Definition, Denied, Facts, Inside, Version},
     },
     join::IMPORT_CRD,
-    member::Right,
+    member::{MemberRights, Right},
 };
 
 /// CRD of what is exported.
@@ -41,7 +41,7 @@ pub(super) fn group(facts: &Facts, cluster: &ClusterFacts) -> Group {
     let lines = match inside {
         Err(problem) => vec![Line::unknown(problem)],
         Ok(inside) => {
-            let members = facts.home.members.as_deref().unwrap_or_default();
+            let members = &facts.home.members;
             let is_member = members.iter().any(|member| member.name == *name);
             let context = context.as_deref().unwrap_or_default();
             judge(inside, name, context, is_member)
@@ -135,9 +135,15 @@ fn release(definition: &Definition) -> String {
 }
 
 fn rights(inside: &Inside, name: &str) -> Line {
-    let denied = match &inside.denied {
-        Err(problem) => return Line::unknown(problem),
-        Ok(denied) => denied,
+    let (subject, denied) = match &inside.denied {
+        None => {
+            return Line::warning(
+                "it is not known by which account the controller comes: its rights were not checked",
+                "see what the controller says of it: it names what it lacks",
+            );
+        }
+        Some(Err(problem)) => return Line::unknown(problem),
+        Some(Ok(Denied { subject, rights })) => (subject, rights),
     };
     if denied.is_empty() {
         return Line::good("the controller has all rights of config/rbac/member.yaml");
@@ -147,9 +153,18 @@ fn rights(inside: &Inside, name: &str) -> Line {
     if denied.len() > MAX_NAMED {
         named.push(format!("{} more", denied.len() - MAX_NAMED));
     }
+    let rights = MemberRights::read();
+    let is_ours = rights.is_ok_and(|rights| rights.account.subject().user == subject.user);
     Line::bad(
         format!("the controller may not: {}", named.join(", ")),
-        format!("apply the rights again: kubectl mci join {name}"),
+        if is_ours {
+            format!("apply the rights again: kubectl mci join {name}")
+        } else {
+            format!(
+                "grant {} the rights of config/rbac/member.yaml",
+                subject.user
+            )
+        },
     )
 }
 
