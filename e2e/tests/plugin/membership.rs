@@ -54,9 +54,7 @@ pub(crate) async fn what_join_and_leave_refuse_changes_nothing(stand: &Stand) ->
         .filter_map(|one| one.metadata.name.as_deref())
         .collect();
     ensure!(names == ["east", "west"], "{names:?}");
-    let bindings: Api<ClusterRoleBinding> = Api::all(stand.east.client());
-    let binding = bindings.get_opt("isthmus-mci-controller-member").await?;
-    ensure!(binding.is_some(), "the rights are gone");
+    ensure!(has_rights(stand).await?, "the rights are gone");
     Ok(())
 }
 
@@ -86,6 +84,36 @@ async fn refused(stand: &Stand, line: &str, words: &str) -> Result<()> {
         "kubectl mci {line}: {words:?} is not in {ended:#?}"
     );
     Ok(())
+}
+
+/// While no controller runs nobody ends what it does in a member: the Secret goes, and the rights stay.
+pub(crate) async fn rights_stay_where_no_controller_lets_the_member_go(
+    stand: &Stand,
+) -> Result<()> {
+    stand.joined().await?;
+    let scale = async |replicas: &str| {
+        let controller = ["scale", "deployment", isthmus::CONTROLLER];
+        let scale = [&controller[..], &["-n", isthmus::NAMESPACE, replicas]].concat();
+        stand.west.kubectl(&scale).await
+    };
+    scale("--replicas=0").await?;
+    refused(
+        stand,
+        "leave east --timeout 2s",
+        "its rights in east stay, for a controller may still work with them",
+    )
+    .await?;
+    ensure!(has_rights(stand).await?, "the rights are gone");
+    scale("--replicas=1").await?;
+    isthmus::available(&stand.west, isthmus::NAMESPACE, isthmus::CONTROLLER).await?;
+    // as before
+    stand.joined().await
+}
+
+async fn has_rights(stand: &Stand) -> Result<bool> {
+    let bindings: Api<ClusterRoleBinding> = Api::all(stand.east.client());
+    let binding = bindings.get_opt("isthmus-mci-controller-member").await?;
+    Ok(binding.is_some())
 }
 
 /// A chart of another version is an upgrade like any other, though the cluster was joined by the plugin meanwhile.
