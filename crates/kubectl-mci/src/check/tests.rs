@@ -530,6 +530,19 @@ fn a_controller_outside_of_the_cluster_leads_and_cannot_be_asked() {
 }
 
 #[test]
+fn a_cluster_is_no_member_where_all_members_were_seen() {
+    for (seen, level) in [(true, Level::Bad), (false, Level::Unknown)] {
+        let mut facts = mk_facts();
+        facts.home.members.remove(1);
+        if !seen {
+            facts.home.unseen.push("cannot list secrets".to_owned());
+        }
+        let (found, text) = wrong(&facts).pop().expect("a line");
+        assert_eq!(found, level, "{text}");
+    }
+}
+
+#[test]
 fn home_itself_is_a_member_without_credentials() {
     let mut facts = mk_facts();
     facts.home.members[1].credentials = CredentialFacts::OfHome;

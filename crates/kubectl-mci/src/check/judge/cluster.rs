@@ -43,6 +43,7 @@ pub(super) fn group(facts: &Facts, cluster: &ClusterFacts) -> Group {
         Ok(inside) => {
             let members = &facts.home.members;
             let is_member = members.iter().any(|member| member.name == *name);
+            let is_member = (is_member || facts.home.unseen.is_empty()).then_some(is_member);
             let context = context.as_deref().unwrap_or_default();
             judge(inside, name, context, is_member)
         }
@@ -50,20 +51,21 @@ pub(super) fn group(facts: &Facts, cluster: &ClusterFacts) -> Group {
     Group { title, lines }
 }
 
-fn judge(inside: &Inside, name: &str, context: &str, is_member: bool) -> Vec<Line> {
+/// `is_member`: none where not all members could be seen.
+fn judge(inside: &Inside, name: &str, context: &str, is_member: Option<bool>) -> Vec<Line> {
     let mut lines = vec![version(inside)];
     match &inside.definitions {
         Err(problem) => lines.push(Line::unknown(problem)),
         Ok(definitions) => lines.extend(definitions_of(definitions)),
     }
-    if is_member {
-        lines.push(rights(inside, name));
-    } else {
-        lines.push(Line::bad(
+    lines.push(match is_member {
+        Some(true) => rights(inside, name),
+        Some(false) => Line::bad(
             format!("{name} is no member"),
             format!("kubectl mci join {name} --context {context}"),
-        ));
-    }
+        ),
+        None => Line::unknown(&format!("it was not seen whether {name} is a member")),
+    });
     lines.extend(gateway(inside, context));
     lines
 }
