@@ -89,9 +89,10 @@ pub(crate) struct JoinArgs {
     pub(crate) dry_run: bool,
 }
 
-/// End a membership: the Secret at home goes first, then, once the controller has left the cluster, its rights there
+/// End a membership: the Secret at home goes first, then, once the controller has let the cluster go, its rights there
 ///
-/// Run it again if it was stopped in between.
+/// Run it again if it was stopped in between. A member that no Secret makes is left as it is, and so are the rights while a
+/// controller may work with them.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct LeaveArgs {
     /// Name of the member
@@ -104,9 +105,13 @@ pub(crate) struct LeaveArgs {
     #[command(flatten)]
     pub(crate) home: HomeArgs,
 
-    /// How long to wait for the controller to take its imports and conditions in the cluster away
+    /// How long to wait for the controller to let the cluster go
     #[arg(long, default_value = "90s", value_name = "DURATION")]
     pub(crate) timeout: Span,
+
+    /// Take the rights away even where it was not seen that the controller has let the cluster go
+    #[arg(long)]
+    pub(crate) force: bool,
 
     /// Say what would be deleted, and change nothing
     #[arg(long)]

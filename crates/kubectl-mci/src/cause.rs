@@ -21,8 +21,16 @@ pub(crate) fn cause(error: &(dyn Error + 'static)) -> String {
 
 /// What is said in place of an error that quotes.
 fn guarded(error: &(dyn Error + 'static)) -> Option<String> {
-    if let Some(KubeconfigError::Parse(_)) = error.downcast_ref() {
-        return Some("it is no YAML with clusters, users, contexts and current-context".to_owned());
+    match error.downcast_ref() {
+        Some(KubeconfigError::Parse(_)) => {
+            let text = "it is no YAML with clusters, users, contexts and current-context";
+            return Some(text.to_owned());
+        }
+        // the error alone does not say which file
+        Some(KubeconfigError::ReadConfig(error, path)) => {
+            return Some(format!("{}: {error}", path.display()));
+        }
+        _ => {}
     }
     match error.downcast_ref()? {
         // `cmd` has the variables and arguments of the kubeconfig

@@ -5,6 +5,7 @@
 mod facts;
 mod gather;
 mod judge;
+mod mode;
 mod text;
 mod tokens;
 
@@ -60,11 +61,12 @@ const NOT_SEEN: u8 = 2;
 
 pub(crate) async fn check(
     args: CheckArgs,
-    contexts: &Contexts,
+    contexts: anyhow::Result<Contexts>,
     out: &mut impl Write,
 ) -> anyhow::Result<ExitCode> {
     let CheckArgs { fleet: args } = args;
-    let fleet = match Fleet::of(&args, contexts).await {
+    let found = async { Fleet::of(&args, &contexts?).await };
+    let fleet = match found.await {
         Ok(fleet) => fleet,
         Err(error) => {
             eprintln!("error: {}", plain(&format!("{error:#}")));

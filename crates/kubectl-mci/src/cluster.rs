@@ -3,6 +3,7 @@
 
 use std::{fmt::Debug, time::Duration};
 
+use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, Client, Config, Resource, ResourceExt,
     api::{
@@ -21,7 +22,13 @@ use crate::{cause::cause, contexts::Contexts};
 pub(crate) const FIELD_MANAGER: &str = "kubectl-mci";
 /// One call. A list of all imports of a member may take seconds.
 const CALL_LIMIT: Duration = Duration::from_secs(20);
+/// All that one command reads of one cluster.
+const CLUSTER_LIMIT: Duration = Duration::from_mins(1);
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// A login in a browser takes a while.
+const LOGIN_LIMIT: Duration = Duration::from_mins(1);
+/// The namespace whose uid is the cluster's.
+const IDENTITY: &str = "kube-system";
 
 /// A cluster and how it is reached. Cheap to clone.
 #[derive(Clone)]
@@ -78,7 +85,7 @@ struct Named {
 // === impl Cluster ===
 
 impl Cluster {
-    /// Makes a client; nothing is sent yet, but a credential plugin of the kubeconfig may run.
+    /// Makes a client; nothing is sent yet, but a credential plugin of the kubeconfig may run, for at most [`LOGIN_LIMIT`].
     pub(crate) async fn connect(
         contexts: &Contexts,
         context: &str,
@@ -102,11 +109,13 @@ impl Cluster {
             config.proxy_url = None;
         }
         let config = Self::bounded(config);
-        let client = Client::try_from(config).map_err(|error| failed(cause(&error)))?;
+        let client = within(LOGIN_LIMIT, || {
+            Client::try_from(config).map_err(|error| cause(&error))
+        });
         Ok(Self {
             name: name.to_owned(),
             context: context.to_owned(),
-            client,
+            client: client.await.map_err(failed)?,
         })
     }
 
@@ -155,6 +164,20 @@ impl Cluster {
         }
     }
 
+    /// Waits for several calls that belong together.
+    pub(crate) async fn in_time<T>(
+        &self,
+        calls: impl Future<Output = Result<T, CallError>>,
+    ) -> Result<T, String> {
+        match timeout(CLUSTER_LIMIT, calls).await {
+            Ok(outcome) => outcome.map_err(|error| error.to_string()),
+            Err(_) => Err(format!(
+                "{}: it answers too slowly: not all of it was read within {CLUSTER_LIMIT:?}",
+                self.name
+            )),
+        }
+    }
+
     pub(crate) async fn get<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, CallError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -199,6 +222,12 @@ impl Cluster {
         Ok(self.call(&what, api.list(params)).await?.items)
     }
 
+    /// The cluster's identity; none where it has none.
+    pub(crate) async fn uid(&self) -> Result<Option<String>, CallError> {
+        let namespace: Option<Namespace> = self.get_global(IDENTITY).await?;
+        Ok(namespace.and_then(|namespace| namespace.uid()))
+    }
+
     /// The body of what a GET of this path answers.
     pub(crate) async fn page(&self, what: &str, path: &str) -> Result<String, CallError> {
         let request = http::Request::get(path).body(Vec::new());
@@ -221,13 +250,17 @@ impl Cluster {
 
     /// Whether it is part of a helm release: an upgrade of that refuses what others apply as well.
     pub(crate) async fn is_of_helm(&self, object: &Value) -> Result<bool, CallError> {
-        let Named { api, label, name } = self.named(object);
-        let call = api.get_opt(&name);
-        let found = self.call(&format!("get {label}"), call).await?;
-        Ok(found.is_some_and(|it| {
+        Ok(self.find(object).await?.is_some_and(|it| {
             let by = it.labels().get("app.kubernetes.io/managed-by");
             by.is_some_and(|by| by == "Helm")
         }))
+    }
+
+    /// The object of this kind and name, if it is there.
+    pub(crate) async fn find(&self, object: &Value) -> Result<Option<DynamicObject>, CallError> {
+        let Named { api, label, name } = self.named(object);
+        let call = api.get_opt(&name);
+        self.call(&format!("get {label}"), call).await
     }
 
     /// Deletes an object, if it is there; returns how it is called.
@@ -324,6 +357,20 @@ impl CallError {
     }
 }
 
+/// What `make` makes, on a thread of its own: it may run a credential plugin, which may never end.
+async fn within<T: Send + 'static>(
+    limit: Duration,
+    make: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    match timeout(limit, tokio::task::spawn_blocking(make)).await {
+        Ok(Ok(made)) => made,
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!(
+            "the credential plugin of the context has not ended within {limit:?}"
+        )),
+    }
+}
+
 /// Kind, namespace and name of an object.
 pub(crate) fn label(object: &Value) -> String {
     let metadata = &object["metadata"];
@@ -332,5 +379,25 @@ pub(crate) fn label(object: &Value) -> String {
     match metadata["namespace"].as_str() {
         Some(namespace) => format!("{kind} {namespace}/{name}"),
         None => format!("{kind} {name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_credential_plugin_that_hangs_is_given_up() {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let hangs = move || {
+            // until the test has seen the end
+            let _ = held.recv();
+            Ok(())
+        };
+        let ended = within(Duration::from_millis(20), hangs).await;
+        let problem = ended.expect_err("given up");
+        assert!(problem.contains("has not ended within 20ms"), "{problem}");
+        drop(release);
+        assert_eq!(within(LOGIN_LIMIT, || Ok(1)).await, Ok(1));
     }
 }

@@ -1,9 +1,12 @@
 //! What a kubeconfig says of its contexts. Pure, but for the reading of the file.
 
-use std::path::Path;
+use std::{
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
 
 use anyhow::anyhow;
-use kube::config::{Cluster, Context, Kubeconfig};
+use kube::config::{Cluster, Context, Kubeconfig, KubeconfigError};
 
 use crate::cause::cause;
 
@@ -38,9 +41,14 @@ pub(crate) enum ContextError {
 impl Contexts {
     /// `file`, else what `KUBECONFIG` names, else `~/.kube/config`.
     pub(crate) fn read(file: Option<&Path>) -> anyhow::Result<Self> {
+        let list = std::env::var_os("KUBECONFIG").unwrap_or_default();
         let read = match file {
             Some(file) => Kubeconfig::read_from(file),
-            None => Kubeconfig::read(),
+            None => match merged(std::env::split_paths(&list)) {
+                Ok(Some(merged)) => Ok(merged),
+                Ok(None) => Kubeconfig::read(),
+                Err(error) => Err(error),
+            },
         };
         read.map(Self).map_err(|error| {
             anyhow!(
@@ -139,6 +147,35 @@ impl Contexts {
     }
 }
 
+/// The files of a list as one, without those that are missing, as kubectl does; none where the list is empty.
+/// # Errors
+/// When one of them cannot be read, or all are missing.
+fn merged(files: impl Iterator<Item = PathBuf>) -> Result<Option<Kubeconfig>, KubeconfigError> {
+    let mut merged: Option<Kubeconfig> = None;
+    let mut missing = None;
+    for file in files.filter(|file| !file.as_os_str().is_empty()) {
+        let mut next = match Kubeconfig::read_from(&file) {
+            Err(KubeconfigError::ReadConfig(error, path))
+                if error.kind() == ErrorKind::NotFound =>
+            {
+                missing = Some(KubeconfigError::ReadConfig(error, path));
+                continue;
+            }
+            read => read?,
+        };
+        // an empty one is none
+        next.current_context = next.current_context.filter(|name| !name.is_empty());
+        merged = Some(match merged {
+            Some(before) => before.merge(next)?,
+            None => next,
+        });
+    }
+    match (merged, missing) {
+        (None, Some(error)) => Err(error),
+        (merged, _) => Ok(merged),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -200,5 +237,27 @@ current-context: west
         assert_eq!(contexts.namespace("east"), "llm");
         assert_eq!(contexts.namespace("west"), "default");
         assert!(contexts.cluster("lost").is_err());
+    }
+
+    #[test]
+    fn a_missing_file_of_the_list_is_skipped_and_a_list_of_missing_ones_is_not() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).expect("written");
+            path
+        };
+        let empty = file("empty", "current-context: ''\n");
+        let two = file("two", TWO);
+        let missing = directory.path().join("missing");
+        let read = |list: &[&PathBuf]| {
+            let list = list.iter().map(|path| (*path).clone());
+            merged(list).map(|found| found.map(|one| one.current_context))
+        };
+        let found = read(&[&missing, &empty, &PathBuf::new(), &two]).expect("read");
+        assert_eq!(found, Some(Some("west".to_owned())));
+        assert_eq!(read(&[]).expect("nothing to read"), None);
+        let error = read(&[&missing]).expect_err("all are missing");
+        assert!(cause(&error).contains("/missing: No such file"), "{error}");
     }
 }

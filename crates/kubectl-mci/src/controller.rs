@@ -2,8 +2,9 @@
 //! needs to be opened.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{ResourceExt, api::ListParams};
+use serde::Deserialize;
 
 use crate::cluster::{CallError, Cluster};
 
@@ -32,6 +33,64 @@ pub(crate) enum PageError {
     Call(#[from] CallError),
 }
 
+/// `/debug/clusters`, as far as it is read here.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct View {
+    /// Whether it is the one that writes.
+    #[serde(default)]
+    pub(crate) leader: bool,
+    /// Whether removals are held since many members were lost at once.
+    #[serde(default)]
+    pub(crate) guard: bool,
+    #[serde(default)]
+    pub(crate) clusters: Vec<MemberView>,
+    #[serde(default)]
+    pub(crate) unused: Vec<UnusedView>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct MemberView {
+    pub(crate) name: String,
+    pub(crate) active: ActiveView,
+    /// `Removing` once it is to go.
+    #[serde(default)]
+    pub(crate) link: String,
+    /// The object that defines it.
+    #[serde(default)]
+    pub(crate) source: String,
+    /// Of the cluster, once that was identified.
+    #[serde(default)]
+    pub(crate) uid: Option<String>,
+    #[serde(default)]
+    pub(crate) detail: Option<String>,
+    #[serde(default)]
+    pub(crate) denied: Option<String>,
+}
+
+/// An object that should name a member and does not.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct UnusedView {
+    pub(crate) source: String,
+    pub(crate) active: ActiveView,
+    pub(crate) detail: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct ActiveView {
+    pub(crate) status: bool,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+}
+
+/// What the controller says of its members.
+pub(crate) async fn view(home: &Cluster, namespace: &str) -> Result<View, String> {
+    let page = page(home, namespace, "/debug/clusters").await;
+    let page = page.map_err(|error| error.to_string())?;
+    serde_json::from_str(&page)
+        .map_err(|error| format!("it answers in another way than this version does: {error}"))
+}
+
 /// A page of the controller's admin port; a standby knows as much as the leader.
 pub(crate) async fn page(home: &Cluster, namespace: &str, path: &str) -> Result<String, PageError> {
     let params = ListParams::default().labels(&format!("{LABEL}={CONTROLLER}"));
@@ -53,6 +112,17 @@ pub(crate) async fn page(home: &Cluster, namespace: &str, path: &str) -> Result<
 /// The Lease that the writing controller of a ClusterSet holds.
 pub(crate) fn lease_name(clusterset: &str) -> String {
     format!("isthmus-mci-{clusterset}")
+}
+
+/// Whether a controller of the ClusterSet renews its Lease.
+pub(crate) async fn is_led(
+    home: &Cluster,
+    namespace: &str,
+    clusterset: &str,
+) -> Result<bool, CallError> {
+    let lease: Option<Lease> = home.get(namespace, &lease_name(clusterset)).await?;
+    let renewed = lease.and_then(|lease| lease.spec?.renew_time);
+    Ok(renewed.is_some_and(|at| is_live(at.0, Timestamp::now())))
 }
 
 /// Whether a Lease that was renewed then has a holder.

@@ -7,6 +7,7 @@ use mci_model::explain::{Explanation, render};
 
 use crate::{
     args::{ExplainArgs, HomeArgs},
+    cluster::Cluster,
     contexts::Contexts,
     controller::{self, PageError},
     fleet::Fleet,
@@ -31,9 +32,9 @@ pub(crate) async fn explain(
     } = &fleet_args.home;
     let home_context = contexts.choose(home_context.as_deref(), "--home-context")?;
     let (namespace, name) = pool.of(namespace.as_deref(), contexts.namespace(&home_context));
-    let fleet = Fleet::of(&fleet_args, contexts).await?;
+    let home = Cluster::connect(contexts, &home_context, &home_context).await?;
     let path = format!("/debug/explain/{namespace}/{name}");
-    let problem = match controller::page(&fleet.home, home_namespace, &path).await {
+    let problem = match controller::page(&home, home_namespace, &path).await {
         Ok(page) => match serde_json::from_str::<Explanation>(&page) {
             Ok(explanation) => {
                 let format = fleet_args.output;
@@ -51,6 +52,8 @@ pub(crate) async fn explain(
     };
     let problem = plain(&problem);
     eprintln!("note: {problem}\nnote: what follows is from the conditions of the objects alone");
+    let fleet = Fleet::of(&fleet_args, contexts).await?;
+    fleet.note_unseen_secrets();
     let mut seen = status::judge(&status::gather(&fleet.looks, Some(&namespace)).await);
     seen.pools.retain(|one| one.name == name);
     if seen.pools.is_empty() && seen.clusters.iter().all(|one| one.problem.is_none()) {

@@ -1,12 +1,13 @@
 //! `kubectl mci export` and `unexport`: a pool's annotations, and the wait for what the controller makes of them.
 
+mod progress;
+
 use std::{io::Write, time::Duration};
 
 use anyhow::{anyhow, bail};
 use crd::{
-    Condition, RoutingMode,
-    annotations::{EXPORT, EXPORT_CLUSTER_SET, EXPORT_MODE, MCI_CONTROLLER},
-    conditions,
+    RoutingMode,
+    annotations::{EXPORT, EXPORT_CLUSTER_SET, EXPORT_MODE},
     inference_pool::InferencePool,
 };
 use kube::{
@@ -14,8 +15,10 @@ use kube::{
     api::{ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
+pub(crate) use self::progress::exported_condition;
+use self::progress::{Change, Progress, exported, withdrawn};
 use crate::{
     args::{ExportArgs, PoolArgs, UnexportArgs, WaitArgs},
     cluster::{Cluster, FIELD_MANAGER},
@@ -27,15 +30,6 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Number of pools named where one is not found.
 const MAX_NAMED: usize = 8;
-
-/// How far an export is.
-#[derive(Debug, PartialEq, Eq)]
-enum Progress {
-    Done(String),
-    Waiting(String),
-    /// It will not come without a change.
-    Refused(String),
-}
 
 /// A pool in a cluster.
 struct Place {
@@ -55,9 +49,11 @@ pub(crate) async fn export(
     if let Some(mode) = mode {
         annotations[EXPORT_MODE] = mode.name().into();
     }
-    place.annotate(annotations).await?;
+    let change = place.annotate(annotations).await?;
     writeln!(out, "{place}: exported to the ClusterSet")?;
-    place.wait(&wait, exported, out).await
+    place
+        .wait(&wait, out, |pool, since| exported(pool, &change, since))
+        .await
 }
 
 pub(crate) async fn unexport(
@@ -67,49 +63,13 @@ pub(crate) async fn unexport(
 ) -> anyhow::Result<()> {
     let UnexportArgs { pool, wait } = args;
     let place = Place::of(&pool, contexts).await?;
-    place
-        .annotate(json!({EXPORT: Value::Null, EXPORT_MODE: Value::Null}))
-        .await?;
+    let annotations = json!({EXPORT: Value::Null, EXPORT_MODE: Value::Null});
+    place.annotate(annotations).await?;
     writeln!(
         out,
         "{place}: not exported any more; routes of other clusters that name nothing else answer 500"
     )?;
-    place.wait(&wait, withdrawn, out).await
-}
-
-/// The condition `Exported` that our controller wrote on a pool.
-pub(crate) fn exported_condition(pool: &InferencePool) -> Option<&Condition> {
-    let parents = pool.status.as_ref()?.parents.as_ref()?;
-    let ours = parents
-        .iter()
-        .find(|parent| parent.controller_name.as_deref() == Some(MCI_CONTROLLER))?;
-    conditions::find(ours.conditions.as_ref()?, conditions::EXPORTED)
-}
-
-fn exported(pool: &InferencePool) -> Progress {
-    let Some(condition) = exported_condition(pool) else {
-        return Progress::Waiting(
-            "no controller has seen it yet: is its cluster a member, and a controller running (kubectl mci check)?"
-                .to_owned(),
-        );
-    };
-    let text = format!("{}: {}", condition.reason, condition.message);
-    match (condition.status.as_str(), condition.reason.as_str()) {
-        ("True", _) => Progress::Done(condition.message.clone()),
-        (_, "NotSupported" | "NoOtherMember") => Progress::Refused(text),
-        _ => Progress::Waiting(text),
-    }
-}
-
-/// The controller's entry goes with the last entry of the pool in an import.
-fn withdrawn(pool: &InferencePool) -> Progress {
-    match exported_condition(pool) {
-        None => Progress::Done("withdrawn".to_owned()),
-        Some(condition) => Progress::Waiting(format!(
-            "the controller has not withdrawn it yet ({})",
-            condition.reason
-        )),
-    }
+    place.wait(&wait, out, |pool, _| withdrawn(pool)).await
 }
 
 // === impl Place ===
@@ -158,7 +118,8 @@ impl Place {
         anyhow!("{self}: no such InferencePool; {known}: see -n and --context")
     }
 
-    async fn annotate(&self, annotations: Value) -> anyhow::Result<()> {
+    async fn annotate(&self, annotations: Value) -> anyhow::Result<Change> {
+        let before = self.read().await?;
         let patch = json!({"metadata": {"annotations": annotations}});
         let params = PatchParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -167,28 +128,32 @@ impl Place {
         let api = self.cluster.api::<InferencePool>(&self.namespace);
         let what = format!("annotate InferencePool {}/{}", self.namespace, self.pool);
         let patch = Patch::Merge(patch);
-        self.cluster
-            .call(&what, api.patch(&self.pool, &params, &patch))
-            .await?;
-        Ok(())
+        let call = api.patch(&self.pool, &params, &patch);
+        let after = self.cluster.call(&what, call).await?;
+        Ok(Change::of(before.as_ref(), &after))
     }
 
-    /// Waits if that was asked for; the last thing seen is in the error.
+    /// Waits if that was asked for; the last thing seen is in the error. `progress` gets the time since the change.
     async fn wait(
         &self,
         wait: &WaitArgs,
-        progress: fn(&InferencePool) -> Progress,
         out: &mut impl Write,
+        progress: impl Fn(&InferencePool, Duration) -> Progress,
     ) -> anyhow::Result<()> {
         let WaitArgs { wait, timeout } = wait;
         if !wait {
             return Ok(());
         }
-        let end = Instant::now() + timeout.0;
+        let start = Instant::now();
+        let end = start + timeout.0;
         loop {
-            let seen = match self.read().await? {
-                Some(pool) => progress(&pool),
-                None => Progress::Refused("the pool was deleted".to_owned()),
+            // a look that fails, or is not answered, is not the end
+            let look = timeout_at(end.max(Instant::now() + LOOK_EVERY), self.read());
+            let seen = match look.await {
+                Ok(Ok(Some(pool))) => progress(&pool, start.elapsed()),
+                Ok(Ok(None)) => Progress::Refused("the pool was deleted".to_owned()),
+                Ok(Err(error)) => Progress::Waiting(format!("{error:#}")),
+                Err(_) => Progress::Waiting("its API server does not answer".to_owned()),
             };
             match seen {
                 Progress::Done(text) => {
@@ -222,55 +187,5 @@ impl ModeName for RoutingMode {
             Self::EndpointMode => "EndpointMode",
             Self::ParentMode => "ParentMode",
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    use super::*;
-
-    fn mk_pool(status: &str, reason: &str, message: &str) -> InferencePool {
-        serde_json::from_value(json!({
-            "apiVersion": "inference.networking.k8s.io/v1",
-            "kind": "InferencePool",
-            "metadata": {"name": "llama", "namespace": "llm"},
-            "spec": {"selector": {"matchLabels": {}}, "targetPorts": []},
-            "status": {"parents": [
-                {"parentRef": {"name": "gw"}, "controllerName": "example.com/other", "conditions": []},
-                {"parentRef": {"name": "default"}, "controllerName": MCI_CONTROLLER, "conditions": [{
-                    "type": "Exported", "status": status, "reason": reason, "message": message,
-                    "lastTransitionTime": "2026-01-01T00:00:00Z",
-                }]},
-            ]},
-        }))
-        .expect("a pool")
-    }
-
-    #[rstest]
-    #[case("True", "Exported", true, false)]
-    #[case("False", "PartiallyExported", false, false)]
-    #[case("False", "NamespaceMissing", false, false)]
-    #[case("False", "NotSupported", false, true)]
-    #[case("False", "NoOtherMember", false, true)]
-    fn an_export_is_done_refused_or_on_its_way(
-        #[case] status: &str,
-        #[case] reason: &str,
-        #[case] done: bool,
-        #[case] refused: bool,
-    ) {
-        let progress = exported(&mk_pool(status, reason, "why"));
-        assert_eq!(matches!(progress, Progress::Done(_)), done);
-        assert_eq!(matches!(progress, Progress::Refused(_)), refused);
-    }
-
-    #[test]
-    fn a_pool_without_our_condition_was_not_seen_or_is_withdrawn() {
-        let mut pool = mk_pool("True", "Exported", "exported to 1/1");
-        assert!(matches!(withdrawn(&pool), Progress::Waiting(_)));
-        pool.status = None;
-        assert!(matches!(exported(&pool), Progress::Waiting(_)));
-        assert!(matches!(withdrawn(&pool), Progress::Done(_)));
     }
 }

@@ -1,32 +1,15 @@
 //! Which clusters are looked at: those that the user names, else home's members, by the contexts that lead to them.
 
-use std::collections::BTreeMap;
-
 use anyhow::bail;
-use crd::annotations::CLUSTER_NAME;
-use futures::future::join_all;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::{ResourceExt, api::ListParams};
-use mci_inventory::{Credentials, SECRET_KEYS, SECRET_SELECTORS};
+use mci_model::index::origin::SourceKind;
 
 use crate::{
     args::{FleetArgs, HomeArgs, NamedContext},
-    cluster::{CallError, Cluster},
+    cluster::Cluster,
     contexts::Contexts,
+    known::{Definition, Known},
+    output::plain,
 };
-
-/// Secret whose keys are members' kubeconfigs, mounted by the controller.
-pub(crate) const MEMBERS_SECRET: &str = "isthmus-members";
-
-/// A member, as home names it.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Joined {
-    pub(crate) name: String,
-    /// The object that names it.
-    pub(crate) source: String,
-    /// What the controller reaches it with; a text where that would be refused, none where it is not in a Secret.
-    pub(crate) credentials: Option<Result<Box<Credentials>, String>>,
-}
 
 /// A cluster to look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +28,9 @@ pub(crate) struct Look {
 /// Home and what it knows, and the clusters.
 pub(crate) struct Fleet {
     pub(crate) home: Cluster,
-    /// Why they cannot be read, as a text.
-    pub(crate) joined: Result<Vec<Joined>, String>,
+    pub(crate) known: Known,
+    /// One for each member.
+    pub(crate) members: Vec<Definition>,
     pub(crate) looks: Vec<Look>,
 }
 
@@ -64,15 +48,17 @@ impl Fleet {
             contexts.choose(Some(&named.context), "--contexts")?;
         }
         let home = Cluster::connect(contexts, &home_context, &home_context).await?;
-        let joined = members(&home, home_namespace, clusterset).await;
+        let known = Known::read(&home, home_namespace, clusterset).await;
         if args.contexts.is_empty()
-            && let Err(error) = &joined
+            && known.no_record.is_some()
+            && let Some(problem) = known.unseen.get(&SourceKind::Secret)
         {
-            bail!("{error}\nOr name the clusters to look at: --contexts east,west");
+            bail!("{problem}\nOr name the clusters to look at: --contexts east,west");
         }
-        let known = joined.as_deref().unwrap_or_default();
-        let targets = choose(&args.contexts, known, contexts, &home_context);
-        let looks = targets.into_iter().map(async |target| {
+        let members = known.members();
+        let mut looks = Vec::new();
+        // one after another: several may ask the user to log in
+        for target in choose(&args.contexts, &members, contexts, &home_context) {
             let cluster = match &target.context {
                 Some(context) => Cluster::connect(contexts, context, &target.name)
                     .await
@@ -82,89 +68,30 @@ impl Fleet {
                     target.name
                 )),
             };
-            Look { target, cluster }
-        });
+            looks.push(Look { target, cluster });
+        }
         Ok(Self {
-            looks: join_all(looks).await,
-            joined: joined.map_err(|error| error.to_string()),
             home,
+            known,
+            members,
+            looks,
         })
     }
-}
 
-/// The members that home's Secrets name, and those that the controller has met.
-pub(crate) async fn members(
-    home: &Cluster,
-    namespace: &str,
-    clusterset: &str,
-) -> Result<Vec<Joined>, CallError> {
-    let mut members = BTreeMap::new();
-    let record = format!("isthmus-mci-{clusterset}-members");
-    let met: Option<ConfigMap> = home.get(namespace, &record).await?;
-    for name in met.and_then(|met| met.data).into_iter().flatten() {
-        let joined = Joined {
-            name: name.0.clone(),
-            source: format!("ConfigMap {namespace}/{record}"),
-            credentials: None,
-        };
-        members.insert(name.0, joined);
-    }
-    // the later ones go before the earlier: a key of the mounted Secret has the name for as long as it is there
-    for selector in SECRET_SELECTORS.iter().rev() {
-        let params = ListParams::default().labels(selector);
-        for secret in home.list::<Secret>(Some(namespace), &params).await? {
-            let joined = of_secret(&secret);
-            members.insert(joined.name.clone(), joined);
+    /// Says on stderr that the members are those that the controller has met, where their Secrets are not seen: not
+    /// everybody who looks at pools may read these.
+    pub(crate) fn note_unseen_secrets(&self) {
+        if let Some(problem) = self.known.unseen.get(&SourceKind::Secret) {
+            let problem = plain(problem);
+            eprintln!("note: {problem}\nnote: members are those that the controller has met");
         }
     }
-    let mounted: Option<Secret> = home.get(namespace, MEMBERS_SECRET).await?;
-    for (key, bytes) in mounted.and_then(|secret| secret.data).into_iter().flatten() {
-        let name = key
-            .split_once('.')
-            .map_or(&*key, |(name, _)| name)
-            .to_owned();
-        let joined = Joined {
-            name: name.clone(),
-            source: format!("key {key} of Secret {namespace}/{MEMBERS_SECRET}"),
-            credentials: Some(read(&bytes.0)),
-        };
-        members.insert(name, joined);
-    }
-    Ok(members.into_values().collect())
-}
-
-fn of_secret(secret: &Secret) -> Joined {
-    let named = secret.annotations().get(CLUSTER_NAME);
-    let data = secret.data.as_ref();
-    let bytes = data.and_then(|data| SECRET_KEYS.iter().find_map(|key| data.get(*key)));
-    Joined {
-        name: named.cloned().unwrap_or_else(|| secret.name_any()),
-        source: format!(
-            "Secret {}/{}",
-            secret.namespace().unwrap_or_default(),
-            secret.name_any()
-        ),
-        credentials: Some(bytes.map_or_else(
-            || {
-                Err(format!(
-                    "it has none of the keys {}",
-                    SECRET_KEYS.join(", ")
-                ))
-            },
-            |bytes| read(&bytes.0),
-        )),
-    }
-}
-
-fn read(bytes: &[u8]) -> Result<Box<Credentials>, String> {
-    let credentials = Credentials::parse(bytes, false);
-    credentials.map(Box::new).map_err(|error| error.to_string())
 }
 
 /// Which clusters, by which contexts. Pure.
 fn choose(
     named: &[NamedContext],
-    joined: &[Joined],
+    members: &[Definition],
     contexts: &Contexts,
     home_context: &str,
 ) -> Vec<Target> {
@@ -173,59 +100,59 @@ fn choose(
             name: one
                 .member
                 .clone()
-                .unwrap_or_else(|| member_behind(&one.context, joined, contexts)),
+                .unwrap_or_else(|| member_behind(&one.context, members, contexts)),
             context: Some(one.context.clone()),
         });
         return targets.collect();
     }
-    if joined.is_empty() {
+    if members.is_empty() {
         return vec![Target {
             name: home_context.to_owned(),
             context: Some(home_context.to_owned()),
         }];
     }
-    let context_of = |joined: &Joined| {
-        if contexts.has(&joined.name) {
-            return Some(joined.name.clone());
+    let context_of = |member: &Definition| {
+        if contexts.has(&member.name) {
+            return Some(member.name.clone());
         }
         contexts
-            .leading_to(&server_of(joined)?)
+            .leading_to(&server_of(member)?)
             .map(ToOwned::to_owned)
     };
-    let targets = joined.iter().map(|joined| Target {
-        name: joined.name.clone(),
-        context: context_of(joined),
+    let targets = members.iter().map(|member| Target {
+        name: member.name.clone(),
+        context: context_of(member),
     });
     targets.collect()
 }
 
 /// The member that a context leads to, else the context's own name.
-fn member_behind(context: &str, joined: &[Joined], contexts: &Contexts) -> String {
+fn member_behind(context: &str, members: &[Definition], contexts: &Contexts) -> String {
     let cluster = contexts.cluster(context).ok();
     let server = cluster.and_then(|cluster| cluster.server.as_deref());
     let server = server.map(|server| server.trim_end_matches('/'));
-    let same = |one: &&Joined| {
+    let same = |one: &&Definition| {
         server_of(one).is_some_and(|found| Some(found.trim_end_matches('/')) == server)
     };
-    let found = joined
+    let found = members
         .iter()
         .find(|one| one.name == context)
-        .or_else(|| joined.iter().find(same));
+        .or_else(|| members.iter().find(same));
     found.map_or(context, |one| &one.name).to_owned()
 }
 
-fn server_of(joined: &Joined) -> Option<String> {
-    let credentials = joined.credentials.as_ref()?.as_ref().ok()?;
+/// Where the controller reaches it.
+pub(crate) fn server_of(member: &Definition) -> Option<String> {
+    let credentials = member.credentials.as_ref()?.as_ref().ok()?;
     Some(credentials.server())
 }
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::ByteString;
     use rstest::rstest;
-    use serde_json::json;
 
     use super::*;
+    use crate::known::{mk_secret, of_secret};
 
     const CONTEXTS: &str = r"
 clusters:
@@ -237,21 +164,7 @@ contexts:
 current-context: admin@west
 ";
 
-    fn mk_secret(name: &str, server: &str) -> Secret {
-        let kubeconfig = json!({
-            "clusters": [{"name": "x", "cluster": {"server": server}}],
-            "users": [{"name": "x", "user": {"token": "t"}}],
-            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
-            "current-context": "x",
-        });
-        let mut secret = Secret::default();
-        secret.metadata.name = Some(name.to_owned());
-        let bytes = ByteString(kubeconfig.to_string().into_bytes());
-        secret.data = Some([("kubeconfig".to_owned(), bytes)].into());
-        secret
-    }
-
-    fn mk_joined() -> Vec<Joined> {
+    fn mk_members() -> Vec<Definition> {
         vec![
             of_secret(&mk_secret("east", "https://10.1.255.1:6443")),
             of_secret(&mk_secret("south", "https://south.example.com:6443")),
@@ -261,7 +174,7 @@ current-context: admin@west
 
     #[test]
     fn a_member_is_reached_by_its_name_or_its_server() {
-        let targets = choose(&[], &mk_joined(), &Contexts::parse(CONTEXTS), "admin@west");
+        let targets = choose(&[], &mk_members(), &Contexts::parse(CONTEXTS), "admin@west");
         let found: Vec<_> = targets
             .iter()
             .map(|target| (target.name.as_str(), target.context.as_deref()))
@@ -282,7 +195,7 @@ current-context: admin@west
     #[case("east", "east")]
     fn a_named_context_has_the_name_of_its_member(#[case] text: &str, #[case] name: &str) {
         let named = [text.parse().expect("parses")];
-        let targets = choose(&named, &mk_joined(), &Contexts::parse(CONTEXTS), "east");
+        let targets = choose(&named, &mk_members(), &Contexts::parse(CONTEXTS), "east");
         assert_eq!(targets[0].name, name);
     }
 
@@ -291,17 +204,5 @@ current-context: admin@west
         let targets = choose(&[], &[], &Contexts::parse(CONTEXTS), "east");
         assert_eq!(targets.len(), 1);
         assert_eq!(targets[0].context.as_deref(), Some("east"));
-    }
-
-    #[test]
-    fn a_secret_that_cannot_be_used_is_a_member_all_the_same() {
-        let mut secret = mk_secret("east", "http://10.0.0.1");
-        let refused = of_secret(&secret).credentials.expect("read");
-        assert!(refused.expect_err("refused").contains("http://"));
-        secret.data = None;
-        let refused = of_secret(&secret).credentials.expect("read");
-        assert!(refused.expect_err("refused").contains("kubeconfig"));
-        secret.metadata.annotations = Some([(CLUSTER_NAME.to_owned(), "north".to_owned())].into());
-        assert_eq!(of_secret(&secret).name, "north");
     }
 }

@@ -24,7 +24,9 @@ use crate::{
     args::{HomeArgs, JoinArgs},
     cluster::{CallError, Cluster},
     contexts::Contexts,
+    known::Known,
     member::{Account, MemberRights},
+    membership::{Candidate, Place, refuse_join},
 };
 
 /// Key of the kubeconfig in the Secret.
@@ -74,12 +76,18 @@ pub(crate) async fn join(
     let HomeArgs {
         home_context,
         home_namespace,
-        ..
+        clusterset,
     } = &home;
     let home_context = contexts.choose(home_context.as_deref(), "--home-context")?;
     let member = Cluster::connect(contexts, &context, &name).await?;
     let home = Cluster::connect(contexts, &home_context, &home_context).await?;
     refuse_foreign(&home, home_namespace, &name).await?;
+    let place = Place {
+        context: &home_context,
+        namespace: home_namespace,
+        clusterset,
+    };
+    refuse_duplicate(&member, &home, &place, &access.server).await?;
     for object in &rights.objects {
         if member.is_of_helm(object).await? {
             let what = object["kind"].as_str().unwrap_or_default();
@@ -122,6 +130,28 @@ async fn refuse_foreign(home: &Cluster, namespace: &str, name: &str) -> anyhow::
         "{}: Secret {namespace}/{name} is there and is no member's: give the cluster another name, or label the Secret {MEMBER}=true",
         home.name
     )
+}
+
+/// A name that something else holds, or a cluster that is a member already.
+async fn refuse_duplicate(
+    member: &Cluster,
+    home: &Cluster,
+    place: &Place<'_>,
+    server: &str,
+) -> anyhow::Result<()> {
+    let (namespace, clusterset) = (place.namespace, place.clusterset);
+    let known = Known::read_to_change(home, namespace, clusterset, &member.name).await?;
+    let uid = member.uid().await?;
+    let candidate = Candidate {
+        name: &member.name,
+        context: &member.context,
+        uid: uid.as_deref(),
+        server: Some(server),
+    };
+    match refuse_join(&candidate, &known, place) {
+        Some(refusal) => Err(refusal.into()),
+        None => Ok(()),
+    }
 }
 
 async fn request_token(

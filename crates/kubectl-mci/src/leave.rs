@@ -1,7 +1,9 @@
 //! `kubectl mci leave`: the Secret at home first, so that the controller takes the member's imports away while it still may;
-//! then the rights in the member.
+//! the rights in the member once it has let the member go.
 
-use std::{io::Write, time::Duration};
+mod release;
+
+use std::io::Write;
 
 use anyhow::bail;
 use crd::{
@@ -9,23 +11,31 @@ use crd::{
     annotations::{MANAGED_BY, MANAGED_BY_CONTROLLER},
     inference_pool::InferencePool,
 };
-use jiff::Timestamp;
-use k8s_openapi::api::{coordination::v1::Lease, rbac::v1::RoleBinding};
+use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::{Api, api::ListParams};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
 
 use crate::{
-    args::LeaveArgs,
+    args::{HomeArgs, LeaveArgs},
     cluster::{CallError, Cluster, label},
     contexts::Contexts,
-    controller::{is_live, lease_name},
     export::exported_condition,
-    fleet::{self, MEMBERS_SECRET},
+    fleet::server_of,
+    known::Known,
     member::{Account, MemberRights},
+    membership::{Candidate, Leave, Place, plan_leave},
 };
 
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A member, and its home.
+struct Parting {
+    name: String,
+    member: Cluster,
+    home: Cluster,
+    home_args: HomeArgs,
+    rights: MemberRights,
+    /// The controller itself runs by the account.
+    keeps_account: bool,
+}
 
 pub(crate) async fn leave(
     args: LeaveArgs,
@@ -35,64 +45,138 @@ pub(crate) async fn leave(
     let LeaveArgs {
         cluster: name,
         context,
-        home,
+        home: home_args,
         timeout,
+        force,
         dry_run,
     } = args;
     let context = contexts.choose(context.as_deref().or(Some(&name)), "--context")?;
-    let home_context = contexts.choose(home.home_context.as_deref(), "--home-context")?;
+    let home_context = contexts.choose(home_args.home_context.as_deref(), "--home-context")?;
     let rights = MemberRights::read()?;
     let member = Cluster::connect(contexts, &context, &name).await?;
-    let at_home = Cluster::connect(contexts, &home_context, &home_context).await?;
-    let namespace = &home.home_namespace;
-    let secrets = secrets_of(&at_home, namespace, &home.clusterset, &name).await?;
-    let keeps_account = is_controllers_own(&member, &rights.account).await?;
+    let home = Cluster::connect(contexts, &home_context, &home_context).await?;
+    let parting = Parting {
+        keeps_account: is_controllers_own(&member, &rights.account).await?,
+        name,
+        member,
+        home,
+        home_args,
+        rights,
+    };
+    let Leave::Go {
+        secrets,
+        other_name,
+    } = parting.plan(force).await?
+    else {
+        let name = &parting.name;
+        writeln!(out, "{name} is no member, and grants a controller nothing")?;
+        let left = look(&parting.member).await?;
+        return parting.say_what_stays(left, out);
+    };
+    let namespace = &parting.home_args.home_namespace;
     let secrets: Vec<Value> = secrets.iter().map(|secret| at(namespace, secret)).collect();
     if dry_run {
-        for secret in &secrets {
-            writeln!(out, "{home_context}: {} would be deleted", label(secret))?;
-        }
-        for object in grants(&rights, keeps_account) {
-            writeln!(out, "{name}: {} would be deleted", label(object))?;
-        }
-        return Ok(());
+        return parting.announce(&secrets, other_name.as_deref(), out);
     }
     for secret in &secrets {
-        delete(&at_home, secret, out).await?;
+        delete(&parting.home, secret, out).await?;
     }
-    let leads = is_led(&at_home, namespace, &home.clusterset).await?;
-    let left = taken_away(&member, leads, timeout.0, out).await?;
-    for object in grants(&rights, keeps_account) {
-        delete(&member, object, out).await?;
+    if let Some(other) = other_name {
+        writeln!(
+            out,
+            "Left in {}: the controller's rights, since the cluster is the member {other} too",
+            parting.name
+        )?;
+        return Ok(());
     }
-    say_what_stays(&name, &rights.account, keeps_account, left, out)
+    let released = parting.await_release(timeout.0, out).await;
+    match released {
+        Ok(()) => {}
+        Err(why) if force => writeln!(out, "{why}: its rights go all the same")?,
+        Err(why) => bail!(
+            "{why}: its rights in {0} stay, for a controller may still work with them; see kubectl mci check --home-context {1}, and run this again, or with --force, which takes them away all the same",
+            parting.name,
+            parting.home.context
+        ),
+    }
+    for object in parting.grants() {
+        delete(&parting.member, object, out).await?;
+    }
+    let left = look(&parting.member).await?;
+    parting.say_what_stays(left, out)
 }
 
-/// Names of the Secrets that make it a member.
-async fn secrets_of(
-    home: &Cluster,
-    namespace: &str,
-    clusterset: &str,
-    name: &str,
-) -> anyhow::Result<Vec<String>> {
-    let members = fleet::members(home, namespace, clusterset).await?;
-    let ours = members
-        .iter()
-        .filter(|one| one.name == name && one.credentials.is_some());
-    let mut secrets = Vec::new();
-    for one in ours {
-        match one.source.strip_prefix(&format!("Secret {namespace}/")) {
-            Some(secret) => secrets.push(secret.to_owned()),
-            None => bail!(
-                "{}: {name} is a member by {}: take it out there first: kubectl --context {} -n {namespace} patch secret {MEMBERS_SECRET} --type=merge -p '{{\"data\": {{\"{}\": null}}}}'",
-                home.name,
-                one.source,
-                home.context,
-                one.source.split(' ').nth(1).unwrap_or(name),
-            ),
+// === impl Parting ===
+
+impl Parting {
+    /// What is to be done, by all that home and the cluster say; nothing is changed.
+    async fn plan(&self, force: bool) -> anyhow::Result<Leave> {
+        let HomeArgs {
+            home_namespace: namespace,
+            clusterset,
+            ..
+        } = &self.home_args;
+        let (home, name) = (&self.home, &self.name);
+        let known = Known::read_to_change(home, namespace, clusterset, name).await?;
+        let uid = self.member.uid().await?;
+        let mut definitions = known.definitions.iter();
+        let definition = definitions.find(|one| one.name == *name);
+        let server = definition.and_then(server_of);
+        let candidate = Candidate {
+            name,
+            context: &self.member.context,
+            uid: uid.as_deref(),
+            server: server.as_deref(),
+        };
+        let place = Place {
+            context: &home.context,
+            namespace,
+            clusterset,
+        };
+        let mut has_rights = false;
+        for object in self.grants() {
+            has_rights |= self.member.find(object).await?.is_some();
         }
+        Ok(plan_leave(&candidate, &known, &place, has_rights, force)?)
     }
-    Ok(secrets)
+
+    fn grants(&self) -> impl Iterator<Item = &Value> {
+        grants(&self.rights, self.keeps_account)
+    }
+
+    /// Says what would be deleted.
+    fn announce(
+        &self,
+        secrets: &[Value],
+        other_name: Option<&str>,
+        out: &mut impl Write,
+    ) -> anyhow::Result<()> {
+        let (home, name) = (&self.home.name, &self.name);
+        for secret in secrets {
+            writeln!(out, "{home}: {} would be deleted", label(secret))?;
+        }
+        if let Some(other) = other_name {
+            writeln!(
+                out,
+                "{name}: the rights would stay, since the cluster is the member {other} too"
+            )?;
+            return Ok(());
+        }
+        for object in self.grants() {
+            writeln!(out, "{name}: {} would be deleted", label(object))?;
+        }
+        Ok(())
+    }
+
+    fn say_what_stays(&self, left: Left, out: &mut impl Write) -> anyhow::Result<()> {
+        say_what_stays(
+            &self.name,
+            &self.rights.account,
+            self.keeps_account,
+            left,
+            out,
+        )
+    }
 }
 
 /// Whether the controller itself runs by this account: where home is a member.
@@ -128,33 +212,6 @@ struct Left {
     conditions: usize,
 }
 
-/// Waits until the controller has taken what is its own away, if one is there to do it; what is left.
-async fn taken_away(
-    member: &Cluster,
-    leads: bool,
-    limit: Duration,
-    out: &mut impl Write,
-) -> anyhow::Result<Left> {
-    let end = Instant::now() + limit;
-    let mut said = false;
-    loop {
-        let left = look(member).await?;
-        if left == Left::default() || !leads || Instant::now() >= end {
-            return Ok(left);
-        }
-        if !said {
-            let name = &member.name;
-            writeln!(
-                out,
-                "{name}: waiting for the controller to take away {left}"
-            )?;
-            out.flush()?;
-            said = true;
-        }
-        sleep(LOOK_EVERY).await;
-    }
-}
-
 async fn look(member: &Cluster) -> Result<Left, CallError> {
     let selector = format!("{MANAGED_BY}={MANAGED_BY_CONTROLLER}");
     let params = ListParams::default().labels(&selector);
@@ -179,13 +236,6 @@ fn if_served<T>(listed: Result<Vec<T>, CallError>) -> Result<Vec<T>, CallError> 
         Err(error) if error.is_not_found() => Ok(Vec::new()),
         other => other,
     }
-}
-
-/// Whether a controller renews the Lease: else nobody takes anything away.
-async fn is_led(home: &Cluster, namespace: &str, clusterset: &str) -> Result<bool, CallError> {
-    let lease: Option<Lease> = home.get(namespace, &lease_name(clusterset)).await?;
-    let renewed = lease.and_then(|lease| lease.spec?.renew_time);
-    Ok(renewed.is_some_and(|at| is_live(at.0, Timestamp::now())))
 }
 
 async fn delete(cluster: &Cluster, object: &Value, out: &mut impl Write) -> anyhow::Result<()> {
@@ -216,7 +266,7 @@ fn say_what_stays(
     if left != Left::default() {
         writeln!(
             out,
-            "Left in {name}: {left}, which no controller took away (is one running?)"
+            "Left in {name}: {left}, which the controller did not take away"
         )?;
     }
     if left.imports > 0 {

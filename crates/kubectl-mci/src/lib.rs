@@ -20,11 +20,14 @@ mod explain;
 mod export;
 mod fleet;
 mod join;
+mod known;
 mod leave;
 mod member;
+mod membership;
 mod output;
 mod route;
 mod run;
+mod setup;
 mod status;
 
 pub use args::Args;

@@ -25,6 +25,13 @@ pub(crate) struct Account {
     pub(crate) name: String,
 }
 
+/// Who asks, as access reviews call it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Subject {
+    pub(crate) user: String,
+    pub(crate) groups: Vec<String>,
+}
+
 /// One verb on one resource, in all namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Right {
@@ -37,6 +44,8 @@ pub(crate) struct Right {
     pub(crate) verb: String,
 }
 
+/// How the name of a ServiceAccount as a user begins.
+const USER_PREFIX: &str = "system:serviceaccount:";
 const VERSION_LABEL: &str = "app.kubernetes.io/version";
 
 // === impl MemberRights ===
@@ -94,18 +103,25 @@ impl MemberRights {
 // === impl Account ===
 
 impl Account {
-    /// As RBAC and access reviews call it.
-    pub(crate) fn user(&self) -> String {
-        format!("system:serviceaccount:{}:{}", self.namespace, self.name)
+    /// As access reviews call it, with the groups that every ServiceAccount is in.
+    pub(crate) fn subject(&self) -> Subject {
+        Subject {
+            user: format!("{USER_PREFIX}{}:{}", self.namespace, self.name),
+            groups: vec![
+                "system:serviceaccounts".to_owned(),
+                format!("system:serviceaccounts:{}", self.namespace),
+                "system:authenticated".to_owned(),
+            ],
+        }
     }
 
-    /// What every ServiceAccount is in.
-    pub(crate) fn groups(&self) -> Vec<String> {
-        vec![
-            "system:serviceaccounts".to_owned(),
-            format!("system:serviceaccounts:{}", self.namespace),
-            "system:authenticated".to_owned(),
-        ]
+    /// The account of this user; none where it is another user.
+    pub(crate) fn of_user(user: &str) -> Option<Self> {
+        let (namespace, name) = user.strip_prefix(USER_PREFIX)?.split_once(':')?;
+        Some(Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
     }
 }
 
@@ -172,7 +188,7 @@ mod tests {
             assert!(kinds.contains(&kind), "{kinds:?}");
         }
         assert_eq!(
-            rights.account.user(),
+            rights.account.subject().user,
             "system:serviceaccount:isthmus-system:isthmus-mci-controller"
         );
         assert!(rights.rights.len() > 20);

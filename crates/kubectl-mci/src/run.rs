@@ -59,9 +59,12 @@ async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         }
         _ => {}
     }
-    let contexts = Contexts::read(kubeconfig.as_deref())?;
+    let contexts = Contexts::read(kubeconfig.as_deref());
+    if let Command::Check(args) = command {
+        return check::check(args, contexts, out).await;
+    }
+    let contexts = contexts?;
     match command {
-        Command::Check(args) => return check::check(args, &contexts, out).await,
         Command::Join(args) => join::join(args, &contexts, out).await?,
         Command::Leave(args) => leave::leave(args, &contexts, out).await?,
         Command::Export(args) => export::export(args, &contexts, out).await?,
@@ -69,7 +72,7 @@ async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         Command::Status(args) => status::status(args, &contexts, out).await?,
         Command::Explain(args) => explain::explain(args, &contexts, out).await?,
         Command::Route(args) => route::route(args, &contexts, out).await?,
-        Command::Completion(_) | Command::Complete { .. } => {}
+        Command::Check(_) | Command::Completion(_) | Command::Complete { .. } => {}
     }
     Ok(ExitCode::SUCCESS)
 }

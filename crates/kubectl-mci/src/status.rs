@@ -117,8 +117,9 @@ pub(crate) async fn status(
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let StatusArgs { namespace, fleet } = args;
-    let looks = Fleet::of(&fleet, contexts).await?.looks;
-    let seen = gather(&looks, namespace.as_deref()).await;
+    let found = Fleet::of(&fleet, contexts).await?;
+    found.note_unseen_secrets();
+    let seen = gather(&found.looks, namespace.as_deref()).await;
     let status = judge(&seen);
     let paint = Paint::of_stdout();
     let text = fleet.output.render(&status, || render(&status, paint))?;

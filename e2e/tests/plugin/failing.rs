@@ -66,6 +66,55 @@ pub(crate) async fn check_and_status_name_what_is_wrong(stand: &Stand) -> Result
     Ok(())
 }
 
+/// Looks at pools and asks the controller, and sees no Secret.
+const VIEWER: &str = "
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: viewer, namespace: isthmus-system}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: viewer}
+rules:
+- {apiGroups: [inference.networking.k8s.io, inference.networking.x-k8s.io], resources: ['*'], verbs: [get, list]}
+- {apiGroups: [''], resources: [pods, configmaps], verbs: [get, list]}
+- {apiGroups: [''], resources: [pods/proxy], verbs: [get]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: viewer}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: viewer}
+subjects: [{kind: ServiceAccount, name: viewer, namespace: isthmus-system}]
+";
+
+pub(crate) async fn who_may_not_read_secrets_looks_at_pools_all_the_same(
+    stand: &Stand,
+) -> Result<()> {
+    stand.joined().await?;
+    stand.west.apply_yaml(VIEWER).await?;
+    let kubeconfig = stand
+        .west
+        .service_account_kubeconfig(isthmus::NAMESPACE, "viewer")
+        .await?;
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), kubeconfig)?;
+    let mci = async |line: &str| {
+        let line = format!("{line} --kubeconfig {}", file.path().display());
+        stand.mci(&line).await
+    };
+    let explained = mci("explain llm/llama").await?;
+    let asked = explained.code == Some(0) && explained.out.contains("AsPlanned");
+    ensure!(asked && explained.err.is_empty(), "{explained:#?}");
+    let status = mci("status").await?;
+    let seen = status.code == Some(0) && status.out.contains("imports 1/1");
+    let noted = "members are those that the controller has met";
+    ensure!(seen && status.err.contains(noted), "{status:#?}");
+    // of the same, check says that it has not seen all
+    let checked = mci("check").await?;
+    ensure!(checked.code == Some(2), "{checked:#?}");
+    Ok(())
+}
+
 async fn all_is_well(stand: &Stand) -> Result<()> {
     eventually("check finds nothing wrong", SOON, async || {
         let ended = stand

@@ -14,7 +14,7 @@ use testbed::{Cluster, Inside, Manifests, Testbed, isthmus};
 use tokio::{process::Command, sync::OnceCell, time::timeout};
 
 /// The waits of the commands themselves are shorter.
-const LIMIT: Duration = Duration::from_mins(2);
+pub(crate) const LIMIT: Duration = Duration::from_mins(2);
 
 /// The clusters.
 pub(crate) struct Stand {

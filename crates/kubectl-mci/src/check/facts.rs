@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use serde::Deserialize;
 
-use crate::{member::Right, status::Seen};
+use crate::{
+    controller::View,
+    member::{Right, Subject},
+    status::Seen,
+};
 
 /// What was asked for and came, or why it did not.
 pub(crate) type Read<T> = Result<T, String>;
@@ -29,8 +32,10 @@ pub(crate) struct HomeFacts {
     pub(crate) controller: Read<Option<Workload>>,
     /// When the leader renewed its Lease last; none: there is no Lease.
     pub(crate) renewed: Read<Option<Timestamp>>,
-    pub(crate) members: Read<Vec<MemberFacts>>,
-    /// What the controller says of its members; none: it was not asked, since none runs.
+    pub(crate) members: Vec<MemberFacts>,
+    /// Why members of some source may be missing.
+    pub(crate) unseen: Vec<String>,
+    /// What the controller says of its members; none: it was not asked, since no pod of it is ready here.
     pub(crate) view: Option<Read<View>>,
 }
 
@@ -48,8 +53,18 @@ pub(crate) struct Workload {
 pub(crate) struct MemberFacts {
     pub(crate) name: String,
     pub(crate) source: String,
-    /// None: its credentials are not in a Secret.
-    pub(crate) credentials: Option<Read<TokenFacts>>,
+    pub(crate) credentials: CredentialFacts,
+}
+
+/// How the controller comes into a member.
+#[derive(Clone, Debug)]
+pub(crate) enum CredentialFacts {
+    /// It is the home cluster, which the controller reaches without.
+    OfHome,
+    /// In a Secret.
+    InSecret(Read<TokenFacts>),
+    /// Elsewhere: they were not looked at.
+    Elsewhere,
 }
 
 /// What the controller would use.
@@ -60,6 +75,8 @@ pub(crate) struct TokenFacts {
     pub(crate) life: Option<Life>,
     /// The uid of the cluster that it leads to.
     pub(crate) tried: Tried,
+    /// Whose it is; none: that is not known.
+    pub(crate) subject: Option<Subject>,
 }
 
 /// From when to when a token is good.
@@ -79,43 +96,6 @@ pub(crate) enum Tried {
     Unreached(String),
 }
 
-/// `/debug/clusters`, as far as it is read here.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct View {
-    #[serde(default)]
-    pub(crate) guard: bool,
-    #[serde(default)]
-    pub(crate) clusters: Vec<MemberView>,
-    #[serde(default)]
-    pub(crate) unused: Vec<UnusedView>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct MemberView {
-    pub(crate) name: String,
-    pub(crate) active: ActiveView,
-    #[serde(default)]
-    pub(crate) detail: Option<String>,
-    #[serde(default)]
-    pub(crate) denied: Option<String>,
-}
-
-/// An object that should name a member and does not.
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct UnusedView {
-    pub(crate) source: String,
-    pub(crate) active: ActiveView,
-    pub(crate) detail: String,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct ActiveView {
-    pub(crate) status: bool,
-    pub(crate) reason: String,
-    pub(crate) message: String,
-}
-
 /// A cluster that is, or is to be, a member.
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterFacts {
@@ -132,14 +112,21 @@ pub(crate) struct Inside {
     pub(crate) version: Read<Version>,
     /// By name.
     pub(crate) definitions: Read<BTreeMap<String, Definition>>,
-    /// Rights that the controller's account lacks there.
-    pub(crate) denied: Read<Vec<Right>>,
+    /// Rights that the controller lacks there; none: it is not known by which account it comes, or the cluster is no member.
+    pub(crate) denied: Option<Read<Denied>>,
     /// None: there is no GatewayClass of ours.
     pub(crate) gateway_class: Read<Option<ClassFacts>>,
     /// None: there is no Deployment of it.
     pub(crate) gateway: Read<Option<Workload>>,
     /// Services of exported pools' endpoint pickers, by namespace and name of the pool.
     pub(crate) pickers: BTreeMap<(String, String), Read<Picker>>,
+}
+
+/// Rights that an account lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Denied {
+    pub(crate) subject: Subject,
+    pub(crate) rights: Vec<Right>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

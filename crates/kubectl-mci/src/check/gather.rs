@@ -6,66 +6,87 @@ use std::collections::BTreeMap;
 
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
-use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease, core::v1::Namespace};
-use kube::{Client, ResourceExt};
+use k8s_openapi::api::{
+    apps::v1::Deployment, authentication::v1::SelfSubjectReview, coordination::v1::Lease,
+};
+use kube::{Api, Client, api::PostParams};
+use mci_inventory::Credentials;
+use mci_model::index::origin::SourceKind;
 use secrecy::ExposeSecret;
 
 use super::{
-    facts::{ClusterFacts, Facts, HomeFacts, MemberFacts, Read, TokenFacts, Tried, View, Workload},
-    tokens,
+    facts::{
+        ClusterFacts, CredentialFacts, Facts, HomeFacts, MemberFacts, Read, TokenFacts, Tried,
+        Workload,
+    },
+    mode, tokens,
 };
 use crate::{
     args::HomeArgs,
-    cluster::{CallError, Cluster},
+    cluster::Cluster,
     controller,
-    fleet::{Fleet, Joined, Look},
-    member::MemberRights,
+    fleet::Fleet,
+    known::{Definition, Known, Source},
+    member::{Account, MemberRights, Subject},
+    setup::Files,
     status,
 };
 
 /// Clusters and members looked at side by side.
 const AT_ONCE: usize = 8;
-/// The namespace whose uid is the cluster's.
-const IDENTITY: &str = "kube-system";
 
 pub(super) async fn gather(fleet: &Fleet, args: &HomeArgs) -> anyhow::Result<Facts> {
     let rights = MemberRights::read()?;
     let (home, seen) = futures::join!(home(fleet, args), status::gather(&fleet.looks, None));
-    let pools = seen.iter().map(|one| {
-        let pools = one
-            .facts
-            .as_ref()
-            .ok()
-            .and_then(|facts| facts.pools.as_ref());
-        pools.map(Vec::as_slice).unwrap_or_default()
-    });
-    let joined = fleet.joined.as_deref().unwrap_or_default();
-    let clusters = fleet.looks.iter().zip(pools).map(|(look, pools)| {
-        let is_member = joined.iter().any(|one| one.name == look.target.name);
-        let asked = is_member.then_some(&rights);
-        async move {
-            ClusterFacts {
-                name: look.target.name.clone(),
-                context: look.target.context.clone(),
-                inside: inside_of(look, asked, pools).await,
+    let default_mode = fleet.known.setup.as_ref().map(|setup| setup.default_mode);
+    let clusters = fleet.looks.iter().map(async |look| {
+        let name = &look.target.name;
+        let subject = subject_of(name, fleet, &home, &rights);
+        let pools = mode::asked_by_picker(name, &seen, default_mode);
+        let inside = match &look.cluster {
+            Ok(cluster) => {
+                let read = inside::read(cluster, &rights, subject, &pools);
+                let read = Box::pin(async { Ok(read.await) });
+                cluster.in_time(read).await
             }
+            Err(problem) => Err(problem.clone()),
+        };
+        ClusterFacts {
+            name: name.clone(),
+            context: look.target.context.clone(),
+            inside,
         }
     });
+    let clusters = stream::iter(clusters).buffered(AT_ONCE).collect().await;
     Ok(Facts {
         now: Timestamp::now(),
         home,
-        clusters: stream::iter(clusters).buffered(AT_ONCE).collect().await,
+        clusters,
         seen,
     })
 }
 
-async fn inside_of(
-    look: &Look,
-    rights: Option<&MemberRights>,
-    pools: &[crd::inference_pool::InferencePool],
-) -> Read<super::facts::Inside> {
-    let cluster = look.cluster.as_ref().map_err(Clone::clone)?;
-    Ok(inside::read(cluster, rights, pools).await)
+/// Who the controller is in a member; none: it is no member, or that is not known.
+fn subject_of(
+    name: &str,
+    fleet: &Fleet,
+    home: &HomeFacts,
+    rights: &MemberRights,
+) -> Option<Subject> {
+    let member = home.members.iter().find(|member| member.name == name)?;
+    match &member.credentials {
+        CredentialFacts::OfHome => {
+            let setup = fleet.known.setup.as_ref();
+            let account = setup.and_then(|setup| setup.account.clone());
+            let account = Account {
+                namespace: home.namespace.clone(),
+                name: account.unwrap_or_else(|| rights.account.name.clone()),
+            };
+            Some(account.subject())
+        }
+        CredentialFacts::InSecret(Ok(token)) => token.subject.clone(),
+        CredentialFacts::InSecret(Err(_)) | CredentialFacts::Elsewhere => None,
+    }
 }
 
 async fn home(fleet: &Fleet, args: &HomeArgs) -> HomeFacts {
@@ -79,11 +100,11 @@ async fn home(fleet: &Fleet, args: &HomeArgs) -> HomeFacts {
     let (controller, lease, members) = futures::join!(
         workload(home, namespace, controller::CONTROLLER),
         home.get::<Lease>(namespace, &lease),
-        members(&fleet.joined),
+        members(&fleet.members),
     );
     let runs = matches!(&controller, Ok(Some(workload)) if workload.available > 0);
     let view = if runs {
-        Some(view(home, namespace).await)
+        Some(controller::view(home, namespace).await)
     } else {
         None
     };
@@ -98,6 +119,7 @@ async fn home(fleet: &Fleet, args: &HomeArgs) -> HomeFacts {
         controller,
         renewed: renewed.map_err(|error| error.to_string()),
         members,
+        unseen: unseen(&fleet.known),
         view,
     }
 }
@@ -130,42 +152,63 @@ fn tag(image: &str) -> &str {
     last.split_once(':').map_or("", |(_, tag)| tag)
 }
 
-async fn view(home: &Cluster, namespace: &str) -> Read<View> {
-    let page = controller::page(home, namespace, "/debug/clusters").await;
-    let page = page.map_err(|error| error.to_string())?;
-    serde_json::from_str(&page)
-        .map_err(|error| format!("it answers in another way than this version does: {error}"))
+/// Sources that the controller has, by what is seen of it, and that could not be read.
+fn unseen(known: &Known) -> Vec<String> {
+    let setup = known.setup.as_ref();
+    let mounted = setup.is_some_and(|setup| matches!(setup.files, Files::Secret(_)));
+    let sources = [
+        (SourceKind::File, mounted),
+        (SourceKind::Secret, true),
+        (SourceKind::ClusterProfile, setup.is_some()),
+    ];
+    let used = sources.iter().filter(|(_, used)| *used);
+    used.filter_map(|(kind, _)| known.unseen.get(kind).cloned())
+        .collect()
 }
 
-async fn members(joined: &Result<Vec<Joined>, String>) -> Read<Vec<MemberFacts>> {
-    let joined = joined.as_ref().map_err(Clone::clone)?;
-    let facts = joined.iter().map(async |one| MemberFacts {
+async fn members(members: &[Definition]) -> Vec<MemberFacts> {
+    let facts = members.iter().map(async |one| MemberFacts {
         name: one.name.clone(),
-        source: one.source.clone(),
-        credentials: match &one.credentials {
-            None => None,
-            Some(Err(problem)) => Some(Err(problem.clone())),
-            Some(Ok(credentials)) => {
-                let config = credentials.config();
-                let token = config.auth_info.token.as_ref();
-                Some(Ok(TokenFacts {
-                    server: credentials.server(),
-                    life: token.and_then(|token| tokens::life(token.expose_secret())),
-                    tried: attempt(config, &one.name).await,
-                }))
+        source: one.source.to_string(),
+        credentials: match (&one.source, &one.credentials) {
+            (Source::Home, _) => CredentialFacts::OfHome,
+            (_, None) => CredentialFacts::Elsewhere,
+            (_, Some(Err(problem))) => CredentialFacts::InSecret(Err(problem.clone())),
+            (_, Some(Ok(credentials))) => {
+                CredentialFacts::InSecret(Ok(token_facts(credentials, &one.name).await))
             }
         },
     });
-    Ok(stream::iter(facts).buffered(AT_ONCE).collect().await)
+    stream::iter(facts).buffered(AT_ONCE).collect().await
 }
 
-/// One call with the controller's own credentials.
-async fn attempt(config: &kube::Config, name: &str) -> Tried {
+async fn token_facts(credentials: &Credentials, name: &str) -> TokenFacts {
+    let config = credentials.config();
+    let token = config.auth_info.token.as_ref();
+    let token = token.map_or("", |token| token.expose_secret());
+    let (tried, answered) = attempt(config, name).await;
+    TokenFacts {
+        server: credentials.server(),
+        life: tokens::life(token),
+        tried,
+        subject: match tokens::account(token) {
+            Some(account) => Some(account.subject()),
+            None => match answered {
+                Some(member) => subject(&member).await,
+                None => None,
+            },
+        },
+    }
+}
+
+/// One call with the controller's own credentials; the member, if it took them.
+async fn attempt(config: &kube::Config, name: &str) -> (Tried, Option<Cluster>) {
     let Ok(client) = Client::try_from(Cluster::bounded(config.clone())) else {
-        return Tried::Refused("certificates or keys do not decode".to_owned());
+        let problem = "certificates or keys do not decode".to_owned();
+        return (Tried::Refused(problem), None);
     };
     let member = Cluster::behind(client, name, name);
-    match uid(&member).await {
+    let tried = match member.uid().await {
         Ok(uid) => Tried::Works(uid),
         Err(error) if error.is_unauthorized() => {
             Tried::Refused("it is none of its own, or its account is gone".to_owned())
@@ -173,13 +216,23 @@ async fn attempt(config: &kube::Config, name: &str) -> Tried {
         // it knows who asks, and rights are looked at elsewhere
         Err(error) if error.is_refused() => Tried::Works(None),
         Err(error) => Tried::Unreached(error.problem()),
-    }
+    };
+    let works = matches!(tried, Tried::Works(_));
+    (tried, works.then_some(member))
 }
 
-/// The cluster's identity.
-pub(super) async fn uid(cluster: &Cluster) -> Result<Option<String>, CallError> {
-    let namespace: Option<Namespace> = cluster.get_global(IDENTITY).await?;
-    Ok(namespace.and_then(|namespace| namespace.uid()))
+/// Who the API server takes the bearer of the credentials for.
+async fn subject(member: &Cluster) -> Option<Subject> {
+    let api: Api<SelfSubjectReview> = Api::all(member.client());
+    let params = PostParams::default();
+    let review = SelfSubjectReview::default();
+    let call = api.create(&params, &review);
+    let answer = member.call("ask who the controller is", call).await.ok()?;
+    let user = answer.status?.user_info?;
+    Some(Subject {
+        user: user.username?,
+        groups: user.groups.unwrap_or_default(),
+    })
 }
 
 /// Pools by namespace and name.

@@ -5,13 +5,17 @@ use serde_json::json;
 
 use super::{
     facts::{
-        ActiveView, ClassFacts, ClusterFacts, Definition, Facts, HomeFacts, Inside, Life,
-        MemberFacts, MemberView, Picker, ServiceKind, TokenFacts, Tried, Version, View, Workload,
+        ClassFacts, ClusterFacts, CredentialFacts, Definition, Denied, Facts, HomeFacts, Inside,
+        Life, MemberFacts, Picker, ServiceKind, TokenFacts, Tried, Version, Workload,
     },
     judge::{definition_names, judge},
     *,
 };
-use crate::{member::MemberRights, status};
+use crate::{
+    controller::{ActiveView, MemberView, View},
+    member::{MemberRights, Right, Subject},
+    status,
+};
 
 fn now() -> Timestamp {
     Timestamp::from_second(1_800_000_000).expect("a time")
@@ -26,13 +30,14 @@ fn mk_facts() -> Facts {
     let member = |name: &str| MemberFacts {
         name: name.to_owned(),
         source: format!("Secret isthmus-system/{name}"),
-        credentials: Some(Ok(TokenFacts {
+        credentials: CredentialFacts::InSecret(Ok(TokenFacts {
             server: format!("https://{name}"),
             life: Some(Life {
                 from: now() - hours(24),
                 until: now() + hours(8760),
             }),
             tried: Tried::Works(Some(format!("uid-{name}"))),
+            subject: None,
         })),
     };
     let said = |name: &str| MemberView {
@@ -42,8 +47,7 @@ fn mk_facts() -> Facts {
             reason: "Active".to_owned(),
             message: "in contact".to_owned(),
         },
-        detail: None,
-        denied: None,
+        ..MemberView::default()
     };
     Facts {
         now: now(),
@@ -53,11 +57,11 @@ fn mk_facts() -> Facts {
             clusterset: "default".to_owned(),
             controller: Ok(Some(mk_workload())),
             renewed: Ok(Some(now() - SignedDuration::from_secs(3))),
-            members: Ok(vec![member("east"), member("west")]),
+            members: vec![member("east"), member("west")],
+            unseen: Vec::new(),
             view: Some(Ok(View {
-                guard: false,
                 clusters: vec![said("east"), said("west")],
-                unused: Vec::new(),
+                ..View::default()
             })),
         },
         clusters: vec![mk_cluster("east"), mk_cluster("west")],
@@ -104,11 +108,25 @@ fn mk_cluster(name: &str) -> ClusterFacts {
             definitions: Ok(definition_names()
                 .map(|name| (name.to_owned(), definition.clone()))
                 .collect()),
-            denied: Ok(Vec::new()),
+            denied: Some(Ok(mk_denied("isthmus-mci-controller", 0))),
             gateway_class: Ok(None),
             gateway: Ok(None),
             pickers: pickers.into_iter().collect::<BTreeMap<_, _>>(),
         }),
+    }
+}
+
+/// So many rights are missing.
+fn mk_denied(account: &str, count: usize) -> Denied {
+    let rights = MemberRights::read().expect("the manifest").rights;
+    let rights: Vec<Right> = rights.into_iter().take(count).collect();
+    let user = format!("system:serviceaccount:isthmus-system:{account}");
+    Denied {
+        subject: Subject {
+            user,
+            groups: Vec::new(),
+        },
+        rights,
     }
 }
 
@@ -154,9 +172,10 @@ impl Facts {
     }
 
     fn token(&mut self, index: usize) -> &mut TokenFacts {
-        let members = self.home.members.as_mut().expect("read");
-        let credentials = members[index].credentials.as_mut().expect("a Secret");
-        credentials.as_mut().expect("used")
+        let CredentialFacts::InSecret(Ok(token)) = &mut self.home.members[index].credentials else {
+            panic!("no token");
+        };
+        token
     }
 
     fn picker(&mut self) -> &mut Picker {
@@ -242,7 +261,7 @@ fn what_is_wrong_with_the_controller_is_one_line() {
         ),
         (
             |f| f.home.view = Some(Err("forbidden".to_owned())),
-            Level::Warning,
+            Level::Unknown,
             "cannot be asked: forbidden",
         ),
         (
@@ -296,11 +315,21 @@ fn what_is_wrong_with_credentials_is_one_line() {
         ),
         (
             |f| {
-                f.home.members.as_mut().expect("read")[0].credentials =
-                    Some(Err("exec is refused".to_owned()));
+                f.home.members[0].credentials =
+                    CredentialFacts::InSecret(Err("exec is refused".to_owned()));
             },
             Level::Bad,
             "east: the controller refuses Secret isthmus-system/east: exec is refused",
+        ),
+        (
+            |f| f.home.members[0].credentials = CredentialFacts::Elsewhere,
+            Level::Warning,
+            "its credentials are not in a Secret, and were not checked",
+        ),
+        (
+            |f| f.home.unseen.push("west: cannot list secrets".to_owned()),
+            Level::Unknown,
+            "cannot list secrets",
         ),
     ]);
 }
@@ -385,19 +414,17 @@ fn what_is_wrong_with_a_cluster_is_one_line() {
 fn what_is_wrong_with_rights_or_a_gateway_is_one_line() {
     each_is_one_line(&[
         (
-            |f| {
-                f.inside(0).denied = Ok(MemberRights::read()
-                    .expect("the manifest")
-                    .rights
-                    .into_iter()
-                    .take(6)
-                    .collect());
-            },
+            |f| f.inside(0).denied = Some(Ok(mk_denied("isthmus-mci-controller", 6))),
             Level::Bad,
             "the controller may not: get inferencepools.inference.networking.k8s.io",
         ),
         (
-            |f| f.inside(0).denied = Err("east: cannot review".to_owned()),
+            |f| f.inside(0).denied = None,
+            Level::Warning,
+            "it is not known by which account the controller comes",
+        ),
+        (
+            |f| f.inside(0).denied = Some(Err("east: cannot review".to_owned())),
             Level::Unknown,
             "cannot review",
         ),
@@ -493,11 +520,49 @@ fn a_namespace_that_one_of_several_lacks_is_told_and_is_no_fault() {
 }
 
 #[test]
-fn a_controller_outside_of_the_cluster_is_one_that_leads() {
+fn a_controller_outside_of_the_cluster_leads_and_cannot_be_asked() {
     let mut facts = mk_facts();
     facts.home.controller = Ok(None);
     facts.home.view = None;
+    let wrong = wrong(&facts);
+    assert_eq!(wrong.len(), 1, "{wrong:?}");
+    assert_eq!(wrong[0].0, Level::Unknown, "{wrong:?}");
+}
+
+#[test]
+fn a_cluster_is_no_member_where_all_members_were_seen() {
+    for (seen, level) in [(true, Level::Bad), (false, Level::Unknown)] {
+        let mut facts = mk_facts();
+        facts.home.members.remove(1);
+        if !seen {
+            facts.home.unseen.push("cannot list secrets".to_owned());
+        }
+        let (found, text) = wrong(&facts).pop().expect("a line");
+        assert_eq!(found, level, "{text}");
+    }
+}
+
+#[test]
+fn home_itself_is_a_member_without_credentials() {
+    let mut facts = mk_facts();
+    facts.home.members[1].credentials = CredentialFacts::OfHome;
     assert_eq!(wrong(&facts), []);
+}
+
+#[test]
+fn rights_are_granted_to_the_account_by_which_the_controller_comes() {
+    for (account, words) in [
+        ("isthmus-mci-controller", "kubectl mci join east"),
+        ("robot", "grant system:serviceaccount:isthmus-system:robot"),
+    ] {
+        let mut facts = mk_facts();
+        facts.inside(0).denied = Some(Ok(mk_denied(account, 1)));
+        let groups = judge(&facts).groups.into_iter();
+        let mut lines = groups.flat_map(|group| group.lines);
+        let line = lines.find(|line| line.level == Level::Bad).expect("a line");
+        let next = line.next.expect("what to do");
+        assert!(next.contains(words), "{next}");
+    }
 }
 
 #[test]
@@ -506,7 +571,7 @@ fn before_anything_is_installed_each_line_says_what_to_do() {
     facts.home.controller = Ok(None);
     facts.home.renewed = Ok(None);
     facts.home.view = None;
-    facts.home.members = Ok(Vec::new());
+    facts.home.members = Vec::new();
     facts.seen.clear();
     for index in 0..2 {
         facts.inside(index).definitions = Ok(BTreeMap::new());

@@ -20,9 +20,7 @@ const AT_ONCE: usize = 16;
 pub(crate) async fn gather(looks: &[Look], namespace: Option<&str>) -> Vec<Seen> {
     let seen = looks.iter().map(async |look| {
         let facts = match &look.cluster {
-            Ok(cluster) => read(cluster, namespace)
-                .await
-                .map_err(|error| error.to_string()),
+            Ok(cluster) => cluster.in_time(Box::pin(read(cluster, namespace))).await,
             Err(problem) => Err(problem.clone()),
         };
         Seen {

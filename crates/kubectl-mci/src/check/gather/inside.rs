@@ -21,14 +21,13 @@ use kube::{
     Api, ResourceExt,
     api::{ListParams, PostParams},
 };
-use mci_model::export::{Export, parse_export};
 
-use super::{Pickers, uid, workload};
+use super::{Pickers, workload};
 use crate::{
-    check::facts::{ClassFacts, Definition, Inside, Picker, Read, ServiceKind, Version},
+    check::facts::{ClassFacts, Definition, Denied, Inside, Picker, Read, ServiceKind, Version},
     check::judge::definition_names,
     cluster::{CallError, Cluster},
-    member::{Account, MemberRights, Right},
+    member::{MemberRights, Right, Subject},
 };
 
 /// Reviews side by side: some forty of them.
@@ -36,18 +35,19 @@ const REVIEWS_AT_ONCE: usize = 8;
 /// Where the gateway runs, and its Deployment.
 const GATEWAY: (&str, &str) = ("isthmus-system", "isthmus-gateway");
 
-/// `rights` are those that the controller should have; none: it is no member.
+/// `rights` are those that `subject` should have, and `pools` those that other clusters ask the endpoint picker of.
 pub(super) async fn read(
     cluster: &Cluster,
-    rights: Option<&MemberRights>,
-    pools: &[InferencePool],
+    rights: &MemberRights,
+    subject: Option<Subject>,
+    pools: &[&InferencePool],
 ) -> Inside {
     let text = |error: CallError| error.to_string();
     let (uid, version, definitions, denied, gateway_class, gateway, pickers) = futures::join!(
-        uid(cluster),
+        cluster.uid(),
         version(cluster),
         definitions(cluster),
-        denied(cluster, rights),
+        denied(cluster, rights, subject),
         gateway_class(cluster),
         workload(cluster, GATEWAY.0, GATEWAY.1),
         pickers(cluster, pools),
@@ -56,7 +56,7 @@ pub(super) async fn read(
         uid: uid.ok().flatten(),
         version: version.map_err(text),
         definitions: definitions.map_err(text),
-        denied: denied.map_err(text),
+        denied: denied.map(|denied| denied.map_err(text)),
         gateway_class: gateway_class.map_err(text),
         gateway,
         pickers,
@@ -115,21 +115,26 @@ fn definition(crd: &CustomResourceDefinition) -> Definition {
     }
 }
 
-/// What the controller's account may not do there, one by one.
-async fn denied(cluster: &Cluster, rights: Option<&MemberRights>) -> Result<Vec<Right>, CallError> {
-    let Some(rights) = rights else {
-        return Ok(Vec::new());
-    };
+/// What the controller may not do there, one by one; none where it is not known who it is.
+async fn denied(
+    cluster: &Cluster,
+    rights: &MemberRights,
+    subject: Option<Subject>,
+) -> Option<Result<Denied, CallError>> {
+    let subject = subject?;
     let reviews = rights.rights.iter().map(async |right| {
-        let allowed = may(cluster, &rights.account, right).await?;
+        let allowed = may(cluster, &subject, right).await?;
         Ok((!allowed).then(|| right.clone()))
     });
     let reviews = stream::iter(reviews).buffered(REVIEWS_AT_ONCE);
-    let denied: Vec<Option<Right>> = reviews.try_collect().await?;
-    Ok(denied.into_iter().flatten().collect())
+    let denied: Result<Vec<Option<Right>>, CallError> = reviews.try_collect().await;
+    Some(denied.map(|denied| Denied {
+        rights: denied.into_iter().flatten().collect(),
+        subject,
+    }))
 }
 
-async fn may(cluster: &Cluster, account: &Account, right: &Right) -> Result<bool, CallError> {
+async fn may(cluster: &Cluster, subject: &Subject, right: &Right) -> Result<bool, CallError> {
     let Right {
         group,
         resource,
@@ -140,8 +145,8 @@ async fn may(cluster: &Cluster, account: &Account, right: &Right) -> Result<bool
     let some = |text: &String| (!text.is_empty()).then(|| text.clone());
     let review = SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
-            user: Some(account.user()),
-            groups: Some(account.groups()),
+            user: Some(subject.user.clone()),
+            groups: Some(subject.groups.clone()),
             resource_attributes: Some(ResourceAttributes {
                 group: some(group),
                 resource: Some(resource.clone()),
@@ -188,13 +193,9 @@ async fn gateway_class(cluster: &Cluster) -> Result<Option<ClassFacts>, CallErro
     }))
 }
 
-/// The Services of those pools that others are to ask.
-async fn pickers(cluster: &Cluster, pools: &[InferencePool]) -> Pickers<Read<Picker>> {
-    let asked = pools.iter().filter(|pool| {
-        let export = parse_export(pool.annotations());
-        matches!(export, Export::Requested(request) if request.mode != Some(crd::RoutingMode::ParentMode))
-    });
-    let found = asked.map(async |pool| {
+/// Their Services.
+async fn pickers(cluster: &Cluster, pools: &[&InferencePool]) -> Pickers<Read<Picker>> {
+    let found = pools.iter().map(async |pool| {
         let key = (pool.namespace().unwrap_or_default(), pool.name_any());
         let picker = picker(cluster, pool).await;
         (key, picker.map_err(|error| error.to_string()))

@@ -8,10 +8,10 @@ use super::workload;
 use crate::{
     check::{
         Group, Line,
-        facts::{ClusterFacts, Definition, Facts, Inside, Version},
+        facts::{ClusterFacts, Definition, Denied, Facts, Inside, Version},
     },
     join::IMPORT_CRD,
-    member::Right,
+    member::{MemberRights, Right},
 };
 
 /// CRD of what is exported.
@@ -41,8 +41,9 @@ pub(super) fn group(facts: &Facts, cluster: &ClusterFacts) -> Group {
     let lines = match inside {
         Err(problem) => vec![Line::unknown(problem)],
         Ok(inside) => {
-            let members = facts.home.members.as_deref().unwrap_or_default();
+            let members = &facts.home.members;
             let is_member = members.iter().any(|member| member.name == *name);
+            let is_member = (is_member || facts.home.unseen.is_empty()).then_some(is_member);
             let context = context.as_deref().unwrap_or_default();
             judge(inside, name, context, is_member)
         }
@@ -50,20 +51,21 @@ pub(super) fn group(facts: &Facts, cluster: &ClusterFacts) -> Group {
     Group { title, lines }
 }
 
-fn judge(inside: &Inside, name: &str, context: &str, is_member: bool) -> Vec<Line> {
+/// `is_member`: none where not all members could be seen.
+fn judge(inside: &Inside, name: &str, context: &str, is_member: Option<bool>) -> Vec<Line> {
     let mut lines = vec![version(inside)];
     match &inside.definitions {
         Err(problem) => lines.push(Line::unknown(problem)),
         Ok(definitions) => lines.extend(definitions_of(definitions)),
     }
-    if is_member {
-        lines.push(rights(inside, name));
-    } else {
-        lines.push(Line::bad(
+    lines.push(match is_member {
+        Some(true) => rights(inside, name),
+        Some(false) => Line::bad(
             format!("{name} is no member"),
             format!("kubectl mci join {name} --context {context}"),
-        ));
-    }
+        ),
+        None => Line::unknown(&format!("it was not seen whether {name} is a member")),
+    });
     lines.extend(gateway(inside, context));
     lines
 }
@@ -135,9 +137,15 @@ fn release(definition: &Definition) -> String {
 }
 
 fn rights(inside: &Inside, name: &str) -> Line {
-    let denied = match &inside.denied {
-        Err(problem) => return Line::unknown(problem),
-        Ok(denied) => denied,
+    let (subject, denied) = match &inside.denied {
+        None => {
+            return Line::warning(
+                "it is not known by which account the controller comes: its rights were not checked",
+                "see what the controller says of it: it names what it lacks",
+            );
+        }
+        Some(Err(problem)) => return Line::unknown(problem),
+        Some(Ok(Denied { subject, rights })) => (subject, rights),
     };
     if denied.is_empty() {
         return Line::good("the controller has all rights of config/rbac/member.yaml");
@@ -147,9 +155,18 @@ fn rights(inside: &Inside, name: &str) -> Line {
     if denied.len() > MAX_NAMED {
         named.push(format!("{} more", denied.len() - MAX_NAMED));
     }
+    let rights = MemberRights::read();
+    let is_ours = rights.is_ok_and(|rights| rights.account.subject().user == subject.user);
     Line::bad(
         format!("the controller may not: {}", named.join(", ")),
-        format!("apply the rights again: kubectl mci join {name}"),
+        if is_ours {
+            format!("apply the rights again: kubectl mci join {name}")
+        } else {
+            format!(
+                "grant {} the rights of config/rbac/member.yaml",
+                subject.user
+            )
+        },
     )
 }
 

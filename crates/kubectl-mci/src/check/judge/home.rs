@@ -5,9 +5,9 @@ use jiff::{SignedDuration, Timestamp};
 use super::workload;
 use crate::check::{
     Group, Level, Line,
-    facts::{Facts, HomeFacts, Life, MemberFacts, TokenFacts, Tried, View},
+    facts::{CredentialFacts, Facts, HomeFacts, Life, MemberFacts, TokenFacts, Tried},
 };
-use crate::controller::{is_live, lease_name};
+use crate::controller::{View, is_live, lease_name};
 
 /// Less than this of a token's life, and less than a week, is soon.
 const LAST_PART: i64 = 5;
@@ -16,25 +16,28 @@ const WEEK: SignedDuration = SignedDuration::from_hours(7 * 24);
 pub(super) fn group(facts: &Facts) -> Group {
     let home = &facts.home;
     let mut lines = controller(home, facts.now);
-    match &home.members {
-        Err(problem) => lines.push(Line::unknown(problem)),
-        Ok(members) if members.is_empty() => lines.push(Line::bad(
+    lines.extend(home.unseen.iter().map(|problem| Line::unknown(problem)));
+    if home.members.is_empty() && home.unseen.is_empty() {
+        lines.push(Line::bad(
             format!("no member: no Secret of {} is one", home.namespace),
             "kubectl mci join CLUSTER --context CONTEXT",
-        )),
-        Ok(members) => {
-            for member in members {
-                lines.push(credentials(member, facts));
-            }
-        }
+        ));
     }
+    lines.extend(home.members.iter().map(|one| credentials(one, facts)));
     match &home.view {
-        None => {}
-        Some(Err(problem)) => lines.push(Line::warning(
-            format!("the controller cannot be asked: {problem}"),
-            "what follows is from objects alone",
-        )),
         Some(Ok(view)) => lines.extend(said(view)),
+        Some(Err(problem)) => lines.push(Line::of(
+            Level::Unknown,
+            format!("the controller cannot be asked: {problem}"),
+            Some("what is said of members and pools is from objects alone".to_owned()),
+        )),
+        None if runs_elsewhere(home, facts.now) => lines.push(Line::of(
+            Level::Unknown,
+            "the controller cannot be asked, since it runs elsewhere",
+            Some("look at /debug/clusters of its admin port".to_owned()),
+        )),
+        // that it does not run is said above
+        None => {}
     }
     Group {
         title: format!("home (context {})", home.context),
@@ -42,17 +45,25 @@ pub(super) fn group(facts: &Facts) -> Group {
     }
 }
 
+fn leads(home: &HomeFacts, now: Timestamp) -> bool {
+    matches!(home.renewed, Ok(Some(at)) if is_live(at, now))
+}
+
+/// It may run outside of any cluster.
+fn runs_elsewhere(home: &HomeFacts, now: Timestamp) -> bool {
+    matches!(home.controller, Ok(None)) && leads(home, now)
+}
+
 fn controller(home: &HomeFacts, now: Timestamp) -> Vec<Line> {
     let HomeFacts {
         context, namespace, ..
     } = home;
     let lease = lease_name(&home.clusterset);
-    let leads = matches!(home.renewed, Ok(Some(at)) if is_live(at, now));
+    let leads = leads(home, now);
     let mut lines = Vec::new();
     match &home.controller {
         Err(problem) => lines.push(Line::unknown(problem)),
-        // it may run outside of any cluster
-        Ok(None) if leads => lines.push(Line::good(format!(
+        Ok(None) if runs_elsewhere(home, now) => lines.push(Line::good(format!(
             "a controller leads, and runs elsewhere than in {namespace}"
         ))),
         Ok(None) => {
@@ -98,12 +109,20 @@ fn credentials(member: &MemberFacts, facts: &Facts) -> Line {
     } = member;
     let again = format!("a new one: kubectl mci join {name}");
     match credentials {
-        None => Line::good(format!("{name} is a member by {source}")),
-        Some(Err(problem)) => Line::bad(
+        CredentialFacts::OfHome => {
+            Line::good(format!("{name} is this cluster itself, by {source}"))
+        }
+        CredentialFacts::Elsewhere => Line::warning(
+            format!(
+                "{name} is a member by {source}: its credentials are not in a Secret, and were not checked"
+            ),
+            "see what the controller says of it",
+        ),
+        CredentialFacts::InSecret(Err(problem)) => Line::bad(
             format!("{name}: the controller refuses {source}: {problem}"),
             again,
         ),
-        Some(Ok(token)) => judge_token(member, token, facts, again),
+        CredentialFacts::InSecret(Ok(token)) => judge_token(member, token, facts, again),
     }
 }
 
@@ -113,6 +132,7 @@ fn judge_token(member: &MemberFacts, token: &TokenFacts, facts: &Facts, again: S
         server,
         life,
         tried,
+        subject: _,
     } = token;
     if let Some(life) = life.filter(|life| life.until <= facts.now) {
         let when = day(life.until);
