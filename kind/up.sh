@@ -13,6 +13,16 @@ for cluster in east west; do
 done
 mkdir -p "$state"
 
+# What follows the making of a cluster, and a run that ended in between has left undone.
+finish() {
+  local name=isthmus-$1
+  if ! has_context "$1"; then
+    kind export kubeconfig --name "$name" || return
+    kubectl config rename-context "kind-$name" "$1" || return
+  fi
+  kubectl --context "$1" wait --for=condition=Ready nodes --all --timeout=3m
+}
+
 for cluster in "${clusters[@]}"; do
   name=isthmus-$cluster
   number=$(number_of "$cluster")
@@ -26,10 +36,7 @@ apiVersion: kind.x-k8s.io/v1alpha4
 networking: {podSubnet: 10.20$number.0.0/16, serviceSubnet: 10.21$number.0.0/16}
 END
   fi
-  if ! has_context "$cluster"; then
-    kind export kubeconfig --name "$name" && kubectl config rename-context "kind-$name" "$cluster"
-  fi && kubectl --context "$cluster" wait --for=condition=Ready nodes --all --timeout=3m ||
-    die "$name is not whole: kind delete cluster --name $name, and run this again"
+  finish "$cluster" || die "$name is not whole: kind delete cluster --name $name, and run this again"
 done
 
 say "images of target/images (by cargo xtask images)"
