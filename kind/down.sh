@@ -3,7 +3,9 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 need kind
-for name in $(kind get clusters | grep '^isthmus-' || true); do
-  kind delete cluster --name "$name"
+for cluster in "${known[@]}"; do
+  if kind get clusters | grep -qx "isthmus-$cluster"; then
+    kind delete cluster --name "isthmus-$cluster"
+  fi
 done
 rm -rf "$state"

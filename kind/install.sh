@@ -54,10 +54,21 @@ for install in "${installs[@]}"; do wait "$install"; done
 
 for cluster in "${clusters[@]}"; do
   say "$cluster: a member of the ClusterSet"
-  # its API server's address among the nodes, where it has noted one: the kubeconfig's may be for this machine alone
-  servers=$(kubectl --context "$cluster" get endpointslices -n default -l kubernetes.io/service-name=kubernetes \
-    -o jsonpath='{range .items[*]}https://{.endpoints[0].addresses[0]}:{.ports[0].port} {end}')
-  kubectl mci join "$cluster" --context "$cluster" --home-context "$home" ${servers:+--server "${servers%% *}"}
+  server=()
+  case $(kubectl --context "$cluster" config view --minify -o jsonpath='{.clusters[0].cluster.server}') in
+    https://127.* | https://localhost:* | https://0.0.0.0:* | https://\[::*)
+      # a port of this machine, as of kind; the API server's address among the nodes is in its own EndpointSlice
+      read -r address port < <(kubectl --context "$cluster" get endpointslices -n default \
+        -l kubernetes.io/service-name=kubernetes -o jsonpath='{.items[0].endpoints[0].addresses[0]} {.items[0].ports[0].port}{"\n"}')
+      server=(--server "https://$(in_url "$address"):$port")
+      ;;
+  esac
+  if [[ -n $(kubectl --context "$home" "${system[@]}" get secret "$cluster" --ignore-not-found -o name) ]]; then
+    # it may have been made anew since it was a member
+    uid=$(kubectl --context "$cluster" get namespace kube-system -o jsonpath='{.metadata.uid}')
+    kubectl --context "$home" "${system[@]}" annotate --overwrite secret "$cluster" "isthmus.dev/accept-identity=$uid"
+  fi
+  kubectl mci join "$cluster" --context "$cluster" --home-context "$home" "${server[@]}"
 done
 
 say "$home: a Gateway whose route leads to the pool that east exports"

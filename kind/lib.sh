@@ -21,3 +21,28 @@ need() {
     command -v "$tool" > /dev/null || die "$tool is not on PATH: see docs/kind.md"
   done
 }
+
+# The clusters that up.sh makes.
+known=(east west north south)
+
+# number_of NAME: of the cluster's ranges of addresses. By its name, so that clusters that are added later get others.
+number_of() {
+  local index
+  for index in "${!known[@]}"; do
+    if [ "${known[$index]}" = "$1" ]; then
+      echo $((index + 1))
+      return
+    fi
+  done
+  die "$1 is not one of ${known[*]}"
+}
+
+has_context() { kubectl config get-contexts --output=name | grep -qx "$1"; }
+
+# in_url ADDRESS: as it stands in a URL.
+in_url() {
+  case $1 in
+    *:*) echo "[$1]" ;;
+    *) echo "$1" ;;
+  esac
+}

@@ -8,6 +8,7 @@ address=$(kubectl --context west get nodes \
 port=$(kubectl --context west get services -n llm -l gateway.networking.k8s.io/gateway-name=inference \
   -o jsonpath='{.items[0].spec.ports[0].nodePort}')
 export ISTHMUS_E2E_KUBECONFIG=$KUBECONFIG
-export ISTHMUS_E2E_GATEWAY=${ISTHMUS_E2E_GATEWAY:-http://$address:$port}
+# a node may have an address of each family
+export ISTHMUS_E2E_GATEWAY=${ISTHMUS_E2E_GATEWAY:-http://$(in_url "${address%% *}"):$port}
 cd "$root"
 exec cargo test --locked --package e2e --test anywhere -- "$@"

@@ -1,26 +1,42 @@
 #!/usr/bin/env bash
-# up.sh [CLUSTER...]: kind clusters (default: east west; north is the third) whose pods reach each other, with Isthmus, a
-# simulated pool in each, and west's gateway leading to the pool that east exports. Again: what is there stays, and what
-# changed is installed.
+# up.sh [CLUSTER...]: kind clusters (default: east west; also north and south) whose pods reach each other, with Isthmus, a
+# simulated pool in each, and west's gateway leading to the pool that east exports. Again: what is there stays, what a run
+# that was interrupted left undone is done, and what changed is installed.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 need docker go helm kind kubectl kubectl-mci
 clusters=("$@")
 [ $# -gt 0 ] || clusters=(east west)
+for cluster in "${clusters[@]}"; do number_of "$cluster" > /dev/null; done
+for cluster in east west; do
+  [[ " ${clusters[*]} " = *" $cluster "* ]] || die "$cluster is missing: the pool of east is used by way of west"
+done
 mkdir -p "$state"
 
-number=0
+# What follows the making of a cluster, and a run that ended in between has left undone.
+finish() {
+  local name=isthmus-$1
+  if ! has_context "$1"; then
+    kind export kubeconfig --name "$name" || return
+    kubectl config rename-context "kind-$name" "$1" || return
+  fi
+  kubectl --context "$1" wait --for=condition=Ready nodes --all --timeout=3m
+}
+
 for cluster in "${clusters[@]}"; do
-  number=$((number + 1))
-  if ! kind get clusters | grep -qx "isthmus-$cluster"; then
+  name=isthmus-$cluster
+  number=$(number_of "$cluster")
+  if ! kind get clusters | grep -qx "$name"; then
     say "$cluster: a cluster with pods in 10.20$number.0.0/16"
-    kind create cluster --name "isthmus-$cluster" --wait 3m --config - << END
+    # kind takes away only contexts that have kept its name
+    ! has_context "$cluster" || kubectl config delete-context "$cluster"
+    kind create cluster --name "$name" --wait 3m --config - << END
 kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
 networking: {podSubnet: 10.20$number.0.0/16, serviceSubnet: 10.21$number.0.0/16}
 END
-    kubectl config rename-context "kind-isthmus-$cluster" "$cluster"
   fi
+  finish "$cluster" || die "$name is not whole: kind delete cluster --name $name, and run this again"
 done
 
 say "images of target/images (by cargo xtask images)"

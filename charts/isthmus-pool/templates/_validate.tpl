@@ -1,7 +1,7 @@
 {{/* Fails with the reason of each combination of values that cannot work. */}}
 {{- define "isthmus-pool.validate" -}}
 {{- $reasons := list -}}
-{{- range list "names" "images" "pool" "epp" "processor" "router" "tokenCache" "metadataCenter" "worker" -}}
+{{- range list "names" "images" "pool" "epp" "service" "processor" "router" "tokenCache" "metadataCenter" "worker" -}}
 {{- $found := include (printf "isthmus-pool.validate.%s" .) $ | trim -}}
 {{- if $found -}}
 {{- $reasons = append $reasons $found -}}
@@ -66,6 +66,18 @@
 {{- if and .enabled .auth.enabled (not .auth.secretName) }}
 - inferenceExtension.monitoring.prometheus.auth.secretName is empty: Prometheus needs a token for these metrics
 {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "isthmus-pool.validate.service" -}}
+{{- $type := .Values.inferenceExtension.service.type -}}
+{{- $name := printf "%s-epp" .Release.Name -}}
+{{- /* without a cluster, as in helm template, nothing is found */}}
+{{- $live := lookup "v1" "Service" .Release.Namespace $name | default dict -}}
+{{- $address := dig "spec" "clusterIP" "" $live -}}
+{{- $is := ternary "is headless" "has a cluster address" (eq $address "None") -}}
+{{- if and $address (ne (eq $type "Headless") (eq $address "None")) }}
+- inferenceExtension.service.type is {{ $type }}: the Service {{ $name }} {{ $is }}, which cannot be changed. Delete it, and this makes it anew; meanwhile nobody reaches the endpoint picker: kubectl -n {{ .Release.Namespace }} delete service {{ $name }}
 {{- end }}
 {{- end -}}
 

@@ -60,6 +60,8 @@ type Served = BTreeMap<String, BTreeSet<String>>;
 
 /// Labels that Prometheus adds to what it scrapes.
 const OF_TARGETS: [&str; 5] = ["instance", "job", "namespace", "pod", "service"];
+/// What else results may be grouped by: the label that samples of several clusters are told apart by.
+const OF_CLUSTERS: &str = "cluster";
 /// Words that are followed by a list of labels.
 const LISTS: [&str; 6] = [
     "by",
@@ -211,7 +213,7 @@ fn check_query(query: &str, texts: &[String], served: &Served) -> Vec<String> {
     for label in named
         .grouping
         .iter()
-        .filter(|label| !known.contains(label.as_str()))
+        .filter(|label| !known.contains(label.as_str()) && *label != OF_CLUSTERS)
     {
         faults.push(format!("no metric has the label {label}: {query}"));
     }
@@ -333,6 +335,7 @@ mod tests {
                 "{{ $labels.x }} {{ $value }}",
             ),
             ("a_total offset 5m", "{{namespace}} {{y}}"),
+            ("sum by (cluster, y) (a_total)", "{{y}} {{cluster}}"),
         ] {
             assert_eq!(faults(query, text), Vec::<String>::new(), "{query}");
         }

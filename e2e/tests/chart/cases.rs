@@ -30,6 +30,24 @@ impl Case {
         rendered.with_context(|| self.name.clone())
     }
 
+    /// What is kept of it: a dashboard is in the chart already, as it is rendered.
+    pub(crate) fn render_without_dashboards(&self, helm: &Helm) -> Result<String> {
+        let mut rendered = self.render(helm)?;
+        let directory = self.chart.path().join("dashboards");
+        if !directory.is_dir() {
+            return Ok(rendered);
+        }
+        for file in std::fs::read_dir(directory)? {
+            let path = file?.path();
+            let text = std::fs::read_to_string(&path)?;
+            let lines = text.trim_end().lines().map(|line| format!("    {line}"));
+            let block = lines.collect::<Vec<_>>().join("\n");
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            rendered = rendered.replace(&block, &format!("    as in dashboards/{name}"));
+        }
+        Ok(rendered)
+    }
+
     pub(crate) fn objects(&self, helm: &Helm) -> Result<Vec<Value>> {
         documents(&self.render(helm)?).with_context(|| self.name.clone())
     }

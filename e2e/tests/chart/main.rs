@@ -37,6 +37,7 @@ const OFFLINE: &[Alone] = &offline![
     values::each_value_is_in_the_schema_and_has_a_default,
     renders::helm_has_nothing_to_complain_of,
     renders::each_case_renders_as_it_is_kept,
+    renders::each_template_is_in_a_golden,
     renders::each_pod_is_confined,
     renders::a_number_that_is_shared_is_the_same_everywhere,
     refusals::combinations_that_cannot_work_are_refused_with_their_reason,
@@ -48,6 +49,7 @@ const OFFLINE: &[Alone] = &offline![
 const TESTS: &[Test<Stand>] = &tests![
     release::an_api_server_takes_each_case,
     system::a_crd_of_a_newer_bundle_is_left_as_it_is,
+    system::a_crd_of_others_is_taken_over_when_asked,
     rights::the_endpoint_picker_has_the_rights_that_it_uses_and_no_other,
     rights::the_router_has_the_rights_that_it_uses_and_no_other,
     dynamo::ids_reach_a_worker_by_key_and_the_router_chooses_it,

@@ -229,6 +229,10 @@ const KINDS: &[(&str, &str)] = &[
     ),
     ("provider.name=gke", "at '/provider/name'"),
     ("image.tag=a/b", "at '/image/tag'"),
+    (
+        "inferenceExtension.service.annotations.internal=true",
+        "at '/inferenceExtension/service/annotations/internal': got boolean, want string",
+    ),
     ("router.image.digest=sha256:12", "at '/router/image/digest'"),
 ];
 const SYSTEM_KINDS: &[(&str, &str)] = &[

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Whose definitions are no part of a testbed; each is of one line that the goldens show.
-const UNSERVED: [&str; 2] = ["DestinationRule", "ServiceMonitor"];
+const UNSERVED: [&str; 3] = ["DestinationRule", "PrometheusRule", "ServiceMonitor"];
 /// What a release may leave nothing of.
 const KINDS: &str = "deployments,replicasets,pods,services,configmaps,serviceaccounts,roles,rolebindings,\
     networkpolicies,poddisruptionbudgets,inferencepools,inferencemodels.inference.networking.x-k8s.io,httproutes";
@@ -116,25 +116,23 @@ pub(crate) async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled(
     is_running(stand, 3, true).await?;
 
     // what cannot work changes nothing
-    let refused = [
-        "upgrade",
-        "pool",
-        chart,
-        "--namespace",
-        "llm",
-        "--reuse-values",
-        "--set",
-        "router.enabled=true",
-    ];
-    let Err(error) = helm.run(cluster, &refused).await else {
-        bail!("router.enabled without a Processor was not refused");
-    };
-    ensure!(
-        error
-            .to_string()
-            .contains("router.enabled needs processor.enabled"),
-        "{error:#}"
-    );
+    for (set, reason) in [
+        (
+            "router.enabled=true",
+            "router.enabled needs processor.enabled",
+        ),
+        (
+            "inferenceExtension.service.type=Headless",
+            "the Service pool-epp has a cluster address, which cannot be changed",
+        ),
+    ] {
+        let refused = ["upgrade", "pool", chart, "--namespace", "llm"];
+        let refused = [&refused[..], &["--reuse-values", "--set", set]].concat();
+        let Err(error) = helm.run(cluster, &refused).await else {
+            bail!("{set} was not refused");
+        };
+        ensure!(error.to_string().contains(reason), "{error:#}");
+    }
     is_running(stand, 3, true).await?;
 
     helm.run(cluster, &[&["rollback", "pool", "1"][..], &wait].concat())

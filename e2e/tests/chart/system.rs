@@ -8,7 +8,7 @@ use crd::InferencePoolImport;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
 use serde_json::json;
-use testbed::{Cluster, Requests, eventually, isthmus};
+use testbed::{Cluster, Manifests, Requests, eventually, isthmus};
 
 use crate::{
     helm::{CRDS, Chart, POOL, SYSTEM},
@@ -179,6 +179,36 @@ pub(crate) async fn a_crd_of_a_newer_bundle_is_left_as_it_is(stand: &Stand) -> R
         anyhow::Ok(())
     };
     outcome.await
+}
+
+/// As the bundle of the inference extension brings it, applied by kubectl.
+pub(crate) async fn a_crd_of_others_is_taken_over_when_asked(stand: &Stand) -> Result<()> {
+    let cluster = &stand.home;
+    let crds = ["uninstall", CRDS.name, "--namespace", isthmus::NAMESPACE];
+    stand.helm.run(cluster, &crds).await?;
+    cluster.kubectl(&["delete", "crd", CRD]).await?;
+    let theirs = Manifests::find().await?.upstream_import;
+    let theirs = theirs.to_string_lossy();
+    cluster.kubectl(&["apply", "-f", &theirs]).await?;
+    let Err(error) = helm_on(stand, cluster, CRDS, "install", &[]).await else {
+        bail!("it was taken over without a word");
+    };
+    ensure!(
+        error.to_string().contains("invalid ownership metadata"),
+        "{error:#}"
+    );
+    let asked = ["--take-ownership", "--force-conflicts"];
+    helm_on(stand, cluster, CRDS, "install", &asked).await?;
+    let fields = [
+        "get",
+        "crd",
+        CRD,
+        "-o",
+        "jsonpath={.spec.versions[0].schema}",
+    ];
+    let fields = cluster.kubectl(&fields).await?;
+    ensure!(fields.contains("endpointPicker"), "{fields}");
+    Ok(())
 }
 
 /// `helm install` or `upgrade` of a chart of the namespace of the controller and the gateway, which is waited for.
