@@ -310,8 +310,7 @@ fn wanted_sources(world: &World, controller: &str) -> BTreeMap<Source, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{key, mk_settings, mk_world};
-    use crate::world::ParametersRef;
+    use crate::fixture::{key, mk_own_parameters, mk_settings, mk_world};
 
     #[test]
     fn gateway_stays_as_it_is_until_its_parameters_are_listed() {
@@ -326,12 +325,7 @@ mod tests {
         };
         let before = decided(&world, &Decided::default());
         let gateway = world.gateways.get_mut(&key("gw")).unwrap();
-        gateway.parameters = Some(ParametersRef {
-            group: String::new(),
-            kind: "ConfigMap".into(),
-            namespace: None,
-            name: "own".into(),
-        });
+        gateway.parameters = Some(mk_own_parameters());
         let meanwhile = decided(&world, &before);
         assert_eq!(meanwhile.models, before.models);
         assert_eq!(meanwhile.wanted.gateways, before.wanted.gateways);

@@ -285,6 +285,8 @@ pub(crate) struct Infra {
     pub(crate) addresses: Vec<String>,
     /// Available replicas of the Deployment.
     pub(crate) available: i32,
+    /// Why more of them cannot be made.
+    pub(crate) failure: Option<String>,
 }
 
 /// A resource that an Envoy of the Gateway refused.

@@ -50,7 +50,10 @@ pub(crate) fn make_writer(
             let is_foreign = there.is_some_and(|object| !is_of(&object.metadata, &gateway));
             let id = (part, key.clone());
             if is_foreign {
-                taken.note(id, gateway);
+                // a budget that somebody made does as well, and the Gateway works without one
+                if part != Part::DisruptionBudget {
+                    taken.note(id, gateway);
+                }
                 metrics.count(kind, WriteResult::Failed);
                 return Err(format!("{kind} {key} exists and is another's"));
             }
@@ -122,6 +125,7 @@ impl Taken {
 #[cfg(test)]
 mod tests {
     use kube::client::Body;
+    use rstest::rstest;
     use serde_json::json;
 
     use super::*;
@@ -153,9 +157,20 @@ mod tests {
         assert_eq!(gateway_of(&Key::new("ns", "gw-isthmus"), &body), gateway);
     }
 
-    /// Only a look at it, no write.
+    /// Only a look at it, no write; and whether the Gateway's status is to say so.
+    #[rstest]
+    #[case::service(Part::Service, "/api/v1/namespaces/ns/services/gw-isthmus", true)]
+    #[case::budget(
+        Part::DisruptionBudget,
+        "/apis/policy/v1/namespaces/ns/poddisruptionbudgets/gw-isthmus",
+        false
+    )]
     #[tokio::test]
-    async fn object_without_our_owner_is_looked_at_and_left() {
+    async fn object_without_our_owner_is_looked_at_and_left(
+        #[case] part: Part,
+        #[case] uri: &str,
+        #[case] is_told: bool,
+    ) {
         let (service, mut server) =
             tower_test::mock::pair::<axum::http::Request<Body>, axum::http::Response<Body>>();
         let taken = Taken::default();
@@ -177,14 +192,13 @@ mod tests {
             send.send_response(axum::http::Response::new(Body::from(text)));
             (request.method().to_string(), uri)
         };
-        let (result, seen) = tokio::join!(write((Part::Service, key), body), answer);
-        let uri = "/api/v1/namespaces/ns/services/gw-isthmus";
+        let (result, seen) = tokio::join!(write((part, key), body), answer);
         assert_eq!(seen, ("GET".to_owned(), uri.to_owned()));
         assert!(result.unwrap_err().contains("another's"));
         drop(write);
         assert!(server.next_request().await.is_none(), "a write");
         let gateways = BTreeMap::from([(Key::new("ns", "gw"), true)]);
-        assert_eq!(taken.of(&gateways).len(), 1);
+        assert_eq!(taken.of(&gateways).len(), usize::from(is_told));
     }
 
     #[test]

@@ -6,10 +6,10 @@ use rstest::rstest;
 
 use super::*;
 use crate::fixture::{
-    add_route, key, mk_gateway, mk_import, mk_listener, mk_ref, mk_route, mk_rule, mk_service,
-    mk_settings, mk_world,
+    add_route, key, mk_gateway, mk_import, mk_listener, mk_own_parameters, mk_ref, mk_route,
+    mk_rule, mk_service, mk_settings, mk_world,
 };
-use crate::world::{HttpRoute, ParametersRef, ParentRef, Rejection, RoutesFrom};
+use crate::world::{HttpRoute, ParentRef, Rejection, RoutesFrom};
 use crate::xds::Kind;
 
 pub(crate) mod references;
@@ -285,12 +285,25 @@ fn object_of_another_in_its_place_is_told() {
 #[test]
 fn gateway_says_what_it_waits_for() {
     let mut world = mk_world();
-    let reason = |world: &World| {
+    let programmed = |world: &World| {
         let (_, wanted) = build_all(world);
-        wanted.gateways[&key("gw")].conditions[1].reason.clone()
+        wanted.gateways[&key("gw")].conditions[1].clone()
     };
-    world.infra.get_mut(&key("gw")).unwrap().available = 0;
+    let reason = |world: &World| programmed(world).reason;
+    let infra = world.infra.get_mut(&key("gw")).unwrap();
+    infra.available = 0;
     assert_eq!(reason(&world), "Pending");
+    // what is to be mended goes before what is to be waited for
+    let infra = world.infra.get_mut(&key("gw")).unwrap();
+    (infra.failure, infra.addresses) = (Some("pods are forbidden".into()), Vec::new());
+    let none = programmed(&world);
+    assert_eq!(none.message, "no Envoy can be made: pods are forbidden");
+    assert_eq!(none.reason, "Pending");
+    let infra = world.infra.get_mut(&key("gw")).unwrap();
+    (infra.available, infra.addresses) = (1, vec!["10.1.200.1".into()]);
+    let fewer = programmed(&world);
+    assert_eq!((fewer.status, &*fewer.reason), (Truth::True, "Programmed"));
+    assert!(fewer.message.ends_with("pods are forbidden"), "{fewer:?}");
     world.infra.clear();
     assert_eq!(reason(&world), "AddressNotAssigned");
     let refused = Rejection {
@@ -325,12 +338,7 @@ fn refused_cluster_shows_on_the_routes_that_use_it() {
 fn gateway_with_bad_parameters_or_addresses_is_not_accepted() {
     let mut world = mk_world();
     let gateway = world.gateways.get_mut(&key("gw")).unwrap();
-    gateway.parameters = Some(ParametersRef {
-        group: String::new(),
-        kind: "ConfigMap".into(),
-        namespace: None,
-        name: "none".into(),
-    });
+    gateway.parameters = Some(mk_own_parameters());
     let (models, wanted) = build_all(&world);
     assert!(models.is_empty());
     assert!(has(

@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures::future::join_all;
 use tokio::time::Instant;
 
-use crate::fixture::{add_route, add_slice, key, mk_ref, mk_route, mk_rule};
-use crate::world::{ParametersRef, World};
+use crate::fixture::{add_route, add_slice, key, mk_own_parameters, mk_ref, mk_route, mk_rule};
+use crate::world::World;
 
 mod bed;
 mod epp;
@@ -274,12 +274,7 @@ async fn time_limit_ends_a_hung_epp() {
 async fn answer_outlives_the_end_of_its_connections_time_and_the_next_one_tells_the_client() {
     let short = |world: &mut World| {
         let gateway = world.gateways.get_mut(&key("gw")).unwrap();
-        gateway.parameters = Some(ParametersRef {
-            group: String::new(),
-            kind: "ConfigMap".into(),
-            namespace: None,
-            name: "own".into(),
-        });
+        gateway.parameters = Some(mk_own_parameters());
         let own = Some("drainSeconds: 2".into());
         world.parameters.insert(key("own"), own);
         let rule = mk_rule(STREAM, vec![mk_ref("service", "web", 1)]);

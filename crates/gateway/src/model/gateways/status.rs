@@ -70,12 +70,18 @@ fn programmed(
     } else if let Some(refused) = refused {
         let message = format!("Envoy refused {}: {}", refused.name, refused.message);
         Cond::no(PROGRAMMED, "Invalid", message, generation)
+    } else if let Some(failure) = infra.failure.as_ref().filter(|_| infra.available < 1) {
+        let message = format!("no Envoy can be made: {failure}");
+        Cond::no(PROGRAMMED, "Pending", message, generation)
     } else if infra.addresses.is_empty() {
         let message = "its Service has no load balancer address yet";
         Cond::no(PROGRAMMED, "AddressNotAssigned", message, generation)
     } else if infra.available < 1 {
         let message = "no Envoy is available yet";
         Cond::no(PROGRAMMED, "Pending", message, generation)
+    } else if let Some(failure) = &infra.failure {
+        let message = format!("it is served, but no more Envoys can be made: {failure}");
+        Cond::new(PROGRAMMED, Truth::True, PROGRAMMED, message, generation)
     } else {
         Cond::yes(PROGRAMMED, generation)
     }
