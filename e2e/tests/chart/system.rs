@@ -36,7 +36,11 @@ const TOO_MANY_TOKENS: u32 = 40_000;
 const EXPORTED: &str = "
 inferencePool: {export: {enabled: true}}
 inferenceExtension: {service: {type: LoadBalancer}}
-worker: {kind: sim, replicas: 2, model: llama}
+worker:
+  kind: sim
+  replicas: 2
+  model: llama
+  extraArgs: [--inter-token-latency=5ms, --kv-cache-size=4096]
 ";
 
 const ROUTE: &str = "
