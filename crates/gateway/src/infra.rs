@@ -11,6 +11,7 @@ use crate::world::{Gateway, Key, Labels};
 pub(crate) mod bootstrap;
 mod difference;
 pub(crate) mod parameters;
+pub(crate) mod problems;
 mod resources;
 pub(crate) mod writer;
 
