@@ -95,7 +95,7 @@ securityContext:
 
 {{/* Arguments of all programs. Parameters: root, values. */}}
 {{- define "isthmus.commonArgs" -}}
-- --log-level={{ .root.Values.logLevel }}
+- {{ printf "--log-level=%s" .root.Values.logLevel | quote }}
 - --log-format={{ .root.Values.logFormat }}
 {{- range .values.extraArgs }}
 - {{ . | quote }}

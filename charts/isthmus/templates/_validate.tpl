@@ -14,6 +14,11 @@
 {{- if and $controller.enabled $controller.selfName (not .Values.member.enabled) }}
 - controller.selfName is {{ $controller.selfName }}: this cluster is a member then, which needs member.enabled
 {{- end }}
+{{- with .Values.gateway.envoyImage }}
+{{- if not (or .tag .digest) }}
+- gateway.envoyImage.tag and gateway.envoyImage.digest are both empty: name one of them
+{{- end }}
+{{- end }}
 {{- if and .Values.gateway.gatewayClass.parameters (not .Values.gateway.gatewayClass.create) }}
 - gateway.gatewayClass.parameters belong to the GatewayClass that gateway.gatewayClass.create makes: it is false
 {{- end }}

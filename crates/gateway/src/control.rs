@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 
 use crate::debug::DebugView;
 use crate::index::{Changes, Event, Index, Source};
-use crate::infra::writer::Taken;
+use crate::infra::problems::{Problems, Told};
 use crate::infra::{InfraSettings, Part, is_applied, make_parts, parameters};
 use crate::metrics::ModelMetrics;
 use crate::model::{GatewayModel, Settings, WantedStatus, build};
@@ -48,7 +48,7 @@ pub(crate) struct Control {
     pub(crate) proxies: Proxies,
     pub(crate) status: Queue<Target, Wanted>,
     pub(crate) parts: Queue<(Part, Key), Value>,
-    pub(crate) taken: Taken,
+    pub(crate) problems: Problems,
     pub(crate) metrics: ModelMetrics,
     pub(crate) health: Health,
     pub(crate) debug: DebugView,
@@ -94,7 +94,7 @@ impl Control {
                     changes.live |= !self.open.is_cancelled();
                 }
                 () = self.proxies.changed() => changes.world = true,
-                () = self.taken.changed() => changes.world = true,
+                () = self.problems.changed() => changes.world = true,
                 _ = heal.tick() => {
                     changes.add(self.index.expire(self.clock.now()));
                     changes.live = true;
@@ -148,7 +148,8 @@ impl Control {
 
     fn decide(&mut self) {
         let started = Instant::now();
-        self.index.world.taken = self.taken.of(&self.index.world.gateways);
+        let Told { taken, refused } = self.problems.told();
+        (self.index.world.taken, self.index.world.refused) = (taken, refused);
         let (models, wanted) = decide(&self.index.world, &self.settings, &self.decided);
         let plans = models
             .iter()
@@ -253,6 +254,7 @@ impl Control {
                 !live.is_some_and(|live| is_applied(wanted, live))
             }));
         }
+        self.problems.keep(&parts);
         self.parts.replace(parts);
     }
 }
@@ -310,8 +312,7 @@ fn wanted_sources(world: &World, controller: &str) -> BTreeMap<Source, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{key, mk_settings, mk_world};
-    use crate::world::ParametersRef;
+    use crate::fixture::{key, mk_own_parameters, mk_settings, mk_world};
 
     #[test]
     fn gateway_stays_as_it_is_until_its_parameters_are_listed() {
@@ -326,12 +327,7 @@ mod tests {
         };
         let before = decided(&world, &Decided::default());
         let gateway = world.gateways.get_mut(&key("gw")).unwrap();
-        gateway.parameters = Some(ParametersRef {
-            group: String::new(),
-            kind: "ConfigMap".into(),
-            namespace: None,
-            name: "own".into(),
-        });
+        gateway.parameters = Some(mk_own_parameters());
         let meanwhile = decided(&world, &before);
         assert_eq!(meanwhile.models, before.models);
         assert_eq!(meanwhile.wanted.gateways, before.wanted.gateways);

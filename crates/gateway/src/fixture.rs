@@ -8,8 +8,8 @@ use crate::model::{EppTls, Settings};
 use crate::select::denied;
 use crate::world::{
     BackendRef, Endpoints, Gateway, GatewayClass, HttpRoute, ImportedCluster, InferencePool,
-    InferencePoolImport, Infra, Key, Listener, ParentRef, PathMatch, PickerRef, RemotePicker,
-    RouteMatch, RouteRule, RoutesFrom, Service, ServicePort, Slice, World,
+    InferencePoolImport, Infra, Key, Listener, ParametersRef, ParentRef, PathMatch, PickerRef,
+    RemotePicker, RouteMatch, RouteRule, RoutesFrom, Service, ServicePort, Slice, World,
 };
 use crate::xds::Options;
 
@@ -58,6 +58,7 @@ pub(crate) fn mk_world() -> World {
         Infra {
             addresses: vec!["10.1.200.1".into()],
             available: 1,
+            failure: None,
         },
     );
     world
@@ -82,6 +83,16 @@ pub(crate) fn mk_world() -> World {
 
 pub(crate) fn add_route(world: &mut World, route: HttpRoute) {
     world.routes.insert(route.key.clone(), route);
+}
+
+/// To a ConfigMap of the Gateway's namespace.
+pub(crate) fn mk_own_parameters() -> ParametersRef {
+    ParametersRef {
+        group: String::new(),
+        kind: "ConfigMap".into(),
+        namespace: None,
+        name: "own".into(),
+    }
 }
 
 pub(crate) fn mk_gateway(name: &str, listeners: Vec<Listener>) -> Gateway {

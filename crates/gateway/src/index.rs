@@ -5,19 +5,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
 use kube::core::PartialObjectMeta;
 use moment::Moment;
 use serde_json::Value;
 use tracing::warn;
 use watch::{OddObject, Update};
 
-use crate::infra::{Part, controlling_gateway, parameters};
+use crate::infra::{Part, parameters};
 use crate::status::Target;
 use crate::world::{Endpoints, Key, World, project};
 
+mod evidence;
 mod keep;
+mod parts;
 mod vanished;
 
 #[cfg(test)]
@@ -25,7 +27,7 @@ mod tests;
 
 pub(crate) use vanished::CRDS;
 
-use keep::{is_listed, keep, keep_some, note_odd};
+use keep::{keep, keep_some};
 use vanished::Vanished;
 
 /// One update of one watch.
@@ -42,6 +44,7 @@ pub(crate) enum Event {
     Namespaces(Update<PartialObjectMeta<Namespace>>),
     Deployments(Update<Deployment>),
     ServiceAccounts(Update<ServiceAccount>),
+    DisruptionBudgets(Update<PodDisruptionBudget>),
     /// Of the pool with this key.
     Pods(Key, Update<Pod>),
     /// The one with this key.
@@ -84,17 +87,8 @@ pub(crate) struct Index {
     unwritten: BTreeMap<Key, crd::InferencePoolImport>,
 }
 
-/// What an update means before its objects are read.
-#[derive(Default)]
-struct Noted {
-    /// Objects that a complete list does not have and that stay nonetheless.
-    stay: BTreeSet<Key>,
-    /// A deletion that proves nothing.
-    ignored: bool,
-}
-
 /// Every kind with one watch for the whole cluster.
-pub(crate) const KINDS: [&str; 11] = [
+pub(crate) const KINDS: [&str; 12] = [
     "GatewayClass",
     "Gateway",
     "HTTPRoute",
@@ -106,6 +100,7 @@ pub(crate) const KINDS: [&str; 11] = [
     "Namespace",
     "Deployment",
     "ServiceAccount",
+    "PodDisruptionBudget",
 ];
 
 const IMPORT: &str = "InferencePoolImport";
@@ -269,6 +264,9 @@ impl Index {
             Event::ServiceAccounts(update) => {
                 self.part(Part::ServiceAccount, &update, odd, |o| &o.metadata)
             }
+            Event::DisruptionBudgets(update) => {
+                self.part(Part::DisruptionBudget, &update, odd, |o| &o.metadata)
+            }
             Event::Pods(pool, update) => self.pods(&pool, update, odd),
             Event::ConfigMap(key, update) => self.config_map(&key, update, odd),
             Event::Confirmed(..) => Changes::default(),
@@ -327,116 +325,6 @@ impl Index {
         }
     }
 
-    /// What the update says of its watch and of the kind.
-    fn note(&mut self, event: &Event, now: Moment) -> Noted {
-        fn always<K>(_: &K) -> bool {
-            true
-        }
-        let kind = Source::Kind;
-        match event {
-            Event::Classes(u) => self.note_update(kind("GatewayClass"), u, always, now),
-            Event::Gateways(u) => self.note_update(kind("Gateway"), u, always, now),
-            Event::Routes(u) => self.note_update(kind("HTTPRoute"), u, always, now),
-            Event::Pools(u) => self.note_update(kind("InferencePool"), u, always, now),
-            Event::Imports(u) => {
-                self.note_update(kind(IMPORT), u, |import| !import.clusters().is_empty(), now)
-            }
-            Event::Grants(u) => self.note_update(kind("ReferenceGrant"), u, always, now),
-            Event::Services(u) => self.note_update(kind("Service"), u, always, now),
-            Event::Slices(u) => self.note_update(kind("EndpointSlice"), u, always, now),
-            Event::Namespaces(u) => self.note_update(kind("Namespace"), u, always, now),
-            Event::Deployments(u) => self.note_update(kind("Deployment"), u, always, now),
-            Event::ServiceAccounts(u) => self.note_update(kind("ServiceAccount"), u, always, now),
-            Event::Pods(key, u) => self.note_update(Source::Pods(key.clone()), u, always, now),
-            Event::ConfigMap(key, u) => {
-                self.note_update(Source::ConfigMap(key.clone()), u, always, now)
-            }
-            Event::Confirmed(kind, confirmed) => {
-                self.vanished.set_confirmed(kind, *confirmed);
-                Noted::default()
-            }
-        }
-    }
-
-    /// `is_whole` says whether an object that returned with its CRD can take the place of the one that went with it.
-    fn note_update<K: Resource>(
-        &mut self,
-        source: Source,
-        update: &Update<K>,
-        is_whole: impl Fn(&K) -> bool,
-        now: Moment,
-    ) -> Noted {
-        let mut noted = Noted {
-            stay: note_odd(self.odd.entry(source.clone()).or_default(), update),
-            ignored: false,
-        };
-        if let Source::Kind(kind) = &source {
-            match update {
-                Update::Reset(list) => {
-                    let mut there = noted.stay.clone();
-                    for object in list {
-                        let key = project::key(object.meta());
-                        if is_whole(object) {
-                            self.vanished.show(kind, &key);
-                            there.insert(key);
-                        }
-                    }
-                    for key in &noted.stay {
-                        self.vanished.show(kind, key);
-                    }
-                    let known = self.keys(kind).into_iter();
-                    let missing = known.filter(|key| !there.contains(key));
-                    noted.stay.extend(self.vanished.list(kind, missing, now));
-                }
-                Update::Apply(object) if is_whole(object) => {
-                    self.vanished.show(kind, &project::key(object.meta()));
-                }
-                Update::Delete(object) => {
-                    let key = project::key(object.meta());
-                    noted.ignored = !self.vanished.delete(kind, key, now);
-                }
-                Update::OddDelete(object) => {
-                    let key = Key::new(&object.namespace, &object.name);
-                    noted.ignored = !self.vanished.delete(kind, key, now);
-                }
-                Update::Failed(failure) if failure.is_kind_missing() => {
-                    let known = self.keys(kind).into_iter();
-                    self.vanished.lose_kind(kind, known, now);
-                }
-                Update::Odd(object) => {
-                    let key = Key::new(&object.namespace, &object.name);
-                    self.vanished.show(kind, &key);
-                }
-                Update::Apply(_) | Update::Failed(_) => {}
-            }
-        }
-        // a user has a part in what is asked for of these: it may be what no server can answer
-        let refused = !matches!(source, Source::Kind(_))
-            && matches!(update, Update::Failed(failure) if failure.is_bad_request());
-        if is_listed(update) || refused {
-            self.listed.insert(source);
-        }
-        noted
-    }
-
-    /// The objects of a kind that a CRD defines.
-    fn keys(&self, kind: &str) -> Vec<Key> {
-        let world = &self.world;
-        match kind {
-            "GatewayClass" => world
-                .classes
-                .keys()
-                .map(|name| Key::new("", name))
-                .collect(),
-            "Gateway" => world.gateways.keys().cloned().collect(),
-            "HTTPRoute" => world.routes.keys().cloned().collect(),
-            "InferencePool" => world.pools.keys().cloned().collect(),
-            IMPORT => world.imports.keys().cloned().collect(),
-            "ReferenceGrant" => world.grants.keys().cloned().collect(),
-            _ => Vec::new(),
-        }
-    }
-
     fn classes(
         &mut self,
         update: Update<crd::gateway_class::GatewayClass>,
@@ -482,73 +370,6 @@ impl Index {
         let named = named.into_iter().map(|(key, labels)| (key.name, labels));
         self.world.namespaces = named.collect();
         Changes::world(changed)
-    }
-
-    fn services(&mut self, update: Update<Service>, odd: &BTreeSet<Key>) -> Changes {
-        let mut changes = self.part(Part::Service, &update, odd, |o| &o.metadata);
-        match &update {
-            Update::Reset(list) => {
-                // Whose the odd ones are is not known: then nothing is taken for lost.
-                for infra in self.world.infra.values_mut().filter(|_| odd.is_empty()) {
-                    infra.addresses.clear();
-                }
-                for service in list {
-                    self.addresses(service, false);
-                }
-                changes.world = true;
-            }
-            Update::Apply(service) => {
-                if gateway_of(&service.metadata).is_some() {
-                    self.addresses(service, false);
-                    changes.world = true;
-                }
-            }
-            Update::Delete(service) => self.addresses(service, true),
-            Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => {}
-        }
-        changes.world |= keep(
-            &mut self.world.services,
-            update,
-            odd,
-            |o| &o.metadata,
-            project::service,
-        );
-        changes
-    }
-
-    fn addresses(&mut self, service: &Service, gone: bool) {
-        if let Some(gateway) = gateway_of(&service.metadata) {
-            let infra = self.world.infra.entry(gateway).or_default();
-            infra.addresses = if gone {
-                Vec::new()
-            } else {
-                project::service_addresses(service)
-            };
-        }
-    }
-
-    fn deployments(&mut self, update: Update<Deployment>, odd: &BTreeSet<Key>) -> Changes {
-        let mut changes = self.part(Part::Deployment, &update, odd, |o| &o.metadata);
-        let (list, gone) = match &update {
-            Update::Reset(list) => {
-                // Whose the odd ones are is not known: then nothing is taken for lost.
-                for infra in self.world.infra.values_mut().filter(|_| odd.is_empty()) {
-                    infra.available = 0;
-                }
-                (&list[..], false)
-            }
-            Update::Apply(one) => (std::slice::from_ref(one), false),
-            Update::Delete(one) => (std::slice::from_ref(one), true),
-            Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => (&[][..], false),
-        };
-        for one in list {
-            if let Some(gateway) = gateway_of(&one.metadata) {
-                let infra = self.world.infra.entry(gateway).or_default();
-                infra.available = if gone { 0 } else { project::available(one) };
-                changes.world = true;
-            }
-        }
-        changes
     }
 
     fn slices(&mut self, update: Update<EndpointSlice>, odd: &BTreeSet<Key>) -> Changes {
@@ -645,37 +466,6 @@ impl Index {
             Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => false,
         }
     }
-
-    /// Live infrastructure of one kind.
-    fn part<K: serde::Serialize>(
-        &mut self,
-        part: Part,
-        update: &Update<K>,
-        odd: &BTreeSet<Key>,
-        meta: impl Fn(&K) -> &ObjectMeta,
-    ) -> Changes {
-        let json = |object: &K| serde_json::to_value(object).unwrap_or(Value::Null);
-        let ours = |object: &K| gateway_of(meta(object)).is_some();
-        let id = |object: &K| (part, project::key(meta(object)));
-        Changes::live(match update {
-            Update::Reset(list) => {
-                self.parts
-                    .retain(|(kind, key), _| *kind != part || odd.contains(key));
-                let parts = list.iter().filter(|object| ours(object));
-                self.parts
-                    .extend(parts.map(|object| (id(object), json(object))));
-                true
-            }
-            Update::Apply(object) if ours(object) => {
-                self.parts.insert(id(object), json(object));
-                true
-            }
-            Update::Apply(object) | Update::Delete(object) => {
-                self.parts.remove(&id(object)).is_some()
-            }
-            Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => false,
-        })
-    }
 }
 
 /// As if the object had been deleted; of kinds that a CRD defines.
@@ -694,13 +484,4 @@ fn deletion(kind: &str, key: Key) -> Option<Event> {
         "ReferenceGrant" => Event::Grants(Update::OddDelete(gone)),
         _ => return None,
     })
-}
-
-/// The Gateway that the object serves: the one that controls it, if it is of our infrastructure. Its
-/// name as a label may be cut.
-fn gateway_of(meta: &ObjectMeta) -> Option<Key> {
-    let labels = meta.labels.as_ref()?;
-    let ours = labels.get(crd::annotations::MANAGED_BY)? == crate::infra::MANAGED_BY;
-    let owner = controlling_gateway(meta).filter(|_| ours)?;
-    Some(Key::new(meta.namespace.as_ref()?, &owner.name))
 }

@@ -1,5 +1,5 @@
-//! What runs for each Gateway: a ServiceAccount, a Deployment of Envoys and their Service (pure),
-//! and the writer that applies them.
+//! What runs for each Gateway: a ServiceAccount, a Deployment of Envoys, their disruption budget and their Service (pure), and
+//! the writer that applies them.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,13 @@ use serde_json::{Map, Value, json};
 use crate::world::{Gateway, Key, Labels};
 
 pub(crate) mod bootstrap;
+mod difference;
 pub(crate) mod parameters;
+pub(crate) mod problems;
 mod resources;
 pub(crate) mod writer;
+
+pub(crate) use difference::is_applied;
 
 use parameters::Parameters;
 
@@ -24,9 +28,6 @@ const CLASS_LABEL: &str = "gateway.networking.k8s.io/gateway-class-name";
 /// Where Envoys answer `/ready` and `/stats/prometheus`.
 const READY_PORT: u16 = 19_001;
 
-/// Fields of a container whose values are amounts of resources.
-const AMOUNTS: [&str; 2] = ["requests", "limits"];
-
 /// A label's longest value, and a Service's longest name.
 const LABEL_LIMIT: usize = 63;
 
@@ -35,6 +36,7 @@ const LABEL_LIMIT: usize = 63;
 pub(crate) enum Part {
     ServiceAccount,
     Deployment,
+    DisruptionBudget,
     Service,
 }
 
@@ -62,6 +64,7 @@ pub(crate) fn make_parts(
     let parts = [
         (Part::ServiceAccount, service_account()),
         (Part::Deployment, deployment(gateway, parameters, settings)),
+        (Part::DisruptionBudget, disruption_budget(gateway)),
         (Part::Service, service(gateway, parameters, binds)),
     ];
     let parts = parts.map(|(part, body)| {
@@ -164,7 +167,9 @@ fn with_metadata(part: Part, gateway: &Gateway, key: &Key, body: Value) -> Value
     if let Value::Object(body) = body {
         object.extend(body);
     }
-    Value::Object(object)
+    let mut object = Value::Object(object);
+    difference::mark(&mut object);
+    object
 }
 
 /// Envoys call no API: they get no token.
@@ -272,6 +277,19 @@ fn deployment(gateway: &Gateway, parameters: &Parameters, settings: &InfraSettin
     deployment
 }
 
+/// Nodes are drained one Envoy at a time. It is there for any number of them: of one that is alone it forbids nothing, and so
+/// none has to be deleted when `replicas` changes.
+fn disruption_budget(gateway: &Gateway) -> Value {
+    json!({
+        "spec": {
+            "maxUnavailable": 1,
+            // an Envoy that is not ready may go, however many are not
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": { "matchLabels": selector(gateway) },
+        },
+    })
+}
+
 fn service(gateway: &Gateway, parameters: &Parameters, binds: &BTreeMap<u16, u16>) -> Value {
     let ports = binds.iter().map(|(port, bind)| {
         json!({
@@ -295,41 +313,6 @@ fn service(gateway: &Gateway, parameters: &Parameters, binds: &BTreeMap<u16, u16
     service
 }
 
-/// Whether `live` has all that `wanted` says; the server adds defaults and other fields.
-pub(crate) fn is_applied(wanted: &Value, live: &Value) -> bool {
-    match (wanted, live) {
-        (Value::Object(wanted), Value::Object(live)) => wanted.iter().all(|(key, value)| {
-            let there = live.get(key).unwrap_or(&Value::Null);
-            if AMOUNTS.contains(&&**key) {
-                are_same_amounts(value, there)
-            } else {
-                is_applied(value, there)
-            }
-        }),
-        // what is empty the server leaves out
-        (Value::Object(wanted), Value::Null) => wanted.is_empty(),
-        (Value::Array(wanted), Value::Null) => wanted.is_empty(),
-        (Value::Array(wanted), Value::Array(live)) => {
-            wanted.len() == live.len()
-                && wanted
-                    .iter()
-                    .zip(live)
-                    .all(|(wanted, live)| is_applied(wanted, live))
-        }
-        _ => wanted == live,
-    }
-}
-
-/// Of each resource that is wanted.
-fn are_same_amounts(wanted: &Value, live: &Value) -> bool {
-    let mut wanted = wanted.as_object().into_iter().flatten();
-    wanted.all(|(resource, wanted)| {
-        let live = live.get(resource).and_then(Value::as_str);
-        let wanted = wanted.as_str().zip(live);
-        wanted.is_some_and(|(wanted, live)| resources::is_same_amount(wanted, live))
-    })
-}
-
 // === impl Part ===
 
 impl Part {
@@ -338,6 +321,7 @@ impl Part {
         match self {
             Self::ServiceAccount => ("v1", "ServiceAccount"),
             Self::Deployment => ("apps/v1", "Deployment"),
+            Self::DisruptionBudget => ("policy/v1", "PodDisruptionBudget"),
             Self::Service => ("v1", "Service"),
         }
     }
@@ -368,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn each_gateway_gets_account_deployment_and_service() {
+    fn each_gateway_gets_account_deployment_budget_and_service() {
         let mut parts = mk_parts(&mk_gateway("gw", Vec::new()));
         // The bootstrap has a test of its own.
         let key = Key::new("ns", "gw-isthmus");
@@ -376,7 +360,10 @@ mod tests {
         deployment["spec"]["template"]["spec"]["containers"][0]["args"][1] = "BOOTSTRAP".into();
         let named: BTreeMap<String, Value> = parts
             .into_iter()
-            .map(|((part, key), value)| (format!("{part:?} {key}"), value))
+            .map(|((part, key), mut value)| {
+                value["metadata"]["annotations"][difference::HASH] = "HASH".into();
+                (format!("{part:?} {key}"), value)
+            })
             .collect();
         insta::assert_yaml_snapshot!(named);
     }
@@ -386,20 +373,6 @@ mod tests {
         let mut gateway = mk_gateway("gw", Vec::new());
         gateway.deleting = true;
         assert_eq!(mk_parts(&gateway), BTreeMap::new());
-    }
-
-    #[test]
-    fn defaults_of_the_server_are_no_difference() {
-        let wanted = serde_json::json!({"a": {"b": 1}, "l": [{"x": 1}], "empty": {}, "none": []});
-        let live = serde_json::json!({"a": {"b": 1, "c": 2}, "l": [{"x": 1, "y": 2}], "z": 0});
-        assert!(is_applied(&wanted, &live));
-        let scaled = serde_json::json!({"a": {"b": 2}, "l": [{"x": 1}]});
-        assert!(!is_applied(&wanted, &scaled));
-        let amounts = |cpu: &str| serde_json::json!({"resources": {"requests": {"cpu": cpu}}});
-        assert!(is_applied(&amounts("1.5"), &amounts("1500m")));
-        assert!(!is_applied(&amounts("1.5"), &amounts("1600m")));
-        let longer = serde_json::json!({"a": {"b": 1}, "l": [{"x": 1}, {"x": 2}]});
-        assert!(!is_applied(&wanted, &longer));
     }
 
     #[test]

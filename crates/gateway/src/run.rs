@@ -22,7 +22,7 @@ use crate::control::{Control, Decided, SYNCED};
 use crate::debug::DebugView;
 use crate::index::Index;
 use crate::infra::Part;
-use crate::infra::writer::Taken;
+use crate::infra::problems::Problems;
 use crate::metrics::{AdsMetrics, ModelMetrics, WriteMetrics};
 use crate::queue::Queue;
 use crate::status::{Target, Wanted};
@@ -78,7 +78,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     );
     let (snapshots, newest) = watch::channel(Arc::new(BTreeMap::new()));
     let (sender, events) = mpsc::channel(EVENTS);
-    let taken = Taken::default();
+    let problems = Problems::default();
     let mut tasks: JoinSet<Ended> = JoinSet::new();
     let (status, parts) = spawn_writers(
         &mut tasks,
@@ -86,7 +86,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         &settings.controller,
         &mut registry,
         &stop,
-        taken.clone(),
+        problems.clone(),
     );
     let admin = admin::serve(
         admin_listener,
@@ -107,7 +107,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         proxies: proxies.clone(),
         status,
         parts,
-        taken,
+        problems,
         metrics: model_metrics,
         health: health.clone(),
         debug,
@@ -164,7 +164,7 @@ fn spawn_writers(
     controller: &str,
     registry: &mut Registry,
     stop: &CancellationToken,
-    taken: Taken,
+    problems: Problems,
 ) -> (Queue<Target, Wanted>, Queue<(Part, Key), Value>) {
     let (statuses, parts) = (Queue::new(), Queue::new());
     let metrics = WriteMetrics::register(registry, "status");
@@ -175,7 +175,8 @@ fn spawn_writers(
         ("status writer", Ok(()))
     });
     let metrics = WriteMetrics::register(registry, "infra");
-    let write = infra::writer::make_writer(client.clone(), controller.to_owned(), metrics, taken);
+    let write =
+        infra::writer::make_writer(client.clone(), controller.to_owned(), metrics, problems);
     let running = parts.clone().run(write, stop.clone());
     tasks.spawn(async move {
         running.await;

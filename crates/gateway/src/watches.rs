@@ -128,7 +128,8 @@ impl Watches {
         watches.all(Config::default(), Event::Services);
         watches.all(Config::default(), Event::Slices);
         watches.all(ours.clone(), Event::Deployments);
-        watches.all(ours, Event::ServiceAccounts);
+        watches.all(ours.clone(), Event::ServiceAccounts);
+        watches.all(ours, Event::DisruptionBudgets);
         let namespaces: Api<_> = Api::all(watches.client.clone());
         let list = move || -> Updates<_> {
             Box::pin(watch::metadata::<Namespace>(

@@ -32,6 +32,8 @@ pub(crate) struct World {
     pub(crate) parameters: BTreeMap<Key, Option<String>>,
     /// Objects of others that stand where a Gateway's should be, for people; by Gateway.
     pub(crate) taken: BTreeMap<Key, String>,
+    /// Objects of a Gateway that the API server does not take as they are wanted, for people; by Gateway.
+    pub(crate) refused: BTreeMap<Key, String>,
     /// What runs for each Gateway.
     pub(crate) infra: BTreeMap<Key, Infra>,
     /// Objects that went with their CRD and stay in use for now, by kind.
@@ -285,6 +287,8 @@ pub(crate) struct Infra {
     pub(crate) addresses: Vec<String>,
     /// Available replicas of the Deployment.
     pub(crate) available: i32,
+    /// Why more of them cannot be made.
+    pub(crate) failure: Option<String>,
 }
 
 /// A resource that an Envoy of the Gateway refused.

@@ -194,6 +194,10 @@ const SYSTEM_COMBINATIONS: &[(&[&str], &str)] = &[
         "controller.selfName is west",
     ),
     (
+        &["gateway.envoyImage.tag="],
+        "gateway.envoyImage.tag and gateway.envoyImage.digest are both empty",
+    ),
+    (
         &["gateway.gatewayClass.create=false,gateway.gatewayClass.parameters.replicas=1"],
         "gateway.gatewayClass.parameters belong to the GatewayClass",
     ),

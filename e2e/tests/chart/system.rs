@@ -1,14 +1,17 @@
 //! Isthmus in two clusters by its charts alone: with the rights that they give and no others, and where no pod is let in that
 //! Pod Security admission would not let in at its strictest level.
 
-use std::io::Write as _;
+use std::{io::Write as _, time::Duration};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use crd::InferencePoolImport;
+use futures::{StreamExt, stream::FuturesUnordered};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
 use serde_json::json;
 use testbed::{Cluster, Manifests, Requests, eventually, isthmus};
+use tokio::time::{Instant, interval};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     helm::{CRDS, Chart, POOL, SYSTEM},
@@ -21,15 +24,23 @@ const CRD: &str = "inferencepoolimports.inference.networking.x-k8s.io";
 
 /// The cluster of the controller, which is a member itself. Its Envoys end soon, so that nobody waits for them.
 const HOME: &str = "clusterName=west,controller.enabled=true,controller.selfName=west,\
-    gateway.gatewayClass.parameters.drainSeconds=6";
-/// The controller, the gateway and the Envoys that it makes are all replaced.
-const CHANGE: &str =
-    "logLevel=debug,controller.replicas=2,gateway.gatewayClass.parameters.concurrency=1";
+    gateway.gatewayClass.parameters.drainSeconds=10";
+const DRAIN: Duration = Duration::from_secs(10);
+/// The controller, the gateway and the Envoys that it makes are all replaced. Taken back, it is of the Envoys a field less.
+const CHANGE: &str = "logLevel=debug,controller.replicas=2,\
+    gateway.gatewayClass.parameters.resources.requests.cpu=10m";
+/// So many take 5 s, longer than Envoys leave clients a connection; and longer than the upgrade and [`DRAIN`].
+const TOKENS: u32 = 1000;
+const TOO_MANY_TOKENS: u32 = 40_000;
 
 const EXPORTED: &str = "
 inferencePool: {export: {enabled: true}}
 inferenceExtension: {service: {type: LoadBalancer}}
-worker: {kind: sim, replicas: 2, model: llama}
+worker:
+  kind: sim
+  replicas: 2
+  model: llama
+  extraArgs: [--inter-token-latency=5ms, --kv-cache-size=4096]
 ";
 
 const ROUTE: &str = "
@@ -75,7 +86,8 @@ pub(crate) async fn a_pool_is_reached_from_another_cluster_and_outlives_the_rele
     ];
     helm.run(east, &pool).await?;
     west.apply_yaml(ROUTE).await?;
-    let requests = Requests::new(isthmus::gateway_url(west, NAMESPACE, "inference").await?);
+    let url = isthmus::gateway_url(west, NAMESPACE, "inference").await?;
+    let requests = Requests::new(&url);
     eventually("a request reaches the pool in east", SOON, async || {
         let answer = answered(&requests).await;
         answer.map(drop).map_err(|error| format!("{error:#}"))
@@ -85,10 +97,17 @@ pub(crate) async fn a_pool_is_reached_from_another_cluster_and_outlives_the_rele
     let upgrade = async {
         let change = ["--reset-then-reuse-values", "--set", CHANGE];
         let said = helm_on(stand, west, SYSTEM, "upgrade", &change).await?;
-        envoys_run_with(west, Some("1")).await?;
+        envoys_run_with(west, Some("10m")).await?;
         Ok(said)
     };
-    asking_meanwhile(&requests, upgrade).await?;
+    let upgrade = asking_meanwhile(&requests, streaming_meanwhile(&url, upgrade));
+    let (upgraded, cut) = tokio::join!(upgrade, is_cut_after_the_drain(&url));
+    upgraded?;
+    cut?;
+    let budget = "jsonpath={.items[*].metadata.name} {.items[*].spec.maxUnavailable}";
+    let budget = ["get", "pdb", "-n", NAMESPACE, "-o", budget];
+    let budget = west.kubectl(&budget).await?;
+    ensure!(budget == "inference-isthmus 1", "{budget}");
     ensure!(controllers(west).await? == Some(2));
 
     // what cannot be changes nothing
@@ -115,7 +134,7 @@ pub(crate) async fn a_pool_is_reached_from_another_cluster_and_outlives_the_rele
         envoys_run_with(west, None).await?;
         Ok(said)
     };
-    asking_meanwhile(&requests, back).await?;
+    asking_meanwhile(&requests, streaming_meanwhile(&url, back)).await?;
     ensure!(controllers(west).await? == Some(1));
 
     for chart in [SYSTEM, CRDS] {
@@ -253,19 +272,70 @@ async fn join(stand: &Stand) -> Result<()> {
     Ok(stand.home.apply_yaml(&secret.to_string()).await?)
 }
 
-/// All Envoys of the Gateway run with this `--concurrency`, and no others are there.
-async fn envoys_run_with(cluster: &Cluster, concurrency: Option<&str>) -> Result<()> {
+/// While Envoys end, none of the answers that begin is cut.
+async fn streaming_meanwhile(
+    url: &str,
+    change: impl Future<Output = Result<String>>,
+) -> Result<String> {
+    let end = CancellationToken::new();
+    let streaming = async {
+        let mut pace = interval(Duration::from_secs(1));
+        let mut open = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                () = end.cancelled() => break,
+                _ = pace.tick() => open.push(streamed(url, TOKENS)),
+                Some(outcome) = open.next() => outcome?,
+            }
+        }
+        while let Some(outcome) = open.next().await {
+            outcome?;
+        }
+        anyhow::Ok(())
+    };
+    let changing = async {
+        let _end = end.clone().drop_guard();
+        change.await
+    };
+    let (streamed, changed) = tokio::join!(streaming, changing);
+    streamed.context("an answer that takes 5 s")?;
+    changed
+}
+
+/// One that takes longer than a stopped Envoy serves on goes on until that ends.
+async fn is_cut_after_the_drain(url: &str) -> Result<()> {
+    let began = Instant::now();
+    let outcome = streamed(url, TOO_MANY_TOKENS).await;
+    let after = began.elapsed();
+    ensure!(outcome.is_err(), "{TOO_MANY_TOKENS} tokens came");
+    ensure!(after > DRAIN, "{outcome:?} after {after:?}");
+    Ok(())
+}
+
+/// An answer in events, over a connection of its own.
+async fn streamed(url: &str, tokens: u32) -> Result<()> {
+    let requests = Requests::new(url);
+    let mut stream = requests.chat_stream("llama", "Go on.", tokens).await?;
+    ensure!(stream.status == 200, "{}", stream.status);
+    let mut last = None;
+    while let Some(event) = stream.next_event().await.map_err(anyhow::Error::msg)? {
+        last = Some(event);
+    }
+    ensure!(last.as_deref() == Some("[DONE]"), "the last was {last:?}");
+    Ok(())
+}
+
+/// All Envoys of the Gateway ask for this much CPU, and no others are there.
+async fn envoys_run_with(cluster: &Cluster, cpu: Option<&str>) -> Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(cluster.client(), NAMESPACE);
     let name = "inference-isthmus";
     eventually("the gateway has changed its Envoys", SOON, async || {
         let envoys = deployments.get(name).await;
         let envoys = envoys.map_err(|error| error.to_string())?;
         let envoys = serde_json::to_value(&envoys.spec).map_err(|error| error.to_string())?;
-        let args = envoys["template"]["spec"]["containers"][0]["args"].as_array();
-        let mut args = args.into_iter().flatten();
-        args.find(|one| *one == "--concurrency");
-        let found = args.next().and_then(|one| one.as_str());
-        if found == concurrency {
+        let container = &envoys["template"]["spec"]["containers"][0];
+        let found = container["resources"]["requests"]["cpu"].as_str();
+        if found == cpu {
             Ok(())
         } else {
             Err(format!("{found:?}"))

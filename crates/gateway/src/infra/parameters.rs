@@ -10,6 +10,8 @@ use crate::world::{Gateway, GatewayClass, Key, Labels, ParametersRef, World};
 
 /// The key of the ConfigMap.
 pub(crate) const FILE: &str = "parameters.yaml";
+/// As long as the requests of the pool chart's route may take, which is as long as its answers are.
+const DRAIN_SECONDS: u32 = 300;
 /// The usual number of a user without rights, as in distroless images.
 const USER: i64 = 65_532;
 
@@ -181,7 +183,7 @@ fn check(raw: RawParameters) -> Result<Parameters, String> {
     if concurrency == Some(0) {
         return Err("concurrency is 0: expected 1 or more, or leave it out".to_owned());
     }
-    let drain_seconds = drain_seconds.unwrap_or(30);
+    let drain_seconds = drain_seconds.unwrap_or(DRAIN_SECONDS);
     if drain_seconds > 3600 {
         return Err(format!(
             "drainSeconds is {drain_seconds}: expected 0 to 3600"
@@ -298,7 +300,7 @@ mod tests {
         let (world, gateway) = mk_world("replicas: 5\nimage: a", Some("replicas: 1"));
         let found = of_gateway(&world, &gateway).unwrap();
         assert_eq!((found.replicas, found.image.as_deref()), (1, Some("a")));
-        assert_eq!(found.drain_seconds, 30);
+        assert_eq!(found.drain_seconds, DRAIN_SECONDS);
     }
 
     #[test]

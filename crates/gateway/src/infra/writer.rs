@@ -1,32 +1,21 @@
 //! Applies infrastructure by server-side apply, but not over what is another's.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
-use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::Notify;
 
 use crate::metrics::{WriteMetrics, WriteResult};
 use crate::world::Key;
 
+use super::problems::{Problem, Problems, Why};
 use super::{Part, controlling_gateway};
 
 /// A write that is under way.
 type Writing = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
-
-/// Objects of others that stand where ours should be.
-#[derive(Clone, Default)]
-pub(crate) struct Taken {
-    /// With the Gateway that needs the place.
-    found: Arc<Mutex<BTreeMap<(Part, Key), Key>>>,
-    changed: Arc<Notify>,
-}
 
 /// One write per call, of the whole object as we want it; it fails over an object that the Gateway
 /// does not control.
@@ -34,11 +23,11 @@ pub(crate) fn make_writer(
     client: Client,
     manager: String,
     metrics: WriteMetrics,
-    taken: Taken,
+    problems: Problems,
 ) -> impl Fn((Part, Key), Value) -> Writing {
     move |(part, key), body| {
         let (client, manager, metrics) = (client.clone(), manager.clone(), metrics.clone());
-        let taken = taken.clone();
+        let problems = problems.clone();
         Box::pin(async move {
             let (api_version, kind) = part.api();
             let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
@@ -50,21 +39,43 @@ pub(crate) fn make_writer(
             let is_foreign = there.is_some_and(|object| !is_of(&object.metadata, &gateway));
             let id = (part, key.clone());
             if is_foreign {
-                taken.note(id, gateway);
+                // a budget that somebody made does as well, and the Gateway works without one
+                if part != Part::DisruptionBudget {
+                    let why = Why::Taken;
+                    problems.note(id, Problem { gateway, why });
+                }
                 metrics.count(kind, WriteResult::Failed);
                 return Err(format!("{kind} {key} exists and is another's"));
             }
-            taken.free(&id);
             // Fields that others set on what is the Gateway's are ours to say.
             let params = PatchParams::apply(&manager).force();
             let result = api.patch(&key.name, &params, &Patch::Apply(&body)).await;
             let counted = match &result {
-                Ok(_) => WriteResult::Written,
-                Err(_) => WriteResult::Failed,
+                Ok(_) => {
+                    problems.free(&id);
+                    WriteResult::Written
+                }
+                Err(error) => {
+                    if let Some(message) = refusal(error) {
+                        let why = Why::Refused(message);
+                        problems.note(id, Problem { gateway, why });
+                    }
+                    WriteResult::Failed
+                }
             };
             metrics.count(kind, counted);
             result.map(drop).map_err(|error| error.to_string())
         })
+    }
+}
+
+/// What the API server has against the object itself; another time it would say the same.
+fn refusal(error: &kube::Error) -> Option<String> {
+    match error {
+        kube::Error::Api(status) if matches!(status.code, 400 | 403 | 422) => {
+            Some(status.message.clone())
+        }
+        _ => None,
     }
 }
 
@@ -82,49 +93,15 @@ fn is_of(meta: &ObjectMeta, gateway: &Key) -> bool {
     controlling_gateway(meta).is_some_and(|owner| owner.name == gateway.name)
 }
 
-// === impl Taken ===
-
-impl Taken {
-    /// Comes back when places were found taken or free.
-    pub(crate) async fn changed(&self) {
-        self.changed.notified().await;
-    }
-
-    /// What to tell of each of these Gateways; others are forgotten.
-    pub(crate) fn of<V>(&self, gateways: &BTreeMap<Key, V>) -> BTreeMap<Key, String> {
-        let mut found = self.found.lock();
-        found.retain(|_, gateway| gateways.contains_key(gateway));
-        let told = found.iter().map(|((part, key), gateway)| {
-            let (_, kind) = part.api();
-            let text = format!(
-                "{kind} {key} exists and the Gateway does not control it: delete it, or rename the Gateway"
-            );
-            (gateway.clone(), text)
-        });
-        told.collect()
-    }
-
-    fn note(&self, id: (Part, Key), gateway: Key) {
-        let before = self.found.lock().insert(id, gateway.clone());
-        if before != Some(gateway) {
-            self.changed.notify_one();
-        }
-    }
-
-    fn free(&self, id: &(Part, Key)) {
-        let before = self.found.lock().remove(id);
-        if before.is_some() {
-            self.changed.notify_one();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use http::{Request, Response, StatusCode};
     use kube::client::Body;
+    use rstest::rstest;
     use serde_json::json;
 
     use super::*;
+    use crate::infra::problems::Told;
 
     fn mk_meta(kind: &str, name: &str, controller: bool) -> ObjectMeta {
         let meta = json!({ "ownerReferences": [{
@@ -153,52 +130,86 @@ mod tests {
         assert_eq!(gateway_of(&Key::new("ns", "gw-isthmus"), &body), gateway);
     }
 
-    /// Only a look at it, no write.
-    #[tokio::test]
-    async fn object_without_our_owner_is_looked_at_and_left() {
-        let (service, mut server) =
-            tower_test::mock::pair::<axum::http::Request<Body>, axum::http::Response<Body>>();
-        let taken = Taken::default();
+    type Server = tower_test::mock::Handle<Request<Body>, Response<Body>>;
+
+    /// Writes an object of the Gateway `gw`, with a server that answers so; the requests that it got.
+    async fn write(
+        part: Part,
+        answers: Vec<(u16, Value)>,
+    ) -> (Result<(), String>, Vec<String>, Told) {
+        let (service, mut server): (_, Server) = tower_test::mock::pair();
+        let problems = Problems::default();
         let mut registry = prometheus_client::registry::Registry::default();
         let metrics = WriteMetrics::register(&mut registry, "infra");
         let client = Client::new(service, "default");
-        let write = make_writer(client, "isthmus".to_owned(), metrics, taken.clone());
+        let write = make_writer(client, "isthmus".to_owned(), metrics, problems.clone());
         let body = json!({ "metadata": mk_meta("Gateway", "gw", true) });
-        let key = Key::new("ns", "gw-isthmus");
-        let answer = async {
-            let (request, send) = server.next_request().await.unwrap();
-            let uri = request.uri().to_string();
-            let theirs = json!({
-                "apiVersion": "meta.k8s.io/v1",
-                "kind": "PartialObjectMetadata",
-                "metadata": {"namespace": "ns", "name": "gw-isthmus"},
-            });
-            let text = serde_json::to_vec(&theirs).unwrap();
-            send.send_response(axum::http::Response::new(Body::from(text)));
-            (request.method().to_string(), uri)
+        let writing = write((part, Key::new("ns", "gw-isthmus")), body);
+        let answering = async {
+            let mut seen = Vec::new();
+            for (status, answer) in answers {
+                let (request, send) = server.next_request().await.unwrap();
+                seen.push(format!("{} {}", request.method(), request.uri().path()));
+                let mut response = Response::new(Body::from(answer.to_string().into_bytes()));
+                *response.status_mut() = StatusCode::from_u16(status).unwrap();
+                send.send_response(response);
+            }
+            seen
         };
-        let (result, seen) = tokio::join!(write((Part::Service, key), body), answer);
-        let uri = "/api/v1/namespaces/ns/services/gw-isthmus";
-        assert_eq!(seen, ("GET".to_owned(), uri.to_owned()));
-        assert!(result.unwrap_err().contains("another's"));
+        let both = async { tokio::join!(writing, answering) };
+        let both = tokio::time::timeout(std::time::Duration::from_secs(10), both).await;
+        let (result, seen) = both.expect("as many requests as answers");
         drop(write);
-        assert!(server.next_request().await.is_none(), "a write");
-        let gateways = BTreeMap::from([(Key::new("ns", "gw"), true)]);
-        assert_eq!(taken.of(&gateways).len(), 1);
+        assert!(server.next_request().await.is_none(), "another request");
+        (result, seen, problems.told())
     }
 
-    #[test]
-    fn taken_place_is_told_until_it_is_free_or_the_gateway_gone() {
-        let (taken, gateway) = (Taken::default(), Key::new("ns", "gw"));
-        let id = (Part::Service, Key::new("ns", "gw-isthmus"));
-        let gateways = BTreeMap::from([(gateway.clone(), true)]);
-        taken.note(id.clone(), gateway.clone());
-        let told = taken.of(&gateways);
-        assert!(told[&gateway].contains("Service ns/gw-isthmus"), "{told:?}");
-        taken.free(&id);
-        assert_eq!(taken.of(&gateways), BTreeMap::new());
-        taken.note(id, gateway);
-        taken.of(&BTreeMap::<Key, bool>::new());
-        assert_eq!(taken.of(&gateways), BTreeMap::new());
+    fn mk_failure(code: u16, reason: &str) -> (u16, Value) {
+        let failure = json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason});
+        (code, failure)
+    }
+
+    /// Only a look at it, no write; and whether the Gateway's status is to say so.
+    #[rstest]
+    #[case::service(Part::Service, "/api/v1/namespaces/ns/services/gw-isthmus", true)]
+    #[case::budget(
+        Part::DisruptionBudget,
+        "/apis/policy/v1/namespaces/ns/poddisruptionbudgets/gw-isthmus",
+        false
+    )]
+    #[tokio::test]
+    async fn object_without_our_owner_is_looked_at_and_left(
+        #[case] part: Part,
+        #[case] path: &str,
+        #[case] is_told: bool,
+    ) {
+        let theirs = json!({
+            "apiVersion": "meta.k8s.io/v1",
+            "kind": "PartialObjectMetadata",
+            "metadata": {"namespace": "ns", "name": "gw-isthmus"},
+        });
+        let (result, seen, told) = write(part, vec![(200, theirs)]).await;
+        assert_eq!(seen, [format!("GET {path}")]);
+        assert!(result.unwrap_err().contains("another's"));
+        assert_eq!(told.taken.len(), usize::from(is_told));
+    }
+
+    /// What another time may be otherwise is none of it.
+    #[rstest]
+    #[case::invalid(422, "Invalid", true)]
+    #[case::forbidden(403, "Forbidden", true)]
+    #[case::conflict(409, "Conflict", false)]
+    #[tokio::test]
+    async fn what_the_api_server_has_against_an_object_is_told(
+        #[case] code: u16,
+        #[case] reason: &str,
+        #[case] is_told: bool,
+    ) {
+        let answers = vec![mk_failure(404, "NotFound"), mk_failure(code, reason)];
+        let (result, seen, told) = write(Part::Service, answers).await;
+        assert!(seen[1].starts_with("PATCH"), "{seen:?}");
+        assert!(result.is_err());
+        let refused = told.refused.get(&Key::new("ns", "gw"));
+        assert_eq!(refused.is_some(), is_told, "{told:?}");
     }
 }

@@ -6,10 +6,10 @@ use rstest::rstest;
 
 use super::*;
 use crate::fixture::{
-    add_route, key, mk_gateway, mk_import, mk_listener, mk_ref, mk_route, mk_rule, mk_service,
-    mk_settings, mk_world,
+    add_route, key, mk_gateway, mk_import, mk_listener, mk_own_parameters, mk_ref, mk_route,
+    mk_rule, mk_service, mk_settings, mk_world,
 };
-use crate::world::{HttpRoute, ParametersRef, ParentRef, Rejection, RoutesFrom};
+use crate::world::{HttpRoute, ParentRef, Rejection, RoutesFrom};
 use crate::xds::Kind;
 
 pub(crate) mod references;
@@ -285,12 +285,36 @@ fn object_of_another_in_its_place_is_told() {
 #[test]
 fn gateway_says_what_it_waits_for() {
     let mut world = mk_world();
-    let reason = |world: &World| {
+    let programmed = |world: &World| {
         let (_, wanted) = build_all(world);
-        wanted.gateways[&key("gw")].conditions[1].reason.clone()
+        wanted.gateways[&key("gw")].conditions[1].clone()
     };
-    world.infra.get_mut(&key("gw")).unwrap().available = 0;
+    let reason = |world: &World| programmed(world).reason;
+    let infra = world.infra.get_mut(&key("gw")).unwrap();
+    infra.available = 0;
     assert_eq!(reason(&world), "Pending");
+    let infra = world.infra.get_mut(&key("gw")).unwrap();
+    (infra.failure, infra.addresses) = (Some("pods are forbidden".into()), Vec::new());
+    let none = programmed(&world);
+    assert_eq!((none.status, &*none.reason), (Truth::False, "Pending"));
+    assert!(none.message.ends_with("pods are forbidden"), "{none:?}");
+    let infra = world.infra.get_mut(&key("gw")).unwrap();
+    (infra.available, infra.addresses) = (1, vec!["10.1.200.1".into()]);
+    let before = programmed(&world);
+    assert_eq!(
+        (before.status, &*before.reason),
+        (Truth::True, "Programmed")
+    );
+    assert!(before.message.ends_with("pods are forbidden"), "{before:?}");
+    world.infra.get_mut(&key("gw")).unwrap().failure = None;
+    world.refused.insert(key("gw"), "Service is refused".into());
+    let before = programmed(&world);
+    assert_eq!(
+        (before.status, &*before.reason),
+        (Truth::True, "Programmed")
+    );
+    assert!(before.message.ends_with("Service is refused"), "{before:?}");
+    world.refused.clear();
     world.infra.clear();
     assert_eq!(reason(&world), "AddressNotAssigned");
     let refused = Rejection {
@@ -325,12 +349,7 @@ fn refused_cluster_shows_on_the_routes_that_use_it() {
 fn gateway_with_bad_parameters_or_addresses_is_not_accepted() {
     let mut world = mk_world();
     let gateway = world.gateways.get_mut(&key("gw")).unwrap();
-    gateway.parameters = Some(ParametersRef {
-        group: String::new(),
-        kind: "ConfigMap".into(),
-        namespace: None,
-        name: "none".into(),
-    });
+    gateway.parameters = Some(mk_own_parameters());
     let (models, wanted) = build_all(&world);
     assert!(models.is_empty());
     assert!(has(

@@ -458,6 +458,14 @@ pub(crate) fn available(object: &Deployment) -> i32 {
         .unwrap_or(0)
 }
 
+/// Why its pods cannot be made, such as for Pod Security admission or a quota.
+pub(crate) fn replica_failure(object: &Deployment) -> Option<String> {
+    let conditions = object.status.as_ref()?.conditions.iter().flatten();
+    let mut failures = conditions.filter(|one| one.type_ == "ReplicaFailure");
+    let failure = failures.find(|one| one.status == "True")?;
+    Some(failure.message.clone().unwrap_or_default())
+}
+
 pub(crate) fn labels(meta: &ObjectMeta) -> Labels {
     meta.labels.clone().unwrap_or_default()
 }
@@ -472,6 +480,20 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn only_a_failure_that_holds_says_why_there_are_no_pods() {
+        let failure = |status: &str| {
+            let conditions = json!([
+                {"type": "Progressing", "status": "True", "message": "progress"},
+                {"type": "ReplicaFailure", "status": status, "message": "forbidden"},
+            ]);
+            let object = json!({"metadata": {}, "status": {"conditions": conditions}});
+            replica_failure(&serde_json::from_value(object).unwrap())
+        };
+        assert_eq!(failure("True").as_deref(), Some("forbidden"));
+        assert_eq!(failure("False"), None);
+    }
 
     #[test]
     fn endpoints_that_terminate_are_used_only_where_none_is_ready() {

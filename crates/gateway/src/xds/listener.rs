@@ -16,6 +16,9 @@ use hcm::http_connection_manager::{
 };
 use listener::listener::{InternalListenerConfig, ListenerSpecifier};
 
+/// Seldom enough that new connections cost nothing, beside answers that take seconds.
+const CONNECTION_LIMIT: Duration = Duration::from_secs(15);
+
 /// What a hop's answer becomes when Envoy itself made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hop {
@@ -49,10 +52,12 @@ pub(crate) fn edge(name: &str, port: &PortModel, options: &Options) -> listener:
 }
 
 /// A client that keeps its connection would stay with an Envoy that is stopped until that ends, and lose the request that it
-/// sends then. So connections are renewed, without a loss, twice in the time in which a stopped Envoy serves on.
+/// sends then. So connections are renewed, without a loss: this one ends no answer, the client learns with the next one, or by
+/// a GOAWAY, to take another connection. They are soon, so that most of the time in which a stopped Envoy serves on is left
+/// to the answers that are under way.
 fn short_lived(drain: Duration) -> Option<core::HttpProtocolOptions> {
     (!drain.is_zero()).then(|| core::HttpProtocolOptions {
-        max_connection_duration: Some(duration(drain / 2)),
+        max_connection_duration: Some(duration((drain / 4).min(CONNECTION_LIMIT))),
         ..core::HttpProtocolOptions::default()
     })
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use futures::future::join_all;
 use tokio::time::Instant;
 
-use crate::fixture::{add_route, add_slice, key, mk_ref, mk_route, mk_rule};
+use crate::fixture::{add_route, add_slice, key, mk_own_parameters, mk_ref, mk_route, mk_rule};
 use crate::world::World;
 
 mod bed;
 mod epp;
 
-use bed::{Bed, EPP, FORBIDDEN, POD_A, POD_B, REMOTE_EPP, REMOTE_POD, SECOND_EPP};
+use bed::{Bed, EPP, FORBIDDEN, POD_A, POD_B, REMOTE_EPP, REMOTE_POD, SECOND_EPP, STREAM};
 use epp::Behaviour;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -267,6 +267,29 @@ async fn time_limit_ends_a_hung_epp() {
             started.elapsed()
         );
     }
+}
+
+/// Connections live 500 ms here.
+#[tokio::test(flavor = "multi_thread")]
+async fn answer_outlives_the_end_of_its_connections_time_and_the_next_one_tells_the_client() {
+    let short = |world: &mut World| {
+        let gateway = world.gateways.get_mut(&key("gw")).unwrap();
+        gateway.parameters = Some(mk_own_parameters());
+        let own = Some("drainSeconds: 2".into());
+        world.parameters.insert(key("own"), own);
+        let rule = mk_rule(STREAM, vec![mk_ref("service", "web", 1)]);
+        add_route(world, mk_route("stream", vec![rule]));
+    };
+    let Some(bed) = Bed::start(short).await else {
+        return;
+    };
+    bed.until(&format!("{STREAM}?1"), 200).await;
+    let mut connection = bed.connect().await;
+    let first = Bed::stream_over(&mut connection, 50).await;
+    assert_eq!(first.matches("piece").count(), 50);
+    assert!(!first.contains("connection: close"), "{first}");
+    let next = Bed::stream_over(&mut connection, 1).await;
+    assert!(next.contains("connection: close"), "{next}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

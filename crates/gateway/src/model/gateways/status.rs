@@ -62,6 +62,12 @@ fn programmed(
     let refused = rejections
         .iter()
         .find(|one| matches!(one.kind, Kind::Listener | Kind::Routes));
+    // what is to be mended goes before what is to be waited for
+    let is_served = infra.available > 0 && !infra.addresses.is_empty();
+    let failure = infra.failure.as_ref();
+    let failure =
+        failure.map(|failure| format!("pods of its Deployment cannot be made: {failure}"));
+    let hindrance = failure.or_else(|| world.refused.get(&ours.gateway.key).cloned());
     if !ours.accepted() {
         let message = "the Gateway is not accepted";
         Cond::no(PROGRAMMED, "Invalid", message, generation)
@@ -70,12 +76,17 @@ fn programmed(
     } else if let Some(refused) = refused {
         let message = format!("Envoy refused {}: {}", refused.name, refused.message);
         Cond::no(PROGRAMMED, "Invalid", message, generation)
+    } else if let Some(hindrance) = hindrance.as_ref().filter(|_| !is_served) {
+        Cond::no(PROGRAMMED, "Pending", hindrance.clone(), generation)
     } else if infra.addresses.is_empty() {
         let message = "its Service has no load balancer address yet";
         Cond::no(PROGRAMMED, "AddressNotAssigned", message, generation)
     } else if infra.available < 1 {
         let message = "no Envoy is available yet";
         Cond::no(PROGRAMMED, "Pending", message, generation)
+    } else if let Some(hindrance) = hindrance {
+        let message = format!("it is served as before: {hindrance}");
+        Cond::new(PROGRAMMED, Truth::True, PROGRAMMED, message, generation)
     } else {
         Cond::yes(PROGRAMMED, generation)
     }

@@ -1,11 +1,15 @@
 //! One Envoy at our ADS server, pods and EPPs on loopback addresses around it.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Body;
+use axum::extract::RawQuery;
+use axum::routing::get;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -40,6 +44,9 @@ pub(super) const FORBIDDEN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 14);
 pub(super) const EPP: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 1);
 pub(super) const REMOTE_EPP: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 2);
 pub(super) const SECOND_EPP: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 3);
+
+/// Where a pod answers in pieces.
+pub(super) const STREAM: &str = "/stream";
 
 /// How long anything may take; most takes milliseconds.
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
@@ -257,6 +264,27 @@ impl Bed {
         }
     }
 
+    /// Sends a request for an answer in so many pieces, one each 50 ms, over a connection that is kept, and returns that answer.
+    pub(super) async fn stream_over(connection: &mut TcpStream, pieces: u32) -> String {
+        let request = format!("GET {STREAM}?{pieces} HTTP/1.1\r\nhost: any\r\n\r\n");
+        let exchange = async {
+            connection.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"\r\n0\r\n\r\n") {
+                let read = connection.read_buf(&mut answer).await.unwrap();
+                let so_far = String::from_utf8_lossy(&answer);
+                assert!(read > 0, "cut: {so_far}");
+            }
+            String::from_utf8(answer).unwrap()
+        };
+        timeout(LIMIT, exchange).await.expect("an answer in time")
+    }
+
+    pub(super) async fn connect(&self) -> TcpStream {
+        let edge = (Ipv4Addr::LOCALHOST, self.edge);
+        TcpStream::connect(edge).await.unwrap()
+    }
+
     /// Until the path answers with that status: health checks and updates take their time.
     pub(super) async fn until(&self, path: &str, status: u16) -> Answer {
         let started = Instant::now();
@@ -334,13 +362,24 @@ async fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// Answers with its own address, after reading the whole body.
+/// Answers with its own address, after reading the whole body; at [`STREAM`] in pieces, as many as the query says.
 async fn serve_pod(listener: TcpListener) {
     let name = listener.local_addr().unwrap().ip().to_string();
-    let app = axum::Router::new().fallback(move |body: axum::body::Bytes| {
-        let answer = format!("{name} {}", body.len());
-        async move { answer }
-    });
+    let pieces = async |RawQuery(number): RawQuery| {
+        let number: u32 = number.unwrap().parse().unwrap();
+        let piece = async |left: u32| {
+            sleep(Duration::from_millis(50)).await;
+            (left > 0).then(|| (Ok::<_, Infallible>("piece"), left - 1))
+        };
+        Body::from_stream(futures::stream::unfold(number, piece))
+    };
+    let app =
+        axum::Router::new()
+            .route(STREAM, get(pieces))
+            .fallback(move |body: axum::body::Bytes| {
+                let answer = format!("{name} {}", body.len());
+                async move { answer }
+            });
     let app = app.layer(axum::extract::DefaultBodyLimit::disable());
     axum::serve(listener, app).await.unwrap();
 }

@@ -1,0 +1,133 @@
+//! Our own infrastructure: what there is of it, and what that says of its Gateways.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
+use watch::Update;
+
+use crate::infra::{Part, controlling_gateway};
+use crate::world::{Key, project};
+
+use super::keep::keep;
+use super::{Changes, Index};
+
+impl Index {
+    pub(super) fn services(&mut self, update: Update<Service>, odd: &BTreeSet<Key>) -> Changes {
+        let mut changes = self.part(Part::Service, &update, odd, |o| &o.metadata);
+        match &update {
+            Update::Reset(list) => {
+                // Whose the odd ones are is not known: then nothing is taken for lost.
+                for infra in self.world.infra.values_mut().filter(|_| odd.is_empty()) {
+                    infra.addresses.clear();
+                }
+                for service in list {
+                    self.addresses(service, false);
+                }
+                changes.world = true;
+            }
+            Update::Apply(service) => {
+                if gateway_of(&service.metadata).is_some() {
+                    self.addresses(service, false);
+                    changes.world = true;
+                }
+            }
+            Update::Delete(service) => self.addresses(service, true),
+            Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => {}
+        }
+        changes.world |= keep(
+            &mut self.world.services,
+            update,
+            odd,
+            |o| &o.metadata,
+            project::service,
+        );
+        changes
+    }
+
+    fn addresses(&mut self, service: &Service, gone: bool) {
+        if let Some(gateway) = gateway_of(&service.metadata) {
+            let infra = self.world.infra.entry(gateway).or_default();
+            infra.addresses = if gone {
+                Vec::new()
+            } else {
+                project::service_addresses(service)
+            };
+        }
+    }
+
+    pub(super) fn deployments(
+        &mut self,
+        update: Update<Deployment>,
+        odd: &BTreeSet<Key>,
+    ) -> Changes {
+        let mut changes = self.part(Part::Deployment, &update, odd, |o| &o.metadata);
+        let (list, gone) = match &update {
+            Update::Reset(list) => {
+                // Whose the odd ones are is not known: then nothing is taken for lost.
+                for infra in self.world.infra.values_mut().filter(|_| odd.is_empty()) {
+                    infra.available = 0;
+                    infra.failure = None;
+                }
+                (&list[..], false)
+            }
+            Update::Apply(one) => (std::slice::from_ref(one), false),
+            Update::Delete(one) => (std::slice::from_ref(one), true),
+            Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => (&[][..], false),
+        };
+        for one in list {
+            if let Some(gateway) = gateway_of(&one.metadata) {
+                let infra = self.world.infra.entry(gateway).or_default();
+                (infra.available, infra.failure) = if gone {
+                    (0, None)
+                } else {
+                    (project::available(one), project::replica_failure(one))
+                };
+                changes.world = true;
+            }
+        }
+        changes
+    }
+
+    /// Live infrastructure of one kind.
+    pub(super) fn part<K: serde::Serialize>(
+        &mut self,
+        part: Part,
+        update: &Update<K>,
+        odd: &BTreeSet<Key>,
+        meta: impl Fn(&K) -> &ObjectMeta,
+    ) -> Changes {
+        let json = |object: &K| serde_json::to_value(object).unwrap_or(Value::Null);
+        let ours = |object: &K| gateway_of(meta(object)).is_some();
+        let id = |object: &K| (part, project::key(meta(object)));
+        Changes::live(match update {
+            Update::Reset(list) => {
+                self.parts
+                    .retain(|(kind, key), _| *kind != part || odd.contains(key));
+                let parts = list.iter().filter(|object| ours(object));
+                self.parts
+                    .extend(parts.map(|object| (id(object), json(object))));
+                true
+            }
+            Update::Apply(object) if ours(object) => {
+                self.parts.insert(id(object), json(object));
+                true
+            }
+            Update::Apply(object) | Update::Delete(object) => {
+                self.parts.remove(&id(object)).is_some()
+            }
+            Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => false,
+        })
+    }
+}
+
+/// The Gateway that the object serves: the one that controls it, if it is of our infrastructure. Its
+/// name as a label may be cut.
+fn gateway_of(meta: &ObjectMeta) -> Option<Key> {
+    let labels = meta.labels.as_ref()?;
+    let ours = labels.get(crd::annotations::MANAGED_BY)? == crate::infra::MANAGED_BY;
+    let owner = controlling_gateway(meta).filter(|_| ours)?;
+    Some(Key::new(meta.namespace.as_ref()?, &owner.name))
+}
