@@ -100,7 +100,7 @@ pub(crate) async fn a_pool_is_reached_from_another_cluster_and_outlives_the_rele
         envoys_run_with(west, Some("10m")).await?;
         Ok(said)
     };
-    let upgrade = asking_meanwhile(&requests, streaming_meanwhile(&url, upgrade));
+    let upgrade = asking_meanwhile(&requests, Box::pin(streaming_meanwhile(&url, upgrade)));
     let (upgraded, cut) = tokio::join!(upgrade, is_cut_after_the_drain(&url));
     upgraded?;
     cut?;
@@ -134,7 +134,7 @@ pub(crate) async fn a_pool_is_reached_from_another_cluster_and_outlives_the_rele
         envoys_run_with(west, None).await?;
         Ok(said)
     };
-    asking_meanwhile(&requests, streaming_meanwhile(&url, back)).await?;
+    asking_meanwhile(&requests, Box::pin(streaming_meanwhile(&url, back))).await?;
     ensure!(controllers(west).await? == Some(1));
 
     for chart in [SYSTEM, CRDS] {
