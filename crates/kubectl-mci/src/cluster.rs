@@ -305,11 +305,7 @@ impl Cluster {
                     cluster: self.name.clone(),
                     context: context.clone(),
                     what: what.to_owned(),
-                    problem: format!(
-                        "{}{}",
-                        cause(other),
-                        proxy_hint(|name| std::env::var_os(name).is_some())
-                    ),
+                    problem: format!("{}{}", cause(other), proxy_hint()),
                 };
             }
         };
@@ -381,8 +377,8 @@ pub(crate) fn is_of_helm(object: &DynamicObject) -> bool {
 }
 
 /// What to add where no server answered: kubectl may have reached it through a proxy.
-fn proxy_hint(is_set: impl Fn(&str) -> bool) -> &'static str {
-    if PROXIES.iter().any(|name| is_set(name)) {
+fn proxy_hint() -> &'static str {
+    if PROXIES.iter().any(|name| std::env::var_os(name).is_some()) {
         " (proxies of the environment are not used: set proxy-url in the kubeconfig)"
     } else {
         ""
