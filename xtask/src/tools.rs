@@ -23,7 +23,7 @@ use crate::{
 const KUBERNETES: &str = "v1.34.2";
 /// Version of helm; `e2e/tools/helm/go.mod` holds the same.
 const HELM: &str = "v4.3.1";
-/// Version of crane; `e2e/tools/crane/go.mod` holds the same. Another one may compress layers to other digests.
+/// Version of crane; `e2e/tools/crane/go.mod` holds the same.
 const CRANE: &str = "v0.22.1";
 /// Version of kopium; its output is committed, so another version shows as a difference.
 const KOPIUM: &str = "0.24.1";

@@ -72,7 +72,7 @@ pub(crate) struct JoinArgs {
     #[command(flatten)]
     pub(crate) home: HomeArgs,
 
-    /// Where the controller reaches the cluster's API server, https://HOST:PORT [default: as the context has it]
+    /// Where the controller reaches the cluster's API server, https://HOST:PORT [default: as the member's Secret has it, else the context]
     #[arg(long, value_name = "URL")]
     pub(crate) server: Option<String>,
 
@@ -91,8 +91,8 @@ pub(crate) struct JoinArgs {
 
 /// End a membership: the Secret at home goes first, then, once the controller has let the cluster go, its rights there
 ///
-/// Run it again if it was stopped in between. A member that no Secret makes is left as it is, and so are the rights while a
-/// controller may work with them.
+/// Run it again if it was stopped in between. It changes nothing where the member is not defined by a Secret, and keeps the
+/// rights in the cluster while a controller may still use them.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct LeaveArgs {
     /// Name of the member
@@ -109,7 +109,8 @@ pub(crate) struct LeaveArgs {
     #[arg(long, default_value = "90s", value_name = "DURATION")]
     pub(crate) timeout: Span,
 
-    /// Take the rights away even where it was not seen that the controller has let the cluster go
+    /// Take the rights away even where it was not seen that the controller has let the cluster go; of a cluster that cannot be
+    /// reached, delete the Secret at home alone
     #[arg(long)]
     pub(crate) force: bool,
 

@@ -27,6 +27,8 @@ const CLUSTER_LIMIT: Duration = Duration::from_mins(1);
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// A login in a browser takes a while.
 const LOGIN_LIMIT: Duration = Duration::from_mins(1);
+/// Variables by which kubectl finds a proxy.
+const PROXIES: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
 /// The namespace whose uid is the cluster's.
 const IDENTITY: &str = "kube-system";
 
@@ -250,10 +252,7 @@ impl Cluster {
 
     /// Whether it is part of a helm release: an upgrade of that refuses what others apply as well.
     pub(crate) async fn is_of_helm(&self, object: &Value) -> Result<bool, CallError> {
-        Ok(self.find(object).await?.is_some_and(|it| {
-            let by = it.labels().get("app.kubernetes.io/managed-by");
-            by.is_some_and(|by| by == "Helm")
-        }))
+        Ok(self.find(object).await?.as_ref().is_some_and(is_of_helm))
     }
 
     /// The object of this kind and name, if it is there.
@@ -306,7 +305,7 @@ impl Cluster {
                     cluster: self.name.clone(),
                     context: context.clone(),
                     what: what.to_owned(),
-                    problem: cause(other),
+                    problem: format!("{}{}", cause(other), proxy_hint()),
                 };
             }
         };
@@ -368,6 +367,21 @@ async fn within<T: Send + 'static>(
         Err(_) => Err(format!(
             "the credential plugin of the context has not ended within {limit:?}"
         )),
+    }
+}
+
+/// Whether an object is part of a helm release.
+pub(crate) fn is_of_helm(object: &DynamicObject) -> bool {
+    let by = object.labels().get("app.kubernetes.io/managed-by");
+    by.is_some_and(|by| by == "Helm")
+}
+
+/// What to add where no server answered: kubectl may have reached it through a proxy.
+fn proxy_hint() -> &'static str {
+    if PROXIES.iter().any(|name| std::env::var_os(name).is_some()) {
+        " (proxies of the environment are not used: set proxy-url in the kubeconfig)"
+    } else {
+        ""
     }
 }
 

@@ -4,6 +4,7 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{ResourceExt, api::ListParams};
+use mci_inventory::lease_name;
 use serde::Deserialize;
 
 use crate::cluster::{CallError, Cluster};
@@ -107,11 +108,6 @@ pub(crate) async fn page(home: &Cluster, namespace: &str, path: &str) -> Result<
     let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy{path}");
     let what = format!("ask pod {namespace}/{name} for its admin port");
     Ok(home.page(&what, &path).await?)
-}
-
-/// The Lease that the writing controller of a ClusterSet holds.
-pub(crate) fn lease_name(clusterset: &str) -> String {
-    format!("isthmus-mci-{clusterset}")
 }
 
 /// Whether a controller of the ClusterSet renews its Lease.

@@ -26,7 +26,7 @@ use crate::{
     contexts::Contexts,
     known::Known,
     member::{Account, MemberRights},
-    membership::{Candidate, Place, refuse_join},
+    membership::{Candidate, Place, present_server, refuse_join},
 };
 
 /// Key of the kubeconfig in the Secret.
@@ -66,10 +66,8 @@ pub(crate) async fn join(
     };
     let context = contexts.choose(Some(&context), "--context")?;
     let rights = MemberRights::read()?;
-    let access = Access::of(contexts.cluster(&context)?, &context, server.as_deref())?;
-    // what the controller would refuse is refused before anything is written
-    make_kubeconfig(&name, &access, NO_TOKEN)?;
     if dry_run {
+        let access = Access::of(contexts.cluster(&context)?, &context, server.as_deref())?;
         let text = documents(&name, &home, &rights, &access)?;
         return Ok(out.write_all(text.as_bytes())?);
     }
@@ -87,7 +85,8 @@ pub(crate) async fn join(
         namespace: home_namespace,
         clusterset,
     };
-    refuse_duplicate(&member, &home, &place, &access.server).await?;
+    let via = contexts.cluster(&context)?;
+    let access = admit(&member, &home, &place, via, server.as_deref()).await?;
     for object in &rights.objects {
         if member.is_of_helm(object).await? {
             let what = object["kind"].as_str().unwrap_or_default();
@@ -108,6 +107,14 @@ pub(crate) async fn join(
         access.server,
         issued.until.strftime("%F %R UTC")
     )?;
+    let of_context = via.server.as_deref().unwrap_or_default();
+    if server.is_none() && of_context.trim_end_matches('/') != access.server.trim_end_matches('/') {
+        writeln!(
+            out,
+            "note: the controller goes on with {}, as the Secret had it, and not {of_context} of context {context}: see --server",
+            access.server
+        )?;
+    }
     after(&member, &name, &issued, token_lifetime.0.as_secs(), out).await
 }
 
@@ -132,25 +139,32 @@ async fn refuse_foreign(home: &Cluster, namespace: &str, name: &str) -> anyhow::
     )
 }
 
-/// A name that something else holds, or a cluster that is a member already.
-async fn refuse_duplicate(
+/// How the controller is to reach the member: at `server`, else where its Secret has it, else as the context has it.
+/// # Errors
+/// When something else holds the name, the cluster is a member already, or the controller would refuse the access.
+async fn admit(
     member: &Cluster,
     home: &Cluster,
     place: &Place<'_>,
-    server: &str,
-) -> anyhow::Result<()> {
+    via: &kube::config::Cluster,
+    server: Option<&str>,
+) -> anyhow::Result<Access> {
     let (namespace, clusterset) = (place.namespace, place.clusterset);
     let known = Known::read_to_change(home, namespace, clusterset, &member.name).await?;
     let uid = member.uid().await?;
-    let candidate = Candidate {
+    let mut candidate = Candidate {
         name: &member.name,
         context: &member.context,
         uid: uid.as_deref(),
-        server: Some(server),
+        server: None,
     };
+    let present = present_server(&candidate, &known, place);
+    let access = Access::of(via, &member.context, server.or(present.as_deref()))?;
+    make_kubeconfig(&member.name, &access, NO_TOKEN)?;
+    candidate.server = Some(&access.server);
     match refuse_join(&candidate, &known, place) {
         Some(refusal) => Err(refusal.into()),
-        None => Ok(()),
+        None => Ok(access),
     }
 }
 
@@ -243,7 +257,9 @@ fn documents(
     }
     text.push_str("---\n# in the home cluster, with a token of ");
     text.push_str(&rights.account.to_string());
-    text.push_str(" in place of TOKEN\n");
+    text.push_str(
+        " in place of TOKEN; without --server, a Secret that is there keeps its server\n",
+    );
     let kubeconfig = make_kubeconfig(name, access, NO_TOKEN)?;
     let secret = secret(name, &home.home_namespace, &kubeconfig);
     text.push_str(&serde_yaml::to_string(&secret)?);

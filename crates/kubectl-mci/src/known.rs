@@ -12,7 +12,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Secret},
 };
 use kube::{ResourceExt, api::ListParams};
-use mci_inventory::{Credentials, SECRET_SELECTORS};
+use mci_inventory::{Credentials, SECRET_SELECTORS, identities_name};
 use mci_model::index::{origin::SourceKind, record::Record};
 
 #[cfg(test)]
@@ -64,7 +64,7 @@ impl Known {
         );
         let mut known = Self::default();
         match met {
-            Ok(met) => known.met = met,
+            Ok(met) => known.met = met.unwrap_or_default(),
             Err(error) => known.no_record = Some(error.to_string()),
         }
         match deployment {
@@ -244,15 +244,17 @@ async fn uid_behind(credentials: &Credentials, name: &str) -> Option<String> {
     cluster.uid().await.ok().flatten()
 }
 
-/// The controller's ConfigMap of the members that it has met.
+/// The controller's ConfigMap of the members that it has met; none: there is no such ConfigMap.
 pub(crate) async fn record(
     home: &Cluster,
     namespace: &str,
     clusterset: &str,
-) -> Result<BTreeMap<String, Met>, CallError> {
-    let name = format!("isthmus-mci-{clusterset}-members");
-    let found: Option<ConfigMap> = home.get(namespace, &name).await?;
-    let lines = found.and_then(|found| found.data).into_iter().flatten();
+) -> Result<Option<BTreeMap<String, Met>>, CallError> {
+    let name = identities_name(clusterset);
+    let Some(found) = home.get::<ConfigMap>(namespace, &name).await? else {
+        return Ok(None);
+    };
+    let lines = found.data.into_iter().flatten();
     let met = lines.map(|(name, line)| {
         let record: Option<Record> = serde_json::from_str(&line).ok();
         let met = record.map_or_else(Met::default, |record| Met {
@@ -261,7 +263,7 @@ pub(crate) async fn record(
         });
         (name, met)
     });
-    Ok(met.collect())
+    Ok(Some(met.collect()))
 }
 
 async fn labelled(home: &Cluster, namespace: &str) -> Result<Vec<Secret>, CallError> {

@@ -12,12 +12,12 @@ use crd::{
     inference_pool::InferencePool,
 };
 use k8s_openapi::api::rbac::v1::RoleBinding;
-use kube::{Api, api::ListParams};
+use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::{Value, json};
 
 use crate::{
     args::{HomeArgs, LeaveArgs},
-    cluster::{CallError, Cluster, label},
+    cluster::{CallError, Cluster, is_of_helm, label},
     contexts::Contexts,
     export::exported_condition,
     fleet::server_of,
@@ -25,6 +25,16 @@ use crate::{
     member::{Account, MemberRights},
     membership::{Candidate, Leave, Place, plan_leave},
 };
+
+/// What the manifest grants, as far as it is in the member.
+#[derive(Default)]
+struct Granted<'a> {
+    /// In the order in which it is deleted.
+    own: Vec<&'a Value>,
+    /// Labels of what is part of a helm release.
+    of_helm: Vec<String>,
+    release: Option<String>,
+}
 
 /// A member, and its home.
 struct Parting {
@@ -50,33 +60,53 @@ pub(crate) async fn leave(
         force,
         dry_run,
     } = args;
-    let context = contexts.choose(context.as_deref().or(Some(&name)), "--context")?;
     let home_context = contexts.choose(home_args.home_context.as_deref(), "--home-context")?;
     let rights = MemberRights::read()?;
-    let member = Cluster::connect(contexts, &context, &name).await?;
     let home = Cluster::connect(contexts, &home_context, &home_context).await?;
+    let (member, keeps_account) = match reach(contexts, context.as_deref(), &name, &rights.account)
+        .await?
+    {
+        Reach::Found(member, keeps_account) => (member, keeps_account),
+        Reach::Lost(why) if force => {
+            return leave_at_home(&name, &why, &home, &home_args, dry_run, out).await;
+        }
+        Reach::Lost(why) => bail!(
+            "{why}; if {name} is gone for good: --force deletes its Secret at home, and nothing else"
+        ),
+    };
     let parting = Parting {
-        keeps_account: is_controllers_own(&member, &rights.account).await?,
         name,
         member,
         home,
         home_args,
         rights,
+        keeps_account,
     };
+    let granted = parting.granted().await?;
     let Leave::Go {
         secrets,
         other_name,
-    } = parting.plan(force).await?
+        identified,
+    } = parting.plan(!granted.own.is_empty(), force).await?
     else {
-        let name = &parting.name;
-        writeln!(out, "{name} is no member, and grants a controller nothing")?;
-        let left = look(&parting.member).await?;
-        return parting.say_what_stays(left, out);
+        let (home, name) = (&parting.home.name, &parting.name);
+        writeln!(
+            out,
+            "{home}: {name} is no member, and nothing is to be deleted"
+        )?;
+        return parting.say_what_stays(&granted, out).await;
     };
+    if !identified {
+        writeln!(
+            out,
+            "note: it is not known which cluster the member {} is: that context {} leads to it was not checked",
+            parting.name, parting.member.context
+        )?;
+    }
     let namespace = &parting.home_args.home_namespace;
     let secrets: Vec<Value> = secrets.iter().map(|secret| at(namespace, secret)).collect();
     if dry_run {
-        return parting.announce(&secrets, other_name.as_deref(), out);
+        return parting.announce(&secrets, other_name.as_deref(), &granted, out);
     }
     for secret in &secrets {
         delete(&parting.home, secret, out).await?;
@@ -99,18 +129,66 @@ pub(crate) async fn leave(
             parting.home.context
         ),
     }
-    for object in parting.grants() {
+    for object in &granted.own {
         delete(&parting.member, object, out).await?;
     }
-    let left = look(&parting.member).await?;
-    parting.say_what_stays(left, out)
+    parting.say_what_stays(&granted, out).await
+}
+
+/// Leaves by home alone: the cluster is gone.
+async fn leave_at_home(
+    name: &str,
+    why: &str,
+    home: &Cluster,
+    home_args: &HomeArgs,
+    dry_run: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let HomeArgs {
+        home_namespace: namespace,
+        clusterset,
+        ..
+    } = home_args;
+    let known = Known::read_to_change(home, namespace, clusterset, name).await?;
+    let candidate = Candidate {
+        name,
+        context: name,
+        uid: None,
+        server: None,
+    };
+    let place = Place {
+        context: &home.context,
+        namespace,
+        clusterset,
+    };
+    let plan = plan_leave(&candidate, &known, &place, false, true)?;
+    let secrets = match plan {
+        Leave::Done => Vec::new(),
+        Leave::Go { secrets, .. } => secrets,
+    };
+    if secrets.is_empty() {
+        writeln!(out, "{}: no Secret makes {name} a member", home.name)?;
+    }
+    for secret in secrets {
+        let secret = at(namespace, &secret);
+        if dry_run {
+            writeln!(out, "{}: {} would be deleted", home.name, label(&secret))?;
+        } else {
+            delete(home, &secret, out).await?;
+        }
+    }
+    writeln!(
+        out,
+        "Not looked at: {why}\nIf {name} is there still, so are the controller's rights, imports and conditions"
+    )?;
+    Ok(())
 }
 
 // === impl Parting ===
 
 impl Parting {
     /// What is to be done, by all that home and the cluster say; nothing is changed.
-    async fn plan(&self, force: bool) -> anyhow::Result<Leave> {
+    async fn plan(&self, has_rights: bool, force: bool) -> anyhow::Result<Leave> {
         let HomeArgs {
             home_namespace: namespace,
             clusterset,
@@ -133,15 +211,24 @@ impl Parting {
             namespace,
             clusterset,
         };
-        let mut has_rights = false;
-        for object in self.grants() {
-            has_rights |= self.member.find(object).await?.is_some();
-        }
         Ok(plan_leave(&candidate, &known, &place, has_rights, force)?)
     }
 
-    fn grants(&self) -> impl Iterator<Item = &Value> {
-        grants(&self.rights, self.keeps_account)
+    async fn granted(&self) -> Result<Granted<'_>, CallError> {
+        let mut granted = Granted::default();
+        for object in grants(&self.rights, self.keeps_account) {
+            let Some(found) = self.member.find(object).await? else {
+                continue;
+            };
+            if is_of_helm(&found) {
+                granted.of_helm.push(label(object));
+                let release = found.annotations().get("meta.helm.sh/release-name");
+                granted.release = release.cloned().or(granted.release);
+            } else {
+                granted.own.push(object);
+            }
+        }
+        Ok(granted)
     }
 
     /// Says what would be deleted.
@@ -149,6 +236,7 @@ impl Parting {
         &self,
         secrets: &[Value],
         other_name: Option<&str>,
+        granted: &Granted<'_>,
         out: &mut impl Write,
     ) -> anyhow::Result<()> {
         let (home, name) = (&self.home.name, &self.name);
@@ -162,20 +250,101 @@ impl Parting {
             )?;
             return Ok(());
         }
-        for object in self.grants() {
+        for object in &granted.own {
             writeln!(out, "{name}: {} would be deleted", label(object))?;
+        }
+        granted.say(name, out)
+    }
+
+    async fn say_what_stays(
+        &self,
+        granted: &Granted<'_>,
+        out: &mut impl Write,
+    ) -> anyhow::Result<()> {
+        let left = look(&self.member).await?;
+        let Self {
+            name,
+            member,
+            rights,
+            ..
+        } = self;
+        let account = &rights.account;
+        let namespace = &account.namespace;
+        writeln!(
+            out,
+            "Left in {name}: namespace {namespace}, the CRDs, and the annotations of its pools"
+        )?;
+        granted.say(name, out)?;
+        if self.keeps_account {
+            writeln!(
+                out,
+                "Left in {name}: ServiceAccount {account}, by which the controller runs there; the member's token is good until its end, for what the account may do"
+            )?;
+        }
+        if left != Left::default() {
+            writeln!(
+                out,
+                "Left in {name}: {left}, which the controller did not take away"
+            )?;
+        }
+        if left.imports > 0 {
+            writeln!(
+                out,
+                "  kubectl --context {} delete inferencepoolimports -A -l {MANAGED_BY}={MANAGED_BY_CONTROLLER}",
+                member.context
+            )?;
         }
         Ok(())
     }
+}
 
-    fn say_what_stays(&self, left: Left, out: &mut impl Write) -> anyhow::Result<()> {
-        say_what_stays(
-            &self.name,
-            &self.rights.account,
-            self.keeps_account,
-            left,
+// === impl Granted ===
+
+impl Granted<'_> {
+    /// Says what stays, since helm would make it again.
+    fn say(&self, name: &str, out: &mut impl Write) -> anyhow::Result<()> {
+        if self.of_helm.is_empty() {
+            return Ok(());
+        }
+        let objects = self.of_helm.join(", ");
+        let release = self.release.as_deref().unwrap_or("RELEASE");
+        writeln!(
             out,
-        )
+            "Left in {name}: {objects}, which helm has: helm upgrade {release} … --set member.enabled=false"
+        )?;
+        Ok(())
+    }
+}
+
+/// The member, as far as it is reached.
+enum Reach {
+    /// And whether the controller itself runs by the account.
+    Found(Cluster, bool),
+    /// No context leads to it, or nothing answers there.
+    Lost(String),
+}
+
+/// # Errors
+/// When the context that was asked for is not there, or the API server refuses.
+async fn reach(
+    contexts: &Contexts,
+    context: Option<&str>,
+    name: &str,
+    account: &Account,
+) -> anyhow::Result<Reach> {
+    let chosen = match contexts.choose(context.or(Some(name)), "--context") {
+        Err(error) if context.is_none() => return Ok(Reach::Lost(error.to_string())),
+        chosen => chosen?,
+    };
+    let found = async {
+        let member = Cluster::connect(contexts, &chosen, name).await?;
+        let keeps_account = is_controllers_own(&member, account).await?;
+        Ok((member, keeps_account))
+    };
+    match found.await {
+        Ok((member, keeps_account)) => Ok(Reach::Found(member, keeps_account)),
+        Err(error @ CallError::Refused { .. }) => Err(error.into()),
+        Err(error) => Ok(Reach::Lost(error.to_string())),
     }
 }
 
@@ -188,7 +357,11 @@ async fn is_controllers_own(member: &Cluster, account: &Account) -> Result<bool,
         .items
         .into_iter()
         .flat_map(|binding| binding.subjects.unwrap_or_default());
-    Ok(subjects.any(|subject| subject.kind == "ServiceAccount" && subject.name == account.name))
+    Ok(subjects.any(|subject| {
+        subject.kind == "ServiceAccount"
+            && subject.name == account.name
+            && subject.namespace.as_deref() == Some(&account.namespace)
+    }))
 }
 
 /// What the manifest grants, the last first; never the namespace.
@@ -241,39 +414,6 @@ fn if_served<T>(listed: Result<Vec<T>, CallError>) -> Result<Vec<T>, CallError> 
 async fn delete(cluster: &Cluster, object: &Value, out: &mut impl Write) -> anyhow::Result<()> {
     if let Some(label) = cluster.delete(object).await? {
         writeln!(out, "{}: {label} deleted", cluster.name)?;
-    }
-    Ok(())
-}
-
-fn say_what_stays(
-    name: &str,
-    account: &Account,
-    keeps_account: bool,
-    left: Left,
-    out: &mut impl Write,
-) -> anyhow::Result<()> {
-    let namespace = &account.namespace;
-    writeln!(
-        out,
-        "Left in {name}: namespace {namespace}, the CRDs, and the annotations of its pools"
-    )?;
-    if keeps_account {
-        writeln!(
-            out,
-            "Left in {name}: ServiceAccount {account}, by which the controller runs there; the member's token is good until its end, for what the account may do"
-        )?;
-    }
-    if left != Left::default() {
-        writeln!(
-            out,
-            "Left in {name}: {left}, which the controller did not take away"
-        )?;
-    }
-    if left.imports > 0 {
-        writeln!(
-            out,
-            "  kubectl delete inferencepoolimports -A -l {MANAGED_BY}={MANAGED_BY_CONTROLLER}"
-        )?;
     }
     Ok(())
 }

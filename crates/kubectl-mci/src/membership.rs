@@ -39,6 +39,8 @@ pub(crate) enum Leave {
         secrets: Vec<String>,
         /// Another name under which the cluster is a member: the rights stay for that.
         other_name: Option<String>,
+        /// Whether it was checked that the candidate is the member.
+        identified: bool,
     },
 }
 
@@ -104,7 +106,7 @@ pub(crate) enum Refusal {
         removal: String,
     },
     #[error(
-        "{home}: no Secret in {namespace} makes {name} a member, and no controller there knows it, while {name} grants rights to a controller: is home another cluster (--home-context, --home-namespace, --clusterset)? If no controller uses them any more: --force"
+        "{home}: no Secret in {namespace} makes {name} a member, and no controller there knows it, while {name} grants rights to a controller: is home another cluster (--home-context, --home-namespace, --clusterset)? If the rights are of no use any more: --force takes them away"
     )]
     Unknown {
         home: String,
@@ -113,7 +115,7 @@ pub(crate) enum Refusal {
     },
 }
 
-/// Why a cluster may not become a member under this name; again for a member is no reason.
+/// Why a cluster may not become a member under this name. A member may join again.
 pub(crate) fn refuse_join(
     candidate: &Candidate<'_>,
     known: &Known,
@@ -129,10 +131,7 @@ pub(crate) fn refuse_join(
             namespace: home.namespace.to_owned(),
         });
     }
-    let own = Source::Secret {
-        namespace: home.namespace.to_owned(),
-        name: name.to_owned(),
-    };
+    let own = own_secret(name, home);
     for definition in &known.definitions {
         if definition.name == name && definition.source != own {
             return Some(Refusal::Held {
@@ -165,9 +164,15 @@ pub(crate) fn refuse_join(
         let next = |found: &str| {
             let context = home.context;
             let namespace = home.namespace;
-            format!(
-                "see --context, or choose another name; if the cluster was made anew: kubectl --context {context} -n {namespace} annotate secret {name} isthmus.dev/accept-identity={found}"
-            )
+            let anew = match present {
+                Some(_) => format!(
+                    "kubectl --context {context} -n {namespace} annotate --overwrite secret {name} isthmus.dev/accept-identity={found}"
+                ),
+                None => format!(
+                    "wait until the controller has let the old one go: kubectl mci check --home-context {context}"
+                ),
+            };
+            format!("see --context, or choose another name; if the cluster was made anew: {anew}")
         };
         if let Some(refusal) = refuse_another(candidate, known, next) {
             return Some(refusal);
@@ -240,7 +245,31 @@ pub(crate) fn plan_leave(
     Ok(Leave::Go {
         secrets,
         other_name: other_name(candidate, known).map(|(other, _)| other),
+        identified: candidate.uid.is_some() && !known.uids(name).is_empty(),
     })
+}
+
+/// Where the controller reaches the member now, by the Secret that `join` would write; none where the candidate is not the
+/// cluster that this leads to.
+pub(crate) fn present_server(
+    candidate: &Candidate<'_>,
+    known: &Known,
+    home: &Place<'_>,
+) -> Option<String> {
+    if refuse_another(candidate, known, |_| String::new()).is_some() {
+        return None;
+    }
+    let own = own_secret(candidate.name, home);
+    let present = known.definitions.iter().find(|one| one.source == own)?;
+    Some(server_of(present)?.trim_end_matches('/').to_owned())
+}
+
+/// The Secret that `join` writes.
+fn own_secret(name: &str, home: &Place<'_>) -> Source {
+    Source::Secret {
+        namespace: home.namespace.to_owned(),
+        name: name.to_owned(),
+    }
 }
 
 fn refuse_clusterset(known: &Known, home: &Place<'_>) -> Option<Refusal> {

@@ -54,7 +54,7 @@ pub(crate) mod reason {
 
 /// Our Lease, for what concerns no object of the inventory. Its uid is looked up when it is needed.
 pub(crate) fn lease(namespace: &str, clusterset: &str) -> ObjectReference {
-    let name = crate::home::lease_name(clusterset);
+    let name = mci_inventory::lease_name(clusterset);
     make_reference("coordination.k8s.io/v1", "Lease", [namespace, &name, ""])
 }
 

@@ -47,11 +47,6 @@ const CONTACT_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// Name of the Lease whose holder is the one controller of a ClusterSet that writes.
-pub(crate) fn lease_name(clusterset: &str) -> String {
-    format!("isthmus-mci-{clusterset}")
-}
-
 // === impl HomeConfig ===
 
 impl HomeConfig {

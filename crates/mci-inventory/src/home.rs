@@ -15,6 +15,11 @@ pub struct Home {
     pub uid: String,
 }
 
+/// Name of the Lease whose holder is the one controller of a ClusterSet that writes; it is in home's namespace.
+pub fn lease_name(clusterset: &str) -> String {
+    format!("isthmus-mci-{clusterset}")
+}
+
 // === impl Home ===
 
 #[cfg(any(test, feature = "fixtures"))]

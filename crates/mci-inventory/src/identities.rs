@@ -37,7 +37,12 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// The ConfigMap of one ClusterSet, `isthmus-mci-CLUSTERSET-members`. Cheap to clone.
+/// Name of the ConfigMap of a ClusterSet's members, in home's namespace.
+pub fn identities_name(clusterset: &str) -> String {
+    format!("isthmus-mci-{clusterset}-members")
+}
+
+/// The ConfigMap of one ClusterSet. Cheap to clone.
 #[derive(Clone)]
 pub struct Identities {
     api: Api<ConfigMap>,
@@ -51,7 +56,7 @@ impl Identities {
     pub fn new(home: &Home, clusterset: &str) -> Self {
         Self {
             api: Api::namespaced(home.client.clone(), &home.namespace),
-            name: format!("isthmus-mci-{clusterset}-members"),
+            name: identities_name(clusterset),
         }
     }
 

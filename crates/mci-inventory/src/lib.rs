@@ -35,8 +35,8 @@ mod sources;
 mod tracker;
 
 pub use self::{
-    home::Home,
-    identities::{Identities, Records},
+    home::{Home, lease_name},
+    identities::{Identities, Records, identities_name},
     inventory::{Inventory, Reissue},
     kubeconfig::{Credentials, KubeconfigError},
     listing::{Access, InventoryEvent, Listing, Refused, Unused},

@@ -4,7 +4,10 @@ use std::process::Stdio;
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::{core::v1::Secret, rbac::v1::ClusterRoleBinding};
-use kube::{Api, api::ListParams};
+use kube::{
+    Api,
+    api::{ListParams, PostParams},
+};
 use serde_json::json;
 use testbed::{Cluster, isthmus};
 use tokio::{process::Command, time::timeout};
@@ -46,7 +49,16 @@ pub(crate) async fn what_join_and_leave_refuse_changes_nothing(stand: &Stand) ->
     refused(stand, "leave east", key).await?;
     change_members(stand, json!({"data": {"east.yaml": null}})).await?;
 
+    // a member whose cluster is gone
     let secrets: Api<Secret> = Api::namespaced(stand.west.client(), isthmus::NAMESPACE);
+    let gone = serde_json::from_value(json!({
+        "metadata": {"name": "gone", "labels": {"isthmus.dev/member": "true"}},
+    }))?;
+    secrets.create(&PostParams::default(), &gone).await?;
+    let hint = "if gone is gone for good: --force deletes its Secret";
+    refused(stand, "leave gone", hint).await?;
+    stand.done("leave gone --force").await?;
+
     let members = ListParams::default().labels("isthmus.dev/member=true");
     let members = secrets.list(&members).await?;
     let names: Vec<_> = members
@@ -157,6 +169,10 @@ pub(crate) async fn a_release_is_upgraded_after_its_cluster_was_joined(
         version.is_some_and(|version| version == "9.9.9"),
         "{labels:?}"
     );
+    // helm would make them again
+    let left = stand.done("leave east").await?;
+    let stays = "which helm has: helm upgrade isthmus";
+    ensure!(left.contains(stays) && has_rights(stand).await?, "{left}");
     Ok(())
 }
 

@@ -22,6 +22,21 @@ pub(crate) struct Facts {
     pub(crate) seen: Vec<Seen>,
 }
 
+// === impl Facts ===
+
+impl Facts {
+    /// The command that makes or renews a membership.
+    pub(super) fn join(&self, name: &str) -> String {
+        let cluster = self.clusters.iter().find(|one| one.name == name);
+        let context = cluster.and_then(|one| one.context.as_deref());
+        format!(
+            "kubectl mci join {name} --context {} --home-context {}",
+            context.unwrap_or("CONTEXT"),
+            self.home.context
+        )
+    }
+}
+
 /// The cluster of the controller.
 #[derive(Clone, Debug)]
 pub(crate) struct HomeFacts {

@@ -96,7 +96,7 @@ async fn home(fleet: &Fleet, args: &HomeArgs) -> HomeFacts {
         ..
     } = args;
     let home = &fleet.home;
-    let lease = controller::lease_name(clusterset);
+    let lease = mci_inventory::lease_name(clusterset);
     let (controller, lease, members) = futures::join!(
         workload(home, namespace, controller::CONTROLLER),
         home.get::<Lease>(namespace, &lease),

@@ -65,12 +65,19 @@ pub(super) fn exported(pool: &InferencePool, change: &Change, since: Duration) -
                 .to_owned(),
         );
     };
-    let text = format!("{}: {}", condition.reason, condition.message);
-    if change.changed && change.condition.as_ref() == Some(condition) && since < SETTLES {
-        return Progress::Waiting(format!("no controller has seen the change yet ({text})"));
+    let mut message = condition.message.clone();
+    let mut text = format!("{}: {message}", condition.reason);
+    if change.changed && change.condition.as_ref() == Some(condition) {
+        if since < SETTLES {
+            return Progress::Waiting(format!("no controller has seen the change yet ({text})"));
+        }
+        let unchanged =
+            format!("; unchanged after {SETTLES:?}: not known whether a controller saw the change");
+        message.push_str(&unchanged);
+        text.push_str(&unchanged);
     }
     match (condition.status.as_str(), condition.reason.as_str()) {
-        ("True", _) => Progress::Done(condition.message.clone()),
+        ("True", _) => Progress::Done(message),
         (_, "NotSupported") => Progress::Refused(text),
         _ => Progress::Waiting(text),
     }
@@ -145,21 +152,21 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nothing_changed("EndpointMode", ("True", "Exported"), AT_ONCE, "done")]
-    #[case::the_condition_from_before("ParentMode", ("True", "Exported"), AT_ONCE, "waiting")]
-    #[case::the_same_words_after_a_while("ParentMode", ("True", "Exported"), LATER, "done")]
-    #[case::a_new_condition("ParentMode", ("False", "NotSupported"), AT_ONCE, "refused")]
+    #[case::nothing_changed("EndpointMode", ("True", "Exported"), AT_ONCE, Progress::Done("why".to_owned()))]
+    #[case::the_condition_from_before("ParentMode", ("True", "Exported"), AT_ONCE, Progress::Waiting("no controller has seen the change yet (Exported: why)".to_owned()))]
+    #[case::the_same_words_after_a_while("ParentMode", ("True", "Exported"), LATER, Progress::Done("why; unchanged after 5s: not known whether a controller saw the change".to_owned()))]
+    #[case::a_new_condition("ParentMode", ("False", "NotSupported"), AT_ONCE, Progress::Refused("NotSupported: why".to_owned()))]
     fn a_condition_from_before_a_change_says_nothing_of_it(
         #[case] mode_before: &str,
         #[case] now: (&str, &str),
         #[case] since: Duration,
-        #[case] expected: &str,
+        #[case] expected: Progress,
     ) {
         let before = mk_pool(mode_before, "True", "Exported");
         let answered = mk_pool("EndpointMode", "True", "Exported");
         let change = Change::of(Some(&before), &answered);
         let pool = mk_pool("EndpointMode", now.0, now.1);
-        assert_eq!(kind(&exported(&pool, &change, since)), expected);
+        assert_eq!(exported(&pool, &change, since), expected);
     }
 
     #[test]

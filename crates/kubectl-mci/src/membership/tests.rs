@@ -88,7 +88,7 @@ fn a_new_cluster_joins_and_a_member_joins_again() {
 
 #[test]
 fn a_name_that_is_held_or_a_cluster_that_is_a_member_does_not_join() {
-    let cases: [Case; 10] = [
+    let cases: [Case; 11] = [
         (
             "a key of the mounted Secret has the name",
             |known| known.definitions.insert(0, mk_key("east")),
@@ -138,6 +138,15 @@ fn a_name_that_is_held_or_a_cluster_that_is_a_member_does_not_join() {
             "another cluster (uid uid-east) than the member east is (uid uid-before)",
         ),
         (
+            "the same, and its Secret is gone",
+            |known| {
+                known.definitions.remove(0);
+                let uids = &mut known.met.get_mut("east").expect("met").uids;
+                *uids = ["uid-before".to_owned()].into();
+            },
+            "if the cluster was made anew: wait until the controller has let the old one go",
+        ),
+        (
             "the cluster has another name, as the controller has found out",
             |known| {
                 let uids = &mut known.met.get_mut("north").expect("met").uids;
@@ -180,9 +189,21 @@ fn a_cluster_that_was_made_anew_joins_once_that_is_accepted() {
     };
     let mut known = mk_known();
     let text = refused(&known, &anew);
-    assert!(text.contains("accept-identity=uid-anew"), "{text}");
+    let annotate = "annotate --overwrite secret east isthmus.dev/accept-identity=uid-anew";
+    assert!(text.contains(annotate), "{text}");
     known.definitions[0].accepts = Some("uid-anew".to_owned());
     assert_eq!(refused(&known, &anew), "");
+    // it is not where the old one was
+    assert_eq!(present_server(&anew, &known, &HOME), None);
+}
+
+#[test]
+fn a_member_that_joins_again_stays_where_its_secret_has_it() {
+    let mut known = mk_known();
+    let server = present_server(&EAST, &known, &HOME);
+    assert_eq!(server.as_deref(), Some("https://east"));
+    known.definitions.remove(0);
+    assert_eq!(present_server(&EAST, &known, &HOME), None);
 }
 
 fn leave(known: &Known, candidate: &Candidate<'_>, rights: bool) -> Result<Leave, String> {
@@ -194,6 +215,7 @@ fn go(secrets: &[&str], other_name: Option<&str>) -> Leave {
     Leave::Go {
         secrets: secrets.iter().map(|one| (*one).to_owned()).collect(),
         other_name: other_name.map(ToOwned::to_owned),
+        identified: true,
     }
 }
 
@@ -227,6 +249,19 @@ fn rights_stay_for_another_name_of_the_cluster() {
     known.definitions[1].uid = Some("uid-east".to_owned());
     known.met.remove("north");
     assert_eq!(leave(&known, &EAST, true), Ok(go(&["east"], Some("north"))));
+}
+
+#[test]
+fn a_member_that_was_never_identified_leaves_and_is_named_so() {
+    let mut known = mk_known();
+    known.definitions[0].uid = None;
+    known.met.remove("east");
+    let unidentified = Leave::Go {
+        secrets: vec!["east".to_owned()],
+        other_name: None,
+        identified: false,
+    };
+    assert_eq!(leave(&known, &EAST, true), Ok(unidentified));
 }
 
 #[test]
@@ -292,7 +327,11 @@ fn what_no_secret_defines_does_not_leave() {
 #[rstest]
 #[case::nothing_is_left(false, false, Some(Leave::Done))]
 #[case::rights_of_somebody(true, false, None)]
-#[case::rights_of_nobody_as_the_user_says(true, true, Some(go(&[], None)))]
+#[case::rights_of_nobody_as_the_user_says(
+    true,
+    true,
+    Some(Leave::Go { secrets: vec![], other_name: None, identified: false })
+)]
 fn what_home_does_not_know_leaves_with_its_rights_by_force_alone(
     #[case] has_rights: bool,
     #[case] force: bool,

@@ -9,8 +9,8 @@ use tokio::{task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::LOOP_LIMIT;
-use crate::home::lease_name;
 use mci_inventory::Home;
+use mci_inventory::lease_name;
 
 /// The leader election of this process, if any.
 pub(super) struct Election {

@@ -45,25 +45,28 @@ pub(super) fn group(facts: &Facts, cluster: &ClusterFacts) -> Group {
             let is_member = members.iter().any(|member| member.name == *name);
             let is_member = (is_member || facts.home.unseen.is_empty()).then_some(is_member);
             let context = context.as_deref().unwrap_or_default();
-            judge(inside, name, context, is_member)
+            judge(inside, facts, name, context, is_member)
         }
     };
     Group { title, lines }
 }
 
 /// `is_member`: none where not all members could be seen.
-fn judge(inside: &Inside, name: &str, context: &str, is_member: Option<bool>) -> Vec<Line> {
+fn judge(
+    inside: &Inside,
+    facts: &Facts,
+    name: &str,
+    context: &str,
+    is_member: Option<bool>,
+) -> Vec<Line> {
     let mut lines = vec![version(inside)];
     match &inside.definitions {
         Err(problem) => lines.push(Line::unknown(problem)),
         Ok(definitions) => lines.extend(definitions_of(definitions)),
     }
     lines.push(match is_member {
-        Some(true) => rights(inside, name),
-        Some(false) => Line::bad(
-            format!("{name} is no member"),
-            format!("kubectl mci join {name} --context {context}"),
-        ),
+        Some(true) => rights(inside, || facts.join(name)),
+        Some(false) => Line::bad(format!("{name} is no member"), facts.join(name)),
         None => Line::unknown(&format!("it was not seen whether {name} is a member")),
     });
     lines.extend(gateway(inside, context));
@@ -136,7 +139,7 @@ fn release(definition: &Definition) -> String {
     bundle.map_or_else(String::new, |bundle| format!(" ({bundle})"))
 }
 
-fn rights(inside: &Inside, name: &str) -> Line {
+fn rights(inside: &Inside, join: impl FnOnce() -> String) -> Line {
     let (subject, denied) = match &inside.denied {
         None => {
             return Line::warning(
@@ -160,7 +163,7 @@ fn rights(inside: &Inside, name: &str) -> Line {
     Line::bad(
         format!("the controller may not: {}", named.join(", ")),
         if is_ours {
-            format!("apply the rights again: kubectl mci join {name}")
+            format!("apply the rights again: {}", join())
         } else {
             format!(
                 "grant {} the rights of config/rbac/member.yaml",

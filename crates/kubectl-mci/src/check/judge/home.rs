@@ -1,13 +1,14 @@
 //! The controller and its members.
 
 use jiff::{SignedDuration, Timestamp};
+use mci_inventory::lease_name;
 
 use super::workload;
 use crate::check::{
     Group, Level, Line,
     facts::{CredentialFacts, Facts, HomeFacts, Life, MemberFacts, TokenFacts, Tried},
 };
-use crate::controller::{View, is_live, lease_name};
+use crate::controller::{View, is_live};
 
 /// Less than this of a token's life, and less than a week, is soon.
 const LAST_PART: i64 = 5;
@@ -107,7 +108,7 @@ fn credentials(member: &MemberFacts, facts: &Facts) -> Line {
         source,
         credentials,
     } = member;
-    let again = format!("a new one: kubectl mci join {name}");
+    let again = format!("a new one: {}", facts.join(name));
     match credentials {
         CredentialFacts::OfHome => {
             Line::good(format!("{name} is this cluster itself, by {source}"))
