@@ -162,7 +162,7 @@ impl Bench {
                 assert!(!fresh.imports.values().any(wanted), "no plan of {name}");
                 continue;
             };
-            let mut plan = kept.plan.clone();
+            let mut plan = kept.plan().clone();
             plan.plan_pools(&planner.world, &planner.policy, &key);
             assert_eq!(plan.imports, fresh.imports, "{name}");
             assert_eq!(plan.pools, fresh.pools, "{name}");
@@ -193,13 +193,15 @@ proptest! {
                 bench.planner.publish(now, wall());
             }
             bench.check_kept(now);
+            bench.planner.check_listed();
+            bench.planner.check_listed();
         }
     }
 }
 
 /// The body that `b` is to get, as the kept plan has it.
 fn planned_for_b(bench: &Bench) -> Arc<crate::plan::PlannedImport> {
-    match &bench.planner.plans[&mk_key("llm")].plan.imports[&mk_name("b")] {
+    match &bench.planner.plans[&mk_key("llm")].plan().imports[&mk_name("b")] {
         ImportPlan::Present(planned) => planned.clone(),
         other => panic!("{other:?}"),
     }
@@ -230,7 +232,8 @@ fn echoes_make_no_new_plan_and_the_last_settles_the_export() {
     }
     assert!(bench.planner.unsettled.keys().is_empty());
     let mut own = mk_pool("llm", Some("ClusterSet"));
-    let PoolPlan::Exported { condition, .. } = &bench.planner.plans[&key].plan.pools[&mk_name("a")]
+    let PoolPlan::Exported { condition, .. } =
+        &bench.planner.plans[&key].plan().pools[&mk_name("a")]
     else {
         panic!("not exported");
     };
