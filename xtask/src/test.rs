@@ -219,6 +219,7 @@ impl Part {
             }
             Self::E2e => {
                 let (tools, helm) = (tools::ensure()?, tools::helm()?);
+                let promtool = tools::promtool()?;
                 manifests::check()?;
                 session.tally.passed += 1;
                 // the `dev` profile: what the unit tests compiled serves again, which halves a run from nothing
@@ -232,6 +233,7 @@ impl Part {
                     let programs = workspace::target().join("debug");
                     tests.command.env("ISTHMUS_BIN_DIR", programs);
                     tests.command.env("HELM_BIN", &helm);
+                    tests.command.env("PROMTOOL_BIN", &promtool);
                     runs.push(tests);
                 }
                 session.test(runs, E2E_AT_ONCE)
