@@ -84,3 +84,18 @@ fn keys_that_wait_to_be_planned_again_are_listed_as_they_were() {
     let listing = bench.planner.list(true);
     assert_eq!((listing.total, listing.with_holes), (all, all));
 }
+
+/// As after the only member that exported it is gone.
+#[test]
+fn a_key_that_nothing_is_known_of_is_listed_no_more() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.connect("a", mk_exported(), Vec::new());
+    bench.connect("b", Vec::new(), Vec::new());
+    bench.plan(at(0));
+    assert_eq!(bench.planner.list(false).total, 1);
+    bench.planner.world = mk_world(&["a", "b"]);
+    bench.planner.plan_afresh();
+    bench.planner.publish(at(1_000), wall());
+    let listing = bench.planner.list(false);
+    assert_eq!((listing.total, listing.with_holes), (0, 0));
+}
