@@ -3,10 +3,10 @@
 pub mod apart;
 pub mod compare;
 pub mod environment;
-pub mod helm;
 pub mod pair;
 pub mod programs;
 pub mod rights;
+pub mod tools;
 pub mod watching;
 
 use std::{process::ExitCode, sync::Arc};

@@ -220,6 +220,7 @@ impl Part {
             Self::E2e => {
                 let (tools, helm) = (tools::ensure()?, tools::helm()?);
                 let redis = tools::redis()?;
+                let promtool = tools::promtool()?;
                 manifests::check()?;
                 session.tally.passed += 1;
                 // the `dev` profile: what the unit tests compiled serves again, which halves a run from nothing
@@ -234,6 +235,7 @@ impl Part {
                     tests.command.env("ISTHMUS_BIN_DIR", programs);
                     tests.command.env("HELM_BIN", &helm);
                     tests.command.env("REDIS_SERVER_BIN", &redis);
+                    tests.command.env("PROMTOOL_BIN", &promtool);
                     runs.push(tests);
                 }
                 session.test(runs, E2E_AT_ONCE)

@@ -4,13 +4,15 @@
 //! [`Explanation`](crate::explain::Explanation).
 //!
 //! ```text
-//!  browser ── GET / ──► handler ── List, then Explain per row ──► the world's loop
-//!                          │ Overview, Listing, Explanations
+//!  browser ── GET / ──► handler ── Explain per row ──► the world's loop
+//!                          │ ▲                              │ set, remove
+//!                          │ └─ Listing ─ Directory ◄───────┘
 //!                          ▼
 //!                       cells ─► html (escaped) ─► page.html
 //! ```
 
 mod cells;
+mod directory;
 mod handler;
 mod html;
 mod reasons;
@@ -21,7 +23,7 @@ use std::str::FromStr;
 
 use crate::name::Key;
 
-pub(crate) use self::handler::router;
+pub(crate) use self::{directory::Directory, handler::router};
 
 /// Which keys are asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +57,7 @@ pub(crate) struct Listing {
 pub(crate) struct DocsUrl(String);
 
 /// Pools on a page. With [`MAX_CLUSTERS`] a page then has 4000 cells, some 300 KB.
-pub(crate) const PAGE_SIZE: usize = 20;
+const PAGE_SIZE: usize = 20;
 /// Clusters on a page: more are narrowed by name.
 const MAX_CLUSTERS: usize = 200;
 

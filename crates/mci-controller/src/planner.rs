@@ -6,7 +6,6 @@ mod body;
 mod ended;
 mod gate;
 mod kept;
-mod listing;
 mod publish;
 mod rejections;
 #[cfg(test)]
@@ -26,6 +25,7 @@ use self::{
 use crate::{
     events::{EventQueue, PoolRecorder},
     explain::{ExplainInput, Explanation, explain},
+    grid::Directory,
     index::{
         Changes, Dirty, World,
         facts::Claim,
@@ -60,6 +60,8 @@ pub(crate) struct Planner {
     /// The plan of each key, as long as nothing that it was made of changed. Bound: of each key a line for each member,
     /// and the entries of its exporters.
     plans: BTreeMap<Key, Kept>,
+    /// The same keys, and those that wait to be planned again, for people.
+    directory: Directory,
     /// To be planned a slice at a time: a change that concerns every key must not hold up what happens meanwhile.
     backlog: Backlog,
     /// When the oldest event arrived that is not planned for yet.
@@ -102,6 +104,7 @@ impl Planner {
             imports: BTreeSet::new(),
             conditions: BTreeSet::new(),
             plans: BTreeMap::new(),
+            directory: Directory::default(),
             backlog: Backlog::default(),
             since: None,
             reaches: BTreeMap::new(),
@@ -121,6 +124,11 @@ impl Planner {
     pub(crate) fn with_dry_run(mut self, dry_run: bool) -> Self {
         self.dry_run = dry_run;
         self
+    }
+
+    /// Sets where the keys are listed. Before any is planned.
+    pub(crate) fn set_directory(&mut self, directory: Directory) {
+        self.directory = directory;
     }
 
     pub(crate) fn world(&self) -> &World {

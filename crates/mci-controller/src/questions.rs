@@ -7,19 +7,14 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{
-    explain::Explanation,
-    grid::{Filter, Listing},
-    name::Key,
-};
+use crate::{explain::Explanation, name::Key};
 
-/// A question. The loop answers it between two turns and never waits.
+/// Why each member has or lacks a key. The loop answers it between two turns and never waits.
 #[derive(Debug)]
-pub(crate) enum Question {
-    /// Why each member has or lacks a key. None: nothing is known of it.
-    Explain(Key, oneshot::Sender<Option<Explanation>>),
-    /// Which keys are planned.
-    List(Filter, oneshot::Sender<Listing>),
+pub(crate) struct Question {
+    pub(crate) key: Key,
+    /// None: nothing is known of it.
+    pub(crate) answer: oneshot::Sender<Option<Explanation>>,
 }
 
 /// Where questions are asked.
@@ -46,19 +41,9 @@ impl Questions {
     }
 
     pub(crate) async fn explain(&self, key: Key) -> Result<Option<Explanation>, Busy> {
-        self.ask(|answer| Question::Explain(key, answer)).await
-    }
-
-    pub(crate) async fn list(&self, filter: Filter) -> Result<Listing, Busy> {
-        self.ask(|answer| Question::List(filter, answer)).await
-    }
-
-    async fn ask<T>(
-        &self,
-        question: impl FnOnce(oneshot::Sender<T>) -> Question,
-    ) -> Result<T, Busy> {
         let (answer, answered) = oneshot::channel();
-        self.0.try_send(question(answer)).map_err(|_| Busy)?;
+        let question = Question { key, answer };
+        self.0.try_send(question).map_err(|_| Busy)?;
         let answered = timeout(ANSWER_TIMEOUT, answered).await.map_err(|_| Busy)?;
         answered.map_err(|_| Busy)
     }

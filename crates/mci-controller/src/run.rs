@@ -32,7 +32,7 @@ use crate::{
     clusterset,
     events::{self, EventQueue, HomeRecorder, run_sender},
     explain,
-    grid::{self, DocsUrl},
+    grid::{self, Directory, DocsUrl},
     home::HomeConfig,
     metrics::Metrics,
     questions::Questions,
@@ -97,11 +97,13 @@ async fn serve(
 
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
     let (questions, received_questions) = Questions::new();
+    let directory = Directory::default();
+    let docs = settings.docs_url.take();
     tasks.spawn(admin(
         listener,
         registry,
         health.clone(),
-        pages(&metrics, questions, settings.docs_url.take()),
+        pages(&metrics, directory.clone(), questions, docs),
         stop.clone(),
     ));
     let mut election = Election::none(settings.dry_run, clock);
@@ -162,6 +164,7 @@ async fn serve(
     let claim = election.claim();
     let mut supervisor = Supervisor::new(settings, clock, metrics, health.clone(), claim);
     supervisor.set_questions(received_questions);
+    supervisor.set_directory(directory);
     supervisor = supervisor.with_records(records).with_reissue(reissue);
     if let Some(recorder) = recorder {
         supervisor.set_home_recorder(recorder);
@@ -190,10 +193,15 @@ async fn serve(
 }
 
 /// What people look at on the admin port.
-fn pages(metrics: &Metrics, questions: Questions, docs: Option<DocsUrl>) -> Router {
+fn pages(
+    metrics: &Metrics,
+    directory: Directory,
+    questions: Questions,
+    docs: Option<DocsUrl>,
+) -> Router {
     let overview = metrics.overview();
     debug::router(overview.clone())
-        .merge(grid::router(overview, questions.clone(), docs))
+        .merge(grid::router(overview, directory, questions.clone(), docs))
         .merge(explain::router(questions))
 }
 

@@ -43,7 +43,7 @@ pub use self::changes::{Changes, Dirty, Withdrawal};
 use self::{
     facts::{Claim, CrdCheck, LiveImport, PoolFacts},
     guard::Guard,
-    member::{Coverage, Doubt, Link, Member, Unseen},
+    member::{Coverage, Doubt, Link, Member, PoolRecord, Unseen},
     memory::MEMBER_MEMORY,
     orphans::{Orphans, Suspects},
     pools::Reading,
@@ -209,8 +209,8 @@ impl World {
                 let key = pool.key.clone();
                 let not_seen = !member.pools.knows(&key);
                 let mut changes = member.apply_pool(name, pool);
-                if not_seen && self.is_imported(&key) {
-                    // entries carried over are decided now, whatever the pool asks for
+                if not_seen && (self.is_imported(&key) || self.is_exported(&key)) {
+                    // entries carried over, now or later, are decided now, whatever the pool asks for
                     changes.dirty.keys.insert(key.clone());
                     self.withdraw_orphans(Suspects::One(name, &key), &mut changes);
                 }
@@ -332,6 +332,12 @@ impl World {
             let import = member.imports.items.get(key);
             import.is_some_and(|import| import.claim == Claim::Ours)
         })
+    }
+
+    /// Whether some member has a pool that asks for the key's export.
+    fn is_exported(&self, key: &Key) -> bool {
+        let mut members = self.members.values();
+        members.any(|member| member.pools.get(key).is_some_and(PoolRecord::is_exported))
     }
 
     /// Keys of imports that have an entry of this exporter although its pool has not been seen.

@@ -41,7 +41,7 @@ pub(crate) fn charge(pick: &Pick, matched: u32) -> u32 {
         PrefillCharge::Full => inference_lb::PrefillCharge::Full,
     };
     // Not more than the length, which fits.
-    u32::try_from(kind.of(length, matched, chunks)).unwrap_or(u32::MAX)
+    u32::try_from(kind.of(length, pick.params.least_charge, matched, chunks)).unwrap_or(u32::MAX)
 }
 
 fn chunks(pick: &Pick) -> u32 {
@@ -168,6 +168,14 @@ mod tests {
         assert!((raw[0] - 0.58333).abs() < 1e-4, "{raw:?}");
         assert!((raw[1] - -1.43333).abs() < 1e-4, "{raw:?}");
         assert_eq!((picks.charge, picks.candidates), (1000, 3));
+    }
+
+    #[test]
+    fn what_is_cached_is_charged_as_the_pick_says() {
+        let mut pick = mk_pick(1, 1);
+        assert_eq!(charge(&pick, 3), 512, "in bytes, unless it says otherwise");
+        pick.params.least_charge = 128;
+        assert_eq!((charge(&pick, 3), charge(&pick, 2)), (128, 1000));
     }
 
     #[test]

@@ -12,8 +12,21 @@ const DELTA_OF_WEIGHT: f64 = 5.0;
 /// 1e100: no sum or product of weights, however they were given, leaves the finite numbers.
 const MAX_WEIGHT: f64 = 1e100;
 
-/// The fewest units of length that a request is charged, unless it is shorter: one chunk of its prompt.
-const LEAST_CHARGE: u64 = 512;
+/// The fewest bytes that a request is charged, unless it is shorter: one chunk of its prompt.
+const LEAST_CHARGE: u32 = 512;
+
+/// Bytes of text that are taken for a token, where nobody counted.
+const BYTES_PER_TOKEN: u32 = 4;
+
+/// What lengths of prompts are in, and so charges, unfinished prefill and [`Params::prompt_floor`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LengthUnit {
+    /// Bytes of text.
+    #[default]
+    Bytes,
+    /// Tokens, as somebody counted them; of a prompt that nobody counted as many as its bytes are worth.
+    Tokens,
+}
 
 /// What the parts of the score count for. A weight that is no number or below 0 is 0.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,7 +78,7 @@ pub struct Scores {
 /// How much prefill a request adds to its endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrefillCharge {
-    /// What is not cached, but at least a chunk: a hit costs no prefill.
+    /// What is not cached, but at least [`LengthUnit::least_charge`]: a hit costs no prefill.
     #[default]
     Uncached,
     /// The whole prompt.
@@ -139,11 +152,29 @@ impl Growth {
     }
 }
 
+// === impl LengthUnit ===
+
+impl LengthUnit {
+    /// How many bytes are one of it, where nobody counted.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::Bytes => 1,
+            Self::Tokens => BYTES_PER_TOKEN,
+        }
+    }
+
+    /// The fewest of it that a request is charged, unless it is shorter: 512 bytes, 128 tokens.
+    pub const fn least_charge(self) -> u32 {
+        LEAST_CHARGE / self.bytes()
+    }
+}
+
 // === impl PrefillCharge ===
 
 impl PrefillCharge {
-    /// The charge of a prompt of this length, `matched` of whose `chunks` are cached at the endpoint.
-    pub fn of(self, length: u64, matched: u32, chunks: u32) -> u64 {
+    /// The charge of a prompt of this length, `matched` of whose `chunks` are cached at the endpoint; not less than
+    /// `least`, unless the prompt is shorter.
+    pub fn of(self, length: u64, least: u32, matched: u32, chunks: u32) -> u64 {
         match self {
             Self::Full => length,
             Self::Uncached if chunks == 0 => length,
@@ -151,7 +182,7 @@ impl PrefillCharge {
                 let missing = u128::from(chunks.saturating_sub(matched));
                 let uncached = (u128::from(length) * missing).div_ceil(u128::from(chunks));
                 let uncached = u64::try_from(uncached).unwrap_or(u64::MAX);
-                uncached.max(length.min(LEAST_CHARGE))
+                uncached.max(length.min(least.into()))
             }
         }
     }

@@ -56,7 +56,7 @@ pub(crate) async fn install(testbed: &Testbed) -> Result<PathBuf> {
 fn path(testbed: &Testbed) -> Result<OsString> {
     let tools = [
         testbed.tools().kubectl.clone(),
-        e2e::helm::find()?,
+        e2e::tools::helm()?,
         isthmus::program("kubectl-mci")?,
     ];
     let places = tools.iter().filter_map(|tool| tool.parent());

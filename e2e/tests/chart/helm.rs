@@ -58,7 +58,7 @@ impl Chart {
 impl Helm {
     pub(crate) fn find() -> Result<Self> {
         Ok(Self {
-            program: e2e::helm::find()?,
+            program: e2e::tools::helm()?,
             home: workspace().join("target/helm"),
         })
     }

@@ -137,6 +137,21 @@ pub(crate) async fn a_pool_is_reached_from_another_cluster_and_outlives_the_rele
     asking_meanwhile(&requests, Box::pin(streaming_meanwhile(&url, back))).await?;
     ensure!(controllers(west).await? == Some(1));
 
+    uninstalled_but_for_the_imports(stand).await?;
+    answered(&requests).await?;
+    // what stayed is taken over again
+    helm_on(stand, west, CRDS, "install", &[]).await?;
+    helm.run(
+        east,
+        &["uninstall", "pool", "--namespace", NAMESPACE, "--wait"],
+    )
+    .await?;
+    Ok(())
+}
+
+/// Uninstalls the system and the definitions at home; the `InferencePoolImport` stays.
+async fn uninstalled_but_for_the_imports(stand: &Stand) -> Result<()> {
+    let (helm, west) = (&stand.helm, &stand.home);
     for chart in [SYSTEM, CRDS] {
         let uninstall = [
             "uninstall",
@@ -164,14 +179,6 @@ pub(crate) async fn a_pool_is_reached_from_another_cluster_and_outlives_the_rele
             .deletion_timestamp
             .is_none()
     );
-    answered(&requests).await?;
-    // what stayed is taken over again
-    helm_on(stand, west, CRDS, "install", &[]).await?;
-    helm.run(
-        east,
-        &["uninstall", "pool", "--namespace", NAMESPACE, "--wait"],
-    )
-    .await?;
     Ok(())
 }
 

@@ -70,7 +70,7 @@ async fn follow(testbed: &Testbed) -> Result<()> {
     }
     let kubectl = testbed.tools().kubectl.parent().map(Path::to_owned);
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let helm = e2e::helm::find()?.parent().map(Path::to_owned);
+    let helm = e2e::tools::helm()?.parent().map(Path::to_owned);
     let ours = kubectl.into_iter().chain(helm);
     let path: OsString = std::env::join_paths(ours.chain(std::env::split_paths(&path)))?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();

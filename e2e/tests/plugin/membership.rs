@@ -179,7 +179,7 @@ pub(crate) async fn a_release_is_upgraded_after_its_cluster_was_joined(
 /// The real helm, with nothing of the user's.
 async fn helm(cluster: &Cluster, arguments: &[&str]) -> Result<()> {
     let home = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/helm");
-    let mut command = Command::new(e2e::helm::find()?);
+    let mut command = Command::new(e2e::tools::helm()?);
     command
         .args(arguments)
         .env("HELM_CACHE_HOME", format!("{home}/cache"))

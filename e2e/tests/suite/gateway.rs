@@ -13,7 +13,7 @@ use e2e::pair::import;
 
 /// Several steps of several programs on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
-const GATEWAY_PODS: &str = "app.kubernetes.io/name=isthmus-gateway";
+pub(crate) const GATEWAY_PODS: &str = "app.kubernetes.io/name=isthmus-gateway";
 const ENVOY_PODS: &str = "gateway.networking.k8s.io/gateway-name";
 
 /// The API server admits it, and refuses to list pods by it.

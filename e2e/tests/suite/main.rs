@@ -6,6 +6,7 @@
 //! depends on another or on their order.
 #![cfg(test)]
 
+mod alerts;
 mod bad_input;
 mod faults;
 mod gateway;
@@ -19,6 +20,7 @@ use std::process::ExitCode;
 
 /// In order: what works first, then what is broken on purpose.
 const TESTS: &[e2e::Test] = &e2e::tests![
+    alerts::no_alert_fires_while_all_is_well,
     parent_mode::a_pool_is_imported_with_the_gateways_that_lead_to_it,
     parent_mode::a_mode_switch_replaces_the_entry_in_place,
     parent_mode::each_exporter_chooses_its_mode,

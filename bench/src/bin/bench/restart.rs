@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
-use bench::{Figure, Fleet};
+use anyhow::{Result, ensure};
+use bench::{Controller, Figure, Fleet};
 use tokio::time::sleep;
 
 use crate::{PATIENCE, Run, megabytes};
@@ -18,6 +18,8 @@ struct Load {
 }
 
 const MEMBERS: usize = 100;
+/// Pages asked for one after the other: the clock of a process' CPU has steps of 10 ms.
+const VIEWS: u32 = 50;
 
 // === impl Load ===
 
@@ -96,9 +98,26 @@ impl Run {
         let usage = controller.usage()?;
         let memory = load.memory("RSS after a restart", usage.rss);
         self.note(memory);
+        self.viewed(&controller, label).await?;
         controller.stop().await?;
         let what = format!("{label}: restart until all is listed and compared");
         Ok(Figure::time(what, ready))
+    }
+
+    /// What people look at, while nothing happens: it has a page of pools, however many there are.
+    async fn viewed(&mut self, controller: &Controller, label: &str) -> Result<()> {
+        let before = controller.usage()?.cpu;
+        for _ in 0..VIEWS {
+            let (status, page) = controller.get("/").await?;
+            let rows = page
+                .matches("<th scope=row><a href=\"debug/explain/")
+                .count();
+            ensure!(status == 200 && rows > 1, "{status} with {rows} pools");
+        }
+        let cpu = controller.usage()?.cpu.saturating_sub(before);
+        let what = format!("{label}: a view of the page, CPU");
+        self.note(Figure::time(what, cpu / VIEWS));
+        Ok(())
     }
 
     /// A tenth of the members is down: what the others have of them stays.

@@ -31,7 +31,7 @@ use metadata::{
 };
 use scheduling::{
     Endpoint, Explanation, Moment, PickerKind, Profile, Scorer, Snapshot, Unplaced,
-    inference_lb::{self, Growth},
+    inference_lb::{self, Growth, LengthUnit},
     narrow,
 };
 use smallvec::SmallVec;
@@ -401,7 +401,7 @@ impl Director {
     ) -> Option<(Pick, Offered)> {
         let llm = prepared.llm.as_ref()?;
         let profile = config.profile_of(Some(&llm.found));
-        let params = params(profile)?;
+        let params = params(profile, llm.unit)?;
         let request = &prepared.request;
         let list = request.list.max(profile.picker.max_endpoints).max(1);
         let tells = self.options.emit_scores || self.picks.is_some();
@@ -511,7 +511,7 @@ impl Told {
 }
 
 /// The profile's scorer and picker in the terms of the service; none: it asks for neither load nor caches.
-fn params(profile: &Profile) -> Option<Params> {
+fn params(profile: &Profile, unit: LengthUnit) -> Option<Params> {
     let mut scorers = profile.scorers.iter();
     let (weights, charge, weight) = scorers.find_map(|weighted| match &weighted.scorer {
         Scorer::InferenceLb { params, charge } => Some((params, *charge, weighted.weight)),
@@ -543,6 +543,7 @@ fn params(profile: &Profile) -> Option<Params> {
             inference_lb::PrefillCharge::Uncached => PrefillCharge::Uncached,
             inference_lb::PrefillCharge::Full => PrefillCharge::Full,
         },
+        least_charge: unit.least_charge(),
         weight,
     })
 }

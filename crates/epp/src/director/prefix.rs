@@ -4,12 +4,14 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use scheduling::{CacheLayout, Endpoint, Slot, Snapshot, prefix, prefix::PrefixIndex};
+use scheduling::{
+    CacheLayout, Endpoint, Slot, Snapshot, inference_lb::LengthUnit, prefix, prefix::PrefixIndex,
+};
 
 use crate::{body::Parsed, config::Prefix};
 
 /// Bytes of JSON that stand for one token of a prompt.
-pub(crate) const BYTES_PER_TOKEN: u32 = 4;
+pub(crate) const BYTES_PER_TOKEN: u32 = LengthUnit::Tokens.bytes();
 
 /// Blocks of endpoints that are gone, forgotten in one step.
 const SWEEP: usize = 10_000;

@@ -4,14 +4,12 @@ mod read;
 
 use std::{collections::HashMap, path::PathBuf};
 
+pub use scheduling::inference_lb::LengthUnit;
 use scheduling::inference_lb::{Params, PrefillCharge};
 use transcode::{Protocol, Transcoders};
 
 use super::{prompt::Mode, rules::Table};
-use crate::{
-    config::{Compat, Ignored, Refusal, Refusals, Section},
-    director::BYTES_PER_TOKEN,
-};
+use crate::config::{Compat, Ignored, Refusal, Refusals, Section};
 
 /// What the file says, with defaults for what it does not say.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,16 +46,6 @@ pub enum Algorithm {
     Random,
     /// `round_robin`.
     RoundRobin,
-}
-
-/// What lengths of prompts are in, and so charges, unfinished prefill and `prompt_floor`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LengthUnit {
-    /// `bytes`.
-    #[default]
-    Bytes,
-    /// `tokens`: as a Processor counts them; of a prompt that it did not count as many as its bytes are worth.
-    Tokens,
 }
 
 /// How `inference_lb` weighs the endpoints of one model: an entry of `lb_mapping_rule`.
@@ -159,18 +147,6 @@ impl Algorithm {
             Self::InferenceLb => "inference_lb",
             Self::Random => "random",
             Self::RoundRobin => "round_robin",
-        }
-    }
-}
-
-// === impl LengthUnit ===
-
-impl LengthUnit {
-    /// How many bytes are one of it, where nobody counted.
-    pub(crate) fn bytes(self) -> u32 {
-        match self {
-            Self::Bytes => 1,
-            Self::Tokens => BYTES_PER_TOKEN,
         }
     }
 }

@@ -112,7 +112,8 @@ impl LlmRequest {
     /// What an endpoint that has so many chunks of the prompt is charged.
     pub(crate) fn charge(&self, kind: PrefillCharge, cached: u32) -> u64 {
         let chunks = self.prompt.as_ref().map_or(0, PromptFacts::chunks);
-        kind.of(self.prompt_length(), cached, chunks)
+        let least = self.unit.least_charge();
+        kind.of(self.prompt_length(), least, cached, chunks)
     }
 
     /// Lengths in tokens, counted or estimated; none: the prompt is not known.

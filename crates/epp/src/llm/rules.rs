@@ -215,18 +215,8 @@ impl Table {
     /// they are.
     pub fn default_match(&self, pool: &Cluster) -> Match {
         let cluster = self.only_cluster.as_ref().unwrap_or(pool).clone();
-        let rule = Rule {
-            place: "".into(),
-            scene_name: "".into(),
-            chain_name: "".into(),
-            route_name: "".into(),
-            backend: Backend::default(),
-            headers: Vec::new(),
-            subsets: Vec::new(),
-            cluster: cluster.clone(),
-        };
         Match {
-            rule: Arc::new(rule),
+            rule: Arc::new(Rule::of(cluster.clone())),
             subset: None,
             cluster,
             model: None,
@@ -308,6 +298,20 @@ fn conditions<'a>(rules: impl Iterator<Item = &'a Arc<Rule>>) -> String {
 // === impl Rule ===
 
 impl Rule {
+    /// All requests go to this cluster, under no names.
+    fn of(cluster: Cluster) -> Self {
+        Self {
+            place: "".into(),
+            scene_name: "".into(),
+            chain_name: "".into(),
+            route_name: "".into(),
+            backend: Backend::default(),
+            headers: Vec::new(),
+            subsets: Vec::new(),
+            cluster,
+        }
+    }
+
     /// Whether the request has all of its headers.
     fn matches(&self, headers: &Headers<'_>) -> bool {
         let mut wanted = self.headers.iter();

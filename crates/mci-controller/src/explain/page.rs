@@ -78,7 +78,7 @@ mod tests {
     async fn an_answer_is_shown_as_json() {
         let (questions, mut asked) = Questions::new();
         let answering = async {
-            while let Some(Question::Explain(key, answer)) = asked.recv().await {
+            while let Some(Question { key, answer }) = asked.recv().await {
                 let explanation = (*key.name == *"llm").then(|| Explanation {
                     key: key.to_string(),
                     exporters: Vec::new(),

@@ -14,7 +14,7 @@ use futures::{StreamExt, stream};
 use serde::Deserialize;
 use tokio::{sync::Semaphore, time::timeout};
 
-use super::{DocsUrl, Filter, html};
+use super::{Directory, DocsUrl, Filter, html};
 use crate::{
     overview::Overview,
     questions::{ANSWER_TIMEOUT, Busy, Questions},
@@ -25,6 +25,7 @@ use crate::{
 #[derive(Clone)]
 struct Page {
     overview: Arc<ArcSwap<Overview>>,
+    directory: Directory,
     questions: Questions,
     docs: Option<DocsUrl>,
     /// Pages that are being made.
@@ -52,11 +53,13 @@ const MAX_FILTER: usize = 63 + 1 + 253;
 
 pub(crate) fn router(
     overview: Arc<ArcSwap<Overview>>,
+    directory: Directory,
     questions: Questions,
     docs: Option<DocsUrl>,
 ) -> Router {
     Router::new().route("/", get(page)).with_state(Page {
         overview,
+        directory,
         questions,
         docs,
         turns: Arc::new(Semaphore::new(PAGES)),
@@ -81,7 +84,7 @@ impl Page {
             only_holes: asked.only == "holes",
             page: asked.page.parse().unwrap_or(1),
         };
-        let listing = self.questions.list(filter.clone()).await?;
+        let listing = self.directory.list(&filter).await;
         let mut rows = Vec::new();
         let mut answers = stream::iter(listing.keys.iter().cloned())
             .map(|key| self.questions.explain(key))

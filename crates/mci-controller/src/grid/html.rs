@@ -127,8 +127,11 @@ fn banners(html: &mut Html, view: &View<'_>) {
 fn tiles(html: &mut Html, view: &View<'_>) {
     let overview = view.overview;
     let up = overview.clusters.iter().filter(|one| one.up).count();
-    let active = |one: &&MemberView| one.active.reason != "Active";
-    let ill = overview.clusters.iter().filter(active).count() + overview.unused.len();
+    let ill = overview
+        .clusters
+        .iter()
+        .filter(|one| members::has_problem(one));
+    let ill = ill.count() + overview.unused.len();
     html.raw("<dl class=tiles>");
     let mut tile = |name: &'static str, value: String, is_bad: bool| {
         html.raw(if is_bad {
@@ -279,7 +282,12 @@ fn title(html: &mut Html, row: &Explanation) {
         html.text(clipped(&exported.message, MAX_MESSAGE));
         html.raw("</small>");
     }
-    more(html, exported.count());
+    let others = exported.count();
+    if others > 0 {
+        html.raw("<small>");
+        more(html, others);
+        html.raw("</small>");
+    }
 }
 
 fn column(html: &mut Html, member: &MemberView, cell: &Cell) {

@@ -69,10 +69,15 @@ impl Planner {
             wall,
         };
         if all {
-            self.plans.clear();
             let conflicts = self.conflicts.iter().map(|(_, key)| key.clone());
             let all = self.world.all_keys().into_iter().chain(conflicts);
             self.backlog.add(all, occasion.since);
+            // of those that wait the last plan is shown
+            for key in std::mem::take(&mut self.plans).into_keys() {
+                if !self.backlog.contains(&key) {
+                    self.directory.remove(&key);
+                }
+            }
         }
         let mut compared = 0;
         self.publish_keys(keys, &mut compared, occasion);
@@ -135,14 +140,16 @@ impl Planner {
         }
         self.publish_pools(key, &plan, occasion);
         self.keep(key, &plan);
-        self.keep_plan(key, Kept { plan, standings });
+        self.keep_plan(key, Kept::new(plan, standings));
     }
 
     /// Until nothing is planned any more and each import shows it.
     fn keep_plan(&mut self, key: &Key, kept: Kept) {
-        if is_empty(&kept.plan) && kept.standings.all_shown() {
+        if is_empty(kept.plan()) && kept.standings.all_shown() {
             self.plans.remove(key);
+            self.directory.remove(key);
         } else {
+            self.directory.set(key, kept.has_holes());
             self.plans.insert(key.clone(), kept);
         }
     }
@@ -154,10 +161,10 @@ impl Planner {
             self.publish_key(key, occasion);
             return self.cost();
         }
-        let replanned = self.plans.get_mut(key).map(|kept| {
-            let plan = &mut kept.plan;
-            plan.replan_import(&self.world, &self.policy, key, name, occasion.now)
-        });
+        let replanned = self
+            .plans
+            .get_mut(key)
+            .map(|kept| kept.replan_import(&self.world, &self.policy, key, name, occasion.now));
         let (Some(Replanned::Same | Replanned::Changed), Some(mut kept)) =
             (replanned, self.plans.remove(key))
         else {
@@ -167,20 +174,20 @@ impl Planner {
         };
         let mut cost = 1;
         if replanned == Some(Replanned::Changed) {
-            self.keep(key, &kept.plan);
+            self.keep(key, kept.plan());
         }
-        if let Some(import) = kept.plan.imports.get(name) {
+        if let Some(import) = kept.plan().imports.get(name) {
             let mut bodies = Bodies::default();
             let standing = self.publish_import(key, name, import, &mut bodies, occasion);
             let was_shown = kept.standings.all_shown();
-            let standing = standing.awaited(kept.plan.is_awaited(name));
+            let standing = standing.awaited(kept.plan().is_awaited(name));
             let moved = kept.standings.set(name, standing);
             let decides = moved && (was_shown || kept.standings.all_shown());
             // one that is still pending may carry more entries than before
             let moved = moved || standing == Standing::Pending;
             if decides || (moved && !self.unsettled.hurry(key, occasion.now)) {
-                kept.plan.plan_pools(&self.world, &self.policy, key);
-                self.publish_pools(key, &kept.plan, occasion);
+                kept.plan_pools(&self.world, &self.policy, key);
+                self.publish_pools(key, kept.plan(), occasion);
                 cost = self.cost();
             }
         }
@@ -195,13 +202,13 @@ impl Planner {
             return 1;
         };
         if !kept.standings.all_shown() {
-            kept.plan.plan_pools(&self.world, &self.policy, key);
+            kept.plan_pools(&self.world, &self.policy, key);
         }
-        self.observe(key, &kept.plan, occasion);
-        if let Some(pool) = kept.plan.pools.get(name) {
+        self.observe(key, kept.plan(), occasion);
+        if let Some(pool) = kept.plan().pools.get(name) {
             self.publish_pool(key, name, pool, occasion);
         }
-        self.plans.insert(key.clone(), kept);
+        self.keep_plan(key, kept);
         self.cost()
     }
 
@@ -451,9 +458,8 @@ impl Backlog {
         }
     }
 
-    /// Those that wait.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
-        self.keys.iter()
+    pub(super) fn contains(&self, key: &Key) -> bool {
+        self.keys.contains(key)
     }
 
     fn pop(&mut self) -> Option<Key> {

@@ -24,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 use self::{members::Handle, updates::MemberUpdate};
 use super::{GATE_PART, LOOP_LIMIT};
 use crate::{
-    args::Settings, client::Turns, events::HomeRecorder, index::member::Link, member::Interner,
-    metrics::Metrics, name::ClusterName, planner::Planner, questions::Question,
+    args::Settings, client::Turns, events::HomeRecorder, grid::Directory, index::member::Link,
+    member::Interner, metrics::Metrics, name::ClusterName, planner::Planner, questions::Question,
 };
 use mci_inventory::{InventoryEvent, Records, Reissue, Unused};
 use moment::Clock;
@@ -123,6 +123,11 @@ impl Supervisor {
     /// Sets the questions to answer.
     pub(super) fn set_questions(&mut self, questions: mpsc::Receiver<Question>) {
         self.questions = questions;
+    }
+
+    /// Sets where the planned keys are listed.
+    pub(super) fn set_directory(&mut self, directory: Directory) {
+        self.planner.set_directory(directory);
     }
 
     /// Sets the recorder of events about members.

@@ -11,9 +11,10 @@ local params = {
   floor = tonumber(ARGV[11]),
 }
 local score_weight, percent, charge_kind = tonumber(ARGV[12]), tonumber(ARGV[13]), ARGV[14]
-local room, max_endpoints = tonumber(ARGV[15]), tonumber(ARGV[16])
-local log_length, speculative_s, hashes, origin = ARGV[17], ARGV[18], ARGV[19], ARGV[20]
-local FIRST = 21
+local least_charge = tonumber(ARGV[15])
+local room, max_endpoints = tonumber(ARGV[16]), tonumber(ARGV[17])
+local log_length, speculative_s, hashes, origin = ARGV[18], ARGV[19], ARGV[20], ARGV[21]
+local FIRST = 22
 -- Not all at once: they go over the stack.
 local STEP = 1000
 
@@ -96,7 +97,7 @@ else
   elseif not has_room(is_over and 0 or 1, room) then
     answer = { 'limit-requests' }
   else
-    local charge = prefill_charge(charge_kind, length, rows[picked].matched, chunks)
+    local charge = prefill_charge(charge_kind, length, least_charge, rows[picked].matched, chunks)
     answer = { 'picked', charge }
     add_to_answer(picked)
     redis.call('ZADD', RESERVED_UNTIL, now + reserve_ms, id)

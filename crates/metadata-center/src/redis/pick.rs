@@ -34,6 +34,7 @@ impl Shared {
             dynamic_weight,
             prompt_floor,
             prefill_charge,
+            least_charge,
             weight,
         } = pick.params;
         let if_on = |on: bool, weight: f64| if on { weight } else { 0.0 };
@@ -54,6 +55,7 @@ impl Shared {
             PrefillCharge::Uncached => "uncached",
             PrefillCharge::Full => "full",
         });
+        script.arg(least_charge);
         script.arg(self.room(&known)).arg(self.limits.endpoints);
         script.arg(self.log_length(&known)).arg(SPECULATIVE_S);
         script.arg(bytes_of(hashes)).arg(&self.log.origin);

@@ -44,13 +44,13 @@ local function score(params, rows, chunks)
   return scores, raws
 end
 
--- What a prompt is charged as prefill where `matched` of its chunks are cached.
-local function prefill_charge(kind, length, matched, chunks)
+-- What a prompt is charged as prefill where `matched` of its chunks are cached: `least` of it at least.
+local function prefill_charge(kind, length, least, matched, chunks)
   if kind == 'full' or chunks == 0 then
     return length
   end
   local uncached = length * math.max(chunks - matched, 0)
   local rest = math.fmod(uncached, chunks)
   local charge = (uncached - rest) / chunks + (rest > 0 and 1 or 0)
-  return math.max(charge, math.min(length, 512))
+  return math.max(charge, math.min(length, least))
 end

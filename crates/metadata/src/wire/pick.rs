@@ -1,6 +1,7 @@
 //! A pick and its reservation in one step.
 
 use hashbrown::HashSet;
+use scheduling::inference_lb::LengthUnit;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +77,8 @@ pub struct Params {
     pub prompt_floor: u32,
     /// What a request is charged.
     pub prefill_charge: PrefillCharge,
+    /// Least that an `uncached` charge is, unless the prompt is shorter; in the unit of its length.
+    pub least_charge: u32,
     /// Of this score beside the biases.
     pub weight: f64,
 }
@@ -95,7 +98,7 @@ pub enum DynamicWeight {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PrefillCharge {
-    /// What is not cached where it goes, one chunk at least.
+    /// What is not cached where it goes, `least_charge` at least.
     #[default]
     Uncached,
     /// All of it.
@@ -191,6 +194,7 @@ impl Default for Params {
             dynamic_weight: DynamicWeight::default(),
             prompt_floor: 1024,
             prefill_charge: PrefillCharge::default(),
+            least_charge: LengthUnit::default().least_charge(),
             weight: 1.0,
         }
     }

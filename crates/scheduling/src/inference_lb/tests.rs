@@ -72,19 +72,29 @@ fn zero_weights_make_all_equal() {
 }
 
 #[rstest]
-#[case::part(1000, 1, 3, 667)]
-#[case::hit(4096, 3, 3, 512)]
-#[case::short_hit(100, 1, 1, 100)]
-#[case::blind(4096, 0, 0, 4096)]
-#[case::miss(4096, 0, 8, 4096)]
+#[case::part(LengthUnit::Bytes, 1000, 1, 3, 667)]
+#[case::hit(LengthUnit::Bytes, 4096, 3, 3, 512)]
+#[case::short_hit(LengthUnit::Bytes, 100, 1, 1, 100)]
+#[case::blind(LengthUnit::Bytes, 4096, 0, 0, 4096)]
+#[case::miss(LengthUnit::Bytes, 4096, 0, 8, 4096)]
+#[case::part_in_tokens(LengthUnit::Tokens, 1000, 7, 8, 128)]
+#[case::hit_in_tokens(LengthUnit::Tokens, 4096, 3, 3, 128)]
+#[case::short_hit_in_tokens(LengthUnit::Tokens, 100, 1, 1, 100)]
 fn what_is_cached_is_not_charged(
+    #[case] unit: LengthUnit,
     #[case] length: u64,
     #[case] matched: u32,
     #[case] chunks: u32,
     #[case] want: u64,
 ) {
-    assert_eq!(PrefillCharge::Uncached.of(length, matched, chunks), want);
-    assert_eq!(PrefillCharge::Full.of(length, matched, chunks), length);
+    assert_eq!(
+        PrefillCharge::Uncached.of(length, unit.least_charge(), matched, chunks),
+        want
+    );
+    assert_eq!(
+        PrefillCharge::Full.of(length, unit.least_charge(), matched, chunks),
+        length
+    );
 }
 
 fn arb_weight() -> impl Strategy<Value = f64> {

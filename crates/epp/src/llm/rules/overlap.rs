@@ -66,7 +66,6 @@ mod tests {
     use std::sync::Arc;
 
     use rstest::rstest;
-    use transcode::Backend;
 
     use super::*;
     use crate::llm::Rule;
@@ -78,19 +77,6 @@ mod tests {
         pairs
             .map(|(name, value)| (name.into(), value.into()))
             .collect()
-    }
-
-    fn mk_rule(cluster: &str) -> Rule {
-        Rule {
-            place: "".into(),
-            scene_name: "".into(),
-            chain_name: "".into(),
-            route_name: "".into(),
-            backend: Backend::default(),
-            headers: Vec::new(),
-            subsets: Vec::new(),
-            cluster: cluster.parse().unwrap(),
-        }
     }
 
     const MEMBERS: [&str; 4] = ["gpu=a tier=x", "gpu=b tier=x", "gpu=b", ""];
@@ -106,7 +92,7 @@ mod tests {
         #[case] clusters: &[(&str, &str)],
         #[case] want: Option<(usize, usize)>,
     ) {
-        let rules = ["c", "d", "elsewhere"].map(mk_rule);
+        let rules = ["c", "d", "elsewhere"].map(|name| Rule::of(name.parse().unwrap()));
         let clusters = clusters.iter().map(|(name, labels)| {
             let cluster: Cluster = name.parse().unwrap();
             (cluster, Arc::new(mk_labels(labels)))

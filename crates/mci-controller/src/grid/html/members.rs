@@ -69,7 +69,7 @@ pub(super) fn section<'a>(
 }
 
 /// Whether there is something to say of it besides its counts.
-fn has_problem(member: &MemberView) -> bool {
+pub(super) fn has_problem(member: &MemberView) -> bool {
     member.active.reason != "Active"
         || member.unusable_credentials.is_some()
         || member.denied.is_some()

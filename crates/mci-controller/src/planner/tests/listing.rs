@@ -1,82 +1,55 @@
+use std::pin::pin;
+
+use futures::FutureExt;
+
 use super::*;
-use crate::grid::{Filter, PAGE_SIZE};
+use crate::{
+    grid::{Filter, Listing},
+    planner::kept::names_holes,
+};
 
-fn names(listing: &crate::grid::Listing) -> Vec<String> {
-    listing.keys.iter().map(ToString::to_string).collect()
-}
-
-/// `a` exports these; `b` has imports of none yet.
-fn mk_bench(pools: &[String]) -> Bench {
-    let mut bench = Bench::new(&["a", "b"]);
-    let pools = pools.iter().map(|name| mk_pool(name, Some("ClusterSet")));
-    bench.connect("a", pools.collect(), Vec::new());
-    bench.connect("b", Vec::new(), Vec::new());
-    bench.planner.tick(at(0));
-    while {
-        bench.planner.publish(at(0), wall());
-        bench.planner.is_behind()
-    } {}
-    bench
-}
-
-#[test]
-fn pools_are_listed_by_name_a_page_at_a_time() {
-    let pools: Vec<String> = (0..PAGE_SIZE * 2 + 3)
-        .map(|n| format!("llm-{n:02}"))
-        .collect();
-    let bench = mk_bench(&pools);
-    let ask = |page| {
-        bench.planner.list(&Filter {
-            page,
+impl Planner {
+    /// The first page.
+    fn list(&self, only_holes: bool) -> Listing {
+        let filter = Filter {
+            only_holes,
             ..Filter::default()
-        })
-    };
-    let mut all = Vec::new();
-    for page in 1..=3 {
-        let listing = ask(page);
-        assert_eq!(
-            (listing.page, listing.pages, listing.total),
-            (page, 3, pools.len())
-        );
-        all.extend(names(&listing));
+        };
+        let mut listing = pin!(self.directory.list(&filter));
+        loop {
+            if let Some(listing) = listing.as_mut().now_or_never() {
+                return listing;
+            }
+        }
     }
-    let expected: Vec<String> = pools.iter().map(|name| format!("{NS}/{name}")).collect();
-    assert_eq!(all, expected);
-    assert_eq!(
-        (ask(0).page, ask(9).page),
-        (1, 3),
-        "what is out of range is the nearest"
-    );
-}
 
-#[test]
-fn a_filter_lets_through_what_contains_it() {
-    let bench = mk_bench(&["llama".to_owned(), "qwen".to_owned()]);
-    let filter = |text: &str| Filter {
-        text: text.to_owned(),
-        ..Filter::default()
-    };
-    let listing = bench.planner.list(&filter("l/qw"));
-    assert_eq!(
-        (names(&listing), listing.matching, listing.total),
-        (vec![format!("{NS}/qwen")], 1, 2)
-    );
-    let listing = bench.planner.list(&filter("other"));
-    assert_eq!((names(&listing).len(), listing.pages), (0, 1));
+    /// What is listed is what a recount of all plans says, and what waits to be planned again.
+    pub(super) fn check_listed(&self) {
+        let (all, only) = (self.list(false), self.list(true));
+        assert_eq!(
+            (all.total, all.with_holes),
+            (all.keys.len(), only.keys.len())
+        );
+        for key in &all.keys {
+            let is_known = self.plans.contains_key(key) || self.backlog.contains(key);
+            assert!(is_known, "{key} is listed");
+        }
+        for (key, kept) in &self.plans {
+            assert!(all.keys.contains(key), "{key} is not listed");
+            let has_holes = names_holes(kept.plan()) || !kept.standings.none();
+            assert_eq!(only.keys.contains(key), has_holes, "{key}");
+        }
+    }
 }
 
 #[test]
 fn an_export_that_is_not_everywhere_yet_has_a_hole() {
-    let bench = mk_bench(&["llm".to_owned()]);
-    let only = Filter {
-        only_holes: true,
-        ..Filter::default()
-    };
-    let listing = bench.planner.list(&only);
-    assert_eq!(
-        (names(&listing), listing.with_holes),
-        (vec![format!("{NS}/llm")], 1)
-    );
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.connect("a", mk_exported(), Vec::new());
+    bench.connect("b", Vec::new(), Vec::new());
+    bench.plan(at(0));
+    let listing = bench.planner.list(true);
+    assert_eq!((listing.keys, listing.with_holes), (vec![mk_key("llm")], 1));
     let mut world = mk_world(&["a", "b"]);
     export(&mut world, "a", "llm");
     settle(&mut world, &mk_policy(), at(0));
@@ -87,9 +60,42 @@ fn an_export_that_is_not_everywhere_yet_has_a_hole() {
     bench.planner.world = world;
     bench.planner.plan_afresh();
     bench.plan(at(1_000));
-    let listing = bench.planner.list(&only);
+    let listing = bench.planner.list(true);
     assert_eq!(
-        (names(&listing), listing.with_holes, listing.total),
-        (Vec::new(), 0, 1)
+        (listing.keys, listing.with_holes, listing.total),
+        (vec![], 0, 1)
     );
+}
+
+/// All are planned again now and then: what is shown meanwhile is no less.
+#[test]
+fn keys_that_wait_to_be_planned_again_are_listed_as_they_were() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    let pools = mk_many();
+    let all = pools.len();
+    bench.connect("a", pools, Vec::new());
+    bench.connect("b", Vec::new(), Vec::new());
+    bench.connect("c", Vec::new(), Vec::new());
+    bench.plan(at(0));
+    bench.planner.publish(at(0), wall());
+    bench.planner.plan_afresh();
+    bench.planner.publish(at(1_000), wall());
+    assert!(bench.planner.plans.len() < all);
+    let listing = bench.planner.list(true);
+    assert_eq!((listing.total, listing.with_holes), (all, all));
+}
+
+/// As after the only member that exported it is gone.
+#[test]
+fn a_key_that_nothing_is_known_of_is_listed_no_more() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.connect("a", mk_exported(), Vec::new());
+    bench.connect("b", Vec::new(), Vec::new());
+    bench.plan(at(0));
+    assert_eq!(bench.planner.list(false).total, 1);
+    bench.planner.world = mk_world(&["a", "b"]);
+    bench.planner.plan_afresh();
+    bench.planner.publish(at(1_000), wall());
+    let listing = bench.planner.list(false);
+    assert_eq!((listing.total, listing.with_holes), (0, 0));
 }

@@ -60,18 +60,11 @@ impl Supervisor {
         }
     }
 
-    fn answer(&self, question: Question) {
+    fn answer(&self, Question { key, answer }: Question) {
+        let now = self.clock.now();
+        let leader = self.claim.is_valid(now);
         // the client may have disconnected
-        match question {
-            Question::Explain(key, answer) => {
-                let now = self.clock.now();
-                let leader = self.claim.is_valid(now);
-                let _ = answer.send(self.planner.explain(&key, leader, now));
-            }
-            Question::List(filter, answer) => {
-                let _ = answer.send(self.planner.list(&filter));
-            }
-        }
+        let _ = answer.send(self.planner.explain(&key, leader, now));
     }
 
     /// Records events about members at home.

@@ -2,7 +2,7 @@
 
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 use redis::Script;
-use scheduling::inference_lb::{self, Growth, PrefillCharge, Row};
+use scheduling::inference_lb::{self, Growth, LengthUnit, PrefillCharge, Row};
 
 use super::*;
 
@@ -15,9 +15,9 @@ local params = {
   cache = tonumber(ARGV[1]), requests = tonumber(ARGV[2]), prefill = tonumber(ARGV[3]),
   growth = ARGV[4], floor = tonumber(ARGV[5]),
 }
-local chunks, length = tonumber(ARGV[6]), tonumber(ARGV[7])
+local chunks, length, least = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local rows, answer = {}, {}
-for at = 8, #ARGV, 3 do
+for at = 9, #ARGV, 3 do
   rows[#rows + 1] = {
     requests = tonumber(ARGV[at]), prefill = tonumber(ARGV[at + 1]), matched = tonumber(ARGV[at + 2]),
   }
@@ -29,7 +29,7 @@ for _, numbers in ipairs({ scores, raws }) do
   end
 end
 for _, row in ipairs(rows) do
-  answer[#answer + 1] = string.format('%.17g', prefill_charge('uncached', length, row.matched, chunks))
+  answer[#answer + 1] = string.format('%.17g', prefill_charge('uncached', length, least, row.matched, chunks))
 end
 return answer
 ";
@@ -78,6 +78,7 @@ async fn scores_and_charges_are_those_of_scheduling_to_the_last_bit() {
         };
         let chunks = u32::try_from(mk_number(rng, 8192)).unwrap();
         let length = mk_number(rng, 1 << 31);
+        let least = [LengthUnit::Bytes, LengthUnit::Tokens][rng.random_range(0..2)].least_charge();
         let rows: Vec<_> = (0..rng.random_range(1..MOST_ROWS))
             .map(|_| mk_row(rng))
             .collect();
@@ -90,14 +91,17 @@ async fn scores_and_charges_are_those_of_scheduling_to_the_last_bit() {
         } else {
             "linear"
         });
-        call.arg(params.prompt_floor).arg(chunks).arg(length);
+        call.arg(params.prompt_floor)
+            .arg(chunks)
+            .arg(length)
+            .arg(least);
         for row in &rows {
             call.arg(row.reqs).arg(row.prompt).arg(row.matched);
         }
         let answer: Vec<f64> = engine.shared.link.invoke(&call).await.unwrap();
         let expected = inference_lb::score(&params, &rows, chunks);
         let length = u64::try_from(length).unwrap();
-        let charge = |row: &Row| PrefillCharge::Uncached.of(length, row.matched, chunks);
+        let charge = |row: &Row| PrefillCharge::Uncached.of(length, least, row.matched, chunks);
         let charges = rows.iter().map(|it| charge(it) as f64);
         let scores = expected.normal.iter().chain(&expected.raw).copied();
         let expected: Vec<_> = scores.chain(charges).collect();

@@ -13,6 +13,7 @@ use crate::{fixtures::mk_policy, index::flavour::Flavour};
 impl Rig {
     /// Judges all that is in clusters that answer. `healed`: nothing waits for time any more.
     pub(super) fn judge(&self, healed: bool) {
+        self.planner.check_listed();
         for (m, cluster) in self.clusters.iter().enumerate() {
             let answers = cluster.listed && cluster.up && cluster.namespace == Some(false);
             for (p, pool) in POOLS.iter().enumerate() {

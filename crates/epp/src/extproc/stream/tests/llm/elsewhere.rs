@@ -144,11 +144,12 @@ fn mk_shared_asking(
     members: &[&str],
     options: Options,
 ) -> (Arc<Elsewhere>, Arc<Shared>) {
-    mk_asking_after(elsewhere, members, options, None)
+    mk_asking_after(PLAIN, elsewhere, members, options, None)
 }
 
 /// With a Processor before it.
 fn mk_asking_after(
+    filter: &str,
     elsewhere: Elsewhere,
     members: &[&str],
     options: Options,
@@ -156,7 +157,7 @@ fn mk_asking_after(
 ) -> (Arc<Elsewhere>, Arc<Shared>) {
     let elsewhere = Arc::new(elsewhere);
     let mut config = small_config();
-    config.llm_filter = Some(mk_filter(PLAIN));
+    config.llm_filter = Some(mk_filter(filter));
     let pool = Pool::default();
     let members = members.iter();
     let members = members.map(|address| mk_member(address, address.parse().unwrap()));
@@ -218,6 +219,25 @@ async fn what_becomes_of_a_request_is_reported_where_it_was_picked() {
     assert_eq!(*elsewhere.reports.lock(), want);
 }
 
+/// As a pick of this process charges it.
+#[rstest]
+#[case("bytes", 2560, 512)]
+#[case("tokens", 640, 128)]
+#[tokio::test(start_paused = true)]
+async fn the_service_charges_in_the_unit_of_lengths(
+    #[case] unit: &str,
+    #[case] length: i64,
+    #[case] least: u32,
+) {
+    let filter = format!("length_unit: {unit}\n{PLAIN}");
+    let (elsewhere, options) = (Elsewhere::new(&[A]), Options::default());
+    let (elsewhere, shared) = mk_asking_after(&filter, elsewhere, &[A, B], options, None);
+    drop(ask(&shared, &[], &mk_chat("m", &mk_prompt("a"))).await);
+    let pick = elsewhere.asked.lock().pop().unwrap();
+    assert_eq!(i64::from(pick.prompt_length), length);
+    assert_eq!(pick.params.least_charge, least);
+}
+
 /// First the Processor, then who picks: each has its own time.
 #[tokio::test(start_paused = true)]
 async fn a_processor_is_asked_before_the_pick_is() {
@@ -225,7 +245,7 @@ async fn a_processor_is_asked_before_the_pick_is() {
     let scripted = Scripted::answering(Duration::from_secs(5), Err(no_reply));
     let (elsewhere, options) = (Elsewhere::new(&[B]), Options::default());
     let external = Some(scripted.external());
-    let (elsewhere, shared) = mk_asking_after(elsewhere, &[A, B], options, external);
+    let (elsewhere, shared) = mk_asking_after(PLAIN, elsewhere, &[A, B], options, external);
     let start = Instant::now();
     let asked = ask(&shared, &[], &mk_chat("m", "hi")).await;
     assert_eq!(start.elapsed(), Duration::from_secs(5) + WAIT);

@@ -64,15 +64,18 @@ async fn requests_that_are_open_spread_over_idle_endpoints() {
 }
 
 /// A hit costs no prefill, but a chunk at least.
+#[rstest]
+#[case("bytes", 512)]
+#[case("tokens", 128)]
 #[tokio::test(start_paused = true)]
-async fn a_charge_is_what_is_not_cached() {
-    let shared = mk_llm(PLAIN, &[&[]]);
+async fn a_charge_is_what_is_not_cached(#[case] unit: &str, #[case] chunk: u64) {
+    let shared = mk_llm(&format!("length_unit: {unit}\n{PLAIN}"), &[&[]]);
     let chat = mk_chat("m", &mk_prompt("a"));
     let first = ask(&shared, &[], &chat).await;
-    assert_eq!(loads(&shared), [(1, 5 * 512)]);
+    assert_eq!(loads(&shared), [(1, 5 * chunk)]);
     answered(first).await;
     let _again = ask(&shared, &[], &chat).await;
-    assert_eq!(loads(&shared), [(1, 512)]);
+    assert_eq!(loads(&shared), [(1, chunk)]);
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

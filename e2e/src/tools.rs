@@ -1,0 +1,35 @@
+//! Where tools are that tests run.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+/// The real helm: `HELM_BIN`, else on `PATH`, else in `target/tools`.
+///
+/// # Errors
+/// Says how to get it.
+pub fn helm() -> Result<PathBuf> {
+    find("helm", "HELM_BIN")
+}
+
+/// Prometheus' promtool: `PROMTOOL_BIN`, else on `PATH`, else in `target/tools`.
+///
+/// # Errors
+/// Says how to get it.
+pub fn promtool() -> Result<PathBuf> {
+    find("promtool", "PROMTOOL_BIN")
+}
+
+fn find(name: &str, variable: &str) -> Result<PathBuf> {
+    if let Some(program) = std::env::var_os(variable) {
+        return Ok(PathBuf::from(program));
+    }
+    let workspace = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).chain([workspace.join("target/tools")]);
+    let found = places.find_map(|place| {
+        let file = place.join(name);
+        file.is_file().then_some(file)
+    });
+    found.with_context(|| format!("no {name}: run `cargo xtask tools --only {name}`"))
+}
