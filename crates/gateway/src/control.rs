@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 
 use crate::debug::DebugView;
 use crate::index::{Changes, Event, Index, Source};
-use crate::infra::problems::{Problems, Told};
+use crate::infra::problems::{Problems, Reports};
 use crate::infra::{InfraSettings, Part, is_applied, make_parts, parameters};
 use crate::metrics::ModelMetrics;
 use crate::model::{GatewayModel, Settings, WantedStatus, build};
@@ -148,7 +148,7 @@ impl Control {
 
     fn decide(&mut self) {
         let started = Instant::now();
-        let Told { taken, refused } = self.problems.told();
+        let Reports { taken, refused } = self.problems.reports();
         (self.index.world.taken, self.index.world.refused) = (taken, refused);
         let (models, wanted) = decide(&self.index.world, &self.settings, &self.decided);
         let plans = models
@@ -250,6 +250,9 @@ impl Control {
                 .collect();
             let wanted = make_parts(gateway, &parameters, &binds, &self.infra);
             parts.extend(wanted.into_iter().filter(|(id, wanted)| {
+                if id.0 == Part::DisruptionBudget && !self.index.has_listed_budgets() {
+                    return false;
+                }
                 let live = self.index.parts.get(id);
                 !live.is_some_and(|live| is_applied(wanted, live))
             }));

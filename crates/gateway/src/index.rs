@@ -87,8 +87,8 @@ pub(crate) struct Index {
     unwritten: BTreeMap<Key, crd::InferencePoolImport>,
 }
 
-/// Every kind with one watch for the whole cluster.
-pub(crate) const KINDS: [&str; 12] = [
+/// Every kind with one watch for the whole cluster that serving waits for.
+pub(crate) const KINDS: [&str; 11] = [
     "GatewayClass",
     "Gateway",
     "HTTPRoute",
@@ -100,8 +100,10 @@ pub(crate) const KINDS: [&str; 12] = [
     "Namespace",
     "Deployment",
     "ServiceAccount",
-    "PodDisruptionBudget",
 ];
+
+/// A Gateway works without one, and a role of before does not let us list them.
+const BUDGETS: Source = Source::Kind("PodDisruptionBudget");
 
 const IMPORT: &str = "InferencePoolImport";
 
@@ -149,6 +151,11 @@ impl Index {
         kinds
             .chain(more.iter().cloned())
             .all(|source| self.listed.contains(&source))
+    }
+
+    /// Whether the `PodDisruptionBudget`s that there are are known.
+    pub(crate) fn has_listed_budgets(&self) -> bool {
+        self.listed.contains(&BUDGETS)
     }
 
     pub(crate) fn on(&mut self, event: Event, now: Moment) -> Changes {

@@ -148,6 +148,22 @@ fn config_map_that_is_not_there_is_known_only_once_listed() {
     assert_eq!(index.world.parameters.get(&key), Some(&None));
 }
 
+#[test]
+fn serving_waits_for_all_kinds_but_disruption_budgets() {
+    let mut index = Index::default();
+    let kinds = KINDS.map(Source::Kind);
+    index.listed.extend(kinds[1..].to_vec());
+    assert!(!index.has_listed(&BTreeSet::new()));
+    index.listed.extend(kinds);
+    assert!(index.has_listed(&BTreeSet::new()));
+    assert!(!index.has_listed_budgets());
+    on(
+        &mut index,
+        Event::DisruptionBudgets(Update::Reset(Vec::new())),
+    );
+    assert!(index.has_listed_budgets());
+}
+
 fn mk_import(entries: &[&str]) -> crd::InferencePoolImport {
     let clusters = entries
         .iter()

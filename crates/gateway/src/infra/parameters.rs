@@ -10,8 +10,9 @@ use crate::world::{Gateway, GatewayClass, Key, Labels, ParametersRef, World};
 
 /// The key of the ConfigMap.
 pub(crate) const FILE: &str = "parameters.yaml";
-/// As long as the requests of the pool chart's route may take, which is as long as its answers are.
-const DRAIN_SECONDS: u32 = 300;
+/// An answer of the pool chart's route takes 300 s at most, connections are renewed within 15 s, and load balancers have
+/// 15 s to learn that a pod ends.
+const DRAIN_SECONDS: u32 = 300 + 15 + 15;
 /// The usual number of a user without rights, as in distroless images.
 const USER: i64 = 65_532;
 

@@ -33,42 +33,47 @@ pub(super) enum Why {
     Refused(String),
 }
 
-/// What to say of each Gateway.
+/// What each Gateway's status says of its objects.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
-    /// It cannot work so.
+pub(crate) struct Reports {
+    /// The Gateway has no infrastructure.
     pub(crate) taken: BTreeMap<Key, String>,
-    /// It is as it was before.
+    /// Its infrastructure stays as it was before.
     pub(crate) refused: BTreeMap<Key, String>,
 }
 
 // === impl Problems ===
 
 impl Problems {
-    /// Comes back when another thing is to be told.
+    /// Returns once the reports have changed.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    pub(crate) fn told(&self) -> Told {
-        let mut told = Told::default();
+    pub(crate) fn reports(&self) -> Reports {
+        let mut reports = Reports::default();
         for ((part, key), problem) in self.found.lock().iter() {
             let (_, kind) = part.api();
             let (of, text) = match &problem.why {
                 Why::Taken => (
-                    &mut told.taken,
+                    &mut reports.taken,
                     format!(
                         "{kind} {key} exists and the Gateway does not control it: delete it, or rename the Gateway"
                     ),
                 ),
                 Why::Refused(message) => (
-                    &mut told.refused,
+                    &mut reports.refused,
                     format!("{kind} {key} is refused: {message}"),
                 ),
             };
-            of.insert(problem.gateway.clone(), text);
+            of.entry(problem.gateway.clone())
+                .and_modify(|texts: &mut String| {
+                    texts.push_str("; ");
+                    texts.push_str(&text);
+                })
+                .or_insert(text);
         }
-        told
+        reports
     }
 
     /// Forgets objects that need no write any more.
@@ -88,7 +93,7 @@ impl Problems {
         }
     }
 
-    pub(super) fn free(&self, id: &(Part, Key)) {
+    pub(super) fn forget(&self, id: &(Part, Key)) {
         let before = self.found.lock().remove(id);
         if before.is_some() {
             self.changed.notify_one();
@@ -101,28 +106,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn problem_is_told_until_the_object_is_written_or_not_wanted() {
+    fn problem_is_reported_until_the_object_is_written_or_not_wanted() {
         let problems = Problems::default();
         let id = (Part::Service, Key::new("ns", "gw-isthmus"));
         let note = |why: Why| {
             let gateway = Key::new("ns", "gw");
             problems.note(id.clone(), Problem { gateway, why });
-            problems.told()
+            problems.reports()
         };
         let gateway = Key::new("ns", "gw");
-        let told = note(Why::Taken);
-        assert!(told.taken[&gateway].contains("Service ns/gw-isthmus"));
+        let reports = note(Why::Taken);
+        assert!(reports.taken[&gateway].contains("Service ns/gw-isthmus"));
         // the newest alone
-        let told = note(Why::Refused("it may not change".into()));
+        let reports = note(Why::Refused("it may not change".into()));
         let refused = "Service ns/gw-isthmus is refused: it may not change";
-        assert_eq!(told.refused[&gateway], refused);
-        assert_eq!(told.taken, BTreeMap::new());
+        assert_eq!(reports.refused[&gateway], refused);
+        assert_eq!(reports.taken, BTreeMap::new());
         problems.keep(&BTreeMap::from([(id.clone(), 1)]));
-        assert_eq!(problems.told(), told);
+        assert_eq!(problems.reports(), reports);
         problems.keep(&BTreeMap::<_, u8>::new());
-        assert_eq!(problems.told(), Told::default());
-        note(Why::Taken);
-        problems.free(&id);
-        assert_eq!(problems.told(), Told::default());
+        assert_eq!(problems.reports(), Reports::default());
+        // several of one Gateway are all reported
+        problems.note(
+            (Part::Deployment, Key::new("ns", "gw-isthmus")),
+            Problem {
+                gateway: gateway.clone(),
+                why: Why::Taken,
+            },
+        );
+        let reports = note(Why::Taken);
+        assert!(reports.taken[&gateway].contains("Deployment ns/gw-isthmus"));
+        assert!(reports.taken[&gateway].contains("; Service ns/gw-isthmus"));
+        problems.keep(&BTreeMap::from([(id.clone(), 1)]));
+        problems.forget(&id);
+        assert_eq!(problems.reports(), Reports::default());
     }
 }

@@ -38,12 +38,12 @@ pub(crate) fn make_writer(
             let there = there.map_err(|error| error.to_string())?;
             let is_foreign = there.is_some_and(|object| !is_of(&object.metadata, &gateway));
             let id = (part, key.clone());
+            if is_foreign && part == Part::DisruptionBudget {
+                return Ok(()); // one that somebody made serves as well
+            }
             if is_foreign {
-                // a budget that somebody made does as well, and the Gateway works without one
-                if part != Part::DisruptionBudget {
-                    let why = Why::Taken;
-                    problems.note(id, Problem { gateway, why });
-                }
+                let why = Why::Taken;
+                problems.note(id, Problem { gateway, why });
                 metrics.count(kind, WriteResult::Failed);
                 return Err(format!("{kind} {key} exists and is another's"));
             }
@@ -52,7 +52,7 @@ pub(crate) fn make_writer(
             let result = api.patch(&key.name, &params, &Patch::Apply(&body)).await;
             let counted = match &result {
                 Ok(_) => {
-                    problems.free(&id);
+                    problems.forget(&id);
                     WriteResult::Written
                 }
                 Err(error) => {
@@ -101,7 +101,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::infra::problems::Told;
+    use crate::infra::problems::Reports;
 
     fn mk_meta(kind: &str, name: &str, controller: bool) -> ObjectMeta {
         let meta = json!({ "ownerReferences": [{
@@ -136,7 +136,7 @@ mod tests {
     async fn write(
         part: Part,
         answers: Vec<(u16, Value)>,
-    ) -> (Result<(), String>, Vec<String>, Told) {
+    ) -> (Result<(), String>, Vec<String>, Reports) {
         let (service, mut server): (_, Server) = tower_test::mock::pair();
         let problems = Problems::default();
         let mut registry = prometheus_client::registry::Registry::default();
@@ -161,7 +161,7 @@ mod tests {
         let (result, seen) = both.expect("as many requests as answers");
         drop(write);
         assert!(server.next_request().await.is_none(), "another request");
-        (result, seen, problems.told())
+        (result, seen, problems.reports())
     }
 
     fn mk_failure(code: u16, reason: &str) -> (u16, Value) {
@@ -169,7 +169,7 @@ mod tests {
         (code, failure)
     }
 
-    /// Only a look at it, no write; and whether the Gateway's status is to say so.
+    /// Only a look at it, no write; and whether it is a problem.
     #[rstest]
     #[case::service(Part::Service, "/api/v1/namespaces/ns/services/gw-isthmus", true)]
     #[case::budget(
@@ -181,35 +181,35 @@ mod tests {
     async fn object_without_our_owner_is_looked_at_and_left(
         #[case] part: Part,
         #[case] path: &str,
-        #[case] is_told: bool,
+        #[case] is_problem: bool,
     ) {
         let theirs = json!({
             "apiVersion": "meta.k8s.io/v1",
             "kind": "PartialObjectMetadata",
             "metadata": {"namespace": "ns", "name": "gw-isthmus"},
         });
-        let (result, seen, told) = write(part, vec![(200, theirs)]).await;
+        let (result, seen, reports) = write(part, vec![(200, theirs)]).await;
         assert_eq!(seen, [format!("GET {path}")]);
-        assert!(result.unwrap_err().contains("another's"));
-        assert_eq!(told.taken.len(), usize::from(is_told));
+        assert_eq!(result.is_err(), is_problem, "{result:?}");
+        assert_eq!(reports.taken.len(), usize::from(is_problem));
     }
 
-    /// What another time may be otherwise is none of it.
+    /// A conflict is not: the next try may go through.
     #[rstest]
     #[case::invalid(422, "Invalid", true)]
     #[case::forbidden(403, "Forbidden", true)]
     #[case::conflict(409, "Conflict", false)]
     #[tokio::test]
-    async fn what_the_api_server_has_against_an_object_is_told(
+    async fn what_the_api_server_has_against_an_object_is_reported(
         #[case] code: u16,
         #[case] reason: &str,
-        #[case] is_told: bool,
+        #[case] is_reported: bool,
     ) {
         let answers = vec![mk_failure(404, "NotFound"), mk_failure(code, reason)];
-        let (result, seen, told) = write(Part::Service, answers).await;
+        let (result, seen, reports) = write(Part::Service, answers).await;
         assert!(seen[1].starts_with("PATCH"), "{seen:?}");
         assert!(result.is_err());
-        let refused = told.refused.get(&Key::new("ns", "gw"));
-        assert_eq!(refused.is_some(), is_told, "{told:?}");
+        let refused = reports.refused.get(&Key::new("ns", "gw"));
+        assert_eq!(refused.is_some(), is_reported, "{reports:?}");
     }
 }
