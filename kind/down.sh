@@ -3,8 +3,9 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 need kind
+existing=$(kind get clusters)
 for cluster in "${known[@]}"; do
-  if kind get clusters | grep -qx "isthmus-$cluster"; then
+  if grep -x -- "isthmus-$cluster" <<< "$existing" > /dev/null; then
     kind delete cluster --name "isthmus-$cluster"
   fi
 done

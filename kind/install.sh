@@ -59,7 +59,8 @@ for cluster in "${clusters[@]}"; do
     https://127.* | https://localhost:* | https://0.0.0.0:* | https://\[::*)
       # a port of this machine, as of kind; the API server's address among the nodes is in its own EndpointSlice
       read -r address port < <(kubectl --context "$cluster" get endpointslices -n default \
-        -l kubernetes.io/service-name=kubernetes -o jsonpath='{.items[0].endpoints[0].addresses[0]} {.items[0].ports[0].port}{"\n"}')
+        -l kubernetes.io/service-name=kubernetes -o jsonpath='{.items[0].endpoints[0].addresses[0]} {.items[0].ports[0].port}{"\n"}') ||
+        die "$cluster: the EndpointSlice of Service kubernetes in namespace default names no address"
       server=(--server "https://$(in_url "$address"):$port")
       ;;
   esac

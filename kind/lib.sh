@@ -37,7 +37,7 @@ number_of() {
   die "$1 is not one of ${known[*]}"
 }
 
-has_context() { kubectl config get-contexts --output=name | grep -qx "$1"; }
+has_context() { kubectl config get-contexts --output=name | grep -x -- "$1" > /dev/null; }
 
 # in_url ADDRESS: as it stands in a URL.
 in_url() {

@@ -26,7 +26,7 @@ finish() {
 for cluster in "${clusters[@]}"; do
   name=isthmus-$cluster
   number=$(number_of "$cluster")
-  if ! kind get clusters | grep -qx "$name"; then
+  if ! kind get clusters | grep -x -- "$name" > /dev/null; then
     say "$cluster: a cluster with pods in 10.20$number.0.0/16"
     # kind takes away only contexts that have kept its name
     ! has_context "$cluster" || kubectl config delete-context "$cluster"
