@@ -15,7 +15,7 @@
 - controller.selfName is {{ $controller.selfName }}: this cluster is a member then, which needs member.enabled
 {{- end }}
 {{- with .Values.gateway.envoyImage }}
-{{- if not (or .tag .digest) }}
+{{- if and $.Values.gateway.enabled (not (or .tag .digest)) }}
 - gateway.envoyImage.tag and gateway.envoyImage.digest are both empty: name one of them
 {{- end }}
 {{- end }}
