@@ -101,7 +101,7 @@ pub(crate) async fn a_pool_is_reached_from_another_cluster_and_outlives_the_rele
         Ok(said)
     };
     let upgrade = asking_meanwhile(&requests, Box::pin(streaming_meanwhile(&url, upgrade)));
-    let (upgraded, cut) = tokio::join!(upgrade, is_cut_after_the_drain(&url));
+    let (upgraded, cut) = tokio::join!(upgrade, is_cut_after_the_drain(west, &url));
     upgraded?;
     cut?;
     let budget = "jsonpath={.items[*].metadata.name} {.items[*].spec.maxUnavailable}";
@@ -310,11 +310,33 @@ async fn streaming_meanwhile(
 }
 
 /// One that takes longer than a stopped Envoy serves on goes on until that ends.
-async fn is_cut_after_the_drain(url: &str) -> Result<()> {
-    let began = Instant::now();
-    let outcome = streamed(url, TOO_MANY_TOKENS).await;
-    let after = began.elapsed();
+async fn is_cut_after_the_drain(cluster: &Cluster, url: &str) -> Result<()> {
+    let streaming = async {
+        let outcome = streamed(url, TOO_MANY_TOKENS).await;
+        (outcome, Instant::now())
+    };
+    let stopping = async {
+        let selector = "gateway.networking.k8s.io/gateway-name=inference";
+        let stopped = "jsonpath={.items[*].metadata.deletionTimestamp}";
+        let pods = [
+            "get", "pods", "-n", NAMESPACE, "-l", selector, "-o", stopped,
+        ];
+        eventually("the first Envoy is stopped", SOON, async || {
+            let stopped = cluster.kubectl(&pods).await;
+            let stopped = stopped.map_err(|error| error.to_string())?;
+            if stopped.is_empty() {
+                Err("none yet".to_owned())
+            } else {
+                Ok(())
+            }
+        })
+        .await?;
+        anyhow::Ok(Instant::now())
+    };
+    let ((outcome, ended), stopped) = tokio::join!(streaming, stopping);
     ensure!(outcome.is_err(), "{TOO_MANY_TOKENS} tokens came");
+    // it was stopped up to a second before this was seen
+    let after = ended.saturating_duration_since(stopped?) + Duration::from_secs(1);
     ensure!(after > DRAIN, "{outcome:?} after {after:?}");
     Ok(())
 }

@@ -32,8 +32,9 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Longer than any alert waits, and than any window of a rate.
 const AFTER: &str = "90m";
 
-/// Each page's samples, as they are for two hours, are put through the rules: one that cannot be evaluated fails too, as one
-/// does that fires because a program serves nothing. That each fires when it should is tested beside the rules.
+/// Each page's samples, held still for two hours, are put through the rules: one that cannot be evaluated fails too, as one does
+/// that fires because a program serves nothing. Counters stand still too, so rules on rates are only evaluated. That each fires
+/// when it should is tested beside the rules.
 pub(crate) async fn no_alert_fires_while_all_is_well(environment: &Environment) -> Result<()> {
     environment.settle().await?;
     let promtool = tools::promtool()?;
@@ -62,7 +63,8 @@ async fn samples(environment: &Environment) -> Result<Vec<(String, String)>> {
         for (pod, address) in pods.await.map_err(anyhow::Error::msg)? {
             let page = Requests::new(format!("http://{address}:8080"));
             let page = page.get("/metrics").await?.text();
-            read(&page, &[("job", job), ("pod", &pod)], &mut all);
+            let namespace = ("namespace", isthmus::NAMESPACE);
+            read(&page, &[("job", job), namespace, ("pod", &pod)], &mut all);
         }
     }
     for pod in environment.pickers(&environment.east).await?.into_keys() {
