@@ -88,7 +88,11 @@ pub(crate) async fn t09_our_entry_and_a_busy_gateways_persist() -> Result<()> {
         if refused(a) > 0 {
             a.remove_fault(late);
         }
-        // a change for us to write
+        // a change for us to write, each time at another moment of the gateway's period: one of them has the gateway write
+        // between our read and our write
+        if round % 20 == 10 {
+            sleep_until(due + Duration::from_millis(u64::from(round / 20 * 3 % 20))).await;
+        }
         match round % 40 {
             10 => annotate(a, "Bad"),
             30 => annotate(a, "ClusterSet"),
