@@ -10,6 +10,11 @@ use process::Span;
 
 use crate::output::Format;
 
+/// Where the charts have the controller.
+pub(crate) const HOME_NAMESPACE: &str = "isthmus-system";
+/// The controller's default too.
+pub(crate) const CLUSTERSET: &str = "default";
+
 /// Join clusters to a ClusterSet, export their pools of model servers, and see what is missing.
 ///
 /// The home cluster is the one that the ClusterSet controller runs in: that of the current context, or of --home-context.
@@ -84,7 +89,8 @@ pub(crate) struct JoinArgs {
     #[arg(long)]
     pub(crate) force_conflicts: bool,
 
-    /// Print what would be applied, with TOKEN in place of the token, and change nothing
+    /// Print what would be applied, with TOKEN in place of the token, and change nothing. Home is not looked at: the server is that
+    /// of --server or the context, where a Secret that is there would keep its own
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -225,11 +231,11 @@ pub(crate) struct HomeArgs {
     pub(crate) home_context: Option<String>,
 
     /// Namespace of the controller and of the members' Secrets
-    #[arg(long, default_value = "isthmus-system", value_name = "NAME")]
+    #[arg(long, default_value = HOME_NAMESPACE, value_name = "NAME")]
     pub(crate) home_namespace: String,
 
     /// Name of the ClusterSet, as the controller's --clusterset has it
-    #[arg(long, default_value = "default", value_name = "NAME")]
+    #[arg(long, default_value = CLUSTERSET, value_name = "NAME")]
     pub(crate) clusterset: String,
 }
 

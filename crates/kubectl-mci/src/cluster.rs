@@ -305,7 +305,7 @@ impl Cluster {
                     cluster: self.name.clone(),
                     context: context.clone(),
                     what: what.to_owned(),
-                    problem: format!("{}{}", cause(other), proxy_hint()),
+                    problem: format!("{}{}", cause(other), proxy_hint(other)),
                 };
             }
         };
@@ -377,8 +377,9 @@ pub(crate) fn is_of_helm(object: &DynamicObject) -> bool {
 }
 
 /// What to add where no server answered: kubectl may have reached it through a proxy.
-fn proxy_hint() -> &'static str {
-    if PROXIES.iter().any(|name| std::env::var_os(name).is_some()) {
+fn proxy_hint(error: &kube::Error) -> &'static str {
+    let is_call = matches!(error, kube::Error::Service(_) | kube::Error::HyperError(_));
+    if is_call && PROXIES.iter().any(|name| std::env::var_os(name).is_some()) {
         " (proxies of the environment are not used: set proxy-url in the kubeconfig)"
     } else {
         ""

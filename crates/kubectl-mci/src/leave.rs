@@ -122,12 +122,16 @@ pub(crate) async fn leave(
     let released = parting.await_release(timeout.0, out).await;
     match released {
         Ok(()) => {}
+        Err(why) if granted.own.is_empty() => writeln!(out, "note: {why}")?,
         Err(why) if force => writeln!(out, "{why}: its rights go all the same")?,
-        Err(why) => bail!(
-            "{why}: its rights in {0} stay, for a controller may still work with them; see kubectl mci check --home-context {1}, and run this again, or with --force, which takes them away all the same",
-            parting.name,
-            parting.home.context
-        ),
+        Err(why) => {
+            granted.say(&parting.name, out)?;
+            bail!(
+                "{why}: its rights in {0} stay, for a controller may still work with them; see kubectl mci check {1}, and run this again, or with --force, which takes them away all the same",
+                parting.name,
+                parting.place().flags()
+            )
+        }
     }
     for object in &granted.own {
         delete(&parting.member, object, out).await?;
@@ -179,7 +183,7 @@ async fn leave_at_home(
     }
     writeln!(
         out,
-        "Not looked at: {why}\nIf {name} is there still, so are the controller's rights, imports and conditions"
+        "Not looked at: {why}\nIf {name} is there still, so are the controller's rights: take them away with kubectl mci leave {name} --force once it is reached"
     )?;
     Ok(())
 }
@@ -206,12 +210,21 @@ impl Parting {
             uid: uid.as_deref(),
             server: server.as_deref(),
         };
-        let place = Place {
-            context: &home.context,
-            namespace,
-            clusterset,
-        };
-        Ok(plan_leave(&candidate, &known, &place, has_rights, force)?)
+        Ok(plan_leave(
+            &candidate,
+            &known,
+            &self.place(),
+            has_rights,
+            force,
+        )?)
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place {
+            context: &self.home.context,
+            namespace: &self.home_args.home_namespace,
+            clusterset: &self.home_args.clusterset,
+        }
     }
 
     async fn granted(&self) -> Result<Granted<'_>, CallError> {
@@ -343,7 +356,8 @@ async fn reach(
     };
     match found.await {
         Ok((member, keeps_account)) => Ok(Reach::Found(member, keeps_account)),
-        Err(error @ CallError::Refused { .. }) => Err(error.into()),
+        // nothing is known of the cluster where the user's own credentials fail
+        Err(error @ (CallError::Refused { .. } | CallError::NoClient { .. })) => Err(error.into()),
         Err(error) => Ok(Reach::Lost(error.to_string())),
     }
 }

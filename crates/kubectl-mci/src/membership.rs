@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
+    args::{CLUSTERSET, HOME_NAMESPACE},
     fleet::server_of,
     known::{Definition, Known, Source, kind_of},
 };
@@ -27,6 +28,22 @@ pub(crate) struct Place<'a> {
     pub(crate) context: &'a str,
     pub(crate) namespace: &'a str,
     pub(crate) clusterset: &'a str,
+}
+
+// === impl Place ===
+
+impl Place<'_> {
+    /// The flags that lead a command there.
+    pub(crate) fn flags(&self) -> String {
+        let more = [
+            ("--home-namespace", self.namespace, HOME_NAMESPACE),
+            ("--clusterset", self.clusterset, CLUSTERSET),
+        ];
+        let more = more.iter().filter(|(_, value, default)| value != default);
+        let more = more.map(|(flag, value, _)| format!(" {flag} {value}"));
+        let begin = format!("--home-context {}", self.context);
+        std::iter::once(begin).chain(more).collect()
+    }
 }
 
 /// How a member leaves.
@@ -169,7 +186,8 @@ pub(crate) fn refuse_join(
                     "kubectl --context {context} -n {namespace} annotate --overwrite secret {name} isthmus.dev/accept-identity={found}"
                 ),
                 None => format!(
-                    "wait until the controller has let the old one go: kubectl mci check --home-context {context}"
+                    "wait until the controller has let the old one go: kubectl mci check {}",
+                    home.flags()
                 ),
             };
             format!("see --context, or choose another name; if the cluster was made anew: {anew}")

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use crate::{
     controller::View,
     member::{Right, Subject},
+    membership::Place,
     status::Seen,
 };
 
@@ -30,9 +31,9 @@ impl Facts {
         let cluster = self.clusters.iter().find(|one| one.name == name);
         let context = cluster.and_then(|one| one.context.as_deref());
         format!(
-            "kubectl mci join {name} --context {} --home-context {}",
+            "kubectl mci join {name} --context {} {}",
             context.unwrap_or("CONTEXT"),
-            self.home.context
+            self.home.place().flags()
         )
     }
 }
@@ -52,6 +53,18 @@ pub(crate) struct HomeFacts {
     pub(crate) unseen: Vec<String>,
     /// What the controller says of its members; none: it was not asked, since no pod of it is ready here.
     pub(crate) view: Option<Read<View>>,
+}
+
+// === impl HomeFacts ===
+
+impl HomeFacts {
+    fn place(&self) -> Place<'_> {
+        Place {
+            context: &self.context,
+            namespace: &self.namespace,
+            clusterset: &self.clusterset,
+        }
+    }
 }
 
 /// A Deployment.

@@ -13,6 +13,18 @@ const HOME: Place<'_> = Place {
     clusterset: "default",
 };
 
+#[test]
+fn flags_that_are_not_the_defaults_lead_to_another_home() {
+    assert_eq!(HOME.flags(), "--home-context west");
+    let other = Place {
+        namespace: "prod",
+        clusterset: "blue",
+        ..HOME
+    };
+    let flags = "--home-context west --home-namespace prod --clusterset blue";
+    assert_eq!(other.flags(), flags);
+}
+
 /// East, by the context of its name.
 const EAST: Candidate<'_> = Candidate {
     name: "east",
