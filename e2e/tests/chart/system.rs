@@ -1,7 +1,7 @@
 //! Isthmus in two clusters by its charts alone: with the rights that they give and no others, and where no pod is let in that
 //! Pod Security admission would not let in at its strictest level.
 
-use std::{io::Write as _, time::Duration};
+use std::{cell::Cell, io::Write as _, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use crd::InferencePoolImport;
@@ -315,28 +315,31 @@ async fn is_cut_after_the_drain(cluster: &Cluster, url: &str) -> Result<()> {
         let outcome = streamed(url, TOO_MANY_TOKENS).await;
         (outcome, Instant::now())
     };
+    // no later than it was stopped
     let stopping = async {
         let selector = "gateway.networking.k8s.io/gateway-name=inference";
         let stopped = "jsonpath={.items[*].metadata.deletionTimestamp}";
         let pods = [
             "get", "pods", "-n", NAMESPACE, "-l", selector, "-o", stopped,
         ];
+        let not_yet = Cell::new(Instant::now());
         eventually("the first Envoy is stopped", SOON, async || {
+            let begin = Instant::now();
             let stopped = cluster.kubectl(&pods).await;
             let stopped = stopped.map_err(|error| error.to_string())?;
             if stopped.is_empty() {
+                not_yet.set(begin);
                 Err("none yet".to_owned())
             } else {
                 Ok(())
             }
         })
         .await?;
-        anyhow::Ok(Instant::now())
+        anyhow::Ok(not_yet.get())
     };
     let ((outcome, ended), stopped) = tokio::join!(streaming, stopping);
     ensure!(outcome.is_err(), "{TOO_MANY_TOKENS} tokens came");
-    // it was stopped up to a second before this was seen
-    let after = ended.saturating_duration_since(stopped?) + Duration::from_secs(1);
+    let after = ended.saturating_duration_since(stopped?);
     ensure!(after > DRAIN, "{outcome:?} after {after:?}");
     Ok(())
 }
