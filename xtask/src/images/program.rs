@@ -61,6 +61,8 @@ pub(super) fn build(
     }
     build
         .env_remove("RUSTFLAGS")
+        // what C code takes for the time at which it is compiled, as the allocator's does
+        .env("SOURCE_DATE_EPOCH", "0")
         .env("CARGO_ENCODED_RUSTFLAGS", flags(linkage, paths))
         .env("ISTHMUS_COMMIT", &checkout.revision)
         .env("ISTHMUS_BUILD_REF", super::VERSION);
