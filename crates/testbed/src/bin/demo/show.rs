@@ -14,7 +14,7 @@ pub(crate) type Pods = BTreeMap<String, String>;
 /// Sends `count` requests one after another and prints a table of who answered.
 pub(crate) async fn requests(requests: &Requests, pods: &Pods, count: usize) -> Result<()> {
     println!(
-        "  {:<8} {:<8} {:<24} {:<7} {:>8}",
+        "  {:<8} {:<8} {:<30} {:<7} {:>8}",
         "REQUEST", "CLUSTER", "POD", "STATUS", "LATENCY"
     );
     for number in 1..=count {
@@ -24,7 +24,7 @@ pub(crate) async fn requests(requests: &Requests, pods: &Pods, count: usize) -> 
         let pod = answer.pod().unwrap_or("-");
         let status = answer.status.as_u16();
         println!(
-            "  {number:<8} {:<8} {pod:<24} {status:<7} {:>8}",
+            "  {number:<8} {:<8} {pod:<30} {status:<7} {:>8}",
             cluster_of(pods, pod),
             short(answer.latency)
         );
