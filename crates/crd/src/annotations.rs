@@ -39,6 +39,8 @@ pub const CLUSTER_NAME: &str = "isthmus.dev/cluster-name";
 pub const ALLOWED_ADDRESSES: &str = "isthmus.dev/allowed-addresses";
 /// On a member's Secret or ClusterProfile: uid of a cluster that may take the member's name over.
 pub const ACCEPT_IDENTITY: &str = "isthmus.dev/accept-identity";
+/// On what a member grants a controller: identity of the home that `kubectl mci leave` has begun to take it away for.
+pub const LEAVING: &str = "isthmus.dev/leaving";
 
 /// Label of objects a controller of ours manages; see [`MANAGED_BY_CONTROLLER`].
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";

@@ -32,6 +32,19 @@ fn guarded(error: &(dyn Error + 'static)) -> Option<String> {
         }
         _ => {}
     }
+    match error.downcast_ref() {
+        // the URL may have a password
+        Some(
+            kube::Error::ProxyProtocolUnsupported { proxy_url }
+            | kube::Error::ProxyProtocolDisabled { proxy_url, .. },
+        ) => {
+            return Some(format!(
+                "a proxy-url of scheme {} is not supported: http:// is",
+                proxy_url.scheme_str().unwrap_or("none")
+            ));
+        }
+        _ => {}
+    }
     match error.downcast_ref()? {
         // `cmd` has the variables and arguments of the kubeconfig
         AuthError::AuthExecRun { out, .. } => Some(format!(
@@ -56,6 +69,17 @@ mod tests {
         let text = "users:\n- name: x\n  user: {token: s3cret\n";
         let error = Kubeconfig::from_yaml(text).expect_err("no YAML");
         assert!(!cause(&error).contains("s3cret"), "{}", cause(&error));
+    }
+
+    #[test]
+    fn the_password_of_a_proxy_is_not_quoted() {
+        let proxy_url: http::Uri = "socks5://me:s3cret@proxy:1080".parse().expect("a URL");
+        let mut config = kube::Config::new(http::Uri::from_static("https://east:6443"));
+        config.proxy_url = Some(proxy_url);
+        let error = kube::Client::try_from(config).err().expect("no client");
+        let text = cause(&error);
+        assert!(text.contains("scheme socks5"), "{text}");
+        assert!(!text.contains("s3cret"), "{text}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use kube::{
     core::{ClusterResourceScope, NamespaceResourceScope},
 };
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::{cause::cause, contexts::Contexts};
@@ -250,9 +250,20 @@ impl Cluster {
         Ok(label)
     }
 
-    /// Whether it is part of a helm release: an upgrade of that refuses what others apply as well.
-    pub(crate) async fn is_of_helm(&self, object: &Value) -> Result<bool, CallError> {
-        Ok(self.find(object).await?.as_ref().is_some_and(is_of_helm))
+    /// Sets an annotation of an object that is there, or takes it away.
+    pub(crate) async fn annotate(
+        &self,
+        object: &Value,
+        key: &str,
+        value: Option<&str>,
+    ) -> Result<(), CallError> {
+        let Named { api, label, name } = self.named(object);
+        let mut params = PatchParams::default();
+        params.field_manager = Some(FIELD_MANAGER.to_owned());
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {key: value}}}));
+        let call = api.patch(&name, &params, &patch);
+        self.call(&format!("annotate {label}"), call).await?;
+        Ok(())
     }
 
     /// The object of this kind and name, if it is there.
@@ -336,9 +347,14 @@ impl CallError {
         matches!(self, Self::Refused { code: 404, .. })
     }
 
-    /// Whether the API server answered, and that it will not.
-    pub(crate) fn is_refused(&self) -> bool {
-        matches!(self, Self::Refused { .. })
+    /// Whether the API server knows who asks, and that they may not.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Refused { code: 403, .. })
+    }
+
+    /// Whether the credentials are at fault, so that the cluster was not seen.
+    pub(crate) fn is_of_credentials(&self) -> bool {
+        self.is_unauthorized() || self.is_forbidden() || matches!(self, Self::NoClient { .. })
     }
 
     /// What went wrong, without what to do.
@@ -370,7 +386,7 @@ async fn within<T: Send + 'static>(
     }
 }
 
-/// Whether an object is part of a helm release.
+/// Whether an object is part of a helm release: an upgrade of that refuses what others apply as well.
 pub(crate) fn is_of_helm(object: &DynamicObject) -> bool {
     let by = object.labels().get("app.kubernetes.io/managed-by");
     by.is_some_and(|by| by == "Helm")

@@ -5,7 +5,7 @@ mod credentials;
 use std::io::Write;
 
 use anyhow::{Context as _, bail};
-use crd::annotations::MEMBER;
+use crd::annotations::{LEAVING, MEMBER};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use self::credentials::{Access, make_kubeconfig};
 use crate::{
     args::{HomeArgs, JoinArgs},
-    cluster::{CallError, Cluster},
+    cluster::{CallError, Cluster, is_of_helm},
     contexts::Contexts,
     known::Known,
     member::{Account, MemberRights},
@@ -88,12 +88,16 @@ pub(crate) async fn join(
     let via = contexts.cluster(&context)?;
     let access = admit(&member, &home, &place, via, server.as_deref()).await?;
     for object in &rights.objects {
-        if member.is_of_helm(object).await? {
+        let found = member.find(object).await?;
+        if found.as_ref().is_some_and(is_of_helm) {
             let what = object["kind"].as_str().unwrap_or_default();
             writeln!(out, "{name}: {what} left to helm, which has it")?;
-        } else {
-            let label = member.apply(object, force_conflicts).await?;
-            writeln!(out, "{name}: {label} applied")?;
+            continue;
+        }
+        let label = member.apply(object, force_conflicts).await?;
+        writeln!(out, "{name}: {label} applied")?;
+        if found.is_some_and(|found| found.annotations().contains_key(LEAVING)) {
+            member.annotate(object, LEAVING, None).await?;
         }
     }
     let issued = request_token(&member, &rights.account, token_lifetime.0.as_secs()).await?;

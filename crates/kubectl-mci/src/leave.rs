@@ -8,7 +8,7 @@ use std::io::Write;
 use anyhow::bail;
 use crd::{
     InferencePoolImport,
-    annotations::{MANAGED_BY, MANAGED_BY_CONTROLLER},
+    annotations::{LEAVING, MANAGED_BY, MANAGED_BY_CONTROLLER},
     inference_pool::InferencePool,
 };
 use k8s_openapi::api::rbac::v1::RoleBinding;
@@ -34,6 +34,8 @@ struct Granted<'a> {
     /// Labels of what is part of a helm release.
     of_helm: Vec<String>,
     release: Option<String>,
+    /// Identity of the home that the member has begun to leave.
+    leaving: Option<String>,
 }
 
 /// A member, and its home.
@@ -83,18 +85,23 @@ pub(crate) async fn leave(
         keeps_account,
     };
     let granted = parting.granted().await?;
+    let left = look(&parting.member).await?;
+    let in_use = !granted.own.is_empty() || left.imports > 0;
+    let home_uid = parting.home.uid().await?;
+    // a run that was stopped in between: home has forgotten the member, the member has not forgotten home
+    let goes_on = home_uid.is_some() && granted.leaving == home_uid;
     let Leave::Go {
         secrets,
         other_name,
         identified,
-    } = parting.plan(!granted.own.is_empty(), force).await?
+    } = parting.plan(in_use, force || goes_on).await?
     else {
         let (home, name) = (&parting.home.name, &parting.name);
         writeln!(
             out,
             "{home}: {name} is no member, and nothing is to be deleted"
         )?;
-        return parting.say_what_stays(&granted, out).await;
+        return parting.say_what_stays(&granted, left, out);
     };
     if !identified {
         writeln!(
@@ -108,6 +115,10 @@ pub(crate) async fn leave(
     if dry_run {
         return parting.announce(&secrets, other_name.as_deref(), &granted, out);
     }
+    if let (Some(last), None) = (granted.own.last(), &other_name) {
+        let uid = home_uid.as_deref();
+        parting.member.annotate(last, LEAVING, uid).await?;
+    }
     for secret in &secrets {
         delete(&parting.home, secret, out).await?;
     }
@@ -120,23 +131,28 @@ pub(crate) async fn leave(
         return Ok(());
     }
     let released = parting.await_release(timeout.0, out).await;
+    let left = look(&parting.member).await?;
+    let released = match released {
+        Ok(()) if left.imports > 0 => Err(format!(
+            "{}: {} imports are there still, of another controller (another --home-context?) or left behind",
+            parting.name, left.imports
+        )),
+        released => released,
+    };
     match released {
         Ok(()) => {}
-        Err(why) if granted.own.is_empty() => writeln!(out, "note: {why}")?,
+        Err(why) if granted.is_empty() => writeln!(out, "note: {why}")?,
         Err(why) if force => writeln!(out, "{why}: its rights go all the same")?,
-        Err(why) => {
-            granted.say(&parting.name, out)?;
-            bail!(
-                "{why}: its rights in {0} stay, for a controller may still work with them; see kubectl mci check {1}, and run this again, or with --force, which takes them away all the same",
-                parting.name,
-                parting.place().flags()
-            )
-        }
+        Err(why) => bail!(
+            "{why}: its rights in {0} stay, for a controller may still work with them; see kubectl mci check {1}, and run this again, or with --force, which takes them away all the same",
+            parting.name,
+            parting.place().flags()
+        ),
     }
     for object in &granted.own {
         delete(&parting.member, object, out).await?;
     }
-    parting.say_what_stays(&granted, out).await
+    parting.say_what_stays(&granted, left, out)
 }
 
 /// Leaves by home alone: the cluster is gone.
@@ -192,7 +208,7 @@ async fn leave_at_home(
 
 impl Parting {
     /// What is to be done, by all that home and the cluster say; nothing is changed.
-    async fn plan(&self, has_rights: bool, force: bool) -> anyhow::Result<Leave> {
+    async fn plan(&self, in_use: bool, force: bool) -> anyhow::Result<Leave> {
         let HomeArgs {
             home_namespace: namespace,
             clusterset,
@@ -214,7 +230,7 @@ impl Parting {
             &candidate,
             &known,
             &self.place(),
-            has_rights,
+            in_use,
             force,
         )?)
     }
@@ -233,6 +249,8 @@ impl Parting {
             let Some(found) = self.member.find(object).await? else {
                 continue;
             };
+            let leaving = found.annotations().get(LEAVING).cloned();
+            granted.leaving = granted.leaving.or(leaving);
             if is_of_helm(&found) {
                 granted.of_helm.push(label(object));
                 let release = found.annotations().get("meta.helm.sh/release-name");
@@ -269,12 +287,12 @@ impl Parting {
         granted.say(name, out)
     }
 
-    async fn say_what_stays(
+    fn say_what_stays(
         &self,
         granted: &Granted<'_>,
+        left: Left,
         out: &mut impl Write,
     ) -> anyhow::Result<()> {
-        let left = look(&self.member).await?;
         let Self {
             name,
             member,
@@ -314,6 +332,10 @@ impl Parting {
 // === impl Granted ===
 
 impl Granted<'_> {
+    fn is_empty(&self) -> bool {
+        self.own.is_empty() && self.of_helm.is_empty()
+    }
+
     /// Says what stays, since helm would make it again.
     fn say(&self, name: &str, out: &mut impl Write) -> anyhow::Result<()> {
         if self.of_helm.is_empty() {
@@ -338,7 +360,7 @@ enum Reach {
 }
 
 /// # Errors
-/// When the context that was asked for is not there, or the API server refuses.
+/// When the context that was asked for is not there, or its credentials are refused.
 async fn reach(
     contexts: &Contexts,
     context: Option<&str>,
@@ -357,7 +379,8 @@ async fn reach(
     match found.await {
         Ok((member, keeps_account)) => Ok(Reach::Found(member, keeps_account)),
         // nothing is known of the cluster where the user's own credentials fail
-        Err(error @ (CallError::Refused { .. } | CallError::NoClient { .. })) => Err(error.into()),
+        Err(error) if error.is_of_credentials() => Err(error.into()),
+        // also what answers in place of an API server, such as a proxy's 502
         Err(error) => Ok(Reach::Lost(error.to_string())),
     }
 }

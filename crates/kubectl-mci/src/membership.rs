@@ -49,7 +49,7 @@ impl Place<'_> {
 /// How a member leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Leave {
-    /// It is none, and has no rights of the controller's.
+    /// It is none, and has neither rights nor imports of a controller's.
     Done,
     Go {
         /// Names of the Secrets at home that define it; none: they are gone already.
@@ -123,7 +123,7 @@ pub(crate) enum Refusal {
         removal: String,
     },
     #[error(
-        "{home}: no Secret in {namespace} makes {name} a member, and no controller there knows it, while {name} grants rights to a controller: is home another cluster (--home-context, --home-namespace, --clusterset)? If the rights are of no use any more: --force takes them away"
+        "{home}: no Secret in {namespace} makes {name} a member, and no controller there knows it, while {name} has rights or imports of a controller: is home another cluster (--home-context, --home-namespace, --clusterset)? If no controller uses them any more: --force takes the rights away"
     )]
     Unknown {
         home: String,
@@ -204,14 +204,15 @@ pub(crate) fn refuse_join(
     })
 }
 
-/// How a member leaves; `has_rights`: its cluster grants a controller something. `force`: whatever home knows of it.
+/// How a member leaves; `in_use`: its cluster grants a controller something, or has its imports. `force`: whatever home
+/// knows of it.
 /// # Errors
 /// Why it does not.
 pub(crate) fn plan_leave(
     candidate: &Candidate<'_>,
     known: &Known,
     home: &Place<'_>,
-    has_rights: bool,
+    in_use: bool,
     force: bool,
 ) -> Result<Leave, Refusal> {
     let name = candidate.name;
@@ -249,7 +250,7 @@ pub(crate) fn plan_leave(
         return Err(refusal);
     }
     if secrets.is_empty() && !known.met.contains_key(name) {
-        if !has_rights {
+        if !in_use {
             return Ok(Leave::Done);
         }
         if !force {

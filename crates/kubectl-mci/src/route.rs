@@ -5,8 +5,9 @@ use std::io::Write;
 use crd::{
     InferencePoolImport,
     annotations::{GATEWAY_CONTROLLER, IMPORT_GROUP, IMPORT_KIND, POOL_GROUP, POOL_KIND},
-    gateway::Gateway,
+    gateway::{Gateway, GatewayListenersAllowedRoutesNamespacesFrom as From},
     gateway_class::GatewayClass,
+    http_route::HttpRoute,
     inference_pool::InferencePool,
 };
 use kube::{Api, ResourceExt, api::ListParams};
@@ -25,7 +26,9 @@ struct Found {
     has_import: bool,
     /// A pool of the same name in the cluster itself.
     has_pool: bool,
-    /// Namespace and name of a Gateway of ours.
+    /// A route of the name that the printed one has.
+    has_route: bool,
+    /// Namespace and name of a Gateway of ours that takes the route in.
     gateway: Option<(String, String)>,
     /// Our GatewayClass.
     class: Option<String>,
@@ -65,6 +68,11 @@ pub(crate) async fn route(
             "note: {context} has no InferencePoolImport {namespace}/{name} yet: kubectl mci status says why"
         );
     }
+    if found.has_route {
+        eprintln!(
+            "note: {context} has an HTTPRoute {namespace}/{name} already, and applying this one changes it"
+        );
+    }
     let mut text = String::new();
     for document in documents(&wanted, &found) {
         if !text.is_empty() {
@@ -78,27 +86,50 @@ pub(crate) async fn route(
 async fn look(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<Found> {
     let import = cluster.get::<InferencePoolImport>(namespace, name).await?;
     let pool = cluster.get::<InferencePool>(namespace, name).await?;
+    let route = cluster.get::<HttpRoute>(namespace, name).await?;
     let api: Api<GatewayClass> = Api::all(cluster.client());
     let params = ListParams::default();
     let classes = cluster
         .call("list gatewayclasses", api.list(&params))
         .await?;
-    let class = classes
-        .iter()
-        .find(|class| class.spec.controller_name == GATEWAY_CONTROLLER);
-    let class = class.map(ResourceExt::name_any);
+    let ours = classes.iter();
+    let ours = ours.filter(|class| class.spec.controller_name == GATEWAY_CONTROLLER);
+    let ours: Vec<String> = ours.map(ResourceExt::name_any).collect();
     let gateways = cluster.list::<Gateway>(None, &params).await?;
-    let ours = gateways
-        .iter()
-        .filter(|gateway| Some(&gateway.spec.gateway_class_name) == class.as_ref());
-    let named = ours.map(|one| (one.namespace().unwrap_or_default(), one.name_any()));
-    // one in the route's own namespace takes it in for sure
-    let gateway = named.min_by_key(|(of, name)| (of != namespace, of.clone(), name.clone()));
     Ok(Found {
         has_import: import.is_some(),
         has_pool: pool.is_some(),
-        gateway,
-        class,
+        has_route: route.is_some(),
+        gateway: choose_gateway(&gateways, &ours, namespace),
+        class: ours.into_iter().next(),
+    })
+}
+
+/// A Gateway of these classes that takes routes of the namespace in; one in the namespace itself before others. Pure.
+fn choose_gateway(
+    gateways: &[Gateway],
+    classes: &[String],
+    namespace: &str,
+) -> Option<(String, String)> {
+    let ours = gateways
+        .iter()
+        .filter(|gateway| classes.contains(&gateway.spec.gateway_class_name))
+        .filter(|gateway| admits(gateway, namespace));
+    let named = ours.map(|one| (one.namespace().unwrap_or_default(), one.name_any()));
+    named.min_by_key(|(of, name)| (of != namespace, of.clone(), name.clone()))
+}
+
+/// Whether a listener takes routes of the namespace in for sure: labels, which a selector may ask for, are not looked at.
+fn admits(gateway: &Gateway, namespace: &str) -> bool {
+    let is_own = gateway.namespace().is_some_and(|own| own == namespace);
+    gateway.spec.listeners.iter().any(|listener| {
+        let allowed = listener.allowed_routes.as_ref();
+        let allowed = allowed.and_then(|routes| routes.namespaces.as_ref()?.from.as_ref());
+        match allowed.unwrap_or(&From::Same) {
+            From::All => true,
+            From::Same => is_own,
+            From::Selector => false,
+        }
     })
 }
 
@@ -128,12 +159,19 @@ fn documents(wanted: &Wanted<'_>, found: &Found) -> Vec<Value> {
     if of != *namespace {
         parent["namespace"] = of.into();
     }
-    let mut backends =
-        vec![json!({"group": IMPORT_GROUP, "kind": IMPORT_KIND, "name": name, "weight": 1})];
-    if found.has_pool {
-        let own = json!({"group": POOL_GROUP, "kind": POOL_KIND, "name": name, "weight": 1});
-        backends.insert(0, own);
-    }
+    // without a pool there is nothing else to lead to, and the import may still come
+    let kinds = [
+        (found.has_pool, POOL_GROUP, POOL_KIND),
+        (
+            found.has_import || !found.has_pool,
+            IMPORT_GROUP,
+            IMPORT_KIND,
+        ),
+    ];
+    let kinds = kinds.into_iter().filter(|(is_there, ..)| *is_there);
+    let backends: Vec<Value> = kinds
+        .map(|(_, group, kind)| json!({"group": group, "kind": kind, "name": name, "weight": 1}))
+        .collect();
     let mut spec = json!({
         "parentRefs": [parent],
         "rules": [{
@@ -155,6 +193,8 @@ fn documents(wanted: &Wanted<'_>, found: &Found) -> Vec<Value> {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
 
     fn mk_wanted() -> Wanted<'static> {
@@ -172,6 +212,45 @@ mod tests {
             .iter()
             .filter_map(|one| one["kind"].as_str())
             .collect()
+    }
+
+    #[rstest]
+    #[case::same_is_the_default(&[("infra", "edge", "isthmus", None)], None)]
+    #[case::all(&[("infra", "edge", "isthmus", Some("All"))], Some(("infra", "edge")))]
+    #[case::by_labels(&[("infra", "edge", "isthmus", Some("Selector"))], None)]
+    #[case::own_first(&[("infra", "edge", "isthmus", Some("All")), ("llm", "own", "isthmus", None)], Some(("llm", "own")))]
+    #[case::second_class(&[("llm", "own", "isthmus-internal", None)], Some(("llm", "own")))]
+    #[case::foreign_class(&[("llm", "own", "nginx", None)], None)]
+    fn a_gateway_is_chosen_that_takes_the_route_in(
+        #[case] gateways: &[(&str, &str, &str, Option<&str>)],
+        #[case] expected: Option<(&str, &str)>,
+    ) {
+        let gateways = gateways.iter().map(|(namespace, name, class, from)| {
+            let gateway = json!({
+                "metadata": {"namespace": namespace, "name": name},
+                "spec": {"gatewayClassName": class, "listeners": [{
+                    "name": "http", "protocol": "HTTP", "port": 80,
+                    "allowedRoutes": {"namespaces": {"from": from}},
+                }]},
+            });
+            serde_json::from_value(gateway).expect("a Gateway")
+        });
+        let gateways: Vec<Gateway> = gateways.collect();
+        let classes = ["isthmus".to_owned(), "isthmus-internal".to_owned()];
+        let chosen = choose_gateway(&gateways, &classes, "llm");
+        let chosen = chosen.as_ref().map(|(of, name)| (&**of, &**name));
+        assert_eq!(chosen, expected);
+    }
+
+    #[test]
+    fn an_import_that_is_not_there_gets_no_share_of_a_pool_s_requests() {
+        let found = Found {
+            has_pool: true,
+            ..Found::default()
+        };
+        let documents = documents(&mk_wanted(), &found);
+        let backends = &documents[1]["spec"]["rules"][0]["backendRefs"];
+        assert_eq!(kinds(backends), [POOL_KIND]);
     }
 
     #[test]
@@ -195,7 +274,7 @@ mod tests {
             has_import: true,
             has_pool: true,
             gateway: Some(("infra".to_owned(), "edge".to_owned())),
-            class: None,
+            ..Found::default()
         };
         let wanted = Wanted {
             hostname: Some("llm.example.com"),

@@ -1,6 +1,9 @@
 //! From the command line to an exit code.
 
-use std::{io::Write, process::ExitCode};
+use std::{
+    io::{self, ErrorKind, Write},
+    process::ExitCode,
+};
 
 use crate::{
     args::{Args, Command},
@@ -64,17 +67,40 @@ async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         return check::check(args, contexts, out).await;
     }
     let contexts = contexts?;
+    // what changes clusters goes on to its end where nobody reads
+    let mut unread = Unread(&mut *out);
     match command {
-        Command::Join(args) => join::join(args, &contexts, out).await?,
-        Command::Leave(args) => leave::leave(args, &contexts, out).await?,
-        Command::Export(args) => export::export(args, &contexts, out).await?,
-        Command::Unexport(args) => export::unexport(args, &contexts, out).await?,
+        Command::Join(args) => join::join(args, &contexts, &mut unread).await?,
+        Command::Leave(args) => leave::leave(args, &contexts, &mut unread).await?,
+        Command::Export(args) => export::export(args, &contexts, &mut unread).await?,
+        Command::Unexport(args) => export::unexport(args, &contexts, &mut unread).await?,
         Command::Status(args) => status::status(args, &contexts, out).await?,
         Command::Explain(args) => explain::explain(args, &contexts, out).await?,
         Command::Route(args) => route::route(args, &contexts, out).await?,
         Command::Check(_) | Command::Completion(_) | Command::Complete { .. } => {}
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Drops what its reader has closed the pipe to.
+struct Unread<W>(W);
+
+// === impl Unread ===
+
+impl<W: Write> Write for Unread<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.0.write(bytes) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(bytes.len()),
+            written => written,
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self.0.flush() {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            flushed => flushed,
+        }
+    }
 }
 
 /// Lines without what would move a cursor: an error may quote a cluster.
@@ -84,6 +110,34 @@ fn readable(text: &str) -> String {
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let io = error.downcast_ref::<std::io::Error>();
-    io.is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
+    let io = error.downcast_ref::<io::Error>();
+    io.is_some_and(|io| io.kind() == ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its reader is gone; anything else fails in another way.
+    struct Closed(ErrorKind);
+
+    impl Write for Closed {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Err(self.0.into())
+        }
+    }
+
+    #[test]
+    fn a_closed_pipe_ends_nothing_and_other_faults_do() {
+        let mut closed = Unread(Closed(ErrorKind::BrokenPipe));
+        writeln!(closed, "east: applied").expect("dropped");
+        closed.flush().expect("nothing to write");
+        let mut full = Unread(Closed(ErrorKind::StorageFull));
+        writeln!(full, "east: applied").expect_err("no room");
+        full.flush().expect_err("no room");
+    }
 }

@@ -9,7 +9,7 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use serde_json::json;
-use testbed::{Cluster, isthmus};
+use testbed::{Cluster, eventually, isthmus};
 use tokio::{process::Command, time::timeout};
 
 use crate::stand::{LIMIT, Stand};
@@ -98,7 +98,8 @@ async fn refused(stand: &Stand, line: &str, words: &str) -> Result<()> {
     Ok(())
 }
 
-/// While no controller runs nobody ends what it does in a member: the Secret goes, and the rights stay.
+/// While no controller runs nobody ends what it does in a member: the Secret goes, and the rights stay until a controller has
+/// let the member go, though home then knows nothing of it.
 pub(crate) async fn rights_stay_where_no_controller_lets_the_member_go(
     stand: &Stand,
 ) -> Result<()> {
@@ -111,13 +112,22 @@ pub(crate) async fn rights_stay_where_no_controller_lets_the_member_go(
     scale("--replicas=0").await?;
     refused(
         stand,
-        "leave east --timeout 2s",
-        "its rights in east stay, for a controller may still work with them",
+        "leave east --timeout 100s",
+        "no controller leads, and none can be asked",
     )
     .await?;
     ensure!(has_rights(stand).await?, "the rights are gone");
     scale("--replicas=1").await?;
     isthmus::available(&stand.west, isthmus::NAMESPACE, isthmus::CONTROLLER).await?;
+    eventually("the controller has let east go", LIMIT, async || {
+        let status = stand.json("status").await?;
+        let members = status["clusters"].to_string();
+        ensure!(!members.contains("east"), "members: {members}");
+        Ok(())
+    })
+    .await?;
+    let left = stand.done("leave east").await?;
+    ensure!(!has_rights(stand).await?, "{left}");
     // as before
     stand.joined().await
 }

@@ -214,7 +214,7 @@ async fn attempt(config: &kube::Config, name: &str) -> (Tried, Option<Cluster>) 
             Tried::Refused("it is none of its own, or its account is gone".to_owned())
         }
         // it knows who asks, and rights are looked at elsewhere
-        Err(error) if error.is_refused() => Tried::Works(None),
+        Err(error) if error.is_forbidden() => Tried::Works(None),
         Err(error) => Tried::Unreached(error.problem()),
     };
     let works = matches!(tried, Tried::Works(_));

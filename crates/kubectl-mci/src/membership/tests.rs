@@ -345,10 +345,10 @@ fn what_no_secret_defines_does_not_leave() {
     Some(Leave::Go { secrets: vec![], other_name: None, identified: false })
 )]
 fn what_home_does_not_know_leaves_with_its_rights_by_force_alone(
-    #[case] has_rights: bool,
+    #[case] in_use: bool,
     #[case] force: bool,
     #[case] expected: Option<Leave>,
 ) {
-    let plan = plan_leave(&EAST, &Known::default(), &HOME, has_rights, force);
+    let plan = plan_leave(&EAST, &Known::default(), &HOME, in_use, force);
     assert_eq!(plan.ok(), expected);
 }
