@@ -57,6 +57,7 @@ pub(crate) fn mk_world() -> World {
         key("gw"),
         Infra {
             addresses: vec!["10.1.200.1".into()],
+            ports: [80].into(),
             available: 1,
             failure: None,
         },

@@ -67,11 +67,13 @@ pub(crate) fn make_parts(
         (Part::DisruptionBudget, disruption_budget(gateway)),
         (Part::Service, service(gateway, parameters, binds)),
     ];
+    let wanted = |part| part != Part::DisruptionBudget || parameters.pod_disruption_budget;
+    let parts = parts.into_iter().filter(|(part, _)| wanted(*part));
     let parts = parts.map(|(part, body)| {
         let full = with_metadata(part, gateway, &key, body);
         ((part, key.clone()), full)
     });
-    parts.into_iter().collect()
+    parts.collect()
 }
 
 /// `<gateway>-<class>`. Where that would not be a Service's name, or where another Gateway and class
@@ -200,6 +202,7 @@ fn deployment(gateway: &Gateway, parameters: &Parameters, settings: &InfraSettin
         concurrency: _, // an argument, above
         service_type: _,
         load_balancer_class: _, // both of the Service
+        pod_disruption_budget: _,
         drain_seconds,
         resources,
         node_selector,

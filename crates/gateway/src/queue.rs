@@ -34,8 +34,15 @@ struct State<K, V> {
     waiting: BTreeMap<K, V>,
     busy: BTreeSet<K>,
     written: BTreeMap<K, (V, Instant)>,
-    /// Failures in a row, and when to try again.
-    failing: BTreeMap<K, (u32, Instant)>,
+    failing: BTreeMap<K, Failing<V>>,
+}
+
+struct Failing<V> {
+    /// In a row.
+    failures: u32,
+    again: Instant,
+    /// What failed: another value need not wait.
+    value: V,
 }
 
 // === impl Queue ===
@@ -71,7 +78,9 @@ where
         let now = Instant::now();
         let mut state = self.state.lock();
         state.written.retain(|_, (_, at)| *at + ECHO > now);
-        state.failing.retain(|key, _| wanted.contains_key(key));
+        state
+            .failing
+            .retain(|key, failing| wanted.get(key) == Some(&failing.value));
         let written = std::mem::take(&mut state.written);
         let fresh = wanted
             .into_iter()
@@ -123,7 +132,8 @@ where
         let now = Instant::now();
         let mut state = self.state.lock();
         let ready = |key: &K| {
-            let patient = state.failing.get(key).is_none_or(|(_, at)| *at <= now);
+            let failing = state.failing.get(key);
+            let patient = failing.is_none_or(|failing| failing.again <= now);
             patient && !state.busy.contains(key)
         };
         let key = state.waiting.keys().find(|key| ready(key)).cloned()?;
@@ -139,7 +149,8 @@ where
             .failing
             .iter()
             .filter(|(key, _)| state.waiting.contains_key(key) && !state.busy.contains(key));
-        waiting.map(|(_, (_, at))| *at).filter(|at| *at > now).min()
+        let again = waiting.map(|(_, failing)| failing.again);
+        again.filter(|at| *at > now).min()
     }
 
     fn done(&self, done: Result<(K, V, Result<(), String>), tokio::task::JoinError>) {
@@ -164,10 +175,21 @@ where
                 state.written.insert(key, (value, now));
             }
             Err(error) => {
-                let failures = state.failing.get(&key).map_or(0, |(failures, _)| *failures) + 1;
+                // Another was offered while this one was being written: it need not wait.
+                if state.waiting.get(&key).is_some_and(|next| *next != value) {
+                    warn!(?key, error, "write failed");
+                    return;
+                }
+                let before = state.failing.get(&key);
+                let failures = before.map_or(0, |failing| failing.failures) + 1;
                 let wait = Duration::from_secs(1 << (failures - 1).min(6)).min(BACKOFF_LIMIT);
                 warn!(?key, error, failures, "write failed");
-                state.failing.insert(key.clone(), (failures, now + wait));
+                let failing = Failing {
+                    failures,
+                    again: now + wait,
+                    value: value.clone(),
+                };
+                state.failing.insert(key.clone(), failing);
                 state.waiting.entry(key).or_insert(value);
             }
         }
@@ -222,5 +244,23 @@ mod tests {
         tasks.join_next().await.unwrap().unwrap();
         queue.replace(mk_wanted(&[("a", 2)]));
         assert_eq!(queue.take(), Some(("a", 2)));
+    }
+
+    /// A failure of the value that is offered holds it back; a value that mends it is tried at once.
+    #[tokio::test(start_paused = true)]
+    async fn failure_holds_back_its_own_value_alone() {
+        let queue = Queue::new();
+        let fail = |key, value| queue.done(Ok((key, value, Err("refused".to_owned()))));
+        queue.replace(mk_wanted(&[("a", 1)]));
+        assert_eq!(queue.take(), Some(("a", 1)));
+        fail("a", 1);
+        queue.replace(mk_wanted(&[("a", 1)]));
+        assert_eq!(queue.take(), None);
+        queue.replace(mk_wanted(&[("a", 2)]));
+        assert_eq!(queue.take(), Some(("a", 2)));
+        // offered while the one before it is under way
+        queue.replace(mk_wanted(&[("a", 3)]));
+        fail("a", 2);
+        assert_eq!(queue.take(), Some(("a", 3)));
     }
 }

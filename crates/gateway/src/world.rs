@@ -285,6 +285,8 @@ pub(crate) struct ReferenceGrant {
 pub(crate) struct Infra {
     /// IPs and hostnames of the LoadBalancer Service (its clusterIP where its type is ClusterIP).
     pub(crate) addresses: Vec<String>,
+    /// Ports of that Service.
+    pub(crate) ports: BTreeSet<u16>,
     /// Available replicas of the Deployment.
     pub(crate) available: i32,
     /// Why more of them cannot be made.

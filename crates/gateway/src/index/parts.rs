@@ -22,19 +22,20 @@ impl Index {
                 // Whose the odd ones are is not known: then nothing is taken for lost.
                 for infra in self.world.infra.values_mut().filter(|_| odd.is_empty()) {
                     infra.addresses.clear();
+                    infra.ports.clear();
                 }
                 for service in list {
-                    self.addresses(service, false);
+                    self.reached_by(service, false);
                 }
                 changes.world = true;
             }
             Update::Apply(service) => {
                 if gateway_of(&service.metadata).is_some() {
-                    self.addresses(service, false);
+                    self.reached_by(service, false);
                     changes.world = true;
                 }
             }
-            Update::Delete(service) => self.addresses(service, true),
+            Update::Delete(service) => self.reached_by(service, true),
             Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => {}
         }
         changes.world |= keep(
@@ -47,13 +48,16 @@ impl Index {
         changes
     }
 
-    fn addresses(&mut self, service: &Service, gone: bool) {
+    fn reached_by(&mut self, service: &Service, gone: bool) {
         if let Some(gateway) = gateway_of(&service.metadata) {
             let infra = self.world.infra.entry(gateway).or_default();
-            infra.addresses = if gone {
-                Vec::new()
+            (infra.addresses, infra.ports) = if gone {
+                (Vec::new(), BTreeSet::new())
             } else {
-                project::service_addresses(service)
+                (
+                    project::service_addresses(service),
+                    project::service_ports(service),
+                )
             };
         }
     }

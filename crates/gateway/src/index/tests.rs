@@ -105,7 +105,7 @@ fn infrastructure_belongs_to_the_gateway_that_controls_it() {
                 "labels": {"app.kubernetes.io/managed-by": "isthmus-gateway"},
                 "ownerReferences": owner,
             },
-            "spec": {"type": "ClusterIP", "clusterIPs": ["10.9.0.1"]},
+            "spec": {"type": "ClusterIP", "clusterIPs": ["10.9.0.1"], "ports": [{"port": 80}]},
         });
         serde_json::from_value(service).unwrap()
     };
@@ -125,6 +125,7 @@ fn infrastructure_belongs_to_the_gateway_that_controls_it() {
     );
     let infra = &index.world.infra[&Key::new("ns", &long)];
     assert_eq!(infra.addresses, ["10.9.0.1"]);
+    assert_eq!(infra.ports, [80].into());
     let mut index = Index::default();
     on(
         &mut index,

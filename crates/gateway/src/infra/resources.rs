@@ -28,6 +28,20 @@ enum RawQuantity {
     Text(String),
 }
 
+// === impl Resources ===
+
+impl Resources {
+    /// So that a node under pressure does not end Envoys first, and a namespace with a quota takes them. No limit of CPU: that
+    /// would throttle every request.
+    pub(crate) fn of_an_envoy() -> Self {
+        let amount = |name: &str, text: &str| (name.to_owned(), Quantity(text.to_owned()));
+        Self {
+            requests: BTreeMap::from([amount("cpu", "100m"), amount("memory", "256Mi")]),
+            limits: BTreeMap::new(),
+        }
+    }
+}
+
 /// What an amount may end with, and how much that is.
 const SUFFIXES: [(&str, f64); 14] = [
     ("Ki", 1024.0),

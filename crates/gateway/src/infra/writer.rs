@@ -39,6 +39,7 @@ pub(crate) fn make_writer(
             let is_foreign = there.is_some_and(|object| !is_of(&object.metadata, &gateway));
             let id = (part, key.clone());
             if is_foreign && part == Part::DisruptionBudget {
+                problems.forget(&id);
                 return Ok(()); // one that somebody made serves as well
             }
             if is_foreign {

@@ -9,6 +9,9 @@ use crate::world::{Key, ParentRef, World};
 
 use super::Settings;
 
+/// Characters of a condition's message, as CRDs of Gateway API limit it.
+const MESSAGE_LIMIT: usize = 32_768;
+
 /// What works, by the names of Gateway API's conformance suite; sorted.
 const FEATURES: [&str; 12] = [
     "Gateway",
@@ -128,8 +131,28 @@ impl Cond {
             kind,
             status,
             reason: reason.to_owned(),
-            message: message.into(),
+            message: clipped(message.into()),
             generation,
         }
+    }
+}
+
+/// What a webhook or an Envoy has to say may be of any length; past the limit the API server takes none of the status.
+fn clipped(mut message: String) -> String {
+    if let Some((end, _)) = message.char_indices().nth(MESSAGE_LIMIT) {
+        message.truncate(end);
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_is_cut_at_what_the_api_server_takes() {
+        let said = |length| Cond::no("Programmed", "Invalid", "é".repeat(length), 1).message;
+        assert_eq!(said(MESSAGE_LIMIT), "é".repeat(MESSAGE_LIMIT));
+        assert_eq!(said(MESSAGE_LIMIT + 1), "é".repeat(MESSAGE_LIMIT));
     }
 }

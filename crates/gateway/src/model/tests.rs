@@ -326,6 +326,28 @@ fn gateway_says_what_it_waits_for() {
     assert_eq!(reason(&world), "Invalid");
 }
 
+/// The Gateway is served as before, which is not enough for a listener that it did not have before.
+#[test]
+fn listener_waits_for_its_port_of_the_service() {
+    let mut world = mk_world();
+    let programmed = |world: &World| {
+        let (_, wanted) = build_all(world);
+        wanted.gateways[&key("gw")].listeners[0].conditions[3].clone()
+    };
+    assert_eq!(programmed(&world).status, Truth::True);
+    world.infra.get_mut(&key("gw")).unwrap().ports = [8080].into();
+    world.refused.insert(key("gw"), "Service is refused".into());
+    let waiting = programmed(&world);
+    assert_eq!(
+        (waiting.status, &*waiting.reason),
+        (Truth::False, "Pending")
+    );
+    assert!(
+        waiting.message.ends_with("Service is refused"),
+        "{waiting:?}"
+    );
+}
+
 #[test]
 fn refused_cluster_shows_on_the_routes_that_use_it() {
     let mut world = mk_world();

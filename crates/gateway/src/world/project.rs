@@ -403,6 +403,16 @@ pub(crate) fn service_addresses(object: &core::Service) -> Vec<String> {
     ips.into_iter().filter(|ip| ip != "None").collect()
 }
 
+/// Where clients reach it there.
+pub(crate) fn service_ports(object: &core::Service) -> BTreeSet<u16> {
+    let ports = object.spec.as_ref().and_then(|spec| spec.ports.as_ref());
+    ports
+        .into_iter()
+        .flatten()
+        .map(|one| port(one.port))
+        .collect()
+}
+
 /// None where it belongs to no Service.
 pub(crate) fn slice(object: &EndpointSlice) -> Option<Slice> {
     let labels = object.metadata.labels.as_ref()?;

@@ -18,7 +18,7 @@ pub(crate) fn of(world: &World, ours: &OurGateway<'_>) -> GatewayStatus {
     let listeners = ours
         .listeners
         .iter()
-        .map(|one| listener(ours, one, &infra, rejections))
+        .map(|one| listener(world, ours, one, &infra, rejections))
         .collect();
     GatewayStatus {
         addresses: infra.addresses.clone(),
@@ -93,6 +93,7 @@ fn programmed(
 }
 
 fn listener(
+    world: &World,
     ours: &OurGateway<'_>,
     one: &OurListener<'_>,
     infra: &Infra,
@@ -131,6 +132,11 @@ fn listener(
         Cond::no(PROGRAMMED, "Invalid", "it cannot serve routes", generation)
     } else if infra.available < 1 || infra.addresses.is_empty() {
         Cond::no(PROGRAMMED, "Pending", "no Envoy serves it yet", generation)
+    } else if !infra.ports.contains(&one.listener.port) {
+        let refused = world.refused.get(&ours.gateway.key);
+        let refused = refused.map_or_else(String::new, |refused| format!(": {refused}"));
+        let message = format!("the Service does not have its port yet{refused}");
+        Cond::no(PROGRAMMED, "Pending", message, generation)
     } else {
         Cond::yes(PROGRAMMED, generation)
     };
