@@ -23,6 +23,7 @@ finish() {
   kubectl --context "$1" wait --for=condition=Ready nodes --all --timeout=3m
 }
 
+before=()
 for cluster in "${clusters[@]}"; do
   name=isthmus-$cluster
   number=$(number_of "$cluster")
@@ -35,6 +36,8 @@ kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
 networking: {podSubnet: 10.20$number.0.0/16, serviceSubnet: 10.21$number.0.0/16}
 END
+  else
+    before+=("$cluster")
   fi
   finish "$cluster" || die "$name is not whole: kind delete cluster --name $name, and run this again"
 done
@@ -44,6 +47,14 @@ for archive in "$root"/target/images/*.tar; do
   [ -e "$archive" ] || die "there are none: run cargo xtask images"
   for cluster in "${clusters[@]}"; do
     kind load image-archive "$archive" --name "isthmus-$cluster"
+  done
+done
+
+for cluster in "${before[@]}"; do
+  say "$cluster: programs start anew, by the images that are on its nodes now"
+  for namespace in isthmus-system llm; do
+    kubectl --context "$cluster" -n "$namespace" get deployments -o name |
+      xargs -r kubectl --context "$cluster" -n "$namespace" rollout restart
   done
 done
 

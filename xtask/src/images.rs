@@ -59,7 +59,10 @@ pub(crate) struct Args {
     /// Envoy's too, of the binary that the tests use: isthmus/envoy
     #[arg(long)]
     envoy: bool,
-    /// Push each image as REGISTRY/PREFIX/PROGRAM:VERSION, with the credentials that docker login keeps
+    /// Tag of our programs' images, such as one for each commit: nodes that have a tag do not look whether it is another image now
+    #[arg(long, default_value = VERSION, value_name = "TAG", value_parser = tag)]
+    tag: String,
+    /// Push each image as REGISTRY/PREFIX/PROGRAM:TAG, with the credentials that docker login keeps
     #[arg(long, value_name = "REGISTRY/PREFIX")]
     push: Option<String>,
     #[command(flatten)]
@@ -116,6 +119,7 @@ pub(crate) struct Released {
 struct Plan {
     name: String,
     version: String,
+    tag: String,
     description: String,
     licences: String,
     /// Of what it is built from; none where that is not this checkout, or not known to be.
@@ -141,6 +145,7 @@ pub(crate) fn make_into(build: &BuildArgs, directory: &Path) -> Result<()> {
     let args = Args {
         only: Vec::new(),
         envoy: false,
+        tag: VERSION.to_owned(),
         push: None,
         build: build.clone(),
     };
@@ -185,7 +190,7 @@ fn make(args: &Args, directory: &Path) -> Result<()> {
         check_size(&plan.name, size, plan.limit)?;
         let settings = Settings {
             name: &plan.name,
-            version: &plan.version,
+            tag: &plan.tag,
             entry: format!("/{}", plan.name),
             user: USER,
             labels: labels(plan),
@@ -203,7 +208,7 @@ fn make(args: &Args, directory: &Path) -> Result<()> {
                 .with_context(|| format!("removing {}, of an earlier image", document.display()))?;
         }
         rows.push(Row {
-            image: format!("isthmus/{}:{}", plan.name, plan.version),
+            image: format!("isthmus/{}:{}", plan.name, plan.tag),
             size,
             archive_size: archive.size()?,
             digest: archive.digest().to_owned(),
@@ -228,7 +233,7 @@ fn add_licences(files: &mut Files, components: &[Component], toolchain: &Toolcha
 
 fn push(archive: &Archive<'_>, prefix: &str, plan: &Plan) -> Result<()> {
     let prefix = prefix.trim_end_matches('/');
-    archive.push(&format!("{prefix}/{}:{}", plan.name, plan.version))
+    archive.push(&format!("{prefix}/{}:{}", plan.name, plan.tag))
 }
 
 fn plans(args: &Args, origin: &Origin) -> Result<Vec<Plan>> {
@@ -242,6 +247,7 @@ fn plans(args: &Args, origin: &Origin) -> Result<Vec<Plan>> {
             plans.push(Plan {
                 name: program.name.to_owned(),
                 version: VERSION.to_owned(),
+                tag: args.tag.clone(),
                 description: program.about.description,
                 licences: program.about.licences,
                 revision: is_certain.then(|| origin.checkout.revision.clone()),
@@ -272,8 +278,20 @@ fn envoy() -> Result<Plan> {
         binary,
         limit: ENVOY_LIMIT,
         is_certain: true,
+        tag: version.clone(),
         version,
     })
+}
+
+/// A tag, as registries take it.
+fn tag(text: &str) -> Result<String, String> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let begins = text.starts_with(is_word);
+    if begins && text.len() <= 128 && text.chars().all(|c| is_word(c) || c == '.' || c == '-') {
+        Ok(text.to_owned())
+    } else {
+        Err("expected up to 128 letters, digits, '_', '.' and '-', the first no '.' or '-', such as 0.1.0-4f2c1a9".to_owned())
+    }
 }
 
 fn names() -> Vec<&'static str> {

@@ -16,6 +16,9 @@
 {{- if gt (len .Release.Name) 47 }}
 - the release name is {{ len .Release.Name }} characters long: at most 47, since its Services are named after it
 {{- end }}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" .Release.Name) }}
+- the release name is {{ .Release.Name }}: lower-case letters, digits and hyphens, a letter first and no hyphen last, since its Services are named after it
+{{- end }}
 {{- end -}}
 
 {{- define "isthmus-pool.validate.images" -}}
@@ -71,6 +74,13 @@
 
 {{- define "isthmus-pool.validate.service" -}}
 {{- $type := .Values.inferenceExtension.service.type -}}
+{{- if ne $type "LoadBalancer" }}
+{{- range list "loadBalancerClass" "loadBalancerSourceRanges" }}
+{{- if get $.Values.inferenceExtension.service . }}
+- inferenceExtension.service.{{ . }} is for the type LoadBalancer: it is {{ $type }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- $name := printf "%s-epp" .Release.Name -}}
 {{- /* without a cluster, as in helm template, nothing is found */}}
 {{- $live := lookup "v1" "Service" .Release.Namespace $name | default dict -}}

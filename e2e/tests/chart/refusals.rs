@@ -18,6 +18,10 @@ const COMBINATIONS: &[(&[&str], &str)] = &[
     ),
     (&["worker.model="], "worker.model is empty"),
     (
+        &["inferenceExtension.service.loadBalancerClass=example.com/internal"],
+        "inferenceExtension.service.loadBalancerClass is for the type LoadBalancer: it is ClusterIP",
+    ),
+    (
         &["inferencePool.modelServers.matchLabels.isthmus\\.dev/component=other"],
         "inferencePool.modelServers.matchLabels has isthmus.dev/component",
     ),
@@ -277,14 +281,23 @@ pub(crate) fn combinations_that_cannot_work_are_refused_with_their_reason(
             ensure!(only.starts_with(reason), "{reason}: {said}");
         }
     }
-    let long = "a".repeat(48);
     let chart = crate::helm::chart();
-    let output = helm.try_offline(&["template", &long, &*chart.to_string_lossy(), "--set", SIM])?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        said.contains("the release name is 48 characters long"),
-        "{said}"
-    );
+    for (name, reason) in [
+        (
+            &*"a".repeat(48),
+            "the release name is 48 characters long: at most 47",
+        ),
+        (
+            "llama-3.1-8b",
+            "the release name is llama-3.1-8b: lower-case",
+        ),
+        ("70b-chat", "the release name is 70b-chat: lower-case"),
+    ] {
+        let output =
+            helm.try_offline(&["template", name, &*chart.to_string_lossy(), "--set", SIM])?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(said.contains(reason), "{said}");
+    }
     // all at once, so that they are mended at once
     let output = helm.try_template(
         POOL,

@@ -29,7 +29,7 @@ pub(super) struct Registry<'a> {
 /// How an image is to be run, and what it says of itself.
 pub(super) struct Settings<'a> {
     pub(super) name: &'a str,
-    pub(super) version: &'a str,
+    pub(super) tag: &'a str,
     pub(super) entry: String,
     pub(super) user: &'a str,
     /// Without the prefix that all have.
@@ -95,7 +95,7 @@ impl<'a> Registry<'a> {
         fs::write(&layer, compressed(&files.layer()?)?)
             .with_context(|| format!("writing {}", layer.display()))?;
 
-        let image = format!("{}/{}:{}", self.address, settings.name, settings.version);
+        let image = format!("{}/{}:{}", self.address, settings.name, settings.tag);
         let mut append = Command::new(self.crane);
         append.args(["append", "--oci-empty-base", "--new_tag", &image]);
         crane(append.arg("--new_layer").arg(&layer))?;
@@ -189,14 +189,14 @@ impl Layout {
             .pointer_mut("/manifests/0")
             .and_then(Value::as_object_mut)
             .with_context(|| format!("no image in {}", path.display()))?;
-        let (name, version) = (settings.name, settings.version);
+        let (name, tag) = (settings.name, settings.tag);
         let mut names = Map::new();
         for (key, value) in [
             (
                 "io.containerd.image.name",
-                format!("{DEFAULT_REGISTRY}/isthmus/{name}:{version}"),
+                format!("{DEFAULT_REGISTRY}/isthmus/{name}:{tag}"),
             ),
-            ("org.opencontainers.image.ref.name", version.to_owned()),
+            ("org.opencontainers.image.ref.name", tag.to_owned()),
         ] {
             names.insert(key.to_owned(), value.into());
         }

@@ -22,7 +22,7 @@ fn small() -> Files {
 fn settings() -> Settings<'static> {
     Settings {
         name: "thing",
-        version: "1.2.3",
+        tag: "1.2.3",
         entry: "/thing".to_owned(),
         user: "65532:65532",
         labels: vec![("description", "A thing, small".to_owned())],
