@@ -372,6 +372,17 @@ mod tests {
     }
 
     #[test]
+    fn budget_is_left_out_where_it_is_not_wanted() {
+        let gateway = mk_gateway("gw", Vec::new());
+        let mut parameters = parameters::of_gateway(&mk_world(), &gateway).unwrap();
+        parameters.pod_disruption_budget = false;
+        let parts = make_parts(&gateway, &parameters, &BTreeMap::new(), &mk_settings());
+        let kinds: Vec<Part> = parts.into_keys().map(|(part, _)| part).collect();
+        let all = [Part::ServiceAccount, Part::Deployment, Part::Service];
+        assert_eq!(kinds, all);
+    }
+
+    #[test]
     fn gateway_that_is_being_deleted_gets_nothing_back() {
         let mut gateway = mk_gateway("gw", Vec::new());
         gateway.deleting = true;

@@ -32,18 +32,16 @@ fn guarded(error: &(dyn Error + 'static)) -> Option<String> {
         }
         _ => {}
     }
-    match error.downcast_ref() {
-        // the URL may have a password
-        Some(
-            kube::Error::ProxyProtocolUnsupported { proxy_url }
-            | kube::Error::ProxyProtocolDisabled { proxy_url, .. },
-        ) => {
-            return Some(format!(
-                "a proxy-url of scheme {} is not supported: http:// is",
-                proxy_url.scheme_str().unwrap_or("none")
-            ));
-        }
-        _ => {}
+    // the URL may have a password
+    if let Some(
+        kube::Error::ProxyProtocolUnsupported { proxy_url }
+        | kube::Error::ProxyProtocolDisabled { proxy_url, .. },
+    ) = error.downcast_ref()
+    {
+        return Some(format!(
+            "a proxy-url of scheme {} is not supported: http:// is",
+            proxy_url.scheme_str().unwrap_or("none")
+        ));
     }
     match error.downcast_ref()? {
         // `cmd` has the variables and arguments of the kubeconfig

@@ -258,8 +258,10 @@ impl Cluster {
         value: Option<&str>,
     ) -> Result<(), CallError> {
         let Named { api, label, name } = self.named(object);
-        let mut params = PatchParams::default();
-        params.field_manager = Some(FIELD_MANAGER.to_owned());
+        let params = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
         let patch = Patch::Merge(json!({"metadata": {"annotations": {key: value}}}));
         let call = api.patch(&name, &params, &patch);
         self.call(&format!("annotate {label}"), call).await?;

@@ -374,7 +374,7 @@ async fn reach(
     let found = async {
         let member = Cluster::connect(contexts, &chosen, name).await?;
         let keeps_account = is_controllers_own(&member, account).await?;
-        Ok((member, keeps_account))
+        Ok::<_, CallError>((member, keeps_account))
     };
     match found.await {
         Ok((member, keeps_account)) => Ok(Reach::Found(member, keeps_account)),
