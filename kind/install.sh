@@ -40,6 +40,7 @@ install_in() {
   # the pickers' own addresses: the clusters' pods reach each other
   helm upgrade --install llama "$charts/isthmus-pool" --kube-context "$cluster" "${pool[@]}" --wait --timeout 3m \
     --set inferenceExtension.service.type=Headless \
+    --set inferenceExtension.resources.requests.cpu=100m \
     --set worker.kind=sim,worker.model=llama,worker.replicas=3 \
     --set 'worker.extraArgs={--time-to-first-token=20ms,--inter-token-latency=5ms}'
 }
@@ -73,7 +74,8 @@ for cluster in "${clusters[@]}"; do
 done
 
 say "$home: a Gateway whose route leads to the pool that east exports"
-kubectl --context "$home" apply --server-side -f "$root/config/samples/route.yaml"
+# the end-to-end tests write to the route, too
+kubectl --context "$home" apply --server-side --force-conflicts -f "$root/config/samples/route.yaml"
 kubectl --context "$home" wait "${pool[@]}" --for=condition=Programmed --timeout=120s gateway/inference
 kubectl mci export llm/llama --context east --wait
 kubectl --context "$home" get inferencepoolimports --all-namespaces

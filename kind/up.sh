@@ -23,7 +23,15 @@ finish() {
   kubectl --context "$1" wait --for=condition=Ready nodes --all --timeout=3m
 }
 
-before=()
+# Programs start anew, by the images that are on the nodes now.
+restart() {
+  local namespace
+  for namespace in isthmus-system llm; do
+    kubectl --context "$1" -n "$namespace" get deployments -o name |
+      xargs -r kubectl --context "$1" -n "$namespace" rollout restart
+  done
+}
+
 for cluster in "${clusters[@]}"; do
   name=isthmus-$cluster
   number=$(number_of "$cluster")
@@ -36,26 +44,26 @@ kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
 networking: {podSubnet: 10.20$number.0.0/16, serviceSubnet: 10.21$number.0.0/16}
 END
-  else
-    before+=("$cluster")
+    rm -f "$state/images-$cluster"
   fi
   finish "$cluster" || die "$name is not whole: kind delete cluster --name $name, and run this again"
 done
 
 say "images of target/images (by cargo xtask images)"
-for archive in "$root"/target/images/*.tar; do
-  [ -e "$archive" ] || die "there are none: run cargo xtask images"
-  for cluster in "${clusters[@]}"; do
+compgen -G "$root/target/images/*.tar" > /dev/null || die "there are none: run cargo xtask images"
+images=$(cat "$root"/target/images/*.tar | sha256sum)
+for cluster in "${clusters[@]}"; do
+  loaded=$state/images-$cluster
+  if [ -e "$loaded" ] && [ "$(cat "$loaded")" = "$images" ]; then
+    echo "$cluster has them"
+    continue
+  fi
+  for archive in "$root"/target/images/*.tar; do
     kind load image-archive "$archive" --name "isthmus-$cluster"
   done
-done
-
-for cluster in "${before[@]}"; do
-  say "$cluster: programs start anew, by the images that are on its nodes now"
-  for namespace in isthmus-system llm; do
-    kubectl --context "$cluster" -n "$namespace" get deployments -o name |
-      xargs -r kubectl --context "$cluster" -n "$namespace" rollout restart
-  done
+  # they have the names of those before: nobody else notices
+  [ ! -e "$loaded" ] || restart "$cluster"
+  echo "$images" > "$loaded"
 done
 
 say "routes between their pods"
