@@ -86,7 +86,7 @@ pub(crate) async fn leave(
     };
     let granted = parting.granted().await?;
     let left = look(&parting.member).await?;
-    let in_use = !granted.own.is_empty() || left.imports > 0;
+    let in_use = !granted.own.is_empty() || left != Left::default();
     let home_uid = parting.home.uid().await?;
     // a run that was stopped in between: home has forgotten the member, the member has not forgotten home
     let goes_on = home_uid.is_some() && granted.leaving == home_uid;
@@ -133,9 +133,9 @@ pub(crate) async fn leave(
     let released = parting.await_release(timeout.0, out).await;
     let left = look(&parting.member).await?;
     let released = match released {
-        Ok(()) if left.imports > 0 => Err(format!(
-            "{}: {} imports are there still, of another controller (another --home-context?) or left behind",
-            parting.name, left.imports
+        Ok(()) if left != Left::default() => Err(format!(
+            "{}: {left} are there still, of another controller (another --home-context?) or left behind",
+            parting.name
         )),
         released => released,
     };

@@ -49,7 +49,7 @@ impl Place<'_> {
 /// How a member leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Leave {
-    /// It is none, and has neither rights nor imports of a controller's.
+    /// It is none, and has nothing of a controller's.
     Done,
     Go {
         /// Names of the Secrets at home that define it; none: they are gone already.
@@ -123,7 +123,7 @@ pub(crate) enum Refusal {
         removal: String,
     },
     #[error(
-        "{home}: no Secret in {namespace} makes {name} a member, and no controller there knows it, while {name} has rights or imports of a controller: is home another cluster (--home-context, --home-namespace, --clusterset)? If no controller uses them any more: --force takes the rights away"
+        "{home}: no Secret in {namespace} makes {name} a member, and no controller there knows it, while {name} has rights, imports or conditions of a controller: is home another cluster (--home-context, --home-namespace, --clusterset)? If no controller uses them any more: --force takes the rights away"
     )]
     Unknown {
         home: String,
@@ -204,8 +204,8 @@ pub(crate) fn refuse_join(
     })
 }
 
-/// How a member leaves; `in_use`: its cluster grants a controller something, or has its imports. `force`: whatever home
-/// knows of it.
+/// How a member leaves; `in_use`: its cluster grants a controller something, or has something of it. `force`: whatever
+/// home knows of it.
 /// # Errors
 /// Why it does not.
 pub(crate) fn plan_leave(
