@@ -28,7 +28,9 @@ const HOME: &str = "clusterName=west,controller.enabled=true,controller.selfName
 const DRAIN: Duration = Duration::from_secs(10);
 /// The controller, the gateway and the Envoys that it makes are all replaced. Taken back, it is of the Envoys a field less.
 const CHANGE: &str = "logLevel=debug,controller.replicas=2,\
-    gateway.gatewayClass.parameters.resources.requests.cpu=10m";
+    gateway.gatewayClass.parameters.resources.requests.cpu=100m,\
+    gateway.gatewayClass.parameters.resources.requests.memory=256Mi,\
+    gateway.gatewayClass.parameters.resources.limits.memory=1Gi";
 /// So many take 5 s, longer than Envoys leave clients a connection; and longer than the upgrade and [`DRAIN`].
 const TOKENS: u32 = 1000;
 const TOO_MANY_TOKENS: u32 = 40_000;
@@ -97,7 +99,7 @@ pub(crate) async fn a_pool_is_reached_from_another_cluster_and_outlives_the_rele
     let upgrade = async {
         let change = ["--reset-then-reuse-values", "--set", CHANGE];
         let said = helm_on(stand, west, SYSTEM, "upgrade", &change).await?;
-        envoys_run_with(west, Some("10m")).await?;
+        envoys_run_with(west, Some("1Gi")).await?;
         Ok(said)
     };
     let upgrade = asking_meanwhile(&requests, Box::pin(streaming_meanwhile(&url, upgrade)));
@@ -357,8 +359,8 @@ async fn streamed(url: &str, tokens: u32) -> Result<()> {
     Ok(())
 }
 
-/// All Envoys of the Gateway ask for this much CPU, and no others are there.
-async fn envoys_run_with(cluster: &Cluster, cpu: Option<&str>) -> Result<()> {
+/// All Envoys of the Gateway have this limit of memory, and no others are there.
+async fn envoys_run_with(cluster: &Cluster, limit: Option<&str>) -> Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(cluster.client(), NAMESPACE);
     let name = "inference-isthmus";
     eventually("the gateway has changed its Envoys", SOON, async || {
@@ -366,8 +368,8 @@ async fn envoys_run_with(cluster: &Cluster, cpu: Option<&str>) -> Result<()> {
         let envoys = envoys.map_err(|error| error.to_string())?;
         let envoys = serde_json::to_value(&envoys.spec).map_err(|error| error.to_string())?;
         let container = &envoys["template"]["spec"]["containers"][0];
-        let found = container["resources"]["requests"]["cpu"].as_str();
-        if found == cpu {
+        let found = container["resources"]["limits"]["memory"].as_str();
+        if found == limit {
             Ok(())
         } else {
             Err(format!("{found:?}"))
