@@ -390,6 +390,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_tag_is_one_that_registries_take() {
+        let longest = "a".repeat(128);
+        for good in ["0.1.0", "0.1.0-4f2c1a9", "_x", &longest] {
+            assert_eq!(tag(good).as_deref(), Ok(good));
+        }
+        let too_long = "a".repeat(129);
+        for bad in ["", ".1", "-a", "a/b", "a:b", "a b", "é", &too_long] {
+            assert!(tag(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn images_above_the_limit_are_refused() {
         assert!(check_size("epp", LIMIT, LIMIT).is_ok());
         let error = check_size("epp", LIMIT + 1_000_000, LIMIT).unwrap_err();

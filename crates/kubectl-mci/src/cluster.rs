@@ -417,7 +417,32 @@ pub(crate) fn label(object: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
+
+    /// Whether the API server knows who asks, and whether the credentials are at fault.
+    #[rstest]
+    #[case::log_in(401, false, true)]
+    #[case::no_right(403, true, true)]
+    #[case::a_proxy_without_the_cluster(404, false, false)]
+    #[case::too_many(429, false, false)]
+    #[case::a_proxy_of_a_dead_cluster(502, false, false)]
+    fn credentials_are_at_fault_where_the_api_server_says_so(
+        #[case] code: u16,
+        #[case] is_forbidden: bool,
+        #[case] is_of_credentials: bool,
+    ) {
+        let refused = CallError::Refused {
+            cluster: "east".to_owned(),
+            what: "list pods".to_owned(),
+            code,
+            message: String::new(),
+            next: String::new(),
+        };
+        assert_eq!(refused.is_forbidden(), is_forbidden);
+        assert_eq!(refused.is_of_credentials(), is_of_credentials);
+    }
 
     #[tokio::test]
     async fn a_credential_plugin_that_hangs_is_given_up() {

@@ -115,7 +115,8 @@ pub(crate) async fn leave(
     if dry_run {
         return parting.announce(&secrets, other_name.as_deref(), &granted, out);
     }
-    if let (Some(last), None) = (granted.own.last(), &other_name) {
+    // on what is deleted last, so that the mark is there until the end
+    if let (Some(last), Some(_), None) = (granted.own.last(), &home_uid, &other_name) {
         let uid = home_uid.as_deref();
         parting.member.annotate(last, LEAVING, uid).await?;
     }

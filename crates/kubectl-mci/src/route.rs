@@ -5,7 +5,7 @@ use std::io::Write;
 use crd::{
     InferencePoolImport,
     annotations::{GATEWAY_CONTROLLER, IMPORT_GROUP, IMPORT_KIND, POOL_GROUP, POOL_KIND},
-    gateway::{Gateway, GatewayListenersAllowedRoutesNamespacesFrom as From},
+    gateway::{Gateway, GatewayListenersAllowedRoutesNamespacesFrom as Namespaces},
     gateway_class::GatewayClass,
     http_route::HttpRoute,
     inference_pool::InferencePool,
@@ -125,10 +125,10 @@ fn admits(gateway: &Gateway, namespace: &str) -> bool {
     gateway.spec.listeners.iter().any(|listener| {
         let allowed = listener.allowed_routes.as_ref();
         let allowed = allowed.and_then(|routes| routes.namespaces.as_ref()?.from.as_ref());
-        match allowed.unwrap_or(&From::Same) {
-            From::All => true,
-            From::Same => is_own,
-            From::Selector => false,
+        match allowed.unwrap_or(&Namespaces::Same) {
+            Namespaces::All => true,
+            Namespaces::Same => is_own,
+            Namespaces::Selector => false,
         }
     })
 }

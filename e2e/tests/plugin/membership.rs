@@ -3,9 +3,12 @@
 use std::process::Stdio;
 
 use anyhow::{Result, ensure};
-use k8s_openapi::api::{core::v1::Secret, rbac::v1::ClusterRoleBinding};
+use k8s_openapi::api::{
+    core::v1::{Secret, ServiceAccount},
+    rbac::v1::ClusterRoleBinding,
+};
 use kube::{
-    Api,
+    Api, ResourceExt,
     api::{ListParams, PostParams},
 };
 use serde_json::json;
@@ -110,13 +113,15 @@ pub(crate) async fn rights_stay_where_no_controller_lets_the_member_go(
         stand.west.kubectl(&scale).await
     };
     scale("--replicas=0").await?;
-    refused(
-        stand,
-        "leave east --timeout 100s",
-        "no controller leads, and none can be asked",
-    )
-    .await?;
+    let leave = "leave east --timeout 100s";
+    let nobody = "no controller leads, and none can be asked";
+    refused(stand, leave, nobody).await?;
     ensure!(has_rights(stand).await?, "the rights are gone");
+    ensure!(is_marked(stand).await?, "nothing says that it was begun");
+    // a member again, whoever is its home
+    stand.done("join east --token-lifetime 2h").await?;
+    ensure!(!is_marked(stand).await?, "the mark is there still");
+    refused(stand, leave, nobody).await?;
     scale("--replicas=1").await?;
     isthmus::available(&stand.west, isthmus::NAMESPACE, isthmus::CONTROLLER).await?;
     eventually("the controller has let east go", LIMIT, async || {
@@ -130,6 +135,13 @@ pub(crate) async fn rights_stay_where_no_controller_lets_the_member_go(
     ensure!(!has_rights(stand).await?, "{left}");
     // as before
     stand.joined().await
+}
+
+/// Whether `leave` has begun.
+async fn is_marked(stand: &Stand) -> Result<bool> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(stand.east.client(), isthmus::NAMESPACE);
+    let account = accounts.get("isthmus-mci-controller").await?;
+    Ok(account.annotations().contains_key("isthmus.dev/leaving"))
 }
 
 async fn has_rights(stand: &Stand) -> Result<bool> {

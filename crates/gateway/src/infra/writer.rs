@@ -138,8 +138,16 @@ mod tests {
         part: Part,
         answers: Vec<(u16, Value)>,
     ) -> (Result<(), String>, Vec<String>, Reports) {
+        write_after(Problems::default(), part, answers).await
+    }
+
+    /// The same, where these problems are noted already.
+    async fn write_after(
+        problems: Problems,
+        part: Part,
+        answers: Vec<(u16, Value)>,
+    ) -> (Result<(), String>, Vec<String>, Reports) {
         let (service, mut server): (_, Server) = tower_test::mock::pair();
-        let problems = Problems::default();
         let mut registry = prometheus_client::registry::Registry::default();
         let metrics = WriteMetrics::register(&mut registry, "infra");
         let client = Client::new(service, "default");
@@ -193,6 +201,24 @@ mod tests {
         assert_eq!(seen, [format!("GET {path}")]);
         assert_eq!(result.is_err(), is_problem, "{result:?}");
         assert_eq!(reports.taken.len(), usize::from(is_problem));
+    }
+
+    /// Ours was refused, and then somebody made one.
+    #[tokio::test]
+    async fn budget_of_somebody_else_ends_the_refusal_of_ours() {
+        let problems = Problems::default();
+        let gateway = Key::new("ns", "gw");
+        let why = Why::Refused("quota".to_owned());
+        let id = (Part::DisruptionBudget, Key::new("ns", "gw-isthmus"));
+        problems.note(id, Problem { gateway, why });
+        let theirs = json!({
+            "apiVersion": "meta.k8s.io/v1",
+            "kind": "PartialObjectMetadata",
+            "metadata": {"namespace": "ns", "name": "gw-isthmus"},
+        });
+        let answers = vec![(200, theirs)];
+        let (_, _, reports) = write_after(problems, Part::DisruptionBudget, answers).await;
+        assert_eq!(reports, Reports::default());
     }
 
     /// A conflict is not: the next try may go through.
