@@ -345,7 +345,7 @@ fn documented(list: usize) -> Vec<Value> {
 }
 
 fn configure_epp(config: &mut Value) {
-    config["isthmus"] = json!({"objectives": {"batch": -1}});
+    config["isthmus"] = json!({"objectives": {"batch": -1}, "trustedHeaders": ["objective"]});
 }
 
 fn configure_envoy(config: &mut Value, setup: &Setup) {

@@ -12,6 +12,8 @@ use e2e::pair::sum_metric;
 
 const CRDS: &str = include_str!("objects/crds.yaml");
 const OBJECTS: &str = include_str!("objects/objects.yaml");
+/// The default, but for a header of requests that counts.
+const TRUSTING: &str = "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, isthmus: {trustedHeaders: [objective]}}";
 const REWRITES_CRD: &str = "crd/inferencemodelrewrites.llm-d.ai";
 /// The picker looks for the kinds each 30 s, give or take a fifth; and the machine is busy.
 const LOOKED_FOR: Duration = Duration::from_mins(1);
@@ -36,6 +38,8 @@ pub(crate) async fn they_count_once_their_crds_are_installed_and_outlive_them(
     let west = &environment.west;
     west.apply_yaml(ROUTE).await?;
     let outcome = async {
+        // the tests' clients name objectives themselves
+        configure(west, &format!("CONFIG_TEXT={TRUSTING}")).await?;
         installed(environment).await?;
         used(environment).await?;
         gone(environment).await
@@ -51,16 +55,17 @@ pub(crate) async fn they_count_once_their_crds_are_installed_and_outlive_them(
     ])
     .await?;
     delete_crds(west).await?;
-    let restart = [
-        "rollout",
-        "restart",
-        "deployment/llama-epp",
-        "-n",
-        isthmus::POOL_NAMESPACE,
-    ];
-    west.kubectl(&restart).await?;
-    isthmus::available(west, isthmus::POOL_NAMESPACE, "llama-epp").await?;
+    configure(west, "CONFIG_TEXT-").await?;
     outcome
+}
+
+/// Changes the picker's environment, which restarts it.
+async fn configure(west: &Cluster, change: &str) -> Result<()> {
+    let namespace = isthmus::POOL_NAMESPACE;
+    let set = ["set", "env", "deployment/llama-epp", change, "-n", namespace];
+    west.kubectl(&set).await?;
+    isthmus::available(west, namespace, "llama-epp").await?;
+    Ok(())
 }
 
 /// CRDs and objects, under a picker that has found none.

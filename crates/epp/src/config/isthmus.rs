@@ -26,8 +26,9 @@ pub struct RewriteTarget {
     pub weight: u32,
 }
 
-/// Headers of requests that are believed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Headers of requests that are believed. By default none is: unless a gateway sets or removes them, clients choose their
+/// values, and with these their place before the requests of others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrustedHeaders {
     /// The one that names the request's objective, and so its priority.
     pub objective: bool,
@@ -55,6 +56,12 @@ pub(super) fn read(root: &mut Section<'_>, config: &mut Config) {
     config.rewrites = rewrites.filter_map(rewrite).collect();
     if let Some(headers) = section.value("trustedHeaders") {
         config.trusted_headers = trusted_headers(headers);
+    }
+    if !config.objectives.is_empty() && !config.trusted_headers.objective {
+        section.findings().ignore(
+            section.place("objectives"),
+            "isthmus.trustedHeaders lacks \"objective\": no request can name one",
+        );
     }
     prefix_index(section.section("prefixIndex"), &mut config.prefix);
     let filter = section.value("llmFilter").and_then(Value::section);
@@ -168,17 +175,4 @@ fn prefix_index(mut section: Section<'_>, prefix: &mut Prefix) {
         );
     }
     section.finish();
-}
-
-// === impl TrustedHeaders ===
-
-impl Default for TrustedHeaders {
-    /// The objective and the flow: a wrong one harms nobody but its sender's like.
-    fn default() -> Self {
-        Self {
-            objective: true,
-            fairness: true,
-            model_name_rewrite: false,
-        }
-    }
 }

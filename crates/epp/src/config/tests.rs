@@ -323,6 +323,8 @@ schedulingProfiles: [{name: p, plugins: [{pluginRef: queue-scorer}]}]
 #[case("plugins: [{type: token-producer, parameters: {anything: {goes: 1}}}]", &["plugins[0]"])]
 #[case("featureGates: [experimentalDatalayer, flowControl]", &["featureGates[0]"])]
 #[case("dataLayer: {injectDefaults: false}", &["dataLayer.injectDefaults"])]
+#[case("isthmus: {objectives: {batch: -1}}", &["isthmus.objectives"])]
+#[case("isthmus: {objectives: {batch: -1}, trustedHeaders: [objective]}", &[])]
 #[case("plugins: [{type: core-metrics-extractor, parameters: {engineConfigs: [{name: x, customMetrics: []}]}}]",
     &["plugins[0].parameters.engineConfigs[0].customMetrics"])]
 #[case("plugins: [{type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: approx-prefix-cache-producer}}]",

@@ -10,7 +10,7 @@ use tower::ServiceExt;
 use super::*;
 use crate::{
     body::Api,
-    config::{Config, CurrentConfig, Prefix},
+    config::{Config, CurrentConfig, Prefix, TrustedHeaders},
     director::{Decision, Options, Picking, Pool},
     extproc::{Query, RequestHead},
 };
@@ -37,6 +37,10 @@ fn mk_director() -> Arc<Director> {
     let mut config = Config {
         prefix,
         objectives: [("batch".to_owned(), -1)].into(),
+        trusted_headers: TrustedHeaders {
+            objective: true,
+            ..TrustedHeaders::default()
+        },
         ..Config::default()
     };
     // Nothing but shedding depends on it.

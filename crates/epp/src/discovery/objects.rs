@@ -43,6 +43,12 @@ impl ObjectsInForce {
                     models = models.len(),
                     "objects of the pool"
                 );
+                let trusted = self.config.load().models().trusted_headers();
+                if !objectives.is_empty() && !trusted.objective {
+                    warn!(
+                        "InferenceObjectives have no effect: isthmus.trustedHeaders of the configuration lacks \"objective\""
+                    );
+                }
                 self.config.set_objects(objects);
             }
             ObjectUpdate::Settled => self.settled.cancel(),

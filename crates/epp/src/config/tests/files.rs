@@ -21,7 +21,7 @@ isthmus:
   models: []
   objectives: {}
   rewrites: []
-  trustedHeaders: [objective, fairness]
+  trustedHeaders: []
   prefixIndex: {maxBytes: 512Mi, shards: 64}
 ";
 

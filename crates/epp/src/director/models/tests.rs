@@ -6,7 +6,7 @@ use rstest::rstest;
 use super::*;
 use crate::{
     body::Api,
-    config::{Config, RewriteRule, RewriteTarget},
+    config::{Config, RewriteRule, RewriteTarget, TrustedHeaders},
 };
 
 mod properties;
@@ -74,6 +74,11 @@ fn mk_objective(name: &str, priority: i32) -> Objective {
 fn listing(models: &[&str]) -> Config {
     Config {
         models: models.iter().map(|model| (*model).to_owned()).collect(),
+        trusted_headers: TrustedHeaders {
+            objective: true,
+            fairness: true,
+            model_name_rewrite: false,
+        },
         ..Config::default()
     }
 }
@@ -314,7 +319,8 @@ fn an_empty_fairness_header_names_no_flow(
     #[case] fields: &[(&str, &str)],
     #[case] flow: Option<&str>,
 ) {
-    let resolved = go(&Models::default(), &mk_head(fields), "m").unwrap();
+    let models = Models::merge(&listing(&[]), &Objects::default());
+    let resolved = go(&models, &mk_head(fields), "m").unwrap();
     assert_eq!(resolved.fairness_id.as_deref(), flow);
 }
 
@@ -343,11 +349,30 @@ fn headers_count_only_as_far_as_they_are_trusted() {
         "a client's word"
     );
     assert_eq!(go(&models, &head, "unlisted"), not_found("unlisted"));
-    config.trusted_headers.model_name_rewrite = true;
-    config.trusted_headers.objective = false;
-    config.trusted_headers.fairness = false;
+    config.trusted_headers = TrustedHeaders {
+        model_name_rewrite: true,
+        ..TrustedHeaders::default()
+    };
     let models = Models::merge(&config, &objects);
     let resolved = go(&models, &head, "unlisted").unwrap();
     assert_eq!(resolved.target.as_deref(), Some("forced"));
     assert_eq!((resolved.priority, resolved.fairness_id), (0, None));
+}
+
+/// Otherwise clients would choose their own place before all others.
+#[test]
+fn by_default_no_header_of_a_request_is_believed() {
+    let head = mk_head(&[
+        ("x-gateway-inference-objective", "critical"),
+        ("x-gateway-inference-fairness-id", "new-each-time"),
+        ("x-gateway-model-name-rewrite", "forced"),
+    ]);
+    let config = Config {
+        objectives: [("critical".to_owned(), 9)].into(),
+        ..Config::default()
+    };
+    let models = Models::merge(&config, &Objects::default());
+    let resolved = go(&models, &head, "m").unwrap();
+    assert_eq!((resolved.priority, resolved.fairness_id), (0, None));
+    assert_eq!(resolved.target.as_deref(), Some("m"));
 }

@@ -163,6 +163,7 @@ async fn where_the_router_is_saturated_low_priorities_are_shed(
     };
     let mut config = small_config();
     config.objectives = [("o".to_owned(), priority)].into();
+    config.trusted_headers.objective = true;
     let bed = Bed::with(Scripted::answering(WAIT, Ok(reply)), routing(), config);
     let fields = [("x-llm-d-inference-objective", "o")];
     let passed = bed.pass_list(1, &fields, CHAT).await;
