@@ -142,9 +142,9 @@ pub(crate) fn run_soak(args: &SoakArgs) -> Result<()> {
     become_it(&mut soak)
 }
 
-/// The soak as a test: the programs as the other tests build them, fewer clusters and less time.
+/// The soak as a test, by programs that are built already as the other tests use them: fewer clusters and less time.
 pub(crate) fn short_soak() -> Result<Command> {
-    let mut soak = built("soak", &["mci-controller"], false)?;
+    let mut soak = program_in(&workspace::target().join("debug"), "soak")?;
     soak.args(SHORT);
     Ok(soak)
 }
@@ -242,7 +242,11 @@ fn build(packages: &[&str], release: bool) -> Result<&'static str> {
 /// Builds what a program of `bench` measures and the program, and names the controller to it.
 fn built(program: &str, packages: &[&str], release: bool) -> Result<Command> {
     let directory = build(packages, release)?;
-    let directory = workspace::target().join(directory);
+    program_in(&workspace::target().join(directory), program)
+}
+
+/// A program of `bench` in this directory, to which the controller beside it is named.
+fn program_in(directory: &Path, program: &str) -> Result<Command> {
     let mut command = Command::new(directory.join(program));
     command
         .arg("--controller")

@@ -6,8 +6,9 @@ use anyhow::Result;
 use clap::ValueEnum;
 
 use crate::{
-    command::{become_it, cargo, run},
-    tools, workspace,
+    command::{become_it, cargo, run_as_step},
+    tools::{self, Preparing},
+    workspace,
 };
 
 /// Programs that run in clusters, as packages.
@@ -24,7 +25,8 @@ pub(crate) const PROGRAMS: [&str; 7] = [
 /// Runs beside kubectl: for whoever looks at the clusters.
 pub(crate) const PLUGIN: &str = "kubectl-mci";
 
-/// Those that the demos without Kubernetes run.
+/// Which programs a demo runs.
+const CLUSTERS: [&str; 4] = ["epp", "gateway", "mci-controller", "model-server-sim"];
 const STANDALONE: [&str; 2] = ["epp", "model-server-sim"];
 const DYNAMO: [&str; 4] = ["epp", "model-server-sim", "processor", "router"];
 const LLM: [&str; 3] = ["epp", "metadata-center", "model-server-sim"];
@@ -52,59 +54,55 @@ enum Demo {
 }
 
 pub(crate) fn run_demo(args: &Args) -> Result<()> {
-    println!("Preparing (the first time takes some minutes)");
-    let testbed = ["--package", "testbed", "--profile", "quick-release"];
-    let mut demo = match args.demo {
+    let directory = workspace::target().join("debug");
+    let mut demo = Command::new(directory.join("demo"));
+    let kind = args.demo;
+    match kind {
         Demo::Clusters => {
-            let tools = tools::ensure()?;
-            run(&mut programs(&testbed))?;
-            let mut demo = Command::new(workspace::quick_release().join("demo"));
-            tools.tell(&mut demo)?;
-            demo
+            println!(
+                "Preparing: Kubernetes' programs and ours are built, on two cores for some 9 minutes the first time"
+            );
+            // both take minutes from nothing, and neither keeps two cores busy all the time
+            let kubernetes = Preparing::begin(|| tools::ensure().map(|_| ()));
+            build(&CLUSTERS)?;
+            kubernetes.finish()?;
+            tools::ensure()?.tell(&mut demo)?;
         }
         Demo::Epp => {
-            let envoy = tools::envoy()?;
-            run(&mut build(&STANDALONE, &testbed))?;
-            let mut demo = Command::new(workspace::quick_release().join("demo"));
-            demo.arg("epp").env("ENVOY_BIN", envoy);
-            demo
+            prepare(kind, &STANDALONE, &mut demo)?;
         }
         Demo::Llm => {
-            let (envoy, redis) = (tools::envoy()?, tools::redis()?);
-            run(&mut build(&LLM, &testbed))?;
-            let mut demo = Command::new(workspace::quick_release().join("demo"));
-            demo.arg("llm")
-                .env("ENVOY_BIN", envoy)
-                .env("REDIS_SERVER_BIN", redis);
-            demo
+            prepare(kind, &LLM, &mut demo)?;
+            demo.env("REDIS_SERVER_BIN", tools::redis()?);
         }
         Demo::Dynamo => {
-            let envoy = tools::envoy()?;
-            run(&mut build(&DYNAMO, &testbed))?;
-            let mut demo = Command::new(workspace::quick_release().join("demo"));
-            demo.arg("dynamo").env("ENVOY_BIN", envoy);
-            demo
+            prepare(kind, &DYNAMO, &mut demo)?;
         }
-    };
-    demo.env("ISTHMUS_BIN_DIR", workspace::quick_release());
+    }
+    demo.env("ISTHMUS_BIN_DIR", directory);
     if args.keep {
         demo.arg("--keep");
     }
     become_it(&mut demo)
 }
 
-/// `cargo build` of what the end-to-end tests and the demo with clusters run, with these flags besides.
-pub(crate) fn programs(flags: &[&str]) -> Command {
-    let mut command = build(&PROGRAMS, flags);
-    command.args(["--package", PLUGIN]);
-    command
+/// What a demo without clusters needs.
+fn prepare(demo: Demo, programs: &[&str], command: &mut Command) -> Result<()> {
+    println!("Preparing: our programs are built, on two cores for some 5 minutes the first time");
+    let envoy = tools::envoy()?;
+    build(programs)?;
+    if let Some(name) = demo.to_possible_value() {
+        command.arg(name.get_name());
+    }
+    command.env("ENVOY_BIN", envoy);
+    Ok(())
 }
 
-fn build(programs: &[&str], flags: &[&str]) -> Command {
-    let mut command = cargo(&["build", "--locked"]);
+/// Builds these programs and the one that shows them, with the workspace's features, as the tests build them.
+fn build(programs: &[&str]) -> Result<()> {
+    let mut command = cargo(&["build", "--workspace", "--locked", "--bin", "demo"]);
     for program in programs {
-        command.args(["--package", program]);
+        command.args(["--bin", program]);
     }
-    command.args(flags);
-    command
+    run_as_step("building our programs", &mut command)
 }

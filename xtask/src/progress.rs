@@ -1,8 +1,11 @@
 //! Progress of one long step: a spinner in a terminal, a line now and then elsewhere.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::LazyLock,
+    time::{Duration, Instant},
+};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 /// How often a step says where it is when the output is not a terminal.
 const QUIET_INTERVAL: Duration = Duration::from_secs(30);
@@ -18,7 +21,9 @@ pub(crate) struct Step {
 impl Step {
     /// Begins a step, named as people say it: "building kube-apiserver".
     pub(crate) fn begin(what: &str) -> Self {
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        static STEPS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+        // steps of several threads stand one below the other
+        let bar = STEPS.add(ProgressBar::new_spinner());
         if let Ok(style) =
             ProgressStyle::with_template("  {spinner} {prefix} [{elapsed}] {wide_msg}")
         {

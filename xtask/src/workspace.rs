@@ -29,11 +29,6 @@ pub(crate) fn tools() -> PathBuf {
     target().join("tools")
 }
 
-/// Where programs of the `quick-release` profile come to stand.
-pub(crate) fn quick_release() -> PathBuf {
-    target().join("quick-release")
-}
-
 /// Shell scripts of the checkout, relative to its root, in order.
 pub(crate) fn scripts() -> Result<Vec<PathBuf>> {
     let mut found = vec![PathBuf::from(".ci/run")];

@@ -50,27 +50,26 @@ const ROUTE_MANIFEST: &str = include_str!("../../../config/samples/route.yaml");
 const ROLLOUT_LIMIT: Duration = Duration::from_mins(1);
 const REQUEST_LIMIT: Duration = Duration::from_secs(15);
 
-/// The programs that stand behind the images `isthmus/<program>`.
-const PROGRAMS: [&str; 7] = [
-    "epp",
-    "gateway",
-    "mci-controller",
-    "metadata-center",
-    "model-server-sim",
-    "processor",
-    "router",
-];
-/// Directory of the programs; by default `target/quick-release`.
+/// The programs behind the images `isthmus/<program>` that a ClusterSet needs.
+const PROGRAMS: [&str; 4] = ["epp", "gateway", "mci-controller", "model-server-sim"];
+/// Services that an endpoint picker may call; a build for the demo has none of them.
+const SERVICES: [&str; 3] = ["metadata-center", "processor", "router"];
+/// Directory of the programs; by default `target/debug`.
 const PROGRAMS_DIR: &str = "ISTHMUS_BIN_DIR";
 
-/// Adds the images of our programs to a testbed.
+/// Adds the images of our programs to a testbed. A service that is not built has no image: a pod that names it is refused.
 ///
 /// # Errors
-/// Names a program that is not built.
+/// Names a program other than a service that is not built.
 pub fn with_programs(builder: Builder) -> Result<Builder, TestbedError> {
     let mut builder = builder;
     for name in PROGRAMS {
         builder = builder.image(&format!("isthmus/{name}"), program(name)?);
+    }
+    for name in SERVICES {
+        if let Ok(path) = program(name) {
+            builder = builder.image(&format!("isthmus/{name}"), path);
+        }
     }
     Ok(builder)
 }
@@ -81,7 +80,7 @@ pub fn with_programs(builder: Builder) -> Result<Builder, TestbedError> {
 /// When it is not built.
 pub fn program(name: &str) -> Result<PathBuf, TestbedError> {
     let directory = std::env::var_os(PROGRAMS_DIR).map_or_else(
-        || crate::workspace().join("target/quick-release"),
+        || crate::workspace().join("target/debug"),
         PathBuf::from,
     );
     let path = directory.join(name);

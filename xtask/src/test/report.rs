@@ -1,6 +1,6 @@
 //! What test programs print, read line by line: which targets ran, and what their closing lines count. Pure.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 /// Tests and checks that passed, failed, or are marked as ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,12 +10,25 @@ pub(super) struct Tally {
     pub(super) ignored: usize,
 }
 
-/// The output of one or more runs of `cargo test`, standard output and standard error in one.
+/// The output of a run of tests, standard output and standard error in one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Report {
+    /// Name of the run.
+    name: String,
     tally: Tally,
+    timings: Vec<Timing>,
+    /// When the latest test ended, or the runner began, since the start of the run.
+    latest: Duration,
     targets: Vec<Target>,
     ignored: Vec<String>,
+}
+
+/// How long a test took.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Timing {
+    pub(super) took: Duration,
+    /// Name of the run and of the test.
+    pub(super) test: String,
 }
 
 /// A test program, from the line with which cargo announces it to the next such line.
@@ -68,8 +81,24 @@ impl fmt::Display for Tally {
 // === impl Report ===
 
 impl Report {
-    /// Takes the next line.
-    pub(super) fn read(&mut self, line: &str) {
+    pub(super) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Takes the next line, printed so long after the start of the run.
+    pub(super) fn read(&mut self, line: &str, at: Duration) {
+        if let Some((test, took)) = ended(line) {
+            // a runner that does not say how long it took runs one test after another
+            let took = took.unwrap_or_else(|| at.saturating_sub(self.latest));
+            let test = format!("{} {test}", self.name);
+            self.timings.push(Timing { took, test });
+            self.latest = at;
+        } else if line.starts_with("running ") {
+            self.latest = at;
+        }
         if let Some((name, kind)) = heading(line) {
             self.targets.push(Target {
                 name: name.to_owned(),
@@ -92,6 +121,11 @@ impl Report {
 
     pub(super) fn tally(&self) -> Tally {
         self.tally
+    }
+
+    /// How long each test took that was run.
+    pub(super) fn timings(&self) -> &[Timing] {
+        &self.timings
     }
 
     /// Names of the tests that are marked as ignored.
@@ -153,6 +187,15 @@ fn closing(line: &str) -> Option<(Tally, usize)> {
     Some((tally, number("filtered out")))
 }
 
+/// The name in `test NAME ... ok` or `… FAILED`, and what the standard library's runner adds of the time: `<1.234s>`.
+fn ended(line: &str) -> Option<(&str, Option<Duration>)> {
+    let (name, outcome) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
+    let (outcome, time) = outcome.split_once(" <").unwrap_or((outcome, ""));
+    let seconds = time.strip_suffix("s>").and_then(|it| it.parse().ok());
+    let took = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    matches!(outcome, "ok" | "FAILED").then(|| (name.trim_end(), took))
+}
+
 /// The name in `test NAME ... ignored`, which may go on with a reason.
 fn ignored(line: &str) -> Option<&str> {
     let (name, outcome) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
@@ -171,9 +214,35 @@ mod tests {
     fn report(lines: &[&str]) -> Report {
         let mut report = Report::default();
         for line in lines {
-            report.read(line);
+            report.read(line, Duration::ZERO);
         }
         report
+    }
+
+    #[test]
+    fn times_of_tests_are_those_that_the_runner_says_or_else_from_line_to_line() {
+        let mut report = Report::new("suite");
+        for (line, at) in [
+            ("running 4 tests", 20),
+            ("test a::b ... ok <0.250s>", 21),
+            ("test c ... FAILED", 24),
+            ("test d ... ignored", 25),
+            ("test e ... ok", 30),
+            ("test result: ok. 2 passed; 1 failed; 1 ignored;", 30),
+        ] {
+            report.read(line, Duration::from_secs(at));
+        }
+        let found: Vec<_> = report
+            .timings()
+            .iter()
+            .map(|timing| (&*timing.test, timing.took))
+            .collect();
+        let expected = [
+            ("suite a::b", Duration::from_millis(250)),
+            ("suite c", Duration::from_secs(3)),
+            ("suite e", Duration::from_secs(6)),
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]

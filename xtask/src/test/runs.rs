@@ -6,17 +6,20 @@ use std::{
     process::{Child, Command, Stdio},
     sync::mpsc::{SyncSender, sync_channel},
     thread,
+    time::Instant,
 };
 
 use anyhow::{Context, Result, bail};
 
-use super::report::Report;
+use super::{now, report::Report};
 use crate::signals::Running;
 
 /// A command that runs tests.
 pub(super) struct Run {
     /// Goes before each line, where several run at a time.
     pub(super) name: String,
+    /// Announces the test program, where the command does not by itself as `cargo test` does.
+    pub(super) heading: Option<String>,
     pub(super) command: Command,
 }
 
@@ -24,6 +27,7 @@ pub(super) struct Run {
 struct Going {
     name: String,
     child: Child,
+    start: Instant,
     report: Report,
     _running: Running,
 }
@@ -66,7 +70,8 @@ pub(super) fn run_all(
         match print {
             Print::Line(line) => {
                 show(out, names_shown.then_some(&*run.name), &line).context("printing")?;
-                run.report.read(&String::from_utf8_lossy(&line));
+                let line = String::from_utf8_lossy(&line);
+                run.report.read(&line, run.start.elapsed());
             }
             Print::End(read) => {
                 read.context("reading what the tests print")?;
@@ -98,7 +103,11 @@ fn begin(
     going: &mut Vec<Option<Going>>,
     sender: &SyncSender<(usize, Print)>,
 ) -> Result<()> {
-    let Run { name, mut command } = run;
+    let Run {
+        name,
+        heading,
+        mut command,
+    } = run;
     // cargo announces targets on one of the two streams, and they report on the other: in one they keep their order
     let (reader, writer) = std::io::pipe().context("a pipe for what the tests print")?;
     let child = command
@@ -111,12 +120,18 @@ fn begin(
     drop(command);
     let index = going.len();
     let sender = sender.clone();
-    thread::spawn(move || read(index, reader, &sender));
+    thread::spawn(move || {
+        let heading = heading.map(|line| (index, Print::Line(line.into_bytes())));
+        if heading.is_none_or(|heading| sender.send(heading).is_ok()) {
+            read(index, reader, &sender);
+        }
+    });
     going.push(Some(Going {
-        name,
         _running: Running::new(&child),
+        report: Report::new(&name),
+        start: now(),
+        name,
         child,
-        report: Report::default(),
     }));
     Ok(())
 }
@@ -154,6 +169,7 @@ mod tests {
         command.args(["-c", script]);
         Run {
             name: name.to_owned(),
+            heading: None,
             command,
         }
     }
@@ -174,6 +190,16 @@ mod tests {
         assert_eq!(reports[0].tally().passed, 2);
         assert!(reports[0].idle().is_empty(), "{reports:?}");
         assert!(out.starts_with("     Running tests/one.rs"), "{out}");
+    }
+
+    #[test]
+    fn a_heading_comes_before_what_the_command_prints() {
+        let mut one = shell("one", "echo 'test result: ok. 2 passed; 0 failed;'");
+        one.heading = Some("     Running tests/one.rs (one)".to_owned());
+        let (outcome, reports, out) = run(vec![one], 1);
+        outcome.unwrap();
+        assert!(out.starts_with("     Running tests/one.rs"), "{out}");
+        assert!(reports[0].idle().is_empty(), "{reports:?}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! With the real crane. `cargo xtask test` brings it; without, these tests look at nothing.
+//! With the real crane, which `cargo xtask test` brings. Without it these tests fail.
 
 use std::{fs, io::Read};
 
@@ -7,6 +7,13 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::tools;
+
+/// A test that looks at nothing must not pass.
+fn crane_for_tests() -> PathBuf {
+    tools::crane_that_is_there().expect(
+        "no crane: set CRANE_BIN to it, or run `cargo xtask tools --only crane`, which builds it",
+    )
+}
 
 fn small() -> Files {
     let mut files = Files::default();
@@ -57,9 +64,7 @@ fn bytes(archive: &[u8], path: &str) -> Vec<u8> {
 
 #[test]
 fn an_image_made_twice_is_byte_for_byte_the_same() {
-    let Some(crane) = tools::crane_that_is_there() else {
-        return;
-    };
+    let crane = crane_for_tests();
     let made = || {
         let directory = TempDir::new().unwrap();
         let registry = Registry::start(&crane).unwrap();
@@ -79,9 +84,7 @@ fn an_image_made_twice_is_byte_for_byte_the_same() {
 
 #[test]
 fn an_image_says_its_name_how_to_run_it_and_what_it_is() {
-    let Some(crane) = tools::crane_that_is_there() else {
-        return;
-    };
+    let crane = crane_for_tests();
     let directory = TempDir::new().unwrap();
     let registry = Registry::start(&crane).unwrap();
     let archive = registry.assemble(&settings(), &small(), directory.path());
@@ -111,9 +114,7 @@ fn an_image_says_its_name_how_to_run_it_and_what_it_is() {
 
 #[test]
 fn a_registry_has_the_very_image_that_was_pushed() {
-    let Some(crane) = tools::crane_that_is_there() else {
-        return;
-    };
+    let crane = crane_for_tests();
     let directory = TempDir::new().unwrap();
     let (ours, theirs) = (
         Registry::start(&crane).unwrap(),
