@@ -77,6 +77,11 @@ pub(crate) struct SoakArgs {
 }
 
 pub(crate) fn run_bench(args: &Args) -> Result<()> {
+    let state = if args.write_docs {
+        Some(committed()?)
+    } else {
+        None
+    };
     let needs = |part: &str| args.names.is_empty() || args.names.iter().any(|name| name == part);
     let mut packages: Vec<&str> = Vec::new();
     let alone = |name: &String| WITHOUT_CONTROLLER.contains(&name.as_str());
@@ -92,7 +97,7 @@ pub(crate) fn run_bench(args: &Args) -> Result<()> {
     if needs(DYNAMO) {
         packages.extend(["processor", "router"]);
     }
-    let mut bench = built("bench", &packages, true)?;
+    let mut bench = built("bench", &packages)?;
     if needs(REAL) {
         tools::ensure()?.tell(&mut bench)?;
     }
@@ -113,40 +118,62 @@ pub(crate) fn run_bench(args: &Args) -> Result<()> {
     if let Some(file) = &args.json {
         bench.arg("--json").arg(std::path::absolute(file)?);
     }
-    if args.write_docs {
+    if let Some(state) = state {
         let document = workspace::root().join("docs/figures.md");
         bench.arg("--document").arg(document);
-        bench.args(["--state", &commit()?]);
+        bench.args(["--state", &state]);
     }
     become_it(&mut bench)
 }
 
-/// The commit that is checked out; with a plus where files differ from it.
-fn commit() -> Result<String> {
-    let mut git = Command::new("git");
-    git.args(["describe", "--always", "--dirty=+", "--exclude=*"]);
-    let name = output(git.current_dir(workspace::root()))?;
-    Ok(String::from_utf8_lossy(&name).trim().to_owned())
+/// The commit that is checked out.
+///
+/// # Errors
+/// Where files differ from it, other than the document that figures are written into: such figures are of no commit.
+fn committed() -> Result<String> {
+    let git = |args: &[&str]| -> Result<String> {
+        let text = output(
+            Command::new("git")
+                .args(args)
+                .current_dir(workspace::root()),
+        )?;
+        Ok(String::from_utf8_lossy(&text).trim().to_owned())
+    };
+    let changed = git(&[
+        "status",
+        "--porcelain",
+        "--untracked-files=all",
+        "--",
+        ".",
+        ":!docs/figures.md",
+    ])?;
+    refuse_changes(&changed)?;
+    git(&["rev-parse", "--short", "HEAD"])
+}
+
+/// Takes what `git status --porcelain` says.
+fn refuse_changes(changed: &str) -> Result<()> {
+    let count = changed.lines().count();
+    let Some(first) = changed.lines().next() else {
+        return Ok(());
+    };
+    bail!(
+        "{count} files differ from the commit, the first is {:?}: commit them before --write-docs, so that figures name the code that they are of",
+        first.trim()
+    )
 }
 
 pub(crate) fn run_soak(args: &SoakArgs) -> Result<()> {
     if args.prove {
         return prove(args.seed);
     }
-    let mut soak = built("soak", &["mci-controller"], true)?;
+    let mut soak = built("soak", &["mci-controller"])?;
     soak.args(["--seconds", &(args.minutes * 60).to_string()]);
     soak.args(["--members", &args.members.to_string()]);
     if let Some(seed) = args.seed {
         soak.args(["--seed", &seed.to_string()]);
     }
     become_it(&mut soak)
-}
-
-/// The soak as a test, by programs that are built already as the other tests use them: fewer clusters and less time.
-pub(crate) fn short_soak() -> Result<Command> {
-    let mut soak = program_in(&workspace::target().join("debug"), "soak")?;
-    soak.args(SHORT);
-    Ok(soak)
 }
 
 /// Runs the soak on a controller with each of the bugs.
@@ -239,14 +266,10 @@ fn build(packages: &[&str], release: bool) -> Result<&'static str> {
     Ok(directory)
 }
 
-/// Builds what a program of `bench` measures and the program, and names the controller to it.
-fn built(program: &str, packages: &[&str], release: bool) -> Result<Command> {
-    let directory = build(packages, release)?;
-    program_in(&workspace::target().join(directory), program)
-}
-
-/// A program of `bench` in this directory, to which the controller beside it is named.
-fn program_in(directory: &Path, program: &str) -> Result<Command> {
+/// Builds what a program of `bench` measures and the program, in release mode, and names the controller to it.
+fn built(program: &str, packages: &[&str]) -> Result<Command> {
+    let directory = build(packages, true)?;
+    let directory = workspace::target().join(directory);
     let mut command = Command::new(directory.join(program));
     command
         .arg("--controller")
@@ -259,4 +282,18 @@ fn logs(program: &str) -> Result<PathBuf> {
     let logs: PathBuf = Path::new(&workspace::target()).join("logs").join(program);
     std::fs::create_dir_all(&logs).with_context(|| format!("creating {}", logs.display()))?;
     Ok(logs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_files_that_are_not_committed_are_not_written() {
+        refuse_changes("").unwrap();
+        let error = refuse_changes(" M crates/epp/src/lib.rs\n?? new.rs").unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("2 files differ"), "{text}");
+        assert!(text.contains("\"M crates/epp/src/lib.rs\""), "{text}");
+    }
 }

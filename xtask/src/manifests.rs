@@ -32,6 +32,8 @@ struct Manifest {
 
 /// Without the objects that only a part of the clusters wants.
 const PLAIN: &str = "networkPolicy.enabled=false,podDisruptionBudget.enabled=false";
+/// What whoever applies a manifest replaces by their own.
+const IMAGES: &str = "controller.image.registry=registry.example.com,gateway.image.registry=registry.example.com";
 const SYSTEM: &str = "isthmus-system";
 const CONTROLLER_ALONE: &str = "controller.enabled=true,gateway.enabled=false,member.enabled=false";
 
@@ -44,26 +46,30 @@ const MANIFESTS: [Manifest; 5] = [
 # Before this: apply config/rbac/home.yaml here; apply config/rbac/member.yaml and the CRD of InferencePoolImport
 # (config/crd) in every member; and put one kubeconfig per member into the Secret isthmus-members, named <member>.yaml:
 #   kubectl -n isthmus-system create secret generic isthmus-members \\
-#     --from-file=east.yaml=east.kubeconfig --from-file=west.yaml=west.kubeconfig
+#     --from-file=east.yaml=east.kubeconfig --from-literal=east.pod-cidrs=10.1.0.0/16 \\
+#     --from-file=west.yaml=west.kubeconfig --from-literal=west.pod-cidrs=10.2.0.0/16
+# Other clusters send requests of a member's pools to these networks alone.
+# Put your registry, which the images were pushed to, in the place of registry.example.com.
 # A kubeconfig must hold its credentials as data (the token of the ServiceAccount of config/rbac/member.yaml): exec
 # plugins, file paths, insecure-skip-tls-verify and http:// are refused.
 ",
         chart: "isthmus",
         release: "isthmus",
         namespace: SYSTEM,
-        values: &[CONTROLLER_ALONE, "controller.membersSecret=isthmus-members", PLAIN],
+        values: &[CONTROLLER_ALONE, "controller.membersSecret=isthmus-members", IMAGES, PLAIN],
         templates: &["controller-account.yaml", "controller.yaml"],
     },
     Manifest {
         file: "config/gateway.yaml",
         head: "\
 # The importing gateway: GatewayClass, its program and what that may do.
+# Put your registry, which the images were pushed to, in the place of registry.example.com.
 # CLUSTER_NAME is the cluster's name in the ClusterSet; to set it, and all else, render the chart: docs/installation.md.
 ",
         chart: "isthmus",
         release: "isthmus",
         namespace: SYSTEM,
-        values: &["member.enabled=false", PLAIN],
+        values: &["member.enabled=false", IMAGES, PLAIN],
         templates: &[],
     },
     Manifest {
@@ -75,7 +81,7 @@ const MANIFESTS: [Manifest; 5] = [
         chart: "isthmus",
         release: "isthmus",
         namespace: SYSTEM,
-        values: &[CONTROLLER_ALONE, PLAIN],
+        values: &[CONTROLLER_ALONE, IMAGES, PLAIN],
         templates: &["controller-account.yaml", "controller-rbac.yaml"],
     },
     Manifest {
@@ -95,12 +101,14 @@ const MANIFESTS: [Manifest; 5] = [
         file: "config/samples/pool.yaml",
         head: "\
 # A pool of model servers with its endpoint picker, as the owner of an inference platform writes it.
+# Put your registry, which the images were pushed to, in the place of registry.example.com.
 # The model servers are simulated: charts/isthmus-pool puts vLLM in their place where there are GPUs.
 ",
         chart: "isthmus-pool",
         release: "llama",
         namespace: "llm",
         values: &[
+            "image.hub=registry.example.com/isthmus",
             "worker.kind=sim,worker.model=llama,worker.replicas=3",
             "worker.extraArgs={--time-to-first-token=20ms,--inter-token-latency=5ms}",
             "inferencePool.modelServers.matchLabels.app=llama",

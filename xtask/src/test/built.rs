@@ -11,9 +11,6 @@ use serde::Deserialize;
 use super::runs::Run;
 use crate::{command::cargo, demo, signals::Running, workspace};
 
-/// Programs that tests start, besides those of [`demo::PROGRAMS`].
-const MORE_PROGRAMS: [&str; 2] = [demo::PLUGIN, "soak"];
-
 /// Which tests are built.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tests<'a> {
@@ -72,7 +69,7 @@ pub(super) fn build(tests: Tests<'_>) -> Result<Vec<TestProgram>> {
         "--locked",
         "--message-format=json-render-diagnostics",
     ]);
-    for program in demo::PROGRAMS.iter().chain(&MORE_PROGRAMS) {
+    for program in demo::PROGRAMS.iter().chain([&demo::PLUGIN]) {
         command.args(["--bin", program]);
     }
     match tests {
