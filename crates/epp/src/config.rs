@@ -14,7 +14,6 @@ mod data;
 mod findings;
 mod flow;
 mod isthmus;
-mod lines;
 mod llm;
 mod models;
 mod plugins;
@@ -22,7 +21,6 @@ mod quantity;
 mod read;
 mod reload;
 mod section;
-mod tree;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

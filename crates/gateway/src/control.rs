@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(accepted.reason, "InvalidParameters");
         world
             .parameters
-            .insert(key("own"), Some("replicas: 1".into()));
+            .insert(key("own"), Some(parameters::parse("replicas: 1")));
         assert_eq!(decided(&world, &listed).models, before.models);
     }
 }

@@ -429,7 +429,10 @@ impl Index {
     }
 
     fn config_map(&mut self, key: &Key, update: Update<ConfigMap>, odd: &BTreeSet<Key>) -> Changes {
-        let text = |map: &ConfigMap| map.data.as_ref()?.get(parameters::FILE).cloned();
+        let text = |map: &ConfigMap| {
+            let text = map.data.as_ref()?.get(parameters::FILE)?;
+            Some(parameters::parse(text))
+        };
         let now = match update {
             Update::Reset(_) if odd.contains(key) => return Changes::default(),
             Update::Reset(list) => list.iter().find_map(text),

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foreign_text::{MAX_MESSAGE, clipped};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -175,6 +176,7 @@ where
                 state.written.insert(key, (value, now));
             }
             Err(error) => {
+                let error = clipped(error, MAX_MESSAGE);
                 // Another was offered while this one was being written: it need not wait.
                 if state.waiting.get(&key).is_some_and(|next| *next != value) {
                     warn!(?key, error, "write failed");
@@ -244,6 +246,23 @@ mod tests {
         tasks.join_next().await.unwrap().unwrap();
         queue.replace(mk_wanted(&[("a", 2)]));
         assert_eq!(queue.take(), Some(("a", 2)));
+    }
+
+    /// The same is offered each second, as it is while anything else changes.
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_is_tried_ever_more_rarely() {
+        let queue = Queue::new();
+        let begin = Instant::now();
+        let mut tries = Vec::new();
+        while begin.elapsed() < Duration::from_secs(200) {
+            queue.replace(mk_wanted(&[("a", 1)]));
+            if let Some((key, value)) = queue.take() {
+                tries.push(begin.elapsed().as_secs());
+                queue.done(Ok((key, value, Err("refused".to_owned()))));
+            }
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(tries, [0, 1, 3, 7, 15, 31, 63, 123, 183]);
     }
 
     /// A failure of the value that is offered holds it back; a value that mends it is tried at once.

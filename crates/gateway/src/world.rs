@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use crate::infra::parameters;
+
 pub(crate) mod project;
 
 /// Namespace and name of one object.
@@ -29,7 +31,7 @@ pub(crate) struct World {
     pub(crate) namespaces: BTreeMap<String, Labels>,
     /// `parameters.yaml` of the `ConfigMap`s that Gateways and classes name; `None`: no such map or key;
     /// absent: not listed yet, so nothing is known of it.
-    pub(crate) parameters: BTreeMap<Key, Option<String>>,
+    pub(crate) parameters: BTreeMap<Key, Option<parameters::Parsed>>,
     /// Objects of others that stand where a Gateway's should be, for people; by Gateway.
     pub(crate) taken: BTreeMap<Key, String>,
     /// Objects of a Gateway that the API server does not take as they are wanted, for people; by Gateway.

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use foreign_text::{Limits, read};
 use futures::FutureExt;
 use kube::{
     Config,
@@ -21,6 +22,13 @@ use mci_model::index::member::Refusal;
 
 /// Largest kubeconfig that is read, in bytes.
 pub(crate) const MAX_BYTES: usize = 1024 * 1024;
+
+/// A kubeconfig of one cluster has some twenty values, and needs no alias.
+const LIMITS: Limits = Limits {
+    text: MAX_BYTES,
+    expanded: MAX_BYTES,
+    values: 1 << 14,
+};
 
 /// What a client of a member is made of: server, certificates, token. `Debug` shows the server alone. Equal if made from
 /// the same text.
@@ -80,10 +88,10 @@ impl Credentials {
         if bytes.len() > MAX_BYTES {
             return Err(KubeconfigError::TooLarge);
         }
-        let kubeconfig: Kubeconfig = serde_yaml::from_slice(bytes).map_err(|error| {
+        let kubeconfig: Kubeconfig = read(bytes, LIMITS).map_err(|error| {
             let place = error
-                .location()
-                .map(|at| format!(" (line {}, column {})", at.line(), at.column()));
+                .place()
+                .map(|at| format!(" (line {}, column {})", at.line, at.column));
             KubeconfigError::Malformed(place.unwrap_or_default())
         })?;
         let (cluster, user) = select(&kubeconfig)?;

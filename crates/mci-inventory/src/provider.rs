@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, io, path::Path, sync::Arc};
 
 use crd::cluster_profile::{AccessProvider, ClusterProfileStatus};
+use foreign_text::{Limits, read};
 use kube::config::Cluster;
 use serde::Deserialize;
 use serde_json::Value;
@@ -136,6 +137,9 @@ const KNOWN: [(&str, &[&str]); 3] = [
 /// Extensions of a profile's cluster; each may be the value itself or YAML text of it.
 const ARGS_EXTENSION: &str = "clusterprofiles.multicluster.x-k8s.io/exec/additional-args";
 const ENVS_EXTENSION: &str = "clusterprofiles.multicluster.x-k8s.io/exec/additional-envs";
+
+/// Of such a text: arguments of a program fit well into it.
+const EXTENSION_LIMITS: Limits = Limits::of_text(64 << 10);
 
 // === impl ProviderFile ===
 
@@ -300,7 +304,7 @@ impl ExecPlan {
 /// The value, or what it reads as if it is YAML text.
 fn in_yaml<T: serde::de::DeserializeOwned>(value: Value) -> Option<T> {
     match value {
-        Value::String(text) => serde_yaml::from_str(&text).ok(),
+        Value::String(text) => read(&text, EXTENSION_LIMITS).ok(),
         value => serde_json::from_value(value).ok(),
     }
 }

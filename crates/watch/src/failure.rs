@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use foreign_text::clipped;
 use kube::runtime::watcher;
 
 /// One failed list or watch; a retry follows by itself.
@@ -165,16 +166,6 @@ impl FailureReason {
             Self::WatchFailed => "any other failure",
         }
     }
-}
-
-/// The beginning of a text that a server had a part in, which may send megabytes: of a longer one at most `max` bytes, and
-/// no fewer than `max - 3`.
-pub fn clipped(mut text: String, max: usize) -> String {
-    if text.len() > max {
-        text.truncate(text.floor_char_boundary(max));
-        text.shrink_to_fit();
-    }
-    text
 }
 
 /// Whether a list was refused for what it asked for. A 400 of which the API server is not the author says nothing of that.

@@ -18,7 +18,8 @@ mod tolerant;
 
 pub use backoff::{backoff, jittered};
 pub use crd_state::{CrdState, LastListed, crd_state};
-pub use failure::{FailureReason, WatchFailure, clipped};
+pub use failure::{FailureReason, WatchFailure};
+pub use foreign_text::clipped;
 pub use kube::runtime::watcher::Config;
 pub use stream::{OddObject, Update, metadata, objects, reduced, reduced_as, reduced_metadata};
 pub use tolerant::Tolerant;

@@ -17,10 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::{
-    Tolerant, WatchFailure, backoff,
-    failure::{MAX_TEXT, clipped},
-};
+use crate::{Tolerant, WatchFailure, backoff, clipped, failure::MAX_TEXT};
 
 /// One change of a watched kind.
 #[derive(Clone, Debug)]

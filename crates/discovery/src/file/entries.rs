@@ -6,12 +6,15 @@ use std::{
     sync::Arc,
 };
 
-use ::watch::clipped;
+use foreign_text::{Limits, MAX_MESSAGE, clipped, read};
 use scheduling::{EndpointId, Member};
 use serde::Deserialize;
-use serde_yaml::Value;
+use serde_json::Value;
 
-use crate::{engine::engine, file::FileError};
+use crate::{
+    engine::engine,
+    file::{FileError, MAX_FILE},
+};
 
 /// Longest name and namespace, as in Kubernetes.
 const MAX_NAME: usize = 253;
@@ -21,6 +24,9 @@ pub(super) const MAX_ODD: usize = 100;
 
 /// Longest part of a name in a report, in bytes.
 const MAX_REPORTED: usize = 128;
+
+/// Of the largest file; labels that many endpoints have may be an alias.
+const LIMITS: Limits = Limits::of_text(MAX_FILE);
 
 /// What a file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,13 +47,16 @@ pub(super) struct OddEntry {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a map with the list `endpoints`")]
 struct RawFile {
     endpoints: Vec<Value>,
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a map with `name`, `address` and `port`"
+)]
 struct RawEntry {
     name: String,
     #[serde(default)]
@@ -67,8 +76,8 @@ impl Entries {
     /// # Errors
     /// [`FileError`] when the whole is unusable: not YAML, no `endpoints`, or no good entry in a list that has entries.
     pub(super) fn parse(content: &[u8]) -> Result<Self, FileError> {
-        let RawFile { endpoints } = serde_yaml::from_slice(content)
-            .map_err(|error| FileError::Malformed(error.to_string()))?;
+        let RawFile { endpoints } =
+            read(content, LIMITS).map_err(|error| FileError::Malformed(error.to_string()))?;
         let entries = endpoints.len();
         let (mut members, mut odd, mut more_odd) = (Vec::new(), Vec::new(), 0);
         let (mut names, mut addresses) = (HashSet::new(), HashSet::new());
@@ -120,8 +129,7 @@ fn mk_member(value: Value) -> Result<Member, String> {
         address,
         port,
         labels,
-    } = serde_yaml::from_value(value)
-        .map_err(|error| clipped(error.to_string(), 4 * MAX_REPORTED))?;
+    } = serde_json::from_value(value).map_err(|error| clipped(error.to_string(), MAX_MESSAGE))?;
     let namespace = namespace.as_deref().unwrap_or("default");
     check_name("name", &name)?;
     check_name("namespace", namespace)?;

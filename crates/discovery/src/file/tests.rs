@@ -216,6 +216,30 @@ fn a_file_that_is_no_list_is_refused(#[case] text: &str, #[case] reason: &str) {
     assert_eq!(error.reason(), reason, "{error}");
 }
 
+#[rstest]
+#[case::of_another_shape(
+    "- {name: a, address: 10.0.0.1, port: 1}",
+    "expected a map with the list `endpoints`"
+)]
+#[case::of_aliases_that_multiply(
+    &format!("endpoints: [{{name: &a {}}}, {}]", "x".repeat(100_000), "*a,".repeat(1000)),
+    "aliases repeat too much"
+)]
+fn a_refusal_says_in_few_words_what_is_wrong(#[case] text: &str, #[case] part: &str) {
+    let error = Entries::parse(text.as_bytes()).unwrap_err().to_string();
+    assert!(error.contains(part) && error.len() < 2000, "{error}");
+}
+
+#[test]
+fn labels_may_be_those_of_another_endpoint() {
+    let text = "endpoints:
+- {name: a, address: 10.0.0.1, port: 1, labels: &l {tier: gold}}
+- {name: b, address: 10.0.0.2, port: 1, labels: *l}
+";
+    let Entries { members, .. } = Entries::parse(text.as_bytes()).unwrap();
+    assert_eq!(members[0].labels, members[1].labels);
+}
+
 #[test]
 fn a_list_of_none_is_a_list() {
     let none = Entries::parse(b"endpoints: []").unwrap();

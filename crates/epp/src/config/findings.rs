@@ -6,7 +6,9 @@ use std::{
     fmt::{self, Display},
 };
 
-use super::lines::Lines;
+use foreign_text::Lines;
+
+use super::read::LIMITS;
 
 /// As many refusals are written out; the others are counted.
 const MAX_WRITTEN: usize = 10;
@@ -95,7 +97,7 @@ impl Refusals {
     /// Finds each in the text that was read.
     #[must_use]
     pub(crate) fn located_in(mut self, text: &str) -> Self {
-        let lines = Lines::of(text);
+        let lines = Lines::of(text, LIMITS);
         for refusal in &mut self.found {
             refusal.line = lines
                 .as_ref()

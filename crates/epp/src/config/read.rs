@@ -1,5 +1,6 @@
 //! The file as a whole.
 
+use foreign_text::{Limits, Node};
 use scheduling::{Filter, Picker, Profile, WeightedScorer};
 
 use super::{
@@ -8,7 +9,13 @@ use super::{
     flow, isthmus,
     plugins::{Declared, Plugin, Plugins},
     section::{Bounds, Section, Value},
-    tree::Node,
+};
+
+/// Of a file: what a ConfigMap can hold, and eight times as much by aliases.
+pub(super) const LIMITS: Limits = Limits {
+    text: 1 << 20,
+    expanded: 8 << 20,
+    values: 1 << 18,
 };
 
 const KIND: &str = "EndpointPickerConfig";
@@ -49,13 +56,13 @@ pub(crate) fn read_document<T: Default>(
     read: impl for<'a> FnOnce(Section<'a>, &'a Findings) -> T,
 ) -> Result<(T, Vec<Ignored>), Refusals> {
     let findings = Findings::new(compat);
-    let document = match Node::parse(text) {
+    let document = match Node::parse(text, LIMITS) {
         Ok(node) => {
             let root = Value::root(node, &findings).section();
             root.map(|root| read(root, &findings))
         }
         Err(problem) => {
-            findings.refuse("the file", problem, "YAML or JSON", example);
+            findings.refuse("the file", problem.to_string(), "YAML or JSON", example);
             None
         }
     };

@@ -12,7 +12,7 @@ use reread::{read_at_most, reread};
 use scheduling::Freshness;
 use tracing::{error, info, warn};
 
-use super::{Compat, Config, CurrentConfig, Ignored, Refusal, Refusals, tree::MAX_BYTES};
+use super::{Compat, Config, CurrentConfig, Ignored, Refusal, Refusals, read::LIMITS};
 use crate::llm::LlmFilter;
 
 /// A configuration file, and how it is read.
@@ -174,7 +174,7 @@ impl Reloaded for LlmFilterFile {
 }
 
 fn read(path: &Path) -> Content {
-    String::from_utf8(read_at_most(path, MAX_BYTES)?)
+    String::from_utf8(read_at_most(path, LIMITS.text)?)
         .map_err(|error| format!("it is not UTF-8: {error}"))
 }
 

@@ -2,10 +2,11 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
+use foreign_text::Node;
+
 use super::{
     findings::{Findings, nearest},
     quantity,
-    tree::Node,
 };
 use crate::args::Span;
 

@@ -1,5 +1,6 @@
 //! `parameters.yaml` of the ConfigMap that a Gateway or its class names; `docs/gateway-parameters.md` describes it.
 
+use foreign_text::Limits;
 use k8s_openapi::api::core::v1::{
     LocalObjectReference, PodSecurityContext, SeccompProfile, Toleration,
 };
@@ -10,6 +11,16 @@ use crate::world::{Gateway, GatewayClass, Key, Labels, ParametersRef, World};
 
 /// The key of the ConfigMap.
 pub(crate) const FILE: &str = "parameters.yaml";
+/// Of the text. What the page describes has some fifty values, and needs no alias.
+const LIMITS: Limits = Limits {
+    text: 64 << 10,
+    expanded: 64 << 10,
+    values: 1 << 11,
+};
+/// Entries of a list or map: more than any pod has use for, few enough for a Deployment.
+const MAX_ENTRIES: usize = 64;
+/// Envoy has connections of its own to each endpoint for each of them.
+const MAX_CONCURRENCY: u32 = 1024;
 /// An answer of the pool chart's route takes 300 s at most, connections are renewed within 15 s, and load balancers have
 /// 15 s to learn that a pod ends.
 const DRAIN_SECONDS: u32 = 300 + 15 + 15;
@@ -19,7 +30,7 @@ const USER: i64 = 65_532;
 /// As written; what is absent comes from the class, then from the defaults.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct RawParameters {
+pub(crate) struct RawParameters {
     image: Option<String>,
     image_pull_policy: Option<PullPolicy>,
     image_pull_secrets: Option<Vec<LocalObjectReference>>,
@@ -34,6 +45,9 @@ struct RawParameters {
     tolerations: Option<Vec<Toleration>>,
     pod_security_context: Option<PodSecurityContext>,
 }
+
+/// What a ConfigMap's text says, or what is wrong with it.
+pub(crate) type Parsed = Result<RawParameters, String>;
 
 /// How the Service of a Gateway is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -74,6 +88,11 @@ pub(crate) struct Parameters {
     pub(crate) tolerations: Vec<Toleration>,
     /// Who the Envoys run as.
     pub(crate) pod_security_context: PodSecurityContext,
+}
+
+/// Reads the text of a ConfigMap, once for each change of it.
+pub(crate) fn parse(text: &str) -> Parsed {
+    foreign_text::read(text, LIMITS).map_err(|error| error.to_string())
 }
 
 /// The Gateway's own parameters over its class's, over the defaults.
@@ -159,10 +178,11 @@ fn read(
         return Err("parametersRef names no namespace".to_owned());
     };
     let key = Key::new(namespace, &reference.name);
-    let Some(text) = world.parameters.get(&key).and_then(Option::as_ref) else {
+    let Some(parsed) = world.parameters.get(&key).and_then(Option::as_ref) else {
         return Err(format!("ConfigMap {key} with key {FILE} does not exist"));
     };
-    serde_yaml::from_str(text).map_err(|error| format!("ConfigMap {key}, {FILE}: {error}"))
+    let parsed = parsed.clone();
+    parsed.map_err(|error| format!("ConfigMap {key}, {FILE}: {error}"))
 }
 
 fn check(raw: RawParameters) -> Result<Parameters, String> {
@@ -185,8 +205,22 @@ fn check(raw: RawParameters) -> Result<Parameters, String> {
     if !(0..=1000).contains(&replicas) {
         return Err(format!("replicas is {replicas}: expected 0 to 1000"));
     }
-    if concurrency == Some(0) {
-        return Err("concurrency is 0: expected 1 or more, or leave it out".to_owned());
+    if let Some(threads) = concurrency.filter(|one| !(1..=MAX_CONCURRENCY).contains(one)) {
+        return Err(format!(
+            "concurrency is {threads}: expected 1 to {MAX_CONCURRENCY}, or leave it out"
+        ));
+    }
+    let lengths = [
+        ("imagePullSecrets", image_pull_secrets.as_ref().map(Vec::len)),
+        ("nodeSelector", node_selector.as_ref().map(Labels::len)),
+        ("tolerations", tolerations.as_ref().map(Vec::len)),
+    ];
+    for (name, length) in lengths {
+        if let Some(length) = length.filter(|length| *length > MAX_ENTRIES) {
+            return Err(format!(
+                "{name} has {length} entries: expected at most {MAX_ENTRIES}"
+            ));
+        }
     }
     let drain_seconds = drain_seconds.unwrap_or(DRAIN_SECONDS);
     if drain_seconds > 3600 {
@@ -270,6 +304,8 @@ impl ServiceType {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
 
     fn mk_world(class: &str, own: Option<&str>) -> (World, Gateway) {
@@ -290,8 +326,8 @@ mod tests {
         );
         world
             .parameters
-            .insert(Key::new("system", "class"), Some(class.into()));
-        let own = own.map(Into::into);
+            .insert(Key::new("system", "class"), Some(parse(class)));
+        let own = own.map(parse);
         world.parameters.insert(Key::new("ns", "own"), own);
         let gateway = Gateway {
             key: Key::new("ns", "g"),
@@ -317,6 +353,9 @@ mod tests {
         for (text, part) in [
             ("replica: 1", "replica"),
             ("replicas: -1", "0 to 1000"),
+            ("concurrency: 0", "1 to 1024"),
+            ("concurrency: 4294967295", "1 to 1024"),
+            ("replicas: 1\nreplicas: 2", "\"replicas\" is there twice"),
             ("serviceType: Headless", "Headless"),
             (
                 "serviceType: ClusterIP\nloadBalancerClass: example.com/internal",
@@ -329,11 +368,36 @@ mod tests {
         }
     }
 
+    /// 112 kB of which aliases make 100 MB, and the same below the limit of the text.
+    #[test]
+    fn aliases_do_not_multiply_and_what_is_refused_is_not_quoted_at_length() {
+        for (length, aliases) in [(100_000, 1000), (50_000, 1000), (1000, 100)] {
+            let long = "x".repeat(length);
+            let tolerations = "{key: *a},".repeat(aliases);
+            let text = format!("image: &a {long}\ntolerations: [{tolerations}]");
+            let (world, gateway) = mk_world("{}", Some(&text));
+            let error = of_gateway(&world, &gateway).unwrap_err();
+            assert!(error.len() < 2000, "{} bytes", error.len());
+            assert!(error.contains("ns/own"), "{error}");
+        }
+    }
+
+    #[rstest]
+    #[case("tolerations: [LIST]", "{key: k},")]
+    #[case("imagePullSecrets: [LIST]", "{name: s},")]
+    fn lists_are_bounded(#[case] text: &str, #[case] entry: &str) {
+        for (entries, is_taken) in [(MAX_ENTRIES, true), (MAX_ENTRIES + 1, false)] {
+            let text = text.replace("LIST", &entry.repeat(entries));
+            let (world, gateway) = mk_world("{}", Some(&text));
+            let found = of_gateway(&world, &gateway);
+            assert_eq!(found.is_ok(), is_taken, "{found:?}");
+        }
+    }
+
     /// In the page that describes them, and in what the chart lets through.
     #[test]
     fn each_key_is_described_and_a_value_of_the_chart() {
-        let error = serde_yaml::from_str::<RawParameters>("x: 1").unwrap_err();
-        let error = error.to_string();
+        let error = parse("x: 1").unwrap_err();
         let (_, expected) = error.split_once("expected one of").unwrap();
         let mut keys: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
         let page = include_str!("../../../../docs/gateway-parameters.md");

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::text::quoted;
+
 /// What a container asks for and what it gets at most, by resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -92,7 +94,8 @@ impl TryFrom<RawQuantity> for Quantity {
         match amount(&text) {
             Some(_) => Ok(Self(text)),
             None => Err(format!(
-                "{text:?} is no amount: expected a number, such as 2, 500m or 1Gi"
+                "{} is no amount: expected a number, such as 2, 500m or 1Gi",
+                quoted(&text)
             )),
         }
     }
@@ -120,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_number_needs_no_quotes_and_what_is_no_amount_is_named() {
-        let read = |text: &str| serde_yaml::from_str::<Resources>(text);
+        let read = |text: &str| foreign_text::read::<Resources>(text, foreign_text::Limits::of_text(1024));
         let found = read("requests: {cpu: 2, memory: 64Mi}\nlimits: {cpu: 2.5}").unwrap();
         let json = serde_json::to_value(found).unwrap();
         let wanted = serde_json::json!({

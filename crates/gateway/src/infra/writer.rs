@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use foreign_text::{MAX_MESSAGE, clipped};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
@@ -74,7 +75,7 @@ pub(crate) fn make_writer(
 fn refusal(error: &kube::Error) -> Option<String> {
     match error {
         kube::Error::Api(status) if matches!(status.code, 400 | 403 | 422) => {
-            Some(status.message.clone())
+            Some(clipped(status.message.clone(), MAX_MESSAGE))
         }
         _ => None,
     }

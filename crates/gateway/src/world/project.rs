@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use crd::conditions::{ACCEPTED, READY, find, is_false, is_true};
 use crd::{gateway, gateway_class, http_route, inference_pool, reference_grant};
+use foreign_text::{MAX_MESSAGE, clipped};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1::{EndpointConditions, EndpointSlice};
@@ -473,7 +474,8 @@ pub(crate) fn replica_failure(object: &Deployment) -> Option<String> {
     let conditions = object.status.as_ref()?.conditions.iter().flatten();
     let mut failures = conditions.filter(|one| one.type_ == "ReplicaFailure");
     let failure = failures.find(|one| one.status == "True")?;
-    Some(failure.message.clone().unwrap_or_default())
+    let message = failure.message.clone().unwrap_or_default();
+    Some(clipped(message, MAX_MESSAGE))
 }
 
 pub(crate) fn labels(meta: &ObjectMeta) -> Labels {

@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use foreign_text::{MAX_MESSAGE, clipped};
 use moment::Moment;
 
 use super::{Kind, Resource, Snapshot};
@@ -280,7 +281,7 @@ impl Ads {
             kind,
             name,
             version,
-            message,
+            message: clipped(message, MAX_MESSAGE),
             passing,
         }));
     }

@@ -7,6 +7,7 @@ use futures::future::join_all;
 use tokio::time::Instant;
 
 use crate::fixture::{add_route, add_slice, key, mk_own_parameters, mk_ref, mk_route, mk_rule};
+use crate::infra::parameters;
 use crate::world::World;
 
 mod bed;
@@ -275,7 +276,7 @@ async fn answer_outlives_the_end_of_its_connections_time_and_the_next_one_tells_
     let short = |world: &mut World| {
         let gateway = world.gateways.get_mut(&key("gw")).unwrap();
         gateway.parameters = Some(mk_own_parameters());
-        let own = Some("drainSeconds: 8".into());
+        let own = Some(parameters::parse("drainSeconds: 8"));
         world.parameters.insert(key("own"), own);
         let rule = mk_rule(STREAM, vec![mk_ref("service", "web", 1)]);
         add_route(world, mk_route("stream", vec![rule]));

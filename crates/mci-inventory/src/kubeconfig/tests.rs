@@ -114,3 +114,12 @@ fn unknown_fields_are_no_fault() {
     let text = mk(SERVER, "token: x, future-field: 7");
     assert!(parse(&text).is_ok());
 }
+
+/// A member's admin writes it: 100 kB stand for 100 MB.
+#[test]
+fn aliases_do_not_multiply() {
+    let long = "x".repeat(100_000);
+    let text = mk(SERVER, &format!("token: &a '{long}', x: [{}]", "*a,".repeat(1000)));
+    let error = parse(&text).expect_err("refused");
+    assert!(matches!(error, KubeconfigError::Malformed(_)), "{error}");
+}

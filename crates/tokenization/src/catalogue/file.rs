@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
+use foreign_text::{Limits, read};
 use serde::Deserialize;
 
 use crate::model::ContentFormatOption;
@@ -46,6 +47,9 @@ pub enum CatalogueError {
     Empty,
 }
 
+/// As much as a ConfigMap can hold.
+const LIMITS: Limits = Limits::of_text(1 << 20);
+
 const EXAMPLE: &str = "models: [{name: llama-instruct, path: llama-instruct}]";
 
 #[derive(Deserialize)]
@@ -73,7 +77,7 @@ struct RawModel {
 /// Reads the file.
 pub(super) fn parse(text: &str) -> Result<Vec<ModelEntry>, CatalogueError> {
     let file: RawFile =
-        serde_yaml::from_str(text).map_err(|error| CatalogueError::Syntax(error.to_string()))?;
+        read(text, LIMITS).map_err(|error| CatalogueError::Syntax(error.to_string()))?;
     if file.models.is_empty() {
         return Err(CatalogueError::Empty);
     }

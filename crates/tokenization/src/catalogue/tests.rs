@@ -94,6 +94,7 @@ fn a_reload_keeps_what_has_not_changed_and_loads_what_has() {
 )]
 #[case::no_path("models:\n- name: a", "models[0]", "path")]
 #[case::no_yaml("models: [", "", "line")]
+#[case::twice("models: [{name: a, path: a}]\nmodels: []", "", "is there twice")]
 #[case::no_models("models: []", "models is empty", "for example")]
 #[case::empty_name("models: [{name: '', path: a}]", "models[0].name", "empty")]
 #[case::zero(

@@ -112,7 +112,7 @@ fn the_first_reading_must_succeed() {
     assert!(matches!(begin(), Err(LoadError::Unreadable(_))));
     fs::write(&path, [0xff]).unwrap();
     assert!(matches!(begin(), Err(LoadError::Unreadable(_))));
-    fs::write(&path, " ".repeat(MAX_BYTES + 1)).unwrap();
+    fs::write(&path, " ".repeat(LIMITS.text + 1)).unwrap();
     assert!(matches!(begin(), Err(LoadError::Unreadable(_))));
     fs::write(&path, mk_text(9)).unwrap();
     assert!(matches!(begin(), Err(LoadError::Refused(_))));

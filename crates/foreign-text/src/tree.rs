@@ -4,33 +4,32 @@
 //! one reading; and unknown ones are sometimes only warned about. Unlike the library's own `Value`, this refuses
 //! duplicate keys.
 
-use std::{cell::Cell, collections::BTreeSet, fmt};
+use std::{collections::BTreeSet, fmt};
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// Bytes of a file: what a ConfigMap can hold.
-pub(crate) const MAX_BYTES: usize = 1 << 20;
+use crate::{
+    budget::{Budget, twice},
+    error::YamlError,
+    limits::Limits,
+};
 
-/// Bytes of the tree. Aliases repeat what they name, so that a small file could grow without end: eight times the largest
-/// file is more than any use of them.
-const MAX_TREE_BYTES: usize = 8 * MAX_BYTES;
-
-/// What a node takes beside its text.
-const NODE_BYTES: usize = size_of::<(String, Node)>();
-
-/// Open brackets at any place of a file. The library's scanner looks at all of them for each token: 40,000 took it 18 s,
-/// and a file has room for ten times as many. The library reads no deeper than this; real files have fewer than ten.
-const MAX_BRACKETS: usize = 128;
-
-/// A value of the file.
+/// A value of a document.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Node {
+pub enum Node {
+    /// Nothing.
     Null,
+    /// True or false.
     Bool(bool),
+    /// A whole number.
     Integer(i64),
+    /// Any other number, and whole ones beyond an `i64`.
     Float(f64),
+    /// A text.
     Text(String),
+    /// A list.
     List(Vec<Node>),
+    /// A map, in the order of the document; each key is there once.
     Map(Vec<(String, Node)>),
 }
 
@@ -40,24 +39,12 @@ impl Node {
     /// Reads one document.
     ///
     /// # Errors
-    /// A text that says what is wrong, and where if that is known.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        if text.len() > MAX_BYTES {
-            return Err(format!(
-                "it has {} bytes, more than {MAX_BYTES}",
-                text.len()
-            ));
-        }
-        if deepest(text) > MAX_BRACKETS {
-            return Err(format!(
-                "it has more than {MAX_BRACKETS} brackets within each other"
-            ));
-        }
-        let budget = Cell::new(MAX_TREE_BYTES);
-        let seed = Seed { budget: &budget };
+    /// [`YamlError`]: it is beyond the limits, or no YAML.
+    pub fn parse(text: impl AsRef<[u8]>, limits: Limits) -> Result<Self, YamlError> {
+        let text = limits.check(text.as_ref())?;
+        let budget = Budget::new(limits);
         let document = serde_yaml::Deserializer::from_str(text);
-        seed.deserialize(document)
-            .map_err(|error| error.to_string())
+        Ok(Seed(&budget).deserialize(document)?)
     }
 }
 
@@ -82,20 +69,9 @@ impl fmt::Display for Node {
 
 /// Makes nodes while the budget lasts.
 #[derive(Clone, Copy)]
-struct Seed<'a> {
-    budget: &'a Cell<usize>,
-}
+struct Seed<'a>(&'a Budget);
 
 // === impl Seed ===
-
-impl Seed<'_> {
-    fn spend<E: Error>(self, text: usize) -> Result<(), E> {
-        let left = self.budget.get().checked_sub(NODE_BYTES + text);
-        self.budget
-            .set(left.ok_or_else(|| E::custom("its aliases repeat too much"))?);
-        Ok(())
-    }
-}
 
 impl<'de> DeserializeSeed<'de> for Seed<'_> {
     type Value = Node;
@@ -113,37 +89,37 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_unit<E: Error>(self) -> Result<Node, E> {
-        self.spend(0)?;
+        self.0.spend_value(0)?;
         Ok(Node::Null)
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<Node, E> {
-        self.spend(0)?;
+        self.0.spend_value(0)?;
         Ok(Node::Bool(value))
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<Node, E> {
-        self.spend(0)?;
+        self.0.spend_value(0)?;
         Ok(Node::Integer(value))
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<Node, E> {
-        self.spend(0)?;
+        self.0.spend_value(0)?;
         Ok(i64::try_from(value).map_or(Node::Float(value as f64), Node::Integer))
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Node, E> {
-        self.spend(0)?;
+        self.0.spend_value(0)?;
         Ok(Node::Float(value))
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Node, E> {
-        self.spend(text.len())?;
+        self.0.spend_value(text.len())?;
         Ok(Node::Text(text.to_owned()))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Node, A::Error> {
-        self.spend(0)?;
+        self.0.spend_value(0)?;
         let mut nodes = Vec::new();
         while let Some(node) = list.next_element_seed(self)? {
             nodes.push(node);
@@ -152,32 +128,18 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
-        self.spend(0)?;
+        self.0.spend_value(0)?;
         let mut nodes = Vec::new();
         let mut keys = BTreeSet::new();
         while let Some(key) = map.next_key::<String>()? {
-            self.spend(2 * key.len())?;
+            self.0.spend_bytes(key.len())?;
             if !keys.insert(key.clone()) {
-                return Err(A::Error::custom(format!("the key {key:?} is there twice")));
+                return Err(twice(&key));
             }
             nodes.push((key, map.next_value_seed(self)?));
         }
         Ok(Node::Map(nodes))
     }
-}
-
-/// Most brackets within each other; those in texts and comments count too, which no real file has many of.
-fn deepest(text: &str) -> usize {
-    let (mut open, mut most) = (0_usize, 0);
-    for byte in text.bytes() {
-        match byte {
-            b'[' | b'{' => open += 1,
-            b']' | b'}' => open = open.saturating_sub(1),
-            _ => {}
-        }
-        most = most.max(open);
-    }
-    most
 }
 
 #[cfg(test)]
@@ -186,11 +148,22 @@ mod tests {
 
     use super::*;
 
+    const MAX_BYTES: usize = 1 << 20;
+    const LIMITS: Limits = Limits {
+        text: MAX_BYTES,
+        expanded: 8 * MAX_BYTES,
+        values: MAX_BYTES / 4,
+    };
+
+    fn parse(text: &str) -> Result<Node, String> {
+        Node::parse(text, LIMITS).map_err(|error| error.to_string())
+    }
+
     #[test]
     fn json_is_read_as_yaml_is() {
         let yaml = "a: 1\nb: [x, 2.5, true, null]\nc: {}\n";
         let json = "{\n\t\"a\": 1,\n\t\"b\": [\"x\", 2.5, true, null],\n\t\"c\": {}\n}";
-        assert_eq!(Node::parse(yaml), Node::parse(json));
+        assert_eq!(parse(yaml), parse(json));
     }
 
     #[rstest]
@@ -202,21 +175,21 @@ mod tests {
     #[case::unclosed("a: [1, 2\n", "while parsing a flow sequence")]
     #[case::cycle("a: &a [*a]\n", "recursion limit exceeded")]
     fn what_is_no_sound_document_is_refused(#[case] text: &str, #[case] want: &str) {
-        let error = Node::parse(text).expect_err("refused");
+        let error = parse(text).expect_err("refused");
         assert!(error.contains(want), "{error}");
     }
 
     #[test]
     fn an_alias_stands_for_what_it_names() {
-        let node = Node::parse("a: &x {b: 1}\nc: *x\n").expect("a tree");
-        assert_eq!(node, Node::parse("a: {b: 1}\nc: {b: 1}\n").expect("a tree"));
+        let node = parse("a: &x {b: 1}\nc: *x\n").expect("a tree");
+        assert_eq!(node, parse("a: {b: 1}\nc: {b: 1}\n").expect("a tree"));
     }
 
     /// As YAML has it.
     #[test]
     fn of_two_anchors_with_one_name_the_one_before_the_alias_counts() {
-        let node = Node::parse("a: &x 1\nb: *x\nc: &x 2\nd: *x\n").expect("a tree");
-        assert_eq!(Ok(node), Node::parse("{a: 1, b: 1, c: 2, d: 2}"));
+        let node = parse("a: &x 1\nb: *x\nc: &x 2\nd: *x\n").expect("a tree");
+        assert_eq!(Ok(node), parse("{a: 1, b: 1, c: 2, d: 2}"));
     }
 
     /// Nine lists of ten aliases each: a thousand million texts.
@@ -231,7 +204,7 @@ mod tests {
             format!("a{level}: &a{level} [{row}]\n")
         };
         let text: String = (0..10).map(level).collect();
-        assert!(Node::parse(&text).is_err());
+        assert!(parse(&text).is_err());
     }
 
     /// Few aliases of much text: the library alone would allow them.
@@ -239,7 +212,7 @@ mod tests {
     fn aliases_of_a_long_text_are_stopped() {
         let long = "x".repeat(900_000);
         let text = format!("a: &a {long}\nb: [{}]\n", vec!["*a"; 20].join(", "));
-        let error = Node::parse(&text).expect_err("refused");
+        let error = parse(&text).expect_err("refused");
         assert!(error.contains("aliases repeat too much"), "{error}");
     }
 
@@ -249,16 +222,16 @@ mod tests {
     #[case::dashes("- ".repeat(MAX_BYTES / 2))]
     #[case::questions("? ".repeat(10_000))]
     fn depth_is_bounded(#[case] text: String) {
-        assert!(Node::parse(&text).is_err());
+        assert!(parse(&text).is_err());
     }
 
     #[test]
     fn the_largest_flat_file_is_read_and_a_larger_one_is_not() {
         let line = "- {a: b, c: 1}\n";
-        let mut text = line.repeat(MAX_BYTES / line.len() / 8);
-        assert!(Node::parse(&text).is_ok());
+        let mut text = line.repeat(MAX_BYTES / line.len());
+        assert!(parse(&text).is_ok());
         text = " ".repeat(MAX_BYTES + 1);
-        let error = Node::parse(&text).expect_err("refused");
+        let error = parse(&text).expect_err("refused");
         assert!(error.contains("more than 1048576"), "{error}");
     }
 }

@@ -2,11 +2,11 @@
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::tree::Node;
+use crate::{limits::Limits, tree::Node};
 
 /// A file whose lines are asked for.
 #[derive(Debug)]
-pub(super) struct Lines<'a> {
+pub struct Lines<'a> {
     text: &'a str,
     tree: Node,
 }
@@ -32,15 +32,17 @@ struct SeekKey<'a> {
 // === impl Lines ===
 
 impl<'a> Lines<'a> {
-    /// None: it is no document.
-    pub(super) fn of(text: &'a str) -> Option<Self> {
-        let tree = Node::parse(text).ok()?;
+    /// None: it is no document, or beyond the limits.
+    #[must_use]
+    pub fn of(text: &'a str, limits: Limits) -> Option<Self> {
+        let tree = Node::parse(text, limits).ok()?;
         Some(Self { text, tree })
     }
 
     /// The line of an item such as `a.b[2].c`, counted from 1; that of the nearest item around it, where it is missing.
     /// None: no part of it is there.
-    pub(super) fn of_item(&self, item: &str) -> Option<usize> {
+    #[must_use]
+    pub fn of_item(&self, item: &str) -> Option<usize> {
         let steps = steps(&self.tree, item);
         if steps.is_empty() {
             return None;
@@ -191,13 +193,17 @@ alias: *x
     #[case::unknown("b", None)]
     #[case::the_whole("", None)]
     fn an_item_is_found_in_its_line(#[case] item: &str, #[case] line: Option<usize>) {
-        let lines = Lines::of(FILE).expect("a document");
+        let lines = Lines::of(FILE, Limits::of_text(1024)).expect("a document");
         assert_eq!(lines.of_item(item), line, "{item}");
     }
 
     #[test]
     fn lines_of_json_are_found_as_those_of_yaml() {
-        let lines = Lines::of("{\n\t\"a\": [\n\t\t1,\n\t\t{\"b\": 2}\n]}").expect("a document");
+        let lines = Lines::of(
+            "{\n\t\"a\": [\n\t\t1,\n\t\t{\"b\": 2}\n]}",
+            Limits::of_text(1024),
+        )
+        .expect("a document");
         assert_eq!(lines.of_item("a[1].b"), Some(4));
     }
 }

@@ -1,0 +1,28 @@
+//! The beginning of a text, for logs and conditions.
+
+/// Longest text of somebody else that becomes part of a log line or of a condition, in bytes. Errors of the API server, of
+/// Envoy and of the YAML library are shorter unless they quote what a tenant wrote.
+pub const MAX_MESSAGE: usize = 1024;
+
+/// The beginning of a text that somebody else had a part in and that may have megabytes: of a longer one at most `max` bytes,
+/// and no fewer than `max - 3`. No character is cut.
+#[must_use]
+pub fn clipped(mut text: String, max: usize) -> String {
+    if text.len() > max {
+        text.truncate(text.floor_char_boundary(max));
+        text.shrink_to_fit();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        assert_eq!(clipped("short".to_owned(), 5), "short");
+        assert_eq!(clipped("shorter".to_owned(), 5), "short");
+        assert_eq!(clipped("äöü".to_owned(), 5), "äö");
+    }
+}
