@@ -10,7 +10,8 @@ use process::{ConfigError, LogArgs};
 
 use crate::infra::InfraSettings;
 use crate::model::{EppTls, Settings, parse_duration};
-use crate::select::{Cidr, ClusterCidr, denied};
+use crate::select::{ClusterCidr, denied};
+use crate::text::{is_label, quoted};
 use crate::xds::Options;
 
 /// Where pods are unless told otherwise: private IPv4, shared (RFC 6598) and unique local IPv6.
@@ -160,12 +161,12 @@ impl Args {
             log: _, // the boundary of the program has used it
         } = self;
         if !is_label(&cluster_name) {
-            let value = format!("--cluster-name {cluster_name:?}");
+            let value = format!("--cluster-name {}", quoted(&cluster_name));
             let expected = "1 to 63 lower case letters, digits and '-', not at the ends";
             return Err(ConfigError::new(value, expected, "--cluster-name west"));
         }
         if !controller_name.contains('/') {
-            let value = format!("--controller-name {controller_name:?}");
+            let value = format!("--controller-name {}", quoted(&controller_name));
             let expected = "a domain and a path";
             return Err(ConfigError::new(
                 value,
@@ -230,15 +231,6 @@ fn by_cluster(given: Vec<ClusterCidr>) -> BTreeMap<String, Vec<Cidr>> {
             .expect("the constants are prefixes")
     });
     cidrs
-}
-
-/// RFC 1123.
-fn is_label(text: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    (1..=63).contains(&text.len())
-        && text.bytes().all(inner)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

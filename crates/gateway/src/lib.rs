@@ -25,6 +25,7 @@ mod queue;
 mod run;
 mod select;
 mod status;
+mod text;
 mod watches;
 mod world;
 mod xds;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::text::quoted;
 use crate::world::{HttpRoute, PathMatch, RouteFilter, RouteMatch, RouteRule, World};
 
 use super::refs::{BadRef, resolve};
@@ -131,7 +132,10 @@ fn unsupported(rule: &RouteRule) -> Option<String> {
         .into_iter()
         .flatten()
         .filter(|text| parse_duration(text).is_none())
-        .map(|text| format!("timeout {text:?} is not a duration such as 10s or 1m30s"));
+        .map(|text| {
+            let text = quoted(text);
+            format!("timeout {text} is not a duration such as 10s or 1m30s")
+        });
     filter
         .chain(redirect_of_backend)
         .chain(regex)

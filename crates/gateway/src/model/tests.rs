@@ -12,6 +12,8 @@ use crate::fixture::{
 use crate::world::{HttpRoute, ParentRef, Rejection, RoutesFrom};
 use crate::xds::Kind;
 
+mod headers;
+mod messages;
 pub(crate) mod references;
 
 fn build_all(world: &World) -> (Vec<GatewayModel>, WantedStatus) {

@@ -1,7 +1,32 @@
-//! Values of filters that the API lets through and Envoy refuses, together with the whole route
-//! table they stand in.
+//! Values of filters that the API lets through, and that Envoy refuses together with the whole route table they stand in, or
+//! takes though they break the messages that pass through it.
 
+use crate::text::quoted;
 use crate::world::{HeaderEdit, Redirect, RouteFilter};
+
+/// Headers that say where a message ends, or that belong to one connection: each side of Envoy has its own.
+///
+/// Envoy removes those that it receives (RFC 9110, section 7.6.1; RFC 9113, section 8.2.2) and writes its own. What a route
+/// adds comes after that, and is written as it is: a model server that reads `content-length: 3` takes the rest of the body for
+/// the next request, whose answer another client gets. Removing one does the same where the receiver relies on it.
+/// `http2-settings` belongs to an upgrade to HTTP/2, `expect` asks for an interim answer that the client did not ask for,
+/// `trailer` announces what Envoy may drop. `proxy-authenticate` and `proxy-authorization` are not here: they are credentials
+/// and change no framing, and a route may need them for a backend that is a proxy.
+const OF_CONNECTION: [&str; 10] = [
+    "connection",
+    "content-length",
+    "expect",
+    "http2-settings",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Beginnings of the headers by which Envoy, its hops and endpoint pickers speak to each other.
+const INTERNAL: [&str; 3] = ["x-envoy-", "x-gateway-destination-endpoint", "x-isthmus-"];
 
 /// What of the filter Envoy would refuse, or nobody could use; `None`: nothing.
 pub(crate) fn problem(filter: &RouteFilter) -> Option<String> {
@@ -15,15 +40,33 @@ pub(crate) fn problem(filter: &RouteFilter) -> Option<String> {
 fn of_edit(edit: &HeaderEdit) -> Option<String> {
     let pairs = || edit.set.iter().chain(&edit.add);
     let mut names = pairs().map(|(name, _)| name).chain(&edit.remove);
-    if let Some(name) = names.find(|name| !is_token(name)) {
-        return Some(format!("{name:?} is no name of a header"));
-    }
-    let mut names = pairs().map(|(name, _)| name).chain(&edit.remove);
-    if names.any(|name| name.eq_ignore_ascii_case("host")) {
-        return Some("header host cannot be modified".to_owned());
+    if let Some(problem) = names.find_map(|name| of_name(name)) {
+        return Some(problem);
     }
     let (name, _) = pairs().find(|(_, value)| value.chars().any(is_forbidden))?;
     Some(format!("the value of header {name} has control characters"))
+}
+
+/// Why no filter may set, add or remove the header; names have no case.
+fn of_name(name: &str) -> Option<String> {
+    if !is_token(name) {
+        return Some(format!("{} is no name of a header", quoted(name)));
+    }
+    let lower = name.to_ascii_lowercase();
+    if lower == "host" {
+        return Some("header host cannot be modified".to_owned());
+    }
+    if OF_CONNECTION.contains(&lower.as_str()) {
+        return Some(format!(
+            "header {lower} cannot be modified: it belongs to the connection, and a wrong one lets a body be read as another \
+             request"
+        ));
+    }
+    let prefix = INTERNAL.iter().find(|prefix| lower.starts_with(**prefix))?;
+    Some(format!(
+        "header {} cannot be modified: headers that begin with {prefix} are internal to the gateway",
+        quoted(&lower)
+    ))
 }
 
 fn of_redirect(redirect: &Redirect) -> Option<String> {
@@ -33,12 +76,13 @@ fn of_redirect(redirect: &Redirect) -> Option<String> {
         !host.is_empty() && host.bytes().all(part)
     };
     if let Some(host) = host.filter(|host| !is_host(host)) {
-        return Some(format!("redirect to hostname {host:?} is not possible"));
+        let host = quoted(host);
+        return Some(format!("redirect to hostname {host} is not possible"));
     }
     let paths = [&redirect.full_path, &redirect.prefix];
     let bad = |path: &&String| path.chars().any(|c| c.is_control() || c.is_whitespace());
     let path = paths.into_iter().flatten().find(bad)?;
-    Some(format!("redirect to path {path:?} is not possible"))
+    Some(format!("redirect to path {} is not possible", quoted(path)))
 }
 
 /// The characters of RFC 9110 for names; pseudo-headers (`:path`) are none.
