@@ -10,7 +10,7 @@ use process::{ConfigError, LogArgs};
 
 use crate::infra::InfraSettings;
 use crate::model::{EppTls, Settings, parse_duration};
-use crate::select::{ClusterCidr, denied};
+use crate::select::{Cidr, ClusterCidr, denied};
 use crate::text::{is_label, quoted};
 use crate::xds::Options;
 

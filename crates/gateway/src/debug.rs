@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::model::GatewayModel;
+use crate::text::quoted;
 use crate::world::Key;
 use crate::xds::ads::server::{Proxies, Snapshots, version_text};
 use crate::xds::{Kind, Snapshot};
@@ -139,7 +140,8 @@ impl Which {
     fn not_found(&self) -> String {
         match &self.gateway {
             Some(gateway) => {
-                format!("no accepted Gateway {gateway:?}: use ?gateway=<namespace>/<name>\n")
+                let gateway = quoted(gateway);
+                format!("no accepted Gateway {gateway}: use ?gateway=<namespace>/<name>\n")
             }
             None => "no accepted Gateway yet\n".to_owned(),
         }

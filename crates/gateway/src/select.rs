@@ -5,6 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::model::{Epp, EppAddresses, Import, Settings, Usable};
+use crate::text::quoted;
 use crate::world::{ImportedCluster, RemotePicker};
 
 mod address;
@@ -17,6 +18,10 @@ pub(crate) const WHOLE: u32 = 1000;
 /// Why an entry gets no requests.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Ineligible {
+    #[error(
+        "its name is none of a cluster: expected 1 to 63 lower case letters, digits and '-', not at the ends"
+    )]
+    InvalidName,
     #[error("the exporting side does not accept it")]
     NotAccepted,
     #[error("not ready: {0}")]
@@ -43,6 +48,7 @@ impl Ineligible {
     /// Stable: what metrics say.
     pub(crate) fn label(&self) -> &'static str {
         match self {
+            Self::InvalidName => "InvalidName",
             Self::NotAccepted => "NotAccepted",
             Self::NotReady(_) => "NotReady",
             Self::ParentModeUnsupported => "ParentModeUnsupported",
@@ -174,7 +180,11 @@ pub(crate) fn summary(import: &Import) -> String {
     let used: Vec<_> = used.collect();
     let unused = import.clusters.iter().filter_map(|cluster| {
         let why = cluster.state.as_ref().err()?;
-        Some(format!("{} {}", cluster.name, why.reason()))
+        let (name, reason) = (&cluster.name, why.reason());
+        Some(match why {
+            Ineligible::InvalidName => format!("{} {reason}", quoted(name)),
+            _ => format!("{name} {reason}"),
+        })
     });
     let unused: Vec<_> = unused.collect();
     match (used.is_empty(), unused.is_empty()) {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::select;
+use crate::select::{self, Ineligible};
+use crate::text::is_label;
 use crate::world::{InferencePoolImport, Key, World};
 
 use super::refs::{find_port, picker};
@@ -95,7 +96,12 @@ pub(crate) fn make_import(key: &Key, import: &InferencePoolImport, settings: &Se
         .iter()
         .map(|cluster| Imported {
             name: cluster.name.clone(),
-            state: select::usable(cluster, settings),
+            // Names of Envoy's resources are made of it, and `@pool` would be that of a local pool's hop.
+            state: if is_label(&cluster.name) {
+                select::usable(cluster, settings)
+            } else {
+                Err(Ineligible::InvalidName)
+            },
         })
         .collect();
     clusters.sort_by(|a, b| a.name.cmp(&b.name));

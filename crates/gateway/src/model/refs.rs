@@ -1,5 +1,6 @@
 //! Following a backend reference.
 
+use crate::text::quoted;
 use crate::world::{BackendRef, InferencePool, Key, Service, ServicePort, World};
 
 use super::Backend;
@@ -12,7 +13,9 @@ pub(crate) const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadRef {
     #[error(
-        "{group}/{kind} is not a backend kind: use Service, InferencePool or InferencePoolImport"
+        "{} is not a kind of backend: use {}",
+        kind_of(group, kind),
+        instead_of(kind)
     )]
     InvalidKind { group: String, kind: String },
     #[error("{kind} {key} is in another namespace: a ReferenceGrant there must allow it")]
@@ -99,14 +102,43 @@ pub(crate) fn find_port(service: &Service, number: u16) -> Option<&ServicePort> 
 /// Why a pool's `endpointPickerRef` cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadPicker {
-    #[error("endpointPickerRef is {group}/{kind}: only a core Service can be one")]
+    #[error(
+        "endpointPickerRef is of {}: only a Service of the core group can be one",
+        kind_of(group, kind)
+    )]
     NotAService { group: String, kind: String },
     #[error("Service {0} of endpointPickerRef does not exist")]
     NoService(Key),
     #[error("Service {0} of endpointPickerRef is of type ExternalName, which is not allowed")]
     ExternalName(Key),
-    #[error("Service {service} of endpointPickerRef has no TCP port {port:?}")]
-    NoPort { service: Key, port: Option<u16> },
+    #[error("Service {service} of endpointPickerRef has no TCP port {port}")]
+    NoSuchPort { service: Key, port: u16 },
+    #[error("endpointPickerRef names no port of Service {0}: set port.number")]
+    PortMissing(Key),
+}
+
+/// A kind as references name it, for people.
+fn kind_of(group: &str, kind: &str) -> String {
+    if group.is_empty() {
+        format!("kind {} of the core group", quoted(kind))
+    } else {
+        format!("kind {} of group {}", quoted(kind), quoted(group))
+    }
+}
+
+/// What the reference should say. Pools and imports have had several groups, and a reference without one means the core
+/// group: so the kind may be right and the group wrong.
+fn instead_of(kind: &str) -> String {
+    match kind {
+        "InferencePool" => format!("{POOL_GROUP}/InferencePool (group: {POOL_GROUP})"),
+        "InferencePoolImport" => {
+            format!("{IMPORT_GROUP}/InferencePoolImport (group: {IMPORT_GROUP})")
+        }
+        "Service" => "a Service of the core group (no group, or group: \"\")".to_owned(),
+        _ => format!(
+            "a Service of the core group, {POOL_GROUP}/InferencePool or {IMPORT_GROUP}/InferencePoolImport"
+        ),
+    }
 }
 
 /// The EPP Service and port of the pool; `None`: the pool names no EPP.
@@ -129,12 +161,14 @@ pub(crate) fn picker<'a>(
     if service.external_name {
         return Some(Err(BadPicker::ExternalName(service_key)));
     }
-    let port = picker.port.and_then(|port| find_port(service, port));
-    Some(match port {
+    let Some(number) = picker.port else {
+        return Some(Err(BadPicker::PortMissing(service_key)));
+    };
+    Some(match find_port(service, number) {
         Some(port) => Ok((service_key, service, port)),
-        None => Err(BadPicker::NoPort {
+        None => Err(BadPicker::NoSuchPort {
             service: service_key,
-            port: picker.port,
+            port: number,
         }),
     })
 }

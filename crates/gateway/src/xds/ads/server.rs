@@ -13,6 +13,7 @@ use tonic::{Request as Call, Response as Answer, Status, Streaming};
 use tracing::{debug, info, warn};
 
 use crate::metrics::AdsMetrics;
+use crate::text::quoted;
 use crate::world::Key;
 use crate::xds::proto::core::Node;
 use crate::xds::proto::discovery::aggregated_discovery_service_server::AggregatedDiscoveryService;
@@ -151,8 +152,8 @@ fn identify(node: Option<&Node>) -> Result<(Key, Proxy), Status> {
         }
         _ => {
             let text = format!(
-                "node.cluster is {:?}: expected <namespace>/<name> of a Gateway",
-                node.cluster
+                "node.cluster is {}: expected <namespace>/<name> of a Gateway",
+                quoted(&node.cluster)
             );
             return Err(Status::invalid_argument(text));
         }
@@ -165,7 +166,9 @@ fn identify(node: Option<&Node>) -> Result<(Key, Proxy), Status> {
         _ => None,
     };
     if let Some(version) = version.filter(|version| *version < OLDEST_ENVOY) {
-        let text = format!("Envoy {version:?} is too old: {OLDEST_ENVOY:?} or newer is needed");
+        let text = |(major, minor, patch)| format!("{major}.{minor}.{patch}");
+        let (version, oldest) = (text(version), text(OLDEST_ENVOY));
+        let text = format!("Envoy {version} is too old: {oldest} or newer is needed");
         return Err(Status::failed_precondition(text));
     }
     let version = version.map(|(major, minor, patch)| format!("{major}.{minor}.{patch}"));
