@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::infra::parameters;
 
+mod headers;
 pub(crate) mod project;
 
 /// Namespace and name of one object.
@@ -162,7 +163,8 @@ pub(crate) enum PathMatch {
     Regex(String),
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Its debug text has no value, which may be a credential: a match on an API key is common, and the text is on a debug page.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct ValueMatch {
     pub(crate) name: String,
     pub(crate) value: String,
@@ -340,6 +342,22 @@ impl fmt::Display for Key {
     }
 }
 
+// === impl ValueMatch ===
+
+impl fmt::Debug for ValueMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name,
+            value: _,
+            regex,
+        } = self;
+        f.debug_struct("ValueMatch")
+            .field("name", name)
+            .field("regex", regex)
+            .finish_non_exhaustive()
+    }
+}
+
 // === impl HeaderEdit ===
 
 impl fmt::Debug for HeaderEdit {
@@ -423,6 +441,25 @@ mod tests {
         let text = format!("{:#?}", RouteFilter::RequestHeaders(edit));
         assert!(
             text.contains("authorization") && !text.contains("hidden"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn values_of_matches_are_not_in_debug_text() {
+        let one = |name: &str| ValueMatch {
+            name: name.into(),
+            value: "hidden".into(),
+            regex: false,
+        };
+        let matcher = RouteMatch {
+            headers: vec![one("x-api-key")],
+            query: vec![one("api_key")],
+            ..RouteMatch::default()
+        };
+        let text = format!("{matcher:#?}");
+        assert!(
+            text.contains("x-api-key") && text.contains("api_key") && !text.contains("hidden"),
             "{text}"
         );
     }

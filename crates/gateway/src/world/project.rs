@@ -12,6 +12,7 @@ use k8s_openapi::api::discovery::v1::{EndpointConditions, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
+use super::headers::first_of_each;
 use super::{
     BackendRef, Gateway, GatewayClass, HeaderEdit, HttpRoute, ImportedCluster, InferencePool,
     InferencePoolImport, Key, LabelExpression, LabelSelector, Labels, Listener, ParametersRef,
@@ -188,7 +189,7 @@ fn route_match(one: &http_route::HttpRouteRulesMatches) -> RouteMatch {
             let json = serde_json::to_value(method).ok()?;
             json.as_str().map(ToOwned::to_owned)
         }),
-        headers: headers.collect(),
+        headers: first_of_each(headers, |one| &one.name),
         query: query.collect(),
     }
 }
@@ -277,11 +278,11 @@ impl From<RawFilter> for RouteFilter {
 
 impl From<RawEdit> for HeaderEdit {
     fn from(raw: RawEdit) -> Self {
-        let pairs = |list: Vec<RawHeader>| list.into_iter().map(|h| (h.name, h.value)).collect();
+        let pairs = |list: Vec<RawHeader>| list.into_iter().map(|h| (h.name, h.value));
         Self {
-            set: pairs(raw.set),
-            add: pairs(raw.add),
-            remove: raw.remove,
+            set: first_of_each(pairs(raw.set), |(name, _)| name),
+            add: first_of_each(pairs(raw.add), |(name, _)| name),
+            remove: first_of_each(raw.remove, |name| name),
         }
     }
 }
