@@ -6,7 +6,10 @@ use arc_swap::ArcSwap;
 use metadata::Cluster;
 use moment::Clock;
 use parking_lot::Mutex;
-use scheduling::{Endpoint, Member, Moment, Registry, Request, Slot, Snapshot, Table, flow};
+use prometheus_client::metrics::counter::Counter;
+use scheduling::{
+    Endpoint, Member, Moment, Registry, Request, Slot, Snapshot, Subset, Table, flow,
+};
 use tokio::sync::Notify;
 
 use crate::{
@@ -422,18 +425,28 @@ impl Director {
     }
 
     /// Picks for one request, or lets it wait. Once picked for it counts at its endpoint, where it arrives after `transit`.
-    pub(crate) fn decide(&self, query: Query, resolved: &Resolved, transit: Duration) -> Decision {
+    pub(crate) fn decide(
+        &self,
+        mut query: Query,
+        resolved: &Resolved,
+        transit: Duration,
+    ) -> Decision {
         let config = self.config.load();
         let bytes = query.body.len();
         let is_shed = resolved.priority < 0 && !config.flow_control.enabled;
         let asked = self.picks.is_some().then(|| Asked::new(&query, resolved));
-        if is_shed && self.saturation_by(&config) >= 1.0 {
+        // Where none can ever take it, another pool may: that is said whatever its priority is.
+        if is_shed
+            && self.saturation_by(&config) >= 1.0
+            && self.has_any_for(&config, &query, resolved)
+        {
             self.record_refusal(asked.as_ref(), &Reject::Shed);
             return Decision::refused(Reject::Shed);
         }
         let now = self.clock.now();
         let mut prepared = match self.prepare(&config, query, resolved, now) {
             Ok(prepared) => prepared,
+        query.subset = self.honoured_subset(&query.head, query.subset.take());
             Err(reject) => {
                 self.record_refusal(asked.as_ref(), &reject);
                 return Decision::refused(reject);
@@ -445,7 +458,7 @@ impl Director {
             .map(|asked| Box::new(asked.with_id(&prepared.edit)));
         let may_go = !config.flow_control.enabled
             || self.queue.len() == 0 && self.saturation_by(&config) < 1.0
-            || self.is_hopeless(&prepared.request);
+            || self.is_hopeless(&config, &prepared);
         if may_go {
             return Decision::Picked(self.pick(&config, prepared, now));
         }
@@ -491,13 +504,44 @@ impl Director {
     }
 
     /// Whether no member can ever take the request as things are: then nothing is worth waiting for.
-    fn is_hopeless(&self, request: &Request) -> bool {
+    fn is_hopeless(&self, config: &InForce, prepared: &Prepared) -> bool {
+        let Prepared { request, llm, .. } = prepared;
+        let profile = config.profile_of(llm.as_ref().map(|llm| &llm.found));
         let snapshot = self.pool.0.snapshot.load();
         // To an empty pool some may come, unless the proxy names those that it allows.
         let may_wait = snapshot.members().is_empty() && request.subset.is_none();
-        !may_wait && !snapshot.has_any_for(request)
+        !may_wait && !snapshot.has_any_for(request, profile)
     }
 }
+
+    /// The endpoints that the request may go to, as the proxy says or a test.
+    fn honoured_subset(&self, head: &RequestHead, subset: Option<Subset>) -> Option<Subset> {
+        let tested = head.field(&[TEST_SELECTION]);
+        match tested.filter(|_| self.options.conformance_headers) {
+            Some(list) => {
+                let mut subset = Subset::default();
+                subset.extend_from_list(list);
+                Some(subset)
+            }
+            None => subset.filter(|_| self.options.honour_subset),
+        }
+    }
+
+    /// Whether a member can take the request, however much it has to do.
+    fn has_any_for(&self, config: &InForce, query: &Query, resolved: &Resolved) -> bool {
+        let found = resolved.found.as_deref();
+        let request = Request {
+            subset: query.subset.clone(),
+            labels: found
+                .iter()
+                .flat_map(|found| found.labels())
+                .cloned()
+                .collect(),
+            ..Request::default()
+        };
+        let snapshot = self.pool.0.snapshot.load();
+        snapshot.has_any_for(&request, config.profile_of(found))
+    }
 
 impl Dispatch<Box<Prepared>> for Director {
     fn saturation(&self) -> f64 {

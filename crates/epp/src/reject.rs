@@ -202,6 +202,7 @@ mod tests {
     #[case(Reject::Shed, 429, "saturated", Some("rejected-saturated"), Some("1"))]
     #[case(Reject::External(StageFailure::TooLarge), 413, "too-large", None, None)]
     #[case(
+    #[case(NoPick::NoRole.into(), 503, "no-endpoints", Some("rejected-no-endpoints"), None)]
         Reject::External(StageFailure::Unavailable),
         503,
         "unavailable",

@@ -92,6 +92,17 @@ impl Filter {
         }
     }
 
+    /// Whether a pod with these labels does the part of the work that this filter is for; all do, of a filter of another kind.
+    pub(crate) fn admits_role(&self, labels: &Labels) -> bool {
+        match self {
+            Self::Role(role) => role.is_of(labels),
+            Self::LabelSelector(_)
+            | Self::ByLabel { .. }
+            | Self::SessionAffinity
+            | Self::Saturation(_) => true,
+        }
+    }
+
     /// Takes away the candidates that do not pass.
     pub fn apply(&self, request: &Request, candidates: &mut Candidates<'_>) {
         let table = candidates.table();

@@ -50,6 +50,11 @@ pub enum NoPick {
     /// The proxy allows some, but none of the pool has the labels that the request asks for.
     #[error("no ready endpoint of the pool has the labels that the request asks for")]
     Unlabelled,
+    /// None of the members that the request may go to has the role that the profile asks for.
+    #[error(
+        "no ready endpoint that the request may go to has the role that the scheduling profile asks for"
+    )]
+    NoRole,
     /// The filters of the profile took away all candidates.
     #[error("no ready endpoint of the pool passes the filters of the scheduling profile")]
     Filtered,
@@ -189,11 +194,17 @@ fn candidates<'a>(
     );
     if candidates.is_empty() {
         // Those that pass the filters may all be suspects: metrics alone exclude nobody.
-        candidates = allowed;
+        candidates = allowed.clone();
         filter(profile, request, &mut candidates, explanation);
     }
     if candidates.is_empty() {
-        return Err(NoPick::Filtered);
+        let labels = &table.roster().labels;
+        let mut labels = allowed.members().filter_map(|member| labels.get(member));
+        return Err(if labels.any(|labels| profile.admits_role(labels)) {
+            NoPick::Filtered
+        } else {
+            NoPick::NoRole
+        });
     }
     Ok(candidates)
 }
@@ -415,7 +426,7 @@ impl NoPick {
     /// Stable: metric label and dropped-reason header alike.
     pub fn reason(self) -> &'static str {
         match self {
-            Self::EmptyPool | Self::EmptySubset => "no-endpoints",
+            Self::EmptyPool | Self::EmptySubset | Self::NoRole => "no-endpoints",
             Self::Unlabelled => "labels-match-none",
             Self::Filtered => "saturated",
         }

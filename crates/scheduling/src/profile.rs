@@ -1,6 +1,8 @@
 //! How endpoints are filtered and scored, and which is taken.
 
-use crate::{filter::Filter, inference_lb::PrefillCharge, load::Freshness, scorer::Scorer};
+use crate::{
+    endpoint::Labels, filter::Filter, inference_lb::PrefillCharge, load::Freshness, scorer::Scorer,
+};
 
 /// A scheduling profile: plain data, made from the configuration file.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,6 +64,17 @@ impl Profile {
                 Scorer::PrefixCache { .. } | Scorer::TokenLoad { .. }
             )
         })
+    }
+
+    /// Whether pods with these labels have the roles that its filters ask for.
+    pub(crate) fn admits_role(&self, labels: &Labels) -> bool {
+        self.filters.iter().all(|filter| filter.admits_role(labels))
+    }
+
+    /// Whether a filter asks for a role.
+    pub fn has_roles(&self) -> bool {
+        let mut filters = self.filters.iter();
+        filters.any(|filter| matches!(filter, Filter::Role(_)))
     }
 
     /// Whether a scorer asks for the chunks of prompts.

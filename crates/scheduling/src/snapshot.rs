@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use crate::{
     endpoint::{Endpoint, Labels},
     load::Freshness,
+    profile::Profile,
     request::{Allowed, Request, Subset},
     slot::Slot,
     table::{Averages, Table},
@@ -92,9 +93,9 @@ impl Snapshot {
         Some(&member.endpoint)
     }
 
-    /// Whether any member is in the subset of the request and has its labels.
-    pub fn has_any_for(&self, request: &Request) -> bool {
-        let admits = |labels: &Labels| request.admits(labels);
+    /// Whether any member is in the subset of the request, and has its labels and the roles of the profile.
+    pub fn has_any_for(&self, request: &Request, profile: &Profile) -> bool {
+        let admits = |labels: &Labels| request.admits(labels) && profile.admits_role(labels);
         match &request.subset {
             None => self.roster.labels.iter().any(|it| admits(it)),
             Some(subset) => {

@@ -1,10 +1,9 @@
 //! What is known of a request before its pick: its prompt, its session, what changes of it.
 
-use scheduling::{Moment, Request, SessionAt, SessionStrategy, Subset};
+use scheduling::{Moment, Request, SessionAt, SessionStrategy};
 
 use super::{
-    Ahead, Director, NamedSession, Prepared, Resolved, TEST_SELECTION, TRACE_PARENT, bodies,
-    filter, session,
+    Ahead, Director, NamedSession, Prepared, Resolved, TRACE_PARENT, bodies, filter, session,
 };
 use crate::{
     config::InForce,
@@ -70,16 +69,6 @@ impl Director {
             Box::new(ahead)
         });
         let (at, session) = self.session(config, &head, now);
-        let tested = head.field(&[TEST_SELECTION]);
-        let tested = tested.filter(|_| self.options.conformance_headers);
-        let subset = match tested {
-            Some(list) => {
-                let mut subset = Subset::default();
-                subset.extend_from_list(list);
-                Some(subset)
-            }
-            None => subset.filter(|_| self.options.honour_subset),
-        };
         let request = Request {
             subset,
             list,

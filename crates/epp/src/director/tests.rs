@@ -1,5 +1,6 @@
 use bytes::Bytes;
-use scheduling::{DEFAULT_TRANSIT, NoPick, PickerKind, Subset};
+use rstest::rstest;
+use scheduling::{DEFAULT_TRANSIT, Filter, NoPick, PickerKind, Role, Subset};
 
 use super::*;
 use crate::{
@@ -200,27 +201,33 @@ async fn new_members_let_a_request_go_on_at_once() {
 }
 
 #[test]
-fn no_request_waits_for_an_endpoint_that_its_subset_and_its_labels_both_forbid() {
+fn no_request_waits_for_an_endpoint_that_subset_labels_or_roles_forbid() {
     let members = [("10.0.0.1:8000", "a"), ("10.0.0.2:8000", "b")].map(|(address, gpu)| {
         let mut member = crate::fixtures::mk_member(address, address.parse().unwrap());
-        member.labels = Arc::new([("gpu".into(), gpu.into())].into());
+        let role = ("llm-d.ai/role".into(), "prefill".into());
+        member.labels = Arc::new([("gpu".into(), gpu.into()), role].into());
         member
     });
     let director = mk_director(&[]);
     let request = |subset: Option<&str>, gpu: Option<&str>| {
-        let subset = subset.map(|list| {
-            let mut subset = Subset::default();
-            subset.extend_from_list(list);
-            subset
-        });
+        let query = mk_query(1, subset);
         let labels = gpu.map(|gpu| Arc::new([("gpu".into(), gpu.into())].into()));
         Request {
-            subset,
+            subset: query.subset,
             labels: labels.into_iter().collect(),
             ..Request::default()
         }
     };
-    let is_hopeless = |subset, gpu| director.is_hopeless(&request(subset, gpu));
+    let is_hopeless = |subset, gpu| {
+        let config = director.config.load();
+        let resolved = Resolved::default();
+        let query = mk_query(1, None);
+        let mut prepared = director
+            .prepare(&config, query, &resolved, Moment::START)
+            .unwrap();
+        prepared.request = request(subset, gpu);
+        director.is_hopeless(&config, &prepared)
+    };
     assert!(!is_hopeless(None, Some("c")), "one may come");
     assert!(is_hopeless(Some("10.0.0.1"), None));
     director.pool().replace(members.to_vec(), Moment::START);
@@ -232,4 +239,43 @@ fn no_request_waits_for_an_endpoint_that_its_subset_and_its_labels_both_forbid()
     );
     assert!(is_hopeless(None, Some("c")));
     assert!(is_hopeless(Some("10.0.0.3"), None));
+    let mut config = Config::default();
+    config.profile.filters = vec![Filter::Role(Role::Decode)];
+    director.config.replace(config);
+    assert!(is_hopeless(None, None), "none decodes");
+}
+
+/// Gateways go on to another pool at 503, and not at 429.
+#[rstest]
+#[case::empty(&[], None, None, 503, "no-endpoints")]
+#[case::other_subset(&["10.0.0.1:8000"], Some("10.9.9.9"), None, 503, "no-endpoints")]
+#[case::empty_subset(&["10.0.0.1:8000"], Some(""), None, 503, "no-endpoints")]
+#[case::no_role(&["10.0.0.1:8000"], None, Some(Role::Prefill), 503, "no-endpoints")]
+#[case::full(&["10.0.0.1:8000"], Some("10.0.0.1"), Some(Role::Decode), 429, "saturated")]
+fn what_no_member_can_take_is_sent_to_another_pool_before_it_is_shed(
+    #[case] members: &[&str],
+    #[case] subset: Option<&str>,
+    #[case] role: Option<Role>,
+    #[case] status: u16,
+    #[case] reason: &str,
+) {
+    let director = mk_director(members);
+    let mut config = Config::default();
+    config.profile.filters = role.map(Filter::Role).into_iter().collect();
+    config.detector = scheduling::Detector::Concurrency {
+        mode: scheduling::ConcurrencyMode::Requests,
+        max_requests: 0.0,
+        max_tokens: 1.0,
+        headroom: 0.0,
+    };
+    director.config.replace(config);
+    let resolved = Resolved {
+        priority: -1,
+        ..Resolved::default()
+    };
+    let decision = director.decide(mk_query(1, subset), &resolved, DEFAULT_TRANSIT);
+    let Decision::Picked(Picking::Made(Err(reject))) = decision else {
+        panic!("the pool is full")
+    };
+    assert_eq!((reject.status(), reject.reason()), (status, reason));
 }

@@ -295,8 +295,21 @@ fn nothing_is_named_where_nothing_is_left() {
         ..Profile::default()
     };
     let table = read(&snapshot);
-    let filtered = choose(&table, &mk_subset("10.0.0.0"), &[], &profile, &mut mk_rng());
-    let filtered = filtered.unwrap_err();
+    let first = mk_subset("10.0.0.0");
+    let other_role = choose(&table, &first, &[], &profile, &mut mk_rng()).unwrap_err();
+    assert_eq!(
+        (other_role, other_role.reason()),
+        (NoPick::NoRole, "no-endpoints")
+    );
+    let labelled = Profile {
+        filters: vec![Filter::ByLabel {
+            label: "gpu".into(),
+            valid_values: ["h100".into()].into(),
+            allows_no_label: false,
+        }],
+        ..Profile::default()
+    };
+    let filtered = choose(&table, &first, &[], &labelled, &mut mk_rng()).unwrap_err();
     assert_eq!(
         (filtered, filtered.reason()),
         (NoPick::Filtered, "saturated")
@@ -386,7 +399,7 @@ fn nobody_passes_and_the_explanation_says_which_filter_it_was() {
     let mut told = Explanation::default();
     let table = read(&snapshot);
     let choice = choose_explained(&table, &request, &[], &profile, &mut mk_rng(), &mut told);
-    assert_eq!(choice, Err(NoPick::Filtered));
+    assert_eq!(choice, Err(NoPick::NoRole));
     let filter = |place| Verdict::Excluded(Exclusion::Filter(place));
     let subset = Verdict::Excluded(Exclusion::Subset);
     // The suspect was let in again before all were refused.
