@@ -11,6 +11,12 @@ use smallvec::SmallVec;
 
 use crate::config::Parser;
 
+mod guarded;
+
+pub(crate) use guarded::{GENERATE, Guarded};
+
+use guarded::GuardedPlaces;
+
 /// Bytes of a reader's message that a client is told: the reason stands first, after it may come its input.
 const MAX_MESSAGE: usize = 200;
 
@@ -55,6 +61,8 @@ pub struct Parsed {
     pub prompt_tokens: usize,
     /// Where the external stage's own members are.
     pub fields: Fields,
+    /// Members that may not be the client's to give.
+    pub(crate) guarded: GuardedPlaces,
 }
 
 /// A request path that no server can read.
@@ -125,6 +133,32 @@ struct Raw<'a> {
     route: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     nvext: Option<&'a RawValue>,
+    #[serde(borrow)]
+    sampling_params: Option<&'a RawValue>,
+    #[serde(borrow)]
+    kv_transfer_params: Option<&'a RawValue>,
+    #[serde(borrow)]
+    ec_transfer_params: Option<&'a RawValue>,
+    #[serde(borrow)]
+    bootstrap_host: Option<&'a RawValue>,
+    #[serde(borrow)]
+    bootstrap_port: Option<&'a RawValue>,
+    #[serde(borrow)]
+    bootstrap_room: Option<&'a RawValue>,
+    #[serde(borrow)]
+    disagg_prefill_dp_rank: Option<&'a RawValue>,
+    #[serde(borrow)]
+    disaggregated_params: Option<&'a RawValue>,
+    #[serde(borrow)]
+    prompt_token_ids: Option<&'a RawValue>,
+    #[serde(borrow)]
+    prompt_embeds: Option<&'a RawValue>,
+    #[serde(borrow)]
+    input_ids: Option<&'a RawValue>,
+    #[serde(borrow)]
+    input_embeds: Option<&'a RawValue>,
+    #[serde(borrow)]
+    embed_overrides: Option<&'a RawValue>,
 }
 
 /// Every format; the longest suffix that matches wins.
@@ -170,7 +204,7 @@ const APIS: &[Api] = &[
         spans: &[Span::Tools, Span::System, Span::Messages],
     },
     Api {
-        suffix: "inference/v1/generate",
+        suffix: GENERATE,
         parser: Parser::VllmHttp,
         spans: &[Span::TokenIds],
     },
@@ -254,6 +288,7 @@ impl Api {
             wants_messages: self.spans.contains(&Span::Messages),
             prompt_tokens,
             fields: raw.fields(text),
+            guarded: raw.guarded(self, text),
         })
     }
 }

@@ -64,6 +64,8 @@ pub struct Config {
     pub rewrites: Vec<RewriteRule>,
     /// Headers that are believed.
     pub trusted_headers: TrustedHeaders,
+    /// Clients may give parameters of KV transfers, as coordinators of disaggregated prefill do.
+    pub allow_client_kv_transfer: bool,
     /// How metrics are fetched.
     pub metrics_source: MetricsSource,
     /// What they are called.
@@ -193,6 +195,7 @@ impl Default for Config {
             objectives: BTreeMap::new(),
             rewrites: Vec::new(),
             trusted_headers: TrustedHeaders::default(),
+            allow_client_kv_transfer: false,
             metrics_source: MetricsSource::default(),
             engines: Engines::default(),
             discovery: None,

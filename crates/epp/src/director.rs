@@ -28,6 +28,7 @@ mod collector;
 mod elsewhere;
 mod external;
 mod filter;
+mod guard;
 mod models;
 mod options;
 mod overlaps;
@@ -113,6 +114,8 @@ pub struct Director {
     model_header: Option<ModelHeader>,
     /// Of requests that somebody else is asked about.
     awaited: Awaited,
+    /// Parameters of KV transfers that clients gave, and that did not go on.
+    transfers_removed: Counter,
 }
 
 /// A decision, or the wait for it.
@@ -216,6 +219,7 @@ impl Director {
             external: None,
             model_header: None,
             awaited: Awaited::default(),
+            transfers_removed: Counter::default(),
         }
     }
 
@@ -403,7 +407,7 @@ impl Director {
         let is_inference = query.is_inference;
         let is_cut = is_inference && parsed.is_none() && !query.body.is_empty();
         if is_cut {
-            self.check_ids(head)?;
+            self.check_unseen(&config, head)?;
         }
         let models = config.models();
         let start = self.clock.now();

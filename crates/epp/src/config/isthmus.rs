@@ -63,6 +63,7 @@ pub(super) fn read(root: &mut Section<'_>, config: &mut Config) {
             "isthmus.trustedHeaders lacks \"objective\": no request can name one",
         );
     }
+    config.allow_client_kv_transfer = section.flag("allowClientKvTransfer", false);
     prefix_index(section.section("prefixIndex"), &mut config.prefix);
     let filter = section.value("llmFilter").and_then(Value::section);
     config.llm_filter = filter.map(|filter| Arc::new(LlmFilter::read(filter)));

@@ -239,6 +239,7 @@ isthmus:
     targets: [{modelRewrite: llama, weight: 3}, {modelRewrite: qwen}]
   - targets: [{modelRewrite: any}]
   trustedHeaders: [modelNameRewrite]
+  allowClientKvTransfer: true
   prefixIndex: {maxBytes: 1Gi, shards: 128}
 ",
     );
@@ -266,6 +267,7 @@ isthmus:
         model_name_rewrite: true,
     };
     assert_eq!(config.trusted_headers, trusted);
+    assert!(config.allow_client_kv_transfer);
     assert_eq!(
         (config.prefix.max_bytes, config.prefix.shards),
         (1 << 30, 128)

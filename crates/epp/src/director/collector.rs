@@ -58,6 +58,13 @@ impl Collector for DirectorCollector {
             ),
         ];
         self.encode_endpoints(&mut encoder)?;
+        let removed = &self.director.transfers_removed;
+        removed.encode(encoder.encode_descriptor(
+            "epp_client_transfers_removed",
+            "Parameters of KV transfers that clients gave, and that did not go on",
+            None,
+            removed.metric_type(),
+        )?)?;
         for (name, help, labels, value) in gauges {
             let gauge = ConstGauge::new(value);
             let mut metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
@@ -142,6 +149,7 @@ mod tests {
             "llm_d_epp_flow_control_pool_saturation{inference_pool=\"llm\",stage=\"pick\"} 1",
             "llm_d_epp_prefix_indexer_size{plugin_name=\"approx-prefix-cache-producer\",plugin_type=\"approx-prefix-cache-producer\"} 0",
             "epp_prefix_index_bytes ",
+            "epp_client_transfers_removed_total 0",
         ] {
             assert!(page.contains(line), "{line} is not in {page}");
         }

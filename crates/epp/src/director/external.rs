@@ -32,7 +32,7 @@ use crate::{
     external::{
         Ask, Choice, External, ExternalMetrics, Facts, Found, Internal, Members, NoReply, Outcome,
         Overwritten, PickedBy, Plan, Question, QuestionHead, Reservation, Resolution, Skip, Stage,
-        Tokens, Transfer, model_header, plan, removes_ids, resolve,
+        Tokens, Transfer, model_header, plan, resolve,
     },
     extproc::{REQUEST_ID, RequestHead, StagedAnswer},
     llm::LlmPick,
@@ -190,17 +190,6 @@ impl Behind {
 // === impl Director ===
 
 impl Director {
-    /// # Errors
-    /// [`Reject::BodyNotSeen`] where ids of clients do not go on, and may stand in the part that was not seen.
-    pub(super) fn check_ids(&self, head: &RequestHead) -> Result<(), Reject> {
-        let api = Api::for_path(&head.path).ok().flatten();
-        let external = self.external.as_ref();
-        if external.is_some_and(|external| removes_ids(api, &external.switches)) {
-            return Err(Reject::BodyNotSeen);
-        }
-        Ok(())
-    }
-
     /// Begins the external stage, or picks where there is none.
     pub(super) fn pick(&self, config: &InForce, mut prepared: Prepared, now: Moment) -> Picking {
         let Some((external, ahead)) = self.external.as_ref().zip(prepared.ahead.take()) else {

@@ -51,6 +51,9 @@ impl Director {
             edit.set_header(REQUEST_ID, id);
         }
         let readers = bodies::prepare(config, resolved, &head, parsed.as_ref(), &body, &mut edit)?;
+        if let Some(parsed) = &parsed {
+            self.guard(config, &head, parsed, &mut edit);
+        }
         if let (Some(header), Some(parsed)) = (&self.model_header, &parsed) {
             header.name(&head, &parsed.model, &mut edit);
         }

@@ -279,3 +279,56 @@ fn what_no_member_can_take_is_sent_to_another_pool_before_it_is_shed(
     };
     assert_eq!((reject.status(), reject.reason()), (status, reason));
 }
+
+/// Reads a request's body, as its stream does.
+fn mk_read(path: &'static str, body: &'static str) -> Query {
+    let body = Bytes::from_static(body.as_bytes());
+    let api = Api::for_path(path.as_bytes()).unwrap().unwrap();
+    let mut query = mk_query(1, None);
+    query.head.path = Bytes::from_static(path.as_bytes());
+    query.parsed = Some(api.parse(&body).unwrap());
+    query.is_inference = true;
+    query.body = body;
+    query
+}
+
+#[test]
+fn a_client_directs_no_transfer_of_a_kv_cache_unless_that_is_allowed() {
+    const BODY: &str = r#"{"kv_transfer_params":{"remote_host":"10.9.9.9"},"model":"m","messages":[],"bootstrap_room":7,"prompt_embeds":"AA"}"#;
+    let director = mk_director(&["10.0.0.1:8000"]);
+    let sent = |director: &Director| {
+        let query = mk_read("/v1/chat/completions", BODY);
+        let edit = decide(director, query).unwrap().route.edit;
+        let parts = edit.apply_body(Bytes::from_static(BODY.as_bytes()));
+        String::from_utf8(parts.flatten().collect()).unwrap()
+    };
+    assert_eq!(
+        sent(&director),
+        r#"{"kv_transfer_params":null,"model":"m","messages":[],"bootstrap_room":null,"prompt_embeds":"AA"}"#
+    );
+    assert_eq!(director.transfers_removed.get(), 2);
+    director.config.replace(Config {
+        allow_client_kv_transfer: true,
+        ..Config::default()
+    });
+    assert_eq!(sent(&director), BODY);
+}
+
+/// It may have a member further on that its client may not give.
+#[test]
+fn a_body_seen_in_part_is_refused_in_a_pool_whose_servers_have_roles() {
+    let director = mk_director(&["10.0.0.1:8000"]);
+    let cut = || {
+        let mut query = mk_read("/v1/completions", r#"{"model":"m"}"#);
+        query.parsed = None;
+        query
+    };
+    assert!(decide(&director, cut()).is_ok());
+    let mut config = Config::default();
+    config.profile.filters = vec![Filter::Role(Role::Decode)];
+    director.config.replace(config.clone());
+    assert_eq!(decide(&director, cut()).unwrap_err(), Reject::BodyNotSeen);
+    config.allow_client_kv_transfer = true;
+    director.config.replace(config);
+    assert!(decide(&director, cut()).is_ok());
+}

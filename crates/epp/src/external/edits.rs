@@ -5,13 +5,10 @@ use processor_api::{Fields, MODEL_HEADER, SpliceError, Splices, TOKENS_KEY_HEADE
 
 use super::{Ask, Overwritten, Switches, Tokens};
 use crate::{
-    body::{Api, Parsed},
+    body::{Api, GENERATE, Parsed},
     edit::Edit,
     extproc::RequestHead,
 };
-
-/// A path on which ids are the prompt.
-const GENERATE: &str = "inference/v1/generate";
 
 /// The members of a body that are the stage's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

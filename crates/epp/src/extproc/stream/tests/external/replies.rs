@@ -25,6 +25,7 @@ async fn a_worker_gets_the_ids_and_the_router_or_the_picker_chooses_it(
         token_value: Some(Bytes::from_static(b"[1,15043]")),
         token_count: Some(2),
         overlap_tokens: worker.map(|_| 1),
+        dp_rank: Some(3),
         ..ProcessReply::default()
     };
     let routes = worker.is_some();
@@ -46,6 +47,9 @@ async fn a_worker_gets_the_ids_and_the_router_or_the_picker_chooses_it(
     let is_removed = passed.removed.iter().any(|name| name == "x-req-tokens-key");
     assert_eq!(is_removed, !by_key, "that of the client is never passed on");
     assert_eq!(passed.set["x-gateway-model-name"], "m");
+    // the rank is one behind the Router's address
+    let rank = passed.set.get("x-data-parallel-rank");
+    assert_eq!(rank.map(String::as_str), routes.then_some("3"));
     if routes {
         assert_eq!(passed.destination(), C);
     }
@@ -235,4 +239,29 @@ async fn an_endpoint_is_charged_in_the_unit_of_lengths(
     let _passed = bed.pass(&[], &mk_chat("m", &"é".repeat(2002))).await;
     let charged: u64 = loads(&bed.shared).iter().map(|(_, prefill)| prefill).sum();
     assert_eq!(charged, want);
+}
+
+/// A prompt by another name would go past what the Processor, or a moderation beside it, reads.
+#[rstest]
+#[case::removed(false, "null", 1)]
+#[case::trusted(true, "[1,2]", 0)]
+#[tokio::test(start_paused = true)]
+async fn neither_processor_nor_worker_sees_a_prompt_by_another_name(
+    #[case] keeps_ids: bool,
+    #[case] value: &str,
+    #[case] counted: u64,
+) {
+    let switches = Switches {
+        keeps_ids,
+        ..Switches::default()
+    };
+    let bed = Bed::replying(ProcessReply::default(), switches);
+    let given = r#"{"model":"m","prompt_embeds":[1,2],"messages":[]}"#;
+    let passed = bed.pass(&[], given).await;
+    assert_eq!(passed.body, given.replace("[1,2]", value));
+    let asked = &bed.scripted.question()["request_body"]["prompt_embeds"];
+    assert_eq!(asked.to_string(), value);
+    bed.assert_has(&[&format!(
+        "epp_external_overwritten_total{{what=\"token-ids\"}} {counted}"
+    )]);
 }

@@ -1,0 +1,113 @@
+use rstest::rstest;
+
+use super::{super::Parsed, *};
+
+/// Members of requests in the protocol classes of engines, as `CLASS MEMBER`: see `README.md` beside them.
+const VLLM: &str = include_str!("fixtures/vllm-0.33.0.txt");
+const SGLANG: &str = include_str!("fixtures/sglang-0.5.23.txt");
+
+/// Of those, the ones that clients may give, each looked at once.
+const OF_CLIENTS: &str = include_str!("fixtures/of-clients.txt");
+
+fn parse(path: &str, body: &str) -> Parsed {
+    let api = Api::for_path(path.as_bytes()).unwrap().unwrap();
+    api.parse(body.as_bytes()).unwrap()
+}
+
+/// What is guarded of a body, as text.
+fn guarded<'a>(path: &str, body: &'a str) -> Vec<(Guarded, &'a str)> {
+    let places = parse(path, body).guarded.into_iter();
+    places.map(|(what, at)| (what, &body[at])).collect()
+}
+
+/// Fails when a newer fixture has a member that nobody has looked at: it belongs into the table or the list.
+#[rstest]
+#[case::vllm(VLLM)]
+#[case::sglang(SGLANG)]
+fn each_member_that_an_engine_reads_is_guarded_or_known_as_the_clients(#[case] fixture: &str) {
+    let of_clients: Vec<&str> = OF_CLIENTS.lines().collect();
+    let mut unknown = Vec::new();
+    for line in fixture.lines() {
+        let (class, member) = line.split_once(' ').expect(line);
+        let body = format!(r#"{{"model":"m","{member}":[7]}}"#);
+        let is_guarded = member != "model" && !guarded("/v1/completions", &body).is_empty();
+        if is_guarded == of_clients.contains(&member) {
+            unknown.push(format!("{class}.{member}: guarded {is_guarded}"));
+        }
+    }
+    assert!(unknown.is_empty(), "{unknown:#?}");
+}
+
+#[rstest]
+#[case("kv_transfer_params", Guarded::Transfer)]
+#[case("ec_transfer_params", Guarded::Transfer)]
+#[case("bootstrap_host", Guarded::Transfer)]
+#[case("bootstrap_port", Guarded::Transfer)]
+#[case("bootstrap_room", Guarded::Transfer)]
+#[case("disagg_prefill_dp_rank", Guarded::Transfer)]
+#[case("disaggregated_params", Guarded::Transfer)]
+#[case("prompt_token_ids", Guarded::Prompt)]
+#[case("prompt_embeds", Guarded::Prompt)]
+#[case("input_ids", Guarded::Prompt)]
+#[case("input_embeds", Guarded::Prompt)]
+#[case("embed_overrides", Guarded::Prompt)]
+fn each_is_found_on_every_path_under_any_spelling(#[case] member: &str, #[case] what: Guarded) {
+    let escaped = format!(
+        "{}\\u{:04x}",
+        &member[..member.len() - 1],
+        member.as_bytes()[member.len() - 1]
+    );
+    for path in [
+        "/v1/chat/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/embeddings",
+        "/inference/v1/generate",
+    ] {
+        for key in [member, &escaped] {
+            let body = format!(r#"{{"model":"m", "{key}" : {{"a":[1]}} ,"n":1}}"#);
+            assert_eq!(
+                guarded(path, &body),
+                [(what, r#"{"a":[1]}"#)],
+                "{path} {key}"
+            );
+        }
+        let null = format!(r#"{{"model":"m","{member}":null}}"#);
+        assert_eq!(guarded(path, &null), []);
+    }
+    let api = Api::for_path(b"/v1/completions").unwrap().unwrap();
+    let twice = format!(r#"{{"model":"m","{member}":null,"{member}":1}}"#);
+    assert!(api.parse(twice.as_bytes()).is_err(), "given twice");
+}
+
+#[rstest]
+#[case::none(r#"{"n":1,"extra_args":{"a":1}}"#, None)]
+#[case::null(r#"{"extra_args":{"kv_transfer_params":null}}"#, None)]
+#[case::kv(
+    r#"{"extra_args":{"kv_transfer_params":{"x":1}},"n":1}"#,
+    Some(r#"{"kv_transfer_params":{"x":1}}"#)
+)]
+#[case::ec(
+    r#"{"extra_args":{"ec_transfer_params":{}}}"#,
+    Some(r#"{"ec_transfer_params":{}}"#)
+)]
+#[case::inner_twice(
+    r#"{"extra_args":{"kv_transfer_params":null,"kv_transfer_params":{}}}"#,
+    Some(r#"{"kv_transfer_params":null,"kv_transfer_params":{}}"#)
+)]
+#[case::outer_twice(
+    r#"{"extra_args":{},"extra_args":{"kv_transfer_params":{}}}"#,
+    Some(r#"{"extra_args":{},"extra_args":{"kv_transfer_params":{}}}"#)
+)]
+fn arguments_of_the_engine_hold_no_transfer_parameters(
+    #[case] sampling: &str,
+    #[case] want: Option<&str>,
+) {
+    let body = format!(r#"{{"model":"m","token_ids":[1],"sampling_params":{sampling}}}"#);
+    let want: Vec<_> = want
+        .map(|json| (Guarded::Transfer, json))
+        .into_iter()
+        .collect();
+    assert_eq!(guarded("/inference/v1/generate", &body), want);
+    assert_eq!(guarded("/v1/completions", &body), [], "no member there");
+}

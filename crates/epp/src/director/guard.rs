@@ -1,0 +1,68 @@
+//! Members of bodies that are not their clients' to give do not go on.
+
+use bytes::Bytes;
+use processor_api::Splice;
+
+use super::Director;
+use crate::{
+    body::{Api, Guarded, Parsed},
+    config::InForce,
+    edit::Edit,
+    external::{Overwritten, removes_ids},
+    extproc::RequestHead,
+    reject::Reject,
+};
+
+/// What engines take for a member that is not given. Unlike a removal it changes nothing of what is around it.
+const NOT_GIVEN: &[u8] = b"null";
+
+// === impl Director ===
+
+impl Director {
+    /// Takes from a request what its client may not give, and counts it.
+    pub(super) fn guard(
+        &self,
+        config: &InForce,
+        head: &RequestHead,
+        parsed: &Parsed,
+        edit: &mut Edit,
+    ) {
+        if parsed.guarded.is_empty() {
+            return;
+        }
+        let api = Api::for_path(&head.path).ok().flatten();
+        for (what, at) in &parsed.guarded {
+            let external = self.external.as_ref();
+            let external = external.filter(|external| removes_ids(api, &external.switches));
+            match what {
+                Guarded::Transfer if config.allow_client_kv_transfer => continue,
+                Guarded::Transfer => {
+                    self.transfers_removed.inc();
+                }
+                Guarded::Prompt => match external {
+                    Some(external) => external.metrics.overwritten(Overwritten::TokenIds),
+                    None => continue,
+                },
+            }
+            let with = Bytes::from_static(NOT_GIVEN);
+            // An error: the body is made anew for a server of another protocol, and has nothing of the client's there.
+            let _ = edit.splice(Splice {
+                at: at.clone(),
+                with,
+            });
+        }
+    }
+
+    /// # Errors
+    /// [`Reject::BodyNotSeen`] where members of clients do not go on that may stand in the part of a body that was not
+    /// seen: ids where a Processor is asked, parameters of KV transfers in a pool whose servers have roles.
+    pub(super) fn check_unseen(&self, config: &InForce, head: &RequestHead) -> Result<(), Reject> {
+        let api = Api::for_path(&head.path).ok().flatten();
+        let external = self.external.as_ref();
+        let has_ids = external.is_some_and(|external| removes_ids(api, &external.switches));
+        if has_ids || (!config.allow_client_kv_transfer && config.profile.has_roles()) {
+            return Err(Reject::BodyNotSeen);
+        }
+        Ok(())
+    }
+}
