@@ -14,7 +14,7 @@ use scheduling::{Endpoint, ScrapeFailure, Slot, Snapshot};
 use tokio::{
     sync::{mpsc, watch},
     task::{AbortHandle, JoinSet},
-    time::{MissedTickBehavior, interval_at, timeout},
+    time::{Interval, MissedTickBehavior, interval_at, timeout},
 };
 use tracing::{Instrument, debug, debug_span};
 
@@ -213,7 +213,7 @@ impl Target {
         let mut pace = Pace::new(self.interval);
         // Spread over the interval: scrapes that all start at once make picks wait.
         let phase = self.interval.mul_f64(rand::rng().random());
-        let mut ticks = self.ticks(self.interval, phase);
+        let mut ticks = ticks_of(self.clock, self.interval, phase);
         loop {
             if first.is_none() {
                 ticks.tick().await;
@@ -222,16 +222,9 @@ impl Target {
             first = None;
             if let Some(interval) = pace.scraped(result.is_ok()) {
                 debug!(?interval, "scraping at another pace");
-                ticks = self.ticks(interval, interval);
+                ticks = ticks_of(self.clock, interval, interval);
             }
         }
-    }
-
-    fn ticks(&self, interval: Duration, after: Duration) -> tokio::time::Interval {
-        let start = self.clock.instant(self.clock.now().plus(after));
-        let mut ticks = interval_at(start, interval);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        ticks
     }
 
     /// One scrape, and its place in the load and in the counters.
@@ -267,5 +260,14 @@ impl Target {
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
+/// Ticks each `interval`, the first time after `phase`. Ticks that were missed are left out and the phase stays: the ticks of
+/// many endpoints that a pause made due at once are spread again after it.
+fn ticks_of(clock: Clock, interval: Duration, phase: Duration) -> Interval {
+    let start = clock.instant(clock.now().plus(phase));
+    let mut ticks = interval_at(start, interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    ticks
+}
+
 #[cfg(test)]
 mod tests;

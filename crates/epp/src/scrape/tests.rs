@@ -492,3 +492,25 @@ async fn a_member_that_left_is_scraped_no_more() {
         .await
         .expect("its connection is closed");
 }
+
+/// Without it all endpoints would be scraped at the same moments from then on.
+#[tokio::test(start_paused = true)]
+async fn scrapes_are_spread_again_after_a_pause_of_the_thread() {
+    const PHASES: [u64; 2] = [10, 40];
+    let interval = Duration::from_millis(50);
+    let (clock, start) = (Clock::start(), tokio::time::Instant::now());
+    let mut ticks = PHASES.map(|phase| ticks_of(clock, interval, Duration::from_millis(phase)));
+    for one in &mut ticks {
+        one.tick().await;
+    }
+    tokio::time::advance(Duration::from_millis(1_017)).await;
+    for one in &mut ticks {
+        one.tick().await; // due long ago, as the other
+    }
+    let mut next = Vec::new();
+    for one in &mut ticks {
+        let due = one.tick().await - start;
+        next.push(u64::try_from(due.as_millis()).unwrap());
+    }
+    assert_eq!(next, [1_060, 1_090]);
+}
