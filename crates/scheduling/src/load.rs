@@ -64,11 +64,23 @@ pub struct Scraped {
     /// Used share of the KV cache, 0 to 1.
     pub kv: Option<f64>,
     /// LoRA adapters.
-    pub lora: Option<Lora>,
+    pub lora: PageLora,
     /// The KV cache's layout.
     pub cache: Option<CacheLayout>,
     /// When the engine's process started, in seconds since 1970: another value is another process.
     pub started: Option<f64>,
+}
+
+/// What a page says of LoRA adapters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PageLora {
+    /// Nothing.
+    #[default]
+    Absent,
+    /// The same as the page before.
+    Unchanged,
+    /// These.
+    Now(Lora),
 }
 
 /// The LoRA adapters of an engine.
@@ -167,7 +179,8 @@ struct Unseen {
 #[derive(Clone, Debug, Default)]
 struct Scrape {
     values: Values<Dated>,
-    lora: Option<Arc<Lora>>,
+    /// With the time of the last page that told them.
+    lora: Option<(Arc<Lora>, Moment)>,
     cache: Option<CacheLayout>,
     started: Option<f64>,
     restarts: u32,
@@ -228,9 +241,19 @@ impl Load {
             running: last_running,
             kv: last_kv,
         } = last.values;
+        let told = last.lora.as_ref();
         let lora = match lora {
-            Some(lora) if last.lora.as_deref() != Some(&lora) => Some(Arc::new(lora)),
-            Some(_) | None => last.lora.clone(),
+            PageLora::Now(lora) => {
+                let same = told.filter(|(told, _)| **told == lora);
+                Some(same.map_or_else(|| Arc::new(lora.clone()), |(told, _)| Arc::clone(told)))
+            }
+            PageLora::Unchanged => told.map(|(told, _)| Arc::clone(told)),
+            PageLora::Absent => None,
+        };
+        let lora = match lora {
+            Some(lora) => Some((lora, start.0)),
+            // what a former process had loaded, the new one has not
+            None => last.lora.clone().filter(|_| !other_process),
         };
         self.scrape.store(Arc::new(Scrape {
             values: Values {
@@ -273,9 +296,12 @@ impl Load {
         self.picks.load(Ordering::Acquire)
     }
 
-    /// LoRA adapters by the last page that named them.
-    pub fn lora(&self) -> Option<Arc<Lora>> {
-        self.scrape.load().lora.clone()
+    /// LoRA adapters by the last page that named them, unless that is too long ago.
+    pub fn lora(&self, now: Moment, freshness: Freshness) -> Option<Arc<Lora>> {
+        let scrape = self.scrape.load();
+        let (lora, at) = scrape.lora.as_ref()?;
+        let is_known = freshness.quality(Some(now.since(*at))) < Quality::Unknown;
+        is_known.then(|| Arc::clone(lora))
     }
 
     /// The KV cache's layout by the last page that told it.

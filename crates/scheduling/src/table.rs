@@ -44,7 +44,7 @@ pub struct Table {
 /// The LoRA adapters of one member.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Adapters {
-    /// As scraped; absent: the engine tells none.
+    /// As scraped; absent: the engine tells none, or told them too long ago.
     pub scraped: Option<Arc<Lora>>,
     /// Of our own requests that no scrape has seen.
     pub unseen: Vec<Arc<str>>,
@@ -133,7 +133,7 @@ impl Table {
             let mut unseen = Vec::new();
             load.unseen_adapters(&mut unseen);
             self.adapters.push(Adapters {
-                scraped: load.lora(),
+                scraped: load.lora(now, freshness),
                 unseen,
             });
         }

@@ -42,7 +42,7 @@ fn endpoints(
         let labels: BTreeMap<&str, &str> = labels.collect();
         let load = endpoint.load();
         let reading = load.read(now, profile.freshness);
-        let lora = load.lora().map(
+        let lora = load.lora(now, profile.freshness).map(
             |lora| json!({ "running": lora.running, "waiting": lora.waiting, "max": lora.max }),
         );
         let cache = load

@@ -71,6 +71,8 @@ pub(super) struct Engine {
     pub(super) spec: EngineSpec,
     pub(super) names: Names<Wanted>,
 }
+    /// How the comment begins that declares the metric of adapters.
+    lora_type: Option<Box<[u8]>>,
 
 /// A sample that is read.
 #[derive(Debug)]
@@ -227,6 +229,8 @@ impl Engine {
             cache,
         } = spec.clone();
         let mut wanted: Vec<(MetricSpec, Role)> = Vec::new();
+        let declared = |spec: &MetricSpec| format!("# TYPE {}", spec.name()).into_bytes();
+        let lora_type = lora.as_ref().map(|spec| declared(spec).into());
         wanted.extend(waiting.map(|spec| (spec, Role::Waiting)));
         wanted.extend(running.map(|spec| (spec, Role::Running)));
         wanted.extend(
@@ -259,8 +263,23 @@ impl Engine {
             names: Names::new(named.chain([(STARTED.to_owned(), started)])),
             spec,
         }
+            lora_type,
     }
 }
+
+    /// False when no line that begins with `head` matters.
+    pub(super) fn may_begin(&self, head: &[u8]) -> bool {
+        let mut declared = self.lora_type.iter();
+        self.names.may_begin(head)
+            || declared.any(|begin| begin.starts_with(head) || head.starts_with(begin))
+    }
+
+    /// Whether the line declares the metric of adapters.
+    pub(super) fn declares_lora(&self, line: &[u8]) -> bool {
+        let begin = self.lora_type.as_ref();
+        let rest = begin.and_then(|begin| line.strip_prefix(&**begin));
+        rest.is_some_and(|rest| rest.first().is_none_or(u8::is_ascii_whitespace))
+    }
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! The LoRA adapters of a page, and whether they changed.
 
-use scheduling::Lora;
+use scheduling::{Lora, PageLora};
 
 use super::sample::{Sample, integer, number, unescape};
 
@@ -14,13 +14,24 @@ const MAX_ADAPTERS: usize = 1024;
 /// Bytes of one name, as long as a file's. A longer one is left out.
 const MAX_NAME: usize = 256;
 
+/// A day, by which the clock of an engine may be ahead.
+const TOLERANCE: f64 = 86_400.0;
+
 /// Keeps the newest series of a page. The engine makes one for each combination of adapters it ever ran, with the time
 /// as its value, and removes none.
-#[derive(Debug, Default)]
+///
+/// Where the engine's processes share a page, their times of a series are added up: such a sum is no time, and says nothing.
+#[derive(Debug)]
 pub(super) struct LoraReader {
     /// Labels of this page's newest series.
     labels: Vec<u8>,
     at: Option<f64>,
+    /// Times after this one, in seconds since 1970, are none.
+    latest: f64,
+    /// A series has a time that is none.
+    is_odd: bool,
+    /// The page declares the metric, with or without series.
+    is_declared: bool,
     /// Labels of the adapters reported last. The value is not compared: it changes while the adapters stay.
     reported: Option<Vec<u8>>,
 }
@@ -28,9 +39,18 @@ pub(super) struct LoraReader {
 // === impl LoraReader ===
 
 impl LoraReader {
+    /// The next page is asked for at this time, in seconds since 1970. Until then any time is believed.
+    pub(super) fn begin(&mut self, now: f64) {
+        self.latest = now + TOLERANCE;
+    }
+
     /// One series. Of two with the same time the first counts.
     pub(super) fn read(&mut self, sample: Sample<'_>) {
         let Some(at) = sample.value() else { return };
+        if at > self.latest {
+            self.is_odd = true;
+            return;
+        }
         if self.at.is_none_or(|newest| at > newest) {
             self.at = Some(at);
             self.labels.clear();
@@ -38,25 +58,60 @@ impl LoraReader {
         }
     }
 
-    /// The adapters at the end of a page; absent when the page has none, or the same as reported last.
-    pub(super) fn finish(&mut self) -> Option<Lora> {
-        self.at.take()?;
+    /// The page declares the metric: an engine that has run no request with an adapter yet has no series of it.
+    pub(super) fn declared(&mut self) {
+        self.is_declared = true;
+    }
+
+    /// What the page said, at its end.
+    pub(super) fn finish(&mut self) -> PageLora {
+        let is_odd = std::mem::take(&mut self.is_odd);
+        let is_declared = std::mem::take(&mut self.is_declared) && !is_odd;
+        if self.at.take().is_none() {
+            if !is_declared {
+                self.reported = None;
+                return PageLora::Absent;
+            }
+            self.labels.clear();
+        }
         if self.reported.as_ref() == Some(&self.labels) {
-            return None;
+            return PageLora::Unchanged;
         }
         let reported = self.reported.get_or_insert_default();
         std::mem::swap(reported, &mut self.labels);
-        Some(parse(Sample::of_labels(reported)))
+        PageLora::Now(parse(Sample::of_labels(reported)))
     }
 
     /// Nobody took what was reported last.
     pub(super) fn reset(&mut self) {
         self.at = None;
+        self.is_declared = false;
+        self.is_odd = false;
         self.reported = None;
     }
 }
 
+impl Default for LoraReader {
+    fn default() -> Self {
+        Self {
+            labels: Vec::new(),
+            at: None,
+            latest: f64::INFINITY,
+            is_odd: false,
+            is_declared: false,
+            reported: None,
+        }
+    }
+}
+
 fn parse(sample: Sample<'_>) -> Lora {
+    if sample.labels.is_empty() {
+        // There is a place at least, or the engine would not have the metric.
+        return Lora {
+            max: 1,
+            ..Lora::default()
+        };
+    }
     let max = sample.label(MAX).and_then(number);
     Lora {
         running: sample.label(RUNNING).map(adapters).unwrap_or_default(),

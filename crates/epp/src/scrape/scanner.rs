@@ -93,7 +93,7 @@ impl Scanner {
             &self.partial
         };
         let fits = self.partial.len().saturating_add(bytes.len()) <= MAX_LINE;
-        if fits && self.engine.names.may_begin(head) {
+        if fits && self.engine.may_begin(head) {
             self.partial.extend_from_slice(bytes);
         } else {
             self.partial.clear();
@@ -101,7 +101,7 @@ impl Scanner {
         }
     }
 
-    /// The values of the page; ready for the next one. LoRA adapters are absent when they are those of the last page,
+    /// The values of the page; ready for the next one. LoRA adapters are only there when they are not those of the last page,
     /// unless [`Scanner::reset`] was called since.
     pub fn finish(&mut self) -> Scraped {
         self.end_line(&[]);
@@ -148,6 +148,9 @@ impl Scanner {
     }
 }
 
+            if self.engine.declares_lora(line) {
+                self.page.lora.declared();
+            }
 // === impl PageValues ===
 
 impl PageValues {

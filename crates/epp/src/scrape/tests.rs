@@ -407,7 +407,9 @@ async fn adapters_and_cache_reach_the_load_even_after_a_useless_page() {
             reading.scraped == FULL
         })
         .await;
-    let lora = load.lora().expect("the page has it");
+    let lora = load
+        .lora(Moment::START, Freshness::default())
+        .expect("the page has it");
     assert_eq!((&*lora.running, lora.max), (&["a".into()][..], 4));
     let cache = load.cache().expect("the page has it");
     assert_eq!((cache.block_tokens, cache.blocks), (16, 900));

@@ -256,13 +256,14 @@ fn adapters_and_layout_stay_until_a_page_tells_others() {
     scrape(
         &endpoint,
         Scraped {
-            lora: Some(lora.clone()),
+            lora: PageLora::Now(lora.clone()),
             cache: Some(layout),
             ..mk_page(0.0, 0.0, 0.0)
         },
     );
     scrape(&endpoint, mk_page(1.0, 0.0, 0.0));
-    assert_eq!(endpoint.load().lora().as_deref(), Some(&lora));
+    let told = |now| endpoint.load().lora(now, Freshness::default());
+    assert_eq!(told(NOW).as_deref(), Some(&lora));
     assert_eq!(endpoint.load().cache(), Some(layout));
 }
 
@@ -284,6 +285,50 @@ fn qualities_keep_their_names() {
 fn a_charge_moves_with_its_request_and_ends_when_the_response_begins() {
     let snapshot = mk_snapshot(2);
     let (one, other) = (at(&snapshot, 0), at(&snapshot, 1));
+    // The pages go on, without a word of adapters.
+    let later = NOW.plus(Duration::from_secs(11));
+    let start = endpoint.load().scrape_starts(later);
+    endpoint
+        .load()
+        .scraped(start, mk_page(1.0, 0.0, 0.0))
+        .unwrap();
+    assert_eq!(told(later), None, "too long ago");
+    let unchanged = Scraped {
+        lora: PageLora::Unchanged,
+        ..mk_page(1.0, 0.0, 0.0)
+    };
+    endpoint.load().scraped(start, unchanged).unwrap();
+    assert_eq!(told(later).as_deref(), Some(&lora));
+}
+
+/// The requests of an adapter would else all go to the one engine that must load it anew.
+#[test]
+fn a_restarted_engine_has_no_adapters_until_it_tells_them() {
+    let endpoint = mk_endpoint();
+    let lora = |name: &str| Lora {
+        running: vec![name.into()],
+        waiting: Vec::new(),
+        max: 2,
+    };
+    for (started, page, want) in [
+        (1.0, PageLora::Now(lora("a")), Some("a")),
+        (1.0, PageLora::Absent, Some("a")),
+        (100.0, PageLora::Absent, None),
+        (100.0, PageLora::Now(lora("b")), Some("b")),
+        // loaded again before the first page
+        (200.0, PageLora::Unchanged, Some("b")),
+        (300.0, PageLora::Now(Lora::default()), Some("")),
+    ] {
+        let page = Scraped {
+            lora: page,
+            started: Some(started),
+            ..mk_page(0.0, 0.0, 0.0)
+        };
+        scrape(&endpoint, page);
+        let told = endpoint.load().lora(NOW, Freshness::default());
+        let told = told.map(|lora| lora.running.concat());
+        assert_eq!(told.as_deref(), want, "{started}");
+    }
     let prefill = || (one.load().prefill(), other.load().prefill());
     let mut first = book(&one, 0).charged(700);
     let second = book(&one, 0).charged(50);

@@ -3,7 +3,7 @@ use rstest::rstest;
 use super::*;
 use crate::{
     fixtures::{at, book, mk_page, mk_snapshot, read, scrape},
-    load::{Lora, Scraped},
+    load::{Lora, PageLora, Scraped},
 };
 
 /// (waiting, running, kv) of each candidate.
@@ -97,7 +97,7 @@ fn adapters_score_by_where_they_are(
     let snapshot = mk_snapshot(2);
     let names = |list: &[&str]| list.iter().map(|name| (*name).into()).collect();
     let page = Scraped {
-        lora: Some(Lora {
+        lora: PageLora::Now(Lora {
             running: names(running),
             waiting: names(waiting),
             max,

@@ -2,9 +2,9 @@ use rstest::rstest;
 
 use super::*;
 
-fn read(reader: &mut LoraReader, series: &[&str]) -> Option<Lora> {
+fn read(reader: &mut LoraReader, series: &[&str]) -> PageLora {
     for line in series {
-        reader.read(Sample::parse(line.as_bytes())?);
+        reader.read(Sample::parse(line.as_bytes()).unwrap());
     }
     reader.finish()
 }
@@ -29,7 +29,7 @@ fn the_series_with_the_greatest_time_counts() {
             r#"{max_lora="4",running_lora_adapters="never",waiting_lora_adapters=""} NaN"#,
         ],
     );
-    assert_eq!(lora, Some(mk_lora(&["a", "b"], &[], 4)));
+    assert_eq!(lora, PageLora::Now(mk_lora(&["a", "b"], &[], 4)));
 }
 
 #[rstest]
@@ -38,7 +38,10 @@ fn the_series_with_the_greatest_time_counts() {
 #[case::no_number(r#"{running_lora_adapters="a",max_lora="many"} 1"#, mk_lora(&["a"], &[], 0))]
 #[case::other_labels(r#"{x="y"} 1"#, mk_lora(&[], &[], 0))]
 fn labels_are_read_or_missing(#[case] line: &str, #[case] lora: Lora) {
-    assert_eq!(read(&mut LoraReader::default(), &[line]), Some(lora));
+    assert_eq!(
+        read(&mut LoraReader::default(), &[line]),
+        PageLora::Now(lora)
+    );
 }
 
 #[test]
@@ -46,15 +49,39 @@ fn adapters_are_reported_when_they_change() {
     let mut reader = LoraReader::default();
     let a = [r#"{running_lora_adapters="a"} 1"#];
     let b = [r#"{running_lora_adapters="b"} 3"#];
-    assert!(read(&mut reader, &a).is_some());
-    assert_eq!(read(&mut reader, &a), None, "the same");
+    let now = |name| PageLora::Now(mk_lora(&[name], &[], 0));
+    assert_eq!(read(&mut reader, &a), now("a"));
+    assert_eq!(read(&mut reader, &a), PageLora::Unchanged);
     let later = [r#"{running_lora_adapters="a"} 2"#];
-    assert_eq!(read(&mut reader, &later), None, "the same at another time");
-    assert_eq!(read(&mut reader, &b), Some(mk_lora(&["b"], &[], 0)));
-    assert_eq!(read(&mut reader, &[]), None, "a page without them");
-    assert_eq!(read(&mut reader, &b), None, "still the same");
+    assert_eq!(
+        read(&mut reader, &later),
+        PageLora::Unchanged,
+        "at another time"
+    );
+    assert_eq!(read(&mut reader, &b), now("b"));
+    assert_eq!(read(&mut reader, &[]), PageLora::Absent);
+    assert_eq!(read(&mut reader, &b), now("b"), "a restart may be between");
     reader.reset();
-    assert!(read(&mut reader, &b).is_some(), "nobody took the last");
+    assert_eq!(read(&mut reader, &b), now("b"), "nobody took the last");
+}
+
+#[test]
+fn a_metric_without_series_says_that_no_adapter_is_loaded() {
+    let mut reader = LoraReader::default();
+    let none = PageLora::Now(mk_lora(&[], &[], 1));
+    let a = [r#"{running_lora_adapters="a",max_lora="4"} 1"#];
+    for want in [none.clone(), PageLora::Unchanged] {
+        reader.declared();
+        assert_eq!(reader.finish(), want);
+    }
+    reader.declared();
+    assert_eq!(
+        read(&mut reader, &a),
+        PageLora::Now(mk_lora(&["a"], &[], 4))
+    );
+    assert_eq!(reader.finish(), PageLora::Absent, "declared no more");
+    reader.declared();
+    assert_eq!(reader.finish(), none);
 }
 
 #[test]
@@ -65,9 +92,26 @@ fn a_list_without_end_is_bounded() {
         "{{running_lora_adapters=\"y{long},{long},\u{e9},{}\"}} 1",
         names.join(",")
     );
-    let lora = read(&mut LoraReader::default(), &[&line]).unwrap();
+    let PageLora::Now(lora) = read(&mut LoraReader::default(), &[&line]) else {
+        panic!("the first page")
+    };
     assert_eq!(lora.running.len(), MAX_ADAPTERS);
     assert_eq!(*lora.running[0], *long, "the longer one before is left out");
     assert_eq!(&*lora.running[1], "\u{e9}");
     assert_eq!(&*lora.running[2], "adapter-0");
+}
+
+/// Of two processes that share a page, each of which set the first one.
+#[test]
+fn a_sum_of_times_is_no_time() {
+    let mut reader = LoraReader::default();
+    reader.begin(1.76e9);
+    let old = r#"{running_lora_adapters="old",max_lora="2"} 3.52e9"#;
+    let new = r#"{running_lora_adapters="new",max_lora="2"} 1.760000001e9"#;
+    let want = PageLora::Now(mk_lora(&["new"], &[], 2));
+    assert_eq!(read(&mut reader, &[old, new]), want);
+    reader.declared();
+    assert_eq!(read(&mut reader, &[old]), PageLora::Absent, "nobody knows");
+    reader.declared();
+    assert_eq!(reader.finish(), PageLora::Now(mk_lora(&[], &[], 1)));
 }

@@ -1,6 +1,6 @@
 use proptest::{prelude::*, sample::Index};
 use rstest::rstest;
-use scheduling::Lora;
+use scheduling::{Lora, PageLora};
 
 use super::{super::engine::EngineTable, *};
 
@@ -23,7 +23,7 @@ process_start_time_seconds 1.7e9
 /// What [`VLLM`] says.
 fn mk_vllm() -> Scraped {
     Scraped {
-        lora: Some(Lora {
+        lora: PageLora::Now(Lora {
             running: vec!["a".into(), "b".into()],
             waiting: vec!["c".into()],
             max: 4,
@@ -231,7 +231,7 @@ fn the_adapters_of_a_page_are_reported_once_and_its_other_values_each_time() {
     scanner.feed(VLLM.as_bytes());
     assert_eq!(scanner.finish(), mk_vllm());
     let again = Scraped {
-        lora: None,
+        lora: PageLora::Unchanged,
         ..mk_vllm()
     };
     for _ in 0..2 {
@@ -277,6 +277,32 @@ fn scan_in_pieces(engine: &str, pages: &[&[u8]], cuts: &[Index]) -> Vec<Scraped>
             .iter()
             .map(|cut| cut.index(page.len().saturating_add(1)))
             .collect();
+/// A fresh engine: it tells the metric, and no series of it.
+#[rstest]
+#[case::vllm("# TYPE vllm:lora_requests_info gauge\n", true)]
+#[case::without_end("# TYPE vllm:lora_requests_info", true)]
+#[case::another("# TYPE vllm:lora_requests_info_total counter\n", false)]
+#[case::help("# HELP vllm:lora_requests_info Running stats\n", false)]
+fn an_engine_that_ran_no_adapter_has_none(#[case] declared: &str, #[case] has_none: bool) {
+    let page = format!("vllm:num_requests_waiting 1\n{declared}");
+    let none = Lora {
+        max: 1,
+        ..Lora::default()
+    };
+    for size in [1, page.len()] {
+        let mut scanner = mk_scanner("vllm");
+        for piece in page.as_bytes().chunks(size) {
+            scanner.feed(piece);
+        }
+        let want = if has_none {
+            PageLora::Now(none.clone())
+        } else {
+            PageLora::Absent
+        };
+        assert_eq!(scanner.finish().lora, want, "in pieces of {size}");
+    }
+}
+
         cuts.sort_unstable();
         let mut from = 0;
         for cut in cuts {
