@@ -8,7 +8,7 @@ use crate::{
     candidates::Candidates,
     inference_lb::{self, Params, PrefillCharge, Row},
     request::{Request, SessionAt},
-    table::Adapters,
+    table::{Adapters, Table},
 };
 
 /// A scorer with its parameters, named as in the configuration file.
@@ -79,6 +79,12 @@ const LORA_FREE: f64 = 0.8;
 /// Requests wait for it already.
 const LORA_WAITING: f64 = 0.6;
 
+/// Which of the models that unseen requests ask for take the place of an adapter: those that a page of any member shows as
+/// one. The others may be base models, which take none.
+struct Places<'a> {
+    adapters: SmallVec<[&'a str; 4]>,
+}
+
 // === impl Scorer ===
 
 impl Scorer {
@@ -147,9 +153,10 @@ impl Scorer {
                 let adapters = candidates
                     .members()
                     .map(|member| table.adapters.get(member));
+                let places = Places::new(table);
                 set(
                     scores,
-                    adapters.map(|one| one.map_or(0.0, |one| lora(one, model))),
+                    adapters.map(|one| one.map_or(0.0, |one| lora(one, model, &places))),
                 );
             }
             Self::LoadAware { threshold } => set(
@@ -247,24 +254,49 @@ pub(crate) fn serves_session(
     }
 }
 
-fn lora(Adapters { scraped, unseen }: &Adapters, model: &str) -> f64 {
+fn lora(Adapters { scraped, unseen }: &Adapters, model: &str, places: &Places<'_>) -> f64 {
     let Some(lora) = scraped else { return 0.0 };
-    let names = |list: &[Box<str>]| list.iter().any(|name| &**name == model);
-    if names(&lora.running) {
+    if has(&lora.running, model) {
         return LORA_LOADED;
     }
     // Our own requests wait there too, though no scrape has seen them.
     let own = unseen.iter().filter(|name| {
-        let known = |list: &[Box<str>]| list.iter().any(|one| **one == ***name);
-        !known(&lora.running) && !known(&lora.waiting)
+        !has(&lora.running, name) && !has(&lora.waiting, name) && places.takes_one(name)
     });
     let taken = lora.running.len() + lora.waiting.len() + own.count();
     if taken < usize::try_from(lora.max).unwrap_or(usize::MAX) {
         LORA_FREE
-    } else if names(&lora.waiting) || unseen.iter().any(|name| &**name == model) {
+    } else if has(&lora.waiting, model) || unseen.iter().any(|name| &**name == model) {
         LORA_WAITING
     } else {
         0.0
+    }
+}
+
+fn has(list: &[Box<str>], name: &str) -> bool {
+    list.iter().any(|one| &**one == name)
+}
+
+// === impl Places ===
+
+impl<'a> Places<'a> {
+    fn new(table: &'a Table) -> Self {
+        let mut adapters: SmallVec<[&str; 4]> = SmallVec::new();
+        let unseen = table.adapters.iter().flat_map(|one| &one.unseen);
+        for name in unseen {
+            let is_shown = |one: &Adapters| {
+                let scraped = one.scraped.as_ref();
+                scraped.is_some_and(|lora| has(&lora.running, name) || has(&lora.waiting, name))
+            };
+            if !adapters.contains(&&**name) && table.adapters.iter().any(is_shown) {
+                adapters.push(name);
+            }
+        }
+        Self { adapters }
+    }
+
+    fn takes_one(&self, name: &str) -> bool {
+        self.adapters.contains(&name)
     }
 }
 

@@ -84,7 +84,9 @@ fn a_cached_prefix_scores_by_share_and_length(
 #[case::full(&["a"], &["b"], 2, &[], 0.0)]
 #[case::waited_for(&["a"], &["x"], 2, &[], 0.6)]
 #[case::waited_for_and_free(&["a"], &["x"], 3, &[], 0.8)]
-#[case::our_own_fills_it(&["a"], &[], 2, &["b"], 0.0)]
+#[case::our_own_fills_it(&["a"], &[], 2, &["shown"], 0.0)]
+#[case::a_base_model_takes_no_place(&["a"], &[], 2, &["base"], 0.8)]
+#[case::a_base_model_alone(&[], &[], 1, &["base"], 0.8)]
 #[case::our_own_waits(&["a"], &[], 2, &["x"], 0.6)]
 #[case::our_own_is_loaded_already(&["a"], &[], 2, &["a"], 0.8)]
 fn adapters_score_by_where_they_are(
@@ -94,7 +96,7 @@ fn adapters_score_by_where_they_are(
     #[case] unseen: &[&str],
     #[case] want: f64,
 ) {
-    let snapshot = mk_snapshot(2);
+    let snapshot = mk_snapshot(3);
     let names = |list: &[&str]| list.iter().map(|name| (*name).into()).collect();
     let page = Scraped {
         lora: PageLora::Now(Lora {
@@ -105,6 +107,15 @@ fn adapters_score_by_where_they_are(
         ..mk_page(0.0, 0.0, 0.0)
     };
     scrape(&at(&snapshot, 0), page);
+    let elsewhere = Scraped {
+        lora: PageLora::Now(Lora {
+            running: names(&["shown", "x"]),
+            waiting: Vec::new(),
+            max: 1,
+        }),
+        ..mk_page(0.0, 0.0, 0.0)
+    };
+    scrape(&at(&snapshot, 2), elsewhere);
     let _bookings: Vec<_> = unseen
         .iter()
         .map(|adapter| {
@@ -119,11 +130,11 @@ fn adapters_score_by_where_they_are(
     };
     let table = read(&snapshot);
     let got = of_all(&Scorer::LoraAffinity, &table, &request, &[]);
-    assert_eq!(got, [want, 0.0], "the second tells no adapters");
+    assert_eq!(got, [want, 0.0, 1.0], "the second tells no adapters");
     request.model = None;
     assert_eq!(
         of_all(&Scorer::LoraAffinity, &table, &request, &[]),
-        [0.0, 0.0]
+        [0.0, 0.0, 0.0]
     );
 }
 
