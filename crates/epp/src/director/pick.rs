@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tracing::{Level, debug, enabled};
 
 use super::{
-    Director, Learned, Prepared, Readers, SCRATCH, Scratch, filter,
+    Director, Prepared, Readers, SCRATCH, Scratch, filter,
     picks::{Asked, Considered, Record},
 };
 use crate::{
@@ -163,7 +163,7 @@ impl Director {
                 cached,
                 prompt: prompt_tokens,
             }),
-            learned: Learned::new(prefix, blocks),
+            learned: self.prefix.learned(prefix, blocks),
             llm,
             staged: behind.and_then(|behind| behind.into_answer()),
             scheduling: self.clock.now().since(told.began.unwrap_or(now)),

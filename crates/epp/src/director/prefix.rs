@@ -1,6 +1,9 @@
 //! What endpoints are believed to have cached: blocks of prompts that were sent to them.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -23,12 +26,17 @@ pub(crate) struct PrefixCache {
     index: PrefixIndex,
     /// The capacity that each slot was given.
     capacities: Mutex<HashMap<Slot, usize>>,
+    /// Requests so far. It numbers their inserts, in place of the seconds at which blocks of other indexes are over: nothing
+    /// is over here. From the 4294967295th on all have the same number.
+    requests: AtomicU64,
 }
 
 /// What a request adds to the index once its answer is written.
 #[derive(Debug)]
 pub(crate) struct Learned {
     chain: Vec<u64>,
+    /// Of its insert: a later one has a greater number.
+    number: u32,
     /// So many of them the first endpoint was believed to have before.
     known: usize,
 }
@@ -43,7 +51,22 @@ impl PrefixCache {
             settings,
             index,
             capacities: Mutex::default(),
+            requests: AtomicU64::new(0),
         }
+    }
+
+    /// What a request adds to the index; nothing, if the chain is empty. The endpoint that was picked was believed to have the
+    /// first `known` blocks of it.
+    pub(crate) fn learned(&self, chain: Vec<u64>, known: u32) -> Option<Learned> {
+        if chain.is_empty() {
+            return None;
+        }
+        let before = self.requests.fetch_add(1, Ordering::Relaxed);
+        Some(Learned {
+            chain,
+            number: u32::try_from(before.saturating_add(1)).unwrap_or(u32::MAX),
+            known: usize::try_from(known).unwrap_or(usize::MAX),
+        })
     }
 
     pub(crate) fn block_tokens(&self) -> u32 {
@@ -78,7 +101,9 @@ impl PrefixCache {
 
     /// The endpoint has these blocks from now on.
     pub(crate) fn learn(&self, learned: &Learned, endpoint: &Endpoint) {
-        self.index.insert(&learned.chain, cache_slot(endpoint));
+        let Learned { chain, number, .. } = learned;
+        self.index
+            .insert_until(chain, cache_slot(endpoint), *number);
     }
 
     /// How many blocks of the chain the endpoint has cached, from the first on.
@@ -89,10 +114,11 @@ impl PrefixCache {
     }
 
     /// The endpoint that the request was picked for did not get it: what it was to have of it beyond what it had before
-    /// is not there.
+    /// is not there, unless a later request put it there, too.
     pub(crate) fn unlearn(&self, learned: &Learned, first: &Endpoint) {
         let added = learned.chain.get(learned.known..).unwrap_or_default();
-        self.index.forget(added, cache_slot(first));
+        let slot = cache_slot(first);
+        self.index.forget_until(added, slot, learned.number);
     }
 
     /// Follows the sizes of caches and the endpoints that are gone. To be called now and then.
@@ -143,16 +169,6 @@ impl PrefixCache {
 /// Where the index has what the endpoint cached in its present life.
 fn cache_slot(endpoint: &Endpoint) -> Slot {
     endpoint.slot().after_restarts(endpoint.load().restarts())
-}
-
-// === impl Learned ===
-
-impl Learned {
-    /// Nothing, if the chain is empty. The endpoint that was picked was believed to have the first `known` blocks of it.
-    pub(crate) fn new(chain: Vec<u64>, known: u32) -> Option<Self> {
-        let known = usize::try_from(known).unwrap_or(usize::MAX);
-        (!chain.is_empty()).then_some(Self { chain, known })
-    }
 }
 
 #[cfg(test)]
@@ -212,7 +228,7 @@ mod tests {
         let snapshot = mk_snapshot(&mut registry, &["a", "bb"]);
         let sent = chain(&cache, &mk_body("m", "s", "one"));
         assert_eq!(sent.len(), 4, "1005 bytes in blocks of 256");
-        let learned = Learned::new(sent.clone(), 0).unwrap();
+        let learned = cache.learned(sent.clone(), 0).unwrap();
         cache.learn(&learned, &snapshot.members()[0].endpoint);
         assert_eq!(matched(&cache, &sent, &snapshot), [4, 0]);
         let longer = chain(&cache, &mk_body("m", "s", "two and more"));
@@ -220,7 +236,24 @@ mod tests {
         for other in [mk_body("n", "s", "one"), mk_body("m", "t", "one")] {
             assert_eq!(matched(&cache, &chain(&cache, &other), &snapshot), [0, 0]);
         }
-        assert!(Learned::new(Vec::new(), 0).is_none());
+        assert!(cache.learned(Vec::new(), 0).is_none());
+    }
+
+    /// One request was picked for the first endpoint and not served there; another with the same prompt was.
+    #[test]
+    fn blocks_that_another_request_put_there_stay() {
+        let (cache, mut registry) = (mk_cache(), Registry::default());
+        let snapshot = mk_snapshot(&mut registry, &["a"]);
+        let endpoint = &snapshot.members()[0].endpoint;
+        let sent = chain(&cache, &mk_body("m", "s", "one"));
+        let moved = cache.learned(sent.clone(), 0).unwrap();
+        let served = cache.learned(sent.clone(), 0).unwrap();
+        cache.learn(&moved, endpoint);
+        cache.learn(&served, endpoint);
+        cache.unlearn(&moved, endpoint);
+        assert_eq!(matched(&cache, &sent, &snapshot), [4]);
+        cache.unlearn(&served, endpoint);
+        assert_eq!(matched(&cache, &sent, &snapshot), [0]);
     }
 
     #[test]
@@ -228,7 +261,7 @@ mod tests {
         let (cache, mut registry) = (mk_cache(), Registry::default());
         let snapshot = mk_snapshot(&mut registry, &["a", "bb"]);
         let sent = chain(&cache, &mk_body("m", "s", "one"));
-        let learned = Learned::new(sent.clone(), 0).unwrap();
+        let learned = cache.learned(sent.clone(), 0).unwrap();
         cache.tend(&snapshot, &[]);
         for endpoint in snapshot.endpoints() {
             cache.learn(&learned, endpoint);

@@ -184,13 +184,18 @@ impl PrefixIndex {
 
     /// The endpoint has none of these blocks, whatever was inserted. No effect for a removed or unknown slot.
     pub fn forget(&self, chain: &[u64], slot: Slot) {
+        self.forget_until(chain, slot, NEVER);
+    }
+
+    /// As [`forget`](Self::forget), but for blocks that another insert keeps for longer than `expiry_second`.
+    pub fn forget_until(&self, chain: &[u64], slot: Slot, expiry_second: u32) {
         let columns = self.columns.read();
         let Some(column) = columns.column(slot) else {
             return;
         };
         self.write_each(chain, &columns, |shard, hashes| {
             for hash in hashes {
-                shard.forget(*hash, column);
+                shard.forget(*hash, column, expiry_second);
             }
         });
     }

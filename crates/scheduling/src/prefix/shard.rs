@@ -172,10 +172,10 @@ impl Shard {
         }
     }
 
-    /// Forgets the column's block, if it has it.
-    pub(super) fn forget(&mut self, hash: u64, column: usize) {
+    /// Forgets the column's block, if it has it and not for longer than until the second `end`.
+    pub(super) fn forget(&mut self, hash: u64, column: usize, end: u32) {
         let node = self.find(hash, column);
-        if node != NONE {
+        if node != NONE && self.nodes[node as usize].end <= end {
             self.release(node);
         }
     }

@@ -547,3 +547,20 @@ fn readers_see_what_stays_while_writers_move_records() {
         }
     });
 }
+
+#[test]
+fn what_one_insert_is_taken_back_of_stays_where_a_later_one_has_it_too() {
+    let index = PrefixIndex::new(1 << 16, 1);
+    let slot = Slot::default();
+    let has = |chain: &[u64]| {
+        let mut matched = [0];
+        index.matches(chain, &[slot], &mut matched);
+        matched[0]
+    };
+    assert!(index.insert_until(&[1, 2, 3, 4], slot, 7));
+    assert!(index.insert_until(&[1, 2], slot, 8));
+    index.forget_until(&[1, 2, 3, 4], slot, 7);
+    assert_eq!(has(&[1, 2, 3, 4]), 2);
+    index.forget_until(&[1, 2], slot, 8);
+    assert_eq!(has(&[1, 2]), 0);
+}
