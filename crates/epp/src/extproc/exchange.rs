@@ -221,7 +221,8 @@ impl Exchange {
             (RequestHalf::Awaited | RequestHalf::Collecting(_) | RequestHalf::Reading(_), _) => {
                 true
             }
-            (_, Some(picked)) if !picked.served => self.response != ResponseHalf::Over,
+            // What the response's headers do not say is not said later.
+            (_, Some(picked)) if !picked.served => self.response == ResponseHalf::Awaited,
             _ => self.reports_served && self.response == ResponseHalf::Awaited,
         }
     }

@@ -18,6 +18,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Code, Status};
 use tracing::debug;
 
+use xxhash_rust::xxh64::xxh64;
 use super::{
     exchange::{Exchange, Unlearned},
     live::Live,
@@ -71,6 +72,8 @@ struct Dialog<S> {
     drained: Pin<Box<WaitForCancellationFutureOwned>>,
     /// When the end of the drain was seen from outside.
     drained_at: Option<Moment>,
+    /// Hash of the attributes that were read last: a proxy may send the same ones with each message.
+    attributes: Option<u64>,
     round_trip: RoundTrip,
     /// Of a request under an LLM filter.
     trace_id: Option<TraceId>,
@@ -152,6 +155,7 @@ where
             live: None,
             shared,
             meter,
+            attributes: None,
         }
     }
 
@@ -390,7 +394,7 @@ where
                     }
                     self.large = large_body(&message);
                     let wanted = Wanted {
-                        attributes: self.exchange.wants_attributes(),
+                        attributes: self.exchange.wants_attributes() && self.has_news(&message),
                         content_type: self.live.is_some(),
                     };
                     wire::inputs(message, wanted).into_iter().for_each(|input| {
@@ -414,6 +418,15 @@ where
         {
             self.wait = None;
             self.waited(waited);
+    /// Whether the attributes of a message are others than those that were read last.
+    fn has_news(&mut self, message: &ProcessingRequest) -> bool {
+        let Some(bytes) = &message.metadata_context else {
+            return false;
+        };
+        let hash = xxh64(bytes, 0);
+        self.attributes.replace(hash) != Some(hash)
+    }
+
             return Poll::Ready(());
         }
         if self.drained.as_mut().poll(cx).is_ready() {
