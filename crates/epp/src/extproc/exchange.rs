@@ -330,7 +330,7 @@ impl Exchange {
             outputs.push(Output::Observe(Event::Streaming));
         }
         outputs.push(Output::Observe(Event::Responding(head.status)));
-        let edit = self.response_edit(head.is_sse);
+        let edit = self.response_edit(head);
         self.response = match self.transcode_headers(head, edit) {
             HeadersReply::Now(edit) => {
                 outputs.push(Output::Reply(Reply::Headers(Phase::Response, edit)));
@@ -492,14 +492,16 @@ impl Exchange {
     }
 
     /// What changes in the response's headers.
-    fn response_edit(&self, is_sse: bool) -> Option<Box<Route>> {
-        let session = self.served_session();
+    fn response_edit(&self, head: ResponseHead) -> Option<Box<Route>> {
+        // An error is no session that was served: its client is free to go elsewhere.
+        let is_success = (200..300).contains(&head.status);
+        let session = self.served_session().filter(|_| is_success);
         let session = session.and_then(|(session, endpoint)| session.response_header(endpoint));
         let is_filtered = self
             .picked
             .as_ref()
             .is_some_and(|picked| picked.of_llm.is_filtered);
-        let unbuffered = is_sse && is_filtered;
+        let unbuffered = head.is_sse && is_filtered;
         if session.is_none() && !self.reports_served && !unbuffered {
             return None;
         }

@@ -67,7 +67,16 @@ pub(super) async fn respond(
     replies: &mut Stream,
     served: &str,
 ) -> Option<String> {
-    let headers = mk_headers(":status", "200", true);
+    respond_with(messages, replies, served, "200").await
+}
+
+async fn respond_with(
+    messages: &Messages,
+    replies: &mut Stream,
+    served: &str,
+    status: &str,
+) -> Option<String> {
+    let headers = mk_headers(":status", status, true);
     let message = ProcessingRequest {
         request: Some(Request::ResponseHeaders(headers)),
         metadata_context: Some(mk_served(served)),
@@ -98,6 +107,22 @@ async fn the_token_of_a_response_names_the_pod_that_served_it(
     assert_eq!(picked[0], "10.0.0.1:8000");
     let token = respond(&messages, &mut replies, served).await;
     assert_eq!(token, named.map(|pod| STANDARD.encode(pod)));
+}
+
+/// It would bind the client to the pod that failed.
+#[rstest]
+#[case("201", true)]
+#[case("404", false)]
+#[case("500", false)]
+#[case("503", false)]
+#[tokio::test(start_paused = true)]
+async fn an_error_comes_without_a_token(#[case] status: &str, #[case] has_token: bool) {
+    let config = mk_config(SessionStrategy::EncodedEndpointHeader);
+    let shared = mk_shared(&["a"], config, &mut Registry::default());
+    let (messages, mut replies) = open(&shared, 1);
+    let picked = request(&messages, &mut replies, "").await;
+    let token = respond_with(&messages, &mut replies, &picked[0], status).await;
+    assert_eq!(token.is_some(), has_token);
 }
 
 #[rstest]
