@@ -376,6 +376,11 @@ impl Director {
         self.prefix.learn(learned, endpoint);
     }
 
+    /// The endpoint did not get the request, and so will not have cached its prompt.
+    pub(crate) fn unlearn(&self, learned: &Learned, endpoint: &Endpoint) {
+        self.prefix.unlearn(learned, endpoint);
+    }
+
     /// Another endpoint serves the request than the one it was picked for: its session is there from now on.
     pub(crate) fn served_by(&self, session: &NamedSession, endpoint: &Endpoint) {
         if let NamedSession::Id(id) = session {

@@ -77,6 +77,8 @@ pub(super) struct Exchange {
     reports_served: bool,
     /// The endpoint that served the response, as the proxy says.
     served: Option<SocketAddr>,
+    /// What an endpoint was to have cached of a request that it did not get, and that endpoint, until somebody takes it.
+    unserved: Option<(Learned, Arc<Endpoint>)>,
     closed: bool,
 }
 
@@ -165,6 +167,7 @@ impl Exchange {
             deadline,
             reports_served: false,
             served: None,
+            unserved: None,
             closed: false,
         }
     }
@@ -247,6 +250,38 @@ impl Exchange {
             picked.booking.move_to(endpoint);
             picked.stranger = false;
         }
+    }
+
+    /// None of the pool serves the request: it counts at none, and none has its prompt.
+    pub(super) fn serve_elsewhere(&mut self) {
+        if let Some(picked) = &mut self.picked {
+            picked.booking.release();
+            self.unserved = picked.learned.take().zip(picked.learned_at.take());
+        }
+    }
+
+    /// What an endpoint is believed to have cached of a request that it did not get, once.
+    pub(super) fn take_unserved(&mut self) -> Option<(Learned, Arc<Endpoint>)> {
+        self.unserved.take()
+    }
+
+    /// The stream ends, however the exchange stands. What its response said of tokens counts all the same; and without any
+    /// response it is not known that the endpoint got the request.
+    pub(super) fn abandon(&mut self) -> Outputs {
+        let mut outputs = Outputs::new();
+        if let Some(mut picked) = self.picked.take() {
+            let usage = picked.tap.as_mut().and_then(ResponseTap::finish);
+            outputs.extend(usage.map(|usage| Output::Observe(Event::Usage(usage))));
+            if self.response == ResponseHalf::Awaited {
+                self.unserved = picked.learned.zip(picked.learned_at);
+            }
+        }
+        outputs
+    }
+
+    /// The stream is over at once, whatever its state is.
+    pub(super) fn fail(&mut self) {
+        self.close(Close::Done);
     }
 
     /// The request's session, and the endpoint that serves it; absent where it has none, or is served by no member.
@@ -562,11 +597,12 @@ impl Exchange {
     }
 
     fn close(&mut self, how: Close) -> Outputs {
+        let mut outputs = self.abandon();
         self.closed = true;
-        self.picked = None;
         self.request = RequestHalf::Over;
         self.deadline = None;
-        smallvec![Output::Close(how)]
+        outputs.push(Output::Close(how));
+        outputs
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     convert::Infallible,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     task::{Context, Poll},
 };
 
@@ -63,6 +63,8 @@ pub(super) struct Shared {
     pub(super) reader: Reader,
     /// Of the same thread.
     pub(super) open: OpenStreams,
+    /// A proxy showed the headers of a response, and so will show those of others.
+    pub(super) sees_responses: AtomicBool,
     pub(super) tracing: Option<Tracing>,
 }
 
@@ -87,6 +89,7 @@ impl ExtProc {
             settings,
             reader: Reader::default(),
             open: OpenStreams::default(),
+            sees_responses: AtomicBool::new(false),
             tracing,
         }))
     }
@@ -99,6 +102,7 @@ impl ExtProc {
             settings,
             reader,
             open: _,
+            sees_responses: _,
             tracing,
         } = &*self.0;
         let mut settings = settings.clone();
@@ -110,6 +114,7 @@ impl ExtProc {
             settings,
             reader: reader.clone(),
             open: OpenStreams::default(),
+            sees_responses: AtomicBool::new(false),
             tracing: tracing.clone(),
         }))
     }

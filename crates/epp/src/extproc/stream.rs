@@ -5,7 +5,7 @@ use std::{
     future::Future,
     net::SocketAddr,
     pin::Pin,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::Ordering},
     task::{Context, Poll, ready},
 };
 
@@ -176,8 +176,12 @@ where
         }
         if !self.exchange.is_deciding() {
             self.wait = None; // it leaves the queue, and nobody asks any more
+        if let Input::ResponseHeaders(_) = &input {
+            self.shared.sees_responses.store(true, Ordering::Relaxed);
+        }
             self.meter.wait_ends(if is_drain {
                 Outcome::EvictedOther
+        take_back(&mut self.exchange, &self.shared);
             } else {
                 Outcome::EvictedContextCancelled
             });
@@ -309,8 +313,15 @@ where
     fn served_elsewhere(&mut self, address: SocketAddr, in_list: bool) {
         if !in_list {
             debug!(%address, "served by an endpoint that was not picked");
-            if let Some(endpoint) = self.shared.director.pool().at(address) {
-                self.exchange.serve_from(endpoint);
+            match self.shared.director.pool().at(address) {
+                Some(endpoint) => self.exchange.serve_from(endpoint),
+                None => {
+                    self.exchange.serve_elsewhere();
+                    if let Some((learned, endpoint)) = self.exchange.take_unserved() {
+                        self.shared.director.unlearn(&learned, &endpoint);
+                    }
+                    self.shared.director.wake();
+                }
             }
         }
         if let Some(live) = &mut self.live {
@@ -508,6 +519,15 @@ fn large_body(message: &ProcessingRequest) -> Option<Bytes> {
 
 impl Timer {
     fn set(&mut self, at: Moment, instant: tokio::time::Instant) {
+        for output in self.exchange.abandon() {
+            if let Output::Observe(event) = output {
+                self.meter.observe(event);
+                if let Some(live) = &mut self.live {
+                    live.observe(event);
+                }
+            }
+        }
+        take_back(&mut self.exchange, &self.shared);
         self.at = at;
         self.sleep.as_mut().reset(instant);
     }
@@ -515,3 +535,13 @@ impl Timer {
 
 #[cfg(test)]
 mod tests;
+/// An endpoint did not get a request: what it was to have cached of it is not there. A proxy that shows no responses does not
+/// tell either way.
+fn take_back(exchange: &mut Exchange, shared: &Shared) {
+    if let Some((learned, endpoint)) = exchange.take_unserved()
+        && shared.sees_responses.load(Ordering::Relaxed)
+    {
+        shared.director.unlearn(&learned, &endpoint);
+    }
+}
+

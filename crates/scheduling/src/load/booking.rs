@@ -14,6 +14,7 @@ pub struct Booking {
     prefill: u64,
     arrival: Moment,
     adapter: Option<Arc<str>>,
+    is_released: bool,
 }
 
 // === impl Booking ===
@@ -36,6 +37,7 @@ impl Booking {
             prefill: 0,
             arrival,
             adapter,
+            is_released: false,
         }
     }
 
@@ -64,9 +66,18 @@ impl Booking {
         release_prompt(self.endpoint.load(), tokens, prefill);
     }
 
-    /// The request turned out to be served elsewhere.
+    /// The request turned out to be served by none of the pool: from now on it counts nowhere.
+    pub fn release(&mut self) {
+        if !std::mem::replace(&mut self.is_released, true) {
+            let tokens = std::mem::take(&mut self.tokens);
+            let prefill = std::mem::take(&mut self.prefill);
+            release(self.endpoint.load(), tokens, prefill);
+        }
+    }
+
+    /// The request turned out to be served elsewhere. No effect on one that is released.
     pub fn move_to(&mut self, endpoint: Arc<Endpoint>) {
-        if Arc::ptr_eq(&self.endpoint, &endpoint) {
+        if self.is_released || Arc::ptr_eq(&self.endpoint, &endpoint) {
             return;
         }
         let adapter = self.adapter.clone();
@@ -82,7 +93,7 @@ impl Booking {
 
 impl Drop for Booking {
     fn drop(&mut self) {
-        release(self.endpoint.load(), self.tokens, self.prefill);
+        self.release();
     }
 }
 

@@ -223,6 +223,26 @@ fn a_request_served_elsewhere_is_counted_there_alone() {
 }
 
 #[test]
+fn a_request_that_none_of_the_pool_serves_counts_nowhere() {
+    let snapshot = mk_snapshot(2);
+    let (picked, other) = (at(&snapshot, 0), at(&snapshot, 1));
+    let mut booking = book(&picked, 7).charged(3);
+    let counts = |endpoint: &Endpoint| {
+        let load = endpoint.load().read(NOW, Freshness::default());
+        (load.in_flight, load.tokens, load.prefill)
+    };
+    assert_eq!(counts(&picked), (1, 7, 3));
+    for _ in 0..2 {
+        booking.release();
+        booking.respond();
+        booking.move_to(Arc::clone(&other));
+        assert_eq!((counts(&picked), counts(&other)), ((0, 0, 0), (0, 0, 0)));
+    }
+    drop(booking);
+    assert_eq!(counts(&picked), (0, 0, 0));
+}
+
+#[test]
 fn another_start_time_is_another_process() {
     let endpoint = mk_endpoint();
     let page = |started| Scraped {
@@ -265,26 +285,6 @@ fn adapters_and_layout_stay_until_a_page_tells_others() {
     let told = |now| endpoint.load().lora(now, Freshness::default());
     assert_eq!(told(NOW).as_deref(), Some(&lora));
     assert_eq!(endpoint.load().cache(), Some(layout));
-}
-
-#[test]
-fn an_age_before_the_scrape_is_fresh() {
-    let endpoint = mk_endpoint();
-    scrape(&endpoint, mk_page(0.0, 0.0, 0.0));
-    assert_eq!(read(&endpoint, Moment::START).1, Quality::Fresh);
-}
-
-/// On pages of operators, and in alerts.
-#[test]
-fn qualities_keep_their_names() {
-    let names = Quality::ALL.map(Quality::name);
-    assert_eq!(names, ["fresh", "stale", "unknown", "suspect"]);
-}
-
-#[test]
-fn a_charge_moves_with_its_request_and_ends_when_the_response_begins() {
-    let snapshot = mk_snapshot(2);
-    let (one, other) = (at(&snapshot, 0), at(&snapshot, 1));
     // The pages go on, without a word of adapters.
     let later = NOW.plus(Duration::from_secs(11));
     let start = endpoint.load().scrape_starts(later);
@@ -329,6 +329,26 @@ fn a_restarted_engine_has_no_adapters_until_it_tells_them() {
         let told = told.map(|lora| lora.running.concat());
         assert_eq!(told.as_deref(), want, "{started}");
     }
+}
+
+#[test]
+fn an_age_before_the_scrape_is_fresh() {
+    let endpoint = mk_endpoint();
+    scrape(&endpoint, mk_page(0.0, 0.0, 0.0));
+    assert_eq!(read(&endpoint, Moment::START).1, Quality::Fresh);
+}
+
+/// On pages of operators, and in alerts.
+#[test]
+fn qualities_keep_their_names() {
+    let names = Quality::ALL.map(Quality::name);
+    assert_eq!(names, ["fresh", "stale", "unknown", "suspect"]);
+}
+
+#[test]
+fn a_charge_moves_with_its_request_and_ends_when_the_response_begins() {
+    let snapshot = mk_snapshot(2);
+    let (one, other) = (at(&snapshot, 0), at(&snapshot, 1));
     let prefill = || (one.load().prefill(), other.load().prefill());
     let mut first = book(&one, 0).charged(700);
     let second = book(&one, 0).charged(50);

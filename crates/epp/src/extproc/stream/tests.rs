@@ -101,6 +101,7 @@ fn mk_shared_around(director: Director, bytes: u32, registry: &mut Registry) -> 
         },
         reader: Reader::default(),
         open: OpenStreams::default(),
+        sees_responses: std::sync::atomic::AtomicBool::default(),
         tracing: None,
     })
 }

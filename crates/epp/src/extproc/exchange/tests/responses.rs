@@ -211,6 +211,42 @@ fn the_endpoint_that_served_takes_over_the_count() {
         .exchange
         .serve_from(Arc::clone(&outside.snapshot.members()[1].endpoint));
     assert_eq!(outside.in_flight(), [0, 1]);
+
+    let mut stranger = mk_sent(FDS);
+    assert_eq!(stranger.on(served("10.9.9.9:8000")), ["elsewhere false"]);
+    stranger.exchange.serve_elsewhere();
+    assert_eq!(stranger.in_flight(), [0, 0]);
+    stranger.on(mk_response(false));
+    stranger.on(mk_response_chunk("a", true));
+    assert_eq!(stranger.in_flight(), [0, 0]);
+}
+
+/// A proxy without a filter that names the endpoint sends the same attributes with each event of a response.
+#[test]
+fn who_served_is_looked_for_up_to_the_response_headers() {
+    let mut script = mk_sent(FDS);
+    assert!(script.exchange.wants_attributes());
+    script.on(mk_response(false));
+    assert!(!script.exchange.wants_attributes());
+}
+
+/// As clients do that close at the last event, before the proxy sees its end.
+#[test]
+fn tokens_that_a_response_told_count_where_its_stream_is_reset() {
+    const EVENT: &str = "data: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2}}\n\n";
+    let mut script = Script::new();
+    script.restores = Some("m");
+    script.on(mk_headers(CHAT, FDS));
+    script.on(mk_chunk(BODY, true));
+    script.on(mk_response(false));
+    script.on(mk_response_chunk(EVENT, false));
+    let outputs = script.exchange.on(Input::PeerClosed, NOW);
+    let usages = outputs.iter().filter_map(|output| match output {
+        Output::Observe(Event::Usage(usage)) => Some((usage.input_tokens, usage.output_tokens)),
+        _ => None,
+    });
+    assert_eq!(usages.collect::<Vec<_>>(), [(Some(7), Some(2))]);
+    assert!(script.exchange.abandon().is_empty(), "once");
 }
 
 /// Also of a response that no pick led to, such as one of the proxy itself.

@@ -1,5 +1,7 @@
 //! What is believed to be cached is where the request was served.
 
+use futures::FutureExt;
+
 use super::*;
 use crate::extproc::stream::tests::sessions::{header_value, respond};
 
@@ -49,4 +51,47 @@ async fn what_was_learned_of_the_first_endpoint_moves_to_the_one_that_served(#[c
     assert_eq!(known(), 9 + 17, "the first has what it had");
     let (_messages, _replies, next) = ask(&shared, 1, &prompt).await;
     assert_eq!(next, other.as_slice());
+}
+
+/// The first endpoint refused the connection, or the client left: what it was to have cached draws nothing to it. Where the
+/// proxy never shows a response, an end without one says nothing.
+#[rstest]
+#[case::responses_are_shown(true, 0)]
+#[case::responses_are_not_shown(false, 9)]
+#[tokio::test(start_paused = true)]
+async fn a_request_that_no_response_came_for_was_cached_nowhere(
+    #[case] shows_responses: bool,
+    #[case] want: usize,
+) {
+    let shared = mk_shared_of(1 << 16, &["a"], small_config(), &mut Registry::default());
+    let known = || shared.director.prefix_stats().entries;
+    let prompt = "x".repeat(8 * 256 - 1);
+    if shows_responses {
+        let (messages, mut replies, picked) = ask(&shared, 1, "").await;
+        respond(&messages, &mut replies, &picked[0]).await;
+    }
+    let before = known();
+    for is_reset in [true, false] {
+        let (messages, mut replies, _) = ask(&shared, 1, &prompt).await;
+        assert!(replies.next().now_or_never().is_none());
+        assert_eq!(known() - before, 9, "learned once the answer was written");
+        if is_reset {
+            drop(replies);
+        } else {
+            drop(messages);
+            assert!(replies.next().await.is_none());
+        }
+        assert_eq!(known() - before, want, "reset: {is_reset}");
+    }
+}
+
+/// None of the pool has what a stranger served.
+#[tokio::test(start_paused = true)]
+async fn what_a_stranger_served_is_cached_by_none_of_the_pool() {
+    let shared = mk_shared_of(1 << 16, &["a"], small_config(), &mut Registry::default());
+    let (messages, mut replies, _) = ask(&shared, 1, &"x".repeat(300)).await;
+    respond(&messages, &mut replies, "10.9.9.9:8000").await;
+    assert_eq!(shared.director.prefix_stats().entries, 0);
+    let load = shared.director.pool().snapshot();
+    assert_eq!(load.members()[0].endpoint.load().in_flight(), 0);
 }
