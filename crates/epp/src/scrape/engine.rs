@@ -15,7 +15,8 @@ const STARTED: &str = "process_start_time_seconds";
 pub struct EngineSpec {
     /// As a pod's label names it.
     pub name: String,
-    /// Requests in the queue; several series are summed.
+    /// Requests in the queue; several series are summed, but of those that differ by process or tensor rank alone the greatest
+    /// counts, as for all values.
     pub waiting: Option<MetricSpec>,
     /// Requests being run; several series are summed.
     pub running: Option<MetricSpec>,
@@ -70,9 +71,9 @@ pub struct UnknownEngine {
 pub(super) struct Engine {
     pub(super) spec: EngineSpec,
     pub(super) names: Names<Wanted>,
-}
     /// How the comment begins that declares the metric of adapters.
     lora_type: Option<Box<[u8]>>,
+}
 
 /// A sample that is read.
 #[derive(Debug)]
@@ -228,9 +229,9 @@ impl Engine {
             lora,
             cache,
         } = spec.clone();
-        let mut wanted: Vec<(MetricSpec, Role)> = Vec::new();
         let declared = |spec: &MetricSpec| format!("# TYPE {}", spec.name()).into_bytes();
         let lora_type = lora.as_ref().map(|spec| declared(spec).into());
+        let mut wanted: Vec<(MetricSpec, Role)> = Vec::new();
         wanted.extend(waiting.map(|spec| (spec, Role::Waiting)));
         wanted.extend(running.map(|spec| (spec, Role::Running)));
         wanted.extend(
@@ -262,10 +263,9 @@ impl Engine {
         Self {
             names: Names::new(named.chain([(STARTED.to_owned(), started)])),
             spec,
-        }
             lora_type,
+        }
     }
-}
 
     /// False when no line that begins with `head` matters.
     pub(super) fn may_begin(&self, head: &[u8]) -> bool {
@@ -280,6 +280,7 @@ impl Engine {
         let rest = begin.and_then(|begin| line.strip_prefix(&**begin));
         rest.is_some_and(|rest| rest.first().is_none_or(u8::is_ascii_whitespace))
     }
+}
 
 #[cfg(test)]
 mod tests;

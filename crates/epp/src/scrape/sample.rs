@@ -1,6 +1,11 @@
 //! One line of a page behind the metric's name: labels and a value.
 
 use memchr::{memchr, memchr2};
+use xxhash_rust::xxh64::xxh64;
+
+/// Labels of processes and of ranks that work on the same requests: each of them publishes the values of the whole, or
+/// stays at 0.
+const SAME_SCHEDULER: [&[u8]; 4] = [b"pid", b"tp_rank", b"pp_rank", b"moe_ep_rank"];
 
 /// `{key="value",…} 1.5 1700000000`: a sample's labels, if it has any, and its value.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +50,18 @@ impl<'l> Sample<'l> {
             }
             rest = behind;
         }
+    }
+
+    /// A hash of its labels but for [`SAME_SCHEDULER`]: equal of samples that say the same of one scheduler.
+    pub(super) fn identity(self) -> u64 {
+        let (mut hash, mut rest) = (0, self.labels);
+        while let Some((key, value, behind)) = split_label(rest) {
+            if !SAME_SCHEDULER.contains(&key) {
+                hash = xxh64(value, xxh64(key, hash));
+            }
+            rest = behind;
+        }
+        hash
     }
 
     /// Whether the sample has each of these labels with exactly that value.

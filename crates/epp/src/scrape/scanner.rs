@@ -18,6 +18,12 @@ use super::{
 /// 256 KiB: a line with a thousand adapter names is far below. A longer one is passed over.
 const MAX_LINE: usize = 256 * 1024;
 
+/// Series of one metric that are told apart; engines have one per rank and model.
+const MAX_SERIES: usize = 64;
+
+/// A share above it is in percent. Shares of a full cache may be a little above 1.
+const PERCENT: f64 = 1.5;
+
 /// No engine has a trillion requests. Sums of such values, over a page and over a pool, stay finite.
 const MAX_VALUE: f64 = 1e12;
 
@@ -46,12 +52,17 @@ struct PageValues {
     started: Series,
 }
 
-/// The series of one metric, one per rank or model.
-#[derive(Clone, Copy, Debug, Default)]
+/// The series of one metric, one per rank or model. Of those that differ by a process alone the greatest counts.
+#[derive(Debug, Default)]
 struct Series {
-    sum: f64,
-    count: f64,
+    /// Each with the identity of its labels.
+    values: Vec<(u64, f64)>,
+    /// Those beyond [`MAX_SERIES`], each by itself.
+    more: f64,
+    more_count: f64,
     greatest: f64,
+    /// A value above [`PERCENT`] was seen, on this page or an earlier one.
+    is_percent: bool,
 }
 
 // === impl Scanner ===
@@ -63,7 +74,7 @@ impl Scanner {
             page: PageValues {
                 waiting: Series::default(),
                 running: Series::default(),
-                kv: vec![Series::default(); engine.spec.kv.len()],
+                kv: engine.spec.kv.iter().map(|_| Series::default()).collect(),
                 lora: LoraReader::default(),
                 block_size: Series::default(),
                 blocks: Series::default(),
@@ -137,6 +148,9 @@ impl Scanner {
         if line.len() > MAX_LINE {
             return;
         }
+            if self.engine.declares_lora(line) {
+                self.page.lora.declared();
+            }
         let Some(sample) = Sample::parse(rest) else {
             return;
         };
@@ -148,9 +162,6 @@ impl Scanner {
     }
 }
 
-            if self.engine.declares_lora(line) {
-                self.page.lora.declared();
-            }
 // === impl PageValues ===
 
 impl PageValues {
@@ -166,39 +177,52 @@ impl PageValues {
             Role::CacheInfo { block_size, blocks } => {
                 // A label may be "None".
                 let value = |label: &str| sample.label(label.as_bytes()).and_then(number);
-                self.block_size.add(value(block_size));
-                self.blocks.add(value(blocks));
+                let identity = sample.identity();
+                self.block_size.add(identity, value(block_size));
+                self.blocks.add(identity, value(blocks));
                 return;
             }
             Role::BlockSize => &mut self.block_size,
             Role::Blocks => &mut self.blocks,
             Role::Started => &mut self.started,
         };
-        series.add(sample.value());
+        series.add(sample.identity(), sample.value());
     }
 
     /// The values, and none for the next page.
     fn take(&mut self) -> Scraped {
         let mut kv = None;
         for series in &mut self.kv {
-            let share = std::mem::take(series).share();
+            let share = series.share();
             kv = kv.or(share);
         }
-        let block_tokens = std::mem::take(&mut self.block_size).greatest();
-        let blocks = std::mem::take(&mut self.blocks).sum();
-        Scraped {
-            waiting: std::mem::take(&mut self.waiting).sum(),
-            running: std::mem::take(&mut self.running).sum(),
+        let scraped = Scraped {
+            waiting: self.waiting.sum(),
+            running: self.running.sum(),
             kv,
             lora: self.lora.finish(),
-            cache: layout(block_tokens, blocks),
-            started: std::mem::take(&mut self.started).greatest(),
+            cache: layout(self.block_size.greatest(), self.blocks.sum()),
+            started: self.started.greatest(),
+        };
+        let Self {
+            waiting,
+            running,
+            kv,
+            lora: _,
+            block_size,
+            blocks,
+            started,
+        } = self;
+        for series in [waiting, running, block_size, blocks, started] {
+            series.clear();
         }
     }
 }
 
 /// Absent unless both are there and not zero.
 fn layout(block_tokens: Option<f64>, blocks: Option<f64>) -> Option<CacheLayout> {
+        kv.iter_mut().for_each(Series::clear);
+        scraped
     let layout = CacheLayout {
         block_tokens: integer(block_tokens?),
         blocks: integer(blocks?),
@@ -210,26 +234,45 @@ fn layout(block_tokens: Option<f64>, blocks: Option<f64>) -> Option<CacheLayout>
 
 impl Series {
     /// One more, unless it is missing or too great to be true.
-    fn add(&mut self, value: Option<f64>) {
-        if let Some(value) = value.filter(|value| *value <= MAX_VALUE) {
-            self.sum += value;
-            self.count += 1.0;
-            self.greatest = self.greatest.max(value);
+    fn add(&mut self, identity: u64, value: Option<f64>) {
+        let Some(value) = value.filter(|value| *value <= MAX_VALUE) else {
+            return;
+        };
+        self.greatest = self.greatest.max(value);
+        if let Some((_, known)) = self.values.iter_mut().find(|(one, _)| *one == identity) {
+            *known = known.max(value);
+        } else if self.values.len() < MAX_SERIES {
+            self.values.push((identity, value));
+        } else {
+            self.more += value;
+            self.more_count += 1.0;
         }
     }
 
-    fn sum(self) -> Option<f64> {
-        (self.count > 0.0).then_some(self.sum)
+    /// For the next page.
+    fn clear(&mut self) {
+        self.values.clear();
+        self.more = 0.0;
+        self.more_count = 0.0;
+        self.greatest = 0.0;
     }
 
-    fn greatest(self) -> Option<f64> {
-        (self.count > 0.0).then_some(self.greatest)
+    fn sum(&self) -> Option<f64> {
+        let sum: f64 = self.values.iter().map(|(_, value)| value).sum();
+        (!self.values.is_empty()).then_some(sum + self.more)
     }
 
-    /// The mean share. Engines name it "perc" and publish a fraction; where one is above 1, all are percent indeed.
-    fn share(self) -> Option<f64> {
-        let mean = self.sum().map(|sum| sum / self.count)?;
-        let unit = if self.greatest > 1.0 { 100.0 } else { 1.0 };
+    fn greatest(&self) -> Option<f64> {
+        (!self.values.is_empty()).then_some(self.greatest)
+    }
+
+    /// The mean share. Engines name it "perc" and publish a fraction; where one ever was clearly above 1, all are percent
+    /// indeed.
+    fn share(&mut self) -> Option<f64> {
+        self.is_percent |= self.greatest > PERCENT;
+        let count = self.values.len() as f64 + self.more_count;
+        let mean = self.sum().map(|sum| sum / count)?;
+        let unit = if self.is_percent { 100.0 } else { 1.0 };
         Some((mean / unit).min(1.0))
     }
 }

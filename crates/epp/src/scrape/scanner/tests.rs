@@ -122,8 +122,21 @@ fn a_cache_without_size_or_blocks_is_missing(
 #[case::former_name("vllm:gpu_cache_usage_perc 0.4\n", Some(0.4))]
 #[case::percent("vllm:kv_cache_usage_perc 40\n", Some(0.4))]
 #[case::percent_of_ranks(
-    "vllm:kv_cache_usage_perc{r=\"0\"} 1.5\nvllm:kv_cache_usage_perc{r=\"1\"} 0.5\n",
-    Some(0.01)
+    "vllm:kv_cache_usage_perc{r=\"0\"} 3.0\nvllm:kv_cache_usage_perc{r=\"1\"} 1.0\n",
+    Some(0.02)
+)]
+#[case::full("vllm:kv_cache_usage_perc 1.02\n", Some(1.0))]
+#[case::rounded(
+    "vllm:kv_cache_usage_perc{r=\"0\"} 1.0000001\nvllm:kv_cache_usage_perc{r=\"1\"} 0.5\n",
+    Some(0.750_000_05)
+)]
+#[case::processes(
+    "vllm:kv_cache_usage_perc{pid=\"1\"} 0\nvllm:kv_cache_usage_perc{pid=\"2\"} 0.65\nvllm:kv_cache_usage_perc{pid=\"3\"} 0\n",
+    Some(0.65)
+)]
+#[case::processes_of_two_engines(
+    "vllm:kv_cache_usage_perc{engine=\"0\",pid=\"1\"} 0.6\nvllm:kv_cache_usage_perc{engine=\"1\",pid=\"2\"} 0.2\nvllm:kv_cache_usage_perc{engine=\"1\",pid=\"1\"} 0\n",
+    Some(0.4)
 )]
 #[case::one_rank_is_nan(
     "vllm:kv_cache_usage_perc{r=\"0\"} NaN\nvllm:kv_cache_usage_perc{r=\"1\"} 0.5\n",
@@ -197,6 +210,45 @@ fn a_split_at_every_byte_reads_the_same() {
     }
 }
 
+/// Values below 1 of such a page would else be a hundred times too great.
+#[test]
+fn a_page_that_was_in_percent_stays_so() {
+    let mut scanner = mk_scanner("vllm");
+    for (value, kv) in [("0.5", 0.5), ("40", 0.4), ("0.5", 0.005), ("1.2", 0.012)] {
+        scanner.feed(format!("vllm:kv_cache_usage_perc {value}\n").as_bytes());
+        assert_eq!(scanner.finish().kv, Some(kv), "{value}");
+    }
+}
+
+/// Each rank of a tensor-parallel engine tells the queue of all.
+#[test]
+fn ranks_that_share_a_scheduler_count_once() {
+    let mut page = String::new();
+    for rank in 0..8 {
+        for dp in 0..2 {
+            let labels = format!(
+                "{{dp_rank=\"{dp}\",tp_rank=\"{rank}\",pid=\"{}\"}}",
+                100 + rank
+            );
+            page +=
+                &format!("sglang:num_queue_reqs{labels} 3\nsglang:num_running_reqs{labels} 10\n");
+        }
+    }
+    let scraped = scan("sglang", &page);
+    assert_eq!((scraped.waiting, scraped.running), (Some(6.0), Some(20.0)));
+}
+
+#[test]
+fn series_without_end_take_bounded_memory() {
+    let count = 10 * MAX_SERIES;
+    let series = (0..count).map(|rank| format!("vllm:num_requests_waiting{{r=\"{rank}\"}} 2\n"));
+    let page: String = series.collect();
+    let mut scanner = mk_scanner("vllm");
+    scanner.feed(page.as_bytes());
+    assert_eq!(scanner.page.waiting.values.len(), MAX_SERIES);
+    assert_eq!(scanner.finish().waiting, Some(2.0 * count as f64));
+}
+
 #[test]
 fn a_line_without_end_is_passed_over_and_not_kept() {
     let mut scanner = mk_scanner("vllm");
@@ -223,6 +275,32 @@ fn one_page_leaves_nothing_to_the_next() {
     scanner.finish();
     scanner.feed(b"ting 5\n");
     assert_eq!(scanner.finish(), Scraped::default());
+}
+
+/// A fresh engine: it tells the metric, and no series of it.
+#[rstest]
+#[case::vllm("# TYPE vllm:lora_requests_info gauge\n", true)]
+#[case::without_end("# TYPE vllm:lora_requests_info", true)]
+#[case::another("# TYPE vllm:lora_requests_info_total counter\n", false)]
+#[case::help("# HELP vllm:lora_requests_info Running stats\n", false)]
+fn an_engine_that_ran_no_adapter_has_none(#[case] declared: &str, #[case] has_none: bool) {
+    let page = format!("vllm:num_requests_waiting 1\n{declared}");
+    let none = Lora {
+        max: 1,
+        ..Lora::default()
+    };
+    for size in [1, page.len()] {
+        let mut scanner = mk_scanner("vllm");
+        for piece in page.as_bytes().chunks(size) {
+            scanner.feed(piece);
+        }
+        let want = if has_none {
+            PageLora::Now(none.clone())
+        } else {
+            PageLora::Absent
+        };
+        assert_eq!(scanner.finish().lora, want, "in pieces of {size}");
+    }
 }
 
 #[test]
@@ -277,32 +355,6 @@ fn scan_in_pieces(engine: &str, pages: &[&[u8]], cuts: &[Index]) -> Vec<Scraped>
             .iter()
             .map(|cut| cut.index(page.len().saturating_add(1)))
             .collect();
-/// A fresh engine: it tells the metric, and no series of it.
-#[rstest]
-#[case::vllm("# TYPE vllm:lora_requests_info gauge\n", true)]
-#[case::without_end("# TYPE vllm:lora_requests_info", true)]
-#[case::another("# TYPE vllm:lora_requests_info_total counter\n", false)]
-#[case::help("# HELP vllm:lora_requests_info Running stats\n", false)]
-fn an_engine_that_ran_no_adapter_has_none(#[case] declared: &str, #[case] has_none: bool) {
-    let page = format!("vllm:num_requests_waiting 1\n{declared}");
-    let none = Lora {
-        max: 1,
-        ..Lora::default()
-    };
-    for size in [1, page.len()] {
-        let mut scanner = mk_scanner("vllm");
-        for piece in page.as_bytes().chunks(size) {
-            scanner.feed(piece);
-        }
-        let want = if has_none {
-            PageLora::Now(none.clone())
-        } else {
-            PageLora::Absent
-        };
-        assert_eq!(scanner.finish().lora, want, "in pieces of {size}");
-    }
-}
-
         cuts.sort_unstable();
         let mut from = 0;
         for cut in cuts {
