@@ -8,6 +8,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
 use rand::RngExt;
 use scheduling::{Endpoint, ScrapeFailure, Slot, Snapshot};
@@ -231,6 +232,7 @@ impl Target {
     async fn scrape(&self, page: &mut Page, scanner: &mut Scanner) -> Result<(), ScrapeFailure> {
         let load = self.endpoint.load();
         let start = load.scrape_starts(self.clock.now());
+        scanner.begin(Timestamp::now().as_second() as f64);
         let result = timeout(TIMEOUT, page.read(scanner))
             .await
             .unwrap_or(Err(PageError::Timeout));
@@ -258,8 +260,6 @@ impl Target {
     }
 }
 
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) mod fuzz;
 /// Ticks each `interval`, the first time after `phase`. Ticks that were missed are left out and the phase stays: the ticks of
 /// many endpoints that a pause made due at once are spread again after it.
 fn ticks_of(clock: Clock, interval: Duration, phase: Duration) -> Interval {
@@ -269,5 +269,7 @@ fn ticks_of(clock: Clock, interval: Duration, phase: Duration) -> Interval {
     ticks
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 #[cfg(test)]
 mod tests;

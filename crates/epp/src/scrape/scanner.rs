@@ -86,6 +86,11 @@ impl Scanner {
         }
     }
 
+    /// The next page is asked for at this time, in seconds since 1970: later times on it are none.
+    pub(super) fn begin(&mut self, now: f64) {
+        self.page.lora.begin(now);
+    }
+
     /// Takes the next bytes of the page, cut anywhere.
     pub fn feed(&mut self, mut bytes: &[u8]) {
         while let Some(end) = memchr(b'\n', bytes) {
@@ -143,14 +148,14 @@ impl Scanner {
 
     fn line(&mut self, line: &[u8]) {
         let Some((wanted, rest)) = self.engine.names.find(line) else {
+            if self.engine.declares_lora(line) {
+                self.page.lora.declared();
+            }
             return;
         };
         if line.len() > MAX_LINE {
             return;
         }
-            if self.engine.declares_lora(line) {
-                self.page.lora.declared();
-            }
         let Some(sample) = Sample::parse(rest) else {
             return;
         };
@@ -216,13 +221,13 @@ impl PageValues {
         for series in [waiting, running, block_size, blocks, started] {
             series.clear();
         }
+        kv.iter_mut().for_each(Series::clear);
+        scraped
     }
 }
 
 /// Absent unless both are there and not zero.
 fn layout(block_tokens: Option<f64>, blocks: Option<f64>) -> Option<CacheLayout> {
-        kv.iter_mut().for_each(Series::clear);
-        scraped
     let layout = CacheLayout {
         block_tokens: integer(block_tokens?),
         blocks: integer(blocks?),
