@@ -66,9 +66,11 @@ impl<V> Recent<V> {
         Some(&mut self.places[at].value)
     }
 
-    /// All values, in no order.
+    /// All values, the most recently used first.
     pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
-        self.places.iter().map(|place| &place.value)
+        let at = |at: usize| self.places.get(at);
+        let places = std::iter::successors(at(self.newest), move |place| at(place.older));
+        places.map(|place| &place.value)
     }
 
     /// Inserts the value of a key that is not there. In a full table the least recently used one leaves that is not
@@ -160,7 +162,7 @@ mod tests {
         assert_eq!(insert(&mut table, 3), Inserted::Replaced(2));
         assert_eq!(table.get(&[2]), None);
         assert_eq!(table.get(&[1]), Some(&1));
-        assert_eq!(table.values().count(), 2);
+        assert_eq!(table.values().collect::<Vec<_>>(), [&1, &3]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The page of requests, written when a scrape asks for it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{Arc, atomic::Ordering::Relaxed},
 };
@@ -22,6 +22,10 @@ use super::{
 
 /// Under today's names.
 const CURRENT: &str = "llm_d_epp";
+/// Sets of labels with histograms, those that were used last. A set has some 200 lines of them, under both names: with all of
+/// 1000 sets a client that invents labels would make a page of 50 MB.
+pub(super) const MAX_HISTOGRAMS: usize = 100;
+
 /// Under the former ones.
 const FORMER: &str = "inference_objective";
 
@@ -36,6 +40,7 @@ pub(in crate::metrics) struct QueuePage(pub(in crate::metrics) Arc<Requests>);
 
 /// What the table holds at one moment.
 struct View {
+    /// The ones that were used last first.
     rows: Vec<Arc<Row>>,
     models: BTreeMap<ModelNames, Sums>,
 }
@@ -83,7 +88,7 @@ impl Collector for QueuePage {
                 ConstGauge::new(n).encode(encoder)
             })?;
         }
-        let samples = rows.iter().flat_map(|row| {
+        let samples = rows.iter().take(MAX_HISTOGRAMS).flat_map(|row| {
             Outcome::ALL.into_iter().filter_map(|outcome| {
                 let reading = row.waits[outcome.index()].read()?;
                 let mut labels = row.names.labels();
@@ -128,7 +133,7 @@ impl View {
     }
 
     fn rows(table: &Table) -> Vec<Arc<Row>> {
-        let series = table.recent.values().chain(&table.overflow);
+        let series = table.overflow.iter().chain(table.recent.values());
         series.map(|series| Arc::clone(&series.row)).collect()
     }
 
@@ -181,7 +186,8 @@ impl View {
             let Definition {
                 name, help, parts, ..
             } = definition;
-            let samples = self.rows.iter().flat_map(|row| {
+            let latest = self.rows.iter().take(MAX_HISTOGRAMS);
+            let samples = latest.flat_map(|row| {
                 parts.iter().filter_map(|(measure, streaming)| {
                     let reading = row.histograms[measure.index()].read()?;
                     let mut labels = row.names.labels();
@@ -247,6 +253,8 @@ impl View {
             running,
             encoder,
         )?;
+        let latest = self.rows.iter().take(MAX_HISTOGRAMS);
+        let latest: BTreeSet<&ModelNames> = latest.map(|row| &row.names.model).collect();
         for definition in &DEFINITIONS {
             let Definition {
                 former,
@@ -255,7 +263,9 @@ impl View {
                 ..
             } = definition;
             let Some(former) = former else { continue };
-            let samples = self.models.iter().flat_map(|(names, sums)| {
+            let models = self.models.iter();
+            let models = models.filter(|(names, _)| latest.contains(names));
+            let samples = models.flat_map(|(names, sums)| {
                 parts.iter().filter_map(|(measure, _)| {
                     let reading = sums.histograms[measure.index()].as_ref()?;
                     Some((names.labels(), reading))

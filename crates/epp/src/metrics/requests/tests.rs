@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::{
     labels::{MAX_VALUE, OTHER},
+    page::MAX_HISTOGRAMS,
     table::MAX_SERIES,
     *,
 };
@@ -441,4 +442,35 @@ fn cost_of_a_request() {
     let start = Instant::now();
     let bytes = scraped.page().len();
     eprintln!("{:?} a page of {bytes} bytes", start.elapsed());
+}
+
+/// A client that invents labels would else make each scrape tens of MB long.
+#[test]
+fn only_the_labels_used_last_have_histograms() {
+    let (requests, scraped) = mk_requests();
+    let sets = 3 * MAX_HISTOGRAMS;
+    for model in 0..sets {
+        let model = format!("m-{model}");
+        drop(requests.series(&mk_labels(&model, "f")).begin(7));
+    }
+    drop(requests.series(&mk_labels("m-0", "f")).begin(7));
+    let page = scraped.page();
+    assert_eq!(count(&page, "llm_d_epp_request_total{"), sets);
+    for name in [
+        "llm_d_epp_request_size_bytes",
+        "inference_objective_request_sizes",
+    ] {
+        assert_eq!(
+            count(&page, &format!("{name}_count{{")),
+            MAX_HISTOGRAMS,
+            "{name}"
+        );
+    }
+    for (model, is_recent) in [("m-0", true), ("m-299", true), ("m-1", false)] {
+        let sample = format!(
+            "llm_d_epp_request_size_bytes_count{{{}}}",
+            labels_of(model, "f")
+        );
+        assert_eq!(value(&page, &sample).is_some(), is_recent, "{model}");
+    }
 }
