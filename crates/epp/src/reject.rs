@@ -57,6 +57,9 @@ pub(crate) enum Reject {
     /// No request may go on without the external stage, which failed.
     #[error("{}", stage_failed(.0))]
     External(StageFailure),
+    /// A fault of this EPP: it panicked.
+    #[error("the endpoint picker failed: its log says where; retry")]
+    Internal,
     /// This EPP ends before it could decide.
     #[error("the endpoint picker is shutting down: retry")]
     ShuttingDown,
@@ -99,6 +102,7 @@ impl Reject {
             Self::Expired { .. } => "ttl-expired",
             Self::External(failure) => failure.reason(),
             Self::NoEndpoints(no_pick) => no_pick.reason(),
+            Self::Internal => "internal",
             Self::ShuttingDown => "shutting-down",
         }
     }
@@ -109,6 +113,7 @@ impl Reject {
             Self::BadRequest(..) => 400,
             Self::Llm(error) => error.status(),
             Self::BodyTimeout { .. } => 408,
+            Self::Internal => 500,
             Self::BodyTooLarge { .. } | Self::BodyNotSeen => 413,
             Self::ModelNotFound(_) | Self::NoEndpoints(NoPick::Unlabelled) => 404,
             Self::Saturated
@@ -142,6 +147,7 @@ impl Reject {
             | Self::BodyTooLarge { .. }
             | Self::ModelNotFound(_)
             | Self::External(_)
+            | Self::Internal
             | Self::BodyNotSeen => None,
         }
     }
@@ -196,13 +202,14 @@ mod tests {
     )]
     #[case(NoPick::EmptyPool.into(), 503, "no-endpoints", Some("rejected-no-endpoints"), None)]
     #[case(NoPick::EmptySubset.into(), 503, "no-endpoints", Some("rejected-no-endpoints"), None)]
+    #[case(NoPick::NoRole.into(), 503, "no-endpoints", Some("rejected-no-endpoints"), None)]
     #[case(NoPick::Filtered.into(), 429, "saturated", Some("rejected-saturated"), Some("1"))]
     #[case(Reject::ModelNotFound(None), 404, "model-not-found", None, None)]
     #[case(Reject::BodyNotSeen, 413, "body-too-large", None, None)]
+    #[case(Reject::Internal, 500, "internal", None, None)]
     #[case(Reject::Shed, 429, "saturated", Some("rejected-saturated"), Some("1"))]
     #[case(Reject::External(StageFailure::TooLarge), 413, "too-large", None, None)]
     #[case(
-    #[case(NoPick::NoRole.into(), 503, "no-endpoints", Some("rejected-no-endpoints"), None)]
         Reject::External(StageFailure::Unavailable),
         503,
         "unavailable",

@@ -4,6 +4,7 @@ use std::{
     collections::VecDeque,
     future::Future,
     net::SocketAddr,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{Arc, Weak, atomic::Ordering},
     task::{Context, Poll, ready},
@@ -17,12 +18,12 @@ use tokio::time::{Sleep, sleep_until};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Code, Status};
 use tracing::debug;
-
 use xxhash_rust::xxh64::xxh64;
+
 use super::{
     exchange::{Exchange, Unlearned},
     live::Live,
-    message::{Answer, Event, Input, Output, Query},
+    message::{Answer, Event, Input, Output, Phase, Query, Reply},
     overdue::{OVERDUE, Overdue},
     reader::Reading,
     service::Shared,
@@ -59,6 +60,8 @@ struct Dialog<S> {
     messages: S,
     exchange: Exchange,
     outputs: VecDeque<Output>,
+    /// What the client gets is decided and said.
+    is_answered: bool,
     /// The end, once the last output is out.
     ended: Option<Result<(), Status>>,
     timer: Option<Timer>,
@@ -69,11 +72,11 @@ struct Dialog<S> {
     /// The body of the last message, if it is large. While it is held the decoder cannot use its memory again, and so gives
     /// it up at the next message; else it would keep it for the stream's life, long after the body was passed on.
     large: Option<Bytes>,
+    /// Hash of the attributes that were read last: a proxy may send the same ones with each message.
+    attributes: Option<u64>,
     drained: Pin<Box<WaitForCancellationFutureOwned>>,
     /// When the end of the drain was seen from outside.
     drained_at: Option<Moment>,
-    /// Hash of the attributes that were read last: a proxy may send the same ones with each message.
-    attributes: Option<u64>,
     round_trip: RoundTrip,
     /// Of a request under an LLM filter.
     trace_id: Option<TraceId>,
@@ -114,7 +117,10 @@ where
     type Item = Result<ProcessingResponse, Status>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.dialog.lock().poll_next(cx)
+        let mut dialog = self.dialog.lock();
+        // Nothing of this stream is used after a panic but what [`Dialog::fail`] does, and no other stream sees its state.
+        let polled = catch_unwind(AssertUnwindSafe(|| dialog.poll_next(cx)));
+        polled.unwrap_or_else(|_| dialog.fail())
     }
 }
 
@@ -143,11 +149,13 @@ where
             messages,
             exchange,
             outputs: VecDeque::new(),
+            is_answered: false,
             ended: None,
             timer: None,
             reading: None,
             wait: None,
             large: None,
+            attributes: None,
             drained,
             drained_at: None,
             round_trip,
@@ -155,7 +163,6 @@ where
             live: None,
             shared,
             meter,
-            attributes: None,
         }
     }
 
@@ -169,19 +176,19 @@ where
             self.trace_id = self.shared.director.trace_id(head);
             self.live = self.trace_id.clone().map(|id| self.make_live(Some(id)));
         }
+        if let Input::ResponseHeaders(_) = &input {
+            self.shared.sees_responses.store(true, Ordering::Relaxed);
+        }
         let is_drain = matches!(input, Input::Drain);
         self.outputs.extend(self.exchange.on(input, now));
+        take_back(&mut self.exchange, &self.shared);
         if !self.exchange.is_reading() {
             self.reading = None;
         }
         if !self.exchange.is_deciding() {
             self.wait = None; // it leaves the queue, and nobody asks any more
-        if let Input::ResponseHeaders(_) = &input {
-            self.shared.sees_responses.store(true, Ordering::Relaxed);
-        }
             self.meter.wait_ends(if is_drain {
                 Outcome::EvictedOther
-        take_back(&mut self.exchange, &self.shared);
             } else {
                 Outcome::EvictedContextCancelled
             });
@@ -218,6 +225,9 @@ where
             match output {
                 Output::Reply(reply) => {
                     self.meter.reply(&reply);
+                    let is_first =
+                        matches!(reply, Reply::Headers(Phase::Request, None) | Reply::Wait(_));
+                    self.is_answered |= !is_first;
                     if let Some(live) = &mut self.live {
                         live.reply(&reply);
                     }
@@ -360,6 +370,24 @@ where
         }
     }
 
+    /// Ends the stream after a panic, with an answer to its client where that has none yet.
+    fn fail(&mut self) -> Poll<Option<Result<ProcessingResponse, Status>>> {
+        self.outputs.clear();
+        self.reading = None;
+        self.wait = None;
+        self.exchange.fail();
+        take_back(&mut self.exchange, &self.shared);
+        self.ended = Some(Ok(()));
+        if std::mem::replace(&mut self.is_answered, true) {
+            self.meter.end = "broken";
+            return Poll::Ready(Some(Err(Status::internal("the endpoint picker failed"))));
+        }
+        let reply = Reply::Immediate(Reject::Internal);
+        self.meter.reply(&reply);
+        let reply = wire::message(reply, false, self.trace_id.as_ref());
+        Poll::Ready(Some(Ok(reply)))
+    }
+
     /// Does what is due and was not done: the server does not ask for this stream's answers any more.
     fn look(&mut self, now: Moment) {
         let prefilled = self.exchange.end_prefill(now);
@@ -388,6 +416,15 @@ where
             self.outputs.clear();
             self.ended = Some(Err(Status::unavailable("the peer takes no answers")));
         }
+    }
+
+    /// Whether the attributes of a message are others than those that were read last.
+    fn has_news(&mut self, message: &ProcessingRequest) -> bool {
+        let Some(bytes) = &message.metadata_context else {
+            return false;
+        };
+        let hash = xxh64(bytes, 0);
+        self.attributes.replace(hash) != Some(hash)
     }
 
     /// The next thing that happens to the stream, other than our own answers.
@@ -429,15 +466,6 @@ where
         {
             self.wait = None;
             self.waited(waited);
-    /// Whether the attributes of a message are others than those that were read last.
-    fn has_news(&mut self, message: &ProcessingRequest) -> bool {
-        let Some(bytes) = &message.metadata_context else {
-            return false;
-        };
-        let hash = xxh64(bytes, 0);
-        self.attributes.replace(hash) != Some(hash)
-    }
-
             return Poll::Ready(());
         }
         if self.drained.as_mut().poll(cx).is_ready() {
@@ -491,6 +519,15 @@ where
 
 impl<S> Drop for Dialog<S> {
     fn drop(&mut self) {
+        for output in self.exchange.abandon() {
+            if let Output::Observe(event) = output {
+                self.meter.observe(event);
+                if let Some(live) = &mut self.live {
+                    live.observe(event);
+                }
+            }
+        }
+        take_back(&mut self.exchange, &self.shared);
         if let Some(live) = &mut self.live {
             live.ends(self.meter.end);
         }
@@ -507,6 +544,16 @@ where
     }
 }
 
+/// An endpoint did not get a request: what it was to have cached of it is not there. A proxy that shows no responses does not
+/// tell either way.
+fn take_back(exchange: &mut Exchange, shared: &Shared) {
+    if let Some((learned, endpoint)) = exchange.take_unserved()
+        && shared.sees_responses.load(Ordering::Relaxed)
+    {
+        shared.director.unlearn(&learned, &endpoint);
+    }
+}
+
 fn large_body(message: &ProcessingRequest) -> Option<Bytes> {
     let (Request::RequestBody(body) | Request::ResponseBody(body)) = message.request.as_ref()?
     else {
@@ -519,15 +566,6 @@ fn large_body(message: &ProcessingRequest) -> Option<Bytes> {
 
 impl Timer {
     fn set(&mut self, at: Moment, instant: tokio::time::Instant) {
-        for output in self.exchange.abandon() {
-            if let Output::Observe(event) = output {
-                self.meter.observe(event);
-                if let Some(live) = &mut self.live {
-                    live.observe(event);
-                }
-            }
-        }
-        take_back(&mut self.exchange, &self.shared);
         self.at = at;
         self.sleep.as_mut().reset(instant);
     }
@@ -535,13 +573,3 @@ impl Timer {
 
 #[cfg(test)]
 mod tests;
-/// An endpoint did not get a request: what it was to have cached of it is not there. A proxy that shows no responses does not
-/// tell either way.
-fn take_back(exchange: &mut Exchange, shared: &Shared) {
-    if let Some((learned, endpoint)) = exchange.take_unserved()
-        && shared.sees_responses.load(Ordering::Relaxed)
-    {
-        shared.director.unlearn(&learned, &endpoint);
-    }
-}
-

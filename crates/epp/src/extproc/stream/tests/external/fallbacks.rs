@@ -1,8 +1,10 @@
 //! Without a reply, or with one that cannot be used, requests go on, or are refused where the flag says so.
 
-use super::*;
-use crate::external::Skip;
+use futures::future::BoxFuture;
 use processor_api::StageFailure;
+
+use super::*;
+use crate::external::{CallProcessor, External, ExternalMetrics, Outgoing, Skip};
 
 const CHAT: &str = r#"{"model":"m","messages":[],"token_ids":[9]}"#;
 const STRIPPED: &str = r#"{"model":"m","messages":[]}"#;
@@ -218,4 +220,47 @@ async fn a_request_that_is_not_for_the_processor_is_picked_for_at_once() {
         r#"{"model":"m","prompt":["a","b"]"#
     );
     bed.assert_has(&["epp_external_skipped_total{reason=\"several-prompts\"} 1"]);
+}
+
+/// A Processor's client with a fault.
+#[derive(Debug)]
+struct Panics;
+
+impl CallProcessor for Panics {
+    fn process(&self, _: Outgoing) -> BoxFuture<'static, Result<ProcessReply, NoReply>> {
+        panic!("a fault, in a test")
+    }
+
+    fn report(&self, _: LifeCycle) {}
+
+    fn is_open(&self) -> bool {
+        false
+    }
+}
+
+/// Without an answer Envoy would let the request go on without a pick where it fails open.
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_decision_panics_gets_500_and_counts_nowhere() {
+    let mut registry = Registry::default();
+    let metrics = ExternalMetrics::register(&mut registry);
+    let external = External::new(Switches::default(), Arc::new(Panics), metrics);
+    let pool = Pool::default();
+    pool.replace(vec![mk_member("a", A.parse().unwrap())], Moment::START);
+    let config = CurrentConfig::new(small_config());
+    let director = Director::new(pool, config, Options::default(), Clock::start());
+    let director = director.staging(Some(Arc::new(external)));
+    let shared = mk_shared_around(director, 1 << 20, &mut registry);
+    for _ in 0..2 {
+        let (messages, mut replies) = open(&shared, 1);
+        send(&messages, mk_head(&[], false)).await;
+        send(&messages, mk_whole(CHAT)).await;
+        let Response::ImmediateResponse(refusal) = next(&mut replies).await else {
+            panic!("it is not refused")
+        };
+        assert_eq!(refusal.status.unwrap().code, 500);
+        assert_eq!(refusal.details, "internal");
+        assert!(replies.next().await.is_none());
+    }
+    let snapshot = shared.director.pool().snapshot();
+    assert_eq!(snapshot.members()[0].endpoint.load().in_flight(), 0);
 }
