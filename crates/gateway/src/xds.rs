@@ -16,6 +16,7 @@ use crate::select::Cidr;
 pub(crate) mod ads;
 mod cluster;
 mod endpoints;
+mod errors;
 mod extproc;
 mod filters;
 mod http;

@@ -121,10 +121,7 @@ mod tests {
 
     #[test]
     fn envoy_accepts_the_bootstrap() {
-        let Some(envoy) = find_envoy() else {
-            eprintln!("skipped: no Envoy by ENVOY_BIN, on PATH or in target/tools");
-            return;
-        };
+        let envoy = find_envoy();
         for host in ["10.1.0.5", "isthmus-gateway.isthmus-system.svc"] {
             let output = Command::new(&envoy)
                 .args(["--mode", "validate", "--log-level", "warning"])

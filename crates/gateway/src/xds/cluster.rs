@@ -29,7 +29,7 @@ const HEALTH_SOCKET: &str = "isthmus.health";
 pub(crate) fn service(name: String, http2: bool) -> cluster::Cluster {
     cluster::Cluster {
         lb_policy: LbPolicy::LeastRequest.into(),
-        typed_extension_protocol_options: http::options(http::of_app(http2), Vec::new()),
+        typed_extension_protocol_options: http::of_servers(http2, filters::of_model_servers()),
         ..eds(name)
     }
 }
@@ -66,7 +66,7 @@ pub(crate) fn pool(name: String, pool: &Pool) -> cluster::Cluster {
     let picks = extension("envoy.load_balancing_policies.override_host", &picks);
     cluster::Cluster {
         load_balancing_policy: Some(policy(picks)),
-        typed_extension_protocol_options: http::options(http::of_app(pool.http2), Vec::new()),
+        typed_extension_protocol_options: http::of_servers(pool.http2, filters::of_model_servers()),
         ..eds(name)
     }
 }
@@ -203,7 +203,7 @@ pub(crate) fn pods(name: String, usable: &Usable, options: &Options) -> cluster:
         )),
         lb_policy: LbPolicy::ClusterProvided.into(),
         lb_config: Some(LbConfig::OriginalDstLbConfig(by_pick)),
-        typed_extension_protocol_options: http::options(http::of_app(usable.http2), filters),
+        typed_extension_protocol_options: http::of_servers(usable.http2, filters),
         ..base(name)
     }
 }

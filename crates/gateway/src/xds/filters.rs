@@ -2,7 +2,7 @@
 
 use crate::select::Cidr;
 
-use super::names::{LB_NAMESPACE, SERVED};
+use super::names::{FAILOVER, LB_NAMESPACE, SERVED};
 use super::proto::{
     any, cidr, core, extension, google, hcm, header, header_mutation, header_to_metadata,
     http_rbac, kinds, mutation_rules, previous_hosts, rbac, router, upstream_codec,
@@ -66,6 +66,23 @@ pub(crate) fn served() -> [hcm::HttpFilter; 2] {
         http_filter("isthmus.served.metadata", &to_metadata),
         http_filter("isthmus.served.header", &to_header),
     ]
+}
+
+/// The upstream filters of a cluster whose hosts are model servers: their answers cannot carry the mark of a hop. The rule
+/// may obey that mark for another of its backends, and sees it before a route could remove it.
+pub(crate) fn of_model_servers() -> Vec<hcm::HttpFilter> {
+    let unmarked = header_mutation::HeaderMutation {
+        mutations: Some(header_mutation::Mutations {
+            response_mutations: vec![mutation_rules::HeaderMutation {
+                action: Some(mutation_rules::header_mutation::Action::Remove(
+                    FAILOVER.to_owned(),
+                )),
+            }],
+            ..header_mutation::Mutations::default()
+        }),
+        ..header_mutation::HeaderMutation::default()
+    };
+    vec![http_filter("isthmus.unmarked", &unmarked), upstream_codec()]
 }
 
 /// Lets requests go only to these networks and ports, less what is denied to all.

@@ -10,11 +10,11 @@ const KEY: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 pub(crate) type Protocol =
     upstream_http::http_protocol_options::explicit_http_config::ProtocolConfig;
 
-pub(crate) fn http1() -> Protocol {
+fn http1() -> Protocol {
     Protocol::HttpProtocolOptions(core::Http1ProtocolOptions::default())
 }
 
-pub(crate) fn http2() -> Protocol {
+fn http2() -> Protocol {
     Protocol::Http2ProtocolOptions(core::Http2ProtocolOptions::default())
 }
 
@@ -30,13 +30,40 @@ pub(crate) fn http2_alive() -> Protocol {
     })
 }
 
-/// One entry, so that the encoding is always the same.
+/// Connections to model servers that are idle for this long are closed, in seconds. Most of the servers run in uvicorn, which
+/// closes them after 5 s, as Node.js does: a request that is sent at that moment is lost. Below those, for the way there and back
+/// and for clocks that run apart, and far above the time between requests under load.
+const SERVER_IDLE: i64 = 4;
+
 pub(crate) fn options(
     protocol: Protocol,
     filters: Vec<hcm::HttpFilter>,
 ) -> HashMap<String, google::Any> {
+    wrapped(protocol, None, filters)
+}
+
+/// As it is spoken to model servers.
+pub(crate) fn of_servers(
+    http2_wanted: bool,
+    filters: Vec<hcm::HttpFilter>,
+) -> HashMap<String, google::Any> {
+    let idle = core::HttpProtocolOptions {
+        idle_timeout: Some(seconds(SERVER_IDLE)),
+        ..core::HttpProtocolOptions::default()
+    };
+    let protocol = if http2_wanted { http2() } else { http1() };
+    wrapped(protocol, Some(idle), filters)
+}
+
+/// One entry, so that the encoding is always the same.
+fn wrapped(
+    protocol: Protocol,
+    common: Option<core::HttpProtocolOptions>,
+    filters: Vec<hcm::HttpFilter>,
+) -> HashMap<String, google::Any> {
     use upstream_http::http_protocol_options::{ExplicitHttpConfig, UpstreamProtocolOptions};
     let options = upstream_http::HttpProtocolOptions {
+        common_http_protocol_options: common,
         http_filters: filters,
         upstream_protocol_options: Some(UpstreamProtocolOptions::ExplicitHttpConfig(
             ExplicitHttpConfig {
@@ -46,8 +73,4 @@ pub(crate) fn options(
         ..upstream_http::HttpProtocolOptions::default()
     };
     HashMap::from([(KEY.to_owned(), any(&options))])
-}
-
-pub(crate) fn of_app(http2_wanted: bool) -> Protocol {
-    if http2_wanted { http2() } else { http1() }
 }

@@ -6,10 +6,10 @@ use crate::model::PortModel;
 
 use super::names::{FAILOVER, PICK, SERVED, SUBSET};
 use super::proto::{
-    accesslog, address, ads, any, boolean, cidr, core, duration, early_header_mutation, extension,
-    hcm, header, listener, mutation_rules, uint32,
+    address, ads, any, boolean, cidr, core, duration, early_header_mutation, extension, hcm,
+    listener, mutation_rules,
 };
-use super::{Options, extproc, filters};
+use super::{Options, errors, extproc, filters};
 
 use hcm::http_connection_manager::{
     InternalAddressConfig, RouteSpecifier, ServerHeaderTransformation,
@@ -37,6 +37,14 @@ pub(crate) fn edge(name: &str, port: &PortModel, options: &Options) -> listener:
             ..InternalAddressConfig::default()
         }),
         normalize_path: Some(boolean(true)),
+        // The name is the same with it, and would match no route.
+        strip_trailing_host_dot: true,
+        // What nginx speaks to what is behind it unless told otherwise.
+        http_protocol_options: Some(core::Http1ProtocolOptions {
+            accept_http_10: true,
+            ..core::Http1ProtocolOptions::default()
+        }),
+        local_reply_config: Some(errors::edge()),
         early_header_mutation_extensions: vec![strip()],
         common_http_protocol_options: short_lived(port.drain),
         http1_safe_max_connection_duration: true,
@@ -73,13 +81,7 @@ pub(crate) fn hop(name: &str, hop: Hop, options: &Options) -> listener::Listener
     let manager = hcm::HttpConnectionManager {
         generate_request_id: Some(boolean(false)),
         skip_xff_append: true,
-        local_reply_config: Some(hcm::LocalReplyConfig {
-            mappers: marked
-                .into_iter()
-                .map(|(from, to)| mark(from, to))
-                .collect(),
-            ..hcm::LocalReplyConfig::default()
-        }),
+        local_reply_config: Some(errors::hop(&marked)),
         http_filters,
         ..manager(name, options)
     };
@@ -127,29 +129,4 @@ fn strip() -> core::TypedExtensionConfig {
         mutations: mutations.to_vec(),
     };
     extension("envoy.http.early_header_mutation.header_mutation", &strip)
-}
-
-/// Envoy's own answer `from` becomes `to`, marked as not the model's.
-fn mark(from: u32, to: u32) -> hcm::ResponseMapper {
-    use core::header_value_option::HeaderAppendAction::OverwriteIfExistsOrAdd;
-    let is_from = accesslog::ComparisonFilter {
-        op: accesslog::comparison_filter::Op::Eq.into(),
-        value: Some(core::RuntimeUInt32 {
-            default_value: from,
-            runtime_key: format!("isthmus.mark.{from}"),
-        }),
-    };
-    let filter = accesslog::access_log_filter::FilterSpecifier::StatusCodeFilter(
-        accesslog::StatusCodeFilter {
-            comparison: Some(is_from),
-        },
-    );
-    hcm::ResponseMapper {
-        filter: Some(accesslog::AccessLogFilter {
-            filter_specifier: Some(filter),
-        }),
-        status_code: Some(uint32(to)),
-        headers_to_add: vec![header(FAILOVER, "1", OverwriteIfExistsOrAdd)],
-        ..hcm::ResponseMapper::default()
-    }
 }

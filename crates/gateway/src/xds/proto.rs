@@ -13,6 +13,7 @@ pub(crate) use envoy_types::pb::envoy::config::endpoint::v3 as endpoint;
 pub(crate) use envoy_types::pb::envoy::config::listener::v3 as listener;
 pub(crate) use envoy_types::pb::envoy::config::rbac::v3 as rbac;
 pub(crate) use envoy_types::pb::envoy::config::route::v3 as route;
+pub(crate) use envoy_types::pb::envoy::extensions::access_loggers::filters::cel::v3 as cel;
 pub(crate) use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3 as ext_proc;
 pub(crate) use envoy_types::pb::envoy::extensions::filters::http::header_mutation::v3 as header_mutation;
 pub(crate) use envoy_types::pb::envoy::extensions::filters::http::header_to_metadata::v3 as header_to_metadata;

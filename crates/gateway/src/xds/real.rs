@@ -12,15 +12,17 @@ use crate::world::World;
 
 mod bed;
 mod epp;
+mod errors;
+mod headers;
+mod pod;
 
-use bed::{Bed, EPP, FORBIDDEN, POD_A, POD_B, REMOTE_EPP, REMOTE_POD, SECOND_EPP, STREAM};
+use bed::{Bed, EPP, FORBIDDEN, POD_A, POD_B, REMOTE_EPP, REMOTE_POD, SECOND_EPP};
 use epp::Behaviour;
+use pod::STREAM;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pool_goes_where_its_epp_says() {
-    let Some(mut bed) = Bed::start(|_| {}).await else {
-        return;
-    };
+    let mut bed = Bed::start(|_| {}).await;
     let pick = bed.at(POD_B);
     let epp = bed.epp(EPP, pick).await;
     bed.until("/pool", 200).await;
@@ -40,9 +42,7 @@ async fn pool_goes_where_its_epp_says() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoint_that_refuses_is_passed_over_for_the_next_of_the_list() {
-    let Some(mut bed) = Bed::start(|_| {}).await else {
-        return;
-    };
+    let mut bed = Bed::start(|_| {}).await;
     let gone = std::net::Ipv4Addr::new(127, 0, 0, 15);
     let pods = bed.endpoints.pods.get_mut(&key("llm")).unwrap();
     pods.insert("gone".to_owned(), gone.into());
@@ -62,9 +62,7 @@ async fn endpoint_that_refuses_is_passed_over_for_the_next_of_the_list() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn import_goes_through_its_hop_where_the_remote_epp_says() {
-    let Some(mut bed) = Bed::start(|_| {}).await else {
-        return;
-    };
+    let mut bed = Bed::start(|_| {}).await;
     let pick = bed.at(REMOTE_POD);
     let epp = bed.epp(REMOTE_EPP, pick).await;
     bed.until("/import", 200).await;
@@ -92,9 +90,7 @@ async fn import_goes_through_its_hop_where_the_remote_epp_says() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pick_outside_the_exporters_pods_is_refused() {
-    let Some(mut bed) = Bed::start(|_| {}).await else {
-        return;
-    };
+    let mut bed = Bed::start(|_| {}).await;
     let pick = bed.at(FORBIDDEN);
     let epp = bed.epp(REMOTE_EPP, pick).await;
     bed.wait("the EPP is asked", || async {
@@ -108,9 +104,7 @@ async fn pick_outside_the_exporters_pods_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_headers_do_not_choose_the_endpoint() {
-    let Some(mut bed) = Bed::start(|_| {}).await else {
-        return;
-    };
+    let mut bed = Bed::start(|_| {}).await;
     let pick = bed.at(POD_B);
     let epp = bed.epp(EPP, pick).await;
     let pick = bed.at(REMOTE_POD);
@@ -136,9 +130,7 @@ async fn client_headers_do_not_choose_the_endpoint() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pool_that_fails_closed_reaches_no_pod_without_its_epp() {
-    let Some(mut bed) = Bed::start(|_| {}).await else {
-        return;
-    };
+    let mut bed = Bed::start(|_| {}).await;
     assert_eq!(bed.until("/pool", 503).await.status, 503);
     assert_eq!(bed.post("/pool", 3_000_000).await.status, 503);
     // An EPP that picks nothing, or what is no pod of the pool, opens nothing either.
@@ -159,9 +151,7 @@ async fn pool_that_fails_open_reaches_pods_without_its_epp() {
         let pool = world.pools.get_mut(&key("llm")).unwrap();
         pool.picker.as_mut().unwrap().fail_open = true;
     };
-    let Some(mut bed) = Bed::start(open).await else {
-        return;
-    };
+    let mut bed = Bed::start(open).await;
     bed.until("/pool", 200).await;
     for bytes in [0, 1000, 3_000_000] {
         assert_eq!(bed.post("/pool", bytes).await.status, 200, "{bytes} bytes");
@@ -180,9 +170,7 @@ async fn pool_that_fails_open_reaches_pods_without_its_epp() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn weights_split_and_each_epp_sees_its_own_share() {
-    let Some(mut bed) = Bed::start(|_| {}).await else {
-        return;
-    };
+    let mut bed = Bed::start(|_| {}).await;
     let (local, remote) = (bed.at(POD_A), bed.at(REMOTE_POD));
     let (epp, remote_epp) = (bed.epp(EPP, local).await, bed.epp(REMOTE_EPP, remote).await);
     bed.until("/pool", 200).await;
@@ -211,9 +199,7 @@ async fn import_tries_the_other_cluster_and_takes_a_refusal_as_final() {
         south.picker.as_mut().unwrap().addresses = vec![SECOND_EPP.to_string()];
         import.clusters.push(south);
     };
-    let Some(mut bed) = Bed::start(two).await else {
-        return;
-    };
+    let mut bed = Bed::start(two).await;
     let pick = bed.at(REMOTE_POD);
     let second = bed.epp(SECOND_EPP, pick).await;
     bed.until("/import", 200).await;
@@ -246,9 +232,7 @@ async fn time_limit_ends_a_hung_epp() {
             route.rules[0].request_timeout = Some("500ms".into());
         }
     };
-    let Some(mut bed) = Bed::start(limited).await else {
-        return;
-    };
+    let mut bed = Bed::start(limited).await;
     for (path, epp, pod) in [("/pool", EPP, POD_A), ("/import", REMOTE_EPP, REMOTE_POD)] {
         let pick = bed.at(pod);
         let epp = bed.epp(epp, pick).await;
@@ -281,9 +265,7 @@ async fn answer_outlives_the_end_of_its_connections_time_and_the_next_one_tells_
         let rule = mk_rule(STREAM, vec![mk_ref("service", "web", 1)]);
         add_route(world, mk_route("stream", vec![rule]));
     };
-    let Some(bed) = Bed::start(short).await else {
-        return;
-    };
+    let bed = Bed::start(short).await;
     bed.until(&format!("{STREAM}?1"), 200).await;
     let mut connection = bed.connect().await;
     let first = Bed::stream_over(&mut connection, 160).await;
@@ -295,9 +277,7 @@ async fn answer_outlives_the_end_of_its_connections_time_and_the_next_one_tells_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_reach_envoy_and_lose_no_request() {
-    let Some(mut bed) = Bed::start(|_| {}).await else {
-        return;
-    };
+    let mut bed = Bed::start(|_| {}).await;
     let pick = bed.at(POD_A);
     let _epp = bed.epp(EPP, pick).await;
     let pick = bed.at(REMOTE_POD);

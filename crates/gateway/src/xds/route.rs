@@ -212,21 +212,39 @@ fn retry(
         _ => None,
     });
     let per_try = rule.timeouts.backend.filter(|limit| !limit.is_zero());
+    // A server may close a connection that it kept just as a request comes, and one that ends closes all: then nothing of an
+    // answer has come. An attempt whose own time is over counts as such a reset too, and is not to be made twice.
+    let on_reset = if per_try.is_some() {
+        "connect-failure,refused-stream,reset-before-request"
+    } else {
+        "connect-failure,refused-stream,reset"
+    };
     let base = route::RetryPolicy {
         per_try_timeout: per_try.map(duration),
         ..route::RetryPolicy::default()
     };
     let Some(candidates) = candidates.max() else {
         return route::RetryPolicy {
-            retry_on: "connect-failure,refused-stream".to_owned(),
+            retry_on: on_reset.to_owned(),
             num_retries: Some(uint32(2)),
             ..base
         };
     };
     let retries = candidates.saturating_sub(1).clamp(1, 4);
+    // Hops mark what was reset behind them. Other backends of the rule have none.
+    let all_hops = backends.iter().all(|one| match &one.backend {
+        Backend::Import(_) => true,
+        Backend::Pool(_) => limited,
+        Backend::Service(..) | Backend::Invalid => false,
+    });
+    let retry_on = if all_hops {
+        "connect-failure,refused-stream"
+    } else {
+        on_reset
+    };
     let present = route::header_matcher::HeaderMatchSpecifier::PresentMatch(true);
     route::RetryPolicy {
-        retry_on: "connect-failure,refused-stream,retriable-headers".to_owned(),
+        retry_on: format!("{retry_on},retriable-headers"),
         retriable_headers: vec![header_match(FAILOVER, present)],
         num_retries: Some(uint32(u32::try_from(retries).unwrap_or(4))),
         retry_host_predicate: vec![route::retry_policy::RetryHostPredicate {

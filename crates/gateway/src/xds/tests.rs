@@ -27,7 +27,33 @@ fn show(snapshot: &Snapshot, kind: Kind, name: &str) -> String {
     let resource = snapshot.of(kind).get(name);
     let resource =
         resource.unwrap_or_else(|| panic!("no {name} in {:?}", snapshot.of(kind).keys()));
+    if kind == Kind::Listener {
+        let made = without_errors(&resource.bytes);
+        return text::show(kind.type_url(), &made.encode_to_vec());
+    }
     text::show(kind.type_url(), &resource.bytes)
+}
+
+/// Errors are the same for all listeners of a kind, and have tests of their own.
+fn without_errors(bytes: &[u8]) -> listener::Listener {
+    let mut made = listener::Listener::decode(bytes).unwrap();
+    with_manager(&mut made, |manager| {
+        assert!(manager.local_reply_config.take().is_some());
+    });
+    made
+}
+
+fn with_manager(
+    made: &mut listener::Listener,
+    change: impl FnOnce(&mut hcm::HttpConnectionManager),
+) {
+    let filter = &mut made.filter_chains[0].filters[0];
+    let Some(listener::filter::ConfigType::TypedConfig(config)) = &mut filter.config_type else {
+        panic!("a typed filter");
+    };
+    let mut manager = hcm::HttpConnectionManager::decode(&config.value[..]).unwrap();
+    change(&mut manager);
+    config.value = manager.encode_to_vec();
 }
 
 #[test]
@@ -164,6 +190,22 @@ fn time_limit_puts_a_hop_before_the_pool() {
     assert!(edge.contains("hopped/ns/llm"), "{edge}");
 }
 
+/// An attempt that took too long is no reason for another: it would do the work twice.
+#[test]
+fn attempt_whose_own_time_is_over_is_not_made_again() {
+    let mut world = mk_world();
+    let mut rule = mk_rule("/limited", vec![mk_ref("service", "web", 1)]);
+    rule.backend_timeout = Some("1s".into());
+    add_route(&mut world, mk_route("web", vec![rule]));
+    let routes = show(
+        &mk_snapshot(&world, &mk_settings()),
+        Kind::Routes,
+        "edge/80",
+    );
+    let wanted = r#"retry_on: "connect-failure,refused-stream,reset-before-request","#;
+    assert!(routes.contains(wanted), "{routes}");
+}
+
 #[test]
 fn same_world_gives_the_same_bytes() {
     let world = mk_world();
@@ -176,10 +218,7 @@ fn same_world_gives_the_same_bytes() {
 /// Everything we can make, accepted by the real program.
 #[test]
 fn envoy_accepts_every_resource() {
-    let Some(envoy) = find_envoy() else {
-        eprintln!("skipped: no Envoy by ENVOY_BIN, on PATH or in target/tools");
-        return;
-    };
+    let envoy = find_envoy();
     let mut world = mk_world();
     let import = mk_import(&[("east", "10.2.0.9"), ("south", "epp.south.example")]);
     world.imports.insert(key("llm"), import);
@@ -268,20 +307,14 @@ fn mk_bootstrap(snapshot: &Snapshot) -> bootstrap::Bootstrap {
     });
     let listeners = snapshot.listeners.values().map(|resource| {
         let mut made = listener::Listener::decode(&resource.bytes[..]).unwrap();
-        let filter = &mut made.filter_chains[0].filters[0];
-        let Some(listener::filter::ConfigType::TypedConfig(config)) = &mut filter.config_type
-        else {
-            panic!("a typed filter");
-        };
-        let mut manager = hcm::HttpConnectionManager::decode(&config.value[..]).unwrap();
         let table = &snapshot.routes[&made.name].bytes;
         let mut table = route::RouteConfiguration::decode(&table[..]).unwrap();
         // As by RDS: an invalid backend is a cluster that is not there.
         table.validate_clusters = Some(google::BoolValue { value: false });
-        manager.route_specifier = Some(hcm::http_connection_manager::RouteSpecifier::RouteConfig(
-            table,
-        ));
-        config.value = manager.encode_to_vec();
+        with_manager(&mut made, |manager| {
+            let table = hcm::http_connection_manager::RouteSpecifier::RouteConfig(table);
+            manager.route_specifier = Some(table);
+        });
         made
     });
     bootstrap::Bootstrap {
@@ -302,14 +335,30 @@ fn mk_bootstrap(snapshot: &Snapshot) -> bootstrap::Bootstrap {
 }
 
 /// `ENVOY_BIN`, else `PATH`, else the tools directory of the workspace.
-pub(crate) fn find_envoy() -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os("ENVOY_BIN") {
-        return Some(PathBuf::from(named));
+///
+/// # Panics
+/// Where it is nowhere: a test that needs it must not pass without it.
+pub(crate) fn find_envoy() -> PathBuf {
+    if let Some(named) = std::env::var_os("ENVOY_BIN").filter(|name| !name.is_empty()) {
+        let named = PathBuf::from(named);
+        assert!(
+            named.is_file(),
+            "ENVOY_BIN is set, but {} is no program: correct or unset it",
+            named.display()
+        );
+        return named;
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools");
     std::env::split_paths(&path)
-        .chain([tools])
+        .chain([tools.clone()])
         .map(|directory| directory.join("envoy"))
         .find(|file| file.is_file())
+        .unwrap_or_else(|| {
+            panic!(
+                "no Envoy: looked in ENVOY_BIN (not set), for envoy on PATH, and in {}; run `cargo xtask tools`, or set ENVOY_BIN \
+                 to an Envoy 1.40",
+                tools.display()
+            )
+        })
 }

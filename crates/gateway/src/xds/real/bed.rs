@@ -1,15 +1,11 @@
 //! One Envoy at our ADS server, pods and EPPs on loopback addresses around it.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::extract::RawQuery;
-use axum::routing::get;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -35,18 +31,17 @@ use moment::Clock;
 use crate::xds::tests::find_envoy;
 
 use super::epp::{Behaviour, Epp};
+use super::pod::{self, STREAM, Seen};
 
 /// Local pods, the remote pod, and where no pod may be.
 pub(super) const POD_A: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 11);
 pub(super) const POD_B: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 12);
 pub(super) const REMOTE_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 13);
 pub(super) const FORBIDDEN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 14);
+const CLOSING_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 16);
 pub(super) const EPP: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 1);
 pub(super) const REMOTE_EPP: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 2);
 pub(super) const SECOND_EPP: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 3);
-
-/// Where a pod answers in pieces.
-pub(super) const STREAM: &str = "/stream";
 
 /// How long anything may take; most takes milliseconds.
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
@@ -59,6 +54,8 @@ pub(super) struct Bed {
     pub(super) proxies: Proxies,
     pub(super) world: World,
     pub(super) endpoints: Endpoints,
+    /// Requests as the pods read them.
+    pub(super) seen: Seen,
     edge: u16,
     pub(super) pods: u16,
     picker: u16,
@@ -80,12 +77,8 @@ pub(super) struct Answer {
 // === impl Bed ===
 
 impl Bed {
-    /// None without an Envoy binary.
-    pub(super) async fn start(change: impl FnOnce(&mut World)) -> Option<Self> {
-        let Some(binary) = find_envoy() else {
-            eprintln!("skipped: no Envoy by ENVOY_BIN, on PATH or in target/tools");
-            return None;
-        };
+    pub(super) async fn start(change: impl FnOnce(&mut World)) -> Self {
+        let binary = find_envoy();
         let (edge, pods, picker) = (free_port().await, free_port().await, free_port().await);
         let mut world = mk_world();
         let gateway = world.gateways.get_mut(&key("gw")).unwrap();
@@ -117,9 +110,10 @@ impl Bed {
             .insert(key("llm"), local.into_iter().collect());
 
         let mut tasks = JoinSet::new();
+        let seen = Seen::default();
         for ip in [POD_A, POD_B, REMOTE_POD, FORBIDDEN] {
             let listener = TcpListener::bind((ip, pods)).await.unwrap();
-            tasks.spawn(serve_pod(listener));
+            tasks.spawn(pod::serve(listener, seen.clone()));
         }
         let (snapshots, newest) = watch::channel(Arc::default());
         let proxies = Proxies::default();
@@ -148,6 +142,7 @@ impl Bed {
             proxies,
             world,
             endpoints,
+            seen,
             edge,
             pods,
             picker,
@@ -159,7 +154,7 @@ impl Bed {
                 .is_ok()
         })
         .await;
-        Some(bed)
+        bed
     }
 
     pub(super) fn publish(&self) {
@@ -211,6 +206,13 @@ impl Bed {
         epp
     }
 
+    /// Starts a pod that closes each connection at its second request.
+    pub(super) async fn closing_pod(&mut self) -> Ipv4Addr {
+        let listener = TcpListener::bind((CLOSING_POD, self.pods)).await.unwrap();
+        self.tasks.spawn(pod::serve_one_each(listener));
+        CLOSING_POD
+    }
+
     pub(super) fn at(&self, ip: Ipv4Addr) -> Behaviour {
         Behaviour::Pick(format!("{ip}:{}", self.pods))
     }
@@ -230,9 +232,14 @@ impl Bed {
         headers: &str,
         bytes: usize,
     ) -> Answer {
-        let request = format!(
+        let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: any\r\nconnection: close\r\n{headers}content-length: {bytes}\r\n\r\n"
         );
+        self.exchange(&head, &vec![b'x'; bytes]).await
+    }
+
+    /// Sends the bytes over a connection that ends with the answer.
+    pub(super) async fn exchange(&self, head: &str, body: &[u8]) -> Answer {
         let exchange = async {
             let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.edge))
                 .await
@@ -240,8 +247,8 @@ impl Bed {
             let (mut reader, mut writer) = stream.into_split();
             // An early answer ends the request, and both may see the connection reset.
             let write = async {
-                writer.write_all(request.as_bytes()).await?;
-                writer.write_all(&vec![b'x'; bytes]).await
+                writer.write_all(head.as_bytes()).await?;
+                writer.write_all(body).await
             };
             let mut answer = Vec::new();
             let _ = tokio::join!(write, reader.read_to_end(&mut answer));
@@ -360,26 +367,4 @@ impl Drop for Envoy {
 async fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     listener.local_addr().unwrap().port()
-}
-
-/// Answers with its own address, after reading the whole body; at [`STREAM`] in pieces, as many as the query says.
-async fn serve_pod(listener: TcpListener) {
-    let name = listener.local_addr().unwrap().ip().to_string();
-    let pieces = async |RawQuery(number): RawQuery| {
-        let number: u32 = number.unwrap().parse().unwrap();
-        let piece = async |left: u32| {
-            sleep(Duration::from_millis(50)).await;
-            (left > 0).then(|| (Ok::<_, Infallible>("piece"), left - 1))
-        };
-        Body::from_stream(futures::stream::unfold(number, piece))
-    };
-    let app =
-        axum::Router::new()
-            .route(STREAM, get(pieces))
-            .fallback(move |body: axum::body::Bytes| {
-                let answer = format!("{name} {}", body.len());
-                async move { answer }
-            });
-    let app = app.layer(axum::extract::DefaultBodyLimit::disable());
-    axum::serve(listener, app).await.unwrap();
 }

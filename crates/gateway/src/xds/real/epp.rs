@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::config::core::v3::HeaderMap;
+use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue, HeaderValueOption};
 use envoy_types::pb::envoy::service::ext_proc::v3 as wire;
 use envoy_types::pb::envoy::r#type::v3::HttpStatus;
 use futures::{Stream, StreamExt, stream};
@@ -17,13 +17,16 @@ use wire::processing_response::Response as To;
 use crate::xds::names::{LB_NAMESPACE, PICK, SERVED};
 use crate::xds::proto::google;
 
+/// What an EPP that refuses writes, like any that knows the form of OpenAI's API.
+pub(super) const REFUSAL: &str = r#"{"error":{"message":"no \"capacity\""}}"#;
+
 #[derive(Clone, Debug)]
 pub(super) enum Behaviour {
     /// `ip:port`
     Pick(String),
     /// Goes on without a pick.
     Nothing,
-    /// Answers itself.
+    /// Answers itself, by [`REFUSAL`].
     Refuse(i32),
     /// Never answers.
     Hang,
@@ -102,6 +105,8 @@ impl Epp {
                     Behaviour::Hang => return None,
                     Behaviour::Refuse(code) => To::ImmediateResponse(wire::ImmediateResponse {
                         status: Some(HttpStatus { code }),
+                        headers: Some(json_headers()),
+                        body: REFUSAL.into(),
                         ..Default::default()
                     }),
                     Behaviour::Nothing => To::RequestHeaders(wire::HeadersResponse::default()),
@@ -163,6 +168,22 @@ impl ExternalProcessor for Epp {
 fn names(headers: Option<HeaderMap>) -> impl Iterator<Item = String> {
     let headers = headers.unwrap_or_default().headers;
     headers.into_iter().map(|header| header.key)
+}
+
+fn json_headers() -> wire::HeaderMutation {
+    let header = HeaderValue {
+        key: "content-type".into(),
+        raw_value: b"application/json".to_vec(),
+        ..Default::default()
+    };
+    let option = HeaderValueOption {
+        header: Some(header),
+        ..Default::default()
+    };
+    wire::HeaderMutation {
+        set_headers: vec![option],
+        ..Default::default()
+    }
 }
 
 fn pick(at: String) -> google::Struct {

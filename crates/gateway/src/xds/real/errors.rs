@@ -1,0 +1,195 @@
+//! Errors of Envoy itself, as clients see them, and requests that are spared them.
+
+use std::net::Ipv4Addr;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::fixture::{add_route, add_slice, key, mk_ref, mk_route, mk_rule, mk_service};
+use crate::world::World;
+
+use super::bed::{Answer, Bed, EPP, POD_B, REMOTE_EPP};
+use super::epp::{Behaviour, REFUSAL};
+use super::pod::HANG;
+
+/// No model server is here.
+const NOBODY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 99);
+
+/// Adds a Service behind a path of its own.
+fn add_service(world: &mut World, name: &str) {
+    world
+        .services
+        .insert(key(name), mk_service(&[("http", 8080)]));
+    let rule = mk_rule(&format!("/{name}"), vec![mk_ref("service", name, 1)]);
+    add_route(world, mk_route(name, vec![rule]));
+}
+
+/// Status, and type of the error.
+fn kind(answer: &Answer) -> (u16, String) {
+    let body: Value = serde_json::from_str(&answer.body).unwrap_or_else(|_| panic!("{answer:?}"));
+    assert!(
+        answer.head.contains("content-type: application/json"),
+        "{answer:?}"
+    );
+    assert!(!answer.head.contains("x-isthmus"), "{answer:?}");
+    let error = &body["error"];
+    assert_eq!(error["code"], json!(answer.status), "{answer:?}");
+    assert!(error["message"].as_str().unwrap().len() > 20, "{answer:?}");
+    (answer.status, error["type"].as_str().unwrap().to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_of_envoy_are_objects_that_clients_of_models_parse() {
+    let faulty = |world: &mut World| {
+        world.routes.remove(&key("web"));
+        add_service(world, "empty");
+        add_service(world, "refusing");
+        let mut slow = mk_rule(HANG, vec![mk_ref("service", "web", 1)]);
+        slow.request_timeout = Some("100ms".into());
+        let broken = mk_rule("/broken", vec![mk_ref("service", "missing", 1)]);
+        add_route(world, mk_route("more", vec![slow, broken]));
+    };
+    let mut bed = Bed::start(faulty).await;
+    let pods = bed.pods;
+    add_slice(
+        &mut bed.endpoints,
+        "refusing",
+        &NOBODY.to_string(),
+        &[("http", pods)],
+    );
+    bed.publish();
+    bed.until("/broken", 500).await;
+    for (path, status, wanted) in [
+        ("/none", 404, "route-not-found"),
+        ("/broken", 500, "route-not-usable"),
+        ("/empty", 503, "no-endpoint"),
+        ("/refusing", 503, "endpoint-failed"),
+        ("/pool", 503, "endpoint-picker-failed"),
+        ("/import", 503, "endpoint-picker-failed"),
+        (HANG, 504, "timeout"),
+    ] {
+        let answer = bed.post(path, 10).await;
+        assert_eq!(
+            kind(&answer),
+            (status, wanted.to_owned()),
+            "{path} {answer:?}"
+        );
+    }
+    let bad = "POST /none HTTP/1.1\r\nhost: any\r\ncontent-length: many\r\n\r\n";
+    let answer = bed.exchange(bad, b"").await;
+    assert_eq!(kind(&answer), (400, "bad-request".to_owned()));
+}
+
+/// Clients that try it first go on by HTTP after this status, and after others only when they have tried for a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn websocket_is_answered_by_the_status_after_which_clients_use_http() {
+    let mut bed = Bed::start(|_| {}).await;
+    // A picker is told of the answer, and where it does not listen there is another one.
+    let pick = bed.at(POD_B);
+    let _epp = bed.epp(EPP, pick).await;
+    bed.until("/pool", 200).await;
+    for path in ["/pool", "/import", "/service"] {
+        let head = format!(
+            "GET {path} HTTP/1.1\r\nhost: any\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
+             sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+        );
+        let answer = bed.exchange(&head, b"").await;
+        assert_eq!(kind(&answer), (426, "upgrade-not-served".to_owned()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn grpc_clients_and_answers_of_pickers_are_left_alone() {
+    let mut bed = Bed::start(|world| add_service(world, "empty")).await;
+    let post = |path: &str| {
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: any\r\nconnection: close\r\ncontent-type: application/grpc\r\ncontent-length: 0\r\n\r\n"
+        )
+    };
+    let answer = bed.exchange(&post("/empty"), b"").await;
+    assert!(
+        answer.head.contains("grpc-message: no healthy upstream"),
+        "{answer:?}"
+    );
+    let answer = bed.exchange(&post("/import"), b"").await;
+    assert!(answer.head.contains("grpc-status: 14"), "{answer:?}");
+    assert!(!answer.head.contains("grpc-message: %7B"), "{answer:?}");
+    assert!(!answer.head.contains("x-isthmus"), "{answer:?}");
+
+    let local = bed.epp(EPP, Behaviour::Refuse(503)).await;
+    let remote = bed.epp(REMOTE_EPP, Behaviour::Refuse(503)).await;
+    for path in ["/pool", "/import"] {
+        bed.wait("the picker refuses", || async {
+            bed.get(path).await.body == REFUSAL
+        })
+        .await;
+    }
+    (
+        local.set(Behaviour::Refuse(429)),
+        remote.set(Behaviour::Refuse(429)),
+    );
+    for path in ["/pool", "/import"] {
+        let answer = bed.get(path).await;
+        assert_eq!((answer.status, &*answer.body), (429, REFUSAL), "{path}");
+    }
+}
+
+/// HTTP/1.0 is what nginx speaks by default; a name with a dot at its end is the same.
+#[rstest]
+#[case::http_1_0("GET / HTTP/1.0\r\nhost: api.example\r\n\r\n")]
+#[case::dot("GET / HTTP/1.1\r\nhost: api.example.\r\nconnection: close\r\n\r\n")]
+#[case::dot_and_port("GET / HTTP/1.1\r\nhost: api.example.:8080\r\nconnection: close\r\n\r\n")]
+#[tokio::test(flavor = "multi_thread")]
+async fn request_reaches_the_route_of_its_host(#[case] head: &str) {
+    let hosted = |world: &mut World| {
+        add_service(world, "hosted");
+        let mut route = mk_route(
+            "hosted",
+            vec![mk_rule("/", vec![mk_ref("service", "hosted", 1)])],
+        );
+        route.hostnames = vec!["api.example".into()];
+        add_route(world, route);
+    };
+    let mut bed = Bed::start(hosted).await;
+    let pods = bed.pods;
+    add_slice(
+        &mut bed.endpoints,
+        "hosted",
+        &POD_B.to_string(),
+        &[("http", pods)],
+    );
+    bed.publish();
+    bed.wait("it is served", || async {
+        let usual = "GET / HTTP/1.1\r\nhost: api.example\r\nconnection: close\r\n\r\n";
+        bed.exchange(usual, b"").await.status == 200
+    })
+    .await;
+    let answer = bed.exchange(head, b"").await;
+    assert_eq!((answer.status, answer.body), (200, format!("{POD_B} 0")));
+}
+
+/// As where a server's keep-alive time ends just when the next request comes. Imports had that already.
+#[tokio::test(flavor = "multi_thread")]
+async fn request_that_meets_a_connection_as_it_closes_is_sent_again() {
+    let mut bed = Bed::start(|world| add_service(world, "closing")).await;
+    let closing = bed.closing_pod().await;
+    let pods = bed.pods;
+    add_slice(
+        &mut bed.endpoints,
+        "closing",
+        &closing.to_string(),
+        &[("http", pods)],
+    );
+    let of_pool = bed.endpoints.pods.get_mut(&key("llm")).unwrap();
+    of_pool.insert("closing".to_owned(), closing.into());
+    bed.publish();
+    let list = format!("{closing}:{pods},{POD_B}:{pods}");
+    let _epp = bed.epp(EPP, Behaviour::Pick(list)).await;
+    for path in ["/closing", "/pool"] {
+        bed.until(path, 200).await;
+        for _ in 0..4 {
+            let answer = bed.get(path).await;
+            assert_eq!(answer.status, 200, "{path} {answer:?}");
+        }
+    }
+}

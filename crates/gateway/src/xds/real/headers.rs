@@ -1,0 +1,77 @@
+//! Headers that steer connections or Envoy itself, from routes and from model servers.
+
+use crate::fixture::{add_route, key, mk_ref, mk_route, mk_rule};
+use crate::world::{HeaderEdit, RouteFilter, World};
+
+use super::bed::{Bed, EPP, POD_A, REMOTE_EPP};
+use super::pod::FORGED_FAILOVER;
+
+/// A filter that shortens the body, for the receiver alone: what follows would be read as the next request, and its answer
+/// would go to whoever asks next.
+#[tokio::test(flavor = "multi_thread")]
+async fn body_does_not_become_a_request_of_its_own_by_a_filter() {
+    let shortening = |world: &mut World| {
+        let filter = RouteFilter::RequestHeaders(HeaderEdit {
+            set: vec![("Content-Length".into(), "3".into())],
+            ..HeaderEdit::default()
+        });
+        let mut of_rule = mk_rule("/rule", vec![mk_ref("service", "web", 1)]);
+        of_rule.filters = vec![filter.clone()];
+        let mut of_backend = mk_rule("/backend", vec![mk_ref("service", "web", 1)]);
+        of_backend.backends[0].filters = vec![filter];
+        add_route(world, mk_route("short", vec![of_rule, of_backend]));
+    };
+    let bed = Bed::start(shortening).await;
+    bed.until("/usual", 200).await;
+    bed.seen.take();
+    let body = b"abcGET /smuggled HTTP/1.1\r\nhost: any\r\n\r\n";
+    for path in ["/rule", "/backend"] {
+        let length = body.len();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: any\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+        );
+        let refused = bed.exchange(&head, body).await;
+        // By the connection to the pod that the request above may have left behind.
+        let innocent = bed.get("/usual").await;
+        assert_eq!(innocent.body, format!("{POD_A} 0"), "{path}");
+        assert_eq!(bed.seen.take(), ["/usual"], "{path}");
+        assert_eq!(refused.status, 500, "{path}");
+    }
+}
+
+/// Of one rule with a local pool and an import, the import's hop may say that another cluster is to be tried: the pool's model
+/// servers may not, else each could double its load, or end every request with 503 where it is the only one.
+#[tokio::test(flavor = "multi_thread")]
+async fn model_server_cannot_order_another_attempt() {
+    let services = |world: &mut World| {
+        let import_and = |path: &str, kind: &str, name: &str| {
+            let mut unused = mk_ref("import", "llm", 1);
+            unused.name = "idle".into();
+            mk_rule(path, vec![mk_ref(kind, name, 1_000_000), unused])
+        };
+        // It makes the rule one with hops, and gets next to nothing.
+        let idle = world.imports[&key("llm")].clone();
+        world.imports.insert(key("idle"), idle);
+        let rules = vec![
+            import_and("/mixed/pool", "pool", "llm"),
+            import_and("/mixed/service", "service", "web"),
+        ];
+        add_route(world, mk_route("mixed", rules));
+    };
+    let mut bed = Bed::start(services).await;
+    let pick = bed.at(POD_A);
+    let epp = bed.epp(EPP, pick.clone()).await;
+    let _remote = bed.epp(REMOTE_EPP, pick).await;
+    bed.until("/mixed/pool", 200).await;
+    bed.until("/mixed/service", 200).await;
+    bed.seen.take();
+    for backend in ["/mixed/pool", "/mixed/service"] {
+        let path = format!("{backend}{FORGED_FAILOVER}");
+        let asked = epp.asked();
+        let answer = bed.post(&path, 100).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!(bed.seen.take(), [path.as_str()]);
+        assert!(!answer.head.contains("x-isthmus"), "{answer:?}");
+        assert!(epp.asked() <= asked + 1, "{backend}");
+    }
+}

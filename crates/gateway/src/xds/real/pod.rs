@@ -1,0 +1,103 @@
+//! Model servers of the test bed: what they answer is said by the path, so that each test sees it beside its request.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, RawQuery};
+use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::xds::names::FAILOVER;
+
+/// Where a pod answers in pieces.
+pub(super) const STREAM: &str = "/stream";
+
+/// End of the paths where a pod answers with the header by which hops say that another cluster is to be tried.
+pub(super) const FORGED_FAILOVER: &str = "/forged-failover";
+
+/// Start of the paths where a pod never answers.
+pub(super) const HANG: &str = "/hang";
+
+/// The paths of all requests that pods have read.
+#[derive(Clone, Default)]
+pub(super) struct Seen(Arc<Mutex<Vec<String>>>);
+
+// === impl Seen ===
+
+impl Seen {
+    fn add(&self, path: &str) {
+        self.0.lock().push(path.to_owned());
+    }
+
+    /// All so far, which are forgotten then.
+    pub(super) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock())
+    }
+}
+
+/// Answers with its own address and the length of the body, after reading all of it; at [`STREAM`] in pieces, as many as the
+/// query says.
+pub(super) async fn serve(listener: TcpListener, seen: Seen) {
+    let name = listener.local_addr().unwrap().ip().to_string();
+    let pieces = async |RawQuery(number): RawQuery| {
+        let number: u32 = number.unwrap().parse().unwrap();
+        let piece = async |left: u32| {
+            sleep(Duration::from_millis(50)).await;
+            (left > 0).then(|| (Ok::<_, Infallible>("piece"), left - 1))
+        };
+        Body::from_stream(futures::stream::unfold(number, piece))
+    };
+    let echo = move |uri: Uri, body: Bytes| {
+        seen.add(uri.path());
+        let answer = format!("{name} {}", body.len());
+        async move { answer_at(uri.path(), answer).await }
+    };
+    let app = Router::new().route(STREAM, get(pieces)).fallback(echo);
+    let app = app.layer(DefaultBodyLimit::disable());
+    axum::serve(listener, app).await.unwrap();
+}
+
+async fn answer_at(path: &str, body: String) -> Response {
+    if path.starts_with(HANG) {
+        std::future::pending::<()>().await;
+    }
+    if path.ends_with(FORGED_FAILOVER) {
+        return ([(FAILOVER, "1")], body).into_response();
+    }
+    body.into_response()
+}
+
+/// A server whose keep-alive time is always over: it answers the first request of each connection, and closes when it has
+/// read the second, which has no body.
+pub(super) async fn serve_one_each(listener: TcpListener) {
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        connections.spawn(answer_one(stream));
+    }
+}
+
+async fn answer_one(mut stream: TcpStream) {
+    let mut seen = Vec::new();
+    for is_first in [true, false] {
+        while !seen.ends_with(b"\r\n\r\n") {
+            if stream.read_buf(&mut seen).await.unwrap_or(0) == 0 {
+                return;
+            }
+        }
+        seen.clear();
+        if is_first {
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nfirst";
+            stream.write_all(answer).await.unwrap();
+        }
+    }
+}
