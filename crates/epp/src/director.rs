@@ -442,6 +442,7 @@ impl Director {
     ) -> Decision {
         let config = self.config.load();
         let bytes = query.body.len();
+        query.subset = self.honoured_subset(&query.head, query.subset.take());
         let is_shed = resolved.priority < 0 && !config.flow_control.enabled;
         let asked = self.picks.is_some().then(|| Asked::new(&query, resolved));
         // Where none can ever take it, another pool may: that is said whatever its priority is.
@@ -455,7 +456,6 @@ impl Director {
         let now = self.clock.now();
         let mut prepared = match self.prepare(&config, query, resolved, now) {
             Ok(prepared) => prepared,
-        query.subset = self.honoured_subset(&query.head, query.subset.take());
             Err(reject) => {
                 self.record_refusal(asked.as_ref(), &reject);
                 return Decision::refused(reject);
@@ -512,17 +512,6 @@ impl Director {
         })
     }
 
-    /// Whether no member can ever take the request as things are: then nothing is worth waiting for.
-    fn is_hopeless(&self, config: &InForce, prepared: &Prepared) -> bool {
-        let Prepared { request, llm, .. } = prepared;
-        let profile = config.profile_of(llm.as_ref().map(|llm| &llm.found));
-        let snapshot = self.pool.0.snapshot.load();
-        // To an empty pool some may come, unless the proxy names those that it allows.
-        let may_wait = snapshot.members().is_empty() && request.subset.is_none();
-        !may_wait && !snapshot.has_any_for(request, profile)
-    }
-}
-
     /// The endpoints that the request may go to, as the proxy says or a test.
     fn honoured_subset(&self, head: &RequestHead, subset: Option<Subset>) -> Option<Subset> {
         let tested = head.field(&[TEST_SELECTION]);
@@ -551,6 +540,17 @@ impl Director {
         let snapshot = self.pool.0.snapshot.load();
         snapshot.has_any_for(&request, config.profile_of(found))
     }
+
+    /// Whether no member can ever take the request as things are: then nothing is worth waiting for.
+    fn is_hopeless(&self, config: &InForce, prepared: &Prepared) -> bool {
+        let Prepared { request, llm, .. } = prepared;
+        let profile = config.profile_of(llm.as_ref().map(|llm| &llm.found));
+        let snapshot = self.pool.0.snapshot.load();
+        // To an empty pool some may come, unless the proxy names those that it allows.
+        let may_wait = snapshot.members().is_empty() && request.subset.is_none();
+        !may_wait && !snapshot.has_any_for(request, profile)
+    }
+}
 
 impl Dispatch<Box<Prepared>> for Director {
     fn saturation(&self) -> f64 {
