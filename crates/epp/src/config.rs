@@ -83,13 +83,13 @@ pub struct Config {
 /// What is remembered of prompts: `approx-prefix-cache-producer` and `isthmus.prefixIndex`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    /// Tokens of a block, at least 64; the engine's blocks count if they are larger and `auto_tune` is set.
+    /// Tokens of a block, at least 64, whatever the engine's own blocks have.
     pub block_tokens: u32,
     /// So much of a prompt is looked at; `u32::MAX`: all of it.
     pub max_prefix_tokens: u32,
     /// Blocks of one endpoint, where its engine does not say how many it has.
     pub lru_capacity_per_server: u32,
-    /// Sizes follow what engines say of their caches.
+    /// The number of an endpoint's blocks follows what its engine says of its cache.
     pub auto_tune: bool,
     /// Memory for all endpoints.
     pub max_bytes: u64,
