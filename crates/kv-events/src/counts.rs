@@ -11,6 +11,8 @@ pub enum EventKind {
     Removed,
     /// All blocks went.
     Cleared,
+    /// What it is could not be read.
+    Unknown,
 }
 
 /// What became of an event.
@@ -26,6 +28,10 @@ pub enum EventResult {
     BlockSize,
     /// It has more or fewer ids than its blocks.
     Length,
+    /// It is of a store that all workers share.
+    Shared,
+    /// It could not be read.
+    Unreadable,
 }
 
 /// How many events of each kind came to what.
@@ -36,7 +42,7 @@ pub struct Counts([[u32; EventResult::ALL.len()]; EventKind::ALL.len()]);
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Stored, Self::Removed, Self::Cleared];
+    pub const ALL: [Self; 4] = [Self::Stored, Self::Removed, Self::Cleared, Self::Unknown];
 
     /// As metrics have it.
     pub fn name(self) -> &'static str {
@@ -44,6 +50,7 @@ impl EventKind {
             Self::Stored => "stored",
             Self::Removed => "removed",
             Self::Cleared => "cleared",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -52,12 +59,14 @@ impl EventKind {
 
 impl EventResult {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::Applied,
         Self::OtherGroup,
         Self::Orphan,
         Self::BlockSize,
         Self::Length,
+        Self::Shared,
+        Self::Unreadable,
     ];
 
     /// As metrics have it.
@@ -68,6 +77,8 @@ impl EventResult {
             Self::Orphan => "orphan",
             Self::BlockSize => "block-size",
             Self::Length => "length",
+            Self::Shared => "shared",
+            Self::Unreadable => "unreadable",
         }
     }
 }
@@ -91,16 +102,25 @@ impl Counts {
 
     pub(crate) fn count(&mut self, event: &Event<'_>, applied: Result<Applied, Refused>) {
         let kind = match event {
-            Event::Stored(_) => EventKind::Stored,
-            Event::Removed(_) => EventKind::Removed,
+            Event::Stored(_)
+            | Event::Shared { is_stored: true }
+            | Event::Unreadable {
+                is_stored: true, ..
+            } => EventKind::Stored,
+            Event::Removed(_) | Event::Shared { is_stored: false } => EventKind::Removed,
             Event::Cleared => EventKind::Cleared,
+            Event::Unreadable {
+                is_stored: false, ..
+            } => EventKind::Unknown,
         };
         let result = match applied {
             Ok(Applied::OtherGroup) => EventResult::OtherGroup,
+            Ok(Applied::Shared) => EventResult::Shared,
             Ok(_) => EventResult::Applied,
             Err(Refused::Orphan) => EventResult::Orphan,
             Err(Refused::BlockSize(_)) => EventResult::BlockSize,
             Err(Refused::Length(..)) => EventResult::Length,
+            Err(Refused::Unreadable(_)) => EventResult::Unreadable,
         };
         let count = &mut self.0[kind as usize][result as usize];
         *count = count.saturating_add(1);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use kv_router::{
-    Batch, Effect, EventStream, Index, Input, Refused, StreamState, WorkerBlocks, Workers,
+    Batch, Effect, EventStream, Index, Input, PartialCause, StreamState, WorkerBlocks, Workers,
 };
 use moment::Clock;
 use tokio::{
@@ -22,6 +22,7 @@ use crate::{
     link::{Link, LinkEvent},
     observer::{Observer, Received},
     replay::{Replay, ReplayEvent},
+    seen::Seen,
     wire::Payload,
 };
 
@@ -42,6 +43,12 @@ struct Follower<O> {
     clock: Clock,
     stream: EventStream<Payload>,
     state: StreamState,
+    /// Why it is so, as far as the stream knows.
+    partial: Option<PartialCause>,
+    /// Why the last replay failed.
+    replay_error: Option<String>,
+    /// The size of blocks that are of another one.
+    other_size: u64,
     effects: VecDeque<Effect<Payload>>,
     link: Link,
     replay: Option<Replay>,
@@ -103,7 +110,7 @@ impl<O: Observer> Follower<O> {
     fn new(engine: Engine, blocks: WorkerBlocks, workers: Arc<Workers>, observer: O) -> Self {
         let stream = EventStream::new(engine.replay.is_some());
         let state = stream.state();
-        observer.state(state);
+        observer.state(state, None);
         Self {
             engine,
             blocks,
@@ -112,6 +119,9 @@ impl<O: Observer> Follower<O> {
             clock: Clock::start(),
             stream,
             state,
+            partial: None,
+            replay_error: None,
+            other_size: 0,
             effects: VecDeque::new(),
             link: Link::new(engine.events),
             replay: None,
@@ -172,6 +182,7 @@ impl<O: Observer> Follower<O> {
             Happened::Replay(number, ReplayEvent::Ended) => Input::ReplayEnded(number),
             Happened::Replay(number, ReplayEvent::Failed(error)) => {
                 tracing::debug!(replay = ?self.engine.replay, %error, "no replay");
+                self.replay_error = Some(error.to_string());
                 Input::ReplayFailed(number)
             }
         };
@@ -211,9 +222,30 @@ impl<O: Observer> Follower<O> {
         if state != StreamState::Replaying {
             self.end_replay();
         }
-        if state != self.state {
-            self.state = state;
-            self.observer.state(state);
+        let partial = self.stream.partial();
+        if (state, partial) != (self.state, self.partial) {
+            (self.state, self.partial) = (state, partial);
+            let reason = self.reason();
+            self.observer.state(state, reason.as_deref());
+        }
+    }
+
+    /// Why the state is not as it should be.
+    fn reason(&self) -> Option<String> {
+        match (self.state, self.partial) {
+            (StreamState::BlockSizeMismatch, _) => {
+                let ours = self.workers.index.block_size();
+                let theirs = self.other_size;
+                Some(format!(
+                    "the engine's blocks have {theirs} ids, which is another size than {ours} ids: set --block-size to the engine's"
+                ))
+            }
+            (StreamState::Partial, Some(cause @ PartialCause::FailedReplay)) => {
+                let error = self.replay_error.as_deref().unwrap_or("no reason is known");
+                Some(format!("{cause}: {error}"))
+            }
+            (StreamState::Partial, cause) => cause.map(|cause| cause.to_string()),
+            _ => None,
         }
     }
 
@@ -233,16 +265,26 @@ impl<O: Observer> Follower<O> {
     async fn apply(&mut self, payload: Payload) {
         let batch = match Batch::read(&payload.batch) {
             Ok(batch) => batch,
-            Err(error) => return self.observer.malformed(error.reason()),
+            Err(error) => {
+                tracing::debug!(events = %self.engine.events, number = payload.number, %error, "a message is no events");
+                self.observer.malformed(error.reason());
+                // it may have had removals
+                self.blocks.clear(&self.workers.index);
+                self.observer.forgotten();
+                return self.decide(Input::Unreadable);
+            }
         };
         let mut counts = Counts::default();
-        let mut refused = None;
+        let mut seen = Seen::default();
         let index: &Index = &self.workers.index;
         for event in &batch.events {
             let applied = self.blocks.apply(index, event);
             counts.count(event, applied);
-            refused = refused.or(applied.err());
+            seen.note(event, applied);
             self.turn.pass().await;
+        }
+        if seen.is_forgotten {
+            self.observer.forgotten();
         }
         self.observer.received(&Received {
             number: payload.number,
@@ -251,15 +293,18 @@ impl<O: Observer> Follower<O> {
             age: batch.at.and_then(age),
             is_replayed: self.state == StreamState::Replaying,
         });
-        match refused {
-            Some(Refused::Orphan) => self.decide(Input::Orphan),
-            Some(error @ Refused::BlockSize(_)) => {
-                if self.state != StreamState::BlockSizeMismatch {
-                    tracing::info!(events = %self.engine.events, %error, "only the load of this worker counts");
-                }
-                self.decide(Input::BlockSizeMismatch);
-            }
-            Some(Refused::Length(..)) | None => {}
+        if let Some(error) = seen.unreadable {
+            tracing::debug!(events = %self.engine.events, number = payload.number, %error, "an event was left out");
+            self.decide(Input::Unreadable);
+        }
+        if seen.is_our_size {
+            self.decide(Input::OurBlockSize);
+        } else if let Some(size) = seen.other_size {
+            self.other_size = size;
+            self.decide(Input::OtherBlockSize);
+        }
+        if seen.is_orphan {
+            self.decide(Input::Orphan);
         }
     }
 }
@@ -313,64 +358,4 @@ impl Turn {
 }
 
 #[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-    use kv_router::Limits;
-    use zmtp::{Error, Message};
-
-    use super::*;
-    use crate::observer::ReplayResult;
-
-    struct Blind;
-
-    impl Observer for Blind {
-        fn state(&self, _state: StreamState) {}
-        fn disconnected(&self, _error: &Error) {}
-        fn received(&self, _received: &Received) {}
-        fn malformed(&self, _reason: &'static str) {}
-        fn gap(&self, _missing: u64) {}
-        fn forgotten(&self) {}
-        fn replayed(&self, _result: ReplayResult) {}
-    }
-
-    #[tokio::test]
-    async fn a_message_that_waits_for_a_replay_keeps_none_of_what_it_came_with() {
-        let workers = Arc::new(Workers::new(Limits::default(), 64 << 20));
-        let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
-        let engine = Engine {
-            events: nowhere,
-            replay: Some(nowhere),
-        };
-        let blocks = workers.add().unwrap();
-        let mut follower = Follower::new(engine, blocks, workers, Blind);
-        follower.on(Happened::Link(LinkEvent::Connected)).await;
-        for number in [5_u64, 6] {
-            let read = [&[7; 1000][..], &number.to_be_bytes(), &[0x90]].concat();
-            let read = Bytes::from(read);
-            let frames = [
-                read.slice(..1000),
-                read.slice(1000..1008),
-                read.slice(1008..),
-            ];
-            let message = LinkEvent::Message(Message::from(frames));
-            follower.on(Happened::Link(message)).await;
-            // the first is not known to wait before the stream has it
-            assert!(number == 5 || read.is_unique(), "{number} is kept");
-        }
-        assert_eq!(
-            (follower.state, follower.held.0),
-            (StreamState::Replaying, 1009 + 1)
-        );
-    }
-
-    #[test]
-    fn messages_that_wait_for_a_replay_are_bounded_in_bytes() {
-        let mut held = Held::default();
-        let third = MAX_HELD / 3;
-        assert!(held.has_room_for(MAX_HELD, false));
-        assert!(held.has_room_for(third, false));
-        assert!(held.has_room_for(third, true) && held.has_room_for(third, true));
-        assert!(!held.has_room_for(third, true));
-        assert!(held.has_room_for(third, false) && held.has_room_for(third, true));
-    }
-}
+mod tests;

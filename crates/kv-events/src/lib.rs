@@ -18,7 +18,10 @@ mod counts;
 mod follow;
 mod link;
 mod observer;
+#[cfg(test)]
+mod recorded;
 mod replay;
+mod seen;
 mod wire;
 
 pub use counts::{Counts, EventKind, EventResult};

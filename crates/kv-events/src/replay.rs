@@ -117,7 +117,7 @@ impl std::fmt::Display for ReplayError {
         match self {
             Self::Connection(error) => error.fmt(f),
             Self::Malformed => f.write_str(
-                "an answer is not an empty frame, a number of 8 bytes and a batch: is it another port?",
+                "an answer does not end with a number of 8 bytes and a batch: is it another port?",
             ),
         }
     }

@@ -1,4 +1,7 @@
-//! Messages of engines: a topic or an empty frame, a number, a batch of events.
+//! Messages of engines: a number and a batch of events, behind frames that do not matter.
+//!
+//! Subscribers get a topic before them. Replays have an empty frame before them, and in vLLM since 0.26, in `SGLang` and in
+//! TensorRT-LLM the topic behind that.
 
 use bytes::Bytes;
 use zmtp::Message;
@@ -16,9 +19,9 @@ pub(crate) const END: u64 = u64::MAX;
 // === impl Payload ===
 
 impl Payload {
-    /// None if it is not of this form.
+    /// None if the last frame but one is no number of 8 bytes.
     pub(crate) fn of(message: &Message) -> Option<Self> {
-        let [_topic, number, batch] = message.frames() else {
+        let [.., number, batch] = message.frames() else {
             return None;
         };
         Some(Self {
@@ -59,7 +62,11 @@ mod tests {
         assert!(!payload.is_end());
         assert_eq!(Payload::of(&message(&[1])), None);
         assert_eq!(Payload::of(&[frame(b"x")].into()), None);
-        let end = Message::from([frame(b""), frame(&[0xff; 8]), frame(b"")]);
-        assert!(Payload::of(&end).unwrap().is_end());
+        for end in [
+            Message::from([frame(b""), frame(&[0xff; 8]), frame(b"")]),
+            Message::from([frame(b""), frame(b""), frame(&[0xff; 8]), frame(b"")]),
+        ] {
+            assert!(Payload::of(&end).unwrap().is_end());
+        }
     }
 }

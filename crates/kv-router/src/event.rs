@@ -1,15 +1,17 @@
 //! What engines publish of their KV caches: batches of events in `MessagePack`.
 //!
-//! Batches and events come as arrays or as maps, in any mix; tails may be missing and what is unknown is ignored. Nothing
-//! is allocated for what the bytes cannot hold.
+//! Batches and events come as arrays or as maps, in any mix; tails may be missing and what is unknown is ignored. An event
+//! that cannot be read costs itself alone. Nothing is allocated for what the bytes cannot hold.
 
 use self::read::Reader;
 
+mod keys;
 mod read;
 
 #[cfg(test)]
 mod tests;
 
+pub use keys::{BlockKeys, ExtraKeys};
 pub use read::MalformedEvents;
 
 /// Where a block is.
@@ -27,7 +29,8 @@ pub enum Tier {
 /// A message of an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch<'a> {
-    /// What happened, in order; events of unknown kinds are left out.
+    /// What happened, in order; events of unknown kinds are left out. Where the rest of the message cannot be read, the
+    /// last one is [`Event::Unreadable`].
     pub events: Vec<Event<'a>>,
     /// The data-parallel rank that it says it is of.
     pub rank: Option<u64>,
@@ -44,6 +47,18 @@ pub enum Event<'a> {
     Removed(Removed),
     /// All blocks went.
     Cleared,
+    /// Blocks came to or went from a store that all workers share: they are not in this worker's cache.
+    Shared {
+        /// They came.
+        is_stored: bool,
+    },
+    /// It could not be read.
+    Unreadable {
+        /// Why.
+        error: MalformedEvents,
+        /// Its tag says that blocks were stored. Any other event may have removed some.
+        is_stored: bool,
+    },
 }
 
 /// Consecutive blocks of a prompt were cached.
@@ -53,16 +68,25 @@ pub struct Stored<'a> {
     pub hashes: Vec<u64>,
     /// Its name of the block before them; none at the beginning of a prompt.
     pub parent: Option<u64>,
-    /// The ids of all blocks.
+    /// The ids of all blocks; none where the event only names blocks, as vLLM's offloading does.
     pub ids: Vec<u32>,
-    /// Ids of a block.
+    /// The place of the first id that is no id of a vocabulary, such as the digest of an image. Only ids before it say what
+    /// their block is.
+    pub opaque_from: Option<usize>,
+    /// Ids of a block; 0 where the event does not say.
     pub block_size: u64,
     /// Where they are.
     pub tier: Tier,
     /// The LoRA adapter.
     pub lora_name: Option<&'a str>,
+    /// There is an adapter that has no name here, but a number: it is not known which one it is.
+    pub is_unnamed_adapter: bool,
+    /// The cache salt, where it is a field of its own.
+    pub cache_salt: Option<&'a str>,
     /// What beside ids and adapter makes blocks different.
     pub extra_keys: ExtraKeys<'a>,
+    /// Images and the like of each block.
+    pub media_keys: ExtraKeys<'a>,
     /// The cache group, in engines with several.
     pub group: Option<u64>,
     /// Attention reaches back to the beginning: else the blocks behind a window are of no use.
@@ -80,30 +104,14 @@ pub struct Removed {
     pub group: Option<u64>,
 }
 
-/// Extra keys of consecutive blocks, read one block at a time.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ExtraKeys<'a> {
-    left: usize,
-    rest: Reader<'a>,
-}
-
-/// The extra keys of one block, its LoRA adapter left out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockKeys<'a> {
-    /// None.
-    None,
-    /// One string: a cache salt, if the block is the first of a prompt.
-    Salt(&'a str),
-    /// Something else, such as an image: the ids do not say what the block is.
-    Other,
-}
-
 /// Fields of events of all kinds.
 #[derive(Debug, Default)]
 struct Fields<'a> {
     stored: Stored<'a>,
     kind: Option<&'a str>,
     has_window: bool,
+    has_lora_id: bool,
+    is_shared: bool,
 }
 
 /// Fields in the order of arrays, behind the tag.
@@ -121,6 +129,8 @@ const STORED: [&str; 11] = [
     "kv_cache_spec_sliding_window",
 ];
 const REMOVED: [&str; 3] = ["block_hashes", "medium", "group_idx"];
+/// Stores that all workers share: a block there is as near to any other worker.
+const SHARED: [&str; 2] = ["REMOTE", "EXTERNAL"];
 const BATCH: [&str; 3] = ["ts", "events", "data_parallel_rank"];
 /// Events of a batch: far more than an engine has in one step, and 9 MiB here, where the smallest have 14 bytes there.
 const MAX_EVENTS: usize = 1 << 16;
@@ -141,11 +151,16 @@ impl Tier {
     }
 
     fn of_medium(medium: Option<&str>) -> Self {
-        match medium {
-            None => Self::Gpu,
-            Some(name) if name.eq_ignore_ascii_case("gpu") => Self::Gpu,
-            Some(name) if name.eq_ignore_ascii_case("cpu") => Self::Host,
-            Some(_) => Self::Disk,
+        let Some(medium) = medium else {
+            return Self::Gpu;
+        };
+        let is = |names: &[&str]| names.iter().any(|it| medium.eq_ignore_ascii_case(it));
+        if is(&["GPU", "DEVICE"]) {
+            Self::Gpu
+        } else if is(&["CPU", "CPU_PINNED", "CPU_TIER1"]) {
+            Self::Host
+        } else {
+            Self::Disk
         }
     }
 }
@@ -153,73 +168,106 @@ impl Tier {
 // === impl Batch ===
 
 impl<'a> Batch<'a> {
-    /// Reads a message.
+    /// Reads a message. What cannot be read within it is an [`Event::Unreadable`] at its place, so that the other events
+    /// can be applied.
     /// # Errors
-    /// When it is no `MessagePack`, ends early, claims more than it has, has a value of another type than its field, or more
-    /// than 65,536 events.
+    /// When it is not an array or a map, or has a list of events that is none.
     pub fn read(message: &'a [u8]) -> Result<Self, MalformedEvents> {
         let mut batch = Self {
             events: Vec::new(),
             rank: None,
             at: None,
         };
-        let mut reader = Reader::new(message);
-        reader.each_field(&BATCH, |reader, name| {
+        let mut has_events = false;
+        let read = Reader::new(message).each_field(&BATCH, |reader, name| {
             match name {
                 "events" => {
                     let events = reader.array()?;
-                    // maps may name them again
-                    if events > MAX_EVENTS.saturating_sub(batch.events.len()) {
-                        return Err(MalformedEvents::Events(MAX_EVENTS));
-                    }
+                    has_events = true;
                     for _ in 0..events {
+                        // maps may name them again
+                        if batch.events.len() >= MAX_EVENTS {
+                            return Err(MalformedEvents::Events(MAX_EVENTS));
+                        }
                         batch.events.extend(Event::read(reader)?);
                     }
                 }
                 "ts" => batch.at = reader.number_or_skip()?,
-                "data_parallel_rank" => batch.rank = reader.optional(Reader::int)?,
+                "data_parallel_rank" => batch.rank = reader.int_or_skip()?,
                 _ => reader.skip()?,
             }
             Ok(())
-        })?;
-        Ok(batch)
+        });
+        match read {
+            Err(error) if !has_events => Err(error),
+            Err(error) => {
+                let is_stored = false;
+                batch.events.push(Event::Unreadable { error, is_stored });
+                Ok(batch)
+            }
+            Ok(()) => Ok(batch),
+        }
     }
 }
 
 // === impl Event ===
 
 impl<'a> Event<'a> {
+    /// The next one; none if its kind is not known.
+    /// # Errors
+    /// When nobody can tell where it ends.
     fn read(reader: &mut Reader<'a>) -> Result<Option<Self>, MalformedEvents> {
-        let mut ahead = *reader;
-        let (tag, names): (_, &[&str]) = if reader.is_array()? {
-            ahead.array()?;
-            let tag = ahead.text()?;
-            (Some(tag), fields_of(tag))
-        } else {
-            let mut tag = None;
-            ahead.each_field(&[], |reader, name| {
-                match name {
-                    "type" => tag = Some(reader.text()?),
-                    _ => reader.skip()?,
-                }
-                Ok(())
-            })?;
-            (tag, &[])
+        let start = *reader;
+        let (error, is_stored) = match Self::tag(start) {
+            Ok(tag) => match Self::tagged(reader, tag) {
+                Ok(event) => return Ok(event),
+                Err(error) => (error, tag == "BlockStored"),
+            },
+            Err(error) => (error, false),
         };
-        let Some(tag @ ("BlockStored" | "BlockRemoved" | "AllBlocksCleared")) = tag else {
+        *reader = start;
+        reader.skip()?;
+        Ok(Some(Self::Unreadable { error, is_stored }))
+    }
+
+    fn tag(mut reader: Reader<'a>) -> Result<&'a str, MalformedEvents> {
+        if reader.is_array()? {
+            reader.array()?;
+            return reader.text();
+        }
+        let mut tag = None;
+        reader.each_field(&[], |reader, name| {
+            match name {
+                "type" => tag = Some(reader.text()?),
+                _ => reader.skip()?,
+            }
+            Ok(())
+        })?;
+        tag.ok_or(MalformedEvents::Expected("a type"))
+    }
+
+    fn tagged(reader: &mut Reader<'a>, tag: &str) -> Result<Option<Self>, MalformedEvents> {
+        if !matches!(tag, "BlockStored" | "BlockRemoved" | "AllBlocksCleared") {
             reader.skip()?;
             return Ok(None);
-        };
+        }
         let mut fields = Fields::default();
+        let names: &[&str] = if reader.is_array()? {
+            fields_of(tag)
+        } else {
+            &[]
+        };
         let with_tag: Vec<&str> = std::iter::once("type")
             .chain(names.iter().copied())
             .collect();
         reader.each_field(&with_tag, |reader, name| fields.read(name, reader))?;
-        Ok(match tag {
-            "BlockStored" => Some(Self::Stored(fields.stored())),
-            "BlockRemoved" => Some(Self::Removed(fields.removed())),
-            _ => Some(Self::Cleared),
-        })
+        Ok(Some(match tag {
+            "BlockStored" if fields.is_shared => Self::Shared { is_stored: true },
+            "BlockRemoved" if fields.is_shared => Self::Shared { is_stored: false },
+            "BlockStored" => Self::Stored(fields.stored()),
+            "BlockRemoved" => Self::Removed(fields.removed()),
+            _ => Self::Cleared,
+        }))
     }
 }
 
@@ -239,11 +287,31 @@ impl<'a> Fields<'a> {
         match name {
             "block_hashes" => it.hashes = reader.list(Reader::hash)?,
             "parent_block_hash" => it.parent = reader.optional(Reader::hash)?,
-            "token_ids" => it.ids = reader.list(Reader::id)?,
-            "block_size" => it.block_size = reader.int()?,
-            "medium" => it.tier = Tier::of_medium(reader.optional(Reader::text)?),
-            "lora_name" => it.lora_name = reader.optional(Reader::text)?,
+            "token_ids" => (it.ids, it.opaque_from) = reader.ids()?,
+            "block_size" => it.block_size = reader.optional(Reader::int)?.unwrap_or(0),
+            "medium" => {
+                let medium = reader.optional(Reader::text)?;
+                let is = |name: &&str| medium.is_some_and(|it| it.eq_ignore_ascii_case(name));
+                self.is_shared |= SHARED.iter().any(is);
+                it.tier = Tier::of_medium(medium);
+            }
+            "locality" => {
+                let locality = reader.text_or_skip()?;
+                self.is_shared |= locality.is_some_and(|it| it.eq_ignore_ascii_case("REMOTE"));
+            }
+            "lora_id" => self.has_lora_id = !reader.nil_or_skip()?,
+            "lora_name" => match reader.optional(Reader::text_or_skip)? {
+                // a name that is no text, which no request can have
+                Some(None) => self.has_lora_id = true,
+                Some(name) => it.lora_name = name.filter(|name| !name.is_empty()),
+                None => {}
+            },
+            "cache_salt" => {
+                let salt = reader.optional(Reader::text)?;
+                it.cache_salt = salt.filter(|salt| !salt.is_empty());
+            }
             "extra_keys" => it.extra_keys = ExtraKeys::read(reader)?,
+            "mm_keys" => it.media_keys = ExtraKeys::read(reader)?,
             "group_idx" => it.group = reader.optional(Reader::int)?,
             "kv_cache_spec_kind" => self.kind = reader.optional(Reader::text)?,
             "kv_cache_spec_sliding_window" => {
@@ -259,6 +327,7 @@ impl<'a> Fields<'a> {
             Some(kind) => kind.ends_with("full_attention") || kind == "mla_attention",
             None => !self.has_window,
         };
+        self.stored.is_unnamed_adapter = self.has_lora_id && self.stored.lora_name.is_none();
         self.stored
     }
 
@@ -274,57 +343,5 @@ impl<'a> Fields<'a> {
             tier,
             group,
         }
-    }
-}
-
-// === impl ExtraKeys ===
-
-impl<'a> ExtraKeys<'a> {
-    fn read(reader: &mut Reader<'a>) -> Result<Self, MalformedEvents> {
-        if reader.nil()? {
-            return Ok(Self::default());
-        }
-        let mut rest = reader.skipped()?;
-        let left = rest.array()?;
-        Ok(Self { left, rest })
-    }
-
-    /// The keys of the next block.
-    pub fn next_block(&mut self, lora_name: Option<&str>) -> BlockKeys<'a> {
-        let Some(left) = self.left.checked_sub(1) else {
-            return BlockKeys::None;
-        };
-        self.left = left;
-        // it was skipped over before, so it is well formed
-        Self::keys(&mut self.rest, lora_name).unwrap_or(BlockKeys::Other)
-    }
-
-    fn keys(
-        reader: &mut Reader<'a>,
-        lora_name: Option<&str>,
-    ) -> Result<BlockKeys<'a>, MalformedEvents> {
-        if reader.nil()? {
-            return Ok(BlockKeys::None);
-        }
-        let keys = if reader.is_array()? {
-            reader.array()?
-        } else {
-            1
-        };
-        let mut found = BlockKeys::None;
-        for _ in 0..keys {
-            if reader.nil()? {
-                continue;
-            }
-            let key = reader.text_or_skip()?;
-            if key.is_some() && key == lora_name {
-                continue;
-            }
-            found = match (found, key) {
-                (BlockKeys::None, Some(salt)) => BlockKeys::Salt(salt),
-                _ => BlockKeys::Other,
-            };
-        }
-        Ok(found)
     }
 }

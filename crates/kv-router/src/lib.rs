@@ -27,5 +27,5 @@ pub use hash::{Seed, Seq, chain};
 pub use index::{Applied, Index, MAX_SLOTS, Overlap, PAIR_BYTES, Refused, Stats, WorkerBlocks};
 pub use loads::{Limits, Load, Loads, MAX_BOOKED_BLOCKS, NewBooking, NotBooked, View};
 pub use scheduling::Slot;
-pub use stream::{Effect, Effects, EventStream, Input, StreamState};
+pub use stream::{Effect, Effects, EventStream, Input, PartialCause, StreamState};
 pub use workers::Workers;

@@ -9,8 +9,14 @@ use moment::Moment;
 use rand::{Rng, RngExt};
 use smallvec::SmallVec;
 
+use self::state::BlockSize;
+
+mod state;
+
 #[cfg(test)]
 mod tests;
+
+pub use state::{PartialCause, StreamState};
 
 /// One stream, of one rank of a worker; `M` is what a message carries. Whoever owns the connections feeds it and obeys the
 /// effects in their order.
@@ -19,10 +25,9 @@ pub struct EventStream<M> {
     can_replay: bool,
     /// Of the message that was applied last.
     last: Option<u64>,
-    /// Blocks may be unknown that were stored before what is known.
-    is_partial: bool,
-    /// The engine's blocks are of another size: nothing is applied.
-    is_mismatch: bool,
+    /// Why blocks may be unknown that were stored before what is known.
+    partial: Option<PartialCause>,
+    block_size: BlockSize,
     link: Link,
     replay: Option<Replay<M>>,
     attempts: u64,
@@ -46,8 +51,12 @@ pub enum Input<M> {
     ReplayFailed(u64),
     /// What was applied last has an unknown parent.
     Orphan,
-    /// What was applied last has blocks of another size.
-    BlockSizeMismatch,
+    /// What was applied last could not be read, or not all of it.
+    Unreadable,
+    /// What was applied last has blocks of our size.
+    OurBlockSize,
+    /// What was applied last has blocks of another size in the accelerator's memory, and none of ours.
+    OtherBlockSize,
     /// Time passed: [`EventStream::next_at`] came.
     Tick,
 }
@@ -72,23 +81,6 @@ pub enum Effect<M> {
 
 /// What is to be done, in order.
 pub type Effects<M> = SmallVec<[Effect<M>; 2]>;
-
-/// How far what is known of the engine's cache can be trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum StreamState {
-    /// There is no connection.
-    Connecting,
-    /// All that the engine published is known.
-    Live,
-    /// What it published lately is known.
-    Partial,
-    /// What was missed is asked for.
-    Replaying,
-    /// No message came yet.
-    NoEvents,
-    /// The engine's blocks are of another size, so that only its load counts.
-    BlockSizeMismatch,
-}
 
 #[derive(Debug)]
 enum Link {
@@ -126,22 +118,6 @@ const ORPHANS_EACH: Duration = Duration::from_secs(30);
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 const MAX_WAIT: Duration = Duration::from_secs(5);
 
-// === impl StreamState ===
-
-impl StreamState {
-    /// As metrics have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Connecting => "connecting",
-            Self::Live => "live",
-            Self::Partial => "partial",
-            Self::Replaying => "replaying",
-            Self::NoEvents => "no-events",
-            Self::BlockSizeMismatch => "block-size-mismatch",
-        }
-    }
-}
-
 // === impl EventStream ===
 
 impl<M> EventStream<M> {
@@ -150,8 +126,8 @@ impl<M> EventStream<M> {
         Self {
             can_replay,
             last: None,
-            is_partial: false,
-            is_mismatch: false,
+            partial: None,
+            block_size: BlockSize::Unknown,
             link: Link::Down { retries: 0 },
             replay: None,
             attempts: 0,
@@ -173,12 +149,14 @@ impl<M> EventStream<M> {
                 self.replayed(number, message, &mut effects);
             }
             Input::ReplayEnded(replay) if self.is_replay(replay) => self.relearn(&mut effects),
-            Input::ReplayFailed(replay) if self.is_replay(replay) => self.give_up(&mut effects),
+            Input::ReplayFailed(replay) if self.is_replay(replay) => {
+                self.give_up(PartialCause::FailedReplay, &mut effects);
+            }
             Input::Orphan => self.orphan(now, &mut effects),
-            Input::BlockSizeMismatch if !self.is_mismatch => {
-                self.is_mismatch = true;
-                self.replay = None;
-                effects.push(Effect::Clear);
+            Input::Unreadable => self.partial = Some(PartialCause::Unreadable),
+            Input::OurBlockSize => self.block_size = BlockSize::Ours,
+            Input::OtherBlockSize if self.block_size == BlockSize::Unknown => {
+                self.block_size = BlockSize::Other;
             }
             _ => {}
         }
@@ -199,12 +177,17 @@ impl<M> EventStream<M> {
     pub fn state(&self) -> StreamState {
         match self.link {
             Link::Down { .. } | Link::Lost { .. } => StreamState::Connecting,
-            _ if self.is_mismatch => StreamState::BlockSizeMismatch,
             _ if self.replay.is_some() => StreamState::Replaying,
+            _ if self.block_size == BlockSize::Other => StreamState::BlockSizeMismatch,
             _ if self.last.is_none() => StreamState::NoEvents,
-            _ if self.is_partial => StreamState::Partial,
+            _ if self.partial.is_some() => StreamState::Partial,
             Link::Up { .. } => StreamState::Live,
         }
+    }
+
+    /// Why what is known is partial, if it is.
+    pub fn partial(&self) -> Option<PartialCause> {
+        self.partial
     }
 
     fn time_out(&mut self, now: Moment, effects: &mut Effects<M>) {
@@ -216,7 +199,7 @@ impl<M> EventStream<M> {
         }
         let replay = self.replay.as_ref();
         if replay.is_some_and(|it| now.since(it.since) >= REPLAY_TIME) {
-            self.give_up(effects);
+            self.give_up(PartialCause::SlowReplay, effects);
         }
     }
 
@@ -261,7 +244,7 @@ impl<M> EventStream<M> {
         if let Some(replay) = &mut self.replay {
             replay.buffer.push_back((number, message));
             if replay.buffer.len() > BUFFER {
-                self.give_up(effects);
+                self.give_up(PartialCause::SlowReplay, effects);
             }
             return;
         }
@@ -275,22 +258,22 @@ impl<M> EventStream<M> {
             self.clear(effects);
             self.first(number, message, now, effects);
         } else if number > next {
-            if self.can_replay && !self.is_mismatch {
+            if self.can_replay {
                 self.start(next, false, Some((number, message)), now, effects);
             } else {
                 self.clear(effects);
-                self.is_partial = true;
+                self.partial = Some(PartialCause::Gap);
                 self.apply(number, message, effects);
             }
         }
     }
 
     fn first(&mut self, number: u64, message: M, now: Moment, effects: &mut Effects<M>) {
-        self.is_mismatch = false;
+        self.block_size = BlockSize::Unknown;
         if number > 0 && self.can_replay {
             return self.start(0, false, Some((number, message)), now, effects);
         }
-        self.is_partial = number > 0;
+        self.partial = (number > 0).then_some(PartialCause::Late);
         self.apply(number, message, effects);
     }
 
@@ -337,13 +320,13 @@ impl<M> EventStream<M> {
         // a gap is closed from its beginning or not at all; else the replay is all that is known
         let is_late = number > replay.next;
         if is_late && (!replay.is_empty || (known && !replay.is_fresh)) {
-            return self.give_up(effects);
+            return self.give_up(PartialCause::ShortReplay, effects);
         }
         if replay.is_empty && replay.is_fresh {
             effects.push(Effect::Clear);
         }
         if replay.is_empty && (!known || replay.is_fresh) {
-            self.is_partial = is_late;
+            self.partial = is_late.then_some(PartialCause::ShortReplay);
         }
         replay.is_empty = false;
         replay.next = number.saturating_add(1);
@@ -351,12 +334,12 @@ impl<M> EventStream<M> {
     }
 
     /// What was missed cannot be had: missed removals are worse than forgetting.
-    fn give_up(&mut self, effects: &mut Effects<M>) {
+    fn give_up(&mut self, cause: PartialCause, effects: &mut Effects<M>) {
         let replay = self.replay.take();
         if self.last.is_some() {
             self.clear(effects);
         }
-        self.is_partial = true;
+        self.partial = Some(cause);
         self.go_on(replay, effects);
     }
 
@@ -364,7 +347,7 @@ impl<M> EventStream<M> {
     fn relearn(&mut self, effects: &mut Effects<M>) {
         let replay = self.replay.take();
         if self.last.is_none() {
-            self.is_partial = true;
+            self.partial = Some(PartialCause::ShortReplay);
         }
         self.go_on(replay, effects);
     }
@@ -377,7 +360,7 @@ impl<M> EventStream<M> {
             }
             if next.is_some_and(|next| number > next) {
                 self.clear(effects);
-                self.is_partial = true;
+                self.partial = Some(PartialCause::Gap);
             }
             self.apply(number, message, effects);
         }
@@ -385,15 +368,13 @@ impl<M> EventStream<M> {
 
     fn apply(&mut self, number: u64, message: M, effects: &mut Effects<M>) {
         self.last = Some(number);
-        if !self.is_mismatch {
-            effects.push(Effect::Apply(message));
-        }
+        effects.push(Effect::Apply(message));
     }
 
     /// All is forgotten.
     fn clear(&mut self, effects: &mut Effects<M>) {
         self.last = None;
-        self.is_partial = false;
+        self.partial = None;
         effects.push(Effect::Clear);
     }
 

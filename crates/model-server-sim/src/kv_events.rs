@@ -24,7 +24,7 @@ pub(crate) use self::{
     serve::{Sockets, get_kv_events, post_kv_events, reset_prefix_cache},
 };
 use crate::{
-    args::{KvEventSettings, Settings},
+    args::{EventForm, KvEventSettings, Settings},
     engine::{CacheEvent, CacheListener},
 };
 
@@ -36,7 +36,6 @@ const QUEUE: usize = 100_000;
 pub(crate) struct KvEvents {
     settings: KvEventSettings,
     block_tokens: u32,
-    rank: u16,
     topic: Bytes,
     publisher: Publisher,
     life: Mutex<Life>,
@@ -63,12 +62,22 @@ impl KvEvents {
         Some(Self {
             settings: settings.kv_events?,
             block_tokens: settings.limits.block_tokens.get(),
-            rank: settings.rank,
             topic: topic.into(),
             publisher: Publisher::new(QUEUE),
             life: Mutex::default(),
             bound: OnceLock::new(),
         })
+    }
+
+    /// A batch of a replay, or its end, as the dealer gets it.
+    fn replayed(&self, number: u64, batch: Bytes) -> Message {
+        let is_end = batch.is_empty();
+        let number = Bytes::copy_from_slice(&number.to_be_bytes());
+        match self.settings.form {
+            EventForm::Array => [Bytes::new(), number, batch].into(),
+            EventForm::Map if is_end => [Bytes::new(), Bytes::new(), number, batch].into(),
+            EventForm::Map => [Bytes::new(), self.topic.clone(), number, batch].into(),
+        }
     }
 
     fn message(&self, number: u64, batch: Bytes) -> Message {
@@ -85,7 +94,7 @@ impl CacheListener for KvEvents {
             now,
             &events,
             self.block_tokens,
-            self.rank,
+            self.settings.rank,
         );
         let batch = Bytes::from(batch);
         let mut life = self.life.lock();

@@ -230,10 +230,11 @@ pub(crate) fn token_data(nvext: &str) -> Option<&str> {
     Some(last).filter(|json| *json != "null")
 }
 
-/// The body's own object, without the whitespace around it.
+/// The body's own object, without the whitespace around it and without a byte order mark.
 fn object(body: &[u8]) -> Range<usize> {
     let end = body.trim_ascii_end().len();
-    let start = body.len().saturating_sub(body.trim_ascii_start().len());
+    let json = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
+    let start = body.len().saturating_sub(json.trim_ascii_start().len());
     start..end
 }
 

@@ -14,6 +14,9 @@ pub const MODEL_HEADER: &str = "x-gateway-model-name";
 pub const DESTINATION_HEADER: &str = "x-gateway-destination-endpoint";
 /// The key of the prompt's ids in the token cache, to the worker.
 pub const TOKENS_KEY_HEADER: &str = "x-req-tokens-key";
+
+/// Which data parallel rank behind its address an engine runs a request on: vLLM and `SGLang` read it.
+pub const DP_RANK_HEADER: &str = "x-data-parallel-rank";
 /// Names the request, to all.
 pub const REQUEST_ID_HEADER: &str = "x-request-id";
 /// Of an entry of the token cache: the model whose ids these are.

@@ -28,9 +28,9 @@ pub mod tokens;
 
 pub use fields::{Fields, TokenField, present};
 pub use header::{
-    API_HEADER, API_VERSION, DEADLINE_HEADER, DESTINATION_HEADER, MODEL_HEADER, REQUEST_ID_HEADER,
-    TOKENS_COUNT_HEADER, TOKENS_KEY_HEADER, TOKENS_MODEL_HEADER, TOKENS_TOKENIZER_HEADER, budget,
-    deadline_value,
+    API_HEADER, API_VERSION, DEADLINE_HEADER, DESTINATION_HEADER, DP_RANK_HEADER, MODEL_HEADER,
+    REQUEST_ID_HEADER, TOKENS_COUNT_HEADER, TOKENS_KEY_HEADER, TOKENS_MODEL_HEADER,
+    TOKENS_TOKENIZER_HEADER, budget, deadline_value,
 };
 pub use ids::{IdList, IdsError, parse_ids, scan_ids, write_ids};
 pub use name::{NameError, ReservationId, TokenKey};

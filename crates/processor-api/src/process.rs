@@ -71,6 +71,9 @@ pub struct ProcessReply {
     pub fallbacks: Vec<String>,
     /// The chosen worker's name.
     pub worker_id: Option<String>,
+    /// The data parallel rank behind the chosen worker's address that has the prompt cached; absent where there is one
+    /// rank, or none is chosen.
+    pub dp_rank: Option<u32>,
     /// What the reply lacks, and why.
     pub degraded: Vec<Degraded>,
 }
@@ -145,6 +148,8 @@ struct RawReply<'a, V> {
     #[serde(skip_serializing_if = "Option::is_none")]
     worker_id: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    dp_rank: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     degraded: Option<Cow<'a, [Degraded]>>,
 }
 
@@ -205,6 +210,7 @@ impl ProcessReply {
             overlap_tokens: self.overlap_tokens,
             fallbacks: filled(&self.fallbacks),
             worker_id: self.worker_id.as_deref().map(Cow::Borrowed),
+            dp_rank: self.dp_rank,
             degraded: filled(&self.degraded),
         };
         // strings and numbers only: it cannot fail
@@ -239,6 +245,7 @@ impl ProcessReply {
             overlap_tokens: raw.overlap_tokens,
             fallbacks: raw.fallbacks.map(Cow::into_owned).unwrap_or_default(),
             worker_id: raw.worker_id.map(Cow::into_owned),
+            dp_rank: raw.dp_rank,
             degraded: raw.degraded.map(Cow::into_owned).unwrap_or_default(),
         })
     }

@@ -57,7 +57,8 @@ pub struct RouteReply {
     /// Its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_id: Option<String>,
-    /// Which of the worker's data parallel ranks.
+    /// Which of the data parallel ranks behind the worker's address, as its engine's server counts them; absent where there
+    /// is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dp_rank: Option<u32>,
     /// Blocks of the prompt that the worker has cached.

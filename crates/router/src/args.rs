@@ -14,7 +14,7 @@ use kv_router::{Limits, Policy, Preset, Weights};
 use otlp::TracingArgs;
 use process::{ConfigError, LogArgs, Size, Span};
 
-use crate::events::EventPorts;
+use crate::events::{EventPorts, FirstRank};
 
 /// Router: for the token ids of a prompt, the worker of its pool where it costs least.
 ///
@@ -112,6 +112,11 @@ pub struct EventArgs {
     /// is a rank, and this does not count.
     #[arg(long, env, value_name = "N", default_value_t = 1)]
     pub kv_event_ranks: u8,
+    /// The data parallel rank that a pod begins with, where one engine has several pods: the ports of ranks count up over
+    /// all of them. A number; label:KEY, the label of the pod that says it; or index:KEY, the label that has the number of
+    /// the pod, times --kv-event-ranks, such as index:apps.kubernetes.io/pod-index.
+    #[arg(long, env, value_name = "RANK", default_value_t = FirstRank::Fixed(0))]
+    pub kv_event_first_rank: FirstRank,
 }
 
 /// Flags of the choice.
@@ -268,6 +273,7 @@ impl EventArgs {
             kv_event_port,
             kv_event_replay_port,
             kv_event_ranks,
+            ref kv_event_first_rank,
         } = *self;
         if !(1..=MAX_BLOCK_SIZE).contains(&block_size) {
             return Err(ConfigError::new(
@@ -283,13 +289,16 @@ impl EventArgs {
                 "--kv-event-ranks 1",
             ));
         }
-        let above = u16::from(kv_event_ranks.max(MAX_PORTS) - 1);
+        let mut above = u16::from(kv_event_ranks.max(MAX_PORTS) - 1);
+        if let FirstRank::Fixed(first) = kv_event_first_rank {
+            above = above.saturating_add(*first);
+        }
         let ports = [
             ("--kv-event-port", Some(kv_event_port), 5557),
             ("--kv-event-replay-port", kv_event_replay_port, 5558),
         ];
         for (flag, port, example) in ports {
-            if port.is_some_and(|port| port == 0 || port > u16::MAX - above) {
+            if port.is_some_and(|port| port == 0 || port > u16::MAX.saturating_sub(above)) {
                 return Err(ConfigError::new(
                     format!("{flag} {}", port.unwrap_or_default()),
                     format!(
@@ -313,6 +322,8 @@ impl EventArgs {
         Ok((kv_events == Follow::Auto).then_some(EventPorts {
             events: kv_event_port,
             replay: kv_event_replay_port,
+            first_rank: kv_event_first_rank.clone(),
+            ranks: kv_event_ranks,
         }))
     }
 }

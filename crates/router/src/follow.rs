@@ -1,14 +1,19 @@
-//! One follower of KV events: what it sees goes to the worker's state, the loads and the metrics.
+//! One follower of KV events: what it sees goes to the worker's state, the loads, the metrics and the log.
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use kv_events::{ConnectionError, Engine, Observer, Received, ReplayResult};
 use kv_router::{StreamState, WorkerBlocks};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
+use tracing::{debug, info, warn};
 
 use crate::{
-    events::EventPorts,
+    events::{EventPorts, NoPorts},
     pool::{Rank, Worker},
     service::Service,
 };
@@ -24,7 +29,28 @@ struct SeenBy {
     service: Service,
     worker: Arc<Worker>,
     rank: Arc<Rank>,
+    logged: Mutex<Logged>,
 }
+
+/// What the log has of states that do not end by themselves. Each is there once for each time that it begins.
+#[derive(Debug, Default)]
+struct Logged {
+    connecting_since: Option<Instant>,
+    /// The last that was logged, since it was last live.
+    state: Option<(StreamState, Option<String>)>,
+}
+
+/// What is to be logged of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    /// It will not end without help.
+    Warning,
+    /// It ended.
+    Recovered,
+}
+
+/// An engine that starts again is back by then.
+const CONNECTING: Duration = Duration::from_secs(30);
 
 // === impl Follow ===
 
@@ -33,17 +59,18 @@ impl Follow {
         service: &Service,
         worker: &Arc<Worker>,
         rank: &Arc<Rank>,
-        ports: EventPorts,
-    ) -> Self {
-        let (events, replay) = ports.of(worker.address, rank.number);
-        Self {
+        ports: &EventPorts,
+    ) -> Result<Self, NoPorts> {
+        let (events, replay) = ports.of(worker.address, rank.number, &worker.labels)?;
+        Ok(Self {
             engine: Engine { events, replay },
             seen: SeenBy {
                 service: service.clone(),
                 worker: Arc::clone(worker),
                 rank: Arc::clone(rank),
+                logged: Mutex::default(),
             },
-        }
+        })
     }
 
     /// Until `stop`.
@@ -54,39 +81,88 @@ impl Follow {
     }
 }
 
+// === impl Logged ===
+
+impl Logged {
+    fn state(&mut self, state: StreamState, reason: Option<&str>, now: Instant) -> Option<Entry> {
+        if state != StreamState::Connecting {
+            self.connecting_since = None;
+        }
+        match state {
+            StreamState::Connecting => {
+                self.connecting_since.get_or_insert(now);
+                None
+            }
+            StreamState::Live => self.state.take().map(|_| Entry::Recovered),
+            StreamState::Partial | StreamState::BlockSizeMismatch => {
+                self.warn(state, reason.map(str::to_owned))
+            }
+            StreamState::NoEvents | StreamState::Replaying => None,
+        }
+    }
+
+    /// It still has no connection.
+    fn disconnected(&mut self, now: Instant) -> Option<Entry> {
+        let since = self.connecting_since?;
+        if now.duration_since(since) < CONNECTING {
+            return None;
+        }
+        self.warn(StreamState::Connecting, None)
+    }
+
+    fn warn(&mut self, state: StreamState, reason: Option<String>) -> Option<Entry> {
+        let state = Some((state, reason));
+        if self.state == state {
+            return None;
+        }
+        self.state = state;
+        Some(Entry::Warning)
+    }
+}
+
 // === impl SeenBy ===
 
+impl SeenBy {
+    fn log(&self, entry: Option<Entry>, state: StreamState, reason: &str) {
+        let (worker, rank) = (&self.worker.name, self.rank.number);
+        match entry {
+            Some(Entry::Warning) => {
+                warn!(%worker, rank, state = state.name(), reason, "not all KV events of this worker are known; see docs/kv-events.md");
+            }
+            Some(Entry::Recovered) => {
+                info!(%worker, rank, "all KV events of this worker are known")
+            }
+            None => {}
+        }
+    }
+}
+
 impl Observer for SeenBy {
-    fn state(&self, state: StreamState) {
+    fn state(&self, state: StreamState, reason: Option<&str>) {
         let (worker, events) = (&self.worker.name, &self.rank.events);
-        debug!(%worker, rank = self.rank.number, state = state.name(), "KV events");
+        debug!(%worker, rank = self.rank.number, state = state.name(), reason, "KV events");
         events.set_state(state);
         let pool = self.service.pool();
         pool.workers
             .loads
             .set_live(self.rank.slot, state == StreamState::Live);
-        match state {
-            StreamState::BlockSizeMismatch => {
-                let ours = pool.workers.index.block_size();
-                let reason = format!("the engine's blocks have another size than {ours} ids");
-                events.set_reason(Some(reason));
-                self.service.warnings().block_size(worker, ours);
-            }
-            StreamState::Live | StreamState::NoEvents => events.set_reason(None),
-            _ => {}
+        // why there is no connection is known before
+        if state != StreamState::Connecting {
+            events.set_reason(reason.map(str::to_owned));
         }
+        let entry = self.logged.lock().state(state, reason, Instant::now());
+        self.log(entry, state, reason.unwrap_or_default());
     }
 
     fn disconnected(&self, error: &ConnectionError) {
-        self.rank.events.set_reason(Some(error.to_string()));
+        let error = error.to_string();
+        let entry = self.logged.lock().disconnected(Instant::now());
+        self.log(entry, StreamState::Connecting, &error);
+        self.rank.events.set_reason(Some(error));
     }
 
     fn received(&self, received: &Received) {
         let events = &self.rank.events;
-        // a batch of blocks of another size is received, too
-        if events.state() != Some(StreamState::BlockSizeMismatch) {
-            events.set_reason(None);
-        }
         events.set_sequence(received.number);
         events.blocks.store(received.blocks, Relaxed);
         if let Some(age) = received.age.filter(|_| !received.is_replayed) {
@@ -101,10 +177,9 @@ impl Observer for SeenBy {
     }
 
     fn malformed(&self, reason: &'static str) {
+        let (worker, rank) = (&self.worker.name, self.rank.number);
+        debug!(%worker, rank, reason, "a message of KV events was skipped");
         self.service.metrics().events("message", reason, 1);
-        self.rank
-            .events
-            .set_reason(Some(format!("a message was no events: {reason}")));
     }
 
     fn gap(&self, missing: u64) {
@@ -122,65 +197,4 @@ impl Observer for SeenBy {
 }
 
 #[cfg(test)]
-mod tests {
-    use kv_events::Counts;
-    use kv_router::{Limits, Policy, Preset};
-    use moment::Clock;
-
-    use super::*;
-    use crate::{
-        metrics::Metrics,
-        pool::tests::{mk_member, mk_pool},
-        service::Parts,
-    };
-
-    fn mk_seen() -> SeenBy {
-        let pool = Arc::new(mk_pool(Limits::default()));
-        let (worker, _) = pool
-            .replace(&[mk_member("a", "1", 1, 0)], 1)
-            .added
-            .remove(0);
-        let policy = Policy {
-            weights: Preset::Isthmus.weights(),
-            temperature: 0.0,
-            busy_tokens: None,
-        };
-        let service = Service::new(Parts {
-            pool,
-            policy,
-            clock: Clock::start(),
-            metrics: Metrics::default(),
-            follows_events: true,
-            routes: None,
-        });
-        let rank = Arc::clone(&worker.ranks[0]);
-        SeenBy {
-            service,
-            worker,
-            rank,
-        }
-    }
-
-    #[tokio::test]
-    async fn a_reason_stands_until_a_good_message_and_that_of_another_block_size_while_it_is_so() {
-        let seen = mk_seen();
-        let message = Received {
-            number: 7,
-            counts: Counts::default(),
-            blocks: 0,
-            age: None,
-            is_replayed: false,
-        };
-        for (state, is_cleared) in [
-            (StreamState::Live, true),
-            (StreamState::Partial, true),
-            (StreamState::BlockSizeMismatch, false),
-        ] {
-            seen.state(state);
-            seen.malformed("truncated");
-            assert!(seen.rank.events.reason().is_some());
-            seen.received(&message);
-            assert_eq!(seen.rank.events.reason().is_none(), is_cleared, "{state:?}");
-        }
-    }
-}
+mod tests;

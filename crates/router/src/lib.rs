@@ -31,7 +31,7 @@ pub use args::{
 };
 pub use calls::Calls;
 pub use debug::Routes;
-pub use events::EventPorts;
+pub use events::{EventPorts, FirstRank};
 pub use membership::{Membership, Warm};
 pub use metrics::Metrics;
 pub use pool::Pool;

@@ -156,13 +156,21 @@ impl Followers {
     }
 
     fn start(&mut self, worker: &Arc<Worker>, rank: &Arc<Rank>, blocks: WorkerBlocks) {
-        let Some(ports) = self.events else {
+        let Some(ports) = &self.events else {
             self.held.insert(rank.slot, blocks);
             return;
         };
+        let follow = match Follow::new(&self.service, worker, rank, ports) {
+            Ok(follow) => follow,
+            Err(error) => {
+                warn!(worker = %worker.name, "{error}");
+                rank.events.set_reason(Some(error.to_string()));
+                self.held.insert(rank.slot, blocks);
+                return;
+            }
+        };
         let stop = CancellationToken::new();
         self.stops.insert(rank.slot, stop.clone());
-        let follow = Follow::new(&self.service, worker, rank, ports);
         self.tasks.spawn(follow.run(blocks, stop));
     }
 

@@ -15,7 +15,7 @@ use std::{
 use arc_swap::{ArcSwap, Guard};
 use kv_router::{Slot, StreamState, WorkerBlocks, Workers};
 use parking_lot::RwLock;
-use scheduling::{EndpointId, Member};
+use scheduling::{EndpointId, Labels, Member};
 
 /// The workers, what they have and what they have to do.
 pub struct Pool {
@@ -48,6 +48,8 @@ pub(crate) struct Worker {
     pub(crate) destination: Box<str>,
     /// The data parallel ranks behind it; one where it has none.
     pub(crate) ranks: Box<[Arc<Rank>]>,
+    /// Of its pod.
+    pub(crate) labels: Arc<Labels>,
     id: EndpointId,
 }
 
@@ -55,7 +57,8 @@ pub(crate) struct Worker {
 #[derive(Debug)]
 pub(crate) struct Rank {
     pub(crate) slot: Slot,
-    /// Of the ranks behind the address; the place of the target port where that tells them apart.
+    /// Of the ranks behind the address, as its engine's server counts them, from 0; the place of the target port where
+    /// that tells them apart.
     pub(crate) number: u8,
     pub(crate) events: EventsSeen,
 }
@@ -205,7 +208,12 @@ impl Table {
 
 impl Worker {
     fn new(member: &Member, blocks: &[WorkerBlocks]) -> Self {
-        let Member { id, address, .. } = member;
+        let Member {
+            id,
+            address,
+            labels,
+            ..
+        } = member;
         let several = blocks.len() > 1;
         let rank = |(number, blocks): (u8, &WorkerBlocks)| {
             Arc::new(Rank {
@@ -219,6 +227,7 @@ impl Worker {
             address: *address,
             destination: address.to_string().into(),
             ranks: (0..).zip(blocks).map(rank).collect(),
+            labels: Arc::clone(labels),
             id: id.clone(),
         }
     }

@@ -175,7 +175,7 @@ impl Service {
         let table = pool.table();
         let address: Option<SocketAddr> = served.parse().ok();
         let served = address.and_then(|address| table.at(address));
-        // Which rank behind its address took it nobody says.
+        // Which rank behind another address took it nobody says.
         let elsewhere = served
             .filter(|worker| worker.rank(booked).is_none())
             .and_then(|worker| worker.ranks.first())
@@ -268,7 +268,8 @@ fn reply(
     Ok(RouteReply {
         worker_address: worker.destination.to_string(),
         worker_id: Some(worker.name.to_string()),
-        dp_rank: Some(rank.number.into()),
+        // Target ports that are ranks have a server each, which knows of no others.
+        dp_rank: (worker.ranks.len() > 1).then_some(rank.number.into()),
         overlap_blocks: decision.overlap.blocks() as usize,
         prompt_blocks: prompt.chain.len(),
         block_size,

@@ -18,7 +18,7 @@ pub(crate) struct Warnings {
     repeated: AtomicU32,
     /// First blocks of prompts, by their remainder.
     firsts: Box<[AtomicU64]>,
-    said: [AtomicBool; 3],
+    said: [AtomicBool; 2],
 }
 
 /// A decision, as far as warnings go.
@@ -35,8 +35,6 @@ pub(crate) struct Seen {
 /// What is likely to be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Warning {
-    /// Engines have blocks of another size.
-    BlockSize,
     /// No engine publishes anything.
     NoEvents,
     /// Prompts repeat, and no engine has ever any of them.
@@ -86,17 +84,6 @@ impl Warnings {
     pub(crate) fn events(&self) {
         if !self.has_events.load(Relaxed) {
             self.has_events.store(true, Relaxed);
-        }
-    }
-
-    /// A worker's blocks are of another size than ours.
-    pub(crate) fn block_size(&self, worker: &str, ours: usize) {
-        if self.is_first(Warning::BlockSize) {
-            warn!(
-                worker,
-                block_size = ours,
-                "its blocks have another size: nothing of its cache is known, only its load counts; set --block-size to the engine's"
-            );
         }
     }
 

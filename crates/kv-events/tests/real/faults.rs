@@ -8,21 +8,27 @@ use tokio::time::Instant;
 use crate::support::{Followed, LIMIT, RealEngine, padding, stored, stored_of};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_malformed_is_skipped_and_the_rest_applied() {
+async fn what_is_malformed_is_skipped_and_what_was_known_is_forgotten() {
     let mut engine = RealEngine::start(false);
     let followed = Followed::start(engine.address());
     engine.subscribed();
+    engine.publish(0, &stored(1, 1, 0));
+    followed.knows(1, 1, 1).await;
     let RealEngine {
         peer, publisher, ..
     } = &mut engine;
     peer.send(publisher, &[b"one frame"]).unwrap();
-    // 10^9 events are claimed
+    // 10^9 events are claimed, of which any may be a removal
     let huge = [0x92, 0xc0, 0xdd, 0x3b, 0x9a, 0xca, 0x00];
-    engine.publish(0, &huge);
-    engine.publish(1, &stored(1, 1, 0));
-    followed.knows(1, 1, 1).await;
-    assert_eq!(followed.seen.log().malformed, ["frames", "oversized"]);
-    followed.is_in(StreamState::Live).await;
+    engine.publish(1, &huge);
+    engine.publish(2, &stored(2, 1, 0));
+    followed.knows(2, 1, 1).await;
+    let log = followed.seen.log();
+    assert_eq!(log.malformed, ["frames", "oversized"]);
+    assert_eq!((followed.overlap(1, 1), log.forgotten), (0, 1), "{log:?}");
+    followed.is_in(StreamState::Partial).await;
+    let reason = log.reasons.last().cloned().flatten();
+    assert_eq!(reason.as_deref(), Some("an event could not be read"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -39,15 +45,21 @@ async fn a_message_above_eight_mebibytes_ends_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn blocks_of_another_size_are_a_state_and_no_match() {
+async fn blocks_of_another_size_are_skipped_and_a_state_only_where_there_are_no_others() {
     let mut engine = RealEngine::start(true);
     let followed = Followed::start(engine.address());
     engine.subscribed();
-    engine.publish(0, &stored(1, 1, 0));
-    followed.knows(1, 1, 1).await;
-    engine.publish(1, &stored_of(2, 1, 0, 64));
+    engine.publish(0, &stored_of(2, 1, 0, 64));
     followed.is_in(StreamState::BlockSizeMismatch).await;
-    followed.knows(1, 1, 0).await;
+    let reason = followed.seen.log().reasons.last().cloned().flatten();
+    let expected = "the engine's blocks have 64 ids, which is another size than 4 ids";
+    assert!(reason.is_some_and(|it| it.starts_with(expected)));
+    engine.publish(1, &stored(1, 1, 0));
+    followed.knows(1, 1, 1).await;
+    engine.publish(2, &stored_of(2, 1, 0, 64));
+    followed.is("applied", |log| log.numbers == [0, 1, 2]).await;
+    followed.is_in(StreamState::Live).await;
+    assert_eq!(followed.overlap(1, 1), 1);
 }
 
 /// One thread for both, so that either could have it all.

@@ -37,9 +37,13 @@ pub(crate) struct RealEngine {
     kept: Kept,
 }
 
+/// What engines put between the empty frame of a reply and the number.
+pub(crate) const TOPIC: &[u8] = b"kv@10.0.0.1@model";
+
 struct Replays {
     address: SocketAddr,
     answers: Arc<AtomicBool>,
+    has_topic: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     task: Option<thread::JoinHandle<()>>,
 }
@@ -63,6 +67,7 @@ pub(crate) struct Seen {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
     pub(crate) states: Vec<StreamState>,
+    pub(crate) reasons: Vec<Option<String>>,
     pub(crate) numbers: Vec<u64>,
     pub(crate) gap: u64,
     pub(crate) forgotten: u32,
@@ -129,7 +134,7 @@ pub(crate) fn padding(bytes: u32) -> Vec<u8> {
 /// Until something is so; else shows what is.
 pub(crate) async fn eventually<T: fmt::Debug>(
     what: &str,
-    look: impl Fn() -> T,
+    mut look: impl FnMut() -> T,
     is: impl Fn(&T) -> bool,
 ) {
     let start = Instant::now();
@@ -217,6 +222,12 @@ impl RealEngine {
         replays.answers.store(false, Ordering::Relaxed);
     }
 
+    /// Replays are written as before vLLM 0.26: without the topic.
+    pub(crate) fn replay_without_topic(&self) {
+        let replays = self.replays.as_ref().expect("replays");
+        replays.has_topic.store(false, Ordering::Relaxed);
+    }
+
     /// Its connections end, and it goes on.
     pub(crate) fn reopen(&mut self) {
         self.peer.close(&self.publisher).unwrap();
@@ -240,8 +251,10 @@ impl Replays {
         let router = peer.bind(Kind::Router, port).unwrap();
         let address = router.address();
         let answers = Arc::new(AtomicBool::new(true));
+        let has_topic = Arc::new(AtomicBool::new(true));
         let stop = Arc::new(AtomicBool::new(false));
         let (told, stopped) = (answers.clone(), stop.clone());
+        let with_topic = has_topic.clone();
         let task = thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 let asked = peer.receive(&router, Duration::from_millis(20)).unwrap();
@@ -255,17 +268,25 @@ impl Replays {
                 }
                 let from = u64::from_be_bytes(from[..].try_into().unwrap());
                 let kept = kept.lock().clone();
+                let mut reply = |topic: &[u8], number: &[u8], batch: &[u8]| {
+                    let four = [&who[..], b"", topic, number, batch];
+                    let three = [&who[..], b"", number, batch];
+                    if with_topic.load(Ordering::Relaxed) {
+                        peer.send(&router, &four).unwrap();
+                    } else {
+                        peer.send(&router, &three).unwrap();
+                    }
+                };
                 for (number, batch) in kept.iter().filter(|(number, _)| *number >= from) {
-                    let frames = [&who[..], b"", &number.to_be_bytes(), batch];
-                    peer.send(&router, &frames).unwrap();
+                    reply(TOPIC, &number.to_be_bytes(), batch);
                 }
-                let end = [&who[..], b"", &[0xff; 8], b""];
-                peer.send(&router, &end).unwrap();
+                reply(b"", &[0xff; 8], b"");
             }
         });
         Self {
             address,
             answers,
+            has_topic,
             stop,
             task: Some(task),
         }
@@ -353,8 +374,10 @@ impl Seen {
 }
 
 impl Observer for Watcher {
-    fn state(&self, state: StreamState) {
-        self.0.log.lock().states.push(state);
+    fn state(&self, state: StreamState, reason: Option<&str>) {
+        let mut log = self.0.log.lock();
+        log.states.push(state);
+        log.reasons.push(reason.map(str::to_owned));
     }
 
     fn disconnected(&self, error: &ConnectionError) {

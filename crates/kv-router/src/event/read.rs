@@ -12,7 +12,7 @@ pub enum MalformedEvents {
     /// A list, map or text claims more than there are bytes.
     #[error("{0} elements or bytes are announced and {1} bytes are left")]
     Claims(u64, usize),
-    /// A batch has too many events.
+    /// A batch has too many events; those above are not read.
     #[error("a batch has more than {0} events")]
     Events(usize),
     /// Something else is expected there.
@@ -140,9 +140,58 @@ impl<'a> Reader<'a> {
         })
     }
 
-    pub(super) fn id(&mut self) -> Result<u32> {
-        let id = u32::try_from(self.int()?);
-        id.map_err(|_| MalformedEvents::Expected("a token id"))
+    /// An integer; anything else is skipped.
+    pub(super) fn int_or_skip(&mut self) -> Result<Option<u64>> {
+        let mut ahead = *self;
+        if let Ok(value) = ahead.int() {
+            *self = ahead;
+            return Ok(Some(value));
+        }
+        self.skip()?;
+        Ok(None)
+    }
+
+    /// Passes over one value, and says whether it was nil.
+    pub(super) fn nil_or_skip(&mut self) -> Result<bool> {
+        let is_nil = self.nil()?;
+        if !is_nil {
+            self.skip()?;
+        }
+        Ok(is_nil)
+    }
+
+    /// Token ids, none for nil, and the place of the first that is no id of a vocabulary.
+    ///
+    /// Speculative decoding with pairs of ids as keys publishes `[id, next id]` for each id; a pair is read as its first. A
+    /// text, a negative number or one above 32 bits stands for something that is no text.
+    pub(super) fn ids(&mut self) -> Result<(Vec<u32>, Option<usize>)> {
+        let mut opaque_from = None;
+        if self.nil()? {
+            return Ok((Vec::new(), None));
+        }
+        let len = self.array()?;
+        let mut ids = Vec::with_capacity(len);
+        for at in 0..len {
+            let id = self.id_or_skip()?;
+            if id.is_none() && opaque_from.is_none() {
+                opaque_from = Some(at);
+            }
+            ids.push(id.unwrap_or(0));
+        }
+        Ok((ids, opaque_from))
+    }
+
+    fn id_or_skip(&mut self) -> Result<Option<u32>> {
+        if !self.is_array()? {
+            let id = self.int_or_skip()?;
+            return Ok(id.and_then(|id| u32::try_from(id).ok()));
+        }
+        let mut pair = self.skipped()?;
+        let first = match pair.array()? {
+            2 => pair.int_or_skip()?,
+            _ => None,
+        };
+        Ok(first.and_then(|id| u32::try_from(id).ok()))
     }
 
     /// An engine's name of a block: an integer, or the last 8 of some bytes.

@@ -227,6 +227,112 @@ fn keys_of_blocks_are_adapter_salt_or_other(#[case] key: Value, #[case] expected
     assert_eq!(keys.next_block(Some("sql")), BlockKeys::None);
 }
 
+/// How the only stored event of a batch is read.
+fn with_stored(event: Value, look: impl FnOnce(&Stored<'_>)) {
+    let message = mk_batch(vec![event]).message();
+    let batch = Batch::read(&message).unwrap();
+    let [Event::Stored(stored)] = &batch.events[..] else {
+        panic!("{batch:?}");
+    };
+    look(stored);
+}
+
+fn mk_fields(name: &'static str, value: Value) -> Vec<(&'static str, Value)> {
+    let mut fields = fields();
+    fields.retain(|(known, _)| *known != name);
+    fields.push((name, value));
+    fields
+}
+
+#[rstest]
+#[case::none(Nil, Tier::Gpu)]
+#[case::device(Text("DEVICE"), Tier::Gpu)]
+#[case::cpu(Text("cpu"), Tier::Host)]
+#[case::pinned(Text("CPU_PINNED"), Tier::Host)]
+#[case::tier(Text("CPU_TIER1"), Tier::Host)]
+#[case::storage(Text("STORAGE"), Tier::Disk)]
+#[case::file_system(Text("FS"), Tier::Disk)]
+fn memory_of_the_host_and_of_devices_has_several_names(#[case] medium: Value, #[case] tier: Tier) {
+    let event = as_map("BlockStored", mk_fields("medium", medium));
+    with_stored(event, |stored| assert_eq!(stored.tier, tier));
+}
+
+#[rstest]
+#[case::locality("locality", "REMOTE")]
+#[case::remote("medium", "REMOTE")]
+#[case::external("medium", "EXTERNAL")]
+fn what_all_workers_share_is_of_none(#[case] name: &'static str, #[case] value: &'static str) {
+    let fields = mk_fields(name, Text(value));
+    let gone = vec![("block_hashes", ints(&[5])), (name, Text(value))];
+    let events = vec![as_map("BlockStored", fields), as_map("BlockRemoved", gone)];
+    let message = mk_batch(events).message();
+    let is = [true, false].map(|is_stored| Event::Shared { is_stored });
+    assert_eq!(Batch::read(&message).unwrap().events, is);
+    let local = as_map("BlockStored", mk_fields("locality", Text("LOCAL")));
+    with_stored(local, |stored| assert_eq!(stored.tier, Tier::Host));
+}
+
+#[rstest]
+#[case::pairs(List(vec![ints(&[1, 200]), ints(&[200, 70_000])]), &[1, 200], None)]
+#[case::nil(Nil, &[], None)]
+#[case::text(List(vec![Int(1), Text("mm:ab")]), &[1, 0], Some(1))]
+#[case::negative(ints(&[-1, 1]), &[0, 1], Some(0))]
+#[case::above_32_bits(List(vec![Int(4), Big(1 << 33), Int(-1)]), &[4, 0, 0], Some(1))]
+#[case::triple(List(vec![ints(&[1, 2, 3])]), &[0], Some(0))]
+#[case::float(List(vec![Float(1.0)]), &[0], Some(0))]
+fn ids_may_be_pairs_and_what_is_no_id_is_marked(
+    #[case] ids: Value,
+    #[case] expected: &[u32],
+    #[case] opaque_from: Option<usize>,
+) {
+    let event = as_map("BlockStored", mk_fields("token_ids", ids));
+    with_stored(event, |stored| {
+        assert_eq!(
+            (&stored.ids[..], stored.opaque_from),
+            (expected, opaque_from)
+        );
+    });
+}
+
+#[rstest]
+#[case::number(Int(3), Nil, true)]
+#[case::text(Text("abc"), Nil, true)]
+#[case::empty_name(Int(3), Text(""), true)]
+#[case::odd_name(Nil, Int(7), true)]
+#[case::named(Int(3), Text("sql"), false)]
+#[case::base(Nil, Nil, false)]
+fn an_adapter_without_a_name_is_not_the_base_model(
+    #[case] id: Value,
+    #[case] name: Value,
+    #[case] is_unnamed: bool,
+) {
+    let mut fields = mk_fields("lora_id", id);
+    fields.retain(|(known, _)| *known != "lora_name");
+    fields.push(("lora_name", name));
+    with_stored(as_map("BlockStored", fields), |stored| {
+        assert_eq!(stored.is_unnamed_adapter, is_unnamed);
+    });
+}
+
+#[rstest]
+#[case::salt(Map(vec![("type", Text("cache_salt")), ("salt", Text("T"))]), BlockKeys::Salt("T"))]
+#[case::tagged_salt(List(vec![Text("cache_salt"), Text("T")]), BlockKeys::Salt("T"))]
+#[case::adapter(Map(vec![("type", Text("lora")), ("name", Text("sql"))]), BlockKeys::None)]
+#[case::tagged_adapter(List(vec![Text("lora"), Text("sql"), Text("/path")]), BlockKeys::None)]
+#[case::another_adapter(List(vec![Text("lora"), Text("other")]), BlockKeys::Other)]
+#[case::dynamo(Text("dynamo-cache-salt:T"), BlockKeys::Salt("T"))]
+#[case::image(List(vec![Text("mm"), Text("ab"), Int(0)]), BlockKeys::Other)]
+fn keys_may_name_their_source(#[case] key: Value, #[case] expected: BlockKeys<'_>) {
+    let keys = List(vec![List(vec![key]), List(vec![Text("sql"), Text("sql")])]);
+    let event = as_map("BlockStored", mk_fields("extra_keys", keys));
+    with_stored(event, |stored| {
+        let mut keys = stored.extra_keys.clone();
+        assert_eq!(keys.next_block(Some("sql")), expected);
+        // a salt may have the name of the adapter
+        assert_eq!(keys.next_block(Some("sql")), BlockKeys::Salt("sql"));
+    });
+}
+
 #[test]
 fn a_batch_has_65536_events_at_most_in_however_many_lists() {
     let events = |count| List(vec![as_array("AllBlocksCleared", vec![]); count]);
@@ -236,28 +342,67 @@ fn a_batch_has_65536_events_at_most_in_however_many_lists() {
     };
     for counts in [&[65_536][..], &[65_535, 1]] {
         let message = batch(counts);
-        assert_eq!(Batch::read(&message).unwrap().events.len(), 65_536);
+        let read = Batch::read(&message).unwrap().events;
+        assert_eq!((read.len(), read.last()), (65_536, Some(&Event::Cleared)));
     }
     for counts in [&[65_537][..], &[65_536, 1]] {
         let message = batch(counts);
-        assert_eq!(Batch::read(&message), Err(MalformedEvents::Events(65_536)));
+        let read = Batch::read(&message).unwrap().events;
+        let error = MalformedEvents::Events(65_536);
+        let is_stored = false;
+        assert_eq!(read.len(), 65_537);
+        assert_eq!(read.last(), Some(&Event::Unreadable { error, is_stored }));
     }
+}
+
+/// Each is left out alone: the events beside it are read.
+#[rstest]
+#[case::text_hash(as_array("BlockRemoved", vec![("", List(vec![Text("a")]))]), false)]
+#[case::hashes_of_stored(as_map("BlockStored", vec![("block_hashes", Int(1))]), true)]
+#[case::medium(as_map("BlockStored", vec![("medium", Int(1))]), true)]
+#[case::size(as_map("BlockStored", vec![("block_size", Text("16"))]), true)]
+#[case::nil(Nil, false)]
+#[case::text(Text("BlockStored"), false)]
+#[case::no_tag(List(vec![]), false)]
+#[case::no_type(Map(vec![("block_hashes", ints(&[5]))]), false)]
+#[case::odd_type(Map(vec![("type", Int(1))]), false)]
+fn an_event_that_cannot_be_read_costs_itself_alone(#[case] odd: Value, #[case] stored: bool) {
+    let gone = as_array("BlockRemoved", vec![("block_hashes", ints(&[5]))]);
+    let message = mk_batch(vec![gone.clone(), odd, gone]).message();
+    let batch = Batch::read(&message).unwrap();
+    let [
+        Event::Removed(one),
+        Event::Unreadable { is_stored, .. },
+        Event::Removed(other),
+    ] = &batch.events[..]
+    else {
+        panic!("{batch:?}");
+    };
+    assert_eq!((one, *is_stored, batch.rank), (other, stored, Some(3)));
 }
 
 /// Deep, long and wrong: each is refused for what it is.
 #[rstest]
 #[case::empty(vec![], "truncated")]
 #[case::no_list(vec![0x05], "wrong-type")]
+#[case::no_events(mk_batch(vec![]).message()[..10].to_vec(), "truncated")]
 #[case::a_billion_events([&[0x92, 0x00, 0xdd][..], &1_000_000_000_u32.to_be_bytes()].concat(), "oversized")]
 #[case::a_billion_skipped([&[0x91, 0xdf][..], &1_000_000_000_u32.to_be_bytes()].concat(), "oversized")]
-#[case::long_text(vec![0x92, 0x00, 0x91, 0x91, 0xdb, 0xff, 0xff, 0xff, 0xff], "oversized")]
 #[case::deep(vec![0x91; 1_000_000], "oversized")]
-#[case::float_id(mk_batch(vec![as_array("BlockStored", vec![("", ints(&[1])), ("", Nil), ("", List(vec![Float(1.0)]))])]).message(), "wrong-type")]
-#[case::negative_id(mk_batch(vec![as_array("BlockStored", vec![("", ints(&[1])), ("", Nil), ("", ints(&[-1]))])]).message(), "wrong-type")]
-#[case::text_hash(mk_batch(vec![as_array("BlockRemoved", vec![("", List(vec![Text("a")]))])]).message(), "wrong-type")]
 fn what_lies_is_refused(#[case] message: Vec<u8>, #[case] reason: &str) {
     let error = Batch::read(&message).unwrap_err();
     assert_eq!(error.reason(), reason, "{error}");
+}
+
+#[test]
+fn where_the_end_of_an_event_is_not_known_all_behind_it_is_unreadable() {
+    let long_text = [&[0x92, 0x00, 0x92, 0x91][..], &[0xb0], b"AllBlocksCleared"].concat();
+    let message = [&long_text[..], &[0x91, 0xdb, 0xff, 0xff, 0xff, 0xff]].concat();
+    let batch = Batch::read(&message).unwrap();
+    let [Event::Cleared, Event::Unreadable { error, .. }] = &batch.events[..] else {
+        panic!("{batch:?}");
+    };
+    assert_eq!(error.reason(), "oversized");
 }
 
 proptest! {

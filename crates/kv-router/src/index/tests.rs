@@ -400,6 +400,109 @@ fn blocks_of_other_attention_are_not_indexed_and_their_removal_takes_nothing() {
     assert!(worker.is_empty());
 }
 
+/// What of a salted prompt is known under this seed.
+fn overlap_with(index: &Index, prompt: &[u32], seed: Seed, slot: Slot) -> u32 {
+    let (mut names, mut out) = (Vec::new(), [Overlap::default()]);
+    chain(prompt, BLOCK, seed, &mut names);
+    index.matches(&names, &[slot], &mut out);
+    out[0].gpu
+}
+
+#[test]
+fn a_salt_that_is_a_field_is_that_of_the_prompt_and_may_be_repeated_behind_it() {
+    let index = Index::new(BLOCK, PLENTY);
+    let mut worker = index.add().unwrap();
+    let prompt = mk_prompt(5, 6);
+    let salted = |it: &mut Stored<'static>| it.cache_salt = Some("T");
+    worker
+        .apply(&index, &mk_with(&prompt[..8], salted))
+        .unwrap();
+    let Event::Stored(mut behind) = mk_stored(&prompt, 2, Tier::Gpu) else {
+        unreachable!("it is stored");
+    };
+    salted(&mut behind);
+    worker.apply(&index, &Event::Stored(behind)).unwrap();
+    let known = |salt| overlap_with(&index, &prompt, Seed::new(None, salt), worker.slot());
+    assert_eq!((known(Some("T")), known(None)), (6, 0));
+}
+
+#[test]
+fn blocks_whose_ids_do_not_say_what_they_are_match_no_prompt() {
+    let index = Index::new(BLOCK, PLENTY);
+    let mut worker = index.add().unwrap();
+    let prompt = mk_prompt(5, 6);
+    let mut known = |change: fn(&mut Stored<'static>)| {
+        worker.clear(&index);
+        worker.apply(&index, &mk_with(&prompt, change)).unwrap();
+        assert_eq!(worker.len(), 6);
+        overlap(&index, &prompt, worker.slot()).gpu
+    };
+    assert_eq!(known(|it| it.is_unnamed_adapter = true), 0);
+    assert_eq!(known(|it| it.opaque_from = Some(11)), 2);
+    assert_eq!(known(|it| it.opaque_from = Some(12)), 3);
+    assert_eq!(known(|_| {}), 6);
+}
+
+#[test]
+fn an_event_without_ids_adds_a_tier_to_the_blocks_that_are_known() {
+    let index = Index::new(BLOCK, PLENTY);
+    let mut worker = index.add().unwrap();
+    let prompt = mk_prompt(5, 6);
+    let offloaded = |group| {
+        Event::Stored(Stored {
+            hashes: [&engine_names(&prompt)[..], &[77]].concat(),
+            tier: Tier::Host,
+            group: Some(group),
+            is_full_attention: true,
+            ..Stored::default()
+        })
+    };
+    let window = mk_with(&prompt, |it| {
+        (it.group, it.is_full_attention) = (Some(1), false);
+    });
+    worker
+        .apply(&index, &mk_stored(&prompt, 0, Tier::Gpu))
+        .unwrap();
+    worker.apply(&index, &window).unwrap();
+    // of a group whose blocks are not indexed
+    assert_eq!(worker.apply(&index, &offloaded(1)), Ok(Applied::OtherGroup));
+    let gone = mk_removed(engine_names(&prompt), Tier::Gpu);
+    worker.apply(&index, &gone).unwrap();
+    assert_eq!(overlap(&index, &prompt, worker.slot()).host, 0);
+
+    worker
+        .apply(&index, &mk_stored(&prompt, 0, Tier::Gpu))
+        .unwrap();
+    worker.apply(&index, &offloaded(0)).unwrap();
+    worker.apply(&index, &gone).unwrap();
+    assert_eq!(overlap(&index, &prompt, worker.slot()).host, 6);
+    assert_eq!((worker.len(), worker.pairs()), (6, 6));
+    let gone = mk_removed(engine_names(&prompt), Tier::Host);
+    worker.apply(&index, &gone).unwrap();
+    assert!(worker.is_empty());
+}
+
+#[test]
+fn an_unreadable_event_forgets_all_unless_it_only_stored() {
+    let index = Index::new(BLOCK, PLENTY);
+    let mut worker = index.add().unwrap();
+    let prompt = mk_prompt(5, 6);
+    let error = crate::event::MalformedEvents::Ends;
+    worker
+        .apply(&index, &mk_stored(&prompt, 0, Tier::Gpu))
+        .unwrap();
+    for (is_stored, left) in [(true, 6), (false, 0)] {
+        let event = Event::Unreadable { error, is_stored };
+        assert_eq!(
+            worker.apply(&index, &event),
+            Err(Refused::Unreadable(error))
+        );
+        assert_eq!(overlap(&index, &prompt, worker.slot()).gpu, left);
+    }
+    let shared = Event::Shared { is_stored: true };
+    assert_eq!(worker.apply(&index, &shared), Ok(Applied::Shared));
+}
+
 #[test]
 fn events_of_other_lengths_change_nothing() {
     let index = Index::new(BLOCK, PLENTY);

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::Index;
 use crate::{
-    event::{BlockKeys, Event, Removed, Stored, Tier},
+    event::{BlockKeys, Event, ExtraKeys, MalformedEvents, Removed, Stored, Tier},
     hash::{Seed, Seq, little_endian},
     ordered::Ordered,
 };
@@ -39,6 +39,13 @@ struct Block {
     is_opaque: bool,
 }
 
+/// What beside ids tells the blocks of an event apart, read one block at a time.
+struct Identity<'a> {
+    stored: &'a Stored<'a>,
+    extra: ExtraKeys<'a>,
+    media: ExtraKeys<'a>,
+}
+
 /// What an event changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
@@ -48,6 +55,8 @@ pub enum Applied {
     OtherGroup,
     /// All blocks went.
     Cleared,
+    /// It is of a store that all workers share.
+    Shared,
 }
 
 /// Why an event was not applied.
@@ -56,12 +65,16 @@ pub enum Refused {
     /// The block before is not known, so that nobody can tell what these are.
     #[error("the parent of stored blocks is not known: events were missed")]
     Orphan,
-    /// The engine's blocks are of another size.
+    /// These blocks are of another size. If they are all that the engine has, so is its own: see
+    /// [`Input::OtherBlockSize`](crate::Input::OtherBlockSize).
     #[error("the engine's blocks have {0} ids: set --block-size to that")]
     BlockSize(u64),
     /// There are more or fewer ids than the blocks have.
     #[error("{0} blocks with {1} ids")]
     Length(usize, usize),
+    /// It could not be read.
+    #[error("an event could not be read: {0}")]
+    Unreadable(MalformedEvents),
 }
 
 /// No engine has so many cache groups.
@@ -107,7 +120,8 @@ impl WorkerBlocks {
 
     /// Applies an event; what is above its share of the memory bound then goes.
     /// # Errors
-    /// When it cannot be applied; nothing is changed then.
+    /// When it cannot be applied; nothing is changed then. Only if it could not be read and may have removed blocks, all
+    /// are forgotten: nobody can tell which ones went.
     pub fn apply(&mut self, index: &Index, event: &Event<'_>) -> Result<Applied, Refused> {
         match event {
             Event::Stored(stored) => {
@@ -119,6 +133,13 @@ impl WorkerBlocks {
             Event::Cleared => {
                 self.clear(index);
                 Ok(Applied::Cleared)
+            }
+            Event::Shared { .. } => Ok(Applied::Shared),
+            Event::Unreadable { error, is_stored } => {
+                if !is_stored {
+                    self.clear(index);
+                }
+                Err(Refused::Unreadable(*error))
             }
         }
     }
@@ -165,7 +186,6 @@ impl WorkerBlocks {
             ref ids,
             block_size,
             tier,
-            lora_name,
             group,
             is_full_attention,
             ..
@@ -173,6 +193,13 @@ impl WorkerBlocks {
         if !is_full_attention {
             self.leave_out(group);
             return Ok(Applied::OtherGroup);
+        }
+        if group.is_some_and(|group| self.other_groups.contains(&group)) {
+            return Ok(Applied::OtherGroup);
+        }
+        if ids.is_empty() {
+            self.store_known(index, hashes, tier);
+            return Ok(Applied::Blocks(hashes.len()));
         }
         if block_size != index.block_size as u64 {
             return Err(Refused::BlockSize(block_size));
@@ -184,23 +211,34 @@ impl WorkerBlocks {
             Some(parent) => Some(*self.blocks.get(parent).ok_or(Refused::Orphan)?),
             None => None,
         };
-        let mut keys = stored.extra_keys.clone();
-        for (hash, ids) in hashes.iter().zip(ids.chunks_exact(index.block_size)) {
-            let keys = keys.next_block(lora_name);
+        let mut identity = Identity::of(stored);
+        let all_ids = ids.chunks_exact(index.block_size);
+        for ((hash, ids), at) in hashes.iter().zip(all_ids).zip(1..) {
+            let (seed, is_opaque) = identity.next(before, at * index.block_size);
+            let parent = before.map(|it| it.seq);
             let bytes = &mut self.bytes;
-            let make = || Block::new(before, little_endian(ids, bytes), lora_name, keys);
+            let make = || Block {
+                seq: Seq::of_bytes(parent, little_endian(ids, bytes), seed),
+                seed,
+                references: [0; 3],
+                is_opaque,
+            };
             let (block, is_new) = self.blocks.or_insert_with(*hash, make);
             // what is not indexed takes room too
             self.pairs += usize::from(is_new && block.is_opaque);
-            let references = &mut block.references[tier.index()];
-            *references = references.saturating_add(1);
-            if *references == 1 && !block.is_opaque {
-                self.pairs += 1;
-                index.forward.set(block.seq, tier, self.slot.index);
-            }
+            self.pairs += usize::from(block.refer(index, self.slot, tier));
             before = Some(*block);
         }
         Ok(Applied::Blocks(hashes.len()))
+    }
+
+    /// Blocks whose ids are known are at this tier, too. Of others nobody knows what they are.
+    fn store_known(&mut self, index: &Index, hashes: &[u64], tier: Tier) {
+        for hash in hashes {
+            if let Some(block) = self.blocks.get_mut(*hash) {
+                self.pairs += usize::from(block.refer(index, self.slot, tier));
+            }
+        }
     }
 
     fn removed(&mut self, index: &Index, removed: &Removed) -> Applied {
@@ -243,21 +281,60 @@ impl WorkerBlocks {
     }
 }
 
+// === impl Identity ===
+
+impl<'a> Identity<'a> {
+    fn of(stored: &'a Stored<'a>) -> Self {
+        Self {
+            stored,
+            extra: stored.extra_keys.clone(),
+            media: stored.media_keys.clone(),
+        }
+    }
+
+    /// The seed of the next block behind `before`, and whether more than its ids says what it is; the event's ids go to
+    /// it up to `end`.
+    fn next(&mut self, before: Option<Block>, end: usize) -> (Seed, bool) {
+        let Stored {
+            lora_name,
+            cache_salt,
+            opaque_from,
+            is_unnamed_adapter,
+            ..
+        } = *self.stored;
+        let (salt, has_other_keys) = match (cache_salt, self.extra.next_block(lora_name)) {
+            (_, BlockKeys::Other) => (cache_salt, true),
+            (_, BlockKeys::None) => (cache_salt, false),
+            (None, BlockKeys::Salt(salt)) => (Some(salt), false),
+            (Some(salt), BlockKeys::Salt(key)) => (Some(salt), key != salt),
+        };
+        let own = Seed::new(lora_name, salt);
+        let has_media = self.media.next_block(None) != BlockKeys::None;
+        let has_other_ids = opaque_from.is_some_and(|first| first < end);
+        let is_opaque = has_other_keys || has_media || has_other_ids || is_unnamed_adapter;
+        match before {
+            None => (own, is_opaque),
+            // Blocks further back name no salt, or that of their prompt: a text of their own is something else.
+            Some(before) => {
+                let is_odd = salt.is_some() && own != before.seed;
+                (before.seed, is_opaque || is_odd || before.is_opaque)
+            }
+        }
+    }
+}
+
 // === impl Block ===
 
 impl Block {
-    fn new(parent: Option<Self>, ids: &[u8], lora_name: Option<&str>, keys: BlockKeys<'_>) -> Self {
-        let (seed, is_opaque) = match (parent, keys) {
-            (None, BlockKeys::Salt(salt)) => (Seed::new(lora_name, Some(salt)), false),
-            (None, keys) => (Seed::new(lora_name, None), keys != BlockKeys::None),
-            (Some(parent), keys) => (parent.seed, parent.is_opaque || keys != BlockKeys::None),
-        };
-        Self {
-            seq: Seq::of_bytes(parent.map(|it| it.seq), ids, seed),
-            seed,
-            references: [0; 3],
-            is_opaque,
+    /// Counts it once more at this tier; whether it was not indexed there before and is now.
+    fn refer(&mut self, index: &Index, slot: Slot, tier: Tier) -> bool {
+        let references = &mut self.references[tier.index()];
+        *references = references.saturating_add(1);
+        let is_new = *references == 1 && !self.is_opaque;
+        if is_new {
+            index.forward.set(self.seq, tier, slot.index);
         }
+        is_new
     }
 
     fn is_indexed(&self, tier: Tier) -> bool {

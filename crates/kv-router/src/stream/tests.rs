@@ -3,8 +3,8 @@ use rand::{SeedableRng, rngs::StdRng};
 use super::{
     Effect::{Apply, Clear, Replay},
     Input::{
-        BlockSizeMismatch, Connected, Disconnected, Message, Orphan, ReplayEnded, ReplayFailed,
-        Replayed, Tick,
+        Connected, Disconnected, Message, Orphan, OtherBlockSize, OurBlockSize, ReplayEnded,
+        ReplayFailed, Replayed, Tick, Unreadable,
     },
     StreamState::{Connecting, Live, NoEvents, Partial, Replaying},
     *,
@@ -288,14 +288,54 @@ fn an_orphan_replays_all_once_in_thirty_seconds() {
 }
 
 #[test]
-fn with_blocks_of_another_size_nothing_is_applied_until_another_engine_comes() {
+fn blocks_of_another_size_are_a_state_until_one_of_ours_comes_and_none_after_it() {
     let mut test = Test::live(true, 2);
     let mismatch = StreamState::BlockSizeMismatch;
-    test.expect(BlockSizeMismatch, &[Clear], mismatch);
-    test.expect(BlockSizeMismatch, &[], mismatch);
-    test.expect(Message(3, 3), &[], mismatch);
+    test.expect(OtherBlockSize, &[], mismatch);
+    test.expect(Message(3, 3), &[Apply(3)], mismatch);
     test.expect(Orphan, &[], mismatch);
+    test.expect(OurBlockSize, &[], Live);
+    test.expect(OtherBlockSize, &[], Live);
+    // maybe another engine, with blocks of another size
     test.disconnect();
-    test.expect(Connected, &[], mismatch);
+    test.expect(Connected, &[], Live);
     test.expect(Message(0, 0), &[Clear, Apply(0)], Live);
+    test.expect(OtherBlockSize, &[], mismatch);
+}
+
+#[test]
+fn what_cannot_be_read_is_partial_until_the_engine_starts_anew() {
+    let mut test = Test::live(true, 2);
+    test.expect(Unreadable, &[], Partial);
+    // a replay has the same bytes
+    test.expect(Orphan, &[], Partial);
+    test.expect(Message(3, 3), &[Apply(3)], Partial);
+    assert_eq!(test.stream.partial(), Some(PartialCause::Unreadable));
+    test.disconnect();
+    test.expect(Connected, &[], Partial);
+    test.expect(Message(0, 0), &[Clear, Apply(0)], Live);
+    assert_eq!(test.stream.partial(), None);
+}
+
+#[test]
+fn a_partial_stream_says_why() {
+    use PartialCause::{FailedReplay, Gap, Late, ShortReplay, SlowReplay};
+    let cause = |can_replay, inputs: Vec<Input<u64>>| {
+        let mut test = Test::live(can_replay, 2);
+        for input in inputs {
+            test.on(input);
+        }
+        assert_eq!(test.stream.state(), Partial);
+        test.stream.partial()
+    };
+    assert_eq!(cause(false, vec![Message(5, 5)]), Some(Gap));
+    let failed = vec![Message(5, 5), ReplayFailed(1)];
+    assert_eq!(cause(true, failed), Some(FailedReplay));
+    let short = vec![Message(5, 5), Replayed(1, 4, 4)];
+    assert_eq!(cause(true, short), Some(ShortReplay));
+    let slow = (5..=5 + BUFFER as u64).map(|it| Message(it, it)).collect();
+    assert_eq!(cause(true, slow), Some(SlowReplay));
+    let mut late = Test::connected(false);
+    late.on(Message(5, 5));
+    assert_eq!(late.stream.partial(), Some(Late));
 }

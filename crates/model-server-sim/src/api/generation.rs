@@ -5,11 +5,12 @@ use std::sync::Arc;
 use axum::{
     body::Body,
     extract::{Request, State},
-    http::{HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
 use jiff::Timestamp;
+use processor_api::DP_RANK_HEADER;
 use xxhash_rust::xxh64::xxh64;
 
 use super::{
@@ -61,8 +62,10 @@ async fn generate(
     request: Request,
 ) -> Result<Response, ApiError> {
     let takes_ids = matches!(endpoint, Endpoint::Chat | Endpoint::Completions);
+    let rank = check_rank(request.headers());
     let headers = takes_ids.then(|| request.headers().clone());
     let (number, body) = receive(app, request).await?;
+    rank?;
     let limits = Limits {
         models: &app.models,
         max_model_len: app.settings.max_model_len,
@@ -82,6 +85,20 @@ async fn generate(
     headers.insert(SOURCE, HeaderValue::from_static(given.source));
     headers.extend(value.ok().map(|value| (CHECKSUM, value)));
     Ok(response)
+}
+
+/// A rank that is asked for by header must be one that this port has: as in vLLM, what is no number is ignored, and each
+/// rank has a port of its own here.
+fn check_rank(headers: &HeaderMap) -> Result<(), ApiError> {
+    let rank = headers.get(DP_RANK_HEADER);
+    let rank: Option<i64> = rank.and_then(|it| it.to_str().ok()?.parse().ok());
+    match rank {
+        Some(rank) if rank != 0 => Err(ApiError::InvalidField {
+            field: DP_RANK_HEADER,
+            message: format!("{rank} is out of range [0, 1): each rank has a port of its own"),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Computes and answers a valid request, whose body is used up.

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use clap::{Args, ValueEnum};
 use process::ConfigError;
 
+use super::listen::Place;
+
 /// KV-cache events.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct KvEventArgs {
@@ -23,17 +25,17 @@ pub(super) struct KvEventArgs {
     )]
     kv_replay_port: Option<u16>,
 
-    /// How KV-cache events are written: as arrays, as vLLM has them, or as maps
-    #[arg(long, env = "KV_EVENTS_FORM", value_enum, default_value_t = EventForm::Array)]
+    /// How KV-cache events and replays are written: map, as vLLM does since 0.26, or array, as it did before
+    #[arg(long, env = "KV_EVENTS_FORM", value_enum, default_value_t = EventForm::Map)]
     kv_events_form: EventForm,
 }
 
-/// How events are written.
+/// How events are written. A batch is an array in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum EventForm {
-    /// Values in a fixed order.
+    /// Values in a fixed order; replays have no topic.
     Array,
-    /// Names and values.
+    /// Names and values, without those that are nothing by default; replays have the topic.
     Map,
 }
 
@@ -46,21 +48,25 @@ pub struct KvEventSettings {
     pub replay: Option<SocketAddr>,
     /// How it is written.
     pub form: EventForm,
+    /// Its number among the ranks of all nodes.
+    pub rank: u16,
 }
 
 // === impl KvEventArgs ===
 
 impl KvEventArgs {
-    /// What the rank at `address` publishes, of as many as there are.
+    /// What the rank at this place publishes.
     ///
     /// # Errors
     /// [`ConfigError`] when there are fewer ports than needed, or one for two purposes.
-    pub(super) fn at(
-        &self,
-        address: SocketAddr,
-        rank: u16,
-        ranks: u16,
-    ) -> Result<Option<KvEventSettings>, ConfigError> {
+    pub(super) fn at(&self, place: &Place) -> Result<Option<KvEventSettings>, ConfigError> {
+        let Place {
+            address,
+            rank,
+            ranks,
+            first_rank,
+            ..
+        } = *place;
         let Self {
             kv_events_port,
             kv_replay_port,
@@ -70,7 +76,8 @@ impl KvEventArgs {
             return Ok(None);
         };
         let ports = |first: u16| first..=first.saturating_add(ranks - 1);
-        let is_too_high = |first: u16| first > 0 && first.checked_add(ranks - 1).is_none();
+        let last_rank = first_rank.saturating_add(ranks - 1);
+        let is_too_high = |first: u16| first > 0 && first.checked_add(last_rank).is_none();
         let overlap = kv_replay_port
             .filter(|replay| events > 0 && *replay > 0 && events.abs_diff(*replay) < ranks);
         if let Some(replay) = overlap {
@@ -87,16 +94,18 @@ impl KvEventArgs {
         }
         if is_too_high(events) || kv_replay_port.is_some_and(is_too_high) {
             return Err(ConfigError::new(
-                format!("--kv-events-port or --kv-replay-port with {ranks} ranks"),
+                format!("--kv-events-port or --kv-replay-port with rank {last_rank}"),
                 "a port for each rank, counted up, below 65536",
                 "--kv-events-port 5557 --kv-replay-port 5657",
             ));
         }
+        let rank = first_rank.saturating_add(rank);
         let own = |first: u16| if first == 0 { 0 } else { first + rank };
         Ok(Some(KvEventSettings {
             events: SocketAddr::new(address.ip(), own(events)),
             replay: kv_replay_port.map(|replay| SocketAddr::new(address.ip(), own(replay))),
             form,
+            rank,
         }))
     }
 }
@@ -113,26 +122,43 @@ mod tests {
         }
     }
 
+    fn mk_place(rank: u16, first_rank: u16) -> Place {
+        Place {
+            address: SocketAddr::from(([10, 0, 0, 1], 8000 + rank)),
+            server: None,
+            rank,
+            ranks: 4,
+            first_rank,
+        }
+    }
+
     #[test]
     fn each_rank_has_ports_of_its_own() {
-        let address = SocketAddr::from(([10, 0, 0, 1], 8002));
-        let settings = mk_args(Some(5557), Some(5657)).at(address, 2, 4).unwrap();
+        let settings = mk_args(Some(5557), Some(5657)).at(&mk_place(2, 0)).unwrap();
         let settings = settings.expect("published");
         assert_eq!(settings.events.to_string(), "10.0.0.1:5559");
         assert_eq!(settings.replay, Some(([10, 0, 0, 1], 5659).into()));
-        assert_eq!(mk_args(None, None).at(address, 2, 4).unwrap(), None);
-        let free = mk_args(Some(0), Some(0)).at(address, 2, 4).unwrap();
+        assert_eq!(mk_args(None, None).at(&mk_place(2, 0)).unwrap(), None);
+        let free = mk_args(Some(0), Some(0)).at(&mk_place(2, 0)).unwrap();
         assert_eq!(free.map(|it| it.events.port()), Some(0));
+        // the second node of an engine
+        let second = mk_args(Some(5557), None).at(&mk_place(2, 4)).unwrap();
+        let second = second.map(|it| (it.events.port(), it.rank));
+        assert_eq!(second, Some((5563, 6)));
     }
 
     #[test]
     fn ports_that_meet_or_end_are_refused() {
-        let address = SocketAddr::from(([10, 0, 0, 1], 8000));
         for (events, replay) in [(5557, 5558), (5558, 5557), (65_534, 1), (1, 65_534)] {
-            let error = mk_args(Some(events), Some(replay)).at(address, 0, 4);
+            let error = mk_args(Some(events), Some(replay)).at(&mk_place(0, 0));
             let error = error.unwrap_err().to_string();
             assert!(error.contains("--kv-events-port"), "{error}");
         }
-        assert!(mk_args(Some(5557), Some(5558)).at(address, 0, 1).is_ok());
+        assert!(mk_args(Some(65_530), None).at(&mk_place(0, 9)).is_err());
+        let one = Place {
+            ranks: 1,
+            ..mk_place(0, 0)
+        };
+        assert!(mk_args(Some(5557), Some(5558)).at(&one).is_ok());
     }
 }

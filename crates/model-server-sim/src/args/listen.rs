@@ -29,6 +29,16 @@ pub(super) struct ListenArgs {
         value_parser = clap::value_parser!(u16).range(1..=8))]
     data_parallel_size: u16,
 
+    /// Number that the first of those ranks has among the ranks of all nodes of an engine: ports of KV-cache events and the
+    /// ranks in their batches count up from it
+    #[arg(
+        long,
+        env = "DATA_PARALLEL_START_RANK",
+        value_name = "RANK",
+        default_value_t = 0
+    )]
+    data_parallel_start_rank: u16,
+
     /// Run this many independent servers, 1 to 1024, on consecutive addresses from --bind-base up; the
     /// number of each, from 0, is added to its pod name
     #[arg(long, env = "COUNT", value_name = "SERVERS", conflicts_with = "bind",
@@ -51,6 +61,8 @@ pub(super) struct Place {
     pub(super) rank: u16,
     /// Ranks of the server.
     pub(super) ranks: u16,
+    /// What the first of them is among those of all nodes.
+    pub(super) first_rank: u16,
 }
 
 // === impl ListenArgs ===
@@ -65,6 +77,7 @@ impl ListenArgs {
             bind,
             port,
             data_parallel_size: ranks,
+            data_parallel_start_rank: first_rank,
             count,
             bind_base,
         } = *self;
@@ -94,6 +107,7 @@ impl ListenArgs {
                     server: count.map(|_| number),
                     rank,
                     ranks,
+                    first_rank,
                 });
             }
         }

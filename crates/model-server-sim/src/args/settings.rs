@@ -205,17 +205,18 @@ impl Settings {
             address,
             server,
             rank,
-            ranks,
+            ..
         } = place;
         let pod = match server {
             Some(number) => header_value("--pod-name", &format!("{pod_name}-{number}"))?,
             None => self.identity.pod.clone(),
         };
+        let kv_events = kv_events.at(&place)?;
         let place = [server.unwrap_or_default().to_le_bytes(), rank.to_le_bytes()].concat();
         Ok(Self {
             address,
             rank,
-            kv_events: kv_events.at(address, rank, ranks)?,
+            kv_events,
             chance_seed: xxh64(&place, self.seed),
             identity: Identity {
                 pod,

@@ -17,7 +17,7 @@ pub(super) fn encode(
     block_tokens: u32,
     rank: u16,
 ) -> Vec<u8> {
-    let mut batch = Fields::begin(form, None, 3);
+    let mut batch = Fields::begin(EventForm::Array, None, 3);
     batch.name("ts");
     infallible(write_f64(&mut batch.out, now));
     batch.name("events");
@@ -47,7 +47,15 @@ fn encode_stored(form: EventForm, stored: &StoredBlocks, block_tokens: u32) -> V
         adapter,
         salt,
     } = stored;
-    let mut event = Fields::begin(form, Some("BlockStored"), 8);
+    // a salt makes the first block of a prompt another one, an adapter all of them
+    let salt = Some(salt.as_str()).filter(|salt| parent.is_none() && !salt.is_empty());
+    let has_keys = salt.is_some() || adapter.is_some();
+    // maps are without what is nothing by default
+    let fields = match form {
+        EventForm::Map if !has_keys => 7,
+        EventForm::Array | EventForm::Map => 8,
+    };
+    let mut event = Fields::begin(form, Some("BlockStored"), fields);
     event.hashes(hashes);
     match parent {
         Some(parent) => event.number("parent_block_hash", parent.get()),
@@ -65,13 +73,13 @@ fn encode_stored(form: EventForm, stored: &StoredBlocks, block_tokens: u32) -> V
         Some(adapter) => event.text("lora_name", adapter),
         None => event.nil("lora_name"),
     }
-    // a salt makes the first block of a prompt another one, an adapter all of them
-    let salt = Some(salt.as_str()).filter(|salt| parent.is_none() && !salt.is_empty());
-    event.name("extra_keys");
-    if salt.is_none() && adapter.is_none() {
-        infallible(write_nil(&mut event.out));
+    if !has_keys {
+        if form == EventForm::Array {
+            event.nil("extra_keys");
+        }
         return event.end();
     }
+    event.name("extra_keys");
     array(&mut event.out, hashes.len());
     for block in 0..hashes.len() {
         let salt = salt.filter(|_| block == 0);

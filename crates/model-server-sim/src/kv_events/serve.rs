@@ -9,7 +9,7 @@ use axum::{
 use bytes::Bytes;
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
-use zmtp::{Connection, Error, Limits, Message, Received, Role};
+use zmtp::{Connection, Error, Limits, Received, Role};
 
 use super::{FaultPatch, KvEvents, Report};
 use crate::{
@@ -117,8 +117,7 @@ async fn answer(mut peer: Connection, kv_events: Arc<KvEvents>) -> Result<(), Er
         };
         let batches = kv_events.life.lock().kept.from(from);
         for (number, batch) in batches.into_iter().chain([(END, Bytes::new())]) {
-            let number = Bytes::copy_from_slice(&number.to_be_bytes());
-            peer.push(&Message::from([Bytes::new(), number, batch]));
+            peer.push(&kv_events.replayed(number, batch));
             if peer.unsent() > MAX_UNSENT {
                 peer.flush().await?;
             }

@@ -154,7 +154,7 @@ impl Served {
 }
 
 impl Observer for Watcher {
-    fn state(&self, state: StreamState) {
+    fn state(&self, state: StreamState, _reason: Option<&str>) {
         self.0.lock().state = Some(state);
     }
 
@@ -331,10 +331,13 @@ async fn a_reset_of_the_cache_clears_the_index() {
     assert_eq!(served.prompt("m", &one, "").await, 0);
 }
 
-/// As the example of a subscriber in vLLM's documentation has it.
+/// As the examples of subscribers in vLLM's documentation have it, of now and of before 0.26.
+#[rstest]
+#[case::map("map", 4)]
+#[case::array("array", 3)]
 #[tokio::test(flavor = "multi_thread")]
-async fn subscribers_of_real_zeromq_are_served() {
-    let served = Served::start("").await;
+async fn subscribers_of_real_zeromq_are_served(#[case] form: &str, #[case] frames: usize) {
+    let served = Served::start(&format!("--kv-events-form {form}")).await;
     let mut peer = Peer::start().unwrap();
     let subscriber = peer
         .connect(Kind::Sub, served.engine.events.port())
@@ -364,14 +367,19 @@ async fn subscribers_of_real_zeromq_are_served() {
     let mut replayed = Vec::new();
     loop {
         let message = peer.receive(&dealer, LIMIT).unwrap().expect("a batch");
-        assert!(message[0].is_empty());
-        if message[1] == [0xff; 8] {
-            assert!(message[2].is_empty());
+        assert_eq!((message[0].len(), message.len()), (0, frames));
+        let [.., topic_or_nothing, end, last] = &message[..] else {
+            panic!("{message:?}");
+        };
+        if end[..] == [0xff; 8] {
+            assert!(topic_or_nothing.is_empty() && last.is_empty());
             break;
         }
-        replayed.push(message);
+        let is_topic = frames == 4;
+        assert_eq!(topic_or_nothing == topic, is_topic);
+        replayed.push((end.clone(), last.clone()));
     }
-    assert_eq!(replayed[0][1], 0_u64.to_be_bytes());
+    assert_eq!(replayed[0].0, 0_u64.to_be_bytes());
     let at = usize::try_from(u64::from_be_bytes(number[..].try_into().unwrap())).unwrap();
-    assert_eq!((&replayed[at][1], &replayed[at][2]), (number, batch));
+    assert_eq!((&replayed[at].0, &replayed[at].1), (number, batch));
 }

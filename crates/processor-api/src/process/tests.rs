@@ -76,6 +76,7 @@ fn a_reply_reads_back_with_its_ids_as_a_string() {
         overlap_tokens: Some(0),
         fallbacks: vec!["10.1.2.4:8000".to_owned()],
         worker_id: Some("default/vllm-0-rank-0".to_owned()),
+        dp_rank: Some(3),
         degraded: vec![Degraded::CacheWrite],
     };
     let json = reply.encode();

@@ -50,6 +50,8 @@ fn without_flags_it_is_the_default_preset_that_decides() {
     let expected = EventPorts {
         events: 5557,
         replay: None,
+        first_rank: FirstRank::Fixed(0),
+        ranks: 1,
     };
     assert_eq!(ports, Some(expected));
     assert_eq!(policy.weights, Preset::Isthmus.weights());
@@ -96,11 +98,14 @@ fn ranks_may_have_the_ports_up_to_those_of_the_replay(
         replay,
         "--kv-event-ranks",
         ranks,
+        "--kv-event-first-rank=index:pod-index",
     ];
     let (_, ports, ..) = checked(&flags).unwrap();
     let expected = EventPorts {
         events: events.parse().unwrap(),
         replay: replay.parse().ok(),
+        first_rank: FirstRank::Index("pod-index".into()),
+        ranks: ranks.parse().unwrap(),
     };
     assert_eq!(ports, Some(expected));
 }
@@ -112,6 +117,8 @@ fn ranks_may_have_the_ports_up_to_those_of_the_replay(
 #[case(&["--kv-event-ranks", "65"], "--kv-event-ranks 65: expected 1 to 64")]
 #[case(&["--kv-event-port", "65530"], "--kv-event-port 65530: expected 1 to 65528: further")]
 #[case(&["--kv-event-replay-port", "65500", "--kv-event-ranks", "40"], "--kv-event-replay-port 65500: ")]
+#[case(&["--kv-event-first-rank", "60000"], "--kv-event-port 5557: expected 1 to 5528: further")]
+#[case(&["--kv-event-first-rank", "pod-index"], "label:KEY or index:KEY")]
 #[case(&["--kv-event-replay-port", "5557"], "--kv-event-port 5557 and --kv-event-replay-port 5557: expected no port in both")]
 #[case(&["--kv-event-port", "5557", "--kv-event-replay-port", "5558", "--kv-event-ranks", "4"], "one for each of --kv-event-ranks 4")]
 #[case(&["--kv-event-port", "5560", "--kv-event-replay-port", "5557", "--kv-event-ranks", "4"], "--kv-event-port 5560 and")]

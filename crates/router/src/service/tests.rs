@@ -119,7 +119,7 @@ async fn a_reply_names_the_worker_and_what_it_has() {
     assert_eq!(reply.worker_address, "10.0.0.1:8000");
     assert_eq!(reply.worker_id.as_deref(), Some("default/vllm-1-rank-0"));
     assert_eq!((reply.overlap_blocks, reply.prompt_blocks), (10, 10));
-    assert_eq!((reply.block_size, reply.dp_rank), (BLOCK, Some(0)));
+    assert_eq!((reply.block_size, reply.dp_rank), (BLOCK, None));
     assert_eq!(reply.source, RouteSource::Exact);
     assert_eq!(reply.fallbacks.len(), 1);
     assert!(reply.reservation_id.is_some());

@@ -49,30 +49,36 @@ fn both_forms_say_the_same() {
     }
 }
 
-/// As vLLM writes it: `msgspec` with `array_like` and the name of the class as tag.
+/// As vLLM writes it: `msgspec`, the name of the class as tag, with `array_like` before 0.26.
 #[test]
-fn an_array_is_byte_for_byte_that_of_vllm() {
-    let mut golden = vec![0x93, 0xcb];
-    golden.extend(1.5_f64.to_be_bytes());
-    golden.extend([0x91, 0x91, 0xb0]);
-    golden.extend(b"AllBlocksCleared");
-    golden.push(0);
-    assert_eq!(
-        encode(EventForm::Array, 1.5, &[CacheEvent::Cleared], 16, 0),
-        golden
-    );
+fn a_batch_is_byte_for_byte_that_of_vllm() {
+    for (form, event) in [
+        (EventForm::Array, &[0x91][..]),
+        (EventForm::Map, &[0x81, 0xa4, b't', b'y', b'p', b'e']),
+    ] {
+        let mut golden = vec![0x93, 0xcb];
+        golden.extend(1.5_f64.to_be_bytes());
+        golden.push(0x91);
+        golden.extend(event);
+        golden.push(0xb0);
+        golden.extend(b"AllBlocksCleared");
+        golden.push(0);
+        assert_eq!(encode(form, 1.5, &[CacheEvent::Cleared], 16, 0), golden);
+    }
 }
 
 #[test]
 fn without_adapter_and_salt_there_are_no_extra_keys() {
-    let (_, stored) = mk_stored(None, "");
-    let message = encode(EventForm::Array, 0.0, &[stored], 2, 0);
-    let batch = Batch::read(&message).unwrap();
-    let Event::Stored(stored) = &batch.events[0] else {
-        panic!("{batch:?}");
-    };
-    assert_eq!(
-        (stored.lora_name, stored.extra_keys.clone()),
-        (None, ExtraKeys::default())
-    );
+    for form in [EventForm::Array, EventForm::Map] {
+        let (_, stored) = mk_stored(None, "");
+        let message = encode(form, 0.0, &[stored], 2, 0);
+        let batch = Batch::read(&message).unwrap();
+        let [Event::Stored(stored)] = &batch.events[..] else {
+            panic!("{batch:?}");
+        };
+        assert_eq!(
+            (stored.lora_name, stored.extra_keys.clone()),
+            (None, ExtraKeys::default())
+        );
+    }
 }
