@@ -7,9 +7,6 @@ use super::{
     usage::Usage,
 };
 
-/// 64 KiB of data in one event: a chunk of a stream is a thousandth of it. A larger event is passed by.
-pub(super) const MAX_EVENT: usize = 64 * 1024;
-
 /// The beginning of a line that matters.
 const DATA: &[u8] = b"data:";
 
@@ -17,8 +14,8 @@ const DATA: &[u8] = b"data:";
 #[derive(Debug, Default)]
 pub(super) struct Events {
     line: Line,
-    /// Bytes of the current event's data.
-    data: usize,
+    /// The current event has data.
+    has_data: bool,
     /// Events without usage are read too.
     all: bool,
 }
@@ -58,7 +55,7 @@ impl Events {
         let mut searched: usize = 0;
         while !rest.is_empty() {
             let at = bytes.len().saturating_sub(rest.len());
-            if self.line == Line::Begun(0) && self.data == 0 && !self.all && at >= searched {
+            if self.line == Line::Begun(0) && !self.has_data && !self.all && at >= searched {
                 let found = memmem::find(rest, b"usage").unwrap_or(rest.len());
                 searched = at.saturating_add(found).saturating_add(1);
                 let skipped = rest.get(..found).map_or(0, last_event_end);
@@ -102,22 +99,18 @@ impl Events {
         let newline = memchr(b'\n', rest);
         let end = newline.unwrap_or(rest.len());
         let (data, after) = rest.split_at_checked(end).unwrap_or((rest, &[]));
-        let room = MAX_EVENT.saturating_sub(self.data);
-        self.data = self.data.saturating_add(data.len());
-        scanner.feed(data.get(..room).unwrap_or(data), at, mark);
-        if data.len() > room {
-            scanner.give_up(at.saturating_add(room), mark);
-        }
+        // However long it is: the scanner keeps nothing of it.
+        self.has_data = true;
+        scanner.feed(data, at, mark);
         if newline.is_some() {
             self.line = Line::Begun(0);
-            self.data = self.data.saturating_add(1);
             scanner.end_line(at.saturating_add(end), mark);
         }
         after.get(1..).unwrap_or_default()
     }
 
     fn end_event(&mut self, scanner: &mut Scanner, usage: &mut Usage) {
-        self.data = 0;
+        self.has_data = false;
         if let Some(said) = scanner.finish() {
             usage.merge(said);
         }

@@ -142,7 +142,7 @@ impl Scanner {
     }
 
     /// Reads this object no further.
-    pub(super) fn give_up(&mut self, at: usize, mark: &mut impl FnMut(usize, Mark)) {
+    fn give_up(&mut self, at: usize, mark: &mut impl FnMut(usize, Mark)) {
         if self.place == Place::Model {
             mark(at, Mark::NoModel);
         }

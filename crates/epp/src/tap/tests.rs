@@ -221,15 +221,22 @@ fn a_usage_object_is_read_up_to_4_kib() {
 }
 
 #[test]
-fn an_event_is_read_up_to_64_kib() {
-    let tail = r#"","usage":{"prompt_tokens":7}}"#;
-    for (padding, read) in [(0, true), (1, false)] {
-        let head = r#" {"x":""#;
-        let fill = "x".repeat(events::MAX_EVENT - head.len() - tail.len() + padding);
-        let body = format!("data:{head}{fill}{tail}\n\ndata: {{\"a\":1}}\n\n");
-        for cut in [0, 9, body.len() / 2, body.len() - 30] {
+fn an_event_is_read_whatever_its_size() {
+    for kib in [10, 63, 65, 300] {
+        let fill = "x".repeat(kib << 10);
+        let event = |model: &str| {
+            format!(
+                "event: response.completed\ndata: {{\"response\":{{\"instructions\":\"{fill}\",\"model\":\"{model}\",\
+                 \"usage\":{{\"input_tokens\":7,\"output_tokens\":3}}}}}}\n\n"
+            )
+        };
+        let body = event("m");
+        for cut in [0, 60, body.len() / 2, body.len() - 30] {
+            let (sent, usage) = run(ResponseTap::restoring("client"), body.as_bytes(), &[cut]);
+            assert_eq!(usage, Some(mk_usage(7, Some(3), None)), "{kib} KiB, {cut}");
+            assert!(sent == event("client").as_bytes(), "{kib} KiB, {cut}");
             let (_, usage) = run(ResponseTap::default(), body.as_bytes(), &[cut]);
-            assert_eq!(usage.is_some(), read, "{padding}, {cut}");
+            assert_eq!(usage, Some(mk_usage(7, Some(3), None)), "{kib} KiB, {cut}");
         }
     }
 }
