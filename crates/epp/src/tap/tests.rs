@@ -178,6 +178,57 @@ fn without_restoring_the_chunk_itself_goes_on() {
     }
 }
 
+/// Each number counts by itself, whatever the others are.
+#[rstest]
+#[case::details_no_object(
+    r#""prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":0"#,
+    mk_usage(7, Some(3), None)
+)]
+#[case::details_a_list(
+    r#""prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":[1]"#,
+    mk_usage(7, Some(3), None)
+)]
+#[case::a_float(
+    r#""prompt_tokens":7,"completion_tokens":3.0"#,
+    mk_usage(7, Some(3), None)
+)]
+#[case::a_fraction(
+    r#""prompt_tokens":7,"completion_tokens":3.5"#,
+    mk_usage(7, None, None)
+)]
+#[case::a_text(
+    r#""prompt_tokens":7,"prompt_tokens_details":{"cached_tokens":"4"}"#,
+    mk_usage(7, None, None)
+)]
+#[case::a_float_in_details(
+    r#""prompt_tokens":7,"input_tokens_details":{"x":[],"cached_tokens":4.0}"#,
+    mk_usage(7, None, Some(4))
+)]
+#[case::negative(
+    r#""prompt_tokens":7,"completion_tokens":-1,"prompt_tokens_details":{"cached_tokens":-1}"#,
+    mk_usage(7, None, None)
+)]
+#[case::twice(
+    r#""prompt_tokens":6,"prompt_tokens":7,"completion_tokens":3"#,
+    mk_usage(7, Some(3), None)
+)]
+#[case::an_exponent(
+    r#""prompt_tokens":7e0,"completion_tokens":1e999"#,
+    mk_usage(7, None, None)
+)]
+#[case::other_name_after_an_odd_one(
+    r#""prompt_tokens":null,"input_tokens":7"#,
+    mk_usage(7, None, None)
+)]
+#[case::greatest(
+    r#""prompt_tokens":7,"completion_tokens":18446744073709551615"#,
+    mk_usage(7, Some(u64::MAX), None)
+)]
+fn one_odd_number_hides_no_other(#[case] members: &str, #[case] want: Usage) {
+    let body = format!(r#"{{"usage":{{{members}}}}}"#);
+    assert_eq!(usage_of(&body), Some(want));
+}
+
 #[rstest]
 #[case::in_a_string(r#"{"x":"\"usage\":{\"prompt_tokens\":9}"}"#)]
 #[case::deeper(r#"{"choices":[{"usage":{"prompt_tokens":9}}],"x":{"usage":{"prompt_tokens":9}}}"#)]
@@ -220,6 +271,7 @@ fn a_usage_object_is_read_up_to_4_kib() {
     }
 }
 
+/// As the events of the Responses API, which repeat a request's instructions and tools before model and usage.
 #[test]
 fn an_event_is_read_whatever_its_size() {
     for kib in [10, 63, 65, 300] {

@@ -1,6 +1,16 @@
 //! Token counts of a response.
 
-use serde::Deserialize;
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
+use smallvec::SmallVec;
+
+/// 2^53: up to here a float tells whole numbers apart.
+const MAX_FLOAT: f64 = 9_007_199_254_740_992.0;
 
 /// Tokens as the engine counted them; `None`: it did not say. In Anthropic's format `input_tokens` may
 /// leave out the cached ones.
@@ -14,38 +24,44 @@ pub(crate) struct Usage {
     pub cached_tokens: Option<u64>,
 }
 
-/// The names of all formats.
-#[derive(Deserialize)]
-struct Raw {
-    prompt_tokens: Option<u64>,
-    input_tokens: Option<u64>,
-    completion_tokens: Option<u64>,
-    output_tokens: Option<u64>,
-    prompt_tokens_details: Option<Details>,
-    input_tokens_details: Option<Details>,
-    cache_read_input_tokens: Option<u64>,
+/// What is read of a usage object, under the names of all formats.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum Key {
+    PromptTokens,
+    InputTokens,
+    CompletionTokens,
+    OutputTokens,
+    PromptTokensDetails,
+    InputTokensDetails,
+    CacheReadInputTokens,
+    /// In the details.
+    CachedTokens,
+    #[serde(other)]
+    Other,
 }
 
-#[derive(Deserialize)]
-struct Details {
-    cached_tokens: Option<u64>,
-}
+/// The members of an object, each as far as it is what it should be: engines differ in what they write.
+struct Members<'a>(SmallVec<[(Key, &'a RawValue); 8]>);
 
 // === impl Usage ===
 
 impl Usage {
     /// Reads the value of `usage`; one that cannot be read says nothing.
     pub(super) fn from_json(json: &[u8]) -> Self {
-        let Ok(raw) = serde_json::from_slice::<Raw>(json) else {
+        let Some(members) = Members::read(json) else {
             return Self::default();
         };
-        let details = raw.prompt_tokens_details.or(raw.input_tokens_details);
+        let details = [Key::PromptTokensDetails, Key::InputTokensDetails];
+        let mut details = details.iter().filter_map(|key| {
+            let details = Members::read(members.get(*key)?.as_bytes())?;
+            details.count(Key::CachedTokens)
+        });
+        let count = |key| members.count(key);
         Self {
-            input_tokens: raw.prompt_tokens.or(raw.input_tokens),
-            output_tokens: raw.completion_tokens.or(raw.output_tokens),
-            cached_tokens: details
-                .and_then(|details| details.cached_tokens)
-                .or(raw.cache_read_input_tokens),
+            input_tokens: count(Key::PromptTokens).or_else(|| count(Key::InputTokens)),
+            output_tokens: count(Key::CompletionTokens).or_else(|| count(Key::OutputTokens)),
+            cached_tokens: details.next().or_else(|| count(Key::CacheReadInputTokens)),
         }
     }
 
@@ -54,5 +70,61 @@ impl Usage {
         self.input_tokens = later.input_tokens.or(self.input_tokens);
         self.output_tokens = later.output_tokens.or(self.output_tokens);
         self.cached_tokens = later.cached_tokens.or(self.cached_tokens);
+    }
+}
+
+// === impl Members ===
+
+impl<'a> Members<'a> {
+    /// `None`: it is no object.
+    fn read(json: &'a [u8]) -> Option<Self> {
+        serde_json::from_slice(json).ok()
+    }
+
+    /// The last value of this key, as most readers take it.
+    fn get(&self, key: Key) -> Option<&'a str> {
+        let mut members = self.0.iter().rev();
+        let (_, value) = members.find(|(one, _)| *one == key)?;
+        Some(value.get())
+    }
+
+    /// A whole number, which may also be written as `3.0`.
+    fn count(&self, key: Key) -> Option<u64> {
+        let text = self.get(key)?;
+        text.parse().ok().or_else(|| {
+            let number: f64 = text.parse().ok()?;
+            let is_count = (0.0..=MAX_FLOAT).contains(&number) && number.fract() == 0.0;
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "it is a whole number in the range"
+            )]
+            is_count.then_some(number as u64)
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = SmallVec::new();
+                while let Some(key) = map.next_key()? {
+                    let value = map.next_value()?;
+                    if key != Key::Other {
+                        members.push((key, value));
+                    }
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Reader)
     }
 }
