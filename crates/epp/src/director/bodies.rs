@@ -64,6 +64,10 @@ pub(super) fn prepare(
         && edit.rewrite_model(parsed.model_at.clone(), target).is_ok()
     {
         tap = Some(ResponseTap::restoring(model));
+        // The name cannot be put back into an answer that is compressed.
+        if head.field(&[ACCEPT_ENCODING]).is_some() {
+            edit.remove_header(ACCEPT_ENCODING);
+        }
     }
     Ok(Readers {
         tap,
