@@ -5,6 +5,9 @@ use scheduling::NoPick;
 
 use crate::llm::{LlmError, TraceId, error_body};
 
+/// Bytes of a client's text that are said back to it.
+const MAX_CODING: usize = 64;
+
 /// A request-level failure. It becomes an immediate HTTP response, never a gRPC error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Reject {
@@ -28,6 +31,11 @@ pub(crate) enum Reject {
         /// The limit, in bytes.
         limit: u64,
     },
+    /// The body is compressed, as this header says.
+    #[error(
+        "the request body is encoded: content-encoding {0:?} is not read here; send the body as it is, without this header"
+    )]
+    Encoded(String),
     /// All bodies held together are at their limit.
     #[error("too many request bodies are being held: retry later")]
     Saturated,
@@ -90,6 +98,12 @@ fn stage_failed(failure: &StageFailure) -> &str {
 // === impl Reject ===
 
 impl Reject {
+    /// A body in this coding, of which a short text is kept.
+    pub(crate) fn encoded(coding: &str) -> Self {
+        let end = coding.floor_char_boundary(MAX_CODING);
+        Self::Encoded(coding.get(..end).unwrap_or_default().to_owned())
+    }
+
     /// Stable: metric label, error type and dropped-reason header alike.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
@@ -102,6 +116,7 @@ impl Reject {
             Self::Expired { .. } => "ttl-expired",
             Self::External(failure) => failure.reason(),
             Self::NoEndpoints(no_pick) => no_pick.reason(),
+            Self::Encoded(_) => "content-encoding",
             Self::Internal => "internal",
             Self::ShuttingDown => "shutting-down",
         }
@@ -113,6 +128,7 @@ impl Reject {
             Self::BadRequest(..) => 400,
             Self::Llm(error) => error.status(),
             Self::BodyTimeout { .. } => 408,
+            Self::Encoded(_) => 415,
             Self::Internal => 500,
             Self::BodyTooLarge { .. } | Self::BodyNotSeen => 413,
             Self::ModelNotFound(_) | Self::NoEndpoints(NoPick::Unlabelled) => 404,
@@ -147,6 +163,7 @@ impl Reject {
             | Self::BodyTooLarge { .. }
             | Self::ModelNotFound(_)
             | Self::External(_)
+            | Self::Encoded(_)
             | Self::Internal
             | Self::BodyNotSeen => None,
         }
@@ -206,6 +223,7 @@ mod tests {
     #[case(NoPick::Filtered.into(), 429, "saturated", Some("rejected-saturated"), Some("1"))]
     #[case(Reject::ModelNotFound(None), 404, "model-not-found", None, None)]
     #[case(Reject::BodyNotSeen, 413, "body-too-large", None, None)]
+    #[case(Reject::encoded("zstd"), 415, "content-encoding", None, None)]
     #[case(Reject::Internal, 500, "internal", None, None)]
     #[case(Reject::Shed, 429, "saturated", Some("rejected-saturated"), Some("1"))]
     #[case(Reject::External(StageFailure::TooLarge), 413, "too-large", None, None)]

@@ -23,6 +23,9 @@ use crate::{
 /// a quarter of it still catches nearly every prompt, and cannot deadlock.
 const STREAMED_HOLD: usize = 256 * 1024;
 
+/// How the body is compressed, if it is.
+const CONTENT_ENCODING: &str = "content-encoding";
+
 /// 4 MiB: a million tokens. Beyond it a body grows by doubling, whatever length was declared.
 const MAX_RESERVE: usize = 4 * 1024 * 1024;
 
@@ -123,6 +126,12 @@ impl Exchange {
         };
         let is_inference = api.is_some();
         let api = api.filter(|_| self.body_comes(&head));
+        if api.is_some()
+            && let Some(encoding) = head.field(&[CONTENT_ENCODING])
+            && !encoding.eq_ignore_ascii_case("identity")
+        {
+            return self.reject(Reject::encoded(encoding));
+        }
         if let Some(length) = head.content_length
             && length > self.limits.max_body
             && api.is_some()

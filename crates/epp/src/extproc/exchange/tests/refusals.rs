@@ -28,6 +28,30 @@ fn an_encoded_path_hides_no_body() {
     );
 }
 
+/// What its bytes mean is not known here; a path that is not read passes.
+#[rstest]
+#[case("zstd", CHAT, true)]
+#[case("zstd, gzip", CHAT, true)]
+#[case("identity", CHAT, false)]
+#[case("Identity", CHAT, false)]
+#[case("", CHAT, false)]
+#[case("gzip", "/v1/files", false)]
+fn an_encoded_body_is_refused_before_it_comes(
+    #[case] encoding: &'static str,
+    #[case] path: &'static str,
+    #[case] is_refused: bool,
+) {
+    let head = RequestHead {
+        path: path.into(),
+        fields: vec![("content-encoding".into(), encoding.into())],
+        modes: Some(FDS),
+        ..RequestHead::default()
+    };
+    let words = Script::new().on(Input::RequestHeaders(head));
+    let refused = ["immediate 415 content-encoding", "close Done"];
+    assert_eq!(words == refused, is_refused, "{words:?}");
+}
+
 #[test]
 fn a_path_that_is_no_text_is_refused() {
     assert_eq!(
