@@ -24,6 +24,10 @@ const MAX_MESSAGE: usize = 200;
 /// be put into each event of the response.
 const MAX_MODEL: usize = 256;
 
+/// Some clients write it before the JSON, and engines pass over it.
+const MARK: char = '\u{feff}';
+pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Bytes of JSON that stand for one token of the prompt: an estimate that needs no tokenizer.
 const BYTES_PER_TOKEN: usize = 4;
 
@@ -80,6 +84,9 @@ pub enum BodyError {
     /// Engines refuse it too; with this check made once, the reader need not check each string.
     #[error("the request body is no UTF-8: encode its JSON as UTF-8")]
     NoText,
+    /// Engines read it, as Python does; nobody else has to.
+    #[error("the request body is UTF-16: send its JSON as UTF-8")]
+    Utf16,
     /// No JSON, or an object with a key given twice.
     #[error("the request body is no valid JSON request: {0}")]
     Json(String),
@@ -249,12 +256,18 @@ impl Api {
     /// # Errors
     /// [`BodyError`] when it is no JSON object in UTF-8, gives a key twice, or names no model.
     pub fn parse(self, body: &[u8]) -> Result<Parsed, BodyError> {
-        let first = body.iter().find(|byte| !b" \t\r\n".contains(byte));
+        if is_utf16(body) {
+            return Err(BodyError::Utf16);
+        }
+        let json = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
+        let first = json.iter().find(|byte| !b" \t\r\n".contains(byte));
         if first.is_some_and(|byte| *byte != b'{') {
             return Err(BodyError::NoObject);
         }
         let text = simdutf8::basic::from_utf8(body).map_err(|_| BodyError::NoText)?;
-        let raw: Raw<'_> = serde_json::from_str(text).map_err(json_error)?;
+        // Places are in bytes of the body, with the mark.
+        let marked = text.strip_prefix(MARK).unwrap_or(text);
+        let raw: Raw<'_> = serde_json::from_str(marked).map_err(json_error)?;
         let model = raw.model.ok_or(BodyError::NoModel)?;
         let (kinds, spans): (SmallVec<[Span; 3]>, SmallVec<[Range<usize>; 3]>) = self
             .spans
@@ -300,7 +313,7 @@ impl BodyError {
     pub(crate) fn param(&self) -> Option<&'static str> {
         match self {
             Self::NoModel | Self::LongModel => Some("model"),
-            Self::NoObject | Self::NoText | Self::Json(_) => None,
+            Self::NoObject | Self::NoText | Self::Utf16 | Self::Json(_) => None,
         }
     }
 }
@@ -356,6 +369,14 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit)
         .to_digit(16)
         .and_then(|value| u8::try_from(value).ok())
+}
+
+/// Whether it is the beginning of an object in UTF-16, with a mark or without.
+fn is_utf16(body: &[u8]) -> bool {
+    matches!(
+        body,
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [b'{', 0, ..] | [0, b'{', ..]
+    )
 }
 
 /// Where `json`, which was read from `text`, is in it.

@@ -55,6 +55,26 @@ fn a_path_that_is_no_text_is_an_error(#[case] path: &[u8]) {
 }
 
 #[test]
+fn a_byte_order_mark_is_passed_over() {
+    let body = "\u{feff} {\"model\":\"m\",\"messages\":[1],\"token_ids\":[2]}";
+    let parsed = chat().parse(body.as_bytes()).unwrap();
+    assert_eq!(&body[parsed.model_at.clone()], "\"m\"");
+    assert_eq!(&body[parsed.spans[0].clone()], "[1]");
+    assert_eq!(&body[parsed.fields.token_ids.unwrap()], "[2]");
+}
+
+#[rstest]
+#[case::little("\u{feff}{\"model\":\"m\"}", u16::to_le_bytes)]
+#[case::big("\u{feff}{\"model\":\"m\"}", u16::to_be_bytes)]
+#[case::little_without_a_mark("{\"model\":\"m\"}", u16::to_le_bytes)]
+#[case::big_without_a_mark("{\"model\":\"m\"}", u16::to_be_bytes)]
+fn utf_16_is_named_as_what_it_is(#[case] text: &str, #[case] bytes: fn(u16) -> [u8; 2]) {
+    let body: Vec<u8> = text.encode_utf16().flat_map(bytes).collect();
+    let error = chat().parse(&body).unwrap_err().to_string();
+    assert_eq!(error, "the request body is UTF-16: send its JSON as UTF-8");
+}
+
+#[test]
 fn only_encoded_paths_are_copied() {
     assert!(matches!(percent_decoded(b"/v1/models"), Cow::Borrowed(_)));
 }

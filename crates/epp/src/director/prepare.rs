@@ -1,11 +1,14 @@
 //! What is known of a request before its pick: its prompt, its session, what changes of it.
 
+use bytes::Bytes;
+use processor_api::Splice;
 use scheduling::{Moment, Request, SessionAt, SessionStrategy};
 
 use super::{
     Ahead, Director, NamedSession, Prepared, Resolved, TRACE_PARENT, bodies, filter, session,
 };
 use crate::{
+    body::BYTE_ORDER_MARK,
     config::InForce,
     edit::Edit,
     extproc::{Query, REQUEST_ID, RequestHead},
@@ -51,6 +54,13 @@ impl Director {
             edit.set_header(REQUEST_ID, id);
         }
         let readers = bodies::prepare(config, resolved, &head, parsed.as_ref(), &body, &mut edit)?;
+        if body.starts_with(BYTE_ORDER_MARK) && parsed.is_some() {
+            // What is inserted before a first member counts on the object's beginning. An error: the body is made anew.
+            let _ = edit.splice(Splice {
+                at: 0..BYTE_ORDER_MARK.len(),
+                with: Bytes::new(),
+            });
+        }
         if let Some(parsed) = &parsed {
             self.guard(config, &head, parsed, &mut edit);
         }

@@ -332,3 +332,54 @@ fn a_body_seen_in_part_is_refused_in_a_pool_whose_servers_have_roles() {
     director.config.replace(config);
     assert!(decide(&director, cut()).is_ok());
 }
+
+/// The client's name of the model could not be put back into it.
+#[rstest]
+#[case::rewritten("gpt-4o", &["accept-encoding"])]
+#[case::as_it_is("m", &[])]
+fn no_compressed_answer_is_asked_for_where_its_model_is_changed(
+    #[case] asked: &str,
+    #[case] removed: &[&str],
+) {
+    let director = mk_director(&["10.0.0.1:8000"]);
+    let target = crate::RewriteTarget {
+        model: "m".to_owned(),
+        weight: 1,
+    };
+    director.config.replace(Config {
+        rewrites: vec![crate::RewriteRule {
+            models: ["gpt-4o".to_owned()].into(),
+            targets: vec![target],
+        }],
+        ..Config::default()
+    });
+    let body = if asked == "m" {
+        r#"{"model":"m","prompt":"x"}"#
+    } else {
+        r#"{"model":"gpt-4o","prompt":"x"}"#
+    };
+    let mut query = mk_read("/v1/completions", body);
+    let field = (
+        Bytes::from_static(b"accept-encoding"),
+        Bytes::from_static(b"gzip"),
+    );
+    query.head.fields.push(field);
+    let edit = decide(&director, query).unwrap().route.edit;
+    assert_eq!(edit.headers_to_remove(), removed);
+}
+
+/// It is no part of the JSON, whose members may be edited.
+#[test]
+fn a_byte_order_mark_does_not_go_on() {
+    let director = mk_director(&["10.0.0.1:8000"]);
+    let body = "\u{feff}{\"model\":\"m\",\"prompt\":\"x\",\"kv_transfer_params\":{}}";
+    let edit = decide(&director, mk_read("/v1/completions", body))
+        .unwrap()
+        .route
+        .edit;
+    let parts: Vec<_> = edit
+        .apply_body(Bytes::from_static(body.as_bytes()))
+        .collect();
+    let want = r#"{"model":"m","prompt":"x","kv_transfer_params":null}"#;
+    assert_eq!(parts.concat(), want.as_bytes());
+}
