@@ -1,7 +1,7 @@
 //! From pods to members; pure.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
@@ -35,6 +35,16 @@ pub(crate) struct IgnoredPorts {
     pub(crate) pod: String,
     /// Cut if long.
     pub(crate) text: String,
+}
+
+/// An address of a pod that another one has, too, as on a host's network: requests are sent to addresses, so it is one
+/// endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TakenAddress {
+    pub(crate) pod: String,
+    /// The pod whose endpoint it is.
+    pub(crate) by: String,
+    pub(crate) address: SocketAddr,
 }
 
 /// What matters of a pod that is ready.
@@ -84,32 +94,62 @@ impl Pods {
         }
     }
 
-    /// One member per ready pod and active target port.
+    /// One member per ready pod and active target port; of those with one address the first.
     pub(crate) fn list(&self, namespace: &str, ports: &[u16]) -> Vec<Member> {
         let namespace: Arc<str> = namespace.into();
         let mut members = Vec::with_capacity(self.pods.len() * ports.len());
-        for (name, pod) in &self.pods {
-            let name: Arc<str> = name.as_str().into();
-            let active = pod.active_ports.as_ref();
-            let active = active.filter(|active| active.names_any(ports));
-            for (rank, port) in (0_u8..).zip(ports) {
-                if active.is_some_and(|active| !active.ports.contains(port)) {
-                    continue;
-                }
-                members.push(Member {
-                    id: EndpointId {
-                        namespace: Arc::clone(&namespace),
-                        pod: Arc::clone(&name),
-                        rank,
-                        uid: Arc::clone(&pod.uid),
-                    },
-                    address: SocketAddr::new(pod.ip, *port),
-                    engine: Arc::clone(&pod.engine),
-                    labels: Arc::clone(&pod.labels),
-                });
+        let mut taken = HashSet::with_capacity(members.capacity());
+        let mut name: Arc<str> = Arc::default();
+        for (pod_name, pod, rank, address) in self.served(ports) {
+            if !taken.insert(address) {
+                continue;
             }
+            if &*name != pod_name {
+                name = pod_name.into();
+            }
+            members.push(Member {
+                id: EndpointId {
+                    namespace: Arc::clone(&namespace),
+                    pod: Arc::clone(&name),
+                    rank,
+                    uid: Arc::clone(&pod.uid),
+                },
+                address,
+                engine: Arc::clone(&pod.engine),
+                labels: Arc::clone(&pod.labels),
+            });
         }
         members
+    }
+
+    /// The addresses that [`Pods::list`] leaves out.
+    pub(crate) fn taken_addresses(&self, ports: &[u16]) -> BTreeSet<TakenAddress> {
+        let mut first: HashMap<SocketAddr, &str> = HashMap::new();
+        let taken = self.served(ports).filter_map(|(pod, _, _, address)| {
+            let by = *first.entry(address).or_insert(pod);
+            (by != pod).then(|| TakenAddress {
+                pod: pod.to_owned(),
+                by: by.to_owned(),
+                address,
+            })
+        });
+        taken.collect()
+    }
+
+    /// Pods in the order of their names, each with its ranks and where these serve.
+    fn served<'a>(
+        &'a self,
+        ports: &'a [u16],
+    ) -> impl Iterator<Item = (&'a str, &'a PodFacts, u8, SocketAddr)> {
+        self.pods.iter().flat_map(move |(name, pod)| {
+            let active = pod.active_ports.as_ref();
+            let active = active.filter(|active| active.names_any(ports));
+            let ranks = (0_u8..).zip(ports);
+            let ranks = ranks
+                .filter(move |(_, port)| active.is_none_or(|active| active.ports.contains(port)));
+            ranks
+                .map(move |(rank, port)| (name.as_str(), pod, rank, SocketAddr::new(pod.ip, *port)))
+        })
     }
 
     /// The annotations that [`Pods::list`] ignores.

@@ -10,7 +10,7 @@ use scheduling::Member;
 use tracing::info;
 
 use crate::{
-    pods::{IgnoredPorts, Pods},
+    pods::{IgnoredPorts, Pods, TakenAddress},
     update::{Kind, Outbox, Update},
 };
 
@@ -34,6 +34,8 @@ pub(crate) struct Selected {
     published: Option<Vec<Member>>,
     /// Annotations that were reported and still stand.
     ignored: BTreeSet<IgnoredPorts>,
+    /// The same of addresses.
+    taken: BTreeSet<TakenAddress>,
 }
 
 /// A change of the pods of one watch.
@@ -61,6 +63,7 @@ impl Selected {
             next: None,
             published: None,
             ignored: BTreeSet::new(),
+            taken: BTreeSet::new(),
         }
     }
 
@@ -90,6 +93,7 @@ impl Selected {
         self.next = None;
         self.published = None;
         self.ignored.clear();
+        self.taken.clear();
     }
 
     /// The next change; none is lost when this is given up.
@@ -134,6 +138,17 @@ impl Selected {
             ),
         }));
         self.ignored = ignored;
+        let taken = pods.pods.taken_addresses(ports);
+        let new = taken.difference(&self.taken);
+        out.extend(new.map(|TakenAddress { pod, by, address }| Update::Odd {
+            kind: Kind::Pod,
+            name: pod.clone(),
+            error: format!(
+                "{address} is an address of the pod {by} too, and counts as that pod's alone: give pods on one host's \
+                 network ports of their own, and name those in the annotation llm-d.ai/active-ports"
+            ),
+        }));
+        self.taken = taken;
         let members = pods.pods.list(&self.namespace, ports);
         if self.published.as_ref() != Some(&members) {
             self.published = Some(members.clone());

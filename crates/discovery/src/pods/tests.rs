@@ -124,6 +124,47 @@ fn the_annotation_limits_the_ports(
     }
 }
 
+/// As on a host's network: requests are sent to addresses, and the lists for proxies would name one server twice.
+#[test]
+fn pods_of_one_address_are_one_endpoint() {
+    let mut pods = after([Update::Reset(vec![
+        mk_pod("b", "10.0.0.1", json!({})),
+        mk_pod("a", "10.0.0.1", json!({})),
+        mk_pod("c", "10.0.0.2", json!({})),
+    ])]);
+    let ports = [8000, 8300];
+    let list = pods.list("ns", &ports);
+    let ids: Vec<_> = list.iter().map(|member| member.id.to_string()).collect();
+    assert_eq!(
+        ids,
+        ["ns/a-rank-0", "ns/a-rank-1", "ns/c-rank-0", "ns/c-rank-1"]
+    );
+    let taken = |port| TakenAddress {
+        pod: "b".to_owned(),
+        by: "a".to_owned(),
+        address: SocketAddr::new("10.0.0.1".parse().unwrap(), port),
+    };
+    assert_eq!(
+        pods.taken_addresses(&ports),
+        [taken(8000), taken(8300)].into()
+    );
+
+    let port =
+        |port: &str| json!({ "metadata": { "annotations": { "llm-d.ai/active-ports": port } } });
+    pods.on(Update::Apply(mk_pod("a", "10.0.0.1", port("8000"))));
+    pods.on(Update::Apply(mk_pod("b", "10.0.0.1", port("8300"))));
+    let ids: Vec<_> = pods
+        .list("ns", &ports)
+        .iter()
+        .map(|member| member.id.to_string())
+        .collect();
+    assert_eq!(
+        ids,
+        ["ns/a-rank-0", "ns/b-rank-1", "ns/c-rank-0", "ns/c-rank-1"]
+    );
+    assert!(pods.taken_addresses(&ports).is_empty());
+}
+
 #[test]
 fn the_engine_comes_from_either_label() {
     for key in ENGINE {
