@@ -2,15 +2,21 @@
 //!
 //! hyper's server flushes after each stream that has something to send, since a task that wakes the connection's
 //! lets it run next: an answer for each of eight streams is eight system calls. [`Gather`] keeps small writes, and
-//! its flush lets the runtime poll what else is ready before it writes them.
+//! its flush lets the runtime poll what else is ready before it writes them. Where that takes long, since each of the
+//! others has a large body to read, the others see by [`is_overdue`] that they are to let the flush go first.
 
 use std::{
+    cell::Cell,
     io::{self, IoSlice},
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::Instant,
+};
 use tonic::transport::server::Connected;
 
 /// A connection whose small writes are gathered until the flush.
@@ -33,6 +39,22 @@ const LARGE: usize = 8 * 1024;
 
 /// As many slices as one frame and what is before it have.
 const SLICES: usize = 8;
+
+/// As long as some ten small requests take: for fewer of them a write of its own is not worth it.
+const MAX_HOLD: Duration = Duration::from_micros(50);
+
+thread_local! {
+    /// Since when a connection of this thread holds writes back until others had their turn.
+    static HELD_SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Whether a connection of this thread holds writes back for too long already: who has something to do is to let it write
+/// first.
+pub(crate) fn is_overdue() -> bool {
+    HELD_SINCE
+        .get()
+        .is_some_and(|since| since.elapsed() > MAX_HOLD)
+}
 
 // === impl Gather ===
 
@@ -152,9 +174,11 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Gather<T> {
         if !this.waiting().is_empty() && !this.yielded {
             // once: after the others' turn, however long that was, all is written
             this.yielded = true;
+            HELD_SINCE.set(HELD_SINCE.get().or_else(|| Some(Instant::now())));
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
+        HELD_SINCE.set(None);
         ready!(this.poll_drain(cx))?;
         Pin::new(&mut this.inner).poll_flush(cx)
     }
@@ -163,6 +187,14 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Gather<T> {
         let this = self.get_mut();
         ready!(this.poll_drain(cx))?;
         Pin::new(&mut this.inner).poll_shutdown(cx)
+    }
+}
+
+impl<T> Drop for Gather<T> {
+    fn drop(&mut self) {
+        if self.yielded {
+            HELD_SINCE.set(None);
+        }
     }
 }
 

@@ -32,6 +32,7 @@ use super::{
 use crate::{
     connection::RoundTrip,
     director::{Decision, Picking},
+    gather,
     llm::TraceId,
     metrics::Outcome,
     proto::{ProcessingRequest, ProcessingResponse, Request},
@@ -60,6 +61,8 @@ struct Dialog<S> {
     messages: S,
     exchange: Exchange,
     outputs: VecDeque<Output>,
+    /// It let the writes of a connection go first, which it does once.
+    gave_way: bool,
     /// What the client gets is decided and said.
     is_answered: bool,
     /// The end, once the last output is out.
@@ -118,6 +121,11 @@ where
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut dialog = self.dialog.lock();
+        if gather::is_overdue() && !std::mem::replace(&mut dialog.gave_way, true) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        dialog.gave_way = false;
         // Nothing of this stream is used after a panic but what [`Dialog::fail`] does, and no other stream sees its state.
         let polled = catch_unwind(AssertUnwindSafe(|| dialog.poll_next(cx)));
         polled.unwrap_or_else(|_| dialog.fail())
@@ -149,6 +157,7 @@ where
             messages,
             exchange,
             outputs: VecDeque::new(),
+            gave_way: false,
             is_answered: false,
             ended: None,
             timer: None,

@@ -103,6 +103,25 @@ fn frames_of_one_turn_are_one_write() {
     assert_eq!(gather.inner.writes.len(), 2);
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_holds_writes_back_for_long_is_overdue_until_it_writes_or_is_gone() {
+    for is_dropped in [false, true] {
+        let mut gather = mk(&[]);
+        assert!(write(&mut gather, b"a pick").is_ready());
+        assert!(flush(&mut gather).is_pending());
+        tokio::time::advance(MAX_HOLD).await;
+        assert!(!is_overdue());
+        tokio::time::advance(Duration::from_micros(1)).await;
+        assert!(is_overdue());
+        if is_dropped {
+            drop(gather);
+        } else {
+            assert!(flush(&mut gather).is_ready());
+        }
+        assert!(!is_overdue());
+    }
+}
+
 #[test]
 fn a_flush_of_nothing_does_not_yield() {
     let mut gather = mk(&[]);

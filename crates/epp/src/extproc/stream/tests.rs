@@ -6,7 +6,11 @@ use futures::{FutureExt, StreamExt};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use rstest::rstest;
 use scheduling::Member;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    io::{AsyncWriteExt, duplex},
+    sync::mpsc,
+    time::Instant,
+};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
@@ -551,4 +555,23 @@ async fn a_refusal_under_an_llm_filter_has_the_trace_id(
         panic!("not immediate")
     };
     assert_eq!(String::from_utf8_lossy(&response.body), want);
+}
+
+/// A pick that is made goes out before the next large body is read.
+#[tokio::test(start_paused = true)]
+async fn a_stream_lets_writes_that_are_overdue_go_first() {
+    let (messages, mut replies) = mk_stream();
+    send(
+        &messages,
+        Request::RequestHeaders(mk_headers("x", "y", true)),
+    )
+    .await;
+    let (ours, _theirs) = duplex(64);
+    let mut gather = gather::Gather::new(ours);
+    gather.write_all(b"a pick").await.unwrap();
+    assert!(gather.flush().now_or_never().is_none(), "others go first");
+    tokio::time::advance(Duration::from_millis(1)).await;
+    assert!(replies.next().now_or_never().is_none());
+    assert!(replies.next().now_or_never().is_some(), "once");
+    gather.flush().await.unwrap();
 }
