@@ -1,5 +1,5 @@
 //! `/debug/config` and `/debug/xds`: what was decided, and what Envoys have of it. Of header
-//! filters only the names, since values may be credentials.
+//! filters, and of matches of headers and query parameters, only the names: values may be credentials.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -10,6 +10,7 @@ use super::proto::{
     any, boolean, cluster, core, duration, extension, google, lb_metadata, least_request,
     override_host, raw_buffer, seconds, subset, tls, uint32,
 };
+use super::route::ATTEMPTS;
 use super::{Options, endpoints, filters};
 
 use cluster::cluster::{ClusterDiscoveryType, CommonLbConfig, DiscoveryType, LbConfig, LbPolicy};
@@ -55,11 +56,20 @@ pub(crate) fn pool(name: String, pool: &Pool) -> cluster::Cluster {
         };
         extension("envoy.load_balancing_policies.subset", &nobody)
     };
+    let source = override_host::override_host::OverrideHostSource {
+        metadata: Some(lb_metadata(PICK)),
+        ..override_host::override_host::OverrideHostSource::default()
+    };
+    // The list of each source goes after that of the one before, and each attempt takes the next endpoint. So where the EPP
+    // named fewer than there are attempts, it begins again: a single endpoint whose connection just closed has another one.
+    // A pool that fails open goes on to any other pod then.
+    let times = if pool.fail_open {
+        1
+    } else {
+        usize::from(ATTEMPTS)
+    };
     let picks = override_host::OverrideHost {
-        override_host_sources: vec![override_host::override_host::OverrideHostSource {
-            metadata: Some(lb_metadata(PICK)),
-            ..override_host::override_host::OverrideHostSource::default()
-        }],
+        override_host_sources: vec![source; times],
         selected_host_key: Some(lb_metadata(SERVED)),
         fallback_policy: Some(policy(fallback)),
     };

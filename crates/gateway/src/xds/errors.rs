@@ -265,9 +265,9 @@ mod tests {
                 .headers_to_add
                 .iter()
                 .map(|one| one.header.as_ref().unwrap());
-            let marked: String = marked
-                .map(|one| format!(" {}: {}", one.key, one.value))
-                .collect();
+            let marked = marked.map(|one| format!(" {}: {}", one.key, one.value));
+            let marked: Vec<_> = marked.collect();
+            let marked = marked.concat();
             let body = mapper.body_format_override.as_ref().map(|format| {
                 let Some(core::substitution_format_string::Format::TextFormatSource(text)) =
                     &format.format

@@ -23,6 +23,9 @@ const ATTEMPT: &str = "x-envoy-attempt-count";
 /// choices lose most retries, a hundred none.
 const HOST_CHOICES: i64 = 100;
 
+/// How often a request is sent to the endpoints of a Service or pool: each that an EPP may name gets it once.
+pub(crate) const ATTEMPTS: u8 = 3;
+
 /// The attempt that fails open at the hop of a local pool: the last, there being one retry.
 const LAST_ATTEMPT: i64 = 2;
 
@@ -226,7 +229,7 @@ fn retry(
     let Some(candidates) = candidates.max() else {
         return route::RetryPolicy {
             retry_on: on_reset.to_owned(),
-            num_retries: Some(uint32(2)),
+            num_retries: Some(uint32(u32::from(ATTEMPTS - 1))),
             ..base
         };
     };
