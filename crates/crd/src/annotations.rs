@@ -37,6 +37,11 @@ pub const MEMBER: &str = "isthmus.dev/member";
 pub const CLUSTER_NAME: &str = "isthmus.dev/cluster-name";
 /// On a member's Secret or ClusterProfile: networks that the member's addresses are narrowed to.
 pub const ALLOWED_ADDRESSES: &str = "isthmus.dev/allowed-addresses";
+/// On a member's Secret or ClusterProfile, or a property of that: networks of the member's pods, which its endpoint
+/// pickers may pick from.
+pub const POD_CIDRS: &str = "isthmus.dev/pod-cidrs";
+/// The same: namespaces whose pools the member may export.
+pub const EXPORT_NAMESPACES: &str = "isthmus.dev/export-namespaces";
 /// On a member's Secret or ClusterProfile: uid of a cluster that may take the member's name over.
 pub const ACCEPT_IDENTITY: &str = "isthmus.dev/accept-identity";
 /// On what a member grants a controller: identity of the home that `kubectl mci leave` has begun to take it away for.

@@ -162,6 +162,11 @@ pub struct ImportedCluster {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::date_time")]
     pub drain_until: Option<Time>,
+    /// Networks of the cluster's pods, as the object that makes it a member says: its endpoint picker may pick no endpoint
+    /// outside of them.
+    #[serde(rename = "podCIDRs", default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::networks")]
+    pub pod_cidrs: Vec<String>,
     /// The exported pool's endpoint picker; EndpointMode only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint_picker: Option<EndpointPicker>,

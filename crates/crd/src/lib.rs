@@ -2,8 +2,8 @@
 //!
 //! Ours is [`InferencePoolImport`], derived from Rust types: `cargo xtask crds` writes its CRD to `config/crd`.
 //! The others are generated from the CRDs that their projects publish, one module per kind. Beside them stand the
-//! annotations and labels ([`annotations`]) and the pure helpers for conditions ([`conditions`]) and for Gateway API's
-//! hostnames ([`Hostname`]).
+//! annotations and labels ([`annotations`]) and the pure helpers for conditions ([`conditions`]), for Gateway API's
+//! hostnames ([`Hostname`]) and for networks ([`networks`]).
 //!
 //! [`cluster_profile`], [`cluster_property`] and the kinds of models and objectives ([`inference_model`],
 //! [`inference_model_rewrite`], [`inference_objective`]) are written by hand, and hold only what we read of their kinds.
@@ -30,6 +30,7 @@ pub mod inference_model;
 pub mod inference_model_rewrite;
 pub mod inference_objective;
 pub mod inference_pool;
+pub mod networks;
 mod pool_ref;
 pub mod reference_grant;
 mod schema;

@@ -176,6 +176,16 @@ pub(crate) fn addresses(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// At most 64 networks, as `10.2.0.0/16`.
+pub(crate) fn networks(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": crate::networks::MAX_POD_CIDRS,
+        "x-kubernetes-list-type": "atomic",
+        "items": { "type": "string", "minLength": 1, "maxLength": 50 },
+    })
+}
+
 /// `metav1.Condition`s, complete, merged by type; 8 at most.
 pub(crate) fn conditions(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({

@@ -291,9 +291,9 @@ impl TryFrom<Args> for Settings {
                 format!("--controller-name {MCI_CONTROLLER}"),
             ));
         }
+        let home = home.validate()?;
         Ok(Self {
             sources,
-            home: home.validate()?,
             policy: Policy {
                 clusterset,
                 instance,
@@ -302,7 +302,9 @@ impl TryFrom<Args> for Settings {
                 default_mode: default_export_mode.into(),
                 import_in_exporter: caution.import_in_exporter,
                 epp_endpoints: caution.epp_endpoints,
+                own_namespace: own_namespace(home.namespace.as_deref()),
             },
+            home,
             instance_from_home,
             clusterset_from_home,
             rules: caution.rules(stale_after.0, removal_hold.0)?,
@@ -314,6 +316,11 @@ impl TryFrom<Args> for Settings {
             docs_url,
         })
     }
+}
+
+/// The controller's own namespace, until the home cluster says another.
+fn own_namespace(flag: Option<&str>) -> String {
+    flag.unwrap_or("isthmus-system").to_owned()
 }
 
 impl Settings {

@@ -35,6 +35,10 @@ pub(crate) mod reason {
     pub(crate) const PARTIALLY_EXPORTED: EventReason = "PartiallyExported";
     /// The EPP's Service is of a type that is never exported.
     pub(crate) const NOT_SUPPORTED: EventReason = "NotSupported";
+    /// The inventory does not allow the member to export the pool's namespace.
+    pub(crate) const NOT_ALLOWED: EventReason = "NotAllowed";
+    /// At home: what a member's object says of it cannot be read.
+    pub(crate) const INVALID_ANNOTATION: EventReason = "InvalidAnnotation";
     pub(crate) const INVALID_EXPORT_ANNOTATION: EventReason = "InvalidExportAnnotation";
     pub(crate) const NAMESPACE_MISSING: EventReason = "NamespaceMissing";
     pub(crate) const IMPORT_CONFLICT: EventReason = "ImportConflict";
@@ -46,8 +50,8 @@ pub(crate) mod reason {
     pub(crate) const ISOLATION_GUARD: EventReason = "IsolationGuard";
 
     /// Those of the condition `Exported`: one of them holds at a time.
-    pub(crate) const EXPORTED_REASONS: [EventReason; 3] =
-        [EXPORTED, PARTIALLY_EXPORTED, NOT_SUPPORTED];
+    pub(crate) const EXPORTED_REASONS: [EventReason; 4] =
+        [EXPORTED, PARTIALLY_EXPORTED, NOT_SUPPORTED, NOT_ALLOWED];
     /// The others are warnings. No port for health checks is usual, not wrong.
     pub(crate) const NORMAL: [EventReason; 3] = [EXPORTED, HEALTH_PORT_NOT_FOUND, "Active"];
 }

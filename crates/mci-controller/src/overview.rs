@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crd::conditions;
+use crd::{conditions, networks::Cidr};
 use serde::Serialize;
 
 use crate::{
@@ -69,6 +69,15 @@ pub(crate) struct MemberView {
     /// What is wrong with that object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<String>,
+    /// Networks of its pods, as that object says; none: gateways refuse its picks, unless a flag tells them.
+    #[serde(rename = "podCIDRs")]
+    pub(crate) pod_cidrs: Vec<String>,
+    /// Namespaces that it may export, as that object says; absent: all but those of the system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) export_namespaces: Option<String>,
+    /// What that object says and cannot be read: what it said before stays.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) complaints: Vec<String>,
     /// A hint from that object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) hint: Option<String>,
@@ -224,6 +233,13 @@ impl OverviewBuilder {
             active: active(member),
             source: member.origin.source.to_string(),
             detail: None,
+            pod_cidrs: texts(member.origin.pod_cidrs.known()),
+            export_namespaces: member
+                .origin
+                .export_namespaces
+                .known()
+                .map(ToString::to_string),
+            complaints: member.origin.complaints.clone(),
             hint: member.origin.hint.clone(),
             detail_of: None,
             up: is_up(member),
@@ -251,6 +267,11 @@ impl OverviewBuilder {
             unused: Vec::new(),
         }
     }
+}
+
+fn texts(networks: Option<&Vec<Cidr>>) -> Vec<String> {
+    let networks = networks.into_iter().flatten();
+    networks.map(ToString::to_string).collect()
 }
 
 // === impl Counts ===

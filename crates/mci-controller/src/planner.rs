@@ -92,7 +92,9 @@ impl Planner {
         gate_timeout: Duration,
         metrics: Metrics,
     ) -> Self {
-        let mut world = World::new(rules).with_default_mode(policy.default_mode);
+        let mut world = World::new(rules)
+            .with_default_mode(policy.default_mode)
+            .with_own_namespace(&policy.own_namespace);
         world.clusterset = Some(policy.clusterset.clone());
         Self {
             world,

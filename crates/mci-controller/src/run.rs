@@ -248,6 +248,7 @@ fn no_home() -> ConfigError {
 /// Connects to the home cluster, and reads the settings there that no flag sets.
 async fn connect_home(config: &HomeConfig, settings: &mut Settings) -> anyhow::Result<Home> {
     let home = config.connect().await?;
+    settings.policy.own_namespace.clone_from(&home.namespace);
     if settings.instance_from_home {
         settings.policy.instance.clone_from(&home.uid);
     }

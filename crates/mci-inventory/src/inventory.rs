@@ -18,6 +18,7 @@ use crate::{
     roster::Roster,
     scan, secrets,
     sources::Sources,
+    statements::Statements,
 };
 use mci_model::{index::origin::SourceKind, name::ClusterName};
 use moment::Clock;
@@ -124,6 +125,7 @@ impl Inventory {
         } = self;
         let Sources {
             self_name,
+            self_statements,
             kubeconfig_dir,
             secrets,
             profiles,
@@ -139,7 +141,7 @@ impl Inventory {
         }
         if let Some((home, _)) = home {
             if let Some(name) = self_name {
-                let listings = of_home(&name, &home, &reading);
+                let listings = of_home(&name, &self_statements, &home, &reading);
                 let lists = lists.clone();
                 tasks.spawn(async move {
                     // it never changes
@@ -165,10 +167,15 @@ impl Inventory {
     }
 }
 
-fn of_home(name: &ClusterName, home: &Home, reading: &Reading) -> Listings {
+fn of_home(
+    name: &ClusterName,
+    statements: &Statements,
+    home: &Home,
+    reading: &Reading,
+) -> Listings {
     let listing = Listing {
         member: name.to_string(),
-        origin: reading.plain(SourceKind::Home, "", ""),
+        origin: reading.plain(SourceKind::Home, "", statements),
         access: Access::Ready(Box::new(Credentials::of_home(home.config.clone()))),
     };
     BTreeMap::from([(name.to_string(), Arc::new(listing))])

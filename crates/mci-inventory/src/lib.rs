@@ -32,6 +32,7 @@ mod roster;
 mod scan;
 mod secrets;
 mod sources;
+mod statements;
 mod tracker;
 
 pub use self::{
@@ -44,4 +45,5 @@ pub use self::{
     reading::{MAX_ENTRY_LABELS, Reading},
     secrets::{KEYS as SECRET_KEYS, SELECTORS as SECRET_SELECTORS},
     sources::{ProfileSource, Sources},
+    statements::{FILES as STATEMENT_FILES, Statements, Text},
 };

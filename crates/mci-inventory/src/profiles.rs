@@ -211,13 +211,16 @@ impl Profile {
         let name = profile.name_any();
         let nothing = ClusterProfileStatus::default();
         let status = profile.status.as_ref().unwrap_or(&nothing);
-        let mut properties = status.properties.iter().flatten();
-        let named = properties.find(|property| property.name == CLUSTER_NAME_PROPERTY);
+        let property = |name: &str| {
+            let mut properties = status.properties.iter().flatten();
+            let found = properties.find(|property| property.name == name);
+            found.map(|property| property.value.as_str())
+        };
         let denied = |type_: &str| {
             let mut conditions = status.conditions.iter().flatten();
             conditions.find(|condition| condition.type_ == type_ && condition.status == "False")
         };
-        let mut origin = reading.origin(SourceKind::ClusterProfile, &profile.metadata);
+        let mut origin = reading.origin(SourceKind::ClusterProfile, &profile.metadata, property);
         if let Some(condition) = denied(CONTROL_PLANE_HEALTHY) {
             // no message: it may change every few seconds, and each change goes through the whole controller
             let reason = clipped(&condition.reason, MAX_MESSAGE);
@@ -228,7 +231,7 @@ impl Profile {
             .providers
             .plan(status, source.allow_extensions, reading.allow_plain_http);
         let read = Self {
-            member: named.map_or_else(|| name.clone(), |property| property.value.clone()),
+            member: property(CLUSTER_NAME_PROPERTY).unwrap_or(&name).to_owned(),
             origin,
             joined: denied(JOINED).is_none(),
             plan: plan.map(Arc::new),
@@ -240,7 +243,7 @@ impl Profile {
     fn unreadable(odd: &OddObject, reading: &Reading) -> Self {
         Self {
             member: odd.name.clone(),
-            origin: reading.plain(SourceKind::ClusterProfile, &odd.namespace, &odd.name),
+            origin: reading.unreadable(SourceKind::ClusterProfile, &odd.namespace, &odd.name),
             joined: true,
             plan: Err(Refused {
                 refusal: Refusal::BadCredentials,

@@ -5,8 +5,12 @@ use std::{collections::BTreeMap, sync::Arc};
 use crd::annotations::{ACCEPT_IDENTITY, ALLOWED_ADDRESSES};
 use kube::core::ObjectMeta;
 
+use crate::statements::Statements;
 use mci_model::{
-    index::origin::{Origin, Source, SourceKind},
+    index::{
+        grant::Stated,
+        origin::{Origin, Source, SourceKind},
+    },
     networks::{Allowed, Networks},
 };
 
@@ -27,9 +31,29 @@ pub const MAX_ENTRY_LABELS: usize = 8;
 // === impl Reading ===
 
 impl Reading {
-    /// Of an object without metadata, or with such as cannot be read. Only an object at home has a namespace.
-    pub(crate) fn plain(&self, kind: SourceKind, namespace: &str, name: &str) -> Arc<Origin> {
+    /// Of something without metadata, with what it says of its member's rights.
+    pub(crate) fn plain(
+        &self,
+        kind: SourceKind,
+        name: &str,
+        statements: &Statements,
+    ) -> Arc<Origin> {
+        let mut origin = self.bare(kind, "", name);
+        statements.read_into(&mut origin);
+        Arc::new(origin)
+    }
+
+    /// Of an object at home that cannot be read: what it says of its member's rights is not known.
+    pub(crate) fn unreadable(&self, kind: SourceKind, namespace: &str, name: &str) -> Arc<Origin> {
         Arc::new(Origin {
+            pod_cidrs: Stated::Unreadable,
+            export_namespaces: Stated::Unreadable,
+            ..self.bare(kind, namespace, name)
+        })
+    }
+
+    fn bare(&self, kind: SourceKind, namespace: &str, name: &str) -> Origin {
+        Origin {
             source: Source {
                 kind,
                 namespace: namespace.to_owned(),
@@ -38,11 +62,17 @@ impl Reading {
             },
             allowed: self.allowed.clone(),
             ..Origin::default()
-        })
+        }
     }
 
-    /// Of an object with metadata.
-    pub(crate) fn origin(&self, kind: SourceKind, metadata: &ObjectMeta) -> Arc<Origin> {
+    /// Of an object with metadata. What that does not say of the member's rights, `property` may; where a fleet manager
+    /// copies properties from the member itself, the annotations are what the member cannot change.
+    pub(crate) fn origin<'a>(
+        &self,
+        kind: SourceKind,
+        metadata: &'a ObjectMeta,
+        property: impl Fn(&str) -> Option<&'a str>,
+    ) -> Arc<Origin> {
         let annotation = |name: &str| metadata.annotations.as_ref()?.get(name);
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let source = Source {
@@ -69,18 +99,24 @@ impl Reading {
             .take(MAX_ENTRY_LABELS)
             .map(|(label, value)| (label.clone(), value.clone()))
             .collect();
-        Arc::new(Origin {
+        let mut origin = Origin {
             source,
             labels,
             allowed,
             accepted_identity: annotation(ACCEPT_IDENTITY).cloned(),
-            hint: None,
-        })
+            ..Origin::default()
+        };
+        let stated =
+            |name: &str| annotation(name).map_or_else(|| property(name), |text| Some(text));
+        Statements::of(stated).read_into(&mut origin);
+        Arc::new(origin)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use crd::annotations::{EXPORT_NAMESPACES, POD_CIDRS};
+
     use super::*;
 
     fn mk(labels: &[(&str, &str)], annotations: &[(&str, &str)]) -> ObjectMeta {
@@ -109,7 +145,7 @@ mod tests {
             ..Reading::default()
         };
         let metadata = mk(&[("region", "eu"), ("secret", "x")], &[]);
-        let origin = reading.origin(SourceKind::Secret, &metadata);
+        let origin = reading.origin(SourceKind::Secret, &metadata, |_| None);
         assert_eq!(
             origin.labels,
             BTreeMap::from([("region".to_owned(), "eu".to_owned())])
@@ -126,7 +162,7 @@ mod tests {
         };
         let admits = |annotation: &str, ip: &str| {
             let metadata = mk(&[], &[(ALLOWED_ADDRESSES, annotation)]);
-            let origin = reading.origin(SourceKind::Secret, &metadata);
+            let origin = reading.origin(SourceKind::Secret, &metadata, |_| None);
             origin.allowed.admits(ip.parse().expect("an address"))
         };
         assert!(admits("10.1.0.0/16", "10.1.2.3"));
@@ -136,9 +172,24 @@ mod tests {
     }
 
     #[test]
+    fn annotations_win_over_properties() {
+        let metadata = mk(&[], &[(POD_CIDRS, "10.2.0.0/16")]);
+        let property = |name: &str| match name {
+            POD_CIDRS => Some("10.3.0.0/16"),
+            EXPORT_NAMESPACES => Some("llm"),
+            _ => None,
+        };
+        let origin = Reading::default().origin(SourceKind::ClusterProfile, &metadata, property);
+        let networks = origin.pod_cidrs.known().expect("networks");
+        assert_eq!(networks[0].to_string(), "10.2.0.0/16");
+        let namespaces = origin.export_namespaces.known().expect("namespaces");
+        assert_eq!(namespaces.to_string(), "llm");
+    }
+
+    #[test]
     fn the_accepted_identity_is_read() {
         let metadata = mk(&[], &[(ACCEPT_IDENTITY, "u-2")]);
-        let origin = Reading::default().origin(SourceKind::ClusterProfile, &metadata);
+        let origin = Reading::default().origin(SourceKind::ClusterProfile, &metadata, |_| None);
         assert_eq!(origin.accepted_identity.as_deref(), Some("u-2"));
     }
 }

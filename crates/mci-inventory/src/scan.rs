@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    hash::{Hash as _, Hasher as _},
     io::{self, Read},
     path::{Path, PathBuf},
     sync::Arc,
@@ -13,13 +14,14 @@ use tokio::{
     task::spawn_blocking,
     time::{MissedTickBehavior, interval, timeout},
 };
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::Xxh3Default;
 use zeroize::Zeroizing;
 
 use crate::{
     kubeconfig::{Credentials, KubeconfigError, MAX_BYTES},
     listing::{Listing, Listings},
     reading::Reading,
+    statements::{FILES as STATEMENTS, Statements},
     tracker::{Found, Tracker, member_name},
 };
 use mci_model::index::origin::SourceKind;
@@ -28,6 +30,8 @@ use mci_model::index::origin::SourceKind;
 const SCAN_PERIOD: Duration = Duration::from_secs(2);
 /// A scan that takes longer is logged; it goes on, for nothing can end it.
 const SCAN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest statement about a member, in bytes: 256 names of namespaces.
+const MAX_STATEMENT: u64 = 16 * 1024;
 
 /// Sends the directory's files whenever they change, until nobody receives them. Of a directory that cannot be read nothing
 /// is sent: all members stay.
@@ -133,7 +137,7 @@ fn read_directory(
             continue;
         }
         match fs::metadata(entry.path()) {
-            Ok(metadata) if metadata.is_file() => files.push(file),
+            Ok(metadata) if metadata.is_file() && !is_statement(&file) => files.push(file),
             Ok(_) => {}
             // removed since it was listed, or a link to nothing; any other error is no proof that the file is gone
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -144,8 +148,9 @@ fn read_directory(
     let mut found = Vec::new();
     for file in &files {
         let content = read_file(&directory.join(file));
+        let statements = read_statements(directory, member_name(file));
         let hash = match &content {
-            Ok(bytes) => xxh3_64(bytes),
+            Ok(bytes) => hash_of(bytes, &statements),
             Err(_) => 0,
         };
         if tracker.knows(file, hash) {
@@ -160,12 +165,55 @@ fn read_directory(
             hash,
             listing: Arc::new(Listing {
                 member: member_name(file).to_owned(),
-                origin: reading.plain(SourceKind::File, "", file),
+                origin: reading.plain(SourceKind::File, file, &statements),
                 access: credentials.into(),
             }),
         });
     }
     Ok((files, found))
+}
+
+/// Whether a file says something of the member of its name, and is no kubeconfig.
+fn is_statement(file: &str) -> bool {
+    let end = file.rsplit_once('.').map(|(_, end)| end);
+    end.is_some_and(|end| STATEMENTS.contains(&end))
+}
+
+/// What the files beside a member's kubeconfig say of it. One that is missing says nothing: whoever replaces one renames
+/// the new one over it.
+fn read_statements(directory: &Path, member: &str) -> Statements {
+    let [pod_cidrs, export_namespaces] = STATEMENTS.map(|end| {
+        let text = read_text(&directory.join(format!("{member}.{end}")));
+        match text {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            text => Some(text.map_err(|error| error.to_string())),
+        }
+    });
+    Statements {
+        pod_cidrs,
+        export_namespaces,
+    }
+}
+
+/// # Errors
+/// When there is no such file, it cannot be read, is no text or too long.
+fn read_text(path: &Path) -> io::Result<String> {
+    let file = fs::File::open(path)?;
+    let mut text = String::new();
+    file.take(MAX_STATEMENT + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_STATEMENT {
+        let error = format!("it has more than {MAX_STATEMENT} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+    }
+    Ok(text)
+}
+
+/// Of all that a member's listing is made of.
+fn hash_of(kubeconfig: &[u8], statements: &Statements) -> u64 {
+    let mut hash = Xxh3Default::new();
+    kubeconfig.hash(&mut hash);
+    statements.hash(&mut hash);
+    hash.finish()
 }
 
 /// At most one byte more than is allowed, so that what is too large shows without being read.

@@ -92,7 +92,7 @@ fn read(secret: &MemberSecret, reading: &Reading) -> (String, Arc<Listing>) {
     };
     let listing = Listing {
         member: named.unwrap_or(&name).clone(),
-        origin: reading.origin(SourceKind::Secret, &secret.metadata),
+        origin: reading.origin(SourceKind::Secret, &secret.metadata, |_| None),
         access,
     };
     (name, Arc::new(listing))
@@ -102,7 +102,7 @@ fn read(secret: &MemberSecret, reading: &Reading) -> (String, Arc<Listing>) {
 fn unreadable(odd: &OddObject, reading: &Reading) -> Arc<Listing> {
     Arc::new(Listing {
         member: odd.name.clone(),
-        origin: reading.plain(SourceKind::Secret, &odd.namespace, &odd.name),
+        origin: reading.unreadable(SourceKind::Secret, &odd.namespace, &odd.name),
         access: Access::refused(Refusal::BadCredentials, "the Secret does not decode"),
     })
 }

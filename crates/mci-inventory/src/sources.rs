@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{provider::ProviderFile, reading::Reading};
+use crate::{provider::ProviderFile, reading::Reading, statements::Statements};
 use mci_model::{index::origin::SourceKind, name::ClusterName};
 
 /// Where members come from. The default is nowhere.
@@ -10,6 +10,8 @@ use mci_model::{index::origin::SourceKind, name::ClusterName};
 pub struct Sources {
     /// Home is a member under this name.
     pub self_name: Option<ClusterName>,
+    /// What it is granted as a member.
+    pub self_statements: Statements,
     /// Directory of kubeconfig files, one per member; none: no files.
     pub kubeconfig_dir: Option<PathBuf>,
     /// Labelled Secrets in home's namespace.

@@ -13,6 +13,8 @@ pub enum Evidence {
     AnnotationGone,
     /// The value of an export annotation is not legal; it is never defaulted.
     AnnotationInvalid,
+    /// The inventory does not allow the member to export the pool's namespace.
+    NotAllowed,
     /// The member left the inventory.
     MemberRemoved,
     /// The member was silent for `--withdraw-after`.
@@ -44,7 +46,9 @@ pub fn on_evidence(evidence: Evidence, guarded: bool) -> Removal {
         | Evidence::PoolAbsent
         | Evidence::AnnotationGone
         | Evidence::AnnotationInvalid => Removal::Drain,
-        Evidence::MemberRemoved | Evidence::WithdrawAfter => Removal::AtOnce,
+        Evidence::NotAllowed | Evidence::MemberRemoved | Evidence::WithdrawAfter => {
+            Removal::AtOnce
+        }
     }
 }
 
@@ -52,11 +56,12 @@ pub fn on_evidence(evidence: Evidence, guarded: bool) -> Removal {
 
 impl Evidence {
     /// Each kind of evidence once.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::PoolDeleted,
         Self::PoolAbsent,
         Self::AnnotationGone,
         Self::AnnotationInvalid,
+        Self::NotAllowed,
         Self::MemberRemoved,
         Self::WithdrawAfter,
     ];
@@ -68,6 +73,7 @@ impl Evidence {
             Self::PoolAbsent => "PoolAbsent",
             Self::AnnotationGone => "AnnotationGone",
             Self::AnnotationInvalid => "AnnotationInvalid",
+            Self::NotAllowed => "NotAllowed",
             Self::MemberRemoved => "MemberRemoved",
             Self::WithdrawAfter => "WithdrawAfter",
         }

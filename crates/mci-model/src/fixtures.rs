@@ -63,6 +63,7 @@ pub fn mk_policy() -> Policy {
         default_mode: RoutingMode::EndpointMode,
         import_in_exporter: ImportInExporter::WhenRemote,
         epp_endpoints: false,
+        own_namespace: "isthmus-system".to_owned(),
     }
 }
 

@@ -12,6 +12,7 @@ pub mod drain;
 pub mod entry;
 pub mod facts;
 pub mod flavour;
+pub mod grant;
 mod guard;
 pub mod heap;
 mod identity;
@@ -71,6 +72,8 @@ pub struct World {
     listed: bool,
     /// Mode of exports that name none.
     default_mode: RoutingMode,
+    /// The controller's own namespace, in every member: exported only where it is named.
+    own_namespace: Arc<str>,
     /// The ClusterSet; a member of another one is refused. None: not known.
     pub clusterset: Option<String>,
     /// The cluster of each name, for members and for those of the last controller run.
@@ -91,6 +94,7 @@ impl World {
             wall: (Moment::START, Timestamp::UNIX_EPOCH),
             listed: false,
             default_mode: RoutingMode::EndpointMode,
+            own_namespace: Arc::from(""),
             clusterset: None,
             recorded: BTreeMap::new(),
             orphans: Orphans::default(),
@@ -101,6 +105,13 @@ impl World {
     #[must_use]
     pub fn with_default_mode(mut self, mode: RoutingMode) -> Self {
         self.default_mode = mode;
+        self
+    }
+
+    /// The controller's own namespace; else no namespace is.
+    #[must_use]
+    pub fn with_own_namespace(mut self, namespace: &str) -> Self {
+        self.own_namespace = Arc::from(namespace);
         self
     }
 
@@ -115,6 +126,7 @@ impl World {
             let default_mode = self.default_mode;
             let member = Member {
                 default_mode,
+                own_namespace: self.own_namespace.clone(),
                 ..Member::new(now)
             };
             self.members.insert(name.clone(), member);

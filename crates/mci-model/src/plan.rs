@@ -67,6 +67,8 @@ pub struct Policy {
     pub import_in_exporter: ImportInExporter,
     /// Entries name the ready pods of their EPPs.
     pub epp_endpoints: bool,
+    /// The controller's own namespace, in every member: exported only where it is named.
+    pub own_namespace: String,
 }
 
 /// When there is an import in a cluster that exports the pool itself.

@@ -2,13 +2,15 @@
 
 use std::{path::PathBuf, sync::Arc};
 
+use crd::networks::parse_pod_cidrs;
 use process::ConfigError;
 
 use crate::{
+    index::grant::ExportNamespaces,
     name::{ClusterName, is_label},
     networks::{Allowed, Networks},
 };
-use mci_inventory::{MAX_ENTRY_LABELS, ProfileSource, ProviderFile, Reading, Sources};
+use mci_inventory::{MAX_ENTRY_LABELS, ProfileSource, ProviderFile, Reading, Sources, Statements};
 
 /// The sources of members.
 #[derive(Clone, Debug, clap::Args)]
@@ -17,8 +19,19 @@ pub(super) struct InventoryArgs {
     #[arg(long, env = "SELF_NAME", value_name = "NAME")]
     self_name: Option<String>,
 
-    /// Directory of kubeconfig files, one per member; the file name without its extension is the member's name. Read
-    /// every 2 s; a file that two readings in a row do not find removes its member and all that it exported. Default: none.
+    /// Networks of the home cluster's pods, comma-separated, where it is a member: what isthmus.dev/pod-cidrs of a Secret
+    /// is for others. Default: not said, so other clusters send no requests to its endpoints.
+    #[arg(long, env = "SELF_POD_CIDRS", value_name = "CIDRS")]
+    self_pod_cidrs: Option<String>,
+
+    /// Namespaces that the home cluster may export, where it is a member: what isthmus.dev/export-namespaces of a Secret
+    /// is for others. Default: all but those of the system.
+    #[arg(long, env = "SELF_EXPORT_NAMESPACES", value_name = "NAMES")]
+    self_export_namespaces: Option<String>,
+
+    /// Directory of kubeconfig files, one per member; the file name without its extension is the member's name. Beside
+    /// them, NAME.pod-cidrs and NAME.export-namespaces say what the annotations of a Secret do. Read every 2 s; a kubeconfig
+    /// that two readings in a row do not find removes its member and all that it exported. Default: none.
     #[arg(long, env = "KUBECONFIG_DIR", value_name = "DIR")]
     kubeconfig_dir: Option<PathBuf>,
 
@@ -73,6 +86,8 @@ impl InventoryArgs {
     pub(super) fn validate(self) -> Result<Sources, ConfigError> {
         let Self {
             self_name,
+            self_pod_cidrs,
+            self_export_namespaces,
             kubeconfig_dir,
             member_secrets,
             clusterprofile_namespace,
@@ -112,6 +127,7 @@ impl InventoryArgs {
         };
         Ok(Sources {
             self_name: self_name.transpose()?,
+            self_statements: self_statements(self_pod_cidrs, self_export_namespaces)?,
             kubeconfig_dir,
             secrets: member_secrets,
             profiles: profiles(
@@ -126,6 +142,34 @@ impl InventoryArgs {
             },
         })
     }
+}
+
+fn self_statements(
+    pod_cidrs: Option<String>,
+    export_namespaces: Option<String>,
+) -> Result<Statements, ConfigError> {
+    if let Some(text) = &pod_cidrs {
+        parse_pod_cidrs(text).map_err(|error| {
+            let example = "--self-pod-cidrs 10.2.0.0/16";
+            let expected = "the networks of the home cluster's pods";
+            ConfigError::new(format!("--self-pod-cidrs: {error}"), expected, example)
+        })?;
+    }
+    if let Some(text) = &export_namespaces {
+        text.parse::<ExportNamespaces>().map_err(|error| {
+            let example = "--self-export-namespaces 'llm,team-*'";
+            let expected = "names of namespaces";
+            ConfigError::new(
+                format!("--self-export-namespaces: {error}"),
+                expected,
+                example,
+            )
+        })?;
+    }
+    Ok(Statements {
+        pod_cidrs: pod_cidrs.map(Ok),
+        export_namespaces: export_namespaces.map(Ok),
+    })
 }
 
 /// Whether there is any source, and a home for those that need one.
@@ -247,6 +291,8 @@ mod tests {
     #[case(&["--clusterprofile-namespace", "fleet", "--clusterprofile-provider-file", "/nonexistent/file"], "/nonexistent/file")]
     #[case(&["--entry-labels", "a,b,c,d,e,f,g,h,i"], "9 labels")]
     #[case(&["--allowed-addresses", "10.0.0.0/64"], "10.0.0.0/64")]
+    #[case(&["--self-pod-cidrs", "0.0.0.0/0"], "0.0.0.0/0")]
+    #[case(&["--self-export-namespaces", "LLM"], "LLM")]
     fn bad_values_are_named(#[case] arguments: &[&str], #[case] named: &str) {
         let error = parse(arguments).expect_err("refused");
         assert!(error.contains(named), "{error}");

@@ -64,12 +64,18 @@ fn all_known() -> impl Iterator<Item = Known> {
         ExportKnown::Guarded,
         ExportKnown::PartsUnknown,
         ExportKnown::OverCap,
+        ExportKnown::RightUnknown,
     ];
     exports.extend(Evidence::ALL.map(ExportKnown::Ended));
     let mut known = Vec::new();
     for membership in memberships {
         for &export in &exports {
-            for import_crd in [Flavour::Superset, Flavour::Upstream, Flavour::Absent] {
+            for import_crd in [
+                Flavour::Superset,
+                Flavour::Earlier,
+                Flavour::Upstream,
+                Flavour::Absent,
+            ] {
                 known.push(Known {
                     membership,
                     export,
@@ -175,6 +181,8 @@ fn reasons_and_types_are_in_the_reference() {
             reason::EXPORTED,
             reason::PARTIALLY_EXPORTED,
             reason::NOT_SUPPORTED,
+            reason::NOT_ALLOWED,
+            reason::INVALID_ANNOTATION,
             reason::INVALID_EXPORT_ANNOTATION,
             reason::NAMESPACE_MISSING,
             reason::IMPORT_CONFLICT,
@@ -203,6 +211,8 @@ fn names_are_in_the_reference() {
         annotations::CLUSTER_NAME,
         annotations::ALLOWED_ADDRESSES,
         annotations::ACCEPT_IDENTITY,
+        annotations::POD_CIDRS,
+        annotations::EXPORT_NAMESPACES,
         annotations::MANAGED_BY,
         annotations::MANAGED_BY_CONTROLLER,
         annotations::CLUSTERSET,

@@ -88,6 +88,10 @@ impl HomeRecorder {
             let of = source_of(&member.name);
             let note = format!("member {name}: {}", member.explanation());
             add(of, name, member.active.reason, "", &note);
+            for complaint in &member.complaints {
+                let note = format!("member {name}: {complaint}");
+                add(of, name, reason::INVALID_ANNOTATION, complaint, &note);
+            }
             if let Some(why) = &member.unusable_credentials {
                 let note = format!("member {name}: {UNUSABLE}: {why}");
                 add(of, name, "BadCredentials", why, &note);

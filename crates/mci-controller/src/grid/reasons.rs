@@ -20,7 +20,7 @@ const UNREACHABLE: (&str, &str) = ("runbook", "mcimemberunreachable");
 const NOT_READY: (&str, &str) = ("runbook", "mcientriesnotready");
 
 /// An empty meaning is that of the member's state of this name.
-const REASONS: [(&str, &str, (&str, &str)); 45] = [
+const REASONS: [(&str, &str, (&str, &str)); 46] = [
     // an importer
     (
         "AsLastSeen",
@@ -78,6 +78,11 @@ const REASONS: [(&str, &str, (&str, &str)); 45] = [
     ("IdentityChanged", "", REFUSED),
     ("ClusterSetMismatch", "", REFUSED),
     // an entry
+    (
+        "NotAllowed",
+        "the object that makes the cluster a member does not allow it to export this namespace",
+        CONDITIONS,
+    ),
     (
         "Draining",
         "the export ended; its entry goes when the drain is over",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, JSONSchemaProps,
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray,
 };
 
 use crate::{
@@ -47,12 +47,28 @@ fn flavour(crd: &CustomResourceDefinition) -> Flavour {
         .iter()
         .all(|field| fields.contains_key(*field))
     {
-        Flavour::Superset
+        if has_networks(fields) {
+            Flavour::Superset
+        } else {
+            Flavour::Earlier
+        }
     } else if fields.contains_key("controllers") {
         Flavour::Upstream
     } else {
         Flavour::Absent
     }
+}
+
+/// Whether entries have the networks of their pods: a write of an undeclared field is refused (K7).
+fn has_networks(status: &BTreeMap<String, JSONSchemaProps>) -> bool {
+    let entry = || {
+        let items = status.get("clusters")?.items.as_ref()?;
+        match items {
+            JSONSchemaPropsOrArray::Schema(schema) => schema.properties.as_ref(),
+            JSONSchemaPropsOrArray::Schemas(_) => None,
+        }
+    };
+    entry().is_some_and(|fields| fields.contains_key("podCIDRs"))
 }
 
 /// Properties of the status in the version that we use; none if it is not served or has no status subresource.
@@ -100,6 +116,15 @@ mod tests {
             generation: 4,
         };
         assert_eq!(read(&mk(|_| {})), expected);
+    }
+
+    #[test]
+    fn the_crd_of_an_earlier_release_has_no_networks() {
+        let earlier = mk(|crd| {
+            let entry = status_of(crd)["clusters"]["items"]["properties"].as_object_mut();
+            entry.expect("an entry").remove("podCIDRs");
+        });
+        assert_eq!(read(&earlier).flavour, Flavour::Earlier);
     }
 
     #[test]

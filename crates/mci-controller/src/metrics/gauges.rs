@@ -143,7 +143,7 @@ const PER_MEMBER: [PerMember; 11] = [
 ];
 
 /// Values of `flavour`.
-const FLAVOURS: [&str; 3] = ["Superset", "Upstream", "Absent"];
+const FLAVOURS: [&str; 4] = ["Superset", "Earlier", "Upstream", "Absent"];
 
 /// All values of a set, with 1 for the one that holds; one outside of the set is added.
 fn one_of(set: &[&'static str], holds: Option<&'static str>) -> Vec<(&'static str, Value)> {

@@ -8,6 +8,7 @@ use crate::{
     deadline::{Seen, Time, in_time},
     listing::Access,
 };
+use mci_model::index::grant::Stated;
 
 const GOOD: &str = "current-context: it\n\
     contexts: [{name: it, context: {cluster: c, user: u}}]\n\
@@ -92,6 +93,40 @@ fn one_bad_file_leaves_the_others_alone() {
     let (_, rotated) =
         read_directory(directory.path(), &tracker, &Reading::default()).expect("readable");
     assert_eq!(rotated.len(), 1);
+}
+
+#[test]
+fn files_beside_a_kubeconfig_say_what_its_member_may() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let write = |name: &str, text: &str| {
+        std::fs::write(directory.path().join(name), text).expect("written");
+    };
+    write("east.yaml", GOOD);
+    write("east.pod-cidrs", "10.2.0.0/16\n");
+    write("east.export-namespaces", "llm,team-*");
+    write("north.pod-cidrs", "10.3.0.0/16");
+    let mut tracker = Tracker::default();
+    let read = |tracker: &Tracker| {
+        read_directory(directory.path(), tracker, &Reading::default()).expect("readable")
+    };
+    let (files, found) = read(&tracker);
+    assert_eq!(files, ["east.yaml"], "no member is called north");
+    let origin = found[0].listing.origin.clone();
+    let networks = origin.pod_cidrs.known().expect("networks");
+    assert_eq!(networks[0].to_string(), "10.2.0.0/16");
+    let namespaces = origin.export_namespaces.known().expect("namespaces");
+    assert_eq!(namespaces.to_string(), "llm,team-*");
+    tracker.scan(&files, found);
+    assert!(read(&tracker).1.is_empty(), "nothing changed");
+    // a change of one is a change of the member
+    write("east.pod-cidrs", "everywhere");
+    let (_, found) = read(&tracker);
+    assert_eq!(found[0].listing.origin.pod_cidrs, Stated::Unreadable);
+    assert_eq!(found[0].listing.origin.complaints.len(), 1);
+    write("east.pod-cidrs", &"x".repeat(20_000));
+    let (_, found) = read(&tracker);
+    let complaint = &found[0].listing.origin.complaints[0];
+    assert!(complaint.contains("more than 16384 bytes"), "{complaint}");
 }
 
 #[test]

@@ -115,6 +115,7 @@ fn entry(entry: &ImportedCluster, hash: &mut Xxh3Default) {
         app_protocol,
         labels,
         drain_until,
+        pod_cidrs,
         endpoint_picker,
         parents,
         conditions,
@@ -129,6 +130,7 @@ fn entry(entry: &ImportedCluster, hash: &mut Xxh3Default) {
         .as_ref()
         .map(|time| time.0.as_nanosecond())
         .hash(hash);
+    pod_cidrs.hash(hash);
     endpoint_picker.hash(hash);
     each(parents.iter(), hash, parent);
     each(conditions.iter(), hash, condition);
@@ -275,7 +277,7 @@ mod tests {
             "clusters": [{
                 "name": "a", "routingMode": "EndpointMode", "targetPortNumber": 8000,
                 "targetPorts": [{"number": 8000}], "labels": {"region": "eu"},
-                "drainUntil": "2026-01-01T00:00:00Z",
+                "drainUntil": "2026-01-01T00:00:00Z", "podCIDRs": ["10.2.0.0/16"],
                 "endpointPicker": {"name": "epp", "service": [{"type": "LoadBalancer", "addresses": ["192.0.2.1"]}]},
                 "parents": [{"name": "gw", "namespace": "infra", "service": [{"type": "LoadBalancer"}],
                     "hostnames": ["x.example"], "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
@@ -326,7 +328,7 @@ mod tests {
 
     #[test]
     fn everything_that_we_write_counts() {
-        let changes: [fn(&mut ImportStatus); 22] = [
+        let changes: [fn(&mut ImportStatus); 23] = [
             |status| status.observed_generation = None,
             |status| status.conditions.clear(),
             |status| status.conditions[0].reason = "Bad".to_owned(),
@@ -341,6 +343,7 @@ mod tests {
             |status| status.clusters[0].app_protocol = Some("http".to_owned()),
             |status| status.clusters[0].labels.clear(),
             |status| status.clusters[0].drain_until = None,
+            |status| status.clusters[0].pod_cidrs.clear(),
             |status| status.clusters[0].endpoint_picker = None,
             |status| status.clusters[0].parents.clear(),
             |status| {

@@ -5,6 +5,8 @@
 pub enum Flavour {
     /// The whole status, as our CRD has it.
     Superset,
+    /// The whole status but for the networks of an entry's pods, as our CRD of an earlier release has it.
+    Earlier,
     /// Upstream's: only `controllers`; everything else is refused (K7).
     Upstream,
     /// Nothing: the CRD is missing, being deleted, not ready, or unknown to us.
@@ -30,6 +32,7 @@ impl Flavour {
     pub fn name(self) -> &'static str {
         match self {
             Self::Superset => "Superset",
+            Self::Earlier => "Earlier",
             Self::Upstream => "Upstream",
             Self::Absent => "Absent",
         }

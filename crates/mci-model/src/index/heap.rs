@@ -56,7 +56,7 @@ heap_of_fields! {
     // `parents` are written by others and not kept
     ControllerStatus { name, exporting_clusters, conditions }
     crd::ClusterName { name }
-    ImportedCluster { name, target_ports, app_protocol, labels, endpoint_picker, parents, conditions }
+    ImportedCluster { name, target_ports, app_protocol, labels, pod_cidrs, endpoint_picker, parents, conditions }
     EndpointPicker { name, service, endpoints, health, metrics }
     PortRef { secret_ref }
     SecretReference { name, namespace }

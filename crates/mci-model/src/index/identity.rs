@@ -4,11 +4,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     Changes, World,
+    grant::MayExport,
     member::{Link, Member, Refusal},
     origin::Origin,
     record::Record,
 };
-use crate::name::ClusterName;
+use crate::{evidence::Evidence, name::ClusterName};
 
 // === impl World ===
 
@@ -28,19 +29,48 @@ impl World {
         self.recorded.remove(name);
     }
 
-    /// Sets what the inventory has about a member, besides its credentials.
+    /// Sets what the inventory has about a member, besides its credentials. What its object says and cannot be read leaves
+    /// what the object said before. Exports that it does not allow any more are withdrawn.
     pub fn describe(&mut self, name: &ClusterName, origin: &Arc<Origin>) -> Changes {
         let Some(member) = self.members.get_mut(name) else {
             return Changes::default();
         };
-        let shows = |origin: &Origin| (origin.labels.clone(), origin.allowed.clone());
-        let changed = shows(&member.origin) != shows(origin);
-        member.origin = origin.clone();
-        if changed {
-            Changes::all()
-        } else {
-            Changes::default()
+        let mut origin = origin.clone();
+        let before = member.origin.clone();
+        if before.source.is_same_place(&origin.source) {
+            let origin = Arc::make_mut(&mut origin);
+            origin.pod_cidrs.or_before(&before.pod_cidrs);
+            origin
+                .export_namespaces
+                .or_before(&before.export_namespaces);
         }
+        let shows = |origin: &Origin| {
+            let Origin {
+                source: _,
+                labels,
+                allowed,
+                pod_cidrs,
+                export_namespaces,
+                complaints: _,
+                accepted_identity: _,
+                hint: _,
+            } = origin.clone();
+            (labels, allowed, pod_cidrs, export_namespaces)
+        };
+        if shows(&before) == shows(&origin) {
+            member.origin = origin;
+            return Changes::default();
+        }
+        let allowed = member.exported_and_allowed();
+        member.origin = origin;
+        let mut changes = Changes::all();
+        for key in allowed {
+            if member.may_export(&key.namespace) == MayExport::No {
+                member.pools.draining.forget(&key);
+                changes.withdraw(name, &key, Evidence::NotAllowed, None);
+            }
+        }
+        changes
     }
 
     /// A cluster answered under this name, with its uid and ClusterSet. It is refused if it belongs to another ClusterSet;

@@ -10,6 +10,7 @@ use super::{
     entry::Entry,
     facts::{LiveImport, NamespaceFacts, PoolFacts, ServiceFacts, SliceFacts},
     flavour::ImportCrd,
+    grant::MayExport,
     heap::Heap,
     interest::Scope,
     link::Contact,
@@ -63,6 +64,8 @@ pub struct Member {
     pub parents: Parents,
     /// Mode of exports that name none.
     pub default_mode: RoutingMode,
+    /// The controller's own namespace: exported only where it is named.
+    pub(super) own_namespace: Arc<str>,
     /// The import CRD; none: not seen yet, or we may not read it.
     pub import_crd: Option<ImportCrd>,
 }
@@ -245,8 +248,15 @@ impl Member {
             undone_imports: UndoDetector::of_imports(),
             parents: Parents::default(),
             default_mode: RoutingMode::EndpointMode,
+            own_namespace: Arc::from(""),
             import_crd: None,
         }
+    }
+
+    /// Whether it may export the pools of this namespace, as the inventory says.
+    pub fn may_export(&self, namespace: &str) -> MayExport {
+        let stated = &self.origin.export_namespaces;
+        stated.admits(namespace, &self.own_namespace)
     }
 
     /// Whether all that an entry is derived from has been listed once; before that, entries are carried over.

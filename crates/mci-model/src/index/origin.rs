@@ -2,8 +2,10 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use crd::networks::Cidr;
 use jiff::Timestamp;
 
+use super::grant::{ExportNamespaces, Stated};
 use crate::networks::Allowed;
 
 /// What the inventory has about a member, besides its credentials.
@@ -15,6 +17,12 @@ pub struct Origin {
     pub labels: BTreeMap<String, String>,
     /// The networks that the member's addresses are limited to.
     pub allowed: Allowed,
+    /// Networks of the member's pods, copied into its entries.
+    pub pod_cidrs: Stated<Vec<Cidr>>,
+    /// The namespaces whose pools it may export.
+    pub export_namespaces: Stated<ExportNamespaces>,
+    /// What the object says and cannot be read, for people.
+    pub complaints: Vec<String>,
     /// Uid of a cluster that may replace the one that had this name before.
     pub accepted_identity: Option<String>,
     /// The inventory's own status of the cluster, only for display.
@@ -51,6 +59,13 @@ pub enum SourceKind {
 }
 
 // === impl Source ===
+
+impl Source {
+    /// Whether it is the same object, or one that took its place.
+    pub(super) fn is_same_place(&self, other: &Self) -> bool {
+        (self.kind, &self.namespace, &self.name) == (other.kind, &other.namespace, &other.name)
+    }
+}
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

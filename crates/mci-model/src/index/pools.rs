@@ -7,6 +7,7 @@ use super::{
     counted::Counted,
     drain::Drains,
     facts::{CrdCheck, PoolFacts},
+    grant::MayExport,
     member::{Coverage, Doubt, DoubtCause, Member, PoolRecord, Unseen},
     undo::UndoDetector,
     update::Kind,
@@ -189,7 +190,9 @@ impl Member {
             return changes;
         }
         let evidence = record.facts.export.requested().err();
-        match (evidence, old.filter(|old| old.is_exported())) {
+        // one that may not be exported never was
+        let may = self.may_export(&key.namespace) != MayExport::No;
+        match (evidence, old.filter(|old| old.is_exported() && may)) {
             (Some(evidence), Some(old)) => changes.withdraw(name, &key, evidence, old.drain()),
             (Some(_), None) => {}
             (None, _) => {
@@ -210,6 +213,15 @@ impl Member {
         self.pools.records.insert(key.clone(), record);
         changes.merge(self.pools.admit(&key));
         changes
+    }
+}
+
+impl Member {
+    /// The pools that ask for their export, of namespaces that it may export.
+    pub(super) fn exported_and_allowed(&self) -> Vec<Key> {
+        let exported = self.pools.exported().map(|(key, _)| key);
+        let allowed = exported.filter(|key| self.may_export(&key.namespace) != MayExport::No);
+        allowed.cloned().collect()
     }
 }
 

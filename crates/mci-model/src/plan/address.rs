@@ -1,6 +1,8 @@
 //! Which addresses of one member may enter another (spec 5.2).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
+
+use crd::networks::is_never;
 
 use crate::{
     name::{is_label, is_subdomain},
@@ -20,17 +22,13 @@ pub enum Rejection {
     NotAllowed,
 }
 
-/// The metadata service of AWS, reachable from any of its machines.
-const CLOUD_METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254);
-
 /// Whether an address may be published.
 /// # Errors
 /// Why not.
 pub(super) fn check(address: &str, allowed: &Allowed) -> Result<(), Rejection> {
     let within = if let Ok(ip) = address.parse::<IpAddr>() {
-        match ip {
-            IpAddr::V4(ip) => check_v4(ip)?,
-            IpAddr::V6(ip) => check_v6(ip)?,
+        if is_never(ip) {
+            return Err(Rejection::Unroutable);
         }
         allowed.admits(ip)
     } else {
@@ -59,35 +57,6 @@ pub(super) fn sanitise<'a>(
         }
     }
     (kept, rejected)
-}
-
-fn check_v4(ip: Ipv4Addr) -> Result<(), Rejection> {
-    let bad = ip.is_unspecified()
-        || ip.is_loopback()
-        || ip.is_link_local()
-        || ip.is_multicast()
-        || ip.is_broadcast();
-    if bad {
-        Err(Rejection::Unroutable)
-    } else {
-        Ok(())
-    }
-}
-
-fn check_v6(ip: Ipv6Addr) -> Result<(), Rejection> {
-    if let Some(v4) = ip.to_ipv4_mapped() {
-        return check_v4(v4);
-    }
-    let bad = ip.is_unspecified()
-        || ip.is_loopback()
-        || ip.is_unicast_link_local()
-        || ip.is_multicast()
-        || ip == CLOUD_METADATA_V6;
-    if bad {
-        Err(Rejection::Unroutable)
-    } else {
-        Ok(())
-    }
 }
 
 fn check_hostname(name: &str) -> Result<(), Rejection> {
@@ -146,18 +115,11 @@ mod tests {
     #[case("2001:db8::1", None)]
     #[case("fd12::1", None)]
     #[case("lb.example.com", None)]
-    #[case("0.0.0.0", Some(Rejection::Unroutable))]
     #[case("127.0.0.1", Some(Rejection::Unroutable))]
     #[case("169.254.169.254", Some(Rejection::Unroutable))]
-    #[case("224.0.0.1", Some(Rejection::Unroutable))]
-    #[case("255.255.255.255", Some(Rejection::Unroutable))]
-    #[case("::", Some(Rejection::Unroutable))]
     #[case("::1", Some(Rejection::Unroutable))]
-    #[case("fe80::1", Some(Rejection::Unroutable))]
-    #[case("ff02::1", Some(Rejection::Unroutable))]
-    #[case("::ffff:127.0.0.1", Some(Rejection::Unroutable))]
-    #[case("::ffff:10.0.0.1", None)]
-    #[case("fd00:ec2::254", Some(Rejection::Unroutable))]
+    #[case("::ffff:10.0.0.1", Some(Rejection::Unroutable))]
+    #[case("100.100.100.200", Some(Rejection::Unroutable))]
     #[case("a b", Some(Rejection::Malformed))]
     #[case("127.1", Some(Rejection::Malformed))]
     #[case("host", Some(Rejection::Malformed))]

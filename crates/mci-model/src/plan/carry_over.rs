@@ -9,6 +9,7 @@ use std::{
 use crd::{
     Condition, ImportedCluster,
     conditions::{self, Status},
+    networks::MAX_POD_CIDRS,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -16,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::{
     address,
     decision::{Decision, EntryAction, Mark},
-    entry::{put, services_of, set_reach},
+    entry::{pod_cidrs, put, services_of, set_reach},
 };
 use crate::{
     index::{
@@ -25,10 +26,11 @@ use crate::{
         entry::Entry,
         facts::{Claim, LiveImport},
         flavour::Flavour,
+        grant::Stated,
         member::Reach,
+        origin::Origin,
     },
     name::{ClusterName, Key},
-    networks::Allowed,
 };
 use moment::Moment;
 
@@ -49,8 +51,8 @@ struct Exporter<'a> {
     reach: Reach,
     /// Its entry drains until then; none: no drain is known here.
     until: Option<Timestamp>,
-    /// What its addresses are narrowed to.
-    allowed: &'a Allowed,
+    /// What the inventory has of it.
+    origin: &'a Origin,
 }
 
 /// What is carried over from one import.
@@ -93,7 +95,7 @@ pub(super) fn carry_over(
         };
         match exporter.action {
             EntryAction::Carry(mark) => {
-                let entry = carried(entry, mark, exporter.allowed, wall);
+                let entry = carried(entry, mark, exporter.origin, wall);
                 kept.entries.push(entry);
             }
             EntryAction::Drain(_) => {
@@ -145,10 +147,10 @@ fn drain_until(
 fn carried(
     entry: &ImportedCluster,
     mark: Mark,
-    allowed: &Allowed,
+    origin: &Origin,
     wall: Timestamp,
 ) -> ImportedCluster {
-    let mut entry = sanitised(entry, allowed);
+    let mut entry = sanitised(entry, origin);
     let (reach, crd_missing) = mark.as_reach();
     set_reach(&mut entry, reach, crd_missing);
     if let Some(until) = &mut entry.drain_until {
@@ -160,7 +162,7 @@ fn carried(
 }
 
 fn draining(entry: &ImportedCluster, exporter: &Exporter<'_>, until: Timestamp) -> ImportedCluster {
-    let mut entry = sanitised(entry, exporter.allowed);
+    let mut entry = sanitised(entry, exporter.origin);
     set_reach(&mut entry, exporter.reach, false);
     entry.drain_until = Some(Time(until));
     set_draining(&mut entry);
@@ -192,9 +194,16 @@ fn timeless(conditions: &[Condition]) -> impl Iterator<Item = Condition> {
     })
 }
 
-/// The entry with addresses checked as if they were new, and without times: the ledger has them.
-fn sanitised(entry: &ImportedCluster, allowed: &Allowed) -> ImportedCluster {
+/// The entry with addresses checked as if they were new, with the networks that the inventory has of its exporter, and
+/// without times: the ledger has them.
+fn sanitised(entry: &ImportedCluster, origin: &Origin) -> ImportedCluster {
+    let allowed = &origin.allowed;
     let mut entry = entry.clone();
+    match &origin.pod_cidrs {
+        // what the import has was once said, by its controller or by somebody who may write it
+        Stated::Unreadable => entry.pod_cidrs.truncate(MAX_POD_CIDRS),
+        stated => entry.pod_cidrs = pod_cidrs(stated.known()),
+    }
     for service in services_of(&mut entry) {
         let addresses = service.addresses.iter().map(String::as_str);
         service.addresses = address::sanitise(addresses, allowed).0;
@@ -228,7 +237,7 @@ impl<'a> Exporters<'a> {
             action: decision.entry,
             reach: self.world.reach(member, self.now),
             until: member.pools.draining.until(self.key),
-            allowed: &member.origin.allowed,
+            origin: &member.origin,
         })
     }
 }
@@ -266,7 +275,9 @@ mod tests {
         let picker = entry.endpoint_picker.as_mut().expect("an EPP");
         picker.endpoints = vec!["10.0.0.1".to_owned(), "169.254.169.254".to_owned()];
         picker.service[0].addresses = picker.endpoints.clone();
-        let clean = sanitised(&entry, &Allowed::default());
+        entry.pod_cidrs = vec!["0.0.0.0/0".to_owned()];
+        let clean = sanitised(&entry, &Origin::default());
+        assert_eq!(clean.pod_cidrs, [""; 0], "nothing is said at home");
         let picker = clean.endpoint_picker.expect("an EPP");
         assert_eq!(picker.endpoints, ["10.0.0.1"]);
         assert_eq!(picker.service[0].addresses, ["10.0.0.1"]);

@@ -15,6 +15,7 @@ pub(super) fn covers_entry(live: &ImportedCluster, planned: &ImportedCluster) ->
         app_protocol,
         labels,
         drain_until,
+        pod_cidrs,
         endpoint_picker,
         parents,
         conditions,
@@ -27,6 +28,7 @@ pub(super) fn covers_entry(live: &ImportedCluster, planned: &ImportedCluster) ->
             .iter()
             .all(|(name, value)| live.labels.get(name) == Some(value))
         && covers_field(live.drain_until.as_ref(), drain_until.as_ref())
+        && covers_list(&live.pod_cidrs, pod_cidrs)
         && match (endpoint_picker, &live.endpoint_picker) {
             (None, _) => true,
             (Some(planned), Some(live)) => covers_picker(live, planned),
@@ -42,6 +44,7 @@ pub(super) fn is_exact(live: &ImportedCluster, planned: &ImportedCluster) -> boo
         && live.app_protocol == planned.app_protocol
         && live.labels == planned.labels
         && live.drain_until == planned.drain_until
+        && live.pod_cidrs == planned.pod_cidrs
         && live.endpoint_picker == planned.endpoint_picker
         && same_parents(&live.parents, &planned.parents)
         && live.conditions.len() == planned.conditions.len()

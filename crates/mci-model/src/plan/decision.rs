@@ -60,6 +60,8 @@ pub enum ExportKnown {
     PartsUnknown,
     /// The member asks for more exports than it may have: this one is not updated.
     OverCap,
+    /// The pool asks for its export, and what the inventory says of the member's right to that cannot be read.
+    RightUnknown,
     /// Not exported: ended, or never began.
     Ended(Evidence),
 }
@@ -183,7 +185,7 @@ fn entry(known: Known) -> EntryAction {
         }
         // it answers, but not all its pools are known: marked as if its CRD were missing
         (ExportKnown::NotSeen, silence) => EntryAction::Carry(silence.unwrap_or(Mark::CrdMissing)),
-        (ExportKnown::PartsUnknown | ExportKnown::OverCap, silence) => {
+        (ExportKnown::PartsUnknown | ExportKnown::OverCap | ExportKnown::RightUnknown, silence) => {
             EntryAction::Carry(silence.unwrap_or(Mark::None))
         }
         (ExportKnown::Asked, None) => EntryAction::Publish,

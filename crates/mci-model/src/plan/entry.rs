@@ -3,6 +3,7 @@
 use crd::{
     Condition, EndpointPicker, ImportedCluster, Parent, RoutingMode, TargetPort,
     conditions::{self, Status},
+    networks::Cidr,
 };
 
 use self::shed::shed;
@@ -85,6 +86,7 @@ pub(super) fn derive_entry(
         app_protocol: pool.app_protocol.clone(),
         labels: member.origin.labels.clone(),
         drain_until: None,
+        pod_cidrs: pod_cidrs(member.origin.pod_cidrs.known()),
         endpoint_picker: resolution.picker.take(),
         parents: std::mem::take(&mut resolution.parents),
         conditions: Vec::new(),
@@ -103,6 +105,15 @@ pub(super) fn derive_entry(
         ignored: resolution.ignored,
         size,
     }
+}
+
+/// The networks of a member's pods, as they stand in its entries; empty where its inventory object says none.
+pub(super) fn pod_cidrs(known: Option<&Vec<Cidr>>) -> Vec<String> {
+    known
+        .into_iter()
+        .flatten()
+        .map(ToString::to_string)
+        .collect()
 }
 
 /// Sets the conditions that show the contact to the exporter: `Reachable`, and `Ready=Unknown` once it is stale. A pool

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, fmt::Write, sync::Arc};
 
-use crd::conditions::{self, Status};
+use crd::{
+    annotations::EXPORT_NAMESPACES,
+    conditions::{self, Status},
+};
 
 use super::{
     Hold, ImportPlan, PlannedImport, Policy, PoolPlan, cover::covers_entry, decision::CountedAs,
@@ -14,7 +17,9 @@ use crate::{
         entry::{Entry, ImportStatus},
         facts::Claim,
         flavour::Flavour,
+        grant::MayExport,
         member::{Link, Member, PoolRecord},
+        origin::Origin,
         pools::MAX_EXPORTED,
     },
     name::ClusterName,
@@ -96,6 +101,10 @@ impl PoolInput<'_> {
             Export::Invalid(invalid) => return settled("NotSupported", invalid.to_string()),
             Export::Requested(_) => {}
         }
+        let namespace = &self.record.facts.key.namespace;
+        if self.member.may_export(namespace) == MayExport::No {
+            return settled("NotAllowed", self.not_allowed());
+        }
         if self.member.pools.over_cap.contains(&self.record.facts.key) {
             let message =
                 format!("its cluster exports {MAX_EXPORTED} other pools, which is the limit");
@@ -117,6 +126,24 @@ impl PoolInput<'_> {
             (Status::False, "PartiallyExported")
         };
         self.exported(status, reason, tally.message(), !tally.pending)
+    }
+
+    /// Which rule keeps the pool from being exported, and where it is.
+    fn not_allowed(&self) -> String {
+        let namespace = &self.record.facts.key.namespace;
+        let Origin {
+            source,
+            export_namespaces,
+            ..
+        } = &*self.member.origin;
+        let stated = match export_namespaces.known() {
+            Some(namespaces) => format!("it allows {namespaces}"),
+            None => "it says nothing, which allows all but those of the system".to_owned(),
+        };
+        format!(
+            "{} may not export namespace {namespace}: see {EXPORT_NAMESPACES} of {source} at home ({stated}); namespaces of the system have to be named in full",
+            self.exporter
+        )
     }
 
     fn exported(&self, status: Status, reason: &str, message: String, settled: bool) -> PoolPlan {

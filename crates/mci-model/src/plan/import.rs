@@ -19,6 +19,7 @@ use crate::{
         digest::digest,
         entry::{Entry, ImportStatus},
         flavour::Flavour,
+        grant::MayExport,
         member::{Member, PoolRecord},
     },
     name::{ClusterName, Key},
@@ -64,7 +65,7 @@ pub(super) fn make(
     cut: &mut BTreeSet<ClusterName>,
 ) -> ImportPlan {
     let names = carried_over.names;
-    if audience.flavour == Flavour::Superset && !names.is_empty() {
+    if audience.flavour != Flavour::Upstream && !names.is_empty() {
         // only their names are known, and an apply without their entries would remove those (K3): the import stays as
         // it is until they are seen
         return ImportPlan::Hold(Hold::Unreachable);
@@ -73,7 +74,7 @@ pub(super) fn make(
     let mut clusters = Vec::new();
     for entry in carried_over.entries.into_iter().take(MAX_ENTRIES) {
         bytes += serde_json::to_vec(&entry).map_or(0, |json| json.len());
-        clusters.push(Entry::new(entry));
+        clusters.push(for_crd(audience.flavour, Entry::new(entry)));
     }
     let mut full = false;
     // without entries carried over, all admitted ones fit
@@ -92,7 +93,7 @@ pub(super) fn make(
         if full {
             cut.insert(name.clone());
         } else {
-            clusters.push(export.entry.clone());
+            clusters.push(for_crd(audience.flavour, export.entry.clone()));
         }
     }
     if clusters.is_empty() && names.is_empty() {
@@ -132,7 +133,7 @@ pub(super) fn make(
             controllers: vec![ours],
             ..ImportStatus::default()
         },
-        Flavour::Superset | Flavour::Absent => ImportStatus {
+        Flavour::Superset | Flavour::Earlier | Flavour::Absent => ImportStatus {
             observed_generation: Some(audience.generation),
             conditions: top,
             controllers: vec![ours],
@@ -144,6 +145,17 @@ pub(super) fn make(
         digest: digest(&status, &policy.controller_name),
         status,
     }))
+}
+
+/// The entry as the importer's CRD takes it.
+fn for_crd(flavour: Flavour, entry: Entry) -> Entry {
+    if flavour != Flavour::Earlier || entry.pod_cidrs.is_empty() {
+        return entry;
+    }
+    Entry::new(ImportedCluster {
+        pod_cidrs: Vec::new(),
+        ..ImportedCluster::clone(&entry)
+    })
 }
 
 /// Names, sorted by the caller: the first 8, then how many more.
@@ -300,7 +312,10 @@ impl Exports {
 
     /// Whether this member exports the key, or asks for that.
     pub(super) fn asks(&self, name: &ClusterName, member: &Member, key: &Key) -> bool {
-        let asks = || member.pools.get(key).is_some_and(PoolRecord::is_exported);
+        let asks = || {
+            member.pools.get(key).is_some_and(PoolRecord::is_exported)
+                && member.may_export(&key.namespace) != MayExport::No
+        };
         let known = self.entries.binary_search_by(|(known, _)| known.cmp(name));
         known.is_ok() || (!member.withdrawn && asks())
     }

@@ -7,6 +7,7 @@ use crate::evidence::Evidence;
 use crate::{
     index::{
         World,
+        grant::MayExport,
         member::{Coverage, Link, Member},
     },
     name::Key,
@@ -60,8 +61,11 @@ fn export_known(member: &Member, key: &Key) -> ExportKnown {
             ExportKnown::NotSeen
         };
     };
+    let may_export = member.may_export(&key.namespace);
     match record.facts.export.requested() {
         Err(evidence) => ExportKnown::Ended(evidence),
+        Ok(_) if may_export == MayExport::No => ExportKnown::Ended(Evidence::NotAllowed),
+        Ok(_) if may_export == MayExport::Unknown => ExportKnown::RightUnknown,
         Ok(_) if member.pools.over_cap.contains(key) => ExportKnown::OverCap,
         Ok(_) if !member.exports_known() => ExportKnown::NotSeen,
         Ok(request)

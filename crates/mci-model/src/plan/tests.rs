@@ -13,6 +13,7 @@ use crate::{
 mod drains;
 mod exported;
 mod generations;
+mod granted;
 mod inventory;
 mod modes;
 mod properties;

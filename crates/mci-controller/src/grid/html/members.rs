@@ -74,6 +74,7 @@ pub(super) fn has_problem(member: &MemberView) -> bool {
         || member.unusable_credentials.is_some()
         || member.denied.is_some()
         || member.queue.breaker_open
+        || !member.complaints.is_empty()
         || member.flavour.is_some_and(|flavour| flavour != "Superset")
 }
 
@@ -145,6 +146,7 @@ fn notes(html: &mut Html, member: &MemberView) {
         html.text(clipped(text, MAX_MESSAGE));
         html.raw("</small>");
     };
+    let complaints = (!member.complaints.is_empty()).then(|| member.complaints.join("; "));
     if member.active.reason != "Active" {
         note("", &member.explanation());
     }
@@ -161,6 +163,7 @@ fn notes(html: &mut Html, member: &MemberView) {
             member.unusable_credentials.as_deref(),
         ),
         ("missing rights: ", member.denied.as_deref()),
+        ("its object at home: ", complaints.as_deref()),
         ("its profile: ", member.hint.as_deref()),
         (
             "its import CRD: ",

@@ -1,0 +1,109 @@
+//! What inventory objects say of the rights of their members: the networks of its pods, the namespaces that it may export.
+//! Pure.
+
+use crd::{
+    annotations::{EXPORT_NAMESPACES, POD_CIDRS},
+    networks::parse_pod_cidrs,
+};
+
+use mci_model::index::{grant::Stated, origin::Origin};
+
+/// The texts of one object; none: it says nothing of that.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Statements {
+    /// See [`POD_CIDRS`].
+    pub pod_cidrs: Option<Text>,
+    /// See [`EXPORT_NAMESPACES`].
+    pub export_namespaces: Option<Text>,
+}
+
+/// A text, or why there is one that cannot be read.
+pub type Text = Result<String, String>;
+
+/// Ends of the names of files beside a member's kubeconfig, each of which holds one statement.
+pub const FILES: [&str; 2] = ["pod-cidrs", "export-namespaces"];
+
+// === impl Statements ===
+
+impl Statements {
+    /// Those that `find` has, by their names as annotations.
+    pub(crate) fn of<'a>(find: impl Fn(&str) -> Option<&'a str>) -> Self {
+        let text = |name: &str| find(name).map(|text| Ok(text.to_owned()));
+        Self {
+            pod_cidrs: text(POD_CIDRS),
+            export_namespaces: text(EXPORT_NAMESPACES),
+        }
+    }
+
+    /// Puts into `origin` what the texts mean, and complains there about those that mean nothing.
+    pub(crate) fn read_into(&self, origin: &mut Origin) {
+        let Self {
+            pod_cidrs,
+            export_namespaces,
+        } = self;
+        let mut complain = |name: &str, error: String| {
+            tracing::warn!(source = %origin.source, error, "{name} is not used: what it said before stays");
+            origin.complaints.push(format!(
+                "{name} is not used, and what it said before stays: {error}"
+            ));
+        };
+        origin.pod_cidrs = read(
+            pod_cidrs.as_ref(),
+            |text| parse_pod_cidrs(text).map_err(|error| error.to_string()),
+            |error| complain(POD_CIDRS, error),
+        );
+        origin.export_namespaces = read(
+            export_namespaces.as_ref(),
+            |text| {
+                let parsed = text.parse();
+                parsed.map_err(|error: mci_model::index::grant::ExportNamespacesError| {
+                    error.to_string()
+                })
+            },
+            |error| complain(EXPORT_NAMESPACES, error),
+        );
+    }
+}
+
+fn read<T>(
+    text: Option<&Text>,
+    parse: impl Fn(&str) -> Result<T, String>,
+    complain: impl FnOnce(String),
+) -> Stated<T> {
+    let read = match text {
+        None => return Stated::Absent,
+        Some(Ok(text)) => parse(text),
+        Some(Err(error)) => Err(error.clone()),
+    };
+    match read {
+        Ok(value) => Stated::Known(value),
+        Err(error) => {
+            complain(error);
+            Stated::Unreadable
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_read_or_complained_about() {
+        let mut origin = Origin::default();
+        let statements = Statements {
+            pod_cidrs: Some(Ok("10.2.0.0/16".to_owned())),
+            export_namespaces: Some(Ok("LLM".to_owned())),
+        };
+        statements.read_into(&mut origin);
+        let networks = origin.pod_cidrs.known().expect("networks");
+        assert_eq!(networks[0].to_string(), "10.2.0.0/16");
+        assert_eq!(origin.export_namespaces, Stated::Unreadable);
+        assert_eq!(origin.complaints.len(), 1);
+        let complaint = &origin.complaints[0];
+        assert!(
+            complaint.contains(EXPORT_NAMESPACES) && complaint.contains("\"LLM\""),
+            "{complaint}"
+        );
+    }
+}
